@@ -1,0 +1,207 @@
+// Package visible makes text that came from inside a bottle safe to show to a person.
+//
+// What a bottle prints, names or sends reaches a terminal, a review or a log line of the host. There it could move the
+// cursor, retitle or reprogram the terminal (ANSI, OSC, C1), reorder what is read (bidirectional controls), hide words
+// (zero-width, tag and filler characters), or forge another line (line breaks, a lone carriage return). Everything that
+// is not plainly printable is therefore replaced by an escape in Go's notation: \x1b for control characters and for bytes
+// that are not UTF-8, \u202e and \U000e0041 for other characters.
+//
+// The rule is an allow-list: letters, marks, numbers, punctuation, symbols and the ASCII space stay, unassigned and
+// private characters do not, so a character of a later Unicode version is shown as an escape until Go knows it.
+//
+// Not promised: look-alike letters stay as they are, and letters of right-to-left scripts are still reordered by the
+// terminal within their own line. Start reading at encoder.next.
+package visible
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxPath bounds the result of Path, in bytes: the longest path of Linux, once.
+const MaxPath = 4096
+
+const (
+	ellipsis = "…"
+	// maxMarks is how many combining marks in a row may stay on one letter. Living scripts stack at most a handful; an
+	// unbounded stack paints over the lines above and below.
+	maxMarks = 6
+)
+
+// String returns s as one line of at most max bytes. Line breaks and tabs become \n and \t. What does not fit is
+// dropped and replaced by "…", which counts towards max; neither a character nor an escape is ever cut. A max of zero or
+// less returns "". A backslash of s stays as it is, so the result is for reading, not for decoding, and
+// String(String(s, n), n) == String(s, n).
+func String(s string, max int) string { return bounded(s, max, false) }
+
+// Bytes is String for bytes.
+func Bytes(b []byte, max int) string {
+	// One byte of input gives at least one of output, so no more than max+1 bytes matter; this keeps the copy bounded.
+	if max >= 0 && len(b) > max+utf8.UTFMax {
+		b = b[:max+utf8.UTFMax]
+	}
+	return bounded(string(b), max, false)
+}
+
+// Lines is String for text of several lines: \n and \t stay, \r\n becomes \n, and a lone \r is shown as \r. Whoever
+// prints the result between lines of its own should mark each line as the bottle's, as Writer does with Options.Prefix.
+func Lines(s string, max int) string { return bounded(s, max, true) }
+
+// Path returns a file name so that a person can tell it from every other name: as it is when it is plain, else in double
+// quotes with quotes, backslashes and everything invisible escaped. A name longer than MaxPath ends in "…".
+func Path(p []byte) string {
+	s := string(p[:min(len(p), MaxPath+1)])
+	if plainPath(s) && len(s) <= MaxPath {
+		return s
+	}
+	e := encoder{quote: true}
+	out := []byte{'"'}
+	for len(s) > 0 {
+		before := len(out)
+		var n int
+		out, n = e.next(out, s, true)
+		if len(out) > MaxPath-len(`"`)-len(ellipsis) {
+			return string(out[:before]) + `"` + ellipsis
+		}
+		s = s[n:]
+	}
+	return string(append(out, '"'))
+}
+
+// Clean reports whether s is already one safe line: String would return it unchanged, given room.
+func Clean(s string) bool {
+	var buf [16]byte
+	var e encoder
+	for len(s) > 0 {
+		out, n := e.next(buf[:0], s, true)
+		if string(out) != s[:n] {
+			return false
+		}
+		s = s[n:]
+	}
+	return true
+}
+
+func plainPath(s string) bool {
+	return s != "" && Clean(s) && !strings.ContainsAny(s, `"\`) &&
+		s[0] != ' ' && s[len(s)-1] != ' ' && !strings.Contains(s, ellipsis)
+}
+
+func bounded(s string, max int, multi bool) string {
+	if max <= 0 {
+		return ""
+	}
+	e := encoder{multi: multi}
+	out := make([]byte, 0, min(len(s), max))
+	fits := 0 // the longest prefix of out that leaves room for the ellipsis
+	for len(s) > 0 {
+		var n int
+		out, n = e.next(out, s, true)
+		s = s[n:]
+		if len(out) > max {
+			if max < len(ellipsis) {
+				return ""
+			}
+			return string(out[:fits]) + ellipsis
+		}
+		if len(out) <= max-len(ellipsis) {
+			fits = len(out)
+		}
+	}
+	return string(out)
+}
+
+// encoder holds what must be known of the text so far. Its zero value is for one line.
+type encoder struct {
+	multi bool // \n and \t stay
+	quote bool // double quotes and backslashes are escaped: the result can be decoded
+	base  bool // a visible letter precedes: a combining mark has something to stand on
+	marks int  // combining marks since that letter
+}
+
+// next appends the visible form of the first unit of s to dst and says how many bytes of s that was. It returns 0 only
+// when s is too short to tell and final is false.
+func (e *encoder) next(dst []byte, s string, final bool) ([]byte, int) {
+	r, n := utf8.DecodeRuneInString(s)
+	switch {
+	case r == utf8.RuneError && n <= 1:
+		if !final && !utf8.FullRuneInString(s) {
+			return dst, 0
+		}
+		return e.escape(dst, rune(s[0]), true), 1
+	case e.multi && (r == '\n' || r == '\t'):
+		e.base = false
+		return append(dst, byte(r)), n
+	case e.multi && r == '\r':
+		if len(s) == 1 && !final {
+			return dst, 0
+		}
+		if len(s) > 1 && s[1] == '\n' {
+			e.base = false
+			return append(dst, '\n'), 2
+		}
+	case e.quote && (r == '"' || r == '\\'):
+		e.base = false
+		return append(dst, '\\', byte(r)), n
+	}
+	if !e.keep(r) {
+		return e.escape(dst, r, false), n
+	}
+	return append(dst, s[:n]...), n
+}
+
+// keep says whether r may be shown as it is, after what came before.
+func (e *encoder) keep(r rune) bool {
+	if r < utf8.RuneSelf {
+		e.base, e.marks = r > ' ' && r < 0x7f, 0
+		return r >= ' ' && r < 0x7f
+	}
+	if !unicode.IsPrint(r) || unicode.In(r, hidden...) {
+		return false
+	}
+	if !unicode.Is(unicode.M, r) {
+		e.base, e.marks = true, 0
+		return true
+	}
+	// A mark without a letter of its own would change the host's text before it.
+	e.marks++
+	return e.base && e.marks <= maxMarks
+}
+
+// hidden are characters that count as letters, marks or symbols and yet show nothing.
+var hidden = []*unicode.RangeTable{
+	unicode.Other_Default_Ignorable_Code_Point, // Hangul fillers, combining grapheme joiner, Khmer inherent vowels
+	unicode.Variation_Selector,                 // enough of them to carry a hidden text
+	{
+		R16: []unicode.Range16{{Lo: 0x2800, Hi: 0x2800, Stride: 1}}, // empty Braille pattern
+		R32: []unicode.Range32{
+			{Lo: 0x16fe4, Hi: 0x16fe4, Stride: 1}, // Khitan filler
+			{Lo: 0x1d159, Hi: 0x1d159, Stride: 1}, // musical null notehead
+		},
+	},
+}
+
+func (e *encoder) escape(dst []byte, r rune, raw bool) []byte {
+	const hex = "0123456789abcdef"
+	e.base = false
+	digits := 0
+	switch {
+	case r == '\n':
+		return append(dst, '\\', 'n')
+	case r == '\r':
+		return append(dst, '\\', 'r')
+	case r == '\t':
+		return append(dst, '\\', 't')
+	case raw || r < utf8.RuneSelf:
+		dst, digits = append(dst, '\\', 'x'), 2
+	case r > 0xffff:
+		dst, digits = append(dst, '\\', 'U'), 8
+	default:
+		dst, digits = append(dst, '\\', 'u'), 4
+	}
+	for shift := (digits - 1) * 4; shift >= 0; shift -= 4 {
+		dst = append(dst, hex[(r>>shift)&0xf])
+	}
+	return dst
+}
