@@ -1,0 +1,253 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// Backend makes bottles with the embedded kernel. The zero Backend is ready.
+type Backend struct{}
+
+// Name implements bottle.Backend.
+func (Backend) Name() string { return name }
+
+// Create implements bottle.Backend.
+func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
+	p, files := newPlan(spec)
+	defer closeAll(files)
+	if err := spec.Limits.Validate(); err != nil {
+		return nil, err
+	}
+	x, err := startShim(spec.User)
+	if err != nil {
+		return nil, err
+	}
+	var r createReply
+	if err := x.cl.call(ctx, callCreate, p, &r, files...); err != nil {
+		x.Close()
+		return nil, x.explain(fmt.Errorf("make bottle: %w", err))
+	}
+	if x.posture, err = readPosture(x.cmd.Process.Pid, r); err != nil {
+		x.Close()
+		return nil, err
+	}
+	return x, nil
+}
+
+// box is a live bottle.
+type box struct {
+	cmd     *exec.Cmd
+	cl      *caller
+	posture bottle.Posture
+	stderr  *tail
+	done    chan struct{}
+	once    sync.Once
+}
+
+// startShim starts the shim in new user, mount, PID, IPC and UTS namespaces.
+// It dies with us: by PDEATHSIG, and by the end of its control socket.
+func startShim(u bottle.User) (*box, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "control")
+	defer theirs.Close()
+	c, err := newConn(os.NewFile(uintptr(fds[0]), "control"))
+	if err != nil {
+		return nil, err
+	}
+	x := &box{stderr: &tail{}, done: make(chan struct{})}
+	x.cmd = &exec.Cmd{
+		Path:       "/proc/self/exe",
+		Args:       []string{shimName},
+		Env:        []string{},
+		Dir:        "/",
+		Stderr:     x.stderr,
+		ExtraFiles: []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), u.UID), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.GID), HostID: hostID(os.Getegid(), u.GID), Size: 1}},
+			Credential:  &syscall.Credential{Uid: u.UID, Gid: u.GID, NoSetGroups: os.Geteuid() != 0},
+			AmbientCaps: allCaps(),
+			Pdeathsig:   unix.SIGKILL,
+			Setsid:      true,
+		},
+	}
+	if err := startLocked(x.cmd); err != nil {
+		c.c.Close()
+		return nil, unavailable(err)
+	}
+	x.cl = newCaller(c)
+	go x.reap()
+	return x, nil
+}
+
+// hostID is the host's id for the bottle's user: our own, or when we are root
+// the very id that the plan names, so that root's rights stay outside.
+func hostID(own int, want uint32) int {
+	if own == 0 {
+		return int(want)
+	}
+	return own
+}
+
+func allCaps() []uintptr {
+	var out []uintptr
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		out = append(out, c)
+	}
+	return out
+}
+
+// spawner starts all shims from one thread that never ends: PDEATHSIG follows
+// the parent's thread, and Go's threads come and go.
+var spawner = sync.OnceValue(func() chan<- func() {
+	ch := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range ch {
+			f()
+		}
+	}()
+	return ch
+})
+
+func startLocked(cmd *exec.Cmd) error {
+	errc := make(chan error, 1)
+	spawner() <- func() { errc <- cmd.Start() }
+	return <-errc
+}
+
+// reap ends when the shim has ended, which is when nothing of the bottle runs
+// any more: the kernel kills a PID namespace before its PID 1 can be waited for.
+func (x *box) reap() {
+	x.cmd.Wait()
+	<-x.cl.done
+	x.cl.c.Close()
+	close(x.done)
+}
+
+// explain adds what the shim said last, which is where a crash shows.
+func (x *box) explain(err error) error {
+	if s := x.stderr.String(); s != "" && errors.Is(err, bottle.ErrGone) {
+		return fmt.Errorf("%w: %s", err, s)
+	}
+	return err
+}
+
+// Posture implements bottle.Bottle.
+func (x *box) Posture() bottle.Posture { return x.posture }
+
+// Done implements bottle.Bottle.
+func (x *box) Done() <-chan struct{} { return x.done }
+
+// Close implements bottle.Bottle.
+func (x *box) Close() error {
+	x.once.Do(func() { x.cmd.Process.Kill() })
+	<-x.done
+	return nil
+}
+
+// Start implements bottle.Bottle.
+func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, error) {
+	var r startReply
+	in := startArgs{Args: c.Args, Env: c.Env, Dir: c.Dir, Terminal: c.Terminal}
+	if err := x.cl.call(ctx, callStart, in, &r, c.Stdin, c.Stdout, c.Stderr); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.Args[0], err)
+	}
+	return &process{x: x, pid: r.PID}, nil
+}
+
+// Pause implements bottle.Bottle.
+func (x *box) Pause(ctx context.Context) error {
+	return x.cl.call(ctx, callPause, nil, nil)
+}
+
+// Export implements bottle.Bottle.
+func (x *box) Export(ctx context.Context, w io.Writer) error {
+	r, pw, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errc := make(chan error, 1)
+	go func() {
+		defer pw.Close()
+		errc <- x.cl.call(ctx, callExport, nil, nil, pw)
+	}()
+	_, cerr := io.Copy(w, r)
+	if cerr != nil {
+		r.Close() // the sentry's writes fail from here on
+		cancel()
+	}
+	if err := <-errc; err != nil && cerr == nil {
+		return fmt.Errorf("export changes: %w", err)
+	}
+	if cerr != nil {
+		return fmt.Errorf("export changes: %w", cerr)
+	}
+	return nil
+}
+
+// Memory implements bottle.Bottle.
+func (x *box) Memory() (int64, error) {
+	var r usageReply
+	err := x.cl.call(context.Background(), callUsage, nil, &r)
+	return r.Bytes, err
+}
+
+type process struct {
+	x   *box
+	pid int32
+}
+
+// Wait implements bottle.Process.
+func (p *process) Wait(ctx context.Context) (bottle.Status, error) {
+	var s bottle.Status
+	err := p.x.cl.call(ctx, callWait, waitArgs{p.pid}, &s)
+	return s, err
+}
+
+// Signal implements bottle.Process.
+func (p *process) Signal(sig syscall.Signal, group bool) error {
+	return p.x.cl.call(context.Background(), callSignal, signalArgs{p.pid, int(sig), group}, nil)
+}
+
+// tail keeps the last bytes that a process wrote.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tailMax = 4096
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	if len(t.b) > tailMax {
+		t.b = append(t.b[:0], t.b[len(t.b)-tailMax:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b)
+}

@@ -1,0 +1,58 @@
+// Package gvisor is the default backend: gVisor's user-space kernel, embedded.
+//
+// The processes, from the outside in:
+//
+//	carboy    supervisor: gateway, limits, terminal; no namespaces of its own
+//	shim      carboy again, in new user, mount and PID namespaces; builds the
+//	          small root file system and is the parent of the two below
+//	sandbox   the sentry: the kernel that serves the workload's system calls
+//	gofer     opens files for the sentry, confined to the small root
+//
+// The shim is PID 1 of its PID namespace and dies with carboy, so a carboy that
+// is killed at any moment leaves nothing running: the host kernel ends the
+// whole namespace. Everything that the shim makes on disk lives in a tmpfs of
+// its own mount namespace and vanishes with it.
+//
+// This package is a listed exception to the rule that only hostexec starts
+// processes: gVisor's library re-executes /proc/self/exe, and so do we. Start
+// reading at Backend.Create.
+package gvisor
+
+import (
+	"os"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+)
+
+// shimName is argv[0] of a shim.
+const shimName = "carboy-shim"
+
+// Main takes over the process when it was started as one of the backend's
+// inner processes, and then never returns. Every program that uses the backend
+// calls it first in main, and first in TestMain.
+func Main() {
+	switch {
+	case os.Args[0] == shimName:
+		shimMain()
+	case strings.HasPrefix(os.Args[0], "runsc"):
+		if len(os.Args) > 1 && os.Args[0] == "runsc-sandbox" {
+			wrapSyscalls()
+		}
+		runscMain()
+	case os.Args[0] == "/proc/self/exe" && len(os.Args) > 1 && os.Args[1] == "umount":
+		runscMain()
+	}
+}
+
+func runscMain() {
+	cli.Run(nil, map[util.SubCommand]string{
+		new(sentrycmd.Boot):   "internal",
+		new(cmd.Gofer):        "internal",
+		new(sentrycmd.Umount): "internal",
+	}, nil)
+	os.Exit(128)
+}

@@ -1,0 +1,85 @@
+package gvisor
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+func testSpec(t testing.TB) *bottle.Spec {
+	ws := t.TempDir()
+	if err := os.WriteFile(filepath.Join(ws, "a.txt"), []byte("hello\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		uid, gid = 65534, 65534
+	}
+	s := &bottle.Spec{
+		ID:        "t1",
+		Hostname:  "carboy",
+		User:      bottle.User{UID: uint32(uid), GID: uint32(gid), Name: "carboy", Home: "/home/carboy"},
+		Limits:    bottle.Limits{Memory: 1 << 30, Pids: 200, Disk: 1 << 30, CPUs: 2, Output: 1 << 20, FileSize: 1 << 28, OpenFiles: 4096},
+		Workspace: &bottle.Mount{Source: ws, Target: ws, Access: bottle.AccessOverlay},
+	}
+	for _, d := range []string{"/usr", "/bin", "/lib", "/lib64", "/sbin"} {
+		fi, err := os.Lstat(d)
+		if err != nil {
+			continue
+		}
+		if fi.Mode()&os.ModeSymlink != 0 {
+			to, _ := os.Readlink(d)
+			s.Root.Entries = append(s.Root.Entries, bottle.Entry{Path: d, Mode: os.ModeSymlink, Link: to})
+		} else {
+			s.Root.Binds = append(s.Root.Binds, bottle.Mount{Source: d, Target: d, Access: bottle.AccessReadOnly})
+		}
+	}
+	for _, d := range []string{"/etc", "/tmp", "/home", "/home/carboy", "/proc", "/dev", "/sys"} {
+		s.Root.Entries = append(s.Root.Entries, bottle.Entry{Path: d, Mode: os.ModeDir | 0o755})
+	}
+	return s
+}
+
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s := testSpec(t)
+	t0 := time.Now()
+	b, err := Backend{}.Create(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log("create", time.Since(t0))
+	defer b.Close()
+	r, w, _ := os.Pipe()
+	in, inw, _ := os.Pipe()
+	inw.Close()
+	p, err := b.Start(ctx, &bottle.Command{Args: []string{"sh", "-c", "id; pwd; ls -la / .; echo x >> a.txt; rm -f zz; mkdir d; mv a.txt d/; ps ax; cat /proc/self/status | head -40; mount; exit 3"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=/home/carboy"}, Dir: s.Workspace.Target, Stdin: in, Stdout: w, Stderr: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go func() { io.Copy(os.Stderr, r) }()
+	st, err := p.Wait(ctx)
+	t.Log(st, err, time.Since(t0))
+	if err := b.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f, _ := os.Create("/tmp/spike/up.tar")
+	if err := b.Export(ctx, f); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(time.Since(t0))
+	m, err := b.Memory()
+	t.Log(m, err)
+}

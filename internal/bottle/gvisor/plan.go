@@ -1,0 +1,84 @@
+package gvisor
+
+import (
+	"os"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// plan is a bottle.Spec as it travels to the shim: descriptors are replaced by
+// their position in the frame, counted from one.
+type plan struct {
+	ID       string
+	RootDir  string
+	Binds    []planMount
+	Entries  []bottle.Entry
+	Mounts   []planMount // workspace first when there is one
+	User     bottle.User
+	Limits   bottle.Limits
+	Hostname string
+	Scratch  string
+	Wire     int
+	Net      wire.Config
+	Debug    string // directory for gVisor's own logs; empty: none
+}
+
+type planMount struct {
+	Source, Target string
+	Access         bottle.Access
+	Tree           int
+}
+
+func newPlan(s *bottle.Spec) (*plan, []*os.File) {
+	var files []*os.File
+	donate := func(f *os.File) int {
+		if f == nil {
+			return 0
+		}
+		files = append(files, f)
+		return len(files)
+	}
+	conv := func(m bottle.Mount) planMount {
+		return planMount{Source: m.Source, Target: m.Target, Access: m.Access, Tree: donate(m.Tree)}
+	}
+	p := &plan{
+		ID: s.ID, RootDir: s.Root.Dir, Entries: s.Root.Entries, User: s.User, Limits: s.Limits,
+		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv("CARBOY_GVISOR_DEBUG"),
+	}
+	for _, m := range s.Root.Binds {
+		p.Binds = append(p.Binds, conv(m))
+	}
+	if s.Workspace != nil {
+		p.Mounts = append(p.Mounts, conv(*s.Workspace))
+	}
+	for _, m := range s.Mounts {
+		p.Mounts = append(p.Mounts, conv(m))
+	}
+	p.Wire = donate(s.Wire)
+	return p, files
+}
+
+// startArgs and the like are the bodies of the other calls.
+type startArgs struct {
+	Args     []string
+	Env      []string
+	Dir      string
+	Terminal bool
+}
+
+type startReply struct{ PID int32 }
+
+type waitArgs struct{ PID int32 }
+
+type signalArgs struct {
+	PID    int32
+	Signal int
+	Group  bool
+}
+
+type createReply struct {
+	Shim, Sandbox, Gofer int // PIDs in the shim's PID namespace
+}
+
+type usageReply struct{ Bytes int64 }

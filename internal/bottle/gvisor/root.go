@@ -1,0 +1,394 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// The shim builds the bottle's root in a tmpfs of its own mount namespace.
+// Host trees are cloned with open_tree before anything is mounted over, and
+// attached by descriptor, so no path is resolved twice.
+
+// stage is where the tmpfs goes: any directory of the host will do, nobody else
+// sees it.
+var stageCandidates = []string{"/tmp", "/run", "/mnt", "/var/tmp", "/srv"}
+
+type layout struct {
+	base    string // the tmpfs
+	root    string // base/root: the bottle's "/"
+	bundle  string
+	state   string // gVisor's own state and control socket
+	scratch string // bind of Spec.Scratch, or empty
+	mounts  []specs.Mount
+}
+
+// treeSpec is one mount to attach below the root.
+type treeSpec struct {
+	target string // inside the bottle
+	source string // for messages
+	tree   *os.File
+	access bottle.Access
+	// direct: part of the root's lower layer. Else the tree is kept beside the
+	// root and becomes a mount of the sandbox, with its own rules for writes.
+	direct bool
+}
+
+func buildRoot(p *plan, trees []*os.File) (*layout, error) {
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return nil, fmt.Errorf("make / a slave: %w", err)
+	}
+	all, err := collectTrees(p, trees)
+	if err != nil {
+		return nil, err
+	}
+	var scratch *os.File
+	if p.Scratch != "" {
+		if scratch, err = openTree(p.Scratch); err != nil {
+			return nil, err
+		}
+		defer scratch.Close()
+	}
+	l, err := mountStage()
+	if err != nil {
+		return nil, err
+	}
+	if err := attachRoot(p, l); err != nil {
+		return nil, err
+	}
+	for i, s := range all {
+		if err := attach(l, s, i); err != nil {
+			return nil, err
+		}
+	}
+	if scratch != nil {
+		l.scratch = l.base + "/scratch"
+		if err := os.Mkdir(l.scratch, 0o700); err != nil {
+			return nil, err
+		}
+		if err := moveTree(scratch, l.scratch); err != nil {
+			return nil, fmt.Errorf("attach %s: %w", p.Scratch, err)
+		}
+	}
+	return l, nil
+}
+
+func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
+	var out []treeSpec
+	add := func(m planMount, direct bool) error {
+		s := treeSpec{target: m.Target, source: m.Source, access: m.Access, direct: direct || m.Access == bottle.AccessOverlay}
+		if m.Tree > 0 {
+			if m.Tree > len(trees) {
+				return fmt.Errorf("mount %s: descriptor is missing", m.Target)
+			}
+			s.tree = trees[m.Tree-1]
+		} else {
+			t, err := openTree(m.Source)
+			if err != nil {
+				return err
+			}
+			s.tree = t
+		}
+		out = append(out, s)
+		return nil
+	}
+	for _, m := range p.Binds {
+		if err := add(m, true); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range p.Mounts {
+		if err := add(m, false); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func openTree(path string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_NO_AUTOMOUNT)
+	if err != nil {
+		return nil, &os.PathError{Op: "open_tree", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func mountStage() (*layout, error) {
+	var last error = errors.New("no directory to mount on")
+	for _, dir := range stageCandidates {
+		if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+			continue
+		}
+		if err := unix.Mount("carboy", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=256m"); err != nil {
+			last = &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}
+			continue
+		}
+		l := &layout{base: dir, root: dir + "/root", bundle: dir + "/bundle", state: dir + "/state"}
+		for _, d := range []string{l.root, l.bundle, l.state} {
+			if err := os.Mkdir(d, 0o755); err != nil {
+				return nil, err
+			}
+		}
+		return l, nil
+	}
+	return nil, last
+}
+
+// attachRoot makes the directory that is the bottle's "/" and its own entries.
+func attachRoot(p *plan, l *layout) error {
+	if p.RootDir != "" {
+		return attachRootDir(p, l)
+	}
+	for _, e := range p.Entries {
+		if err := makeEntry(l.root, e, p.User); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachRootDir uses a directory of the user's as the lower layer. Mount
+// points must exist in it already, except those that a tmpfs can stand for;
+// the directory itself is never written to.
+func attachRootDir(p *plan, l *layout) error {
+	t, err := openTree(p.RootDir)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if err := setReadOnly(t); err != nil {
+		return fmt.Errorf("root %s: %w", p.RootDir, err)
+	}
+	low := l.base + "/lower"
+	if err := os.Mkdir(low, 0o755); err != nil {
+		return err
+	}
+	if err := moveTree(t, low); err != nil {
+		return fmt.Errorf("attach %s: %w", p.RootDir, err)
+	}
+	// Its top-level entries are bound one by one into our tmpfs root, so that
+	// mount points and rebuilt files can stand beside them.
+	return mirror(low, l.root, p)
+}
+
+// mirror binds each child of low at the same name below root. Directories in
+// which an entry or a mount point of the plan must be made are real directories
+// of the tmpfs whose children are mirrored in turn.
+func mirror(low, root string, p *plan) error {
+	need := map[string]bool{}
+	mark := func(path string) {
+		for d := filepath.Dir(path); d != "/" && d != "."; d = filepath.Dir(d) {
+			need[d] = true
+		}
+	}
+	own := map[string]bool{}
+	for _, e := range p.Entries {
+		if !e.Mode.IsDir() {
+			own[e.Path] = true
+		}
+		mark(e.Path)
+	}
+	for _, m := range p.Mounts {
+		mark(m.Target)
+	}
+	if err := mirrorDir(low, root, "/", need, own, 0); err != nil {
+		return err
+	}
+	for _, e := range p.Entries {
+		if e.Mode.IsDir() {
+			if fi, err := os.Lstat(filepath.Join(root, e.Path)); err == nil && fi.IsDir() {
+				continue
+			}
+		}
+		if err := makeEntry(root, e, p.User); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mirrorDir(low, root, rel string, need, own map[string]bool, depth int) error {
+	if depth > 64 {
+		return fmt.Errorf("root: %s is nested too deeply", rel)
+	}
+	ents, err := os.ReadDir(filepath.Join(low, rel))
+	if err != nil {
+		return err
+	}
+	for _, ent := range ents {
+		path := filepath.Join(rel, ent.Name())
+		src, dst := filepath.Join(low, path), filepath.Join(root, path)
+		switch {
+		case own[path]:
+			continue
+		case ent.Type()&os.ModeSymlink != 0:
+			to, err := os.Readlink(src)
+			if err != nil {
+				return err
+			}
+			if err := os.Symlink(to, dst); err != nil {
+				return err
+			}
+		case ent.IsDir() && need[path]:
+			if err := os.Mkdir(dst, 0o755); err != nil {
+				return err
+			}
+			if err := mirrorDir(low, root, path, need, own, depth+1); err != nil {
+				return err
+			}
+		case ent.IsDir(), ent.Type().IsRegular():
+			if err := bindOne(src, dst, ent.IsDir()); err != nil {
+				return err
+			}
+		}
+		// Devices, sockets and pipes of an image are not carried over.
+	}
+	return nil
+}
+
+func bindOne(src, dst string, dir bool) error {
+	if err := makePoint(dst, dir); err != nil {
+		return err
+	}
+	t, err := openTree(src)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	return moveTree(t, dst)
+}
+
+func makePoint(path string, dir bool) error {
+	if dir {
+		return os.MkdirAll(path, 0o755)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func makeEntry(root string, e bottle.Entry, u bottle.User) error {
+	path := filepath.Join(root, e.Path)
+	if e.Path == "/" {
+		return nil
+	}
+	var err error
+	switch {
+	case e.Mode.IsDir():
+		err = os.Mkdir(path, 0o700)
+		if errors.Is(err, os.ErrExist) {
+			err = nil
+		}
+	case e.Mode&os.ModeSymlink != 0:
+		return os.Symlink(e.Link, path)
+	case e.Mode.IsRegular():
+		err = os.WriteFile(path, e.Content, 0o600)
+	default:
+		return fmt.Errorf("root entry %s: unsupported type %v", e.Path, e.Mode.Type())
+	}
+	if err != nil {
+		return err
+	}
+	mode := uint32(e.Mode.Perm())
+	if e.Mode&os.ModeSticky != 0 {
+		mode |= unix.S_ISVTX
+	}
+	return unix.Chmod(path, mode)
+}
+
+func attach(l *layout, s treeSpec, i int) error {
+	defer s.tree.Close()
+	if s.access != bottle.AccessReadWrite {
+		if err := setReadOnly(s.tree); err != nil {
+			return fmt.Errorf("mount %s: %w", s.source, err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.tree.Fd()), &st); err != nil {
+		return err
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		return fmt.Errorf("mount %s: not a directory or regular file", s.source)
+	}
+	target, err := mountPoint(l.root, s.target, kind == unix.S_IFDIR)
+	if err != nil {
+		return fmt.Errorf("mount point %s: %w", s.target, err)
+	}
+	defer target.Close()
+	to := fmt.Sprintf("/proc/self/fd/%d", target.Fd())
+	if !s.direct {
+		to = fmt.Sprintf("%s/m%d", l.base, i)
+		if err := makePoint(to, kind == unix.S_IFDIR); err != nil {
+			return err
+		}
+		l.mounts = append(l.mounts, specs.Mount{
+			Type: "bind", Source: to, Destination: s.target, Options: mountOptions(s.access),
+		})
+	}
+	if err := moveTree(s.tree, to); err != nil {
+		return fmt.Errorf("attach %s at %s: %w", s.source, s.target, err)
+	}
+	return nil
+}
+
+func mountOptions(a bottle.Access) []string {
+	o := []string{"rbind", "nosuid", "nodev"}
+	if a == bottle.AccessReadWrite {
+		return append(o, "rw")
+	}
+	return append(o, "ro")
+}
+
+// mountPoint makes (if need be) and opens target below root without following
+// any link, so that an image cannot send a mount elsewhere.
+func mountPoint(root, target string, dir bool) (*os.File, error) {
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	parts := strings.Split(strings.Trim(target, "/"), "/")
+	for i, name := range parts {
+		last := i == len(parts)-1
+		how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+		if !last || dir {
+			how.Flags |= unix.O_DIRECTORY
+			if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST && err != unix.EROFS && err != unix.EACCES {
+				unix.Close(fd)
+				return nil, err
+			}
+		} else if f, err := unix.Openat(fd, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644); err == nil {
+			unix.Close(f)
+		}
+		next, err := unix.Openat2(fd, name, how)
+		unix.Close(fd)
+		if err != nil {
+			return nil, err
+		}
+		fd = next
+	}
+	return os.NewFile(uintptr(fd), target), nil
+}
+
+func moveTree(t *os.File, to string) error {
+	return unix.MoveMount(int(t.Fd()), "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
+}
+
+// setReadOnly also takes away set-user-id and devices. A mount that is locked
+// by an outer user namespace keeps its stricter flags.
+func setReadOnly(t *os.File) error {
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return fmt.Errorf("mount_setattr read-only: %w", err)
+	}
+	return nil
+}

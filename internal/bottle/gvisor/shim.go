@@ -1,0 +1,362 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+const controlFD = 3
+
+// shimMain serves one bottle until the supervisor closes the control socket.
+// It never returns: its death ends the PID namespace and all in it.
+func shimMain() {
+	// Children die with the thread that made them (PR_SET_PDEATHSIG), so this
+	// thread must last as long as the process.
+	runtime.LockOSThread()
+	os.Clearenv()
+	signal.Ignore(unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGTTOU, unix.SIGTTIN, unix.SIGHUP, unix.SIGPIPE)
+	c, err := newConn(os.NewFile(controlFD, "control"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "carboy-shim:", err)
+		os.Exit(1)
+	}
+	s := &shim{conn: c}
+	s.serve()
+	if s.c != nil {
+		s.c.Sandbox.SignalContainer(s.c.ID, unix.SIGKILL, true)
+	}
+	os.Exit(0)
+}
+
+// shim holds the container. Container is not safe for concurrent use; calls on
+// Sandbox are, and only those run beside one another.
+type shim struct {
+	conn *conn
+	conf *config.Config
+	c    *container.Container
+
+	tty sync.Once
+	fg  atomic.Int32 // the process that has the terminal
+
+	usageOnce sync.Once
+	usageRec  *control.MemoryUsageRecord
+	usageErr  error
+}
+
+// serve answers calls until the supervisor is gone. Create is served in order;
+// everything after it in goroutines that end with the process.
+func (s *shim) serve() {
+	for {
+		var r request
+		files, err := s.conn.recv(&r)
+		if err != nil {
+			return
+		}
+		if r.Method == callCreate {
+			s.answer(r, files, s.create)
+			continue
+		}
+		go s.answer(r, files, s.handler(r.Method))
+	}
+}
+
+type handler func(body json.RawMessage, files []*os.File) (any, error)
+
+func (s *shim) handler(m method) handler {
+	if s.c == nil {
+		return func(json.RawMessage, []*os.File) (any, error) { return nil, errors.New("bottle is not created") }
+	}
+	switch m {
+	case callStart:
+		return s.start
+	case callWait:
+		return s.wait
+	case callSignal:
+		return s.signal
+	case callPause:
+		return s.pause
+	case callExport:
+		return s.export
+	case callUsage:
+		return s.usage
+	}
+	return func(json.RawMessage, []*os.File) (any, error) { return nil, fmt.Errorf("unknown call %q", m) }
+}
+
+func (s *shim) answer(r request, files []*os.File, h handler) {
+	defer closeAll(files)
+	out := response{ID: r.ID}
+	v, err := h(r.Body, files)
+	if err == nil && v != nil {
+		out.Body, err = json.Marshal(v)
+	}
+	if err != nil {
+		out.Error, out.Kind = err.Error(), kindOf(err)
+	}
+	// A supervisor that does not read any more is about to end us.
+	s.conn.send(out, nil)
+}
+
+func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
+	if s.c != nil {
+		return nil, errors.New("bottle exists already")
+	}
+	var p plan
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, err
+	}
+	if err := mountProc(); err != nil {
+		return nil, err
+	}
+	if err := pinCPUs(p.Limits.CPUs); err != nil {
+		return nil, err
+	}
+	l, err := buildRoot(&p, files)
+	if err != nil {
+		return nil, err
+	}
+	if s.conf, err = newConfig(&p, l); err != nil {
+		return nil, err
+	}
+	if err := writeSpec(&p, l); err != nil {
+		return nil, err
+	}
+	if err := limitDescriptors(); err != nil {
+		return nil, err
+	}
+	if err := s.boot(&p, l, files); err != nil {
+		return nil, err
+	}
+	return createReply{Shim: os.Getpid(), Sandbox: s.c.Sandbox.Getpid(), Gofer: s.c.GoferPid.Load()}, nil
+}
+
+// mountProc replaces the outer /proc by one of our PID namespace. gVisor names
+// its children by PID in /proc; with the outer one it would touch strangers.
+func mountProc() error {
+	err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err != nil {
+		return &bottle.UnavailableError{Backend: name, Reason: "mount /proc", Err: err}
+	}
+	return nil
+}
+
+func pinCPUs(n int) error {
+	var set, want unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return fmt.Errorf("read cpu affinity: %w", err)
+	}
+	if n <= 0 || n >= set.Count() {
+		return nil
+	}
+	for cpu, left := 0, n; left > 0 && cpu < 1024; cpu++ {
+		if set.IsSet(cpu) {
+			want.Set(cpu)
+			left--
+		}
+	}
+	// Affinity is per thread; children inherit it from the one that starts
+	// them, and Go starts threads from existing ones.
+	ents, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, e := range ents {
+		var tid int
+		if _, err := fmt.Sscan(e.Name(), &tid); err != nil {
+			continue
+		}
+		if err := unix.SchedSetaffinity(tid, &want); err != nil && err != unix.ESRCH {
+			return fmt.Errorf("set cpu affinity: %w", err)
+		}
+	}
+	return nil
+}
+
+// limitDescriptors raises our own soft limit: the sentry holds one per open
+// file of the workload and inherits it.
+func limitDescriptors() error {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return err
+	}
+	r.Cur = r.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &r)
+}
+
+func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: discard{}}})
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	// Init's own standard streams.
+	os.Stdin, os.Stdout, os.Stderr = null, null, null
+	spec, err := readSpec(l)
+	if err != nil {
+		return err
+	}
+	c, err := container.New(s.conf, container.Args{ID: p.ID, Spec: spec, BundleDir: l.bundle, Attached: true})
+	if err != nil {
+		return fmt.Errorf("create sandbox: %w", err)
+	}
+	if p.Wire > 0 {
+		if p.Wire > len(files) {
+			return errors.New("the wire is missing")
+		}
+		if err := plugWire(c, files[p.Wire-1], p.Net); err != nil {
+			return fmt.Errorf("plug the wire: %w", err)
+		}
+	}
+	started := *s.conf
+	started.Network = config.NetworkHost // we have configured it: nothing to scrape
+	if err := c.Start(&started); err != nil {
+		return fmt.Errorf("start sandbox: %w", err)
+	}
+	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
+		return err
+	}
+	s.c = c
+	return nil
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// limitPids bounds processes and threads with the sentry's own cgroup. One more
+// than asked for: init is there too.
+func limitPids(c *container.Container, id string, n int64) error {
+	f := control.CgroupControlFile{Controller: "pids", Path: "/" + id, Name: "pids.max"}
+	if err := c.Sandbox.CgroupsWriteControlFile(f, fmt.Sprint(n+1)); err != nil {
+		return fmt.Errorf("limit processes: %w", err)
+	}
+	return nil
+}
+
+func (s *shim) start(body json.RawMessage, files []*os.File) (any, error) {
+	var a startArgs
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, err
+	}
+	if len(files) != 3 {
+		return nil, fmt.Errorf("start needs 3 descriptors, got %d", len(files))
+	}
+	u := s.c.Spec.Annotations
+	var uid, gid uint32
+	if _, err := fmt.Sscan(u[annotUID], &uid); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Sscan(u[annotGID], &gid); err != nil {
+		return nil, err
+	}
+	if a.Terminal {
+		s.takeTerminal(files[0])
+	}
+	pid, err := s.c.Sandbox.Execute(s.conf, &control.ExecArgs{
+		Argv: a.Args, Envv: a.Env, WorkingDirectory: a.Dir, ContainerID: s.c.ID,
+		KUID: auth.KUID(uid), KGID: auth.KGID(gid),
+		NoNewPrivileges: true,
+		Capabilities:    &auth.TaskCapabilities{},
+		StdioIsPty:      a.Terminal,
+		FilePayload:     control.NewFilePayload(map[int]*os.File{0: files[0], 1: files[1], 2: files[2]}, nil),
+	})
+	if err != nil {
+		return nil, startError(err)
+	}
+	if a.Terminal {
+		s.fg.Store(pid)
+	}
+	return startReply{PID: pid}, nil
+}
+
+// startError gives errors that crossed gVisor's RPC as text their type back.
+func startError(err error) error {
+	t := err.Error()
+	switch {
+	case strings.Contains(t, "no such file or directory"), strings.Contains(t, "executable file not found"), strings.Contains(t, "not found in $PATH"):
+		return fmt.Errorf("%w", bottle.ErrNotFound)
+	case strings.Contains(t, "permission denied"), strings.Contains(t, "exec format error"), strings.Contains(t, "is a directory"):
+		return fmt.Errorf("%w", bottle.ErrNotExecutable)
+	}
+	return err
+}
+
+// takeTerminal makes the pty our controlling terminal, so that the host's line
+// discipline has somebody to signal when ^C, ^\ or ^Z is typed or the window
+// changes; the sandbox's foreground process group gets what we get.
+func (s *shim) takeTerminal(tty *os.File) {
+	s.tty.Do(func() {
+		if _, err := unix.Setsid(); err != nil && err != unix.EPERM {
+			return
+		}
+		if err := unix.IoctlSetInt(int(tty.Fd()), unix.TIOCSCTTY, 0); err != nil {
+			return
+		}
+		ch := make(chan os.Signal, 16)
+		signal.Notify(ch, unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH, unix.SIGHUP)
+		go func() { // ends with the process
+			for sig := range ch {
+				s.c.Sandbox.SignalProcess(s.c.ID, s.fg.Load(), sig.(syscall.Signal), true)
+			}
+		}()
+	})
+}
+
+func (s *shim) wait(body json.RawMessage, _ []*os.File) (any, error) {
+	var a waitArgs
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, err
+	}
+	ws, err := s.c.Sandbox.WaitPID(s.c.ID, a.PID)
+	if err != nil {
+		return nil, err
+	}
+	st := bottle.Status{Exited: true, Code: ws.ExitStatus()}
+	if ws.Signaled() {
+		st.Signal, st.Code = ws.Signal(), 0
+	}
+	return st, nil
+}
+
+func (s *shim) signal(body json.RawMessage, _ []*os.File) (any, error) {
+	var a signalArgs
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, err
+	}
+	return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, syscall.Signal(a.Signal), a.Group)
+}
+
+func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
+	return nil, s.c.Sandbox.Pause(s.c.ID)
+}
+
+func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {
+	if len(files) != 1 {
+		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
+	}
+	return nil, s.c.Sandbox.TarRootfsUpperLayer(s.c.ID, files[0])
+}
+
+func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {
+	m, err := s.memory()
+	return usageReply{Bytes: m}, err
+}
