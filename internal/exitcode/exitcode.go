@@ -1,0 +1,70 @@
+// Package exitcode is the one place where carboy's exit codes are decided.
+//
+// A script that starts carboy must be able to tell "the command failed" from
+// "carboy refused", so the two never share a number by accident: what carboy
+// itself has to say about a run is 124 to 127, as with timeout(1), env(1) and
+// the shell. Start reading at [Table], which is also the table of the manual.
+package exitcode
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Codes of `carboy run`, beside those of the command itself.
+const (
+	// Timeout: the wall clock ran out.
+	Timeout = 124
+	// Refused: carboy refused or failed; the command did not end by itself.
+	Refused = 125
+	// NotExecutable: the command was found inside and cannot be executed.
+	NotExecutable = 126
+	// NotFound: there is no such command inside.
+	NotFound = 127
+	// signalBase plus n: signal n ended the command.
+	signalBase = 128
+)
+
+// Codes of every other command.
+const (
+	OK     = 0
+	Failed = 1
+	Usage  = 2
+)
+
+// Signal is the code of a command that signal s ended.
+func Signal(s syscall.Signal) int { return signalBase + int(s) }
+
+// Row is one line of the table.
+type Row struct {
+	Command string // which of carboy's commands
+	Code    string // a number or a range
+	Meaning string
+}
+
+// Table is every code that carboy ends with.
+var Table = []Row{
+	{"run", "0-123", "the command's own exit code"},
+	{"run", num(Timeout), "the wall clock (`--timeout`) ran out and the bottle was ended"},
+	{"run", num(Refused), "carboy refused or failed: wrong usage, a missing kernel feature, a locked workspace, memory or output past its limit, interrupted twice"},
+	{"run", num(NotExecutable), "the command is in the bottle but cannot be executed"},
+	{"run", num(NotFound), "the command is not in the bottle"},
+	{"run", "128+n", "signal n ended the command"},
+	{"others", num(OK), "done"},
+	{"others", num(Failed), "failed or refused"},
+	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},
+}
+
+// Markdown is Table as the manual shows it. A command may itself end with a
+// code from 124 upwards; the receipt's exit.reason tells which it was.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("| Command | Code | Meaning |\n| --- | --- | --- |\n")
+	for _, r := range Table {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", r.Command, r.Code, r.Meaning)
+	}
+	return b.String()
+}
+
+func num(n int) string { return fmt.Sprint(n) }
