@@ -1,0 +1,374 @@
+// Package receipt is what carboy states about a run after it: what was run, how
+// strongly it was confined, what it changed, whom it asked for and what was
+// refused by which rule.
+//
+// A receipt holds facts that were observed outside the workload, by the kernel
+// that served it, by the gateway or by the supervisor; nothing in it is a claim
+// of the workload except names and paths, which are the workload's to choose.
+// They are kept exactly in JSON and made visible in text. Lists are bounded and
+// always stand beside a total, so that a cut list cannot pass for a whole one.
+// It never holds a secret: no environment, no content of files, no payload.
+//
+// The JSON form is published in docs/schemas/receipt.v1.json; within version 1
+// fields are only added. Start reading at [Receipt]; [Text] shows it to people.
+package receipt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Schema names the format.
+const Schema = "carboy.dev/receipt/v1"
+
+// Bounds of the lists in a receipt. Whoever fills one in cuts there and counts
+// on; [Receipt.Validate] refuses longer lists.
+const (
+	MaxChanges     = 1000
+	MaxNames       = 1000
+	MaxConnections = 1000
+	MaxNotes       = 100
+)
+
+// MaxSize bounds an encoded receipt that [Parse] accepts, in bytes.
+const MaxSize = 64 << 20
+
+// Receipt is the account of one run. The zero value is no receipt; see
+// [Receipt.Validate].
+type Receipt struct {
+	Schema string   `json:"schema"` // always Schema
+	ID     store.ID `json:"id"`
+	// Build is the carboy that made the run.
+	Build   string      `json:"build,omitempty"`
+	Command []store.Raw `json:"command"`
+	// Workspace is what the command worked on.
+	Workspace Workspace `json:"workspace"`
+	// Started and Ended are wall-clock times in UTC, for people; Duration is
+	// monotonic and may differ when the clock was set. Ended is nil while the
+	// run lasts or when carboy died with it.
+	Started  *time.Time    `json:"started"`
+	Ended    *time.Time    `json:"ended"`
+	Duration time.Duration `json:"duration_ns"`
+	Exit     Exit          `json:"exit"`
+	// Isolation is what held the command.
+	Isolation Isolation `json:"isolation"`
+	Limits    Limits    `json:"limits"`
+	// Changes is nil when none are kept apart: the mode is bind or none, or the
+	// run did not get so far.
+	Changes *Changes `json:"changes"`
+	Network Network  `json:"network"`
+	Mounts  []Mount  `json:"mounts,omitempty"`
+	// Published are ports of servers inside that were reachable on the host's
+	// loopback.
+	Published []Published `json:"published,omitempty"`
+	// Audit is nil when nothing was recorded.
+	Audit *Audit `json:"audit"`
+	// Evidence is the directory with everything that is kept of the run.
+	Evidence store.Raw `json:"evidence,omitempty"`
+	// Notes are facts that a person should know and that have no field, such
+	// as a clock jump. Plain sentences of carboy's own.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Workspace is the directory that the command worked on.
+type Workspace struct {
+	Path store.Raw  `json:"path,omitempty"` // empty when the mode is none
+	Mode store.Mode `json:"mode"`
+}
+
+// Reason says why a run is over. The zero Reason is not over and not valid.
+type Reason string
+
+// The reasons.
+const (
+	Exited    Reason = "exited"    // the command ended by itself, with Code
+	Signalled Reason = "signalled" // Signal ended the command
+	Timeout   Reason = "timeout"   // the wall clock ran out
+	Memory    Reason = "memory"    // the bottle's memory passed its limit
+	Output    Reason = "output"    // stdout and stderr together passed their limit
+	Killed    Reason = "killed"    // the bottle was destroyed from outside, as by a second interrupt
+	Failed    Reason = "failed"    // carboy refused or failed; Error says why
+	Lost      Reason = "lost"      // carboy died during the run
+)
+
+var reasons = map[Reason]bool{
+	Exited: true, Signalled: true, Timeout: true, Memory: true,
+	Output: true, Killed: true, Failed: true, Lost: true,
+}
+
+// Exit is how a run ended.
+type Exit struct {
+	// Code is what `carboy run` ended with; package exitcode has the table.
+	Code   int    `json:"code"`
+	Reason Reason `json:"reason"`
+	// Signal is a name such as SIGTERM, when one ended the command.
+	Signal string `json:"signal,omitempty"`
+	// Error is carboy's own, when it refused or failed.
+	Error string `json:"error,omitempty"`
+}
+
+// Isolation is the boundary of a run.
+type Isolation struct {
+	// Class is empty when nothing was confined because nothing ran.
+	Class   bottle.Isolation `json:"class"`
+	Backend string           `json:"backend"`
+	Build   string           `json:"build"` // of the backend
+	// Posture was read from the live processes before the first instruction
+	// of the command; nil when the run did not get so far.
+	Posture *bottle.Posture `json:"posture"`
+}
+
+// Limits are the bounds of a run and which of them it met.
+type Limits struct {
+	bottle.Limits
+	Hit []Hit `json:"hit"`
+}
+
+// Hit is a limit that was met.
+type Hit struct {
+	Limit string `json:"limit"` // timeout, memory, pids, disk, output, bytes, connections, …
+	// Count is how often; 0 when that isn't known.
+	Count int64 `json:"count,omitempty"`
+	// Detail is a plain sentence, such as what it meant for the run.
+	Detail string `json:"detail,omitempty"`
+}
+
+// Changes is what the run did to its workspace.
+type Changes struct {
+	Total     int64 `json:"total"`
+	Added     int64 `json:"added"`
+	Modified  int64 `json:"modified"`
+	Deleted   int64 `json:"deleted"`
+	Mode      int64 `json:"mode_only"`
+	Retyped   int64 `json:"retyped"`
+	Protected int64 `json:"protected"` // land only with --include-protected
+	// BaseMoved counts paths that the host changed while the bottle ran; they
+	// are conflicts.
+	BaseMoved int64 `json:"base_moved"`
+	// Unlandable counts what never lands, such as sockets and devices.
+	Unlandable int64 `json:"unlandable"`
+	// List holds the first of them, at most MaxChanges.
+	List []Change `json:"list"`
+	// Incomplete says what could not be kept; empty when everything was.
+	Incomplete []string `json:"incomplete,omitempty"`
+}
+
+// Change is one path of the workspace.
+type Change struct {
+	Path store.Raw `json:"path"`
+	Kind string    `json:"kind"` // add, modify, delete, mode, type
+	Type string    `json:"type"` // file, dir, symlink, …
+	Size int64     `json:"size,omitempty"`
+	// Protected says why the path needs --include-protected.
+	Protected []string `json:"protected,omitempty"`
+	// BaseMoved says how the host changed it meanwhile.
+	BaseMoved string `json:"base_moved,omitempty"`
+	// Unlandable says why it never lands.
+	Unlandable string `json:"unlandable,omitempty"`
+}
+
+// Verdict is what policy said. The zero Verdict is not valid.
+type Verdict string
+
+// The verdicts.
+const (
+	Allowed Verdict = "allowed"
+	Refused Verdict = "refused"
+)
+
+func (v Verdict) valid() bool { return v == Allowed || v == Refused }
+
+// Network is everything the gateway saw.
+type Network struct {
+	// Names asked for, most important first: refused before allowed.
+	Names      []Name `json:"names"`
+	NamesTotal int64  `json:"names_total"`
+	// Connections that were tried, grouped by target, verdict and reason.
+	Connections []Connection `json:"connections"`
+	// ConnectionsTotal counts groups, as NamesTotal counts names.
+	ConnectionsTotal int64  `json:"connections_total"`
+	Totals           Totals `json:"totals"`
+}
+
+// Totals count the whole run, whatever the lists hold.
+type Totals struct {
+	NamesAllowed       int64 `json:"names_allowed"` // queries, not distinct names
+	NamesRefused       int64 `json:"names_refused"`
+	ConnectionsAllowed int64 `json:"connections_allowed"`
+	ConnectionsRefused int64 `json:"connections_refused"`
+	BytesUp            int64 `json:"bytes_up"`   // from the bottle, payload
+	BytesDown          int64 `json:"bytes_down"` // to the bottle, payload
+	// Dropped counts packets that the gateway discarded without an answer:
+	// malformed ones, or more than it could serve.
+	Dropped int64 `json:"dropped"`
+}
+
+// Name is a name that was asked for.
+type Name struct {
+	Name    string  `json:"name"`
+	Verdict Verdict `json:"verdict"`
+	Rule    string  `json:"rule"` // the rule that decided
+	Count   int64   `json:"count"`
+}
+
+// Connection is a group of attempts with the same target and outcome.
+type Connection struct {
+	// Name is what the connection was meant for, or the literal address.
+	Name    string  `json:"name"`
+	Port    uint16  `json:"port"`
+	Proto   string  `json:"proto"` // tcp, udp, icmp, tls, http, …
+	Verdict Verdict `json:"verdict"`
+	Rule    string  `json:"rule"`
+	// Reason says what was wrong, when refused.
+	Reason    string `json:"reason,omitempty"`
+	Count     int64  `json:"count"`
+	BytesUp   int64  `json:"bytes_up"`
+	BytesDown int64  `json:"bytes_down"`
+}
+
+// Mount is a host path that the command could see, beside the workspace.
+type Mount struct {
+	Source store.Raw `json:"source"`
+	Target store.Raw `json:"target"`
+	Access string    `json:"access"` // read-only, read-write, overlay
+}
+
+// Published is a port inside that the host's loopback reached.
+type Published struct {
+	Port uint16 `json:"port"` // inside
+	Host string `json:"host"` // address and port on the host
+}
+
+// Audit is where the log stood when the run was over.
+type Audit struct {
+	// Seq is the number of records in the log.
+	Seq int64 `json:"seq"`
+	// Root is the hash of the tree over them.
+	Root string `json:"root"`
+}
+
+// Landable reports whether the run left something that `land` could take.
+func (r *Receipt) Landable() bool { return r.Changes != nil && r.Changes.Total > r.Changes.Unlandable }
+
+// Parse reads an encoded receipt and validates it. Fields that this version
+// does not know are ignored: they are a later version's additions.
+func Parse(b []byte) (*Receipt, error) {
+	if len(b) > MaxSize {
+		return nil, fmt.Errorf("parse receipt: more than %d bytes", MaxSize)
+	}
+	r := &Receipt{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("parse receipt: %w", err)
+	}
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("parse receipt: %w", err)
+	}
+	return r, nil
+}
+
+// Encode validates r and returns its JSON form, indented and with a final
+// newline. Times are written in UTC; empty lists as [], so that readers need no
+// case for null.
+func (r *Receipt) Encode() ([]byte, error) {
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("encode receipt: %w", err)
+	}
+	c := *r
+	c.Started, c.Ended = utc(r.Started), utc(r.Ended)
+	c.Command = notNil(r.Command)
+	c.Limits.Hit = notNil(r.Limits.Hit)
+	c.Network.Names = notNil(r.Network.Names)
+	c.Network.Connections = notNil(r.Network.Connections)
+	if r.Changes != nil {
+		ch := *r.Changes
+		ch.List = notNil(ch.List)
+		c.Changes = &ch
+	}
+	b, err := json.MarshalIndent(&c, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode receipt: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// Validate refuses what is no receipt of this version.
+func (r *Receipt) Validate() error {
+	if r.Schema != Schema {
+		return fmt.Errorf("field \"schema\" is %q, want %q", r.Schema, Schema)
+	}
+	if _, err := store.ParseID(string(r.ID)); err != nil {
+		return fmt.Errorf("field \"id\": %w", err)
+	}
+	switch r.Workspace.Mode {
+	case store.Overlay, store.Copy, store.Bind, store.None:
+	default:
+		return fmt.Errorf("field \"workspace.mode\" is %q", r.Workspace.Mode)
+	}
+	if !reasons[r.Exit.Reason] {
+		return fmt.Errorf("field \"exit.reason\" is %q", r.Exit.Reason)
+	}
+	if r.Exit.Code < 0 || r.Exit.Code > 255 {
+		return fmt.Errorf("field \"exit.code\" is %d", r.Exit.Code)
+	}
+	if r.Duration < 0 {
+		return errors.New("field \"duration_ns\" is negative")
+	}
+	return errors.Join(r.validateLists(), r.Network.validate())
+}
+
+func (r *Receipt) validateLists() error {
+	if len(r.Notes) > MaxNotes {
+		return fmt.Errorf("field \"notes\" has %d entries, more than %d", len(r.Notes), MaxNotes)
+	}
+	if r.Changes == nil {
+		return nil
+	}
+	return bounded("changes", len(r.Changes.List), r.Changes.Total, MaxChanges)
+}
+
+func (n *Network) validate() error {
+	for _, x := range n.Names {
+		if !x.Verdict.valid() {
+			return fmt.Errorf("verdict on name %q is %q", x.Name, x.Verdict)
+		}
+	}
+	for _, x := range n.Connections {
+		if !x.Verdict.valid() {
+			return fmt.Errorf("verdict on connection to %q is %q", x.Name, x.Verdict)
+		}
+	}
+	return errors.Join(
+		bounded("names", len(n.Names), n.NamesTotal, MaxNames),
+		bounded("connections", len(n.Connections), n.ConnectionsTotal, MaxConnections))
+}
+
+// bounded refuses a list that is too long, or a total that hides part of it.
+func bounded(list string, n int, total int64, limit int) error {
+	switch {
+	case n > limit:
+		return fmt.Errorf("list of %s has %d entries, more than %d", list, n, limit)
+	case total < int64(n):
+		return fmt.Errorf("list of %s has %d entries and a total of %d", list, n, total)
+	}
+	return nil
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC().Round(0)
+	return &u
+}
+
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
