@@ -1,0 +1,149 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// CorruptError is a record that is there and can't be read. It is reported, skipped by lists, and never deleted unasked:
+// what lies beside it may be somebody's work.
+type CorruptError struct {
+	ID   string // the directory's name
+	File string
+	Err  error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("record of run %s: %s: %v", strconv.Quote(e.ID), strconv.Quote(e.File), e.Err)
+}
+
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// AmbiguousError is a prefix that several runs have.
+type AmbiguousError struct {
+	Ref        string
+	Candidates []Summary // newest first, at most 10; of a corrupt record only the id
+	More       int       // how many others
+}
+
+func (e *AmbiguousError) Error() string {
+	ids := make([]string, len(e.Candidates))
+	for i, c := range e.Candidates {
+		ids[i] = string(c.ID)
+	}
+	s := fmt.Sprintf("run %s is ambiguous: %s", strconv.Quote(e.Ref), strings.Join(ids, ", "))
+	if e.More > 0 {
+		s += fmt.Sprintf(" and %d more", e.More)
+	}
+	return s
+}
+
+// Query selects runs. The zero value selects all.
+type Query struct {
+	Limit     int        // at most so many; 0: all
+	Workspace *Workspace // of this workspace only
+}
+
+// Listing is what List found.
+type Listing struct {
+	Runs    []Meta          // newest first
+	Corrupt []*CorruptError // newest first
+	More    bool            // Limit left some out
+}
+
+// List reads records, newest first. One that can't be read is reported in the listing and does not end it; one that is
+// removed meanwhile is left out.
+func (s *Store) List(ctx context.Context, q Query) (Listing, error) {
+	var l Listing
+	ids, odd, err := s.ids()
+	if err != nil {
+		return l, fmt.Errorf("list runs: %w", err)
+	}
+	for _, name := range odd {
+		l.Corrupt = append(l.Corrupt, &CorruptError{ID: name, File: s.RunDir(ID(name)), Err: errors.New("its name is not a run id")})
+	}
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return l, err
+		}
+		if q.Limit > 0 && len(l.Runs) >= q.Limit {
+			l.More = true
+			break
+		}
+		m, err := s.Get(id)
+		var corrupt *CorruptError
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case errors.As(err, &corrupt):
+			l.Corrupt = append(l.Corrupt, corrupt)
+		case err != nil:
+			return l, fmt.Errorf("list runs: %w", err)
+		case q.Workspace == nil || m.Workspace.Same(*q.Workspace):
+			l.Runs = append(l.Runs, m)
+		}
+	}
+	return l, nil
+}
+
+// ids returns the ids of all runs, newest first, and other names that have no business there.
+func (s *Store) ids() (ids []ID, odd []string, err error) {
+	err = s.readNames(s.runs, ".", func(name string) error {
+		if id, err := ParseID(name); err == nil {
+			ids = append(ids, id)
+		} else if !strings.HasPrefix(name, newPrefix) {
+			odd = append(odd, name)
+		}
+		return nil
+	})
+	slices.Sort(ids)
+	slices.Reverse(ids)
+	slices.Sort(odd)
+	return ids, odd, err
+}
+
+// Find resolves what a person typed: an id, a prefix of one id only (in any case), or "" for the newest run of the
+// workspace. ErrNotFound, *AmbiguousError or *CorruptError when that is no one readable run.
+func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error) {
+	if ref == "" {
+		l, err := s.List(ctx, Query{Limit: 1, Workspace: &ws})
+		if err != nil {
+			return Meta{}, err
+		}
+		if len(l.Runs) == 0 {
+			return Meta{}, fmt.Errorf("workspace %s: %w", strconv.Quote(string(ws.Path)), ErrNotFound)
+		}
+		return l.Runs[0], nil
+	}
+	if len(ref) > 26 {
+		return Meta{}, fmt.Errorf("run %s…: %w", strconv.Quote(ref[:26]), ErrNotFound)
+	}
+	ids, _, err := s.ids()
+	if err != nil {
+		return Meta{}, fmt.Errorf("find run: %w", err)
+	}
+	ids = slices.DeleteFunc(ids, func(id ID) bool { return !strings.HasPrefix(string(id), strings.ToLower(ref)) })
+	switch len(ids) {
+	case 0:
+		return Meta{}, fmt.Errorf("run %s: %w", strconv.Quote(ref), ErrNotFound)
+	case 1:
+		return s.Get(ids[0])
+	}
+	return Meta{}, s.ambiguous(ref, ids)
+}
+
+func (s *Store) ambiguous(ref string, ids []ID) error {
+	const shown = 10
+	e := &AmbiguousError{Ref: ref, More: max(0, len(ids)-shown)}
+	for _, id := range ids[:min(shown, len(ids))] {
+		m, err := s.Get(id)
+		if err != nil {
+			m = Meta{ID: id}
+		}
+		e.Candidates = append(e.Candidates, m.Summary())
+	}
+	return e
+}

@@ -1,0 +1,134 @@
+package store
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind is what a record is of.
+type Kind string
+
+const (
+	KindRun    Kind = "run"    // one command, then over
+	KindBottle Kind = "bottle" // started, attached to, stopped
+)
+
+// State is how far a run is. Only these steps exist: created → running → finished, and from the first two → failed or
+// lost. The zero value is no state and is refused.
+type State string
+
+const (
+	Created  State = "created"  // the directory exists; nothing runs inside yet
+	Running  State = "running"  // the command has been started
+	Finished State = "finished" // the command has ended, Exit says how
+	Failed   State = "failed"   // carboy refused or failed, Reason says why
+	Lost     State = "lost"     // the supervisor died without saying; found by Recover
+)
+
+// Over reports whether nothing of the run can happen any more. An unknown state is not over.
+func (s State) Over() bool { return s == Finished || s == Failed || s == Lost }
+
+var steps = map[State][]State{
+	Created: {Running, Failed, Lost},
+	Running: {Finished, Failed, Lost},
+}
+
+// Mode is how a run sees its workspace. The zero value is refused.
+type Mode string
+
+const (
+	Overlay Mode = "overlay"
+	Copy    Mode = "copy"
+	Bind    Mode = "bind"
+	None    Mode = "none"
+)
+
+// Changes is what has become of a run's changes to its workspace. The zero value means that nobody knows; like Pending
+// it keeps the run from being deleted unasked.
+type Changes string
+
+const (
+	NoChanges Changes = "none"      // there were none, or they went to the host directly (bind)
+	Pending   Changes = "pending"   // waiting for review
+	Partly    Changes = "partly"    // some landed, others wait
+	Landed    Changes = "landed"    // all landed
+	Discarded Changes = "discarded" // a person gave them up
+)
+
+// Settled reports whether deleting the run loses no changes.
+func (c Changes) Settled() bool { return c == NoChanges || c == Landed || c == Discarded }
+
+const metaKind = "run"
+
+// Meta is the record of a run, meta.json. Times are wall-clock times in UTC, for people; DurationNS is monotonic.
+// It holds no environment and no secret; the caller redacts Command when a secret was put there.
+type Meta struct {
+	Schema    string    `json:"schema"`
+	ID        ID        `json:"id"`
+	Kind      Kind      `json:"kind"`
+	State     State     `json:"state"`
+	Name      string    `json:"name,omitempty"` // a bottle's slug
+	Workspace Workspace `json:"workspace"`
+	Mode      Mode      `json:"mode"`
+	Command   []Raw     `json:"command"`
+	Build     string    `json:"build,omitempty"` // the carboy that made the run
+	// Supervisor answers for the run: while it lives the run is not lost.
+	Supervisor Process `json:"supervisor"`
+	Socket     Raw     `json:"socket,omitempty"` // its control socket; TMPDIR may differ between shells
+
+	Created    time.Time  `json:"created"`
+	Started    *time.Time `json:"started,omitempty"`
+	Ended      *time.Time `json:"ended,omitempty"`
+	DurationNS int64      `json:"duration_ns,omitempty"`
+	Exit       *int       `json:"exit,omitempty"` // the exit code of carboy run, once over
+	Reason     string     `json:"reason,omitempty"`
+	Changes    Changes    `json:"changes,omitempty"`
+	// Cleaned says that what a lost run may have left outside this directory has been looked for and removed.
+	Cleaned bool `json:"cleaned,omitempty"`
+}
+
+// Summary is one element of `carboy list --json`.
+type Summary struct {
+	ID        ID         `json:"id"`
+	Kind      Kind       `json:"kind"`
+	State     State      `json:"state"`
+	Workspace Raw        `json:"workspace"`
+	Started   *time.Time `json:"started"`
+	Exit      *int       `json:"exit"`
+}
+
+// Summary is the short form of m.
+func (m Meta) Summary() Summary {
+	return Summary{m.ID, m.Kind, m.State, m.Workspace.Path, m.Started, m.Exit}
+}
+
+// check refuses a record that this package would not have written.
+func (m *Meta) check(id ID) error {
+	switch {
+	case m.ID != id:
+		return fmt.Errorf("field \"id\" is %q", m.ID)
+	case m.Kind != KindRun && m.Kind != KindBottle:
+		return fmt.Errorf("field \"kind\" is %q", m.Kind)
+	case m.Mode != Overlay && m.Mode != Copy && m.Mode != Bind && m.Mode != None:
+		return fmt.Errorf("field \"mode\" is %q", m.Mode)
+	case m.State != Created && m.State != Running && !m.State.Over():
+		return fmt.Errorf("field \"state\" is %q", m.State)
+	}
+	return nil
+}
+
+// follows refuses a change of m to n that rewrites history.
+func (m *Meta) follows(n *Meta) error {
+	if n.ID != m.ID || n.Kind != m.Kind || n.Mode != m.Mode || n.Workspace != m.Workspace || !n.Created.Equal(m.Created) {
+		return fmt.Errorf("the identity of a run can't change")
+	}
+	if n.State == m.State {
+		return nil
+	}
+	for _, to := range steps[m.State] {
+		if n.State == to {
+			return nil
+		}
+	}
+	return fmt.Errorf("no step from state %s to %s", m.State, n.State)
+}

@@ -1,0 +1,161 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Recovered is what Recover found.
+type Recovered struct {
+	// Lost are the runs whose supervisor is gone and for which nobody has called Cleaned yet, oldest first: what they may
+	// have left outside the state directory (processes, mounts, sockets, cgroups) is the caller's to remove.
+	Lost []Meta
+	// Corrupt are records that can't be read; they were left alone.
+	Corrupt []*CorruptError
+}
+
+// Recover brings the state directory in order after a crash: runs that say they are created or running and whose
+// supervisor is gone become Lost, half-made directories and half-done removals are finished. A run is called lost only
+// when its lock is free and its supervisor's process is not known to live, so neither a pid that came back, nor another
+// pid namespace, nor a moment between two owners deceives it. Every command that changes state should begin with it.
+//
+// A failure does not end it: on a full disk the trash is emptied first, and every run is tried. The error joins all.
+func (s *Store) Recover(ctx context.Context) (Recovered, error) {
+	var r Recovered
+	var errs []error
+	if err := s.locked(ctx, s.dropHalfMade); err != nil {
+		errs = append(errs, err)
+	}
+	if err := s.emptyTrash(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	err := s.locked(ctx, func() error {
+		l, err := s.List(ctx, Query{})
+		if err != nil {
+			return err
+		}
+		r.Corrupt = l.Corrupt
+		for i := len(l.Runs) - 1; i >= 0; i-- {
+			m := l.Runs[i]
+			if !m.State.Over() {
+				if m, err = s.markLost(m); err != nil {
+					errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
+				}
+			}
+			if m.State == Lost && !m.Cleaned {
+				r.Lost = append(r.Lost, m)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return r, fmt.Errorf("recover state: %w", err)
+	}
+	return r, nil
+}
+
+// dropHalfMade removes what a creator left that died: under the state's lock there is no living one.
+func (s *Store) dropHalfMade() error {
+	var half []string
+	err := s.readNames(s.runs, ".", func(name string) error {
+		if strings.HasPrefix(name, newPrefix) {
+			half = append(half, name)
+		}
+		return nil
+	})
+	for _, name := range half {
+		if err == nil {
+			err = s.toTrash(s.runs, name)
+		}
+	}
+	return err
+}
+
+func (s *Store) markLost(m Meta) (Meta, error) {
+	lock, free, err := s.tryRunLock(m.ID)
+	if err != nil || !free {
+		return m, err
+	}
+	defer unix.Close(lock)
+	if m.Supervisor.live() == alive {
+		return m, nil // between two owners
+	}
+	lost, err := s.update(m.ID, func(m *Meta) error {
+		now := s.now()
+		m.Reason = fmt.Sprintf("its supervisor (pid %d) ended without a word in state %s", m.Supervisor.PID, m.State)
+		m.State, m.Ended, m.Cleaned = Lost, &now, false
+		return nil
+	})
+	if err != nil {
+		return m, err
+	}
+	return lost, nil
+}
+
+// Cleaned records that what a lost run may have left elsewhere is gone: Recover will not list it again.
+func (s *Store) Cleaned(ctx context.Context, id ID) error {
+	_, err := s.Update(ctx, id, func(m *Meta) error {
+		if m.State != Lost {
+			return fmt.Errorf("it is %s, not lost", m.State)
+		}
+		m.Cleaned = true
+		return nil
+	})
+	return err
+}
+
+// RemoveOptions lift refusals of Remove. The zero value lifts none.
+type RemoveOptions struct {
+	Unlanded bool // changes that were not landed are deleted too
+	Corrupt  bool // so is a record that can't be read
+}
+
+// Remove deletes a run that is over: its directory leaves runs/ in one step, then what it holds is deleted. When that is
+// interrupted, the run is gone all the same and Recover deletes the rest.
+func (s *Store) Remove(ctx context.Context, id ID, o RemoveOptions) error {
+	if _, err := ParseID(string(id)); err != nil {
+		return err
+	}
+	err := s.locked(ctx, func() error { return s.retire(id, o) })
+	if err == nil {
+		err = s.emptyTrash(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("remove run %s: %w", id, err)
+	}
+	return nil
+}
+
+func (s *Store) retire(id ID, o RemoveOptions) error {
+	m, err := s.Get(id)
+	var corrupt *CorruptError
+	switch {
+	case errors.As(err, &corrupt) && o.Corrupt && o.Unlanded:
+	case err != nil:
+		return err
+	case !m.State.Over():
+		return fmt.Errorf("%w: it is %s", ErrLive, m.State)
+	case m.State == Lost && !m.Cleaned:
+		return fmt.Errorf("%w: what it may have left running was not cleaned up", ErrLive)
+	case !m.Changes.Settled() && !o.Unlanded:
+		return ErrUnlanded
+	}
+	lock, free, err := s.tryRunLock(id)
+	switch {
+	case corrupt != nil && err != nil: // no directory at all, or one without a lock: nobody can hold it
+	case err != nil:
+		return err
+	case !free:
+		return fmt.Errorf("%w: a process holds it", ErrLive)
+	default:
+		defer unix.Close(lock)
+	}
+	return s.toTrash(s.runs, string(id))
+}

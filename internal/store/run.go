@@ -1,0 +1,390 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names in a run's directory.
+const (
+	metaFile    = "meta.json"
+	lockFile    = "lock"
+	ReceiptFile = "receipt.json"
+	UpperDir    = "upper"    // the workspace's changes
+	EvidenceDir = "evidence" // what receipts and verdicts refer to by digest
+	LogsDir     = "logs"
+	newPrefix   = ".new-"
+)
+
+// Spec is what Create must know.
+type Spec struct {
+	Kind      Kind
+	Name      string
+	Workspace Workspace
+	Mode      Mode
+	Command   []string
+	Build     string
+}
+
+// Run is a run that this process answers for: while it lives and holds this, no other calls the run lost or removes it.
+// Methods may be called concurrently.
+type Run struct {
+	s  *Store
+	id ID
+
+	mu      sync.Mutex
+	lock    int // the run's lock, -1 when released
+	started time.Duration
+}
+
+// Create makes the record and the directory of a new run, in state Created, answered for by this process. Either all of
+// it is on disk or nothing is.
+func (s *Store) Create(ctx context.Context, spec Spec) (*Run, error) {
+	var run *Run
+	err := s.locked(ctx, func() error {
+		last, err := s.lastID()
+		if err != nil {
+			return err
+		}
+		id, err := nextID(last, s.now())
+		if err != nil {
+			return err
+		}
+		m := Meta{
+			Schema: Schema(metaKind), ID: id, Kind: spec.Kind, Name: spec.Name, State: Created, Workspace: spec.Workspace, Mode: spec.Mode,
+			Command: Raws(spec.Command), Build: spec.Build, Supervisor: s.self, Created: s.now(),
+		}
+		if spec.Mode == None || spec.Mode == Bind {
+			m.Changes = NoChanges
+		}
+		if err := m.check(id); err != nil {
+			return err
+		}
+		lock, err := s.build(ctx, &m)
+		if err != nil {
+			return err
+		}
+		run = &Run{s: s, id: id, lock: lock}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create run: %w", err)
+	}
+	return run, nil
+}
+
+// build makes the directory under a name that is no run's, and gives it the run's name when all of it is on disk. What a
+// crash leaves before that is removed by Recover.
+func (s *Store) build(ctx context.Context, m *Meta) (lock int, err error) {
+	tmp := newPrefix + string(m.ID)
+	if err := s.sys.Mkdirat(s.runs, tmp, 0o700); err != nil {
+		return -1, err
+	}
+	lock = -1
+	defer func() {
+		if err != nil {
+			if lock >= 0 {
+				unix.Close(lock)
+			}
+			s.toTrash(s.runs, tmp) // where even that fails, Recover finds it
+		}
+	}()
+	dir, err := s.sys.Openat(s.runs, tmp, dirFlags, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	for _, sub := range []string{UpperDir, EvidenceDir, LogsDir} {
+		if err := s.sys.Mkdirat(dir, sub, 0o700); err != nil {
+			return -1, err
+		}
+	}
+	if lock, err = s.flockFile(ctx, dir, lockFile); err != nil {
+		return -1, err
+	}
+	if err := s.writeMeta(dir, m); err != nil {
+		return lock, err
+	}
+	if err := s.sys.Renameat(s.runs, tmp, s.runs, string(m.ID)); err != nil {
+		return lock, err
+	}
+	if err := s.sys.Fsync(s.runs); err != nil {
+		tmp = string(m.ID)
+		return lock, err
+	}
+	return lock, nil
+}
+
+func (s *Store) writeMeta(dir int, m *Meta) error {
+	data, err := Encode(metaKind, m)
+	if err != nil {
+		return err
+	}
+	return replaceFile(s.sys, dir, metaFile, "."+metaFile+".tmp", data, 0o600)
+}
+
+func (s *Store) lastID() (last ID, err error) {
+	err = s.readNames(s.runs, ".", func(name string) error {
+		if id, err := ParseID(name); err == nil && id > last {
+			last = id
+		}
+		return nil
+	})
+	return last, err
+}
+
+// Get reads the record of a run: ErrNotFound when there is none, a *CorruptError when it can't be read.
+func (s *Store) Get(id ID) (Meta, error) {
+	if _, err := ParseID(string(id)); err != nil {
+		return Meta{}, err
+	}
+	data, err := readAt(s.sys, s.runs, string(id)+"/"+metaFile)
+	if errors.Is(err, unix.ENOENT) {
+		var st unix.Stat_t
+		if unix.Fstatat(s.runs, string(id), &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {
+			return Meta{}, fmt.Errorf("run %s: %w", id, ErrNotFound)
+		}
+	}
+	var m Meta
+	file := filepath.Join(s.RunDir(id), metaFile)
+	if err == nil {
+		err = Decode(metaFile, metaKind, data, &m)
+	}
+	if err == nil {
+		err = m.check(id)
+	}
+	if err != nil {
+		return Meta{}, &CorruptError{ID: string(id), File: file, Err: err}
+	}
+	return m, nil
+}
+
+// Update changes the record of a run: f gets the present one and alters it. Nothing is written when f fails, when f asks
+// for a step that does not exist or alters what identifies the run. It returns the record as it is on disk after.
+func (s *Store) Update(ctx context.Context, id ID, f func(*Meta) error) (m Meta, err error) {
+	err = s.locked(ctx, func() error {
+		m, err = s.update(id, f)
+		return err
+	})
+	if err != nil {
+		return Meta{}, fmt.Errorf("update run %s: %w", id, err)
+	}
+	return m, nil
+}
+
+// update is Update for holders of the state's lock.
+func (s *Store) update(id ID, f func(*Meta) error) (Meta, error) {
+	old, err := s.Get(id)
+	if err != nil {
+		return Meta{}, err
+	}
+	m := old
+	if err := f(&m); err != nil {
+		return Meta{}, err
+	}
+	m.Schema = Schema(metaKind)
+	if err := old.follows(&m); err != nil {
+		return Meta{}, err
+	}
+	if err := m.check(id); err != nil {
+		return Meta{}, err
+	}
+	dir, err := s.sys.Openat(s.runs, string(id), dirFlags, 0)
+	if err != nil {
+		return Meta{}, err
+	}
+	defer unix.Close(dir)
+	return m, s.writeMeta(dir, &m)
+}
+
+// WriteDocument writes the JSON document name (such as ReceiptFile) into the run's directory, as WriteJSON does.
+func (s *Store) WriteDocument(ctx context.Context, id ID, name, kind string, v any) error {
+	if name == metaFile || name == lockFile || strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".") {
+		return fmt.Errorf("write document of run %s: %s is no name for one", id, strconv.Quote(name))
+	}
+	data, err := Encode(kind, v)
+	if err != nil {
+		return err
+	}
+	err = s.locked(ctx, func() error {
+		dir, err := s.sys.Openat(s.runs, string(id), dirFlags, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dir)
+		return replaceFile(s.sys, dir, name, "."+name+".tmp", data, 0o600)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("write %s of run %s: %w", name, id, err)
+	}
+	return nil
+}
+
+// ReadDocument reads what WriteDocument wrote. fs.ErrNotExist when it is not there.
+func (s *Store) ReadDocument(id ID, name, kind string, v any) error {
+	if _, err := ParseID(string(id)); err != nil {
+		return err
+	}
+	return ReadJSON(filepath.Join(s.RunDir(id), name), kind, v)
+}
+
+// Adopt hands a run that is still Created, and that its creator has released, to this process: a supervisor that the
+// command line started. Until then the creator must live, else the run is lost.
+func (s *Store) Adopt(ctx context.Context, id ID) (*Run, error) {
+	var run *Run
+	err := s.locked(ctx, func() error {
+		lock, free, err := s.tryRunLock(id)
+		if err != nil {
+			return err
+		}
+		if !free {
+			return fmt.Errorf("%w: another process holds it", ErrLive)
+		}
+		_, err = s.update(id, func(m *Meta) error {
+			if m.State != Created {
+				return fmt.Errorf("it is %s, not %s", m.State, Created)
+			}
+			m.Supervisor = s.self
+			return nil
+		})
+		if err != nil {
+			unix.Close(lock)
+			return err
+		}
+		run = &Run{s: s, id: id, lock: lock}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("adopt run %s: %w", id, err)
+	}
+	return run, nil
+}
+
+// tryRunLock takes the lock of a run unless another holds it. The caller closes the descriptor when it is free.
+func (s *Store) tryRunLock(id ID) (fd int, free bool, err error) {
+	fd, err = s.sys.Openat(s.runs, string(id)+"/"+lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return -1, false, ErrNotFound
+	}
+	if err != nil {
+		return -1, false, err
+	}
+	err = s.sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return fd, true, nil
+	}
+	unix.Close(fd)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return -1, false, nil
+	}
+	return -1, false, err
+}
+
+// ID is the run's id.
+func (r *Run) ID() ID { return r.id }
+
+// Dir is the path of the run's directory.
+func (r *Run) Dir() string { return r.s.RunDir(r.id) }
+
+// Path joins Dir and elements.
+func (r *Run) Path(elem ...string) string {
+	return filepath.Join(append([]string{r.Dir()}, elem...)...)
+}
+
+// Meta reads the record.
+func (r *Run) Meta() (Meta, error) { return r.s.Get(r.id) }
+
+// Update changes the record, see Store.Update.
+func (r *Run) Update(ctx context.Context, f func(*Meta) error) (Meta, error) {
+	return r.s.Update(ctx, r.id, f)
+}
+
+// WriteReceipt writes the run's receipt; v's schema is of kind "receipt".
+func (r *Run) WriteReceipt(ctx context.Context, v any) error {
+	return r.s.WriteDocument(ctx, r.id, ReceiptFile, "receipt", v)
+}
+
+// OpenLog opens a file in the run's log directory for appending. name is one path element.
+func (r *Run) OpenLog(name string) (*os.File, error) {
+	if name == "" || name[0] == '.' || strings.ContainsRune(name, '/') {
+		return nil, fmt.Errorf("open log: %s is no name for one", strconv.Quote(name))
+	}
+	return os.OpenFile(r.Path(LogsDir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+}
+
+// Start records that the command runs. Its duration counts from now.
+func (r *Run) Start(ctx context.Context) error {
+	r.mu.Lock()
+	r.started = r.s.mono()
+	r.mu.Unlock()
+	_, err := r.Update(ctx, func(m *Meta) error {
+		if m.State != Created {
+			return fmt.Errorf("it is %s already", m.State)
+		}
+		now := r.s.now()
+		m.State, m.Started = Running, &now
+		return nil
+	})
+	return err
+}
+
+// Finish records that the command ended with an exit code of carboy run, and what became of its changes. It returns the
+// record.
+func (r *Run) Finish(ctx context.Context, exit int, changes Changes) (Meta, error) {
+	return r.end(ctx, func(m *Meta) { m.State, m.Exit, m.Changes = Finished, &exit, changes })
+}
+
+// Fail records that carboy refused or failed with an exit code, and why. reason is text of ours for people, without
+// secrets.
+func (r *Run) Fail(ctx context.Context, exit int, reason string, changes Changes) (Meta, error) {
+	return r.end(ctx, func(m *Meta) { m.State, m.Exit, m.Reason, m.Changes = Failed, &exit, reason, changes })
+}
+
+func (r *Run) end(ctx context.Context, f func(*Meta)) (Meta, error) {
+	r.mu.Lock()
+	d := r.s.mono() - r.started
+	r.mu.Unlock()
+	return r.Update(ctx, func(m *Meta) error {
+		if m.State.Over() {
+			return fmt.Errorf("it is %s already", m.State)
+		}
+		if m.State == Running {
+			m.DurationNS = int64(max(d, 0))
+		}
+		now := r.s.now()
+		m.Ended = &now
+		f(m)
+		return nil
+	})
+}
+
+// Elapsed is the monotonic time since Start.
+func (r *Run) Elapsed() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.s.mono() - r.started
+}
+
+// Close releases the run: others may adopt it, and remove it when it is over. It changes no record, so a run that is not
+// over is lost as soon as this process ends. Closing twice is allowed.
+func (r *Run) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lock >= 0 {
+		unix.Close(r.lock)
+		r.lock = -1
+	}
+	return nil
+}
