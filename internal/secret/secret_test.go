@@ -1,0 +1,261 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/gob"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"testing"
+	"text/template"
+	"unsafe"
+)
+
+const sample = "s3cr3t-h0rse-battery"
+
+// hidden fails when text shows the secret in any form that fmt has: plain, hex, decimal bytes.
+func hidden(t *testing.T, how, text string) {
+	t.Helper()
+	for _, form := range []string{sample, fmt.Sprintf("%x", sample), fmt.Sprintf("%X", sample), fmt.Sprint([]byte(sample)[:4])[1:9], "horse", "h0rse"} {
+		if strings.Contains(text, form) {
+			t.Errorf("%s shows the secret: %s", how, text)
+		}
+	}
+}
+
+type outer struct {
+	Name   string
+	Secret Value
+	secret Value
+	Ptr    *Value
+	List   []Value
+	Map    map[string]Value
+	Any    any
+}
+
+func holders() map[string]any {
+	v := NewString(sample)
+	p := &v
+	return map[string]any{
+		"value": v, "pointer": p, "pointer to pointer": &p, "slice": []Value{v}, "array": [1]Value{v},
+		"struct":            outer{"n", v, v, p, []Value{v}, map[string]Value{"k": v}, v},
+		"pointer to struct": &outer{"n", v, v, p, []Value{v}, map[string]Value{"k": v}, v},
+		"embedded":          struct{ Value }{v}, "unexported": struct{ v Value }{v}, "unexported pointer": struct{ v *Value }{&v},
+		"unexported in any": struct{ v any }{v},
+	}
+}
+
+func TestNothingPrints(t *testing.T) {
+	for name, h := range holders() {
+		for _, flag := range []string{"", "+", "#", "-", " ", "0", "30", ".3"} {
+			for verb := '!'; verb <= 'z'; verb++ {
+				format := "%" + flag + string(verb)
+				hidden(t, name+" with "+format, fmt.Sprintf(format, h))
+			}
+		}
+		hidden(t, name+" error", fmt.Errorf("x: %v", h).Error())
+		var buf bytes.Buffer
+		for _, l := range []slog.Handler{slog.NewTextHandler(&buf, nil), slog.NewJSONHandler(&buf, nil)} {
+			slog.New(l).Info("m", "k", h, slog.Group("g", "k", h))
+		}
+		template.Must(template.New("").Parse("{{.}} {{printf `%s` .}}")).Execute(&buf, h)
+		hidden(t, name+" log or template", buf.String())
+	}
+	if got := fmt.Sprintf("%s %v %#v %d", NewString(sample), NewString(sample), NewString(sample), NewString(sample)); got != strings.TrimSpace(strings.Repeat(Redacted+" ", 4)) {
+		t.Error(got)
+	}
+}
+
+func TestNothingEncodes(t *testing.T) {
+	v := NewString(sample)
+	for name, h := range map[string]any{"value": v, "pointer": &v, "field": struct{ V Value }{v}, "slice": []Value{v}, "map": map[string]Value{"k": v}} {
+		b, err := json.Marshal(h)
+		if !errors.Is(err, ErrMarshal) {
+			t.Errorf("json of %s: %s, %v", name, b, err)
+		}
+		x, err := xml.Marshal(h)
+		if err == nil {
+			t.Errorf("xml of %s: %s", name, x)
+		}
+		var buf bytes.Buffer
+		if err := gob.NewEncoder(&buf).Encode(h); err == nil {
+			t.Errorf("gob of %s passed", name)
+		}
+		hidden(t, name, string(b)+string(x)+buf.String())
+	}
+	if _, err := v.MarshalYAML(); err == nil {
+		t.Error("yaml")
+	}
+}
+
+// TestReflectionSeesNoBytes walks a Value as a printer would that ignores methods and unexported fields' privacy.
+func TestReflectionSeesNoBytes(t *testing.T) {
+	v := NewString(sample)
+	var walk func(reflect.Value, int)
+	walk = func(r reflect.Value, depth int) {
+		if depth > 10 || !r.IsValid() {
+			return
+		}
+		switch r.Kind() {
+		case reflect.String:
+			hidden(t, "reflection", r.String())
+		case reflect.Slice, reflect.Array:
+			if r.Type().Elem().Kind() == reflect.Uint8 {
+				t.Errorf("reflection reaches bytes in %v", r.Type())
+			}
+			for i := range r.Len() {
+				walk(r.Index(i), depth+1)
+			}
+		case reflect.Pointer, reflect.Interface:
+			walk(r.Elem(), depth+1)
+		case reflect.Struct:
+			for i := range r.NumField() {
+				walk(r.Field(i), depth+1)
+			}
+		}
+	}
+	walk(reflect.ValueOf(&v), 0)
+	walk(reflect.ValueOf(outer{Secret: v, secret: v, Ptr: &v, Any: v}), 0)
+	if reflect.TypeFor[Value]().Comparable() {
+		t.Error("== compiles")
+	}
+	if unsafe.Sizeof(v) > 2*unsafe.Sizeof(uintptr(0)) {
+		t.Error("a Value holds more than it should")
+	}
+}
+
+func TestEqual(t *testing.T) {
+	a, b, c := NewString(sample), NewString(sample), NewString(sample+"x")
+	if !a.Equal(b) || !a.EqualBytes([]byte(sample)) {
+		t.Error("equal values differ")
+	}
+	if a.Equal(c) || c.Equal(a) || a.EqualBytes(nil) {
+		t.Error("different values are equal")
+	}
+	if (Value{}).Equal(Value{}) || New(nil).EqualBytes(nil) || (Value{}).EqualBytes([]byte{}) {
+		t.Error("nothing equals nothing")
+	}
+}
+
+func TestReveal(t *testing.T) {
+	in := []byte(sample)
+	v := New(in)
+	clear(in)
+	if v.UnsafeString() != sample || v.Len() != len(sample) || v.Empty() {
+		t.Error("lost the value")
+	}
+	var seen []byte
+	v.UnsafeReveal(func(b []byte) { seen = b })
+	w := v
+	v.Destroy()
+	if !w.Empty() || bytes.ContainsFunc(seen, func(r rune) bool { return r != 0 }) {
+		t.Error("bytes stay after Destroy")
+	}
+	v.Destroy()
+	(Value{}).Destroy()
+	if (Value{}).UnsafeString() != "" || !(Value{}).Empty() {
+		t.Error("zero value holds something")
+	}
+}
+
+func redactor(t testing.TB, values map[string]string) *Redactor {
+	t.Helper()
+	m := map[string]Value{}
+	for k, v := range values {
+		m[k] = NewString(v)
+	}
+	r, err := NewRedactor(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRedact(t *testing.T) {
+	r := redactor(t, map[string]string{"short": "abcdef", "long": "abcdefghi", "tail": "hijklm", "twin": "zzzzzz"})
+	for in, want := range map[string]string{
+		"":                       "",
+		"nothing here, abcde":    "nothing here, abcde",
+		"x abcdef y":             "x [redacted:short] y",
+		"abcdefghi":              "[redacted:long]",
+		"abcdefghijklm.":         "[redacted:long].", // overlapping: no tail stays
+		"abcdefabcdef":           "[redacted:short][redacted:short]",
+		"zzzzzzzz|":              "[redacted:twin]|",
+		"abcdefgh":               "[redacted:short]gh",
+		"a\xff\x00abcdefghi\xfe": "a\xff\x00[redacted:long]\xfe",
+	} {
+		if got := r.String(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+	if got := (&Redactor{}).String("abcdef"); got != "abcdef" {
+		t.Error(got)
+	}
+	var none *Redactor
+	if got := none.String("abcdef"); got != "abcdef" {
+		t.Error(got)
+	}
+	hidden(t, "redactor", fmt.Sprintf("%+v %#v", redactor(t, map[string]string{"a": sample}), redactor(t, map[string]string{"a": sample})))
+}
+
+func TestRedactorRefuses(t *testing.T) {
+	for name, m := range map[string]map[string]Value{
+		"short value": {"a": NewString("abcde")}, "no name": {"": NewString(sample)}, "name with a line break": {"a\n": NewString(sample)}, "empty": {"a": {}},
+	} {
+		if _, err := NewRedactor(m); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestWriterHoldsNoChainWithoutEnd(t *testing.T) {
+	w := redactor(t, map[string]string{"z": "zzzzzz"}).Writer(&bytes.Buffer{})
+	var err error
+	for range 64 {
+		if _, err = w.Write(bytes.Repeat([]byte("z"), 64<<10)); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrChain) {
+		t.Error(err)
+	}
+}
+
+func FuzzRedactor(f *testing.F) {
+	f.Add([]byte("xxabcdefghijklmyy"), []byte("abcdef"), []byte("defghi"), 3)
+	f.Add([]byte("aaaaaaaaaaaaaaa"), []byte("aaaaaa"), []byte("aaaaaaa"), 1)
+	f.Fuzz(func(t *testing.T, text, a, b []byte, step int) {
+		if len(a) < MinRedacted || len(b) < MinRedacted || len(text) > 1<<12 {
+			return
+		}
+		r, err := NewRedactor(map[string]Value{"a": New(a), "b": New(b)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := r.Bytes(text)
+		// The marks themselves aside, nothing of a value stays.
+		for _, part := range bytes.Split(bytes.ReplaceAll(want, []byte("[redacted:a]"), []byte("[redacted:b]")), []byte("[redacted:b]")) {
+			if bytes.Contains(part, a) || bytes.Contains(part, b) {
+				t.Fatalf("%q stays in %q", part, want)
+			}
+		}
+		var got bytes.Buffer
+		w := r.Writer(&got)
+		step = max(1, step&15)
+		for i := 0; i < len(text); i += step {
+			if _, err := w.Write(text[i:min(i+step, len(text))]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Fatalf("in parts %q, whole %q", got.Bytes(), want)
+		}
+	})
+}
