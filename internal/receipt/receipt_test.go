@@ -1,0 +1,327 @@
+package receipt
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// sample has every field filled in, some of it by an adversary.
+func sample() *Receipt {
+	started := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("CET", 3600))
+	ended := started.Add(2414 * time.Millisecond)
+	return &Receipt{
+		Schema:    Schema,
+		ID:        "01k9x3m7q8r5t2v6w4y0z1a2b3",
+		Build:     "v0.1.0",
+		Command:   []store.Raw{"sh", "-c", "echo hi > notes.txt; curl -s https://example.org/ https://evil.example/"},
+		Workspace: Workspace{Path: "/home/ada/project", Mode: store.Overlay},
+		Started:   &started,
+		Ended:     &ended,
+		Duration:  2414 * time.Millisecond,
+		Exit:      Exit{Code: 7, Reason: Exited},
+		Isolation: Isolation{
+			Class: bottle.IsolationUserKernel, Backend: "gvisor", Build: "20260905",
+			Posture: &bottle.Posture{
+				Isolation: bottle.IsolationUserKernel, Backend: "gvisor", Build: "20260905",
+				Processes: []bottle.ProcPosture{{Role: "sandbox", PID: 4242, UID: 1000, Seccomp: 2, NoNewPrivs: true,
+					Namespaces: []string{"ipc", "mnt", "net", "pid", "user", "uts"}, Mounts: 2, FDs: map[string]int{"socket": 3}, Chrooted: true}},
+			},
+		},
+		Limits: Limits{
+			Limits: bottle.Limits{Timeout: 30 * time.Minute, Memory: 8 << 30, Pids: 512, Disk: 20 << 30, CPUs: 2, Output: 1 << 30, FileSize: 20 << 30, OpenFiles: 1 << 20},
+			Hit:    []Hit{{Limit: "connections", Count: 3, Detail: "more than 256 connections at once"}},
+		},
+		Changes: &Changes{
+			Total: 5, Added: 3, Modified: 1, Deleted: 1, Protected: 1, BaseMoved: 1, Unlandable: 1,
+			List: []Change{
+				{Path: ".git/hooks/pre-commit", Kind: "add", Type: "file", Size: 120, Protected: []string{"git runs hooks on the host"}},
+				{Path: "notes.txt", Kind: "modify", Type: "file", Size: 3, BaseMoved: "its content changed"},
+				{Path: "old/with spaces.txt", Kind: "delete", Type: "file"},
+				{Path: "pipe", Kind: "add", Type: "fifo", Unlandable: "a pipe"},
+				{Path: "src/\x1b]0;owned\x07\xff\u202e.go", Kind: "add", Type: "file", Size: 5 << 20},
+			},
+			Incomplete: []string{"1 file was too large to keep"},
+		},
+		Network: Network{
+			Names: []Name{
+				{Name: "example.org", Verdict: Allowed, Rule: "--allow example.org:443", Count: 2},
+				{Name: "evil.example", Verdict: Refused, Rule: "", Count: 1},
+				{Name: strings.Repeat("x", 63) + "." + strings.Repeat("y", 63) + ".example", Verdict: Refused, Count: 12},
+			},
+			NamesTotal: 3,
+			Connections: []Connection{
+				{Name: "example.org", Port: 443, Proto: "tls", Verdict: Allowed, Rule: "--allow example.org:443", Count: 2, BytesUp: 1234, BytesDown: 3 << 20},
+				{Name: "169.254.169.254", Port: 80, Proto: "tcp", Verdict: Refused, Reason: "address of a metadata service", Rule: "built-in: addresses", Count: 2},
+				{Name: "2001:db8::1", Port: 443, Proto: "udp", Verdict: Refused, Reason: "udp does not leave", Rule: "built-in: protocols", Count: 1},
+			},
+			ConnectionsTotal: 3,
+			Totals:           Totals{NamesAllowed: 2, NamesRefused: 13, ConnectionsAllowed: 2, ConnectionsRefused: 3, BytesUp: 1234, BytesDown: 3 << 20, Dropped: 1},
+		},
+		Mounts:    []Mount{{Source: "/opt/tools", Target: "/opt/tools", Access: "read-only"}, {Source: "/home/ada/cache", Target: "/cache", Access: "read-write"}},
+		Published: []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
+		Audit:     &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
+		Evidence:  "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
+		Notes:     []string{"the wall clock was set back by 2 h during the run"},
+	}
+}
+
+// short is what most receipts look like.
+func short() *Receipt {
+	r := sample()
+	r.Command = []store.Raw{"true"}
+	r.Workspace = Workspace{Mode: store.None}
+	r.Exit = Exit{Reason: Exited}
+	r.Changes, r.Network, r.Mounts, r.Published, r.Notes = nil, Network{}, nil, nil, nil
+	r.Limits.Hit = nil
+	r.Duration = 131 * time.Millisecond
+	return r
+}
+
+// crowded has more in its lists than is shown.
+func crowded() *Receipt {
+	r := short()
+	r.Workspace = sample().Workspace
+	r.Changes = &Changes{Total: 100_000, Added: 100_000}
+	for i := range MaxChanges {
+		r.Changes.List = append(r.Changes.List, Change{Path: store.Raw(fmt.Sprintf("目录/文件-%04d.txt", i)), Kind: "add", Type: "file", Size: int64(i) << 10})
+	}
+	for i := range 25 {
+		r.Network.Names = append(r.Network.Names, Name{Name: fmt.Sprintf("host%d.example", i), Verdict: Refused, Count: int64(i + 1)})
+	}
+	r.Network.NamesTotal = 5000
+	r.Network.Totals.NamesRefused = 90_000
+	return r
+}
+
+func failed() *Receipt {
+	r := short()
+	r.Started, r.Ended, r.Duration = nil, nil, 0
+	r.Exit = Exit{Code: 125, Reason: Failed, Error: "gvisor: unprivileged user namespaces are forbidden here: operation not permitted"}
+	r.Isolation, r.Limits, r.Audit, r.Evidence = Isolation{}, Limits{}, nil, ""
+	return r
+}
+
+func TestText(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		r     *Receipt
+		style Style
+	}{
+		{"full", sample(), Style{}},
+		{"color", sample(), Style{Color: true}},
+		{"short", short(), Style{}},
+		{"crowded", crowded(), Style{}},
+		{"failed", failed(), Style{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got bytes.Buffer
+			if err := Text(&got, c.r, c.style); err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join("testdata", c.name+".golden")
+			if *update {
+				if err := os.WriteFile(name, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != string(want) {
+				t.Errorf("differs from %s (go test -update rewrites it):\n%s", name, got.String())
+			}
+		})
+	}
+}
+
+var ansi = regexp.MustCompile("\x1b\\[[0-9]+m")
+
+// Whatever a bottle names things, a line stays a line, fits, and does nothing
+// to the terminal.
+func TestTextHoldsItsShape(t *testing.T) {
+	for _, c := range []struct {
+		r *Receipt
+		s Style
+	}{{sample(), Style{All: true}}, {crowded(), Style{All: true}}, {sample(), Style{Color: true}}, {hostile("\x1b[2J\r\n\u202e" + strings.Repeat("\u0300", 90)), Style{}}, {hostile(strings.Repeat("w ", 400)), Style{}}} {
+		var b bytes.Buffer
+		if err := Text(&b, c.r, c.s); err != nil {
+			t.Fatal(err)
+		}
+		text := b.String()
+		if c.s.Color {
+			text = ansi.ReplaceAllString(text, "")
+		}
+		for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+			if n := cells(line); n > lineWidth {
+				t.Errorf("%d columns: %q", n, line)
+			}
+			if !visible.Clean(line) {
+				t.Errorf("not safe to show: %q", line)
+			}
+		}
+	}
+}
+
+// hostile has text from inside everywhere it can be.
+func hostile(s string) *Receipt {
+	r := sample()
+	raw := store.Raw(s)
+	r.Command = []store.Raw{raw, "", raw}
+	r.Workspace.Path, r.Evidence, r.Build = raw, raw, s
+	r.Exit = Exit{Code: 125, Reason: Failed, Error: s, Signal: s}
+	r.Limits.Hit = []Hit{{Limit: s, Detail: s}}
+	r.Changes.List = []Change{{Path: raw, Kind: s, Type: s, Protected: []string{s}, BaseMoved: s, Unlandable: s}}
+	r.Changes.Incomplete = []string{s}
+	r.Network.Names = []Name{{Name: s, Verdict: Refused, Rule: s}}
+	r.Network.Connections = []Connection{{Name: s, Proto: s, Verdict: Refused, Rule: s, Reason: s}}
+	r.Mounts = []Mount{{Source: raw, Target: raw + "2", Access: s}}
+	r.Published = []Published{{Port: 1, Host: s}}
+	r.Audit.Root = s
+	r.Notes = []string{s}
+	return r
+}
+
+func FuzzText(f *testing.F) {
+	f.Add("plain")
+	f.Add("\x1b]52;c;AAAA\x07")
+	f.Add("a\u202eb\u200b\xff\xfe 日本語 " + strings.Repeat("é", 100))
+	f.Fuzz(func(t *testing.T, s string) {
+		var b bytes.Buffer
+		if err := Text(&b, hostile(s), Style{All: true}); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(strings.TrimSuffix(b.String(), "\n"), "\n") {
+			if cells(line) > lineWidth || !visible.Clean(line) {
+				t.Errorf("%d columns: %q", cells(line), line)
+			}
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	for _, r := range []*Receipt{sample(), short(), crowded(), failed()} {
+		b, err := r.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte(`{"schema":"carboy.dev/receipt/v2"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := Parse(b)
+		if err != nil {
+			return
+		}
+		if _, err := r.Encode(); err != nil {
+			t.Fatalf("parsed but not encodable: %v", err)
+		}
+		if err := Text(&bytes.Buffer{}, r, Style{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, r := range []*Receipt{sample(), short(), crowded(), failed()} {
+		b, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := back.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(b, again) {
+			t.Errorf("encoding changed:\n%s\n%s", b, again)
+		}
+		if r.Started != nil && !strings.Contains(string(b), `"started": "2026-03-01T11:00:00Z"`) {
+			t.Error("start is not in UTC")
+		}
+	}
+}
+
+func TestParseKeepsLaterAdditionsOut(t *testing.T) {
+	b, err := short().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	m["later_field"] = true
+	b, _ = json.Marshal(m)
+	if _, err := Parse(b); err != nil {
+		t.Errorf("an addition of a later version: %v", err)
+	}
+	m["schema"] = "carboy.dev/receipt/v2"
+	b, _ = json.Marshal(m)
+	if _, err := Parse(b); err == nil {
+		t.Error("another version was accepted")
+	}
+}
+
+func TestValidateRefuses(t *testing.T) {
+	if err := sample().Validate(); err != nil {
+		t.Fatalf("the neighbour that is fine: %v", err)
+	}
+	for name, spoil := range map[string]func(*Receipt){
+		"zero":             func(r *Receipt) { *r = Receipt{} },
+		"schema":           func(r *Receipt) { r.Schema = "" },
+		"id":               func(r *Receipt) { r.ID = "../../etc" },
+		"mode":             func(r *Receipt) { r.Workspace.Mode = "" },
+		"reason":           func(r *Receipt) { r.Exit.Reason = "" },
+		"code":             func(r *Receipt) { r.Exit.Code = 256 },
+		"duration":         func(r *Receipt) { r.Duration = -1 },
+		"verdict on name":  func(r *Receipt) { r.Network.Names[0].Verdict = "" },
+		"verdict on conn":  func(r *Receipt) { r.Network.Connections[0].Verdict = "maybe" },
+		"total of names":   func(r *Receipt) { r.Network.NamesTotal = 1 },
+		"total of changes": func(r *Receipt) { r.Changes.Total = 2 },
+		"too many changes": func(r *Receipt) {
+			r.Changes.List = make([]Change, MaxChanges+1)
+			r.Changes.Total = MaxChanges + 1
+		},
+		"too many notes": func(r *Receipt) { r.Notes = make([]string, MaxNotes+1) },
+	} {
+		r := sample()
+		spoil(r)
+		if r.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+		if _, err := r.Encode(); err == nil {
+			t.Errorf("%s: encoded", name)
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 20: "1 MiB", 1<<20 - 1: "1 MiB", 8 << 30: "8 GiB", 1 << 62: "4096 PiB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("Bytes(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{0: "0 ms", 131 * time.Millisecond: "131 ms", 2414 * time.Millisecond: "2.41 s", 90 * time.Second: "1 min 30 s", 30 * time.Minute: "30 min", 2 * time.Hour: "2 h", 150 * time.Minute: "2 h 30 min"} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
