@@ -1,3 +1,33 @@
 package gvisor
 
-func wrapSyscalls() {}
+import (
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+)
+
+// wrapSyscalls runs in the sandbox process before gVisor takes over. The
+// tables are gVisor's own, one per architecture; entries are found by name, so
+// that all of them are treated alike.
+func wrapSyscalls() {
+	registerSide()
+	for _, t := range kernel.SyscallTables() {
+		for no, sc := range t.Table {
+			// Both are init's: the first after exec, the second again after a
+			// restore.
+			if sc.Name == "rt_sigaction" || sc.Name == "pause" {
+				sc.Fn = learnKernel(sc.Fn)
+				t.Table[no] = sc
+			}
+		}
+		t.Init()
+	}
+}
+
+func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, no uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		if sentryKernel.Load() == nil {
+			sentryKernel.Store(t.Kernel())
+		}
+		return fn(t, no, args)
+	}
+}

@@ -1,0 +1,133 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"gvisor.dev/gvisor/pkg/fd"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+)
+
+// The side channel: a socket pair between the shim and the sentry over which
+// the shim calls code of ours in there. gVisor's own control server takes no
+// further services; what it does offer is a sink of trace events that is made
+// inside the sentry, before its seccomp filter is installed, with a descriptor
+// that the parent gave. So ours is a sink by registration. Nobody but the shim
+// holds the other end, and the calls are those of gVisor's control server, so
+// the filter needs no exception.
+
+const sideSink = "carboy"
+
+// sideEnd is the shim's end of the pair that setupSide made last. A shim makes
+// one bottle.
+var sideEnd *unet.Socket
+
+var registerSide = sync.OnceFunc(func() {
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: sideSink, Setup: setupSide, New: newSide})
+})
+
+// setupSide runs in the shim, called by gVisor while it starts the sandbox.
+func setupSide(map[string]any) (*os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("side channel: %w", err)
+	}
+	if sideEnd, err = unet.NewSocket(fds[0]); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fds[1]), "side channel"), nil
+}
+
+// newSide runs in the sentry.
+func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
+	if end == nil {
+		return nil, errors.New("side channel: no descriptor")
+	}
+	sock, err := unet.NewSocket(end.Release())
+	if err != nil {
+		return nil, err
+	}
+	srv := urpc.NewServer()
+	srv.Register(&Side{})
+	srv.StartHandling(sock) // ends with the shim
+	return &sink{}, nil
+}
+
+// writeSideConfig writes the file for gVisor's pod-init-config flag.
+func writeSideConfig(path string) error {
+	registerSide()
+	b, err := json.Marshal(boot.InitConfig{TraceSession: seccheck.SessionConfig{
+		Name:  seccheck.DefaultSessionName,
+		Sinks: []seccheck.SinkConfig{{Name: sideSink}},
+	}})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// sink is what gVisor knows of us inside the sentry.
+type sink struct{ seccheck.SinkDefaults }
+
+// Name implements seccheck.Sink.
+func (*sink) Name() string { return sideSink }
+
+// sentryKernel is the kernel of this sandbox, known from init's first calls.
+var sentryKernel atomic.Pointer[kernel.Kernel]
+
+// Side is the service inside the sentry. The name and the methods are exported
+// for urpc's sake only.
+type Side struct{}
+
+// ExportArgs are the arguments of Side.Export; the file is where to.
+type ExportArgs struct {
+	Prefix string
+	urpc.FilePayload
+}
+
+// ExportReply is the answer of Side.Export.
+type ExportReply struct{ Files int64 }
+
+// Export writes the upper layer below Prefix to the file.
+func (*Side) Export(a *ExportArgs, r *ExportReply) (err error) {
+	if len(a.Files) != 1 {
+		return fmt.Errorf("export needs 1 file, got %d", len(a.Files))
+	}
+	k := sentryKernel.Load()
+	if k == nil {
+		return errors.New("the bottle has not started")
+	}
+	// A fault of the exporter must not end the sandbox: then nothing could be
+	// saved by other means either.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("exporter: %v", p)
+		}
+	}()
+	r.Files, err = exportUpper(k, a.Prefix, a.Files[0])
+	return err
+}
+
+// exportVia asks the sentry for the upper layer below prefix ("" or "/": all).
+func exportVia(end *unet.Socket, prefix string, to *os.File) error {
+	if end == nil {
+		return errors.New("no side channel")
+	}
+	if prefix != "" && !strings.HasPrefix(prefix, "/") {
+		return fmt.Errorf("export: %q is not absolute", prefix)
+	}
+	var r ExportReply
+	c := urpc.NewClient(end)
+	return c.Call("Side.Export", &ExportArgs{Prefix: prefix, FilePayload: urpc.FilePayload{Files: []*os.File{to}}}, &r)
+}
