@@ -1,0 +1,81 @@
+package hostexec
+
+import (
+	"slices"
+	"strings"
+)
+
+// secretParts and steering mark names that no program's list may hold. They
+// are a second check behind the lists, so that a careless addition to a list
+// still passes nothing on.
+var (
+	secretParts = []string{"TOKEN", "KEY", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE", "SESSION", "PRIVATE", "CERT", "_PAT"}
+	// steering names choose what code runs, where it comes from, or whom it
+	// talks to.
+	steering = []string{
+		"AWS_", "AZURE_", "GOOGLE_", "GCP_", "GCLOUD_", "CLOUDSDK_", "GH_", "GITHUB_", "GITLAB_", "GITEA_",
+		"LD_", "DYLD_", "DOCKER_", "COMPOSE_", "CONTAINER_", "KUBE", "SSH_", "GPG_", "GNUPG", "GIT_", "GVISOR_",
+		"PATH", "HOME", "XDG_", "SHELL", "BASH", "ENV", "IFS", "PS4", "PROMPT_", "CDPATH", "TMPDIR",
+		"PYTHON", "PERL", "RUBY", "NODE_", "JAVA_", "JDK_", "GO", "MALLOC_", "GLIBC_", "GCONV_", "NLSPATH", "LOCPATH",
+		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY", "DBUS_", "DISPLAY", "WAYLAND_", "XAUTH",
+		"EDITOR", "VISUAL", "PAGER", "LESS", "BROWSER", "CARBOY_",
+	}
+)
+
+// forbiddenName reports whether a variable may never be passed on, whatever a
+// list says. Case does not matter: some programs read github_token too.
+func forbiddenName(name string) bool {
+	up := strings.ToUpper(name)
+	for _, p := range secretParts {
+		if strings.Contains(up, p) {
+			return true
+		}
+	}
+	for _, p := range steering {
+		if strings.HasPrefix(up, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// chooseEnv builds the environment of one command. Values in want that are not
+// on the program's list, fail their check or are malformed are dropped, and
+// their names returned. An entry without "=" has no name that could be told
+// from a value, so it is only counted as "(malformed)".
+func chooseEnv(s *spec, want, fixed []string) (env, dropped []string) {
+	env = []string{
+		"PATH=" + strings.Join(trustedDirs, ":"),
+		"HOME=/nonexistent",
+		"LC_ALL=C",
+	}
+	env = append(env, fixed...)
+	seen := map[string]bool{}
+	for _, kv := range want {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || name == "" || strings.IndexByte(kv, 0) >= 0 {
+			dropped = append(dropped, "(malformed)")
+			continue
+		}
+		check := s.env[name]
+		if check == nil || forbiddenName(name) || seen[name] || !check(value) {
+			dropped = append(dropped, name)
+			continue
+		}
+		seen[name] = true
+		env = append(env, kv)
+	}
+	slices.Sort(dropped)
+	return env, slices.Compact(dropped)
+}
+
+// envNames gives the names of env, sorted, for the record.
+func envNames(env []string) []string {
+	names := make([]string, 0, len(env))
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

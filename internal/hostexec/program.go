@@ -1,0 +1,118 @@
+package hostexec
+
+import (
+	"slices"
+	"time"
+)
+
+// Program names one member of the closed set. The zero value is refused, and
+// so is every number that is not one of the constants below.
+type Program uint8
+
+const (
+	// Git reads a repository without running anything that it carries.
+	Git Program = iota + 1
+	// AppArmorParser loads or removes carboy's own AppArmor profile, as root.
+	AppArmorParser
+)
+
+// String gives the bare name, or "unknown program".
+func (p Program) String() string {
+	if s := hostPrograms[p]; s != nil {
+		return s.name
+	}
+	return "unknown program"
+}
+
+// MaxTimeout bounds Command.Timeout for every program.
+const MaxTimeout = time.Hour
+
+// spec is what is decided once for a program.
+type spec struct {
+	name string
+	// env maps the names a caller may pass to a check of the value.
+	env map[string]func(string) bool
+	// prepare judges the arguments and turns them into an invocation; whatever
+	// it does not know, it refuses.
+	prepare func(c *call) error
+	// addressSpace bounds each process's address space in bytes; 0 is no bound.
+	addressSpace uint64
+}
+
+// call is one command on its way to an invocation.
+type call struct {
+	program string
+	args    []string
+	dir     string
+	scratch string // parent for temporary directories
+
+	argv []string // arguments after argv[0]
+	env  []string // fixed environment of this program, added to the base
+	temp string   // directory to remove once every process is gone
+}
+
+// hostPrograms is the closed set; the decision record lists the same names.
+var hostPrograms = map[Program]*spec{
+	Git: {
+		name:         "git",
+		env:          map[string]func(string) bool{"TZ": isZoneName},
+		prepare:      prepareGit,
+		addressSpace: 16 << 30,
+	},
+	AppArmorParser: {
+		name:    "apparmor_parser",
+		prepare: prepareAppArmor,
+	},
+}
+
+// never holds programs that must not enter the set, under this or another
+// name: each runs text it is given as code, moves bytes to another machine,
+// changes who may do what, or ends other people's processes. A link in a
+// trusted directory that leads to one of them is refused as well.
+var never = []string{
+	"bash", "sh", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox", "toybox",
+	"python", "python2", "python3", "perl", "ruby", "node", "lua", "awk", "gawk", "mawk", "env", "xargs", "find",
+	"curl", "wget", "ssh", "scp", "sftp", "rsync", "nc", "ncat", "netcat", "socat", "telnet",
+	"bwrap", "bubblewrap", "unshare", "nsenter", "chroot", "setpriv", "sudo", "su", "doas", "pkexec",
+	"eval", "exec", "kill", "killall", "pkill", "chmod", "chown", "chgrp", "dd", "rm", "mv", "cp", "tee",
+}
+
+func isNever(name string) bool { return slices.Contains(never, name) }
+
+// appArmorProfile is the one file that apparmor_parser may be given.
+const appArmorProfile = "/etc/apparmor.d/carboy"
+
+func prepareAppArmor(c *call) error {
+	allowed := [][]string{
+		{"--version"},
+		{"--replace", appArmorProfile},
+		{"--remove", appArmorProfile},
+		{"--skip-kernel-load", "--skip-cache", appArmorProfile},
+	}
+	for _, form := range allowed {
+		if slices.Equal(c.args, form) {
+			c.argv = form
+			return nil
+		}
+	}
+	return refuse(c.program, ReasonArgument, "arguments are not one of its four forms")
+}
+
+// isZoneName accepts zone names such as Europe/Berlin or UTC. A leading slash
+// or colon or a dot segment would make the C library open a file of the
+// caller's choosing.
+func isZoneName(v string) bool {
+	if v == "" || len(v) > 64 || v[0] == '/' {
+		return false
+	}
+	for i := range len(v) {
+		b := v[i]
+		switch {
+		case b >= 'a' && b <= 'z', b >= 'A' && b <= 'Z', b >= '0' && b <= '9':
+		case b == '/', b == '_', b == '-', b == '+':
+		default:
+			return false
+		}
+	}
+	return true
+}

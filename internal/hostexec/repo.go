@@ -1,0 +1,272 @@
+package hostexec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// A repository's configuration is code: an alias, a filter, a diff driver, a
+// credential helper, an fsmonitor, an sshCommand … each names a program, under
+// keys that nobody can list ahead (filter.<any>.clean). So git is not told to
+// ignore the bad keys; it is not shown the file. It works with a directory of
+// our own making whose configuration is ours, that has no hooks and no modules,
+// and that leads to the repository's objects, refs and index only.
+//
+// What that leaves to a hostile repository: its objects and index can be
+// malformed (git's parsers are trusted with that, under a timeout, an address
+// space bound and without privileges), can be found elsewhere on the host
+// (alternates, links), and can say that a file is unchanged when it is not. So
+// git here answers questions about history for people; it is never the witness
+// of what a bottle changed.
+
+const (
+	maxRepoFile   = 1 << 20 // HEAD, commondir, gitdir, config
+	maxSharedFile = 64      // shared index files
+)
+
+var (
+	validHead   = regexp.MustCompile(`\A(?:ref: refs/[^\x00-\x20\x7f~^:?*\[\\]+|[0-9a-f]{40}|[0-9a-f]{64})\n?\z`)
+	sharedIndex = regexp.MustCompile(`\Asharedindex\.(?:[0-9a-f]{40}|[0-9a-f]{64})\z`)
+)
+
+// shadowRepository makes the directory for the repository whose work tree is
+// c.dir, and points git to it.
+func shadowRepository(c *call) error {
+	gitDir, common, err := findRepository(c.dir)
+	if err != nil {
+		return &Refusal{Program: c.program, Reason: ReasonRepository, Detail: "find repository", Err: err}
+	}
+	shadow, err := os.MkdirTemp(c.scratch, "carboy-git-")
+	if err != nil {
+		return fmt.Errorf("hostexec: make directory for git: %w", err)
+	}
+	c.temp = shadow
+	if err := fillShadow(shadow, gitDir, common); err != nil {
+		return &Refusal{Program: c.program, Reason: ReasonRepository, Detail: "read repository", Err: err}
+	}
+	c.env = append(c.env,
+		"GIT_DIR="+shadow, "GIT_WORK_TREE="+c.dir,
+		"GIT_OBJECT_DIRECTORY="+filepath.Join(common, "objects"),
+		"GIT_INDEX_FILE="+filepath.Join(gitDir, "index"))
+	return nil
+}
+
+// findRepository gives the git directory of a work tree and the directory it
+// shares with other work trees; they are the same for a plain clone.
+func findRepository(dir string) (gitDir, common string, err error) {
+	dot := filepath.Join(dir, ".git")
+	fi, err := os.Lstat(dot)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", "", fmt.Errorf("%q is not the top of a work tree", dir)
+	case err != nil:
+		return "", "", err
+	case fi.IsDir():
+		return dot, dot, nil
+	case !fi.Mode().IsRegular():
+		return "", "", fmt.Errorf("%q is neither a directory nor a file", dot)
+	}
+	return linkedWorktree(dir)
+}
+
+// linkedWorktree follows a .git file. The file is the workspace's and could
+// name any repository of the user, so that repository must name the work tree
+// in return, as git worktree does.
+func linkedWorktree(dir string) (gitDir, common string, err error) {
+	text, err := readPlain(dir, ".git")
+	if err != nil {
+		return "", "", err
+	}
+	target, ok := strings.CutPrefix(strings.TrimRight(text, "\n"), "gitdir: ")
+	if !ok || target == "" {
+		return "", "", errors.New(".git file names no directory")
+	}
+	gitDir = absolute(dir, target)
+	back, err := readPlain(gitDir, "gitdir")
+	if err != nil {
+		return "", "", fmt.Errorf("linked git directory names no work tree: %w", err)
+	}
+	if !sameFile(absolute(gitDir, strings.TrimRight(back, "\n")), filepath.Join(dir, ".git")) {
+		return "", "", errors.New("linked git directory names another work tree")
+	}
+	rel, err := readPlain(gitDir, "commondir")
+	if err != nil {
+		return "", "", err
+	}
+	return gitDir, absolute(gitDir, strings.TrimRight(rel, "\n")), nil
+}
+
+func absolute(base, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(base, path)
+}
+
+func sameFile(a, b string) bool {
+	fa, errA := os.Lstat(a)
+	fb, errB := os.Lstat(b)
+	return errA == nil && errB == nil && os.SameFile(fa, fb)
+}
+
+// readPlain reads a small regular file of a directory: through no link that
+// leads out of it, and without waiting on a FIFO.
+func readPlain(dir, name string) (string, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > maxRepoFile {
+		return "", fmt.Errorf("%s: not a regular file of at most %d bytes", name, maxRepoFile)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxRepoFile))
+	return string(b), err
+}
+
+func fillShadow(shadow, gitDir, common string) error {
+	head, err := readPlain(gitDir, "HEAD")
+	if err != nil {
+		return err
+	}
+	if !validHead.MatchString(head) {
+		return errors.New("HEAD: not a reference or an object name")
+	}
+	theirs, err := readPlain(common, "config")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	ours, err := inertConfig(theirs)
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string]string{"HEAD": head, "config": ours} {
+		if err := os.WriteFile(filepath.Join(shadow, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(filepath.Join(shadow, "info"), 0o700); err != nil {
+		return err
+	}
+	links := map[string]string{
+		"refs": common, "packed-refs": common, "shallow": common, "info/exclude": common,
+	}
+	names, err := sharedIndexes(gitDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		links[name] = gitDir
+	}
+	for name, from := range links {
+		if err := os.Symlink(filepath.Join(from, name), filepath.Join(shadow, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharedIndexes lists the files that a split index refers to.
+func sharedIndexes(gitDir string) ([]string, error) {
+	d, err := os.Open(gitDir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	all, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, name := range all {
+		if sharedIndex.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > maxSharedFile {
+		return nil, fmt.Errorf("%d shared index files", len(names))
+	}
+	return names, nil
+}
+
+// inertKeys are the settings that are taken over, each with its only values:
+// they say how the work tree and the objects are stored, and can name nothing.
+var inertKeys = map[string][]string{
+	"core.filemode":           {"true", "false"},
+	"core.symlinks":           {"true", "false"},
+	"core.ignorecase":         {"true", "false"},
+	"core.precomposeunicode":  {"true", "false"},
+	"core.autocrlf":           {"true", "false", "input"},
+	"core.eol":                {"lf", "crlf", "native"},
+	"extensions.objectformat": {"sha1", "sha256"},
+}
+
+var (
+	sectionLine = regexp.MustCompile(`\A\[\s*([A-Za-z]+)\s*\]`)
+	settingLine = regexp.MustCompile(`\A([A-Za-z][A-Za-z0-9-]*)\s*=\s*"?([A-Za-z0-9]+)"?\s*(?:[#;].*)?\z`)
+)
+
+// inertConfig reads the inert settings out of a repository's configuration and
+// writes a new one. It understands only the plain form of a line; what it
+// misunderstands can make git fail or show a file as changed, and nothing more,
+// because names and values come from our own table.
+func inertConfig(text string) (string, error) {
+	section, set := "", map[string]string{}
+	for raw := range bytes.Lines([]byte(text)) {
+		l := strings.TrimSpace(string(raw))
+		if strings.HasPrefix(l, "[") {
+			section = ""
+			if m := sectionLine.FindStringSubmatch(l); m != nil {
+				section = strings.ToLower(m[1])
+				l = strings.TrimSpace(l[len(m[0]):])
+			}
+		}
+		m := settingLine.FindStringSubmatch(l)
+		if m == nil {
+			continue
+		}
+		key, value := section+"."+strings.ToLower(m[1]), strings.ToLower(m[2])
+		if key == "extensions.refstorage" && value != "files" {
+			return "", errors.New("reference storage other than files is not supported")
+		}
+		for _, v := range inertKeys[key] {
+			if v == value {
+				set[key] = v
+			}
+		}
+	}
+	return writeConfig(set), nil
+}
+
+func writeConfig(set map[string]string) string {
+	var b strings.Builder
+	version := "0"
+	if f := set["extensions.objectformat"]; f != "" {
+		version = "1"
+		fmt.Fprintf(&b, "[extensions]\n\tobjectformat = %s\n", f)
+	}
+	fmt.Fprintf(&b, "[core]\n\trepositoryformatversion = %s\n\tbare = false\n", version)
+	for key, value := range set {
+		if name, ok := strings.CutPrefix(key, "core."); ok {
+			fmt.Fprintf(&b, "\t%s = %s\n", name, value)
+		}
+	}
+	return b.String()
+}

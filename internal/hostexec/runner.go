@@ -1,0 +1,333 @@
+package hostexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// killGrace is how long Run waits after a kill before it returns ErrUnkilled.
+const killGrace = 10 * time.Second
+
+// Options of a Runner.
+type Options struct {
+	// Untrusted are absolute directories in which no program may lie: the
+	// workspace above all. Each command's own Dir is added to them.
+	Untrusted []string
+	// Scratch is an existing directory for short-lived files; "" is the
+	// system's temporary directory.
+	Scratch string
+	// Log gets one event per command that dropped environment variables; nil
+	// discards.
+	Log *slog.Logger
+	// Observe gets the record of each command, refused ones included, when it is
+	// over. It is called by the goroutine that called Run, so perhaps by several
+	// at once, and must not call the Runner. nil discards.
+	Observe func(Record)
+}
+
+// A Runner runs commands and knows which are running. The zero value refuses.
+// All methods may be called concurrently.
+type Runner struct {
+	opt       Options
+	untrusted []fs.FileInfo
+	programs  map[Program]*spec
+	dirs      []string
+	grace     time.Duration
+
+	mu      sync.Mutex
+	open    bool
+	nextID  uint64
+	found   map[Program]*location
+	running map[uint64]*running
+	changed chan struct{} // closed and replaced whenever running shrinks
+}
+
+// running is a registered command. It leaves the register only once its
+// supervisor has reported that nothing is left, or was swept.
+type running struct {
+	info RunInfo
+	stop func(Outcome)
+}
+
+// RunInfo describes a registered command.
+type RunInfo struct {
+	ID      uint64
+	Program string
+	Dir     string
+	Started time.Time
+}
+
+// New makes a Runner. It fails if an untrusted directory is not absolute, is
+// the root directory, or cannot be looked at.
+func New(opt Options) (*Runner, error) {
+	r := &Runner{
+		opt: opt, programs: hostPrograms, dirs: trustedDirs, grace: killGrace, open: true,
+		found: map[Program]*location{}, running: map[uint64]*running{}, changed: make(chan struct{}),
+	}
+	if r.opt.Log == nil {
+		r.opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if r.opt.Scratch == "" {
+		r.opt.Scratch = os.TempDir()
+	}
+	if !filepath.IsAbs(r.opt.Scratch) {
+		return nil, fmt.Errorf("hostexec: scratch directory %q is not absolute", opt.Scratch)
+	}
+	for _, dir := range opt.Untrusted {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
+			return nil, fmt.Errorf("hostexec: untrusted directory %q must be absolute and not the root", dir)
+		}
+		fi, err := os.Stat(dir)
+		if err != nil {
+			return nil, fmt.Errorf("hostexec: look at untrusted directory: %w", err)
+		}
+		r.untrusted = append(r.untrusted, fi)
+	}
+	return r, nil
+}
+
+// Command is one run of a program.
+type Command struct {
+	Program Program
+	Args    []string
+	// Dir is the absolute working directory; mandatory. For git it is the top
+	// of the work tree.
+	Dir string
+	// Timeout is mandatory, above 0 and at most MaxTimeout. A deadline of the
+	// context counts as well.
+	Timeout time.Duration
+	// Env holds NAME=VALUE entries that the caller would like to pass. What is
+	// not on the program's list is dropped and logged by name.
+	Env []string
+	// Stdin is the whole standard input; nil is /dev/null.
+	Stdin []byte
+	// Stdout and Stderr bound what is kept of the streams.
+	Stdout, Stderr Keep
+}
+
+// Result is what is known of a command that was spawned.
+type Result struct {
+	Outcome  Outcome
+	ExitCode int // -1 unless Exited
+	Signal   int // 0 unless Signaled
+	// Strays counts the processes that were still alive when the command ended
+	// and were killed.
+	Strays         int
+	Duration       time.Duration
+	Stdout, Stderr Capture
+}
+
+// Run runs the command and returns when it and all its descendants are gone.
+// Exactly when it exits with 0 the error is nil. Otherwise it is a *Refusal
+// (nothing was spawned), a *FailedError (it ran; the Result is filled in),
+// ErrUnkilled, ErrLost, or what the system said when it could not be started.
+func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
+	rec := Record{Schema: RecordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
+	res, err := r.run(ctx, cmd, &rec)
+	rec.Duration = time.Since(rec.Started)
+	res.Duration = rec.Duration
+	var no *Refusal
+	if errors.As(err, &no) {
+		rec.Refused, rec.Args = no.Reason, nil
+	}
+	rec.Outcome, rec.ExitCode, rec.Signal, rec.Strays = res.Outcome, res.ExitCode, res.Signal, res.Strays
+	rec.StdoutBytes, rec.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	rec.Truncated = res.Stdout.Truncated() || res.Stderr.Truncated()
+	if r != nil && r.opt.Observe != nil {
+		r.opt.Observe(rec)
+	}
+	return res, err
+}
+
+func (r *Runner) run(ctx context.Context, cmd Command, rec *Record) (Result, error) {
+	none := Result{ExitCode: -1}
+	s, err := r.admit(&cmd)
+	if err != nil {
+		return none, err
+	}
+	rec.Program, rec.Dir = s.name, cmd.Dir
+	loc, err := r.locate(cmd.Program, s, cmd.Dir)
+	if err != nil {
+		return none, err
+	}
+	if err := ctx.Err(); err != nil {
+		return none, fmt.Errorf("hostexec: run %s: %w", s.name, err)
+	}
+	c := &call{program: s.name, args: slices.Clone(cmd.Args), dir: cmd.Dir, scratch: r.opt.Scratch}
+	if err := s.prepare(c); err != nil {
+		c.discard()
+		return none, err
+	}
+	env, dropped := chooseEnv(s, cmd.Env, c.env)
+	rec.Path, rec.Args, rec.EnvNames, rec.EnvDropped = loc.path, c.argv, envNames(env), dropped
+	if len(dropped) > 0 {
+		r.opt.Log.Warn("hostexec: environment variables dropped", "program", s.name, "names", dropped)
+	}
+	p, err := r.start(cmd, s, loc, c, env)
+	if err != nil {
+		c.discard()
+		return none, err
+	}
+	rec.ID = p.id
+	return r.await(ctx, p)
+}
+
+// discard removes what prepare made, when no supervisor will.
+func (c *call) discard() {
+	if c.temp != "" {
+		_ = os.RemoveAll(c.temp)
+		c.temp = ""
+	}
+}
+
+// admit checks everything that needs no look at the file system but Dir.
+func (r *Runner) admit(cmd *Command) (*spec, error) {
+	name := cmd.Program.String()
+	if r == nil || r.programs == nil {
+		return nil, refuse(name, ReasonClosed, "runner was not made by New")
+	}
+	s := r.programs[cmd.Program]
+	if s == nil || s.prepare == nil || isNever(s.name) {
+		return nil, refuse(name, ReasonProgram, "not in the closed set")
+	}
+	name = s.name
+	if !mainCalled.Load() {
+		return nil, refuse(name, ReasonMain, "hostexec.Main is not the first call of main")
+	}
+	if cmd.Timeout <= 0 || cmd.Timeout > MaxTimeout {
+		return nil, refuse(name, ReasonTimeout, "timeout %s is not above 0 and at most %s", cmd.Timeout, MaxTimeout)
+	}
+	cmd.Stdout, cmd.Stderr = cmd.Stdout.orDefault(), cmd.Stderr.orDefault()
+	if !cmd.Stdout.valid() || !cmd.Stderr.valid() {
+		return nil, refuse(name, ReasonOutput, "kept bytes must be 0 to %d", MaxKeep)
+	}
+	for _, a := range cmd.Args {
+		if strings.IndexByte(a, 0) >= 0 {
+			return nil, refuse(name, ReasonArgument, "zero byte in an argument")
+		}
+	}
+	return s, checkDir(name, cmd.Dir)
+}
+
+func checkDir(name, dir string) error {
+	if dir == "" || !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.IndexByte(dir, 0) >= 0 {
+		return refuse(name, ReasonDirectory, "%q is not a clean absolute path", dir)
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return &Refusal{Program: name, Reason: ReasonDirectory, Detail: "working directory", Err: err}
+	}
+	if !fi.IsDir() {
+		return refuse(name, ReasonDirectory, "%q is not a directory", dir)
+	}
+	return nil
+}
+
+// locate finds the program once per Runner, and checks for each command that
+// it lies in no workspace.
+func (r *Runner) locate(p Program, s *spec, dir string) (*location, error) {
+	r.mu.Lock()
+	loc := r.found[p]
+	r.mu.Unlock()
+	if loc == nil {
+		var err error
+		if loc, err = resolve(s.name, r.dirs); err != nil {
+			return nil, err
+		}
+		r.mu.Lock()
+		r.found[p] = loc
+		r.mu.Unlock()
+	}
+	untrusted := slices.Clone(r.untrusted)
+	if dir != "/" { // a working directory only; a workspace is never the root
+		fi, err := os.Stat(dir)
+		if err != nil {
+			return nil, &Refusal{Program: s.name, Reason: ReasonDirectory, Detail: "working directory", Err: err}
+		}
+		untrusted = append(untrusted, fi)
+	}
+	for _, fi := range untrusted {
+		if loc.beneath(fi) {
+			return nil, refuse(s.name, ReasonUntrusted, "%s lies in or is reached through the workspace", loc.path)
+		}
+	}
+	return loc, nil
+}
+
+// register admits a command to the register, unless the Runner is closed.
+func (r *Runner) register(program, dir string, stop func(Outcome)) (uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.open {
+		return 0, refuse(program, ReasonClosed, "runner is closed")
+	}
+	r.nextID++
+	r.running[r.nextID] = &running{
+		info: RunInfo{ID: r.nextID, Program: program, Dir: dir, Started: time.Now()},
+		stop: stop,
+	}
+	return r.nextID, nil
+}
+
+func (r *Runner) unregister(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, id)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Running lists the registered commands, oldest first.
+func (r *Runner) Running() []RunInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]RunInfo, 0, len(r.running))
+	for _, p := range r.running {
+		list = append(list, p.info)
+	}
+	slices.SortFunc(list, func(a, b RunInfo) int { return int(a.ID) - int(b.ID) })
+	return list
+}
+
+// Wait returns once no command is registered, which means that no process of
+// any is left, or with the context's error.
+func (r *Runner) Wait(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		n, changed := len(r.running), r.changed
+		r.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("hostexec: wait for %d commands: %w", n, ctx.Err())
+		}
+	}
+}
+
+// Close refuses new commands, kills the registered ones and waits as Wait
+// does. It may be called again.
+func (r *Runner) Close(ctx context.Context) error {
+	r.mu.Lock()
+	r.open = false
+	stops := make([]func(Outcome), 0, len(r.running))
+	for _, p := range r.running {
+		stops = append(stops, p.stop)
+	}
+	r.mu.Unlock()
+	for _, stop := range stops {
+		stop(Closed)
+	}
+	return r.Wait(ctx)
+}
