@@ -47,6 +47,9 @@ type Mount struct {
 	Source string
 	Target string
 	Access Access
+	// Dev and Ino, when Ino is not zero, are what Source must be: a directory
+	// that was put in its place after the caller looked is refused.
+	Dev, Ino uint64
 	// Tree, when set, is a detached mount (open_tree) that stands for Source.
 	// The Backend takes ownership of it.
 	Tree *os.File
@@ -117,8 +120,11 @@ type Spec struct {
 	Workspace *Mount // nil: none
 	Mounts    []Mount
 	User      User
-	Limits    Limits
-	Hostname  string
+	// HostUID and HostGID are what the bottle's user is on the host when carboy
+	// runs as root; never 0. An ordinary user's bottles run as that user.
+	HostUID, HostGID uint32
+	Limits           Limits
+	Hostname         string
 	// Wire is the bottle's end of the only way out, a packet socket as package
 	// wire makes it. The Backend takes ownership. Nil: no network at all.
 	Wire *os.File
@@ -127,6 +133,24 @@ type Spec struct {
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
+}
+
+// Files returns the descriptors that Create takes over.
+func (s *Spec) Files() []*os.File {
+	var out []*os.File
+	add := func(f *os.File) {
+		if f != nil {
+			out = append(out, f)
+		}
+	}
+	add(s.Wire)
+	if s.Workspace != nil {
+		add(s.Workspace.Tree)
+	}
+	for _, m := range append(s.Mounts, s.Root.Binds...) {
+		add(m.Tree)
+	}
+	return out
 }
 
 // Command is one process to start inside.
@@ -194,8 +218,8 @@ type Bottle interface {
 type Process interface {
 	// Wait returns when the process has ended, or ErrGone with the bottle.
 	Wait(ctx context.Context) (Status, error)
-	// Signal delivers sig to the process, or with group to the terminal's
-	// foreground process group.
+	// Signal delivers sig to the process, or with group to its process group:
+	// the foreground one when it has a terminal, else its own.
 	Signal(sig syscall.Signal, group bool) error
 }
 

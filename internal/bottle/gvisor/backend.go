@@ -24,12 +24,17 @@ func (Backend) Name() string { return name }
 
 // Create implements bottle.Backend.
 func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
-	p, files := newPlan(spec)
-	defer closeAll(files)
 	if err := spec.Limits.Validate(); err != nil {
+		closeAll(spec.Files())
 		return nil, err
 	}
-	x, err := startShim(spec.User)
+	if err := rootTrees(spec); err != nil {
+		closeAll(spec.Files())
+		return nil, err
+	}
+	p, files := newPlan(spec)
+	defer closeAll(files)
+	x, err := startShim(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +43,7 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		x.Close()
 		return nil, x.explain(fmt.Errorf("make bottle: %w", err))
 	}
-	if x.posture, err = readPosture(x.cmd.Process.Pid, r); err != nil {
+	if x.posture, err = readPosture(r, int(spec.User.UID)); err != nil {
 		x.Close()
 		return nil, err
 	}
@@ -57,7 +62,8 @@ type box struct {
 
 // startShim starts the shim in new user, mount, PID, IPC and UTS namespaces.
 // It dies with us: by PDEATHSIG, and by the end of its control socket.
-func startShim(u bottle.User) (*box, error) {
+func startShim(s *bottle.Spec) (*box, error) {
+	u := s.User
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
@@ -78,8 +84,8 @@ func startShim(u bottle.User) (*box, error) {
 		ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), u.UID), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.GID), HostID: hostID(os.Getegid(), u.GID), Size: 1}},
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), s.HostUID), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.GID), HostID: hostID(os.Getegid(), s.HostGID), Size: 1}},
 			Credential:  &syscall.Credential{Uid: u.UID, Gid: u.GID, NoSetGroups: os.Geteuid() != 0},
 			AmbientCaps: allCaps(),
 			Pdeathsig:   unix.SIGKILL,
@@ -95,8 +101,8 @@ func startShim(u bottle.User) (*box, error) {
 	return x, nil
 }
 
-// hostID is the host's id for the bottle's user: our own, or when we are root
-// the very id that the plan names, so that root's rights stay outside.
+// hostID is the host's id for the bottle's user: our own, or, when we are root,
+// the one that the plan names, so that root's rights stay outside.
 func hostID(own int, want uint32) int {
 	if own == 0 {
 		return int(want)

@@ -38,6 +38,8 @@ func Main() {
 	switch {
 	case os.Args[0] == shimName:
 		shimMain()
+	case os.Args[0] == holdName:
+		holdMain()
 	case strings.HasPrefix(os.Args[0], "runsc"):
 		if len(os.Args) > 1 && os.Args[0] == "runsc-sandbox" {
 			wrapSyscalls()

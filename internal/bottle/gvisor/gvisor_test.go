@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -22,12 +23,14 @@ func testSpec(t testing.TB) *bottle.Spec {
 		t.Fatal(err)
 	}
 	uid, gid := os.Getuid(), os.Getgid()
+	var hu, hg uint32
 	if uid == 0 {
-		uid, gid = 65534, 65534
+		uid, gid = 1000, 1000
+		hu, hg = 1_907_000_001, 1_907_000_001
 	}
 	s := &bottle.Spec{
-		ID:        "t1",
-		Hostname:  "carboy",
+		ID:       "t1",
+		Hostname: "carboy", HostUID: hu, HostGID: hg,
 		User:      bottle.User{UID: uint32(uid), GID: uint32(gid), Name: "carboy", Home: "/home/carboy"},
 		Limits:    bottle.Limits{Memory: 1 << 30, Pids: 200, Disk: 1 << 30, CPUs: 2, Output: 1 << 20, FileSize: 1 << 28, OpenFiles: 4096},
 		Workspace: &bottle.Mount{Source: ws, Target: ws, Access: bottle.AccessOverlay},
@@ -82,4 +85,45 @@ func TestRun(t *testing.T) {
 	t.Log(time.Since(t0))
 	m, err := b.Memory()
 	t.Log(m, err)
+}
+
+func TestPosture(t *testing.T) {
+	b, err := Backend{}.Create(context.Background(), testSpec(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, p := range b.Posture().Processes {
+		t.Logf("%+v", p)
+	}
+}
+
+func BenchmarkOverlay(b *testing.B) {
+	for _, scratch := range []bool{false, true} {
+		b.Run(fmt.Sprintf("dir=%v", scratch), func(b *testing.B) {
+			for range b.N {
+				s := testSpec(b)
+				if scratch {
+					s.Scratch = b.TempDir()
+					if s.HostUID != 0 {
+						os.Chown(s.Scratch, int(s.HostUID), int(s.HostGID))
+					}
+				}
+				s.Limits.Disk = 4 << 30
+				x, err := Backend{}.Create(context.Background(), s)
+				if err != nil {
+					b.Fatal(err)
+				}
+				r, _, _ := os.Pipe()
+				p, err := x.Start(context.Background(), &bottle.Command{Args: []string{"sh", "-c", os.Getenv("CMD")}, Env: []string{"PATH=/usr/local/go/bin:/usr/bin:/bin", "HOME=/home/carboy"}, Dir: s.Workspace.Target, Stdin: r, Stdout: os.Stderr, Stderr: os.Stderr})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if st, err := p.Wait(context.Background()); err != nil || st.Code != 0 {
+					b.Fatal(st, err)
+				}
+				x.Close()
+			}
+		})
+	}
 }

@@ -21,12 +21,14 @@ type plan struct {
 	Scratch  string
 	Wire     int
 	Net      wire.Config
+	Exported string // the directory whose changes Export takes out; empty: all
 	Debug    string // directory for gVisor's own logs; empty: none
 }
 
 type planMount struct {
 	Source, Target string
 	Access         bottle.Access
+	Dev, Ino       uint64
 	Tree           int
 }
 
@@ -40,7 +42,7 @@ func newPlan(s *bottle.Spec) (*plan, []*os.File) {
 		return len(files)
 	}
 	conv := func(m bottle.Mount) planMount {
-		return planMount{Source: m.Source, Target: m.Target, Access: m.Access, Tree: donate(m.Tree)}
+		return planMount{Source: m.Source, Target: m.Target, Access: m.Access, Dev: m.Dev, Ino: m.Ino, Tree: donate(m.Tree)}
 	}
 	p := &plan{
 		ID: s.ID, RootDir: s.Root.Dir, Entries: s.Root.Entries, User: s.User, Limits: s.Limits,
@@ -50,6 +52,7 @@ func newPlan(s *bottle.Spec) (*plan, []*os.File) {
 		p.Binds = append(p.Binds, conv(m))
 	}
 	if s.Workspace != nil {
+		p.Exported = s.Workspace.Target
 		p.Mounts = append(p.Mounts, conv(*s.Workspace))
 	}
 	for _, m := range s.Mounts {
@@ -78,7 +81,7 @@ type signalArgs struct {
 }
 
 type createReply struct {
-	Shim, Sandbox, Gofer int // PIDs in the shim's PID namespace
+	Processes []rawPosture
 }
 
 type usageReply struct{ Bytes int64 }

@@ -36,6 +36,7 @@ type treeSpec struct {
 	source string // for messages
 	tree   *os.File
 	access bottle.Access
+	id     fileID // what it must be; zero: anything
 	// direct: part of the root's lower layer. Else the tree is kept beside the
 	// root and becomes a mount of the sandbox, with its own rules for writes.
 	direct bool
@@ -83,7 +84,7 @@ func buildRoot(p *plan, trees []*os.File) (*layout, error) {
 func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
 	var out []treeSpec
 	add := func(m planMount, direct bool) error {
-		s := treeSpec{target: m.Target, source: m.Source, access: m.Access, direct: direct || m.Access == bottle.AccessOverlay}
+		s := treeSpec{target: m.Target, source: m.Source, access: m.Access, id: fileID{m.Dev, m.Ino}, direct: direct || m.Access == bottle.AccessOverlay}
 		if m.Tree > 0 {
 			if m.Tree > len(trees) {
 				return fmt.Errorf("mount %s: descriptor is missing", m.Target)
@@ -315,6 +316,9 @@ func attach(l *layout, s treeSpec, i int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.tree.Fd()), &st); err != nil {
 		return err
+	}
+	if s.id.Ino != 0 && s.id != (fileID{uint64(st.Dev), st.Ino}) {
+		return fmt.Errorf("mount %s: another directory was put in its place", s.source)
 	}
 	kind := st.Mode & unix.S_IFMT
 	if kind != unix.S_IFDIR && kind != unix.S_IFREG {

@@ -53,6 +53,8 @@ type shim struct {
 	conf *config.Config
 	c    *container.Container
 
+	exported string // what Export takes out: the workspace, or ""
+
 	tty sync.Once
 	fg  atomic.Int32 // the process that has the terminal
 
@@ -145,7 +147,18 @@ func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
 	if err := s.boot(&p, l, files); err != nil {
 		return nil, err
 	}
-	return createReply{Shim: os.Getpid(), Sandbox: s.c.Sandbox.Getpid(), Gofer: s.c.GoferPid.Load()}, nil
+	var r createReply
+	for _, c := range []struct {
+		role string
+		pid  int
+	}{{"sandbox", s.c.Sandbox.Getpid()}, {"gofer", s.c.GoferPid.Load()}} {
+		raw, err := readRaw(c.role, c.pid)
+		if err != nil {
+			return nil, fmt.Errorf("read posture of the %s: %w", c.role, err)
+		}
+		r.Processes = append(r.Processes, raw)
+	}
+	return r, nil
 }
 
 // mountProc replaces the outer /proc by one of our PID namespace. gVisor names
@@ -214,6 +227,10 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err != nil {
 		return err
 	}
+	s.conf.PodInitConfig = l.bundle + "/side.json"
+	if err := writeSideConfig(s.conf.PodInitConfig); err != nil {
+		return err
+	}
 	c, err := container.New(s.conf, container.Args{ID: p.ID, Spec: spec, BundleDir: l.bundle, Attached: true})
 	if err != nil {
 		return fmt.Errorf("create sandbox: %w", err)
@@ -234,7 +251,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
 		return err
 	}
-	s.c = c
+	s.c, s.exported = c, p.Exported
 	return nil
 }
 
@@ -342,7 +359,15 @@ func (s *shim) signal(body json.RawMessage, _ []*os.File) (any, error) {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, err
 	}
-	return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, syscall.Signal(a.Signal), a.Group)
+	sig := syscall.Signal(a.Signal)
+	switch {
+	case a.Group && s.fg.Load() == a.PID:
+		return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, sig, true)
+	case a.Group:
+		// A command is started as the leader of a process group of its own.
+		return nil, s.c.Sandbox.SignalProcessGroup(s.c.ID, a.PID, sig)
+	}
+	return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, sig, false)
 }
 
 func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
@@ -353,7 +378,7 @@ func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {
 	if len(files) != 1 {
 		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
 	}
-	return nil, s.c.Sandbox.TarRootfsUpperLayer(s.c.ID, files[0])
+	return nil, exportVia(sideEnd, s.exported, files[0])
 }
 
 func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {

@@ -1,0 +1,137 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/receipt"
+)
+
+// memoryPoll is how often the bottle's memory is read. The kernel inside
+// enforces no limit of its own.
+const memoryPoll = 20 * time.Millisecond
+
+// runCommand starts the command and waits for its end or for a limit. The
+// result has no reason when the command was never started.
+func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
+	env, err := s.c.environment(s.id.user, s.o)
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	std, err := s.openStreams()
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	defer std.close()
+	dir := s.target
+	if dir == "" {
+		dir = s.id.user.Home
+	}
+	if err := s.run.Start(ctx); err != nil {
+		return receipt.Exit{}, err
+	}
+	p, err := s.bottle.Start(ctx, &bottle.Command{
+		Args: s.o.Command, Env: env, Dir: dir, Terminal: s.o.Terminal,
+		Stdin: std.in, Stdout: std.out, Stderr: std.err,
+	})
+	std.started()
+	switch {
+	case errors.Is(err, bottle.ErrNotFound):
+		return receipt.Exit{Code: exitcode.NotFound, Reason: receipt.Failed, Error: err.Error()}, err
+	case errors.Is(err, bottle.ErrNotExecutable):
+		return receipt.Exit{Code: exitcode.NotExecutable, Reason: receipt.Failed, Error: err.Error()}, err
+	case err != nil:
+		return receipt.Exit{}, err
+	}
+	s.o.OnEvent(Event{Kind: "started", Text: "run " + string(s.run.ID())})
+	exit, err := s.wait(ctx, p, std)
+	std.finish()
+	return exit, err
+}
+
+// ended is what the command's end looks like from a waiting goroutine.
+type ended struct {
+	status bottle.Status
+	err    error
+}
+
+func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (receipt.Exit, error) {
+	over := make(chan ended, 1)
+	go func() { // ends with the command or the bottle
+		st, err := p.Wait(context.Background())
+		over <- ended{st, err}
+	}()
+	clock := time.NewTimer(s.limits.Timeout)
+	defer clock.Stop()
+	poll := time.NewTicker(memoryPoll)
+	defer poll.Stop()
+	interrupts := 0
+	for {
+		select {
+		case e := <-over:
+			return s.exitOf(e)
+		case <-ctx.Done():
+			return s.stop(receipt.Killed, "", ctx.Err()), nil
+		case <-s.stopping:
+			return s.stop(receipt.Killed, "", nil), nil
+		case <-clock.C:
+			return s.stop(receipt.Timeout, "timeout", nil), nil
+		case <-std.full:
+			return s.stop(receipt.Output, "output", nil), nil
+		case <-poll.C:
+			// An unreadable figure means that the bottle is ending: over tells.
+			if n, err := s.bottle.Memory(); err == nil && n > s.limits.Memory {
+				return s.stop(receipt.Memory, "memory", nil), nil
+			}
+		case sig := <-s.o.Interrupt:
+			if interrupts++; interrupts > 1 {
+				return s.stop(receipt.Killed, "", nil), nil
+			}
+			s.o.OnEvent(Event{Kind: "interrupt", Text: "interrupted; once more destroys the bottle"})
+			if n, ok := sig.(syscall.Signal); ok {
+				p.Signal(n, true)
+			}
+		}
+	}
+}
+
+func (s *session) exitOf(e ended) (receipt.Exit, error) {
+	if e.err != nil {
+		err := fmt.Errorf("wait for the command: %w", e.err)
+		return receipt.Exit{Code: exitcode.Refused, Reason: receipt.Failed, Error: err.Error()}, err
+	}
+	if sig := e.status.Signal; sig != 0 {
+		return receipt.Exit{Code: exitcode.Signal(sig), Reason: receipt.Signalled, Signal: unix.SignalName(sig)}, nil
+	}
+	return receipt.Exit{Code: e.status.Code & 0xff, Reason: receipt.Exited}, nil
+}
+
+// stop is the exit of a run that did not end by itself. The bottle still holds
+// the changes; takeChanges pauses it at once.
+func (s *session) stop(why receipt.Reason, limit string, cause error) receipt.Exit {
+	x := receipt.Exit{Code: exitcode.Refused, Reason: why}
+	if why == receipt.Timeout {
+		x.Code = exitcode.Timeout
+	}
+	if cause != nil {
+		x.Error = cause.Error()
+	}
+	if limit != "" {
+		s.rec.Limits.Hit = append(s.rec.Limits.Hit, receipt.Hit{Limit: limit, Count: 1, Detail: limitDetail[limit]})
+		s.o.OnEvent(Event{Kind: "limit", Text: limitDetail[limit]})
+	}
+	return x
+}
+
+var limitDetail = map[string]string{
+	"timeout": "the wall clock ran out; the command was stopped",
+	"memory":  "the bottle used more memory than its limit; the command was stopped",
+	"output":  "the command wrote more output than its limit; it was stopped",
+}

@@ -1,0 +1,166 @@
+package carboy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/store"
+)
+
+// A live run answers on a Unix socket in the runtime directory: HTTP/JSON, for
+// this user only. The peer's uid is asked of the kernel.
+
+// controlVersion is what both ends must speak. A newer command line talks to
+// an older supervisor until that ends, so versions are only added.
+const controlVersion = 1
+
+// Status is what a live run says of itself.
+type Status struct {
+	Schema  string        `json:"schema"`
+	Version int           `json:"version"`
+	ID      store.ID      `json:"id"`
+	Build   string        `json:"build"`
+	PID     int           `json:"pid"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	Memory  int64         `json:"memory_bytes"`
+}
+
+func (s *session) serveControl(ctx context.Context) error {
+	dir, err := store.RuntimeDir(s.c.env)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, string(s.run.ID())+".sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return err
+	}
+	s.stopping = make(chan struct{})
+	var once sync.Once
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { s.serveStatus(w) })
+	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
+		once.Do(func() { close(s.stopping) })
+		w.WriteHeader(http.StatusAccepted)
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	done := make(chan struct{})
+	go func() { srv.Serve(&ownListener{l}); close(done) }()
+	s.cleanup = append(s.cleanup, func() { srv.Close(); <-done; os.Remove(path) })
+	_, err = s.run.Update(ctx, func(m *store.Meta) error { m.Socket = store.Raw(path); return nil })
+	return err
+}
+
+func (s *session) serveStatus(w http.ResponseWriter) {
+	mem, _ := s.bottle.Memory()
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(Status{
+		Schema: store.Schema("status"), Version: controlVersion, ID: s.run.ID(), Build: s.c.build,
+		PID: os.Getpid(), Elapsed: s.run.Elapsed(), Memory: mem,
+	})
+}
+
+// ownListener accepts only this user's processes.
+type ownListener struct{ *net.UnixListener }
+
+func (l *ownListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if uid, err := peerUID(c); err == nil && uid == uint32(os.Geteuid()) {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+func peerUID(c *net.UnixConn) (uint32, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if cerr != nil {
+		return 0, cerr
+	}
+	return cred.Uid, nil
+}
+
+// Status asks a live run about itself.
+func (c *Client) Status(ctx context.Context, m store.Meta) (Status, error) {
+	var st Status
+	resp, err := c.ask(ctx, m, http.MethodGet, "/v1/status")
+	if err != nil {
+		return st, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&st); err != nil {
+		return st, fmt.Errorf("status of run %s: %w", m.ID, err)
+	}
+	return st, nil
+}
+
+// Stop asks the carboy of a live run to destroy its bottle. Changes are kept.
+func (c *Client) Stop(ctx context.Context, m store.Meta) error {
+	resp, err := c.ask(ctx, m, http.MethodPost, "/v1/stop")
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// ErrNotLive means that nothing answers for a run: it is over.
+var ErrNotLive = errors.New("run is not live")
+
+func (c *Client) ask(ctx context.Context, m store.Meta, method, path string) (*http.Response, error) {
+	if m.Socket == "" || m.State.Over() {
+		return nil, fmt.Errorf("run %s: %w", m.ID, ErrNotLive)
+	}
+	hc := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
+			if err != nil {
+				return nil, err
+			}
+			if uid, err := peerUID(conn.(*net.UnixConn)); err != nil || uid != uint32(os.Geteuid()) {
+				conn.Close()
+				return nil, errors.New("the socket is another user's")
+			}
+			return conn, nil
+		},
+		DisableKeepAlives: true,
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://carboy"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		resp.Body.Close()
+		return nil, fmt.Errorf("run %s: %s", m.ID, resp.Status)
+	}
+	return resp, nil
+}

@@ -1,0 +1,134 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyWorkspace makes the private copy that a run with --workspace copy works
+// on: by reflink where the file system can, so that it costs no space. Sockets,
+// pipes and devices are left out. The host may edit meanwhile; each file is
+// copied as it is at that moment.
+func (s *session) copyWorkspace(ctx context.Context, dst string) error {
+	if err := copyTree(ctx, s.target, dst); err != nil {
+		return fmt.Errorf("copy workspace: %w", err)
+	}
+	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dst) })
+	return nil
+}
+
+func copyTree(ctx context.Context, src, dst string) error {
+	root, err := os.OpenRoot(src)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	type dirMode struct {
+		path string
+		mode fs.FileMode
+	}
+	var dirs []dirMode
+	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) && path != "." {
+				return nil // removed meanwhile
+			}
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		to := filepath.Join(dst, path)
+		fi, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case d.IsDir():
+			dirs = append(dirs, dirMode{to, fi.Mode().Perm()})
+			return os.Mkdir(to, 0o700)
+		case d.Type()&fs.ModeSymlink != 0:
+			link, err := root.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, to)
+		case d.Type().IsRegular():
+			return copyFile(root, path, to, fi)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// Modes last: a directory without the write bit must be filled first.
+	for i := len(dirs) - 1; i >= 0; i-- {
+		if err := os.Chmod(dirs[i].path, dirs[i].mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {
+	in, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if now, err := in.Stat(); err != nil || !now.Mode().IsRegular() {
+		return err // became something else meanwhile
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil {
+		if err := copyData(out, in, fi.Size()); err != nil {
+			return err
+		}
+	}
+	if err := out.Chmod(fi.Mode().Perm()); err != nil {
+		return err
+	}
+	if err := os.Chtimes(to, fi.ModTime(), fi.ModTime()); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// copyData keeps holes: what is sparse stays sparse.
+func copyData(out, in *os.File, size int64) error {
+	for off := int64(0); off < size; {
+		start, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
+		}
+		if err != nil {
+			start = off
+		}
+		end, err := unix.Seek(int(in.Fd()), start, unix.SEEK_HOLE)
+		if err != nil {
+			end = size
+		}
+		if _, err := io.Copy(io.NewOffsetWriter(out, start), io.NewSectionReader(in, start, end-start)); err != nil {
+			return err
+		}
+		off = end
+	}
+	return out.Truncate(size)
+}

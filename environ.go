@@ -1,0 +1,107 @@
+package carboy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// passEnv are the only variables that come from the host by themselves: how
+// text looks and what time it is.
+var passEnv = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME", "TZ"}
+
+// termEnv come too when the command has a terminal.
+var termEnv = []string{"TERM", "COLORTERM", "NO_COLOR"}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// environment builds the command's variables from nothing.
+func (c *Client) environment(u bottle.User, o *RunOptions) ([]string, error) {
+	env := map[string]string{
+		"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": "/bin/sh",
+		"PATH": toolPath(c.env("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
+	}
+	for _, n := range passEnv {
+		if v := c.env(n); v != "" {
+			env[n] = v
+		}
+	}
+	if o.Terminal {
+		env["TERM"] = "xterm"
+		for _, n := range termEnv {
+			if v := c.env(n); v != "" {
+				env[n] = v
+			}
+		}
+	}
+	for _, e := range o.Env {
+		name, val, given := strings.Cut(e, "=")
+		if !envName.MatchString(name) {
+			return nil, &OptionError{Option: "--env", Value: name, Reason: "is not a variable name"}
+		}
+		if !given {
+			val = c.env(name)
+			if val == "" {
+				return nil, &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
+			}
+		}
+		if strings.ContainsRune(val, 0) {
+			return nil, &OptionError{Option: "--env", Value: name, Reason: "holds a NUL byte"}
+		}
+		env[name] = val
+	}
+	out := make([]string, 0, len(env))
+	for n, v := range env {
+		out = append(out, n+"="+v)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// SecretName reports whether a variable's name says that it holds a secret.
+func SecretName(name string) bool {
+	n := strings.ToUpper(name)
+	for _, part := range []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY"} {
+		if strings.Contains(n, part) {
+			return true
+		}
+	}
+	return strings.HasSuffix(n, "_KEY") || strings.HasSuffix(n, "_PAT")
+}
+
+// toolPath is the host's PATH without directories that a bottle does not show.
+func toolPath(host string) string {
+	var out []string
+	add := func(dir string) {
+		if filepath.IsAbs(dir) && !slices.Contains(out, dir) {
+			out = append(out, dir)
+		}
+	}
+	for _, dir := range filepath.SplitList(host) {
+		dir = filepath.Clean(dir)
+		for _, top := range []string{"/usr/", "/bin", "/sbin", "/nix/store/", "/gnu/store/"} {
+			if strings.HasPrefix(dir+"/", top) {
+				add(dir)
+			}
+		}
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		add(dir)
+	}
+	if fi, err := os.Stat("/usr/local/go/bin"); err == nil && fi.IsDir() {
+		add("/usr/local/go/bin")
+	}
+	return strings.Join(out, ":")
+}
+
+// OptionError is a value that a run can't be started with.
+type OptionError struct {
+	Option, Value, Reason, Advice string
+}
+
+func (e *OptionError) Error() string { return fmt.Sprintf("%s %q %s", e.Option, e.Value, e.Reason) }

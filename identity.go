@@ -1,0 +1,80 @@
+package carboy
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/user"
+	"regexp"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// identity is who runs inside, and as whom the host sees it.
+type identity struct {
+	user             bottle.User
+	hostUID, hostGID uint32
+}
+
+// Ids that nothing on a host has: above what distributions, containers and
+// systemd hand out (systemd's UIDS-GIDS table leaves 1879048192 and up unused).
+const (
+	strayBase  = 1_907_000_000
+	straySpan  = 1 << 20
+	insideUID  = 1000
+	insideName = "carboy"
+)
+
+// whoami decides the identity. An ordinary user stays that user. Root becomes
+// the owner of the workspace, and where that is root again, an id that owns
+// nothing: root's rights never reach a bottle.
+func whoami(workspace string) (identity, error) {
+	if uid := os.Geteuid(); uid != 0 {
+		u := bottle.User{UID: uint32(uid), GID: uint32(os.Getegid())}
+		u.Name, u.Home = names(u.UID)
+		return identity{user: u, hostUID: u.UID, hostGID: u.GID}, nil
+	}
+	if workspace != "" {
+		var st unix.Stat_t
+		if err := unix.Stat(workspace, &st); err != nil {
+			return identity{}, &os.PathError{Op: "stat", Path: workspace, Err: err}
+		}
+		if st.Uid != 0 && st.Gid != 0 {
+			u := bottle.User{UID: st.Uid, GID: st.Gid}
+			u.Name, u.Home = names(u.UID)
+			return identity{user: u, hostUID: st.Uid, hostGID: st.Gid}, nil
+		}
+	}
+	var b [4]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return identity{}, fmt.Errorf("choose an id: %w", err)
+	}
+	id := strayBase + binary.LittleEndian.Uint32(b[:])%straySpan
+	return identity{
+		user:    bottle.User{UID: insideUID, GID: insideUID, Name: insideName, Home: "/home/" + insideName},
+		hostUID: id, hostGID: id,
+	}, nil
+}
+
+var safeName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+var safeHome = regexp.MustCompile(`^/[A-Za-z0-9._/-]{1,200}$`)
+
+// names are the account's, when they can stand in a passwd file.
+func names(uid uint32) (name, home string) {
+	name, home = insideName, "/home/"+insideName
+	u, err := user.LookupId(strconv.Itoa(int(uid)))
+	if err != nil {
+		return name, home
+	}
+	if safeName.MatchString(u.Username) && u.Username != "root" {
+		name = u.Username
+	}
+	if safeHome.MatchString(u.HomeDir) && u.HomeDir != "/root" && u.HomeDir != "/nonexistent" {
+		home = u.HomeDir
+	}
+	return name, home
+}

@@ -1,0 +1,109 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// When root starts a bottle, root's rights must not reach it: the shim runs as
+// the workspace's owner. When that is root too, it runs as an id that owns
+// nothing on the host, and sees the workspace through an ID-mapped mount
+// (mount_setattr(2), Linux 5.12) in which root's files are its own.
+
+// holdName is argv[0] of a process that only keeps a user namespace alive.
+const holdName = "carboy-hold"
+
+func holdMain() {
+	io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// rootTrees opens, as root, what the shim could not reach by path.
+func rootTrees(spec *bottle.Spec) error {
+	if os.Geteuid() != 0 || spec.HostUID == 0 {
+		return nil
+	}
+	for _, m := range []*bottle.Mount{spec.Workspace} {
+		if m == nil || m.Tree != nil {
+			continue
+		}
+		t, err := openTree(m.Source)
+		if err != nil {
+			return err
+		}
+		if err := ownByUser(t, m.Source, spec); err != nil {
+			t.Close()
+			return err
+		}
+		m.Tree = t
+	}
+	return nil
+}
+
+func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(t.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Uid == spec.HostUID {
+		return nil
+	}
+	if st.Uid != 0 {
+		return fmt.Errorf("%s belongs to uid %d, the bottle runs as %d", path, st.Uid, spec.HostUID)
+	}
+	ns, release, err := idmap(spec.HostUID, spec.HostGID)
+	if err != nil {
+		return fmt.Errorf("map root's files of %s: %w", path, err)
+	}
+	defer release()
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	err = unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		return &bottle.UnavailableError{
+			Backend: name, Err: err,
+			Reason: "the file system of " + path + " has no ID-mapped mounts, so root's files can't be shown without root's rights",
+			Advice: "run carboy as the ordinary user who owns the workspace, or use --workspace copy from a directory of that user",
+		}
+	}
+	return err
+}
+
+// idmap makes a user namespace in which on-disk id 0 is uid and gid.
+func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{holdName}, Env: []string{}, Dir: "/", Stdin: r,
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(uid), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(gid), Size: 1}},
+			Pdeathsig:   unix.SIGKILL,
+		},
+	}
+	if err := startLocked(cmd); err != nil {
+		w.Close()
+		return nil, nil, err
+	}
+	done := func() {
+		w.Close()
+		cmd.Wait()
+	}
+	ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return ns, func() { ns.Close(); done() }, nil
+}

@@ -1,0 +1,261 @@
+// Package rootfs decides what a bottle finds at "/": the host's own tools,
+// read-only, and an /etc rebuilt from what programs need. Everything else of
+// the host (homes, other users, service data, keys, sockets, devices, /var,
+// /opt, /srv, /root, /run) is absent rather than masked: it is never mounted,
+// so there is nothing to uncover.
+//
+// Start reading at Host and Dir.
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// toolDirs are the host's tool directories. On merged-/usr systems all but the
+// first are symbolic links, which are made again as links.
+var toolDirs = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+	"/nix/store", "/gnu/store", // world-readable by design
+}
+
+// etcFiles are copied when they are regular files that everyone may read.
+var etcFiles = []string{
+	"ld.so.cache", "ld.so.conf", "os-release", "debian_version", "lsb-release", "redhat-release", "alpine-release",
+	"arch-release", "localtime", "timezone", "locale.conf", "locale.alias", "protocols", "services", "mime.types", "magic",
+	"bash.bashrc", "bashrc", "profile", "inputrc", "environment.d/locale.conf", "login.defs", "shells",
+	"ssl/openssl.cnf", "ssl/cert.pem", "ca-certificates.conf", "gai.conf", "host.conf", "netconfig", "rpc", "ethertypes",
+	"xattr.conf", "papersize", "debuginfod/elfutils.urls",
+}
+
+// etcDirs are bound read-only, whole: they hold no keys.
+var etcDirs = []string{
+	"alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "ca-certificates", "crypto-policies",
+	"ld.so.conf.d", "terminfo", "fonts", "java-8-openjdk", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk",
+	"python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "perl", "xdg", "bash_completion.d",
+	"skel", "vim", "emacs", "clang", "maven",
+}
+
+// Limits of what is copied: /etc files are small, and a link may lead anywhere.
+const maxEtcFile = 4 << 20
+
+// Options say for whom the root is built.
+type Options struct {
+	User     bottle.User
+	Hostname string
+	DNS      netip.Addr // zero: no resolv.conf entry
+	// Self4 is the bottle's own address, for /etc/hosts; zero: none.
+	Self4 netip.Addr
+}
+
+// Host returns the default root: this machine's tools.
+func Host(o Options) (bottle.Root, error) {
+	return hostFrom("/", o)
+}
+
+func hostFrom(base string, o Options) (bottle.Root, error) {
+	b := &builder{base: base, have: map[string]bool{"/": true}}
+	for _, d := range toolDirs {
+		if err := b.tools(d); err != nil {
+			return bottle.Root{}, err
+		}
+	}
+	b.dirs()
+	for _, f := range etcFiles {
+		b.copyFile("/etc/" + f)
+	}
+	for _, d := range etcDirs {
+		b.bind("/etc/" + d)
+	}
+	b.identity(o)
+	b.home(o.User)
+	return b.root, b.err
+}
+
+// Dir returns a root that is a directory of the user's, such as an unpacked
+// image. Only what a bottle needs is put over it.
+func Dir(dir string, o Options) (bottle.Root, error) {
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return bottle.Root{}, err
+	}
+	if !fi.IsDir() {
+		return bottle.Root{}, &fs.PathError{Op: "root file system", Path: dir, Err: unix.ENOTDIR}
+	}
+	b := &builder{base: dir, have: map[string]bool{"/": true}}
+	b.root.Dir = dir
+	b.dirs()
+	b.identity(o)
+	b.home(o.User)
+	return b.root, b.err
+}
+
+type builder struct {
+	base string
+	root bottle.Root
+	have map[string]bool
+	err  error
+}
+
+func (b *builder) add(e bottle.Entry) {
+	if b.have[e.Path] {
+		return
+	}
+	b.parents(e.Path)
+	b.have[e.Path] = true
+	b.root.Entries = append(b.root.Entries, e)
+}
+
+func (b *builder) parents(path string) {
+	dir := filepath.Dir(path)
+	if b.have[dir] {
+		return
+	}
+	b.add(bottle.Entry{Path: dir, Mode: fs.ModeDir | 0o755})
+}
+
+func (b *builder) text(path, content string) {
+	b.add(bottle.Entry{Path: path, Mode: 0o644, Content: []byte(content)})
+}
+
+// tools binds one tool directory or makes its link again. A link must lead to
+// another tool directory: anything else would show what was not meant.
+func (b *builder) tools(dir string) error {
+	path := filepath.Join(b.base, dir)
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.Mode()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		abs := to
+		if !filepath.IsAbs(abs) {
+			abs = filepath.Join(filepath.Dir(dir), to)
+		}
+		if !within(abs, toolDirs) {
+			return fmt.Errorf("root file system: %s is a link to %s, which is not a tool directory", dir, to)
+		}
+		b.add(bottle.Entry{Path: dir, Mode: fs.ModeSymlink, Link: to})
+	case fi.IsDir():
+		b.bind(dir)
+	}
+	return nil
+}
+
+func within(path string, dirs []string) bool {
+	for _, d := range dirs {
+		if path == d || strings.HasPrefix(path, d+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// bind shows a host directory read-only at the same place, if it is one.
+func (b *builder) bind(dir string) {
+	fi, err := os.Lstat(filepath.Join(b.base, dir))
+	if err != nil || !fi.IsDir() {
+		return
+	}
+	b.parents(dir)
+	b.have[dir] = true
+	b.root.Binds = append(b.root.Binds, bottle.Mount{Source: filepath.Join(b.base, dir), Target: dir, Access: bottle.AccessReadOnly})
+}
+
+// copyFile copies a small file that everyone may read; links are followed on
+// the host, once. What can't be read is left out: no program needs it then.
+func (b *builder) copyFile(path string) {
+	f, err := os.Open(filepath.Join(b.base, path))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm()&0o004 == 0 || fi.Size() > maxEtcFile {
+		return
+	}
+	content := make([]byte, fi.Size())
+	n, err := f.ReadAt(content, 0)
+	if err != nil && n != len(content) {
+		return
+	}
+	b.add(bottle.Entry{Path: path, Mode: 0o644, Content: content})
+}
+
+// dirs are the directories that programs expect, empty.
+func (b *builder) dirs() {
+	for _, d := range []string{"/etc", "/home", "/root", "/mnt", "/media", "/opt", "/srv", "/run", "/var", "/var/cache", "/var/lib", "/var/log", "/proc", "/sys", "/dev"} {
+		b.add(bottle.Entry{Path: d, Mode: fs.ModeDir | 0o755})
+	}
+	for _, d := range []string{"/tmp", "/var/tmp", "/run/lock"} {
+		b.add(bottle.Entry{Path: d, Mode: fs.ModeDir | fs.ModeSticky | 0o777})
+	}
+	b.add(bottle.Entry{Path: "/var/run", Mode: fs.ModeSymlink, Link: "/run"})
+	b.add(bottle.Entry{Path: "/var/lock", Mode: fs.ModeSymlink, Link: "/run/lock"})
+	// gVisor hides an empty /tmp behind a tmpfs of its own, which would count
+	// as memory and not be bounded as disk.
+	b.add(bottle.Entry{Path: "/tmp/.carboy", Mode: fs.ModeDir | 0o755})
+	b.add(bottle.Entry{Path: "/etc/mtab", Mode: fs.ModeSymlink, Link: "/proc/self/mounts"})
+}
+
+// identity is who the bottle is: accounts, names, resolver.
+func (b *builder) identity(o Options) {
+	u := o.User
+	shell := "/bin/sh"
+	if _, err := os.Stat(filepath.Join(b.base, "/bin/bash")); err == nil {
+		shell = "/bin/bash"
+	}
+	var passwd, group strings.Builder
+	fmt.Fprintln(&passwd, "root:x:0:0:root:/root:/bin/sh")
+	fmt.Fprintln(&group, "root:x:0:")
+	if u.UID != 0 {
+		fmt.Fprintf(&passwd, "%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, u.Home, shell)
+	}
+	if u.GID != 0 {
+		fmt.Fprintf(&group, "%s:x:%d:\n", u.Name, u.GID)
+	}
+	if u.UID != 65534 {
+		fmt.Fprintln(&passwd, "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin")
+	}
+	if u.GID != 65534 {
+		fmt.Fprintln(&group, "nogroup:x:65534:")
+	}
+	b.text("/etc/passwd", passwd.String())
+	b.text("/etc/group", group.String())
+	b.text("/etc/hostname", o.Hostname+"\n")
+	hosts := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+	if o.Self4.IsValid() {
+		hosts += o.Self4.String() + " " + o.Hostname + "\n"
+	} else {
+		hosts += "127.0.1.1 " + o.Hostname + "\n"
+	}
+	b.text("/etc/hosts", hosts)
+	if o.DNS.IsValid() {
+		// One try, soon: the gateway is next door and answers at once.
+		b.text("/etc/resolv.conf", "nameserver "+o.DNS.String()+"\noptions timeout:2 attempts:2\n")
+	} else {
+		b.text("/etc/resolv.conf", "")
+	}
+	b.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n")
+	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
+}
+
+func (b *builder) home(u bottle.User) {
+	b.add(bottle.Entry{Path: u.Home, Mode: fs.ModeDir | 0o755, Owned: true})
+	b.add(bottle.Entry{Path: filepath.Join(u.Home, ".config"), Mode: fs.ModeDir | 0o755, Owned: true})
+	b.add(bottle.Entry{Path: filepath.Join(u.Home, ".cache"), Mode: fs.ModeDir | 0o755, Owned: true})
+}

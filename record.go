@@ -1,0 +1,198 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// record writes what happened: receipt, state, audit log. cause is what failed,
+// if anything did.
+func (s *session) record(cause error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if s.rec.Exit.Reason == "" {
+		s.rec.Exit = failure(cause)
+	}
+	if s.gw != nil {
+		s.rec.Network = network(s.gw.Summary())
+		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(s.gw.Summary())...)
+	}
+	s.rec.Duration = s.elapsed()
+	pos, aerr := s.noteEnd(ctx)
+	s.rec.Audit = pos
+	meta, merr := s.settle(ctx)
+	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
+	if meta.DurationNS > 0 {
+		s.rec.Duration = time.Duration(meta.DurationNS)
+	}
+	return errors.Join(aerr, merr, s.run.WriteReceipt(ctx, &s.rec))
+}
+
+func (s *session) elapsed() time.Duration {
+	if m, err := s.run.Meta(); err != nil || m.Started == nil {
+		return 0
+	}
+	return s.run.Elapsed()
+}
+
+// failure is the exit of a run in which the command never ran.
+func failure(err error) receipt.Exit {
+	x := receipt.Exit{Code: exitcode.Refused, Reason: receipt.Failed}
+	if err != nil {
+		x.Error = err.Error()
+	}
+	switch {
+	case errors.Is(err, bottle.ErrNotFound):
+		x.Code = exitcode.NotFound
+	case errors.Is(err, bottle.ErrNotExecutable):
+		x.Code = exitcode.NotExecutable
+	}
+	return x
+}
+
+// settle moves the run to its last state.
+func (s *session) settle(ctx context.Context) (store.Meta, error) {
+	changes := store.NoChanges
+	if s.rec.Changes != nil && (s.rec.Changes.Total > 0 || len(s.rec.Changes.Incomplete) > 0) {
+		changes = store.Pending
+	}
+	m, err := s.run.Meta()
+	if err == nil && m.State == store.Running && s.rec.Exit.Reason != receipt.Failed {
+		return s.run.Finish(ctx, s.rec.Exit.Code, changes)
+	}
+	return s.run.Fail(ctx, s.rec.Exit.Code, s.rec.Exit.Error, changes)
+}
+
+// summarize is the receipt's account of a set of changes.
+func summarize(set *change.Set) *receipt.Changes {
+	c := &receipt.Changes{Total: int64(len(set.Changes)), Incomplete: set.Incomplete}
+	for i := range set.Changes {
+		ch := &set.Changes[i]
+		switch ch.Kind {
+		case change.Add:
+			c.Added++
+		case change.Modify:
+			c.Modified++
+		case change.Delete:
+			c.Deleted++
+		case change.Mode:
+			c.Mode++
+		case change.Retype:
+			c.Retyped++
+		}
+		if len(ch.Protected) > 0 {
+			c.Protected++
+		}
+		if ch.BaseMoved != "" {
+			c.BaseMoved++
+		}
+		if ch.Unlandable != "" {
+			c.Unlandable++
+		}
+		if len(c.List) < receipt.MaxChanges {
+			c.List = append(c.List, oneChange(ch))
+		}
+	}
+	return c
+}
+
+func oneChange(ch *change.Change) receipt.Change {
+	out := receipt.Change{
+		Path: store.Raw(ch.Path), Kind: string(ch.Kind), Type: string(ch.Type), Size: ch.Size,
+		BaseMoved: ch.BaseMoved, Unlandable: ch.Unlandable,
+	}
+	for _, r := range ch.Protected {
+		out.Protected = append(out.Protected, r.Why)
+	}
+	return out
+}
+
+// network is the receipt's account of what the gateway saw: refused first.
+func network(g gateway.Summary) receipt.Network {
+	n := receipt.Network{
+		NamesTotal: int64(len(g.Names)), ConnectionsTotal: int64(len(g.Conns)),
+		Totals: receipt.Totals{BytesUp: g.BytesUp, BytesDown: g.BytesDown, Dropped: int64(g.Packets.Lost)},
+	}
+	for _, c := range g.Packets.Refused {
+		n.Totals.Dropped += int64(c)
+	}
+	for _, x := range g.Names {
+		count(x.Allowed, int64(x.Count), &n.Totals.NamesAllowed, &n.Totals.NamesRefused)
+		n.Names = append(n.Names, receipt.Name{Name: x.Name, Verdict: verdict(x.Allowed), Rule: rule(x.Rule, x.Reason), Count: int64(x.Count)})
+	}
+	for _, x := range g.Conns {
+		count(x.Allowed, int64(x.Count), &n.Totals.ConnectionsAllowed, &n.Totals.ConnectionsRefused)
+		n.Connections = append(n.Connections, receipt.Connection{
+			Name: x.Name, Port: x.Port, Proto: x.Protocol, Verdict: verdict(x.Allowed), Rule: x.Rule,
+			Reason: reason(x), Count: int64(x.Count), BytesUp: x.Up, BytesDown: x.Down,
+		})
+	}
+	// What did not fit in the gateway's own bounds was asked for too.
+	n.NamesTotal += int64(g.NamesDropped)
+	n.ConnectionsTotal += int64(g.ConnsDropped)
+	slices.SortStableFunc(n.Names, func(a, b receipt.Name) int { return refusedFirst(a.Verdict, b.Verdict) })
+	slices.SortStableFunc(n.Connections, func(a, b receipt.Connection) int { return refusedFirst(a.Verdict, b.Verdict) })
+	n.Names = cut(n.Names, receipt.MaxNames)
+	n.Connections = cut(n.Connections, receipt.MaxConnections)
+	return n
+}
+
+func reason(x gateway.ConnSummary) string {
+	if x.Detail != "" {
+		return fmt.Sprintf("%s: %s", x.Reason, x.Detail)
+	}
+	return string(x.Reason)
+}
+
+func count(allowed bool, n int64, yes, no *int64) {
+	if allowed {
+		*yes += n
+	} else {
+		*no += n
+	}
+}
+
+func verdict(allowed bool) receipt.Verdict {
+	if allowed {
+		return receipt.Allowed
+	}
+	return receipt.Refused
+}
+
+func refusedFirst(a, b receipt.Verdict) int {
+	switch {
+	case a == b:
+		return 0
+	case a == receipt.Refused:
+		return -1
+	}
+	return 1
+}
+
+func cut[T any](s []T, n int) []T { return s[:min(len(s), n)] }
+
+func gatewayLimits(g gateway.Summary) []receipt.Hit {
+	var out []receipt.Hit
+	for _, l := range g.Limits {
+		out = append(out, receipt.Hit{Limit: string(l.Limit), Count: int64(l.Count)})
+	}
+	return out
+}
+
+// rule is what decided: the route's own words, or why there was none.
+func rule(rule string, why gateway.Reason) string {
+	if rule != "" {
+		return rule
+	}
+	return string(why)
+}

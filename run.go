@@ -1,0 +1,516 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// RunOptions say what to run and what it may do. What is not granted here is
+// not there.
+type RunOptions struct {
+	// Command is the program, looked up inside, and its arguments.
+	Command []string
+	// Workspace is the directory to work on; empty: the current one. With Mode
+	// none it is not shown and only remembered.
+	Workspace string
+	Mode      store.Mode
+	// Allow and AllowPrivate are routes: HOST[:PORT].
+	Allow, AllowPrivate []string
+	// Env are NAME=VALUE, or NAME for the host's value.
+	Env []string
+	// Mounts are SRC:DST[:ro].
+	Mounts []string
+	// RootFS is a directory to use as the root file system; empty or "host":
+	// this machine's tools.
+	RootFS string
+	// Limits: a zero field is the machine's default.
+	Limits bottle.Limits
+	// Publish are TCP ports inside, made reachable at the same port of the
+	// host's 127.0.0.1.
+	Publish []uint16
+
+	// Stdin may be nil: the command reads end of file. Terminal gives the
+	// command a terminal, which is Stdin's and must be one.
+	Stdin          *os.File
+	Stdout, Stderr io.Writer
+	Terminal       bool
+	// Interrupt: the first signal goes to the command, the second destroys the
+	// bottle. Nil: none.
+	Interrupt <-chan os.Signal
+	// OnEvent is told what happens, for people; it must not block. Nil: nobody.
+	OnEvent func(Event)
+}
+
+// Event is something worth a line while a run goes on.
+type Event struct {
+	Kind string // started, published, refused, limit, interrupt, note
+	Text string // a plain sentence; text from inside is not yet made visible
+	// Name and Port are what was refused.
+	Name string
+	Port uint16
+	Rule string
+}
+
+// session is one run while it goes on.
+type session struct {
+	c   *Client
+	o   *RunOptions
+	run *store.Run
+
+	limits   bottle.Limits
+	id       identity
+	ws       store.Workspace
+	target   string // the workspace's path inside; empty: none
+	routes   []policy.Route
+	mounts   []bottle.Mount
+	net      wire.Config
+	baseline *change.Baseline
+	claim    *store.Claim
+	gw       *gateway.Gateway
+	gwDone   chan error
+	bottle   bottle.Bottle
+	stopping chan struct{} // closed when somebody asked for the end
+	cleanup  []func()
+
+	rec receipt.Receipt
+	set *change.Set
+}
+
+// Run runs one command in a bottle of its own. The receipt is returned whenever
+// a run was recorded, also with an error: then its Exit says what failed. An
+// error without a receipt means that nothing was started or written.
+func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error) {
+	s, err := c.newSession(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	err = s.execute(ctx)
+	if rerr := s.record(err); rerr != nil {
+		err = errors.Join(err, rerr)
+	}
+	return &s.rec, err
+}
+
+// newSession checks everything that can be checked before a run is recorded.
+func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error) {
+	if len(o.Command) == 0 || o.Command[0] == "" {
+		return nil, errors.New("no command to run")
+	}
+	if o.Mode == "" {
+		o.Mode = store.Overlay
+	}
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	if o.OnEvent == nil {
+		o.OnEvent = func(Event) {}
+	}
+	s := &session{c: c, o: o, net: wire.DefaultConfig()}
+	var err error
+	if s.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
+		return nil, err
+	}
+	if s.routes, err = parseRoutes(o); err != nil {
+		return nil, err
+	}
+	ws, err := s.workspace()
+	s.ws = ws
+	if err != nil {
+		return nil, err
+	}
+	if s.id, err = whoami(string(ws.Path)); err != nil {
+		return nil, err
+	}
+	if s.mounts, err = parseMounts(o.Mounts, s.target); err != nil {
+		return nil, err
+	}
+	if err := c.backend.Check(ctx); err != nil {
+		return nil, err
+	}
+	access := store.Shared
+	if o.Mode == store.Bind {
+		access = store.Exclusive
+	}
+	s.run, err = c.store.Create(ctx, store.Spec{Kind: store.KindRun, Workspace: ws, Mode: o.Mode, Command: o.Command, Build: c.build})
+	if err != nil {
+		return nil, err
+	}
+	if o.Mode != store.None {
+		if s.claim, err = c.store.Claim(ctx, store.ForRun, ws, access, s.run.ID()); err != nil {
+			s.abandon(err)
+			return nil, err
+		}
+	}
+	s.rec = receipt.Receipt{
+		Schema: receipt.Schema, ID: s.run.ID(), Build: c.build, Command: store.Raws(o.Command),
+		Workspace: receipt.Workspace{Path: ws.Path, Mode: o.Mode},
+		Limits:    receipt.Limits{Limits: s.limits},
+		Evidence:  store.Raw(s.run.Dir()),
+	}
+	return s, nil
+}
+
+// abandon drops a run that never began.
+func (s *session) abandon(err error) {
+	ctx := context.Background()
+	s.run.Fail(ctx, exitcode.Refused, err.Error(), store.NoChanges)
+	s.run.Close()
+	s.c.store.Remove(ctx, s.run.ID(), store.RemoveOptions{Unlanded: true})
+}
+
+// workspace resolves and judges the directory to work on.
+func (s *session) workspace() (store.Workspace, error) {
+	dir := s.o.Workspace
+	if s.o.Mode == store.None {
+		return store.Workspace{}, nil
+	}
+	if dir == "" {
+		var err error
+		if dir, err = os.Getwd(); err != nil {
+			return store.Workspace{}, fmt.Errorf("find the current directory: %w", err)
+		}
+	}
+	real, err := change.CheckWorkspace(dir)
+	if err != nil {
+		return store.Workspace{}, err
+	}
+	state := s.c.StateDir()
+	if real == state || strings.HasPrefix(state, real+"/") || strings.HasPrefix(real, state+"/") {
+		return store.Workspace{}, &OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
+	}
+	s.target = real
+	return store.ResolveWorkspace(real)
+}
+
+func parseRoutes(o *RunOptions) ([]policy.Route, error) {
+	var out []policy.Route
+	for _, a := range o.Allow {
+		r, err := policy.ParseAllow(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	for _, a := range o.AllowPrivate {
+		r, err := policy.ParseAllowPrivate(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// execute makes the bottle, runs the command and takes its changes. Everything
+// made here is undone by close.
+func (s *session) execute(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	spec, err := s.spec(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.openGateway(ctx, spec); err != nil {
+		closeFiles(spec.Files())
+		return err
+	}
+	if s.bottle, err = s.c.backend.Create(ctx, spec); err != nil {
+		return err
+	}
+	p := s.bottle.Posture()
+	s.rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
+	if err := s.publish(ctx); err != nil {
+		return err
+	}
+	if err := s.serveControl(ctx); err != nil {
+		return err
+	}
+	if err := s.noteStart(ctx); err != nil {
+		return err
+	}
+	out, err := s.runCommand(ctx)
+	s.rec.Exit = out
+	if out.Reason == "" {
+		return err
+	}
+	return errors.Join(err, s.takeChanges())
+}
+
+func (s *session) begin(ctx context.Context) error {
+	if s.target == "" {
+		return nil
+	}
+	b, err := change.Begin(ctx, s.target, s.run.Dir())
+	if err != nil {
+		return err
+	}
+	s.baseline = b
+	s.cleanup = append(s.cleanup, func() { b.Close() })
+	return nil
+}
+
+// spec is the bottle's plan.
+func (s *session) spec(ctx context.Context) (*bottle.Spec, error) {
+	o := rootfs.Options{User: s.id.user, Hostname: "carboy", DNS: s.net.DNS, Self4: s.net.Bottle4.Addr()}
+	root, err := rootfs.Host(o)
+	if r := s.o.RootFS; r != "" && r != "host" {
+		root, err = rootfs.Dir(r, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	spec := &bottle.Spec{
+		ID: "b" + string(s.run.ID()), Root: root, Mounts: s.mounts, User: s.id.user,
+		HostUID: s.id.hostUID, HostGID: s.id.hostGID, Limits: s.limits, Hostname: o.Hostname, Net: s.net,
+	}
+	if spec.Workspace, err = s.workspaceMount(ctx); err != nil {
+		return nil, err
+	}
+	if spec.Scratch, err = s.scratch(); err != nil {
+		return nil, err
+	}
+	for _, m := range s.mounts {
+		s.rec.Mounts = append(s.rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: accessName(m.Access)})
+	}
+	return spec, nil
+}
+
+func (s *session) workspaceMount(ctx context.Context) (*bottle.Mount, error) {
+	live := &bottle.Mount{Source: s.target, Target: s.target, Dev: s.ws.Dev, Ino: s.ws.Ino}
+	switch s.o.Mode {
+	case store.Overlay:
+		live.Access = bottle.AccessOverlay
+		return live, nil
+	case store.Bind:
+		live.Access = bottle.AccessReadWrite
+		return live, nil
+	case store.Copy:
+		dir := s.run.Path("base")
+		if err := s.copyWorkspace(ctx, dir); err != nil {
+			return nil, err
+		}
+		return &bottle.Mount{Source: dir, Target: s.target, Access: bottle.AccessOverlay}, nil
+	}
+	return nil, nil
+}
+
+func accessName(a bottle.Access) string {
+	switch a {
+	case bottle.AccessReadOnly:
+		return "read-only"
+	case bottle.AccessReadWrite:
+		return "read-write"
+	case bottle.AccessOverlay:
+		return "overlay"
+	}
+	return "none"
+}
+
+// scratch is where the overlay's pages live: on disk, beside the run, unless
+// all that the bottle may write fits easily in memory.
+func (s *session) scratch() (string, error) {
+	if s.limits.Disk <= totalRAM()/4 {
+		return "", nil
+	}
+	dir := s.run.Path("scratch")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dir) })
+	if os.Geteuid() == 0 {
+		return dir, os.Lchown(dir, int(s.id.hostUID), int(s.id.hostGID))
+	}
+	return dir, nil
+}
+
+func (s *session) openGateway(ctx context.Context, spec *bottle.Spec) error {
+	table, err := policy.Compile(s.routes...)
+	if err != nil {
+		return err
+	}
+	pair, err := wire.New()
+	if err != nil {
+		return err
+	}
+	spec.Wire = pair.Bottle
+	gw, err := gateway.New(gateway.Config{Host: pair.Host, Wire: s.net, Table: table, Observer: s.observe})
+	if err != nil {
+		return err
+	}
+	s.gw, s.gwDone = gw, make(chan error, 1)
+	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() { s.gwDone <- gw.Serve(gctx) }()
+	s.cleanup = append(s.cleanup, func() { cancel(); gw.Close(); <-s.gwDone })
+	return nil
+}
+
+// observe is on the packet path: it only writes what matters.
+func (s *session) observe(ev gateway.Event) {
+	switch e := ev.(type) {
+	case gateway.NameAsked:
+		if !e.Allowed && e.Count == 1 {
+			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Rule: e.Rule, Text: "name refused: " + string(e.Reason)})
+			s.denied("name", e.Name, e.Rule, string(e.Reason))
+		}
+	case gateway.Conn:
+		if !e.Allowed && e.Count <= 1 {
+			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Port: e.Addr.Port(), Rule: e.Rule, Text: "connection refused: " + string(e.Reason)})
+			s.denied("connection", fmt.Sprintf("%s:%d", e.Name, e.Addr.Port()), e.Rule, string(e.Reason))
+		}
+	case gateway.LimitHit:
+		if e.Count == 1 {
+			s.o.OnEvent(Event{Kind: "limit", Text: "limit " + string(e.Limit) + " was hit", Name: e.Name})
+		}
+	}
+}
+
+// takeChanges stops the bottle and brings home what it changed. A bottle that
+// is gone has none to give; the receipt says so.
+func (s *session) takeChanges() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	if s.o.Mode == store.None || s.o.Mode == store.Bind {
+		return s.bottle.Close()
+	}
+	err := s.bottle.Pause(ctx)
+	if err == nil {
+		s.set, err = s.collect(ctx)
+	}
+	if err != nil {
+		if s.rec.Changes == nil {
+			s.rec.Changes = &receipt.Changes{}
+		}
+		s.rec.Changes.Incomplete = append(s.rec.Changes.Incomplete, err.Error())
+	}
+	return errors.Join(err, s.bottle.Close())
+}
+
+func (s *session) collect(ctx context.Context) (*change.Set, error) {
+	r, w := io.Pipe()
+	errc := make(chan error, 1)
+	go func() {
+		err := s.bottle.Export(ctx, w)
+		w.CloseWithError(err)
+		errc <- err
+	}()
+	s.baseline.Wait(ctx)
+	set, err := change.Collect(ctx, r, change.CollectOptions{
+		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk,
+	})
+	io.Copy(io.Discard, r) // what stands after the archive's end
+	r.CloseWithError(io.ErrClosedPipe)
+	xerr := <-errc
+	if set == nil && err == nil {
+		err = xerr
+	}
+	if set != nil {
+		s.rec.Changes = summarize(set)
+	}
+	return set, err
+}
+
+// close undoes everything, newest first.
+func (s *session) close() {
+	if s.bottle != nil {
+		s.bottle.Close()
+	}
+	for i := len(s.cleanup) - 1; i >= 0; i-- {
+		s.cleanup[i]()
+	}
+	s.cleanup = nil
+	if s.claim != nil {
+		s.claim.Release()
+	}
+	s.run.Close()
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func parseMounts(specs []string, workspace string) ([]bottle.Mount, error) {
+	var out []bottle.Mount
+	for _, spec := range specs {
+		m, err := parseMount(spec)
+		if err != nil {
+			return nil, err
+		}
+		if m.Target == workspace {
+			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "covers the workspace"}
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// parseMount reads SRC:DST[:ro|:rw]. Read-only is not the default: who writes
+// a mount means to share, and the word "ro" is there to be said; but sockets
+// and devices never come in this way.
+func parseMount(spec string) (bottle.Mount, error) {
+	bad := func(reason, advice string) (bottle.Mount, error) {
+		return bottle.Mount{}, &OptionError{Option: "--mount", Value: spec, Reason: reason, Advice: advice}
+	}
+	parts := strings.Split(spec, ":")
+	access := bottle.AccessReadWrite
+	switch {
+	case len(parts) == 3 && parts[2] == "ro":
+		access = bottle.AccessReadOnly
+	case len(parts) == 3 && parts[2] == "rw", len(parts) == 2:
+	default:
+		return bad("is not SRC:DST or SRC:DST:ro", "")
+	}
+	src, dst := parts[0], parts[1]
+	if rest, ok := strings.CutPrefix(src, "~/"); ok {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return bad("has ~, but the home directory is unknown", "")
+		}
+		src = filepath.Join(home, rest)
+	}
+	if !filepath.IsAbs(dst) || filepath.Clean(dst) != dst || dst == "/" {
+		return bad("has a destination that is not an absolute path", "")
+	}
+	for _, own := range []string{"/proc", "/sys", "/dev", "/.carboy"} {
+		if dst == own || strings.HasPrefix(dst, own+"/") {
+			return bad("would cover the bottle's own "+own, "")
+		}
+	}
+	abs, err := filepath.Abs(src)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return bad("has a source that can't be found", "")
+	}
+	fi, err := os.Stat(abs)
+	if err != nil || !fi.IsDir() && !fi.Mode().IsRegular() {
+		return bad("has a source that is neither a directory nor a regular file", "")
+	}
+	if abs == "/" {
+		return bad("would show the whole host", "name the directories that the command needs")
+	}
+	return bottle.Mount{Source: abs, Target: dst, Access: access}, nil
+}
