@@ -1,0 +1,364 @@
+package change
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// txn carries out ops so that, at every moment, each name holds its old or
+// its new file, and so that everything can be taken back until all is done:
+//
+//  1. pre-images of what goes are copied to the run directory;
+//  2. the plan is journaled;
+//  3. each new file or tree is made under a private name beside its place;
+//  4. that is synced and journaled with the inode numbers;
+//  5. one rename per op puts the new in place and the old under the private
+//     name (RENAME_EXCHANGE), never over anything (RENAME_NOREPLACE), and
+//     what came out is compared with what was expected;
+//  6. the commit is journaled, and what was set aside removed.
+//
+// Before 6 a failure, or Recover after a crash, exchanges back; the inode
+// numbers tell which side of each rename it stopped on.
+type txn struct {
+	ctx    context.Context
+	t      tree
+	runDir string
+	j      *journal
+	fault  func(step, path string) error // tests: before each step that changes something
+	src    func(n *node) (contentReader, error)
+	left   []Bytes
+}
+
+// syncEach is the number of new files up to which each is synced; beyond, one
+// syncfs is faster.
+const syncEach = 64
+
+func (x *txn) step(name, p string) error {
+	if err := x.ctx.Err(); err != nil {
+		return err
+	}
+	if x.fault != nil {
+		if err := x.fault(name, p); err != nil {
+			return wrapPath(name, p, err)
+		}
+	}
+	return nil
+}
+
+// run does everything; on error the workspace is as before, unless the error
+// says otherwise (*RollbackError).
+func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error {
+	if err := x.prepare(ops, preImages); err != nil {
+		return err
+	}
+	plan := &planRecord{Schema: journalSchema, Kind: kind, Of: of, Workspace: ws, Time: time.Now(), Ops: ops}
+	if err := x.step("journal", "plan"); err != nil {
+		return err
+	}
+	if err := x.j.write(record{Plan: plan}); err != nil {
+		return err
+	}
+	err := x.forward(ops)
+	if err == nil {
+		x.cleanup(ops)
+		return nil
+	}
+	if x.j.commit {
+		return nil // committed; a leftover is for Recover
+	}
+	if rerr := x.rollback(); rerr != nil {
+		return &RollbackError{Cause: err, Left: rerr}
+	}
+	return err
+}
+
+// RollbackError says that a landing failed and could not be taken back
+// completely; Recover tries again.
+type RollbackError struct {
+	Cause, Left error
+}
+
+func (e *RollbackError) Error() string {
+	return fmt.Sprintf("%v; taking it back failed too and is tried again by the next command: %v", e.Cause, e.Left)
+}
+
+// Unwrap yields both errors.
+func (e *RollbackError) Unwrap() []error { return []error{e.Cause, e.Left} }
+
+func (x *txn) forward(ops []op) error {
+	stamps := make([][]stamp, len(ops))
+	count := 0
+	for i := range ops {
+		count += len(ops[i].New)
+	}
+	for i := range ops {
+		s, err := x.stage(&ops[i], count <= syncEach)
+		if err != nil {
+			return err
+		}
+		stamps[i] = s
+	}
+	if err := x.sync(ops, count > syncEach); err != nil {
+		return err
+	}
+	if err := x.step("journal", "staged"); err != nil {
+		return err
+	}
+	if err := x.j.write(record{Staged: &stagedRecord{stamps}}); err != nil {
+		return err
+	}
+	for i := range ops {
+		if err := x.swap(&ops[i]); err != nil {
+			return err
+		}
+	}
+	if err := x.sync(ops, count > syncEach); err != nil {
+		return err
+	}
+	if err := x.step("journal", "commit"); err != nil {
+		return err
+	}
+	now := time.Now()
+	return x.j.write(record{Commit: &now})
+}
+
+// prepare names the private files, notes the directories, and copies what
+// will go.
+func (x *txn) prepare(ops []op, preImages bool) error {
+	var r [8]byte
+	if _, err := rand.Read(r[:]); err != nil {
+		return err
+	}
+	pre := newPreImages(x)
+	for i := range ops {
+		o := &ops[i]
+		dir, _, err := x.t.parent(string(o.Path))
+		if err != nil {
+			return wrapPath("open directory of", string(o.Path), err)
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(dir, &st)
+		closeFd(dir)
+		if err != nil {
+			return wrapPath("open directory of", string(o.Path), err)
+		}
+		o.Dir = st.Ino
+		if o.Kind == opChmod {
+			continue
+		}
+		o.Tmp = fmt.Sprintf(".carboy-%s-%d", hex.EncodeToString(r[:]), i)
+		if preImages {
+			if err := pre.save(o); err != nil {
+				return err
+			}
+		}
+	}
+	return pre.sync()
+}
+
+// place opens the directory of an op and refuses another one in its place.
+func (x *txn) place(o *op) (dir int, name string, err error) {
+	dir, name, err = x.t.parent(string(o.Path))
+	if err != nil {
+		return -1, "", wrapPath("open directory of", string(o.Path), err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil || st.Ino != o.Dir {
+		closeFd(dir)
+		return -1, "", wrapPath("open directory of", string(o.Path), errDirMoved)
+	}
+	return dir, name, nil
+}
+
+var errDirMoved = errors.New("another directory is in its place")
+
+func (x *txn) sync(ops []op, all bool) error {
+	if err := x.step("sync", "."); err != nil {
+		return err
+	}
+	if all {
+		return wrapPath("sync", ".", unix.Syncfs(x.t.fd))
+	}
+	seen := map[uint64]bool{}
+	for i := range ops {
+		if seen[ops[i].Dir] {
+			continue
+		}
+		seen[ops[i].Dir] = true
+		dir := path.Dir(string(ops[i].Path))
+		fd, err := openBeneath(x.t.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return wrapPath("sync", dir, err)
+		}
+		err = unix.Fsync(fd)
+		closeFd(fd)
+		if err != nil && err != unix.EINVAL {
+			return wrapPath("sync", dir, err)
+		}
+	}
+	return nil
+}
+
+// swap puts one op in place.
+func (x *txn) swap(o *op) error {
+	p := string(o.Path)
+	if err := x.step("swap", p); err != nil {
+		return err
+	}
+	dir, name, err := x.place(o)
+	if err != nil {
+		return err
+	}
+	defer closeFd(dir)
+	if o.Kind == opPut {
+		err := unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE)
+		if err == unix.EEXIST {
+			return x.changed(p, "created on the host this moment")
+		}
+		return wrapPath("put in place", p, err)
+	}
+	if err := x.expect(dir, name, &o.Old[0].FP, true); err != nil {
+		return x.changed(p, err.Error())
+	}
+	switch o.Kind {
+	case opChmod:
+		return x.chmod(dir, name, o)
+	case opSwap:
+		err = unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_EXCHANGE)
+	case opRemove:
+		err = unix.Renameat2(dir, name, dir, o.Tmp, unix.RENAME_NOREPLACE)
+	default:
+		return fmt.Errorf("unknown op %q", o.Kind)
+	}
+	if err != nil {
+		return wrapPath("put in place", p, err)
+	}
+	// Whoever renamed or wrote between our look and our rename is noticed
+	// here, and everything is taken back.
+	if err := x.expect(dir, o.Tmp, &o.Old[0].FP, false); err != nil {
+		return x.changed(p, err.Error())
+	}
+	if o.Old[0].FP.Type == Dir {
+		return x.expectTree(o)
+	}
+	return nil
+}
+
+func (x *txn) changed(p, why string) error {
+	return &ConflictError{Op: x.kind(), Conflicts: []Conflict{{Path: p, Why: why}}}
+}
+
+func (x *txn) kind() string {
+	if x.j.plan != nil {
+		return x.j.plan.Kind
+	}
+	return "land"
+}
+
+// expect compares name with a fingerprint. A rename moves the ctime, so after
+// one it says nothing.
+func (x *txn) expect(dir int, name string, fp *Fingerprint, ctime bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err == unix.ENOENT {
+			return errors.New("deleted on the host this moment")
+		}
+		return err
+	}
+	now := fingerprintOf(&st)
+	same := now.Type == fp.Type && now.Ino == fp.Ino && now.Mode == fp.Mode
+	if fp.Type != Dir {
+		same = same && now.Size == fp.Size && now.Mtime == fp.Mtime && (!ctime || now.Ctime == fp.Ctime)
+	}
+	if !same {
+		return errors.New("changed on the host this moment")
+	}
+	return nil
+}
+
+// expectTree looks through a directory that was set aside: nobody finds it by
+// name any more, so what is in it now is what there is.
+func (x *txn) expectTree(o *op) error {
+	want := make(map[string]*Fingerprint, len(o.Old))
+	for i := range o.Old {
+		want[string(o.Old[i].Rel)] = &o.Old[i].FP
+	}
+	aside := path.Join(path.Dir(string(o.Path)), o.Tmp)
+	seen := 1
+	err := walkTree(x.ctx, x.t, aside, "", func(rel string, now *Fingerprint) error {
+		fp := want[rel]
+		seen++
+		if fp == nil || now.Type != fp.Type || now.Ino != fp.Ino || now.Mode != fp.Mode ||
+			now.Type != Dir && (now.Size != fp.Size || now.Mtime != fp.Mtime || now.Ctime != fp.Ctime) {
+			return x.changed(path.Join(string(o.Path), rel), "changed on the host this moment")
+		}
+		return nil
+	})
+	if err == nil && seen != len(o.Old) {
+		return x.changed(string(o.Path), "something in it was deleted on the host this moment")
+	}
+	return err
+}
+
+func (x *txn) chmod(dir int, name string, o *op) error {
+	fd, err := openBeneath(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return wrapPath("change mode of", string(o.Path), err)
+	}
+	defer closeFd(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Ino != o.Old[0].FP.Ino {
+		return x.changed(string(o.Path), "replaced on the host this moment")
+	}
+	return wrapPath("change mode of", string(o.Path), chmodFd(fd, o.Mode))
+}
+
+// cleanup removes what was set aside. It cannot fail the landing any more.
+func (x *txn) cleanup(ops []op) {
+	whole := true
+	for i := range ops {
+		o := &ops[i]
+		if o.Kind != opSwap && o.Kind != opRemove {
+			continue
+		}
+		if err := x.discard(o); err != nil {
+			whole = false
+		}
+	}
+	if whole {
+		now := time.Now()
+		if x.step("journal", "done") == nil {
+			_ = x.j.write(record{Done: &now}) // without it, Recover looks again
+		}
+	}
+}
+
+// discard removes the private name of an op.
+func (x *txn) discard(o *op) error {
+	if err := x.step("discard", string(o.Path)); err != nil {
+		return err
+	}
+	dir, _, err := x.place(o)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFd(dir)
+	return removeTree(dir, o.Tmp, 0)
+}
+
+func (x *txn) tmpPath(o *op) string { return path.Join(path.Dir(string(o.Path)), o.Tmp) }
+
+func (x *txn) prePath(id string, n int) string {
+	return filepath.Join(x.runDir, landDir, id, fmt.Sprintf("pre-%d", n))
+}

@@ -1,0 +1,170 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	baselineFile   = "baseline.json"
+	snapshotFile   = "names"
+	baselineSchema = "carboy.dev/baseline/v1"
+)
+
+// Baseline is what a workspace was when its run began.
+type Baseline struct {
+	ID      Identity
+	Started time.Time
+
+	marker marker
+	runDir string
+	root   int
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // of the snapshot, valid when done is closed
+}
+
+type baselineJSON struct {
+	Schema    string    `json:"schema"`
+	Workspace Identity  `json:"workspace"`
+	Started   time.Time `json:"started"`
+	Marker    marker    `json:"marker"`
+}
+
+// Begin checks dir (see CheckWorkspace), notes who it is and what time it is
+// there, writes that to runDir/upper, which it makes, and starts to record
+// the names below dir in the background. It returns within milliseconds.
+// Close the Baseline when the run is over; cancelling ctx stops the
+// recording too.
+func Begin(ctx context.Context, dir, runDir string) (*Baseline, error) {
+	real, err := CheckWorkspace(dir)
+	if err != nil {
+		return nil, err
+	}
+	up := filepath.Join(runDir, upperDir)
+	if err := os.MkdirAll(up, 0o700); err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	fd, id, err := openRoot(real)
+	if err != nil {
+		return nil, err
+	}
+	b := &Baseline{ID: id, Started: time.Now(), runDir: runDir, root: fd, done: make(chan struct{})}
+	if b.marker, err = takeMarker(ctx, fd, up); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	if err := b.save(); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(up, snapshotFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	ctx, b.cancel = context.WithCancel(ctx)
+	go b.record(ctx, f) // ends by itself, by ctx or by Close, which waits
+	return b, nil
+}
+
+func (b *Baseline) record(ctx context.Context, f *os.File) {
+	defer close(b.done)
+	b.err = writeSnapshot(ctx, b.root, f)
+	b.err = errors.Join(b.err, f.Close())
+}
+
+func (b *Baseline) save() error {
+	return writeJSON(filepath.Join(b.runDir, upperDir, baselineFile),
+		baselineJSON{baselineSchema, b.ID, b.Started, b.marker})
+}
+
+// OpenBaseline reads what Begin wrote, in a later process. It refuses when
+// another directory is in the workspace's place.
+func OpenBaseline(runDir string) (*Baseline, error) {
+	name := filepath.Join(runDir, upperDir, baselineFile)
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("open baseline: %w", err)
+	}
+	var j baselineJSON
+	if err := json.Unmarshal(raw, &j); err != nil || j.Schema != baselineSchema {
+		return nil, fmt.Errorf("open baseline %s: %w", show(name), ErrCorrupt)
+	}
+	fd, err := reopenRoot(j.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	close(done)
+	return &Baseline{ID: j.Workspace, Started: j.Started, marker: j.Marker, runDir: runDir,
+		root: fd, cancel: func() {}, done: done}, nil
+}
+
+// Path is the workspace's absolute path without links.
+func (b *Baseline) Path() string { return b.ID.Path }
+
+// Fd is a descriptor of the workspace directory, valid until Close. Mount
+// from it (/proc/self/fd/N) so that what was checked is what is mounted.
+func (b *Baseline) Fd() int { return b.root }
+
+// Wait waits for the recording of names to end. An error means that it is
+// incomplete: changes of the host are then noticed by ctime alone.
+func (b *Baseline) Wait(ctx context.Context) error {
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close stops the recording and waits for its end.
+func (b *Baseline) Close() error {
+	b.cancel()
+	<-b.done
+	if b.root < 0 {
+		return nil
+	}
+	err := unix.Close(b.root)
+	b.root = -1
+	return err
+}
+
+// writeJSON writes v to name: whole, synced, or not at all.
+func writeJSON(name string, v any) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", show(name), err)
+	}
+	err = json.NewEncoder(f).Encode(v)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("write %s: %w", show(name), err)
+	}
+	return syncDir(filepath.Dir(name))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,302 @@
+package change
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	udiff "github.com/aymanbagabas/go-udiff"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// DiffOptions bound and colour a diff.
+type DiffOptions struct {
+	Colour bool
+	// Paths selects files or directories; none is all.
+	Paths []string
+	// MaxFile is the size of a file up to which its lines are compared
+	// (default 1 MiB), MaxBytes bounds the whole output (default 16 MiB).
+	MaxFile, MaxBytes int64
+
+	Stat bool // only the summary
+}
+
+// DiffStat counts what a diff shows.
+type DiffStat struct {
+	Files, Added, Removed int // files; lines
+	Binary, Protected     int // files
+	Truncated             bool
+}
+
+const maxLine = 4096
+
+// Diff writes the changes in the form of a unified diff, in the order of
+// paths. All text of the bottle is made visible, so the output is for reading
+// and not for patch(1).
+func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
+	if opts.MaxFile <= 0 {
+		opts.MaxFile = 1 << 20
+	}
+	if opts.MaxBytes <= 0 {
+		opts.MaxBytes = 16 << 20
+	}
+	sel, err := s.choose(opts.Paths)
+	if err != nil {
+		return DiffStat{}, fmt.Errorf("diff: %w", err)
+	}
+	d := &differ{s: s, opts: opts, w: bufio.NewWriter(w), left: opts.MaxBytes}
+	if fd, err := reopenRoot(s.Workspace); err == nil {
+		d.host = &tree{fd}
+		defer closeFd(fd)
+	} else {
+		d.note("the workspace cannot be opened, so old contents are not shown: " + err.Error())
+	}
+	for i := range s.Changes {
+		if sel[i] {
+			d.change(&s.Changes[i])
+		}
+	}
+	if d.stat.Truncated {
+		d.left = 1 << 10
+		d.note(fmt.Sprintf("the diff is longer than %d bytes and was cut", opts.MaxBytes))
+	}
+	if err := d.w.Flush(); err != nil {
+		return d.stat, fmt.Errorf("diff: %w", err)
+	}
+	return d.stat, nil
+}
+
+type differ struct {
+	s    *Set
+	opts DiffOptions
+	host *tree
+	w    *bufio.Writer
+	left int64
+	stat DiffStat
+}
+
+const (
+	bold  = "\x1b[1m"
+	red   = "\x1b[31m"
+	green = "\x1b[32m"
+	cyan  = "\x1b[36m"
+	amber = "\x1b[33m"
+	reset = "\x1b[0m"
+)
+
+// line writes one line that holds no control characters.
+func (d *differ) line(colour, text string) {
+	if d.opts.Stat {
+		return
+	}
+	if int64(len(text))+1 > d.left {
+		d.stat.Truncated = true
+		d.left = 0
+		return
+	}
+	d.left -= int64(len(text)) + 1
+	if d.opts.Colour && colour != "" {
+		text = colour + text + reset
+	}
+	d.w.WriteString(text)
+	d.w.WriteByte('\n')
+}
+
+func (d *differ) note(text string) { d.line(amber, "# "+visible.String(text, maxLine)) }
+
+func (d *differ) change(c *Change) {
+	d.stat.Files++
+	if len(c.Protected) > 0 {
+		d.stat.Protected++
+	}
+	rel := string(c.Path)
+	d.line(bold, "diff --carboy "+show("a/"+rel)+" "+show("b/"+rel))
+	d.modes(c)
+	for _, r := range c.Protected {
+		d.note("protected (" + r.Rule + "): " + r.Why)
+	}
+	for _, why := range []string{c.Unlandable, c.Omitted} {
+		if why != "" {
+			d.note("does not land: " + why)
+		}
+	}
+	if c.BaseMoved != "" {
+		d.note("conflict: " + c.BaseMoved)
+	}
+	if c.HardLink != "" {
+		d.note("the same file in the bottle as " + show(string(c.HardLink)))
+	}
+	d.content(c)
+}
+
+func (d *differ) modes(c *Change) {
+	now := gitMode(c.Type, c.Mode)
+	switch {
+	case c.Kind == Add:
+		d.line(bold, "new "+noun(c.Type)+" mode "+now)
+	case c.Kind == Delete:
+		mode := gitMode(c.Type, 0)
+		if c.Base != nil {
+			mode = gitMode(c.Type, c.Base.Mode)
+		}
+		d.line(bold, "deleted "+noun(c.Type)+" mode "+mode)
+	case c.Base != nil && gitMode(c.Base.Type, c.Base.Mode) != now:
+		d.line(bold, "old mode "+gitMode(c.Base.Type, c.Base.Mode))
+		d.line(bold, "new mode "+now)
+	}
+}
+
+func noun(t Type) string {
+	if t == Dir {
+		return "directory"
+	}
+	return "file"
+}
+
+// gitMode writes type and permissions in git's octal form, but with all
+// permission bits: they are what lands.
+func gitMode(t Type, mode uint32) string {
+	m := map[Type]uint32{File: 0o100000, Dir: 0o040000, Symlink: 0o120000, Fifo: 0o010000, CharDevice: 0o020000,
+		BlockDevice: 0o060000, Socket: 0o140000}[t]
+	if t == Symlink {
+		mode = 0
+	}
+	return fmt.Sprintf("%06o", m|mode)
+}
+
+func (d *differ) content(c *Change) {
+	if c.Kind == Mode {
+		return
+	}
+	before, why1 := d.before(c)
+	after, why2 := d.after(c)
+	if why1 != "" || why2 != "" {
+		d.note(strings.TrimSpace(why1 + " " + why2))
+		return
+	}
+	if before == nil && after == nil {
+		return
+	}
+	if isBinary(before) || isBinary(after) {
+		d.stat.Binary++
+		d.line("", fmt.Sprintf("Binary content differs (%d bytes before, %d after)", len(before), len(after)))
+		return
+	}
+	d.hunks(c, before, after)
+}
+
+// before reads the host's present content, nil when there is none to show.
+func (d *differ) before(c *Change) ([]byte, string) {
+	if c.Base == nil || d.host == nil {
+		return nil, ""
+	}
+	switch c.Base.Type {
+	case Symlink:
+		return []byte(c.Base.Target), ""
+	case File:
+		f, st, err := d.host.openFile(string(c.Path))
+		if isAbsent(err) {
+			return nil, ""
+		}
+		if err != nil {
+			return nil, "the host's file cannot be read: " + err.Error() + "."
+		}
+		defer f.Close()
+		if st.Size > d.opts.MaxFile {
+			return nil, fmt.Sprintf("The host's file is too large to show (%d bytes).", st.Size)
+		}
+		b, err := io.ReadAll(io.LimitReader(f, d.opts.MaxFile))
+		if err != nil {
+			return nil, "the host's file cannot be read: " + err.Error() + "."
+		}
+		return nonNil(b), ""
+	}
+	return nil, ""
+}
+
+func (d *differ) after(c *Change) ([]byte, string) {
+	if c.Kind == Delete {
+		return nil, ""
+	}
+	switch c.Type {
+	case Symlink:
+		return []byte(c.Target), ""
+	case File:
+		if c.Omitted != "" {
+			return nil, fmt.Sprintf("The content (%d bytes) was not kept.", c.Size)
+		}
+		if c.Size > d.opts.MaxFile {
+			return nil, fmt.Sprintf("The bottle's file is too large to show (%d bytes).", c.Size)
+		}
+		r, err := d.s.Content(c)
+		if err != nil {
+			return nil, err.Error()
+		}
+		defer r.Close()
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return nil, "the bottle's file cannot be read: " + err.Error() + "."
+		}
+		return nonNil(b), ""
+	}
+	return nil, ""
+}
+
+func nonNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// isBinary is git's rule: a NUL near the beginning.
+func isBinary(b []byte) bool { return bytes.IndexByte(b[:min(len(b), 8000)], 0) >= 0 }
+
+func (d *differ) hunks(c *Change, before, after []byte) {
+	rel := string(c.Path)
+	from, to := show("a/"+rel), show("b/"+rel)
+	if before == nil {
+		from = "/dev/null"
+	}
+	if after == nil {
+		to = "/dev/null"
+	}
+	text := udiff.Unified("a", "b", string(before), string(after))
+	if text == "" {
+		return
+	}
+	d.line(bold, "--- "+from)
+	d.line(bold, "+++ "+to)
+	n := 0
+	for line := range strings.Lines(text) {
+		if n++; n <= 2 {
+			continue // udiff's own headers
+		}
+		d.hunkLine(strings.TrimSuffix(line, "\n"))
+	}
+}
+
+func (d *differ) hunkLine(line string) {
+	colour := ""
+	switch {
+	case line == "":
+	case line[0] == '+':
+		d.stat.Added++
+		colour = green
+	case line[0] == '-':
+		d.stat.Removed++
+		colour = red
+	case line[0] == '@':
+		colour = cyan
+	}
+	if d.left <= 0 {
+		d.stat.Truncated = true
+		return
+	}
+	if line != "" {
+		line = line[:1] + visible.Lines(line[1:], maxLine)
+	}
+	d.line(colour, line)
+}

@@ -1,0 +1,122 @@
+package change
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Reasons for which a directory is refused as a workspace. They are wrapped
+// in a *WorkspaceError.
+var (
+	ErrWorkspaceRoot       = errors.New("it is the root of the file system")
+	ErrWorkspaceHome       = errors.New("it is or contains the home directory")
+	ErrWorkspaceMissing    = errors.New("it does not exist")
+	ErrWorkspaceNotDir     = errors.New("it is not a directory")
+	ErrWorkspaceUnreadable = errors.New("it cannot be read")
+)
+
+// Errors that callers branch on.
+var (
+	// ErrWorkspaceReplaced: the directory at the workspace's path is not the
+	// one that the run began with.
+	ErrWorkspaceReplaced = errors.New("workspace was replaced since the run began")
+	// ErrNoOpenat2: the kernel cannot resolve paths beneath a directory
+	// (Linux before 5.6, or a filter that hides the call).
+	ErrNoOpenat2 = errors.New("kernel lacks openat2, without which paths cannot be resolved safely")
+	// ErrBusy: another landing or undo is working on this workspace or run.
+	ErrBusy = errors.New("another landing or undo is at work")
+	// ErrNoSuchChange: a path was selected that names no change.
+	ErrNoSuchChange = errors.New("no such change")
+	// ErrProtected: a protected path was selected without IncludeProtected.
+	ErrProtected = errors.New("protected path")
+	// ErrIncomplete: the set lacks something that the bottle did.
+	ErrIncomplete = errors.New("the collected changes are incomplete")
+	// ErrNothingToUndo: the run has no landing that is not undone.
+	ErrNothingToUndo = errors.New("nothing to undo")
+	// ErrMalformed: the tar stream breaks its own rules.
+	ErrMalformed = errors.New("malformed change stream")
+	// ErrCorrupt: a file of the run directory is not what was written there.
+	ErrCorrupt = errors.New("corrupt change record")
+)
+
+// WorkspaceError says why a directory cannot be a workspace and what to do
+// instead.
+type WorkspaceError struct {
+	Path   string
+	Reason error // one of the ErrWorkspace… values
+	Advice string
+	Cause  error // may be nil
+}
+
+func (e *WorkspaceError) Error() string {
+	s := fmt.Sprintf("use %s as workspace: %v", show(e.Path), e.Reason)
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	if e.Advice != "" {
+		s += "; " + e.Advice
+	}
+	return s
+}
+
+// Unwrap yields the reason and the cause.
+func (e *WorkspaceError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Reason}
+	}
+	return []error{e.Reason, e.Cause}
+}
+
+// LimitError says that a bound was reached while collecting. The Set that is
+// returned beside it holds what was kept.
+type LimitError struct {
+	Limit string // "bytes", "logical bytes", "entries", "path bytes", "disk"
+	Max   int64
+	Path  string // the first path that did not fit, may be ""
+}
+
+func (e *LimitError) Error() string {
+	s := fmt.Sprintf("collect changes: more than %d %s", e.Max, e.Limit)
+	if e.Limit == "disk" {
+		s = "collect changes: no space left on the state directory's disk"
+	}
+	if e.Path != "" {
+		s += " at " + show(e.Path)
+	}
+	return s
+}
+
+// Conflict is one path where the host is not what the bottle started from.
+type Conflict struct {
+	Path   string
+	Why    string
+	Host   *Fingerprint // the host's present file; nil when absent
+	Bottle *Change      // what the bottle made; nil for a host's own new file
+}
+
+// ConflictError refuses a whole landing; nothing was written.
+type ConflictError struct {
+	Op        string // "land" or "undo"
+	Conflicts []Conflict
+}
+
+func (e *ConflictError) Error() string {
+	var b strings.Builder
+	if e.Op == "undo" {
+		fmt.Fprintf(&b, "undo: %d edited since: ", len(e.Conflicts))
+	} else {
+		fmt.Fprintf(&b, "land: %d changed on the host meanwhile: ", len(e.Conflicts))
+	}
+	for i, c := range e.Conflicts {
+		if i == 5 {
+			fmt.Fprintf(&b, ", and %d more", len(e.Conflicts)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s (%s)", show(c.Path), c.Why)
+	}
+	return b.String()
+}

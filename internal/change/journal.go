@@ -1,0 +1,223 @@
+package change
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// A journal is a file of lines, each a CRC-32C in hex, a blank and a JSON
+// record. It is written ahead: what a record announces is not begun before
+// the record is on disk. A torn last line is no record.
+//
+//	plan      what will be done, with every old and new file
+//	staged    the new files exist beside their places (inodes)
+//	commit    every name holds its new file
+//	done      what was set aside is gone
+//	rolled    everything is as before
+const journalFile = "journal"
+
+const journalSchema = "carboy.dev/landing/v1"
+
+type record struct {
+	Plan   *planRecord   `json:"plan,omitempty"`
+	Staged *stagedRecord `json:"staged,omitempty"`
+	Commit *time.Time    `json:"commit,omitempty"`
+	Done   *time.Time    `json:"done,omitempty"`
+	Rolled *time.Time    `json:"rolled,omitempty"`
+	Left   []Bytes       `json:"left,omitempty"` // with Rolled or Done: what could not be tidied
+}
+
+type planRecord struct {
+	Schema    string    `json:"schema"`
+	Kind      string    `json:"kind"`         // "land" or "undo"
+	Of        string    `json:"of,omitempty"` // undo: the landing
+	Workspace Identity  `json:"workspace"`
+	Time      time.Time `json:"time"`
+	Ops       []op      `json:"ops"`
+}
+
+// stagedRecord holds for each op the stamp of each new node.
+type stagedRecord struct {
+	Stamps [][]stamp `json:"stamps"`
+}
+
+type stamp struct {
+	Ino   uint64 `json:"ino"`
+	Mtime int64  `json:"mtime"`
+}
+
+// journal is one landing or undo on disk.
+type journal struct {
+	dir    string
+	id     string
+	f      *os.File
+	plan   *planRecord
+	stamps [][]stamp
+	commit bool
+	closed bool // done or rolled
+	rolled bool
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (j *journal) write(r record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	line := fmt.Appendf(nil, "%08x ", crc32.Checksum(b, castagnoli))
+	line = append(append(line, b...), '\n')
+	if _, err := j.f.Write(line); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := j.f.Sync(); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	j.take(r)
+	return nil
+}
+
+func (j *journal) take(r record) {
+	switch {
+	case r.Plan != nil:
+		j.plan = r.Plan
+	case r.Staged != nil:
+		j.stamps = r.Staged.Stamps
+	case r.Commit != nil:
+		j.commit = true
+	case r.Done != nil:
+		j.closed = true
+	case r.Rolled != nil:
+		j.closed, j.rolled = true, true
+	}
+}
+
+// newJournal makes the next numbered directory below runDir/land.
+func newJournal(runDir string) (*journal, error) {
+	base := filepath.Join(runDir, landDir)
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return nil, err
+	}
+	ids, err := journalIDs(runDir)
+	if err != nil {
+		return nil, err
+	}
+	n := 1
+	if len(ids) > 0 {
+		last, _ := strconv.Atoi(ids[len(ids)-1])
+		n = last + 1
+	}
+	j := &journal{id: fmt.Sprintf("%06d", n)}
+	j.dir = filepath.Join(base, j.id)
+	if err := os.Mkdir(j.dir, 0o700); err != nil {
+		return nil, err
+	}
+	j.f, err = os.OpenFile(filepath.Join(j.dir, journalFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return j, errors.Join(syncDir(j.dir), syncDir(base))
+}
+
+func journalIDs(runDir string) ([]string, error) {
+	ents, err := os.ReadDir(filepath.Join(runDir, landDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range ents {
+		if _, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
+			ids = append(ids, e.Name())
+		}
+	}
+	slices.SortFunc(ids, func(a, b string) int {
+		x, _ := strconv.Atoi(a)
+		y, _ := strconv.Atoi(b)
+		return x - y
+	})
+	return ids, nil
+}
+
+// openJournal reads a journal; a torn tail is cut, so that a record may be
+// appended.
+func openJournal(runDir, id string) (*journal, error) {
+	j := &journal{id: id, dir: filepath.Join(runDir, landDir, id)}
+	f, err := os.OpenFile(filepath.Join(j.dir, journalFile), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		j.closed, j.rolled = true, true // died before its first record
+		return j, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j.f = f
+	good, err := j.read(f)
+	if err == nil {
+		err = f.Truncate(good)
+	}
+	if err == nil {
+		_, err = f.Seek(good, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open journal %s: %w", show(j.dir), err)
+	}
+	return j, nil
+}
+
+func (j *journal) read(f *os.File) (good int64, err error) {
+	r := bufio.NewReaderSize(f, 1<<20)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			return good, nil
+		}
+		if err != nil {
+			return good, err
+		}
+		var rec record
+		if len(line) < 10 || fmt.Sprintf("%08x", crc32.Checksum(line[9:len(line)-1], castagnoli)) != string(line[:8]) ||
+			json.Unmarshal(line[9:], &rec) != nil {
+			return good, nil
+		}
+		if rec.Plan != nil {
+			if err := rec.Plan.check(); err != nil {
+				return good, err
+			}
+		}
+		j.take(rec)
+		good += int64(len(line))
+	}
+}
+
+// check refuses a plan whose paths could lead astray.
+func (p *planRecord) check() error {
+	if p.Schema != journalSchema {
+		return fmt.Errorf("%w: schema %s", ErrCorrupt, show(p.Schema))
+	}
+	for i := range p.Ops {
+		o := &p.Ops[i]
+		if err := checkRel(string(o.Path)); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	}
+	return nil
+}
+
+func (j *journal) close() {
+	if j.f != nil {
+		j.f.Close()
+	}
+}

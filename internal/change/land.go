@@ -1,0 +1,169 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// LandOptions say what of a set to land.
+type LandOptions struct {
+	// Paths selects files or directories, literally; none is everything.
+	Paths []string
+	// IncludeProtected lands protected paths too.
+	IncludeProtected bool
+	// AllowIncomplete lands what there is of an incomplete set.
+	AllowIncomplete bool
+	// Policy adds to the protection that the set was collected with; what
+	// the set says is protected stays so.
+	Policy Policy
+
+	fault func(step, path string) error
+}
+
+// LandReport says what a landing did.
+type LandReport struct {
+	ID       string   // names the landing in the run directory; "" when nothing was done
+	Landed   []string // paths of changes, in order
+	Already  []string // the host was as the bottle made it
+	Implied  []string // directories that were needed though not selected
+	Withheld []Withheld
+}
+
+// Land takes the selected changes home. It is all or nothing: a *ConflictError
+// names every path that the host changed meanwhile, and then, as after any
+// other error but a *RollbackError, the workspace is as before. Landing again
+// is harmless: what is there already is left alone. An earlier landing or undo
+// that was cut short is first finished or taken back (see Recover).
+//
+// New files get the mode that was shown and the present time: build tools
+// compare times, and the bottle's clock is the bottle's.
+func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
+	if len(s.Incomplete) > 0 && !opts.AllowIncomplete {
+		return nil, fmt.Errorf("land: %w: %s", ErrIncomplete, s.Incomplete[0])
+	}
+	root, err := lockWorkspace(ctx, s.Workspace)
+	if err != nil {
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	defer closeFd(root)
+	if _, err := recoverAll(ctx, s.dir, s.Workspace, root); err != nil {
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	sel, err := s.selectFor(opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &planner{ctx: ctx, t: tree{root}}
+	if err := p.plan(sel); err != nil {
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	if len(p.conflicts) > 0 {
+		return nil, &ConflictError{Op: "land", Conflicts: p.conflicts}
+	}
+	rep := &LandReport{Already: p.already, Implied: sel.implied, Withheld: sel.withheld}
+	if len(p.ops) == 0 {
+		return rep, nil
+	}
+	j, err := newJournal(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	defer j.close()
+	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault}
+	closePack, err := x.readFrom()
+	if err != nil {
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	defer closePack()
+	if err := x.run("land", "", s.Workspace, p.ops, true); err != nil {
+		j.abandon()
+		return nil, fmt.Errorf("land: %w", err)
+	}
+	rep.ID = j.id
+	rep.Landed = landed(sel, p.already)
+	return rep, nil
+}
+
+func landed(sel *selection, already []string) []string {
+	skip := make(map[string]bool, len(already))
+	for _, p := range already {
+		skip[p] = true
+	}
+	var out []string
+	for i, take := range sel.take {
+		if p := string(sel.s.Changes[i].Path); take && !skip[p] {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// readFrom sets where new contents come from: the pack, or pre-images.
+func (x *txn) readFrom() (func(), error) {
+	f, err := os.Open(filepath.Join(x.runDir, upperDir, packFile))
+	if errors.Is(err, os.ErrNotExist) {
+		f, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.src = func(n *node) (contentReader, error) {
+		if n.PreOf != "" {
+			pre, err := os.Open(x.prePath(n.PreOf, n.Pre))
+			return contentReader{pre, pre}, err
+		}
+		if f == nil {
+			return contentReader{}, errors.New("the run's contents are gone")
+		}
+		return contentReader{io.NewSectionReader(f, n.Offset, n.Size), io.NopCloser(nil)}, nil
+	}
+	return func() {
+		if f != nil {
+			f.Close()
+		}
+	}, nil
+}
+
+// abandon removes a landing that never planned anything.
+func (j *journal) abandon() {
+	if j.plan == nil {
+		os.RemoveAll(j.dir)
+	}
+}
+
+// lockWorkspace opens the workspace and locks it against other landings, of any
+// run. The lock is the kernel's and ends with the process.
+func lockWorkspace(ctx context.Context, id Identity) (int, error) {
+	fd, err := reopenRoot(id)
+	if err != nil {
+		return -1, err
+	}
+	for deadline := time.Now().Add(lockWait); ; {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil, err == unix.EBADF, err == unix.EOPNOTSUPP, err == unix.ENOLCK:
+			return fd, nil // some network file systems lock no directories
+		case err != unix.EWOULDBLOCK && err != unix.EINTR:
+			closeFd(fd)
+			return -1, wrapPath("lock workspace", id.Path, err)
+		case time.Now().After(deadline):
+			closeFd(fd)
+			return -1, wrapPath("lock workspace", id.Path, ErrBusy)
+		}
+		select {
+		case <-ctx.Done():
+			closeFd(fd)
+			return -1, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+const lockWait = 2 * time.Second

@@ -1,0 +1,115 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// marker splits time on the workspace's own file system: a change of an inode
+// that ended before Begin began has a ctime below At, one made after Begin
+// returned has a ctime of At or more. No content is read for it.
+type marker struct {
+	At      int64  `json:"at"`      // ctime, ns
+	Offset  int64  `json:"offset"`  // wall clock minus boot clock, ns
+	BootID  string `json:"boot_id"` // "" when unknown
+	Foreign bool   `json:"foreign,omitempty"`
+}
+
+// takeMarker makes a nameless file in dir and touches it until the file
+// system's clock has moved on: kernels stamp inodes with a clock that ticks
+// every few milliseconds, so "same as now" would mean both before and after.
+// Where the file system cannot make nameless files (or is read-only) stateDir
+// is used, and the marker is Foreign: right when both share the host's clock,
+// that is, unless dir is a network file system.
+func takeMarker(ctx context.Context, dir int, stateDir string) (marker, error) {
+	m := marker{BootID: bootID()}
+	fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		f, ferr := os.CreateTemp(stateDir, ".marker-")
+		if ferr != nil {
+			return m, fmt.Errorf("mark the time: %w", ferr)
+		}
+		defer f.Close()
+		if err := os.Remove(f.Name()); err != nil {
+			return m, fmt.Errorf("mark the time: %w", err)
+		}
+		fd, m.Foreign = int(f.Fd()), true
+	} else {
+		defer unix.Close(fd)
+	}
+	first, err := touch(fd)
+	if err != nil {
+		return m, fmt.Errorf("mark the time: %w", err)
+	}
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
+		if m.At, err = touch(fd); err != nil {
+			return m, fmt.Errorf("mark the time: %w", err)
+		}
+		if m.At > first {
+			break
+		}
+		if m.At < first {
+			first = m.At // the clock was set back this moment
+		}
+		select {
+		case <-ctx.Done():
+			return m, fmt.Errorf("mark the time: %w", ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+	m.Offset = clockOffset()
+	return m, nil
+}
+
+func touch(fd int) (int64, error) {
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		return 0, err
+	}
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return st.Ctim.Nano(), err
+}
+
+// clockOffset is how far the wall clock is from the time since boot. It is
+// constant unless somebody sets the clock.
+func clockOffset() int64 {
+	var wall, boot unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_REALTIME, &wall) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
+		return 0
+	}
+	return wall.Nano() - boot.Nano()
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// jumpTolerance is more than a clock drifts or is slewed in a long run.
+const jumpTolerance = int64(2 * time.Second)
+
+// threshold is the ctime from which on a host file counts as changed since
+// the marker, given the clock's offset now. When the clock was set back by d,
+// a change made since may carry a ctime up to d before the marker; the note
+// says so. A jump forward moves no ctime below the marker.
+func (m marker) threshold(offsetNow int64, boot string) (at int64, note string) {
+	if m.BootID != boot || boot == "" {
+		return m.At, "the machine was restarted since the run began; a clock set back meanwhile could hide changes of the host"
+	}
+	back := m.Offset - offsetNow
+	switch {
+	case back > jumpTolerance:
+		return m.At - back, fmt.Sprintf("the clock was set back by %v during the run; files changed on the host shortly before the run count as changed meanwhile", time.Duration(back).Round(time.Second))
+	case back < -jumpTolerance:
+		return m.At, fmt.Sprintf("the clock was set forward by %v during the run", time.Duration(-back).Round(time.Second))
+	}
+	return m.At, ""
+}

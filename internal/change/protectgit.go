@@ -1,0 +1,108 @@
+package change
+
+import (
+	"strings"
+)
+
+// gitFiles are the files directly in a git directory that cannot make git run
+// anything: names of commits, messages, the list of tracked files.
+var gitFiles = map[string]bool{
+	"head": true, "index": true, "packed-refs": true, "orig_head": true, "fetch_head": true,
+	"merge_head": true, "merge_msg": true, "merge_mode": true, "merge_rr": true, "auto_merge": true,
+	"squash_msg": true, "tag_editmsg": true, "commit_editmsg": true, "cherry_pick_head": true,
+	"revert_head": true, "rebase_head": true, "description": true, "shallow": true, "gc.log": true,
+	"gitk.cache": true,
+}
+
+// gitPath says why a path below a git directory is protected, "" if it is
+// not. The list is one of what is harmless; everything else, known or not, is
+// protected: hooks, config, config.worktree, commondir, info/attributes,
+// objects/info/alternates (another repository's objects), rebase and
+// sequencer to-do lists (they hold commands), modules and worktrees (whole
+// git directories of their own), lock files (a left one stops git).
+func gitPath(folded, comps []string, typ Type) string {
+	if len(folded) == 0 {
+		if typ == Dir || typ == "" {
+			return ""
+		}
+		return "a .git that is no directory sends git to another repository"
+	}
+	if typ != File && typ != Dir && typ != "" {
+		return "git follows it out of the repository"
+	}
+	for i := range comps {
+		// Inside a git directory only plain names are harmless.
+		if strings.ToLower(comps[i]) != folded[i] {
+			return "a name in a git directory that can be taken for another"
+		}
+	}
+	last := folded[len(folded)-1]
+	if strings.HasSuffix(last, ".lock") {
+		return "a lock file that stops git"
+	}
+	ok := false
+	switch folded[0] {
+	case "refs", "logs":
+		ok = true
+	case "objects":
+		ok = gitObject(folded[1:], typ)
+	case "info":
+		ok = len(folded) == 1 || len(folded) == 2 && last == "refs"
+	default:
+		ok = len(folded) == 1 && gitFiles[folded[0]] && typ != Dir
+	}
+	if ok {
+		return ""
+	}
+	return "git runs, reads or follows what it configures"
+}
+
+func gitObject(p []string, typ Type) bool {
+	switch {
+	case len(p) == 0:
+		return true
+	case p[0] == "pack":
+		return len(p) == 1 || len(p) == 2
+	case p[0] == "info":
+		if len(p) == 1 {
+			return true
+		}
+		return p[1] == "packs" || p[1] == "commit-graph" || p[1] == "commit-graphs"
+	case isHex(p[0], 2):
+		return len(p) == 1 || len(p) == 2 && (isHex(p[1], 38) || isHex(p[1], 62))
+	}
+	return false
+}
+
+func isHex(s string, n int) bool {
+	if len(s) != n {
+		return false
+	}
+	for i := range n {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// apply fills in Protected for every change of the set: by path, by mode, and
+// by where symbolic links lead.
+func (p Policy) apply(t tree, s *Set) error {
+	v := newView(t, s)
+	for i := range s.Changes {
+		c := &s.Changes[i]
+		c.Protected = p.Path(string(c.Path), c.Type)
+		if c.Kind == Delete {
+			continue
+		}
+		if c.Type == File && c.Mode&0o6000 != 0 {
+			c.Protected = append(c.Protected, Reason{"setid", "it would run with another user's or group's rights"})
+		}
+		if c.Type == Symlink {
+			c.Protected = append(c.Protected, v.link(p, string(c.Path), string(c.Target))...)
+		}
+	}
+	v.repositories()
+	return nil
+}

@@ -1,0 +1,187 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rollback takes an uncommitted journal back. It looks at what is there, so
+// it serves a failure and a crash alike, and may itself be cut short and done
+// again.
+func (x *txn) rollback() error {
+	// Taking back must not be cut short by the cancellation that caused it.
+	x.ctx = context.WithoutCancel(x.ctx)
+	var errs []error
+	ops := x.j.plan.Ops
+	for i := len(ops) - 1; i >= 0; i-- {
+		if err := x.back(i, &ops[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if err := x.sync(ops, len(ops) > syncEach); err != nil {
+		return err
+	}
+	if err := x.step("journal", "rolled"); err != nil {
+		return err
+	}
+	now := time.Now()
+	return x.j.write(record{Rolled: &now, Left: x.left})
+}
+
+func (x *txn) back(i int, o *op) error {
+	p := string(o.Path)
+	if err := x.step("back", p); err != nil {
+		return err
+	}
+	dir, name, err := x.place(o)
+	if isAbsent(err) {
+		return nil // the directory is gone, with everything in it
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFd(dir)
+	if o.Kind == opChmod {
+		return x.unchmod(dir, name, o)
+	}
+	oldIno := uint64(0)
+	if len(o.Old) > 0 {
+		oldIno = o.Old[0].FP.Ino
+	}
+	tmp, name2 := inodeAt(dir, o.Tmp), inodeAt(dir, name)
+	switch o.Kind {
+	case opPut:
+		if tmp == 0 && name2 != 0 && name2 == x.staged(i) {
+			err = unix.Renameat2(dir, name, dir, o.Tmp, unix.RENAME_NOREPLACE)
+		}
+	case opSwap:
+		if tmp == oldIno && tmp != 0 {
+			err = x.backSwap(i, dir, name, o, name2)
+		}
+	case opRemove:
+		if tmp == oldIno && tmp != 0 {
+			if name2 != 0 {
+				return x.stranded(o)
+			}
+			return wrapPath("put back", p, unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE))
+		}
+		return nil
+	}
+	if err != nil {
+		return wrapPath("put back", p, err)
+	}
+	// Only what this op made may be removed, never the old file.
+	if now := inodeAt(dir, o.Tmp); now != 0 && now == oldIno {
+		return x.stranded(o)
+	}
+	return removeTree(dir, o.Tmp, 0)
+}
+
+func (x *txn) backSwap(i, dir int, name string, o *op, at uint64) error {
+	switch {
+	case at == 0:
+		return unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE)
+	case at == x.staged(i):
+		return unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_EXCHANGE)
+	}
+	return nil // somebody put another file there: stranded
+}
+
+// stranded notes an old file whose place is taken by a newer one of the
+// host's: it stays under its private name, for a person to decide.
+func (x *txn) stranded(o *op) error {
+	x.left = append(x.left, Bytes(x.tmpPath(o)))
+	return nil
+}
+
+func (x *txn) unchmod(dir int, name string, o *op) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Ino != o.Old[0].FP.Ino {
+		return nil // no longer the file that was changed
+	}
+	if st.Mode&0o7777 != o.Mode {
+		return nil
+	}
+	fd, err := openBeneath(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return wrapPath("put back", string(o.Path), err)
+	}
+	defer closeFd(fd)
+	return wrapPath("put back", string(o.Path), chmodFd(fd, o.Old[0].FP.Mode))
+}
+
+// staged is the inode of what the op made, 0 before it was journaled.
+func (x *txn) staged(i int) uint64 {
+	if i < len(x.j.stamps) && len(x.j.stamps[i]) > 0 {
+		return x.j.stamps[i][0].Ino
+	}
+	return 0
+}
+
+func inodeAt(dir int, name string) uint64 {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// removeTree removes name and what it holds without following links.
+func removeTree(dir int, name string, depth int) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	if err != unix.EISDIR && err != unix.EPERM {
+		return wrapPath("remove", name, err)
+	}
+	if depth > 2*maxDepth {
+		return fmt.Errorf("remove %s: too deep", show(name))
+	}
+	fd, err := openBeneath(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err == unix.EACCES {
+		fd, err = openLocked(dir, name)
+	}
+	if err != nil {
+		return wrapPath("remove", name, err)
+	}
+	defer closeFd(fd)
+	names, err := tree{fd}.sorted(".")
+	if err != nil {
+		return wrapPath("remove", name, err)
+	}
+	for i, n := range names {
+		err := removeTree(fd, n, depth+1)
+		if i == 0 && errors.Is(err, unix.EACCES) {
+			// A directory without write permission; it is ours to remove.
+			if unix.Fchmod(fd, 0o700) == nil {
+				err = removeTree(fd, n, depth+1)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s/%w", path.Base(name), err)
+		}
+	}
+	return wrapPath("remove", name, unix.Unlinkat(dir, name, unix.AT_REMOVEDIR))
+}
+
+// openLocked opens a directory whose mode shuts out its own owner.
+func openLocked(dir int, name string) (int, error) {
+	fd, err := openBeneath(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer closeFd(fd)
+	if err := chmodFd(fd, 0o700); err != nil {
+		return -1, err
+	}
+	return openBeneath(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}

@@ -1,0 +1,183 @@
+package change
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// choose marks the changes that paths name; none is all. A path is literal
+// (no patterns), relative to the workspace or absolute below it, and selects
+// itself and what is below it. One that names no change is an error.
+func (s *Set) choose(paths []string) ([]bool, error) {
+	sel := make([]bool, len(s.Changes))
+	if len(paths) == 0 {
+		for i := range sel {
+			sel[i] = true
+		}
+		return sel, nil
+	}
+	for _, p := range paths {
+		rel, err := s.relative(p)
+		if err != nil {
+			return nil, err
+		}
+		found := false
+		for i := range s.Changes {
+			c := string(s.Changes[i].Path)
+			if rel == "." || c == rel || strings.HasPrefix(c, rel+"/") {
+				sel[i], found = true, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("select %s: %w", show(p), ErrNoSuchChange)
+		}
+	}
+	return sel, nil
+}
+
+func (s *Set) relative(p string) (string, error) {
+	if p == "" {
+		return "", fmt.Errorf("select an empty path: %w", ErrNoSuchChange)
+	}
+	rel := path.Clean(p)
+	if filepath.IsAbs(rel) {
+		if rel == s.Workspace.Path {
+			return ".", nil
+		}
+		r, ok := strings.CutPrefix(rel, s.Workspace.Path+"/")
+		if !ok {
+			return "", fmt.Errorf("select %s: %w: it is outside the workspace", show(p), ErrNoSuchChange)
+		}
+		rel = r
+	}
+	return rel, nil
+}
+
+// Withheld is a selected change that does not land.
+type Withheld struct {
+	Path    string
+	Reasons []Reason // protected
+	Why     string   // anything else
+}
+
+// selection is what of a set is to land.
+type selection struct {
+	s        *Set
+	take     []bool
+	withheld []Withheld
+	implied  []string // directories that were not named but are needed
+}
+
+func (s *Set) selectFor(opts LandOptions) (*selection, error) {
+	take, err := s.choose(opts.Paths)
+	if err != nil {
+		return nil, err
+	}
+	exact := map[string]bool{}
+	for _, p := range opts.Paths {
+		if rel, err := s.relative(p); err == nil {
+			exact[rel] = true
+		}
+	}
+	sel := &selection{s: s, take: take}
+	sel.imply()
+	for i := range s.Changes {
+		c := &s.Changes[i]
+		if !take[i] {
+			continue
+		}
+		reasons := merge(c.Protected, opts.Policy.Path(string(c.Path), c.Type))
+		switch {
+		case len(reasons) > 0 && !opts.IncludeProtected:
+			if exact[string(c.Path)] {
+				return nil, fmt.Errorf("land %s: %w: %s", show(string(c.Path)), ErrProtected, reasons[0].Why)
+			}
+			sel.hold(i, Withheld{Reasons: reasons})
+		case c.Unlandable != "":
+			sel.hold(i, Withheld{Why: c.Unlandable})
+		case c.Omitted != "":
+			sel.hold(i, Withheld{Why: "its content was not kept: " + c.Omitted})
+		}
+	}
+	sel.settle()
+	return sel, nil
+}
+
+func merge(a, b []Reason) []Reason {
+	out := append([]Reason(nil), a...)
+	for _, r := range b {
+		dup := false
+		for _, o := range out {
+			dup = dup || o == r
+		}
+		if !dup {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (sel *selection) hold(i int, w Withheld) {
+	w.Path = string(sel.s.Changes[i].Path)
+	sel.take[i] = false
+	sel.withheld = append(sel.withheld, w)
+}
+
+// imply adds the new directories that a selected change needs.
+func (sel *selection) imply() {
+	for i := range sel.s.Changes {
+		c := &sel.s.Changes[i]
+		if !sel.take[i] || c.Kind == Delete {
+			continue
+		}
+		for d := path.Dir(string(c.Path)); d != "."; d = path.Dir(d) {
+			j, ok := sel.s.index[d]
+			if !ok || sel.take[j] || sel.s.Changes[j].Kind == Mode || sel.s.Changes[j].Kind == Modify {
+				break
+			}
+			sel.take[j] = true
+			sel.implied = append(sel.implied, d)
+		}
+	}
+}
+
+// settle withholds what cannot land because of what is withheld: what is
+// below a directory that stays away, and the removal of a directory that
+// still holds something.
+func (sel *selection) settle() {
+	kept := map[string]string{}
+	for i := len(sel.s.Changes) - 1; i >= 0; i-- {
+		c := &sel.s.Changes[i]
+		p := string(c.Path)
+		gone := c.Kind == Delete || c.Kind == Retype && c.Base != nil && c.Base.Type == Dir
+		if !gone {
+			continue
+		}
+		if by, ok := kept[p]; ok && sel.take[i] {
+			sel.hold(i, Withheld{Why: "it holds " + show(by) + ", which stays"})
+		}
+		if !sel.take[i] && c.Kind == Delete {
+			for d := path.Dir(p); d != "."; d = path.Dir(d) {
+				if _, ok := kept[d]; ok {
+					break
+				}
+				kept[d] = p
+			}
+		}
+	}
+	for i := range sel.s.Changes {
+		c := &sel.s.Changes[i]
+		if !sel.take[i] || c.Kind == Delete {
+			continue
+		}
+		j, ok := sel.s.index[path.Dir(string(c.Path))]
+		if !ok || sel.take[j] {
+			continue
+		}
+		if d := &sel.s.Changes[j]; d.Kind == Add || d.Kind == Retype {
+			sel.hold(i, Withheld{Why: "its directory does not land"})
+		}
+	}
+}

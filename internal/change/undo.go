@@ -1,0 +1,268 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"path"
+)
+
+// UndoOptions say what to undo.
+type UndoOptions struct {
+	// Last undoes the newest landing only; the default is all landings of
+	// the run, newest first.
+	Last bool
+
+	fault func(step, path string) error
+}
+
+// UndoReport says what an undo did.
+type UndoReport struct {
+	Undone   []string // ids of landings
+	Restored []string // paths
+}
+
+// Undo puts back what landings of the run replaced or removed and removes
+// what they made. Each landing is undone whole or not at all; before the
+// first, all are checked: a *ConflictError names every file edited since, and
+// nothing is touched. ErrNothingToUndo when there is no landing left. An undo
+// is not itself undone: land again.
+func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
+	root, err := lockWorkspace(ctx, s.Workspace)
+	if err != nil {
+		return nil, fmt.Errorf("undo: %w", err)
+	}
+	defer closeFd(root)
+	if _, err := recoverAll(ctx, s.dir, s.Workspace, root); err != nil {
+		return nil, fmt.Errorf("undo: %w", err)
+	}
+	todo, err := landings(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("undo: %w", err)
+	}
+	if len(todo) == 0 {
+		return nil, fmt.Errorf("undo: %w", ErrNothingToUndo)
+	}
+	if opts.Last {
+		todo = todo[:1]
+	}
+	u := &undoer{ctx: ctx, t: tree{root}, gone: map[string]bool{}}
+	plans := make([][]op, len(todo))
+	for i, j := range todo {
+		if plans[i], err = u.plan(j); err != nil {
+			return nil, fmt.Errorf("undo: %w", err)
+		}
+	}
+	if len(u.conflicts) > 0 {
+		return nil, &ConflictError{Op: "undo", Conflicts: u.conflicts}
+	}
+	rep := &UndoReport{}
+	for i, j := range todo {
+		if err := undoOne(ctx, s, root, j, plans[i], opts); err != nil {
+			return rep, fmt.Errorf("undo landing %s: %w", j.id, err)
+		}
+		rep.Undone = append(rep.Undone, j.id)
+		for _, o := range plans[i] {
+			rep.Restored = append(rep.Restored, string(o.Path))
+		}
+	}
+	return rep, nil
+}
+
+// landings lists the landings that are not undone, newest first.
+func landings(runDir string) ([]*journal, error) {
+	ids, err := journalIDs(runDir)
+	if err != nil {
+		return nil, err
+	}
+	undone := map[string]bool{}
+	var out []*journal
+	for i := len(ids) - 1; i >= 0; i-- {
+		j, err := openJournal(runDir, ids[i])
+		if err != nil {
+			return nil, err
+		}
+		j.close()
+		switch {
+		case j.plan == nil || !j.commit:
+		case j.plan.Kind == "undo":
+			undone[j.plan.Of] = true
+		case !undone[j.id]:
+			out = append(out, j)
+		}
+	}
+	return out, nil
+}
+
+func undoOne(ctx context.Context, s *Set, root int, of *journal, ops []op, opts UndoOptions) error {
+	j, err := newJournal(s.dir)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault}
+	closePack, err := x.readFrom()
+	if err != nil {
+		return err
+	}
+	defer closePack()
+	if err := x.run("undo", of.id, s.Workspace, ops, false); err != nil {
+		j.abandon()
+		return err
+	}
+	return nil
+}
+
+// undoer plans the reverse of landings and finds what was edited since.
+type undoer struct {
+	ctx       context.Context
+	t         tree
+	conflicts []Conflict
+	// gone are paths that the undo of a newer landing removes; an older one
+	// need not account for them.
+	gone map[string]bool
+}
+
+func (u *undoer) plan(j *journal) ([]op, error) {
+	ops := make([]op, 0, len(j.plan.Ops))
+	for i := len(j.plan.Ops) - 1; i >= 0; i-- {
+		o, err := u.reverse(j, i)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+func (u *undoer) reverse(j *journal, i int) (op, error) {
+	o := &j.plan.Ops[i]
+	r := op{Path: o.Path}
+	if o.Kind == opChmod {
+		r.Kind, r.Mode = opChmod, o.Old[0].FP.Mode
+		now, err := u.look(string(o.Path))
+		if err != nil {
+			return r, err
+		}
+		if now == nil || now.Mode != o.Mode || now.Type != o.Old[0].FP.Type {
+			u.edited(string(o.Path), "its mode was changed or it is gone", now)
+			return r, nil
+		}
+		r.Old = []oldNode{{FP: *now}}
+		return r, nil
+	}
+	for k := range o.Old {
+		r.New = append(r.New, restore(j.id, &o.Old[k]))
+	}
+	var err error
+	switch o.Kind {
+	case opPut:
+		r.Kind = opRemove
+		r.Old, err = u.landedTree(o, j.stamps[i])
+	case opSwap:
+		r.Kind = opSwap
+		r.Old, err = u.landedTree(o, j.stamps[i])
+	case opRemove:
+		r.Kind = opPut
+		var now *Fingerprint
+		if now, err = u.look(string(o.Path)); now != nil && !u.gone[string(o.Path)] {
+			u.edited(string(o.Path), "something new is there", now)
+		}
+	}
+	for k := range o.New {
+		u.gone[path.Join(string(o.Path), string(o.New[k].Rel))] = true
+	}
+	return r, err
+}
+
+func restore(id string, old *oldNode) node {
+	return node{Rel: old.Rel, Type: old.FP.Type, Mode: old.FP.Mode, Size: old.FP.Size, SHA256: old.FP.SHA256,
+		Target: old.FP.Target, Pre: old.Pre, PreOf: id, Xattrs: old.Xattrs,
+		Own: &owner{UID: old.FP.UID, GID: old.FP.GID, Mtime: old.FP.Mtime}}
+}
+
+func (u *undoer) edited(p, why string, now *Fingerprint) {
+	u.conflicts = append(u.conflicts, Conflict{Path: p, Why: why, Host: now})
+}
+
+func (u *undoer) look(rel string) (*Fingerprint, error) {
+	st, err := u.t.lstat(rel)
+	if isAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, wrapPath("look at", rel, err)
+	}
+	fp := fingerprintOf(&st)
+	if fp.Type == Symlink {
+		target, err := u.t.readlink(rel)
+		if err != nil {
+			return nil, wrapPath("look at", rel, err)
+		}
+		fp.Target = Bytes(target)
+	}
+	return fp, nil
+}
+
+// landedTree describes what a landing made as it is now, and notes what was
+// edited since.
+func (u *undoer) landedTree(o *op, stamps []stamp) ([]oldNode, error) {
+	var out []oldNode
+	made := make(map[string]bool, len(o.New))
+	for k := range o.New {
+		n := &o.New[k]
+		full := path.Join(string(o.Path), string(n.Rel))
+		made[string(n.Rel)] = true
+		now, err := u.look(full)
+		if err != nil {
+			return nil, err
+		}
+		if now == nil {
+			u.edited(full, "deleted since", nil)
+			continue
+		}
+		same, err := u.unedited(full, n, stamps[k], now)
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			u.edited(full, "edited since", now)
+		}
+		out = append(out, oldNode{Rel: n.Rel, FP: *now})
+	}
+	if len(o.New) == 0 || o.New[0].Type != Dir || len(out) == 0 || out[0].FP.Type != Dir {
+		return out, nil
+	}
+	err := walkTree(u.ctx, u.t, string(o.Path), "", func(rel string, fp *Fingerprint) error {
+		full := path.Join(string(o.Path), rel)
+		if !made[rel] && !u.gone[full] {
+			u.edited(full, "created since", fp)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (u *undoer) unedited(full string, n *node, st stamp, now *Fingerprint) (bool, error) {
+	if now.Type != n.Type {
+		return false, nil
+	}
+	switch n.Type {
+	case Symlink:
+		return now.Target == n.Target, nil
+	case Dir:
+		return now.Mode&0o1777 == n.Mode&0o1777, nil
+	}
+	if now.Mode != n.Mode || now.Size != n.Size {
+		return false, nil
+	}
+	if now.Ino == st.Ino && now.Mtime == st.Mtime {
+		return true, nil
+	}
+	f, fst, err := u.t.openFile(full)
+	if err != nil {
+		return false, wrapPath("read", full, err)
+	}
+	defer f.Close()
+	sum, err := hashFile(u.ctx, f, fst.Size)
+	return sum == n.SHA256, err
+}

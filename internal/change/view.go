@@ -1,0 +1,186 @@
+package change
+
+import (
+	"path"
+	"strings"
+)
+
+// view is the workspace as it will be when the whole set has landed: the
+// set's changes over the host's files.
+type view struct {
+	t tree
+	s *Set
+}
+
+func newView(t tree, s *Set) *view {
+	if s.index == nil {
+		s.reindex()
+	}
+	return &view{t, s}
+}
+
+// at describes one path whose parents are real directories.
+func (v *view) at(rel string) (typ Type, target string) {
+	if c, ok := v.s.Lookup(rel); ok {
+		if c.Kind == Delete {
+			return "", ""
+		}
+		return c.Type, string(c.Target)
+	}
+	return hostAt(v.t, rel)
+}
+
+func hostAt(t tree, rel string) (typ Type, target string) {
+	st, err := t.lstat(rel)
+	if err != nil {
+		return "", ""
+	}
+	if typ = typeOfMode(st.Mode); typ == Symlink {
+		target, _ = t.readlink(rel)
+	}
+	return typ, target
+}
+
+// resolve follows target from the directory that holds rel and says where
+// below the workspace it ends; ok is false when it leaves, or never ends.
+// Names that do not exist are taken as written.
+func resolve(at func(string) (Type, string), root, rel, target string) (end string, ok bool) {
+	dir := path.Dir(rel)
+	if dir == "." {
+		dir = ""
+	}
+	todo := target
+	for links := 0; todo != ""; {
+		if todo[0] == '/' {
+			rest, inside := strings.CutPrefix(path.Clean(todo), root)
+			if !inside || rest != "" && rest[0] != '/' {
+				return "", false
+			}
+			// Clean would have resolved ".." without following links.
+			if strings.Contains("/"+todo+"/", "/../") {
+				return "", false
+			}
+			dir, todo = "", strings.TrimLeft(rest, "/")
+			continue
+		}
+		var comp string
+		comp, todo, _ = strings.Cut(todo, "/")
+		todo = strings.TrimLeft(todo, "/")
+		switch comp {
+		case "", ".":
+			continue
+		case "..":
+			if dir == "" {
+				return "", false
+			}
+			if dir = path.Dir(dir); dir == "." {
+				dir = ""
+			}
+			continue
+		}
+		next := join(dir, comp)
+		if len(next) > maxPath {
+			return "", false
+		}
+		if typ, t := at(next); typ == Symlink {
+			if links++; links > 40 {
+				return "", false
+			}
+			if len(t)+len(todo) > 1<<16 {
+				return "", false
+			}
+			if todo != "" {
+				t += "/" + todo
+			}
+			todo = t
+			continue
+		}
+		dir = next
+	}
+	return dir, true
+}
+
+// link says why a symbolic link is protected. It is followed twice, over the
+// host as it is and as it will be, because a part of the set may land alone.
+func (v *view) link(p Policy, rel, target string) []Reason {
+	root := v.s.Workspace.Path
+	var out []Reason
+	for _, at := range []func(string) (Type, string){v.at, func(rel string) (Type, string) { return hostAt(v.t, rel) }} {
+		end, ok := resolve(at, root, rel, target)
+		if !ok {
+			return []Reason{{"link-out", "it is a symbolic link that leads out of the workspace"}}
+		}
+		if out == nil && end != "" && len(p.Path(end, "")) > 0 {
+			out = []Reason{{"link-protected", "it is a symbolic link to " + show(end) + ", which is protected"}}
+		}
+	}
+	return out
+}
+
+// repositories protects what would make git take a directory for a
+// repository: a new .git as a whole, and HEAD with objects and refs (or a
+// commondir) anywhere else, which git also obeys.
+func (v *view) repositories() {
+	fresh := map[string]bool{}
+	bare := map[string]bool{}
+	for i := range v.s.Changes {
+		c := &v.s.Changes[i]
+		rel := string(c.Path)
+		comps := strings.Split(rel, "/")
+		at := 0
+		for j, comp := range comps {
+			at += len(comp) + 1
+			if fold(comp) != ".git" {
+				continue
+			}
+			repo := rel[:at-1]
+			if fresh[repo] || j == len(comps)-1 && c.Kind != Delete && c.Base == nil {
+				fresh[repo] = true
+				c.Protected = append(c.Protected, Reason{"git", "it belongs to a new repository, whose configuration git obeys"})
+			}
+			break
+		}
+		if c.Kind == Delete {
+			continue
+		}
+		switch fold(comps[len(comps)-1]) {
+		case "head", "objects", "refs", "commondir", "config", "hooks":
+			dir := path.Dir(rel)
+			if _, seen := bare[dir]; !seen {
+				bare[dir] = v.looksBare(dir)
+			}
+		}
+	}
+	for i := range v.s.Changes {
+		c := &v.s.Changes[i]
+		for dir := string(c.Path); dir != "."; dir = path.Dir(dir) {
+			if bare[path.Dir(dir)] {
+				switch fold(path.Base(dir)) {
+				case "head", "objects", "refs", "commondir", "config", "hooks":
+					c.Protected = append(c.Protected, Reason{"git-bare", "git takes its directory for a repository and obeys the configuration there"})
+				}
+				break
+			}
+		}
+	}
+}
+
+func (v *view) looksBare(dir string) bool {
+	if dir == "." {
+		dir = ""
+	}
+	for comp := range strings.SplitSeq(dir, "/") {
+		if fold(comp) == ".git" {
+			return false // judged by its path
+		}
+	}
+	has := func(names ...string) bool {
+		for _, n := range names {
+			if typ, _ := v.at(join(dir, n)); typ != "" {
+				return true
+			}
+		}
+		return false
+	}
+	return has("HEAD") && (has("commondir") || has("objects") && has("refs"))
+}
