@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/store"
@@ -37,7 +38,7 @@ type Options struct {
 // called concurrently.
 type Client struct {
 	store   *store.Store
-	audit   *ledger
+	audit   *audit.Log
 	env     func(string) string
 	log     *slog.Logger
 	backend bottle.Backend
@@ -64,7 +65,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version()}
-	if c.audit, err = openLedger(dir + "/audit"); err != nil {
+	if c.audit, err = audit.Open(ctx, dir+"/audit"); err != nil {
 		s.Close()
 		return nil, err
 	}

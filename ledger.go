@@ -2,18 +2,167 @@ package carboy
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/secret"
 )
 
-type ledger struct{}
+// maxDenials bounds the refusals that one run may put into the audit log; the
+// receipt counts all of them, and the log says how many were left out.
+const maxDenials = 1000
 
-func openLedger(dir string) (*ledger, error) { return &ledger{}, nil }
+// denials is the queue between the packet path, which must not wait for a
+// disk, and the audit log, in which every refusal is on disk and signed.
+type denials struct {
+	mu      sync.Mutex
+	queue   []audit.Event
+	taken   int
+	dropped int64
+	wake    chan struct{}
+	done    chan struct{}
+	err     error
+}
 
-func (l *ledger) Close() error { return nil }
+func (s *session) openLedger() {
+	d := &denials{wake: make(chan struct{}, 1), done: make(chan struct{})}
+	s.denials = d
+	go d.write(s.c.audit) // ends with flush
+}
 
-func (s *session) noteStart(ctx context.Context) error { return nil }
+// denied notes a refusal, from any goroutine and without waiting.
+func (s *session) denied(kind audit.Kind, subject, rule, reason string) {
+	ev := s.event(kind, audit.Refused)
+	ev.Actor, ev.Subject, ev.Rule, ev.Text = audit.ByBottle, s.text(subject), s.text(rule), s.text(reason)
+	d := s.denials
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.taken >= maxDenials {
+		d.dropped++
+		return
+	}
+	d.taken++
+	d.queue = append(d.queue, ev)
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
 
-func (s *session) denied(what, subject, rule, reason string) {}
+func (d *denials) write(log *audit.Log) {
+	defer close(d.done)
+	for range d.wake {
+		d.mu.Lock()
+		batch := d.queue
+		d.queue = nil
+		d.mu.Unlock()
+		if len(batch) == 0 {
+			continue
+		}
+		if _, err := log.Append(context.Background(), batch...); err != nil {
+			d.mu.Lock()
+			d.err = errors.Join(d.err, err)
+			d.mu.Unlock()
+		}
+	}
+}
 
-func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) { return nil, nil }
+// flush writes what is queued and ends the writer. No refusal may come after.
+func (d *denials) flush() (dropped int64, err error) {
+	d.mu.Lock()
+	d.taken = maxDenials
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+	close(d.wake)
+	<-d.done
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dropped, d.err
+}
+
+func (s *session) event(kind audit.Kind, decision audit.Decision) audit.Event {
+	return audit.Event{Kind: kind, Run: string(s.run.ID()), Actor: audit.ByUser(os.Getuid()), Decision: decision}
+}
+
+func (s *session) text(t string) audit.Text { return audit.Redact(s.redactor, t) }
+
+// redactorFor knows the values that the user put into the bottle under names
+// that say "secret", so that no record repeats them.
+func (c *Client) redactorFor(o *RunOptions) (*secret.Redactor, error) {
+	known := map[string]secret.Value{}
+	for _, e := range o.Env {
+		name, val, given := strings.Cut(e, "=")
+		if !given {
+			val = c.env(name)
+		}
+		if SecretName(name) && len(val) >= secret.MinRedacted {
+			known[strings.ToLower(name)] = secret.NewString(val)
+		}
+	}
+	return secret.NewRedactor(known)
+}
+
+// noteStart records, before the command's first instruction, that it may run
+// and how it is held. Nothing runs that the log could not take.
+func (s *session) noteStart(ctx context.Context) error {
+	run := s.event(audit.RunStarted, audit.Allowed)
+	run.Subject = s.text(strings.Join(s.o.Command, " "))
+	run.Text = s.text(fmt.Sprintf("workspace %s (%s)", s.ws.Path, s.o.Mode))
+	pos := s.event(audit.Posture, audit.Allowed)
+	pos.Actor = audit.ByCarboy
+	pos.Subject = s.text(string(s.rec.Isolation.Class))
+	pos.Rule = s.text(s.rec.Isolation.Backend + " " + s.rec.Isolation.Build)
+	pos.Sync = true
+	_, err := s.c.audit.Append(ctx, run, pos)
+	return err
+}
+
+// noteEnd records how the run ended and what its receipt says, and keeps the
+// signed checkpoint with the run: against it a log is found that was put back
+// or written anew.
+func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
+	dropped, err := s.denials.flush()
+	var events []audit.Event
+	if dropped > 0 {
+		ev := s.event(audit.Dropped, audit.Noted)
+		ev.Actor, ev.Text = audit.ByCarboy, s.text(fmt.Sprintf("%d refusals are only counted in the receipt", dropped))
+		events = append(events, ev)
+	}
+	for _, h := range s.rec.Limits.Hit {
+		ev := s.event(audit.LimitHit, audit.Noted)
+		ev.Actor, ev.Subject = audit.ByCarboy, s.text(h.Limit)
+		events = append(events, ev)
+	}
+	kind := audit.RunFinished
+	if s.rec.Exit.Reason == receipt.Failed {
+		kind = audit.RunFailed
+	}
+	end := s.event(kind, audit.Noted)
+	end.Actor = audit.ByCarboy
+	end.Subject, end.Text = s.text(string(s.rec.Exit.Reason)), s.text(fmt.Sprintf("code %d %s", s.rec.Exit.Code, s.rec.Exit.Error))
+	if doc, derr := s.rec.Encode(); derr == nil {
+		end.Digests = append(end.Digests, audit.Digest{Of: "receipt before this record", Sum: sha256.Sum256(doc)})
+	}
+	pos, aerr := s.c.audit.Append(ctx, append(events, end)...)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	cp, perr := audit.ParseCheckpoint(pos.Checkpoint, s.c.audit.PublicKey())
+	if perr != nil {
+		return nil, errors.Join(err, perr)
+	}
+	werr := os.WriteFile(s.run.Path("evidence", checkpointFile), pos.Checkpoint, 0o600)
+	return &receipt.Audit{Seq: pos.Seq, Root: hex.EncodeToString(cp.Root[:])}, errors.Join(err, werr)
+}
+
+const checkpointFile = "checkpoint"

@@ -24,6 +24,7 @@ func (s *session) record(cause error) error {
 		s.rec.Exit = failure(cause)
 	}
 	if s.gw != nil {
+		s.closeGateway()
 		s.rec.Network = network(s.gw.Summary())
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(s.gw.Summary())...)
 	}

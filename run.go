@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/exitcode"
@@ -17,6 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -73,20 +76,23 @@ type session struct {
 	o   *RunOptions
 	run *store.Run
 
-	limits   bottle.Limits
-	id       identity
-	ws       store.Workspace
-	target   string // the workspace's path inside; empty: none
-	routes   []policy.Route
-	mounts   []bottle.Mount
-	net      wire.Config
-	baseline *change.Baseline
-	claim    *store.Claim
-	gw       *gateway.Gateway
-	gwDone   chan error
-	bottle   bottle.Bottle
-	stopping chan struct{} // closed when somebody asked for the end
-	cleanup  []func()
+	limits       bottle.Limits
+	id           identity
+	ws           store.Workspace
+	target       string // the workspace's path inside; empty: none
+	routes       []policy.Route
+	mounts       []bottle.Mount
+	net          wire.Config
+	baseline     *change.Baseline
+	claim        *store.Claim
+	gw           *gateway.Gateway
+	gwDone       chan error
+	closeGateway func()
+	bottle       bottle.Bottle
+	denials      *denials
+	redactor     *secret.Redactor
+	stopping     chan struct{} // closed when somebody asked for the end
+	cleanup      []func()
 
 	rec receipt.Receipt
 	set *change.Set
@@ -133,6 +139,9 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if s.routes, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
+	if s.redactor, err = c.redactorFor(o); err != nil {
+		return nil, err
+	}
 	ws, err := s.workspace()
 	s.ws = ws
 	if err != nil {
@@ -151,7 +160,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if o.Mode == store.Bind {
 		access = store.Exclusive
 	}
-	s.run, err = c.store.Create(ctx, store.Spec{Kind: store.KindRun, Workspace: ws, Mode: o.Mode, Command: o.Command, Build: c.build})
+	s.run, err = c.store.Create(ctx, store.Spec{Kind: store.KindRun, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: c.build})
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +171,22 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		}
 	}
 	s.rec = receipt.Receipt{
-		Schema: receipt.Schema, ID: s.run.ID(), Build: c.build, Command: store.Raws(o.Command),
+		Schema: receipt.Schema, ID: s.run.ID(), Build: c.build, Command: store.Raws(s.command()),
 		Workspace: receipt.Workspace{Path: ws.Path, Mode: o.Mode},
 		Limits:    receipt.Limits{Limits: s.limits},
 		Evidence:  store.Raw(s.run.Dir()),
 	}
+	s.openLedger()
 	return s, nil
+}
+
+// command is the command line as records may show it.
+func (s *session) command() []string {
+	out := make([]string, len(s.o.Command))
+	for i, a := range s.o.Command {
+		out[i] = s.redactor.String(a)
+	}
+	return out
 }
 
 // abandon drops a run that never began.
@@ -361,7 +380,9 @@ func (s *session) openGateway(ctx context.Context, spec *bottle.Spec) error {
 	s.gw, s.gwDone = gw, make(chan error, 1)
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() { s.gwDone <- gw.Serve(gctx) }()
-	s.cleanup = append(s.cleanup, func() { cancel(); gw.Close(); <-s.gwDone })
+	var once sync.Once
+	s.closeGateway = func() { once.Do(func() { cancel(); gw.Close(); <-s.gwDone }) }
+	s.cleanup = append(s.cleanup, s.closeGateway)
 	return nil
 }
 
@@ -371,12 +392,12 @@ func (s *session) observe(ev gateway.Event) {
 	case gateway.NameAsked:
 		if !e.Allowed && e.Count == 1 {
 			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Rule: e.Rule, Text: "name refused: " + string(e.Reason)})
-			s.denied("name", e.Name, e.Rule, string(e.Reason))
+			s.denied(audit.Resolve, e.Name, e.Rule, string(e.Reason))
 		}
 	case gateway.Conn:
 		if !e.Allowed && e.Count <= 1 {
 			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Port: e.Addr.Port(), Rule: e.Rule, Text: "connection refused: " + string(e.Reason)})
-			s.denied("connection", fmt.Sprintf("%s:%d", e.Name, e.Addr.Port()), e.Rule, string(e.Reason))
+			s.denied(audit.Connect, fmt.Sprintf("%s:%d", e.Name, e.Addr.Port()), e.Rule, string(e.Reason))
 		}
 	case gateway.LimitHit:
 		if e.Count == 1 {

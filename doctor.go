@@ -1,0 +1,102 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Finding is one thing that doctor looked at.
+type Finding struct {
+	Check  string `json:"check"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+	Advice string `json:"advice,omitempty"`
+}
+
+// Diagnosis is what doctor found.
+type Diagnosis struct {
+	Schema   string          `json:"schema"`
+	OK       bool            `json:"ok"`
+	Build    string          `json:"build"`
+	Kernel   string          `json:"embedded_kernel"`
+	Findings []Finding       `json:"findings"`
+	Limits   bottle.Limits   `json:"default_limits"`
+	Posture  *bottle.Posture `json:"posture"`
+}
+
+// Doctor looks whether runs will work here: it reads what can be read, then
+// makes a real bottle and destroys it.
+func (c *Client) Doctor(ctx context.Context) Diagnosis {
+	d := Diagnosis{Schema: store.Schema("doctor"), OK: true, Build: c.build, Kernel: gvisor.Build(), Limits: DefaultLimits(c.StateDir())}
+	d.add("backend", c.backend.Check(ctx), "the embedded kernel can be used")
+	d.add("state", nil, c.StateDir())
+	rt, err := store.RuntimeDir(c.env)
+	d.add("runtime", err, rt)
+	start := time.Now()
+	p, err := c.probe(ctx)
+	d.add("bottle", err, fmt.Sprintf("a bottle was made, judged and destroyed in %d ms", time.Since(start).Milliseconds()))
+	if err == nil {
+		d.Posture = &p
+	}
+	if gvisor.AppArmorRestricts() {
+		d.Findings = append(d.Findings, Finding{Check: "apparmor", OK: err == nil, Detail: "AppArmor reserves user namespaces for programs with a profile", Advice: "carboy doctor --fix"})
+	}
+	_, err = c.AuditVerify(ctx, "")
+	d.add("audit", err, c.AuditDir())
+	return d
+}
+
+func (d *Diagnosis) add(check string, err error, detail string) {
+	f := Finding{Check: check, OK: err == nil, Detail: detail}
+	if err != nil {
+		d.OK = false
+		f.Detail = err.Error()
+		var u *bottle.UnavailableError
+		if errors.As(err, &u) {
+			f.Advice = u.Advice
+		}
+	}
+	d.Findings = append(d.Findings, f)
+}
+
+func (c *Client) probe(ctx context.Context) (bottle.Posture, error) {
+	id, err := whoami("")
+	if err != nil {
+		return bottle.Posture{}, err
+	}
+	root, err := rootfs.Host(rootfs.Options{User: id.user, Hostname: "carboy"})
+	if err != nil {
+		return bottle.Posture{}, err
+	}
+	l, err := fillLimits(bottle.Limits{Disk: 64 * mib}, c.StateDir())
+	if err != nil {
+		return bottle.Posture{}, err
+	}
+	return gvisor.Backend{}.Probe(ctx, &bottle.Spec{
+		ID: "doctor", Root: root, User: id.user, HostUID: id.hostUID, HostGID: id.hostGID, Limits: l, Hostname: "carboy",
+	})
+}
+
+// AppArmorPath is where the profile of doctor --fix goes.
+const AppArmorPath = "/etc/apparmor.d/carboy"
+
+// AppArmorProfile is the profile that lets this binary make user namespaces.
+func AppArmorProfile() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if exe, err = filepath.EvalSymlinks(exe); err != nil {
+		return "", err
+	}
+	return gvisor.AppArmorProfile(exe), nil
+}
