@@ -15,10 +15,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -103,6 +106,29 @@ func (c *Client) recover(ctx context.Context) error {
 		}
 		c.lost = append(c.lost, m)
 		errs = append(errs, c.store.Cleaned(ctx, m.ID))
+	}
+	return errors.Join(append(errs, c.recoverLandings(ctx))...)
+}
+
+// recoverLandings finishes or takes back landings whose carboy died. One that
+// goes on at this moment holds its workspace's lock; it is left to itself.
+func (c *Client) recoverLandings(ctx context.Context) error {
+	marks, err := filepath.Glob(c.StateDir() + "/runs/*/land")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range marks {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		rep, err := change.Recover(ctx, filepath.Dir(dir))
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			errs = append(errs, err)
+			continue
+		}
+		if rep != nil && len(rep.Left) > 0 {
+			c.log.Warn("old files could not be put back", "run", filepath.Base(filepath.Dir(dir)), "paths", rep.Left)
+		}
 	}
 	return errors.Join(errs...)
 }
