@@ -272,13 +272,23 @@ func Parse(b []byte) (*Receipt, error) {
 }
 
 // Encode validates r and returns its JSON form, indented and with a final
-// newline. Times are written in UTC; empty lists as [], so that readers need no
-// case for null.
+// newline.
 func (r *Receipt) Encode() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, fmt.Errorf("encode receipt: %w", err)
 	}
-	c := *r
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode receipt: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// MarshalJSON writes times in UTC and empty lists as [], so that readers need
+// no case for null.
+func (r Receipt) MarshalJSON() ([]byte, error) {
+	type fields Receipt
+	c := fields(r)
 	c.Started, c.Ended = utc(r.Started), utc(r.Ended)
 	c.Command = notNil(r.Command)
 	c.Limits.Hit = notNil(r.Limits.Hit)
@@ -289,11 +299,7 @@ func (r *Receipt) Encode() ([]byte, error) {
 		ch.List = notNil(ch.List)
 		c.Changes = &ch
 	}
-	b, err := json.MarshalIndent(&c, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode receipt: %w", err)
-	}
-	return append(b, '\n'), nil
+	return json.Marshal(c)
 }
 
 // Validate refuses what is no receipt of this version.

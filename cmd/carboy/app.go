@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// app is one invocation.
+type app struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	env            func(string) string
+	verbose        bool
+	// code is the exit code of a command that did what it was asked to and
+	// has a code of its own to pass on.
+	code int
+}
+
+func newApp(stdin *os.File, stdout, stderr io.Writer, env func(string) string) *app {
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: env}
+}
+
+const rootLong = `carboy runs a command in a sealed bottle: its own kernel in user space, one way
+out that ends in a gateway which refuses what was not allowed, and a workspace
+whose changes come to you for review. No root, no Docker, no set-up.`
+
+const rootExample = `  carboy run -- make test                    nothing leaves, nothing is changed
+  carboy run --allow proxy.golang.org -- go build ./...
+  carboy run -it -- bash                     look around inside
+  carboy diff                                what the last run here changed
+  carboy land                                take it
+  carboy receipt                             what happened, and what was refused`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "carboy",
+		Short:         "run commands in sealed bottles and review what they changed",
+		Long:          rootLong,
+		Example:       rootExample,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          a.unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say on stderr what carboy itself does")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
+	root.AddCommand(
+		a.runCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
+		a.receiptCmd(), a.listCmd(), a.logsCmd(),
+		a.gcCmd(), a.doctorCmd(), a.auditCmd(),
+		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
+	)
+	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", Run: func(cmd *cobra.Command, args []string) {
+		c, _, err := root.Find(args)
+		if c == nil || err != nil {
+			c = root
+		}
+		c.Help()
+	}})
+	return root
+}
+
+// run carries out one command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return a.code
+	}
+	a.report(cmd, args, err)
+	if a.code != 0 {
+		return a.code
+	}
+	var usage *usageError
+	switch {
+	case cmd.Name() == "run" && cmd.HasParent():
+		return exitcode.Refused
+	case errors.As(err, &usage):
+		return exitcode.Usage
+	}
+	return exitcode.Failed
+}
+
+// errReported is an error about which everything has been said.
+var errReported = errors.New("reported")
+
+// report tells people on stderr what went wrong and what they can do, and
+// programs, when they asked for JSON, on stdout.
+func (a *app) report(cmd *cobra.Command, args []string, err error) {
+	if errors.Is(err, errReported) {
+		return
+	}
+	tip := advice(err)
+	a.say(plainText, "%s", errorLine(err))
+	if tip != "" {
+		a.say(plainText, "hint: %s", errorText(tip))
+	}
+	if !wantsJSON(cmd, args) {
+		return
+	}
+	a.printJSON(struct {
+		Schema string `json:"schema"`
+		Error  string `json:"error"`
+		Advice string `json:"advice"`
+	}{"carboy.dev/error/v1", err.Error(), tip})
+}
+
+// wantsJSON looks at the arguments themselves, because reading the flags may be
+// what failed.
+func wantsJSON(cmd *cobra.Command, args []string) bool {
+	if cmd.Flags().Lookup("json") == nil {
+		return false
+	}
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
+	}
+	return slices.Contains(args, "--json") || cmd.Flags().Changed("json")
+}
+
+// maxMessage bounds one message, in bytes; some name files of the bottle's.
+const maxMessage = 4000
+
+func errorLine(err error) string { return errorText(err.Error()) }
+
+func errorText(s string) string { return visible.String(s, maxMessage) }
+
+// tone is a colour for people.
+type tone string
+
+const (
+	plainText tone = ""
+	boldText  tone = "1"
+	dimText   tone = "2"
+	redText   tone = "31"
+	greenText tone = "32"
+)
+
+// say prints one line for people on stderr. Arguments that came from inside
+// must have been made visible.
+func (a *app) say(c tone, format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if c != plainText && a.color(a.stderr) {
+		line = "\x1b[" + string(c) + "m" + line + "\x1b[0m"
+	}
+	fmt.Fprintf(a.stderr, "carboy: %s\n", line)
+}
+
+// color reports whether w is a terminal whose user wants colour
+// (https://no-color.org).
+func (a *app) color(w io.Writer) bool {
+	return a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && isTerminal(w)
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && f != nil && term.IsTerminal(int(f.Fd()))
+}
+
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write json: %w", err)
+	}
+	return nil
+}
+
+// open opens the user's state. Close the result.
+func (a *app) open(ctx context.Context) (*carboy.Client, error) {
+	o := carboy.Options{Env: a.env}
+	if a.verbose {
+		o.Log = slog.New(slog.NewTextHandler(visible.NewWriter(a.stderr, visible.Options{MaxLine: maxMessage}), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	c, err := carboy.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range c.Lost() {
+		a.say(plainText, "run %s died with its carboy; nothing of it is running, and it is recorded as lost", m.ID)
+	}
+	return c, nil
+}
+
+// withClient runs f with the user's state open, until a signal.
+func (a *app) withClient(cmd *cobra.Command, f func(context.Context, *carboy.Client) error) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	c, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(ctx, c), c.Close())
+}
+
+func (a *app) unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	tip := "carboy --help lists the commands"
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		tip = "did you mean carboy " + strings.Join(s, " or carboy ") + "?"
+	}
+	return &usageError{fmt.Errorf("unknown command %q", visible.String(args[0], 80)), tip}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// usageError is a command line that means nothing.
+type usageError struct {
+	err error
+	tip string
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(tip, format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...), tip}
+}
+
+// advisedError is an error with advice for this place only.
+type advisedError struct {
+	err error
+	tip string
+}
+
+func (e *advisedError) Error() string { return e.err.Error() }
+func (e *advisedError) Unwrap() error { return e.err }
+
+// advice says what a person can do about err, or nothing. It looks at types and
+// sentinels, never at texts.
+func advice(err error) string {
+	var (
+		usage       *usageError
+		advised     *advisedError
+		option      *carboy.OptionError
+		unavailable *bottle.UnavailableError
+		dir         *store.DirError
+		busy        *store.BusyError
+		ambiguous   *store.AmbiguousError
+		corrupt     *store.CorruptError
+		newer       *store.SchemaError
+		workspace   *change.WorkspaceError
+		conflict    *change.ConflictError
+	)
+	switch {
+	case errors.As(err, &usage):
+		return usage.tip
+	case errors.As(err, &advised):
+		return advised.tip
+	case errors.As(err, &option) && option.Advice != "":
+		return option.Advice
+	case errors.As(err, &unavailable):
+		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
+	case errors.As(err, &dir) && dir.Advice != "":
+		return dir.Advice
+	case errors.As(err, &busy):
+		return "wait until that run is over (carboy list shows it), or run in another directory"
+	case errors.As(err, &ambiguous):
+		return "type more of the id"
+	case errors.As(err, &corrupt):
+		return "the record is kept as it is; look at the file, or move the directory away"
+	case errors.As(err, &newer):
+		return "it was written by another version of carboy; use that one"
+	case errors.As(err, &workspace):
+		return "" // its text has the advice
+	case errors.As(err, &conflict) && conflict.Op == "undo":
+		return "undo never overwrites later edits; put those files back or edit them by hand"
+	case errors.As(err, &conflict):
+		return "nothing was landed; carboy diff shows both, and carboy land PATH… takes only what you name"
+	}
+	return adviceOn(err)
+}
+
+// adviceOn knows the sentinels.
+func adviceOn(err error) string {
+	for _, x := range []struct {
+		err error
+		tip string
+	}{
+		{bottle.ErrNotFound, "only the host's system directories are inside; --mount SRC:DST:ro adds another, --rootfs replaces them"},
+		{bottle.ErrNotExecutable, "inside it needs execute permission, and an interpreter that is inside too"},
+		{store.ErrNotFound, "carboy list shows the runs; without a name the newest run of this directory is taken"},
+		{store.ErrLive, "wait for the run, or interrupt it twice"},
+		{store.ErrUnlanded, "carboy land takes the changes; carboy gc --unlanded gives them up"},
+		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
+		{change.ErrBusy, "try again when it is done"},
+		{change.ErrNoSuchChange, "carboy diff --stat lists the paths"},
+		{change.ErrProtected, "look at the diff; if you want it, say --include-protected and name the path"},
+		{change.ErrIncomplete, "the receipt says what is missing; --allow-incomplete lands the rest"},
+		{change.ErrNothingToUndo, "carboy list shows which runs were landed"},
+		{change.ErrCorrupt, "the run's record was changed by something else than carboy; nothing was landed"},
+	} {
+		if errors.Is(err, x.err) {
+			return x.tip
+		}
+	}
+	return ""
+}
+
+func first(s ...string) string {
+	for _, x := range s {
+		if x != "" {
+			return x
+		}
+	}
+	return ""
+}
+
+// flagError turns pflag's errors into ours, with the flag that was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	tip := cmd.CommandPath() + " --help lists the flags"
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+			tip = "did you mean --" + near + "?"
+		}
+	}
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
+		tip = "for example --" + strings.TrimPrefix(invalid.GetFlag().Usage, "")
+		if v, ok := invalid.GetFlag().Value.(exampled); ok {
+			tip = "for example --" + invalid.GetFlag().Name + " " + v.example()
+		} else {
+			tip = ""
+		}
+	}
+	return &usageError{err, tip}
+}
+
+// exampled is a flag value that can say what it looks like.
+type exampled interface{ example() string }
+
+// nearestFlag finds the flag that was probably meant.
+func nearestFlag(cmd *cobra.Command, name string) string {
+	best, at := "", 3
+	visit := func(f *pflag.Flag) {
+		d := distance(name, f.Name)
+		if strings.HasPrefix(f.Name, name) && len(name) > 1 {
+			d = min(d, 1)
+		}
+		if d < at && !f.Hidden {
+			best, at = f.Name, d
+		}
+	}
+	cmd.Flags().VisitAll(visit)
+	cmd.InheritedFlags().VisitAll(visit)
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diag, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diag+cost)
+		}
+	}
+	return row[len(b)]
+}

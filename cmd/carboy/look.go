@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const receiptLong = `Show what happened in a run, as seen from outside the bottle: how it ended, what
+it changed, every name it asked for and every connection it tried, allowed or
+refused and by which rule, and which limits it met. With --json the whole
+document; its schema is docs/schemas/receipt.v1.json.`
+
+func (a *app) receiptCmd() *cobra.Command {
+	var asJSON, all bool
+	cmd := &cobra.Command{
+		Use: "receipt [RUN]", Short: "show what happened in a run", Long: receiptLong, GroupID: "main",
+		Example: "  carboy receipt\n  carboy receipt 01k9x3m7 --json | jq .network.names",
+		Args:    atMostRun, ValidArgsFunction: a.completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				m, err := find(ctx, c, arg(args))
+				if err != nil {
+					return err
+				}
+				r, err := c.Receipt(ctx, m.ID)
+				if err != nil {
+					return err
+				}
+				if !asJSON {
+					return receipt.Text(a.stdout, r, receipt.Style{Color: a.color(a.stdout), All: all})
+				}
+				b, err := r.Encode()
+				if err != nil {
+					return err
+				}
+				_, err = a.stdout.Write(b)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the receipt as JSON")
+	cmd.Flags().BoolVar(&all, "all", false, "list everything, not only the first of each kind")
+	return cmd
+}
+
+func (a *app) listCmd() *cobra.Command {
+	var asJSON, here bool
+	limit := whole{top: 1 << 30, eg: "20"}
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "list runs, newest first", GroupID: "look", Args: noArgs,
+		Example: "  carboy list\n  carboy list --here\n  carboy list --json | jq -r '.[].id'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				q := store.Query{Limit: int(limit.n)}
+				if here {
+					wd, err := os.Getwd()
+					if err != nil {
+						return fmt.Errorf("find the current directory: %w", err)
+					}
+					ws, err := store.ResolveWorkspace(wd)
+					if err != nil {
+						return err
+					}
+					q.Workspace = &ws
+				}
+				l, err := c.List(ctx, q)
+				if err != nil {
+					return err
+				}
+				return a.printList(l, asJSON)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of id, kind, state, workspace, started, exit")
+	cmd.Flags().BoolVar(&here, "here", false, "only runs of this directory")
+	cmd.Flags().Var(&limit, "limit", "at most so many")
+	return cmd
+}
+
+func (a *app) printList(l store.Listing, asJSON bool) error {
+	for _, e := range l.Corrupt {
+		a.say(plainText, "%s", errorLine(e))
+	}
+	if asJSON {
+		out := make([]store.Summary, len(l.Runs))
+		for i, m := range l.Runs {
+			out[i] = m.Summary()
+		}
+		return a.printJSON(out)
+	}
+	if len(l.Runs) == 0 {
+		a.say(plainText, "no runs yet; begin with carboy run -- COMMAND")
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RUN\tSTARTED\tSTATE\tEXIT\tCHANGES\tWORKSPACE\tCOMMAND")
+	for _, m := range l.Runs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, started(m), m.State, exitOf(m), orDash(string(m.Changes)), workspaceOf(m), commandOf(m))
+	}
+	return w.Flush()
+}
+
+func started(m store.Meta) string {
+	t := m.Created
+	if m.Started != nil {
+		t = *m.Started
+	}
+	return t.UTC().Format(time.DateTime)
+}
+
+func exitOf(m store.Meta) string {
+	if m.Exit == nil {
+		return "-"
+	}
+	return fmt.Sprint(*m.Exit)
+}
+
+func workspaceOf(m store.Meta) string {
+	if m.Mode == store.None {
+		return "-"
+	}
+	return visible.String(string(m.Workspace.Path), 60)
+}
+
+func commandOf(m store.Meta) string {
+	words := make([]string, 0, len(m.Command))
+	for _, w := range m.Command {
+		words = append(words, string(w))
+	}
+	return visible.String(strings.Join(words, " "), 60)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+const logsLong = `Print what a run wrote to its standard output and error, as far as it was kept.
+Control characters are shown, not obeyed; --raw prints the bytes as they were,
+and then your terminal does what the bottle says.`
+
+// logNames are the logs that a run may have: a terminal mixes the others.
+var logNames = []string{"stdout", "stderr", "terminal"}
+
+func (a *app) logsCmd() *cobra.Command {
+	var raw bool
+	which := choice{of: logNames}
+	cmd := &cobra.Command{
+		Use: "logs [RUN]", Short: "print what a run wrote", Long: logsLong, GroupID: "look",
+		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7",
+		Args:    atMostRun, ValidArgsFunction: a.completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				m, err := find(ctx, c, arg(args))
+				if err != nil {
+					return err
+				}
+				names := logNames
+				if which.value != "" {
+					names = []string{which.value}
+				}
+				return a.printLogs(c, m, names, raw)
+			})
+		},
+	}
+	cmd.Flags().Var(&which, "only", "only this one")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the bytes as they were")
+	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(logNames, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) printLogs(c *carboy.Client, m store.Meta, names []string, raw bool) error {
+	found := false
+	for _, name := range names {
+		f, err := c.Log(m.ID, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("logs of run %s: %w", m.ID, err)
+		}
+		found = true
+		err = a.copyOut(a.stdout, f, raw)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("logs of run %s: %w", m.ID, err)
+		}
+	}
+	if !found {
+		a.say(plainText, "run %s has no logs", m.ID)
+	}
+	return nil
+}
+
+func (a *app) copyOut(w io.Writer, r io.Reader, raw bool) error {
+	if raw {
+		_, err := io.Copy(w, r)
+		return err
+	}
+	v := visible.NewWriter(w, visible.Options{})
+	if _, err := io.Copy(v, r); err != nil {
+		return err
+	}
+	return v.Close()
+}
+
+// completeRuns offers the newest runs to the shell. It says nothing when it
+// cannot.
+func (a *app) completeRuns(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	const offered = 50
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	c, err := carboy.Open(ctx, carboy.Options{Env: a.env})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	l, err := c.List(ctx, store.Query{Limit: offered})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []cobra.Completion
+	for _, m := range l.Runs {
+		if strings.HasPrefix(string(m.ID), strings.ToLower(prefix)) {
+			out = append(out, cobra.CompletionWithDesc(string(m.ID), started(m)+" "+commandOf(m)))
+		}
+	}
+	directive := cobra.ShellCompDirectiveKeepOrder
+	if !slices.Contains([]string{"diff", "land"}, cmd.Name()) {
+		directive |= cobra.ShellCompDirectiveNoFileComp
+	}
+	return out, directive
+}

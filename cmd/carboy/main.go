@@ -1,0 +1,31 @@
+// Command carboy runs commands in sealed bottles: see README.md, or
+// `carboy --help`.
+//
+// Package carboy does the work. Here are flags, exit codes, and what people
+// read; advice on what to do about an error is added here and nowhere below.
+// Start reading at [newApp].
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/carboy/carboy"
+)
+
+func main() {
+	carboy.Main()
+	os.Exit(mainCode())
+}
+
+// mainCode is main without the hook for inner processes, so that tests can
+// start it as a program of another name.
+func mainCode() int {
+	// Without this, writing to a pipe whose reader is gone ends carboy in the
+	// middle of a run. A handler, not SIG_IGN: that would reach the command.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	a := newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	return a.run(context.Background(), os.Args[1:])
+}

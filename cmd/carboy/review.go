@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// runRef is what looks like a run on the command line; anything else is a path.
+// A path that looks so can be written ./path.
+var runRef = regexp.MustCompile(`^0[0-9a-hjkmnp-tv-zA-HJKMNP-TV-Z]{5,25}$`)
+
+// target splits [RUN] [PATH...]. What stands after -- is a path.
+func target(cmd *cobra.Command, args []string) (ref string, paths []string) {
+	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 && runRef.MatchString(args[0]) {
+		return args[0], args[1:]
+	}
+	return "", args
+}
+
+// find resolves a run. Without a name it is the newest of this directory or the
+// nearest directory above that had one.
+func find(ctx context.Context, c *carboy.Client, ref string) (store.Meta, error) {
+	if ref != "" {
+		m, err := c.Find(ctx, ref, "")
+		if errors.Is(err, store.ErrNotFound) {
+			err = &advisedError{err, "carboy list shows the runs; a path that looks like a run is written ./" + ref}
+		}
+		return m, err
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return store.Meta{}, fmt.Errorf("find the current directory: %w", err)
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		m, err := c.Find(ctx, "", dir)
+		if err == nil || !errors.Is(err, store.ErrNotFound) {
+			return m, err
+		}
+		if dir == filepath.Dir(dir) {
+			_, err := c.Find(ctx, "", wd)
+			return store.Meta{}, err
+		}
+	}
+}
+
+// fromHere turns paths as typed here into paths of the workspace.
+func fromHere(m store.Meta, paths []string) []string {
+	wd, err := os.Getwd()
+	ws := string(m.Workspace.Path)
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		out[i] = p
+		if err == nil && !filepath.IsAbs(p) && wd != ws && strings.HasPrefix(wd, ws+"/") {
+			out[i] = filepath.Join(wd, p)
+		} else if strings.HasPrefix(p, "./") {
+			out[i] = filepath.Clean(p)
+		}
+	}
+	return out
+}
+
+const diffLong = `Show what a run changed, against the host's directory as it is now. Names and
+contents come from the bottle: control characters are shown, not obeyed, so the
+output is for reading, not for patch(1). Protected paths say why they are.`
+
+func (a *app) diffCmd() *cobra.Command {
+	var stat, asJSON bool
+	cmd := &cobra.Command{
+		Use: "diff [RUN] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
+		Example:           "  carboy diff\n  carboy diff --stat\n  carboy diff 01k9x3m7 src/",
+		ValidArgsFunction: a.completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				ref, paths := target(cmd, args)
+				m, set, err := changes(ctx, c, ref)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(set)
+				}
+				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Stat: stat})
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&stat, "stat", false, "only the list of paths")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
+	return cmd
+}
+
+// changes finds a run and what it changed.
+func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *change.Set, error) {
+	m, err := find(ctx, c, ref)
+	if err != nil {
+		return m, nil, err
+	}
+	set, err := c.Changes(m.ID)
+	return m, set, err
+}
+
+const landLong = `Take a run's changes into the workspace on the host: all of them, or the paths
+that you name. First it shows what would land, and asks. It is all or nothing,
+one rename per file, never follows a symbolic link, and refuses when the host's
+file changed since the run began. carboy undo takes it back.
+
+Some paths run code on the host, or make programs trust more, just by being
+there: git hooks and configuration, settings of agents and editors, and links
+that lead out of the workspace. Those stay behind until you say
+--include-protected; better, name them one by one.`
+
+const landExample = `  carboy land                        everything of the last run here
+  carboy land src README.md          only these
+  carboy land --yes                  without asking, for scripts
+  carboy land --include-protected .vscode/settings.json`
+
+type landFlags struct {
+	yes, protected, incomplete, json bool
+}
+
+func (a *app) landCmd() *cobra.Command {
+	f := &landFlags{}
+	cmd := &cobra.Command{
+		Use: "land [RUN] [PATH...]", Short: "take a run's changes into the workspace", Long: landLong, Example: landExample, GroupID: "main",
+		ValidArgsFunction: a.completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				ref, paths := target(cmd, args)
+				return a.land(ctx, c, f, ref, paths)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "don't ask")
+	cmd.Flags().BoolVar(&f.protected, "include-protected", false, "land protected paths too")
+	cmd.Flags().BoolVar(&f.incomplete, "allow-incomplete", false, "land what was kept when not everything could be")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print what was done as JSON")
+	return cmd
+}
+
+func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref string, paths []string) error {
+	m, set, err := changes(ctx, c, ref)
+	if err != nil {
+		return err
+	}
+	paths = fromHere(m, paths)
+	if len(set.Changes) == 0 {
+		a.say(plainText, "run %s changed nothing", m.ID)
+		return a.printLanding(f, m, &change.LandReport{})
+	}
+	if !f.yes {
+		if _, err := set.Diff(a.stderr, change.DiffOptions{Colour: a.color(a.stderr), Paths: paths, Stat: true}); err != nil {
+			return err
+		}
+		if err := a.confirm(ctx, "land this in "+visible.Path([]byte(m.Workspace.Path))+"?"); err != nil {
+			return err
+		}
+	}
+	rep, err := c.Land(ctx, m.ID, change.LandOptions{Paths: paths, IncludeProtected: f.protected, AllowIncomplete: f.incomplete})
+	if err != nil {
+		return err
+	}
+	return a.printLanding(f, m, rep)
+}
+
+// printLanding says what landed and what did not.
+func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) error {
+	if f.json {
+		return a.printJSON(landJSON(m, rep))
+	}
+	const shown = 10
+	protected := 0
+	for i, w := range rep.Withheld {
+		if len(w.Reasons) > 0 {
+			protected++
+		}
+		if i < shown {
+			a.say(plainText, "left behind: %s: %s", visible.Path([]byte(w.Path)), visible.String(withheldWhy(w), 300))
+		}
+	}
+	if n := len(rep.Withheld) - shown; n > 0 {
+		a.say(plainText, "left behind: %d more", n)
+	}
+	if protected > 0 {
+		a.say(plainText, "hint: look at them with carboy diff; --include-protected PATH takes them")
+	}
+	switch {
+	case len(rep.Landed) > 0:
+		a.say(greenText, "landed %s; carboy undo %s takes it back", number(len(rep.Landed), "path", "paths"), m.ID)
+	case len(rep.Already) > 0:
+		a.say(plainText, "nothing to do: the workspace has it all already")
+	case len(rep.Withheld) > 0:
+		a.say(plainText, "nothing landed")
+	}
+	return nil
+}
+
+func withheldWhy(w change.Withheld) string {
+	var s []string
+	for _, r := range w.Reasons {
+		s = append(s, "protected: "+r.Why)
+	}
+	if w.Why != "" {
+		s = append(s, w.Why)
+	}
+	return strings.Join(s, "; ")
+}
+
+type withheldJSON struct {
+	Path      change.Bytes    `json:"path"`
+	Protected []change.Reason `json:"protected,omitempty"`
+	Why       string          `json:"why,omitempty"`
+}
+
+type landingJSON struct {
+	Schema   string         `json:"schema"`
+	Run      store.ID       `json:"run"`
+	Landing  string         `json:"landing,omitempty"`
+	Landed   []change.Bytes `json:"landed"`
+	Already  []change.Bytes `json:"already"`
+	Withheld []withheldJSON `json:"withheld"`
+}
+
+func landJSON(m store.Meta, rep *change.LandReport) landingJSON {
+	out := landingJSON{Schema: "carboy.dev/land/v1", Run: m.ID, Landing: rep.ID, Landed: rawPaths(rep.Landed), Already: rawPaths(rep.Already), Withheld: []withheldJSON{}}
+	for _, w := range rep.Withheld {
+		out.Withheld = append(out.Withheld, withheldJSON{change.Bytes(w.Path), w.Reasons, w.Why})
+	}
+	return out
+}
+
+func rawPaths(s []string) []change.Bytes {
+	out := make([]change.Bytes, len(s))
+	for i, p := range s {
+		out[i] = change.Bytes(p)
+	}
+	return out
+}
+
+const undoLong = `Take back what land did: put back what it replaced or removed, and remove what
+it made. It refuses when one of those files was edited since.`
+
+func (a *app) undoCmd() *cobra.Command {
+	var last, yes, asJSON bool
+	cmd := &cobra.Command{
+		Use: "undo RUN", Short: "take a landing back", Long: undoLong, GroupID: "main",
+		Example:           "  carboy undo 01k9x3m7\n  carboy undo --last 01k9x3m7       only the newest landing of that run",
+		ValidArgsFunction: a.completeRuns,
+		Args:              atMostRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				m, err := find(ctx, c, arg(args))
+				if err != nil {
+					return err
+				}
+				if len(args) == 0 && !yes {
+					if err := a.confirm(ctx, fmt.Sprintf("undo what landed from run %s?", m.ID)); err != nil {
+						return err
+					}
+				}
+				rep, err := c.Undo(ctx, m.ID, change.UndoOptions{Last: last})
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(map[string]any{"schema": "carboy.dev/undo/v1", "run": m.ID, "undone": rep.Undone, "restored": rawPaths(rep.Restored)})
+				}
+				a.say(greenText, "restored %s; the changes of run %s can be landed again", number(len(rep.Restored), "path", "paths"), m.ID)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&last, "last", false, "only the newest landing of the run")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask when no run is named")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
+	return cmd
+}
+
+// confirm asks on the terminal; the default is no. Without a terminal nothing
+// asks.
+func (a *app) confirm(ctx context.Context, question string) error {
+	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
+		return usagef("add --yes to go ahead without being asked", "%s cannot ask without a terminal", strings.TrimSuffix(question, "?"))
+	}
+	fmt.Fprintf(a.stderr, "carboy: %s [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() { // ends with the answer or the process
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(a.stderr)
+		return ctx.Err()
+	case s := <-answer:
+		if s = strings.ToLower(strings.TrimSpace(s)); s == "y" || s == "yes" {
+			return nil
+		}
+	}
+	return errors.New("not confirmed; nothing was changed")
+}
+
+func arg(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// atMostRun is for commands that take one run or the default.
+func atMostRun(cmd *cobra.Command, args []string) error {
+	if len(args) <= 1 {
+		return nil
+	}
+	return usagef(cmd.CommandPath()+" --help shows how it is used", "%s: takes one run, got %d arguments", cmd.Name(), len(args))
+}
+
+func number(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const runLong = `Run a command in a bottle. It sees the workspace (this directory, unless --dir
+says otherwise) at its own path, the machine's tools read-only, and nothing else
+of the host: no home, no sockets, no keys, no other processes. Its writes are
+kept apart until you land them. The network refuses every name and address that
+no --allow names.
+
+The exit code is the command's own; 124 when the time ran out, 125 when carboy
+refused or failed, 126 and 127 when the command could not be started, 128+n when
+signal n ended it. Interrupt once and the command gets it; twice, and the bottle
+is destroyed.
+
+Flags come before the command; what follows it is the command's own.`
+
+const runExample = `  carboy run -- make test
+  carboy run --allow registry.npmjs.org -- npm ci
+  carboy run --allow '*.example.org:443' --env CI=1 -- ./build.sh
+  carboy run -it -- bash
+  carboy run --workspace none --timeout 1m --memory 512MiB -- sh -c 'echo hi'
+  carboy run --mount ~/.cache/go-build:/tmp/cache --env GOCACHE=/tmp/cache -- go vet ./...
+  carboy run --publish 8080 -- python3 -m http.server 8080
+  carboy run --json -- make 2>build.log | jq .network`
+
+// runFlags are what the command line says about a run.
+type runFlags struct {
+	workspace    choice
+	dir          string
+	allow        list
+	allowPrivate list
+	environ      list
+	mounts       list
+	rootfs       string
+	publish      ports
+
+	timeout      span
+	memory, disk size
+	output       size
+	pids, cpus   whole
+
+	interactive, tty bool
+	json, quiet      bool
+}
+
+func (a *app) runCmd() *cobra.Command {
+	f := &runFlags{
+		workspace:    choice{"overlay", []string{"overlay", "copy", "bind", "none"}},
+		allow:        list{name: "HOST[:PORT]", eg: "example.org:443"},
+		allowPrivate: list{name: "HOST[:PORT]", eg: "10.0.0.5:5432"},
+		environ:      list{name: "NAME[=VALUE]", eg: "CI=1"},
+		mounts:       list{name: "SRC:DST[:ro]", eg: "/opt/data:/data:ro"},
+		pids:         whole{top: 1 << 22, eg: "512"},
+		cpus:         whole{top: 4096, eg: "2"},
+	}
+	cmd := &cobra.Command{
+		Use: "run [flags] -- COMMAND [ARG...]", GroupID: "main",
+		Short: "run a command in a sealed bottle", Long: runLong, Example: runExample,
+		DisableFlagsInUseLine: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("write it after the flags: carboy run -- make test", "run: no command")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runRun(cmd.Context(), f, args) },
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.SortFlags = false
+	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay and copy keep its writes for review, bind lets them through")
+	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
+	fl.Var(&f.allow, "allow", "allow connections to this host (*.name for what is below it), port 443 and 80 unless one is named; repeatable")
+	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
+	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
+	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
+	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: this machine's tools, or a `DIR`")
+	fl.Var(&f.publish, "publish", "make a server inside reachable on the host's loopback; repeatable")
+	fl.Var(&f.timeout, "timeout", "wall clock, such as 30m")
+	fl.Var(&f.memory, "memory", "memory, such as 8GiB")
+	fl.Var(&f.pids, "pids", "processes and threads, such as 512")
+	fl.Var(&f.disk, "disk", "bytes written, such as 20GiB")
+	fl.Var(&f.cpus, "cpus", "processors, such as 2")
+	fl.Var(&f.output, "output", "bytes of standard output and error together, such as 1GiB")
+	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input")
+	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i)")
+	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	for name, v := range map[string][]string{"workspace": f.workspace.of} {
+		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
+	}
+	cmd.MarkFlagDirname("dir")
+	cmd.MarkFlagDirname("rootfs")
+	return cmd
+}
+
+// options turns flags into what package carboy takes.
+func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
+	o := carboy.RunOptions{
+		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Env: f.environ.values, Mounts: f.mounts.values,
+		RootFS: f.rootfs, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
+		Limits: bottle.Limits{
+			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output),
+			Pids: f.pids.n, CPUs: int(f.cpus.n),
+		},
+	}
+	if f.interactive || f.tty {
+		o.Stdin = a.stdin
+	}
+	if f.json {
+		o.Stdout = a.stderr
+	}
+	switch {
+	case f.tty && f.json:
+		return o, usagef("leave out one of them; carboy receipt --json has the receipt afterwards", "run: --json and --tty cannot be combined")
+	case f.tty && !isTerminal(a.stdin):
+		return o, usagef("leave out -t, or start carboy in a terminal", "run: --tty needs a terminal as standard input")
+	case f.tty && !isTerminal(a.stdout):
+		return o, usagef("leave out -t, or don't redirect the output", "run: --tty needs a terminal as standard output")
+	}
+	return o, nil
+}
+
+func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
+	o, err := a.options(f, args)
+	if err != nil {
+		return err
+	}
+	c, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	a.warnAboutSecrets(f)
+	// The command decides what an interrupt means, so none may end carboy.
+	interrupts := make(chan os.Signal, 4)
+	signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(interrupts)
+	o.Interrupt = interrupts
+	n := &narrator{app: a, silent: f.quiet || f.tty}
+	o.OnEvent = n.event
+
+	rec, err := c.Run(ctx, o)
+	if rec == nil {
+		return err
+	}
+	a.code = rec.Exit.Code
+	if err != nil && !f.quiet {
+		a.say(plainText, "%s", errorLine(err))
+	}
+	if tip := advice(err); tip != "" {
+		a.say(plainText, "hint: %s", errorText(tip))
+	}
+	if f.json {
+		b, jerr := rec.Encode()
+		if jerr != nil {
+			return jerr
+		}
+		a.stdout.Write(b)
+	} else if !f.quiet {
+		a.summary(rec)
+	}
+	if err != nil || a.code != 0 {
+		return errReported
+	}
+	return nil
+}
+
+// warnAboutSecrets says what is easily done by mistake: a variable that is
+// passed in is the command's to keep, print and send.
+func (a *app) warnAboutSecrets(f *runFlags) {
+	for _, e := range f.environ.values {
+		name, _, _ := strings.Cut(e, "=")
+		if carboy.SecretName(name) {
+			a.say(plainText, "warning: --env %s looks like a secret, and the command will be able to read it", visible.String(name, 80))
+		}
+	}
+}
+
+// maxNarrated bounds the lines printed while a run goes on: what a bottle is
+// refused is its own choice, and so would be the length of this.
+const maxNarrated = 20
+
+// narrator tells people what happens during a run.
+type narrator struct {
+	app    *app
+	silent bool
+
+	mu    sync.Mutex
+	lines int
+}
+
+func (n *narrator) event(e carboy.Event) {
+	if n.silent || e.Kind == "started" {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines++
+	switch {
+	case n.lines > maxNarrated:
+		return
+	case n.lines == maxNarrated:
+		n.app.say(dimText, "more happened; the receipt has all of it")
+		return
+	}
+	text := visible.String(e.Text, 200)
+	if e.Name != "" {
+		text = fmt.Sprintf("%s: %s", eventTarget(e), text)
+	}
+	c := dimText
+	if e.Kind == "refused" || e.Kind == "limit" {
+		c = redText
+	}
+	n.app.say(c, "%s", text)
+}
+
+func eventTarget(e carboy.Event) string {
+	s := visible.String(e.Name, 260)
+	if e.Port != 0 {
+		s += fmt.Sprintf(":%d", e.Port)
+	}
+	return s
+}
+
+// summary is what people read after a run: how it ended, what changed, what was
+// refused, what to type next. The receipt has the rest.
+func (a *app) summary(r *receipt.Receipt) {
+	tone := greenText
+	if r.Exit.Code != 0 {
+		tone = redText
+	}
+	head := fmt.Sprintf("%s in %s, %s", exitText(r.Exit), receipt.Duration(r.Duration), changesText(r))
+	a.say(tone, "%s", head)
+	for _, line := range refusedLines(r) {
+		a.say(plainText, "%s", line)
+	}
+	if r.Landable() {
+		a.say(plainText, "next: carboy diff, then carboy land (run %s)", r.ID)
+	} else {
+		a.say(dimText, "run %s; carboy receipt %s tells all of it", r.ID, r.ID)
+	}
+}
+
+func exitText(e receipt.Exit) string {
+	switch e.Reason {
+	case receipt.Exited:
+		return fmt.Sprintf("exit %d", e.Code)
+	case receipt.Signalled:
+		return "ended by " + visible.String(e.Signal, 20)
+	case receipt.Timeout:
+		return "stopped: the time ran out"
+	case receipt.Memory:
+		return "stopped: too much memory"
+	case receipt.Output:
+		return "stopped: too much output"
+	case receipt.Killed:
+		return "destroyed"
+	}
+	return "failed"
+}
+
+func changesText(r *receipt.Receipt) string {
+	c := r.Changes
+	switch {
+	case r.Workspace.Mode == store.Bind:
+		return "changes went to the host's directory"
+	case r.Workspace.Mode == store.None:
+		return "no workspace"
+	case c == nil:
+		return "changes not collected"
+	case c.Total == 0 && len(c.Incomplete) == 0:
+		return "nothing changed"
+	}
+	s := fmt.Sprintf("%d paths changed", c.Total)
+	if c.Total == 1 {
+		s = "1 path changed"
+	}
+	var more []string
+	if c.Protected > 0 {
+		more = append(more, fmt.Sprintf("%d protected", c.Protected))
+	}
+	if c.BaseMoved > 0 {
+		more = append(more, fmt.Sprintf("%d changed on the host meanwhile", c.BaseMoved))
+	}
+	if len(c.Incomplete) > 0 {
+		more = append(more, "incomplete")
+	}
+	if len(more) > 0 {
+		s += " (" + strings.Join(more, ", ") + ")"
+	}
+	return s
+}
+
+// refusedLines names the first few of what was refused, each once.
+func refusedLines(r *receipt.Receipt) []string {
+	const shown = 5
+	var what []string
+	seen := map[string]bool{}
+	add := func(s string) {
+		if !seen[s] {
+			seen[s] = true
+			what = append(what, s)
+		}
+	}
+	for _, n := range r.Network.Names {
+		if n.Verdict == receipt.Refused {
+			add(visible.String(n.Name, 260))
+		}
+	}
+	for _, c := range r.Network.Connections {
+		if c.Verdict == receipt.Refused && !seen[c.Name] {
+			add(eventTarget(carboy.Event{Name: c.Name, Port: c.Port}))
+		}
+	}
+	if len(what) == 0 {
+		return nil
+	}
+	s := "refused: " + strings.Join(what[:min(len(what), shown)], ", ")
+	if n := len(what) - shown; n > 0 {
+		s += fmt.Sprintf(" and %d more", n)
+	}
+	return []string{s}
+}
+
+// asUsage marks an option that package carboy refused as wrong usage.
+func asUsage(err error) error {
+	var o *carboy.OptionError
+	if errors.As(err, &o) {
+		return &usageError{err, o.Advice}
+	}
+	return err
+}
