@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+const (
+	// maxCandidates bounds how many addresses of one name are tried.
+	maxCandidates = 8
+	// attemptDelay is the head start of one attempt over the next
+	// (RFC 8305 section 5).
+	attemptDelay = 250 * time.Millisecond
+)
+
+// upstream is a connection to an address that was judged.
+type upstream struct {
+	net.Conn
+	addr netip.AddrPort
+}
+
+// dialError says why there is no connection.
+type dialError struct {
+	reason Reason
+	name   string
+	port   uint16
+	class  policy.Class // for ReasonNotPublic
+	err    error
+}
+
+func (e *dialError) Error() string {
+	where := net.JoinHostPort(e.name, strconv.Itoa(int(e.port)))
+	if e.reason == ReasonNotPublic {
+		return fmt.Sprintf("dial %s: resolves to a %s address only", where, e.class)
+	}
+	return fmt.Sprintf("dial %s: %v", where, e.err)
+}
+
+func (e *dialError) Unwrap() error { return e.err }
+
+func dialReason(err error) Reason {
+	var de *dialError
+	if errors.As(err, &de) {
+		return de.reason
+	}
+	return ReasonDialFailed
+}
+
+// dial is the only way out. It asks the policy again, resolves the name
+// itself, judges each address, and connects to one of exactly those: the name
+// is not resolved a second time, so no answer can change between check and
+// use.
+func (g *Gateway) dial(ctx context.Context, name string, port uint16) (*upstream, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limits.Dial)
+	defer cancel()
+	addrs, err := g.candidates(ctx, name, port)
+	if err != nil {
+		return nil, err
+	}
+	up, err := g.race(ctx, addrs)
+	if err != nil {
+		return nil, &dialError{reason: ReasonDialFailed, name: name, port: port, err: err}
+	}
+	return up, nil
+}
+
+// candidates returns the addresses that may be dialled for name and port, best
+// first.
+func (g *Gateway) candidates(ctx context.Context, name string, port uint16) ([]netip.AddrPort, error) {
+	fail := func(r Reason, err error) error { return &dialError{reason: r, name: name, port: port, err: err} }
+	if literal, err := netip.ParseAddr(name); err == nil {
+		v := g.table().DecideAddr(literal, port)
+		if !v.Allowed {
+			return nil, fail(fromPolicy(v.Reason), errors.New("no route"))
+		}
+		return []netip.AddrPort{netip.AddrPortFrom(literal, port)}, nil
+	}
+	v := g.table().Decide(name, port)
+	if !v.Allowed {
+		return nil, fail(fromPolicy(v.Reason), errors.New("no route"))
+	}
+	found, err := g.lookup(ctx, name)
+	if err != nil {
+		return nil, fail(ReasonResolveFailed, err)
+	}
+	var good []netip.Addr
+	bad := policy.ClassUnknown
+	for _, a := range found {
+		a = a.Unmap()
+		class := policy.Classify(a)
+		if a.Zone() != "" || !class.Permits(v.Private) {
+			bad = class
+			continue
+		}
+		good = append(good, a)
+	}
+	if len(good) == 0 {
+		return nil, &dialError{reason: ReasonNotPublic, name: name, port: port, class: bad}
+	}
+	return withPort(interleave(good), port), nil
+}
+
+func (g *Gateway) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	if name == policy.HostGateway {
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
+	}
+	if strings.Contains(name, ".") {
+		// Absolute, so that the host's search domains do not make another
+		// name of it.
+		name += "."
+	}
+	addrs, err := g.resolver.LookupNetIP(ctx, "ip", name)
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("no address")
+	}
+	return addrs, err
+}
+
+// interleave alternates families, beginning with that of the first answer
+// (RFC 8305 section 4), and bounds the number.
+func interleave(addrs []netip.Addr) []netip.Addr {
+	var first, second []netip.Addr
+	for _, a := range addrs {
+		if a.Is4() == addrs[0].Is4() {
+			first = append(first, a)
+		} else {
+			second = append(second, a)
+		}
+	}
+	var out []netip.Addr
+	for i := 0; i < max(len(first), len(second)) && len(out) < maxCandidates; i++ {
+		if i < len(first) {
+			out = append(out, first[i])
+		}
+		if i < len(second) {
+			out = append(out, second[i])
+		}
+	}
+	return out
+}
+
+func withPort(addrs []netip.Addr, port uint16) []netip.AddrPort {
+	out := make([]netip.AddrPort, len(addrs))
+	for i, a := range addrs {
+		out[i] = netip.AddrPortFrom(a, port)
+	}
+	return out
+}
+
+// race connects to the first address that answers, each attempt starting when
+// the one before failed or had its head start. It returns after every attempt
+// has ended.
+func (g *Gateway) race(ctx context.Context, addrs []netip.AddrPort) (*upstream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		up  *upstream
+		err error
+	}
+	results := make(chan result)
+	running, next := 0, 0
+	start := func() {
+		addr := addrs[next]
+		next++
+		running++
+		go func() {
+			c, err := g.connect(ctx, addr)
+			if err != nil {
+				results <- result{err: err}
+				return
+			}
+			results <- result{up: &upstream{Conn: c, addr: addr}}
+		}()
+	}
+	var won *upstream
+	var errs []error
+	start()
+	delay := time.NewTimer(attemptDelay)
+	defer delay.Stop()
+	for running > 0 {
+		select {
+		case r := <-results:
+			running--
+			switch {
+			case r.err != nil:
+				errs = append(errs, r.err)
+				if won == nil && next < len(addrs) && ctx.Err() == nil {
+					start()
+				}
+			case won == nil:
+				won = r.up
+				cancel()
+			default:
+				_ = r.up.Close()
+			}
+		case <-delay.C:
+			if won == nil && next < len(addrs) {
+				start()
+				delay.Reset(attemptDelay)
+			}
+		}
+	}
+	if won == nil {
+		return nil, errors.Join(errs...)
+	}
+	return won, nil
+}
+
+// dialAddr connects to an address. It is the one place that opens sockets.
+func dialAddr(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr.String())
+}

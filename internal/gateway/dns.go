@@ -1,0 +1,291 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+const (
+	// dnsTTL is how long, in seconds, a synthetic address may be kept. It
+	// never changes, but a short time keeps the summary honest about names
+	// in use.
+	dnsTTL = 60
+
+	// maxQuery bounds a query, in bytes. A question needs less than 300.
+	maxQuery = 4096
+
+	// maxEDEText bounds the text of an extended error, so that the answer
+	// fits any client's buffer.
+	maxEDEText = 160
+
+	plainUDP = 512
+)
+
+// answerDNS answers one query with what this process knows. Nothing is ever
+// asked of another server here: a name in a query goes nowhere. It returns nil
+// when no answer is due.
+func (g *Gateway) answerDNS(query []byte, tcp bool) []byte {
+	if len(query) < 12 || len(query) > maxQuery || query[2]&0x80 != 0 {
+		return nil
+	}
+	if reason := g.admitQuery(); reason != ReasonOK {
+		g.ledger.limit(reason, "")
+		return nil
+	}
+	var q dns.Msg
+	if err := q.Unpack(query); err != nil {
+		return failure(query, dns.RcodeFormatError)
+	}
+	if q.Opcode != dns.OpcodeQuery {
+		return failure(query, dns.RcodeNotImplemented)
+	}
+	if len(q.Question) != 1 {
+		return failure(query, dns.RcodeFormatError)
+	}
+	if q.Question[0].Qclass != dns.ClassINET && q.Question[0].Qclass != dns.ClassANY {
+		return failure(query, dns.RcodeNotImplemented)
+	}
+	reply := g.resolveInside(&q)
+	limit := dns.MaxMsgSize
+	if !tcp {
+		limit = plainUDP
+		if opt := q.IsEdns0(); opt != nil {
+			limit = max(plainUDP, min(int(opt.UDPSize()), 1232))
+		}
+	}
+	return pack(reply, limit)
+}
+
+// admitQuery counts a query against the limits.
+func (g *Gateway) admitQuery() Reason {
+	switch {
+	case g.queries.Add(1) > g.limits.Queries:
+		return ReasonLimitQueries
+	case !g.queryRate.Allow():
+		return ReasonLimitQueryRate
+	default:
+		return ReasonOK
+	}
+}
+
+// failure answers a query that could not be read with its header alone.
+func failure(query []byte, rcode int) []byte {
+	b := make([]byte, 12)
+	copy(b, query[:4])
+	b[2] = b[2]&0x79 | 0x80 // keep opcode and RD, set QR
+	b[3] = 0x80 | byte(rcode&0x0f)
+	return b
+}
+
+// pack makes the answer fit by leaving out what is not the answer.
+func pack(m *dns.Msg, limit int) []byte {
+	m.Compress = true
+	if m.Len() > limit {
+		m.Ns = nil
+	}
+	if m.Len() > limit {
+		m.Extra = nil
+	}
+	b, err := m.Pack()
+	if err != nil || len(b) > limit {
+		return nil
+	}
+	return b
+}
+
+func (g *Gateway) resolveInside(q *dns.Msg) *dns.Msg {
+	question := q.Question[0]
+	m := new(dns.Msg)
+	m.SetReply(q)
+	m.RecursionAvailable = true
+	if opt := q.IsEdns0(); opt != nil {
+		m.SetEdns0(1232, false)
+	}
+	name := strings.ToLower(question.Name)
+	switch {
+	case isUnder(name, "localhost."):
+		answerLocalhost(m, question)
+		return m
+	case isUnder(name, "in-addr.arpa.") || isUnder(name, "ip6.arpa."):
+		g.answerReverse(m, question, name)
+		return m
+	}
+	v := g.table().DecideName(name)
+	g.answerName(m, question, v)
+	return m
+}
+
+func isUnder(name, zone string) bool {
+	return name == zone || strings.HasSuffix(name, "."+zone)
+}
+
+// answerName answers about a host name. The order matters: an address is only
+// ever given to a name that the policy allows.
+func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
+	asked := NameAsked{
+		Name: strings.TrimSuffix(q.Name, "."), Type: typeName(q.Qtype),
+		Allowed: v.Allowed, Rule: v.Rule, Reason: fromPolicy(v.Reason),
+	}
+	defer func() { g.ledger.nameAsked(asked) }()
+	if !v.Allowed {
+		g.refuseName(m, q, v)
+		return
+	}
+	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
+		noData(m, q)
+		return
+	}
+	canonical, err := policy.CanonicalName(q.Name)
+	if err != nil {
+		asked.Allowed, asked.Reason = false, Reason(policy.ReasonBadName)
+		g.refuseName(m, q, policy.Verdict{Reason: policy.ReasonBadName})
+		return
+	}
+	addr, ok := g.names.assign(canonical)
+	if !ok {
+		g.ledger.limit(ReasonLimitNames, canonical)
+		asked.Allowed, asked.Reason = false, ReasonLimitNames
+		m.Rcode = dns.RcodeNameError
+		blocked(m, "carboy: this bottle has asked for too many names")
+		return
+	}
+	m.Answer = append(m.Answer, &dns.A{
+		Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: dnsTTL},
+		A:   addr.AsSlice(),
+	})
+}
+
+// refuseName says that the name does not exist, since REFUSED and SERVFAIL
+// make resolvers report a temporary failure that tools retry for minutes.
+func (g *Gateway) refuseName(m *dns.Msg, q dns.Question, v policy.Verdict) {
+	m.Rcode = dns.RcodeNameError
+	m.Ns = append(m.Ns, soa())
+	text := "carboy: no route allows this name"
+	switch {
+	case v.Reason == policy.ReasonBadName:
+		text = "carboy: not a host name"
+	case v.Rule != "":
+		text += "; nearest: " + v.Rule
+	}
+	blocked(m, text)
+}
+
+// blocked adds the extended error Blocked (RFC 8914 section 4.16) when the
+// client said that it reads extensions.
+func blocked(m *dns.Msg, text string) {
+	opt := m.IsEdns0()
+	if opt == nil {
+		return
+	}
+	if len(text) > maxEDEText {
+		text = text[:maxEDEText]
+	}
+	opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: text})
+}
+
+// noData says that the name exists without such records: programs then use
+// the IPv4 address at once.
+func noData(m *dns.Msg, q dns.Question) { m.Ns = append(m.Ns, soa()) }
+
+// soa carries the negative TTL of zero (RFC 2308), so that a route that is
+// added is seen at once.
+func soa() *dns.SOA {
+	return &dns.SOA{
+		Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 0},
+		Ns:  "carboy.internal.", Mbox: "carboy.internal.", Serial: 1, Refresh: 60, Retry: 60, Expire: 60, Minttl: 0,
+	}
+}
+
+// answerLocalhost follows RFC 6761 section 6.3; the address is the bottle's
+// own.
+func answerLocalhost(m *dns.Msg, q dns.Question) {
+	hdr := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: dnsTTL}
+	switch q.Qtype {
+	case dns.TypeA:
+		m.Answer = append(m.Answer, &dns.A{Hdr: hdr, A: net.IPv4(127, 0, 0, 1)})
+	case dns.TypeAAAA:
+		m.Answer = append(m.Answer, &dns.AAAA{Hdr: hdr, AAAA: net.IPv6loopback})
+	default:
+		noData(m, q)
+	}
+}
+
+// answerReverse knows the synthetic addresses and nothing else.
+func (g *Gateway) answerReverse(m *dns.Msg, q dns.Question, name string) {
+	addr, ok := reverseAddr(name)
+	host := ""
+	if ok {
+		host = g.names.lookup(addr)
+	}
+	switch {
+	case host == "":
+		m.Rcode = dns.RcodeNameError
+		m.Ns = append(m.Ns, soa())
+		g.ledger.nameAsked(NameAsked{
+			Name: strings.TrimSuffix(q.Name, "."), Type: typeName(q.Qtype), Reason: Reason(policy.ReasonNoRoute),
+		})
+	case q.Qtype == dns.TypePTR || q.Qtype == dns.TypeANY:
+		m.Answer = append(m.Answer, &dns.PTR{
+			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypePTR, Class: dns.ClassINET, Ttl: dnsTTL},
+			Ptr: dns.Fqdn(host),
+		})
+	default:
+		noData(m, q)
+	}
+}
+
+func reverseAddr(name string) (netip.Addr, bool) {
+	rest, ok := strings.CutSuffix(name, ".in-addr.arpa.")
+	if !ok {
+		return netip.Addr{}, false
+	}
+	parts := strings.Split(rest, ".")
+	if len(parts) != 4 {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(parts[3] + "." + parts[2] + "." + parts[1] + "." + parts[0])
+	return a, err == nil
+}
+
+func typeName(t uint16) string {
+	if s, ok := dns.TypeToString[t]; ok {
+		return s
+	}
+	return "other"
+}
+
+// serveDNS answers queries on one TCP connection (RFC 7766), one after the
+// other.
+func (g *Gateway) serveDNS(c net.Conn) {
+	defer c.Close()
+	buf := make([]byte, 2+maxQuery)
+	for {
+		_ = c.SetDeadline(time.Now().Add(g.limits.Sniff))
+		if _, err := io.ReadFull(c, buf[:2]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(buf))
+		if n > maxQuery {
+			return
+		}
+		if _, err := io.ReadFull(c, buf[2:2+n]); err != nil {
+			return
+		}
+		reply := g.answerDNS(buf[2:2+n], true)
+		if reply == nil {
+			return
+		}
+		out := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(reply)), uint16(len(reply)))
+		if _, err := c.Write(append(out, reply...)); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package gateway
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// Reason says why something was refused or ended. The values are stable:
+// receipts hold them. Those of package policy are reasons too.
+type Reason string
+
+// The gateway's own reasons.
+const (
+	ReasonOK              Reason = ""
+	ReasonUnknownAddress  Reason = "unknown-address"   // a synthetic address that no name was given
+	ReasonGatewayAddress  Reason = "gateway-address"   // the gateway itself serves nothing there
+	ReasonUDP             Reason = "udp"               // UDP other than DNS
+	ReasonICMP            Reason = "icmp"              // ICMP other than echo to the gateway
+	ReasonIPProtocol      Reason = "ip-protocol"       // neither TCP, UDP nor ICMP
+	ReasonServerFirst     Reason = "server-first"      // the client waits for the server: no web protocol
+	ReasonSlowStart       Reason = "slow-start"        // the first bytes did not come in time
+	ReasonProtocol        Reason = "protocol"          // first bytes are neither TLS nor HTTP/1
+	ReasonSSH             Reason = "ssh"               // SSH on a route for the web
+	ReasonHTTP2Plain      Reason = "http2-plain"       // HTTP/2 with prior knowledge
+	ReasonHelloInvalid    Reason = "hello-invalid"     // not a valid ClientHello
+	ReasonSNIAbsent       Reason = "sni-absent"        // no server name, or none to be had (ECH)
+	ReasonSNIMismatch     Reason = "sni-mismatch"      // server name is not the name of the address
+	ReasonECH             Reason = "ech"               // Encrypted ClientHello hides the name
+	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
+	ReasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
+	ReasonConnect         Reason = "connect-method"    // CONNECT
+	ReasonNotPublic       Reason = "not-public"        // the name resolved to addresses that are not public
+	ReasonResolveFailed   Reason = "resolve-failed"    // the name does not resolve outside
+	ReasonDialFailed      Reason = "dial-failed"       // no address accepted the connection
+	ReasonReset           Reason = "reset"             // either side reset the connection
+	ReasonClosing         Reason = "closing"           // the gateway closed
+	ReasonLimitConns      Reason = "limit-connections" // see Limits.Conns
+	ReasonLimitUp         Reason = "limit-bytes-up"    // see Limits.BytesUp
+	ReasonLimitDown       Reason = "limit-bytes-down"  // see Limits.BytesDown
+	ReasonLimitHost       Reason = "limit-bytes-host"  // see Limits.HostBytes
+	ReasonLimitIdle       Reason = "limit-idle"        // see Limits.Idle
+	ReasonLimitLifetime   Reason = "limit-lifetime"    // see Limits.Lifetime
+	ReasonLimitNames      Reason = "limit-names"       // see Limits.Names
+	ReasonLimitQueryRate  Reason = "limit-query-rate"  // see Limits.QueryRate
+	ReasonLimitQueries    Reason = "limit-queries"     // see Limits.Queries
+	ReasonLimitHead       Reason = "limit-head"        // see Limits.HeadBytes
+	ReasonSpoofedSource   Reason = "spoofed-source"    // packet from another address than the bottle's
+	ReasonFragment        Reason = "fragment"          // IP fragment
+	ReasonMalformedPacket Reason = "malformed-packet"  // headers that do not hold together
+	ReasonBadDestination  Reason = "bad-destination"   // multicast, broadcast, loopback, unspecified
+)
+
+// Event is one of [NameAsked], [Conn] and [LimitHit].
+type Event interface{ event() }
+
+// Observer receives events as they happen, from many goroutines at once. It
+// must not block: it stands on the packet path. What repeats is reported at
+// its 1st, 2nd, 4th, 8th … time, with the count.
+//
+// Names come from inside the bottle: hostile text, bounded in length, not
+// escaped.
+type Observer func(Event)
+
+// NameAsked is a DNS question about a name.
+type NameAsked struct {
+	Name    string // at most 253 bytes, in the presentation form of RFC 1035
+	Type    string // A, AAAA, …
+	Allowed bool
+	Rule    string
+	Reason  Reason
+	Count   uint64 // times this name was asked for so far
+}
+
+// Conn is a connection that ended or was refused.
+type Conn struct {
+	Time     time.Time
+	Name     string // the name its address stood for, or the literal
+	Addr     netip.AddrPort
+	Protocol string // tls, http, tcp, dns, udp, icmp, publish; empty when nothing was sent
+	Allowed  bool
+	Rule     string
+	Reason   Reason
+	Detail   string // for people: what exactly did not fit
+	Up, Down int64
+	Requests int64 // HTTP requests served
+	Duration time.Duration
+	Upstream netip.AddrPort // the address that was dialled
+	Count    uint64         // for refusals before a connection existed: times so far
+}
+
+// LimitHit says that a limit ended or refused something.
+type LimitHit struct {
+	Limit Reason
+	Name  string // the host it was about, if any
+	Count uint64 // times so far
+}
+
+func (NameAsked) event() {}
+func (Conn) event()      {}
+func (LimitHit) event()  {}
+
+func fromPolicy(r policy.Reason) Reason { return Reason(r) }

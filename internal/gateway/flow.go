@@ -1,0 +1,314 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// flow is one connection from the bottle, from its acceptance to its end. The
+// name and verdict are fixed before the first byte; nothing that the client
+// sends changes them.
+type flow struct {
+	g       *Gateway
+	name    string // canonical name, or the literal
+	literal bool
+	addr    netip.AddrPort // where the bottle connected to
+	verdict policy.Verdict
+	start   time.Time
+	host    *hostAccount
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	conn   *bottleConn
+
+	up, down, requests atomic.Int64
+	touched            atomic.Int64 // tick of the last byte
+
+	mu       sync.Mutex
+	proto    string
+	allowed  bool
+	reason   Reason
+	detail   string
+	upstream netip.AddrPort
+	finished bool
+}
+
+// place judges where a connection goes. The reason is empty when it may.
+func (g *Gateway) place(addr netip.AddrPort) (name string, literal bool, v policy.Verdict, reason Reason) {
+	a := addr.Addr()
+	switch {
+	case a == g.wire.Gateway4 || a == g.wire.Gateway6:
+		return a.String(), true, policy.Verdict{}, ReasonGatewayAddress
+	case g.names.contains(a):
+		name = g.names.lookup(a)
+		if name == "" {
+			return a.String(), true, policy.Verdict{}, ReasonUnknownAddress
+		}
+		v = g.table().Decide(name, addr.Port())
+	default:
+		name, literal = a.String(), true
+		v = g.table().DecideAddr(a, addr.Port())
+	}
+	if !v.Allowed {
+		reason = fromPolicy(v.Reason)
+		if reason == ReasonOK {
+			reason = Reason(policy.ReasonNoRoute)
+		}
+	}
+	return name, literal, v, reason
+}
+
+// refusedPlace records a refusal before any connection existed.
+func (g *Gateway) refusedPlace(addr netip.AddrPort, proto string, reason Reason) {
+	name := g.names.lookup(addr.Addr())
+	if name == "" {
+		name = addr.Addr().String()
+	}
+	g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: proto, Reason: reason}, true)
+}
+
+// note sets how the flow will be recorded. The first reason stays: what
+// follows is its consequence.
+func (f *flow) note(reason Reason, detail string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reason == ReasonOK {
+		f.reason, f.detail = reason, bound(detail)
+	}
+}
+
+func (f *flow) setProtocol(p string) {
+	f.mu.Lock()
+	f.proto = p
+	f.mu.Unlock()
+}
+
+// setUpstream records that the flow was let out, and where to.
+func (f *flow) setUpstream(a netip.AddrPort) {
+	f.mu.Lock()
+	f.upstream, f.allowed = a, true
+	f.mu.Unlock()
+}
+
+// abort ends the flow with a reset.
+func (f *flow) abort(reason Reason, detail string) {
+	f.note(reason, detail)
+	f.cancel()
+	f.conn.Abort()
+}
+
+// finish records the flow, once, and gives its place free.
+func (f *flow) finish() {
+	f.mu.Lock()
+	if f.finished {
+		f.mu.Unlock()
+		return
+	}
+	f.finished = true
+	e := Conn{
+		Time: f.start, Name: f.name, Addr: f.addr, Protocol: f.proto, Allowed: f.allowed,
+		Rule: f.verdict.Rule, Reason: f.reason, Detail: f.detail,
+		Up: f.up.Load(), Down: f.down.Load(), Requests: f.requests.Load(),
+		Duration: time.Since(f.start), Upstream: f.upstream,
+	}
+	f.mu.Unlock()
+	f.cancel()
+	f.g.flows.remove(f)
+	f.g.ledger.conn(e, false)
+}
+
+// count adds payload to the accounts and reports the limit that it broke.
+func (f *flow) count(up, down int64) Reason {
+	g := f.g
+	f.touched.Store(g.flows.tick.Load())
+	f.up.Add(up)
+	f.down.Add(down)
+	switch {
+	case g.up.Add(up) > g.limits.BytesUp:
+		return ReasonLimitUp
+	case g.down.Add(down) > g.limits.BytesDown:
+		return ReasonLimitDown
+	case f.host.bytes.Add(up+down) > g.limits.HostBytes:
+		return ReasonLimitHost
+	}
+	return ReasonOK
+}
+
+// hitLimit ends the flow over a limit.
+func (f *flow) hitLimit(reason Reason) {
+	f.g.ledger.limit(reason, f.name)
+	f.abort(reason, "")
+}
+
+type hostAccount struct{ bytes atomic.Int64 }
+
+// flows are the open connections.
+type flows struct {
+	tick atomic.Int64 // advanced by watchFlows
+
+	mu     sync.Mutex
+	open   map[*flow]struct{}
+	hosts  map[string]*hostAccount
+	closed bool
+}
+
+func (fs *flows) init() {
+	fs.open = map[*flow]struct{}{}
+	fs.hosts = map[string]*hostAccount{}
+}
+
+// add admits a flow. Accounts of hosts live as long as the bottle; their
+// number is bounded by the names and literal routes.
+func (fs *flows) add(f *flow, limit int) Reason {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.closed {
+		return ReasonClosing
+	}
+	if len(fs.open) >= limit {
+		return ReasonLimitConns
+	}
+	acct := fs.hosts[f.name]
+	if acct == nil {
+		acct = &hostAccount{}
+		fs.hosts[f.name] = acct
+	}
+	f.host = acct
+	fs.open[f] = struct{}{}
+	return ReasonOK
+}
+
+func (fs *flows) remove(f *flow) {
+	fs.mu.Lock()
+	delete(fs.open, f)
+	fs.mu.Unlock()
+}
+
+func (fs *flows) all() []*flow {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	out := make([]*flow, 0, len(fs.open))
+	for f := range fs.open {
+		out = append(out, f)
+	}
+	return out
+}
+
+func (fs *flows) close() {
+	fs.mu.Lock()
+	fs.closed = true
+	fs.mu.Unlock()
+	for _, f := range fs.all() {
+		f.abort(ReasonClosing, "")
+	}
+}
+
+// watchFlows ends what is idle or too old. One ticker for all is cheaper than
+// a deadline at each read.
+func (g *Gateway) watchFlows() {
+	period := min(time.Second, max(10*time.Millisecond, min(g.limits.Idle, g.limits.Lifetime)/4))
+	idle := int64((g.limits.Idle + period - 1) / period)
+	life := int64((g.limits.Lifetime + period - 1) / period)
+	born := map[*flow]int64{}
+	t := time.NewTicker(period)
+	defer t.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := g.flows.tick.Add(1)
+		open := g.flows.all()
+		seen := make(map[*flow]int64, len(open))
+		for _, f := range open {
+			first, ok := born[f]
+			if !ok {
+				first = now
+			}
+			seen[f] = first
+			switch {
+			case now-f.touched.Load() > idle:
+				f.hitLimit(ReasonLimitIdle)
+			case now-first > life:
+				f.hitLimit(ReasonLimitLifetime)
+			}
+		}
+		born = seen
+	}
+}
+
+// bottleConn is the bottle's side of a connection, counted, with what a
+// net.Conn can't do.
+type bottleConn struct {
+	*gonet.TCPConn
+	ep   tcpip.Endpoint
+	flow *flow
+}
+
+// Abort resets the connection.
+func (c *bottleConn) Abort() { c.ep.Abort() }
+
+func (c *bottleConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 {
+		if r := c.flow.count(int64(n), 0); r != ReasonOK {
+			c.flow.hitLimit(r)
+			return 0, net.ErrClosed
+		}
+	}
+	return n, err
+}
+
+func (c *bottleConn) Write(b []byte) (int, error) {
+	if r := c.flow.count(0, int64(len(b))); r != ReasonOK {
+		c.flow.hitLimit(r)
+		return 0, net.ErrClosed
+	}
+	return c.TCPConn.Write(b)
+}
+
+// published is a connection into the bottle; it is recorded when it is closed.
+type published struct {
+	*gonet.TCPConn
+	g        *Gateway
+	port     uint16
+	start    time.Time
+	up, down atomic.Int64
+	once     sync.Once
+}
+
+func newPublished(g *Gateway, c *gonet.TCPConn, port uint16, start time.Time) *published {
+	return &published{TCPConn: c, g: g, port: port, start: start}
+}
+
+func (p *published) Read(b []byte) (int, error) {
+	n, err := p.TCPConn.Read(b)
+	p.up.Add(int64(n))
+	return n, err
+}
+
+func (p *published) Write(b []byte) (int, error) {
+	n, err := p.TCPConn.Write(b)
+	p.down.Add(int64(n))
+	return n, err
+}
+
+func (p *published) Close() error {
+	p.once.Do(func() {
+		p.g.ledger.conn(Conn{
+			Time: p.start, Name: "bottle", Addr: netip.AddrPortFrom(p.g.wire.Bottle4.Addr(), p.port),
+			Protocol: "publish", Allowed: true, Up: p.up.Load(), Down: p.down.Load(), Duration: time.Since(p.start),
+		}, false)
+	})
+	return p.TCPConn.Close()
+}

@@ -1,0 +1,403 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// testTimeout bounds every wait; it is only reached when something is broken.
+const testTimeout = 30 * time.Second
+
+// bottle is a gateway with a network stack on the other end of its wire, made
+// as the embedded kernel makes its own.
+type bottle struct {
+	t     testing.TB
+	gw    *Gateway
+	stack *stack.Stack
+	world *world
+	end   *os.File // the bottle's end, for packets made by hand
+
+	mu     sync.Mutex
+	events []Event
+}
+
+// world is what lies outside: names, and which address leads to which
+// listener.
+type world struct {
+	mu       sync.Mutex
+	names    map[string][][]netip.Addr // answers in turn; the last repeats
+	servers  map[netip.AddrPort]string // address to loopback listener
+	lookups  []string
+	dialled  []netip.AddrPort
+	refuseAt map[netip.AddrPort]bool
+}
+
+func newWorld() *world {
+	return &world{names: map[string][][]netip.Addr{}, servers: map[netip.AddrPort]string{}}
+}
+
+func (w *world) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	host = strings.TrimSuffix(host, ".")
+	w.lookups = append(w.lookups, host)
+	answers := w.names[host]
+	if len(answers) == 0 {
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	}
+	if len(answers) > 1 {
+		w.names[host] = answers[1:]
+	}
+	return answers[0], nil
+}
+
+func (w *world) dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	w.mu.Lock()
+	w.dialled = append(w.dialled, addr)
+	to, ok := w.servers[addr]
+	w.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("connect %v: refused", addr)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", to)
+}
+
+// name adds an answer of the outside resolver.
+func (w *world) name(host string, addrs ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []netip.Addr
+	for _, a := range addrs {
+		list = append(list, netip.MustParseAddr(a))
+	}
+	w.names[host] = append(w.names[host], list)
+}
+
+// serve makes addr lead to a handler of connections.
+func (w *world) serve(t testing.TB, addr string, handle func(net.Conn)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	w.mu.Lock()
+	w.servers[netip.MustParseAddrPort(addr)] = l.Addr().String()
+	w.mu.Unlock()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go handle(c)
+		}
+	}()
+}
+
+func (w *world) point(addr, to string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.servers[netip.MustParseAddrPort(addr)] = to
+}
+
+func (w *world) dials() []netip.AddrPort {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]netip.AddrPort(nil), w.dialled...)
+}
+
+func (w *world) looked() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.lookups...)
+}
+
+func routes(t testing.TB, allow ...string) *policy.Table {
+	t.Helper()
+	var rs []policy.Route
+	for _, s := range allow {
+		parse := policy.ParseAllow
+		s, private := strings.CutSuffix(s, " private")
+		if private {
+			parse = policy.ParseAllowPrivate
+		}
+		s, raw := strings.CutSuffix(s, " tcp")
+		r, err := parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if raw {
+			r = r.WithProtocol(policy.ProtocolTCP)
+		}
+		rs = append(rs, r)
+	}
+	table, err := policy.Compile(rs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+type option func(*Config)
+
+func withLimits(l Limits) option { return func(c *Config) { c.Limits = l } }
+
+func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bottle {
+	t.Helper()
+	checkLeaks(t)
+	pair, err := wire.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bottle{t: t, world: w, end: pair.Bottle}
+	cfg := Config{Host: pair.Host, Table: table, Resolver: w, Dial: w.dial, Observer: b.observe}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	gw, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.gw = gw
+	served := make(chan error, 1)
+	go func() { served <- gw.Serve(context.Background()) }()
+	b.stack = clientStack(t, pair.Bottle, gw.wire)
+	t.Cleanup(func() {
+		// The client goes first: fdbased spins at the end of a wire.
+		b.stack.Destroy()
+		gw.Close()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		pair.Bottle.Close()
+	})
+	return b
+}
+
+// clientStack is configured as the sentry configures its own: fdbased,
+// recvmmsg, host GSO, both checksum offloads.
+func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
+	t.Helper()
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		HandleLocal:        true,
+	})
+	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &moderate)
+	var fd int
+	raw, err := end.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(f uintptr) { fd = int(f) })
+	ep, err := fdbased.New(&fdbased.Options{
+		FDs: []int{fd}, MTU: cfg.MTU, PacketDispatchMode: fdbased.RecvMMsg, GSOMaxSize: cfg.GSOMaxSize,
+		TXChecksumOffload: true, RXChecksumOffload: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreateNIC(1, ep); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []netip.Prefix{cfg.Bottle4, cfg.Bottle6} {
+		proto := ipv4.ProtocolNumber
+		if p.Addr().Is6() {
+			proto = ipv6.ProtocolNumber
+		}
+		pa := tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: tcpip.AddressWithPrefix{Address: toTCPIP(p.Addr()), PrefixLen: p.Bits()}}
+		if err := s.AddProtocolAddress(1, pa, stack.AddressProperties{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.SetRouteTable([]tcpip.Route{
+		{Destination: header.IPv4EmptySubnet, Gateway: toTCPIP(cfg.Gateway4), NIC: 1},
+		{Destination: header.IPv6EmptySubnet, Gateway: toTCPIP(cfg.Gateway6), NIC: 1},
+	})
+	return s
+}
+
+func (b *bottle) observe(e Event) {
+	b.mu.Lock()
+	b.events = append(b.events, e)
+	b.mu.Unlock()
+}
+
+func (b *bottle) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	b.t.Cleanup(cancel)
+	return ctx
+}
+
+func protoOf(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is6() {
+		return ipv6.ProtocolNumber
+	}
+	return ipv4.ProtocolNumber
+}
+
+// connect opens a TCP connection from inside.
+func (b *bottle) connect(addr netip.AddrPort) (*gonet.TCPConn, error) {
+	c, err := gonet.DialContextTCP(b.ctx(), b.stack, tcpip.FullAddress{Addr: toTCPIP(addr.Addr()), Port: addr.Port()}, protoOf(addr.Addr()))
+	if err == nil {
+		c.SetDeadline(time.Now().Add(testTimeout))
+		b.t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+// dial resolves and connects as a program would.
+func (b *bottle) dial(host string, port uint16) (*gonet.TCPConn, error) {
+	addr, err := b.resolve(host)
+	if err != nil {
+		return nil, err
+	}
+	return b.connect(netip.AddrPortFrom(addr, port))
+}
+
+func (b *bottle) mustDial(host string, port uint16) *gonet.TCPConn {
+	b.t.Helper()
+	c, err := b.dial(host, port)
+	if err != nil {
+		b.t.Fatalf("dial %s:%d: %v", host, port, err)
+	}
+	return c
+}
+
+// udp opens a socket connected to addr.
+func (b *bottle) udp(addr netip.AddrPort) *gonet.UDPConn {
+	b.t.Helper()
+	c, err := gonet.DialUDP(b.stack, nil, &tcpip.FullAddress{Addr: toTCPIP(addr.Addr()), Port: addr.Port()}, protoOf(addr.Addr()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(testTimeout))
+	return c
+}
+
+var errNXDomain = errors.New("no such name")
+
+func (b *bottle) ask(name string, qtype uint16) *dns.Msg {
+	b.t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(dns.Fqdn(name), qtype)
+	m.SetEdns0(1232, false)
+	return b.exchange(m)
+}
+
+func (b *bottle) exchange(m *dns.Msg) *dns.Msg {
+	b.t.Helper()
+	q, err := m.Pack()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c := b.udp(netip.AddrPortFrom(b.gw.wire.DNS, 53))
+	defer c.Close()
+	if _, err := c.Write(q); err != nil {
+		b.t.Fatal(err)
+	}
+	buf := make([]byte, 65535)
+	n, err := c.Read(buf)
+	if err != nil {
+		b.t.Fatalf("dns %s: %v", m.Question[0].Name, err)
+	}
+	r := new(dns.Msg)
+	if err := r.Unpack(buf[:n]); err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+func (b *bottle) resolve(name string) (netip.Addr, error) {
+	r := b.ask(name, dns.TypeA)
+	if r.Rcode == dns.RcodeNameError {
+		return netip.Addr{}, errNXDomain
+	}
+	for _, rr := range r.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			addr, _ := netip.AddrFromSlice(a.A.To4())
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, errors.New("no address")
+}
+
+// conns waits until a record of a connection satisfies want, and returns it.
+func (b *bottle) waitConn(what string, want func(ConnSummary) bool) ConnSummary {
+	b.t.Helper()
+	var s Summary
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		s = b.gw.Summary()
+		for _, c := range s.Conns {
+			if want(c) {
+				return c
+			}
+		}
+	}
+	b.t.Fatalf("no connection record: %s; have %+v", what, s.Conns)
+	return ConnSummary{}
+}
+
+func (b *bottle) waitReason(r Reason) ConnSummary {
+	b.t.Helper()
+	return b.waitConn(string(r), func(c ConnSummary) bool { return c.Reason == r })
+}
+
+// checkLeaks fails the test when a goroutine of ours outlives it.
+func checkLeaks(t testing.TB) {
+	t.Cleanup(func() {
+		var last string
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if last = ourGoroutines(); last == "" {
+				return
+			}
+		}
+		t.Errorf("goroutines left:\n%s", last)
+	})
+}
+
+func ourGoroutines() string {
+	buf := make([]byte, 4<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var left []string
+	for _, g := range strings.Split(string(buf), "\n\n") {
+		if strings.Contains(g, "ourGoroutines") || strings.Contains(g, "testing.tRunner(") || strings.Contains(g, "_test.go") ||
+			strings.Contains(g, "link/fdbased") { // the client's; it never ends one of its dispatchers
+			continue
+		}
+		if strings.Contains(g, "carboy/internal/gateway.") || strings.Contains(g, "carboy/internal/wire.") ||
+			strings.Contains(g, "gvisor.dev/gvisor/pkg/tcpip") {
+			left = append(left, g)
+		}
+	}
+	return strings.Join(left, "\n\n")
+}

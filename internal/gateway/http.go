@@ -1,0 +1,356 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// webServer serves plain HTTP: each request is parsed, its authority compared
+// with the name of the connection's address, and rebuilt towards upstream.
+// Nothing is relayed as it came.
+type webServer struct {
+	g         *Gateway
+	server    *http.Server
+	proxy     *httputil.ReverseProxy
+	transport *http.Transport
+	conns     chan net.Conn
+	done      chan struct{}
+	once      sync.Once
+}
+
+type flowKey struct{}
+
+func newWebServer(g *Gateway) *webServer {
+	w := &webServer{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
+	quiet := log.New(io.Discard, "", 0)
+	// One pool for one bottle. No proxy from the environment: the way out
+	// is decided here.
+	w.transport = &http.Transport{
+		DialContext:            w.dial,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: int64(g.limits.HeadBytes) * 4,
+		ExpectContinueTimeout:  time.Second,
+		Protocols:              http1Only(),
+	}
+	w.proxy = &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      w.transport,
+		FlushInterval:  -1,
+		ErrorLog:       quiet,
+		BufferPool:     bufferPool{},
+		ModifyResponse: upgraded,
+		ErrorHandler:   w.failed,
+	}
+	w.server = &http.Server{
+		Handler:           w,
+		ReadHeaderTimeout: g.limits.Sniff,
+		IdleTimeout:       min(g.limits.Idle, 2*time.Minute),
+		MaxHeaderBytes:    g.limits.HeadBytes,
+		ErrorLog:          quiet,
+		Protocols:         http1Only(),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, flowKey{}, c.(*webConn))
+		},
+	}
+	return w
+}
+
+func http1Only() *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	return &p
+}
+
+// webConn is a connection on its way through the HTTP server.
+type webConn struct {
+	*lintConn
+	flow *flow
+}
+
+// accept hands a flow to the HTTP server, which finishes it by closing.
+func (w *webServer) accept(f *flow, first []byte) {
+	c := &webConn{flow: f, lintConn: newLintConn(f.conn, first, w.g.limits.HeadBytes, f.finish)}
+	select {
+	case w.conns <- c:
+	case <-w.done:
+		_ = c.Close()
+	}
+}
+
+func (w *webServer) serve() { _ = w.server.Serve(channelListener{w}) }
+
+func (w *webServer) close() {
+	w.once.Do(func() { close(w.done) })
+	_ = w.server.Close()
+	w.transport.CloseIdleConnections()
+}
+
+type channelListener struct{ w *webServer }
+
+func (l channelListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.w.conns:
+		return c, nil
+	case <-l.w.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l channelListener) Close() error {
+	l.w.once.Do(func() { close(l.w.done) })
+	return nil
+}
+
+func (l channelListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// ServeHTTP judges one request. Each request of a kept connection comes here.
+func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(flowKey{}).(*webConn)
+	if !ok {
+		http.Error(rw, "carboy: no connection", http.StatusForbidden)
+		return
+	}
+	f := c.flow
+	if why := judge(c, r); why != nil {
+		f.note(why.Reason, why.Detail)
+		if why.Reason == ReasonLimitHead {
+			w.g.ledger.limit(why.Reason, f.name)
+		}
+		refuseHTTP(rw, r, why)
+		return
+	}
+	f.requests.Add(1)
+	if !isWebSocket(r) {
+		// A server may ignore an offer to upgrade (RFC 9110 section 7.8).
+		r.Header.Del("Upgrade")
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if up, ok := info.Conn.(*upstream); ok {
+			f.setUpstream(up.addr)
+		}
+	}}
+	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+}
+
+// refusal is what a refused request is told.
+type refusal struct {
+	Status int    `json:"-"`
+	Error  string `json:"error"`
+	Reason Reason `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+	Host   string `json:"host"`
+	Rule   string `json:"rule,omitempty"`
+	Allow  string `json:"allow,omitempty"` // the flag that would allow it
+}
+
+// judge returns why a request is refused, or nil.
+func judge(c *webConn, r *http.Request) *refusal {
+	f := c.flow
+	no := func(status int, reason Reason, detail string) *refusal {
+		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: f.name, Rule: f.verdict.Rule}
+	}
+	switch {
+	case r.Method == refusedMethod:
+		detail := "invalid method"
+		if p := c.bad.Load(); p != nil {
+			detail = *p
+		}
+		if detail == string(ReasonLimitHead) {
+			return no(http.StatusRequestHeaderFieldsTooLarge, ReasonLimitHead, "")
+		}
+		return no(http.StatusBadRequest, ReasonHTTPMalformed, detail)
+	case r.Method == http.MethodConnect:
+		return no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
+	case !sameAuthority(f, r.Host):
+		v := no(http.StatusMisdirectedRequest, ReasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
+		v.Allow = allowFlag(r.Host, f.addr.Port())
+		return v
+	case !strings.HasPrefix(r.URL.Path, "/"):
+		return no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
+	}
+	return nil
+}
+
+// sameAuthority reports whether a Host header names the flow's host and port.
+func sameAuthority(f *flow, host string) bool {
+	name, port, ok := splitAuthority(host)
+	if !ok || port != f.addr.Port() {
+		return false
+	}
+	if f.literal {
+		a, err := netip.ParseAddr(name)
+		return err == nil && a == f.addr.Addr() && a.Is6() == strings.HasPrefix(host, "[")
+	}
+	canonical, err := policy.CanonicalName(name)
+	return err == nil && canonical == f.name
+}
+
+// splitAuthority splits HOST[:PORT] of an http URL.
+func splitAuthority(s string) (name string, port uint16, ok bool) {
+	name, tail := s, ""
+	if strings.HasPrefix(s, "[") {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return "", 0, false
+		}
+		name, tail = s[1:end], s[end+1:]
+	} else if i := strings.IndexByte(s, ':'); i >= 0 {
+		name, tail = s[:i], s[i:]
+	}
+	if tail == "" {
+		return name, 80, true
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(tail, ":"), 10, 16)
+	if err != nil || tail[0] != ':' {
+		return "", 0, false
+	}
+	return name, uint16(n), true
+}
+
+// allowFlag returns the flag that would allow a host, when it is one.
+func allowFlag(host string, port uint16) string {
+	name, _, ok := splitAuthority(host)
+	if !ok {
+		return ""
+	}
+	r, err := policy.ParseAllow(authority(name, port))
+	if err != nil {
+		return ""
+	}
+	return "--allow " + r.String()
+}
+
+func authority(name string, port uint16) string {
+	return net.JoinHostPort(name, strconv.Itoa(int(port)))
+}
+
+func isWebSocket(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) &&
+		len(r.Header.Values("Upgrade")) == 1 && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// rewrite makes the request that goes out. Its host is the flow's, not the
+// client's spelling of it.
+func rewrite(p *httputil.ProxyRequest) {
+	f := p.In.Context().Value(flowKey{}).(*webConn).flow
+	p.Out.URL.Scheme = "http"
+	p.Out.URL.Host = authority(f.name, f.addr.Port())
+	p.Out.URL.RawQuery = p.In.URL.RawQuery
+	p.Out.Host = p.Out.URL.Host
+	if f.addr.Port() == 80 {
+		p.Out.Host = strings.TrimSuffix(p.Out.Host, ":80")
+	}
+	p.Out.Header.Del("Proxy-Authorization")
+	p.Out.Header.Del("Proxy-Connection")
+}
+
+// dial connects for the transport. The address is one that rewrite made.
+func (w *webServer) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(p, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	up, err := w.g.dial(ctx, host, uint16(port))
+	if err != nil {
+		return nil, err
+	}
+	return up, nil
+}
+
+// upgraded sees each response. After 101 the connection carries WebSocket
+// frames.
+func upgraded(res *http.Response) error {
+	c := res.Request.Context().Value(flowKey{}).(*webConn)
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		if !strings.EqualFold(res.Header.Get("Upgrade"), "websocket") {
+			return errors.New("upstream switched to another protocol than websocket")
+		}
+		c.flow.setProtocol("websocket")
+		c.raw.Store(true)
+	}
+	return nil
+}
+
+// failed answers for an upstream that could not.
+func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
+	c := r.Context().Value(flowKey{}).(*webConn)
+	f := c.flow
+	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
+	var de *dialError
+	switch {
+	case c.bad.Load() != nil:
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, *c.bad.Load()
+	case errors.As(err, &de) && de.reason == ReasonNotPublic:
+		v.Status, v.Error = http.StatusForbidden, "refused"
+		v.Allow = "--allow-private " + authority(f.name, f.addr.Port())
+	case errors.As(err, &de) && de.reason != ReasonDialFailed && de.reason != ReasonResolveFailed:
+		v.Status, v.Error = http.StatusForbidden, "refused"
+		v.Allow = "--allow " + authority(f.name, f.addr.Port())
+	}
+	f.note(v.Reason, v.Detail)
+	refuseHTTP(rw, r, v)
+}
+
+// refuseHTTP says in words and in JSON what was refused and what would allow
+// it, and ends the connection.
+func refuseHTTP(rw http.ResponseWriter, r *http.Request, v *refusal) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		body = []byte("{}")
+	}
+	h := rw.Header()
+	h.Set("Connection", "close")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Carboy-Refused", string(v.Reason))
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		h.Set("Content-Type", "application/json")
+		rw.WriteHeader(v.Status)
+		_, _ = rw.Write(append(body, '\n'))
+		return
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	rw.WriteHeader(v.Status)
+	_, _ = fmt.Fprintf(rw, "carboy: %s: %s", v.Error, v.Reason)
+	if v.Detail != "" {
+		_, _ = fmt.Fprintf(rw, ": %s", v.Detail)
+	}
+	if v.Rule != "" {
+		_, _ = fmt.Fprintf(rw, "\nrule: %s", v.Rule)
+	}
+	if v.Allow != "" {
+		_, _ = fmt.Fprintf(rw, "\nto allow it: carboy run %s", v.Allow)
+	}
+	_, _ = fmt.Fprintf(rw, "\n%s\n", body)
+}
+
+type bufferPool struct{}
+
+func (bufferPool) Get() []byte { return relayBuffers.Get().(*[relayBuffer]byte)[:] }
+
+func (bufferPool) Put(b []byte) {
+	if cap(b) >= relayBuffer {
+		relayBuffers.Put((*[relayBuffer]byte)(b[:relayBuffer]))
+	}
+}

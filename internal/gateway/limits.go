@@ -1,0 +1,65 @@
+package gateway
+
+import "time"
+
+// Limits bound what one bottle can use. A zero field means its default, see
+// [DefaultLimits]; there is no way to say "without limit".
+type Limits struct {
+	// BytesUp and BytesDown bound all payload that leaves and enters the
+	// bottle, HostBytes both ways together for one host. Payload is what
+	// the bottle's connections carry, TLS included.
+	BytesUp, BytesDown, HostBytes int64
+	// Conns bounds connections that are open at once.
+	Conns int
+	// Names bounds the distinct names that get an address.
+	Names int
+	// QueryRate is DNS queries per second, with a burst of twice that;
+	// Queries is how many in all.
+	QueryRate float64
+	Queries   int64
+	// Sniff is how long a client may take until its first bytes say what
+	// they are; Dial covers resolution and connect; Idle is the longest
+	// silence and Lifetime the longest life of a connection.
+	Sniff, Dial, Idle, Lifetime time.Duration
+	// HeadBytes bounds the head of an HTTP request and a TLS ClientHello.
+	HeadBytes int
+}
+
+// DefaultLimits returns the limits used where the caller gives none.
+func DefaultLimits() Limits {
+	return Limits{
+		BytesUp: 64 << 30, BytesDown: 256 << 30, HostBytes: 256 << 30,
+		Conns:     1024,
+		Names:     16384,
+		QueryRate: 500,
+		Queries:   2_000_000,
+		Sniff:     15 * time.Second,
+		Dial:      20 * time.Second,
+		Idle:      15 * time.Minute,
+		Lifetime:  24 * time.Hour,
+		HeadBytes: 64 << 10,
+	}
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	orDefault(&l.BytesUp, d.BytesUp)
+	orDefault(&l.BytesDown, d.BytesDown)
+	orDefault(&l.HostBytes, d.HostBytes)
+	orDefault(&l.Conns, d.Conns)
+	orDefault(&l.Names, d.Names)
+	orDefault(&l.QueryRate, d.QueryRate)
+	orDefault(&l.Queries, d.Queries)
+	orDefault(&l.Sniff, d.Sniff)
+	orDefault(&l.Dial, d.Dial)
+	orDefault(&l.Idle, d.Idle)
+	orDefault(&l.Lifetime, d.Lifetime)
+	orDefault(&l.HeadBytes, d.HeadBytes)
+	return l
+}
+
+func orDefault[T int | int64 | float64 | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}

@@ -1,0 +1,418 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// lintConn stands between the bottle and Go's HTTP server and lets only
+// requests through whose framing has one reading. The server's own parser is
+// lenient where history asks for it (bare LF, folded lines, a length beside
+// chunks); what it rebuilds is safe, but a client that sends such things is
+// trying something, and is told so.
+//
+// A head is held back until it is whole and was found good. A bad one is
+// replaced by a request that only this type can make, so that the refusal
+// comes in its turn, after the answers to earlier requests.
+type lintConn struct {
+	net.Conn
+	headLimit int
+	finish    func()
+	once      sync.Once
+
+	// raw is set once a WebSocket was agreed on: what follows is not HTTP.
+	raw atomic.Bool
+
+	// Fields below belong to the reader, of which the server has one at a
+	// time.
+	in       []byte // read, not yet judged
+	out      []byte // judged, not yet delivered
+	state    lintState
+	left     int64 // body bytes to come
+	bodyErr  error
+	readErr  error
+	afterBad bool
+
+	// bad is why the last head was refused.
+	bad atomic.Pointer[string]
+}
+
+type lintState uint8
+
+const (
+	lintHead lintState = iota
+	lintBody           // left bytes of known length
+	lintChunkSize
+	lintChunkData // left bytes, then CRLF
+	lintChunkEnd
+	lintTrailer
+)
+
+// refusedMethod marks the replacement of a refused head. A client that sends
+// it itself is refused as well.
+const refusedMethod = "CARBOY-REFUSED"
+
+const refusedHead = refusedMethod + " / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
+
+func newLintConn(c net.Conn, first []byte, headLimit int, finish func()) *lintConn {
+	return &lintConn{Conn: c, in: first, headLimit: headLimit, finish: finish}
+}
+
+func (c *lintConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.finish)
+	return err
+}
+
+// CloseWrite lets the server end its last answer before it closes.
+func (c *lintConn) CloseWrite() error {
+	if h, ok := c.Conn.(halfCloser); ok {
+		return h.CloseWrite()
+	}
+	return nil
+}
+
+// Read delivers judged bytes.
+func (c *lintConn) Read(b []byte) (int, error) {
+	for {
+		if len(c.out) > 0 {
+			n := copy(b, c.out)
+			c.out = c.out[n:]
+			return n, nil
+		}
+		switch {
+		case c.bodyErr != nil:
+			return 0, c.bodyErr
+		case c.afterBad:
+			return 0, io.EOF
+		case c.raw.Load():
+			if len(c.in) > 0 {
+				c.out, c.in = c.in, nil
+				continue
+			}
+			return c.Conn.Read(b)
+		}
+		if c.step() {
+			continue
+		}
+		// Judging needs more; nothing can be delivered.
+		if err := c.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// fill reads once. Time-outs come through and can be tried again: the server
+// interrupts reads that way.
+func (c *lintConn) fill() error {
+	if c.readErr != nil {
+		return c.readErr
+	}
+	buf := make([]byte, 16<<10)
+	n, err := c.Conn.Read(buf)
+	c.in = append(c.in, buf[:n]...)
+	if n > 0 {
+		if err != nil && !isTimeout(err) {
+			c.readErr = err
+		}
+		return nil
+	}
+	return err
+}
+
+// step judges some input; false means that more is needed.
+func (c *lintConn) step() bool {
+	switch c.state {
+	case lintHead:
+		return c.stepHead()
+	case lintBody, lintChunkData:
+		return c.stepData()
+	default:
+		return c.stepLine()
+	}
+}
+
+func (c *lintConn) stepHead() bool {
+	if len(c.in) == 0 {
+		return false
+	}
+	end := bytes.Index(c.in, []byte("\r\n\r\n"))
+	scan := c.in
+	if end >= 0 {
+		scan = c.in[:end+4]
+	}
+	// A bare LF would be an end to some readers: look before waiting for
+	// an end that they would not wait for.
+	if err := strictBytes(scan, end < 0); err != nil {
+		return c.refuseHead(err)
+	}
+	if end < 0 {
+		if len(c.in) > c.headLimit {
+			return c.refuseHead(limitError(ReasonLimitHead))
+		}
+		return false
+	}
+	if len(scan) > c.headLimit {
+		return c.refuseHead(limitError(ReasonLimitHead))
+	}
+	h, err := parseHead(string(scan[:end]))
+	if err != nil {
+		return c.refuseHead(err)
+	}
+	switch {
+	case h.chunked:
+		c.state = lintChunkSize
+	case h.length > 0:
+		c.state, c.left = lintBody, h.length
+	}
+	c.deliver(len(scan))
+	return true
+}
+
+func (c *lintConn) refuseHead(err error) bool {
+	why := bound(err.Error())
+	c.bad.Store(&why)
+	c.out, c.in, c.afterBad = []byte(refusedHead), nil, true
+	return true
+}
+
+func (c *lintConn) deliver(n int) {
+	c.out = append(c.out, c.in[:n]...)
+	c.in = c.in[n:]
+	if len(c.in) == 0 {
+		c.in = nil
+	}
+}
+
+func (c *lintConn) stepData() bool {
+	n := min(int64(len(c.in)), c.left)
+	if n == 0 {
+		return false
+	}
+	c.deliver(int(n))
+	c.left -= n
+	if c.left == 0 {
+		if c.state == lintChunkData {
+			c.state = lintChunkEnd
+		} else {
+			c.state = lintHead
+		}
+	}
+	return true
+}
+
+// maxChunkLine bounds a chunk's size line and a trailer line.
+const maxChunkLine = 4096
+
+// stepLine judges one line of chunked framing.
+func (c *lintConn) stepLine() bool {
+	if c.state == lintChunkEnd {
+		if len(c.in) < 2 {
+			return false
+		}
+		if string(c.in[:2]) != "\r\n" {
+			return c.refuseBody("chunk does not end where its size says")
+		}
+		c.deliver(2)
+		c.state = lintChunkSize
+		return true
+	}
+	end := bytes.Index(c.in, []byte("\r\n"))
+	if end < 0 {
+		if len(c.in) > maxChunkLine || strictBytes(c.in, true) != nil {
+			return c.refuseBody("chunk line is too long or has a bare line end")
+		}
+		return false
+	}
+	line := string(c.in[:end])
+	if end > maxChunkLine || strictBytes(c.in[:end], false) != nil {
+		return c.refuseBody("chunk line is too long or has a bare line end")
+	}
+	if c.state == lintChunkSize {
+		size, err := chunkSize(line)
+		if err != nil {
+			return c.refuseBody(err.Error())
+		}
+		c.state, c.left = lintChunkData, size
+		if size == 0 {
+			c.state = lintTrailer
+		}
+	} else if line == "" {
+		c.state = lintHead
+	} else if _, _, err := headerLine(line); err != nil {
+		return c.refuseBody(err.Error())
+	}
+	c.deliver(end + 2)
+	return true
+}
+
+// refuseBody breaks the connection: the request was already passed on, and
+// must end as cut off, not as complete.
+func (c *lintConn) refuseBody(why string) bool {
+	c.bad.Store(&why)
+	c.bodyErr = fmt.Errorf("gateway: request body: %s", why)
+	return true
+}
+
+// chunkSize reads a chunk's size. Extensions are refused: nothing sends them,
+// and readers differ about where they end.
+func chunkSize(line string) (int64, error) {
+	if line == "" || len(line) > 15 || strings.Trim(line, "0123456789abcdefABCDEF") != "" {
+		return 0, fmt.Errorf("chunk size %.20q", line)
+	}
+	return strconv.ParseInt(line, 16, 64)
+}
+
+// strictBytes refuses what different readers treat differently: control
+// characters, and line ends that are not CRLF. partial says that b may stop
+// between the two.
+func strictBytes(b []byte, partial bool) error {
+	for i, ch := range b {
+		switch {
+		case ch == '\n':
+			if i == 0 || b[i-1] != '\r' {
+				return errBareLF
+			}
+		case ch == '\r':
+			if i+1 == len(b) {
+				if partial {
+					continue
+				}
+				return errBareCR
+			}
+			if b[i+1] != '\n' {
+				return errBareCR
+			}
+		case ch < ' ' && ch != '\t' || ch == 0x7f:
+			return errControl
+		}
+	}
+	return nil
+}
+
+type headError string
+
+func (e headError) Error() string { return string(e) }
+
+const (
+	errBareLF  headError = "line ends with LF alone"
+	errBareCR  headError = "CR without LF"
+	errControl headError = "control character"
+)
+
+// head is what the framing of a request depends on.
+type head struct {
+	length  int64
+	chunked bool
+}
+
+// parseHead judges a request head without its last line end.
+func parseHead(s string) (head, error) {
+	lines := strings.Split(s, "\r\n")
+	method, target, minor, err := requestLine(lines[0])
+	if err != nil {
+		return head{}, err
+	}
+	var h head
+	var host, length, encoding []string
+	for _, line := range lines[1:] {
+		name, value, err := headerLine(line)
+		if err != nil {
+			return head{}, err
+		}
+		switch strings.ToLower(name) {
+		case "host":
+			host = append(host, value)
+		case "content-length":
+			length = append(length, value)
+		case "transfer-encoding":
+			encoding = append(encoding, value)
+		}
+	}
+	if len(host) != 1 || host[0] == "" {
+		return head{}, headError("exactly one host header is needed")
+	}
+	if err := absoluteForm(method, target, host[0]); err != nil {
+		return head{}, err
+	}
+	switch {
+	case len(length) > 1 || len(encoding) > 1 || len(length)+len(encoding) > 1:
+		return head{}, headError("more than one statement of length")
+	case len(encoding) == 1 && (minor == '0' || !strings.EqualFold(encoding[0], "chunked")):
+		return head{}, headError("transfer-encoding other than chunked")
+	case len(encoding) == 1:
+		h.chunked = true
+	case len(length) == 1:
+		if length[0] == "" || len(length[0]) > 18 || strings.Trim(length[0], "0123456789") != "" {
+			return head{}, headError("content-length is not a number")
+		}
+		h.length, err = strconv.ParseInt(length[0], 10, 64)
+	}
+	return h, err
+}
+
+func requestLine(line string) (method, target string, minor byte, err error) {
+	parts := strings.Split(line, " ")
+	if len(parts) != 3 || !isToken(parts[0]) || parts[1] == "" {
+		return "", "", 0, headError("request line is not METHOD TARGET VERSION")
+	}
+	for i := range len(parts[1]) {
+		if c := parts[1][i]; c <= ' ' || c >= 0x7f {
+			return "", "", 0, headError("request target has characters that must be encoded")
+		}
+	}
+	if parts[2] != "HTTP/1.1" && parts[2] != "HTTP/1.0" {
+		return "", "", 0, headError("version is not HTTP/1.0 or HTTP/1.1")
+	}
+	return parts[0], parts[1], parts[2][7], nil
+}
+
+// absoluteForm checks that a target with an authority agrees with Host
+// (RFC 9112 section 3.2.2 lets a server take the target's; two that differ are
+// two requests to two readers).
+func absoluteForm(method, target, host string) error {
+	if method == "CONNECT" || strings.HasPrefix(target, "/") || target == "*" {
+		return nil
+	}
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil {
+		return headError("request target is neither a path nor an http URL")
+	}
+	if !strings.EqualFold(u.Host, host) {
+		return headError("host header differs from the request target")
+	}
+	return nil
+}
+
+func headerLine(line string) (name, value string, err error) {
+	name, value, ok := strings.Cut(line, ":")
+	switch {
+	case line == "" || line[0] == ' ' || line[0] == '\t':
+		return "", "", headError("folded header line")
+	case !ok || !isToken(name):
+		return "", "", headError("header line is not NAME: VALUE")
+	}
+	return name, strings.Trim(value, " \t"), nil
+}
+
+// isToken follows RFC 9110 section 5.6.2.
+func isToken(s string) bool {
+	if s == "" {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 {
+			continue
+		}
+		return false
+	}
+	return true
+}

@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+)
+
+// firstName is where names begin in the synthetic range; what lies below
+// belongs to the wire itself.
+const firstName = 256
+
+// names gives each name an address of our own, the same for the bottle's life.
+// The address is only a handle: what it stands for is looked up here, never
+// taken from the client.
+type names struct {
+	base netip.Prefix
+	max  int
+
+	mu     sync.RWMutex
+	byName map[string]netip.Addr
+	list   []string // index is the offset from firstName
+}
+
+func newNames(base netip.Prefix, limit int) *names {
+	room := 1<<(32-base.Bits()) - firstName - 1
+	return &names{base: base.Masked(), max: min(limit, room), byName: map[string]netip.Addr{}}
+}
+
+// assign returns the address of a canonical name, and false when there is no
+// room for another.
+func (n *names) assign(name string) (netip.Addr, bool) {
+	n.mu.RLock()
+	a, ok := n.byName[name]
+	n.mu.RUnlock()
+	if ok {
+		return a, true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a, ok := n.byName[name]; ok {
+		return a, true
+	}
+	if len(n.list) >= n.max {
+		return netip.Addr{}, false
+	}
+	b := n.base.Addr().As4()
+	v := binary.BigEndian.Uint32(b[:]) + firstName + uint32(len(n.list))
+	binary.BigEndian.PutUint32(b[:], v)
+	a = netip.AddrFrom4(b)
+	n.list = append(n.list, name)
+	n.byName[name] = a
+	return a, true
+}
+
+// contains reports whether an address is in the synthetic range.
+func (n *names) contains(a netip.Addr) bool { return n.base.Contains(a) }
+
+// lookup returns the name an address stands for, or "".
+func (n *names) lookup(a netip.Addr) string {
+	if !n.base.Contains(a) {
+		return ""
+	}
+	b, base := a.As4(), n.base.Addr().As4()
+	i := int64(binary.BigEndian.Uint32(b[:])) - int64(binary.BigEndian.Uint32(base[:])) - firstName
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if i < 0 || i >= int64(len(n.list)) {
+		return ""
+	}
+	return n.list[i]
+}

@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const publicAddr = "93.184.216.34"
+
+func webWorld(t testing.TB) *world {
+	w := newWorld()
+	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(rw, "%s %s %s %d", r.Method, r.Host, r.URL.RequestURI(), n)
+	})
+	plain := httptest.NewServer(h)
+	secure := httptest.NewTLSServer(h)
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	w.name("api.example.com", publicAddr)
+	w.point(publicAddr+":80", plain.Listener.Addr().String())
+	w.point(publicAddr+":443", secure.Listener.Addr().String())
+	return w
+}
+
+func TestPassThrough(t *testing.T) {
+	b := newBottle(t, webWorld(t), routes(t, "api.example.com"))
+	t.Run("http", func(t *testing.T) {
+		c := b.mustDial("api.example.com", 80)
+		for range 2 {
+			fmt.Fprintf(c, "POST /x//y?a;b HTTP/1.1\r\nHost: API.example.com.\r\nContent-Length: 3\r\n\r\nabc")
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			if got := string(body); got != "POST api.example.com /x//y?a;b 3" {
+				t.Fatalf("got %d %q", res.StatusCode, got)
+			}
+		}
+		c.Close()
+		b.waitConn("http", func(c ConnSummary) bool { return c.Protocol == "http" && c.Allowed && c.Requests == 2 })
+	})
+	t.Run("tls", func(t *testing.T) {
+		res, err := b.httpClient().Get("https://api.example.com/hi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if !strings.Contains(string(body), "/hi") {
+			t.Fatalf("got %q", body)
+		}
+	})
+}
+
+func (b *bottle) httpClient() *http.Client {
+	tr := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		Dial: func(_, addr string) (net.Conn, error) {
+			host, port, _ := net.SplitHostPort(addr)
+			var p uint16
+			fmt.Sscan(port, &p)
+			return b.dial(host, p)
+		},
+	}
+	b.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: testTimeout}
+}

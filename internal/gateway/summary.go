@@ -1,0 +1,242 @@
+package gateway
+
+import (
+	"cmp"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	maxSummaryNames = 4096
+	maxSummaryConns = 4096
+	maxText         = 256
+	maxUpstreams    = 4
+)
+
+// Summary is what happened on a wire so far: bounded in size, with what did
+// not fit counted. It is made to be embedded in a receipt.
+type Summary struct {
+	Names        []NameSummary  `json:"names"`
+	NamesDropped uint64         `json:"names_dropped"` // questions about names beyond the bound
+	Conns        []ConnSummary  `json:"connections"`
+	ConnsDropped uint64         `json:"connections_dropped"` // connections beyond the bound
+	Limits       []LimitSummary `json:"limits"`
+	BytesUp      int64          `json:"bytes_up"`
+	BytesDown    int64          `json:"bytes_down"`
+	Packets      PacketSummary  `json:"packets"`
+}
+
+// NameSummary is one name that was asked for.
+type NameSummary struct {
+	Name    string   `json:"name"`
+	Allowed bool     `json:"allowed"`
+	Rule    string   `json:"rule,omitempty"`
+	Reason  Reason   `json:"reason,omitempty"`
+	Types   []string `json:"types"`
+	Count   uint64   `json:"count"`
+}
+
+// ConnSummary is the connections to one place with one outcome.
+type ConnSummary struct {
+	Name      string    `json:"name"`
+	Port      uint16    `json:"port"`
+	Family    string    `json:"family"` // ipv4 or ipv6, as the bottle connected
+	Protocol  string    `json:"protocol"`
+	Allowed   bool      `json:"allowed"`
+	Rule      string    `json:"rule,omitempty"`
+	Reason    Reason    `json:"reason,omitempty"`
+	Detail    string    `json:"detail,omitempty"` // of the first
+	Count     uint64    `json:"count"`
+	Up        int64     `json:"bytes_up"`
+	Down      int64     `json:"bytes_down"`
+	Requests  int64     `json:"requests,omitempty"`
+	First     time.Time `json:"first"`
+	Last      time.Time `json:"last"`
+	Upstreams []string  `json:"upstreams,omitempty"`
+}
+
+// LimitSummary is how often a limit was hit.
+type LimitSummary struct {
+	Limit Reason `json:"limit"`
+	Count uint64 `json:"count"`
+}
+
+// PacketSummary counts packets that were dropped before any connection.
+type PacketSummary struct {
+	In       uint64            `json:"in"`
+	Out      uint64            `json:"out"`
+	Lost     uint64            `json:"lost"` // not taken by the bottle in time
+	Refused  map[Reason]uint64 `json:"refused"`
+	Answered uint64            `json:"answered"` // refusals that were told by ICMP
+}
+
+type connKey struct {
+	name, proto, rule string
+	port              uint16
+	six, allowed      bool
+	reason            Reason
+}
+
+// ledger collects the summary and feeds the observer.
+type ledger struct {
+	observer Observer
+
+	mu           sync.Mutex
+	names        map[string]*NameSummary
+	namesDropped uint64
+	conns        map[connKey]*ConnSummary
+	connsDropped uint64
+	limits       map[Reason]uint64
+	packets      map[Reason]uint64
+}
+
+func newLedger(o Observer) *ledger {
+	if o == nil {
+		o = func(Event) {}
+	}
+	return &ledger{
+		observer: o,
+		names:    map[string]*NameSummary{},
+		conns:    map[connKey]*ConnSummary{},
+		limits:   map[Reason]uint64{},
+		packets:  map[Reason]uint64{},
+	}
+}
+
+// worthTelling picks the counts at which something that repeats is reported.
+func worthTelling(n uint64) bool { return bits.OnesCount64(n) == 1 }
+
+func bound(s string) string {
+	if len(s) > maxText {
+		return s[:maxText]
+	}
+	return s
+}
+
+func (l *ledger) nameAsked(e NameAsked) {
+	e.Name, e.Rule = bound(e.Name), bound(e.Rule)
+	l.mu.Lock()
+	s := l.names[e.Name]
+	switch {
+	case s == nil && len(l.names) >= maxSummaryNames:
+		l.namesDropped++
+		e.Count = l.namesDropped
+	case s == nil:
+		s = &NameSummary{Name: e.Name}
+		l.names[e.Name] = s
+		fallthrough
+	default:
+		s.Allowed, s.Rule, s.Reason = e.Allowed, e.Rule, e.Reason
+		if len(s.Types) < 16 && !slices.Contains(s.Types, e.Type) {
+			s.Types = append(s.Types, e.Type)
+		}
+		s.Count++
+		e.Count = s.Count
+	}
+	l.mu.Unlock()
+	if worthTelling(e.Count) {
+		l.observer(e)
+	}
+}
+
+// conn records a connection that ended, or when repeats is set a refusal that
+// costs the bottle nothing and may come in floods.
+func (l *ledger) conn(e Conn, repeats bool) {
+	e.Name, e.Rule, e.Detail = bound(e.Name), bound(e.Rule), bound(e.Detail)
+	key := connKey{
+		name: e.Name, proto: e.Protocol, rule: e.Rule, port: e.Addr.Port(),
+		six: e.Addr.Addr().Is6(), allowed: e.Allowed, reason: e.Reason,
+	}
+	l.mu.Lock()
+	s := l.conns[key]
+	if s == nil && len(l.conns) >= maxSummaryConns {
+		l.connsDropped++
+		e.Count = l.connsDropped
+	} else {
+		if s == nil {
+			s = &ConnSummary{
+				Name: e.Name, Port: e.Addr.Port(), Family: family(e.Addr.Addr()), Protocol: e.Protocol,
+				Allowed: e.Allowed, Rule: e.Rule, Reason: e.Reason, Detail: e.Detail, First: e.Time,
+			}
+			l.conns[key] = s
+		}
+		s.add(e)
+		e.Count = s.Count
+	}
+	l.mu.Unlock()
+	if !repeats || worthTelling(e.Count) {
+		l.observer(e)
+	}
+}
+
+func (s *ConnSummary) add(e Conn) {
+	s.Count++
+	s.Up += e.Up
+	s.Down += e.Down
+	s.Requests += e.Requests
+	s.Last = e.Time.Add(e.Duration)
+	if !e.Upstream.IsValid() || len(s.Upstreams) >= maxUpstreams {
+		return
+	}
+	if up := e.Upstream.String(); !slices.Contains(s.Upstreams, up) {
+		s.Upstreams = append(s.Upstreams, up)
+	}
+}
+
+func family(a netip.Addr) string {
+	if a.Is6() {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+func (l *ledger) limit(r Reason, name string) {
+	l.mu.Lock()
+	l.limits[r]++
+	n := l.limits[r]
+	l.mu.Unlock()
+	if worthTelling(n) {
+		l.observer(LimitHit{Limit: r, Name: bound(name), Count: n})
+	}
+}
+
+func (l *ledger) packet(r Reason) {
+	l.mu.Lock()
+	l.packets[r]++
+	l.mu.Unlock()
+}
+
+func (l *ledger) summary() Summary {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Summary{
+		Names: []NameSummary{}, Conns: []ConnSummary{}, Limits: []LimitSummary{},
+		NamesDropped: l.namesDropped, ConnsDropped: l.connsDropped,
+		Packets: PacketSummary{Refused: map[Reason]uint64{}},
+	}
+	for _, n := range l.names {
+		c := *n
+		c.Types = slices.Sorted(slices.Values(n.Types))
+		s.Names = append(s.Names, c)
+	}
+	for _, n := range l.conns {
+		c := *n
+		c.Upstreams = slices.Clone(n.Upstreams)
+		s.Conns = append(s.Conns, c)
+	}
+	for r, n := range l.limits {
+		s.Limits = append(s.Limits, LimitSummary{r, n})
+	}
+	for r, n := range l.packets {
+		s.Packets.Refused[r] = n
+	}
+	slices.SortFunc(s.Names, func(a, b NameSummary) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Conns, func(a, b ConnSummary) int {
+		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Reason, b.Reason))
+	})
+	slices.SortFunc(s.Limits, func(a, b LimitSummary) int { return cmp.Compare(a.Limit, b.Limit) })
+	return s
+}

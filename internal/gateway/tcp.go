@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// handleSYN decides about a connection before it exists. The stack calls it on
+// a goroutine of its own, of which there are at most maxHandshakes.
+func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) {
+	id := r.ID()
+	addr := netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
+	if addr.Port() == 53 {
+		g.accept(r, g.newFlow(addr, "dns", true, policy.Verdict{Allowed: true}), func(f *flow) {
+			defer f.finish()
+			f.setProtocol("dns")
+			f.setUpstream(netip.AddrPort{})
+			g.serveDNS(f.conn)
+		})
+		return
+	}
+	name, literal, v, reason := g.place(addr)
+	if reason != ReasonOK {
+		r.Complete(true)
+		g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: "tcp", Rule: v.Rule, Reason: reason}, true)
+		return
+	}
+	g.accept(r, g.newFlow(addr, name, literal, v), g.serveFlow)
+}
+
+func (g *Gateway) newFlow(addr netip.AddrPort, name string, literal bool, v policy.Verdict) *flow {
+	f := &flow{g: g, name: name, literal: literal, addr: addr, verdict: v, start: time.Now()}
+	f.ctx, f.cancel = context.WithCancel(g.ctx)
+	f.touched.Store(g.flows.tick.Load())
+	return f
+}
+
+// accept completes the handshake and serves the flow to its end. serve may
+// hand the connection on to the web server, which then finishes it.
+func (g *Gateway) accept(r *tcp.ForwarderRequest, f *flow, serve func(*flow)) {
+	var wq waiter.Queue
+	ep, err := r.CreateEndpoint(&wq)
+	if err != nil {
+		r.Complete(true)
+		f.cancel()
+		return
+	}
+	r.Complete(false)
+	f.conn = &bottleConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, flow: f}
+	// Admitted after the handshake, so that half-open connections are
+	// bounded by maxHandshakes and whole ones by the limit.
+	if reason := g.flows.add(f, g.limits.Conns); reason != ReasonOK {
+		f.conn.Abort()
+		f.cancel()
+		if reason == ReasonLimitConns {
+			g.ledger.limit(reason, f.name)
+			g.ledger.conn(Conn{Time: f.start, Name: f.name, Addr: f.addr, Protocol: "tcp", Rule: f.verdict.Rule, Reason: reason}, true)
+		}
+		return
+	}
+	ep.SocketOptions().SetDelayOption(false)
+	serve(f)
+}
+
+// serveFlow finds out what is spoken and passes it on or refuses it.
+func (g *Gateway) serveFlow(f *flow) {
+	if f.verdict.Protocol == policy.ProtocolTCP {
+		f.setProtocol("tcp")
+		g.passTCP(f)
+		return
+	}
+	s := newSniffer(f.conn, g.limits.HeadBytes)
+	_ = f.conn.SetReadDeadline(time.Now().Add(g.limits.Sniff))
+	kind, reason := s.kind()
+	if reason != ReasonOK {
+		g.refuseBytes(f, reason, nil)
+		return
+	}
+	switch kind {
+	case kindTLS:
+		f.setProtocol("tls")
+		g.passTLS(f, s)
+	case kindHTTP1:
+		f.setProtocol("http")
+		_ = f.conn.SetReadDeadline(time.Time{})
+		g.web.accept(f, s.seen())
+	case kindHTTP2:
+		f.setProtocol("http2")
+		g.refuseBytes(f, ReasonHTTP2Plain, http2GoAway)
+	case kindSSH:
+		f.setProtocol("ssh")
+		g.refuseBytes(f, ReasonSSH, nil)
+	default:
+		f.setProtocol("unknown")
+		g.refuseBytes(f, ReasonProtocol, nil)
+	}
+}
+
+// refuseBytes says goodbye in the client's own protocol, if it has a word for
+// it, and closes. What the client still sends is read for a moment: closing
+// over unread bytes would be a reset, which can overtake the goodbye.
+func (g *Gateway) refuseBytes(f *flow, reason Reason, goodbye []byte) {
+	f.note(reason, "")
+	defer f.finish()
+	if reason == ReasonLimitHead {
+		g.ledger.limit(reason, f.name)
+	}
+	if len(goodbye) == 0 {
+		f.conn.Abort()
+		return
+	}
+	_ = f.conn.SetDeadline(time.Now().Add(time.Second))
+	_, _ = f.conn.Write(goodbye)
+	_ = f.conn.CloseWrite()
+	_, _ = io.CopyN(io.Discard, f.conn, 256<<10)
+	_ = f.conn.Close()
+}
+
+// passTLS passes a TLS connection on after its server name was found to be the
+// name that its address stands for. Interception takes this place later.
+func (g *Gateway) passTLS(f *flow, s *sniffer) {
+	hello, err := s.hello()
+	if err != nil {
+		var le limitError
+		switch {
+		case errors.As(err, &le):
+			g.refuseBytes(f, Reason(le), alert(alertIllegalParameter))
+		case isTimeout(err):
+			g.refuseBytes(f, ReasonSlowStart, nil)
+		default:
+			f.note(ReasonHelloInvalid, err.Error())
+			g.refuseBytes(f, ReasonHelloInvalid, alert(alertDecodeError))
+		}
+		return
+	}
+	if reason, a := checkHello(f, hello); reason != ReasonOK {
+		f.note(reason, "server name "+hello.name)
+		g.refuseBytes(f, reason, alert(a))
+		return
+	}
+	_ = f.conn.SetReadDeadline(time.Time{})
+	g.pass(f, s.seen(), func(reason Reason) {
+		g.refuseBytes(f, reason, alert(dialAlert(reason)))
+	})
+}
+
+// checkHello compares the server name with the name of the address. An IP
+// address is never a server name (RFC 6066 section 3), so a literal has none.
+func checkHello(f *flow, h hello) (Reason, byte) {
+	switch {
+	case h.ech:
+		return ReasonECH, alertAccessDenied
+	case f.literal && h.name == "":
+		return ReasonOK, 0
+	case h.name == "":
+		return ReasonSNIAbsent, alertUnrecognizedName
+	case f.literal:
+		return ReasonSNIMismatch, alertUnrecognizedName
+	}
+	name, err := policy.CanonicalName(h.name)
+	if err != nil || name != f.name {
+		return ReasonSNIMismatch, alertUnrecognizedName
+	}
+	return ReasonOK, 0
+}
+
+func (g *Gateway) passTCP(f *flow) {
+	g.pass(f, nil, func(reason Reason) { g.refuseBytes(f, reason, nil) })
+}
+
+// pass dials and relays, beginning with what was already read.
+func (g *Gateway) pass(f *flow, first []byte, refuse func(Reason)) {
+	up, err := g.dial(f.ctx, f.name, f.addr.Port())
+	if err != nil {
+		reason := dialReason(err)
+		f.note(reason, err.Error())
+		refuse(reason)
+		return
+	}
+	defer f.finish()
+	f.setUpstream(up.addr)
+	relay(f, up.Conn, io.MultiReader(bytes.NewReader(first), f.conn))
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+func isReset(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "reset")
+}

@@ -1,0 +1,258 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+)
+
+// HostGateway is the name by which a bottle reaches servers on the host's own
+// loopback, when a private route names it. 127.0.0.1 can't be: inside a bottle
+// that is the bottle.
+const HostGateway = "host.carboy.internal"
+
+// Protocol is what may be spoken on a route.
+type Protocol uint8
+
+const (
+	// ProtocolWeb is TLS or HTTP/1, told apart by the first bytes. Anything
+	// else is refused.
+	ProtocolWeb Protocol = iota
+	// ProtocolTCP passes bytes unseen. Nothing but the address and the caps
+	// is checked then.
+	ProtocolTCP
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case ProtocolWeb:
+		return "web"
+	case ProtocolTCP:
+		return "tcp"
+	default:
+		return "unknown"
+	}
+}
+
+// defaultPorts are those of a route that names none: HTTPS, and HTTP for the
+// redirects to it.
+var defaultPorts = []uint16{443, 80}
+
+// Route is one permission: a host and its ports. The zero value matches
+// nothing. Values are immutable.
+type Route struct {
+	name     string     // canonical name; for a wildcard what follows "*."
+	wildcard bool       // matches one or more labels before name
+	addr     netip.Addr // instead of name: a literal
+	ports    []uint16
+	private  bool
+	protocol Protocol
+	rule     string
+}
+
+// ParseAllow reads HOST[:PORT] as `--allow` takes it. HOST is a name (in any
+// script, any case, with or without a trailing dot), a wildcard *.NAME that
+// stands for one or more labels, an IPv4 address or an IPv6 address in
+// brackets. Without PORT the route covers 443 and 80.
+//
+// A literal names its address, so it is permission for it even where it is
+// private; a name that resolves to a private address needs
+// [ParseAllowPrivate].
+func ParseAllow(s string) (Route, error) { return parse("--allow", s, false) }
+
+// ParseAllowPrivate reads HOST[:PORT] as `--allow-private` takes it: like
+// [ParseAllow], but the name may resolve to loopback, private, link-local and
+// other addresses that are not public.
+func ParseAllowPrivate(s string) (Route, error) { return parse("--allow-private", s, true) }
+
+func parse(flag, s string, private bool) (Route, error) {
+	r, err := parseRoute(s, private)
+	if err != nil {
+		return Route{}, fmt.Errorf("%s %.120q: %w", flag, s, err)
+	}
+	r.rule = flag + " " + r.String()
+	return r, nil
+}
+
+func parseRoute(s string, private bool) (Route, error) {
+	host, port, bracketed, err := splitHostPort(s)
+	if err != nil {
+		return Route{}, err
+	}
+	r := Route{ports: defaultPorts, private: private}
+	if port != "" {
+		n, err := parsePort(port)
+		if err != nil {
+			return Route{}, err
+		}
+		r.ports = []uint16{n}
+	}
+	if addr, ok := parseLiteral(host, bracketed); ok {
+		r.addr = addr
+		r.private = true
+		return r, checkLiteral(addr, private)
+	}
+	if bracketed {
+		return Route{}, fmt.Errorf("%q in brackets is not an ipv6 address", host)
+	}
+	return parseName(r, host)
+}
+
+func parseName(r Route, host string) (Route, error) {
+	base, wildcard := strings.CutPrefix(host, "*.")
+	if strings.Contains(base, "*") {
+		return Route{}, errors.New("a wildcard must be the whole first label, as in *.example.com")
+	}
+	name, err := CanonicalName(base)
+	if err != nil {
+		return Route{}, err
+	}
+	r.name, r.wildcard = name, wildcard
+	if wildcard {
+		return r, checkWildcard(name, r.private)
+	}
+	switch {
+	case r.private:
+		return r, nil
+	case name == HostGateway:
+		return Route{}, errors.New("the host's own loopback needs --allow-private")
+	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
+		return Route{}, fmt.Errorf("inside a bottle %s is the bottle itself; for a server on this machine use --allow-private %s:PORT", name, HostGateway)
+	}
+	return r, nil
+}
+
+// splitHostPort is stricter than net.SplitHostPort: it explains what people
+// type by mistake.
+func splitHostPort(s string) (host, port string, bracketed bool, err error) {
+	switch {
+	case s == "":
+		return "", "", false, errEmptyHost
+	case strings.Contains(s, "://"):
+		return "", "", false, errors.New("give HOST[:PORT], not a URL")
+	case strings.ContainsAny(s, "/?#@ \t\r\n\x00"):
+		return "", "", false, errors.New("give HOST[:PORT], without path, user or spaces")
+	case strings.Contains(s, "%"):
+		return "", "", false, errors.New("zones and percent signs are not allowed")
+	}
+	if strings.HasPrefix(s, "[") {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return "", "", false, errors.New("bracket is not closed")
+		}
+		host, rest := s[1:end], s[end+1:]
+		if rest == "" {
+			return host, "", true, nil
+		}
+		port, ok := strings.CutPrefix(rest, ":")
+		if !ok || port == "" {
+			return "", "", false, errors.New("after the bracket only :PORT may follow")
+		}
+		return host, port, true, nil
+	}
+	switch strings.Count(s, ":") {
+	case 0:
+		return s, "", false, nil
+	case 1:
+		host, port, _ = strings.Cut(s, ":")
+		if port == "" {
+			return "", "", false, errors.New("port is empty")
+		}
+		return host, port, false, nil
+	default:
+		return "", "", false, errors.New("an ipv6 address needs brackets, as in [2001:db8::1]:443")
+	}
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 || s != strconv.FormatUint(n, 10) {
+		return 0, fmt.Errorf("port %.20q is not a number from 1 to 65535", s)
+	}
+	return uint16(n), nil
+}
+
+func checkLiteral(addr netip.Addr, private bool) error {
+	if addr.Is4In6() {
+		return fmt.Errorf("write the address as %v", addr.Unmap())
+	}
+	switch class := Classify(addr); class {
+	case ClassLoopback:
+		return fmt.Errorf("inside a bottle %v is the bottle itself; for a server on this machine use --allow-private %s:PORT", addr, HostGateway)
+	case ClassMulticast, ClassBroadcast, ClassUnspecified, ClassReserved, ClassUnknown:
+		return fmt.Errorf("%v is a %s address, which no connection can go to", addr, class)
+	case ClassMetadata, ClassTranslated:
+		if !private {
+			return fmt.Errorf("%v is a %s address; it needs --allow-private", addr, class)
+		}
+	}
+	return nil
+}
+
+// checkWildcard refuses wildcards under which anybody can register a name: to
+// allow them is to allow the whole internet.
+func checkWildcard(base string, private bool) error {
+	suffix, icann := publicsuffix.PublicSuffix(base)
+	if suffix != base {
+		return nil
+	}
+	if icann || strings.Contains(base, ".") {
+		return fmt.Errorf("anybody can own a name under %s; name the domain", base)
+	}
+	if !private {
+		return fmt.Errorf("*.%s covers a whole top-level domain; for a private one use --allow-private", base)
+	}
+	return nil
+}
+
+// WithProtocol returns the route with what may be spoken on it.
+func (r Route) WithProtocol(p Protocol) Route {
+	r.protocol = p
+	return r
+}
+
+// WithRule returns the route with the text by which refusals and receipts cite
+// it, such as a file and line.
+func (r Route) WithRule(rule string) Route {
+	r.rule = rule
+	return r
+}
+
+// Rule returns the text by which the route is cited.
+func (r Route) Rule() string { return r.rule }
+
+// Private reports whether the route permits addresses that are not public.
+func (r Route) Private() bool { return r.private }
+
+// Protocol returns what may be spoken on the route.
+func (r Route) Protocol() Protocol { return r.protocol }
+
+// Ports returns the ports of the route.
+func (r Route) Ports() []uint16 { return slices.Clone(r.ports) }
+
+// IsZero reports whether the route matches nothing.
+func (r Route) IsZero() bool { return r.name == "" && !r.addr.IsValid() }
+
+// String returns HOST:PORT, or HOST for the default ports, in the canonical
+// spelling.
+func (r Route) String() string {
+	host := r.name
+	switch {
+	case r.addr.IsValid() && r.addr.Is6():
+		host = "[" + r.addr.String() + "]"
+	case r.addr.IsValid():
+		host = r.addr.String()
+	case r.wildcard:
+		host = "*." + r.name
+	}
+	if len(r.ports) == 1 {
+		return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(r.ports[0])))
+	}
+	return host
+}
