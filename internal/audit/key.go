@@ -1,0 +1,146 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	keyFile    = "key"
+	pubFile    = "key.pub"
+	keyPrefix  = "carboy.dev/audit/"
+	maxKeyFile = 4 << 10
+)
+
+// loadKey reads the signing key of the log in dir, or makes one for a log that is empty. A log that has records and no
+// key is refused: a new key would start another history under the same name.
+func loadKey(d disk, dir string, empty bool) (note.Signer, string, error) {
+	name := filepath.Join(dir, keyFile)
+	skey, err := readSmall(name, true)
+	if errors.Is(err, os.ErrNotExist) && empty {
+		skey, _, err = note.GenerateKey(rand.Reader, keyPrefix+strings.ToLower(rand.Text()[:13]))
+		if err == nil {
+			err = putFile(d, dir, keyFile, skey+"\n", 0o600)
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("signing key: %w", err)
+	}
+	signer, vkey, err := parseKey(skey)
+	if err != nil {
+		return nil, "", fmt.Errorf("signing key %s: %w", name, err)
+	}
+	if have, err := readSmall(filepath.Join(dir, pubFile), false); err == nil && have != vkey {
+		return nil, "", &TamperError{dir, -1, pubFile + " is not the public half of the signing key"}
+	} else if err != nil {
+		if err := putFile(d, dir, pubFile, vkey+"\n", 0o644); err != nil {
+			return nil, "", fmt.Errorf("public key: %w", err)
+		}
+	}
+	return signer, vkey, nil
+}
+
+func parseKey(skey string) (note.Signer, string, error) {
+	signer, err := note.NewSigner(skey)
+	if err != nil {
+		return nil, "", errors.New("malformed") // the cause could quote the key
+	}
+	// PRIVATE+KEY+name+hash+seed; the seed's own encoding may hold more plus signs.
+	parts := strings.SplitN(skey, "+", 5)
+	seed, err := base64.StdEncoding.DecodeString(parts[len(parts)-1])
+	if err != nil || len(seed) != 1+ed25519.SeedSize {
+		return nil, "", errors.New("malformed")
+	}
+	pub := ed25519.NewKeyFromSeed(seed[1:]).Public().(ed25519.PublicKey)
+	vkey, err := note.NewEd25519VerifierKey(signer.Name(), pub)
+	return signer, vkey, err
+}
+
+// parsePublic accepts one spelling of each key only: note's parser would also take capitals in the key's hash.
+func parsePublic(vkey string) (note.Verifier, error) {
+	v, err := note.NewVerifier(vkey)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	if !strings.HasPrefix(vkey, fmt.Sprintf("%s+%08x+", v.Name(), v.KeyHash())) {
+		return nil, errors.New("public key: not in canonical form")
+	}
+	return v, nil
+}
+
+// readSmall reads a file of one line. A private one that others can read, or that is not ours, is refused.
+func readSmall(name string, private bool) (string, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return "", err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return "", fmt.Errorf("%s: not a regular file", name)
+	case private && (st.Mode&0o077 != 0 || st.Uid != uint32(os.Geteuid())):
+		return "", fmt.Errorf("%s: mode %#o, owner %d: must be readable by its owner %d alone", name, st.Mode&0o777, st.Uid, os.Geteuid())
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if err != nil {
+		return "", err
+	}
+	line, ok := bytes.CutSuffix(b, []byte("\n"))
+	if !ok || bytes.IndexByte(line, '\n') >= 0 || len(b) > maxKeyFile {
+		return "", fmt.Errorf("%s: not one line", name)
+	}
+	return string(line), nil
+}
+
+// putFile makes a file with its content, or nothing. It runs under the log's lock.
+func putFile(d disk, dir, name, content string, mode os.FileMode) (err error) {
+	tmp := filepath.Join(dir, "."+name+".tmp")
+	os.Remove(tmp)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(tmp)
+		}
+	}()
+	_, err = d.WriteAt(f, []byte(content), 0)
+	if err == nil {
+		err = d.Sync(f)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	return syncDir(d, dir)
+}
+
+func syncDir(d disk, dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return d.Sync(f)
+}

@@ -1,0 +1,143 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+)
+
+const proofSchema = "carboy.dev/audit-proof/v1"
+
+// Proof shows to somebody who has no log that one record stands in it. x/mod alone verifies it: note.Open on Checkpoint
+// with Key, then tlog.CheckRecord of Hashes, the checkpoint's size and root, Index, and tlog.RecordHash(Record).
+type Proof struct {
+	Schema     string           `json:"schema"`
+	Key        string           `json:"key"`
+	Index      int64            `json:"index"`
+	Record     string           `json:"record"` // the line, without its break
+	Checkpoint string           `json:"checkpoint"`
+	Hashes     tlog.RecordProof `json:"hashes"`
+}
+
+// Prove makes the proof for record index of the log in dir, under its last checkpoint. It reads the log once.
+func Prove(ctx context.Context, dir string, index int64) (Proof, error) {
+	p, err := prove(ctx, dir, index)
+	if err != nil {
+		return Proof{}, fmt.Errorf("prove record %d of %s: %w", index, dir, err)
+	}
+	return p, nil
+}
+
+func prove(ctx context.Context, dir string, index int64) (Proof, error) {
+	if unlock := readLock(ctx, dir); unlock != nil {
+		defer unlock()
+	}
+	key, err := readSmall(filepath.Join(dir, pubFile), false)
+	if err != nil {
+		return Proof{}, err
+	}
+	signed, err := lastSigned(dir)
+	if err != nil {
+		return Proof{}, err
+	}
+	c, err := ParseCheckpoint(signed, key)
+	if err != nil {
+		return Proof{}, err
+	}
+	if index < 0 || index >= c.Size {
+		return Proof{}, fmt.Errorf("signed are records 0 to %d", c.Size-1)
+	}
+	line, hashes, err := readTree(ctx, dir, c.Size, index)
+	if err != nil {
+		return Proof{}, err
+	}
+	proof, err := tlog.ProveRecord(c.Size, index, hashes)
+	if err != nil {
+		return Proof{}, err
+	}
+	p := Proof{proofSchema, key, index, line, string(signed), proof}
+	return p, p.Check(key)
+}
+
+// Check verifies the proof against a key that the caller trusts, not the one in it.
+func (p Proof) Check(key string) error {
+	if p.Schema != proofSchema {
+		return fmt.Errorf("check proof: field \"schema\" is %q, want %q", p.Schema, proofSchema)
+	}
+	c, err := ParseCheckpoint([]byte(p.Checkpoint), key)
+	if err != nil {
+		return fmt.Errorf("check proof: %w", err)
+	}
+	if err := tlog.CheckRecord(p.Hashes, c.Size, c.Root, p.Index, tlog.RecordHash([]byte(p.Record))); err != nil {
+		return fmt.Errorf("check proof: %w", err)
+	}
+	if _, err := parseRecord([]byte(p.Record), p.Index); err != nil {
+		return fmt.Errorf("check proof: %w", err)
+	}
+	return nil
+}
+
+func lastSigned(dir string) ([]byte, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "checkpoints"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, min(st.Size(), 4*maxCheckpoint))
+	if len(buf) == 0 {
+		return nil, errors.New("no checkpoint")
+	}
+	if _, err := f.ReadAt(buf, st.Size()-int64(len(buf))); err != nil {
+		return nil, err
+	}
+	signed, _ := lastEntry(buf)
+	if signed == nil {
+		return nil, errors.New("no checkpoint")
+	}
+	return signed, nil
+}
+
+// readTree reads the first size records and returns the one at index and the hashes of their tree, computed from the
+// records: the stored ones need not be trusted.
+func readTree(ctx context.Context, dir string, size, index int64) (string, tlog.HashReader, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	defer f.Close()
+	var found string
+	var tree compact
+	var hashes []tlog.Hash
+	for lines := newLines(f); tree.n < size; {
+		if err := ctx.Err(); err != nil {
+			return "", nil, err
+		}
+		line, whole, err := lines.next()
+		if err != nil {
+			return "", nil, err
+		}
+		if !whole {
+			return "", nil, fmt.Errorf("the log ends after %d records, signed are %d", tree.n, size)
+		}
+		if tree.n == index {
+			found = string(line)
+		}
+		hashes = append(hashes, tree.add(tlog.RecordHash(line))...)
+	}
+	return found, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		out := make([]tlog.Hash, len(indexes))
+		for i, at := range indexes {
+			out[i] = hashes[at]
+		}
+		return out, nil
+	}), nil
+}
