@@ -40,10 +40,9 @@ get() { # get HOST PORT
 echo "me:         $(id -un), kernel $(uname -r)"
 echo "your home:  $(ls -A ~ 2>/dev/null | wc -l) files"
 echo "allowed:    $(get $ALLOWED)"
-echo "refused:    $(get exfiltration.example 80 2>&1 | tail -n 1)"
+echo "refused:    $(get exfiltration.example 80 2>&1 | head -n 1)"
 echo "a line that was written in the bottle" >>notes.txt
 echo "a file that was made in the bottle" >new.txt
-mkdir -p .git/hooks
 echo "rm -rf ~" >.git/hooks/pre-commit
 `
 
@@ -54,22 +53,26 @@ func (a *app) demoCmd() *cobra.Command {
 		Use: "demo", Short: "see a sealed run, its receipt, its diff and a landing", Long: demoLong, GroupID: "look", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &demo{a: a}
-			defer d.close()
+			defer d.remove()
 			return d.run(cmd.Context())
 		},
 	}
 }
 
 type demo struct {
-	a     *app
-	dir   string // everything of the demo
-	work  string // the workspace
-	step  int
-	close func()
+	a    *app
+	dir  string // everything of the demo
+	work string // the workspace
+	step int
+}
+
+func (d *demo) remove() {
+	if d.dir != "" {
+		os.RemoveAll(d.dir)
+	}
 }
 
 func (d *demo) run(ctx context.Context) error {
-	d.close = func() {}
 	if _, err := os.Stat("/bin/bash"); err != nil {
 		return &advisedError{errors.New("demo: needs /bin/bash"), "install bash, or go on with carboy run -- COMMAND"}
 	}
@@ -101,11 +104,10 @@ func (d *demo) prepare() error {
 		return err
 	}
 	d.dir, d.work = dir, filepath.Join(dir, "work")
-	d.close = func() { os.RemoveAll(dir) }
+	if err := os.MkdirAll(filepath.Join(d.work, ".git", "hooks"), 0o755); err != nil {
+		return err
+	}
 	for name, text := range map[string]string{"notes.txt": demoNotes, "visit.sh": demoScript} {
-		if err := os.MkdirAll(d.work, 0o755); err != nil {
-			return err
-		}
 		if err := os.WriteFile(filepath.Join(d.work, name), []byte(text), 0o644); err != nil {
 			return err
 		}

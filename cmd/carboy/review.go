@@ -34,11 +34,7 @@ func target(cmd *cobra.Command, args []string) (ref string, paths []string) {
 // nearest directory above that had one.
 func find(ctx context.Context, c *carboy.Client, ref string) (store.Meta, error) {
 	if ref != "" {
-		m, err := c.Find(ctx, ref, "")
-		if errors.Is(err, store.ErrNotFound) {
-			err = &advisedError{err, "carboy list shows the runs; a path that looks like a run is written ./" + ref}
-		}
-		return m, err
+		return c.Find(ctx, ref, "")
 	}
 	wd, err := os.Getwd()
 	if err != nil {
@@ -105,6 +101,9 @@ func (a *app) diffCmd() *cobra.Command {
 // changes finds a run and what it changed.
 func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *change.Set, error) {
 	m, err := find(ctx, c, ref)
+	if ref != "" && errors.Is(err, store.ErrNotFound) {
+		err = &advisedError{err, "carboy list shows the runs; a path that looks like a run is written ./" + ref}
+	}
 	if err != nil {
 		return m, nil, err
 	}
@@ -292,7 +291,7 @@ func (a *app) undoCmd() *cobra.Command {
 // asks.
 func (a *app) confirm(ctx context.Context, question string) error {
 	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
-		return usagef("add --yes to go ahead without being asked", "%s cannot ask without a terminal", strings.TrimSuffix(question, "?"))
+		return usagef("add --yes to go ahead without being asked", "%s nobody can be asked without a terminal", question)
 	}
 	fmt.Fprintf(a.stderr, "carboy: %s [y/N] ", question)
 	answer := make(chan string, 1)

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -130,6 +130,9 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	if f.json {
 		o.Stdout = a.stderr
 	}
+	if !f.tty {
+		o.Stdout, o.Stderr = tame(o.Stdout), tame(o.Stderr)
+	}
 	switch {
 	case f.tty && f.json:
 		return o, usagef("leave out one of them; carboy receipt --json has the receipt afterwards", "run: --json and --tty cannot be combined")
@@ -139,6 +142,16 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 		return o, usagef("leave out -t, or don't redirect the output", "run: --tty needs a terminal as standard output")
 	}
 	return o, nil
+}
+
+// tame keeps a command without a terminal of its own from driving the user's:
+// retitling it, writing to its clipboard, painting over what was printed. With
+// -t the user has asked for that; a pipe or a file gets the bytes as they are.
+func tame(w io.Writer) io.Writer {
+	if !isTerminal(w) {
+		return w
+	}
+	return visible.NewWriter(w, visible.Options{})
 }
 
 func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
@@ -226,7 +239,8 @@ func (n *narrator) event(e carboy.Event) {
 	}
 	text := visible.String(e.Text, 200)
 	if e.Name != "" {
-		text = fmt.Sprintf("%s: %s", eventTarget(e), text)
+		what, why, _ := strings.Cut(text, ": ")
+		text = fmt.Sprintf("%s: %s: %s", what, eventTarget(e), receipt.Plain(why))
 	}
 	c := dimText
 	if e.Kind == "refused" || e.Kind == "limit" {
@@ -250,15 +264,16 @@ func (a *app) summary(r *receipt.Receipt) {
 	if r.Exit.Code != 0 {
 		tone = redText
 	}
-	head := fmt.Sprintf("%s in %s, %s", exitText(r.Exit), receipt.Duration(r.Duration), changesText(r))
-	a.say(tone, "%s", head)
-	for _, line := range refusedLines(r) {
-		a.say(plainText, "%s", line)
+	a.say(tone, "%s after %s, %s (run %s)", exitText(r.Exit), receipt.Duration(r.Duration), changesText(r), r.ID)
+	if s := refusedLine(r); s != "" {
+		a.say(plainText, "%s (carboy receipt says why)", s)
 	}
 	if r.Landable() {
-		a.say(plainText, "next: carboy diff, then carboy land (run %s)", r.ID)
-	} else {
-		a.say(dimText, "run %s; carboy receipt %s tells all of it", r.ID, r.ID)
+		ref := ""
+		if wd, err := os.Getwd(); err != nil || wd != string(r.Workspace.Path) {
+			ref = " " + string(r.ID)
+		}
+		a.say(plainText, "next: carboy diff%s, then carboy land%s", ref, ref)
 	}
 }
 
@@ -269,11 +284,11 @@ func exitText(e receipt.Exit) string {
 	case receipt.Signalled:
 		return "ended by " + visible.String(e.Signal, 20)
 	case receipt.Timeout:
-		return "stopped: the time ran out"
+		return "stopped (out of time)"
 	case receipt.Memory:
-		return "stopped: too much memory"
+		return "stopped (too much memory)"
 	case receipt.Output:
-		return "stopped: too much output"
+		return "stopped (too much output)"
 	case receipt.Killed:
 		return "destroyed"
 	}
@@ -312,8 +327,8 @@ func changesText(r *receipt.Receipt) string {
 	return s
 }
 
-// refusedLines names the first few of what was refused, each once.
-func refusedLines(r *receipt.Receipt) []string {
+// refusedLine names the first few of what was refused, each once.
+func refusedLine(r *receipt.Receipt) string {
 	const shown = 5
 	var what []string
 	seen := map[string]bool{}
@@ -334,20 +349,11 @@ func refusedLines(r *receipt.Receipt) []string {
 		}
 	}
 	if len(what) == 0 {
-		return nil
+		return ""
 	}
 	s := "refused: " + strings.Join(what[:min(len(what), shown)], ", ")
 	if n := len(what) - shown; n > 0 {
 		s += fmt.Sprintf(" and %d more", n)
 	}
-	return []string{s}
-}
-
-// asUsage marks an option that package carboy refused as wrong usage.
-func asUsage(err error) error {
-	var o *carboy.OptionError
-	if errors.As(err, &o) {
-		return &usageError{err, o.Advice}
-	}
-	return err
+	return s
 }

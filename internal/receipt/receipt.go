@@ -14,6 +14,7 @@
 package receipt
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ type Workspace struct {
 	Mode store.Mode `json:"mode"`
 }
 
-// Reason says why a run is over. The zero Reason is not over and not valid.
+// Reason says how a run stands, mostly why it is over. The zero Reason is not over and not valid.
 type Reason string
 
 // The reasons.
@@ -94,11 +95,12 @@ const (
 	Killed    Reason = "killed"    // the bottle was destroyed from outside, as by a second interrupt
 	Failed    Reason = "failed"    // carboy refused or failed; Error says why
 	Lost      Reason = "lost"      // carboy died during the run
+	Running   Reason = "running"   // the run is not over; Code means nothing yet
 )
 
 var reasons = map[Reason]bool{
 	Exited: true, Signalled: true, Timeout: true, Memory: true,
-	Output: true, Killed: true, Failed: true, Lost: true,
+	Output: true, Killed: true, Failed: true, Lost: true, Running: true,
 }
 
 // Exit is how a run ended.
@@ -277,11 +279,14 @@ func (r *Receipt) Encode() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, fmt.Errorf("encode receipt: %w", err)
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false) // commands are full of <, > and &
+	if err := enc.Encode(r); err != nil {
 		return nil, fmt.Errorf("encode receipt: %w", err)
 	}
-	return append(b, '\n'), nil
+	return b.Bytes(), nil
 }
 
 // MarshalJSON writes times in UTC and empty lists as [], so that readers need
@@ -299,7 +304,11 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		ch.List = notNil(ch.List)
 		c.Changes = &ch
 	}
-	return json.Marshal(c)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(c)
+	return b.Bytes(), err
 }
 
 // Validate refuses what is no receipt of this version.

@@ -34,7 +34,7 @@ func sample() *Receipt {
 		Duration:  2414 * time.Millisecond,
 		Exit:      Exit{Code: 7, Reason: Exited},
 		Isolation: Isolation{
-			Class: bottle.IsolationUserKernel, Backend: "gvisor", Build: "20260905",
+			Class: bottle.IsolationUserKernel, Backend: "gvisor", Build: "v0.0.0-20260905035102-160fafc42237",
 			Posture: &bottle.Posture{
 				Isolation: bottle.IsolationUserKernel, Backend: "gvisor", Build: "20260905",
 				Processes: []bottle.ProcPosture{{Role: "sandbox", PID: 4242, UID: 1000, Seccomp: 2, NoNewPrivs: true,
@@ -65,8 +65,8 @@ func sample() *Receipt {
 			NamesTotal: 3,
 			Connections: []Connection{
 				{Name: "example.org", Port: 443, Proto: "tls", Verdict: Allowed, Rule: "--allow example.org:443", Count: 2, BytesUp: 1234, BytesDown: 3 << 20},
-				{Name: "169.254.169.254", Port: 80, Proto: "tcp", Verdict: Refused, Reason: "address of a metadata service", Rule: "built-in: addresses", Count: 2},
-				{Name: "2001:db8::1", Port: 443, Proto: "udp", Verdict: Refused, Reason: "udp does not leave", Rule: "built-in: protocols", Count: 1},
+				{Name: "169.254.169.254", Port: 80, Proto: "tcp", Verdict: Refused, Reason: "not-public: a metadata service", Rule: "literal", Count: 2},
+				{Name: "2001:db8::1", Port: 443, Proto: "udp", Verdict: Refused, Reason: "udp", Rule: "", Count: 1},
 			},
 			ConnectionsTotal: 3,
 			Totals:           Totals{NamesAllowed: 2, NamesRefused: 13, ConnectionsAllowed: 2, ConnectionsRefused: 3, BytesUp: 1234, BytesDown: 3 << 20, Dropped: 1},

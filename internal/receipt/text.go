@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +88,9 @@ func (p *printer) head(r *Receipt) {
 	p.field("isolation", plain, isolationLine(r.Isolation))
 }
 
+// pseudoVersion is how Go names a commit; people need its day and its name.
+var pseudoVersion = regexp.MustCompile(`^v[0-9.]+-(?:0\.)?([0-9]{8})[0-9]{6}-([0-9a-f]{12})$`)
+
 func workspaceLine(ws Workspace) string {
 	path := visible.Path([]byte(ws.Path))
 	switch ws.Mode {
@@ -120,6 +124,8 @@ func exitLine(e Exit) (color, string) {
 		return red, code + ", ended because its output passed the limit"
 	case Killed:
 		return red, join(code+", the bottle was destroyed", why)
+	case Running:
+		return yellow, "not yet, the run goes on"
 	case Lost:
 		return red, join(code+", carboy died during the run", why)
 	default:
@@ -131,18 +137,19 @@ func isolationLine(i Isolation) string {
 	if i.Class == "" {
 		return "nothing ran"
 	}
-	s := fmt.Sprintf("%s (%s)", i.Class, join2(i.Backend, " ", i.Build))
-	s = visible.String(s, maxShown)
+	build := pseudoVersion.ReplaceAllString(i.Build, "$1-$2")
+	s := visible.String(fmt.Sprintf("%s (%s)", i.Class, join2(i.Backend, " ", build)), maxShown)
 	if i.Posture == nil {
 		return s + ", not verified"
 	}
-	return s + ", verified before the first instruction"
+	return s + ", verified at the start"
 }
 
 func (p *printer) changes(r *Receipt) {
 	c := r.Changes
 	if c == nil {
-		if r.Workspace.Mode == store.Overlay || r.Workspace.Mode == store.Copy {
+		kept := r.Workspace.Mode == store.Overlay || r.Workspace.Mode == store.Copy
+		if kept && r.Isolation.Class != "" && r.Exit.Reason != Running {
 			p.section("Changes", "not collected")
 		}
 		return
@@ -195,8 +202,8 @@ func (p *printer) change(x Change) {
 		text = spread(text, Bytes(x.Size), lineWidth-len(indent)-3)
 	}
 	p.wrap(indent+p.paint(c, mark)+"  ", len(indent)+3, plain, text)
-	for _, why := range x.Protected {
-		p.wrap(indent+"   ", len(indent)+3, yellow, "protected: "+visible.String(why, maxShown))
+	if len(x.Protected) > 0 {
+		p.wrap(indent+"   ", len(indent)+3, yellow, "protected: "+visible.String(x.Protected[0], maxShown))
 	}
 	if x.BaseMoved != "" {
 		p.wrap(indent+"   ", len(indent)+3, yellow, "changed on the host meanwhile: "+visible.String(x.BaseMoved, maxShown))
@@ -268,7 +275,10 @@ func tally(allowed, refused int64, one, many string) string {
 func (p *printer) connection(x Connection) {
 	why := rule(x.Rule)
 	if x.Reason != "" {
-		why = join(visible.String(x.Reason, maxShown), why)
+		why = visible.String(Plain(x.Reason), maxShown)
+		if by := rule(x.Rule); x.Rule != "" && by != why {
+			why += " (" + by + ")"
+		}
 	}
 	if x.BytesUp > 0 || x.BytesDown > 0 {
 		why = fmt.Sprintf("%s up, %s down; %s", Bytes(x.BytesUp), Bytes(x.BytesDown), why)
@@ -289,9 +299,9 @@ func target(name string, port uint16) string {
 
 func rule(s string) string {
 	if s == "" {
-		return "no rule allows it"
+		s = "no-route"
 	}
-	return visible.String(s, maxShown)
+	return visible.String(Plain(s), maxShown)
 }
 
 // whyCol is where reasons start when what they are about leaves room.

@@ -1,0 +1,58 @@
+package receipt
+
+import "strings"
+
+// plainWords say in plain words what policy and gateway say in one: receipts
+// keep the word, which programs compare, and people read the sentence.
+var plainWords = map[string]string{
+	"no-route":          "no --allow names it",
+	"port":              "no --allow names this port",
+	"bad-name":          "not a host name",
+	"literal":           "an address that no --allow names",
+	"unknown-address":   "no name was asked for first",
+	"gateway-address":   "nothing is served there",
+	"udp":               "UDP does not leave",
+	"icmp":              "ICMP does not leave",
+	"ip-protocol":       "only TCP leaves",
+	"server-first":      "not a web protocol",
+	"slow-start":        "nothing was sent in time",
+	"protocol":          "neither TLS nor HTTP",
+	"ssh":               "SSH on a web port",
+	"http2-plain":       "HTTP/2 without TLS",
+	"hello-invalid":     "not a valid TLS greeting",
+	"sni-absent":        "TLS without a server name",
+	"sni-mismatch":      "TLS names another server",
+	"ech":               "TLS hides the server name",
+	"http-malformed":    "ambiguous or invalid HTTP",
+	"host-mismatch":     "HTTP names another host",
+	"connect-method":    "CONNECT is refused",
+	"not-public":        "it resolves to an address that is not public",
+	"resolve-failed":    "it does not resolve",
+	"dial-failed":       "it does not answer",
+	"reset":             "reset",
+	"closing":           "the run was over",
+	"limit-connections": "too many connections",
+	"limit-bytes-up":    "too many bytes sent",
+	"limit-bytes-down":  "too many bytes received",
+	"limit-bytes-host":  "too many bytes for this host",
+	"limit-idle":        "idle for too long",
+	"limit-lifetime":    "open for too long",
+	"limit-names":       "too many names",
+	"limit-query-rate":  "too many queries a second",
+	"limit-queries":     "too many queries",
+	"limit-head":        "headers too large",
+	"spoofed-source":    "a forged source address",
+	"fragment":          "an IP fragment",
+	"malformed-packet":  "a malformed packet",
+	"bad-destination":   "multicast, broadcast or loopback",
+}
+
+// Plain puts the word of a reason into plain words, "word: detail" included.
+// What it does not know it returns as it is.
+func Plain(reason string) string {
+	word, detail, _ := strings.Cut(reason, ": ")
+	if s, ok := plainWords[word]; ok {
+		return join(s, detail)
+	}
+	return reason
+}
