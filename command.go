@@ -29,7 +29,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	if err != nil {
 		return receipt.Exit{}, err
 	}
-	defer std.close()
+	s.std = std
 	dir := s.target
 	if dir == "" {
 		dir = s.id.user.Home
@@ -51,9 +51,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{}, err
 	}
 	s.o.OnEvent(Event{Kind: "started", Text: "run " + string(s.run.ID())})
-	exit, err := s.wait(ctx, p, std)
-	std.finish()
-	return exit, err
+	return s.wait(ctx, p, std)
 }
 
 // ended is what the command's end looks like from a waiting goroutine.
@@ -87,7 +85,7 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 			return s.stop(receipt.Output, "output", nil), nil
 		case <-poll.C:
 			// An unreadable figure means that the bottle is ending: over tells.
-			if n, err := s.bottle.Memory(); err == nil && n > s.limits.Memory {
+			if s.overMemory() {
 				return s.stop(receipt.Memory, "memory", nil), nil
 			}
 		case sig := <-s.o.Interrupt:
@@ -99,6 +97,31 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 				p.Signal(n, true)
 			}
 		}
+	}
+}
+
+// overMemory reads what the bottle uses and keeps the peaks.
+func (s *session) overMemory() bool {
+	u, err := s.bottle.Usage()
+	if err != nil {
+		return false
+	}
+	s.peak.Memory = max(s.peak.Memory, u.Memory)
+	s.peak.Disk = max(s.peak.Disk, u.Disk)
+	return u.Memory > s.limits.Memory
+}
+
+// quietHits notes limits that refuse inside without ending the run. It must be
+// asked while the bottle lives.
+func (s *session) quietHits(ctx context.Context) {
+	s.overMemory()
+	hit := func(h receipt.Hit) { s.rec.Limits.Hit = append(s.rec.Limits.Hit, h) }
+	if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids > 0 {
+		hit(receipt.Hit{Limit: "pids", Count: r.Pids, Detail: "processes could not be started: the limit was reached"})
+	}
+	// The file grows in steps; this near to the end a write has failed.
+	if s.peak.Disk >= s.limits.Disk-s.limits.Disk/50 {
+		hit(receipt.Hit{Limit: "disk", Detail: "the disk inside was full"})
 	}
 }
 

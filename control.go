@@ -33,6 +33,7 @@ type Status struct {
 	PID     int           `json:"pid"`
 	Elapsed time.Duration `json:"elapsed_ns"`
 	Memory  int64         `json:"memory_bytes"`
+	Disk    int64         `json:"disk_bytes"`
 }
 
 func (s *session) serveControl(ctx context.Context) error {
@@ -66,11 +67,11 @@ func (s *session) serveControl(ctx context.Context) error {
 }
 
 func (s *session) serveStatus(w http.ResponseWriter) {
-	mem, _ := s.bottle.Memory()
+	use, _ := s.bottle.Usage()
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(Status{
 		Schema: store.Schema("status"), Version: controlVersion, ID: s.run.ID(), Build: s.c.build,
-		PID: os.Getpid(), Elapsed: s.run.Elapsed(), Memory: mem,
+		PID: os.Getpid(), Elapsed: s.run.Elapsed(), Memory: use.Memory, Disk: use.Disk,
 	})
 }
 

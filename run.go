@@ -91,6 +91,8 @@ type session struct {
 	bottle       bottle.Bottle
 	denials      *denials
 	redactor     *secret.Redactor
+	std          *streams
+	peak         bottle.Usage
 	stopping     chan struct{} // closed when somebody asked for the end
 	cleanup      []func()
 
@@ -270,10 +272,20 @@ func (s *session) execute(ctx context.Context) error {
 	}
 	out, err := s.runCommand(ctx)
 	s.rec.Exit = out
-	if out.Reason == "" {
-		return err
+	if out.Reason != "" {
+		s.quietHits(ctx)
+		err = errors.Join(err, s.takeChanges())
 	}
-	return errors.Join(err, s.takeChanges())
+	s.bottle.Close()
+	s.closeStreams()
+	return err
+}
+
+func (s *session) closeStreams() {
+	if s.std != nil {
+		s.std.close()
+		s.std = nil
+	}
 }
 
 func (s *session) begin(ctx context.Context) error {
@@ -346,12 +358,10 @@ func accessName(a bottle.Access) string {
 	return "none"
 }
 
-// scratch is where the overlay's pages live: on disk, beside the run, unless
-// all that the bottle may write fits easily in memory.
+// scratch is where the overlay's pages live: on disk, beside the run, so that
+// what a command writes is not counted as memory. The file has no name: it is
+// gone with the bottle.
 func (s *session) scratch() (string, error) {
-	if s.limits.Disk <= totalRAM()/4 {
-		return "", nil
-	}
 	dir := s.run.Path("scratch")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
@@ -456,6 +466,7 @@ func (s *session) close() {
 	if s.bottle != nil {
 		s.bottle.Close()
 	}
+	s.closeStreams()
 	for i := len(s.cleanup) - 1; i >= 0; i-- {
 		s.cleanup[i]()
 	}

@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -222,21 +221,8 @@ func (x *streams) started() {
 	x.in, x.out, x.err = nil, nil, nil
 }
 
-// drainTime is how long output that is on its way may take after the command's
-// end. Processes that it left behind may hold the pipes open for ever.
-const drainTime = 2 * time.Second
-
-// finish waits for output that is on its way.
-func (x *streams) finish() {
-	done := make(chan struct{})
-	go func() { x.copies.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-x.full:
-	case <-time.After(drainTime):
-	}
-}
-
+// close restores the terminal and waits for output that is on its way. It is
+// called when the bottle is gone, so that no process of it holds a stream open.
 func (x *streams) close() {
 	for i := len(x.restore) - 1; i >= 0; i-- {
 		x.restore[i]()
@@ -246,10 +232,10 @@ func (x *streams) close() {
 	if x.stdin != nil {
 		x.stdin.Close()
 	}
+	x.copies.Wait()
 	for _, f := range x.ours {
 		f.Close()
 	}
-	x.copies.Wait()
 	for _, l := range x.logs {
 		l.f.Close()
 	}

@@ -179,6 +179,20 @@ func (s Status) ExitCode() int {
 	return s.Code
 }
 
+// Usage is what a bottle uses. It costs little enough to be asked for 50 times
+// a second.
+type Usage struct {
+	// Memory in bytes; with the overlay's pages unless those are in Scratch.
+	Memory int64
+	// Disk is what the overlay holds in Scratch, in bytes.
+	Disk int64
+}
+
+// Refusals count what limits refused inside without ending anything.
+type Refusals struct {
+	Pids int64 // forks and threads
+}
+
 // Backend makes bottles. Implementations are safe for concurrent use.
 type Backend interface {
 	// Name is the backend's name in receipts and --backend.
@@ -204,9 +218,10 @@ type Bottle interface {
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error
-	// Memory is the bottle's memory in bytes, without the overlay's when that
-	// is kept in Scratch.
-	Memory() (int64, error)
+	// Usage says what the bottle holds at this moment.
+	Usage() (Usage, error)
+	// Refusals says what limits refused so far.
+	Refusals(ctx context.Context) (Refusals, error)
 	// Done is closed when the bottle is gone, for whatever reason.
 	Done() <-chan struct{}
 	// Close destroys the bottle and returns when no process of it is left.

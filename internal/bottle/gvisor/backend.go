@@ -17,7 +17,9 @@ import (
 )
 
 // Backend makes bottles with the embedded kernel. The zero Backend is ready.
-type Backend struct{}
+type Backend struct {
+	facts *os.File // where the sentry's facts go (facts.go), or nil; Create takes it
+}
 
 // Name implements bottle.Backend.
 func (Backend) Name() string { return name }
@@ -33,6 +35,10 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		return nil, err
 	}
 	p, files := newPlan(spec)
+	if b.facts != nil {
+		files = append(files, b.facts)
+		p.Facts = len(files)
+	}
 	defer closeAll(files)
 	x, err := startShim(spec)
 	if err != nil {
@@ -210,11 +216,18 @@ func (x *box) Export(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// Memory implements bottle.Bottle.
-func (x *box) Memory() (int64, error) {
-	var r usageReply
-	err := x.cl.call(context.Background(), callUsage, nil, &r)
-	return r.Bytes, err
+// Usage implements bottle.Bottle.
+func (x *box) Usage() (bottle.Usage, error) {
+	var u bottle.Usage
+	err := x.cl.call(context.Background(), callUsage, nil, &u)
+	return u, err
+}
+
+// Refusals implements bottle.Bottle.
+func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) {
+	var r bottle.Refusals
+	err := x.cl.call(ctx, callRefused, nil, &r)
+	return r, err
 }
 
 type process struct {

@@ -265,7 +265,7 @@ truncate -s 300000000 comb; python3 -c '
 f=open("comb","r+b")
 for i in range(30000): f.seek(i*8192); f.write(b"%d" % i)
 '`)
-	before, err := m.b.Memory()
+	before, err := memoryOf(m.b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ for i in range(30000): f.seek(i*8192); f.write(b"%d" % i)
 	if n > 400<<20 {
 		t.Errorf("%d bytes were written for some 120 MB of data", n)
 	}
-	after, err := m.b.Memory()
+	after, err := memoryOf(m.b)
 	if err != nil {
 		t.Fatal(err)
 	}

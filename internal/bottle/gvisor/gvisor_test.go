@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(time.Since(t0))
-	m, err := b.Memory()
+	m, err := b.Usage()
 	t.Log(m, err)
 }
 
@@ -126,4 +126,9 @@ func BenchmarkOverlay(b *testing.B) {
 			}
 		})
 	}
+}
+
+func memoryOf(b bottle.Bottle) (int64, error) {
+	u, err := b.Usage()
+	return u.Memory, err
 }

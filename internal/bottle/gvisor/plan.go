@@ -22,6 +22,7 @@ type plan struct {
 	Wire     int
 	Net      wire.Config
 	Exported string // the directory whose changes Export takes out; empty: all
+	Facts    int    // descriptor for facts; 0: none
 	Debug    string // directory for gVisor's own logs; empty: none
 }
 
@@ -83,5 +84,3 @@ type signalArgs struct {
 type createReply struct {
 	Processes []rawPosture
 }
-
-type usageReply struct{ Bytes int64 }

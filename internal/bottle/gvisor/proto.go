@@ -27,13 +27,14 @@ const (
 type method string
 
 const (
-	callCreate method = "create"
-	callStart  method = "start"
-	callWait   method = "wait"
-	callSignal method = "signal"
-	callPause  method = "pause"
-	callExport method = "export"
-	callUsage  method = "usage"
+	callCreate  method = "create"
+	callStart   method = "start"
+	callWait    method = "wait"
+	callSignal  method = "signal"
+	callPause   method = "pause"
+	callExport  method = "export"
+	callUsage   method = "usage"
+	callRefused method = "refusals"
 )
 
 type request struct {

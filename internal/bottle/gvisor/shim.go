@@ -58,9 +58,7 @@ type shim struct {
 	tty sync.Once
 	fg  atomic.Int32 // the process that has the terminal
 
-	usageOnce sync.Once
-	usageRec  *control.MemoryUsageRecord
-	usageErr  error
+	meter meter
 }
 
 // serve answers calls until the supervisor is gone. Create is served in order;
@@ -99,6 +97,8 @@ func (s *shim) handler(m method) handler {
 		return s.export
 	case callUsage:
 		return s.usage
+	case callRefused:
+		return s.refusals
 	}
 	return func(json.RawMessage, []*os.File) (any, error) { return nil, fmt.Errorf("unknown call %q", m) }
 }
@@ -227,6 +227,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err != nil {
 		return err
 	}
+	if factsEnd, err = donated(files, p.Facts); err != nil {
+		return err
+	}
 	s.conf.PodInitConfig = l.bundle + "/side.json"
 	if err := writeSideConfig(s.conf.PodInitConfig); err != nil {
 		return err
@@ -253,6 +256,21 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	}
 	s.c, s.exported = c, p.Exported
 	return nil
+}
+
+// donated is a copy of the n-th descriptor of the frame, nil when n is 0.
+func donated(files []*os.File, n int) (*os.File, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	if n > len(files) {
+		return nil, errors.New("a descriptor is missing")
+	}
+	fd, err := unix.FcntlInt(files[n-1].Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), files[n-1].Name()), nil
 }
 
 type discard struct{}
@@ -379,9 +397,4 @@ func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {
 		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
 	}
 	return nil, exportVia(sideEnd, s.exported, files[0])
-}
-
-func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {
-	m, err := s.memory()
-	return usageReply{Bytes: m}, err
 }
