@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/carboy/carboy"
@@ -73,6 +75,8 @@ func (a *app) root() *cobra.Command {
 		a.gcCmd(), a.doctorCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
+	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
+	root.SetUsageTemplate(flagUsages.ReplaceAllString(root.UsageTemplate(), "flags .$1") + "\n")
 	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", Run: func(cmd *cobra.Command, args []string) {
 		c, _, err := root.Find(args)
 		if c == nil || err != nil {
@@ -82,6 +86,10 @@ func (a *app) root() *cobra.Command {
 	}})
 	return root
 }
+
+const helpWidth = 80
+
+var flagUsages = regexp.MustCompile(`\.(LocalFlags|InheritedFlags)\.FlagUsages`)
 
 // run carries out one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {

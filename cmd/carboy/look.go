@@ -161,7 +161,7 @@ var logNames = []string{"stdout", "stderr", "terminal"}
 
 func (a *app) logsCmd() *cobra.Command {
 	var raw bool
-	which := choice{of: logNames}
+	which := choice{name: "LOG", of: logNames}
 	cmd := &cobra.Command{
 		Use: "logs [RUN]", Short: "print what a run wrote", Long: logsLong, GroupID: "look",
 		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7",
@@ -180,7 +180,7 @@ func (a *app) logsCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Var(&which, "only", "only this one")
+	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the bytes as they were")
 	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(logNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

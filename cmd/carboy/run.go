@@ -64,7 +64,7 @@ type runFlags struct {
 
 func (a *app) runCmd() *cobra.Command {
 	f := &runFlags{
-		workspace:    choice{"overlay", []string{"overlay", "copy", "bind", "none"}},
+		workspace:    choice{"overlay", "MODE", []string{"overlay", "copy", "bind", "none"}},
 		allow:        list{name: "HOST[:PORT]", eg: "example.org:443"},
 		allowPrivate: list{name: "HOST[:PORT]", eg: "10.0.0.5:5432"},
 		environ:      list{name: "NAME[=VALUE]", eg: "CI=1"},
@@ -87,13 +87,13 @@ func (a *app) runCmd() *cobra.Command {
 	fl := cmd.Flags()
 	fl.SetInterspersed(false)
 	fl.SortFlags = false
-	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay and copy keep its writes for review, bind lets them through")
+	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay or copy (its writes are kept for review), bind (they go to the host), none")
 	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
-	fl.Var(&f.allow, "allow", "allow connections to this host (*.name for what is below it), port 443 and 80 unless one is named; repeatable")
+	fl.Var(&f.allow, "allow", "allow connections to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
-	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: this machine's tools, or a `DIR`")
+	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
 	fl.Var(&f.publish, "publish", "make a server inside reachable on the host's loopback; repeatable")
 	fl.Var(&f.timeout, "timeout", "wall clock, such as 30m")
 	fl.Var(&f.memory, "memory", "memory, such as 8GiB")
@@ -101,7 +101,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.disk, "disk", "bytes written, such as 20GiB")
 	fl.Var(&f.cpus, "cpus", "processors, such as 2")
 	fl.Var(&f.output, "output", "bytes of standard output and error together, such as 1GiB")
-	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input")
+	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i)")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
@@ -124,7 +124,8 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 			Pids: f.pids.n, CPUs: int(f.cpus.n),
 		},
 	}
-	if f.interactive || f.tty {
+	// A pipe or a file is meant for the command; a terminal only when asked.
+	if f.interactive || f.tty || !isTerminal(a.stdin) {
 		o.Stdin = a.stdin
 	}
 	if f.json {

@@ -152,6 +152,7 @@ func (v *list) example() string { return v.eg }
 // choice is a flag with a few possible values.
 type choice struct {
 	value string
+	name  string
 	of    []string
 }
 
@@ -166,7 +167,7 @@ func (v *choice) Set(s string) error {
 }
 
 func (v *choice) String() string  { return v.value }
-func (v *choice) Type() string    { return strings.Join(v.of, "|") }
+func (v *choice) Type() string    { return v.name }
 func (v *choice) example() string { return v.of[0] }
 
 func zeroEmpty(n int64) string {
