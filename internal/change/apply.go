@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"time"
@@ -35,6 +36,7 @@ type txn struct {
 	fault  func(step, path string) error // tests: before each step that changes something
 	src    func(n *node) (contentReader, error)
 	left   []Bytes
+	mv     mover
 }
 
 // syncEach is the number of new files up to which each is synced; beyond, one
@@ -154,6 +156,9 @@ func (x *txn) prepare(ops []op, preImages bool) error {
 		if o.Kind == opChmod {
 			continue
 		}
+		if err := mayReplace(o); err != nil {
+			return err
+		}
 		o.Tmp = fmt.Sprintf(".carboy-%s-%d", hex.EncodeToString(r[:]), i)
 		if preImages {
 			if err := pre.save(o); err != nil {
@@ -162,6 +167,20 @@ func (x *txn) prepare(ops []op, preImages bool) error {
 		}
 	}
 	return pre.sync()
+}
+
+// mayReplace refuses for an ordinary user to take away what belongs to
+// somebody else: the new file would belong to the caller, and undo could not
+// give the old one back to its owner.
+func mayReplace(o *op) error {
+	euid := os.Geteuid()
+	for i := range o.Old {
+		if uid := o.Old[i].FP.UID; euid != 0 && int(uid) != euid {
+			return wrapPath("replace", path.Join(string(o.Path), string(o.Old[i].Rel)),
+				fmt.Errorf("it belongs to user %d: %w", uid, unix.EPERM))
+		}
+	}
+	return nil
 }
 
 // place opens the directory of an op and refuses another one in its place.
@@ -219,7 +238,7 @@ func (x *txn) swap(o *op) error {
 	}
 	defer closeFd(dir)
 	if o.Kind == opPut {
-		err := unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE)
+		err := x.mv.place(dir, o.Tmp, name)
 		if err == unix.EEXIST {
 			return x.changed(p, "created on the host this moment")
 		}
@@ -232,9 +251,9 @@ func (x *txn) swap(o *op) error {
 	case opChmod:
 		return x.chmod(dir, name, o)
 	case opSwap:
-		err = unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_EXCHANGE)
+		err = x.mv.exchange(dir, o.Tmp, name)
 	case opRemove:
-		err = unix.Renameat2(dir, name, dir, o.Tmp, unix.RENAME_NOREPLACE)
+		err = x.mv.place(dir, name, o.Tmp)
 	default:
 		return fmt.Errorf("unknown op %q", o.Kind)
 	}
@@ -333,10 +352,35 @@ func (x *txn) cleanup(ops []op) {
 			whole = false
 		}
 	}
-	if whole {
-		now := time.Now()
-		if x.step("journal", "done") == nil {
-			_ = x.j.write(record{Done: &now}) // without it, Recover looks again
+	if !whole || x.step("journal", "done") != nil {
+		return // Recover looks again
+	}
+	now := time.Now()
+	if x.j.write(record{Done: &now}) != nil {
+		return
+	}
+	if x.j.plan.Kind == "undo" {
+		x.forget(x.j.plan.Of)
+	}
+	x.j.mark(doneMarker)
+}
+
+// forget drops the pre-images of a landing that was undone.
+func (x *txn) forget(id string) {
+	of, err := openJournal(x.runDir, id)
+	if err != nil {
+		return
+	}
+	defer of.close()
+	of.mark(undoneMarker)
+	if of.plan == nil {
+		return
+	}
+	for i := range of.plan.Ops {
+		for _, old := range of.plan.Ops[i].Old {
+			if old.Pre > 0 {
+				_ = os.Remove(x.prePath(id, old.Pre))
+			}
 		}
 	}
 }

@@ -263,18 +263,25 @@ func (d *differ) hunks(c *Change, before, after []byte) {
 	if after == nil {
 		to = "/dev/null"
 	}
-	text := udiff.Unified("a", "b", string(before), string(after))
-	if text == "" {
+	edits := udiff.Lines(string(before), string(after))
+	if len(edits) == 0 {
 		return
 	}
 	d.line(bold, "--- "+from)
 	d.line(bold, "+++ "+to)
-	n := 0
-	for line := range strings.Lines(text) {
-		if n++; n <= 2 {
-			continue // udiff's own headers
+	for _, h := range hunksOf(string(before), edits) {
+		d.hunk(&h)
+	}
+}
+
+func (d *differ) hunk(h *hunk) {
+	d.hunkLine("@@ -" + span(h.from, h.old) + " +" + span(h.to, h.new) + " @@")
+	for _, l := range h.lines {
+		text, whole := strings.CutSuffix(l.text, "\n")
+		d.hunkLine(string(l.kind) + text)
+		if !whole {
+			d.line("", "\\ No newline at end of file")
 		}
-		d.hunkLine(strings.TrimSuffix(line, "\n"))
 	}
 }
 

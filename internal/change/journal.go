@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,6 +66,7 @@ type journal struct {
 	commit bool
 	closed bool // done or rolled
 	rolled bool
+	left   bool // rolled back, but an old file is stranded
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -97,12 +99,36 @@ func (j *journal) take(r record) {
 	case r.Done != nil:
 		j.closed = true
 	case r.Rolled != nil:
-		j.closed, j.rolled = true, true
+		j.closed, j.rolled, j.left = true, true, len(r.Left) > 0
 	}
 }
 
+// Markers in a journal's directory spare later commands its reading, which
+// for a large landing is long. They only repeat what the journals say.
+const (
+	doneMarker   = "done"   // the journal is closed
+	undoneMarker = "undone" // a landing that was undone
+	undoSuffix   = "-undo"  // of the names of undos' directories
+)
+
+func (j *journal) mark(name string) {
+	if f, err := os.OpenFile(filepath.Join(j.dir, name), os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+		f.Close()
+	}
+}
+
+func marked(runDir, id, name string) bool {
+	_, err := os.Lstat(filepath.Join(runDir, landDir, id, name))
+	return err == nil
+}
+
+func journalNumber(id string) (int, bool) {
+	n, err := strconv.Atoi(strings.TrimSuffix(id, undoSuffix))
+	return n, err == nil
+}
+
 // newJournal makes the next numbered directory below runDir/land.
-func newJournal(runDir string) (*journal, error) {
+func newJournal(runDir, kind string) (*journal, error) {
 	base := filepath.Join(runDir, landDir)
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, err
@@ -113,10 +139,13 @@ func newJournal(runDir string) (*journal, error) {
 	}
 	n := 1
 	if len(ids) > 0 {
-		last, _ := strconv.Atoi(ids[len(ids)-1])
+		last, _ := journalNumber(ids[len(ids)-1])
 		n = last + 1
 	}
 	j := &journal{id: fmt.Sprintf("%06d", n)}
+	if kind == "undo" {
+		j.id += undoSuffix
+	}
 	j.dir = filepath.Join(base, j.id)
 	if err := os.Mkdir(j.dir, 0o700); err != nil {
 		return nil, err
@@ -138,13 +167,13 @@ func journalIDs(runDir string) ([]string, error) {
 	}
 	var ids []string
 	for _, e := range ents {
-		if _, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
+		if _, ok := journalNumber(e.Name()); ok && e.IsDir() {
 			ids = append(ids, e.Name())
 		}
 	}
 	slices.SortFunc(ids, func(a, b string) int {
-		x, _ := strconv.Atoi(a)
-		y, _ := strconv.Atoi(b)
+		x, _ := journalNumber(a)
+		y, _ := journalNumber(b)
 		return x - y
 	})
 	return ids, nil
@@ -178,7 +207,7 @@ func openJournal(runDir, id string) (*journal, error) {
 }
 
 func (j *journal) read(f *os.File) (good int64, err error) {
-	r := bufio.NewReaderSize(f, 1<<20)
+	r := bufio.NewReaderSize(f, 64<<10)
 	for {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {

@@ -24,7 +24,8 @@ type LandOptions struct {
 	// the set says is protected stays so.
 	Policy Policy
 
-	fault func(step, path string) error
+	fault func(step, path string) error // tests
+	plain bool                          // tests: as if renames knew no flags
 }
 
 // LandReport says what a landing did.
@@ -71,12 +72,12 @@ func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
 	if len(p.ops) == 0 {
 		return rep, nil
 	}
-	j, err := newJournal(s.dir)
+	j, err := newJournal(s.dir, "land")
 	if err != nil {
 		return nil, fmt.Errorf("land: %w", err)
 	}
 	defer j.close()
-	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault}
+	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault, mv: mover{plain: opts.plain}}
 	closePack, err := x.readFrom()
 	if err != nil {
 		return nil, fmt.Errorf("land: %w", err)

@@ -24,6 +24,9 @@ func Recover(ctx context.Context, runDir string) (*RecoverReport, error) {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
 	for i := len(ids) - 1; i >= 0; i-- {
+		if marked(runDir, ids[i], doneMarker) {
+			continue
+		}
 		j, err := openJournal(runDir, ids[i])
 		if err != nil {
 			return nil, fmt.Errorf("recover: %w", err)
@@ -50,6 +53,9 @@ func recoverAll(ctx context.Context, runDir string, ws Identity, root int) (*Rec
 		return nil, err
 	}
 	for i := len(ids) - 1; i >= 0; i-- {
+		if marked(runDir, ids[i], doneMarker) {
+			continue
+		}
 		j, err := openJournal(runDir, ids[i])
 		if err != nil {
 			return rep, err
@@ -65,7 +71,7 @@ func recoverAll(ctx context.Context, runDir string, ws Identity, root int) (*Rec
 
 func recoverOne(ctx context.Context, runDir string, root int, j *journal, rep *RecoverReport) error {
 	if j.closed {
-		return nil
+		return recoverClosed(runDir, j)
 	}
 	if j.plan == nil {
 		return os.RemoveAll(j.dir)
@@ -86,5 +92,20 @@ func recoverOne(ctx context.Context, runDir string, root int, j *journal, rep *R
 	for _, l := range x.left {
 		rep.Left = append(rep.Left, string(l))
 	}
+	return nil
+}
+
+// recoverClosed finishes what comes after the last record of a journal.
+func recoverClosed(runDir string, j *journal) error {
+	switch {
+	case j.f == nil:
+		return os.RemoveAll(j.dir)
+	case j.rolled && !j.left:
+		return os.RemoveAll(j.dir)
+	case j.plan != nil && j.plan.Kind == "undo" && j.commit:
+		x := &txn{runDir: runDir, j: j}
+		x.forget(j.plan.Of)
+	}
+	j.mark(doneMarker)
 	return nil
 }

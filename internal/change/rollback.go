@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"time"
 
@@ -33,7 +34,15 @@ func (x *txn) rollback() error {
 		return err
 	}
 	now := time.Now()
-	return x.j.write(record{Rolled: &now, Left: x.left})
+	if err := x.j.write(record{Rolled: &now, Left: x.left}); err != nil {
+		return err
+	}
+	// A landing that never was leaves nothing, unless an old file is
+	// stranded: then its pre-image stays too.
+	if len(x.left) == 0 {
+		_ = os.RemoveAll(x.j.dir)
+	}
+	return nil
 }
 
 func (x *txn) back(i int, o *op) error {
@@ -56,11 +65,23 @@ func (x *txn) back(i int, o *op) error {
 	if len(o.Old) > 0 {
 		oldIno = o.Old[0].FP.Ino
 	}
+	if o.Kind == opSwap {
+		if err := x.mv.settle(dir, o.Tmp, name, oldIno, x.staged(i)); err != nil {
+			if err == unix.EEXIST {
+				return x.stranded(o)
+			}
+			return wrapPath("put back", p, err)
+		}
+	}
 	tmp, name2 := inodeAt(dir, o.Tmp), inodeAt(dir, name)
 	switch o.Kind {
 	case opPut:
-		if tmp == 0 && name2 != 0 && name2 == x.staged(i) {
-			err = unix.Renameat2(dir, name, dir, o.Tmp, unix.RENAME_NOREPLACE)
+		switch {
+		case name2 == 0 || name2 != x.staged(i):
+		case tmp == 0:
+			err = x.mv.place(dir, name, o.Tmp)
+		case tmp == name2: // linked, not yet unlinked
+			err = unix.Unlinkat(dir, name, 0)
 		}
 	case opSwap:
 		if tmp == oldIno && tmp != 0 {
@@ -68,10 +89,15 @@ func (x *txn) back(i int, o *op) error {
 		}
 	case opRemove:
 		if tmp == oldIno && tmp != 0 {
-			if name2 != 0 {
+			switch name2 {
+			case 0:
+				err = x.mv.place(dir, o.Tmp, name)
+			case oldIno: // linked, not yet unlinked
+				err = unix.Unlinkat(dir, o.Tmp, 0)
+			default:
 				return x.stranded(o)
 			}
-			return wrapPath("put back", p, unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE))
+			return wrapPath("put back", p, err)
 		}
 		return nil
 	}
@@ -88,9 +114,9 @@ func (x *txn) back(i int, o *op) error {
 func (x *txn) backSwap(i, dir int, name string, o *op, at uint64) error {
 	switch {
 	case at == 0:
-		return unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_NOREPLACE)
+		return x.mv.place(dir, o.Tmp, name)
 	case at == x.staged(i):
-		return unix.Renameat2(dir, o.Tmp, dir, name, unix.RENAME_EXCHANGE)
+		return x.mv.exchange(dir, o.Tmp, name)
 	}
 	return nil // somebody put another file there: stranded
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"strings"
 )
 
 // UndoOptions say what to undo.
@@ -12,7 +13,8 @@ type UndoOptions struct {
 	// the run, newest first.
 	Last bool
 
-	fault func(step, path string) error
+	fault func(step, path string) error // tests
+	plain bool                          // tests: as if renames knew no flags
 }
 
 // UndoReport says what an undo did.
@@ -77,6 +79,10 @@ func landings(runDir string) ([]*journal, error) {
 	undone := map[string]bool{}
 	var out []*journal
 	for i := len(ids) - 1; i >= 0; i-- {
+		if marked(runDir, ids[i], undoneMarker) ||
+			strings.HasSuffix(ids[i], undoSuffix) && marked(runDir, ids[i], doneMarker) {
+			continue
+		}
 		j, err := openJournal(runDir, ids[i])
 		if err != nil {
 			return nil, err
@@ -94,12 +100,12 @@ func landings(runDir string) ([]*journal, error) {
 }
 
 func undoOne(ctx context.Context, s *Set, root int, of *journal, ops []op, opts UndoOptions) error {
-	j, err := newJournal(s.dir)
+	j, err := newJournal(s.dir, "undo")
 	if err != nil {
 		return err
 	}
 	defer j.close()
-	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault}
+	x := &txn{ctx: ctx, t: tree{root}, runDir: s.dir, j: j, fault: opts.fault, mv: mover{plain: opts.plain}}
 	closePack, err := x.readFrom()
 	if err != nil {
 		return err

@@ -1,0 +1,101 @@
+package change
+
+import "golang.org/x/sys/unix"
+
+// mover renames within one directory. Where the file system knows neither
+// RENAME_EXCHANGE nor RENAME_NOREPLACE (network and pass-through file
+// systems), hard links stand in: a name still never goes without its old or
+// its new file, except when a directory is exchanged.
+type mover struct {
+	plain bool // the file system was seen to lack the flags (or a test says so)
+}
+
+// asideSuffix names the third file that an exchange by hard links needs for a
+// moment.
+const asideSuffix = "-a"
+
+// place renames from to to, which must not exist (EEXIST).
+func (m *mover) place(dir int, from, to string) error {
+	if !m.plain {
+		err := unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
+		if !lacksFlags(err) {
+			return err
+		}
+		m.plain = true
+	}
+	err := unix.Linkat(dir, from, dir, to, 0)
+	switch err {
+	case nil:
+		return unix.Unlinkat(dir, from, 0)
+	case unix.EPERM, unix.EOPNOTSUPP, unix.EMLINK, unix.ENOSYS:
+		// A directory, or no hard links.
+		if inodeAt(dir, to) != 0 {
+			return unix.EEXIST
+		}
+		return unix.Renameat(dir, from, dir, to)
+	}
+	return err
+}
+
+// exchange swaps two names that exist.
+func (m *mover) exchange(dir int, tmp, name string) error {
+	if !m.plain {
+		err := unix.Renameat2(dir, tmp, dir, name, unix.RENAME_EXCHANGE)
+		if !lacksFlags(err) {
+			return err
+		}
+		m.plain = true
+	}
+	aside := tmp + asideSuffix
+	err := unix.Linkat(dir, name, dir, aside, 0)
+	if err == unix.EPERM || err == unix.EOPNOTSUPP || err == unix.EMLINK || err == unix.ENOSYS || (err == nil && isDirAt(dir, tmp)) {
+		if err == nil {
+			if err := unix.Unlinkat(dir, name, 0); err != nil {
+				return err
+			}
+		} else if err := unix.Renameat(dir, name, dir, aside); err != nil {
+			return err
+		}
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat(dir, tmp, dir, name); err != nil {
+		return err
+	}
+	return unix.Renameat(dir, aside, dir, tmp)
+}
+
+func lacksFlags(err error) bool {
+	return err == unix.EINVAL || err == unix.ENOSYS || err == unix.EOPNOTSUPP
+}
+
+func isDirAt(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+// settle brings an exchange that was cut short to one of its two ends.
+func (m *mover) settle(dir int, tmp, name string, oldIno, newIno uint64) error {
+	aside := tmp + asideSuffix
+	a := inodeAt(dir, aside)
+	if a == 0 {
+		return nil
+	}
+	at := inodeAt(dir, name)
+	switch {
+	case a == oldIno && at == 0:
+		return unix.Renameat(dir, aside, dir, name)
+	case a == oldIno && at == newIno && newIno != 0 && !isDirAt(dir, name) && !isDirAt(dir, aside):
+		return unix.Renameat(dir, aside, dir, name)
+	case a == oldIno && at == newIno && newIno != 0:
+		return unix.Renameat(dir, aside, dir, tmp) // tmp is free: the exchange is whole
+	case a == oldIno && at != oldIno:
+		return unix.EEXIST // somebody's own file is there; keep the old one
+	case a == newIno && at == 0:
+		// Taking back: the old file is still under tmp.
+		return unix.Renameat(dir, aside, dir, name)
+	}
+	return removeTree(dir, aside, 0)
+}
