@@ -67,10 +67,15 @@ func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 // writeSideConfig writes the file for gVisor's pod-init-config flag.
 func writeSideConfig(path string) error {
 	registerSide()
-	b, err := json.Marshal(boot.InitConfig{TraceSession: seccheck.SessionConfig{
+	session := seccheck.SessionConfig{
 		Name:  seccheck.DefaultSessionName,
 		Sinks: []seccheck.SinkConfig{{Name: sideSink}},
-	}})
+	}
+	if factsEnd != nil {
+		registerFacts()
+		factSession(&session)
+	}
+	b, err := json.Marshal(boot.InitConfig{TraceSession: session})
 	if err != nil {
 		return err
 	}

@@ -10,12 +10,16 @@ import (
 // that all of them are treated alike.
 func wrapSyscalls() {
 	registerSide()
+	registerFacts()
 	for _, t := range kernel.SyscallTables() {
 		for no, sc := range t.Table {
 			// Both are init's: the first after exec, the second again after a
 			// restore.
 			if sc.Name == "rt_sigaction" || sc.Name == "pause" {
 				sc.Fn = learnKernel(sc.Fn)
+				t.Table[no] = sc
+			} else if fn := wrapFacts(sc.Name, sc.Fn); fn != nil {
+				sc.Fn = fn
 				t.Table[no] = sc
 			}
 		}

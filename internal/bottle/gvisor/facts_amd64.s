@@ -1,0 +1,2 @@
+// Empty: its presence lets facts_calls.go declare functions of gVisor's by
+// go:linkname.

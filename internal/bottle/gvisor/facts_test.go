@@ -1,0 +1,338 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// factReader collects what a bottle's sentry says.
+type factReader struct {
+	mu      sync.Mutex
+	facts   []fact
+	dropped uint64
+	err     error
+	done    chan struct{}
+}
+
+// factPair makes the socket and reads it until the bottle is gone.
+func factPair(t testing.TB) (*os.File, *factReader) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
+	}
+	r := &factReader{done: make(chan struct{})}
+	in := os.NewFile(uintptr(fds[0]), "facts")
+	t.Cleanup(func() { in.Close() })
+	go func() {
+		defer close(r.done)
+		buf := make([]byte, 1<<18)
+		for {
+			n, err := unix.Read(fds[0], buf)
+			if err == unix.EINTR {
+				continue
+			}
+			if n <= 0 || err != nil {
+				return
+			}
+			d, fs, err := parseFacts(buf[:n])
+			r.mu.Lock()
+			r.dropped = d
+			r.facts = append(r.facts, fs...)
+			if err != nil {
+				r.err = err
+			}
+			r.mu.Unlock()
+		}
+	}()
+	return os.NewFile(uintptr(fds[1]), "facts"), r
+}
+
+// all closes the bottle and returns everything that it said.
+func (r *factReader) all(t testing.TB, b bottle.Bottle) []fact {
+	t.Helper()
+	time.Sleep(20 * factLinger) // the last batch; nothing is asserted about time
+	b.Close()
+	<-r.done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if r.dropped != 0 {
+		t.Errorf("%d facts were dropped", r.dropped)
+	}
+	for i, f := range r.facts {
+		if f.seq != uint64(i+1) {
+			t.Fatalf("fact %d has number %d", i+1, f.seq)
+		}
+	}
+	return r.facts
+}
+
+func makeTraced(t testing.TB, tune ...func(*bottle.Spec)) (*made, *factReader) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	s := testSpec(t)
+	for _, f := range tune {
+		f(s)
+	}
+	end, r := factPair(t)
+	b, err := Backend{facts: end}.Create(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return &made{t, ctx, s, b}, r
+}
+
+func has(fs []fact, op factOp, flags byte, path string) bool {
+	for _, f := range fs {
+		if f.op == op && f.flags == flags && f.path == path {
+			return true
+		}
+	}
+	return false
+}
+
+func TestFacts(t *testing.T) {
+	m, r := makeTraced(t, seed(t, map[string]string{"d/real": "x", "old": "o", "dead": "d"}))
+	ws := m.spec.Workspace.Target
+	m.sh(`
+ln -s d dl; ln -s real d/link
+cat dl/link > /dev/null
+cat dl/absent 2>/dev/null || true
+test -e dl/nothing || true
+stat dl/../dl/real > /dev/null
+readlink d/link
+rm dead
+mv old dl/new
+mkdir e; rmdir e
+`)
+	out, st := m.run("python3", "-c", odd)
+	if st.ExitCode() != 0 {
+		t.Fatal(out)
+	}
+	fs := r.all(t, m.b)
+	for _, w := range []struct {
+		op    factOp
+		flags byte
+		path  string
+	}{
+		{factOpen, 0, ws + "/d/real"},
+		{factOpen, factMiss, ws + "/d/absent"},
+		{factStat, 0, ws + "/d/real"},
+		{factReadlink, 0, ws + "/d/link"},
+		{factUnlink, 0, ws + "/dead"},
+		{factUnlink, 0, ws + "/e"},
+		{factOpen, 0, ws + "/made-by-link"},
+		{factOpen, factAsked, ws + "/none/x"},
+		{factStat, factOther, "/proc/" + "1/exe"},
+	} {
+		if w.flags == factOther {
+			continue
+		}
+		if !has(fs, w.op, w.flags, w.path) {
+			t.Errorf("no fact %+v", w)
+		}
+	}
+	renamed, cat := false, false
+	for _, f := range fs {
+		if f.op == factRename && f.errno == 0 && f.path == ws+"/old" && f.path2 == ws+"/d/new" {
+			renamed = true
+		}
+		if f.op == factExec && strings.HasSuffix(f.path, "/bin/cat") {
+			cat = true
+		}
+	}
+	if !renamed || !cat {
+		t.Errorf("rename seen: %v, exec seen: %v", renamed, cat)
+	}
+	t.Logf("%d facts", len(fs))
+}
+
+// odd calls everything that is served anew with arguments at the edges. Each
+// line of output is one answer.
+const odd = `
+import os
+def t(f, *a):
+    try: f(*a)
+    except OSError as e: print(type(e).__name__, *a)
+    else: print("ok", *a)
+t(os.stat, "a.txt/"); t(os.stat, "dl/"); t(os.lstat, "dl"); t(os.stat, ""); t(os.stat, "/"); t(os.stat, "//"); t(os.stat, "..")
+t(os.rmdir, "."); t(os.rmdir, "d/.."); t(os.rmdir, "/"); t(os.unlink, "d"); t(os.unlink, "a.txt/"); t(os.mkdir, "q"); t(os.rmdir, "q/")
+os.symlink("loop", "loop"); t(os.stat, "loop"); t(os.open, "a.txt", os.O_DIRECTORY); t(os.open, "dl", os.O_NOFOLLOW)
+os.symlink("made-by-link", "ml"); t(os.open, "ml", os.O_CREAT|os.O_RDWR); t(os.stat, "made-by-link")
+t(os.open, "none/x", os.O_CREAT); t(os.open, "a.txt", os.O_CREAT|os.O_EXCL); t(os.stat, "x"*300); t(os.stat, "y/"*3000)
+t(os.stat, "/proc/self/fd/0"); t(os.stat, "/proc/self/exe"); t(os.readlink, "/proc/self/exe"); t(os.readlink, "a.txt")
+t(os.access, "a.txt", os.R_OK); t(os.open, "/dev/null", os.O_RDWR); t(os.rename, "d", "d/sub"); t(os.rename, "nope", "x")
+fd = os.open("d", os.O_RDONLY); os.stat("real", dir_fd=fd); os.fstat(fd); t(os.stat, fd)
+print(os.stat("a.txt").st_size, os.stat("a.txt").st_uid == os.getuid())
+`
+
+// Served anew or by gVisor, the bottle sees the same answers.
+func TestFactsChangeNoAnswer(t *testing.T) {
+	setUp := func(s *bottle.Spec) {
+		seed(t, map[string]string{"d/real": "x"})(s)
+		for _, l := range [][2]string{{"d", "dl"}, {"real", "d/link"}} {
+			if err := os.Symlink(l[0], filepath.Join(s.Workspace.Source, l[1])); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	plain := makeBottle(t, setUp)
+	want, st := plain.run("python3", "-c", odd)
+	if st.ExitCode() != 0 {
+		t.Fatal(want)
+	}
+	traced, _ := makeTraced(t, setUp)
+	got, st := traced.run("python3", "-c", odd)
+	if got != want || st.ExitCode() != 0 {
+		t.Errorf("exit %v, with facts:\n%s\nwithout:\n%s", st, got, want)
+	}
+}
+
+// BenchmarkFacts is the cost of facts on calls that name files, against the
+// same bottle without.
+func BenchmarkFacts(b *testing.B) {
+	const work = `
+import os, time, sys
+def t(f):
+    best = 1e9
+    for _ in range(5):
+        t0 = time.perf_counter()
+        for _ in range(4000): f()
+        best = min(best, time.perf_counter() - t0)
+    return best / 4000 * 1e6
+def oc(): os.close(os.open("a/b/c/f", os.O_RDONLY))
+def miss(): os.path.exists("a/b/c/none")
+os.makedirs("a/b/c"); open("a/b/c/f", "w").write("x")
+print("stat %.2f miss %.2f open %.2f getpid %.2f" % (t(lambda: os.stat("a/b/c/f")), t(miss), t(oc), t(os.getppid)))
+`
+	plain := makeBottle(b)
+	traced, _ := makeTraced(b, func(s *bottle.Spec) { s.ID = "t2" })
+	for range 3 {
+		for _, m := range []struct {
+			name string
+			m    *made
+		}{{"without", plain}, {"with", traced}} {
+			out, st := m.m.run("python3", "-c", work+"import shutil; shutil.rmtree('a')\n")
+			if st.ExitCode() != 0 {
+				b.Fatal(out)
+			}
+			b.Logf("%-8s µs each: %s", m.name, out)
+		}
+	}
+}
+
+const forger = `
+import ctypes, os, threading, sys
+sys.setswitchinterval(1e-5)
+libc = ctypes.CDLL(None, use_errno=True)
+a, b = b"decoy1\0", b"secret\0"
+buf = ctypes.create_string_buffer(64)
+stop = False
+def flip():
+    while not stop:
+        ctypes.memmove(buf, a, 7); ctypes.memmove(buf, b, 7)
+th = [threading.Thread(target=flip) for _ in range(2)]
+for t in th: t.start()
+opened = {}
+for i in range(1000):
+    fd = libc.open(buf, os.O_RDONLY)
+    if fd < 0: continue
+    c = os.read(fd, 16).decode(); os.close(fd)
+    opened[c] = opened.get(c, 0) + 1
+stop = True
+for t in th: t.join()
+for k, v in sorted(opened.items()): print(k, v)
+`
+
+// While other threads rewrite the path argument, each open is reported as the
+// file that was in fact opened: the counts by content and by fact agree.
+func TestFactsCannotBeForged(t *testing.T) {
+	m, r := makeTraced(t, seed(t, map[string]string{"decoy1": "D", "secret": "S"}))
+	if err := os.WriteFile(filepath.Join(m.spec.Workspace.Source, "forger.py"), []byte(forger), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, st := m.run("python3", "forger.py")
+	if st.ExitCode() != 0 {
+		t.Fatal(out)
+	}
+	count := map[string]int{}
+	for _, f := range r.all(t, m.b) {
+		if f.op == factOpen && f.errno == 0 {
+			switch f.path {
+			case m.spec.Workspace.Target + "/decoy1":
+				count["D"]++
+			case m.spec.Workspace.Target + "/secret":
+				count["S"]++
+			}
+		}
+	}
+	var want string
+	for _, k := range []string{"D", "S"} {
+		if count[k] > 0 {
+			want += fmt.Sprintf("%s %d\n", k, count[k])
+		}
+	}
+	if out != want {
+		t.Errorf("opened by content:\n%sby facts:\n%s", out, want)
+	}
+	t.Logf("%q", out)
+}
+
+// A reader that never reads costs facts, not the bottle, and the loss is
+// counted.
+func TestFactsDropped(t *testing.T) {
+	var b bytes.Buffer
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	w := &factWriter{fd: fds[1]}
+	unix.Close(fds[0])
+	for range 10 {
+		w.emit(fact{op: factOpen, path: "/x"})
+	}
+	w.flush()
+	if w.dropped != 10 || w.seq != 10 {
+		t.Errorf("dropped %d of %d", w.dropped, w.seq)
+	}
+	unix.Close(fds[1])
+	_ = b
+}
+
+func FuzzParseFacts(f *testing.F) {
+	good := (&fact{op: factRename, flags: factMiss, seq: 7, pid: 9, errno: 2, path: "/a", path2: "/b\xff"}).append(make([]byte, factHead))
+	f.Add(good)
+	f.Add([]byte{1, 2, 3})
+	f.Add(append(good, 0xff, 0xff))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, fs, err := parseFacts(b)
+		if err != nil {
+			return
+		}
+		again := append([]byte{}, b[:factHead]...)
+		for i := range fs {
+			again = fs[i].append(again)
+		}
+		if _, fs2, err := parseFacts(again); err != nil || len(fs2) != len(fs) {
+			t.Fatalf("%v: %d facts became %d", err, len(fs), len(fs2))
+		}
+	})
+}
