@@ -105,6 +105,14 @@ func (p *planner) inside(c *Change) bool {
 	if !ok {
 		return false
 	}
+	if c.BaseMoved != "" {
+		st, err := p.t.lstat(string(c.Path))
+		if err == nil {
+			p.conflict(c, string(c.Path), c.BaseMoved, fingerprintOf(&st))
+		} else if c.Kind != Delete {
+			p.conflict(c, string(c.Path), c.BaseMoved, nil)
+		}
+	}
 	if c.Kind == Delete {
 		if o.Kind == opPut || c.Base == nil {
 			return true // nothing of the host is there
