@@ -203,8 +203,8 @@ func newStack() (*stack.Stack, error) {
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
 	})
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
-	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 256 << 10, Max: receiveWindow}
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: 1 << 20}
+	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: receiveWindow}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
 	wait := tcpip.TCPTimeWaitTimeoutOption(2 * time.Second)
 	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &recv, &send, &wait} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {

@@ -401,3 +401,15 @@ func ourGoroutines() string {
 	}
 	return strings.Join(left, "\n\n")
 }
+
+// dialsWait returns the first address that was dialled.
+func (w *world) dialsWait(t testing.TB) netip.AddrPort {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if d := w.dials(); len(d) > 0 {
+			return d[0]
+		}
+	}
+	t.Fatal("nothing was dialled")
+	return netip.AddrPort{}
+}

@@ -29,7 +29,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		BytesUp: 64 << 30, BytesDown: 256 << 30, HostBytes: 256 << 30,
-		Conns:     1024,
+		Conns:     512,
 		Names:     16384,
 		QueryRate: 500,
 		Queries:   2_000_000,

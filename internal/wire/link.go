@@ -38,7 +38,7 @@ const (
 // readSizes are the buffers of one packet. Each is given away only when it is
 // filled, so that a short packet holds 2 KiB and not 64; headers lie in the
 // first, in one piece.
-var readSizes = [...]int{2048, 14336, 16384, 32768 + 512}
+var readSizes = [...]int{2048, 16384, 16384, 32768}
 
 var zeroVnetHeader [vnetHeaderSize]byte
 

@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+const benchChunk = 256 << 10
+
+// source writes for ever, sink reads to the end.
+func source(c net.Conn) {
+	defer c.Close()
+	buf := make([]byte, benchChunk)
+	for {
+		if _, err := c.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+func sink(c net.Conn) {
+	defer c.Close()
+	buf := make([]byte, benchChunk)
+	for {
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+func benchBottle(b *testing.B, handle func(net.Conn)) (inside, raw net.Conn) {
+	w := newWorld()
+	w.name("big.example.com", publicAddr)
+	w.serve(b, publicAddr+":9000", handle)
+	bt := newBottle(b, w, routes(b, "big.example.com:9000 tcp"))
+	c := bt.mustDial("big.example.com", 9000)
+	c.SetDeadline(time.Time{})
+	raw, err := net.Dial("tcp", w.servers[bt.world.dialsWait(b)])
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { raw.Close() })
+	return c, raw
+}
+
+// BenchmarkDownload measures bytes from an upstream server into the bottle.
+// The metric ratio compares it with the same over the host's loopback.
+func BenchmarkDownload(b *testing.B) {
+	inside, raw := benchBottle(b, source)
+	buf := make([]byte, benchChunk)
+	read := func(c net.Conn) func() {
+		return func() {
+			if _, err := io.ReadFull(c, buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	ratio(b, read(inside), read(raw))
+}
+
+// BenchmarkUpload measures the other way.
+func BenchmarkUpload(b *testing.B) {
+	inside, raw := benchBottle(b, sink)
+	buf := make([]byte, benchChunk)
+	write := func(c net.Conn) func() {
+		return func() {
+			if _, err := c.Write(buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	ratio(b, write(inside), write(raw))
+}
+
+// BenchmarkUploadSmall writes as programs with small buffers do.
+func BenchmarkUploadSmall(b *testing.B) {
+	inside, raw := benchBottle(b, sink)
+	buf := make([]byte, 8<<10)
+	write := func(c net.Conn) func() {
+		return func() {
+			for range benchChunk / len(buf) {
+				if _, err := c.Write(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	ratio(b, write(inside), write(raw))
+}
+
+// BenchmarkRoundTrip measures one small message and its echo.
+func BenchmarkRoundTrip(b *testing.B) {
+	inside, raw := benchBottle(b, func(c net.Conn) {
+		defer c.Close()
+		_, _ = io.Copy(c, c)
+	})
+	buf := make([]byte, 64)
+	trip := func(c net.Conn) func() {
+		return func() {
+			if _, err := c.Write(buf); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	ratio(b, trip(inside), trip(raw))
+}
+
+func ratio(b *testing.B, inside, raw func()) {
+	b.SetBytes(benchChunk)
+	start := time.Now()
+	for b.Loop() {
+		inside()
+	}
+	mine := time.Since(start) / time.Duration(max(1, b.N))
+	b.StopTimer()
+	start = time.Now()
+	for range b.N {
+		raw()
+	}
+	base := time.Since(start) / time.Duration(max(1, b.N))
+	b.ReportMetric(float64(mine)/float64(max(base, 1)), "ratio")
+}
