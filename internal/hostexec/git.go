@@ -200,7 +200,7 @@ var (
 	isWord       = matcher(`[A-Za-z*]{1,32}`)
 	isPlain      = matcher(`[^\x00]+`)
 	isDateFormat = matcher(`iso|iso-strict|iso8601|iso8601-strict|rfc|short|raw|unix|relative|default|local`)
-	isLogFormat  = matcher(`oneline|short|medium|full|fuller|reference|raw|mboxrd|email|(t?format:)?([^%\x00]|` + logPlaceholder + `)*`)
+	isLogFormat  = matcher(`oneline|short|medium|full|fuller|reference|raw|mboxrd|email|t?format:([^%\x00]|` + logPlaceholder + `)*|[^%\x00]*(` + logPlaceholder + `)([^%\x00]|` + logPlaceholder + `)*`)
 	isRefFormat  = matcher(`([^%\x00]|%%|%[0-9a-fA-F]{2}|%\(\*?` + refAtom + `\))*`)
 	isSortKey    = matcher(`-?` + refAtom)
 	// isObjectFormat holds the atoms of cat-file.

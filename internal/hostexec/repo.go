@@ -28,8 +28,9 @@ import (
 // of what a bottle changed.
 
 const (
-	maxRepoFile   = 1 << 20 // HEAD, commondir, gitdir, config
-	maxSharedFile = 64      // shared index files
+	maxRepoFile    = 1 << 20  // bytes of HEAD, commondir, gitdir, config
+	maxSharedIndex = 64 << 20 // bytes of a shared index
+	maxShared      = 8        // shared indexes; git deletes old ones
 )
 
 var (
@@ -120,25 +121,29 @@ func sameFile(a, b string) bool {
 // readPlain reads a small regular file of a directory: through no link that
 // leads out of it, and without waiting on a FIFO.
 func readPlain(dir, name string) (string, error) {
+	b, err := readBounded(dir, name, maxRepoFile)
+	return string(b), err
+}
+
+func readBounded(dir, name string, limit int64) ([]byte, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer root.Close()
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if !fi.Mode().IsRegular() || fi.Size() > maxRepoFile {
-		return "", fmt.Errorf("%s: not a regular file of at most %d bytes", name, maxRepoFile)
+	if !fi.Mode().IsRegular() || fi.Size() > limit {
+		return nil, fmt.Errorf("%s: not a regular file of at most %d bytes", name, limit)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxRepoFile))
-	return string(b), err
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 func fillShadow(shadow, gitDir, common string) error {
@@ -173,7 +178,15 @@ func fillShadow(shadow, gitDir, common string) error {
 		return err
 	}
 	for _, name := range names {
-		links[name] = gitDir
+		// A copy: git renews the file's time whenever it reads it, and the
+		// workspace is not to be written to.
+		text, err := readBounded(gitDir, name, maxSharedIndex)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(shadow, name), text, 0o600); err != nil {
+			return err
+		}
 	}
 	for name, from := range links {
 		if err := os.Symlink(filepath.Join(from, name), filepath.Join(shadow, name)); err != nil {
@@ -200,7 +213,7 @@ func sharedIndexes(gitDir string) ([]string, error) {
 			names = append(names, name)
 		}
 	}
-	if len(names) > maxSharedFile {
+	if len(names) > maxShared {
 		return nil, fmt.Errorf("%d shared index files", len(names))
 	}
 	return names, nil
