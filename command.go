@@ -51,7 +51,9 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{}, err
 	}
 	s.o.OnEvent(Event{Kind: "started", Text: "run " + string(s.run.ID())})
-	return s.wait(ctx, p, std)
+	exit, err := s.wait(ctx, p, std)
+	s.rec.Duration = s.run.Elapsed()
+	return exit, err
 }
 
 // ended is what the command's end looks like from a waiting goroutine.

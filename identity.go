@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -49,15 +50,51 @@ func whoami(workspace string) (identity, error) {
 			return identity{user: u, hostUID: st.Uid, hostGID: st.Gid}, nil
 		}
 	}
-	var b [4]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return identity{}, fmt.Errorf("choose an id: %w", err)
+	id, err := strayID()
+	if err != nil {
+		return identity{}, err
 	}
-	id := strayBase + binary.LittleEndian.Uint32(b[:])%straySpan
 	return identity{
 		user:    bottle.User{UID: insideUID, GID: insideUID, Name: insideName, Home: "/home/" + insideName},
 		hostUID: id, hostGID: id,
 	}, nil
+}
+
+// strayID chooses an id for a bottle of root's. In a container's user
+// namespace only some ids exist: there it is nobody, or, where root is the only
+// one and stands for an ordinary user outside, that user.
+func strayID() (uint32, error) {
+	var b [4]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("choose an id: %w", err)
+	}
+	maps, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range []uint32{strayBase + binary.LittleEndian.Uint32(b[:])%straySpan, 65534} {
+		if _, ok := outside(string(maps), id); ok {
+			return id, nil
+		}
+	}
+	if host, ok := outside(string(maps), 0); ok && host != 0 {
+		return 0, nil
+	}
+	return 0, &bottle.UnavailableError{
+		Backend: "gvisor", Reason: "this is root, and its user namespace has no other id to run a bottle as",
+		Advice: "run carboy as an ordinary user",
+	}
+}
+
+// outside finds what an id of this user namespace is in the parent's.
+func outside(uidMap string, id uint32) (uint32, bool) {
+	for _, line := range strings.Split(uidMap, "\n") {
+		var in, out, n uint32
+		if _, err := fmt.Sscan(line, &in, &out, &n); err == nil && id >= in && id-in < n {
+			return out + id - in, true
+		}
+	}
+	return 0, false
 }
 
 var safeName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)

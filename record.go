@@ -28,22 +28,11 @@ func (s *session) record(cause error) error {
 		s.rec.Network = network(s.gw.Summary())
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(s.gw.Summary())...)
 	}
-	s.rec.Duration = s.elapsed()
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos
 	meta, merr := s.settle(ctx)
 	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
-	if meta.DurationNS > 0 {
-		s.rec.Duration = time.Duration(meta.DurationNS)
-	}
 	return errors.Join(aerr, merr, s.run.WriteReceipt(ctx, &s.rec))
-}
-
-func (s *session) elapsed() time.Duration {
-	if m, err := s.run.Meta(); err != nil || m.Started == nil {
-		return 0
-	}
-	return s.run.Elapsed()
 }
 
 // failure is the exit of a run in which the command never ran.

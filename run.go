@@ -367,7 +367,7 @@ func (s *session) scratch() (string, error) {
 		return "", err
 	}
 	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dir) })
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && s.id.hostUID != 0 {
 		return dir, os.Lchown(dir, int(s.id.hostUID), int(s.id.hostGID))
 	}
 	return dir, nil
