@@ -75,6 +75,11 @@ func (u *upperReader) read(ctx context.Context, r io.Reader) error {
 		}
 		switch {
 		case err == nil:
+		case err == io.EOF && src.ended:
+			// Cut between two entries, or never begun: an archive ends with
+			// a trailer, after which nothing more is read.
+			u.torn = fmt.Errorf("%w: ends without a trailer after %d entries", ErrMalformed, u.entries)
+			return nil
 		case err == io.EOF:
 			return nil
 		case err == errStop:
@@ -94,8 +99,9 @@ func (u *upperReader) read(ctx context.Context, r io.Reader) error {
 
 // sourceReader tells a stream that broke from a disk that is full.
 type sourceReader struct {
-	r   io.Reader
-	err error
+	r     io.Reader
+	err   error
+	ended bool // somebody read past its last byte
 }
 
 func (s *sourceReader) Read(b []byte) (int, error) {
@@ -103,6 +109,7 @@ func (s *sourceReader) Read(b []byte) (int, error) {
 	if err != nil && err != io.EOF {
 		s.err = err
 	}
+	s.ended = s.ended || n == 0 && err == io.EOF
 	return n, err
 }
 
