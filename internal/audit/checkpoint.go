@@ -55,7 +55,7 @@ func openCheckpoint(signed []byte, v note.Verifier) (Checkpoint, error) {
 	if len(n.Sigs) != 1 || len(n.UnverifiedSigs) != 0 {
 		return c, errors.New("checkpoint: want one signature")
 	}
-	sig, err := base64.StdEncoding.Strict().DecodeString(n.Sigs[0].Base64)
+	sig, err := base64.StdEncoding.DecodeString(n.Sigs[0].Base64)
 	if err != nil {
 		return c, fmt.Errorf("checkpoint: %w", err)
 	}

@@ -298,6 +298,39 @@ func oneFault(t *testing.T, d *faultDisk, name string) {
 	}
 }
 
+// TestFailedSyncEndsTheLog: the kernel reports lost pages once, so a second sync that succeeds proves nothing.
+func TestFailedSyncEndsTheLog(t *testing.T) {
+	dir, _ := fill(t, 3)
+	d := &syncFails{}
+	l, err := open(ctx, dir, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d.err = errInjected
+	if _, err := l.Append(ctx, event(1, true)); !errors.Is(err, errInjected) || !strings.Contains(err.Error(), "state is unknown") {
+		t.Error(err)
+	}
+	d.err = nil
+	if _, err := l.Append(ctx, event(1, true)); !errors.Is(err, errInjected) {
+		t.Errorf("went on after a failed sync: %v", err)
+	}
+	if l, err = Open(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Append(ctx, event(1, true)); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+}
+
+type syncFails struct {
+	realDisk
+	err error
+}
+
+func (d *syncFails) Sync(*os.File) error { return d.err }
+
 // TestFullDisk appends until a real limit on file size ends it, as a disk that fills up does.
 func TestFullDisk(t *testing.T) {
 	dir, _ := fill(t, 3)

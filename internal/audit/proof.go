@@ -82,6 +82,82 @@ func (p Proof) Check(key string) error {
 	return nil
 }
 
+const consistencySchema = "carboy.dev/audit-consistency/v1"
+
+// Consistency shows to somebody who has no log that a later checkpoint only adds to an earlier one. x/mod alone verifies
+// it: note.Open on both, then tlog.CheckTree.
+type Consistency struct {
+	Schema string         `json:"schema"`
+	Key    string         `json:"key"`
+	Old    string         `json:"old"` // signed checkpoints
+	New    string         `json:"new"`
+	Hashes tlog.TreeProof `json:"hashes"`
+}
+
+// ProveConsistency makes the proof from the signed checkpoint old, which was kept elsewhere, to the last one of the log in
+// dir. It fails when the log does not continue what old has signed.
+func ProveConsistency(ctx context.Context, dir string, old []byte) (Consistency, error) {
+	c, err := proveConsistency(ctx, dir, old)
+	if err != nil {
+		return Consistency{}, fmt.Errorf("prove consistency of %s: %w", dir, err)
+	}
+	return c, nil
+}
+
+func proveConsistency(ctx context.Context, dir string, old []byte) (Consistency, error) {
+	if unlock := readLock(ctx, dir); unlock != nil {
+		defer unlock()
+	}
+	key, err := readSmall(filepath.Join(dir, pubFile), false)
+	if err != nil {
+		return Consistency{}, err
+	}
+	signed, err := lastSigned(dir)
+	if err != nil {
+		return Consistency{}, err
+	}
+	from, err := ParseCheckpoint(old, key)
+	if err != nil {
+		return Consistency{}, err
+	}
+	to, err := ParseCheckpoint(signed, key)
+	if err != nil {
+		return Consistency{}, err
+	}
+	if from.Size < 1 || from.Size > to.Size {
+		return Consistency{}, fmt.Errorf("the last checkpoint is of %d records, the older one of %d", to.Size, from.Size)
+	}
+	_, hashes, err := readTree(ctx, dir, to.Size, -1)
+	if err != nil {
+		return Consistency{}, err
+	}
+	proof, err := tlog.ProveTree(to.Size, from.Size, hashes)
+	if err != nil {
+		return Consistency{}, err
+	}
+	c := Consistency{consistencySchema, key, string(old), string(signed), proof}
+	return c, c.Check(key)
+}
+
+// Check verifies the proof against a key that the caller trusts, not the one in it.
+func (c Consistency) Check(key string) error {
+	if c.Schema != consistencySchema {
+		return fmt.Errorf("check consistency: field \"schema\" is %q, want %q", c.Schema, consistencySchema)
+	}
+	from, err := ParseCheckpoint([]byte(c.Old), key)
+	if err != nil {
+		return fmt.Errorf("check consistency: %w", err)
+	}
+	to, err := ParseCheckpoint([]byte(c.New), key)
+	if err != nil {
+		return fmt.Errorf("check consistency: %w", err)
+	}
+	if err := tlog.CheckTree(c.Hashes, to.Size, to.Root, from.Size, from.Root); err != nil {
+		return fmt.Errorf("check consistency: %w", err)
+	}
+	return nil
+}
+
 func lastSigned(dir string) ([]byte, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "checkpoints"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -300,6 +300,71 @@ func TestEverySyscallFails(t *testing.T) {
 	}
 }
 
+// recorder writes down the calls that make a replacement durable.
+type recorder struct {
+	kernel
+	calls []string
+}
+
+func (r *recorder) note(call string, fd int) {
+	var st unix.Stat_t
+	unix.Fstat(fd, &st)
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		call += " dir"
+	}
+	r.calls = append(r.calls, call)
+}
+
+func (r *recorder) Write(fd int, p []byte) (int, error) {
+	r.note("write", fd)
+	return r.kernel.Write(fd, p)
+}
+
+func (r *recorder) Fsync(fd int) error {
+	r.note("sync", fd)
+	return r.kernel.Fsync(fd)
+}
+
+func (r *recorder) Renameat(oldDir int, oldName string, newDir int, newName string) error {
+	r.calls = append(r.calls, "rename")
+	return r.kernel.Renameat(oldDir, oldName, newDir, newName)
+}
+
+// TestSyncComesBeforeTheName holds the order that no test in memory of the kernel can see the want of.
+func TestSyncComesBeforeTheName(t *testing.T) {
+	k := &recorder{}
+	s, err := open(filepath.Join(t.TempDir(), "carboy"), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const replaced = "write sync rename sync dir"
+	check := func(what, want string) {
+		t.Helper()
+		if got := strings.Join(k.calls, " "); got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+		k.calls = nil
+	}
+	k.calls = nil
+	r, err := s.Create(ctx, Spec{Kind: KindRun, Mode: None})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("create", replaced+" rename sync dir")
+	r.Start(ctx)
+	check("start", replaced)
+	r.WriteReceipt(ctx, map[string]string{"schema": Schema("receipt")})
+	check("receipt", replaced)
+	r.Finish(ctx, 0, NoChanges)
+	check("finish", replaced)
+	r.Close()
+	s.Remove(ctx, r.ID(), RemoveOptions{})
+	if got := strings.Join(k.calls, " "); !strings.HasPrefix(got, "rename sync dir sync dir") {
+		t.Errorf("remove: %s", got)
+	}
+}
+
 func faultyLife(dir string, f *faults, said map[ID]string) error {
 	s, err := open(dir, f)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestRemoveRefuses(t *testing.T) {
@@ -118,20 +120,21 @@ func deep(t *testing.T, dir string, levels int) {
 
 // TestRemoveStopsAtMounts leaves a bind mount of a host directory inside a run, as a crash may.
 func TestRemoveStopsAtMounts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting takes root: run this test as root too")
-	}
+	testenv.Root(t)
 	s, ws := newStore(t), workspace(t)
 	outside := t.TempDir()
-	os.WriteFile(filepath.Join(outside, "file"), nil, 0o600)
+	os.WriteFile(filepath.Join(outside, "file"), make([]byte, 1<<20), 0o600)
 	id := finished(t, s, ws, NoChanges)
 	at := filepath.Join(s.RunDir(id), UpperDir, "m")
 	os.Mkdir(at, 0o700)
 	if err := unix.Mount(outside, at, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("bind mounts are forbidden here (%v): run this test with CAP_SYS_ADMIN", err)
+		testenv.Missing(t, "bind mounts ("+err.Error()+")", "run as root with CAP_SYS_ADMIN")
 	}
 	mounted := at
 	t.Cleanup(func() { unix.Unmount(mounted, unix.MNT_DETACH) })
+	if u, err := s.Usage(ctx, id); err != nil || u.Bytes >= 1<<20 || !u.Partial {
+		t.Errorf("usage looked through a mount: %+v, %v", u, err)
+	}
 	err := s.Remove(ctx, id, RemoveOptions{})
 	if err == nil {
 		t.Error("removed through a mount")

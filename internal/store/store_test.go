@@ -348,6 +348,15 @@ func TestClaims(t *testing.T) {
 			b.Release()
 		})
 	}
+	a, err := s.Claim(ctx, ForRun, sub, Exclusive, "01arz3ndektsv4rrffq69g5fav")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy *BusyError
+	if _, err := s.Claim(ctx, ForRun, ws, Shared, ""); !errors.As(err, &busy) || !strings.Contains(err.Error(), "run 01arz3ndektsv4rrffq69g5fav (pid") || !strings.Contains(err.Error(), string(sub.Path)) {
+		t.Errorf("a claim above one: %v", err)
+	}
+	a.Release()
 	if _, err := s.Claim(ctx, "", ws, Shared, ""); err == nil {
 		t.Error("claim without purpose")
 	}
