@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,7 +89,10 @@ func (a *app) diffCmd() *cobra.Command {
 				if asJSON {
 					return a.printJSON(set)
 				}
-				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Stat: stat})
+				if stat {
+					return a.printStat(a.stdout, set, fromHere(m, paths), len(set.Changes))
+				}
+				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths)})
 				return err
 			})
 		},
@@ -109,6 +113,70 @@ func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *ch
 	}
 	set, err := c.Changes(m.ID)
 	return m, set, err
+}
+
+var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", change.Delete: "D", change.Mode: "m", change.Retype: "T"}
+
+// printStat lists the selected changes, at most limit of them, and counts all.
+func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int) error {
+	// This checks the paths as landing will.
+	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: paths, Stat: true})
+	if err != nil {
+		return err
+	}
+	n := 0
+	out := bufio.NewWriter(w)
+	for i := range set.Changes {
+		c := &set.Changes[i]
+		if !selected(set, c, paths) {
+			continue
+		}
+		if n++; n <= limit {
+			fmt.Fprintf(out, " %s  %s%s\n", kindMarks[c.Kind], visible.Path([]byte(c.Path)), remark(c))
+		}
+	}
+	if n > limit {
+		fmt.Fprintf(out, " … and %d more\n", n-limit)
+	}
+	fmt.Fprintf(out, " %s, %d lines added, %d removed", number(n, "path", "paths"), stat.Added, stat.Removed)
+	if stat.Truncated {
+		fmt.Fprint(out, " and more")
+	}
+	fmt.Fprintln(out)
+	return out.Flush()
+}
+
+// remark is what a person must know of a change before taking it.
+func remark(c *change.Change) string {
+	switch {
+	case c.Unlandable != "":
+		return "  (cannot land: " + visible.String(c.Unlandable, 200) + ")"
+	case c.BaseMoved != "":
+		return "  (changed on the host meanwhile: " + visible.String(c.BaseMoved, 200) + ")"
+	case len(c.Protected) > 0:
+		return "  (protected: " + visible.String(c.Protected[0].Why, 200) + ")"
+	case c.Type == change.Symlink && c.Kind != change.Delete:
+		return " -> " + visible.Path([]byte(c.Target))
+	}
+	return ""
+}
+
+// selected says whether paths, none of which is wrong, mean this change.
+func selected(set *change.Set, c *change.Change, paths []string) bool {
+	for _, p := range paths {
+		if filepath.IsAbs(p) {
+			rel, err := filepath.Rel(set.Workspace.Path, filepath.Clean(p))
+			if err != nil {
+				continue
+			}
+			p = rel
+		}
+		p = filepath.Clean(p)
+		if p == "." || p == string(c.Path) || strings.HasPrefix(string(c.Path), p+"/") {
+			return true
+		}
+	}
+	return len(paths) == 0
 }
 
 const landLong = `Take a run's changes into the workspace on the host: all of them, or the paths
@@ -160,7 +228,8 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 		return a.printLanding(f, m, &change.LandReport{})
 	}
 	if !f.yes {
-		if _, err := set.Diff(a.stderr, change.DiffOptions{Colour: a.color(a.stderr), Paths: paths, Stat: true}); err != nil {
+		const asked = 40 // more than fits on a screen is not read
+		if err := a.printStat(a.stderr, set, paths, asked); err != nil {
 			return err
 		}
 		if err := a.confirm(ctx, "land this in "+visible.Path([]byte(m.Workspace.Path))+"?"); err != nil {

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// session is a carboy with a terminal.
+type session struct {
+	t   *testing.T
+	pty *os.File
+	cmd *exec.Cmd
+
+	mu   sync.Mutex
+	seen bytes.Buffer
+	done chan struct{} // closed when nothing more is seen
+}
+
+// terminal starts carboy on a terminal of 40 by 100, in a workspace of its own.
+func terminal(t *testing.T, args ...string) *session {
+	t.Helper()
+	home, err := os.MkdirTemp("", "carboy-pty-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	ws := filepath.Join(home, "ws")
+	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
+		t.Fatal(err)
+	}
+	return terminalIn(t, home, args...)
+}
+
+func terminalIn(t *testing.T, home string, args ...string) *session {
+	t.Helper()
+	cmd := exec.Command("carboy", args...)
+	cmd.Dir = filepath.Join(home, "ws")
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run", "TERM=xterm", "NO_COLOR=1")
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, pty: f, cmd: cmd, done: make(chan struct{})}
+	go s.read()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		f.Close()
+		<-s.done
+	})
+	return s
+}
+
+func (s *session) read() {
+	defer close(s.done)
+	buf := make([]byte, 4096)
+	for {
+		n, err := s.pty.Read(buf)
+		s.mu.Lock()
+		s.seen.Write(buf[:n])
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *session) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen.String()
+}
+
+// patience is how long a loaded machine may take for one step.
+const patience = 60 * time.Second
+
+// await waits until text was seen, counted from after.
+func (s *session) await(text string) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if strings.Contains(s.text(), text) {
+			return
+		}
+	}
+	s.t.Fatalf("%q did not appear on the terminal:\n%s", text, s.text())
+}
+
+func (s *session) typed(keys string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.pty, keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// end waits for carboy's exit code.
+func (s *session) end() int {
+	s.t.Helper()
+	over := make(chan error, 1)
+	go func() { over <- s.cmd.Wait() }()
+	select {
+	case err := <-over:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			s.t.Fatal(err)
+		}
+		return s.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		s.t.Fatalf("carboy did not end:\n%s", s.text())
+	}
+	return -1
+}
+
+func TestTerminalShell(t *testing.T) {
+	s := terminal(t, "run", "-it", "--", "bash", "--norc", "-i")
+	s.typed("stty size; echo is-a-tty=$(test -t 0 && test -t 1 && echo yes)\n")
+	s.await("40 100")
+	s.await("is-a-tty=yes")
+
+	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
+		t.Fatal(err)
+	}
+	// The shell inside hears of it in its own time.
+	for end := time.Now().Add(patience); !strings.Contains(s.text(), "25 77"); {
+		if time.Now().After(end) {
+			t.Fatalf("the new size did not arrive:\n%s", s.text())
+		}
+		s.typed("stty size\n")
+		time.Sleep(200 * time.Millisecond)
+	}
+
+	// ^C reaches the foreground job and not the shell.
+	s.typed("sleep 1000; echo after-$?\n")
+	time.Sleep(500 * time.Millisecond)
+	s.typed("\x03")
+	s.typed("echo code-$?\n")
+	s.await("code-130")
+
+	// ^Z stops it, and job control brings it back.
+	s.typed("sleep 1000\n")
+	time.Sleep(500 * time.Millisecond)
+	s.typed("\x1a")
+	s.await("Stopped")
+	s.typed("kill %1; wait %1; echo job-$?\n")
+	s.await("job-143")
+
+	s.typed("exit 9\n")
+	if code := s.end(); code != 9 {
+		t.Errorf("exit code %d, want the shell's 9", code)
+	}
+	if !strings.Contains(s.text(), "carboy: exit 9") {
+		t.Errorf("no summary:\n%s", s.text())
+	}
+}
+
+// The user's terminal is as before, however the run ended.
+func TestTerminalIsRestored(t *testing.T) {
+	for name, command := range map[string][]string{
+		"exit":    {"bash", "-c", "stty raw -echo; exit 3"},
+		"missing": {"no-such-program"},
+		"timeout": {"sleep", "1000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ptmx, tty, err := pty.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ptmx.Close()
+			defer tty.Close()
+			before := stty(t, tty)
+			home, err := os.MkdirTemp("", "carboy-pty-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(home)
+			ws := filepath.Join(home, "ws")
+			if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
+				t.Fatal(err)
+			}
+			go io.Copy(io.Discard, ptmx) // ends when ptmx is closed
+			cmd := exec.Command("carboy", append([]string{"run", "-t", "--timeout", "5s", "--"}, command...)...)
+			cmd.Dir = ws
+			cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run", "TERM=xterm")
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+			if err := cmd.Run(); err == nil {
+				t.Fatal("the run should have failed")
+			}
+			if after := stty(t, tty); after != before {
+				t.Errorf("terminal was\n%s\nand is\n%s", before, after)
+			}
+		})
+	}
+}
+
+func stty(t *testing.T, tty *os.File) string {
+	t.Helper()
+	cmd := exec.Command("stty", "-a")
+	cmd.Stdin = tty
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// Landing asks, shows what it asks about, and takes silence and anything but
+// yes for no.
+func TestLandAsks(t *testing.T) {
+	s := terminal(t, "run", "--", "sh", "-c", "echo x >made")
+	if code := s.end(); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, s.text())
+	}
+	home := filepath.Dir(s.cmd.Dir)
+	made := filepath.Join(s.cmd.Dir, "made")
+	for _, c := range []struct {
+		answer string
+		lands  bool
+		code   int
+	}{
+		{"\n", false, 1}, {"n\n", false, 1}, {"\x04", false, 1}, {"yeah\n", false, 1}, {"\x03", false, 1}, {"y\n", true, 0},
+	} {
+		s := terminalIn(t, home, "land")
+		s.await("[y/N]")
+		if !strings.Contains(s.text(), "A  made") {
+			t.Errorf("it asked without showing what:\n%s", s.text())
+		}
+		s.typed(c.answer)
+		if code := s.end(); code != c.code {
+			t.Errorf("answer %q: exit code %d, want %d:\n%s", c.answer, code, c.code, s.text())
+		}
+		if _, err := os.Stat(made); (err == nil) != c.lands {
+			t.Errorf("answer %q: landed %t, want %t", c.answer, err == nil, c.lands)
+		}
+	}
+}
+
+// Output of a command without a terminal of its own does nothing to the user's.
+func TestOutputIsTamed(t *testing.T) {
+	s := terminal(t, "run", "--", "printf", `\033]0;owned\007text\n`)
+	s.end()
+	<-s.done
+	if text := s.text(); strings.Contains(text, "\x1b") || !strings.Contains(text, `\x1b]0;owned\x07text`) {
+		t.Errorf("terminal got %q", text)
+	}
+	s = terminal(t, "run", "-t", "--", "printf", `\033[1mbold\n`)
+	s.end()
+	<-s.done
+	if text := s.text(); !strings.Contains(text, "\x1b[1mbold") {
+		t.Errorf("with -t the terminal must get the bytes, got %q", text)
+	}
+}
+
+// A reader that goes away is no reason to die in the middle of a run.
+func TestClosedPipe(t *testing.T) {
+	s := terminal(t, "version") // for its directories
+	s.end()
+	home := filepath.Dir(s.cmd.Dir)
+	out := fmt.Sprintf("carboy run -- sh -c 'seq 100000; echo x >made' | head -n 1; HOME=%s carboy receipt --json", home)
+	cmd := exec.Command("bash", "-c", out)
+	cmd.Dir = s.cmd.Dir
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run")
+	b, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	if !bytes.Contains(b, []byte(`"schema": "carboy.dev/receipt/v1"`)) || bytes.Contains(b, []byte(`"reason": "lost"`)) {
+		t.Errorf("the run was not recorded to its end:\n%s", b)
+	}
+}
