@@ -30,11 +30,12 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		closeAll(spec.Files())
 		return nil, err
 	}
-	if err := rootTrees(spec); err != nil {
+	own, err := rootTrees(spec)
+	if err != nil {
 		closeAll(spec.Files())
 		return nil, err
 	}
-	p, files := newPlan(spec)
+	p, files := newPlan(spec, own)
 	if b.facts != nil {
 		files = append(files, b.facts)
 		p.Facts = len(files)

@@ -20,10 +20,12 @@ type plan struct {
 	Hostname string
 	Scratch  string
 	Wire     int
-	Net      wire.Config
-	Exported string // the directory whose changes Export takes out; empty: all
-	Facts    int    // descriptor for facts; 0: none
-	Debug    string // directory for gVisor's own logs; empty: none
+	// RootTree and ScratchTree stand for RootDir and Scratch when not zero.
+	RootTree, ScratchTree int
+	Net                   wire.Config
+	Exported              string // the directory whose changes Export takes out; empty: all
+	Facts                 int    // descriptor for facts; 0: none
+	Debug                 string // directory for gVisor's own logs; empty: none
 }
 
 type planMount struct {
@@ -33,7 +35,7 @@ type planMount struct {
 	Tree           int
 }
 
-func newPlan(s *bottle.Spec) (*plan, []*os.File) {
+func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	var files []*os.File
 	donate := func(f *os.File) int {
 		if f == nil {
@@ -59,7 +61,7 @@ func newPlan(s *bottle.Spec) (*plan, []*os.File) {
 	for _, m := range s.Mounts {
 		p.Mounts = append(p.Mounts, conv(m))
 	}
-	p.Wire = donate(s.Wire)
+	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
 	return p, files
 }
 

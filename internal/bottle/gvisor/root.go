@@ -52,7 +52,7 @@ func buildRoot(p *plan, trees []*os.File) (*layout, error) {
 	}
 	var scratch *os.File
 	if p.Scratch != "" {
-		if scratch, err = openTree(p.Scratch); err != nil {
+		if scratch, err = treeOf(p.Scratch, p.ScratchTree, trees); err != nil {
 			return nil, err
 		}
 		defer scratch.Close()
@@ -61,7 +61,7 @@ func buildRoot(p *plan, trees []*os.File) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := attachRoot(p, l); err != nil {
+	if err := attachRoot(p, l, trees); err != nil {
 		return nil, err
 	}
 	for i, s := range all {
@@ -85,17 +85,9 @@ func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
 	var out []treeSpec
 	add := func(m planMount, direct bool) error {
 		s := treeSpec{target: m.Target, source: m.Source, access: m.Access, id: fileID{m.Dev, m.Ino}, direct: direct || m.Access == bottle.AccessOverlay}
-		if m.Tree > 0 {
-			if m.Tree > len(trees) {
-				return fmt.Errorf("mount %s: descriptor is missing", m.Target)
-			}
-			s.tree = trees[m.Tree-1]
-		} else {
-			t, err := openTree(m.Source)
-			if err != nil {
-				return err
-			}
-			s.tree = t
+		var err error
+		if s.tree, err = treeOf(m.Source, m.Tree, trees); err != nil {
+			return err
 		}
 		out = append(out, s)
 		return nil
@@ -111,6 +103,17 @@ func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
 		}
 	}
 	return out, nil
+}
+
+// treeOf is the donated tree number n, or path when there is none.
+func treeOf(path string, n int, trees []*os.File) (*os.File, error) {
+	if n == 0 {
+		return openTree(path)
+	}
+	if n > len(trees) {
+		return nil, fmt.Errorf("%s: its descriptor is missing", path)
+	}
+	return trees[n-1], nil
 }
 
 func openTree(path string) (*os.File, error) {
@@ -143,9 +146,9 @@ func mountStage() (*layout, error) {
 }
 
 // attachRoot makes the directory that is the bottle's "/" and its own entries.
-func attachRoot(p *plan, l *layout) error {
+func attachRoot(p *plan, l *layout, trees []*os.File) error {
 	if p.RootDir != "" {
-		return attachRootDir(p, l)
+		return attachRootDir(p, l, trees)
 	}
 	for _, e := range p.Entries {
 		if err := makeEntry(l.root, e, p.User); err != nil {
@@ -158,13 +161,13 @@ func attachRoot(p *plan, l *layout) error {
 // attachRootDir uses a directory of the user's as the lower layer. Mount
 // points must exist in it already, except those that a tmpfs can stand for;
 // the directory itself is never written to.
-func attachRootDir(p *plan, l *layout) error {
-	t, err := openTree(p.RootDir)
+func attachRootDir(p *plan, l *layout, trees []*os.File) error {
+	t, err := treeOf(p.RootDir, p.RootTree, trees)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	if err := setReadOnly(t); err != nil {
+	if err := restrict(t, true); err != nil {
 		return fmt.Errorf("root %s: %w", p.RootDir, err)
 	}
 	low := l.base + "/lower"
@@ -308,10 +311,8 @@ func makeEntry(root string, e bottle.Entry, u bottle.User) error {
 
 func attach(l *layout, s treeSpec, i int) error {
 	defer s.tree.Close()
-	if s.access != bottle.AccessReadWrite {
-		if err := setReadOnly(s.tree); err != nil {
-			return fmt.Errorf("mount %s: %w", s.source, err)
-		}
+	if err := restrict(s.tree, s.access != bottle.AccessReadWrite); err != nil {
+		return fmt.Errorf("mount %s: %w", s.source, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.tree.Fd()), &st); err != nil {
@@ -387,12 +388,16 @@ func moveTree(t *os.File, to string) error {
 	return unix.MoveMount(int(t.Fd()), "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 }
 
-// setReadOnly also takes away set-user-id and devices. A mount that is locked
-// by an outer user namespace keeps its stricter flags.
-func setReadOnly(t *os.File) error {
-	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+// restrict takes away set-user-id and devices, and with ro the right to write,
+// from a tree and all that is mounted in it. A mount that is locked by an outer
+// user namespace keeps its stricter flags.
+func restrict(t *os.File, ro bool) error {
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if ro {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
 	if err := unix.MountSetattr(int(t.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
-		return fmt.Errorf("mount_setattr read-only: %w", err)
+		return fmt.Errorf("mount_setattr: %w", err)
 	}
 	return nil
 }

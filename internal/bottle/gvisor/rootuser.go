@@ -26,26 +26,49 @@ func holdMain() {
 	os.Exit(0)
 }
 
-// rootTrees opens, as root, what the shim could not reach by path.
-func rootTrees(spec *bottle.Spec) error {
+// extra are directories that root opened because the shim could not reach
+// them by path; nil where the shim opens them itself.
+type extra struct{ root, scratch *os.File }
+
+// rootTrees opens, as root, what the plan names.
+func rootTrees(spec *bottle.Spec) (x extra, err error) {
 	if os.Geteuid() != 0 || spec.HostUID == 0 {
-		return nil
+		return x, nil
 	}
-	for _, m := range []*bottle.Mount{spec.Workspace} {
-		if m == nil || m.Tree != nil {
+	defer func() {
+		if err != nil {
+			closeAll([]*os.File{x.root, x.scratch})
+		}
+	}()
+	if spec.Root.Dir != "" {
+		if x.root, err = openTree(spec.Root.Dir); err != nil {
+			return x, err
+		}
+	}
+	if spec.Scratch != "" {
+		if x.scratch, err = openTree(spec.Scratch); err != nil {
+			return x, err
+		}
+	}
+	mounts := make([]*bottle.Mount, 0, len(spec.Mounts)+1)
+	if spec.Workspace != nil {
+		mounts = append(mounts, spec.Workspace)
+	}
+	for i := range spec.Mounts {
+		mounts = append(mounts, &spec.Mounts[i])
+	}
+	for _, m := range mounts {
+		if m.Tree != nil {
 			continue
 		}
-		t, err := openTree(m.Source)
-		if err != nil {
-			return err
+		if m.Tree, err = openTree(m.Source); err != nil {
+			return x, err
 		}
-		if err := ownByUser(t, m.Source, spec); err != nil {
-			t.Close()
-			return err
+		if err = ownByUser(m.Tree, m.Source, spec); err != nil {
+			return x, err
 		}
-		m.Tree = t
 	}
-	return nil
+	return x, nil
 }
 
 func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
@@ -53,11 +76,8 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 	if err := unix.Fstat(int(t.Fd()), &st); err != nil {
 		return err
 	}
-	if st.Uid == spec.HostUID {
-		return nil
-	}
 	if st.Uid != 0 {
-		return fmt.Errorf("%s belongs to uid %d, the bottle runs as %d", path, st.Uid, spec.HostUID)
+		return nil // its own, or somebody else's, whose permissions then decide
 	}
 	ns, release, err := idmap(spec.HostUID, spec.HostGID)
 	if err != nil {
