@@ -96,6 +96,9 @@ func (p Policy) apply(t tree, s *Set) error {
 		if c.Kind == Delete {
 			continue
 		}
+		if c.Kind == Modify && isStoredObject(string(c.Path)) {
+			c.Protected = append(c.Protected, Reason{"git", "git's objects never change; another content under the same name is forged or damaged"})
+		}
 		if c.Type == File && c.Mode&0o6000 != 0 {
 			c.Protected = append(c.Protected, Reason{"setid", "it would run with another user's or group's rights"})
 		}
@@ -105,4 +108,16 @@ func (p Policy) apply(t tree, s *Set) error {
 	}
 	v.repositories()
 	return nil
+}
+
+// isStoredObject matches loose objects and packs, which are named by their
+// content.
+func isStoredObject(rel string) bool {
+	comps := strings.Split(rel, "/")
+	n := len(comps)
+	if n < 4 || fold(comps[n-3]) != "objects" || fold(comps[n-4]) != ".git" {
+		return false
+	}
+	dir, name := comps[n-2], comps[n-1]
+	return isHex(dir, 2) || dir == "pack" && strings.HasSuffix(name, ".pack")
 }

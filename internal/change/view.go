@@ -134,7 +134,7 @@ func (v *view) repositories() {
 				continue
 			}
 			repo := rel[:at-1]
-			if fresh[repo] || j == len(comps)-1 && c.Kind != Delete && c.Base == nil {
+			if fresh[repo] || j == len(comps)-1 && (c.Kind == Add || c.Kind == Retype) {
 				fresh[repo] = true
 				c.Protected = append(c.Protected, Reason{"git", "it belongs to a new repository, whose configuration git obeys"})
 			}
