@@ -102,6 +102,17 @@ var asking = [][]string{
 	{"log", "--oneline"},
 }
 
+// touching are the calls that look at contents, where helpers would run.
+var touching = [][]string{
+	{"status", "--porcelain=v2", "-z", "--untracked-files=all"},
+	{"diff"},
+	{"diff", "HEAD", "--stat"},
+	{"log", "-p", "-2"},
+	{"log", "--oneline"},
+	{"show", "HEAD"},
+	{"cat-file", "-p", "HEAD:a.txt"},
+}
+
 // fingerprint covers names, modes, times and contents below dir.
 func fingerprint(t *testing.T, dir string) string {
 	t.Helper()
@@ -371,7 +382,7 @@ func TestHostileRepositories(t *testing.T) {
 			tr.arm(t, dir, canary)
 			_ = os.Remove(fired)
 			r := newTestRunner(t, Options{Untrusted: []string{dir}})
-			for _, args := range asking {
+			for _, args := range touching {
 				// Objects may be missing: the answer may be an error.
 				out, err := hostGit(t, r, dir, nil, args...)
 				if err != nil && !strings.HasPrefix(name, "promisor") {

@@ -177,7 +177,7 @@ func TestCancelRacesExit(t *testing.T) {
 	r := newTestRunner(t, Options{})
 	sleep := sleeper(t)
 	dir := t.TempDir()
-	runs := 300
+	runs := 200
 	if testing.Short() {
 		runs = 60
 	}
