@@ -239,7 +239,7 @@ func oneFault(t *testing.T, d *faultDisk, name string) {
 	acked := map[int64]string{}
 	var anchors [][]byte
 	refused := map[string]bool{}
-	l, err := open(ctx, dir, d)
+	l, err := open(ctx, dir, d, time.Now)
 	if err == nil {
 		for i := range 7 {
 			e := event(i, i%2 == 1)
@@ -302,7 +302,7 @@ func oneFault(t *testing.T, d *faultDisk, name string) {
 func TestFailedSyncEndsTheLog(t *testing.T) {
 	dir, _ := fill(t, 3)
 	d := &syncFails{}
-	l, err := open(ctx, dir, d)
+	l, err := open(ctx, dir, d, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,10 +82,12 @@ type Position struct {
 // Open opens the log in dir, which it makes with mode 0700 when it is missing. A log that is not what its last
 // checkpoint says is a *TamperError. What a crash has left unfinished after the last checkpoint is cut to the last whole
 // record, and the cut is recorded.
-func Open(ctx context.Context, dir string) (*Log, error) { return open(ctx, dir, realDisk{}) }
+func Open(ctx context.Context, dir string) (*Log, error) {
+	return open(ctx, dir, realDisk{}, time.Now)
+}
 
-func open(ctx context.Context, dir string, d disk) (_ *Log, err error) {
-	l := &Log{disk: d, dir: dir, now: time.Now, turn: make(chan struct{}, 1)}
+func open(ctx context.Context, dir string, d disk, now func() time.Time) (_ *Log, err error) {
+	l := &Log{disk: d, dir: dir, now: now, turn: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			l.closeFiles()
