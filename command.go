@@ -50,7 +50,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	case err != nil:
 		return receipt.Exit{}, err
 	}
-	s.o.OnEvent(Event{Kind: "started", Text: "run " + string(s.run.ID())})
+	s.events.send(Event{Kind: "started", Text: "run " + string(s.run.ID())})
 	exit, err := s.wait(ctx, p, std)
 	s.rec.Duration = s.run.Elapsed()
 	return exit, err
@@ -94,7 +94,7 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 			if interrupts++; interrupts > 1 {
 				return s.stop(receipt.Killed, "", nil), nil
 			}
-			s.o.OnEvent(Event{Kind: "interrupt", Text: "interrupted; once more destroys the bottle"})
+			s.events.send(Event{Kind: "interrupt", Text: "interrupted; once more destroys the bottle"})
 			if n, ok := sig.(syscall.Signal); ok {
 				p.Signal(n, true)
 			}
@@ -150,7 +150,7 @@ func (s *session) stop(why receipt.Reason, limit string, cause error) receipt.Ex
 	}
 	if limit != "" {
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, receipt.Hit{Limit: limit, Count: 1, Detail: limitDetail[limit]})
-		s.o.OnEvent(Event{Kind: "limit", Text: limitDetail[limit]})
+		s.events.send(Event{Kind: "limit", Text: limitDetail[limit]})
 	}
 	return x
 }

@@ -31,7 +31,7 @@ func (s *session) publish(ctx context.Context) error {
 		}()
 		s.cleanup = append(s.cleanup, func() { cancel(); l.Close(); wg.Wait() })
 		s.rec.Published = append(s.rec.Published, receipt.Published{Port: port, Host: l.Addr().String()})
-		s.o.OnEvent(Event{Kind: "published", Text: fmt.Sprintf("port %d is published at %s", port, l.Addr()), Port: port})
+		s.events.send(Event{Kind: "published", Text: fmt.Sprintf("port %d is published at %s", port, l.Addr()), Port: port})
 	}
 	return nil
 }

@@ -56,18 +56,9 @@ type RunOptions struct {
 	// Interrupt: the first signal goes to the command, the second destroys the
 	// bottle. Nil: none.
 	Interrupt <-chan os.Signal
-	// OnEvent is told what happens, for people; it must not block. Nil: nobody.
+	// OnEvent is told what happens, for people, one event at a time. When it is
+	// slow, events are dropped, not the run. Nil: nobody.
 	OnEvent func(Event)
-}
-
-// Event is something worth a line while a run goes on.
-type Event struct {
-	Kind string // started, published, refused, limit, interrupt, note
-	Text string // a plain sentence; text from inside is not yet made visible
-	// Name and Port are what was refused.
-	Name string
-	Port uint16
-	Rule string
 }
 
 // session is one run while it goes on.
@@ -89,6 +80,7 @@ type session struct {
 	gwDone       chan error
 	closeGateway func()
 	bottle       bottle.Bottle
+	events       *events
 	denials      *denials
 	redactor     *secret.Redactor
 	std          *streams
@@ -129,9 +121,6 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	}
 	if o.Stderr == nil {
 		o.Stderr = io.Discard
-	}
-	if o.OnEvent == nil {
-		o.OnEvent = func(Event) {}
 	}
 	s := &session{c: c, o: o, net: wire.DefaultConfig()}
 	var err error
@@ -179,6 +168,10 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		Evidence:  store.Raw(s.run.Dir()),
 	}
 	s.openLedger()
+	if o.OnEvent == nil {
+		o.OnEvent = func(Event) {}
+	}
+	s.events = startEvents(o.OnEvent)
 	return s, nil
 }
 
@@ -401,20 +394,23 @@ func (s *session) observe(ev gateway.Event) {
 	switch e := ev.(type) {
 	case gateway.NameAsked:
 		if !e.Allowed && e.Count == 1 {
-			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Rule: e.Rule, Text: "name refused: " + string(e.Reason)})
+			s.events.send(Event{Kind: "refused", Name: e.Name, Rule: e.Rule, Text: "name refused: " + string(e.Reason)})
 			s.denied(audit.Resolve, e.Name, e.Rule, string(e.Reason))
 		}
 	case gateway.Conn:
 		if !e.Allowed && e.Count <= 1 {
-			s.o.OnEvent(Event{Kind: "refused", Name: e.Name, Port: e.Addr.Port(), Rule: e.Rule, Text: "connection refused: " + string(e.Reason)})
+			s.events.send(Event{Kind: "refused", Name: e.Name, Port: e.Addr.Port(), Rule: e.Rule, Text: "connection refused: " + string(e.Reason)})
 			s.denied(audit.Connect, fmt.Sprintf("%s:%d", e.Name, e.Addr.Port()), e.Rule, string(e.Reason))
 		}
 	case gateway.LimitHit:
 		if e.Count == 1 {
-			s.o.OnEvent(Event{Kind: "limit", Text: "limit " + string(e.Limit) + " was hit", Name: e.Name})
+			s.events.send(Event{Kind: "limit", Text: "limit " + string(e.Limit) + " was hit", Name: e.Name})
 		}
 	}
 }
+
+// slowExport is when people are told what they wait for.
+const slowExport = 2 * time.Second
 
 // takeChanges stops the bottle and brings home what it changed. A bottle that
 // is gone has none to give; the receipt says so.
@@ -424,6 +420,10 @@ func (s *session) takeChanges() error {
 	if s.o.Mode == store.None || s.o.Mode == store.Bind {
 		return s.bottle.Close()
 	}
+	slow := time.AfterFunc(slowExport, func() {
+		s.events.send(Event{Kind: "progress", Text: "taking the changes out of the bottle"})
+	})
+	defer slow.Stop()
 	err := s.bottle.Pause(ctx)
 	if err == nil {
 		s.set, err = s.collect(ctx)
@@ -475,6 +475,7 @@ func (s *session) close() {
 		s.claim.Release()
 	}
 	s.run.Close()
+	s.events.close()
 }
 
 func closeFiles(files []*os.File) {
