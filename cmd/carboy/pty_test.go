@@ -122,9 +122,9 @@ func (s *session) end() int {
 
 func TestTerminalShell(t *testing.T) {
 	s := terminal(t, "run", "-it", "--", "bash", "--norc", "-i")
-	s.typed("stty size; echo is-a-tty=$(test -t 0 && test -t 1 && echo yes)\n")
+	s.typed("stty size; [ -t 0 ] && [ -t 1 ] && echo tty-$((40+2))\n")
 	s.await("40 100")
-	s.await("is-a-tty=yes")
+	s.await("tty-42")
 
 	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
 		t.Fatal(err)
@@ -139,19 +139,22 @@ func TestTerminalShell(t *testing.T) {
 	}
 
 	// ^C reaches the foreground job and not the shell.
-	s.typed("sleep 1000; echo after-$?\n")
-	time.Sleep(500 * time.Millisecond)
+	s.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
+	s.await("up-11")
 	s.typed("\x03")
 	s.typed("echo code-$?\n")
 	s.await("code-130")
 
 	// ^Z stops it, and job control brings it back.
-	s.typed("sleep 1000\n")
-	time.Sleep(500 * time.Millisecond)
+	s.typed("sh -c 'echo up-$((20+2)); exec sleep 1000'\n")
+	s.await("up-22")
 	s.typed("\x1a")
 	s.await("Stopped")
-	s.typed("kill %1; wait %1; echo job-$?\n")
-	s.await("job-143")
+	s.typed("fg; echo job-$?\n")
+	time.Sleep(200 * time.Millisecond) // ^C before fg would be the shell's, to the same end
+	s.typed("\x03")
+	s.typed("\necho last-$?\n")
+	s.await("last-")
 
 	s.typed("exit 9\n")
 	if code := s.end(); code != 9 {
