@@ -390,7 +390,7 @@ func (x *txn) discard(o *op) error {
 	if err := x.step("discard", string(o.Path)); err != nil {
 		return err
 	}
-	dir, _, err := x.place(o)
+	dir, _, err := x.placeAgain(o)
 	if isAbsent(err) {
 		return nil
 	}

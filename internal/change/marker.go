@@ -76,13 +76,21 @@ func touch(fd int) (int64, error) {
 }
 
 // clockOffset is how far the wall clock is from the time since boot. It is
-// constant unless somebody sets the clock.
+// constant unless somebody sets the clock; slewing moves both.
 func clockOffset() int64 {
-	var wall, boot unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_REALTIME, &wall) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
-		return 0
+	best, offset := int64(-1), int64(0)
+	for range 5 {
+		var b1, wall, b2 unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &b1) != nil || unix.ClockGettime(unix.CLOCK_REALTIME, &wall) != nil ||
+			unix.ClockGettime(unix.CLOCK_BOOTTIME, &b2) != nil {
+			return 0
+		}
+		// A reading that was not interrupted is the truest.
+		if width := b2.Nano() - b1.Nano(); best < 0 || width < best {
+			best, offset = width, wall.Nano()-b1.Nano()-width/2
+		}
 	}
-	return wall.Nano() - boot.Nano()
+	return offset
 }
 
 func bootID() string {
@@ -93,8 +101,8 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// jumpTolerance is more than a clock drifts or is slewed in a long run.
-const jumpTolerance = int64(2 * time.Second)
+// jumpTolerance is more than two readings of the offset differ by.
+const jumpTolerance = int64(50 * time.Millisecond)
 
 // threshold is the ctime from which on a host file counts as changed since
 // the marker, given the clock's offset now. When the clock was set back by d,
@@ -107,9 +115,9 @@ func (m marker) threshold(offsetNow int64, boot string) (at int64, note string) 
 	back := m.Offset - offsetNow
 	switch {
 	case back > jumpTolerance:
-		return m.At - back, fmt.Sprintf("the clock was set back by %v during the run; files changed on the host shortly before the run count as changed meanwhile", time.Duration(back).Round(time.Second))
+		return m.At - back - jumpTolerance, fmt.Sprintf("the clock was set back by %v during the run; files changed on the host shortly before the run count as changed meanwhile", time.Duration(back).Round(time.Millisecond))
 	case back < -jumpTolerance:
-		return m.At, fmt.Sprintf("the clock was set forward by %v during the run", time.Duration(-back).Round(time.Second))
+		return m.At, fmt.Sprintf("the clock was set forward by %v during the run", time.Duration(-back).Round(time.Millisecond))
 	}
 	return m.At, ""
 }

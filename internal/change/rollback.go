@@ -50,9 +50,10 @@ func (x *txn) back(i int, o *op) error {
 	if err := x.step("back", p); err != nil {
 		return err
 	}
-	dir, name, err := x.place(o)
+	dir, name, err := x.placeAgain(o)
 	if isAbsent(err) {
-		return nil // the directory is gone, with everything in it
+		// The directory is gone, or was moved with what we made in it.
+		return x.stranded(o)
 	}
 	if err != nil {
 		return err
@@ -111,6 +112,18 @@ func (x *txn) back(i int, o *op) error {
 	return removeTree(dir, o.Tmp, 0)
 }
 
+// placeAgain is place for the way back, where giving up leaves something
+// behind: a directory that is just being renamed may come back.
+func (x *txn) placeAgain(o *op) (dir int, name string, err error) {
+	for range 100 {
+		if dir, name, err = x.place(o); err == nil {
+			return dir, name, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return dir, name, err
+}
+
 func (x *txn) backSwap(i, dir int, name string, o *op, at uint64) error {
 	switch {
 	case at == 0:
@@ -124,6 +137,9 @@ func (x *txn) backSwap(i, dir int, name string, o *op, at uint64) error {
 // stranded notes an old file whose place is taken by a newer one of the
 // host's: it stays under its private name, for a person to decide.
 func (x *txn) stranded(o *op) error {
+	if o.Kind == opChmod {
+		return nil
+	}
 	x.left = append(x.left, Bytes(x.tmpPath(o)))
 	return nil
 }
