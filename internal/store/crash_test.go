@@ -188,13 +188,18 @@ func TestKillAtRandomMoments(t *testing.T) {
 		if !lines.Scan() {
 			t.Fatalf("kill %d: %s", i, &stderr)
 		}
-		kill := time.AfterFunc(rand.N(12*time.Millisecond), func() { c.Process.Signal(unix.SIGKILL) })
-		for lines.Scan() {
+		// After so many steps, whatever they take on a busy machine, and then at any moment of the next ones.
+		for steps := rand.N(9); ; steps-- {
+			if steps == 0 {
+				time.AfterFunc(rand.N(3*time.Millisecond), func() { c.Process.Signal(unix.SIGKILL) })
+			}
+			if !lines.Scan() {
+				break
+			}
 			if what, id, ok := strings.Cut(lines.Text(), " "); ok {
 				all[ID(id)] = what
 			}
 		}
-		kill.Stop()
 		c.Wait()
 		if stderr.Len() > 0 {
 			t.Fatalf("kill %d: %s", i, &stderr)
