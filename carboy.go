@@ -22,12 +22,16 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/store"
 )
 
 // Main takes the process over when it was started as an inner process of a
 // bottle, and then does not return. Otherwise it returns at once.
-func Main() { gvisor.Main() }
+func Main() {
+	gvisor.Main()
+	hostexec.Main()
+}
 
 // Options configure a Client. The zero value uses the user's own directories.
 type Options struct {
@@ -96,6 +100,9 @@ func (c *Client) StateDir() string { return c.store.Dir() }
 func (c *Client) recover(ctx context.Context) error {
 	r, err := c.store.Recover(ctx)
 	errs := []error{err}
+	if n := hostexec.Sweep(); n > 0 {
+		c.log.Warn("host commands of a dead carboy were killed", "count", n)
+	}
 	for _, m := range r.Lost {
 		if m.Socket != "" {
 			os.Remove(string(m.Socket))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -99,4 +100,23 @@ func AppArmorProfile() (string, error) {
 		return "", err
 	}
 	return gvisor.AppArmorProfile(exe), nil
+}
+
+// InstallAppArmorProfile writes the profile and loads it. It needs root.
+func InstallAppArmorProfile(ctx context.Context) error {
+	profile, err := AppArmorProfile()
+	if err != nil {
+		return err
+	}
+	if err := store.WriteFile(AppArmorPath, []byte(profile), 0o644); err != nil {
+		return err
+	}
+	r, err := hostexec.New(hostexec.Options{})
+	if err != nil {
+		return err
+	}
+	_, err = r.Run(ctx, hostexec.Command{
+		Program: hostexec.AppArmorParser, Args: []string{"--replace", AppArmorPath}, Dir: "/", Timeout: time.Minute,
+	})
+	return errors.Join(err, r.Close(ctx))
 }

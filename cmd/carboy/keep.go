@@ -163,7 +163,7 @@ func (a *app) doctorCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				if fix {
-					return a.fix()
+					return a.fix(ctx)
 				}
 				d := c.Doctor(ctx)
 				if asJSON {
@@ -216,7 +216,7 @@ func (a *app) printDiagnosis(d carboy.Diagnosis) {
 }
 
 // fix prints the AppArmor profile, or installs it as root.
-func (a *app) fix() error {
+func (a *app) fix(ctx context.Context) error {
 	profile, err := carboy.AppArmorProfile()
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
@@ -232,11 +232,10 @@ func (a *app) fix() error {
 		a.say(plainText, "AppArmor is not in use here, so nothing was installed")
 		return nil
 	}
-	if err := os.WriteFile(carboy.AppArmorPath, []byte(profile), 0o644); err != nil {
+	if err := carboy.InstallAppArmorProfile(ctx); err != nil {
 		return fmt.Errorf("doctor: install the profile: %w", err)
 	}
-	a.say(greenText, "wrote %s", carboy.AppArmorPath)
-	a.say(plainText, "hint: load it now with apparmor_parser -r %s; the next boot does it too", carboy.AppArmorPath)
+	a.say(greenText, "wrote and loaded %s", carboy.AppArmorPath)
 	return nil
 }
 

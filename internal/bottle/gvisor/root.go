@@ -57,11 +57,19 @@ func buildRoot(p *plan, trees []*os.File) (*layout, error) {
 		}
 		defer scratch.Close()
 	}
+	var dir *os.File
+	if p.RootDir != "" {
+		if dir, err = treeOf(p.RootDir, p.RootTree, trees); err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+	}
+	// From here on a part of the host lies hidden under the tmpfs.
 	l, err := mountStage()
 	if err != nil {
 		return nil, err
 	}
-	if err := attachRoot(p, l, trees); err != nil {
+	if err := attachRoot(p, l, dir); err != nil {
 		return nil, err
 	}
 	for i, s := range all {
@@ -146,9 +154,9 @@ func mountStage() (*layout, error) {
 }
 
 // attachRoot makes the directory that is the bottle's "/" and its own entries.
-func attachRoot(p *plan, l *layout, trees []*os.File) error {
-	if p.RootDir != "" {
-		return attachRootDir(p, l, trees)
+func attachRoot(p *plan, l *layout, dir *os.File) error {
+	if dir != nil {
+		return attachRootDir(p, l, dir)
 	}
 	for _, e := range p.Entries {
 		if err := makeEntry(l.root, e, p.User); err != nil {
@@ -161,12 +169,7 @@ func attachRoot(p *plan, l *layout, trees []*os.File) error {
 // attachRootDir uses a directory of the user's as the lower layer. Mount
 // points must exist in it already, except those that a tmpfs can stand for;
 // the directory itself is never written to.
-func attachRootDir(p *plan, l *layout, trees []*os.File) error {
-	t, err := treeOf(p.RootDir, p.RootTree, trees)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
+func attachRootDir(p *plan, l *layout, t *os.File) error {
 	if err := restrict(t, true); err != nil {
 		return fmt.Errorf("root %s: %w", p.RootDir, err)
 	}

@@ -1,0 +1,112 @@
+package carboy
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers are the packages in the direction that data travels. A package may
+// import those of earlier lines only: peers meet in package carboy, through the
+// small interface that each consumer declares.
+var layers = [][]string{
+	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv"},
+	{"internal/audit", "internal/store"},
+	{"internal/hostexec", "internal/wire"},
+	{"internal/bottle", "internal/gateway", "internal/change"},
+	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
+	{"internal/bottle/bottletest"},
+	{""},
+	{"cmd/carboy", "internal/bench", "internal/hostile"},
+}
+
+// only lists imports that one place is responsible for, and why.
+var only = []struct {
+	prefix string
+	in     []string
+	why    string
+}{
+	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor"}, "whatever carboy starts on the host goes through the exec chokepoint"},
+	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
+	{"gvisor.dev/gvisor/pkg/sentry", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
+	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire"}, "packets are the gateway's"},
+	{"github.com/miekg/dns", []string{"internal/gateway"}, "names are answered in one place"},
+	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
+	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
+}
+
+const module = "github.com/carboy/carboy"
+
+// exempt holds programs for developers, which are not shipped.
+var exempt = []string{"internal/bench", "internal/hostile", "internal/bottle/bottletest"}
+
+func TestLayers(t *testing.T) {
+	level := map[string]int{}
+	for i, l := range layers {
+		for _, p := range l {
+			level[p] = i
+		}
+	}
+	for pkg, imports := range importsOf(t) {
+		own, known := level[pkg]
+		if !known {
+			t.Errorf("package %q has no layer: give it one in layers_test.go", pkg)
+			continue
+		}
+		for _, imp := range imports {
+			dep, ours := strings.CutPrefix(imp, module)
+			if ours {
+				dep = strings.TrimPrefix(dep, "/")
+				if l, ok := level[dep]; !ok || l >= own {
+					t.Errorf("%q imports %q, which is not below it", pkg, dep)
+				}
+			}
+			for _, o := range only {
+				if (imp == o.prefix || strings.HasPrefix(imp, o.prefix+"/")) && !slices.Contains(o.in, pkg) && !slices.Contains(exempt, pkg) {
+					t.Errorf("%q imports %s: %s", pkg, imp, o.why)
+				}
+			}
+		}
+	}
+}
+
+func importsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && path != ".") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		if pkg == "." {
+			pkg = ""
+		}
+		for _, s := range f.Imports {
+			imp, err := strconv.Unquote(s.Path.Value)
+			if err != nil {
+				return err
+			}
+			out[pkg] = append(out[pkg], imp)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
