@@ -41,8 +41,12 @@ func Main() {
 	case os.Args[0] == holdName:
 		holdMain()
 	case strings.HasPrefix(os.Args[0], "runsc"):
-		if len(os.Args) > 1 && os.Args[0] == "runsc-sandbox" {
+		switch os.Args[0] {
+		case "runsc-sandbox":
 			wrapSyscalls()
+			installBootPrograms()
+		case "runsc-gofer":
+			installGoferPrograms()
 		}
 		runscMain()
 	case os.Args[0] == "/proc/self/exe" && len(os.Args) > 1 && os.Args[1] == "umount":
