@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -176,12 +177,28 @@ func (x *box) Close() error {
 
 // Start implements bottle.Bottle.
 func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, error) {
+	if err := checkText(c); err != nil {
+		return nil, err
+	}
 	var r startReply
 	in := startArgs{Args: c.Args, Env: c.Env, Dir: c.Dir, Terminal: c.Terminal}
 	if err := x.cl.call(ctx, callStart, in, &r, c.Stdin, c.Stdout, c.Stderr); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Args[0], err)
 	}
 	return &process{x: x, pid: r.PID}, nil
+}
+
+// checkText refuses what gVisor's own calls, which are JSON, would alter on the
+// way: another name of a file than the one that was meant.
+func checkText(c *bottle.Command) error {
+	for _, list := range [][]string{c.Args, c.Env, {c.Dir}} {
+		for _, s := range list {
+			if !utf8.ValidString(s) {
+				return fmt.Errorf("start %.100q: %.100q is not UTF-8, and can't be passed on exactly", c.Args[0], s)
+			}
+		}
+	}
+	return nil
 }
 
 // Pause implements bottle.Bottle.

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/bottletest"
 )
 
 func TestMain(m *testing.M) {
 	Main()
+	bottletest.Main()
 	os.Exit(m.Run())
 }
 

@@ -20,7 +20,7 @@ var initCode = map[string][]byte{
 	"amd64": {
 		0xb8, 13, 0, 0, 0, // mov eax, 13 (rt_sigaction)
 		0xbf, 17, 0, 0, 0, // mov edi, 17 (SIGCHLD)
-		0x48, 0x8d, 0x35, 0x15, 0, 0, 0, // lea rsi, [rip+0x15]: the action below
+		0x48, 0x8d, 0x35, 0x17, 0, 0, 0, // lea rsi, [rip+0x17]: the action below
 		0x31, 0xd2, // xor edx, edx
 		0x41, 0xba, 8, 0, 0, 0, // mov r10d, 8
 		0x0f, 0x05, // syscall

@@ -329,7 +329,7 @@ func startError(err error) error {
 	switch {
 	case strings.Contains(t, "no such file or directory"), strings.Contains(t, "executable file not found"), strings.Contains(t, "not found in $PATH"):
 		return fmt.Errorf("%w", bottle.ErrNotFound)
-	case strings.Contains(t, "permission denied"), strings.Contains(t, "exec format error"), strings.Contains(t, "is a directory"):
+	case strings.Contains(t, "permission denied"), strings.Contains(t, "exec format error"), strings.Contains(t, "is a directory"), strings.Contains(t, "not a directory"):
 		return fmt.Errorf("%w", bottle.ErrNotExecutable)
 	}
 	return err

@@ -1,0 +1,358 @@
+// Package bottletest is the contract of package bottle as a test suite. Every
+// backend runs it, so that a new one starts with a checklist and two backends
+// can't come to mean different things by the same word.
+//
+// A backend's test calls [Main] in TestMain, after its own entry, and then
+// [Run]. Start reading at Run.
+package bottletest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/rootfs"
+)
+
+// patience bounds every wait. It is reached only when something hangs, so it is
+// long enough for a machine that is busy with other things.
+const patience = time.Minute
+
+// Run runs the whole suite. backend makes a ready backend; it is called for
+// each bottle, so it must be cheap. The suite needs a host with a shell and the
+// usual small tools below /usr, which it shows read-only inside.
+func Run(t *testing.T, backend func() bottle.Backend) {
+	s := &suite{backend: backend, guest: guestBinary(t)}
+	for _, c := range []struct {
+		name string
+		test func(*suite, *testing.T)
+	}{
+		{"ExitCodes", (*suite).exitCodes},
+		{"Signals", (*suite).signals},
+		{"SignalGroup", (*suite).signalGroup},
+		{"NotFound", (*suite).notFound},
+		{"NotExecutable", (*suite).notExecutable},
+		{"WorkingDir", (*suite).workingDir},
+		{"Stdio", (*suite).stdio},
+		{"LargeArguments", (*suite).largeArguments},
+		{"Environment", (*suite).environment},
+		{"Identity", (*suite).identity},
+		{"Concurrent", (*suite).concurrent},
+		{"Orphans", (*suite).orphans},
+		{"WaitContext", (*suite).waitContext},
+
+		{"OverlayLeavesHost", (*suite).overlayLeavesHost},
+		{"ReadOnlyMount", (*suite).readOnlyMount},
+		{"ReadWriteMount", (*suite).readWriteMount},
+		{"FileMount", (*suite).fileMount},
+		{"SwappedMount", (*suite).swappedMount},
+		{"RootIsReadOnlyBelow", (*suite).rootLayer},
+		{"NoWireNoNetwork", (*suite).noWire},
+
+		{"PauseStops", (*suite).pauseStops},
+		{"ExportChanges", (*suite).exportChanges},
+		{"ExportDeletions", (*suite).exportDeletions},
+		{"ExportLinks", (*suite).exportLinks},
+		{"ExportNames", (*suite).exportNames},
+		{"ExportLarge", (*suite).exportLarge},
+		{"ExportScratch", (*suite).exportScratch},
+		{"ExportBrokenReader", (*suite).exportBrokenReader},
+
+		{"LimitsValidated", (*suite).limitsValidated},
+		{"LimitPids", (*suite).limitPids},
+		{"LimitDisk", (*suite).limitDisk},
+		{"LimitFileSize", (*suite).limitFileSize},
+		{"LimitOpenFiles", (*suite).limitOpenFiles},
+		{"Memory", (*suite).memory},
+
+		{"Terminal", (*suite).terminal},
+		{"TerminalResize", (*suite).terminalResize},
+		{"TerminalInterrupt", (*suite).terminalInterrupt},
+		{"TerminalJobControl", (*suite).terminalJobs},
+
+		{"Posture", (*suite).posture},
+		{"CloseIdempotent", (*suite).closeIdempotent},
+		{"CloseConcurrent", (*suite).closeConcurrent},
+		{"CloseDuringStart", (*suite).closeDuringStart},
+		{"CloseEndsCalls", (*suite).closeEndsCalls},
+		{"CreateCancelled", (*suite).createCancelled},
+		{"CreateFails", (*suite).createFails},
+		{"NoLeaks", (*suite).noLeaks},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(s, t) })
+	}
+}
+
+type suite struct {
+	backend func() bottle.Backend
+	guest   string // the test binary, where every user may read it
+}
+
+// guestPath is where the test binary appears inside.
+const guestPath = "/bottletest-guest"
+
+// guestBinary copies the test binary to a place that the bottle's user can
+// reach: go test builds it in a directory of the caller's alone.
+func guestBinary(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bottletest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.Open(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	path := filepath.Join(dir, "guest")
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const mib = 1 << 20
+
+// strayID owns nothing on a host: what root's bottles run as.
+const strayID = 1_907_000_001
+
+// spec is a plan with an overlay workspace that holds a.txt, and no wire.
+func (s *suite) spec(t testing.TB) *bottle.Spec {
+	t.Helper()
+	ws := t.TempDir()
+	write(t, filepath.Join(ws, "a.txt"), "hello\n")
+	u := bottle.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Name: "carboy", Home: "/home/carboy"}
+	spec := &bottle.Spec{
+		ID: "contract", Hostname: "contract",
+		Limits:    bottle.Limits{Memory: 1 << 30, Pids: 200, Disk: 256 * mib, CPUs: 2, Output: mib, FileSize: 128 * mib, OpenFiles: 1024},
+		Workspace: &bottle.Mount{Source: ws, Target: ws, Access: bottle.AccessOverlay},
+	}
+	if u.UID == 0 {
+		u.UID, u.GID = 1000, 1000
+		spec.HostUID, spec.HostGID = strayID, strayID
+	}
+	spec.User = u
+	root, err := rootfs.Host(rootfs.Options{User: u, Hostname: spec.Hostname})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root.Binds = append(root.Binds, bottle.Mount{Source: s.guest, Target: guestPath, Access: bottle.AccessReadOnly})
+	spec.Root = root
+	return spec
+}
+
+// shared gives a directory to the bottle's user, as a person does who mounts
+// one for writing.
+func shared(t testing.TB, spec *bottle.Spec) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bottletest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, int(spec.HostUID), int(spec.HostGID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// box is a live bottle with helpers.
+type box struct {
+	bottle.Bottle
+	t    testing.TB
+	ctx  context.Context
+	spec *bottle.Spec
+}
+
+func (s *suite) create(t testing.TB, tune ...func(*bottle.Spec)) *box {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	spec := s.spec(t)
+	for _, f := range tune {
+		f(spec)
+	}
+	b, err := s.backend().Create(ctx, spec)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return &box{Bottle: b, t: t, ctx: ctx, spec: spec}
+}
+
+// environ is the environment of commands that do not say otherwise.
+var environ = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/carboy", "LC_ALL=C.UTF-8"}
+
+// proc is a started command whose output is being read.
+type proc struct {
+	bottle.Process
+	b        *box
+	stdin    *os.File
+	out, err syncBuffer
+	copied   sync.WaitGroup
+}
+
+// command starts args; tune may change the plan of it before.
+func (b *box) command(tune func(*bottle.Command), args ...string) (*proc, error) {
+	b.t.Helper()
+	p := &proc{b: b}
+	var ends [6]*os.File
+	for i := 0; i < 6; i += 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		ends[i], ends[i+1] = r, w
+	}
+	p.stdin = ends[1]
+	cmd := &bottle.Command{Args: args, Env: environ, Dir: b.spec.Workspace.Target, Stdin: ends[0], Stdout: ends[3], Stderr: ends[5]}
+	if tune != nil {
+		tune(cmd)
+	}
+	for i, to := range []*syncBuffer{&p.out, &p.err} {
+		r := ends[2+2*i]
+		p.copied.Add(1)
+		go func() { // ends when the last writer inside is gone
+			defer p.copied.Done()
+			io.Copy(to, r)
+			r.Close()
+		}()
+	}
+	var err error
+	p.Process, err = b.Start(b.ctx, cmd)
+	for _, f := range []*os.File{ends[0], ends[3], ends[5]} {
+		f.Close()
+	}
+	if err != nil {
+		p.stdin.Close()
+		p.copied.Wait()
+		return nil, err
+	}
+	return p, nil
+}
+
+// start starts args or ends the test.
+func (b *box) start(args ...string) *proc {
+	b.t.Helper()
+	p, err := b.command(nil, args...)
+	if err != nil {
+		b.t.Fatalf("start %.200q: %v", args, err)
+	}
+	return p
+}
+
+// end waits for the command and for its output.
+func (p *proc) end() bottle.Status {
+	p.b.t.Helper()
+	p.stdin.Close()
+	st, err := p.Wait(p.b.ctx)
+	if err != nil {
+		p.b.t.Fatalf("wait: %v", err)
+	}
+	p.copied.Wait()
+	return st
+}
+
+// waitFor waits until the command wrote text.
+func (p *proc) waitFor(text string) {
+	p.b.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !strings.Contains(p.out.String(), text) {
+		if time.Now().After(deadline) {
+			p.b.t.Fatalf("no %q in output %.500q", text, p.out.String())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// sh runs a script that must succeed and returns what it wrote.
+func (b *box) sh(script string) string {
+	b.t.Helper()
+	p := b.start("/bin/sh", "-c", "set -e\n"+script)
+	if st := p.end(); st.ExitCode() != 0 {
+		b.t.Fatalf("script %.300q ended with %+v: %s%s", script, st, p.out.String(), p.err.String())
+	}
+	return p.out.String()
+}
+
+// guestRun runs one of the guest's parts and returns its output.
+func (b *box) guestRun(args ...string) string {
+	b.t.Helper()
+	p := b.start(append([]string{guestPath}, args...)...)
+	if st := p.end(); st.ExitCode() != 0 {
+		b.t.Fatalf("guest %.300q ended with %+v: %s%s", args, st, p.out.String(), p.err.String())
+	}
+	return strings.TrimSpace(p.out.String())
+}
+
+// syncBuffer is a buffer that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// soon fails the test when f does not return before patience is over.
+func soon(t testing.TB, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s hangs", what)
+	}
+}
+
+func want(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if strings.TrimSpace(fmt.Sprint(got)) != strings.TrimSpace(fmt.Sprint(want)) {
+		t.Errorf("%s: got %.300q, want %.300q", what, fmt.Sprint(got), fmt.Sprint(want))
+	}
+}

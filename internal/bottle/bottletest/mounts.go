@@ -1,0 +1,169 @@
+package bottletest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+func (s *suite) overlayLeavesHost(t *testing.T) {
+	var ws string
+	b := s.create(t, func(sp *bottle.Spec) {
+		ws = sp.Workspace.Source
+		write(t, ws+"/gone", "x")
+		if err := os.MkdirAll(ws+"/dir/sub", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, ws+"/dir/sub/f", "x")
+	})
+	before := tree(t, ws)
+	b.sh(`echo more >> a.txt; rm gone; mv dir moved; echo new > new; chmod 600 a.txt; ln -s /etc/passwd link; mkdir d2
+	test "$(cat a.txt)" = "hello
+more"; test ! -e gone; test -f moved/sub/f`)
+	want(t, "the host's directory", tree(t, ws), before)
+}
+
+// tree describes a directory: paths, modes and contents.
+func tree(t testing.TB, root string) string {
+	t.Helper()
+	var out strings.Builder
+	err := filepath.Walk(root, func(path string, fi os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		out.WriteString(path + " " + fi.Mode().String())
+		switch {
+		case fi.Mode().IsRegular():
+			c, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			out.Write(c)
+		case fi.Mode()&os.ModeSymlink != 0:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			out.WriteString(" -> " + to)
+		}
+		out.WriteString("\n")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func (s *suite) readOnlyMount(t *testing.T) {
+	var dir string
+	b := s.create(t, func(sp *bottle.Spec) {
+		dir = shared(t, sp)
+		write(t, dir+"/f", "host")
+		sp.Mounts = append(sp.Mounts, bottle.Mount{Source: dir, Target: "/data/ro", Access: bottle.AccessReadOnly})
+	})
+	before := tree(t, dir)
+	want(t, "reading", b.sh("cat /data/ro/f"), "host")
+	for _, try := range []string{"echo x > f", "echo x > new", "rm f", "mkdir d", "mv f g", "chmod 777 f", "ln f h", "ln -s f s", "touch f", "truncate -s 0 f"} {
+		if out := b.sh("cd /data/ro; if (" + try + ") 2>/dev/null; then echo done; fi"); out != "" {
+			t.Errorf("%s succeeded in a read-only mount", try)
+		}
+	}
+	want(t, "the host's directory", tree(t, dir), before)
+	// What the host writes is seen: the mount is the directory, not a copy.
+	write(t, dir+"/later", "later")
+	want(t, "a later file of the host", b.sh("cat /data/ro/later"), "later")
+}
+
+func (s *suite) readWriteMount(t *testing.T) {
+	var dir string
+	b := s.create(t, func(sp *bottle.Spec) {
+		dir = shared(t, sp)
+		sp.Mounts = append(sp.Mounts, bottle.Mount{Source: dir, Target: "/data/rw", Access: bottle.AccessReadWrite})
+	})
+	b.sh("cd /data/rw; echo inside > f; mkdir d; mv f d/g; ln -s /etc/passwd link; chmod 640 d/g")
+	got, err := os.ReadFile(dir + "/d/g")
+	if err != nil || string(got) != "inside\n" {
+		t.Errorf("what was written inside is %q on the host, %v", got, err)
+	}
+	fi, err := os.Lstat(dir + "/d/g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "mode", fi.Mode(), os.FileMode(0o640))
+	// A set-user-id bit made inside must not become one on the host that
+	// belongs to somebody else than the bottle's own user.
+	b.sh("cd /data/rw; cp /bin/true s; chmod 6755 s || true")
+	var st unix.Stat_t
+	if err := unix.Stat(dir+"/s", &st); err != nil {
+		t.Fatal(err)
+	}
+	owner := uint32(os.Getuid())
+	if owner == 0 {
+		owner = b.spec.HostUID
+	}
+	want(t, "owner on the host", st.Uid, owner)
+}
+
+func (s *suite) fileMount(t *testing.T) {
+	var dir string
+	b := s.create(t, func(sp *bottle.Spec) {
+		dir = shared(t, sp)
+		write(t, dir+"/one", "one")
+		write(t, dir+"/two", "two")
+		sp.Mounts = append(sp.Mounts, bottle.Mount{Source: dir + "/one", Target: "/data/one", Access: bottle.AccessReadOnly})
+	})
+	want(t, "the file", b.sh("cat /data/one; ls /data"), "oneone\n")
+	want(t, "beside it", b.sh("test ! -e /data/two; test ! -e /data/one/../two; echo absent"), "absent\n")
+}
+
+// swappedMount: what is mounted is what the caller looked at.
+func (s *suite) swappedMount(t *testing.T) {
+	spec := s.spec(t)
+	var st unix.Stat_t
+	if err := unix.Stat(spec.Workspace.Source, &st); err != nil {
+		t.Fatal(err)
+	}
+	spec.Workspace.Dev, spec.Workspace.Ino = st.Dev, st.Ino+1
+	if b, err := s.backend().Create(t.Context(), spec); err == nil {
+		b.Close()
+		t.Error("another directory than the one that was looked at was mounted")
+	}
+	spec = s.spec(t)
+	if err := unix.Stat(spec.Workspace.Source, &st); err != nil {
+		t.Fatal(err)
+	}
+	spec.Workspace.Dev, spec.Workspace.Ino = st.Dev, st.Ino
+	b, err := s.backend().Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("the directory itself: %v", err)
+	}
+	b.Close()
+}
+
+// rootLayer: the root may be written to inside and the host's tools are not.
+func (s *suite) rootLayer(t *testing.T) {
+	b := s.create(t)
+	b.sh("echo x > /tmp/f; mkdir -p $HOME/.cache/x; test -w /tmp")
+	for _, path := range []string{"/usr/bin/true", "/bin/sh", guestPath} {
+		if out := b.sh("if (echo x >> " + path + ") 2>/dev/null; then echo written; fi"); out != "" {
+			t.Errorf("%s can be written to inside", path)
+		}
+	}
+	if _, err := os.Stat("/tmp/f"); err == nil {
+		t.Log("/tmp/f exists on the host; not ours to judge")
+	}
+}
+
+func (s *suite) noWire(t *testing.T) {
+	b := s.create(t)
+	out := b.guestRun("connect", "tcp/198.18.0.1:80", "tcp/1.1.1.1:443", "udp/8.8.8.8:53", "tcp/[2606:4700:4700::1111]:443", "tcp/169.254.169.254:80", "udp/[ff02::1]:9")
+	want(t, "without a wire", out, "")
+	// Its own loopback is the bottle's own business.
+	b.sh("test -d /proc/self")
+}
