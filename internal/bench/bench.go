@@ -1,0 +1,397 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bench is one run of the benchmark. It is used by one goroutine; the server
+// has its own, which close ends.
+type bench struct {
+	o       *options
+	base    string // everything that is written, but for the caller's own files
+	log     io.Writer
+	port    string
+	server  *http.Server
+	loads   []load
+	peers   []*peer // native is the first
+	living  map[string]*living
+	skipped []string
+	cleanup []func() error
+	facts   facts
+	samples map[key][]sample // one per round
+}
+
+type key struct{ load, peer string }
+
+// sample is one round's: the medians of its repetitions.
+type sample struct{ whole, inside time.Duration }
+
+func (b *bench) path(p string) string { return filepath.Join(b.base, p) }
+
+func (b *bench) skip(format string, a ...any) {
+	s := fmt.Sprintf(format, a...)
+	b.skipped = append(b.skipped, s)
+	fmt.Fprintln(b.log, "SKIPPED:", s)
+}
+
+func newBench(ctx context.Context, o *options, log io.Writer) (*bench, error) {
+	base, err := os.MkdirTemp(o.dir, "carboy-bench-")
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{o: o, base: base, log: log, living: map[string]*living{}, samples: map[key][]sample{}}
+	b.cleanup = append(b.cleanup, func() error { return os.RemoveAll(base) })
+	if err := b.setUp(ctx); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+// close undoes everything, newest first.
+func (b *bench) close() error {
+	var errs []error
+	for _, f := range slices.Backward(b.cleanup) {
+		errs = append(errs, f())
+	}
+	b.cleanup = nil
+	return errors.Join(errs...)
+}
+
+func (b *bench) setUp(ctx context.Context) error {
+	if err := b.selectLoads(); err != nil {
+		return err
+	}
+	if err := b.writeWorkspace(ctx); err != nil {
+		return err
+	}
+	if err := b.serve(); err != nil {
+		return err
+	}
+	if err := b.findPeers(ctx); err != nil {
+		return err
+	}
+	b.facts = readFacts(b.base)
+	return b.startLiving(ctx)
+}
+
+func (b *bench) selectLoads() error {
+	want := list(b.o.only)
+	for _, l := range loads {
+		if len(want) == 0 || slices.Contains(want, l.name) {
+			b.loads = append(b.loads, l)
+			want = slices.DeleteFunc(want, func(s string) bool { return s == l.name })
+		}
+	}
+	if len(want) > 0 && b.o.only != "" && len(b.loads) < len(loads) {
+		return fmt.Errorf("-only: no load %q", want)
+	}
+	return nil
+}
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (b *bench) writeWorkspace(ctx context.Context) error {
+	if err := os.Chmod(b.base, 0o755); err != nil {
+		return err
+	}
+	for _, d := range []string{"ws", "ws/out", "tmp", "state", "bundle", "bundle/rootfs", "runsc-state"} {
+		if err := os.Mkdir(b.path(d), 0o755); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(b.log, "writing the workspace")
+	if err := writeFixtures(ctx, b.path("ws")); err != nil {
+		return err
+	}
+	if err := copySelf(b.path("ws/bench")); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, d := range []string{"ws", "tmp"} {
+		err := filepath.WalkDir(b.path(d), func(p string, _ os.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(p, nobodyUID, nobodyGID))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copySelf(to string) error {
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o755)
+}
+
+// serve gives and takes zero bytes on the loopback.
+func (b *bench) serve() error {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	_, b.port, _ = net.SplitHostPort(ln.Addr().String())
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /zeros", func(w http.ResponseWriter, _ *http.Request) {
+		n := int64(b.o.megabytes) * 1_000_000
+		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+		block := make([]byte, 256<<10)
+		for ; n > 0; n -= int64(len(block)) {
+			if _, err := w.Write(block[:min(n, int64(len(block)))]); err != nil {
+				return
+			}
+		}
+	})
+	mux.HandleFunc("PUT /sink", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r.Body}, make([]byte, 256<<10))
+		fmt.Fprint(w, n)
+	})
+	b.server = &http.Server{Handler: mux}
+	go b.server.Serve(ln) // ended by Close
+	b.cleanup = append(b.cleanup, b.server.Close)
+	return nil
+}
+
+func (b *bench) findPeers(ctx context.Context) error {
+	b.peers = []*peer{b.native()}
+	want := list(b.o.peers)
+	wanted := func(name string) bool { return len(want) == 0 || slices.Contains(want, name) }
+	for _, w := range want {
+		if !slices.Contains([]string{"native", "bubblewrap", "runsc", "carboy"}, w) {
+			return fmt.Errorf("-peers: no peer %q", w)
+		}
+	}
+	if wanted("bubblewrap") {
+		if p, why := b.bwrap(); p != nil {
+			b.peers = append(b.peers, p)
+		} else {
+			b.skip("%s", why)
+		}
+	}
+	if wanted("runsc") {
+		if err := b.addRunsc(ctx); err != nil {
+			b.skip("bare runsc: %v", err)
+		}
+	}
+	if !wanted("carboy") {
+		return nil
+	}
+	bin := b.o.carboy
+	if bin == "" {
+		bin = b.path("carboy")
+		if err := b.build(ctx, bin, "./cmd/carboy"); err != nil {
+			return err
+		}
+	}
+	b.peers = append(b.peers, b.carboyPeer(bin))
+	return nil
+}
+
+// addRunsc needs root: it refuses a sandbox network to anybody else, and a
+// rootless one has another file access than what is compared here.
+func (b *bench) addRunsc(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root; run `make bench` as root to have it in the table")
+	}
+	bin := b.o.runsc
+	if bin == "" {
+		bin = b.path("runsc")
+		if err := b.build(ctx, bin, "gvisor.dev/gvisor/runsc"); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("/", b.path("bundle/rootfs"), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind / for its root: %w", err)
+	}
+	b.cleanup = append(b.cleanup, func() error { return unix.Unmount(b.path("bundle/rootfs"), unix.MNT_DETACH) })
+	// What runsc itself leaves mounted in its state directory.
+	b.cleanup = append(b.cleanup, func() error {
+		unix.Unmount(b.path("runsc-state/null-netns"), unix.MNT_DETACH)
+		return nil
+	})
+	b.peers = append(b.peers, b.runscPeer(bin))
+	return nil
+}
+
+// build compiles a package of this module or of its dependencies. The go.mod is
+// a copy: runsc's main needs a module more than carboy does.
+func (b *bench) build(ctx context.Context, to, pkg string) error {
+	fmt.Fprintln(b.log, "building", pkg)
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOMOD: %w", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(mod)))
+	for _, f := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(root, f))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(b.path(f), text, 0o644); err != nil {
+			return err
+		}
+	}
+	c := exec.CommandContext(ctx, "go", "build", "-modfile="+b.path("go.mod"), "-mod=mod", "-trimpath", "-o", to, pkg)
+	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", pkg, err, tailOf(string(out)))
+	}
+	return nil
+}
+
+func (b *bench) startLiving(ctx context.Context) error {
+	if !slices.ContainsFunc(b.loads, func(l load) bool { return l.living }) {
+		return nil
+	}
+	for _, p := range b.peers {
+		if p.living == nil {
+			continue
+		}
+		v, err := p.living(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		b.living[p.name] = v
+		if v.close != nil {
+			b.cleanup = append(b.cleanup, v.close)
+		}
+	}
+	return nil
+}
+
+// measure runs everything. Peers take turns within seconds, in another order
+// each round, so that what else the machine does meets all alike.
+func (b *bench) measure(ctx context.Context) error {
+	for round := range b.o.rounds {
+		for _, l := range b.loads {
+			fmt.Fprintf(b.log, "round %d of %d: %s\n", round+1, b.o.rounds, l.name)
+			if err := b.turn(ctx, l, round); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) turn(ctx context.Context, l load, round int) error {
+	reps := map[string][]sample{}
+	for rep := range l.reps {
+		for i := range b.peers {
+			p := b.peers[(i+round+rep)%len(b.peers)]
+			if l.living && b.living[p.name] == nil {
+				continue
+			}
+			s, err := b.sample(ctx, l, p)
+			if err != nil {
+				return fmt.Errorf("%s with %s: %w", l.name, p.name, err)
+			}
+			reps[p.name] = append(reps[p.name], s)
+		}
+	}
+	for name, ss := range reps {
+		var whole, inside []time.Duration
+		for _, s := range ss {
+			whole, inside = append(whole, s.whole), append(inside, s.inside)
+		}
+		k := key{l.name, name}
+		b.samples[k] = append(b.samples[k], sample{medianTime(whole), medianTime(inside)})
+	}
+	return nil
+}
+
+// sampleTimeout is for a machine that is many times slower than any seen.
+const sampleTimeout = 10 * time.Minute
+
+func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	argv := l.argv(place{tmp: p.tmp, server: "http://" + p.server + ":" + b.port, megabytes: b.o.megabytes})
+	if !l.bare && !l.living {
+		argv = append([]string{b.path("ws/bench"), insideArg}, argv...)
+	}
+	if l.living {
+		return b.sampleLiving(ctx, b.living[p.name], argv)
+	}
+	c, err := p.command(ctx, l, argv)
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := timed(c, !l.bare)
+	if p.writes {
+		err = errors.Join(err, empty(b.path("ws/out")), empty(b.path("tmp")))
+	}
+	if p.after != nil {
+		err = errors.Join(err, p.after())
+	}
+	return s, err
+}
+
+func (b *bench) sampleLiving(ctx context.Context, v *living, argv []string) (sample, error) {
+	if v.command != nil {
+		return timed(v.command(ctx, argv), false)
+	}
+	start := time.Now()
+	err := v.call(ctx, argv)
+	return sample{whole: time.Since(start)}, err
+}
+
+// timed runs a command and takes its time from the start to the last byte of
+// its output.
+func timed(c *exec.Cmd, inside bool) (sample, error) {
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	c.WaitDelay = 10 * time.Second
+	start := time.Now()
+	err := c.Run()
+	s := sample{whole: time.Since(start), inside: insideTime(out.String())}
+	if err == nil && inside && s.inside == 0 {
+		err = errors.New("the load did not report its time")
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, tailOf(errs.String()))
+	}
+	return s, err
+}
+
+func tailOf(s string) string {
+	s = strings.TrimSpace(s)
+	if len(s) > 500 {
+		s = "…" + s[len(s)-500:]
+	}
+	return s
+}
+
+// empty removes what a directory holds.
+func empty(dir string) error {
+	ents, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range ents {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

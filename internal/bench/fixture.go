@@ -1,0 +1,119 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// The tree that is cloned and unpacked: the size and shape of a middling
+// project. The same bytes on every machine.
+const (
+	treeDirs    = 190
+	filesPerDir = 20
+)
+
+// eachFile calls f with the tree's files, in order.
+func eachFile(f func(path string, content []byte) error) error {
+	r := rand.New(rand.NewPCG(1, 2))
+	for d := range treeDirs {
+		for i := range filesPerDir {
+			var b bytes.Buffer
+			for n := 500 + r.IntN(9000); b.Len() < n; {
+				fmt.Fprintf(&b, "line %x of text that packs like source code\n", r.Uint64())
+			}
+			path := fmt.Sprintf("src/part%02d/unit%03d/file%02d.txt", d%19, d, i)
+			if err := f(path, b.Bytes()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeTar writes the tree as an archive.
+func writeTar(w io.Writer) error {
+	t := tar.NewWriter(w)
+	err := eachFile(func(path string, content []byte) error {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			return err
+		}
+		_, err := t.Write(content)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+// writeImport writes the tree as one commit for git fast-import.
+func writeImport(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprint(b, "commit refs/heads/main\ncommitter bench <bench@example.org> 1700000000 +0000\ndata 5\nbench\n")
+	err := eachFile(func(path string, content []byte) error {
+		fmt.Fprintf(b, "M 100644 inline %s\ndata %d\n%s\n", path, len(content), content)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(b, "done\n")
+	return b.Flush()
+}
+
+// goModule is a program whose build compiles the runtime and little more.
+var goModule = map[string]string{
+	"module/go.mod":  "module example.org/small\n\ngo 1.26\n",
+	"module/main.go": "package main\n\nimport \"errors\"\n\nfunc main() { println(errors.New(\"small\").Error()) }\n",
+}
+
+// writeFixtures fills the workspace.
+func writeFixtures(ctx context.Context, ws string) error {
+	for name, text := range goModule {
+		path := filepath.Join(ws, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	f, err := os.Create(filepath.Join(ws, "tree.tar"))
+	if err != nil {
+		return err
+	}
+	if err := writeTar(f); err != nil {
+		f.Close()
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return writeRepository(ctx, filepath.Join(ws, "repo.git"))
+}
+
+func writeRepository(ctx context.Context, dir string) error {
+	env := append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	init := exec.CommandContext(ctx, "git", "init", "-q", "--bare", "-b", "main", dir)
+	init.Env = env
+	if out, err := init.CombinedOutput(); err != nil {
+		return fmt.Errorf("git init: %w: %s", err, out)
+	}
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(writeImport(w)) }() // ends when git closes its end
+	defer r.Close()
+	load := exec.CommandContext(ctx, "git", "-C", dir, "fast-import", "--quiet", "--done")
+	load.Env, load.Stdin = env, r
+	if out, err := load.CombinedOutput(); err != nil {
+		return fmt.Errorf("git fast-import: %w: %s", err, out)
+	}
+	return nil
+}

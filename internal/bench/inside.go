@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// insideArg makes this program the one that runs the load, within whatever the
+// peer puts around it, and measures the load alone.
+const insideArg = "-inside"
+
+// insideMark starts the line with which it reports, in nanoseconds.
+const insideMark = "bench-inside-ns "
+
+// inside runs a load and reports what it took by the clock in there.
+func inside(argv []string) int {
+	if len(argv) == 0 {
+		return 2
+	}
+	start := time.Now()
+	err := perform(argv)
+	took := time.Since(start)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Printf("%s%d\n", insideMark, took.Nanoseconds())
+	return 0
+}
+
+func perform(argv []string) error {
+	switch argv[0] {
+	case "get":
+		return get(argv[1])
+	case "put":
+		return put(argv[1], argv[2])
+	}
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Stderr = os.Stderr
+	return c.Run()
+}
+
+func get(url string) error {
+	r, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r.Body, make([]byte, 256<<10))
+	if err == nil && (r.StatusCode != http.StatusOK || n != r.ContentLength) {
+		err = fmt.Errorf("get %s: %s, %d of %d bytes", url, r.Status, n, r.ContentLength)
+	}
+	return err
+}
+
+func put(url, size string) error {
+	n, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequest(http.MethodPut, url, io.LimitReader(zeros{}, n))
+	if err != nil {
+		return err
+	}
+	q.ContentLength = n
+	r, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	got, err := io.ReadAll(io.LimitReader(r.Body, 100))
+	if err == nil && string(got) != size {
+		err = fmt.Errorf("put %s: %s, the server got %q bytes of %s", url, r.Status, got, size)
+	}
+	return err
+}
+
+// zeros reads as an endless row of zero bytes.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// insideTime finds the report in what a load printed; 0 when there is none.
+func insideTime(out string) time.Duration {
+	_, rest, ok := strings.Cut(out, insideMark)
+	line, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	if !ok || err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(n)
+}

@@ -1,0 +1,50 @@
+package main
+
+import "strconv"
+
+// load is one thing to do. Peers differ only in what they put around it.
+type load struct {
+	name string
+	what string // for the table
+	// argv is run in the workspace; place says where this peer finds things.
+	argv func(p place) []string
+	// bare: run as it is, without the clock inside; for loads so short that
+	// starting our own program would be most of it.
+	bare bool
+	reps int  // per round
+	net  bool // wants to reach the server
+	// living: a second process in something that runs already.
+	living bool
+}
+
+// place is what differs between peers in a command line.
+type place struct {
+	tmp       string // an own empty directory, outside the workspace
+	server    string // URL, without a path
+	megabytes int    // to download
+}
+
+func fixed(argv ...string) func(place) []string {
+	return func(place) []string { return argv }
+}
+
+// loads in the table's order.
+var loads = []load{
+	{name: "start", what: "start: the whole of `run true`", argv: fixed("true"), bare: true, reps: 5},
+	{name: "exec", what: "`true` in what runs already", argv: fixed("/bin/true"), bare: true, reps: 5, living: true},
+	{name: "true300", what: "300 × `true` from a shell", reps: 1,
+		argv: fixed("/bin/sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done")},
+	{name: "gobuild", what: "go build, nothing cached", reps: 1, argv: func(p place) []string {
+		return []string{"/usr/bin/env", "GOCACHE=" + p.tmp + "/gocache", "GOPATH=" + p.tmp + "/gopath", "GOENV=off", "GOFLAGS=",
+			"GOPROXY=off", "GOTOOLCHAIN=local", "GOTELEMETRY=off", "CGO_ENABLED=0", "go", "build", "-C", "module", "-o", p.tmp + "/small", "."}
+	}},
+	{name: "clone", what: "git clone, 3,800 files", reps: 1,
+		argv: fixed("git", "-c", "safe.directory=*", "clone", "-q", "--no-hardlinks", "repo.git", "out/clone")},
+	{name: "untar", what: "untar, 3,800 files", reps: 1, argv: fixed("tar", "-xf", "tree.tar", "-C", "out")},
+	{name: "download", what: "download", reps: 1, net: true, argv: func(p place) []string {
+		return []string{"get", p.server + "/zeros"}
+	}},
+	{name: "upload", what: "upload", reps: 1, net: true, argv: func(p place) []string {
+		return []string{"put", p.server + "/sink", strconv.Itoa(p.megabytes / 5 * 1_000_000)}
+	}},
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Schema names the JSON document.
+const Schema = "carboy.dev/bench/v1"
+
+// Report is the JSON document. Ratios are times: above 1 is slower.
+type Report struct {
+	Schema  string   `json:"schema"`
+	Rounds  int      `json:"rounds"`
+	Facts   facts    `json:"machine"`
+	Skipped []string `json:"skipped"`
+	Loads   []Result `json:"loads"`
+}
+
+// Result is one line of the table.
+type Result struct {
+	Load  string       `json:"load"`
+	What  string       `json:"what"`
+	Peers []PeerResult `json:"peers"`
+}
+
+// PeerResult is one peer's part. Whole is the whole process, Inside the load
+// alone by a clock in there; each to native, and to bare runsc.
+type PeerResult struct {
+	Peer          string  `json:"peer"`
+	Whole         *Spread `json:"whole_to_native,omitempty"`
+	Inside        *Spread `json:"inside_to_native,omitempty"`
+	WholeToRunsc  *Spread `json:"whole_to_runsc,omitempty"`
+	InsideToRunsc *Spread `json:"inside_to_runsc,omitempty"`
+	WholeNS       []int64 `json:"whole_ns"` // one per round
+	InsideNS      []int64 `json:"inside_ns,omitempty"`
+}
+
+// facts are what a reader needs to know about the machine.
+type facts struct {
+	Cores     int     `json:"cores"`
+	MemoryGiB int     `json:"memory_gib"`
+	Kernel    string  `json:"kernel"`
+	Arch      string  `json:"arch"`
+	FileSys   string  `json:"file_system"`
+	Go        string  `json:"go"`
+	GVisor    string  `json:"gvisor"`
+	Root      bool    `json:"root"`
+	Load      float64 `json:"load_per_core"` // at the start, before the first round
+}
+
+func readFacts(dir string) facts {
+	f := facts{Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(), Root: os.Geteuid() == 0}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		f.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) == nil {
+		f.MemoryGiB = int((uint64(si.Totalram)*uint64(si.Unit) + 1<<29) >> 30)
+		f.Load = float64(si.Loads[0]) / 65536 / float64(f.Cores)
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) == nil {
+		f.FileSys = fileSystem(int64(fs.Type))
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "gvisor.dev/gvisor" {
+				f.GVisor = m.Version
+			}
+		}
+	}
+	return f
+}
+
+func fileSystem(magic int64) string {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4"
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs"
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs"
+	case unix.TMPFS_MAGIC:
+		return "tmpfs"
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlay"
+	}
+	return fmt.Sprintf("file system %#x", magic)
+}
+
+func (b *bench) report() *Report {
+	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...)}
+	for _, l := range b.loads {
+		res := Result{Load: l.name, What: l.what}
+		nw, ni := b.times(l.name, "native")
+		rw, ri := b.times(l.name, "runsc")
+		for _, p := range b.peers {
+			w, i := b.times(l.name, p.name)
+			if len(w) == 0 {
+				continue
+			}
+			pr := PeerResult{Peer: p.name, WholeNS: nanoseconds(w), InsideNS: nanoseconds(i)}
+			if p.name != "native" {
+				pr.Whole, pr.Inside = spread(w, nw), spread(i, ni)
+			}
+			if p.name == "carboy" {
+				pr.WholeToRunsc, pr.InsideToRunsc = spread(w, rw), spread(i, ri)
+			}
+			res.Peers = append(res.Peers, pr)
+		}
+		r.Loads = append(r.Loads, res)
+	}
+	return r
+}
+
+// times are a peer's rounds; inside is nil for loads without a clock inside.
+func (b *bench) times(load, peer string) (whole, inside []time.Duration) {
+	for _, s := range b.samples[key{load, peer}] {
+		whole = append(whole, s.whole)
+		if s.inside > 0 {
+			inside = append(inside, s.inside)
+		}
+	}
+	return whole, inside
+}
+
+func nanoseconds(ds []time.Duration) []int64 {
+	var out []int64
+	for _, d := range ds {
+		out = append(out, d.Nanoseconds())
+	}
+	return out
+}
+
+// markdown is the table of docs/benchmarks.md: ratios only. Absolute times of
+// somebody else's machine tell a reader nothing.
+func (r *Report) markdown() string {
+	var w strings.Builder
+	f := r.Facts
+	who := "root (loads as an ordinary user)"
+	if !f.Root {
+		who = "an ordinary user"
+	}
+	fmt.Fprintf(&w, "%d rounds by %s; %d cores, %d GiB, %s, Linux %s, %s, %s, gVisor %s; load per core at the start %.1f.\n",
+		r.Rounds, who, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.GVisor, f.Load)
+	for _, s := range r.Skipped {
+		fmt.Fprintf(&w, "\n**Skipped:** %s\n", s)
+	}
+	fmt.Fprint(&w, "\n**The whole process**, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
+	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
+	fmt.Fprint(&w, "\n**The command alone**, by a clock inside: without start, end and taking out the changes.\n\n")
+	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Inside, p.InsideToRunsc })
+	return w.String()
+}
+
+var columns = []string{"bubblewrap", "runsc", "carboy"}
+
+func (r *Report) table(w *strings.Builder, pick func(*PeerResult) (*Spread, *Spread)) {
+	fmt.Fprintf(w, "| | %s | carboy ÷ runsc |\n| --- |%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)+1))
+	for _, l := range r.Loads {
+		cells, any := make([]string, len(columns)+1), false
+		for i := range cells {
+			cells[i] = "–"
+		}
+		for _, p := range l.Peers {
+			s, toRunsc := pick(&p)
+			for i, c := range columns {
+				if c == p.Peer && s != nil {
+					cells[i], any = s.String(), true
+				}
+			}
+			if toRunsc != nil {
+				cells[len(columns)] = toRunsc.String()
+			}
+		}
+		if any {
+			fmt.Fprintf(w, "| %s | %s |\n", l.What, strings.Join(cells, " | "))
+		}
+	}
+}
+
+// String is how a ratio stands in the table.
+func (s *Spread) String() string {
+	return fmt.Sprintf("%s (%s–%s)", figure(s.Median), figure(s.Min), figure(s.Max))
+}
+
+// figure keeps two significant digits: there are no more in a noisy ratio.
+func figure(x float64) string {
+	switch {
+	case x >= 9.95:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 0.095:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
