@@ -271,7 +271,9 @@ func (g *Gateway) Serve(ctx context.Context) error {
 }
 
 // Close ends every connection and waits for every goroutine. It may be called
-// more than once.
+// more than once. End the bottle first: an embedded kernel whose wire is gone
+// burns a processor until it is killed (its dispatcher takes the end of the
+// stream for packets).
 func (g *Gateway) Close() error {
 	g.closeOnce.Do(func() {
 		g.cancel()

@@ -41,6 +41,8 @@ type bottle struct {
 	world *world
 	end   *os.File // the bottle's end, for packets made by hand
 
+	stop sync.Once
+
 	mu     sync.Mutex
 	events []Event
 }
@@ -189,8 +191,7 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	go func() { served <- gw.Serve(context.Background()) }()
 	b.stack = clientStack(t, pair.Bottle, gw.wire)
 	t.Cleanup(func() {
-		// The client goes first: fdbased spins at the end of a wire.
-		b.stack.Destroy()
+		b.stopClient()
 		gw.Close()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
@@ -199,6 +200,10 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	})
 	return b
 }
+
+// stopClient ends the bottle's stack. It must go before the gateway: fdbased
+// spins at the end of a wire and can't be stopped then.
+func (b *bottle) stopClient() { b.stop.Do(b.stack.Destroy) }
 
 // clientStack is configured as the sentry configures its own: fdbased,
 // recvmmsg, host GSO, both checksum offloads.

@@ -63,8 +63,10 @@ func newWebServer(g *Gateway) *webServer {
 		ReadHeaderTimeout: g.limits.Sniff,
 		IdleTimeout:       min(g.limits.Idle, 2*time.Minute),
 		MaxHeaderBytes:    g.limits.HeadBytes,
-		ErrorLog:          quiet,
-		Protocols:         http1Only(),
+		// OPTIONS * is judged like any other request.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     quiet,
+		Protocols:                    http1Only(),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, flowKey{}, c.(*webConn))
 		},

@@ -554,6 +554,7 @@ func TestDialBottle(t *testing.T) {
 		t.Error("dialled a port nobody listens on")
 	}
 	b.waitConn("publish", func(c ConnSummary) bool { return c.Protocol == "publish" && c.Up == 4 && c.Down == 4 })
+	b.stopClient()
 	b.gw.Close()
 	if _, err := b.gw.DialBottle(b.ctx(), 8000); !errors.Is(err, ErrClosed) {
 		t.Errorf("after close: %v", err)
@@ -594,6 +595,7 @@ func TestServeEnds(t *testing.T) {
 	b := newBottle(t, w, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+	b.stopClient()
 	if err := b.gw.Serve(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("serve: %v", err)
 	}
