@@ -238,6 +238,9 @@ func (x *txn) swap(o *op) error {
 	}
 	defer closeFd(dir)
 	if o.Kind == opPut {
+		if err := x.step("rename", p); err != nil {
+			return err
+		}
 		err := x.mv.place(dir, o.Tmp, name)
 		if err == unix.EEXIST {
 			return x.changed(p, "created on the host this moment")
@@ -246,6 +249,9 @@ func (x *txn) swap(o *op) error {
 	}
 	if err := x.expect(dir, name, &o.Old[0].FP, true); err != nil {
 		return x.changed(p, err.Error())
+	}
+	if err := x.step("rename", p); err != nil {
+		return err
 	}
 	switch o.Kind {
 	case opChmod:

@@ -23,7 +23,8 @@ type DiffOptions struct {
 	Stat bool // only the summary
 }
 
-// DiffStat counts what a diff shows.
+// DiffStat counts what a diff shows. Lines are counted up to where the diff
+// was cut.
 type DiffStat struct {
 	Files, Added, Removed int // files; lines
 	Binary, Protected     int // files
@@ -167,7 +168,7 @@ func gitMode(t Type, mode uint32) string {
 }
 
 func (d *differ) content(c *Change) {
-	if c.Kind == Mode {
+	if c.Kind == Mode || d.stat.Truncated {
 		return
 	}
 	before, why1 := d.before(c)

@@ -61,6 +61,7 @@ type journal struct {
 	dir    string
 	id     string
 	f      *os.File
+	size   int64 // of the records that are on disk
 	plan   *planRecord
 	stamps [][]stamp
 	commit bool
@@ -78,12 +79,16 @@ func (j *journal) write(r record) error {
 	}
 	line := fmt.Appendf(nil, "%08x ", crc32.Checksum(b, castagnoli))
 	line = append(append(line, b...), '\n')
-	if _, err := j.f.Write(line); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+	_, err = j.f.Write(line)
+	if err == nil {
+		err = j.f.Sync()
 	}
-	if err := j.f.Sync(); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+	if err != nil {
+		// A record that may not be durable must not be found later either:
+		// a commit would be, after we took everything back.
+		return fmt.Errorf("write journal: %w", errors.Join(err, j.f.Truncate(j.size)))
 	}
+	j.size += int64(len(line))
 	j.take(r)
 	return nil
 }
@@ -183,7 +188,7 @@ func journalIDs(runDir string) ([]string, error) {
 // appended.
 func openJournal(runDir, id string) (*journal, error) {
 	j := &journal{id: id, dir: filepath.Join(runDir, landDir, id)}
-	f, err := os.OpenFile(filepath.Join(j.dir, journalFile), os.O_RDWR, 0)
+	f, err := os.OpenFile(filepath.Join(j.dir, journalFile), os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		j.closed, j.rolled = true, true // died before its first record
 		return j, nil
@@ -199,6 +204,7 @@ func openJournal(runDir, id string) (*journal, error) {
 	if err == nil {
 		_, err = f.Seek(good, io.SeekStart)
 	}
+	j.size = good
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("open journal %s: %w", show(j.dir), err)

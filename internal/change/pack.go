@@ -131,7 +131,7 @@ func (p *pack) reset() error {
 // hashFile reads a file of the host that has size bytes.
 func hashFile(ctx context.Context, f *os.File, size int64) (string, error) {
 	h := sha256.New()
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, min(max(size, 0)+1, 256<<10))
 	r := io.LimitReader(f, size+1)
 	for {
 		if err := ctx.Err(); err != nil {

@@ -102,7 +102,7 @@ func recoverClosed(runDir string, j *journal) error {
 		return os.RemoveAll(j.dir)
 	case j.rolled && !j.left:
 		return os.RemoveAll(j.dir)
-	case j.plan != nil && j.plan.Kind == "undo" && j.commit:
+	case j.plan != nil && j.plan.Kind == "undo" && j.commit && !j.rolled:
 		x := &txn{runDir: runDir, j: j}
 		x.forget(j.plan.Of)
 	}

@@ -76,26 +76,33 @@ func isDirAt(dir int, name string) bool {
 	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// settle brings an exchange that was cut short to one of its two ends.
-func (m *mover) settle(dir int, tmp, name string, oldIno, newIno uint64) error {
+// settle brings an exchange that was cut short to one of its two ends. ours
+// is the inode of the new file; whatever else is found belongs to the host
+// and is never removed.
+func (m *mover) settle(dir int, tmp, name string, ours uint64) error {
 	aside := tmp + asideSuffix
 	a := inodeAt(dir, aside)
 	if a == 0 {
 		return nil
 	}
 	at := inodeAt(dir, name)
-	switch {
-	case a == oldIno && at == 0:
-		return unix.Renameat(dir, aside, dir, name)
-	case a == oldIno && at == newIno && newIno != 0 && !isDirAt(dir, name) && !isDirAt(dir, aside):
-		return unix.Renameat(dir, aside, dir, name)
-	case a == oldIno && at == newIno && newIno != 0:
-		return unix.Renameat(dir, aside, dir, tmp) // tmp is free: the exchange is whole
-	case a == oldIno && at != oldIno:
-		return unix.EEXIST // somebody's own file is there; keep the old one
-	case a == newIno && at == 0:
-		// Taking back: the old file is still under tmp.
-		return unix.Renameat(dir, aside, dir, name)
+	if a == ours { // it was being taken back; the old file is at tmp or name
+		if at == 0 {
+			if err := unix.Renameat(dir, tmp, dir, name); err != nil {
+				return err
+			}
+		}
+		return removeTree(dir, aside, 0)
 	}
-	return removeTree(dir, aside, 0)
+	switch {
+	case at == a: // linked, no more
+		return unix.Unlinkat(dir, aside, 0)
+	case at == 0:
+		return unix.Renameat(dir, aside, dir, name)
+	case at == ours && !isDirAt(dir, name) && !isDirAt(dir, aside):
+		return unix.Renameat(dir, aside, dir, name)
+	case at == ours:
+		return unix.Renameat(dir, aside, dir, tmp) // tmp is free: the exchange is whole
+	}
+	return unix.EEXIST // somebody's own file is there; keep the other one too
 }

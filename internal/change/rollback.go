@@ -62,54 +62,80 @@ func (x *txn) back(i int, o *op) error {
 	if o.Kind == opChmod {
 		return x.unchmod(dir, name, o)
 	}
-	oldIno := uint64(0)
-	if len(o.Old) > 0 {
-		oldIno = o.Old[0].FP.Ino
-	}
-	if o.Kind == opSwap {
-		if err := x.mv.settle(dir, o.Tmp, name, oldIno, x.staged(i)); err != nil {
-			if err == unix.EEXIST {
-				return x.stranded(o)
-			}
-			return wrapPath("put back", p, err)
-		}
-	}
-	tmp, name2 := inodeAt(dir, o.Tmp), inodeAt(dir, name)
 	switch o.Kind {
 	case opPut:
-		switch {
-		case name2 == 0 || name2 != x.staged(i):
-		case tmp == 0:
-			err = x.mv.place(dir, name, o.Tmp)
-		case tmp == name2: // linked, not yet unlinked
-			err = unix.Unlinkat(dir, name, 0)
-		}
+		err = x.backPut(dir, name, o.Tmp, x.staged(i))
 	case opSwap:
-		if tmp == oldIno && tmp != 0 {
-			err = x.backSwap(i, dir, name, o, name2)
-		}
+		err = x.backSwap(dir, name, o.Tmp, x.staged(i))
 	case opRemove:
-		if tmp == oldIno && tmp != 0 {
-			switch name2 {
-			case 0:
-				err = x.mv.place(dir, o.Tmp, name)
-			case oldIno: // linked, not yet unlinked
-				err = unix.Unlinkat(dir, o.Tmp, 0)
-			default:
-				return x.stranded(o)
-			}
-			return wrapPath("put back", p, err)
-		}
-		return nil
+		err = x.backRemove(dir, name, o.Tmp)
 	}
-	if err != nil {
-		return wrapPath("put back", p, err)
-	}
-	// Only what this op made may be removed, never the old file.
-	if now := inodeAt(dir, o.Tmp); now != 0 && now == oldIno {
+	if err == errStranded {
 		return x.stranded(o)
 	}
-	return removeTree(dir, o.Tmp, 0)
+	return wrapPath("put back", p, err)
+}
+
+var errStranded = errors.New("another file is in its place")
+
+// backPut takes a new file away again. ours is 0 before anything was put in
+// place; then what is at tmp is ours, whole or in part.
+func (x *txn) backPut(dir int, name, tmp string, ours uint64) error {
+	if ours != 0 && inodeAt(dir, name) == ours {
+		if inodeAt(dir, tmp) == ours { // linked, not yet unlinked
+			if err := unix.Unlinkat(dir, name, 0); err != nil {
+				return err
+			}
+		} else if err := x.mv.place(dir, name, tmp); err != nil {
+			return err
+		}
+	}
+	return removeTree(dir, tmp, 0)
+}
+
+// backSwap exchanges back. What is at tmp when ours is in place is what was
+// there before, be it what we expected or something that the host put there a
+// moment earlier.
+func (x *txn) backSwap(dir int, name, tmp string, ours uint64) error {
+	if ours == 0 {
+		return removeTree(dir, tmp, 0)
+	}
+	if err := x.mv.settle(dir, tmp, name, ours); err != nil {
+		if err == unix.EEXIST {
+			return errStranded
+		}
+		return err
+	}
+	at, beside := inodeAt(dir, name), inodeAt(dir, tmp)
+	switch {
+	case beside == 0, beside == ours:
+	case at == 0:
+		return x.mv.place(dir, tmp, name)
+	case at == ours:
+		if err := x.mv.exchange(dir, tmp, name); err != nil {
+			return err
+		}
+		if inodeAt(dir, tmp) != ours {
+			return errStranded // and exchanged with yet another one
+		}
+	default:
+		return errStranded
+	}
+	return removeTree(dir, tmp, 0)
+}
+
+// backRemove puts back what was set aside.
+func (x *txn) backRemove(dir int, name, tmp string) error {
+	beside := inodeAt(dir, tmp)
+	switch at := inodeAt(dir, name); {
+	case beside == 0:
+		return nil
+	case at == beside: // linked, not yet unlinked
+		return unix.Unlinkat(dir, tmp, 0)
+	case at != 0:
+		return errStranded
+	}
+	return x.mv.place(dir, tmp, name)
 }
 
 // placeAgain is place for the way back, where giving up leaves something
@@ -122,16 +148,6 @@ func (x *txn) placeAgain(o *op) (dir int, name string, err error) {
 		time.Sleep(time.Millisecond)
 	}
 	return dir, name, err
-}
-
-func (x *txn) backSwap(i, dir int, name string, o *op, at uint64) error {
-	switch {
-	case at == 0:
-		return x.mv.place(dir, o.Tmp, name)
-	case at == x.staged(i):
-		return x.mv.exchange(dir, o.Tmp, name)
-	}
-	return nil // somebody put another file there: stranded
 }
 
 // stranded notes an old file whose place is taken by a newer one of the

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -332,15 +333,17 @@ func (p *preImages) sync() error {
 const maxXattrs = 64 << 10
 
 func readXattrs(fd int) map[string][]byte {
-	buf := make([]byte, maxXattrs)
+	if n, err := unix.Flistxattr(fd, nil); err != nil || n == 0 {
+		return nil
+	}
+	buf, v := make([]byte, maxXattrs), make([]byte, maxXattrs)
 	n, err := unix.Flistxattr(fd, buf)
-	if err != nil || n == 0 {
+	if err != nil {
 		return nil
 	}
 	out := map[string][]byte{}
 	total := 0
 	for _, k := range splitNul(buf[:n]) {
-		v := make([]byte, maxXattrs)
 		m, err := unix.Fgetxattr(fd, k, v)
 		if err != nil {
 			continue
@@ -348,7 +351,7 @@ func readXattrs(fd int) map[string][]byte {
 		if total += m + len(k); total > maxXattrs {
 			break
 		}
-		out[k] = v[:m:m]
+		out[k] = bytes.Clone(v[:m])
 	}
 	return out
 }

@@ -89,7 +89,7 @@ func landings(runDir string) ([]*journal, error) {
 		}
 		j.close()
 		switch {
-		case j.plan == nil || !j.commit:
+		case j.plan == nil || !j.commit || j.rolled:
 		case j.plan.Kind == "undo":
 			undone[j.plan.Of] = true
 		case !undone[j.id]:
