@@ -1,10 +1,12 @@
 package carboy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
@@ -89,11 +91,25 @@ func summarize(set *change.Set) *receipt.Changes {
 		if ch.Unlandable != "" {
 			c.Unlandable++
 		}
-		if len(c.List) < receipt.MaxChanges {
-			c.List = append(c.List, oneChange(ch))
-		}
+		c.List = append(c.List, oneChange(ch))
 	}
+	// What git keeps for itself comes last: people look for their own files.
+	slices.SortStableFunc(c.List, func(a, b receipt.Change) int {
+		return cmp.Compare(rank(a), rank(b))
+	})
+	c.List = cut(c.List, receipt.MaxChanges)
 	return c
+}
+
+// rank orders the receipt's list: what needs a person's eye, files, git's own.
+func rank(c receipt.Change) int {
+	switch {
+	case len(c.Protected) > 0 || c.BaseMoved != "":
+		return 0
+	case c.Path == ".git" || strings.HasPrefix(string(c.Path), ".git/"):
+		return 2
+	}
+	return 1
 }
 
 func oneChange(ch *change.Change) receipt.Change {
