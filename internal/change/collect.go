@@ -85,6 +85,7 @@ func Collect(ctx context.Context, r io.Reader, opts CollectOptions) (*Set, error
 	}
 	defer u.pack.f.Close()
 	defer u.spool.f.Close()
+	defer u.reserve.Close()
 	if err := u.read(ctx, r); err != nil {
 		return nil, fmt.Errorf("collect changes: %w", err)
 	}
@@ -96,6 +97,9 @@ func Collect(ctx context.Context, r io.Reader, opts CollectOptions) (*Set, error
 	}
 	s, err := classify(ctx, u, opts)
 	if err != nil {
+		return nil, fmt.Errorf("collect changes: %w", err)
+	}
+	if err := u.reserve.Truncate(0); err != nil {
 		return nil, fmt.Errorf("collect changes: %w", err)
 	}
 	if err := writeJSON(filepath.Join(up, setFile), s); err != nil {
@@ -115,12 +119,13 @@ func newUpperReader(opts CollectOptions, dir string) (*upperReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	sp, err := os.CreateTemp(dir, ".spool-")
+	sp, err := nameless(dir)
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	if err := os.Remove(sp.Name()); err != nil {
+	reserve, err := nameless(dir)
+	if err != nil {
 		f.Close()
 		sp.Close()
 		return nil, err
@@ -131,5 +136,19 @@ func newUpperReader(opts CollectOptions, dir string) (*upperReader, error) {
 		outside: map[string]*upNode{},
 		pack:    newPack(f, true),
 		spool:   newPack(sp, false),
+		reserve: reserve,
 	}, nil
+}
+
+// nameless makes a file that ends with its descriptor.
+func nameless(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".tmp-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

@@ -63,10 +63,16 @@ func (x *txn) back(i int, o *op) error {
 		return x.unchmod(dir, name, o)
 	}
 	switch o.Kind {
-	case opPut:
-		err = x.backPut(dir, name, o.Tmp, x.staged(i))
-	case opSwap:
-		err = x.backSwap(dir, name, o.Tmp, x.staged(i))
+	case opPut, opSwap:
+		ours := x.staged(i)
+		if ours != 0 && inodeAt(dir, name) == ours && !x.untouched(i, o) {
+			return x.stranded(o)
+		}
+		if o.Kind == opPut {
+			err = x.backPut(dir, name, o.Tmp, ours)
+		} else {
+			err = x.backSwap(dir, name, o.Tmp, ours)
+		}
 	case opRemove:
 		err = x.backRemove(dir, name, o.Tmp)
 	}
@@ -74,6 +80,35 @@ func (x *txn) back(i int, o *op) error {
 		return x.stranded(o)
 	}
 	return wrapPath("put back", p, err)
+}
+
+// untouched says that what we put in place is still just that: after a crash
+// somebody may have gone on working with it, and that work is not ours to
+// remove.
+func (x *txn) untouched(i int, o *op) bool {
+	want := make(map[string]stamp, len(o.New))
+	for k := range o.New {
+		want[string(o.New[k].Rel)] = x.j.stamps[i][k]
+	}
+	same := func(rel string, fp *Fingerprint) bool {
+		st, ok := want[rel]
+		return ok && fp.Ino == st.Ino && (fp.Type == Dir || fp.Mtime == st.Mtime)
+	}
+	st, err := x.t.lstat(string(o.Path))
+	if err != nil || !same("", fingerprintOf(&st)) {
+		return false
+	}
+	if o.New[0].Type != Dir {
+		return true
+	}
+	err = walkTree(x.ctx, x.t, string(o.Path), "", func(rel string, fp *Fingerprint) error {
+		if !same(rel, fp) {
+			return errStranded
+		}
+		return nil
+	})
+	// A tree that cannot be read (its own modes) cannot have been worked in.
+	return err == nil || errors.Is(err, unix.EACCES)
 }
 
 var errStranded = errors.New("another file is in its place")

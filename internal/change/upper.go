@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // whiteout is the type of an upper entry that hides a lower one.
@@ -46,6 +49,7 @@ type upperReader struct {
 	pack      *pack
 	spool     *pack // contents of outside files; nameless, gone at the end
 	spoolGone bool
+	reserve   *os.File // nameless; its blocks are given back for the index
 
 	entries   int64
 	pathBytes int64
@@ -56,6 +60,13 @@ type upperReader struct {
 	limit     *LimitError
 	torn      error // the stream ended early or broke: the tree is partial
 }
+
+// The index takes about reserveEntry bytes for an entry; that much is set
+// aside for the next reserveEvery.
+const (
+	reserveEvery = 4096
+	reserveEntry = 512
+)
 
 // errStop ends reading at a bound on the number of things.
 var errStop = errors.New("bound reached")
@@ -129,6 +140,14 @@ func (u *upperReader) skip(p, why string) {
 func (u *upperReader) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
 	u.entries++
 	u.pathBytes += int64(len(hdr.Name) + len(hdr.Linkname))
+	if u.entries%reserveEvery == 1 {
+		// Without room for the index nothing that was kept could be found.
+		err := unix.Fallocate(int(u.reserve.Fd()), 0, 0, (u.entries/reserveEvery+1)*reserveEvery*reserveEntry)
+		if isNoSpace(err) {
+			u.reach("disk", 0, "")
+			return errStop
+		}
+	}
 	switch {
 	case u.entries > u.opts.MaxEntries:
 		u.reach("entries", u.opts.MaxEntries, "")
