@@ -76,6 +76,13 @@ func (g *Gateway) refusedPlace(addr netip.AddrPort, proto string, reason Reason)
 	g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: proto, Reason: reason}, true)
 }
 
+// stillAllowed asks the routes of this moment, for requests that come later on
+// a connection.
+func (f *flow) stillAllowed() bool {
+	_, _, _, reason := f.g.place(f.addr)
+	return reason == ReasonOK
+}
+
 // note sets how the flow will be recorded. The first reason stays: what
 // follows is its consequence.
 func (f *flow) note(reason Reason, detail string) {

@@ -158,6 +158,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
 	g.routes.Store(cfg.Table)
 	g.flows.init()
+	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
 }
 
@@ -166,15 +167,16 @@ func newGateway(cfg Config) (*Gateway, error) {
 func (g *Gateway) start(host *os.File) error {
 	link, err := wire.NewLink(host, g.wire, g.filter)
 	if err != nil {
+		g.cancel()
 		return err
 	}
 	g.link = link
 	s, err := newStack()
 	if err != nil {
+		g.cancel()
 		return err
 	}
 	g.stack = s
-	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.web = newWebServer(g)
 	fwd := tcp.NewForwarder(s, receiveWindow, maxHandshakes, g.handleSYN)
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, fwd.HandlePacket)
@@ -291,8 +293,13 @@ func (g *Gateway) Close() error {
 func (g *Gateway) table() *policy.Table { return g.routes.Load() }
 
 // SetTable swaps the routes. A question that is being decided sees either the
-// old or the new ones; connections that are open stay.
-func (g *Gateway) SetTable(t *policy.Table) { g.routes.Store(t) }
+// old or the new ones. Connections whose bytes pass unseen stay; on others the
+// next request is judged by the new routes.
+func (g *Gateway) SetTable(t *policy.Table) {
+	g.routes.Store(t)
+	// A kept upstream connection may lead where only the old ones went.
+	g.web.transport.CloseIdleConnections()
+}
 
 // Summary returns what happened so far.
 func (g *Gateway) Summary() Summary {

@@ -178,6 +178,10 @@ func judge(c *webConn, r *http.Request) *refusal {
 			return no(http.StatusRequestHeaderFieldsTooLarge, ReasonLimitHead, "")
 		}
 		return no(http.StatusBadRequest, ReasonHTTPMalformed, detail)
+	case !f.stillAllowed():
+		v := no(http.StatusForbidden, Reason(policy.ReasonNoRoute), "the route was taken away")
+		v.Allow = allowFlag(r.Host, f.addr.Port())
+		return v
 	case r.Method == http.MethodConnect:
 		return no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
 	case !sameAuthority(f, r.Host):

@@ -16,7 +16,9 @@ var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // relay copies both ways until both ended or one failed. An end of stream
 // passes on as one (half-close); a failure resets both sides. A side that does
 // not read stops the other from being read.
-func relay(f *flow, up net.Conn, fromBottle io.Reader) {
+//
+// The readers are the two connections, perhaps with something in between.
+func relay(f *flow, up net.Conn, fromBottle, fromUpstream io.Reader) {
 	stop := context.AfterFunc(f.ctx, func() {
 		reset(up)
 		f.conn.Abort()
@@ -27,7 +29,7 @@ func relay(f *flow, up net.Conn, fromBottle io.Reader) {
 		defer close(done)
 		oneWay(f, up, fromBottle, up)
 	}()
-	oneWay(f, f.conn, up, up)
+	oneWay(f, f.conn, fromUpstream, up)
 	<-done
 	_ = up.Close()
 	_ = f.conn.Close()

@@ -150,10 +150,24 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 		g.refuseBytes(f, reason, alert(a))
 		return
 	}
+	end, ok := helloEnd(s.seen())
+	if !ok {
+		f.note(ReasonHelloInvalid, "hello shares its record")
+		g.refuseBytes(f, ReasonHelloInvalid, alert(alertDecodeError))
+		return
+	}
 	_ = f.conn.SetReadDeadline(time.Time{})
-	g.pass(f, s.seen(), func(reason Reason) {
+	up := g.reach(f, func(reason Reason) {
 		g.refuseBytes(f, reason, alert(dialAlert(reason)))
 	})
+	if up == nil {
+		return
+	}
+	defer f.finish()
+	first, rest := s.seen()[:end], s.seen()[end:]
+	watch := newHelloWatch(up)
+	guard := &helloGuard{src: io.MultiReader(bytes.NewReader(rest), f.conn), flow: f, watch: watch}
+	relay(f, up, io.MultiReader(bytes.NewReader(first), guard), watch)
 }
 
 // checkHello compares the server name with the name of the address. An IP
@@ -177,21 +191,25 @@ func checkHello(f *flow, h hello) (Reason, byte) {
 }
 
 func (g *Gateway) passTCP(f *flow) {
-	g.pass(f, nil, func(reason Reason) { g.refuseBytes(f, reason, nil) })
+	up := g.reach(f, func(reason Reason) { g.refuseBytes(f, reason, nil) })
+	if up == nil {
+		return
+	}
+	defer f.finish()
+	relay(f, up, f.conn, up)
 }
 
-// pass dials and relays, beginning with what was already read.
-func (g *Gateway) pass(f *flow, first []byte, refuse func(Reason)) {
+// reach dials for a flow, or refuses it and returns nil.
+func (g *Gateway) reach(f *flow, refuse func(Reason)) net.Conn {
 	up, err := g.dial(f.ctx, f.name, f.addr.Port())
 	if err != nil {
 		reason := dialReason(err)
 		f.note(reason, err.Error())
 		refuse(reason)
-		return
+		return nil
 	}
-	defer f.finish()
 	f.setUpstream(up.addr)
-	relay(f, up.Conn, io.MultiReader(bytes.NewReader(first), f.conn))
+	return up.Conn
 }
 
 func isTimeout(err error) bool {

@@ -1,0 +1,248 @@
+package wire
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const testTimeout = 30 * time.Second
+
+// dispatcher keeps what the link delivers.
+type dispatcher struct{ got chan []byte }
+
+func (d dispatcher) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
+	v := p.ToView()
+	d.got <- append([]byte(nil), v.AsSlice()...)
+	v.Release()
+}
+
+func (dispatcher) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
+
+func newTestLink(t *testing.T, filter Filter) (*Link, *os.File, dispatcher) {
+	t.Helper()
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLink(p.Host, DefaultConfig(), filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dispatcher{make(chan []byte, 64)}
+	l.Attach(d)
+	t.Cleanup(func() {
+		l.Shutdown()
+		p.Close()
+	})
+	return l, p.Bottle, d
+}
+
+func all([]byte, int) bool { return true }
+
+func packet(n int) []byte {
+	b := make([]byte, n)
+	b[0] = 0x45
+	for i := 1; i < n; i++ {
+		b[i] = byte(i * 7)
+	}
+	return b
+}
+
+func framed(p []byte) []byte { return append(make([]byte, vnetHeaderSize), p...) }
+
+func TestConfig(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, edit := range map[string]func(*Config){
+		"zero":             func(c *Config) { *c = Config{} },
+		"mtu":              func(c *Config) { c.MTU = 576 },
+		"gso":              func(c *Config) { c.GSOMaxSize = 1 << 20 },
+		"no ipv6":          func(c *Config) { c.Bottle6 = netip.Prefix{} },
+		"gateway is there": func(c *Config) { c.Gateway4 = c.Bottle4.Addr() },
+		"gateway apart":    func(c *Config) { c.Gateway6 = netip.MustParseAddr("fd00::1") },
+		"families":         func(c *Config) { c.Gateway4 = c.Gateway6 },
+	} {
+		c := DefaultConfig()
+		edit(&c)
+		if c.Validate() == nil {
+			t.Errorf("%s: valid", name)
+		}
+	}
+}
+
+// TestPackets: every size comes through whole, in both directions.
+func TestPackets(t *testing.T) {
+	l, bottle, d := newTestLink(t, all)
+	for _, n := range []int{1, 20, 1500, 2048, 2049, 18432, 18433, 34816, 34817, 65535} {
+		want := packet(n)
+		if _, err := bottle.Write(framed(want)); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-d.got; string(got) != string(want) {
+			t.Errorf("in, %d bytes: %d came", n, len(got))
+		}
+		l.Inject(want)
+		buf := make([]byte, 70000)
+		m, err := bottle.Read(buf)
+		if err != nil || string(buf[vnetHeaderSize:m]) != string(want) {
+			t.Errorf("out, %d bytes: %d came, %v", n, m, err)
+		}
+	}
+	var list stack.PacketBufferList
+	for range 100 {
+		list.PushBack(stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet(100))}))
+	}
+	if n, err := l.WritePackets(list); n != 100 || err != nil {
+		t.Errorf("batch: %d, %v", n, err)
+	}
+	list.Reset()
+	buf := make([]byte, 200)
+	for range 100 {
+		if n, err := bottle.Read(buf); n != 110 || err != nil {
+			t.Fatalf("batch: %d, %v", n, err)
+		}
+	}
+}
+
+func TestFilterAndGarbage(t *testing.T) {
+	l, bottle, d := newTestLink(t, func(head []byte, size int) bool { return size != 21 })
+	for _, p := range [][]byte{{1}, make([]byte, vnetHeaderSize), framed(packet(21)), framed([]byte{0xf0, 1})} {
+		if _, err := bottle.Write(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bottle.Write(framed(packet(22)))
+	if got := <-d.got; len(got) != 22 {
+		t.Errorf("got %d bytes", len(got))
+	}
+	if s := l.Stats(); s.In.Load() != 5 || s.Filtered.Load() != 4 {
+		t.Errorf("in %d, filtered %d", s.In.Load(), s.Filtered.Load())
+	}
+}
+
+// TestDescriptorsDoNotCross: the socket could carry descriptors; the link
+// never takes one.
+func TestDescriptorsDoNotCross(t *testing.T) {
+	_, bottle, d := newTestLink(t, all)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	raw, err := bottle.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		err = unix.Sendmsg(int(fd), framed(packet(20)), syscall.UnixRights(int(w.Fd())), nil, 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	<-d.got
+	// Were the write end alive in this process, this would block.
+	r.SetReadDeadline(time.Now().Add(testTimeout))
+	if _, err := r.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the descriptor lives: %v", err)
+	}
+}
+
+func TestPeerCloses(t *testing.T) {
+	l, bottle, _ := newTestLink(t, all)
+	if l.Err() != nil {
+		t.Errorf("err before the end: %v", l.Err())
+	}
+	bottle.Close()
+	select {
+	case <-l.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("the end is not seen")
+	}
+	if !errors.Is(l.Err(), ErrPeerClosed) {
+		t.Errorf("err: %v", l.Err())
+	}
+	l.Inject(packet(20)) // must not crash
+}
+
+// TestShutdownWakesWriters: a bottle that does not read holds nobody for long,
+// and nobody at all at the end.
+func TestShutdownWakesWriters(t *testing.T) {
+	l, _, _ := newTestLink(t, all)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 200 {
+				l.Inject(packet(65535))
+			}
+		})
+	}
+	for deadline := time.Now().Add(testTimeout); l.Stats().WriteWaits.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the socket never filled")
+		}
+	}
+	l.Shutdown()
+	l.Shutdown()
+	wg.Wait()
+	if n, err := l.WritePackets(stack.PacketBufferList{}); n != 0 || err != nil {
+		t.Errorf("nothing to write: %d, %v", n, err)
+	}
+}
+
+// TestSlowReaderLosesNothing: the writer waits.
+func TestSlowReaderLosesNothing(t *testing.T) {
+	l, bottle, _ := newTestLink(t, all)
+	const n = 400
+	go func() {
+		for range n {
+			l.Inject(packet(65535))
+		}
+	}()
+	buf := make([]byte, 70000)
+	for i := range n {
+		if i == 0 {
+			for deadline := time.Now().Add(testTimeout); l.Stats().WriteWaits.Load() == 0 && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if m, err := bottle.Read(buf); m != 65545 || err != nil {
+			t.Fatalf("packet %d: %d, %v", i, m, err)
+		}
+	}
+	if d := l.Stats().WriteDropped.Load(); d != 0 {
+		t.Errorf("%d lost", d)
+	}
+}
+
+func TestNewLinkChecks(t *testing.T) {
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := NewLink(p.Host, Config{}, all); err == nil {
+		t.Error("the zero configuration is taken")
+	}
+	// Closed on exec: a child of ours must not hold the bottle's way out.
+	for _, f := range []*os.File{p.Host, p.Bottle} {
+		raw, _ := f.SyscallConn()
+		raw.Control(func(fd uintptr) {
+			flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0)
+			if err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("%s survives exec", f.Name())
+			}
+		})
+	}
+}
