@@ -159,7 +159,7 @@ func (x *txn) prepare(ops []op, preImages bool) error {
 		if err := mayReplace(o); err != nil {
 			return err
 		}
-		o.Tmp = fmt.Sprintf(".carboy-%s-%d", hex.EncodeToString(r[:]), i)
+		o.Tmp = fmt.Sprintf(tmpPrefix+"%s-%d", hex.EncodeToString(r[:]), i)
 		if preImages {
 			if err := pre.save(o); err != nil {
 				return err

@@ -84,7 +84,7 @@ type Change struct {
 	Unlandable string `json:"unlandable,omitempty"`
 	// Omitted says why the content was not kept.
 	Omitted string `json:"omitted,omitempty"`
-	// Offset of the content in the pack; -1 without.
+	// Offset of the content in the pack.
 	Offset int64 `json:"offset,omitempty"`
 }
 

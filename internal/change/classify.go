@@ -234,6 +234,10 @@ func (c *classifier) compare(ch Change, up *upNode, dir, name string, ent dirent
 			ch.Kind = ""
 		case same:
 			ch.Kind = Mode
+			if up.typ == Dir && base.Ctime >= c.threshold && ch.BaseMoved == "" {
+				// Its ctime moves with its children too; better ask.
+				ch.BaseMoved = "changed on the host during the run"
+			}
 		default:
 			ch.Kind = Modify
 		}

@@ -40,6 +40,9 @@ func (o *CollectOptions) fill() error {
 	if o.Baseline == nil {
 		return errors.New("collect changes: no baseline")
 	}
+	if o.Baseline.root < 0 {
+		return errors.New("collect changes: the baseline is closed")
+	}
 	if o.Prefix == "" {
 		o.Prefix = o.Baseline.ID.Path
 	}

@@ -26,6 +26,9 @@ import (
 //	rolled    everything is as before
 const journalFile = "journal"
 
+// tmpPrefix begins every private name.
+const tmpPrefix = ".carboy-"
+
 const journalSchema = "carboy.dev/landing/v1"
 
 type record struct {
@@ -244,8 +247,24 @@ func (p *planRecord) check() error {
 	}
 	for i := range p.Ops {
 		o := &p.Ops[i]
+		if o.Kind != opChmod && (!strings.HasPrefix(o.Tmp, tmpPrefix) || strings.Contains(o.Tmp, "/")) {
+			return fmt.Errorf("%w: private name %s", ErrCorrupt, show(o.Tmp))
+		}
+		if o.Kind != opPut && len(o.Old) == 0 || (o.Kind == opPut || o.Kind == opSwap) && len(o.New) == 0 {
+			return fmt.Errorf("%w: %s without files", ErrCorrupt, show(string(o.Kind)))
+		}
 		if err := checkRel(string(o.Path)); err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		for k := range o.Old {
+			if rel := string(o.Old[k].Rel); rel != "" && checkRel(rel) != nil {
+				return fmt.Errorf("%w: path %s", ErrCorrupt, show(rel))
+			}
+		}
+		for k := range o.New {
+			if rel := string(o.New[k].Rel); rel != "" && checkRel(rel) != nil {
+				return fmt.Errorf("%w: path %s", ErrCorrupt, show(rel))
+			}
 		}
 	}
 	return nil

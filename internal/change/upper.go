@@ -378,10 +378,11 @@ func (u *upperReader) adopt(ctx context.Context, n *upNode, rel string) error {
 // content stores the content of a regular file, or notes why not and reads
 // on: a file that does not fit must not cost those that do.
 func (u *upperReader) content(ctx context.Context, n *upNode, p string, r io.Reader, inside bool) error {
-	if u.logical += n.size; u.logical > u.opts.MaxLogical {
+	if n.size > u.opts.MaxLogical-u.logical {
 		u.reach("logical bytes", u.opts.MaxLogical, p)
 		return errStop
 	}
+	u.logical += n.size
 	if !inside {
 		if u.spoolGone {
 			return u.drain(ctx, r)
