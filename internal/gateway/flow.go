@@ -166,11 +166,26 @@ type flows struct {
 	open   map[*flow]struct{}
 	hosts  map[string]*hostAccount
 	closed bool
+	// served counts the stack's goroutines that serve connections. It is
+	// only added to under mu while not closed, so that close can wait.
+	served sync.WaitGroup
 }
 
 func (fs *flows) init() {
 	fs.open = map[*flow]struct{}{}
 	fs.hosts = map[string]*hostAccount{}
+}
+
+// enter counts a goroutine that serves a connection; false means that it must
+// not.
+func (fs *flows) enter() bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.closed {
+		return false
+	}
+	fs.served.Add(1)
+	return true
 }
 
 // add admits a flow. Accounts of hosts live as long as the bottle; their

@@ -279,10 +279,12 @@ func (g *Gateway) Serve(ctx context.Context) error {
 func (g *Gateway) Close() error {
 	g.closeOnce.Do(func() {
 		g.cancel()
+		g.link.Hurry()
 		g.flows.close()
 		g.web.close()
 		g.stack.Close()
 		g.link.Shutdown()
+		g.flows.served.Wait()
 		g.wg.Wait()
 		g.stack.Wait()
 	})

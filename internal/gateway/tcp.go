@@ -20,6 +20,11 @@ import (
 // handleSYN decides about a connection before it exists. The stack calls it on
 // a goroutine of its own, of which there are at most maxHandshakes.
 func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) {
+	if !g.flows.enter() {
+		r.Complete(true)
+		return
+	}
+	defer g.flows.served.Done()
 	id := r.ID()
 	addr := netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
 	if addr.Port() == 53 {

@@ -72,6 +72,8 @@ type Link struct {
 	started    bool
 	mtu        uint32
 
+	hurry atomic.Bool // set near the end: writers don't wait
+
 	done    chan struct{} // closed when the reader has ended
 	readErr error         // valid after done
 
@@ -391,7 +393,7 @@ func (l *Link) send(hdrs []rawfile.MMsgHdr) (int, tcpip.Error) {
 		case unix.EINTR:
 		case unix.EAGAIN, unix.ENOBUFS:
 			l.stats.WriteWaits.Add(1)
-			if !waitWritable(l.fd) {
+			if l.hurry.Load() || !waitWritable(l.fd) {
 				l.stats.WriteDropped.Add(uint64(len(hdrs) - sent))
 				return sent, &tcpip.ErrNoBufferSpace{}
 			}
@@ -412,6 +414,10 @@ func waitWritable(fd int) bool {
 		return err == nil && n == 1
 	}
 }
+
+// Hurry makes writers drop what a full socket does not take, from now on. It
+// comes before the end, so that a bottle that does not read can't draw it out.
+func (l *Link) Hurry() { l.hurry.Store(true) }
 
 // Shutdown ends both directions and waits for the reader. It is safe to call
 // more than once.

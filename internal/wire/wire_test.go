@@ -201,6 +201,15 @@ func TestShutdownWakesWriters(t *testing.T) {
 	}
 }
 
+// TestHurry: near the end nobody waits for a bottle that does not read.
+func TestHurry(t *testing.T) {
+	l, _, _ := newTestLink(t, all)
+	l.Hurry()
+	for l.Stats().WriteDropped.Load() < 100 {
+		l.Inject(packet(65535))
+	}
+}
+
 // TestSlowReaderLosesNothing: the writer waits.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	l, bottle, _ := newTestLink(t, all)
