@@ -405,3 +405,115 @@ open("end", "w").write("end")
 		t.Errorf("the longest path has %d bytes", longest+ws)
 	}
 }
+
+// While the bottle runs, things change and vanish under the exporter; the
+// stream stays a whole one.
+func TestExportRunning(t *testing.T) {
+	m := makeBottle(t)
+	in, inw, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inw.Close()
+	out, outw, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	_, err = m.b.Start(m.ctx, &bottle.Command{
+		Args: []string{"python3", "-c", `
+import os, shutil
+i = 0
+while True:
+    i += 1
+    if i == 10: os.write(1, b"at work")
+    d = "t%d" % (i % 7)
+    shutil.rmtree(d, ignore_errors=True); os.makedirs(d + "/x/y")
+    for k in range(9): open(d + "/x/f%d" % k, "w").write("z" * (i * 997 % 70000))
+    os.truncate(d + "/x/f3", i % 100000); os.rename(d + "/x/f1", d + "/moved")
+`},
+		Env: []string{"PATH=/usr/bin:/bin"}, Dir: m.spec.Workspace.Target, Stdin: in, Stdout: outw, Stderr: outw,
+	})
+	in.Close()
+	outw.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 100)
+	if n, err := out.Read(said); err != nil || string(said[:n]) != "at work" {
+		t.Fatalf("%q, %v", said[:n], err)
+	}
+	for range 20 {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(m.b.Export(m.ctx, w)) }()
+		tr := tar.NewReader(r)
+		for {
+			_, err := tr.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, tr); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A reader that goes away ends the export and nothing else.
+func TestExportReaderGone(t *testing.T) {
+	m := makeBottle(t)
+	m.sh("head -c 30000000 /dev/zero | tr '\\0' x > big")
+	if err := m.b.Pause(m.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.b.Export(m.ctx, &fullDisk{left: 1 << 20}); err == nil {
+		t.Error("no error from a full disk")
+	}
+	if got := m.export()["big"]; got.Header == nil || got.Size != 30000000 {
+		t.Errorf("after that: %+v", got.Header)
+	}
+}
+
+type fullDisk struct{ left int }
+
+func (f *fullDisk) Write(b []byte) (int, error) {
+	if f.left -= len(b); f.left < 0 {
+		return 0, os.ErrInvalid
+	}
+	return len(b), nil
+}
+
+// What a killed bottle leaves of a directory overlay is a file of pages without
+// names: nothing can be saved from it, so whoever kills must export first.
+func TestNothingLeftAfterKill(t *testing.T) {
+	dir := t.TempDir()
+	m := makeBottle(t, func(s *bottle.Spec) { s.Scratch = dir })
+	m.sh("mkdir d; echo a-name-and-its-content > d/remember-this-name; sync")
+	if err := m.b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	err := filepath.Walk(dir, func(p string, fi os.FileInfo, err error) error {
+		if err == nil && fi.Mode().IsRegular() {
+			b, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			left = append(left, fi.Name())
+			if bytes.Contains(b, []byte("remember-this-name")) {
+				t.Errorf("%s holds the name: an export after a kill may be possible after all", fi.Name())
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("left: %q", left)
+}

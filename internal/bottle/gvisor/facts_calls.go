@@ -191,15 +191,12 @@ func (p *place) pin() (*place, error) {
 	return q, nil
 }
 
-// try runs op at p; when the name is missing, again with its directory pinned.
-// The answer of the second run is the one that counts, for the bottle too.
+// try runs op at p's last component with its directory pinned. When that name
+// is missing, miss says where.
 func (p *place) try(op func(*place) error) (miss *place, err error) {
-	if err = op(p); !linuxerr.Equals(linuxerr.ENOENT, err) {
+	q, err := p.pin()
+	if err != nil {
 		return nil, err
-	}
-	q, perr := p.pin()
-	if perr != nil {
-		return nil, perr
 	}
 	if err = op(q); linuxerr.Equals(linuxerr.ENOENT, err) {
 		return q, err

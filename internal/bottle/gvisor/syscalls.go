@@ -1,6 +1,8 @@
 package gvisor
 
 import (
+	"runtime/debug"
+
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
@@ -9,6 +11,8 @@ import (
 // tables are gVisor's own, one per architecture; entries are found by name, so
 // that all of them are treated alike.
 func wrapSyscalls() {
+	// Nothing that is made before init runs is worth collecting.
+	debug.SetGCPercent(-1)
 	registerSide()
 	registerFacts()
 	for _, t := range kernel.SyscallTables() {
@@ -29,8 +33,8 @@ func wrapSyscalls() {
 
 func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, no uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		if sentryKernel.Load() == nil {
-			sentryKernel.Store(t.Kernel())
+		if sentryKernel.CompareAndSwap(nil, t.Kernel()) {
+			debug.SetGCPercent(100)
 		}
 		return fn(t, no, args)
 	}
