@@ -305,7 +305,7 @@ func rule(s string) string {
 }
 
 // whyCol is where reasons start when what they are about leaves room.
-const whyCol = 46
+const whyCol = 49
 
 // verdict prints what was decided about what, and why beside it or, where one of
 // the two is long, on a line of its own: they never fight for room.
