@@ -1,0 +1,97 @@
+package gateway
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+)
+
+func TestConnectionLimit(t *testing.T) {
+	w := newWorld()
+	w.name("api.example.com", publicAddr)
+	w.serve(t, publicAddr+":7000", echoServer)
+	b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(Limits{Conns: 4}))
+	var open []*gonet.TCPConn
+	for range 4 {
+		c := b.mustDial("api.example.com", 7000)
+		mustEcho(t, c)
+		open = append(open, c)
+	}
+	for range 20 {
+		if c, err := b.dial("api.example.com", 7000); err == nil {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Error("a connection beyond the limit works")
+			}
+		}
+	}
+	b.waitLimit(ReasonLimitConns, 20)
+	mustEcho(t, open[0])
+	open[0].Close()
+	b.waitConn("closed", func(c ConnSummary) bool { return c.Allowed && c.Count == 1 })
+	mustEcho(t, b.mustDial("api.example.com", 7000))
+}
+
+func TestByteLimits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limits Limits
+		reason Reason
+		echo   bool
+	}{
+		"up":   {Limits{BytesUp: 100 << 10}, ReasonLimitUp, false},
+		"down": {Limits{BytesDown: 100 << 10}, ReasonLimitDown, true},
+		"host": {Limits{HostBytes: 100 << 10}, ReasonLimitHost, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			w.name("api.example.com", publicAddr)
+			w.serve(t, publicAddr+":7000", func(c net.Conn) {
+				defer c.Close()
+				if tt.echo {
+					echoServer(c)
+				} else {
+					io.Copy(io.Discard, c)
+				}
+			})
+			b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(tt.limits))
+			c := b.mustDial("api.example.com", 7000)
+			go io.Copy(io.Discard, c)
+			chunk := make([]byte, 10<<10)
+			var err error
+			for range 10000 {
+				if _, err = c.Write(chunk); err != nil {
+					break
+				}
+			}
+			if err == nil {
+				t.Error("the limit does not end the connection")
+			}
+			b.waitLimit(tt.reason, 1)
+			b.waitReason(tt.reason)
+			if s := b.gw.Summary(); s.BytesUp > 300<<10 && !tt.echo {
+				t.Errorf("%d bytes left", s.BytesUp)
+			}
+		})
+	}
+}
+
+func TestIdleAndLifetime(t *testing.T) {
+	for reason, limits := range map[Reason]Limits{
+		ReasonLimitIdle:     {Idle: 100 * time.Millisecond},
+		ReasonLimitLifetime: {Lifetime: 100 * time.Millisecond},
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			w := newWorld()
+			w.name("api.example.com", publicAddr)
+			w.serve(t, publicAddr+":7000", echoServer)
+			b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(limits))
+			c := b.mustDial("api.example.com", 7000)
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("%s: the connection lives", reason)
+			}
+			b.waitReason(reason)
+		})
+	}
+}
