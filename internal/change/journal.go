@@ -228,6 +228,10 @@ func (j *journal) read(f *os.File) (good int64, err error) {
 		var rec record
 		if len(line) < 10 || fmt.Sprintf("%08x", crc32.Checksum(line[9:len(line)-1], castagnoli)) != string(line[:8]) ||
 			json.Unmarshal(line[9:], &rec) != nil {
+			if _, err := r.Peek(1); err == nil {
+				// Not a tail: a record that was relied on is damaged.
+				return good, ErrCorrupt
+			}
 			return good, nil
 		}
 		if rec.Plan != nil {
