@@ -379,3 +379,20 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 }
+
+func TestTCPRoutes(t *testing.T) {
+	for _, s := range []string{"db.example.com:5432/tcp", "192.0.2.7:22/tcp", "[2001:db8::7]:22/tcp"} {
+		r, err := ParseAllow(s)
+		if err != nil || r.Protocol() != ProtocolTCP || r.String() != s {
+			t.Errorf("%s: %v, protocol %v, %v", s, r, r.Protocol(), err)
+		}
+	}
+	for _, s := range []string{"db.example.com/tcp", "db.example.com:5432/udp", "db.example.com:5432/tcp/tcp", "/tcp", ":22/tcp"} {
+		if r, err := ParseAllow(s); err == nil {
+			t.Errorf("%s: accepted as %v", s, r)
+		}
+	}
+	if r, err := ParseAllow("db.example.com:5432"); err != nil || r.Protocol() != ProtocolWeb {
+		t.Errorf("without the suffix: %v, %v", r.Protocol(), err)
+	}
+}

@@ -59,7 +59,8 @@ type Route struct {
 // ParseAllow reads HOST[:PORT] as `--allow` takes it. HOST is a name (in any
 // script, any case, with or without a trailing dot), a wildcard *.NAME that
 // stands for one or more labels, an IPv4 address or an IPv6 address in
-// brackets. Without PORT the route covers 443 and 80.
+// brackets. Without PORT the route covers 443 and 80. TLS and HTTP may be
+// spoken on it; HOST:PORT/tcp passes anything, unseen.
 //
 // A literal names its address, so it is permission for it even where it is
 // private; a name that resolves to a private address needs
@@ -80,12 +81,22 @@ func parse(flag, s string, private bool) (Route, error) {
 	return r, nil
 }
 
+// tcpSuffix asks for a route on which anything may be spoken.
+const tcpSuffix = "/tcp"
+
 func parseRoute(s string, private bool) (Route, error) {
+	s, tcp := strings.CutSuffix(s, tcpSuffix)
 	host, port, bracketed, err := splitHostPort(s)
 	if err != nil {
 		return Route{}, err
 	}
 	r := Route{ports: defaultPorts, private: private}
+	if tcp {
+		if port == "" {
+			return Route{}, fmt.Errorf("a %s route needs a port", tcpSuffix)
+		}
+		r.protocol = ProtocolTCP
+	}
 	if port != "" {
 		n, err := parsePort(port)
 		if err != nil {
@@ -240,7 +251,7 @@ func (r Route) Ports() []uint16 { return slices.Clone(r.ports) }
 func (r Route) IsZero() bool { return r.name == "" && !r.addr.IsValid() }
 
 // String returns HOST:PORT, or HOST for the default ports, in the canonical
-// spelling.
+// spelling and with /tcp when anything may be spoken.
 func (r Route) String() string {
 	host := r.name
 	switch {
@@ -252,7 +263,10 @@ func (r Route) String() string {
 		host = "*." + r.name
 	}
 	if len(r.ports) == 1 {
-		return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(r.ports[0])))
+		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(r.ports[0])))
+	}
+	if r.protocol == ProtocolTCP {
+		host += tcpSuffix
 	}
 	return host
 }
