@@ -31,6 +31,7 @@ type bench struct {
 	peers   []*peer // native is the first
 	living  map[string]*living
 	skipped []string
+	failed  []string
 	cleanup []func() error
 	facts   facts
 	samples map[key][]sample // one per round
@@ -47,6 +48,14 @@ func (b *bench) skip(format string, a ...any) {
 	s := fmt.Sprintf(format, a...)
 	b.skipped = append(b.skipped, s)
 	fmt.Fprintln(b.log, "SKIPPED:", s)
+}
+
+// fail notes a sample that went wrong: the others of its round still count, and
+// the whole ends as a failure.
+func (b *bench) fail(l load, p *peer, err error) {
+	s := fmt.Sprintf("%s with %s: %v", l.name, p.name, err)
+	b.failed = append(b.failed, s)
+	fmt.Fprintln(b.log, "FAILED:", s)
 }
 
 func newBench(ctx context.Context, o *options, log io.Writer) (*bench, error) {
@@ -91,14 +100,15 @@ func (b *bench) setUp(ctx context.Context) error {
 
 func (b *bench) selectLoads() error {
 	want := list(b.o.only)
+	for _, name := range want {
+		if !slices.ContainsFunc(loads, func(l load) bool { return l.name == name }) {
+			return fmt.Errorf("-only: no load %q", name)
+		}
+	}
 	for _, l := range loads {
 		if len(want) == 0 || slices.Contains(want, l.name) {
 			b.loads = append(b.loads, l)
-			want = slices.DeleteFunc(want, func(s string) bool { return s == l.name })
 		}
-	}
-	if len(want) > 0 && b.o.only != "" && len(b.loads) < len(loads) {
-		return fmt.Errorf("-only: no load %q", want)
 	}
 	return nil
 }
@@ -286,15 +296,16 @@ func (b *bench) measure(ctx context.Context) error {
 	for round := range b.o.rounds {
 		for _, l := range b.loads {
 			fmt.Fprintf(b.log, "round %d of %d: %s\n", round+1, b.o.rounds, l.name)
-			if err := b.turn(ctx, l, round); err != nil {
-				return err
+			b.turn(ctx, l, round)
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) turn(ctx context.Context, l load, round int) error {
+func (b *bench) turn(ctx context.Context, l load, round int) {
 	reps := map[string][]sample{}
 	for rep := range l.reps {
 		for i := range b.peers {
@@ -304,20 +315,21 @@ func (b *bench) turn(ctx context.Context, l load, round int) error {
 			}
 			s, err := b.sample(ctx, l, p)
 			if err != nil {
-				return fmt.Errorf("%s with %s: %w", l.name, p.name, err)
+				b.fail(l, p, err)
+				continue
 			}
 			reps[p.name] = append(reps[p.name], s)
 		}
 	}
-	for name, ss := range reps {
+	for _, p := range b.peers {
 		var whole, inside []time.Duration
-		for _, s := range ss {
+		for _, s := range reps[p.name] {
 			whole, inside = append(whole, s.whole), append(inside, s.inside)
 		}
-		k := key{l.name, name}
+		// Zero when all failed, so that rounds stay side by side.
+		k := key{l.name, p.name}
 		b.samples[k] = append(b.samples[k], sample{medianTime(whole), medianTime(inside)})
 	}
-	return nil
 }
 
 // sampleTimeout is for a machine that is many times slower than any seen.

@@ -127,6 +127,19 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// A round in which a peer failed is left out; the next ones are not shifted.
+func TestGapsStayInTheirRound(t *testing.T) {
+	b := &bench{o: &options{rounds: 2}, loads: []load{{name: "x", what: "x"}}, peers: []*peer{{name: "native"}, {name: "carboy"}}}
+	b.samples = map[key][]sample{
+		{"x", "native"}: {{whole: 10, inside: 10}, {whole: 100, inside: 100}},
+		{"x", "carboy"}: {{}, {whole: 200, inside: 300}},
+	}
+	p := b.report().Loads[0].Peers[1]
+	if p.Whole.Median != 2 || p.Inside.Median != 3 || len(p.Whole.Rounds) != 1 {
+		t.Errorf("whole %+v, inside %+v", p.Whole, p.Inside)
+	}
+}
+
 // TestNativeAlone runs a whole benchmark that needs nothing installed.
 func TestNativeAlone(t *testing.T) {
 	o := &options{rounds: 2, only: "start,upload,download", peers: "native", dir: openDir(t), megabytes: 5}
@@ -145,10 +158,14 @@ func TestNativeAlone(t *testing.T) {
 	if len(r.Loads[1].Peers[0].InsideNS) != 2 {
 		t.Errorf("no time inside: %s", j)
 	}
-	// A load that fails is an error, not a fast one.
+	// A load that fails is a gap that is said, not a fast one, and the rounds
+	// of the others stay.
 	bad := load{name: "bad", argv: fixed("false"), bare: true, reps: 1}
-	if err := b.turn(t.Context(), bad, 0); err == nil {
-		t.Error("a load that failed was counted")
+	b.loads = append(b.loads, bad)
+	b.turn(t.Context(), bad, 0)
+	r = b.report()
+	if len(r.Failed) != 1 || len(r.Loads[3].Peers) != 0 || len(r.Loads[0].Peers) != 1 || !strings.Contains(r.markdown(), "**Failed:** 1") {
+		t.Errorf("a load that failed: %+v", r)
 	}
 }
 

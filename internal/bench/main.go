@@ -108,17 +108,26 @@ func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err e
 		return err
 	}
 	r := b.report()
-	text := r.markdown()
 	if o.update != "" {
-		if err := rewriteMarked(o.update, text); err != nil {
+		if err := rewriteMarked(o.update, r.markdown()); err != nil {
 			return err
 		}
 	}
-	if !o.json {
-		_, err = io.WriteString(stdout, text)
+	if err := r.print(stdout, o.json); err != nil {
 		return err
 	}
-	e := json.NewEncoder(stdout)
+	if len(r.Failed) > 0 {
+		return fmt.Errorf("%d samples failed", len(r.Failed))
+	}
+	return nil
+}
+
+func (r *Report) print(w io.Writer, asJSON bool) error {
+	if !asJSON {
+		_, err := io.WriteString(w, r.markdown())
+		return err
+	}
+	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
 }

@@ -179,7 +179,7 @@ func (b *bench) carboyPeer(binary string) *peer {
 	return &peer{
 		name: "carboy", server: "host.carboy.internal", tmp: "/tmp",
 		command: func(ctx context.Context, l load, argv []string) (*exec.Cmd, error) {
-			args := []string{"run", "-q"}
+			args := []string{"run"} // not -q: a refusal must say why
 			if l.net {
 				args = append(args, "--allow-private", "host.carboy.internal:"+b.port)
 			}

@@ -20,6 +20,7 @@ type Report struct {
 	Rounds  int      `json:"rounds"`
 	Facts   facts    `json:"machine"`
 	Skipped []string `json:"skipped"`
+	Failed  []string `json:"failed"` // samples that are missing
 	Loads   []Result `json:"loads"`
 }
 
@@ -97,14 +98,14 @@ func fileSystem(magic int64) string {
 }
 
 func (b *bench) report() *Report {
-	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...)}
+	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...)}
 	for _, l := range b.loads {
 		res := Result{Load: l.name, What: l.what}
 		nw, ni := b.times(l.name, "native")
 		rw, ri := b.times(l.name, "runsc")
 		for _, p := range b.peers {
 			w, i := b.times(l.name, p.name)
-			if len(w) == 0 {
+			if w == nil {
 				continue
 			}
 			pr := PeerResult{Peer: p.name, WholeNS: nanoseconds(w), InsideNS: nanoseconds(i)}
@@ -121,13 +122,19 @@ func (b *bench) report() *Report {
 	return r
 }
 
-// times are a peer's rounds; inside is nil for loads without a clock inside.
+// times are a peer's rounds, zero where it failed; nil when there is none, as
+// inside is for loads without a clock inside.
 func (b *bench) times(load, peer string) (whole, inside []time.Duration) {
+	var anyWhole, anyInside bool
 	for _, s := range b.samples[key{load, peer}] {
-		whole = append(whole, s.whole)
-		if s.inside > 0 {
-			inside = append(inside, s.inside)
-		}
+		whole, inside = append(whole, s.whole), append(inside, s.inside)
+		anyWhole, anyInside = anyWhole || s.whole > 0, anyInside || s.inside > 0
+	}
+	if !anyWhole {
+		whole = nil
+	}
+	if !anyInside {
+		inside = nil
 	}
 	return whole, inside
 }
@@ -153,6 +160,9 @@ func (r *Report) markdown() string {
 		r.Rounds, who, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.GVisor, f.Load)
 	for _, s := range r.Skipped {
 		fmt.Fprintf(&w, "\n**Skipped:** %s\n", s)
+	}
+	if n := len(r.Failed); n > 0 {
+		fmt.Fprintf(&w, "\n**Failed:** %d samples are missing; the first: %s\n", n, r.Failed[0])
 	}
 	fmt.Fprint(&w, "\n**The whole process**, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
 	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
