@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -314,22 +315,11 @@ func checkComb(t *testing.T, r io.Reader) {
 		t.Fatal(err)
 	}
 	for i := 0; i < 30000; i += 777 {
-		want := []byte(strings.TrimSpace(itoa(i)))
+		want := []byte(strconv.Itoa(i))
 		if !bytes.HasPrefix(b[i*8192:], want) || b[i*8192+4096] != 0 {
 			t.Fatalf("tooth %d is %q", i, b[i*8192:i*8192+8])
 		}
 	}
-}
-
-func itoa(i int) string {
-	if i == 0 {
-		return "0"
-	}
-	var s string
-	for ; i > 0; i /= 10 {
-		s = string(rune('0'+i%10)) + s
-	}
-	return s
 }
 
 type counter int64
@@ -493,7 +483,14 @@ func (f *fullDisk) Write(b []byte) (int, error) {
 // names: nothing can be saved from it, so whoever kills must export first.
 func TestNothingLeftAfterKill(t *testing.T) {
 	dir := t.TempDir()
-	m := makeBottle(t, func(s *bottle.Spec) { s.Scratch = dir })
+	m := makeBottle(t, func(s *bottle.Spec) {
+		s.Scratch = dir
+		if os.Getuid() == 0 { // the bottle runs as somebody else then
+			if err := os.Chown(dir, int(s.HostUID), int(s.HostGID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 	m.sh("mkdir d; echo a-name-and-its-content > d/remember-this-name; sync")
 	if err := m.b.Close(); err != nil {
 		t.Fatal(err)
