@@ -74,7 +74,7 @@ contents come from the bottle: control characters are shown, not obeyed, so the
 output is for reading, not for patch(1). Protected paths say why they are.`
 
 func (a *app) diffCmd() *cobra.Command {
-	var stat, asJSON bool
+	var stat, asJSON, git bool
 	cmd := &cobra.Command{
 		Use: "diff [RUN] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
 		Example:           "  carboy diff\n  carboy diff --stat\n  carboy diff 01k9x3m7 src/",
@@ -90,14 +90,15 @@ func (a *app) diffCmd() *cobra.Command {
 					return a.printJSON(set)
 				}
 				if stat {
-					return a.printStat(a.stdout, set, fromHere(m, paths), len(set.Changes))
+					return a.printStat(a.stdout, set, fromHere(m, paths), len(set.Changes), git)
 				}
-				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths)})
+				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git})
 				return err
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&stat, "stat", false, "only the list of paths")
+	cmd.Flags().BoolVar(&git, "git", false, "show git's own objects, logs and index too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
 	return cmd
 }
@@ -118,7 +119,7 @@ func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *ch
 var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", change.Delete: "D", change.Mode: "m", change.Retype: "T"}
 
 // printStat lists the selected changes, at most limit of them, and counts all.
-func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int) error {
+func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int, git bool) error {
 	// This checks the paths as landing will.
 	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: paths, Stat: true})
 	if err != nil {
@@ -128,7 +129,7 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int)
 	out := bufio.NewWriter(w)
 	for i := range set.Changes {
 		c := &set.Changes[i]
-		if !selected(set, c, paths) {
+		if !selected(set, c, paths) || !git && c.Bookkeeping() {
 			continue
 		}
 		if n++; n <= limit {
@@ -141,6 +142,9 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int)
 	fmt.Fprintf(out, " %s, %d lines added, %d removed", number(n, "path", "paths"), stat.Added, stat.Removed)
 	if stat.Truncated {
 		fmt.Fprint(out, " and more")
+	}
+	if stat.Bookkeeping > 0 && !git {
+		fmt.Fprintf(out, "; and %s of git's own", number(stat.Bookkeeping, "path", "paths"))
 	}
 	fmt.Fprintln(out)
 	return out.Flush()
@@ -229,7 +233,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 	}
 	if !f.yes {
 		const asked = 40 // more than fits on a screen is not read
-		if err := a.printStat(a.stderr, set, paths, asked); err != nil {
+		if err := a.printStat(a.stderr, set, paths, asked, false); err != nil {
 			return err
 		}
 		if err := a.confirm(ctx, "land this in "+visible.Path([]byte(m.Workspace.Path))+"?"); err != nil {

@@ -89,7 +89,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay or copy (its writes are kept for review), bind (they go to the host), none")
 	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
-	fl.Var(&f.allow, "allow", "allow connections to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; repeatable")
+	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; HOST:PORT/tcp allows any protocol; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")

@@ -88,6 +88,29 @@ type Change struct {
 	Offset int64 `json:"offset,omitempty"`
 }
 
+// Bookkeeping reports whether the path is one that git keeps for itself and that
+// says nothing to a person: objects, reflogs, the index. It is never so when
+// the change is protected, in conflict or can't land. Refs and HEAD are no
+// bookkeeping: they say what a landing moves.
+func (c *Change) Bookkeeping() bool {
+	if len(c.Protected) > 0 || c.BaseMoved != "" || c.Unlandable != "" || c.Omitted != "" {
+		return false
+	}
+	rest, ok := strings.CutPrefix(string(c.Path), ".git/")
+	if !ok {
+		_, rest, ok = strings.Cut(string(c.Path), "/.git/")
+	}
+	if !ok {
+		return false
+	}
+	first, _, _ := strings.Cut(rest, "/")
+	switch first {
+	case "objects", "logs", "index", "COMMIT_EDITMSG", "FETCH_HEAD", "ORIG_HEAD":
+		return true
+	}
+	return false
+}
+
 // Set is everything a bottle did to a workspace.
 type Set struct {
 	Schema    string   `json:"schema"`

@@ -21,6 +21,9 @@ type DiffOptions struct {
 	MaxFile, MaxBytes int64
 
 	Stat bool // only the summary
+	// Git shows what git keeps for itself too (see Change.Bookkeeping), which
+	// is otherwise only counted.
+	Git bool
 }
 
 // DiffStat counts what a diff shows. Lines are counted up to where the diff
@@ -28,6 +31,7 @@ type DiffOptions struct {
 type DiffStat struct {
 	Files, Added, Removed int // files; lines
 	Binary, Protected     int // files
+	Bookkeeping           int // files of git's own that were not shown
 	Truncated             bool
 }
 
@@ -55,9 +59,17 @@ func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 		d.note("the workspace cannot be opened, so old contents are not shown: " + err.Error())
 	}
 	for i := range s.Changes {
-		if sel[i] {
-			d.change(&s.Changes[i])
+		c := &s.Changes[i]
+		switch {
+		case !sel[i]:
+		case !opts.Git && c.Bookkeeping():
+			d.stat.Bookkeeping++
+		default:
+			d.change(c)
 		}
+	}
+	if n := d.stat.Bookkeeping; n > 0 {
+		d.note(fmt.Sprintf("not shown: %d paths of git's own (objects, logs, index); --git shows them", n))
 	}
 	if d.stat.Truncated {
 		d.left = 1 << 10

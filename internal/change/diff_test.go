@@ -142,3 +142,17 @@ func TestDiffIsLinear(t *testing.T) {
 		hunksOf(p[0], udiff.Lines(p[0], p[1]))
 	}
 }
+
+func TestBookkeeping(t *testing.T) {
+	for path, want := range map[string]bool{
+		".git/objects/17/fc": true, ".git/index": true, ".git/logs/HEAD": true, "sub/.git/objects/x": true,
+		".git/HEAD": false, ".git/refs/heads/main": false, ".git/hooks/post-checkout": false, "objects/x": false, ".github/index": false,
+	} {
+		if got := (&Change{Path: Bytes(path)}).Bookkeeping(); got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+	if (&Change{Path: ".git/objects/x", Protected: []Reason{{Rule: "git"}}}).Bookkeeping() {
+		t.Error("a protected path counts as bookkeeping")
+	}
+}
