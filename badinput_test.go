@@ -125,6 +125,9 @@ func TestModes(t *testing.T) {
 		}
 	}
 	r, _ := w.ok("echo bound > f", func(o *RunOptions) { o.Mode = store.Bind })
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], " f") {
+		t.Errorf("bind: notes %q", r.Notes)
+	}
 	if w.read("f") != "bound\n" || r.Changes != nil && r.Changes.Total > 0 && r.Landable() {
 		t.Errorf("bind: host has %q, changes %+v", w.read("f"), r.Changes)
 	}

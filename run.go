@@ -21,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -417,8 +418,12 @@ const slowExport = 2 * time.Second
 func (s *session) takeChanges() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if s.o.Mode == store.None || s.o.Mode == store.Bind {
+	switch s.o.Mode {
+	case store.None:
 		return s.bottle.Close()
+	case store.Bind:
+		err := s.bottle.Close()
+		return errors.Join(err, s.noteHostChanges(ctx))
 	}
 	slow := time.AfterFunc(slowExport, func() {
 		s.events.send(Event{Kind: "progress", Text: "taking the changes out of the bottle"})
@@ -435,6 +440,36 @@ func (s *session) takeChanges() error {
 		s.rec.Changes.Incomplete = append(s.rec.Changes.Incomplete, err.Error())
 	}
 	return errors.Join(err, s.bottle.Close())
+}
+
+// maxNamed bounds the paths that a note names.
+const maxNamed = 20
+
+// noteHostChanges says what became of a workspace that the command wrote to
+// directly. Somebody else may have written too: only the time is known.
+func (s *session) noteHostChanges(ctx context.Context) error {
+	s.baseline.Wait(ctx)
+	list, _, err := change.HostChanges(ctx, s.baseline, receipt.MaxChanges)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Changed on the host during the run: %d", len(list))
+	if len(list) == receipt.MaxChanges {
+		b.WriteString(" or more")
+	}
+	b.WriteString(" paths: ")
+	for i, c := range list[:min(len(list), maxNamed)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(visible.Path([]byte(c.Path)))
+	}
+	if len(list) > maxNamed {
+		b.WriteString(", …")
+	}
+	s.rec.Notes = append(s.rec.Notes, b.String())
+	return nil
 }
 
 func (s *session) collect(ctx context.Context) (*change.Set, error) {
