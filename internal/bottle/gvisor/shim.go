@@ -58,7 +58,7 @@ type shim struct {
 	tty sync.Once
 	fg  atomic.Int32 // the process that has the terminal
 
-	meter meter
+	meter *meter
 }
 
 // serve answers calls until the supervisor is gone. Create is served in order;
@@ -253,6 +253,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	}
 	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
 		return err
+	}
+	if s.meter, err = openMeter(c.Sandbox.Getpid(), int(c.GoferPid.Load()), l.scratch != ""); err != nil {
+		return fmt.Errorf("open the meters: %w", err)
 	}
 	s.c, s.exported = c, p.Exported
 	return nil

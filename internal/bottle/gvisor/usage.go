@@ -2,11 +2,13 @@ package gvisor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,71 +17,170 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// meter reads what a bottle uses. Memory is the sentry's memory file, which
-// backs all that the workload maps; disk is the file behind the overlay. Both
-// are opened once, so that a reading is two fstats.
+// meter reads what a bottle costs the host, from the host kernel alone: what
+// the sandbox says of itself is not asked. Memory is
+//
+//   - the memory files, which back all that the workload maps;
+//   - the private memory of the sandbox and the gofer. In the sandbox lie pipes,
+//     socket buffers, attributes, names, inodes: a workload can fill it without
+//     a page of its own;
+//   - page tables: one page, mapped often enough, costs gigabytes of them.
+//
+// Disk is the file behind the overlay. The files are opened before the workload
+// runs, so that it can't exhaust what opening them takes.
 type meter struct {
+	memory []*os.File
+	disk   *os.File // nil: the overlay is in memory
+	pids   []int    // sandbox and gofer
+
 	mu     sync.Mutex
-	memory *control.MemoryUsageRecord
-	disk   *os.File
-	looked bool
+	tables int64 // of the workload's address spaces, as last read
+	next   time.Time
 }
 
-func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {
-	m := &s.meter
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.memory == nil {
-		rec, err := s.c.Sandbox.UsageFD()
-		if err != nil {
-			return nil, err
-		}
-		m.memory = rec
-	}
-	if !m.looked {
-		m.looked = true
-		m.disk = openFilestore(s.c.Sandbox.Getpid())
-	}
-	var u bottle.Usage
-	_, _, total, err := m.memory.Fetch()
+// Page tables are summed over all of the workload's address spaces, which may
+// be thousands: at most this often, and never for more than a twentieth of the
+// time.
+const (
+	tablesEvery = 200 * time.Millisecond
+	tablesShare = 20
+)
+
+func openMeter(sandbox, gofer int, scratch bool) (*meter, error) {
+	m := &meter{pids: []int{sandbox, gofer}}
+	dir := fmt.Sprintf("/proc/%d/fd", sandbox)
+	ents, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	u.Memory = int64(total)
-	if m.disk != nil {
-		var st unix.Stat_t
-		if err := unix.Fstat(int(m.disk.Fd()), &st); err != nil {
+	for _, e := range ents {
+		path := dir + "/" + e.Name()
+		to, err := os.Readlink(path)
+		if os.IsNotExist(err) {
+			continue // closed meanwhile
+		}
+		if err != nil {
 			return nil, err
 		}
-		u.Disk = st.Blocks * 512
+		switch {
+		case strings.HasPrefix(to, "/memfd:"):
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, err
+			}
+			m.memory = append(m.memory, f)
+		case m.disk == nil && strings.Contains(to, "/runsc-filestore-"):
+			if m.disk, err = os.Open(path); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return u, nil
+	if len(m.memory) == 0 || scratch && m.disk == nil {
+		return nil, errors.New("the sandbox's memory or disk file is not where it was")
+	}
+	return m, nil
+}
+
+func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {
+	u, err := s.meter.read(time.Now())
+	return u, err
+}
+
+func (m *meter) read(now time.Time) (bottle.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var u bottle.Usage
+	for _, f := range m.memory {
+		n, err := blocks(f)
+		if err != nil {
+			return u, err
+		}
+		u.Memory += n
+	}
+	for _, pid := range m.pids {
+		st, err := readMemory(pid)
+		if err != nil {
+			return u, err
+		}
+		u.Memory += st.anon + st.tables
+	}
+	if now.After(m.next) {
+		m.tables = workloadTables(m.pids[0])
+		m.next = now.Add(max(tablesEvery, tablesShare*time.Since(now)))
+	}
+	u.Memory += m.tables
+	if m.disk == nil {
+		return u, nil
+	}
+	var err error
+	u.Disk, err = blocks(m.disk)
+	return u, err
+}
+
+func blocks(f *os.File) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, err
+	}
+	return st.Blocks * 512, nil
+}
+
+// procMemory is a part of proc_pid_status(5), in bytes.
+type procMemory struct {
+	ppid   int
+	anon   int64 // private, in memory or in swap
+	tables int64
+}
+
+func readMemory(pid int) (procMemory, error) {
+	var p procMemory
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(string(b)) {
+		key, val, _ := strings.Cut(line, ":")
+		f := strings.Fields(val)
+		if len(f) == 0 {
+			continue
+		}
+		n, _ := strconv.ParseInt(f[0], 10, 64)
+		switch key {
+		case "PPid":
+			p.ppid = int(n)
+		case "RssAnon", "VmSwap":
+			p.anon += n << 10
+		case "VmPTE":
+			p.tables = n << 10
+		}
+	}
+	return p, nil
+}
+
+// workloadTables sums the page tables of the processes in which the workload's
+// address spaces live. Those are the sandbox's children; what they start in
+// turn are threads that share their memory.
+func workloadTables(sandbox int) int64 {
+	ents, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	var sum int64
+	for _, e := range ents {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, err := readMemory(pid); err == nil && p.ppid == sandbox {
+			sum += p.anon + p.tables
+		}
+	}
+	return sum
 }
 
 func (s *shim) refusals(json.RawMessage, []*os.File) (any, error) {
 	n, err := s.pidsRefused()
 	return bottle.Refusals{Pids: n}, err
-}
-
-// openFilestore finds the nameless file that backs the overlay among the
-// sandbox's descriptors; nil when the overlay is in memory.
-func openFilestore(pid int) *os.File {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	ents, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	for _, e := range ents {
-		to, err := os.Readlink(dir + "/" + e.Name())
-		if err == nil && strings.Contains(to, "/runsc-filestore-") {
-			f, err := os.Open(dir + "/" + e.Name())
-			if err != nil {
-				return nil
-			}
-			return f
-		}
-	}
-	return nil
 }
 
 // pidsRefused reads the sentry's own count.
