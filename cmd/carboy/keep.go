@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"strings"
@@ -284,11 +286,20 @@ func (a *app) auditVerifyCmd() *cobra.Command {
 	return cmd
 }
 
+// rootHex writes a root hash as receipts do. Checkpoints have it in base64.
+func rootHex(s string) string {
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		return visible.String(s, 200)
+	}
+	return hex.EncodeToString(b)
+}
+
 func (a *app) printReport(r audit.Report) {
 	fmt.Fprintf(a.stdout, "%s: %s, %d signed by %s, %d anchors agree\n", r.Status, number(int(r.Records), "record", "records"), r.Signed,
 		number(int(r.Checkpoints), "checkpoint", "checkpoints"), r.Anchors)
 	if r.Root != "" {
-		fmt.Fprintf(a.stdout, "root    %s\n", visible.String(r.Root, 200))
+		fmt.Fprintf(a.stdout, "root    %s\n", rootHex(r.Root))
 	}
 	fmt.Fprintf(a.stdout, "key     %s\nlog     %s\n", visible.String(r.Key, 300), visible.Path([]byte(r.Dir)))
 	if !r.KeyGiven {

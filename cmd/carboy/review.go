@@ -139,7 +139,7 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int,
 	if n > limit {
 		fmt.Fprintf(out, " … and %d more\n", n-limit)
 	}
-	fmt.Fprintf(out, " %s, %d lines added, %d removed", number(n, "path", "paths"), stat.Added, stat.Removed)
+	fmt.Fprintf(out, " %s, %s added, %d removed", number(n, "path", "paths"), number(stat.Added, "line", "lines"), stat.Removed)
 	if stat.Truncated {
 		fmt.Fprint(out, " and more")
 	}
