@@ -113,6 +113,7 @@ func (s *session) end() int {
 		if err != nil && !errors.As(err, &exit) {
 			s.t.Fatal(err)
 		}
+		<-s.done // what it said last
 		return s.cmd.ProcessState.ExitCode()
 	case <-time.After(patience):
 		s.t.Fatalf("carboy did not end:\n%s", s.text())
@@ -250,13 +251,11 @@ func TestLandAsks(t *testing.T) {
 func TestOutputIsTamed(t *testing.T) {
 	s := terminal(t, "run", "--", "printf", `\033]0;owned\007text\n`)
 	s.end()
-	<-s.done
 	if text := s.text(); strings.Contains(text, "\x1b") || !strings.Contains(text, `\x1b]0;owned\x07text`) {
 		t.Errorf("terminal got %q", text)
 	}
 	s = terminal(t, "run", "-t", "--", "printf", `\033[1mbold\n`)
 	s.end()
-	<-s.done
 	if text := s.text(); !strings.Contains(text, "\x1b[1mbold") {
 		t.Errorf("with -t the terminal must get the bytes, got %q", text)
 	}
