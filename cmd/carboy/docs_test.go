@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra/doc"
@@ -39,6 +42,34 @@ func TestReferenceIsCurrent(t *testing.T) {
 	for name := range have {
 		if _, ok := want[name]; !ok {
 			t.Errorf("docs/reference/%s describes no command", name)
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+
+// A page that is named is there.
+func TestLinksLeadSomewhere(t *testing.T) {
+	const top = "../.."
+	names := []string{filepath.Join(top, "README.md")}
+	err := filepath.WalkDir(filepath.Join(top, "docs"), func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllSubmatch(b, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), string(m[1]))); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, m[1])
+			}
 		}
 	}
 }
