@@ -262,7 +262,7 @@ func (b *bench) build(ctx context.Context, to, pkg string) error {
 			return err
 		}
 	}
-	c := exec.CommandContext(ctx, "go", "build", "-modfile="+b.path("go.mod"), "-mod=mod", "-trimpath", "-o", to, pkg)
+	c := exec.CommandContext(ctx, "go", "build", "-modfile="+b.path("go.mod"), "-mod=mod", "-o", to, pkg)
 	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, tailOf(string(out)))
