@@ -141,7 +141,7 @@ func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
 	if err := writeSpec(&p, l); err != nil {
 		return nil, err
 	}
-	if err := limitDescriptors(); err != nil {
+	if err := limitDescriptors(s.conf); err != nil {
 		return nil, err
 	}
 	if err := s.boot(&p, l, files); err != nil {
@@ -204,13 +204,16 @@ func pinCPUs(n int) error {
 }
 
 // limitDescriptors raises our own soft limit: the sentry holds one per open
-// file of the workload and inherits it.
-func limitDescriptors() error {
+// file of the workload and inherits it. It also keeps up to three for each name
+// that it has cached, so the cache must leave room: without that, a "find /usr"
+// would leave the workload unable to open anything.
+func limitDescriptors(conf *config.Config) error {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
 		return err
 	}
 	r.Cur = r.Max
+	conf.DCache = int(min(uint64(conf.DCache), max(r.Max/6, 100)))
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &r)
 }
 
