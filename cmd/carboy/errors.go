@@ -128,11 +128,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
-		tip = "for example --" + strings.TrimPrefix(invalid.GetFlag().Usage, "")
+		tip = ""
 		if v, ok := invalid.GetFlag().Value.(exampled); ok {
 			tip = "for example --" + invalid.GetFlag().Name + " " + v.example()
-		} else {
-			tip = ""
 		}
 	}
 	return &usageError{err, tip}
