@@ -179,7 +179,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		return err
 	}
 	a.code = rec.Exit.Code
-	if err != nil && !f.quiet {
+	if err != nil {
 		a.say(plainText, "%s", errorLine(err))
 	}
 	if tip := advice(err); tip != "" {

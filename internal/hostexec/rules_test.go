@@ -117,6 +117,7 @@ var spawners = map[string][]string{
 
 // exceptions may spawn by themselves, each for its reason.
 var exceptions = map[string]string{
+	"internal/bench":             "a developer's program, never linked into carboy",
 	"internal/hostexec":          "the chokepoint",
 	"internal/bottle/bottletest": "a suite for tests: its guest starts programs inside the bottle, not on the host",
 	"internal/bottle/gvisor":     "the embedded kernel re-executes this binary as its own parts, with an environment of its own making",

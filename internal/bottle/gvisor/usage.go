@@ -65,6 +65,9 @@ func openMeter(sandbox, gofer int, scratch bool) (*meter, error) {
 		switch {
 		case strings.HasPrefix(to, "/memfd:"):
 			f, err := os.Open(path)
+			if os.IsNotExist(err) {
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}
