@@ -1,0 +1,319 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// victimMain is a carboy that is going to be killed: a process of its own that
+// makes one run, as the command line does.
+func victimMain() {
+	ws := os.Getenv("HOSTILE_VICTIM")
+	if ws == "" {
+		return
+	}
+	c, err := carboy.Open(context.Background(), carboy.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "open:", err)
+		os.Exit(3)
+	}
+	rec, err := c.Run(context.Background(), carboy.RunOptions{
+		Command:   []string{"/bin/sh", "-c", "echo inside > new; rm -f a.txt; mkdir d; echo x > d/f; (sleep 600 &); sleep 0.1; echo done"},
+		Workspace: ws, Limits: limits(), Stdout: os.Stdout, Stderr: os.Stderr,
+	})
+	if err != nil || rec.Exit.Code != 0 {
+		fmt.Fprintln(os.Stderr, "run:", err)
+		os.Exit(4)
+	}
+	c.Close()
+	os.Exit(0)
+}
+
+func (h *host) victim() *exec.Cmd {
+	c := exec.Command(guestFile)
+	c.Env = []string{"HOSTILE_VICTIM=" + h.ws}
+	for k, v := range h.vars {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	return c
+}
+
+// hostProc is a process of the host, told from a later one by its start.
+type hostProc struct {
+	pid, parent int
+	start, name string
+}
+
+func readProc(pid int) (p hostProc, ok bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return p, false
+	}
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	f := strings.Fields(string(b[end+1:]))
+	if open < 0 || len(f) < 20 {
+		return p, false
+	}
+	ppid, err := strconv.Atoi(f[1])
+	return hostProc{pid, ppid, f[19], string(b[open+1 : end])}, err == nil && f[0] != "Z"
+}
+
+// alive reports whether p still runs.
+func (p hostProc) alive() bool {
+	now, ok := readProc(p.pid)
+	return ok && now.start == p.start
+}
+
+func (p hostProc) argv0() string {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
+	a, _, _ := strings.Cut(string(b), "\x00")
+	return a
+}
+
+// descendants are the living processes below one.
+func descendants(t testing.TB, root int) (out []hostProc) {
+	t.Helper()
+	ents, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	all := map[int]hostProc{}
+	for _, e := range ents {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if p, ok := readProc(pid); ok {
+				all[pid] = p
+			}
+		}
+	}
+	for _, p := range all {
+		for up := p.parent; up != 0; up = all[up].parent {
+			if up == root {
+				out = append(out, p)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// orphanedShims are shims whose carboy is gone.
+func orphanedShims(t testing.TB) (out []hostProc) {
+	t.Helper()
+	for _, p := range descendants(t, 1) {
+		if p.parent == 1 && p.argv0() == "carboy-shim" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// allGone waits until none of ps runs.
+func allGone(t testing.TB, ps []hostProc) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for _, p := range ps {
+		for p.alive() {
+			if time.Now().After(deadline) {
+				t.Fatalf("process %+v (%s) outlived carboy", p, p.argv0())
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+}
+
+// TestS5KillCarboy kills carboy with all its might at 100 random moments of a
+// run's life: before there is a bottle, while it is made, while the command
+// runs, while changes are taken home and while the receipt is written.
+func TestS5KillCarboy(t *testing.T) {
+	h := newHost(t)
+	h.client.Close()
+	before, mounts := tree(t, h.ws), readMounts(t)
+	usual := time.Duration(0)
+	for range 2 {
+		start := time.Now()
+		if out, err := h.victim().CombinedOutput(); err != nil {
+			t.Fatalf("a carboy that nobody kills: %v: %s", err, out)
+		}
+		usual = time.Since(start)
+	}
+	if got := tree(t, h.ws); got != before {
+		t.Fatalf("a run alone changed the workspace:\n%s", got)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d, a run takes %v", seed, usual)
+	random := rand.New(rand.NewPCG(seed, 1))
+	rounds := 100
+	if testing.Short() {
+		rounds = 10
+	}
+	killed, reported := 0, 0
+	lost := map[store.ID]bool{}
+	for i := range rounds {
+		v := h.victim()
+		if err := v.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(usual + usual/10))))
+		// Stopped, it starts nothing more: what is below it now is all.
+		v.Process.Signal(syscall.SIGSTOP)
+		below := descendants(t, v.Process.Pid)
+		v.Process.Signal(syscall.SIGKILL)
+		if v.Wait() != nil {
+			killed++
+		}
+		allGone(t, below)
+		if i%20 == 10 { // a person looks, not the next run
+			c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
+			if err != nil {
+				t.Fatalf("open after a crash: %v", err)
+			}
+			reported += len(c.Lost())
+			c.Close()
+		}
+		if i%20 == 19 {
+			for _, id := range h.inspect(before, mounts) {
+				lost[id] = true
+			}
+		}
+	}
+	t.Logf("%d of %d were killed before their end, %d runs are lost", killed, rounds, len(lost))
+	if killed < rounds/3 || len(lost) < killed/3 || rounds == 100 && reported == 0 {
+		t.Error("too few were killed in time: this test proves nothing")
+	}
+	if left := orphanedShims(t); len(left) > 0 {
+		t.Errorf("shims without a carboy: %+v", left)
+	}
+}
+
+func readMounts(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// inspect is the next command after a crash: it must find everything in order,
+// name what was lost, and work.
+func (h *host) inspect(before, mounts string) (lost []store.ID) {
+	t := h.t
+	t.Helper()
+	if got := tree(t, h.ws); got != before {
+		t.Fatalf("the workspace changed:\n%s\nbefore:\n%s", got, before)
+	}
+	if got := readMounts(t); got != mounts {
+		t.Fatalf("mounts changed:\n%s\nbefore:\n%s", got, mounts)
+	}
+	c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
+	if err != nil {
+		t.Fatalf("open after a crash: %v", err)
+	}
+	defer c.Close()
+	l, err := c.List(t.Context(), store.Query{})
+	if err != nil || len(l.Corrupt) > 0 {
+		t.Fatalf("records after a crash: %v, corrupt %v", err, l.Corrupt)
+	}
+	for _, m := range l.Runs {
+		// The next carboy found it, which may have been another victim.
+		if m.State == store.Lost {
+			lost = append(lost, m.ID)
+		}
+		if !m.State.Over() {
+			t.Errorf("run %s is %s, and nobody runs it", m.ID, m.State)
+		}
+		rec, err := c.Receipt(t.Context(), m.ID)
+		if err != nil {
+			t.Errorf("receipt of %s run %s: %v", m.State, m.ID, err)
+		} else if m.State == store.Lost && rec.Exit.Reason != receipt.Lost {
+			t.Errorf("the receipt of lost run %s says %+v", m.ID, rec.Exit)
+		}
+		for _, dir := range []string{"scratch", "base"} {
+			if _, err := os.Stat(filepath.Join(c.StateDir(), "runs", string(m.ID), dir)); err == nil {
+				t.Errorf("run %s left %s behind", m.ID, dir)
+			}
+		}
+		if m.State == store.Finished {
+			if _, err := c.Changes(m.ID); err != nil {
+				t.Errorf("changes of finished run %s: %v", m.ID, err)
+			}
+		}
+	}
+	if rep, err := c.AuditVerify(t.Context(), ""); err != nil || !rep.OK() {
+		t.Errorf("the audit log: %v %+v", err, rep)
+	}
+	var out bytes.Buffer
+	rec, err := c.Run(t.Context(), carboy.RunOptions{Command: []string{"/bin/cat", "a.txt"}, Workspace: h.ws, Limits: limits(), Stdout: &out})
+	if err != nil || rec.Exit.Code != 0 || out.String() != "hello\n" {
+		t.Errorf("the next run: %v %+v %q", err, exitOf(rec), out.String())
+	}
+	return lost
+}
+
+// TestS5KillInnerProcesses: when a process that serves the bottle dies, the run
+// ends, typed, and nothing hangs or stays.
+func TestS5KillInnerProcesses(t *testing.T) {
+	for _, name := range []string{"carboy-shim", "runsc-sandbox", "runsc-gofer"} {
+		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV} {
+			t.Run(name+"-"+sig.String(), func(t *testing.T) {
+				h := newHost(t)
+				before := h.use()
+				started := make(chan struct{})
+				var below []hostProc
+				done := make(chan struct{})
+				go func() { // ends with the kill below
+					defer close(done)
+					<-started
+					below = descendants(t, os.Getpid())
+					hit := 0
+					for _, p := range below {
+						if p.argv0() == name {
+							syscall.Kill(p.pid, sig)
+							hit++
+						}
+					}
+					if hit == 0 {
+						t.Errorf("no %s among %+v", name, below)
+					}
+				}()
+				x := h.run(func(o *carboy.RunOptions) {
+					o.Limits.Timeout = 20 * time.Second
+					o.OnEvent = func(e carboy.Event) {
+						if e.Kind == "started" {
+							close(started)
+						}
+					}
+				}, "/bin/sh", "-c", "while :; do cat /usr/share/doc/*/copyright /usr/bin/* > /dev/null 2>&1; echo x >> grow; sleep 0.05; done")
+				<-done
+				if x.rec == nil {
+					t.Fatalf("no receipt: %v", x.err)
+				}
+				if x.rec.Exit.Reason == receipt.Exited || x.rec.Exit.Code == 0 || x.rec.Exit.Reason == "" {
+					t.Errorf("the run ended with %+v, %v", x.rec.Exit, x.err)
+				}
+				t.Logf("%+v, incomplete %v, %v", x.rec.Exit, x.rec.Changes != nil && len(x.rec.Changes.Incomplete) > 0, x.err)
+				if name != "runsc-gofer" && x.err == nil && (x.rec.Changes == nil || len(x.rec.Changes.Incomplete) == 0) {
+					t.Error("changes are lost, and nothing says so")
+				}
+				allGone(t, below)
+				h.same(before, 2*mib)
+				h.sh(nil, "true")
+			})
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package hostile
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// touchMemory takes memory until it is stopped.
+func touchMemory([]string) error {
+	var keep [][]byte
+	for {
+		b := make([]byte, 4<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = byte(i)
+		}
+		keep = append(keep, b)
+		if len(keep) > 4096 {
+			return fmt.Errorf("took %d blocks of 4 MiB", len(keep))
+		}
+	}
+}
+
+// floodFiles opens files until it can't, then proves that closing helps.
+func floodFiles([]string) error {
+	var fds []int
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+		if err == unix.EMFILE {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if fds = append(fds, fd); len(fds) > 1<<20 {
+			return fmt.Errorf("opened %d files", len(fds))
+		}
+	}
+	fmt.Println("opened", len(fds))
+	unix.Close(fds[0])
+	_, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	return err
+}
+
+// floodInodes makes empty files in many directories until it can't.
+func floodInodes(args []string) error {
+	var n int
+	fmt.Sscan(args[0], &n)
+	for i := range n {
+		if i%1000 == 0 {
+			if err := os.Mkdir(fmt.Sprintf("d%d", i/1000), 0o755); err != nil {
+				return fmt.Errorf("after %d: %w", i, err)
+			}
+		}
+		fd, err := unix.Open(fmt.Sprintf("d%d/f%d", i/1000, i), unix.O_CREAT|unix.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("after %d: %w", i, err)
+		}
+		unix.Close(fd)
+	}
+	fmt.Println("made", n)
+	return nil
+}
+
+// floodPipes fills pipes and sockets, whose contents the kernel holds.
+func floodPipes([]string) error {
+	block := make([]byte, 64<<10)
+	var total int64
+	for {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			break
+		}
+		unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<20)
+		unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<20)
+		for {
+			n, err := unix.Write(fds[0], block)
+			if err != nil {
+				break
+			}
+			total += int64(n)
+		}
+		p := make([]int, 2)
+		if unix.Pipe2(p, unix.O_NONBLOCK) != nil {
+			break
+		}
+		unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 1<<20)
+		for {
+			n, err := unix.Write(p[1], block)
+			if err != nil {
+				break
+			}
+			total += int64(n)
+		}
+	}
+	fmt.Println("holds", total>>20, "MiB")
+	time.Sleep(2 * time.Second)
+	return nil
+}
+
+// floodProcesses starts processes until it can't.
+func floodProcesses([]string) error {
+	n := 0
+	for n < 100_000 {
+		if _, err := os.StartProcess("/bin/sleep", []string{"sleep", "600"}, &os.ProcAttr{}); err != nil {
+			break
+		}
+		n++
+	}
+	fmt.Println("started", n)
+	return nil
+}
+
+// sparseFile makes a file that is large in name only.
+func sparseFile(args []string) error {
+	f, err := os.Create("sparse")
+	if err != nil {
+		return err
+	}
+	var n int64
+	fmt.Sscan(args[0], &n)
+	if err := f.Truncate(n); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt([]byte("end"), n-3); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// waitForFile waits until a file appears.
+func waitForFile(args []string) error {
+	for range 6000 {
+		if _, err := os.Stat(args[0]); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return os.ErrDeadlineExceeded
+}

@@ -1,0 +1,242 @@
+package hostile
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// private lets a bottle reach names that lead to this machine's loopback, which
+// is where the tests' upstream servers are.
+func private(routes ...string) func(*carboy.RunOptions) {
+	return func(o *carboy.RunOptions) { o.AllowPrivate = append(o.AllowPrivate, routes...) }
+}
+
+// TestW1NothingLeavesInQuestions: data in names, of any type, to any server,
+// over any transport, never reaches the name server that this machine asks.
+func TestW1NothingLeavesInQuestions(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	upstreamDNS.set("questions.test", "127.0.0.1")
+	before := len(upstreamDNS.asked(""))
+	secret := "exfil7f3a"
+	x := h.attack(private("questions.test:"+web.port), "names", secret, "questions.test:"+web.port)
+	if got := upstreamDNS.asked(secret); len(got) > 0 {
+		t.Errorf("the upstream name server was asked %q", got)
+	}
+	// Not even the allowed name is asked for before a connection needs it.
+	if got := upstreamDNS.asked("questions.test"); len(got) > 0 {
+		t.Errorf("the upstream name server was asked %q by a question alone", got)
+	}
+	if !x.refused(secret + ".exfil.test") {
+		t.Errorf("the receipt does not name the refused question: %+v", x.rec.Network.Names)
+	}
+	x = h.sh(private("questions.test:"+web.port), "curl -fsS http://questions.test:"+web.port+"/ && getent ahostsv4 questions.test")
+	if !strings.HasPrefix(x.out, "served\n198.18.") {
+		t.Errorf("the allowed name: %q", x.out)
+	}
+	if len(upstreamDNS.asked("")) == before {
+		t.Error("the fake name server was never asked: this test looks in the wrong place")
+	}
+}
+
+// TestW1Literals: an address is refused in every spelling unless a route names
+// it, also where a name is allowed that leads there.
+func TestW1Literals(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	upstreamDNS.set("literal.test", "127.0.0.1")
+	args := []string{"allowed-name=tcp/literal.test:" + web.port}
+	for _, a := range []string{
+		"169.254.169.254", "[fd00:ec2::254]", "100.100.100.200", "168.63.129.16", "[fe80::a9fe:a9fe]", "10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1",
+		"1.1.1.1", "[2606:4700:4700::1111]", "[::ffff:1.1.1.1]", "[64:ff9b::808:808]", "[2002:808:808::1]", "224.0.0.1", "255.255.255.255", "240.0.0.1", "198.19.255.255",
+	} {
+		for _, port := range []string{"80", web.port} {
+			args = append(args, "literal-"+a+"-"+port+"=tcp/"+a+":"+port)
+		}
+	}
+	for _, port := range []string{"22", "443", "853"} {
+		args = append(args, "port-"+port+"=tcp/1.1.1.1:"+port, "port-v6-"+port+"=tcp/[2606:4700:4700::1111]:"+port)
+	}
+	h.attack(private("literal.test:"+web.port), "reach", args...)
+	if n := web.requests(); n != 1 {
+		t.Errorf("the server saw %d requests, want 1", n)
+	}
+}
+
+// TestW1Spellings: libc's and Python's readings of an address (decimal, octal,
+// hexadecimal, short) lead nowhere either.
+func TestW1Spellings(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
+	h := newHost(t)
+	web := newWeb(t)
+	var hosts []string
+	for _, a := range []string{"2130706433", "0x7f000001", "0x7f.1", "017700000001", "127.1", "127.0.1", "0177.0.0.1", "0", "0.0.0.0", "::ffff:7f00:1", "::1", "①②⑦.⓪.⓪.①", "127。0。0。1", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "[::]"} {
+		hosts = append(hosts, fmt.Sprintf("%q", a))
+	}
+	script := `import socket
+for h in [` + strings.Join(hosts, ",") + `]:
+    for f in (lambda: socket.create_connection((h, ` + web.port + `), 20), lambda: socket.create_connection((socket.gethostbyname(h), ` + web.port + `), 20)):
+        try:
+            f(); print("REACHED", h)
+        except (OSError, UnicodeError) as e:
+            assert "timed out" not in str(e), h
+c = socket.create_connection(("host.carboy.internal", ` + web.port + `), 20)
+c.sendall(b"GET / HTTP/1.0\r\nHost: host.carboy.internal:` + web.port + `\r\n\r\n")
+print(c.recv(12).decode())
+`
+	x := h.run(private("host.carboy.internal:"+web.port), "/usr/bin/python3", "-c", script)
+	if x.out != "HTTP/1.0 200\n" && x.out != "HTTP/1.1 200\n" {
+		t.Errorf("output %q %q", x.out, x.msg)
+	}
+	if n := web.requests(); n != 1 {
+		t.Errorf("the server saw %d requests, want 1", n)
+	}
+}
+
+// TestW1PrivateBehindNames: where an allowed name leads is judged at every
+// connect: private space needs leave, and metadata is refused even with it.
+func TestW1PrivateBehindNames(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	for i, a := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.1.1", "::1", "fd00::1", "fe80::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "0.0.0.0", "224.0.0.1"} {
+		name := fmt.Sprintf("inner%d.test", i)
+		upstreamDNS.set(name, a)
+		x := h.run(func(o *carboy.RunOptions) { o.Allow = []string{name + ":" + web.port} }, guestPath, "reach", "allowed-x=tcp/"+name+":"+web.port)
+		if strings.Contains(x.out, "\tdone") && web.requests() > 0 {
+			t.Errorf("a public route led to %s", a)
+		}
+		if i == 2 { // the others share the code; a bottle for each costs time
+			break
+		}
+	}
+	upstreamDNS.set("both.test", "10.255.255.1", "127.0.0.1")
+	upstreamDNS.set("cloud.test", "169.254.169.254")
+	upstreamDNS.rebind("rebind.test", "127.0.0.1", "169.254.169.254")
+	args := []string{
+		"tcp/both.test:" + web.port, "tcp/cloud.test:80", "tcp/rebind.test:" + web.port,
+	}
+	x := h.sh(func(o *carboy.RunOptions) {
+		o.Allow = []string{"both.test:" + web.port}
+		o.AllowPrivate = []string{"cloud.test:80", "rebind.test:" + web.port}
+	}, `curl -sS -o /dev/null -w '%{http_code}\n' http://both.test:`+web.port+`/; curl -sS -o /dev/null -w '%{http_code}\n' http://cloud.test/
+		curl -sS -o /dev/null -w '%{http_code}\n' http://rebind.test:`+web.port+`/; curl -sS -o /dev/null -w '%{http_code}\n' http://rebind.test:`+web.port+`/again`)
+	if got := strings.Fields(x.out); len(got) != 4 || got[0] != "403" || got[1] != "403" || got[2] != "200" {
+		t.Errorf("%v: %q", args, x.out)
+	}
+	for seen := range web.hosts() {
+		if !strings.HasPrefix(seen, "rebind.test") {
+			t.Errorf("the server saw %q", seen)
+		}
+	}
+}
+
+// TestW2OnlyTCPLeaves: datagrams, QUIC, ICMP and raw packets reach no host
+// server, and their refusal is said at once.
+func TestW2OnlyTCPLeaves(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	upstreamDNS.set("packets.test", "127.0.0.1")
+	// A UDP server at the same port as the web server, as QUIC has it.
+	udp := newUDPCanary(t, "127.0.0.1:"+web.port)
+	args := []string{"packets.test:" + web.port}
+	for _, a := range hostAddresses(t) {
+		args = append(args, net.JoinHostPort(a, web.port))
+	}
+	x := h.attack(private("packets.test:"+web.port, "packets.test:443"), "packets", args...)
+	if n := udp.hits.Load(); n != 0 {
+		t.Errorf("%d datagrams reached the host", n)
+	}
+	if web.requests() != 1 {
+		t.Errorf("the server saw %d requests, want 1", web.requests())
+	}
+	seen := false
+	for _, c := range x.rec.Network.Connections {
+		seen = seen || c.Proto == "udp" && c.Verdict == "refused"
+	}
+	if !seen {
+		t.Errorf("the receipt does not name the refused datagrams: %+v", x.rec.Network.Connections)
+	}
+}
+
+// TestW2Fallback: a client that prefers QUIC falls back: curl tries, is refused
+// and goes on over TCP. The nearest thing that must work.
+func TestW2Fallback(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	upstreamDNS.set("fallback.test", "127.0.0.1")
+	x := h.sh(private("fallback.test:"+web.port), `
+		(echo x > /dev/udp/198.18.0.1/9) 2>/dev/null
+		curl -fsS --retry 0 http://fallback.test:`+web.port+`/
+		curl -6 -fsS -m 20 http://fallback.test:`+web.port+`/ 2>/dev/null || echo no-ipv6`)
+	if x.out != "served\nno-ipv6\n" {
+		t.Errorf("output %q", x.out)
+	}
+}
+
+// TestW3PlainHTTP: the authority of each request is the name of the connection,
+// or it is refused, and no bytes of it reach the server.
+func TestW3PlainHTTP(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	h := newHost(t)
+	one, two := newWeb(t), newWeb(t)
+	for _, n := range []string{"one.test", "two.test"} {
+		upstreamDNS.set(n, "127.0.0.1")
+	}
+	upstreamDNS.set("inner.test", "127.0.0.1")
+	upstreamDNS.set("meta.test", "169.254.169.254")
+	a, b := "one.test:"+one.port, "two.test:"+two.port
+	h.attack(func(o *carboy.RunOptions) {
+		o.AllowPrivate = []string{a, b, "meta.test:80"}
+		o.Allow = []string{"inner.test:" + one.port}
+	}, "web", a, b, "inner.test:"+one.port, "meta.test:80")
+	for seen := range one.hosts() {
+		if !strings.HasPrefix(seen, a+" ") {
+			t.Errorf("one.test's server saw %q", seen)
+		}
+	}
+	for seen := range two.hosts() {
+		if !strings.HasPrefix(seen, b+" ") {
+			t.Errorf("two.test's server saw %q", seen)
+		}
+	}
+}
+
+// TestW3TLS: the server name is the name of the connection.
+func TestW3TLS(t *testing.T) {
+	h := newHost(t)
+	one, two := newTLSWeb(t), newTLSWeb(t)
+	upstreamDNS.set("tls.test", "127.0.0.1")
+	upstreamDNS.set("tls2.test", "127.0.0.1")
+	h.attack(private("tls.test:"+one.port, "tls2.test:"+two.port), "tls", "tls.test:"+one.port, "tls2.test:"+two.port)
+	if one.requests() != 2 || two.requests() != 0 {
+		t.Errorf("the servers saw %d and %d requests, want 2 and 0", one.requests(), two.requests())
+	}
+}
+
+// TestW3RouteOfAnAddress: a route for an address is no route for names that
+// lead there.
+func TestW3RouteOfAnAddress(t *testing.T) {
+	h := newHost(t)
+	web := newWeb(t)
+	upstreamDNS.set("byname.test", "127.0.0.1")
+	var own string
+	for _, a := range hostAddresses(t) {
+		if ip := netip.MustParseAddr(a); ip.Is4() && !ip.IsLoopback() {
+			own = a
+		}
+	}
+	if own == "" {
+		own = "10.11.12.13" // nothing answers there; the refusals still hold
+	}
+	x := h.run(func(o *carboy.RunOptions) { o.Allow = []string{own + ":" + web.port} }, guestPath, "reach",
+		"name=tcp/byname.test:"+web.port, "other-port=tcp/"+own+":1", "other-address=tcp/"+own[:len(own)-1]+"0:"+web.port)
+	if strings.Contains(x.out, "\tdone") || web.requests() != 0 {
+		t.Errorf("a route for %s led elsewhere: %s", own, x.out)
+	}
+}
