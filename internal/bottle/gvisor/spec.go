@@ -20,6 +20,10 @@ const (
 	annotUID = "dev.carboy.uid"
 	annotGID = "dev.carboy.gid"
 	initPath = "/.carboy/init"
+	// initID is whom init runs as inside: nobody else, so that a command that
+	// signals all it may (kill -9 -1, pkill) does not end its own bottle and
+	// lose its changes. It exists in the sentry alone.
+	initID = 4_200_000_001
 )
 
 // flags are gVisor's settings for every bottle. Defaults that matter are
@@ -101,8 +105,22 @@ func writeSpec(p *plan, l *layout) error {
 	return os.WriteFile(l.bundle+"/config.json", b, 0o600)
 }
 
+// readSpec returns the spec for gVisor's parent side, where the user is whom the
+// sandbox's processes run as on the host: the bottle's. The sentry reads the
+// file itself and finds init's user there.
 func readSpec(l *layout) (*specs.Spec, error) {
-	return specutils.ReadSpec(l.bundle, nil)
+	s, err := specutils.ReadSpec(l.bundle, nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, id := range map[string]*uint32{annotUID: &s.Process.User.UID, annotGID: &s.Process.User.GID} {
+		n, err := strconv.ParseUint(s.Annotations[name], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("spec: annotation %s: %w", name, err)
+		}
+		*id = uint32(n)
+	}
+	return s, nil
 }
 
 func newSpec(p *plan, l *layout) *specs.Spec {
@@ -113,7 +131,7 @@ func newSpec(p *plan, l *layout) *specs.Spec {
 		Process: &specs.Process{
 			Args:            []string{initPath},
 			Cwd:             "/",
-			User:            specs.User{UID: p.User.UID, GID: p.User.GID},
+			User:            specs.User{UID: initID, GID: initID},
 			NoNewPrivileges: true,
 			Capabilities:    &specs.LinuxCapabilities{},
 			Rlimits:         rlimits(p.Limits),
