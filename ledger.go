@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/receipt"
@@ -56,6 +57,10 @@ func (s *session) denied(kind audit.Kind, subject, rule, reason string) {
 	}
 }
 
+// appendIn bounds one record's way to the disk: the log may be locked by a
+// process that was stopped.
+const appendIn = time.Minute
+
 func (d *denials) write(log *audit.Log) {
 	defer close(d.done)
 	for range d.wake {
@@ -66,7 +71,10 @@ func (d *denials) write(log *audit.Log) {
 		if len(batch) == 0 {
 			continue
 		}
-		if _, err := log.Append(context.Background(), batch...); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), appendIn)
+		_, err := log.Append(ctx, batch...)
+		cancel()
+		if err != nil {
 			d.mu.Lock()
 			d.err = errors.Join(d.err, err)
 			d.mu.Unlock()
@@ -107,6 +115,10 @@ func (c *Client) redactorFor(o *RunOptions) (*secret.Redactor, error) {
 		}
 		if SecretName(name) && len(val) >= secret.MinRedacted {
 			known[strings.ToLower(name)] = secret.NewString(val)
+			// Host names lose their case on the way through a resolver.
+			if low := strings.ToLower(val); low != val {
+				known[strings.ToLower(name)+".lower"] = secret.NewString(low)
+			}
 		}
 	}
 	return secret.NewRedactor(known)

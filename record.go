@@ -28,6 +28,7 @@ func (s *session) record(cause error) error {
 	if s.gw != nil {
 		s.closeGateway()
 		s.rec.Network = network(s.gw.Summary())
+		s.redactNetwork()
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(s.gw.Summary())...)
 	}
 	pos, aerr := s.noteEnd(ctx)
@@ -35,6 +36,19 @@ func (s *session) record(cause error) error {
 	meta, merr := s.settle(ctx)
 	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
 	return errors.Join(aerr, merr, s.run.WriteReceipt(ctx, &s.rec))
+}
+
+// redactNetwork takes out of the account what the command put into it: a name
+// that was asked for, refused or not, may spell a secret that it was given.
+func (s *session) redactNetwork() {
+	n := &s.rec.Network
+	for i := range n.Names {
+		n.Names[i].Name = s.redactor.String(n.Names[i].Name)
+	}
+	for i := range n.Connections {
+		c := &n.Connections[i]
+		c.Name, c.Reason = s.redactor.String(c.Name), s.redactor.String(c.Reason)
+	}
 }
 
 // failure is the exit of a run in which the command never ran.
