@@ -185,7 +185,9 @@ func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, err
 	if err := x.cl.call(ctx, callStart, in, &r, c.Stdin, c.Stdout, c.Stderr); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Args[0], err)
 	}
-	return &process{x: x, pid: r.PID}, nil
+	p := &process{x: x, pid: r.PID, over: make(chan struct{})}
+	go p.await()
+	return p, nil
 }
 
 // checkText refuses what gVisor's own calls, which are JSON, would alter on the
@@ -248,16 +250,30 @@ func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) {
 	return r, err
 }
 
+// process is waited for once, whoever asks and however often: the kernel inside
+// gives a status away only once.
 type process struct {
-	x   *box
-	pid int32
+	x      *box
+	pid    int32
+	over   chan struct{} // closed when status and err are set
+	status bottle.Status
+	err    error
+}
+
+// await ends with the process or the bottle.
+func (p *process) await() {
+	defer close(p.over)
+	p.err = p.x.cl.call(context.Background(), callWait, waitArgs{p.pid}, &p.status)
 }
 
 // Wait implements bottle.Process.
 func (p *process) Wait(ctx context.Context) (bottle.Status, error) {
-	var s bottle.Status
-	err := p.x.cl.call(ctx, callWait, waitArgs{p.pid}, &s)
-	return s, err
+	select {
+	case <-p.over:
+		return p.status, p.err
+	case <-ctx.Done():
+		return bottle.Status{}, fmt.Errorf("wait: %w", ctx.Err())
+	}
 }
 
 // Signal implements bottle.Process.
