@@ -14,6 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // maxDenials bounds the refusals that one run may put into the audit log; the
@@ -173,7 +174,8 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 	if perr != nil {
 		return nil, errors.Join(err, perr)
 	}
-	werr := os.WriteFile(s.run.Path("evidence", checkpointFile), pos.Checkpoint, 0o600)
+	// Whole or not at all: half a checkpoint looks like a forged one.
+	werr := store.WriteFile(s.run.Path(store.EvidenceDir, checkpointFile), pos.Checkpoint, 0o600)
 	return &receipt.Audit{Seq: pos.Seq, Root: hex.EncodeToString(cp.Root[:])}, errors.Join(err, werr)
 }
 

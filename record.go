@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +36,39 @@ func (s *session) record(cause error) error {
 	}
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos
+	// While the run is not over, the next command looks for what a dead carboy
+	// left; afterwards nobody does.
+	derr := s.dropPrivate()
 	meta, merr := s.settle(ctx)
 	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
-	return errors.Join(aerr, merr, s.run.WriteReceipt(ctx, &s.rec))
+	return errors.Join(aerr, derr, merr, s.run.WriteReceipt(ctx, &s.rec))
+}
+
+// dropPrivate ends the bottle and removes what only it needed.
+func (s *session) dropPrivate() error {
+	var errs []error
+	if s.bottle != nil {
+		errs = append(errs, s.bottle.Close())
+	}
+	for _, dir := range []string{"scratch", "base"} {
+		errs = append(errs, removeTree(s.run.Path(dir)))
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes a copy of a workspace, in which directories may be
+// read-only.
+func removeTree(dir string) error {
+	if os.RemoveAll(dir) == nil {
+		return nil
+	}
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
 }
 
 // redactNetwork takes out of the account what the command put into it: a name

@@ -250,6 +250,6 @@ func (c *Client) AuditDir() string { return c.StateDir() + "/audit" }
 // no changes, landings that were cut short are finished or taken back.
 func (c *Client) cleanLost(ctx context.Context, m store.Meta) error {
 	dir := c.store.RunDir(m.ID)
-	errs := []error{os.RemoveAll(dir + "/scratch"), os.RemoveAll(dir + "/base")}
+	errs := []error{removeTree(dir + "/scratch"), removeTree(dir + "/base")}
 	return errors.Join(append(errs, c.noteReview(ctx, audit.RunLost, audit.Noted, m, "found by a later command"))...)
 }
