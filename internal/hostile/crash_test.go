@@ -33,7 +33,7 @@ func victimMain() {
 	}
 	rec, err := c.Run(context.Background(), carboy.RunOptions{
 		Command:   []string{"/bin/sh", "-c", "echo inside > new; rm -f a.txt; mkdir d; echo x > d/f; (sleep 600 &); sleep 0.1; echo done"},
-		Workspace: ws, Limits: limits(), Stdout: os.Stdout, Stderr: os.Stderr,
+		Workspace: ws, Mode: store.Mode(os.Getenv("HOSTILE_MODE")), Limits: limits(), Stdout: os.Stdout, Stderr: os.Stderr,
 	})
 	if err != nil || rec.Exit.Code != 0 {
 		fmt.Fprintln(os.Stderr, "run:", err)
@@ -43,9 +43,9 @@ func victimMain() {
 	os.Exit(0)
 }
 
-func (h *host) victim() *exec.Cmd {
+func (h *host) victim(mode store.Mode) *exec.Cmd {
 	c := exec.Command(guestFile)
-	c.Env = []string{"HOSTILE_VICTIM=" + h.ws}
+	c.Env = []string{"HOSTILE_VICTIM=" + h.ws, "HOSTILE_MODE=" + string(mode)}
 	for k, v := range h.vars {
 		c.Env = append(c.Env, k+"="+v)
 	}
@@ -142,11 +142,16 @@ func allGone(t testing.TB, ps []hostProc) {
 func TestS5KillCarboy(t *testing.T) {
 	h := newHost(t)
 	h.client.Close()
+	h.write("locked/f", "f")
+	if err := os.Chmod(h.ws+"/locked", 0o555); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(h.ws+"/locked", 0o755) })
 	before, mounts := tree(t, h.ws), readMounts(t)
 	usual := time.Duration(0)
-	for range 2 {
+	for _, mode := range []store.Mode{store.Copy, store.Overlay} {
 		start := time.Now()
-		if out, err := h.victim().CombinedOutput(); err != nil {
+		if out, err := h.victim(mode).CombinedOutput(); err != nil {
 			t.Fatalf("a carboy that nobody kills: %v: %s", err, out)
 		}
 		usual = time.Since(start)
@@ -164,11 +169,11 @@ func TestS5KillCarboy(t *testing.T) {
 	killed, reported := 0, 0
 	lost := map[store.ID]bool{}
 	for i := range rounds {
-		v := h.victim()
+		v := h.victim([]store.Mode{store.Overlay, store.Copy}[i%2])
 		if err := v.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(random.Int64N(int64(usual + usual/10))))
+		time.Sleep(time.Duration(random.Int64N(int64(usual + usual/3))))
 		// Stopped, it starts nothing more: what is below it now is all.
 		v.Process.Signal(syscall.SIGSTOP)
 		below := descendants(t, v.Process.Pid)

@@ -39,8 +39,18 @@ func TestS6OnlyLandingChanges(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			h := newHost(t)
 			h.furnish()
+			h.write("locked/f", "f")
+			if err := os.Chmod(h.ws+"/locked", 0o555); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Chmod(h.ws+"/locked", 0o755) })
 			before := tree(t, h.ws)
 			x := h.sh(func(o *carboy.RunOptions) { o.Mode = mode }, vandal)
+			for _, dir := range []string{"base", "scratch"} {
+				if _, err := os.Stat(filepath.Join(h.client.StateDir(), "runs", string(x.rec.ID), dir)); err == nil {
+					t.Errorf("%s of the bottle is still there", dir)
+				}
+			}
 			if got := tree(t, h.ws); got != before {
 				t.Fatalf("the workspace changed before landing:\n%s\nbefore:\n%s", got, before)
 			}
