@@ -83,7 +83,7 @@ var guestTools = map[string]func(args []string) error{
 	"fill-pipes":   floodPipes,
 	"spawn":        floodProcesses,
 	"sparse":       sparseFile,
-	"wait-for":     waitForFile,
+	"raw-socket":   rawSocket,
 }
 
 // read succeeds when a file can be read and holds something.

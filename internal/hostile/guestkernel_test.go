@@ -325,7 +325,10 @@ func escapeProbes(args []string) []probe {
 		{"mount-9p", inside("mkdir -p /tmp/n; mount -t 9p -o trans=fd,rfdno=3,wfdno=3 none /tmp/n; cat /tmp/n" + file)},
 		{"mount-overlay", inside("mkdir -p /tmp/u /tmp/w /tmp/o; mount -t overlay -o lowerdir=/,upperdir=/tmp/u,workdir=/tmp/w none /tmp/o; cat /tmp/o" + file)},
 		{"chroot-escape", inside("mkdir -p /tmp/c; cd /; chroot /tmp/c /bin/cat ../../../../.." + file)},
-		{"pivot-escape", inside("mkdir -p /tmp/v/old; mount -t tmpfs x /tmp/v; mkdir /tmp/v/old; pivot_root /tmp/v /tmp/v/old; cat /old" + file)},
+		{"pivot-escape", inside("mkdir -p /tmp/v/old; mount -t tmpfs x /tmp/v; mkdir /tmp/v/old; pivot_root /tmp/v /tmp/v/old; cd /; read line < /old" + file + "; echo $line")},
+		{"kill-init-as-root-of-a-namespace", func() error {
+			return exec.Command("/usr/bin/unshare", "-Ur", "/bin/sh", "-c", "kill -9 1").Run()
+		}},
 		{"nsenter-init", inside("nsenter -t 1 -a cat " + file)},
 		{"remount-writable", func() error {
 			out, err := exec.Command("/usr/bin/unshare", "-Urm", "/bin/sh", "-c", "mount -o remount,rw,bind "+ro+"; mount -o remount,rw "+ro+"; echo owned > "+ro+"/planted; echo owned > "+ro+"/given").CombinedOutput()

@@ -137,6 +137,15 @@ func netlinkProbes([]string) []probe {
 			return nil
 		}
 	}
+	ip2 := func(args ...string) func() error {
+		return func() error {
+			out, err := exec.Command("/usr/bin/unshare", append([]string{"-Ur", "/sbin/ip"}, args...)...).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w %s", err, out)
+			}
+			return nil
+		}
+	}
 	ifreq := func(req uint) func() error {
 		return func() error {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
@@ -161,6 +170,14 @@ func netlinkProbes([]string) []probe {
 				err = fmt.Errorf("%d interfaces", len(ifs))
 			}
 			return err
+		}},
+		{"allowed-namespace", func() error { return exec.Command("/usr/bin/unshare", "-Ur", "/bin/true").Run() }},
+		{"namespace-root-add-address", ip2("addr", "add", "10.9.8.7/24", "dev", "eth0")},
+		{"namespace-root-add-route", ip2("route", "add", "10.0.0.0/8", "dev", "eth0")},
+		{"namespace-root-link-down", ip2("link", "set", "eth0", "down")},
+		{"namespace-root-raw-socket", func() error { return exec.Command("/usr/bin/unshare", "-Ur", guestPath, "raw-socket").Run() }},
+		{"namespace-root-other-network", func() error {
+			return exec.Command("/usr/bin/unshare", "-Urn", "/usr/bin/nsenter", "-t", "1", "-n", "/bin/true").Run()
 		}},
 		{"add-address", ip("addr", "add", "10.9.8.7/24", "dev", "eth0")},
 		{"add-address6", ip("-6", "addr", "add", "fd00::7/64", "dev", "eth0")},

@@ -19,7 +19,6 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/store"
 )
 
 func TestMain(m *testing.M) {
@@ -372,5 +371,3 @@ func tree(t testing.TB, root string) string {
 	}
 	return out.String()
 }
-
-var _ = store.Overlay

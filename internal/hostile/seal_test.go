@@ -167,6 +167,8 @@ func TestS2UnixSockets(t *testing.T) {
 
 // TestS2NetworkChanges: nothing inside changes the network card or adds one.
 func TestS2NetworkChanges(t *testing.T) {
+	testenv.Need(t, "ip", "apt-get install iproute2")
+	testenv.Need(t, "unshare", "apt-get install util-linux")
 	newHost(t).attack(nil, "netlink")
 }
 
