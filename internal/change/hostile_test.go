@@ -26,7 +26,7 @@ func TestNames(t *testing.T) {
 		u.file(n, fmt.Sprint(i), 0o644)
 	}
 	u.link("bad target", "raw \xff")
-	s := w.collect(u.bytes())
+	w.collect(u.bytes())
 	s, err := OpenSet(w.run)
 	must(t, err)
 	var out bytes.Buffer

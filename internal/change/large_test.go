@@ -47,7 +47,7 @@ func TestLarge(t *testing.T) {
 	}
 	stream := u.bytes()
 	lap("stream")
-	s := w.collect(stream)
+	w.collect(stream)
 	lap("collect")
 	s, err := OpenSet(w.run)
 	must(t, err)

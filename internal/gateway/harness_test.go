@@ -50,12 +50,11 @@ type bottle struct {
 // world is what lies outside: names, and which address leads to which
 // listener.
 type world struct {
-	mu       sync.Mutex
-	names    map[string][][]netip.Addr // answers in turn; the last repeats
-	servers  map[netip.AddrPort]string // address to loopback listener
-	lookups  []string
-	dialled  []netip.AddrPort
-	refuseAt map[netip.AddrPort]bool
+	mu      sync.Mutex
+	names   map[string][][]netip.Addr // answers in turn; the last repeats
+	servers map[netip.AddrPort]string // address to loopback listener
+	lookups []string
+	dialled []netip.AddrPort
 }
 
 func newWorld() *world {

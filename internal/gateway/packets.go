@@ -92,13 +92,16 @@ func parseIPv6(b []byte, size int) (packet, Reason) {
 	if h.NextHeader() == uint8(header.IPv6FragmentExtHdrIdentifier) {
 		return packet{}, ReasonFragment
 	}
+	// Extension headers are not followed: a packet that has some is of no
+	// protocol that we serve.
+	proto := tcpip.TransportProtocolNumber(h.NextHeader())
 	return packet{
 		src:     netip.AddrFrom16([16]byte(b[8:24])),
 		dst:     netip.AddrFrom16([16]byte(b[24:40])),
-		proto:   h.TransportProtocol(),
+		proto:   proto,
 		whole:   b,
 		payload: b[header.IPv6MinimumSize:],
-	}, transportFits(h.TransportProtocol(), b[header.IPv6MinimumSize:])
+	}, transportFits(proto, b[header.IPv6MinimumSize:])
 }
 
 // transportFits checks that the transport header is there.

@@ -33,7 +33,7 @@ func NewRedactor(values map[string]Value) (*Redactor, error) {
 	r := &Redactor{}
 	for name, v := range values {
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
-			return nil, fmt.Errorf("redact %q: not a name of lower-case letters, digits and -_.", name)
+			return nil, fmt.Errorf("redact %q: not a name of lower-case letters, digits, dots, dashes and underscores", name)
 		}
 		if v.Len() < MinRedacted {
 			return nil, fmt.Errorf("redact %s: shorter than %d bytes", name, MinRedacted)
