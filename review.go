@@ -11,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
@@ -60,13 +61,18 @@ func receiptOf(m store.Meta) *receipt.Receipt {
 		Schema: receipt.Schema, ID: m.ID, Build: m.Build, Command: m.Command,
 		Workspace: receipt.Workspace{Path: m.Workspace.Path, Mode: m.Mode},
 		Started:   m.Started, Ended: m.Ended,
-		Exit: receipt.Exit{Code: 125, Reason: receipt.Lost, Error: m.Reason},
+		Exit: receipt.Exit{Reason: receipt.Running},
 	}
 	if !m.State.Over() {
-		r.Notes = append(r.Notes, "The run is "+string(m.State)+"; its receipt is written when it is over.")
-	} else {
-		r.Notes = append(r.Notes, "carboy died during the run; its changes were in the bottle and are lost. Nothing of it reached the workspace.")
+		r.Notes = append(r.Notes, "The receipt is written when the run is over.")
+		return r
 	}
+	r.Exit = receipt.Exit{Code: exitcode.Refused, Reason: receipt.Lost, Error: m.Reason}
+	lost := "carboy died during the run; its changes were in the bottle and are lost. Nothing of it reached the workspace."
+	if m.Mode == store.Bind {
+		lost = "carboy died during the run; what the command had written to the workspace until then is there."
+	}
+	r.Notes = append(r.Notes, lost)
 	return r
 }
 
