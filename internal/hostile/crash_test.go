@@ -274,7 +274,7 @@ func (h *host) inspect(before, mounts string) (lost []store.ID) {
 // ends, typed, and nothing hangs or stays.
 func TestS5KillInnerProcesses(t *testing.T) {
 	for _, name := range []string{"carboy-shim", "runsc-sandbox", "runsc-gofer"} {
-		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV} {
+		for _, sig := range []syscall.Signal{syscall.SIGKILL} {
 			t.Run(name+"-"+sig.String(), func(t *testing.T) {
 				h := newHost(t)
 				before := h.use()
@@ -308,11 +308,11 @@ func TestS5KillInnerProcesses(t *testing.T) {
 				if x.rec == nil {
 					t.Fatalf("no receipt: %v", x.err)
 				}
-				if x.rec.Exit.Reason == receipt.Exited || x.rec.Exit.Code == 0 || x.rec.Exit.Reason == "" {
+				if x.rec.Exit.Reason == receipt.Exited || x.rec.Exit.Reason == receipt.Timeout || x.rec.Exit.Code == 0 || x.rec.Exit.Reason == "" {
 					t.Errorf("the run ended with %+v, %v", x.rec.Exit, x.err)
 				}
 				t.Logf("%+v, incomplete %v, %v", x.rec.Exit, x.rec.Changes != nil && len(x.rec.Changes.Incomplete) > 0, x.err)
-				if name != "runsc-gofer" && x.err == nil && (x.rec.Changes == nil || len(x.rec.Changes.Incomplete) == 0) {
+				if x.err == nil && (x.rec.Changes == nil || len(x.rec.Changes.Incomplete) == 0) {
 					t.Error("changes are lost, and nothing says so")
 				}
 				allGone(t, below)
