@@ -46,6 +46,9 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 	if err != nil {
 		return nil, err
 	}
+	// A shim that hangs does not take what is sent to it either.
+	stop := context.AfterFunc(ctx, func() { x.cmd.Process.Kill() })
+	defer stop()
 	var r createReply
 	if err := x.cl.call(ctx, callCreate, p, &r, files...); err != nil {
 		x.Close()
@@ -217,6 +220,9 @@ func (x *box) Export(ctx context.Context, w io.Writer) error {
 	defer r.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The bottle holds the writing end too, and may never close it.
+	stop := context.AfterFunc(ctx, func() { r.Close() })
+	defer stop()
 	errc := make(chan error, 1)
 	go func() {
 		defer pw.Close()

@@ -58,8 +58,15 @@ func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	side := &Side{}
+	// As many as one call needs, for the case that the workload holds all others.
+	for range 4 {
+		if n, err := unix.FcntlInt(uintptr(sock.FD()), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+			side.spare = append(side.spare, n)
+		}
+	}
 	srv := urpc.NewServer()
-	srv.Register(&Side{})
+	srv.Register(side)
 	srv.StartHandling(sock) // ends with the shim
 	return &sink{}, nil
 }
@@ -93,7 +100,17 @@ var sentryKernel atomic.Pointer[kernel.Kernel]
 
 // Side is the service inside the sentry. The name and the methods are exported
 // for urpc's sake only.
-type Side struct{}
+type Side struct{ spare []int }
+
+// Release gives back the descriptors that were kept for an export. The workload
+// must be paused, or it takes them.
+func (s *Side) Release(_, _ *struct{}) error {
+	for _, n := range s.spare {
+		unix.Close(n)
+	}
+	s.spare = nil
+	return nil
+}
 
 // ExportArgs are the arguments of Side.Export; the file is where to.
 type ExportArgs struct {
@@ -134,5 +151,8 @@ func exportVia(end *unet.Socket, prefix string, to *os.File) error {
 	}
 	var r ExportReply
 	c := urpc.NewClient(end)
+	if err := c.Call("Side.Release", &struct{}{}, nil); err != nil {
+		return err
+	}
 	return c.Call("Side.Export", &ExportArgs{Prefix: prefix, FilePayload: urpc.FilePayload{Files: []*os.File{to}}}, &r)
 }

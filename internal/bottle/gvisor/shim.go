@@ -14,9 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 
@@ -59,6 +62,11 @@ type shim struct {
 	fg  atomic.Int32 // the process that has the terminal
 
 	meter *meter
+
+	// ctl is a connection to the sentry's control server from before the
+	// workload ran. That server ends when it cannot accept another one, and a
+	// workload can bring that about by holding all of the sandbox's descriptors.
+	ctl *urpc.Client
 }
 
 // serve answers calls until the supervisor is gone. Create is served in order;
@@ -257,6 +265,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
 		return err
 	}
+	if s.ctl, err = client.ConnectTo(c.Sandbox.GetControlSocketPath()); err != nil {
+		return fmt.Errorf("connect to the sandbox: %w", err)
+	}
 	if s.meter, err = openMeter(c.Sandbox.Getpid(), int(c.GoferPid.Load()), l.scratch != ""); err != nil {
 		return fmt.Errorf("open the meters: %w", err)
 	}
@@ -356,7 +367,7 @@ func (s *shim) takeTerminal(tty *os.File) {
 		signal.Notify(ch, unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH, unix.SIGHUP)
 		go func() { // ends with the process
 			for sig := range ch {
-				s.c.Sandbox.SignalProcess(s.c.ID, s.fg.Load(), sig.(syscall.Signal), true)
+				s.deliver(s.fg.Load(), sig.(syscall.Signal), boot.DeliverToForegroundProcessGroup)
 			}
 		}()
 	})
@@ -384,18 +395,23 @@ func (s *shim) signal(body json.RawMessage, _ []*os.File) (any, error) {
 		return nil, err
 	}
 	sig := syscall.Signal(a.Signal)
+	mode := boot.DeliverToProcess
 	switch {
 	case a.Group && s.fg.Load() == a.PID:
-		return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, sig, true)
+		mode = boot.DeliverToForegroundProcessGroup
 	case a.Group:
 		// A command is started as the leader of a process group of its own.
-		return nil, s.c.Sandbox.SignalProcessGroup(s.c.ID, a.PID, sig)
+		mode = boot.DeliverToProcessGroup
 	}
-	return nil, s.c.Sandbox.SignalProcess(s.c.ID, a.PID, sig, false)
+	return nil, s.deliver(a.PID, sig, mode)
+}
+
+func (s *shim) deliver(pid int32, sig syscall.Signal, mode boot.SignalDeliveryMode) error {
+	return s.ctl.Call(boot.ContMgrSignal, &boot.SignalArgs{CID: s.c.ID, Signo: int32(sig), PID: pid, Mode: mode}, nil)
 }
 
 func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
-	return nil, s.c.Sandbox.Pause(s.c.ID)
+	return nil, s.ctl.Call(boot.ContMgrPause, nil, nil)
 }
 
 func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/carboy/carboy/internal/bottle"
 )
@@ -24,6 +25,7 @@ import (
 //   - the private memory of the sandbox and the gofer. In the sandbox lie pipes,
 //     socket buffers, attributes, names, inodes: a workload can fill it without
 //     a page of its own;
+//   - our own, because we read what the sandbox answers, however long it is;
 //   - page tables: one page, mapped often enough, costs gigabytes of them.
 //
 // Disk is the file behind the overlay. The files are opened before the workload
@@ -31,7 +33,7 @@ import (
 type meter struct {
 	memory []*os.File
 	disk   *os.File // nil: the overlay is in memory
-	pids   []int    // sandbox and gofer
+	pids   []int    // sandbox, gofer, shim
 
 	mu     sync.Mutex
 	tables int64 // of the workload's address spaces, as last read
@@ -47,7 +49,7 @@ const (
 )
 
 func openMeter(sandbox, gofer int, scratch bool) (*meter, error) {
-	m := &meter{pids: []int{sandbox, gofer}}
+	m := &meter{pids: []int{sandbox, gofer, os.Getpid()}}
 	dir := fmt.Sprintf("/proc/%d/fd", sandbox)
 	ents, err := os.ReadDir(dir)
 	if err != nil {
@@ -189,7 +191,15 @@ func (s *shim) refusals(json.RawMessage, []*os.File) (any, error) {
 // pidsRefused reads the sentry's own count.
 func (s *shim) pidsRefused() (int64, error) {
 	f := control.CgroupControlFile{Controller: "pids", Path: "/" + s.c.ID, Name: "pids.events"}
-	out, err := s.c.Sandbox.CgroupsReadControlFile(f)
+	var got control.CgroupsResults
+	err := s.ctl.Call(boot.CgroupsReadControlFiles, &control.CgroupsReadArgs{Args: []control.CgroupsReadArg{{File: f}}}, &got)
+	if err != nil {
+		return 0, err
+	}
+	if len(got.Results) != 1 {
+		return 0, fmt.Errorf("pids.events: %d answers", len(got.Results))
+	}
+	out, err := got.Results[0].Unpack()
 	if err != nil {
 		return 0, err
 	}
