@@ -50,6 +50,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	case err != nil:
 		return receipt.Exit{}, err
 	}
+	s.intr.enter(running)
 	s.events.send(Event{Kind: "started", Text: "run " + string(s.run.ID())})
 	exit, err := s.wait(ctx, p, std)
 	s.rec.Duration = s.run.Elapsed()
@@ -70,8 +71,9 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 	}()
 	clock := time.NewTimer(s.limits.Timeout)
 	defer clock.Stop()
-	poll := time.NewTicker(memoryPoll)
-	defer poll.Stop()
+	mctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	meter := s.watchMemory(mctx)
 	interrupts := 0
 	for {
 		select {
@@ -85,38 +87,103 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 			return s.stop(receipt.Timeout, "timeout", nil), nil
 		case <-std.full:
 			return s.stop(receipt.Output, "output", nil), nil
-		case <-poll.C:
-			// An unreadable figure means that the bottle is ending: over tells.
-			if s.overMemory() {
+		case m := <-meter:
+			if m.err != nil {
+				return s.stop(receipt.Killed, "", fmt.Errorf("the bottle's memory can't be read: %w", m.err)), nil
+			}
+			s.notePeak(m.use)
+			if m.use.Memory > s.limits.Memory {
 				return s.stop(receipt.Memory, "memory", nil), nil
 			}
-		case sig := <-s.o.Interrupt:
+		case sig := <-s.intr.command:
 			if interrupts++; interrupts > 1 {
 				return s.stop(receipt.Killed, "", nil), nil
 			}
 			s.events.send(Event{Kind: "interrupt", Text: "interrupted; once more destroys the bottle"})
 			if n, ok := sig.(syscall.Signal); ok {
-				p.Signal(n, true)
+				// A bottle that hangs does not answer; what comes next must
+				// still be heard. Ends with the bottle.
+				go p.Signal(n, true)
 			}
 		}
 	}
 }
 
-// overMemory reads what the bottle uses and keeps the peaks.
-func (s *session) overMemory() bool {
-	u, err := s.bottle.Usage()
-	if err != nil {
-		return false
-	}
+// reading is what the bottle uses, or why nobody knows.
+type reading struct {
+	use bottle.Usage
+	err error
+}
+
+// unreadFor is how long a bottle may go on whose memory nobody can read. A
+// bottle that is ending can't be read either, but that is over sooner.
+const unreadFor = 10 * time.Second
+
+// watchMemory reads what the bottle uses until ctx ends. When that has failed
+// for too long, the last reading says so.
+func (s *session) watchMemory(ctx context.Context) <-chan reading {
+	raw := make(chan reading)
+	go func() { // ends with ctx or, when a reading hangs, with the bottle
+		for ctx.Err() == nil {
+			u, err := s.bottle.Usage()
+			select {
+			case raw <- reading{u, err}:
+			case <-ctx.Done():
+				return
+			}
+			time.Sleep(memoryPoll)
+		}
+	}()
+	out := make(chan reading)
+	go func() { // ends with ctx or the last reading
+		late := time.NewTimer(unreadFor)
+		defer late.Stop()
+		var r reading
+		why := context.DeadlineExceeded
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-late.C:
+				r = reading{err: why}
+			case r = <-raw:
+				if r.err != nil {
+					why = r.err
+					continue
+				}
+				late.Reset(unreadFor)
+			}
+			select {
+			case out <- r:
+			case <-ctx.Done():
+			}
+			if r.err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (s *session) notePeak(u bottle.Usage) {
 	s.peak.Memory = max(s.peak.Memory, u.Memory)
 	s.peak.Disk = max(s.peak.Disk, u.Disk)
-	return u.Memory > s.limits.Memory
 }
+
+// askIn bounds a question to a bottle that is about to end.
+const askIn = 2 * time.Second
 
 // quietHits notes limits that refuse inside without ending the run. It must be
 // asked while the bottle lives.
-func (s *session) quietHits(ctx context.Context) {
-	s.overMemory()
+func (s *session) quietHits(run context.Context) {
+	ctx, cancel := s.ending(run, askIn)
+	defer cancel()
+	select {
+	case m := <-s.watchMemory(ctx):
+		s.notePeak(m.use)
+	case <-s.bottle.Done():
+	case <-ctx.Done():
+	}
 	hit := func(h receipt.Hit) { s.rec.Limits.Hit = append(s.rec.Limits.Hit, h) }
 	if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids > 0 {
 		hit(receipt.Hit{Limit: "pids", Count: r.Pids, Detail: "processes could not be started: the limit was reached"})

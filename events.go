@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 )
@@ -53,12 +54,15 @@ func (e *events) send(ev Event) {
 	}
 }
 
-// close waits until the listener has seen what was sent. What is sent later is
-// dropped.
-func (e *events) close() {
+// close waits until the listener has seen what was sent, or ctx has ended. What
+// is sent later is dropped.
+func (e *events) close(ctx context.Context) {
 	e.mu.Lock()
 	e.closed = true
 	close(e.ch)
 	e.mu.Unlock()
-	<-e.done
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+	}
 }

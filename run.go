@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
@@ -51,11 +53,15 @@ type RunOptions struct {
 
 	// Stdin may be nil: the command reads end of file. Terminal gives the
 	// command a terminal, which is Stdin's and must be one.
+	//
+	// Stdout and Stderr are written until Run returns, or, when the last
+	// interrupt came while a Write hung, until that returns.
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 	Terminal       bool
 	// Interrupt: the first signal goes to the command, the second destroys the
-	// bottle. Nil: none.
+	// bottle. Before the command runs, the first one gives up; when the changes
+	// are being taken home, the second one does, and they are lost. Nil: none.
 	Interrupt <-chan os.Signal
 	// OnEvent is told what happens, for people, one event at a time. When it is
 	// slow, events are dropped, not the run. Nil: nobody.
@@ -87,6 +93,7 @@ type session struct {
 	std          *streams
 	peak         bottle.Usage
 	stopping     chan struct{} // closed when somebody asked for the end
+	intr         *interrupts
 	cleanup      []func()
 
 	rec receipt.Receipt
@@ -101,8 +108,13 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
-	err = s.execute(ctx)
+	rctx, unlisten := s.listen(ctx)
+	defer unlisten()
+	defer func() { s.close(rctx) }()
+	err = s.execute(rctx)
+	if err != nil && s.intr.gaveUp(rctx) && phase(s.intr.phase.Load()) == preparing {
+		err = fmt.Errorf("%w before the command ran", ErrInterrupted)
+	}
 	if rerr := s.record(err); rerr != nil {
 		err = errors.Join(err, rerr)
 	}
@@ -142,7 +154,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if s.id, err = whoami(string(ws.Path)); err != nil {
 		return nil, err
 	}
-	if s.mounts, err = parseMounts(o.Mounts, s.target); err != nil {
+	if s.mounts, err = parseMounts(o.Mounts, s.target, realPath(c.StateDir())); err != nil {
 		return nil, err
 	}
 	if err := c.backend.Check(ctx); err != nil {
@@ -250,7 +262,7 @@ func (s *session) execute(ctx context.Context) error {
 		closeFiles(spec.Files())
 		return err
 	}
-	if s.bottle, err = s.c.backend.Create(ctx, spec); err != nil {
+	if s.bottle, err = s.create(ctx, spec); err != nil {
 		return err
 	}
 	p := s.bottle.Posture()
@@ -267,17 +279,29 @@ func (s *session) execute(ctx context.Context) error {
 	out, err := s.runCommand(ctx)
 	s.rec.Exit = out
 	if out.Reason != "" {
+		s.intr.enter(ending)
 		s.quietHits(ctx)
-		err = errors.Join(err, s.takeChanges())
+		err = errors.Join(err, s.takeChanges(ctx))
 	}
 	s.bottle.Close()
-	s.closeStreams()
+	s.closeStreams(ctx)
 	return err
 }
 
-func (s *session) closeStreams() {
+// createIn bounds the making of a bottle, which takes a tenth of a second.
+const createIn = 2 * time.Minute
+
+func (s *session) create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
+	ctx, cancel := context.WithTimeout(ctx, createIn)
+	defer cancel()
+	return s.c.backend.Create(ctx, spec)
+}
+
+func (s *session) closeStreams(ctx context.Context) {
 	if s.std != nil {
-		s.std.close()
+		ctx, cancel := s.draining(ctx)
+		defer cancel()
+		s.std.close(ctx)
 		s.std = nil
 	}
 }
@@ -413,10 +437,18 @@ func (s *session) observe(ev gateway.Event) {
 // slowExport is when people are told what they wait for.
 const slowExport = 2 * time.Second
 
+// Bounds of what a bottle does for us at its end. A sandbox that hangs, or that
+// the workload has run out of descriptors, must not keep carboy.
+const (
+	pauseIn  = 10 * time.Second
+	exportIn = 30 * time.Minute
+)
+
 // takeChanges stops the bottle and brings home what it changed. A bottle that
-// is gone has none to give; the receipt says so.
-func (s *session) takeChanges() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+// is gone has none to give; the receipt says so. When run is over for another
+// reason, the changes are taken all the same; an interrupt gives them up.
+func (s *session) takeChanges(run context.Context) error {
+	ctx, cancel := s.ending(run, exportIn)
 	defer cancel()
 	switch s.o.Mode {
 	case store.None:
@@ -429,9 +461,14 @@ func (s *session) takeChanges() error {
 		s.events.send(Event{Kind: "progress", Text: "taking the changes out of the bottle"})
 	})
 	defer slow.Stop()
-	err := s.bottle.Pause(ctx)
+	pause, stop := context.WithTimeout(ctx, pauseIn)
+	err := s.bottle.Pause(pause)
+	stop()
 	if err == nil {
 		s.set, err = s.collect(ctx)
+	}
+	if err != nil && s.intr.gaveUp(run) {
+		err = fmt.Errorf("the changes were given up: %w", ErrInterrupted)
 	}
 	if err != nil {
 		if s.rec.Changes == nil {
@@ -472,6 +509,35 @@ func (s *session) noteHostChanges(ctx context.Context) error {
 	return nil
 }
 
+// ending is a context for what must still be done: a caller that has gone away
+// does not end it, an interrupt does.
+func (s *session) ending(run context.Context, within time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), within)
+	stop := context.AfterFunc(run, func() {
+		if s.intr.gaveUp(run) {
+			cancel()
+		}
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+// draining is a context for what a reader outside has to take: one that is slow
+// gets all of it, one that does not read any more is not waited for when there
+// was an interrupt or the caller has gone away.
+func (s *session) draining(run context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(run))
+	stop := context.AfterFunc(run, func() {
+		if !s.intr.gaveUp(run) {
+			select {
+			case <-time.After(askIn):
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
 func (s *session) collect(ctx context.Context) (*change.Set, error) {
 	r, w := io.Pipe()
 	errc := make(chan error, 1)
@@ -484,7 +550,9 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 	set, err := change.Collect(ctx, r, change.CollectOptions{
 		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk,
 	})
-	io.Copy(io.Discard, r) // what stands after the archive's end
+	if err == nil {
+		io.Copy(io.Discard, r) // what stands after the archive's end
+	}
 	r.CloseWithError(io.ErrClosedPipe)
 	xerr := <-errc
 	if set == nil && err == nil {
@@ -497,11 +565,11 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 }
 
 // close undoes everything, newest first.
-func (s *session) close() {
+func (s *session) close(ctx context.Context) {
 	if s.bottle != nil {
 		s.bottle.Close()
 	}
-	s.closeStreams()
+	s.closeStreams(ctx)
 	for i := len(s.cleanup) - 1; i >= 0; i-- {
 		s.cleanup[i]()
 	}
@@ -510,7 +578,9 @@ func (s *session) close() {
 		s.claim.Release()
 	}
 	s.run.Close()
-	s.events.close()
+	ctx, cancel := s.draining(ctx)
+	defer cancel()
+	s.events.close(ctx)
 }
 
 func closeFiles(files []*os.File) {
@@ -519,19 +589,33 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-func parseMounts(specs []string, workspace string) ([]bottle.Mount, error) {
+func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error) {
 	var out []bottle.Mount
 	for _, spec := range specs {
 		m, err := parseMount(spec)
 		if err != nil {
 			return nil, err
 		}
-		if m.Target == workspace {
-			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "covers the workspace"}
+		// A mount above it covers it too, and then the command would work on the
+		// host's directory while the receipt speaks of an overlay.
+		if workspace == m.Target || strings.HasPrefix(workspace, m.Target+"/") {
+			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "covers the workspace", Advice: "name a destination outside of it, or the directories that are needed"}
+		}
+		// The audit log, its key and every run's record: not even to be read.
+		if m.Source == state || strings.HasPrefix(state, m.Source+"/") || strings.HasPrefix(m.Source, state+"/") {
+			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "would show carboy's own state", Advice: "name the directories that the command needs"}
 		}
 		out = append(out, m)
 	}
 	return out, nil
+}
+
+// realPath is where path leads, as far as it can be found.
+func realPath(path string) string {
+	if p, err := filepath.EvalSymlinks(path); err == nil {
+		return p
+	}
+	return path
 }
 
 // parseMount reads SRC:DST[:ro|:rw]. Read-only is not the default: who writes
@@ -580,5 +664,9 @@ func parseMount(spec string) (bottle.Mount, error) {
 	if abs == "/" {
 		return bad("would show the whole host", "name the directories that the command needs")
 	}
-	return bottle.Mount{Source: abs, Target: dst, Access: access}, nil
+	var st unix.Stat_t
+	if err := unix.Lstat(abs, &st); err != nil {
+		return bad("has a source that can't be found", "")
+	}
+	return bottle.Mount{Source: abs, Target: dst, Access: access, Dev: st.Dev, Ino: st.Ino}, nil
 }

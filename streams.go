@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func (s *session) openStreams() (*streams, error) {
 		err = x.pipes(s)
 	}
 	if err != nil {
-		x.close()
+		x.close(context.Background())
 		return nil, err
 	}
 	return x, nil
@@ -221,9 +222,10 @@ func (x *streams) started() {
 	x.in, x.out, x.err = nil, nil, nil
 }
 
-// close restores the terminal and waits for output that is on its way. It is
-// called when the bottle is gone, so that no process of it holds a stream open.
-func (x *streams) close() {
+// close restores the terminal and waits for output that is on its way, until
+// ctx ends: whoever reads it may have stopped reading. It is called when the
+// bottle is gone, so that no process of it holds a stream open.
+func (x *streams) close(ctx context.Context) {
 	for i := len(x.restore) - 1; i >= 0; i-- {
 		x.restore[i]()
 	}
@@ -232,7 +234,12 @@ func (x *streams) close() {
 	if x.stdin != nil {
 		x.stdin.Close()
 	}
-	x.copies.Wait()
+	passed := make(chan struct{})
+	go func() { x.copies.Wait(); close(passed) }() // ends with the last reader
+	select {
+	case <-passed:
+	case <-ctx.Done():
+	}
 	for _, f := range x.ours {
 		f.Close()
 	}

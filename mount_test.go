@@ -1,0 +1,46 @@
+package carboy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
+	w := newWorld(t)
+	base := filepath.Dir(w.ws)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(base, link); err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]string{
+		"over the workspace":            "/usr:" + w.ws,
+		"above the workspace":           "/usr:" + base,
+		"the state":                     w.c.StateDir() + ":/data:ro",
+		"in the state":                  w.c.StateDir() + "/audit:/data:ro",
+		"what holds the state":          base + ":/data:ro",
+		"what holds it, through a link": link + ":/data:ro",
+	} {
+		var bad *OptionError
+		if r, _, err := w.sh("true", func(o *RunOptions) { o.Mounts = []string{m} }); !errors.As(err, &bad) || r != nil {
+			t.Errorf("%s (%s): %v", name, m, err)
+		}
+	}
+	other := t.TempDir()
+	w.write("a", "1\n")
+	if err := os.Mkdir(filepath.Join(w.ws, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.ok("echo x > sub/f; echo y > /data/g; echo z >> a", func(o *RunOptions) {
+		o.Mounts = []string{other + ":" + w.ws + "/sub", other + ":/data"}
+	})
+	for name, want := range map[string]string{"f": "x\n", "g": "y\n"} {
+		if b, err := os.ReadFile(filepath.Join(other, name)); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if got := w.read("a"); got != "1\n" {
+		t.Errorf("the workspace beside the mounts is not kept apart: %q", got)
+	}
+}
