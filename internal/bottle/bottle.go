@@ -68,7 +68,7 @@ type Entry struct {
 // that is not named here exists inside.
 type Root struct {
 	Dir     string  // a directory that is the whole root, or empty
-	Binds   []Mount // read-only host trees
+	Binds   []Mount // read-only host trees, in order; without Source: an empty directory
 	Entries []Entry // in order, parents first
 }
 

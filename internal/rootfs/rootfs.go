@@ -32,9 +32,11 @@ var toolDirs = []string{
 var etcFiles = []string{
 	"ld.so.cache", "ld.so.conf", "os-release", "debian_version", "lsb-release", "redhat-release", "alpine-release",
 	"arch-release", "localtime", "timezone", "locale.conf", "locale.alias", "protocols", "services", "mime.types", "magic",
-	"bash.bashrc", "bashrc", "profile", "inputrc", "environment.d/locale.conf", "login.defs", "shells",
+	"inputrc", "environment.d/locale.conf", "login.defs", "shells",
 	"ssl/openssl.cnf", "ssl/cert.pem", "ca-certificates.conf", "gai.conf", "host.conf", "netconfig", "rpc", "ethertypes",
 	"xattr.conf", "papersize", "debuginfod/elfutils.urls",
+	// Not settings.xml, where Maven keeps passwords.
+	"maven/m2.conf", "maven/toolchains.xml", "maven/logging/simplelogger.properties",
 }
 
 // etcDirs are bound read-only, whole: they hold no keys.
@@ -42,8 +44,12 @@ var etcDirs = []string{
 	"alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "ca-certificates", "crypto-policies",
 	"ld.so.conf.d", "terminfo", "fonts", "java-8-openjdk", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk",
 	"python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "perl", "xdg", "bash_completion.d",
-	"skel", "vim", "emacs", "clang", "maven",
+	"skel", "vim", "emacs", "clang",
 }
+
+// secretDirs lie in tool directories and hold settings of this machine, with
+// credentials in them: npm keeps its global tokens in /usr/local/etc/npmrc.
+var secretDirs = []string{"/usr/local/etc"}
 
 // Limits of what is copied: /etc files are small, and a link may lead anywhere.
 const maxEtcFile = 4 << 20
@@ -68,6 +74,9 @@ func hostFrom(base string, o Options) (bottle.Root, error) {
 		if err := b.tools(d); err != nil {
 			return bottle.Root{}, err
 		}
+	}
+	for _, d := range secretDirs {
+		b.hide(d)
 	}
 	b.dirs()
 	for _, f := range etcFiles {
@@ -176,6 +185,13 @@ func (b *builder) bind(dir string) {
 	b.root.Binds = append(b.root.Binds, bottle.Mount{Source: filepath.Join(b.base, dir), Target: dir, Access: bottle.AccessReadOnly})
 }
 
+// hide puts an empty directory over one of the host's.
+func (b *builder) hide(dir string) {
+	if fi, err := os.Lstat(filepath.Join(b.base, dir)); err == nil && fi.IsDir() {
+		b.root.Binds = append(b.root.Binds, bottle.Mount{Target: dir, Access: bottle.AccessReadOnly})
+	}
+}
+
 // copyFile copies a small file that everyone may read; links are followed on
 // the host, once. What can't be read is left out: no program needs it then.
 func (b *builder) copyFile(path string) {
@@ -251,6 +267,9 @@ func (b *builder) identity(o Options) {
 		b.text("/etc/resolv.conf", "")
 	}
 	b.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n")
+	// Not the host's: people put tokens, and proxies with passwords, there.
+	b.text("/etc/profile", "[ -r /etc/bash.bashrc ] && [ -n \"$BASH_VERSION\" ] && . /etc/bash.bashrc\n")
+	b.text("/etc/bash.bashrc", "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n")
 	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
 }
 

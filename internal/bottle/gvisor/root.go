@@ -115,6 +115,9 @@ func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
 
 // treeOf is the donated tree number n, or path when there is none.
 func treeOf(path string, n int, trees []*os.File) (*os.File, error) {
+	if n == 0 && path == "" {
+		return emptyTree()
+	}
 	if n == 0 {
 		return openTree(path)
 	}
@@ -122,6 +125,28 @@ func treeOf(path string, n int, trees []*os.File) (*os.File, error) {
 		return nil, fmt.Errorf("%s: its descriptor is missing", path)
 	}
 	return trees[n-1], nil
+}
+
+// emptyTree is a directory with nothing in it, to lie over one of the host's.
+func emptyTree() (*os.File, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty directory: %w", err)
+	}
+	defer unix.Close(fs)
+	for _, kv := range [][2]string{{"mode", "0555"}, {"size", "4k"}} {
+		if err := unix.FsconfigSetString(fs, kv[0], kv[1]); err != nil {
+			return nil, fmt.Errorf("make an empty directory: %w", err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("make an empty directory: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty directory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "empty"), nil
 }
 
 func openTree(path string) (*os.File, error) {
