@@ -14,7 +14,12 @@ func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
 	if err := os.Symlink(base, link); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(w.ws, "cache")); err != nil {
+		t.Fatal(err)
+	}
 	for name, m := range map[string]string{
+		"a link out of the workspace":   w.ws + "/cache:/data:ro",
+		"below such a link":             w.ws + "/cache/.:/data:ro",
 		"over the workspace":            "/usr:" + w.ws,
 		"above the workspace":           "/usr:" + base,
 		"the state":                     w.c.StateDir() + ":/data:ro",
@@ -33,7 +38,7 @@ func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ok("echo x > sub/f; echo y > /data/g; echo z >> a", func(o *RunOptions) {
-		o.Mounts = []string{other + ":" + w.ws + "/sub", other + ":/data"}
+		o.Mounts = []string{other + ":" + w.ws + "/sub", other + ":/data", w.ws + "/sub:/own:ro"}
 	})
 	for name, want := range map[string]string{"f": "x\n", "g": "y\n"} {
 		if b, err := os.ReadFile(filepath.Join(other, name)); err != nil || string(b) != want {

@@ -601,6 +601,9 @@ func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error
 		if workspace == m.Target || strings.HasPrefix(workspace, m.Target+"/") {
 			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "covers the workspace", Advice: "name a destination outside of it, or the directories that are needed"}
 		}
+		if workspace != "" && leadsOut(spec, m.Source, workspace) {
+			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "has a source in the workspace that is a link out of it", Advice: "the workspace's files may be anybody's; name where the link leads if that is meant"}
+		}
 		// The audit log, its key and every run's record: not even to be read.
 		if m.Source == state || strings.HasPrefix(state, m.Source+"/") || strings.HasPrefix(m.Source, state+"/") {
 			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "would show carboy's own state", Advice: "name the directories that the command needs"}
@@ -608,6 +611,22 @@ func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error
 		out = append(out, m)
 	}
 	return out, nil
+}
+
+// leadsOut reports whether a mount's source is named in the workspace and lies
+// elsewhere: what a link there leads to was chosen by whoever wrote the link.
+func leadsOut(spec, real, workspace string) bool {
+	src, _, _ := strings.Cut(spec, ":")
+	if real == workspace || strings.HasPrefix(real, workspace+"/") {
+		return false
+	}
+	abs, err := filepath.Abs(src)
+	for ; err == nil && abs != "/"; abs = filepath.Dir(abs) {
+		if realPath(filepath.Dir(abs)) == workspace {
+			return true
+		}
+	}
+	return err != nil
 }
 
 // realPath is where path leads, as far as it can be found.
