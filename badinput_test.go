@@ -33,12 +33,23 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	base := t.TempDir()
 	w := &world{t: t, ws: filepath.Join(base, "ws")}
-	env := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+	env := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
 	if err := os.Mkdir(w.ws, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	w.c = openClient(t, env)
 	return w
+}
+
+// shortDir is for sockets, whose paths must be short.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "cb-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func openClient(t testing.TB, env map[string]string) *Client {
@@ -337,6 +348,7 @@ func TestMountedWorlds(t *testing.T) {
 			// Root's own id would be real root outside; another is none.
 			cmd.SysProcAttr.UidMappings[0].HostID = 65534
 			cmd.SysProcAttr.GidMappings[0].HostID = 65534
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true}
 			dir, err := os.MkdirTemp("/tmp", "carboy-mounts-")
 			if err != nil {
 				t.Fatal(err)
@@ -384,7 +396,7 @@ func TestMountedWorlds(t *testing.T) {
 	t.Run("full state disk", func(t *testing.T) {
 		base := t.TempDir()
 		state := tmpfs(t, "size=8m,mode=0700")
-		env := map[string]string{"XDG_STATE_HOME": state, "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+		env := map[string]string{"XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
 		w := &world{t: t, c: openClient(t, env), ws: filepath.Join(base, "ws")}
 		if err := os.Mkdir(w.ws, 0o755); err != nil {
 			t.Fatal(err)
@@ -465,3 +477,72 @@ func TestClockJump(t *testing.T) {
 		t.Errorf("duration %v", a.Duration)
 	}
 }
+
+func TestUnsetVariableLeavesNoRun(t *testing.T) {
+	w := newWorld(t)
+	var o *OptionError
+	if _, _, err := w.sh("true", func(o *RunOptions) { o.Env = []string{"SURELY_NOT_SET"} }); !errors.As(err, &o) {
+		t.Fatalf("%v, want an option error", err)
+	}
+	l, err := w.c.List(context.Background(), store.Query{})
+	if err != nil || len(l.Runs) != 0 {
+		t.Errorf("records: %v, %v", l.Runs, err)
+	}
+}
+
+// brokenPipe is a reader that went away.
+type brokenPipe struct{}
+
+func (brokenPipe) Write(b []byte) (int, error) { return 0, unix.EPIPE }
+
+func TestReaderGoesAway(t *testing.T) {
+	w := newWorld(t)
+	r, err := w.c.Run(context.Background(), RunOptions{Command: []string{"yes"}, Workspace: w.ws, Stdout: brokenPipe{}})
+	// The kernel inside sends no SIGPIPE for the host's pipes, but the write fails.
+	if err != nil || r.Exit.Reason != receipt.Exited || r.Exit.Code == 0 {
+		t.Errorf("%v, exit %+v; want a failed write, not the limit on output", err, r.Exit)
+	}
+}
+
+func TestCopyLeavesOut(t *testing.T) {
+	owner, other := &identity{hostUID: 1000, hostGID: 1000}, uint32(0)
+	info := func(uid, mode uint32) os.FileInfo { return fakeInfo{uid, mode} }
+	for _, x := range []struct {
+		as    *identity
+		roots bool
+		fi    os.FileInfo
+		want  bool
+	}{
+		{nil, false, info(other, 0o600), true},
+		{owner, false, info(1000, 0o600), true},
+		{owner, false, info(1000, 0o000), false},
+		{owner, false, info(other, 0o600), false},
+		{owner, false, info(other, 0o604), true},
+		{owner, true, info(other, 0o600), true},
+		{owner, true, info(1234, 0o600), false},
+	} {
+		if got := (copier{as: x.as, roots: x.roots}).mayRead(x.fi); got != x.want {
+			t.Errorf("as %v, roots %v, %+v: %v", x.as, x.roots, x.fi, got)
+		}
+	}
+	ws, err := store.ResolveWorkspace(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(t.TempDir(), "copy")
+	if err := (copier{id: ws}).tree(context.Background(), t.TempDir(), dst); err == nil {
+		t.Error("another directory was copied")
+	}
+	if err := (copier{id: ws}).tree(context.Background(), string(ws.Path), dst); err != nil {
+		t.Error(err)
+	}
+}
+
+type fakeInfo struct{ uid, mode uint32 }
+
+func (f fakeInfo) Name() string       { return "f" }
+func (f fakeInfo) Size() int64        { return 0 }
+func (f fakeInfo) Mode() os.FileMode  { return os.FileMode(f.mode) }
+func (f fakeInfo) ModTime() time.Time { return time.Time{} }
+func (f fakeInfo) IsDir() bool        { return false }
+func (f fakeInfo) Sys() any           { return &syscall.Stat_t{Uid: f.uid, Gid: f.uid, Mode: f.mode} }

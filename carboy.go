@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
@@ -31,6 +33,8 @@ import (
 func Main() {
 	gvisor.Main()
 	hostexec.Main()
+	// What the caller left open is for this process alone.
+	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 }
 
 // Options configure a Client. The zero value uses the user's own directories.

@@ -21,10 +21,6 @@ const memoryPoll = 20 * time.Millisecond
 // runCommand starts the command and waits for its end or for a limit. The
 // result has no reason when the command was never started.
 func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
-	env, err := s.c.environment(s.id.user, s.o)
-	if err != nil {
-		return receipt.Exit{}, err
-	}
 	std, err := s.openStreams()
 	if err != nil {
 		return receipt.Exit{}, err
@@ -38,7 +34,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{}, err
 	}
 	p, err := s.bottle.Start(ctx, &bottle.Command{
-		Args: s.o.Command, Env: env, Dir: dir, Terminal: s.o.Terminal,
+		Args: s.o.Command, Env: s.env, Dir: dir, Terminal: s.o.Terminal,
 		Stdin: std.in, Stdout: std.out, Stderr: std.err,
 	})
 	std.started()
@@ -194,9 +190,22 @@ func (s *session) quietHits(run context.Context) {
 	}
 }
 
+// bottleDied tells a command that was killed from one whose kernel was: a
+// living bottle answers.
+func (s *session) bottleDied() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), askIn)
+	defer cancel()
+	_, err := s.bottle.Refusals(ctx)
+	return err != nil
+}
+
 func (s *session) exitOf(e ended) (receipt.Exit, error) {
 	if e.err != nil {
 		err := fmt.Errorf("wait for the command: %w", e.err)
+		return receipt.Exit{Code: exitcode.Refused, Reason: receipt.Failed, Error: err.Error()}, err
+	}
+	if e.status.Signal == unix.SIGKILL && s.bottleDied() {
+		err := errors.New("the bottle died")
 		return receipt.Exit{Code: exitcode.Refused, Reason: receipt.Failed, Error: err.Error()}, err
 	}
 	if sig := e.status.Signal; sig != 0 {

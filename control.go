@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,12 +49,10 @@ func (s *session) serveControl(ctx context.Context) error {
 		l.Close()
 		return err
 	}
-	s.stopping = make(chan struct{})
-	var once sync.Once
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { s.serveStatus(w) })
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
-		once.Do(func() { close(s.stopping) })
+		s.destroy()
 		w.WriteHeader(http.StatusAccepted)
 	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
@@ -65,6 +62,9 @@ func (s *session) serveControl(ctx context.Context) error {
 	_, err = s.run.Update(ctx, func(m *store.Meta) error { m.Socket = store.Raw(path); return nil })
 	return err
 }
+
+// destroy asks for the end of the bottle. Its changes are kept.
+func (s *session) destroy() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
 func (s *session) serveStatus(w http.ResponseWriter) {
 	use, _ := s.bottle.Usage()

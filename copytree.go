@@ -8,8 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/store"
 )
 
 // copyWorkspace makes the private copy that a run with --workspace copy works
@@ -17,19 +20,42 @@ import (
 // pipes and devices are left out. The host may edit meanwhile; each file is
 // copied as it is at that moment.
 func (s *session) copyWorkspace(ctx context.Context, dst string) error {
-	if err := copyTree(ctx, s.target, dst); err != nil {
+	c := copier{id: s.ws}
+	if os.Geteuid() == 0 && s.id.hostUID != 0 {
+		c.as = &s.id
+	}
+	if err := c.tree(ctx, s.target, dst); err != nil {
 		return fmt.Errorf("copy workspace: %w", err)
 	}
 	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dst) })
 	return nil
 }
 
-func copyTree(ctx context.Context, src, dst string) error {
+// copier copies one tree.
+type copier struct {
+	id store.Workspace // what src must be
+	// as is whom the copy is for when root makes it: what that user could not
+	// read is left out. Nil: everything that can be read.
+	as *identity
+	// roots: the workspace is root's own, and so is showing what it holds.
+	roots bool
+}
+
+func (c copier) tree(ctx context.Context, src, dst string) error {
 	root, err := os.OpenRoot(src)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
+	fi, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || st.Dev != c.id.Dev || st.Ino != c.id.Ino {
+		return fmt.Errorf("%s: another directory was put in its place", src)
+	}
+	c.roots = st.Uid == 0
 	type dirMode struct {
 		path string
 		mode fs.FileMode
@@ -52,6 +78,12 @@ func copyTree(ctx context.Context, src, dst string) error {
 		}
 		if err != nil {
 			return err
+		}
+		if !c.mayRead(fi) {
+			if d.IsDir() && path != "." {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		switch {
 		case d.IsDir():
@@ -78,6 +110,28 @@ func copyTree(ctx context.Context, src, dst string) error {
 		}
 	}
 	return nil
+}
+
+// mayRead judges by the permission bits, as the kernel would for the user that
+// the copy is for.
+func (c copier) mayRead(fi fs.FileInfo) bool {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if c.as == nil || !ok || fi.Mode()&fs.ModeSymlink != 0 {
+		return true
+	}
+	need := uint32(0o4)
+	if fi.IsDir() {
+		need = 0o5
+	}
+	switch {
+	case st.Uid == c.as.hostUID:
+		need <<= 6
+	case st.Gid == c.as.hostGID:
+		need <<= 3
+	case c.roots && st.Uid == 0:
+		return true
+	}
+	return st.Mode&need == need
 }
 
 func copyFile(root *os.Root, path, to string, fi fs.FileInfo) error {

@@ -91,7 +91,9 @@ type session struct {
 	denials      *denials
 	redactor     *secret.Redactor
 	std          *streams
+	env          []string // the command's variables
 	peak         bottle.Usage
+	stopOnce     sync.Once
 	stopping     chan struct{} // closed when somebody asked for the end
 	intr         *interrupts
 	cleanup      []func()
@@ -135,7 +137,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if o.Stderr == nil {
 		o.Stderr = io.Discard
 	}
-	s := &session{c: c, o: o, net: wire.DefaultConfig()}
+	s := &session{c: c, o: o, net: wire.DefaultConfig(), stopping: make(chan struct{})}
 	var err error
 	if s.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
 		return nil, err
@@ -155,6 +157,9 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		return nil, err
 	}
 	if s.mounts, err = parseMounts(o.Mounts, s.target, realPath(c.StateDir())); err != nil {
+		return nil, err
+	}
+	if s.env, err = c.environment(s.id.user, o); err != nil {
 		return nil, err
 	}
 	if err := c.backend.Check(ctx); err != nil {
@@ -489,6 +494,12 @@ func (s *session) noteHostChanges(ctx context.Context) error {
 	list, _, err := change.HostChanges(ctx, s.baseline, receipt.MaxChanges)
 	if err != nil || len(list) == 0 {
 		return err
+	}
+	var policy change.Policy
+	for _, c := range list {
+		if why := policy.Path(string(c.Path), c.Type); len(why) > 0 && len(s.rec.Notes) < maxNamed {
+			s.rec.Notes = append(s.rec.Notes, "Look at "+visible.Path([]byte(c.Path))+", which changed on the host: "+why[0].Why)
+		}
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Changed on the host during the run: %d", len(list))

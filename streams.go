@@ -99,6 +99,7 @@ func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error
 		for {
 			n, err := r.Read(buf)
 			if n > 0 && !x.pass(buf[:n], w, log) {
+				r.Close() // the command's end breaks
 				return
 			}
 			if err != nil {
@@ -109,8 +110,8 @@ func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error
 	return nil
 }
 
-// pass hands b on, up to the limit. A reader that is gone (a closed pipe) does
-// not stop the command; a full log does not either.
+// pass hands b on, up to the limit, and says whether to go on. A full log does
+// not stop the command.
 func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 	left := x.left.Add(-int64(len(b)))
 	if left < 0 {
@@ -121,9 +122,11 @@ func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 		x.once.Do(func() { close(x.full) })
 		return false
 	}
-	w.Write(b)
+	_, err := w.Write(b)
 	log.Write(b)
-	return true
+	// A reader that went away, as head(1) does, is the command's to notice: its
+	// end of the pipe breaks too.
+	return !errors.Is(err, unix.EPIPE)
 }
 
 // logFile keeps the first bytes of a stream and says when it stopped.
@@ -174,12 +177,12 @@ func (x *streams) terminal(s *session) error {
 			pty.InheritSize(s.o.Stdin, ptmx)
 		}
 	}()
-	return x.keyboard(s.o.Stdin, ptmx)
+	return x.keyboard(s.o.Stdin, ptmx, s.destroy)
 }
 
 // keyboard copies what is typed until close. The terminal is read through a
 // poll, so that no read is left behind to swallow the shell's next key.
-func (x *streams) keyboard(in *os.File, ptmx *os.File) error {
+func (x *streams) keyboard(in *os.File, ptmx *os.File, destroy func()) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -189,6 +192,7 @@ func (x *streams) keyboard(in *os.File, ptmx *os.File) error {
 	go func() {
 		defer close(done)
 		buf := make([]byte, 4096)
+		esc := escape{line: true}
 		fds := []unix.PollFd{{Fd: int32(in.Fd()), Events: unix.POLLIN}, {Fd: int32(r.Fd()), Events: unix.POLLIN}}
 		for {
 			if _, err := unix.Poll(fds, -1); err != nil {
@@ -205,11 +209,46 @@ func (x *streams) keyboard(in *os.File, ptmx *os.File) error {
 				return
 			}
 			if n > 0 {
-				ptmx.Write(buf[:n])
+				keys, leave := esc.filter(buf[:n])
+				if leave {
+					destroy()
+				}
+				ptmx.Write(keys)
 			}
 		}
 	}()
 	return nil
+}
+
+// escape finds what ssh(1) has too: at the beginning of a line, "~." leaves, and
+// "~~" is one tilde. A terminal in raw mode has no other way to reach carboy.
+type escape struct {
+	line, tilde bool
+	out         []byte
+}
+
+// filter returns what is for the command, valid until the next call, and
+// whether to leave.
+func (e *escape) filter(keys []byte) (out []byte, leave bool) {
+	e.out = e.out[:0]
+	for _, k := range keys {
+		switch {
+		case e.tilde && k == '.':
+			leave = true
+			e.tilde, e.line = false, true
+			continue
+		case e.tilde && k != '~':
+			e.out = append(e.out, '~', k)
+		case e.line && k == '~' && !e.tilde:
+			e.tilde = true
+			continue
+		default:
+			e.out = append(e.out, k)
+		}
+		e.tilde = false
+		e.line = k == '\r' || k == '\n'
+	}
+	return e.out, leave
 }
 
 // started closes the bottle's ends here: they are duplicated there.

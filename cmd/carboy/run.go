@@ -102,7 +102,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.cpus, "cpus", "processors, such as 2")
 	fl.Var(&f.output, "output", "bytes of standard output and error together, such as 1GiB")
 	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
-	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i)")
+	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . destroys the bottle")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	for name, v := range map[string][]string{"workspace": f.workspace.of} {

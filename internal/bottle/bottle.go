@@ -135,6 +135,20 @@ type Spec struct {
 	Scratch string
 }
 
+// Writable lists the targets through which the bottle writes to the host.
+func (s *Spec) Writable() []string {
+	var out []string
+	if s.Workspace != nil && s.Workspace.Access == AccessReadWrite {
+		out = append(out, s.Workspace.Target)
+	}
+	for _, m := range s.Mounts {
+		if m.Access == AccessReadWrite {
+			out = append(out, m.Target)
+		}
+	}
+	return out
+}
+
 // Files returns the descriptors that Create takes over.
 func (s *Spec) Files() []*os.File {
 	var out []*os.File

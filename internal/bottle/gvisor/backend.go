@@ -54,7 +54,7 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		x.Close()
 		return nil, x.explain(fmt.Errorf("make bottle: %w", err))
 	}
-	if x.posture, err = readPosture(r, int(spec.User.UID)); err != nil {
+	if x.posture, err = readPosture(r, int(spec.User.UID), spec.Writable()); err != nil {
 		x.Close()
 		return nil, err
 	}

@@ -134,3 +134,33 @@ func memoryOf(b bottle.Bottle) (int64, error) {
 	u, err := b.Usage()
 	return u.Memory, err
 }
+
+// TestJudgeMounts: what would be refused, beside what a bottle has.
+func TestJudgeMounts(t *testing.T) {
+	const held = "nosuid,nodev,relatime"
+	plan := []string{"/rw", "/with space"}
+	for _, x := range []struct {
+		role, point, options string
+		ok                   bool
+	}{
+		{"gofer", "/", "ro," + held, true},
+		{"gofer", "/usr", "ro," + held, true},
+		{"gofer", "/usr", "rw," + held, false},
+		{"gofer", "/", "rw," + held, false},
+		{"gofer", "/rw", "rw," + held, true},
+		{"gofer", "/rw/below", "rw," + held, true},
+		{"gofer", "/rwx", "rw," + held, false},
+		{"gofer", `/with\040space`, "rw," + held, true},
+		{"gofer", "/rw", "rw,nosuid,relatime", false},
+		{"gofer", "/usr", "ro,nodev,relatime", false},
+		{"sandbox", "/", "ro,relatime", true},
+		{"sandbox", "/proc", "rw,nosuid,nodev,noexec", true},
+		{"sandbox", "/rw", "rw," + held, false},
+		{"sandbox", "/home", "ro," + held, false},
+	} {
+		err := judgeMount(x.role, mountLine{x.point, x.options}, plan)
+		if (err == nil) != x.ok {
+			t.Errorf("%s %s %s: %v", x.role, x.point, x.options, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,9 +33,12 @@ type rawPosture struct {
 	CapPrm     uint64
 	Namespaces map[string]string
 	Root       fileID
-	Mounts     []string // mount points
+	Mounts     []mountLine
 	FDs        []string // readlink of each
 }
+
+// mountLine is one line of /proc/PID/mountinfo: where, escaped as there, and how.
+type mountLine struct{ Point, Options string }
 
 type fileID struct{ Dev, Ino uint64 }
 
@@ -52,13 +56,10 @@ var roleCaps = map[string]uint64{"gofer": 1 << unix.CAP_SYS_CHROOT}
 func readRaw(role string, pid int) (rawPosture, error) {
 	r := rawPosture{Role: role, PID: pid, Namespaces: map[string]string{}}
 	dir := "/proc/" + strconv.Itoa(pid)
-	status, err := os.ReadFile(dir + "/status")
-	if err != nil {
+	if err := r.readThreads(dir + "/task"); err != nil {
 		return r, err
 	}
-	if err := r.parseStatus(string(status)); err != nil {
-		return r, fmt.Errorf("%s/status: %w", dir, err)
-	}
+	var err error
 	for _, k := range nsKinds {
 		if r.Namespaces[k], err = os.Readlink(dir + "/ns/" + k); err != nil {
 			return r, err
@@ -72,8 +73,8 @@ func readRaw(role string, pid int) (rawPosture, error) {
 		return r, err
 	}
 	for _, line := range strings.Split(strings.TrimSpace(string(mounts)), "\n") {
-		if f := strings.Fields(line); len(f) > 4 {
-			r.Mounts = append(r.Mounts, f[4])
+		if f := strings.Fields(line); len(f) > 5 {
+			r.Mounts = append(r.Mounts, mountLine{f[4], f[5]})
 		}
 	}
 	fds, err := os.ReadDir(dir + "/fd")
@@ -91,6 +92,50 @@ func readRaw(role string, pid int) (rawPosture, error) {
 		r.FDs = append(r.FDs, to)
 	}
 	return r, nil
+}
+
+// readThreads keeps the worst of all threads: filters and capabilities are each
+// thread's own.
+func (r *rawPosture) readThreads(dir string) error {
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	seen := 0
+	for _, task := range tasks {
+		path := dir + "/" + task.Name() + "/status"
+		status, err := os.ReadFile(path)
+		if os.IsNotExist(err) || errors.Is(err, unix.ESRCH) {
+			continue // ended meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		var one rawPosture
+		if err := one.parseStatus(string(status)); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if seen++; seen == 1 {
+			r.UIDs, r.Seccomp, r.NoNewPrivs = one.UIDs, one.Seccomp, one.NoNewPrivs
+		}
+		r.worsen(one)
+	}
+	if seen == 0 {
+		return fmt.Errorf("%s: no thread", dir)
+	}
+	return nil
+}
+
+func (r *rawPosture) worsen(o rawPosture) {
+	// 2 is a filter, 0 nothing, 1 the strict mode that nothing here uses.
+	r.Seccomp = min(r.Seccomp, o.Seccomp)
+	r.NoNewPrivs = min(r.NoNewPrivs, o.NoNewPrivs)
+	r.CapEff |= o.CapEff
+	r.CapPrm |= o.CapPrm
+	r.CapBnd |= o.CapBnd
+	if o.UIDs != r.UIDs {
+		r.UIDs = [4]int{-1, -1, -1, -1} // no one user
+	}
 }
 
 func statID(path string) (fileID, error) {
@@ -155,8 +200,9 @@ func readOwn() (ownPosture, error) {
 	return o, err
 }
 
-// judge says what is wrong with one process, or nil.
-func (o ownPosture) judge(r rawPosture, uid int) error {
+// judge says what is wrong with one process, or nil. writable are the targets
+// that the plan lets the bottle write to.
+func (o ownPosture) judge(r rawPosture, uid int, writable []string) error {
 	bad := func(format string, a ...any) error {
 		return &bottle.PostureError{Role: r.Role, Reason: fmt.Sprintf(format, a...)}
 	}
@@ -187,12 +233,64 @@ func (o ownPosture) judge(r rawPosture, uid int) error {
 	if r.Root == o.root {
 		return bad("its root is the host's")
 	}
+	for _, m := range r.Mounts {
+		if err := judgeMount(r.Role, m, writable); err != nil {
+			return bad("%v", err)
+		}
+	}
 	for _, fd := range r.FDs {
 		if why := badFD(fd); why != "" {
 			return bad("holds %s: %s", fd, why)
 		}
 	}
 	return nil
+}
+
+// sandboxMounts are those of the sentry's own empty root.
+var sandboxMounts = map[string]bool{"/": true, "/proc": true, "/proc/sandbox-proc": true}
+
+// judgeMount says what is wrong with a mount: in the sandbox, one that does not
+// belong to its empty root; in the gofer, one that can be written though the
+// plan does not say so, or that honours set-user-id or devices.
+func judgeMount(role string, m mountLine, writable []string) error {
+	point := unescapeMount(m.Point)
+	options := strings.Split(m.Options, ",")
+	if role == "sandbox" {
+		if !sandboxMounts[point] {
+			return fmt.Errorf("has a mount at %q", point)
+		}
+		return nil
+	}
+	for _, want := range []string{"nosuid", "nodev"} {
+		if !slices.Contains(options, want) {
+			return fmt.Errorf("its mount at %q is not %s", point, want)
+		}
+	}
+	if slices.Contains(options, "ro") {
+		return nil
+	}
+	for _, w := range writable {
+		if point == w || strings.HasPrefix(point, w+"/") {
+			return nil
+		}
+	}
+	return fmt.Errorf("can write to its mount at %q", point)
+}
+
+// unescapeMount undoes the octal escapes of mountinfo (proc_pid_mountinfo(5)).
+func unescapeMount(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
 }
 
 // badFD says why a descriptor must not be open in the sandbox or the gofer.
@@ -235,7 +333,7 @@ func kindOfFD(link string) string {
 }
 
 // readPosture judges what the shim reported and makes the record of it.
-func readPosture(r createReply, uid int) (bottle.Posture, error) {
+func readPosture(r createReply, uid int, writable []string) (bottle.Posture, error) {
 	p := bottle.Posture{Isolation: bottle.IsolationUserKernel, Backend: name, Build: Build()}
 	own, err := readOwn()
 	if err != nil {
@@ -243,7 +341,7 @@ func readPosture(r createReply, uid int) (bottle.Posture, error) {
 	}
 	roles := map[string]bool{}
 	for _, raw := range r.Processes {
-		if err := own.judge(raw, uid); err != nil {
+		if err := own.judge(raw, uid, writable); err != nil {
 			return p, err
 		}
 		roles[raw.Role] = true
