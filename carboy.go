@@ -41,6 +41,8 @@ func Main() {
 type Options struct {
 	// Env looks up variables that say where state lives; nil: os.Getenv.
 	Env func(string) string
+	// Config is the configuration directory; empty: the user's own.
+	Config string
 	// Log receives what is for operators; nil: nothing.
 	Log *slog.Logger
 }
@@ -54,6 +56,7 @@ type Client struct {
 	log     *slog.Logger
 	backend bottle.Backend
 	build   string
+	config  config
 	lost    []store.Meta
 }
 
@@ -67,6 +70,10 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	conf, err := openConfig(o)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := store.StateDir(o.Env)
 	if err != nil {
 		return nil, err
@@ -75,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version()}
+	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version(), config: conf}
 	if c.audit, err = audit.Open(ctx, dir+"/audit"); err != nil {
 		s.Close()
 		return nil, err

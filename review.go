@@ -124,6 +124,10 @@ func (c *Client) Land(ctx context.Context, id store.ID, o change.LandOptions) (*
 		return nil, err
 	}
 	defer release()
+	// What was not protected when the run ended may be so now.
+	p := c.config.policy()
+	o.Policy.CI = o.Policy.CI || p.CI
+	o.Policy.Extra = append(o.Policy.Extra, p.Extra...)
 	rep, err := change.Land(ctx, s, o)
 	if err != nil {
 		return rep, errors.Join(err, c.noteReview(ctx, audit.Land, audit.Refused, m, err.Error()))

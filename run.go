@@ -495,7 +495,7 @@ func (s *session) noteHostChanges(ctx context.Context) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	var policy change.Policy
+	policy := s.c.config.policy()
 	for _, c := range list {
 		if why := policy.Path(string(c.Path), c.Type); len(why) > 0 && len(s.rec.Notes) < maxNamed {
 			s.rec.Notes = append(s.rec.Notes, "Look at "+visible.Path([]byte(c.Path))+", which changed on the host: "+why[0].Why)
@@ -559,7 +559,7 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 	}()
 	s.baseline.Wait(ctx)
 	set, err := change.Collect(ctx, r, change.CollectOptions{
-		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk,
+		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk, Policy: s.c.config.policy(),
 	})
 	if err == nil {
 		io.Copy(io.Discard, r) // what stands after the archive's end

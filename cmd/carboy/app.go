@@ -28,6 +28,7 @@ type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
 	env            func(string) string
+	config         string
 	verbose        bool
 	// code is the exit code of a command that did what it was asked to and
 	// has a code of its own to pass on.
@@ -65,6 +66,8 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().StringVar(&a.config, "config", "", "configuration `DIR` instead of ~/.config/carboy")
+	root.MarkPersistentFlagDirname("config")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "say on stderr what carboy itself does")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -200,7 +203,7 @@ func (a *app) printJSON(v any) error {
 
 // open opens the user's state. Close the result.
 func (a *app) open(ctx context.Context) (*carboy.Client, error) {
-	o := carboy.Options{Env: a.env}
+	o := carboy.Options{Env: a.env, Config: a.config}
 	if a.verbose {
 		o.Log = slog.New(slog.NewTextHandler(visible.NewWriter(a.stderr, visible.Options{MaxLine: maxMessage}), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

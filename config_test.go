@@ -1,0 +1,66 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carboy/carboy/internal/change"
+)
+
+func TestConfigErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"protect:\n  ci: true\n  paht: [x]\n":     "line 3",
+		"protect:\n  ci: maybe\n":                 "line 2",
+		"protect: [\n":                            "line",
+		"protect:\n  paths: [\"ok\", \"/abs\"]\n": "protect.paths[1]",
+		"protect:\n  paths: [../up]\n":            "protect.paths[0]",
+	} {
+		dir := t.TempDir()
+		name := filepath.Join(dir, configFile)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadConfig(dir)
+		var c *ConfigError
+		if !errors.As(err, &c) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v; want the file and %q", text, err, want)
+		}
+	}
+	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, configFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadConfig(dir); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := loadConfig(t.TempDir()); err != nil {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestConfiguredProtection(t *testing.T) {
+	w := newWorld(t)
+	r, _ := w.ok("mkdir -p .github/workflows deploy; echo x > .github/workflows/ci.yml; echo y > deploy/run.sh; echo z > plain")
+	if r.Changes.Protected != 0 {
+		t.Fatalf("%d are protected though nothing is configured", r.Changes.Protected)
+	}
+	// What is configured after the run holds at landing.
+	w.c.config.Protect.CI, w.c.config.Protect.Paths = true, []string{"deploy"}
+	rep, err := w.c.Land(context.Background(), r.ID, change.LandOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.read("plain") != "z\n" || strings.Contains(w.read(".github/workflows/ci.yml"), "x\n") || strings.Contains(w.read("deploy/run.sh"), "y\n") {
+		t.Errorf("landed %v, withheld %v", rep.Landed, rep.Withheld)
+	}
+	r, _ = w.ok("mkdir -p .github/workflows; echo x > .github/workflows/ci.yml")
+	if r.Changes.Protected == 0 {
+		t.Error("a CI file is not protected though it is configured")
+	}
+}
