@@ -377,8 +377,8 @@ func TestAppArmorArguments(t *testing.T) {
 		}
 	}
 	for _, bad := range [][]string{
-		nil, {"--replace", "/work/profile"}, {"--replace"}, {"--replace", appArmorProfile, "/work/profile"}, {"-I", "/work"},
-		{"--replace", "/etc/apparmor.d/../../work/p"}, {appArmorProfile}, {"--config-file=/work/x", "--version"},
+		nil, {"--replace", "/project/profile"}, {"--replace"}, {"--replace", appArmorProfile, "/project/profile"}, {"-I", "/work"},
+		{"--replace", "/etc/apparmor.d/../../project/p"}, {appArmorProfile}, {"--config-file=/project/x", "--version"},
 	} {
 		wantReason(t, prepareAppArmor(&call{args: bad}), ReasonArgument)
 	}

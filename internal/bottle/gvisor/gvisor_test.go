@@ -2,12 +2,9 @@ package gvisor
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/bottletest"
@@ -55,78 +52,20 @@ func testSpec(t testing.TB) *bottle.Spec {
 	return s
 }
 
-func TestRun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	s := testSpec(t)
-	t0 := time.Now()
-	b, err := Backend{}.Create(ctx, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log("create", time.Since(t0))
-	defer b.Close()
-	r, w, _ := os.Pipe()
-	in, inw, _ := os.Pipe()
-	inw.Close()
-	p, err := b.Start(ctx, &bottle.Command{Args: []string{"sh", "-c", "id; pwd; ls -la / .; echo x >> a.txt; rm -f zz; mkdir d; mv a.txt d/; ps ax; cat /proc/self/status | head -40; mount; exit 3"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=/home/carboy"}, Dir: s.Workspace.Target, Stdin: in, Stdout: w, Stderr: w})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	go func() { io.Copy(os.Stderr, r) }()
-	st, err := p.Wait(ctx)
-	t.Log(st, err, time.Since(t0))
-	if err := b.Pause(ctx); err != nil {
-		t.Fatal(err)
-	}
-	f, _ := os.Create("/tmp/spike/up.tar")
-	if err := b.Export(ctx, f); err != nil {
-		t.Fatal(err)
-	}
-	t.Log(time.Since(t0))
-	m, err := b.Usage()
-	t.Log(m, err)
-}
-
 func TestPosture(t *testing.T) {
 	b, err := Backend{}.Create(context.Background(), testSpec(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for _, p := range b.Posture().Processes {
-		t.Logf("%+v", p)
+	p := b.Posture()
+	if p.Isolation != bottle.IsolationUserKernel || p.Backend != name || len(p.Processes) != 2 {
+		t.Errorf("posture: %+v", p)
 	}
-}
-
-func BenchmarkOverlay(b *testing.B) {
-	for _, scratch := range []bool{false, true} {
-		b.Run(fmt.Sprintf("dir=%v", scratch), func(b *testing.B) {
-			for range b.N {
-				s := testSpec(b)
-				if scratch {
-					s.Scratch = b.TempDir()
-					if s.HostUID != 0 {
-						os.Chown(s.Scratch, int(s.HostUID), int(s.HostGID))
-					}
-				}
-				s.Limits.Disk = 4 << 30
-				x, err := Backend{}.Create(context.Background(), s)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r, _, _ := os.Pipe()
-				p, err := x.Start(context.Background(), &bottle.Command{Args: []string{"sh", "-c", os.Getenv("CMD")}, Env: []string{"PATH=/usr/local/go/bin:/usr/bin:/bin", "HOME=/home/carboy"}, Dir: s.Workspace.Target, Stdin: r, Stdout: os.Stderr, Stderr: os.Stderr})
-				if err != nil {
-					b.Fatal(err)
-				}
-				if st, err := p.Wait(context.Background()); err != nil || st.Code != 0 {
-					b.Fatal(st, err)
-				}
-				x.Close()
-			}
-		})
+	for _, x := range p.Processes {
+		if x.Seccomp != 2 || !x.NoNewPrivs || !x.Chrooted || len(x.Namespaces) != len(nsKinds) {
+			t.Errorf("%s: %+v", x.Role, x)
+		}
 	}
 }
 
