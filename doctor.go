@@ -51,7 +51,10 @@ func (c *Client) Doctor(ctx context.Context) Diagnosis {
 	if gvisor.AppArmorRestricts() {
 		d.Findings = append(d.Findings, Finding{Check: "apparmor", OK: err == nil, Detail: "AppArmor reserves user namespaces for programs with a profile", Advice: "carboy doctor --fix"})
 	}
-	_, err = c.AuditVerify(ctx, "")
+	rep, err := c.AuditVerify(ctx, "")
+	if err == nil && !rep.OK() {
+		err = fmt.Errorf("the audit log is %s: carboy audit verify says where", rep.Status)
+	}
 	d.add("audit", err, c.AuditDir())
 	return d
 }
