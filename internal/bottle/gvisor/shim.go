@@ -268,6 +268,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if s.ctl, err = client.ConnectTo(c.Sandbox.GetControlSocketPath()); err != nil {
 		return fmt.Errorf("connect to the sandbox: %w", err)
 	}
+	if err := endWithGofer(int(c.GoferPid.Load())); err != nil {
+		return err
+	}
 	if s.meter, err = openMeter(c.Sandbox.Getpid(), int(c.GoferPid.Load()), l.scratch != ""); err != nil {
 		return fmt.Errorf("open the meters: %w", err)
 	}
@@ -288,6 +291,24 @@ func donated(files []*os.File, n int) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), files[n-1].Name()), nil
+}
+
+// endWithGofer ends the bottle when the gofer ends. The sandbox does so too, but
+// not always: with files open already it can go on for a while without.
+func endWithGofer(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("watch the gofer: %w", err)
+	}
+	go func() { // ends with the process
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			if n, err := unix.Poll(fds, -1); n > 0 || err != nil && err != unix.EINTR {
+				os.Exit(1)
+			}
+		}
+	}()
+	return nil
 }
 
 type discard struct{}
