@@ -18,7 +18,7 @@ func FuzzTarWriter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, link, key, val string, id uint32, mtime int64, data []byte) {
 		if name == "" || strings.ContainsRune(name, 0) || strings.ContainsRune(link, 0) || strings.HasSuffix(name, "/") ||
 			key == "" || strings.ContainsAny(key, "=\x00") || val == "" || mtime < 0 || len(name)+len(link)+len(key)+len(val) > maxPax {
-			t.Skip()
+			return // not a header that an exporter could be asked for
 		}
 		if mtime >= 1<<33 {
 			mtime %= 1 << 33 // ustar's field; the exporter has no others
