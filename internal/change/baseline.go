@@ -87,35 +87,6 @@ func (b *Baseline) save() error {
 		baselineJSON{baselineSchema, b.ID, b.Started, b.marker})
 }
 
-// OpenBaseline reads what Begin wrote, in a later process. It refuses when
-// another directory is in the workspace's place.
-func OpenBaseline(runDir string) (*Baseline, error) {
-	name := filepath.Join(runDir, upperDir, baselineFile)
-	raw, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("open baseline: %w", err)
-	}
-	var j baselineJSON
-	if err := json.Unmarshal(raw, &j); err != nil || j.Schema != baselineSchema {
-		return nil, fmt.Errorf("open baseline %s: %w", show(name), ErrCorrupt)
-	}
-	fd, err := reopenRoot(j.Workspace)
-	if err != nil {
-		return nil, err
-	}
-	done := make(chan struct{})
-	close(done)
-	return &Baseline{ID: j.Workspace, Started: j.Started, marker: j.Marker, runDir: runDir,
-		root: fd, cancel: func() {}, done: done}, nil
-}
-
-// Path is the workspace's absolute path without links.
-func (b *Baseline) Path() string { return b.ID.Path }
-
-// Fd is a descriptor of the workspace directory, valid until Close. Mount
-// from it (/proc/self/fd/N) so that what was checked is what is mounted.
-func (b *Baseline) Fd() int { return b.root }
-
 // Wait waits for the recording of names to end. An error means that it is
 // incomplete: changes of the host are then noticed by ctime alone.
 func (b *Baseline) Wait(ctx context.Context) error {

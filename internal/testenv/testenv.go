@@ -57,11 +57,3 @@ func Root(t testing.TB) {
 		t.Skip("SKIPPED: needs root: sudo go test (an ordinary user's run has the other half)")
 	}
 }
-
-// OrdinaryUser ends the test when it runs as root; see [Root].
-func OrdinaryUser(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		t.Skip("SKIPPED: needs an ordinary user: run go test without root (root's run has the other half)")
-	}
-}
