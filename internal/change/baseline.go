@@ -12,11 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	baselineFile   = "baseline.json"
-	snapshotFile   = "names"
-	baselineSchema = "carboy.dev/baseline/v1"
-)
+const snapshotFile = "names"
 
 // Baseline is what a workspace was when its run began.
 type Baseline struct {
@@ -32,16 +28,9 @@ type Baseline struct {
 	err    error // of the snapshot, valid when done is closed
 }
 
-type baselineJSON struct {
-	Schema    string    `json:"schema"`
-	Workspace Identity  `json:"workspace"`
-	Started   time.Time `json:"started"`
-	Marker    marker    `json:"marker"`
-}
-
 // Begin checks dir (see CheckWorkspace), notes who it is and what time it is
-// there, writes that to runDir/upper, which it makes, and starts to record
-// the names below dir in the background. It returns within milliseconds.
+// there, makes runDir/upper, and starts to record there the names below dir in
+// the background. It returns within milliseconds.
 // Close the Baseline when the run is over; cancelling ctx stops the
 // recording too.
 func Begin(ctx context.Context, dir, runDir string) (*Baseline, error) {
@@ -62,10 +51,6 @@ func Begin(ctx context.Context, dir, runDir string) (*Baseline, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	if err := b.save(); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
 	f, err := os.OpenFile(filepath.Join(up, snapshotFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		unix.Close(fd)
@@ -80,11 +65,6 @@ func (b *Baseline) record(ctx context.Context, f *os.File) {
 	defer close(b.done)
 	b.err = writeSnapshot(ctx, b.root, f)
 	b.err = errors.Join(b.err, f.Close())
-}
-
-func (b *Baseline) save() error {
-	return writeJSON(filepath.Join(b.runDir, upperDir, baselineFile),
-		baselineJSON{baselineSchema, b.ID, b.Started, b.marker})
 }
 
 // Wait waits for the recording of names to end. An error means that it is
