@@ -198,6 +198,9 @@ func hostile(s string) *Receipt {
 
 func FuzzText(f *testing.F) {
 	f.Add("plain")
+	// Marks of combining class 0, and marks that take a column, where lines end.
+	f.Add(strings.Repeat("0\u07a8", 200))
+	f.Add(strings.Repeat("a\u07a8\u07a9\u0903\u0903", 60))
 	f.Add("\x1b]52;c;AAAA\x07")
 	f.Add("a\u202eb\u200b\xff\xfe 日本語 " + strings.Repeat("é", 100))
 	f.Fuzz(func(t *testing.T, s string) {

@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
-	"golang.org/x/text/unicode/norm"
 	"golang.org/x/text/width"
 
 	"github.com/carboy/carboy/internal/store"
@@ -449,21 +450,28 @@ func (p *printer) wrap(lead string, col int, c color, text string) {
 	}
 }
 
-// breakLines breaks at spaces where it can and within words where it must.
+// breakLines breaks at spaces where it can and within words where it must, never
+// between a letter and its marks: a line that starts with a mark would change
+// what stands before it. The room must hold a letter with the most marks that
+// visible keeps.
 func breakLines(text string, room int) []string {
 	var lines []string
 	for cells(text) > room {
 		cut, space, at := 0, -1, 0
 		for i, r := range text {
-			w := runeCells(r)
-			if at+w > room {
+			if !unicode.Is(unicode.M, r) {
+				cut = i
+			}
+			at += runeCells(r)
+			if at > room {
 				break
 			}
-			at += w
 			if r == ' ' {
 				space = i
 			}
-			cut = i + len(string(r))
+		}
+		if cut == 0 {
+			_, cut = utf8.DecodeRuneInString(text)
 		}
 		if cut < len(text) && text[cut] == ' ' {
 			space = cut
@@ -492,7 +500,7 @@ func runeCells(r rune) int {
 	if r < 0x300 {
 		return 1
 	}
-	if norm.NFC.PropertiesString(string(r)).CCC() != 0 {
+	if unicode.In(r, unicode.Mn, unicode.Me) {
 		return 0
 	}
 	switch width.LookupRune(r).Kind() {
