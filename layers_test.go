@@ -17,7 +17,7 @@ import (
 var layers = [][]string{
 	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv"},
 	{"internal/audit", "internal/store"},
-	{"internal/hostexec", "internal/wire"},
+	{"internal/hostexec", "internal/wire", "internal/trace"},
 	{"internal/bottle", "internal/gateway", "internal/change"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},

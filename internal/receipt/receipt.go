@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
@@ -34,6 +35,13 @@ const (
 	MaxNames       = 1000
 	MaxConnections = 1000
 	MaxNotes       = 100
+	MaxProcesses   = 1000
+	MaxAreas       = 200
+	MaxWritten     = 1000
+	MaxAttempts    = 200
+	MaxSockets     = 100
+	// MaxArguments bounds the arguments of one process, in bytes.
+	MaxArguments = 4 << 10
 )
 
 // MaxSize bounds an encoded receipt that [Parse] accepts, in bytes.
@@ -64,6 +72,13 @@ type Receipt struct {
 	Changes *Changes `json:"changes"`
 	Network Network  `json:"network"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
+	// Trace says what the kernel inside recorded; nil when it recorded nothing,
+	// and then Processes, Files, Privileges and Sockets are nil as well.
+	Trace      *Trace      `json:"trace,omitempty"`
+	Processes  *Processes  `json:"processes,omitempty"`
+	Files      *Files      `json:"files,omitempty"`
+	Privileges *Privileges `json:"privileges,omitempty"`
+	Sockets    *Sockets    `json:"sockets,omitempty"`
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
@@ -254,6 +269,122 @@ type Audit struct {
 	Root string `json:"root"`
 }
 
+// Trace is what stands behind the account of processes, files and rights.
+type Trace struct {
+	// Facts is how many the kernel inside recorded, those not kept included.
+	Facts int64 `json:"facts"`
+	// Dropped facts never left the kernel: nobody knows what they said.
+	Dropped int64 `json:"dropped"`
+	// Unkept facts are counted in this receipt but not in the file, which had
+	// reached its bound or could not be written.
+	Unkept int64 `json:"unkept"`
+	// Bytes and Digest (SHA-256, hexadecimal) are of the trace file.
+	Bytes  int64  `json:"bytes"`
+	Digest string `json:"digest,omitempty"`
+	// Incomplete says in a sentence why the trace does not reach to the end of
+	// the run or misses something; empty when it is whole.
+	Incomplete string `json:"incomplete,omitempty"`
+}
+
+// Processes are the programs that ran, as a tree.
+type Processes struct {
+	Total int64 `json:"total"` // processes, whatever the list holds
+	Execs int64 `json:"execs"` // programs started, also within one process
+	// Failed counts programs that could not be started.
+	Failed int64 `json:"failed_execs"`
+	// List holds parents before their children, at most MaxProcesses.
+	List []Process `json:"list"`
+}
+
+// Process is one process. One that executed several programs in turn shows the
+// last one; Execs says how many there were.
+type Process struct {
+	// ID counts from 1 in this list's order; Parent is 0 for those that carboy
+	// started. PIDs are used again, IDs are not.
+	ID     int64       `json:"id"`
+	Parent int64       `json:"parent"`
+	PID    int64       `json:"pid"`            // inside
+	Path   store.Raw   `json:"path,omitempty"` // the file that was loaded; empty: only forked
+	Args   []store.Raw `json:"args"`
+	Digest string      `json:"digest,omitempty"` // SHA-256 of that file, hexadecimal
+	UID    uint32      `json:"uid"`
+	EUID   uint32      `json:"euid"`
+	Execs  int64       `json:"execs"`
+	// Start and End are nanoseconds since the command's start; End is nil when
+	// the process did not end before the bottle did.
+	Start int64  `json:"start_ns"`
+	End   *int64 `json:"end_ns"`
+	// Code and Signal are how it ended; Signal is a name such as SIGKILL.
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"`
+}
+
+// Files are what was read and written, by area: a directory such as /usr/lib.
+type Files struct {
+	// Read counts files that were opened for reading outside the workspace.
+	Read      []Area `json:"read_outside"`
+	ReadTotal int64  `json:"read_outside_total"` // distinct files
+	// ReadInside counts those in the workspace.
+	ReadInside int64 `json:"read_inside_total"`
+	// Written lists files that were written, made, renamed or removed, wherever
+	// they were; what is kept of the workspace stands in Changes.
+	Written      []Written `json:"written"`
+	WrittenTotal int64     `json:"written_total"`
+	// Missed counts names that were looked for in vain.
+	Missed int64 `json:"missed_total"`
+	// Denied lists what was there and not permitted.
+	Denied      []Area `json:"denied"`
+	DeniedTotal int64  `json:"denied_total"`
+	// More is true when there were more distinct files than are told apart; the
+	// totals are then lower bounds.
+	More bool `json:"more,omitempty"`
+}
+
+// Area is a directory and how many distinct files of it.
+type Area struct {
+	Path  store.Raw `json:"path"`
+	Files int64     `json:"files"`
+}
+
+// Written is a file that was changed.
+type Written struct {
+	Path store.Raw `json:"path"`
+	// How is what was done: write, make, rename, remove, mode, owner, …, in
+	// the order in which it was first seen.
+	How    []string `json:"how"`
+	Inside bool     `json:"in_workspace"`
+}
+
+// Privileges are attempts to get or to use rights, and what came of them.
+type Privileges struct {
+	Attempts []Attempt `json:"attempts"`
+	Total    int64     `json:"total"`
+}
+
+// Attempt is a group of equal attempts.
+type Attempt struct {
+	What   string `json:"what"` // setid, mount, ptrace, bpf, …
+	Detail string `json:"detail,omitempty"`
+	// Errno is the name of the error, such as EPERM; empty when it succeeded,
+	// which it did inside the bottle only.
+	Errno string `json:"errno,omitempty"`
+	Count int64  `json:"count"`
+}
+
+// Sockets are the sockets that were made, by family.
+type Sockets struct {
+	List  []Socket `json:"list"`
+	Total int64    `json:"total"`
+}
+
+// Socket is a group of sockets.
+type Socket struct {
+	Family string `json:"family"` // inet, inet6, unix, netlink, packet, vsock, …
+	Type   string `json:"type"`   // stream, dgram, raw, …
+	Errno  string `json:"errno,omitempty"`
+	Count  int64  `json:"count"`
+}
+
 // Landable reports whether the run left something that `land` could take.
 func (r *Receipt) Landable() bool { return r.Changes != nil && r.Changes.Total > r.Changes.Unlandable }
 
@@ -304,6 +435,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		ch.List = notNil(ch.List)
 		c.Changes = &ch
 	}
+	c.Processes, c.Files, c.Privileges, c.Sockets = r.Processes.filled(), r.Files.filled(), r.Privileges.filled(), r.Sockets.filled()
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -340,10 +472,75 @@ func (r *Receipt) validateLists() error {
 	if len(r.Notes) > MaxNotes {
 		return fmt.Errorf("field \"notes\" has %d entries, more than %d", len(r.Notes), MaxNotes)
 	}
-	if r.Changes == nil {
+	var errs []error
+	check := func(list string, n int, total int64, limit int) { errs = append(errs, bounded(list, n, total, limit)) }
+	if c := r.Changes; c != nil {
+		check("changes", len(c.List), c.Total, MaxChanges)
+	}
+	if p := r.Processes; p != nil {
+		check("processes", len(p.List), p.Total, MaxProcesses)
+		errs = append(errs, p.validate())
+	}
+	if f := r.Files; f != nil {
+		check("areas that were read", len(f.Read), f.ReadTotal, MaxAreas)
+		check("files that were written", len(f.Written), f.WrittenTotal, MaxWritten)
+		check("areas that were denied", len(f.Denied), f.DeniedTotal, MaxAreas)
+	}
+	if p := r.Privileges; p != nil {
+		check("attempts", len(p.Attempts), p.Total, MaxAttempts)
+	}
+	if s := r.Sockets; s != nil {
+		check("sockets", len(s.List), s.Total, MaxSockets)
+	}
+	return errors.Join(errs...)
+}
+
+// validate refuses what is no tree: who shows it goes from parents to children.
+func (p *Processes) validate() error {
+	for i, x := range p.List {
+		if x.ID != int64(i+1) || x.Parent < 0 || x.Parent >= x.ID {
+			return fmt.Errorf("process %d of the list has id %d and parent %d", i+1, x.ID, x.Parent)
+		}
+	}
+	return nil
+}
+
+func (p *Processes) filled() *Processes {
+	if p == nil {
 		return nil
 	}
-	return bounded("changes", len(r.Changes.List), r.Changes.Total, MaxChanges)
+	c := *p
+	c.List = notNil(slices.Clone(p.List))
+	for i := range c.List {
+		c.List[i].Args = notNil(c.List[i].Args)
+	}
+	return &c
+}
+
+func (f *Files) filled() *Files {
+	if f == nil {
+		return nil
+	}
+	c := *f
+	c.Read, c.Written, c.Denied = notNil(f.Read), notNil(slices.Clone(f.Written)), notNil(f.Denied)
+	for i := range c.Written {
+		c.Written[i].How = notNil(c.Written[i].How)
+	}
+	return &c
+}
+
+func (p *Privileges) filled() *Privileges {
+	if p == nil {
+		return nil
+	}
+	return &Privileges{Attempts: notNil(p.Attempts), Total: p.Total}
+}
+
+func (s *Sockets) filled() *Sockets {
+	if s == nil {
+		return nil
+	}
+	return &Sockets{List: notNil(s.List), Total: s.Total}
 }
 
 func (n *Network) validate() error {

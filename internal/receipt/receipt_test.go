@@ -71,13 +71,29 @@ func sample() *Receipt {
 			ConnectionsTotal: 3,
 			Totals:           Totals{NamesAllowed: 2, NamesRefused: 13, ConnectionsAllowed: 2, ConnectionsRefused: 3, BytesUp: 1234, BytesDown: 3 << 20, Dropped: 1},
 		},
-		Mounts:    []Mount{{Source: "/opt/tools", Target: "/opt/tools", Access: "read-only"}, {Source: "/home/ada/cache", Target: "/cache", Access: "read-write"}},
-		Published: []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
-		Audit:     &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
-		Evidence:  "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
-		Notes:     []string{"the wall clock was set back by 2 h during the run"},
+		Trace: &Trace{Facts: 812, Dropped: 1, Unkept: 2, Bytes: 20_000, Digest: strings.Repeat("0a", 32), Incomplete: "one fact was dropped"},
+		Processes: &Processes{Total: 4, Execs: 3, Failed: 1, List: []Process{
+			{ID: 1, PID: 2, Path: "/usr/bin/dash", Args: []store.Raw{"sh", "-c", "echo hi"}, Digest: strings.Repeat("1b", 32), UID: 1000, EUID: 1000, Execs: 1, Start: 0, End: ptr(int64(2_400_000_000)), Code: 7},
+			{ID: 2, Parent: 1, PID: 3, Path: "/usr/bin/curl", Args: []store.Raw{"curl", "-s", "https://example.org/\x1b[2J"}, UID: 1000, EUID: 1000, Execs: 1, Start: 4_000_000, End: ptr(int64(900_000_000))},
+			{ID: 3, Parent: 2, PID: 4, UID: 1000, EUID: 1000, Start: 5_000_000, End: ptr(int64(6_000_000)), Signal: "SIGKILL"},
+			{ID: 4, Parent: 1, PID: 5, Path: "/tmp/\xff", Args: []store.Raw{""}, UID: 1000, EUID: 0, Execs: 1, Start: 7_000_000},
+		}},
+		Files: &Files{
+			Read: []Area{{Path: "/usr/lib", Files: 42}, {Path: "/etc", Files: 3}}, ReadTotal: 45, ReadInside: 7,
+			Written:      []Written{{Path: "/home/ada/project/notes.txt", How: []string{"write"}, Inside: true}, {Path: "/tmp/x", How: []string{"make", "remove"}}},
+			WrittenTotal: 2, Missed: 31, Denied: []Area{{Path: "/root", Files: 1}}, DeniedTotal: 1, More: true,
+		},
+		Privileges: &Privileges{Attempts: []Attempt{{What: "mount", Detail: "/mnt", Errno: "EPERM", Count: 1}, {What: "setid", Detail: "to 1000", Count: 2}}, Total: 2},
+		Sockets:    &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "packet", Type: "raw", Errno: "EPERM", Count: 1}}, Total: 2},
+		Mounts:     []Mount{{Source: "/opt/tools", Target: "/opt/tools", Access: "read-only"}, {Source: "/home/ada/cache", Target: "/cache", Access: "read-write"}},
+		Published:  []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
+		Audit:      &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
+		Evidence:   "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
+		Notes:      []string{"the wall clock was set back by 2 h during the run"},
 	}
 }
+
+func ptr[T any](v T) *T { return &v }
 
 // short is what most receipts look like.
 func short() *Receipt {

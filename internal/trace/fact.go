@@ -1,0 +1,292 @@
+// Package trace is the record of what happened inside a bottle, as the kernel
+// that served it saw it: which programs ran, which files were opened, looked at,
+// looked for in vain, written, renamed and removed, which sockets were made, and
+// which rights were asked for.
+//
+// A [Fact] is one of these. The backend's kernel emits facts in batches over a
+// SEQPACKET socket ([AppendBatch], [ParseBatch]); outside they are counted,
+// summarised and kept in a bounded file. Every fact has a number, and what was
+// dropped is counted on each step, so that a loss is always said.
+//
+// A fact is observed unless [Claimed] is set: it comes from the kernel's own
+// objects and from bytes that were copied once out of the workload's memory,
+// before they were used. Paths and arguments are still the workload's to choose.
+package trace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Op is what happened. The zero Op is no fact.
+type Op uint8
+
+// The operations. Their numbers are part of the format: never reuse one.
+const (
+	Exec     Op = 1  // Path: the file that was loaded; Path2: the script's, or what was asked for; Args, Digest, UID, EUID, PPID
+	Exit     Op = 2  // A: code, B: signal; of a whole process
+	Fork     Op = 3  // PPID: the parent; A: clone flags; a process, not a thread
+	Open     Op = 4  // A: flags of open(2), B: mode asked for
+	Stat     Op = 5  //
+	Access   Op = 6  // A: what was asked for (R_OK…)
+	Readlink Op = 7  // Path2: where it leads
+	List     Op = 8  // a directory was read
+	Chdir    Op = 9  //
+	Write    Op = 10 // the first write through one open of a file, mapped writing included
+	Truncate Op = 11 // A: length
+	Unlink   Op = 12 //
+	Rmdir    Op = 13 //
+	Rename   Op = 14 // Path2: the new name; A: flags
+	Link     Op = 15 // Path2: the new name
+	Symlink  Op = 16 // Path2: where it leads
+	Mkdir    Op = 17 // A: mode
+	Mknod    Op = 18 // A: mode with type, B: device
+	Chmod    Op = 19 // A: mode
+	Chown    Op = 20 // A: uid, B: gid; 1<<32-1 leaves it
+	Utimes   Op = 21 //
+	Xattr    Op = 22 // Path2: the attribute; A: 1 set, 2 removed
+	Mount    Op = 23 // Path: where; Path2: source; Args: type; A: flags
+	Umount   Op = 24 //
+	Chroot   Op = 25 // pivot_root too, with Path2
+	SetID    Op = 26 // UID, EUID: after; A: gid, B: egid after
+	Caps     Op = 27 // capset, prctl of capabilities, unshare, setns; Path: the call; A: its flags
+	Ptrace   Op = 28 // A: request, B: the other process; process_vm_readv and writev too, with Path
+	Kill     Op = 29 // A: signal, B: the process or minus the group; only of other processes
+	Socket   Op = 30 // A: family, B: type, C: protocol
+	Connect  Op = 31 // Path: address, as in "10.0.0.1:443", "[::1]:80", "unix:/run/x", "unix:@name"; A: family
+	Bind     Op = 32 // as Connect
+	Listen   Op = 33 // as Connect
+	Accept   Op = 34 // as Connect; Path2: the peer
+	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …
+	Memfd    Op = 36 // Path: the name given; an anonymous file was made
+)
+
+// Flags qualify a fact.
+type Flags uint8
+
+const (
+	// Claimed: copied from the workload's memory apart from the copy that the
+	// kernel used, so another thread could have changed it in between.
+	Claimed Flags = 1 << iota
+	// Asked: the path is the one that was asked for, because no object exists
+	// that has another. Unless Claimed too, the kernel used these very bytes.
+	Asked
+	// Miss: the name was not in the directory that the path begins with.
+	Miss
+	// Foreign: the object is on another file system than the bottle's root; its
+	// path holds mount points, which the workload may be able to choose.
+	Foreign
+	// Cut: the path or the arguments were longer than a fact may be.
+	Cut
+	// Deleted: the object had no name any more, or never had one.
+	Deleted
+)
+
+// Bounds of one fact. What is longer is cut and marked [Cut].
+const (
+	MaxPath = 4096     // bytes of Path, and of Path2
+	MaxArgs = 16 << 10 // bytes of all Args
+	MaxArgc = 512
+	// MaxFact is more than an encoded fact can have, in bytes.
+	MaxFact = 2*MaxPath + MaxArgs + 10*MaxArgc + 256
+)
+
+// Fact is one thing that happened. What a field means for an operation stands
+// beside the [Op]; a field that is not named there is zero.
+type Fact struct {
+	Seq   uint64 // counts all facts of the bottle from 1, the lost ones too
+	Time  int64  // nanoseconds since 1970, by the host's clock
+	Op    Op
+	Flags Flags
+	// PID is the process (thread group) in the bottle's PID namespace, PPID
+	// its parent where the operation says so.
+	PID, PPID uint32
+	// Errno is the call's, 0 when it succeeded. Numbers are Linux's.
+	Errno     uint32
+	UID, EUID uint32
+	A, B, C   uint64
+	Path      string
+	Path2     string
+	Args      []string
+	// Digest is the SHA-256 of the loaded file, or empty.
+	Digest string // 32 raw bytes
+}
+
+// When is the fact's time.
+func (f *Fact) When() time.Time { return time.Unix(0, f.Time) }
+
+// Observed reports whether nothing in the workload could have forged the fact.
+func (f *Fact) Observed() bool { return f.Flags&Claimed == 0 }
+
+// Append encodes f, cut to its bounds, behind b.
+func (f *Fact) Append(b []byte) []byte {
+	fl := f.Flags
+	cut := func(s string, n int) string {
+		if len(s) <= n {
+			return s
+		}
+		fl |= Cut
+		return s[:n]
+	}
+	path, path2 := cut(f.Path, MaxPath), cut(f.Path2, MaxPath)
+	args, left := f.Args, MaxArgs
+	if len(args) > MaxArgc {
+		args, fl = args[:MaxArgc], fl|Cut
+	}
+	for i, a := range args {
+		if left -= len(a); left < 0 {
+			// The argument that does not fit keeps its beginning.
+			args = append(append([]string(nil), args[:i]...), a[:len(a)+left])
+			fl |= Cut
+			break
+		}
+	}
+	at := len(b)
+	b = append(b, 0, 0, 0, byte(f.Op), byte(fl))
+	for _, v := range [...]uint64{f.Seq, uint64(f.Time), uint64(f.PID), uint64(f.PPID), uint64(f.Errno), uint64(f.UID), uint64(f.EUID), f.A, f.B, f.C} {
+		b = binary.AppendUvarint(b, v)
+	}
+	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	str(path)
+	str(path2)
+	str(f.Digest)
+	b = binary.AppendUvarint(b, uint64(len(args)))
+	for _, a := range args {
+		str(a)
+	}
+	n := len(b) - at - 3
+	b[at], b[at+1], b[at+2] = byte(n), byte(n>>8), byte(n>>16)
+	return b
+}
+
+var errFact = errors.New("trace: malformed fact")
+
+// Parse decodes the fact at the start of b and returns what follows it.
+func (f *Fact) Parse(b []byte) (rest []byte, err error) {
+	if len(b) < 5 {
+		return nil, errFact
+	}
+	n := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
+	if n < 2 || n > MaxFact || n > len(b)-3 {
+		return nil, errFact
+	}
+	b, rest = b[3:3+n], b[3+n:]
+	*f = Fact{Op: Op(b[0]), Flags: Flags(b[1])}
+	b = b[2:]
+	bad := false
+	num := func() uint64 {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			bad, b = true, nil
+			return 0
+		}
+		b = b[n:]
+		return v
+	}
+	num32 := func() uint32 {
+		v := num()
+		if v > 1<<32-1 {
+			bad = true
+		}
+		return uint32(v)
+	}
+	str := func(most int) string {
+		n := num()
+		if n > uint64(len(b)) || n > uint64(most) {
+			bad, b = true, nil
+			return ""
+		}
+		s := string(b[:n])
+		b = b[n:]
+		return s
+	}
+	f.Seq, f.Time = num(), int64(num())
+	f.PID, f.PPID, f.Errno, f.UID, f.EUID = num32(), num32(), num32(), num32(), num32()
+	f.A, f.B, f.C = num(), num(), num()
+	f.Path, f.Path2, f.Digest = str(MaxPath), str(MaxPath), str(32)
+	argc := num()
+	if argc > MaxArgc {
+		return nil, errFact
+	}
+	for range argc {
+		if bad {
+			break
+		}
+		f.Args = append(f.Args, str(MaxArgs))
+	}
+	if bad || len(b) != 0 || f.Op == 0 || len(f.Digest) != 0 && len(f.Digest) != 32 {
+		return nil, errFact
+	}
+	return rest, nil
+}
+
+// A batch is one datagram: how many facts the sender has dropped so far (8
+// bytes, little-endian) and whole facts.
+const batchHead = 8
+
+// MaxBatch is the largest datagram, in bytes.
+const MaxBatch = 128 << 10
+
+// NewBatch starts a batch in b's memory; facts are then appended.
+func NewBatch(b []byte) []byte { return append(b[:0], make([]byte, batchHead)...) }
+
+// SetDropped completes a batch.
+func SetDropped(b []byte, dropped uint64) { binary.LittleEndian.PutUint64(b, dropped) }
+
+// ParseBatch calls each with every fact of a datagram. The fact is each's own.
+func ParseBatch(b []byte, each func(*Fact)) (dropped uint64, err error) {
+	if len(b) < batchHead {
+		return 0, errors.New("trace: short batch")
+	}
+	dropped, b = binary.LittleEndian.Uint64(b), b[batchHead:]
+	for len(b) > 0 {
+		f := &Fact{}
+		if b, err = f.Parse(b); err != nil {
+			return dropped, err
+		}
+		each(f)
+	}
+	return dropped, nil
+}
+
+// Kind groups operations, as people ask for them.
+type Kind string
+
+// The kinds.
+const (
+	KindExec Kind = "exec" // programs: exec, exit, fork
+	KindFile Kind = "file" // what was opened, looked at, written, moved, removed
+	KindNet  Kind = "net"  // sockets
+	KindProc Kind = "proc" // what processes do to one another: signals, ptrace
+	KindPriv Kind = "priv" // rights: ids, capabilities, mounts, devices, refused calls
+)
+
+type opInfo struct {
+	name string
+	kind Kind
+}
+
+var ops = map[Op]opInfo{
+	Exec: {"exec", KindExec}, Exit: {"exit", KindExec}, Fork: {"fork", KindExec},
+	Open: {"open", KindFile}, Stat: {"stat", KindFile}, Access: {"access", KindFile}, Readlink: {"readlink", KindFile},
+	List: {"list", KindFile}, Chdir: {"chdir", KindFile}, Write: {"write", KindFile}, Truncate: {"truncate", KindFile},
+	Unlink: {"unlink", KindFile}, Rmdir: {"rmdir", KindFile}, Rename: {"rename", KindFile}, Link: {"link", KindFile},
+	Symlink: {"symlink", KindFile}, Mkdir: {"mkdir", KindFile}, Mknod: {"mknod", KindPriv}, Chmod: {"chmod", KindFile},
+	Chown: {"chown", KindPriv}, Utimes: {"utimes", KindFile}, Xattr: {"xattr", KindFile}, Memfd: {"memfd", KindFile},
+	Mount: {"mount", KindPriv}, Umount: {"umount", KindPriv}, Chroot: {"chroot", KindPriv},
+	SetID: {"setid", KindPriv}, Caps: {"caps", KindPriv}, Ptrace: {"ptrace", KindProc}, Kill: {"kill", KindProc},
+	Socket: {"socket", KindNet}, Connect: {"connect", KindNet}, Bind: {"bind", KindNet}, Listen: {"listen", KindNet}, Accept: {"accept", KindNet},
+	Refused: {"refused", KindPriv},
+}
+
+// Kind is the group of o; empty for an operation of a later version.
+func (o Op) Kind() Kind { return ops[o].kind }
+
+func (o Op) String() string {
+	if i, ok := ops[o]; ok {
+		return i.name
+	}
+	return fmt.Sprintf("op%d", uint8(o))
+}
