@@ -130,6 +130,15 @@ type Spec struct {
 	Wire *os.File
 	// Net says how the bottle's network card is set up; needed with Wire.
 	Net wire.Config
+	// Trace is the bottle's end of a SEQPACKET socket that carries facts as
+	// package trace has them, each datagram a batch. The Backend takes
+	// ownership. All facts of what was done before are sent when Pause
+	// returns; a bottle that ends otherwise can lose those of its last 2 ms.
+	// A reader that is slow slows the bottle down; one that does not read for
+	// two seconds loses facts, which are counted. Nil: nobody asked, and the
+	// bottle does not pay for it. Posture.Trace says whether facts will come:
+	// a backend that can't trace closes the socket and says false.
+	Trace *os.File
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
@@ -158,6 +167,7 @@ func (s *Spec) Files() []*os.File {
 		}
 	}
 	add(s.Wire)
+	add(s.Trace)
 	if s.Workspace != nil {
 		add(s.Workspace.Tree)
 	}
@@ -228,7 +238,7 @@ type Bottle interface {
 	// program could not be started.
 	Start(ctx context.Context, cmd *Command) (Process, error)
 	// Pause stops every process inside; Export after Pause is a consistent
-	// picture. There is no resume in this contract yet: callers destroy next.
+	// picture, and every fact was sent to Spec.Trace. There is no resume in this contract yet: callers destroy next.
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error

@@ -9,6 +9,9 @@ type Posture struct {
 	Backend   string        `json:"backend"`
 	Build     string        `json:"build"`
 	Processes []ProcPosture `json:"processes"`
+	// Trace is true when the live kernel said that it sends facts. A caller who
+	// needs them must look: a backend may not have any.
+	Trace bool `json:"trace,omitempty"`
 }
 
 // ProcPosture describes one host process that serves the bottle.

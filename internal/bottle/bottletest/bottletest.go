@@ -78,6 +78,7 @@ func Run(t *testing.T, backend func() bottle.Backend) {
 		{"TerminalInterrupt", (*suite).terminalInterrupt},
 		{"TerminalJobControl", (*suite).terminalJobs},
 
+		{"Trace", (*suite).trace},
 		{"Posture", (*suite).posture},
 		{"CloseIdempotent", (*suite).closeIdempotent},
 		{"CloseConcurrent", (*suite).closeConcurrent},

@@ -18,15 +18,13 @@ import (
 )
 
 // Backend makes bottles with the embedded kernel. The zero Backend is ready.
-type Backend struct {
-	facts *os.File // where the sentry's facts go (facts.go), or nil; Create takes it
-}
+type Backend struct{}
 
 // Name implements bottle.Backend.
 func (Backend) Name() string { return name }
 
 // Create implements bottle.Backend.
-func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
+func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
 	if err := spec.Limits.Validate(); err != nil {
 		closeAll(spec.Files())
 		return nil, err
@@ -37,10 +35,6 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 		return nil, err
 	}
 	p, files := newPlan(spec, own)
-	if b.facts != nil {
-		files = append(files, b.facts)
-		p.Facts = len(files)
-	}
 	defer closeAll(files)
 	x, err := startShim(spec)
 	if err != nil {
@@ -57,6 +51,10 @@ func (b Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, 
 	if x.posture, err = readPosture(r, int(spec.User.UID), spec.Writable()); err != nil {
 		x.Close()
 		return nil, err
+	}
+	if want := spec.Trace != nil; x.posture.Trace != want {
+		x.Close()
+		return nil, &bottle.PostureError{Role: "sandbox", Reason: fmt.Sprintf("sends facts: %v, asked for: %v", x.posture.Trace, want)}
 	}
 	return x, nil
 }

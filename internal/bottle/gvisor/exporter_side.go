@@ -33,6 +33,9 @@ const sideSink = "carboy"
 // one bottle.
 var sideEnd *unet.Socket
 
+// sideMu is held for each call on sideEnd: it carries one at a time.
+var sideMu sync.Mutex
+
 var registerSide = sync.OnceFunc(func() {
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: sideSink, Setup: setupSide, New: newSide})
 })
@@ -112,6 +115,30 @@ func (s *Side) Release(_, _ *struct{}) error {
 	return nil
 }
 
+// FlushReply is the answer of Side.Flush.
+type FlushReply struct{ Tracing bool }
+
+// Flush sends the facts that are still here, and says whether there are any to
+// be sent at all.
+func (*Side) Flush(_ *struct{}, r *FlushReply) error {
+	if w := facts.Load(); w != nil {
+		r.Tracing = true
+		w.flush()
+	}
+	return nil
+}
+
+func flushVia(end *unet.Socket) (tracing bool, err error) {
+	if end == nil {
+		return false, errors.New("no side channel")
+	}
+	sideMu.Lock()
+	defer sideMu.Unlock()
+	var r FlushReply
+	err = urpc.NewClient(end).Call("Side.Flush", &struct{}{}, &r)
+	return r.Tracing, err
+}
+
 // ExportArgs are the arguments of Side.Export; the file is where to.
 type ExportArgs struct {
 	Prefix string
@@ -149,6 +176,8 @@ func exportVia(end *unet.Socket, prefix string, to *os.File) error {
 	if prefix != "" && !strings.HasPrefix(prefix, "/") {
 		return fmt.Errorf("export: %q is not absolute", prefix)
 	}
+	sideMu.Lock()
+	defer sideMu.Unlock()
 	var r ExportReply
 	c := urpc.NewClient(end)
 	if err := c.Call("Side.Release", &struct{}{}, nil); err != nil {

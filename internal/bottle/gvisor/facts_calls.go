@@ -14,6 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // The calls that name a file are served here instead of by gVisor's own
@@ -229,7 +231,7 @@ func learnRoot(t *kernel.Task) *vfs.Filesystem {
 
 // truePath names an object by its file system, not by the mounts and the root
 // that the caller sees, which it may have arranged itself.
-func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, byte) {
+func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	v := t.Kernel().VFS()
 	if vd.Mount().Filesystem() == learnRoot(t) {
 		s, err := v.PathnameInFilesystem(t, vd)
@@ -241,24 +243,24 @@ func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, byte) {
 	defer root.DecRef(t)
 	s, err := v.PathnameWithDeleted(t, root, vd)
 	if err != nil {
-		return "?", factOther
+		return "?", trace.Foreign
 	}
-	return s, factOther
+	return s, trace.Foreign
 }
 
 // name is the path of p's last component in p's directory.
-func (p *place) name() (string, byte) {
+func (p *place) name() (string, trace.Flags) {
 	dir, fl := truePath(p.t, p.start)
 	return strings.TrimSuffix(dir, "/") + "/" + strings.TrimRight(p.raw, "/"), fl
 }
 
 // asked is the path as it was asked for, made absolute.
-func (p *place) asked() (string, byte) {
+func (p *place) asked() (string, trace.Flags) {
 	if strings.HasPrefix(p.raw, "/") {
-		return p.raw, factAsked
+		return p.raw, trace.Asked
 	}
 	dir, fl := truePath(p.t, p.start)
-	return strings.TrimSuffix(dir, "/") + "/" + p.raw, fl | factAsked
+	return strings.TrimSuffix(dir, "/") + "/" + p.raw, fl | trace.Asked
 }
 
 func errnoOf(err error) uint32 {
@@ -273,18 +275,18 @@ func errnoOf(err error) uint32 {
 
 // report says how a call on p ended: with the object vd, with a name that was
 // missing, or otherwise.
-func (w *factWriter) report(op factOp, p, miss *place, vd vfs.VirtualDentry, err error, path2 string) {
-	f := fact{op: op, pid: uint32(p.t.TGIDInRoot()), errno: errnoOf(err), path2: path2}
+func (w *factWriter) report(op trace.Op, p, miss *place, vd vfs.VirtualDentry, err error, path2 string) {
+	f := trace.Fact{Op: op, PID: uint32(p.t.TGIDInRoot()), Errno: errnoOf(err), Path2: path2}
 	switch {
 	case vd.Ok():
-		f.path, f.flags = truePath(p.t, vd)
+		f.Path, f.Flags = truePath(p.t, vd)
 	case miss != nil:
-		f.path, f.flags = miss.name()
-		f.flags |= factMiss
+		f.Path, f.Flags = miss.name()
+		f.Flags |= trace.Miss
 	default:
-		f.path, f.flags = p.asked()
+		f.Path, f.Flags = p.asked()
 	}
-	w.emit(f)
+	w.emit(&f)
 	if miss != nil {
 		miss.release()
 	}
@@ -305,17 +307,17 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 		return err
 	})
 	if err != nil {
-		w.report(factOpen, p, miss, vfs.VirtualDentry{}, err, "")
+		w.report(trace.Open, p, miss, vfs.VirtualDentry{}, err, "")
 		return 0, err
 	}
 	defer file.DecRef(t)
-	w.report(factOpen, p, nil, file.VirtualDentry(), nil, "")
+	w.report(trace.Open, p, nil, file.VirtualDentry(), nil, "")
 	fd, err := t.NewFDFrom(0, file, kernel.FDFlags{CloseOnExec: flags&linux.O_CLOEXEC != 0})
 	return uintptr(fd), err
 }
 
 // find is the object that p names. The reference belongs to the caller.
-func (w *factWriter) find(op factOp, p *place, follow bool) (vfs.VirtualDentry, error) {
+func (w *factWriter) find(op trace.Op, p *place, follow bool) (vfs.VirtualDentry, error) {
 	var vd vfs.VirtualDentry
 	miss, err := p.try(func(q *place) (err error) {
 		vd, err = q.t.Kernel().VFS().GetDentryAt(q.t, q.creds, q.pop(follow), &vfs.GetDentryOptions{})
@@ -341,13 +343,13 @@ func (w *factWriter) look(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	if p.raw == "" {
 		return lookFile(p, dirfd, opts)
 	}
-	vd, err := w.find(factStat, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	vd, err := w.find(trace.Stat, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
 	if err != nil {
 		return linux.Statx{}, err
 	}
 	defer vd.DecRef(t)
 	st, err := t.Kernel().VFS().StatAt(t, p.creds, p.of(vd), opts)
-	w.report(factStat, p, nil, vd, err, "")
+	w.report(trace.Stat, p, nil, vd, err, "")
 	return st, err
 }
 
@@ -409,13 +411,13 @@ func (w *factWriter) access(t *kernel.Task, dirfd int32, addr hostarch.Addr, mod
 	if p.raw == "" {
 		return t.Kernel().VFS().AccessAt(t, p.creds, vfs.AccessTypes(mode), p.of(p.start))
 	}
-	vd, err := w.find(factAccess, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	vd, err := w.find(trace.Access, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
 	if err != nil {
 		return err
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().AccessAt(t, p.creds, vfs.AccessTypes(mode), p.of(vd))
-	w.report(factAccess, p, nil, vd, err, "")
+	w.report(trace.Access, p, nil, vd, err, "")
 	return err
 }
 
@@ -446,13 +448,13 @@ func (w *factWriter) readlink(t *kernel.Task, dirfd int32, addr, to hostarch.Add
 	vd.IncRef()
 	if p.raw != "" {
 		vd.DecRef(t)
-		if vd, err = w.find(factReadlink, p, false); err != nil {
+		if vd, err = w.find(trace.Readlink, p, false); err != nil {
 			return 0, err
 		}
 	}
 	defer vd.DecRef(t)
 	target, err := t.Kernel().VFS().ReadlinkAt(t, p.creds, p.of(vd))
-	w.report(factReadlink, p, nil, vd, err, target)
+	w.report(trace.Readlink, p, nil, vd, err, target)
 	if err != nil {
 		return 0, err
 	}
@@ -483,7 +485,7 @@ func (w *factWriter) unlink(t *kernel.Task, dirfd int32, addr hostarch.Addr, fla
 			err = t.Kernel().VFS().UnlinkAt(t, q.creds, q.pop(false))
 		}
 	}
-	w.reportName(factUnlink, p, q, nil, nil, err)
+	w.reportName(trace.Unlink, p, q, nil, nil, err)
 	return err
 }
 
@@ -505,26 +507,26 @@ func (w *factWriter) rename(t *kernel.Task, olddir int32, old hostarch.Addr, new
 			err = t.Kernel().VFS().RenameAt(t, q.creds, q.pop(false), q2.pop(false), &vfs.RenameOptions{Flags: flags})
 		}
 	}
-	w.reportName(factRename, p, q, p2, q2, err)
+	w.reportName(trace.Rename, p, q, p2, q2, err)
 	return err
 }
 
 // reportName is report for calls on names rather than objects: q and q2 are
 // the pinned places, nil when their directory was not found.
-func (w *factWriter) reportName(op factOp, p, q, p2, q2 *place, err error) {
-	f := fact{op: op, pid: uint32(p.t.TGIDInRoot()), errno: errnoOf(err)}
-	say := func(p, q *place) (s string, fl byte) {
+func (w *factWriter) reportName(op trace.Op, p, q, p2, q2 *place, err error) {
+	f := trace.Fact{Op: op, PID: uint32(p.t.TGIDInRoot()), Errno: errnoOf(err)}
+	say := func(p, q *place) (s string, fl trace.Flags) {
 		if q == nil {
 			return p.asked()
 		}
 		defer q.release()
 		return q.name()
 	}
-	f.path, f.flags = say(p, q)
+	f.Path, f.Flags = say(p, q)
 	if p2 != nil {
-		var fl byte
-		f.path2, fl = say(p2, q2)
-		f.flags |= fl
+		var fl trace.Flags
+		f.Path2, fl = say(p2, q2)
+		f.Flags |= fl
 	}
-	w.emit(f)
+	w.emit(&f)
 }

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // factReader collects what a bottle's sentry says.
 type factReader struct {
 	mu      sync.Mutex
-	facts   []fact
+	facts   []trace.Fact
 	dropped uint64
 	err     error
 	done    chan struct{}
@@ -32,15 +33,12 @@ func factPair(t testing.TB) (*os.File, *factReader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fd := range fds {
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
-	}
 	r := &factReader{done: make(chan struct{})}
 	in := os.NewFile(uintptr(fds[0]), "facts")
 	t.Cleanup(func() { in.Close() })
 	go func() {
 		defer close(r.done)
-		buf := make([]byte, 1<<18)
+		buf := make([]byte, trace.MaxBatch)
 		for {
 			n, err := unix.Read(fds[0], buf)
 			if err == unix.EINTR {
@@ -49,10 +47,8 @@ func factPair(t testing.TB) (*os.File, *factReader) {
 			if n <= 0 || err != nil {
 				return
 			}
-			d, fs, err := parseFacts(buf[:n])
 			r.mu.Lock()
-			r.dropped = d
-			r.facts = append(r.facts, fs...)
+			r.dropped, err = trace.ParseBatch(buf[:n], func(f *trace.Fact) { r.facts = append(r.facts, *f) })
 			if err != nil {
 				r.err = err
 			}
@@ -63,9 +59,11 @@ func factPair(t testing.TB) (*os.File, *factReader) {
 }
 
 // all closes the bottle and returns everything that it said.
-func (r *factReader) all(t testing.TB, b bottle.Bottle) []fact {
+func (r *factReader) all(t testing.TB, b bottle.Bottle) []trace.Fact {
 	t.Helper()
-	time.Sleep(20 * factLinger) // the last batch; nothing is asserted about time
+	if err := b.Pause(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 	b.Close()
 	<-r.done
 	if r.err != nil {
@@ -75,8 +73,8 @@ func (r *factReader) all(t testing.TB, b bottle.Bottle) []fact {
 		t.Errorf("%d facts were dropped", r.dropped)
 	}
 	for i, f := range r.facts {
-		if f.seq != uint64(i+1) {
-			t.Fatalf("fact %d has number %d", i+1, f.seq)
+		if f.Seq != uint64(i+1) {
+			t.Fatalf("fact %d has number %d", i+1, f.Seq)
 		}
 	}
 	return r.facts
@@ -91,7 +89,8 @@ func makeTraced(t testing.TB, tune ...func(*bottle.Spec)) (*made, *factReader) {
 		f(s)
 	}
 	end, r := factPair(t)
-	b, err := Backend{facts: end}.Create(ctx, s)
+	s.Trace = end
+	b, err := Backend{}.Create(ctx, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,9 +98,9 @@ func makeTraced(t testing.TB, tune ...func(*bottle.Spec)) (*made, *factReader) {
 	return &made{t, ctx, s, b}, r
 }
 
-func has(fs []fact, op factOp, flags byte, path string) bool {
+func has(fs []trace.Fact, op trace.Op, flags trace.Flags, path string) bool {
 	for _, f := range fs {
-		if f.op == op && f.flags == flags && f.path == path {
+		if f.Op == op && f.Flags == flags && f.Path == path {
 			return true
 		}
 	}
@@ -128,18 +127,18 @@ mkdir e; rmdir e
 	}
 	fs := r.all(t, m.b)
 	for _, w := range []struct {
-		op    factOp
-		flags byte
+		op    trace.Op
+		flags trace.Flags
 		path  string
 	}{
-		{factOpen, 0, ws + "/d/real"},
-		{factOpen, factMiss, ws + "/d/absent"},
-		{factStat, 0, ws + "/d/real"},
-		{factReadlink, 0, ws + "/d/link"},
-		{factUnlink, 0, ws + "/dead"},
-		{factUnlink, 0, ws + "/e"},
-		{factOpen, 0, ws + "/made-by-link"},
-		{factOpen, factAsked, ws + "/none/x"},
+		{trace.Open, 0, ws + "/d/real"},
+		{trace.Open, trace.Miss, ws + "/d/absent"},
+		{trace.Stat, 0, ws + "/d/real"},
+		{trace.Readlink, 0, ws + "/d/link"},
+		{trace.Unlink, 0, ws + "/dead"},
+		{trace.Unlink, 0, ws + "/e"},
+		{trace.Open, 0, ws + "/made-by-link"},
+		{trace.Open, trace.Asked, ws + "/none/x"},
 	} {
 		if !has(fs, w.op, w.flags, w.path) {
 			t.Errorf("no fact %+v", w)
@@ -147,10 +146,10 @@ mkdir e; rmdir e
 	}
 	renamed, cat := false, false
 	for _, f := range fs {
-		if f.op == factRename && f.errno == 0 && f.path == ws+"/old" && f.path2 == ws+"/d/new" {
+		if f.Op == trace.Rename && f.Errno == 0 && f.Path == ws+"/old" && f.Path2 == ws+"/d/new" {
 			renamed = true
 		}
-		if f.op == factExec && strings.HasSuffix(f.path, "/bin/cat") {
+		if f.Op == trace.Exec && strings.HasSuffix(f.Path, "/bin/cat") {
 			cat = true
 		}
 	}
@@ -297,8 +296,8 @@ func TestFactsCannotBeForged(t *testing.T) {
 	}
 	count := map[string]int{}
 	for _, f := range r.all(t, m.b) {
-		if f.op == factOpen && f.errno == 0 {
-			switch f.path {
+		if f.Op == trace.Open && f.Errno == 0 {
+			switch f.Path {
 			case m.spec.Workspace.Target + "/decoy1":
 				count["D"]++
 			case m.spec.Workspace.Target + "/secret":
@@ -324,34 +323,15 @@ func TestFactsDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &factWriter{fd: fds[1]}
+	w := newFactWriter(fds[1])
 	unix.Close(fds[0])
 	for range 10 {
-		w.emit(fact{op: factOpen, path: "/x"})
+		w.emit(&trace.Fact{Op: trace.Open, Path: "/x"})
 	}
 	w.flush()
 	if w.dropped != 10 || w.seq != 10 {
 		t.Errorf("dropped %d of %d", w.dropped, w.seq)
 	}
+	close(w.wake)
 	unix.Close(fds[1])
-}
-
-func FuzzParseFacts(f *testing.F) {
-	good := (&fact{op: factRename, flags: factMiss, seq: 7, pid: 9, errno: 2, path: "/a", path2: "/b\xff"}).append(make([]byte, factHead))
-	f.Add(good)
-	f.Add([]byte{1, 2, 3})
-	f.Add(append(good, 0xff, 0xff))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, fs, err := parseFacts(b)
-		if err != nil {
-			return
-		}
-		again := append([]byte{}, b[:factHead]...)
-		for i := range fs {
-			again = fs[i].append(again)
-		}
-		if _, fs2, err := parseFacts(again); err != nil || len(fs2) != len(fs) {
-			t.Fatalf("%v: %d facts became %d", err, len(fs), len(fs2))
-		}
-	})
 }

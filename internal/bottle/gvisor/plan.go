@@ -24,7 +24,7 @@ type plan struct {
 	RootTree, ScratchTree int
 	Net                   wire.Config
 	Exported              string // the directory whose changes Export takes out; empty: all
-	Facts                 int    // descriptor for facts; 0: none
+	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
 }
 
@@ -62,6 +62,7 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 		p.Mounts = append(p.Mounts, conv(m))
 	}
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
+	p.Trace = donate(s.Trace)
 	return p, files
 }
 
@@ -85,4 +86,5 @@ type signalArgs struct {
 
 type createReply struct {
 	Processes []rawPosture
+	Trace     bool // the sentry's own answer
 }

@@ -334,7 +334,7 @@ func kindOfFD(link string) string {
 
 // readPosture judges what the shim reported and makes the record of it.
 func readPosture(r createReply, uid int, writable []string) (bottle.Posture, error) {
-	p := bottle.Posture{Isolation: bottle.IsolationUserKernel, Backend: name, Build: Build()}
+	p := bottle.Posture{Isolation: bottle.IsolationUserKernel, Backend: name, Build: Build(), Trace: r.Trace}
 	own, err := readOwn()
 	if err != nil {
 		return p, fmt.Errorf("posture: %w", err)

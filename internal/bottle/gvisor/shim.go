@@ -166,6 +166,9 @@ func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
 		}
 		r.Processes = append(r.Processes, raw)
 	}
+	if r.Trace, err = flushVia(sideEnd); err != nil {
+		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
+	}
 	return r, nil
 }
 
@@ -238,7 +241,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	if factsEnd, err = donated(files, p.Facts); err != nil {
+	if factsEnd, err = donated(files, p.Trace); err != nil {
 		return err
 	}
 	s.conf.PodInitConfig = l.bundle + "/side.json"
@@ -432,7 +435,11 @@ func (s *shim) deliver(pid int32, sig syscall.Signal, mode boot.SignalDeliveryMo
 }
 
 func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
-	return nil, s.ctl.Call(boot.ContMgrPause, nil, nil)
+	if err := s.ctl.Call(boot.ContMgrPause, nil, nil); err != nil {
+		return nil, err
+	}
+	_, err := flushVia(sideEnd)
+	return nil, err
 }
 
 func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {
