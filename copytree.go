@@ -19,15 +19,14 @@ import (
 // on: by reflink where the file system can, so that it costs no space. Sockets,
 // pipes and devices are left out. The host may edit meanwhile; each file is
 // copied as it is at that moment.
-func (s *session) copyWorkspace(ctx context.Context, dst string) error {
-	c := copier{id: s.ws}
-	if os.Geteuid() == 0 && s.id.hostUID != 0 {
-		c.as = &s.id
+func (p *plan) copyWorkspace(ctx context.Context, dst string) error {
+	c := copier{id: p.ws}
+	if os.Geteuid() == 0 && p.id.hostUID != 0 {
+		c.as = &p.id
 	}
-	if err := c.tree(ctx, s.target, dst); err != nil {
+	if err := c.tree(ctx, p.target, dst); err != nil {
 		return fmt.Errorf("copy workspace: %w", err)
 	}
-	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dst) })
 	return nil
 }
 

@@ -63,7 +63,7 @@ func (s *session) acceptPublished(ctx context.Context, l net.Listener, port uint
 // splice joins c to the server inside until both directions ended or ctx did.
 func (s *session) splice(ctx context.Context, c net.Conn, port uint16) {
 	defer c.Close()
-	in, err := s.gw.DialBottle(ctx, port)
+	in, err := s.vessel.gw.DialBottle(ctx, port)
 	if err != nil {
 		return
 	}

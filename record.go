@@ -28,11 +28,12 @@ func (s *session) record(cause error) error {
 	if s.rec.Exit.Reason == "" {
 		s.rec.Exit = failure(cause)
 	}
-	if s.gw != nil {
-		s.closeGateway()
-		s.rec.Network = network(s.gw.Summary())
+	if s.vessel != nil {
+		s.vessel.closeGateway()
+		sum := s.vessel.gw.Summary()
+		s.rec.Network = network(sum)
 		s.redactNetwork()
-		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(s.gw.Summary())...)
+		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(sum)...)
 	}
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos

@@ -18,13 +18,10 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
-	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
-	"github.com/carboy/carboy/internal/wire"
 )
 
 // RunOptions say what to run and what it may do. What is not granted here is
@@ -74,29 +71,21 @@ type session struct {
 	o   *RunOptions
 	run *store.Run
 
-	limits       bottle.Limits
-	id           identity
-	ws           store.Workspace
-	target       string // the workspace's path inside; empty: none
-	routes       []policy.Route
-	mounts       []bottle.Mount
-	net          wire.Config
-	baseline     *change.Baseline
-	claim        *store.Claim
-	gw           *gateway.Gateway
-	gwDone       chan error
-	closeGateway func()
-	bottle       bottle.Bottle
-	events       *events
-	denials      *denials
-	redactor     *secret.Redactor
-	std          *streams
-	env          []string // the command's variables
-	peak         bottle.Usage
-	stopOnce     sync.Once
-	stopping     chan struct{} // closed when somebody asked for the end
-	intr         *interrupts
-	cleanup      []func()
+	*plan
+	baseline *change.Baseline
+	claim    *store.Claim
+	vessel   *vessel
+	bottle   bottle.Bottle // the vessel's
+	events   *events
+	denials  *denials
+	redactor *secret.Redactor
+	std      *streams
+	env      []string // the command's variables
+	peak     bottle.Usage
+	stopOnce sync.Once
+	stopping chan struct{} // closed when somebody asked for the end
+	intr     *interrupts
+	cleanup  []func()
 
 	rec receipt.Receipt
 	set *change.Set
@@ -128,37 +117,15 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return nil, errors.New("no command to run")
 	}
-	if o.Mode == "" {
-		o.Mode = store.Overlay
-	}
-	if o.Stdout == nil {
-		o.Stdout = io.Discard
-	}
-	if o.Stderr == nil {
-		o.Stderr = io.Discard
-	}
-	s := &session{c: c, o: o, net: wire.DefaultConfig(), stopping: make(chan struct{})}
+	s := &session{c: c, o: o, stopping: make(chan struct{})}
 	var err error
-	if s.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
-		return nil, err
-	}
-	if s.routes, err = parseRoutes(o); err != nil {
+	if s.plan, err = c.newPlan(o); err != nil {
 		return nil, err
 	}
 	if s.redactor, err = c.redactorFor(o); err != nil {
 		return nil, err
 	}
-	ws, err := s.workspace()
-	s.ws = ws
-	if err != nil {
-		return nil, err
-	}
-	if s.id, err = whoami(string(ws.Path)); err != nil {
-		return nil, err
-	}
-	if s.mounts, err = parseMounts(o.Mounts, s.target, realPath(c.StateDir())); err != nil {
-		return nil, err
-	}
+	ws := s.ws
 	if s.env, err = c.environment(s.id.user, o); err != nil {
 		return nil, err
 	}
@@ -185,6 +152,9 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		Limits:    receipt.Limits{Limits: s.limits},
 		Evidence:  store.Raw(s.run.Dir()),
 	}
+	for _, m := range s.mounts {
+		s.rec.Mounts = append(s.rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: accessName(m.Access)})
+	}
 	s.openLedger()
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}
@@ -210,68 +180,17 @@ func (s *session) abandon(err error) {
 	s.c.store.Remove(ctx, s.run.ID(), store.RemoveOptions{Unlanded: true})
 }
 
-// workspace resolves and judges the directory to work on.
-func (s *session) workspace() (store.Workspace, error) {
-	dir := s.o.Workspace
-	if s.o.Mode == store.None {
-		return store.Workspace{}, nil
-	}
-	if dir == "" {
-		var err error
-		if dir, err = os.Getwd(); err != nil {
-			return store.Workspace{}, fmt.Errorf("find the current directory: %w", err)
-		}
-	}
-	real, err := change.CheckWorkspace(dir)
-	if err != nil {
-		return store.Workspace{}, err
-	}
-	state := s.c.StateDir()
-	if real == state || strings.HasPrefix(state, real+"/") || strings.HasPrefix(real, state+"/") {
-		return store.Workspace{}, &OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
-	}
-	s.target = real
-	return store.ResolveWorkspace(real)
-}
-
-func parseRoutes(o *RunOptions) ([]policy.Route, error) {
-	var out []policy.Route
-	for _, a := range o.Allow {
-		r, err := policy.ParseAllow(a)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-	}
-	for _, a := range o.AllowPrivate {
-		r, err := policy.ParseAllowPrivate(a)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-	}
-	return out, nil
-}
-
 // execute makes the bottle, runs the command and takes its changes. Everything
 // made here is undone by close.
 func (s *session) execute(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	spec, err := s.spec(ctx)
+	v, err := s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir())
 	if err != nil {
 		return err
 	}
-	if err := s.openGateway(ctx, spec); err != nil {
-		closeFiles(spec.Files())
-		return err
-	}
-	if s.bottle, err = s.create(ctx, spec); err != nil {
-		return err
-	}
-	p := s.bottle.Posture()
-	s.rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
+	s.board(v)
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
@@ -293,13 +212,14 @@ func (s *session) execute(ctx context.Context) error {
 	return err
 }
 
-// createIn bounds the making of a bottle, which takes a tenth of a second.
-const createIn = 2 * time.Minute
-
-func (s *session) create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
-	ctx, cancel := context.WithTimeout(ctx, createIn)
-	defer cancel()
-	return s.c.backend.Create(ctx, spec)
+// board takes v for this run.
+func (s *session) board(v *vessel) {
+	s.vessel, s.bottle = v, v.bottle
+	observe := gateway.Observer(s.observe)
+	v.observer.Store(&observe)
+	s.cleanup = append(s.cleanup, v.close)
+	p := s.bottle.Posture()
+	s.rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
 }
 
 func (s *session) closeStreams(ctx context.Context) {
@@ -321,101 +241,6 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	s.baseline = b
 	s.cleanup = append(s.cleanup, func() { b.Close() })
-	return nil
-}
-
-// spec is the bottle's plan.
-func (s *session) spec(ctx context.Context) (*bottle.Spec, error) {
-	o := rootfs.Options{User: s.id.user, Hostname: "carboy", DNS: s.net.DNS, Self4: s.net.Bottle4.Addr()}
-	root, err := rootfs.Host(o)
-	if r := s.o.RootFS; r != "" && r != "host" {
-		root, err = rootfs.Dir(r, o)
-	}
-	if err != nil {
-		return nil, err
-	}
-	spec := &bottle.Spec{
-		ID: "b" + string(s.run.ID()), Root: root, Mounts: s.mounts, User: s.id.user,
-		HostUID: s.id.hostUID, HostGID: s.id.hostGID, Limits: s.limits, Hostname: o.Hostname, Net: s.net,
-	}
-	if spec.Workspace, err = s.workspaceMount(ctx); err != nil {
-		return nil, err
-	}
-	if spec.Scratch, err = s.scratch(); err != nil {
-		return nil, err
-	}
-	for _, m := range s.mounts {
-		s.rec.Mounts = append(s.rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: accessName(m.Access)})
-	}
-	return spec, nil
-}
-
-func (s *session) workspaceMount(ctx context.Context) (*bottle.Mount, error) {
-	live := &bottle.Mount{Source: s.target, Target: s.target, Dev: s.ws.Dev, Ino: s.ws.Ino}
-	switch s.o.Mode {
-	case store.Overlay:
-		live.Access = bottle.AccessOverlay
-		return live, nil
-	case store.Bind:
-		live.Access = bottle.AccessReadWrite
-		return live, nil
-	case store.Copy:
-		dir := s.run.Path("base")
-		if err := s.copyWorkspace(ctx, dir); err != nil {
-			return nil, err
-		}
-		return &bottle.Mount{Source: dir, Target: s.target, Access: bottle.AccessOverlay}, nil
-	}
-	return nil, nil
-}
-
-func accessName(a bottle.Access) string {
-	switch a {
-	case bottle.AccessReadOnly:
-		return "read-only"
-	case bottle.AccessReadWrite:
-		return "read-write"
-	case bottle.AccessOverlay:
-		return "overlay"
-	}
-	return "none"
-}
-
-// scratch is where the overlay's pages live: on disk, beside the run, so that
-// what a command writes is not counted as memory. The file has no name: it is
-// gone with the bottle.
-func (s *session) scratch() (string, error) {
-	dir := s.run.Path("scratch")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", err
-	}
-	s.cleanup = append(s.cleanup, func() { os.RemoveAll(dir) })
-	if os.Geteuid() == 0 && s.id.hostUID != 0 {
-		return dir, os.Lchown(dir, int(s.id.hostUID), int(s.id.hostGID))
-	}
-	return dir, nil
-}
-
-func (s *session) openGateway(ctx context.Context, spec *bottle.Spec) error {
-	table, err := policy.Compile(s.routes...)
-	if err != nil {
-		return err
-	}
-	pair, err := wire.New()
-	if err != nil {
-		return err
-	}
-	spec.Wire = pair.Bottle
-	gw, err := gateway.New(gateway.Config{Host: pair.Host, Wire: s.net, Table: table, Observer: s.observe})
-	if err != nil {
-		return err
-	}
-	s.gw, s.gwDone = gw, make(chan error, 1)
-	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	go func() { s.gwDone <- gw.Serve(gctx) }()
-	var once sync.Once
-	s.closeGateway = func() { once.Do(func() { cancel(); gw.Close(); <-s.gwDone }) }
-	s.cleanup = append(s.cleanup, s.closeGateway)
 	return nil
 }
 

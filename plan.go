@@ -1,0 +1,180 @@
+package carboy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// plan is what a bottle is made from: all that the options, the user and this
+// machine decide about it before there is a run, and nothing of the run itself.
+type plan struct {
+	mode   store.Mode
+	rootfs string
+	limits bottle.Limits
+	id     identity
+	ws     store.Workspace
+	target string // the workspace's path inside; empty: none
+	routes []policy.Route
+	mounts []bottle.Mount
+	net    wire.Config
+}
+
+// newPlan checks the options that a bottle depends on, and completes them.
+func (c *Client) newPlan(o *RunOptions) (*plan, error) {
+	if o.Mode == "" {
+		o.Mode = store.Overlay
+	}
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	p := &plan{mode: o.Mode, rootfs: o.RootFS, net: wire.DefaultConfig()}
+	var err error
+	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
+		return nil, err
+	}
+	if p.routes, err = parseRoutes(o); err != nil {
+		return nil, err
+	}
+	if err := p.workspace(o.Workspace, c.StateDir()); err != nil {
+		return nil, err
+	}
+	if p.id, err = whoami(string(p.ws.Path)); err != nil {
+		return nil, err
+	}
+	if p.mounts, err = parseMounts(o.Mounts, p.target, realPath(c.StateDir())); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// workspace resolves and judges the directory to work on.
+func (p *plan) workspace(dir, state string) error {
+	if p.mode == store.None {
+		return nil
+	}
+	if dir == "" {
+		var err error
+		if dir, err = os.Getwd(); err != nil {
+			return fmt.Errorf("find the current directory: %w", err)
+		}
+	}
+	real, err := change.CheckWorkspace(dir)
+	if err != nil {
+		return err
+	}
+	if real == state || strings.HasPrefix(state, real+"/") || strings.HasPrefix(real, state+"/") {
+		return &OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
+	}
+	p.target = real
+	p.ws, err = store.ResolveWorkspace(real)
+	return err
+}
+
+func parseRoutes(o *RunOptions) ([]policy.Route, error) {
+	var out []policy.Route
+	for _, a := range o.Allow {
+		r, err := policy.ParseAllow(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	for _, a := range o.AllowPrivate {
+		r, err := policy.ParseAllowPrivate(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// spec is the bottle's own part of the plan. The bottle's private files are
+// made in dir, and gone with cleanup.
+func (p *plan) spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cleanup func(), err error) {
+	root, err := p.root()
+	if err != nil {
+		return nil, nil, err
+	}
+	spec = &bottle.Spec{
+		ID: id, Root: root, Mounts: append([]bottle.Mount(nil), p.mounts...), User: p.id.user,
+		HostUID: p.id.hostUID, HostGID: p.id.hostGID, Limits: p.limits, Hostname: hostname, Net: p.net,
+	}
+	// Where the overlay's pages live: on disk, so that what a command writes is
+	// not counted as memory. The file has no name: it is gone with the bottle.
+	spec.Scratch = dir + "/scratch"
+	base := dir + "/base"
+	cleanup = func() { os.RemoveAll(spec.Scratch); removeTree(base) }
+	if spec.Workspace, err = p.workspaceMount(ctx, base); err == nil {
+		err = p.ownDir(spec.Scratch)
+	}
+	if err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	return spec, cleanup, nil
+}
+
+const hostname = "carboy"
+
+func (p *plan) root() (bottle.Root, error) {
+	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr()}
+	if p.rootfs != "" && p.rootfs != "host" {
+		return rootfs.Dir(p.rootfs, o)
+	}
+	return rootfs.Host(o)
+}
+
+func (p *plan) workspaceMount(ctx context.Context, base string) (*bottle.Mount, error) {
+	live := &bottle.Mount{Source: p.target, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}
+	switch p.mode {
+	case store.Overlay:
+		live.Access = bottle.AccessOverlay
+		return live, nil
+	case store.Bind:
+		live.Access = bottle.AccessReadWrite
+		return live, nil
+	case store.Copy:
+		if err := p.copyWorkspace(ctx, base); err != nil {
+			return nil, err
+		}
+		return &bottle.Mount{Source: base, Target: p.target, Access: bottle.AccessOverlay}, nil
+	}
+	return nil, nil
+}
+
+func accessName(a bottle.Access) string {
+	switch a {
+	case bottle.AccessReadOnly:
+		return "read-only"
+	case bottle.AccessReadWrite:
+		return "read-write"
+	case bottle.AccessOverlay:
+		return "overlay"
+	}
+	return "none"
+}
+
+// ownDir makes a directory for the bottle's user alone.
+func (p *plan) ownDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 && p.id.hostUID != 0 {
+		return os.Lchown(dir, int(p.id.hostUID), int(p.id.hostGID))
+	}
+	return nil
+}

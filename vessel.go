@@ -1,0 +1,99 @@
+package carboy
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// vessel is a bottle with its gateway, sealed and verified, in which nothing has
+// run. It holds nothing of a run: no record, no variables, no streams.
+type vessel struct {
+	plan   *plan
+	spec   *bottle.Spec
+	bottle bottle.Bottle
+	gw     *gateway.Gateway
+
+	observer atomic.Pointer[gateway.Observer] // nil: nobody
+	once     sync.Once
+	gwOnce   sync.Once
+	gwStop   context.CancelFunc
+	gwDone   chan error
+	cleanup  func()
+}
+
+// createIn bounds the making of a bottle, which takes a tenth of a second.
+const createIn = 2 * time.Minute
+
+// newVessel makes a bottle from p. What it needs on disk is made in dir.
+func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string) (*vessel, error) {
+	table, err := policy.Compile(p.routes...)
+	if err != nil {
+		return nil, err
+	}
+	v := &vessel{plan: p}
+	if v.spec, v.cleanup, err = p.spec(ctx, id, dir); err != nil {
+		return nil, err
+	}
+	if err := v.openGateway(ctx, table); err != nil {
+		closeFiles(v.spec.Files())
+		v.close()
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, createIn)
+	defer cancel()
+	if v.bottle, err = c.backend.Create(ctx, v.spec); err != nil {
+		v.close()
+		return nil, err
+	}
+	return v, nil
+}
+
+func (v *vessel) openGateway(ctx context.Context, table *policy.Table) error {
+	pair, err := wire.New()
+	if err != nil {
+		return err
+	}
+	v.spec.Wire = pair.Bottle
+	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Wire: v.plan.net, Table: table, Observer: v.observe}); err != nil {
+		return err
+	}
+	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	v.gwStop, v.gwDone = cancel, make(chan error, 1)
+	go func() { v.gwDone <- v.gw.Serve(gctx) }() // ends with closeGateway
+	return nil
+}
+
+// observe is on the packet path.
+func (v *vessel) observe(ev gateway.Event) {
+	if f := v.observer.Load(); f != nil {
+		(*f)(ev)
+	}
+}
+
+func (v *vessel) closeGateway() {
+	v.gwOnce.Do(func() {
+		if v.gwStop != nil {
+			v.gwStop()
+			v.gw.Close()
+			<-v.gwDone
+		}
+	})
+}
+
+// close destroys it. Idempotent.
+func (v *vessel) close() {
+	v.once.Do(func() {
+		if v.bottle != nil {
+			v.bottle.Close()
+		}
+		v.closeGateway()
+		v.cleanup()
+	})
+}
