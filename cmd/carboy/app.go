@@ -20,6 +20,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -174,6 +175,9 @@ const (
 // must have been made visible.
 func (a *app) say(c tone, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
+	if !a.utf8() {
+		line = visible.ASCII(line)
+	}
 	if c != plainText && a.color(a.stderr) {
 		line = "\x1b[" + string(c) + "m" + line + "\x1b[0m"
 	}
@@ -184,6 +188,44 @@ func (a *app) say(c tone, format string, args ...any) {
 // (https://no-color.org).
 func (a *app) color(w io.Writer) bool {
 	return a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && isTerminal(w)
+}
+
+// utf8 reports whether the user's locale has UTF-8, by the rules of POSIX.
+func (a *app) utf8() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := a.env(name); v != "" {
+			v = strings.ToLower(v)
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
+
+// shown is stdout for text that is visible already: without UTF-8 as ASCII.
+func (a *app) shown() io.Writer { return a.shownTo(a.stdout) }
+
+func (a *app) shownTo(w io.Writer) io.Writer {
+	if a.utf8() {
+		return w
+	}
+	return visible.NewASCIIWriter(w)
+}
+
+// columns is how wide the terminal is that w leads to; 0 when it leads to none.
+func columns(w any) int {
+	if !isTerminal(w) {
+		return 0
+	}
+	n, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// style is how receipts are shown on stdout.
+func (a *app) style(all bool) receipt.Style {
+	return receipt.Style{Color: a.color(a.stdout), All: all, Width: columns(a.stdout), ASCII: !a.utf8()}
 }
 
 func isTerminal(w any) bool {

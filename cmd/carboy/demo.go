@@ -178,7 +178,7 @@ func (d *demo) sealedRun(ctx context.Context, c *carboy.Client, port int) (*rece
 
 func (d *demo) review(ctx context.Context, c *carboy.Client, rec *receipt.Receipt) error {
 	d.title("What happened, as seen from outside the bottle ($ carboy receipt):")
-	if err := receipt.Text(d.a.stdout, rec, receipt.Style{Color: d.a.color(d.a.stdout)}); err != nil {
+	if err := receipt.Text(d.a.stdout, rec, d.a.style(false)); err != nil {
 		return err
 	}
 	d.title("What it changed ($ carboy diff). On the host, notes.txt is still %d bytes:", d.size("notes.txt"))
@@ -186,7 +186,7 @@ func (d *demo) review(ctx context.Context, c *carboy.Client, rec *receipt.Receip
 	if err != nil {
 		return err
 	}
-	if _, err := set.Diff(d.a.stdout, change.DiffOptions{Colour: d.a.color(d.a.stdout)}); err != nil {
+	if _, err := set.Diff(d.a.shown(), change.DiffOptions{Colour: d.a.color(d.a.stdout)}); err != nil {
 		return err
 	}
 	d.title("One file taken home ($ carboy land notes.txt):")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,7 +42,7 @@ func (a *app) receiptCmd() *cobra.Command {
 					return err
 				}
 				if !asJSON {
-					return receipt.Text(a.stdout, r, receipt.Style{Color: a.color(a.stdout), All: all})
+					return receipt.Text(a.stdout, r, a.style(all))
 				}
 				b, err := r.Encode()
 				if err != nil {
@@ -107,12 +107,62 @@ func (a *app) printList(l store.Listing, asJSON bool) error {
 		a.say(plainText, "no runs yet; begin with carboy run -- COMMAND")
 		return nil
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RUN\tSTARTED\tSTATE\tEXIT\tCHANGES\tWORKSPACE\tCOMMAND")
-	for _, m := range l.Runs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, started(m), m.State, exitOf(m), orDash(string(m.Changes)), workspaceOf(m), commandOf(m))
+	head := []string{"RUN", "STARTED", "STATE", "EXIT", "CHANGES", "WORKSPACE", "COMMAND"}
+	rows := make([][]string, len(l.Runs))
+	for i, m := range l.Runs {
+		rows[i] = []string{string(m.ID), started(m), string(m.State), exitOf(m), orDash(string(m.Changes)), workspaceOf(m), commandOf(m)}
 	}
-	return w.Flush()
+	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows)
+}
+
+// printTable prints visible cells in columns or, where that does not fit into
+// the width, each row as a block with a line for each cell. No width (0) is no
+// bound: what is piped into awk has its columns.
+func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]string) error {
+	const gap = 2
+	all := append([][]string{head}, rows...)
+	widths := make([]int, len(head))
+	total := -gap
+	for i := range head {
+		for _, row := range all {
+			if ascii {
+				row[i] = visible.ASCII(row[i])
+			}
+			widths[i] = max(widths[i], visible.Width(row[i]))
+		}
+		total += widths[i] + gap
+	}
+	out := bufio.NewWriter(w)
+	if width == 0 || total <= width {
+		for _, row := range all {
+			line := ""
+			for i, cell := range row {
+				line += cell + strings.Repeat(" ", widths[i]-visible.Width(cell)+gap)
+			}
+			fmt.Fprintln(out, strings.TrimRight(line, " "))
+		}
+		return out.Flush()
+	}
+	width = max(width, 20)
+	for n, row := range rows {
+		if n > 0 {
+			fmt.Fprintln(out)
+		}
+		for i, cell := range row {
+			at := 0
+			if i > 0 {
+				at = 2
+				cell = strings.ToLower(head[i]) + " " + cell
+			}
+			for j, line := range visible.Wrap(cell, width-2*at) {
+				if j == 1 {
+					at *= 2
+				}
+				fmt.Fprintln(out, strings.Repeat(" ", at)+line)
+			}
+		}
+	}
+	return out.Flush()
 }
 
 func started(m store.Meta) string {
@@ -197,7 +247,7 @@ func (a *app) printLogs(c *carboy.Client, m store.Meta, names []string, raw bool
 			return fmt.Errorf("logs of run %s: %w", m.ID, err)
 		}
 		found = true
-		err = a.copyOut(a.stdout, f, raw)
+		err = a.copyOut(f, raw)
 		f.Close()
 		if err != nil {
 			return fmt.Errorf("logs of run %s: %w", m.ID, err)
@@ -209,12 +259,12 @@ func (a *app) printLogs(c *carboy.Client, m store.Meta, names []string, raw bool
 	return nil
 }
 
-func (a *app) copyOut(w io.Writer, r io.Reader, raw bool) error {
+func (a *app) copyOut(r io.Reader, raw bool) error {
 	if raw {
-		_, err := io.Copy(w, r)
+		_, err := io.Copy(a.stdout, r)
 		return err
 	}
-	v := visible.NewWriter(w, visible.Options{})
+	v := visible.NewWriter(a.shown(), visible.Options{})
 	if _, err := io.Copy(v, r); err != nil {
 		return err
 	}

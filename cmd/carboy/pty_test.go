@@ -8,12 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // session is a carboy with a terminal.
@@ -44,10 +47,15 @@ func terminal(t *testing.T, args ...string) *session {
 
 func terminalIn(t *testing.T, home string, args ...string) *session {
 	t.Helper()
+	return terminalOf(t, home, 100, []string{"TERM=xterm", "NO_COLOR=1"}, args...)
+}
+
+func terminalOf(t *testing.T, home string, cols uint16, env []string, args ...string) *session {
+	t.Helper()
 	cmd := exec.Command("carboy", args...)
 	cmd.Dir = filepath.Join(home, "ws")
-	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run", "TERM=xterm", "NO_COLOR=1")
-	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
+	cmd.Env = append(append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run"), env...)
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: cols})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +254,55 @@ func TestLandAsks(t *testing.T) {
 		}
 	}
 }
+
+// On the smallest terminal, one without UTF-8 and one without colour, what is
+// laid out fits, and nothing is shown that the terminal does not know.
+func TestPlainTerminals(t *testing.T) {
+	s := terminal(t, "run", "--", "sh", "-c", `printf 'gr\303\274\303\237e \033[1m\n'; echo x >'na\303\257ve-日本語-and-a-name-that-is-longer'; touch \u202e; false`)
+	if code := s.end(); code != 1 {
+		t.Fatalf("exit code %d:\n%s", code, s.text())
+	}
+	home := filepath.Dir(s.cmd.Dir)
+	for _, c := range []struct {
+		name string
+		cols uint16
+		env  []string
+		// what of the terminal's is used
+		color, utf8 bool
+	}{
+		{"plain", 20, []string{"TERM=xterm", "NO_COLOR=1", "LC_ALL=C"}, false, false},
+		{"dumb", 20, []string{"TERM=dumb", "NO_COLOR=", "LC_ALL=", "LC_CTYPE=", "LANG="}, false, false},
+		{"small", 20, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=C.UTF-8"}, true, true},
+		{"wide", 300, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=", "LC_CTYPE=", "LANG=de_DE.utf8"}, true, true},
+	} {
+		colored, beyond := false, false
+		for _, args := range [][]string{{"receipt"}, {"receipt", "--all"}, {"list"}, {"logs"}, {"diff"}, {"diff", "--stat"}} {
+			s := terminalOf(t, home, c.cols, c.env, args...)
+			if code := s.end(); code != 0 {
+				t.Fatalf("%s: %v: exit code %d:\n%s", c.name, args, code, s.text())
+			}
+			for line := range strings.SplitSeq(s.text(), "\r\n") {
+				bare := sgr.ReplaceAllString(line, "")
+				colored = colored || bare != line
+				if !visible.Clean(bare) && args[0] != "diff" {
+					t.Errorf("%s: %v: not safe to show: %q", c.name, args, line)
+				}
+				if args[0] != "logs" && args[0] != "diff" && visible.Width(bare) > int(c.cols) {
+					t.Errorf("%s: %v: %d columns: %q", c.name, args, visible.Width(bare), line)
+				}
+				beyond = beyond || strings.ContainsFunc(bare, func(r rune) bool { return r > '~' })
+			}
+		}
+		if colored != c.color {
+			t.Errorf("%s: colour %t, want %t", c.name, colored, c.color)
+		}
+		if beyond != c.utf8 {
+			t.Errorf("%s: other than ASCII %t, want %t", c.name, beyond, c.utf8)
+		}
+	}
+}
+
+var sgr = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // Output of a command without a terminal of its own does nothing to the user's.
 func TestOutputIsTamed(t *testing.T) {

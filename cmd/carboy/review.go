@@ -90,9 +90,9 @@ func (a *app) diffCmd() *cobra.Command {
 					return a.printJSON(set)
 				}
 				if stat {
-					return a.printStat(a.stdout, set, fromHere(m, paths), len(set.Changes), git)
+					return a.printStat(a.shown(), set, fromHere(m, paths), len(set.Changes), git)
 				}
-				_, err = set.Diff(a.stdout, change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git})
+				_, err = set.Diff(a.shown(), change.DiffOptions{Colour: a.color(a.stdout), Paths: fromHere(m, paths), Git: git})
 				return err
 			})
 		},
@@ -233,7 +233,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 	}
 	if !f.yes {
 		const asked = 40 // more than fits on a screen is not read
-		if err := a.printStat(a.stderr, set, paths, asked, false); err != nil {
+		if err := a.printStat(a.shownTo(a.stderr), set, paths, asked, false); err != nil {
 			return err
 		}
 		if err := a.confirm(ctx, "land this in "+visible.Path([]byte(m.Workspace.Path))+"?"); err != nil {

@@ -123,6 +123,75 @@ func crowded() *Receipt {
 	return r
 }
 
+// busy is a build: floods, chains, failures, and more of all than fits.
+func busy() *Receipt {
+	r := short()
+	r.Command = []store.Raw{"make", "-j8", "check"}
+	r.Workspace = sample().Workspace
+	r.Exit = Exit{Code: 2, Reason: Exited}
+	r.Duration = 95 * time.Second
+	r.Changes = &Changes{Total: 1, Added: 1, List: []Change{{Path: "out", Kind: "add", Type: "file", Size: 1 << 20}}}
+	now := int64(0)
+	var list []Process
+	add := func(parent int64, took int64, code int, path string, args ...string) int64 {
+		now += 3_000_000
+		p := Process{ID: int64(len(list) + 1), Parent: parent, PID: int64(len(list) + 2), Path: store.Raw(path), UID: 1000, EUID: 1000, Execs: 1, Start: now, Code: code}
+		if path != "" {
+			p.Digest = fmt.Sprintf("%064x", len(path)*7919)
+		}
+		if took > 0 {
+			p.End = ptr(now + took)
+		}
+		for _, a := range args {
+			p.Args = append(p.Args, store.Raw(a))
+		}
+		list = append(list, p)
+		return p.ID
+	}
+	root := add(0, 94_900_000_000, 2, "/usr/bin/make", "make", "-j8", "check")
+	conf := add(root, 9_000_000_000, 0, "/usr/bin/dash", "sh", "./configure", "--prefix=/usr")
+	for range 300 {
+		add(conf, 1_000_000, 0, "/usr/bin/true", "true")
+	}
+	for range 20 {
+		sub := add(conf, 6_000_000, 0, "")
+		add(sub, 2_000_000, 0, "/usr/bin/expr", "expr", "a", ":", "b")
+		add(sub, 2_000_000, 0, "/usr/bin/sed", "sed", "-n", "s/x/y/p")
+	}
+	for i := range 120 {
+		cc := add(root, 700_000_000, 0, "/usr/bin/gcc-12", "cc", "-O2", "-c", fmt.Sprintf("src/file%03d.c", i))
+		code := 0
+		if i == 77 {
+			code = 1
+		}
+		add(cc, 650_000_000, code, "/usr/lib/gcc/x86_64-linux-gnu/12/cc1", "/usr/lib/gcc/x86_64-linux-gnu/12/cc1", "-quiet", fmt.Sprintf("src/file%03d.c", i))
+	}
+	deep := add(root, 30_000_000_000, 1, "/usr/bin/bash", "bash", "-c", "nest 40")
+	for i := range 40 {
+		deep = add(deep, 20_000_000_000, 0, "/usr/bin/bash", "bash", "-c", fmt.Sprintf("nest %d", 39-i))
+	}
+	add(root, 5_000_000_000, 0, "/tmp/build/目录/test runner", "sleep", "1000000")
+	list[len(list)-1].Signal = "SIGKILL"
+	add(root, 0, 0, "/usr/bin/ssh-agent", "ssh-agent", "-D")
+	for i := range 60 {
+		add(root, 40_000_000, 0, fmt.Sprintf("/home/ada/project/bin/tool%02d", i), fmt.Sprintf("tool%02d", i), "--run")
+	}
+	r.Trace = &Trace{Facts: 412_554, Bytes: 23 << 20, Digest: strings.Repeat("c4", 32)}
+	r.Processes = &Processes{Total: int64(len(list)) + 9_374, Execs: 10_120, Failed: 12, List: list}
+	r.Files = &Files{ReadTotal: 2811, ReadInside: 402, WrittenTotal: 1300, Missed: 40_231, DeniedTotal: 2,
+		Denied: []Area{{Path: "/proc/1", Files: 2}}}
+	for i, area := range []string{"/usr/include", "/usr/lib/gcc", "/usr/lib/x86_64-linux-gnu", "/usr/bin", "/etc", "/usr/share/locale", "/usr/lib/python3", "/usr/share/perl", "/var/lib", "/sys/devices", "/proc/self", "/dev"} {
+		r.Files.Read = append(r.Files.Read, Area{Path: store.Raw(area), Files: int64(900 >> i)})
+	}
+	for i := range 300 {
+		r.Files.Written = append(r.Files.Written, Written{Path: store.Raw(fmt.Sprintf("/home/ada/project/out/file%03d.o", i)), How: []string{"make", "write"}, Inside: true})
+	}
+	r.Files.Written = append(r.Files.Written, Written{Path: "/tmp/ccXYZ.s", How: []string{"make", "write", "remove"}}, Written{Path: "/etc/ld.so.preload", How: []string{"write"}})
+	r.Privileges = &Privileges{Attempts: []Attempt{}}
+	r.Sockets = &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "unix", Type: "stream", Count: 1}}, Total: 2}
+	return r
+}
+
 func failed() *Receipt {
 	r := short()
 	r.Started, r.Ended, r.Duration = nil, nil, 0
@@ -138,6 +207,14 @@ func TestText(t *testing.T) {
 		style Style
 	}{
 		{"full", sample(), Style{}},
+		{"full-20", sample(), Style{Width: 20}},
+		{"full-40", sample(), Style{Width: 40}},
+		{"full-200", sample(), Style{Width: 200}},
+		{"full-ascii", sample(), Style{ASCII: true}},
+		{"busy", busy(), Style{}},
+		{"busy-20-ascii", busy(), Style{Width: 20, ASCII: true}},
+		{"busy-40", busy(), Style{Width: 40}},
+		{"busy-120", busy(), Style{Width: 120}},
 		{"color", sample(), Style{Color: true}},
 		{"short", short(), Style{}},
 		{"crowded", crowded(), Style{}},
@@ -167,27 +244,41 @@ func TestText(t *testing.T) {
 
 var ansi = regexp.MustCompile("\x1b\\[[0-9]+m")
 
+// holds fails the test unless each line fits and does nothing to a terminal.
+func holds(t *testing.T, r *Receipt, s Style) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Text(&b, r, s); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if s.Color {
+		text = ansi.ReplaceAllString(text, "")
+	}
+	width := newPrinter(s).width
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		if n := visible.Width(line); n > width {
+			t.Errorf("%+v: %d columns: %q", s, n, line)
+		}
+		if !visible.Clean(line) {
+			t.Errorf("%+v: not safe to show: %q", s, line)
+		}
+		if s.ASCII && strings.ContainsFunc(line, func(r rune) bool { return r > '~' }) {
+			t.Errorf("%+v: not ASCII: %q", s, line)
+		}
+	}
+}
+
 // Whatever a bottle names things, a line stays a line, fits, and does nothing
 // to the terminal.
 func TestTextHoldsItsShape(t *testing.T) {
-	for _, c := range []struct {
-		r *Receipt
-		s Style
-	}{{sample(), Style{All: true}}, {crowded(), Style{All: true}}, {sample(), Style{Color: true}}, {hostile("\x1b[2J\r\n\u202e" + strings.Repeat("\u0300", 90)), Style{}}, {hostile(strings.Repeat("w ", 400)), Style{}}} {
-		var b bytes.Buffer
-		if err := Text(&b, c.r, c.s); err != nil {
-			t.Fatal(err)
-		}
-		text := b.String()
-		if c.s.Color {
-			text = ansi.ReplaceAllString(text, "")
-		}
-		for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
-			if n := cells(line); n > lineWidth {
-				t.Errorf("%d columns: %q", n, line)
-			}
-			if !visible.Clean(line) {
-				t.Errorf("not safe to show: %q", line)
+	for _, r := range []*Receipt{
+		sample(), crowded(), busy(), failed(),
+		hostile("\x1b[2J\r\n\u202e" + strings.Repeat("\u0300", 90)), hostile(strings.Repeat("w ", 400)), hostile(strings.Repeat("\u65e5", 300)),
+	} {
+		for _, width := range []int{1, 33, 50, 200} {
+			for bits := range 8 {
+				holds(t, r, Style{Width: width, All: bits&1 != 0, Color: bits&2 != 0, ASCII: bits&4 != 0})
 			}
 		}
 	}
@@ -209,6 +300,22 @@ func hostile(s string) *Receipt {
 	r.Published = []Published{{Port: 1, Host: s}}
 	r.Audit.Root = s
 	r.Notes = []string{s}
+	r.Trace.Digest, r.Trace.Incomplete = s, s
+	list := r.Processes.List
+	for i := range list {
+		list[i].Path, list[i].Args, list[i].Digest = raw, []store.Raw{raw, "", raw + "x"}, s
+	}
+	list[1].Signal, list[2].Path = s, ""
+	for range 30 { // a chain
+		p := list[len(list)-1]
+		p.ID, p.Parent = p.ID+1, p.ID
+		list = append(list, p)
+	}
+	r.Processes.List, r.Processes.Total = list, 12_345_678
+	r.Files.Read, r.Files.Denied = []Area{{Path: raw, Files: 1 << 40}}, []Area{{Path: raw, Files: 1}}
+	r.Files.Written = []Written{{Path: raw, How: []string{s, s}}, {Path: raw, Inside: true}}
+	r.Privileges.Attempts = []Attempt{{What: s, Detail: s, Errno: s, Count: 3}, {What: s, Detail: s}}
+	r.Sockets.List = []Socket{{Family: s, Type: s, Errno: s, Count: 2}, {Family: s, Type: s}, {Family: "inet", Type: s}}
 	return r
 }
 
@@ -220,14 +327,10 @@ func FuzzText(f *testing.F) {
 	f.Add("\x1b]52;c;AAAA\x07")
 	f.Add("a\u202eb\u200b\xff\xfe 日本語 " + strings.Repeat("é", 100))
 	f.Fuzz(func(t *testing.T, s string) {
-		var b bytes.Buffer
-		if err := Text(&b, hostile(s), Style{All: true}); err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.SplitSeq(strings.TrimSuffix(b.String(), "\n"), "\n") {
-			if cells(line) > lineWidth || !visible.Clean(line) {
-				t.Errorf("%d columns: %q", cells(line), line)
-			}
+		// Every width and style would take too long; the text picks some.
+		width := minWidth + len(s)%(maxWidth-minWidth+1)
+		for _, style := range []Style{{All: true}, {Width: minWidth, ASCII: true}, {Width: minWidth, All: true}, {Width: width, Color: true}, {Width: width, All: true, ASCII: true}} {
+			holds(t, hostile(s), style)
 		}
 	})
 }

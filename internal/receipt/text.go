@@ -8,44 +8,59 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
-
-	"golang.org/x/text/width"
 
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
 
 // Style says how a receipt is shown. The zero value is plain text with short
-// lists.
+// lists, 80 columns wide.
 type Style struct {
 	// Color adds ANSI colours. The caller decides: a terminal, and no NO_COLOR.
 	Color bool
 	// All shows the lists as far as the receipt holds them; else a handful.
 	All bool
+	// Width is how many columns there are. 0 means 80; what is below 20 or
+	// above 120 counts as that.
+	Width int
+	// ASCII shows nothing else, for a terminal that knows no UTF-8: other
+	// characters from inside become escapes.
+	ASCII bool
 }
 
 const (
-	lineWidth = 80
-	indent    = "  "
+	defaultWidth = 80
+	minWidth     = 20
+	maxWidth     = 120 // longer lines are hard to read
+	// narrowBelow is where labels stand above their values instead of beside.
+	narrowBelow = 50
+
+	margin    = 2  // before entries of a section
 	labelCol  = 12 // where values start
 	shortList = 10
 	// maxShown bounds one text from inside, in bytes, before it is wrapped.
 	maxShown = 400
+	// shortLines is how many lines one text takes in a short receipt.
+	shortLines = 5
+	// shortTree is how many lines of the process tree a short receipt has.
+	shortTree = 20
 )
 
-// Text writes r for people, no line wider than 80 columns. Everything that came
-// from inside is made visible first: a receipt is read in a terminal, and names
-// and paths are the workload's own choice.
+// Text writes r for people, no line wider than the style says. Everything that
+// came from inside is made visible first: a receipt is read in a terminal, and
+// names and paths are the workload's own choice.
 func Text(w io.Writer, r *Receipt, s Style) error {
-	p := &printer{style: s}
+	p := newPrinter(s)
 	p.head(r)
 	p.changes(r)
 	p.network(r)
+	p.processes(r)
+	p.files(r)
+	p.rights(r)
 	p.limits(r)
 	p.surroundings(r)
-	p.notes(r)
+	p.unknown(r)
+	p.end(r)
 	_, err := io.WriteString(w, p.b.String())
 	return err
 }
@@ -53,6 +68,15 @@ func Text(w io.Writer, r *Receipt, s Style) error {
 type printer struct {
 	b     strings.Builder
 	style Style
+	width int
+}
+
+func newPrinter(s Style) *printer {
+	w := s.Width
+	if w == 0 {
+		w = defaultWidth
+	}
+	return &printer{style: s, width: min(max(w, minWidth), maxWidth)}
 }
 
 type color string
@@ -74,11 +98,34 @@ func (p *printer) paint(c color, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
+// narrow says that labels stand above their values.
+func (p *printer) narrow() bool { return p.width < narrowBelow }
+
+// glyph picks what the terminal can show.
+func (p *printer) glyph(utf, ascii string) string {
+	if p.style.ASCII {
+		return ascii
+	}
+	return utf
+}
+
+// own returns visible text with what the terminal can show.
+func (p *printer) own(s string) string {
+	if p.style.ASCII {
+		return visible.ASCII(s)
+	}
+	return s
+}
+
+// text shows a text from inside.
+func (p *printer) text(s string) string { return p.own(visible.String(s, maxShown)) }
+
+// path shows a file name from inside.
+func (p *printer) path(b store.Raw) string { return p.own(visible.Path([]byte(b))) }
+
 func (p *printer) head(r *Receipt) {
-	title := "carboy receipt"
-	id := string(r.ID)
-	fmt.Fprintf(&p.b, "%s %s\n", p.paint(bold, title), p.paint(cyan, id))
-	p.b.WriteString(p.paint(dim, strings.Repeat("─", lineWidth)) + "\n")
+	p.entry(0, bold, "carboy receipt", len("carboy receipt "), cyan, string(r.ID))
+	p.b.WriteString(p.paint(dim, strings.Repeat(p.glyph("─", "-"), p.width)) + "\n")
 	p.field("command", plain, shellLine(r.Command))
 	p.field("workspace", plain, workspaceLine(r.Workspace))
 	if r.Started != nil {
@@ -149,8 +196,7 @@ func isolationLine(i Isolation) string {
 func (p *printer) changes(r *Receipt) {
 	c := r.Changes
 	if c == nil {
-		kept := r.Workspace.Mode == store.Overlay || r.Workspace.Mode == store.Copy
-		if kept && r.Isolation.Class != "" && r.Exit.Reason != Running {
+		if r.keeps() && r.ran() && r.Exit.Reason != Running {
 			p.section("Changes", "not collected")
 		}
 		return
@@ -160,21 +206,10 @@ func (p *printer) changes(r *Receipt) {
 	} else {
 		p.section("Changes", count(c.Total, "path", "paths")+": "+changeCounts(c))
 	}
-	limit := p.limit()
-	for i, x := range c.List {
-		if i == limit {
-			break
-		}
-		p.change(x)
-	}
-	p.more(min(limit, len(c.List)), c.Total, "carboy diff lists them")
-	for i, s := range c.Incomplete {
-		if i == shortList {
-			p.more(i, int64(len(c.Incomplete)), "")
-			break
-		}
-		p.item(yellow, "incomplete", visible.String(s, maxShown))
-	}
+	shown := p.list(len(c.List), func(i int) { p.change(c.List[i]) })
+	p.more(shown, c.Total, "carboy diff lists them")
+	shown = p.list(len(c.Incomplete), func(i int) { p.item(yellow, "incomplete", plain, visible.String(c.Incomplete[i], maxShown)) })
+	p.more(shown, int64(len(c.Incomplete)), "")
 }
 
 func changeCounts(c *Changes) string {
@@ -187,7 +222,7 @@ func changeCounts(c *Changes) string {
 		{c.Protected, "protected"}, {c.BaseMoved, "changed on the host meanwhile"}, {c.Unlandable, "cannot land"},
 	} {
 		if x.n > 0 {
-			s = append(s, fmt.Sprintf("%d %s", x.n, x.what))
+			s = append(s, number(x.n)+" "+x.what)
 		}
 	}
 	return strings.Join(s, ", ")
@@ -195,22 +230,24 @@ func changeCounts(c *Changes) string {
 
 func (p *printer) change(x Change) {
 	mark, c := changeMark(x.Kind)
-	text := visible.Path([]byte(x.Path))
+	const col = margin + 3
+	name := p.path(x.Path)
 	if x.Type == "dir" {
-		text += "/"
+		name += "/"
 	}
+	size := ""
 	if x.Kind != "delete" && x.Type == "file" {
-		text = spread(text, Bytes(x.Size), lineWidth-len(indent)-3)
+		size = Bytes(x.Size)
 	}
-	p.wrap(indent+p.paint(c, mark)+"  ", len(indent)+3, plain, text)
+	p.entry(margin, c, mark, col, plain, p.beside(name, size, p.width-col))
 	if len(x.Protected) > 0 {
-		p.wrap(indent+"   ", len(indent)+3, yellow, "protected: "+visible.String(x.Protected[0], maxShown))
+		p.line(col, yellow, "protected: "+visible.String(x.Protected[0], maxShown))
 	}
 	if x.BaseMoved != "" {
-		p.wrap(indent+"   ", len(indent)+3, yellow, "changed on the host meanwhile: "+visible.String(x.BaseMoved, maxShown))
+		p.line(col, yellow, "changed on the host meanwhile: "+visible.String(x.BaseMoved, maxShown))
 	}
 	if x.Unlandable != "" {
-		p.wrap(indent+"   ", len(indent)+3, yellow, "cannot land: "+visible.String(x.Unlandable, maxShown))
+		p.line(col, yellow, "cannot land: "+visible.String(x.Unlandable, maxShown))
 	}
 }
 
@@ -240,51 +277,49 @@ func (p *printer) network(r *Receipt) {
 	p.section("Network", tally(t.NamesAllowed, t.NamesRefused, "query", "queries")+"; "+
 		tally(t.ConnectionsAllowed, t.ConnectionsRefused, "connection", "connections"))
 	if t.BytesUp > 0 || t.BytesDown > 0 || t.Dropped > 0 {
-		line := Bytes(t.BytesUp) + " up, " + Bytes(t.BytesDown) + " down"
+		line := traffic(t.BytesUp, t.BytesDown)
 		if t.Dropped > 0 {
 			line += ", " + count(t.Dropped, "packet", "packets") + " dropped"
 		}
-		p.wrap(indent, len(indent), dim, line)
+		p.line(margin, dim, line)
 	}
-	limit := p.limit()
 	names := refusedFirst(n.Names, func(x Name) Verdict { return x.Verdict })
-	for i, x := range names {
-		if i == limit {
-			break
-		}
+	shown := p.list(len(names), func(i int) {
+		x := names[i]
 		p.verdict(x.Verdict, "name", visible.String(x.Name, maxShown), x.Count, rule(x.Rule))
-	}
-	p.more(min(limit, len(names)), n.NamesTotal, "carboy receipt --all")
+	})
+	p.more(shown, n.NamesTotal, "carboy receipt --all")
 	conns := refusedFirst(n.Connections, func(x Connection) Verdict { return x.Verdict })
-	for i, x := range conns {
-		if i == limit {
-			break
-		}
-		p.connection(x)
-	}
-	p.more(min(limit, len(conns)), n.ConnectionsTotal, "carboy receipt --all")
+	shown = p.list(len(conns), func(i int) {
+		x := conns[i]
+		p.verdict(x.Verdict, visible.String(x.Proto, 40), target(x.Name, x.Port), x.Count, why(x))
+	})
+	p.more(shown, n.ConnectionsTotal, "carboy receipt --all")
 }
+
+func traffic(up, down int64) string { return Bytes(up) + " up, " + Bytes(down) + " down" }
 
 func tally(allowed, refused int64, one, many string) string {
 	s := count(allowed+refused, one, many)
 	if refused > 0 {
-		s += fmt.Sprintf(", %d refused", refused)
+		s += ", " + number(refused) + " refused"
 	}
 	return s
 }
 
-func (p *printer) connection(x Connection) {
-	why := rule(x.Rule)
+// why says what decided on a connection, and what went over it.
+func why(x Connection) string {
+	s := rule(x.Rule)
 	if x.Reason != "" {
-		why = visible.String(Plain(x.Reason), maxShown)
-		if by := rule(x.Rule); x.Rule != "" && by != why {
-			why += " (" + by + ")"
+		s = visible.String(Plain(x.Reason), maxShown)
+		if by := rule(x.Rule); x.Rule != "" && by != s {
+			s += " (" + by + ")"
 		}
 	}
 	if x.BytesUp > 0 || x.BytesDown > 0 {
-		why = fmt.Sprintf("%s up, %s down; %s", Bytes(x.BytesUp), Bytes(x.BytesDown), why)
+		s = traffic(x.BytesUp, x.BytesDown) + "; " + s
 	}
-	p.verdict(x.Verdict, visible.String(x.Proto, 40), target(x.Name, x.Port), x.Count, why)
+	return s
 }
 
 func target(name string, port uint16) string {
@@ -305,9 +340,6 @@ func rule(s string) string {
 	return visible.String(Plain(s), maxShown)
 }
 
-// whyCol is where reasons start when what they are about leaves room.
-const whyCol = 49
-
 // verdict prints what was decided about what, and why beside it or, where one of
 // the two is long, on a line of its own: they never fight for room.
 func (p *printer) verdict(v Verdict, kind, what string, n int64, why string) {
@@ -315,18 +347,346 @@ func (p *printer) verdict(v Verdict, kind, what string, n int64, why string) {
 	if v == Refused {
 		c = red
 	}
+	what, why = p.own(what), p.own(why)
 	if n > 1 {
-		what += fmt.Sprintf(" (%d times)", n)
+		what += " (" + number(n) + " times)"
 	}
-	lead := indent + p.paint(c, string(v)) + "  "
+	if p.narrow() {
+		p.line(margin, c, string(v)+" "+kind)
+		p.line(margin+2, plain, what)
+		p.line(margin+2, dim, why)
+		return
+	}
 	const col = 18
-	lead += pad(breakLines(kind, 6)[0], 7)
-	if gap := whyCol - col - cells(what); gap >= 2 && cells(why) <= lineWidth-whyCol {
-		p.b.WriteString(lead + what + strings.Repeat(" ", gap) + p.paint(dim, why) + "\n")
+	lead := pad("", margin) + p.paint(c, string(v)) + "  " + pad(visible.Fit(p.own(kind), 6, ""), 7)
+	whyCol := p.width*3/5 + 1
+	if gap := whyCol - col - visible.Width(what); gap >= 2 && visible.Width(why) <= p.width-whyCol {
+		p.b.WriteString(lead + what + pad("", gap) + p.paint(dim, why) + "\n")
 		return
 	}
 	p.wrap(lead, col, plain, what)
-	p.wrap(strings.Repeat(" ", col), col, dim, why)
+	p.line(col, dim, why)
+}
+
+// The columns of the process tree.
+const (
+	timeCol = 8
+	exitCol = 7
+	treeCol = margin + timeCol + 2 + timeCol + 2 + exitCol + 2
+	// leastTree is the room that a tree's branches leave for names.
+	leastTree = 12
+)
+
+func (p *printer) processes(r *Receipt) {
+	x := r.Processes
+	if x == nil {
+		if r.ran() {
+			p.section("Processes", "not recorded")
+		}
+		return
+	}
+	s := count(x.Total, "process", "processes") + ", " + count(x.Execs, "program", "programs") + " started"
+	if x.Failed > 0 {
+		s += ", " + number(x.Failed) + " could not be started"
+	}
+	p.section("Processes", s)
+	if len(x.List) == 0 {
+		return
+	}
+	if !p.narrow() {
+		p.b.WriteString(p.paint(dim, pad("", margin)+left("start", timeCol)+"  "+left("took", timeCol)+"  "+left("exit", exitCol)) + "\n")
+	}
+	roots, cut := x.forest(!p.style.All), map[*node]int64{}
+	if !p.style.All {
+		roots, cut = shorten(roots, shortTree)
+	}
+	t := tree{p: p, cut: cut}
+	t.nodes(nil, roots, nil)
+	if n := x.Total - int64(len(x.List)); n > 0 {
+		p.line(margin, dim, "… and "+number(n)+" more that the receipt does not list: carboy trace "+string(r.ID))
+	}
+}
+
+// tree prints processes.
+type tree struct {
+	p   *printer
+	cut map[*node]int64
+}
+
+// nodes prints siblings. rails says for each level above, except the roots',
+// whether more siblings follow there.
+func (t *tree) nodes(parent *node, nodes []*node, rails []bool) {
+	hidden := t.cut[parent]
+	for i, n := range nodes {
+		more := i+1 < len(nodes) || hidden > 0
+		var above *node
+		if parent != nil {
+			above = parent
+		}
+		t.node(above, n, rails, parent != nil, more)
+		below := rails
+		if parent != nil {
+			below = append(slices.Clip(rails), more)
+		}
+		t.nodes(n, n.kids, below)
+	}
+	if hidden > 0 {
+		first, _ := t.branches(rails, parent != nil, false)
+		t.p.row("", "", "", plain, first, "", dim, "… and "+number(hidden)+" more", "", false)
+	}
+}
+
+// branches draws what stands before a name: on its first line, and on others.
+func (t *tree) branches(rails []bool, child, more bool) (first, rest string) {
+	if !child {
+		return "", ""
+	}
+	p := t.p
+	deepest := max((p.treeRoom()-leastTree)/3-1, 0)
+	var b strings.Builder
+	for i, on := range rails {
+		if i == deepest {
+			break
+		}
+		if on {
+			b.WriteString(p.glyph("│  ", "|  "))
+		} else {
+			b.WriteString("   ")
+		}
+	}
+	depth := ""
+	if len(rails) > deepest {
+		// Too deep to draw: say how deep.
+		depth = "(" + number(int64(len(rails)+1)) + ") "
+	}
+	if more {
+		return b.String() + p.glyph("├─ ", "|- ") + depth, b.String() + p.glyph("│  ", "|  ")
+	}
+	return b.String() + p.glyph("└─ ", "`- ") + depth, b.String() + "   "
+}
+
+func (t *tree) node(parent, n *node, rails []bool, child, more bool) {
+	p, x := t.p, n.first()
+	first, rest := t.branches(rails, child, more)
+	start, end, ended := n.span()
+	took := "to end"
+	if ended {
+		took = brief(time.Duration(end - start))
+	}
+	exit, c := p.exit(n)
+	name, tail := x.line(), ""
+	if n.mixed {
+		name, tail = x.program(), p.glyph(" … × ", " ... x ")+number(int64(len(n.procs)))
+	} else if len(n.procs) > 1 {
+		tail = p.glyph(" × ", " x ") + number(int64(len(n.procs)))
+	}
+	if f := n.failed(); n.mixed && f > 0 {
+		tail += ", " + number(f) + " failed"
+	}
+	tail += ids(parent, x)
+	begun := "+" + brief(time.Duration(start))
+	p.row(begun, took, exit, c, first, rest, plain, name, tail, p.style.All)
+	if p.narrow() {
+		if exit == "-" {
+			exit = "not ended"
+		} else if x.Signal == "" {
+			exit = "exit " + exit
+		}
+		p.row("", "", "", plain, rest, rest, dim, begun+", "+took+", "+exit, "", true)
+	}
+	if p.style.All && x.Path != "" {
+		s := string(p.path(x.Path))
+		if x.Digest != "" {
+			s += " sha256:" + p.text(x.Digest)
+		}
+		if x.Execs > 1 {
+			s += ", the last of " + count(x.Execs, "program", "programs")
+		}
+		p.row("", "", "", plain, rest, rest, dim, s, "", true)
+	}
+}
+
+// ids says whose rights a process has when they are not its parent's.
+func ids(parent *node, x *Process) string {
+	s := ""
+	if parent != nil && parent.first().UID != x.UID {
+		s = fmt.Sprintf(", uid %d", x.UID)
+	}
+	if x.EUID != x.UID {
+		s += fmt.Sprintf(", euid %d", x.EUID)
+	}
+	return s
+}
+
+// exit is how the members of a node ended, if they ended alike.
+func (p *printer) exit(n *node) (string, color) {
+	x := n.first()
+	for _, y := range n.procs {
+		if y.outcome() != x.outcome() {
+			return "mixed", yellow
+		}
+	}
+	switch {
+	case x.End == nil:
+		return "-", yellow
+	case x.bad():
+		return p.text(x.outcome()), red
+	}
+	return x.outcome(), dim
+}
+
+// treeRoom is how much room a tree has for branches and names.
+func (p *printer) treeRoom() int {
+	if p.narrow() {
+		return p.width - margin
+	}
+	return p.width - treeCol
+}
+
+// row prints one line of the tree, or with wrapped as many as it takes. The tail
+// is always shown, the name as far as there is room.
+func (p *printer) row(start, took, exit string, ec color, first, rest string, c color, name, tail string, wrapped bool) {
+	room := p.treeRoom()
+	name, tail = p.own(name), p.own(tail)
+	free := room - visible.Width(first)
+	tail = visible.Fit(tail, free-4, "")
+	lines := []string{visible.Fit(name, free-visible.Width(tail), p.glyph("…", "...")) + tail}
+	if wrapped {
+		lines = visible.Wrap(name+tail, free-max(visible.Width(rest)-visible.Width(first), 0))
+	}
+	for i, line := range lines {
+		branch := first
+		if i > 0 {
+			branch = pad(rest, visible.Width(first))
+			start, took, exit = "", "", ""
+		}
+		p.b.WriteString(pad("", margin))
+		if !p.narrow() {
+			p.b.WriteString(p.paint(dim, left(start, timeCol)+"  "+left(took, timeCol)) + "  " + p.paint(ec, left(visible.Fit(exit, exitCol, ""), exitCol)) + "  ")
+		}
+		p.b.WriteString(p.paint(dim, branch) + p.paint(c, line) + "\n")
+	}
+}
+
+// left puts s at the right end of n columns.
+func left(s string, n int) string { return strings.Repeat(" ", max(n-visible.Width(s), 0)) + s }
+
+func (p *printer) files(r *Receipt) {
+	f := r.Files
+	if f == nil {
+		return
+	}
+	least := ""
+	if f.More {
+		least = "at least "
+	}
+	s := least + number(f.ReadTotal) + " read outside the workspace, " + number(f.ReadInside) + " inside; " + number(f.WrittenTotal) + " written"
+	if f.Missed > 0 {
+		s += "; " + number(f.Missed) + " looked for in vain"
+	}
+	if f.DeniedTotal > 0 {
+		s += "; " + number(f.DeniedTotal) + " denied"
+	}
+	p.section("Files", s)
+	p.areas(red, "denied", f.Denied, f.DeniedTotal)
+	p.areas(plain, "read", f.Read, f.ReadTotal)
+	written := slices.Clone(f.Written)
+	if r.Changes != nil && !p.style.All {
+		// Changes has what was kept of the others.
+		written = slices.DeleteFunc(written, func(x Written) bool { return x.Inside })
+	}
+	slices.SortStableFunc(written, func(a, b Written) int { return inside(a) - inside(b) })
+	shown := p.list(len(written), func(i int) {
+		x := written[i]
+		how := visible.String(strings.Join(x.How, ", "), 60)
+		if x.Inside {
+			how += ", in the workspace"
+		}
+		p.item(yellow, "written", plain, p.beside(p.path(x.Path), how, p.width-labelCol-3))
+	})
+	p.more(shown, f.WrittenTotal, "carboy receipt --all")
+}
+
+func inside(x Written) int {
+	if x.Inside {
+		return 1
+	}
+	return 0
+}
+
+// areas lists directories; total counts files, so what is not listed is what is
+// missing from the sum.
+func (p *printer) areas(c color, label string, list []Area, total int64) {
+	shown := p.list(len(list), func(i int) {
+		total -= list[i].Files
+		p.item(c, label, plain, p.beside(p.path(list[i].Path), count(list[i].Files, "file", "files"), p.width-labelCol-3))
+	})
+	if total > 0 && shown > 0 {
+		p.line(margin, dim, "… and "+count(total, "file", "files")+" "+label+" elsewhere")
+	}
+}
+
+func (p *printer) rights(r *Receipt) {
+	if x := r.Privileges; x != nil {
+		all, won := x.tally()
+		switch {
+		case len(x.Attempts) == 0:
+			p.section("Rights", "none were asked for")
+		case won == 0:
+			p.section("Rights", count(all, "attempt", "attempts")+" to get more, none of which succeeded")
+		default:
+			p.section("Rights", count(all, "attempt", "attempts")+" to get more, "+number(won)+" succeeded, inside the bottle only")
+		}
+		attempts := slices.Clone(x.Attempts)
+		slices.SortStableFunc(attempts, func(a, b Attempt) int { return cmp.Compare(b.Errno, a.Errno) })
+		shown := p.list(len(attempts), func(i int) {
+			a := attempts[i]
+			p.attempt(a.Errno, visible.String(a.What, 40), visible.String(a.Detail, maxShown), a.Count)
+		})
+		p.more(shown, x.Total, "carboy receipt --all")
+	}
+	if x := r.Sockets; x != nil {
+		var odd []Socket
+		var usual []string
+		for _, s := range x.List {
+			switch {
+			case s.unusual() || p.style.All:
+				odd = append(odd, s)
+			case !slices.Contains(usual, s.Family):
+				usual = append(usual, s.Family)
+			}
+		}
+		switch {
+		case len(x.List) == 0:
+			p.section("Sockets", "none")
+			return
+		case len(odd) == 0:
+			p.section("Sockets", "usual ones only: "+visible.String(strings.Join(usual, ", "), 80))
+			return
+		case len(usual) == 0:
+			p.section("Sockets", count(int64(len(odd)), "kind", "kinds"))
+		default:
+			p.section("Sockets", count(int64(len(odd)), "unusual kind", "unusual kinds")+", beside "+visible.String(strings.Join(usual, ", "), 80))
+		}
+		shown := p.list(len(odd), func(i int) {
+			s := odd[i]
+			p.attempt(s.Errno, visible.String(s.Family, 40), visible.String(s.Type, 40), s.Count)
+		})
+		p.more(shown, int64(len(odd)), "carboy receipt --all")
+	}
+}
+
+// attempt is a line about something that a program asked the kernel inside for.
+func (p *printer) attempt(errno, what, detail string, n int64) {
+	v, c := "refused", red
+	if errno == "" {
+		v, c = "granted", yellow
+	}
+	text := strings.TrimSpace(what + " " + detail)
+	if n > 1 {
+		text += " (" + number(n) + " times)"
+	}
+	p.item(c, v, plain, p.beside(p.own(text), p.text(errno), p.width-labelCol-3))
 }
 
 func (p *printer) limits(r *Receipt) {
@@ -336,60 +696,90 @@ func (p *printer) limits(r *Receipt) {
 	} else {
 		p.section("Limits", count(int64(len(l.Hit)), "limit", "limits")+" met")
 	}
-	for i, h := range l.Hit {
-		if i == p.limit() {
-			p.more(i, int64(len(l.Hit)), "")
-			break
-		}
+	shown := p.list(len(l.Hit), func(i int) {
+		h := l.Hit[i]
 		text := visible.String(h.Detail, maxShown)
 		if h.Count > 1 {
-			text = strings.TrimPrefix(text+fmt.Sprintf(" (%d times)", h.Count), " ")
+			text = strings.TrimPrefix(text+" ("+number(h.Count)+" times)", " ")
 		}
-		p.item(red, visible.String(h.Limit, 40), text)
+		p.item(red, visible.String(h.Limit, 40), plain, text)
+	})
+	p.more(shown, int64(len(l.Hit)), "")
+	if s := bounds(l); s != "" {
+		p.line(margin, dim, s)
 	}
+}
+
+// bounds says what the limits were.
+func bounds(l Limits) string {
 	if l.Memory == 0 {
-		return
+		return ""
 	}
 	timeout := "no time limit"
 	if l.Timeout > 0 {
 		timeout = Duration(l.Timeout)
 	}
-	p.wrap(indent, len(indent), dim, fmt.Sprintf("%s, %s memory, %s, %s disk, %s, %s output",
+	return fmt.Sprintf("%s, %s memory, %s, %s disk, %s, %s output",
 		timeout, Bytes(l.Memory), count(l.Pids, "process", "processes"), Bytes(l.Disk),
-		count(int64(l.CPUs), "CPU", "CPUs"), Bytes(l.Limits.Output)))
+		count(int64(l.CPUs), "CPU", "CPUs"), Bytes(l.Limits.Output))
 }
 
 func (p *printer) surroundings(r *Receipt) {
 	if len(r.Mounts) > 0 {
 		p.section("Mounts", "")
-		for i, m := range r.Mounts {
-			if i == p.limit() {
-				p.more(i, int64(len(r.Mounts)), "")
-				break
-			}
-			text := visible.Path([]byte(m.Source))
-			if m.Target != m.Source {
-				text += " at " + visible.Path([]byte(m.Target))
-			}
-			p.item(plain, visible.String(m.Access, 12), text)
+	}
+	shown := p.list(len(r.Mounts), func(i int) {
+		m := r.Mounts[i]
+		text := p.path(m.Source)
+		if m.Target != m.Source {
+			text += " at " + p.path(m.Target)
+		}
+		p.item(plain, visible.String(m.Access, 12), plain, text)
+	})
+	p.more(shown, int64(len(r.Mounts)), "")
+	if len(r.Published) > 0 {
+		p.section("Published", "")
+	}
+	shown = p.list(len(r.Published), func(i int) {
+		x := r.Published[i]
+		p.item(plain, fmt.Sprint(x.Port), plain, "on the host at "+visible.String(x.Host, 80))
+	})
+	p.more(shown, int64(len(r.Published)), "")
+}
+
+func (p *printer) unknown(r *Receipt) {
+	list := r.Unknown()
+	if len(list) == 0 {
+		return
+	}
+	p.section("Unknown", "what this receipt cannot say")
+	p.list(len(list), func(i int) { p.entry(margin, yellow, p.glyph("•", "*"), margin+2, plain, list[i]) })
+}
+
+// end says where the evidence is.
+func (p *printer) end(r *Receipt) {
+	if r.Audit != nil || r.Trace != nil || r.Evidence != "" || len(r.Notes) > 0 {
+		p.b.WriteString("\n")
+	}
+	if t := r.Trace; t != nil {
+		s := count(t.Facts, "fact", "facts") + " in " + Bytes(t.Bytes)
+		if t.whole() {
+			p.field("trace", dim, s+", none lost")
+		} else {
+			p.field("trace", yellow, s+", not all that there were: see Unknown")
+		}
+		p.field("", dim, "carboy trace "+string(r.ID))
+		if t.Digest != "" {
+			p.field("  sha256", dim, visible.String(t.Digest, 80))
 		}
 	}
-	for i, x := range r.Published {
-		if i == 0 {
-			p.section("Published", "")
-		}
-		p.item(plain, fmt.Sprint(x.Port), "on the host at "+visible.String(x.Host, 80))
-	}
-	p.b.WriteString("\n")
 	if r.Audit != nil {
-		p.field("audit", dim, fmt.Sprintf("%s, root %s", count(r.Audit.Seq, "record", "records"), visible.String(r.Audit.Root, 48)))
+		p.field("audit", dim, count(r.Audit.Seq, "record", "records"))
+		p.field("  root", dim, visible.String(r.Audit.Root, 80))
 	}
 	if r.Evidence != "" {
 		p.field("evidence", dim, visible.Path([]byte(r.Evidence)))
 	}
-}
-
-func (p *printer) notes(r *Receipt) {
 	for _, n := range r.Notes {
 		p.field("note", yellow, visible.String(n, maxShown))
 	}
@@ -398,125 +788,93 @@ func (p *printer) notes(r *Receipt) {
 // section starts a part with a heading and one line about it.
 func (p *printer) section(name, text string) {
 	p.b.WriteString("\n")
-	if text == "" {
-		p.b.WriteString(p.paint(bold, name) + "\n")
-		return
-	}
-	p.wrap(p.paint(bold, fmt.Sprintf("%-*s", labelCol, name)), labelCol, plain, text)
+	p.entry(0, bold, name, labelCol, plain, text)
 }
 
 // field prints a label and its value.
 func (p *printer) field(label string, c color, text string) {
-	p.wrap(p.paint(dim, fmt.Sprintf("%-*s", labelCol, label)), labelCol, c, text)
+	p.entry(0, dim, label, labelCol, c, text)
 }
 
 // item prints an indented label and its value.
-func (p *printer) item(c color, label, text string) {
-	const col = labelCol + 3
-	if gap := labelCol - cells(label); gap >= 0 {
-		p.wrap(indent+p.paint(c, label)+strings.Repeat(" ", gap+1), col, plain, text)
-		return
-	}
-	p.wrap(indent, len(indent), c, label)
-	p.wrap(strings.Repeat(" ", col), col, plain, text)
+func (p *printer) item(lc color, label string, c color, text string) {
+	p.entry(margin, lc, label, labelCol+3, c, text)
 }
 
-func (p *printer) more(shown int, total int64, hint string) {
-	if n := total - int64(shown); n > 0 {
-		p.wrap(indent, len(indent), dim, join(fmt.Sprintf("… and %d more", n), hint))
+// entry prints a label at a column and a text at another, below it when the
+// label is too long or the lines too short for both.
+func (p *printer) entry(at int, lc color, label string, col int, c color, text string) {
+	label, text = p.own(label), p.clip(p.own(text))
+	lead := pad("", at) + p.paint(lc, label)
+	used := at + visible.Width(label)
+	switch {
+	case text == "":
+		p.line(at, lc, label)
+	case label == "" && p.narrow():
+		p.line(at+2, c, text)
+	case p.narrow() && col > at+4 && used+1+visible.Width(text) <= p.width:
+		p.b.WriteString(lead + " " + p.paint(c, text) + "\n")
+	case p.narrow() && col > at+4:
+		p.line(at, lc, label)
+		p.line(at+2, c, text)
+	case used < col:
+		p.wrap(lead+pad("", col-used), col, c, text)
+	default:
+		p.line(at, lc, label)
+		p.line(col, c, text)
 	}
 }
 
-func (p *printer) limit() int {
+// clip bounds a text in a short receipt, so that nobody can fill the screen.
+func (p *printer) clip(s string) string {
 	if p.style.All {
-		return max(MaxChanges, MaxNames, MaxConnections)
+		return s
 	}
-	return shortList
+	return visible.Fit(s, max(shortLines*(p.width-labelCol), maxShown/4), p.glyph("…", "..."))
 }
 
-// wrap writes lead, which takes col columns, and text after it, broken so that
-// no line is wider than lineWidth; further lines start at col.
-func (p *printer) wrap(lead string, col int, c color, text string) {
-	room := lineWidth - col
-	first := true
-	for _, line := range breakLines(text, room) {
-		if first {
-			p.b.WriteString(lead)
-		} else {
-			p.b.WriteString(strings.Repeat(" ", col))
-		}
-		first = false
-		p.b.WriteString(p.paint(c, line) + "\n")
+// list shows entries, of long lists the first ones; it returns how many.
+func (p *printer) list(n int, show func(int)) int {
+	if !p.style.All {
+		n = min(n, shortList)
 	}
-}
-
-// breakLines breaks at spaces where it can and within words where it must, never
-// between a letter and its marks: a line that starts with a mark would change
-// what stands before it. The room must hold a letter with the most marks that
-// visible keeps.
-func breakLines(text string, room int) []string {
-	var lines []string
-	for cells(text) > room {
-		cut, space, at := 0, -1, 0
-		for i, r := range text {
-			if !unicode.Is(unicode.M, r) {
-				cut = i
-			}
-			at += runeCells(r)
-			if at > room {
-				break
-			}
-			if r == ' ' {
-				space = i
-			}
-		}
-		if cut == 0 {
-			_, cut = utf8.DecodeRuneInString(text)
-		}
-		if cut < len(text) && text[cut] == ' ' {
-			space = cut
-		}
-		if space > 0 && space >= cut/2 {
-			lines = append(lines, strings.TrimRight(text[:space], " "))
-			text = strings.TrimLeft(text[space:], " ")
-			continue
-		}
-		lines = append(lines, text[:cut])
-		text = text[cut:]
-	}
-	return append(lines, text)
-}
-
-// cells is how many columns a terminal needs for s.
-func cells(s string) int {
-	n := 0
-	for _, r := range s {
-		n += runeCells(r)
+	for i := range n {
+		show(i)
 	}
 	return n
 }
 
-func runeCells(r rune) int {
-	if r < 0x300 {
-		return 1
+func (p *printer) more(shown int, total int64, hint string) {
+	if n := total - int64(shown); n > 0 {
+		p.line(margin, dim, join("… and "+number(n)+" more", hint))
 	}
-	if unicode.In(r, unicode.Mn, unicode.Me) {
-		return 0
+}
+
+// line prints a text at a column.
+func (p *printer) line(at int, c color, text string) { p.wrap(pad("", at), at, c, text) }
+
+// wrap writes lead, which takes col columns, and text after it, broken so that
+// no line is wider than the style says; further lines start at col.
+func (p *printer) wrap(lead string, col int, c color, text string) {
+	for i, line := range visible.Wrap(p.own(text), p.width-col) {
+		if i > 0 {
+			lead = pad("", col)
+		}
+		p.b.WriteString(lead + p.paint(c, line) + "\n")
 	}
-	switch width.LookupRune(r).Kind() {
-	case width.EastAsianWide, width.EastAsianFullwidth:
-		return 2
-	}
-	return 1
 }
 
 // pad fills s up to n columns.
-func pad(s string, n int) string { return s + strings.Repeat(" ", max(n-cells(s), 0)) }
+func pad(s string, n int) string { return s + strings.Repeat(" ", max(n-visible.Width(s), 0)) }
 
-// spread puts right at the end of a line of room columns, behind left.
-func spread(left, right string, room int) string {
-	gap := room - cells(left) - cells(right)
-	if gap < 2 {
+// beside puts right at the end of a line of room columns, behind left, when
+// there is room for both.
+func (p *printer) beside(left, right string, room int) string {
+	gap := room - visible.Width(left) - visible.Width(p.own(right))
+	switch {
+	case right == "":
+		return left
+	case p.narrow() || gap < 2:
 		return left + "  " + right
 	}
 	return left + strings.Repeat(" ", gap) + right
@@ -537,15 +895,27 @@ func rank(v Verdict) int {
 
 // shellLine shows a command so that its words can be told apart.
 func shellLine(args []store.Raw) string {
-	words := make([]string, len(args))
+	var b strings.Builder
 	for i, a := range args {
-		s := visible.String(string(a), maxShown)
-		if s == "" || strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~!{}") {
-			s = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+		if b.Len() > 2*maxShown {
+			b.WriteString(" …")
+			break
 		}
-		words[i] = s
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(word(string(a)))
 	}
-	return visible.String(strings.Join(words, " "), 2*maxShown)
+	return visible.String(b.String(), 2*maxShown)
+}
+
+// word shows one word of a command.
+func word(s string) string {
+	s = visible.String(s, maxShown)
+	if s == "" || strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~!{}") {
+		s = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
 }
 
 func join(a, b string) string { return join2(a, ": ", b) }
@@ -561,7 +931,29 @@ func count(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	return number(n) + " " + many
+}
+
+// number groups the digits of large numbers.
+func number(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// brief shows a time in at most 8 letters, for columns.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 100*time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%.1f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.1f h", d.Hours())
 }
 
 // Bytes shows a size with a binary unit.

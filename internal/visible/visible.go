@@ -115,7 +115,7 @@ func bounded(s string, max int, multi bool) string {
 // encoder holds what must be known of the text so far. Its zero value is for one line.
 type encoder struct {
 	multi bool // \n and \t stay
-	quote bool // double quotes and backslashes are escaped: the result can be decoded
+	quote bool // double quotes, backslashes and … are escaped: the result can be decoded
 	base  bool // a visible letter precedes: a combining mark has something to stand on
 	marks int  // combining marks since that letter
 }
@@ -144,6 +144,9 @@ func (e *encoder) next(dst []byte, s string, final bool) ([]byte, int) {
 	case e.quote && (r == '"' || r == '\\'):
 		e.base = false
 		return append(dst, '\\', byte(r)), n
+	case e.quote && r == '…':
+		// As it is, it stands for what was cut.
+		return e.escape(dst, r, false), n
 	}
 	if !e.keep(r) {
 		return e.escape(dst, r, false), n

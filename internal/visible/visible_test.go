@@ -99,7 +99,7 @@ func TestPath(t *testing.T) {
 		`say "hi"`:        `"say \"hi\""`,
 		"x\xff":           `"x\xff"`,
 		"\u202etxt.exe":   `"\u202etxt.exe"`,
-		"cut…":            `"cut…"`,
+		"cut…":            `"cut\u2026"`,
 		"\x1b]0;owned\a/": `"\x1b]0;owned\x07/"`,
 	} {
 		if got := Path([]byte(in)); got != want {
@@ -112,6 +112,59 @@ func TestPath(t *testing.T) {
 	}
 	if whole := strings.Repeat("a", MaxPath); Path([]byte(whole)) != whole {
 		t.Error("a plain path of the longest length was cut")
+	}
+}
+
+func TestASCII(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain": "plain", "": "", "a…": "a...", "é 日": `\u00e9 \u65e5`, "👍": `\U0001f44d`, "x\xff": `x\xff`, `\u00e9`: `\u00e9`,
+	} {
+		if got := ASCII(in); got != want {
+			t.Errorf("ASCII(%q) = %q, want %q", in, got, want)
+		}
+		var b bytes.Buffer
+		w := NewASCIIWriter(&b)
+		for i := range len(in) {
+			w.Write([]byte{in[i]})
+		}
+		w.Close()
+		if b.String() != want {
+			t.Errorf("written byte by byte, %q becomes %q, want %q", in, b.String(), want)
+		}
+	}
+	// Names stay apart.
+	if a, b := ASCII(Path([]byte("é"))), ASCII(Path([]byte(`\u00e9`))); a == b {
+		t.Errorf("two names are both %s", a)
+	}
+}
+
+func TestWrapAndFit(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		room int
+		want []string
+	}{
+		{"", 8, []string{""}},
+		{"one two three", 8, []string{"one two", "three"}},
+		{"onetwothreefour", 8, []string{"onetwoth", "reefour"}},
+		{"日本語日本語", 8, []string{"日本語日", "本語"}},
+		{strings.Repeat("a\u0301", 9), 8, []string{strings.Repeat("a\u0301", 8), "a\u0301"}},
+	} {
+		if got := Wrap(c.in, c.room); strings.Join(got, "|") != strings.Join(c.want, "|") {
+			t.Errorf("Wrap(%q, %d) = %q, want %q", c.in, c.room, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		in   string
+		room int
+		want string
+	}{
+		{"12345678", 8, "12345678"}, {"123456789", 8, "1234567…"}, {"日本語日本", 8, "日本語…"},
+		{"abc", 1, "…"}, {"abc", 0, ""}, {"e\u0301e\u0301e\u0301", 2, "e\u0301…"},
+	} {
+		if got := Fit(c.in, c.room, "…"); got != c.want {
+			t.Errorf("Fit(%q, %d) = %q, want %q", c.in, c.room, got, c.want)
+		}
 	}
 }
 
@@ -191,6 +244,23 @@ func FuzzVisible(f *testing.F) {
 			}
 		}
 		safe(t, String(s, max), false)
+		shown := String(s, len(s)*10+10)
+		for _, room := range []int{8, 9, 20, 80} {
+			lines := Wrap(shown, room)
+			for _, line := range append(lines, Fit(shown, room, ellipsis)) {
+				if Width(line) > room || !Clean(line) {
+					t.Fatalf("%d columns, want %d, of %q", Width(line), room, line)
+				}
+			}
+			if strings.ReplaceAll(strings.Join(lines, ""), " ", "") != strings.ReplaceAll(shown, " ", "") {
+				t.Fatalf("wrapping %q lost something: %q", shown, lines)
+			}
+		}
+		for _, c := range []byte(ASCII(shown)) {
+			if c < ' ' || c >= 0x7f {
+				t.Fatalf("%q is not plain ASCII", ASCII(shown))
+			}
+		}
 		if Bytes(b, max) != String(s, max) {
 			t.Fatalf("Bytes %q, String %q", Bytes(b, max), String(s, max))
 		}

@@ -1,0 +1,119 @@
+package receipt
+
+import (
+	"fmt"
+
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// ran reports whether anything was started.
+func (r *Receipt) ran() bool { return r.Isolation.Class != "" }
+
+// keeps reports whether the run's changes are kept apart from the host.
+func (r *Receipt) keeps() bool {
+	return r.Workspace.Mode == store.Overlay || r.Workspace.Mode == store.Copy
+}
+
+// Unknown lists what this receipt cannot say, in sentences: whoever signs for a
+// run must know them. Their texts are visible and of one line. Empty means that
+// everything was observed and kept.
+func (r *Receipt) Unknown() []string {
+	if !r.ran() {
+		return nil
+	}
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	switch r.Exit.Reason {
+	case Running:
+		say("how it ends: the run goes on")
+	case Lost:
+		say("how it would have ended: carboy died during the run")
+	}
+	if r.Isolation.Posture == nil {
+		say("how strongly it was confined: that was not verified at the start")
+	}
+	r.unknownChanges(say)
+	r.unknownTrace(say)
+	n := &r.Network
+	r.unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
+	r.unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
+	return out
+}
+
+func (r *Receipt) unknownChanges(say func(string, ...any)) {
+	c := r.Changes
+	switch {
+	case r.Workspace.Mode == store.Bind:
+		say("what it changed in the workspace: writes went straight to the host's directory")
+	case c == nil && r.keeps() && r.Exit.Reason != Running:
+		say("what it changed: the changes were not collected")
+	case c != nil && len(c.Incomplete) > 0:
+		say("part of what it changed: %s", visible.String(c.Incomplete[0], maxShown))
+	}
+}
+
+func (r *Receipt) unknownTrace(say func(string, ...any)) {
+	t := r.Trace
+	if t == nil {
+		say("which programs ran, which files they read and which rights they asked for: nothing was recorded")
+		return
+	}
+	if t.Dropped > 0 {
+		say("%s that the kernel inside dropped: programs, files or attempts may be missing here", count(t.Dropped, "fact", "facts"))
+	}
+	if t.Unkept > 0 {
+		say("the details of %s that the trace file does not hold; they are counted here", count(t.Unkept, "fact", "facts"))
+	}
+	if t.Incomplete != "" {
+		say("the trace is incomplete: %s", visible.String(t.Incomplete, maxShown))
+	}
+	if p := r.Processes; p != nil {
+		r.unlisted(say, int64(len(p.List)), p.Total, "process", "processes")
+	}
+	if f := r.Files; f != nil {
+		if f.More {
+			say("how many files exactly: there were more than are told apart, so those counts are lower bounds")
+		}
+		r.unlisted(say, int64(len(f.Written)), f.WrittenTotal, "written file", "written files")
+	}
+	if p := r.Privileges; p != nil {
+		r.unlisted(say, int64(len(p.Attempts)), p.Total, "attempt to get rights", "attempts to get rights")
+	}
+	if s := r.Sockets; s != nil {
+		r.unlisted(say, int64(len(s.List)), s.Total, "kind of socket", "kinds of sockets")
+	}
+}
+
+// whole says that every fact arrived and was kept.
+func (t *Trace) whole() bool { return t.Dropped == 0 && t.Unkept == 0 && t.Incomplete == "" }
+
+// unlisted speaks of a list that was cut.
+func (r *Receipt) unlisted(say func(string, ...any), n, total int64, one, many string) {
+	if total > n {
+		say("%s that the receipt counts and does not list", count(total-n, one, many))
+	}
+}
+
+// tally counts the attempts of the list: all, and those that succeeded.
+func (p *Privileges) tally() (all, succeeded int64) {
+	for _, a := range p.Attempts {
+		all += a.Count
+		if a.Errno == "" {
+			succeeded += a.Count
+		}
+	}
+	return all, succeeded
+}
+
+// unusual is a socket that programs seldom need, or that was refused.
+func (s Socket) unusual() bool {
+	if s.Errno != "" || s.Type == "raw" {
+		return true
+	}
+	switch s.Family {
+	case "inet", "inet6", "unix", "netlink":
+		return false
+	}
+	return true
+}
