@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/bottle"
 )
@@ -18,7 +19,7 @@ var passEnv = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "
 // termEnv come too when the command has a terminal.
 var termEnv = []string{"TERM", "COLORTERM", "NO_COLOR"}
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // environment builds the command's variables from nothing.
 func (c *Client) environment(u bottle.User, o *RunOptions) ([]string, error) {
@@ -41,7 +42,7 @@ func (c *Client) environment(u bottle.User, o *RunOptions) ([]string, error) {
 	}
 	for _, e := range o.Env {
 		name, val, given := strings.Cut(e, "=")
-		if !envName.MatchString(name) {
+		if !envName().MatchString(name) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "is not a variable name"}
 		}
 		if !given {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -97,8 +98,8 @@ func outside(uidMap string, id uint32) (uint32, bool) {
 	return 0, false
 }
 
-var safeName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-var safeHome = regexp.MustCompile(`^/[A-Za-z0-9._/-]{1,200}$`)
+var safeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
+var safeHome = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/[A-Za-z0-9._/-]{1,200}$`) })
 
 // names are the account's, when they can stand in a passwd file.
 func names(uid uint32) (name, home string) {
@@ -107,10 +108,10 @@ func names(uid uint32) (name, home string) {
 	if err != nil {
 		return name, home
 	}
-	if safeName.MatchString(u.Username) && u.Username != "root" {
+	if safeName().MatchString(u.Username) && u.Username != "root" {
 		name = u.Username
 	}
-	if safeHome.MatchString(u.HomeDir) && u.HomeDir != "/root" && u.HomeDir != "/nonexistent" {
+	if safeHome().MatchString(u.HomeDir) && u.HomeDir != "/root" && u.HomeDir != "/nonexistent" {
 		home = u.HomeDir
 	}
 	return name, home

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -80,7 +79,7 @@ func (a *app) root() *cobra.Command {
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
-	root.SetUsageTemplate(flagUsages.ReplaceAllString(root.UsageTemplate(), "flags .$1") + "\n")
+	root.SetUsageTemplate(flagUsages.Replace(root.UsageTemplate()) + "\n")
 	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", Run: func(cmd *cobra.Command, args []string) {
 		c, _, err := root.Find(args)
 		if c == nil || err != nil {
@@ -93,7 +92,8 @@ func (a *app) root() *cobra.Command {
 
 const helpWidth = 80
 
-var flagUsages = regexp.MustCompile(`\.(LocalFlags|InheritedFlags)\.FlagUsages`)
+// flagUsages has cobra's template print flags no wider than we want.
+var flagUsages = strings.NewReplacer(".LocalFlags.FlagUsages", "flags .LocalFlags", ".InheritedFlags.FlagUsages", "flags .InheritedFlags")
 
 // run carries out one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {

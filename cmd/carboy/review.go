@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -21,11 +22,11 @@ import (
 
 // runRef is what looks like a run on the command line; anything else is a path.
 // A path that looks so can be written ./path.
-var runRef = regexp.MustCompile(`^0[0-9a-hjkmnp-tv-zA-HJKMNP-TV-Z]{5,25}$`)
+var runRef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^0[0-9a-hjkmnp-tv-zA-HJKMNP-TV-Z]{5,25}$`) })
 
 // target splits [RUN] [PATH...]. What stands after -- is a path.
 func target(cmd *cobra.Command, args []string) (ref string, paths []string) {
-	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 && runRef.MatchString(args[0]) {
+	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 && runRef().MatchString(args[0]) {
 		return args[0], args[1:]
 	}
 	return "", args

@@ -8,13 +8,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 // size is a flag that holds bytes: 8GiB, 512M, 1.5GB, 4096.
 type size int64
 
-var sizeForm = regexp.MustCompile(`^([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)$`)
+var sizeForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)$`) })
 
 // units in bytes. A bare K, M, G or T means what the kernel and most tools
 // mean: powers of 1024. The SI forms keep their own meaning.
@@ -27,7 +28,7 @@ var units = map[string]int64{
 }
 
 func parseSize(s string) (int64, error) {
-	m := sizeForm.FindStringSubmatch(s)
+	m := sizeForm().FindStringSubmatch(s)
 	if m == nil {
 		return 0, errors.New("not a size: want a number and a unit such as KiB, MiB, GiB")
 	}

@@ -70,7 +70,7 @@ func TestRunRef(t *testing.T) {
 		"01k9x3m7q8r5t2v6w4y0z1a2b3": true, "01K9X3M7": true, "01k9x3": true,
 		"01k9x": false, "README.md": false, "01-intro": false, "./01k9x3": false, "01k9x3/a": false, "src": false, "01k9il": false, "": false,
 	} {
-		if runRef.MatchString(s) != want {
+		if runRef().MatchString(s) != want {
 			t.Errorf("%q taken for a run: %t, want %t", s, !want, want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -73,14 +74,14 @@ type journal struct {
 	left   bool // rolled back, but an old file is stranded
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 func (j *journal) write(r record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	line := fmt.Appendf(nil, "%08x ", crc32.Checksum(b, castagnoli))
+	line := fmt.Appendf(nil, "%08x ", crc32.Checksum(b, castagnoli()))
 	line = append(append(line, b...), '\n')
 	_, err = j.f.Write(line)
 	if err == nil {
@@ -226,7 +227,7 @@ func (j *journal) read(f *os.File) (good int64, err error) {
 			return good, err
 		}
 		var rec record
-		if len(line) < 10 || fmt.Sprintf("%08x", crc32.Checksum(line[9:len(line)-1], castagnoli)) != string(line[:8]) ||
+		if len(line) < 10 || fmt.Sprintf("%08x", crc32.Checksum(line[9:len(line)-1], castagnoli())) != string(line[:8]) ||
 			json.Unmarshal(line[9:], &rec) != nil {
 			if _, err := r.Peek(1); err == nil {
 				// Not a tail: a record that was relied on is damaged.

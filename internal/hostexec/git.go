@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // git is given nothing that could make it run code or reach out:
@@ -118,7 +119,7 @@ func union(ms ...map[string]func(string) bool) map[string]func(string) bool {
 }
 
 // shortNumber is -5, or -n5, or -U3: a count in the same word.
-var shortNumber = regexp.MustCompile(`^-[nU]?[0-9]{1,9}$`)
+var shortNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^-[nU]?[0-9]{1,9}$`) })
 
 func prepareGit(c *call) error {
 	if len(c.args) == 0 {
@@ -168,7 +169,7 @@ func (g *gitCommand) knows(sub, arg string) bool {
 		check := g.valued[name+"="]
 		return check != nil && check(value)
 	}
-	return (sub == "log" || sub == "show" || sub == "diff" || sub == "diff-tree" || sub == "rev-list") && shortNumber.MatchString(arg)
+	return (sub == "log" || sub == "show" || sub == "diff" || sub == "diff-tree" || sub == "rev-list") && shortNumber().MatchString(arg)
 }
 
 // operand admits a revision or a path within the work tree. An absolute or
@@ -188,7 +189,8 @@ func (g *gitCommand) operand(arg string) error {
 }
 
 func matcher(re string) func(string) bool {
-	return regexp.MustCompile(`\A(?:` + re + `)\z`).MatchString
+	compiled := sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + re + `)\z`) })
+	return func(s string) bool { return compiled().MatchString(s) }
 }
 
 // The formats are lists of what is harmless, because others run programs: %G?

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -34,8 +35,10 @@ const (
 )
 
 var (
-	validHead   = regexp.MustCompile(`\A(?:ref: refs/[^\x00-\x20\x7f~^:?*\[\\]+|[0-9a-f]{40}|[0-9a-f]{64})\n?\z`)
-	sharedIndex = regexp.MustCompile(`\Asharedindex\.(?:[0-9a-f]{40}|[0-9a-f]{64})\z`)
+	validHead = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\A(?:ref: refs/[^\x00-\x20\x7f~^:?*\[\\]+|[0-9a-f]{40}|[0-9a-f]{64})\n?\z`)
+	})
+	sharedIndex = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\Asharedindex\.(?:[0-9a-f]{40}|[0-9a-f]{64})\z`) })
 )
 
 // shadowRepository makes the directory for the repository whose work tree is
@@ -151,7 +154,7 @@ func fillShadow(shadow, gitDir, common string) error {
 	if err != nil {
 		return err
 	}
-	if !validHead.MatchString(head) {
+	if !validHead().MatchString(head) {
 		return errors.New("HEAD: not a reference or an object name")
 	}
 	theirs, err := readPlain(common, "config")
@@ -209,7 +212,7 @@ func sharedIndexes(gitDir string) ([]string, error) {
 	}
 	var names []string
 	for _, name := range all {
-		if sharedIndex.MatchString(name) {
+		if sharedIndex().MatchString(name) {
 			names = append(names, name)
 		}
 	}
@@ -232,8 +235,10 @@ var inertKeys = map[string][]string{
 }
 
 var (
-	sectionLine = regexp.MustCompile(`\A\[\s*([A-Za-z]+)\s*\]`)
-	settingLine = regexp.MustCompile(`\A([A-Za-z][A-Za-z0-9-]*)\s*=\s*"?([A-Za-z0-9]+)"?\s*(?:[#;].*)?\z`)
+	sectionLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A\[\s*([A-Za-z]+)\s*\]`) })
+	settingLine = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\A([A-Za-z][A-Za-z0-9-]*)\s*=\s*"?([A-Za-z0-9]+)"?\s*(?:[#;].*)?\z`)
+	})
 )
 
 // inertConfig reads the inert settings out of a repository's configuration and
@@ -246,12 +251,12 @@ func inertConfig(text string) (string, error) {
 		l := strings.TrimSpace(string(raw))
 		if strings.HasPrefix(l, "[") {
 			section = ""
-			if m := sectionLine.FindStringSubmatch(l); m != nil {
+			if m := sectionLine().FindStringSubmatch(l); m != nil {
 				section = strings.ToLower(m[1])
 				l = strings.TrimSpace(l[len(m[0]):])
 			}
 		}
-		m := settingLine.FindStringSubmatch(l)
+		m := settingLine().FindStringSubmatch(l)
 		if m == nil {
 			continue
 		}

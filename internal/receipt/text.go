@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/store"
@@ -137,7 +138,9 @@ func (p *printer) head(r *Receipt) {
 }
 
 // pseudoVersion is how Go names a commit; people need its day and its name.
-var pseudoVersion = regexp.MustCompile(`^v[0-9.]+-(?:0\.)?([0-9]{8})[0-9]{6}-([0-9a-f]{12})$`)
+var pseudoVersion = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^v[0-9.]+-(?:0\.)?([0-9]{8})[0-9]{6}-([0-9a-f]{12})$`)
+})
 
 func workspaceLine(ws Workspace) string {
 	path := visible.Path([]byte(ws.Path))
@@ -185,7 +188,7 @@ func isolationLine(i Isolation) string {
 	if i.Class == "" {
 		return "nothing ran"
 	}
-	build := pseudoVersion.ReplaceAllString(i.Build, "$1-$2")
+	build := pseudoVersion().ReplaceAllString(i.Build, "$1-$2")
 	s := visible.String(fmt.Sprintf("%s (%s)", i.Class, join2(i.Backend, " ", build)), maxShown)
 	if i.Posture == nil {
 		return s + ", not verified"

@@ -20,6 +20,7 @@ package gvisor
 
 import (
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"gvisor.dev/gvisor/runsc/cli"
@@ -36,16 +37,25 @@ const shimName = "carboy-shim"
 // calls it first in main, and first in TestMain.
 func Main() {
 	switch {
+	// Nothing that is made before the command runs is worth collecting, and each
+	// of these processes would begin with a collection of what package
+	// initialisation left.
 	case os.Args[0] == shimName:
+		debug.SetGCPercent(-1) // until the bottle is made
 		shimMain()
 	case os.Args[0] == holdName:
 		holdMain()
 	case strings.HasPrefix(os.Args[0], "runsc"):
 		switch os.Args[0] {
 		case "runsc-sandbox":
+			settle()
 			wrapSyscalls()
 			installBootPrograms()
 		case "runsc-gofer":
+			// It allocates little later on; this puts its first collection off
+			// until there are 16 MiB.
+			debug.SetGCPercent(400)
+			settle()
 			installGoferPrograms()
 		}
 		runscMain()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,7 @@ func (s *shim) serve() {
 		}
 		if r.Method == callCreate {
 			s.answer(r, files, s.create)
+			debug.SetGCPercent(100) // off since Main
 			continue
 		}
 		go s.answer(r, files, s.handler(r.Method))
