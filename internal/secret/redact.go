@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 // MinRedacted is the length of the shortest value that a Redactor takes, in bytes: a shorter one would stand in ordinary
@@ -54,6 +55,33 @@ func NewRedactor(values map[string]Value) (*Redactor, error) {
 
 // String returns s without the known values.
 func (r *Redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
+
+// None reports whether r knows no value: then nothing it is given changes.
+func (r *Redactor) None() bool { return r == nil || len(r.entries) == 0 }
+
+// In reports whether s holds a known value. It is many times faster than String, for the many texts that hold none.
+func (r *Redactor) In(s string) bool {
+	if r == nil {
+		return false
+	}
+	for _, e := range r.entries {
+		v := e.value.bytes()
+		if strings.Contains(s, unsafe.String(unsafe.SliceData(v), len(v))) { // a string of its own would be a copy that stays
+			return true
+		}
+	}
+	return false
+}
+
+// Prefix is String for the beginning of a longer text that was cut off: its last bytes, in which a value may begin whose
+// rest is gone, are dropped.
+func (r *Redactor) Prefix(s string) string {
+	if r.None() {
+		return s
+	}
+	out, _ := r.pass(nil, []byte(s), max(r.longest-1, 1))
+	return string(out)
+}
 
 // Bytes returns b without the known values, in new memory.
 func (r *Redactor) Bytes(b []byte) []byte {

@@ -202,6 +202,28 @@ func TestRedact(t *testing.T) {
 	hidden(t, "redactor", fmt.Sprintf("%+v %#v", redactor(t, map[string]string{"a": sample}), redactor(t, map[string]string{"a": sample})))
 }
 
+func TestRedactorSeesWhatItChanges(t *testing.T) {
+	r := redactor(t, map[string]string{"short": "abcdef", "long": "hijklmnop"})
+	for _, text := range []string{"", "abcde", "xabcdefy", "hijklmno", "hijklmnop", "\xffabcdef"} {
+		if got, want := r.In(text), r.String(text) != text; got != want {
+			t.Errorf("In(%q) is %v, String changes it: %v", text, got, want)
+		}
+	}
+	var none *Redactor
+	if !none.None() || !(&Redactor{}).None() || r.None() || none.In("abcdef") {
+		t.Error("a redactor without values is not as one without")
+	}
+	// The rest of a value may have been cut off.
+	for in, want := range map[string]string{"xx hijklmno": "xx ", "xx hijklmnop": "xx ", "xx hijklmnop, and more": "xx [redacted:long], ", "abcdef": ""} {
+		if got := r.Prefix(in); got != want {
+			t.Errorf("Prefix(%q) is %q, want %q", in, got, want)
+		}
+	}
+	if got := none.Prefix("abc"); got != "abc" {
+		t.Error(got)
+	}
+}
+
 func TestRedactorRefuses(t *testing.T) {
 	for name, m := range map[string]map[string]Value{
 		"short value": {"a": NewString("abcde")}, "no name": {"": NewString(sample)}, "name with a line break": {"a\n": NewString(sample)}, "empty": {"a": {}},

@@ -1,0 +1,507 @@
+package trace
+
+import (
+	"hash/maphash"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a Summary. Whoever chooses paths and rates chooses to hit them.
+const (
+	maxDistinct  = 1 << 18 // files that are told apart
+	maxAreas     = 200
+	maxWritten   = 1000 // for each of inside and outside
+	maxProcesses = 1000
+	maxLive      = 1 << 16
+	maxAttempts  = 200
+	maxSockets   = 100
+	maxArgBytes  = 4 << 10
+	maxDetail    = 200
+)
+
+// View is what a Summary must know of the bottle.
+type View struct {
+	// Workspace is its path inside; empty: there is none.
+	Workspace string
+	// Mounted: the workspace is a mount of its own. Otherwise a file on another
+	// file system than the bottle's root is not in it, whatever its path says.
+	Mounted bool
+	// Areas are directories to be told apart, such as mounts and the home.
+	Areas []string
+}
+
+// Summary is the account of a run's facts, built as they arrive: in time that
+// does not depend on how many there were, and in bounded memory (about 20 MiB
+// at most, a few hundred KiB as a rule). Lists hold what came first; totals
+// count all.
+//
+// The zero Summary is not ready, see NewSummary. It is not for concurrent use.
+type Summary struct {
+	view View
+	seed maphash.Seed
+
+	Facts uint64 // that arrived
+	Last  uint64 // the highest number
+
+	procs   []Process
+	live    map[uint32]live
+	Procs   uint64
+	Execs   uint64
+	Failed  uint64
+	seen    map[uint64]mark // by hash of the path
+	More    bool            // there were more distinct files than maxDistinct
+	read    areas
+	denied  areas
+	Counts  FileCounts
+	written [2]writtenList // outside, inside
+
+	Attempts     []Attempt
+	attempts     map[Attempt]int
+	AttemptTotal uint64
+	Sockets      []Sockets
+	sockets      map[Sockets]int
+	SocketTotal  uint64
+}
+
+// FileCounts are numbers of distinct files.
+type FileCounts struct{ ReadOutside, ReadInside, Written, Missed, Denied uint64 }
+
+// Process is one process, from its fork or first exec to its exit.
+type Process struct {
+	Parent    int // index in the list plus one; 0: not known, or carboy
+	PID       uint32
+	Path      string // the last program; empty: it only forked
+	Args      []string
+	Digest    string
+	UID, EUID uint32
+	Execs     uint64
+	Start     int64 // nanoseconds since 1970
+	End       int64 // 0: it did not end before the trace did
+	Code      int
+	Signal    int
+}
+
+// live is a process that has not ended.
+type live struct {
+	at     int  // index in procs plus one; 0: not listed
+	forked bool // its fork is known
+}
+
+// Attempt is a way in which rights were asked for, and how often.
+type Attempt struct {
+	What, Detail string
+	Errno        uint32
+	Count        uint64
+}
+
+// Sockets are sockets of one sort, and how many were made.
+type Sockets struct {
+	Family, Type uint64
+	Errno        uint32
+	Count        uint64
+}
+
+// Area is a directory and how many distinct files of it.
+type Area struct {
+	Path  string
+	Files uint64
+}
+
+// Written is a file that was changed.
+type Written struct {
+	Path   string
+	How    []string // in the order in which each was first seen
+	Inside bool
+}
+
+type writtenList struct {
+	list []Written
+	at   map[uint64]int // by hash of the path
+}
+
+type areas struct {
+	list []Area
+	at   map[string]int
+}
+
+// mark is what is known of a path.
+type mark uint8
+
+const (
+	markRead mark = 1 << iota
+	markWritten
+	markMissed
+	markDenied
+)
+
+// NewSummary returns an empty one.
+func NewSummary(v View) *Summary {
+	s := &Summary{
+		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{}, seen: map[uint64]mark{},
+		attempts: map[Attempt]int{}, sockets: map[Sockets]int{},
+	}
+	for i := range s.written {
+		s.written[i].at = map[uint64]int{}
+	}
+	return s
+}
+
+// Add counts f.
+func (s *Summary) Add(f *Fact) {
+	s.Facts++
+	s.Last = max(s.Last, f.Seq)
+	switch f.Op.Kind() {
+	case KindExec:
+		s.process(f)
+	case KindFile:
+		s.file(f)
+	case KindNet:
+		if f.Op == Socket {
+			s.socket(f)
+		}
+	case KindProc:
+		if f.Op == Ptrace {
+			s.attempt(f)
+		}
+	case KindPriv:
+		s.attempt(f)
+		if f.Op == Mknod || f.Op == Chown {
+			s.file(f)
+		}
+	}
+}
+
+// Lost is how many facts did not arrive, going by their numbers.
+func (s *Summary) Lost() uint64 {
+	if s.Last < s.Facts {
+		return 0
+	}
+	return s.Last - s.Facts
+}
+
+// Processes are those that came first, parents before their children.
+func (s *Summary) Processes() []Process { return s.procs }
+
+func (s *Summary) process(f *Fact) {
+	if f.Op == Exec && f.Errno != 0 {
+		s.Failed++
+		return
+	}
+	switch f.Op {
+	case Fork:
+		if l, ok := s.live[f.PID]; ok && !l.forked {
+			// Its exec came first.
+			l.forked = true
+			s.live[f.PID] = l
+			return
+		}
+		s.begin(f, true)
+	case Exec:
+		s.Execs++
+		l, ok := s.live[f.PID]
+		if !ok {
+			l = s.begin(f, false)
+		}
+		if l.at == 0 {
+			return
+		}
+		p := &s.procs[l.at-1]
+		p.Path, p.Args, p.Digest = f.Path, cutArgs(f.Args), f.Digest
+		p.UID, p.EUID = f.UID, f.EUID
+		p.Execs++
+	case Exit:
+		l, ok := s.live[f.PID]
+		if !ok {
+			l = s.begin(f, false)
+		}
+		delete(s.live, f.PID)
+		if l.at > 0 {
+			p := &s.procs[l.at-1]
+			p.End, p.Code, p.Signal = f.Time, int(f.A&0xff), int(f.B&0x7f)
+		}
+	}
+}
+
+// begin makes a process of f's PID. One that had the PID before is over.
+func (s *Summary) begin(f *Fact, forked bool) live {
+	s.Procs++
+	l := live{forked: forked}
+	if len(s.procs) < maxProcesses {
+		s.procs = append(s.procs, Process{Parent: s.live[f.PPID].at, PID: f.PID, UID: f.UID, EUID: f.EUID, Start: f.Time})
+		l.at = len(s.procs)
+	}
+	if _, ok := s.live[f.PID]; ok || len(s.live) < maxLive {
+		s.live[f.PID] = l
+	}
+	return l
+}
+
+// cutArgs keeps what fits, and says where it cut.
+func cutArgs(args []string) []string {
+	left := maxArgBytes - len("…")
+	for i, a := range args {
+		if len(a) > left {
+			return append(append([]string(nil), args[:i]...), strings.Clone(a[:left])+"…")
+		}
+		left -= len(a)
+	}
+	return args
+}
+
+// accMode is the part of open(2)'s flags that says what for.
+const accMode = unix.O_ACCMODE
+
+func (s *Summary) file(f *Fact) {
+	switch f.Errno {
+	case 0:
+		if s.reads(f) {
+			s.noteRead(f)
+		}
+		s.writes(f)
+	case uint32(unix.ENOENT), uint32(unix.ENOTDIR):
+		if s.first(f.Path, markMissed) {
+			s.Counts.Missed++
+		}
+	case uint32(unix.EACCES), uint32(unix.EPERM), uint32(unix.EROFS):
+		if f.Path != "" && s.first(f.Path, markDenied) {
+			s.Counts.Denied++
+			s.denied.add(s.area(f.Path))
+		}
+	}
+}
+
+// reads reports whether f opened something to read that is not a directory.
+func (s *Summary) reads(f *Fact) bool {
+	return f.Op == Open && f.A&accMode != unix.O_WRONLY && f.A&(unix.O_PATH|unix.O_DIRECTORY) == 0
+}
+
+func (s *Summary) noteRead(f *Fact) {
+	if !s.first(f.Path, markRead) {
+		return
+	}
+	if s.inside(f) {
+		s.Counts.ReadInside++
+		return
+	}
+	s.Counts.ReadOutside++
+	s.read.add(s.area(f.Path))
+}
+
+// how says in a word what an operation does to a file.
+var how = map[Op]string{
+	Write: "write", Truncate: "truncate", Unlink: "remove", Rmdir: "remove", Rename: "rename", Link: "link",
+	Symlink: "make", Mkdir: "make", Mknod: "make", Chmod: "mode", Chown: "owner", Utimes: "times", Xattr: "xattr",
+}
+
+func (s *Summary) writes(f *Fact) {
+	word := how[f.Op]
+	if f.Op == Open {
+		switch {
+		case f.A&unix.O_PATH != 0:
+		case f.A&unix.O_TRUNC != 0 && f.A&accMode != unix.O_RDONLY:
+			word = "truncate"
+		case f.A&unix.O_CREAT != 0:
+			// If it was there before, it may have been opened only.
+			word = "create"
+		}
+		if f.A&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL {
+			word = "make"
+		}
+	}
+	if word == "" || device(f) {
+		return
+	}
+	if f.Op != Link {
+		s.noteWritten(f, f.Path, word)
+	}
+	if f.Op == Rename || f.Op == Link {
+		s.noteWritten(f, f.Path2, word)
+	}
+}
+
+// device reports whether f is about the bottle's own devices, such as /dev/null.
+func device(f *Fact) bool {
+	return f.Flags&Foreign != 0 && strings.HasPrefix(f.Path, "/dev/") && !strings.HasPrefix(f.Path, "/dev/shm/")
+}
+
+func (s *Summary) noteWritten(f *Fact, path, word string) {
+	if path == "" {
+		return
+	}
+	if s.first(path, markWritten) {
+		s.Counts.Written++
+	}
+	inside := s.insidePath(path, f.Flags)
+	l := &s.written[0]
+	if inside {
+		l = &s.written[1]
+	}
+	key := s.hash(path)
+	i, ok := l.at[key]
+	if !ok {
+		if len(l.list) >= maxWritten {
+			return
+		}
+		i = len(l.list)
+		l.at[key] = i
+		l.list = append(l.list, Written{Path: path, Inside: inside})
+	}
+	w := &l.list[i]
+	for _, h := range w.How {
+		if h == word {
+			return
+		}
+	}
+	w.How = append(w.How, word) // as many as there are words
+}
+
+// Written lists files that were changed, at most n: outside of the workspace
+// first, because nothing else tells of those, but not only.
+func (s *Summary) Written(n int) []Written {
+	out, in := s.written[0].list, s.written[1].list
+	out = out[:min(len(out), max(n/2, n-len(in)))]
+	return append(append([]Written(nil), out...), in[:min(len(in), n-len(out))]...)
+}
+
+// Read and Denied list areas.
+func (s *Summary) Read() []Area   { return s.read.list }
+func (s *Summary) Denied() []Area { return s.denied.list }
+
+// first reports whether path gets m for the first time.
+func (s *Summary) first(path string, m mark) bool {
+	key := s.hash(path)
+	old, known := s.seen[key]
+	if old&m != 0 {
+		return false
+	}
+	if !known && len(s.seen) >= maxDistinct {
+		s.More = true
+		return false
+	}
+	s.seen[key] = old | m
+	return true
+}
+
+// hash stands for a path: 64 bits under a key that nobody inside knows.
+func (s *Summary) hash(path string) uint64 { return maphash.String(s.seed, path) }
+
+func (s *Summary) inside(f *Fact) bool { return s.insidePath(f.Path, f.Flags) }
+
+func (s *Summary) insidePath(path string, fl Flags) bool {
+	return s.view.Workspace != "" && (s.view.Mounted || fl&Foreign == 0) && under(path, s.view.Workspace)
+}
+
+func under(path, dir string) bool {
+	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/' || dir == "/")
+}
+
+// deep are directories whose first level says too little.
+var deep = map[string]bool{"usr": true, "var": true, "home": true, "opt": true, "mnt": true, "srv": true, "nix": true, "run": true}
+
+// area is the directory that stands for path in the account: one of the view's,
+// else one of the first level, or of the second where that says more.
+func (s *Summary) area(path string) string {
+	best := ""
+	for _, a := range s.view.Areas {
+		if len(a) > len(best) && under(path, a) {
+			best = a
+		}
+	}
+	if best != "" {
+		// What lies in a home is told apart one level further: .ssh, .cache.
+		return prefix(path, len(best), 1)
+	}
+	if !strings.HasPrefix(path, "/") {
+		return "/"
+	}
+	top, _, _ := strings.Cut(path[1:], "/")
+	n := 1
+	if deep[top] {
+		n = 2
+	}
+	if strings.HasPrefix(path, "/usr/local/") {
+		n = 3
+	}
+	return prefix(path, 0, n)
+}
+
+// prefix is path up to n more elements behind from, without the last element.
+func prefix(path string, from, n int) string {
+	end := from
+	for range n {
+		i := strings.IndexByte(path[min(end+1, len(path)):], '/')
+		if i < 0 {
+			break
+		}
+		end += 1 + i
+	}
+	if end == 0 {
+		return "/"
+	}
+	return path[:end]
+}
+
+func (a *areas) add(path string) {
+	if a.at == nil {
+		a.at = map[string]int{}
+	}
+	i, ok := a.at[path]
+	if !ok && len(a.list) >= maxAreas-1 {
+		path = "/" // stands for all that are not told apart
+		i, ok = a.at[path]
+	}
+	if !ok {
+		i = len(a.list)
+		path = strings.Clone(path)
+		a.at[path] = i
+		a.list = append(a.list, Area{Path: path})
+	}
+	a.list[i].Files++
+}
+
+func (s *Summary) attempt(f *Fact) {
+	if f.Op == Mknod && f.Detail() == "" {
+		return // a pipe or a socket is nobody's right
+	}
+	s.AttemptTotal++
+	a := Attempt{What: f.Op.String(), Detail: clip(f.Detail()), Errno: f.Errno}
+	if f.Op == Refused {
+		a.What, a.Detail = clip(f.Path), ""
+	}
+	i, ok := s.attempts[a]
+	// The last of the room is for groups without detail, of which there are few.
+	if !ok && len(s.Attempts) >= maxAttempts/2 {
+		a.Detail = ""
+		i, ok = s.attempts[a]
+	}
+	if !ok && len(s.Attempts) >= maxAttempts-1 {
+		a = Attempt{What: "other"}
+		i, ok = s.attempts[a]
+	}
+	if !ok {
+		i = len(s.Attempts)
+		s.attempts[a] = i
+		s.Attempts = append(s.Attempts, a)
+	}
+	s.Attempts[i].Count++
+}
+
+func (s *Summary) socket(f *Fact) {
+	s.SocketTotal++
+	k := Sockets{Family: f.A, Type: f.B & 0xf, Errno: f.Errno}
+	i, ok := s.sockets[k]
+	if !ok && len(s.Sockets) >= maxSockets-1 {
+		k = Sockets{Family: ^uint64(0)}
+		i, ok = s.sockets[k]
+	}
+	if !ok {
+		i = len(s.Sockets)
+		s.sockets[k] = i
+		s.Sockets = append(s.Sockets, k)
+	}
+	s.Sockets[i].Count++
+}
+
+// clip bounds a text that is kept.
+func clip(s string) string { return strings.Clone(s[:min(len(s), maxDetail)]) }

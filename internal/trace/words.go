@@ -1,0 +1,162 @@
+package trace
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrnoName is an errno as programmers call it, such as ENOENT; empty for 0.
+func ErrnoName(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	if s := unix.ErrnoName(unix.Errno(n)); s != "" {
+		return s
+	}
+	return fmt.Sprintf("errno %d", n)
+}
+
+// SignalName is a signal's name, such as SIGTERM; empty for 0.
+func SignalName(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	if s := unix.SignalName(unix.Signal(n & 0xffff)); s != "" {
+		return s
+	}
+	return fmt.Sprintf("signal %d", n)
+}
+
+var families = map[uint64]string{
+	unix.AF_UNIX: "unix", unix.AF_INET: "inet", unix.AF_INET6: "inet6", unix.AF_NETLINK: "netlink", unix.AF_PACKET: "packet",
+	unix.AF_VSOCK: "vsock", unix.AF_ALG: "alg", unix.AF_BLUETOOTH: "bluetooth", unix.AF_CAN: "can", unix.AF_KEY: "key",
+	unix.AF_XDP: "xdp", unix.AF_TIPC: "tipc",
+}
+
+var sockTypes = map[uint64]string{
+	unix.SOCK_STREAM: "stream", unix.SOCK_DGRAM: "dgram", unix.SOCK_RAW: "raw", unix.SOCK_SEQPACKET: "seqpacket", unix.SOCK_RDM: "rdm",
+}
+
+// FamilyName is a socket family in a word.
+func FamilyName(n uint64) string {
+	if n == ^uint64(0) {
+		return "others"
+	}
+	return nameOr(families, n)
+}
+
+// SocketTypeName is a socket type in a word.
+func SocketTypeName(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return nameOr(sockTypes, n)
+}
+
+func nameOr(names map[uint64]string, n uint64) string {
+	if s, ok := names[n]; ok {
+		return s
+	}
+	return fmt.Sprint(n)
+}
+
+var ptraces = map[uint64]string{
+	unix.PTRACE_TRACEME: "TRACEME", unix.PTRACE_PEEKTEXT: "PEEKTEXT", unix.PTRACE_PEEKDATA: "PEEKDATA", unix.PTRACE_POKETEXT: "POKETEXT",
+	unix.PTRACE_POKEDATA: "POKEDATA", unix.PTRACE_CONT: "CONT", unix.PTRACE_KILL: "KILL", unix.PTRACE_ATTACH: "ATTACH",
+	unix.PTRACE_DETACH: "DETACH", unix.PTRACE_SEIZE: "SEIZE", unix.PTRACE_GETREGS: "GETREGS", unix.PTRACE_SETREGS: "SETREGS",
+}
+
+var openFlags = []struct {
+	bit  uint64
+	name string
+}{
+	{unix.O_CREAT, "create"}, {unix.O_EXCL, "new"}, {unix.O_TRUNC, "truncate"}, {unix.O_APPEND, "append"},
+	{unix.O_PATH, "path"}, {unix.O_DIRECTORY, "directory"},
+}
+
+// Detail says in a few words what the fact's path does not; empty where there
+// is nothing to add. It may hold text of the workload's.
+func (f *Fact) Detail() string {
+	switch f.Op {
+	case Open:
+		words := []string{[]string{"read", "write", "read and write", "neither"}[f.A&accMode]}
+		for _, x := range openFlags {
+			if f.A&x.bit != 0 {
+				words = append(words, x.name)
+			}
+		}
+		return strings.Join(words, ", ")
+	case Exit:
+		if f.B != 0 {
+			return SignalName(f.B)
+		}
+		return fmt.Sprintf("code %d", f.A)
+	case Fork:
+		return fmt.Sprintf("of %d", f.PPID)
+	case Access:
+		return accessMode(f.A)
+	case Truncate:
+		return fmt.Sprintf("to %d bytes", f.A)
+	case Mkdir, Chmod:
+		return fmt.Sprintf("%04o", f.A&0o7777)
+	case Mknod:
+		switch f.A & unix.S_IFMT {
+		case unix.S_IFCHR:
+			return fmt.Sprintf("character device %d:%d", unix.Major(f.B), unix.Minor(f.B))
+		case unix.S_IFBLK:
+			return fmt.Sprintf("block device %d:%d", unix.Major(f.B), unix.Minor(f.B))
+		}
+	case Chown:
+		return idPair("uid", f.A, "gid", f.B)
+	case Xattr:
+		return map[uint64]string{1: "set ", 2: "removed "}[f.A] + f.Path2
+	case Mount:
+		return strings.Join(f.Args, " ") + " on " + f.Path
+	case SetID:
+		return fmt.Sprintf("uid %d, euid %d, gid %d, egid %d", f.UID, f.EUID, f.A, f.B)
+	case Caps:
+		return fmt.Sprintf("%s %#x", f.Path, f.A)
+	case Ptrace:
+		if f.Path != "" {
+			return f.Path
+		}
+		return nameOr(ptraces, f.A)
+	case Kill:
+		if int64(f.B) < 0 {
+			return fmt.Sprintf("%s to group %d", SignalName(f.A), -int64(f.B))
+		}
+		return fmt.Sprintf("%s to %d", SignalName(f.A), f.B)
+	case Socket:
+		return FamilyName(f.A) + " " + SocketTypeName(f.B&0xf)
+	case Umount, Chroot:
+		return f.Path
+	}
+	return ""
+}
+
+func accessMode(a uint64) string {
+	if a == 0 {
+		return "exists"
+	}
+	s := ""
+	for i, c := range "rwx" {
+		if a&(4>>i) != 0 {
+			s += string(c)
+		}
+	}
+	return s
+}
+
+func idPair(a string, x uint64, b string, y uint64) string {
+	var out []string
+	const leave = 1<<32 - 1
+	if x != leave {
+		out = append(out, fmt.Sprintf("%s %d", a, x))
+	}
+	if y != leave {
+		out = append(out, fmt.Sprintf("%s %d", b, y))
+	}
+	return strings.Join(out, ", ")
+}
