@@ -33,6 +33,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	if err := s.run.Start(ctx); err != nil {
 		return receipt.Exit{}, err
 	}
+	s.began = time.Now()
 	p, err := s.bottle.Start(ctx, &bottle.Command{
 		Args: s.o.Command, Env: s.env, Dir: dir, Terminal: s.o.Terminal,
 		Stdin: std.in, Stdout: std.out, Stderr: std.err,

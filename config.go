@@ -23,7 +23,8 @@ const configFile = "config.yaml"
 // maxConfig bounds it, in bytes.
 const maxConfig = 1 << 20
 
-// config is what the user has decided for all runs. It can only add protection.
+// config is what the user has decided for all runs. It can only add protection;
+// how much of a trace is kept takes none away.
 type config struct {
 	Protect struct {
 		// CI protects what a continuous-integration server runs.
@@ -32,6 +33,10 @@ type config struct {
 		// what it holds.
 		Paths []string `yaml:"paths"`
 	} `yaml:"protect"`
+	Trace struct {
+		// MaxMiB bounds the trace of one run, in MiB.
+		MaxMiB int64 `yaml:"max_mib"`
+	} `yaml:"trace"`
 }
 
 // ConfigError names what is wrong in a configuration file, and where.
@@ -73,8 +78,17 @@ func loadConfig(dir string) (config, error) {
 			return config{}, &ConfigError{name, fmt.Errorf("protect.paths[%d]: %q is not a path inside a workspace", i, p)}
 		}
 	}
+	if m := c.Trace.MaxMiB; m != 0 && (m < 1 || m > maxTraceMiB) {
+		return config{}, &ConfigError{name, fmt.Errorf("trace.max_mib: %d is not between 1 and %d", m, maxTraceMiB)}
+	}
 	return c, nil
 }
+
+// maxTraceMiB is a TiB.
+const maxTraceMiB = 1 << 20
+
+// traceMax bounds the trace of one run, in bytes.
+func (c config) traceMax() int64 { return c.Trace.MaxMiB * mib } // 0: the default
 
 // policy is what of a workspace needs to be included by name.
 func (c config) policy() change.Policy {

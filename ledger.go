@@ -166,6 +166,9 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 	if doc, derr := s.rec.Encode(); derr == nil {
 		end.Digests = append(end.Digests, audit.Digest{Of: "receipt before this record", Sum: sha256.Sum256(doc)})
 	}
+	if s.traceSum != nil {
+		end.Digests = append(end.Digests, audit.Digest{Of: "trace", Sum: *s.traceSum})
+	}
 	pos, aerr := s.c.audit.Append(ctx, append(events, end)...)
 	if aerr != nil {
 		return nil, errors.Join(err, aerr)

@@ -28,6 +28,7 @@ func (s *session) record(cause error) error {
 	if s.rec.Exit.Reason == "" {
 		s.rec.Exit = failure(cause)
 	}
+	s.endTrace()
 	if s.vessel != nil {
 		s.vessel.closeGateway()
 		sum := s.vessel.gw.Summary()

@@ -51,7 +51,11 @@ func (c *Client) Receipt(ctx context.Context, id store.ID) (*receipt.Receipt, er
 	if merr != nil {
 		return nil, merr
 	}
-	return receiptOf(m), nil
+	r := receiptOf(m)
+	if m.State == store.Lost {
+		c.replay(r, m)
+	}
+	return r, nil
 }
 
 // receiptOf is what can be said of a run without a receipt: one that goes on,

@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -79,6 +81,10 @@ type session struct {
 	events   *events
 	denials  *denials
 	redactor *secret.Redactor
+	facts    *trace.Collector
+	traceSum *[sha256.Size]byte // of the trace's file
+	paused   bool               // the bottle was, so that all its facts were sent
+	began    time.Time          // when the command was started
 	std      *streams
 	env      []string // the command's variables
 	peak     bottle.Usage
@@ -190,7 +196,9 @@ func (s *session) execute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.board(v)
+	if err := s.board(v); err != nil {
+		return err
+	}
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
@@ -213,13 +221,14 @@ func (s *session) execute(ctx context.Context) error {
 }
 
 // board takes v for this run.
-func (s *session) board(v *vessel) {
+func (s *session) board(v *vessel) error {
 	s.vessel, s.bottle = v, v.bottle
 	observe := gateway.Observer(s.observe)
 	v.observer.Store(&observe)
 	s.cleanup = append(s.cleanup, v.close)
 	p := s.bottle.Posture()
 	s.rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
+	return s.startTrace(v)
 }
 
 func (s *session) closeStreams(ctx context.Context) {
@@ -280,6 +289,7 @@ const (
 func (s *session) takeChanges(run context.Context) error {
 	ctx, cancel := s.ending(run, exportIn)
 	defer cancel()
+	perr := s.pause(ctx)
 	switch s.o.Mode {
 	case store.None:
 		return s.bottle.Close()
@@ -291,9 +301,7 @@ func (s *session) takeChanges(run context.Context) error {
 		s.events.send(Event{Kind: "progress", Text: "taking the changes out of the bottle"})
 	})
 	defer slow.Stop()
-	pause, stop := context.WithTimeout(ctx, pauseIn)
-	err := s.bottle.Pause(pause)
-	stop()
+	err := perr
 	if err == nil {
 		s.set, err = s.collect(ctx)
 	}
@@ -307,6 +315,15 @@ func (s *session) takeChanges(run context.Context) error {
 		s.rec.Changes.Incomplete = append(s.rec.Changes.Incomplete, err.Error())
 	}
 	return errors.Join(err, s.bottle.Close())
+}
+
+// pause stops what is inside, and has all of its facts sent.
+func (s *session) pause(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pauseIn)
+	defer cancel()
+	err := s.bottle.Pause(ctx)
+	s.paused = err == nil
+	return err
 }
 
 // maxNamed bounds the paths that a note names.

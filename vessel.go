@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,8 @@ type vessel struct {
 	spec   *bottle.Spec
 	bottle bottle.Bottle
 	gw     *gateway.Gateway
+	// trace is where the bottle's facts arrive; who boards takes it.
+	trace *os.File
 
 	observer atomic.Pointer[gateway.Observer] // nil: nobody
 	once     sync.Once
@@ -42,6 +45,11 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string) (*vesse
 		return nil, err
 	}
 	if err := v.openGateway(ctx, table); err != nil {
+		closeFiles(v.spec.Files())
+		v.close()
+		return nil, err
+	}
+	if v.trace, v.spec.Trace, err = tracePair(); err != nil {
 		closeFiles(v.spec.Files())
 		v.close()
 		return nil, err
@@ -94,6 +102,9 @@ func (v *vessel) close() {
 			v.bottle.Close()
 		}
 		v.closeGateway()
+		if v.trace != nil {
+			v.trace.Close()
+		}
 		v.cleanup()
 	})
 }

@@ -22,6 +22,7 @@ const (
 	UpperDir    = "upper"    // the workspace's changes
 	EvidenceDir = "evidence" // what receipts and verdicts refer to by digest
 	LogsDir     = "logs"
+	TraceFile   = "trace" // what the kernel inside saw
 	newPrefix   = ".new-"
 )
 

@@ -94,7 +94,7 @@ func (c *Collector) receive() {
 		}
 		n, _, flags, _, err := c.conn.ReadMsgUnix(b[:MaxBatch], nil)
 		switch {
-		case err == io.EOF || err == nil && n == 0:
+		case errors.Is(err, io.EOF) || err == nil && n == 0:
 			return
 		case err != nil:
 			c.readErr = err

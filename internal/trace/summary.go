@@ -45,7 +45,7 @@ type Summary struct {
 	Last  uint64 // the highest number
 
 	procs   []Process
-	live    map[uint32]live
+	live    map[uint32]live // at most maxLive; of more, only the forks are counted
 	Procs   uint64
 	Execs   uint64
 	Failed  uint64
@@ -200,7 +200,7 @@ func (s *Summary) process(f *Fact) {
 	case Exec:
 		s.Execs++
 		l, ok := s.live[f.PID]
-		if !ok {
+		if !ok && len(s.live) < maxLive {
 			l = s.begin(f, false)
 		}
 		if l.at == 0 {
@@ -212,7 +212,7 @@ func (s *Summary) process(f *Fact) {
 		p.Execs++
 	case Exit:
 		l, ok := s.live[f.PID]
-		if !ok {
+		if !ok && len(s.live) < maxLive {
 			l = s.begin(f, false)
 		}
 		delete(s.live, f.PID)
