@@ -82,6 +82,9 @@ const (
 	Cut
 	// Deleted: the object had no name any more, or never had one.
 	Deleted
+	// Mutable: the workload can write to the file that Digest is of, so that
+	// what was loaded may have been, or have become, something else.
+	Mutable
 )
 
 // Bounds of one fact. What is longer is cut and marked [Cut].

@@ -123,9 +123,42 @@ type FlushReply struct{ Tracing bool }
 func (*Side) Flush(_ *struct{}, r *FlushReply) error {
 	if w := facts.Load(); w != nil {
 		r.Tracing = true
-		w.flush()
+		w.settle()
 	}
 	return nil
+}
+
+// BeginArgs are the arguments of Side.Begin.
+type BeginArgs struct{ Args []string }
+
+// Begin says that a command is about to be started: nothing in the sentry's own
+// tracing does.
+func (*Side) Begin(a *BeginArgs, _ *struct{}) error {
+	if w := facts.Load(); w != nil && len(a.Args) > 0 {
+		w.begin(a.Args)
+	}
+	return nil
+}
+
+// StartedArgs are the arguments of Side.Started.
+type StartedArgs struct{ PID int32 }
+
+// Started says how the start went that Begin announced; PID 0: it failed.
+func (*Side) Started(a *StartedArgs, _ *struct{}) error {
+	if w := facts.Load(); w != nil {
+		w.started(uint32(a.PID))
+	}
+	return nil
+}
+
+// tellSide makes one of the calls above.
+func tellSide(end *unet.Socket, call string, args any) error {
+	if end == nil {
+		return errors.New("no side channel")
+	}
+	sideMu.Lock()
+	defer sideMu.Unlock()
+	return urpc.NewClient(end).Call("Side."+call, args, nil)
 }
 
 func flushVia(end *unet.Socket) (tracing bool, err error) {

@@ -10,11 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/fd"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
-	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
 
 	"github.com/carboy/carboy/internal/trace"
 )
@@ -42,13 +40,21 @@ type factWriter struct {
 	// for, or a reader that is gone would stop the bottle for good.
 	stalled bool
 	wake    chan struct{} // of the lingerer; holds one
+
+	marks   markSet
+	digests digests
+
+	startMu   sync.Mutex
+	starting  atomic.Pointer[start]
+	announced map[*kernel.ThreadGroup]bool // commands; who starts them bounds it
 }
 
 // facts is where to; nil: nobody asked, and every wrapper is a plain call.
 var facts atomic.Pointer[factWriter]
 
 func newFactWriter(fd int) *factWriter {
-	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1)}
+	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1),
+		announced: map[*kernel.ThreadGroup]bool{}}
 	go w.linger()
 	return w
 }
@@ -77,6 +83,14 @@ func (w *factWriter) emit(f *trace.Fact) {
 		default:
 		}
 	}
+}
+
+// settle sends all that there is.
+func (w *factWriter) settle() {
+	w.startMu.Lock()
+	w.settleLocked()
+	w.startMu.Unlock()
+	w.flush()
 }
 
 func (w *factWriter) flush() {
@@ -136,6 +150,7 @@ var registerFacts = sync.OnceFunc(func() {
 func factSession(s *seccheck.SessionConfig) {
 	s.Sinks = append(s.Sinks, seccheck.SinkConfig{Name: factSinkName})
 	s.Points = append(s.Points,
+		seccheck.PointConfig{Name: "sentry/clone"},
 		seccheck.PointConfig{Name: "sentry/execve"},
 		seccheck.PointConfig{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id"}},
 	)
@@ -172,20 +187,4 @@ func (s *factSink) Status() seccheck.SinkStatus {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	return seccheck.SinkStatus{DroppedCount: s.w.dropped}
-}
-
-// Execve implements seccheck.Sink.
-func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.ExecveInfo) error {
-	f := trace.Fact{Op: trace.Exec, Path: i.BinaryPath}
-	if t := kernel.TaskFromContext(ctx); t != nil {
-		f.PID = uint32(t.TGIDInRoot())
-	}
-	s.w.emit(&f)
-	return nil
-}
-
-// ExitNotifyParent implements seccheck.Sink.
-func (s *factSink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, i *pb.ExitNotifyParentInfo) error {
-	s.w.emit(&trace.Fact{Op: trace.Exit, PID: uint32(i.GetContextData().GetThreadGroupId()), A: uint64(i.ExitStatus)})
-	return nil
 }

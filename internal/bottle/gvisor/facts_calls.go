@@ -1,9 +1,13 @@
 package gvisor
 
 import (
+	"encoding/binary"
 	"strings"
+	"sync"
 	"sync/atomic"
 	_ "unsafe" // for go:linkname
+
+	"golang.org/x/sys/unix"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	gverr "gvisor.dev/gvisor/pkg/errors"
@@ -11,9 +15,11 @@ import (
 	"gvisor.dev/gvisor/pkg/fspath"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/usermem"
 
 	"github.com/carboy/carboy/internal/trace"
 )
@@ -29,27 +35,75 @@ import (
 //go:linkname convertStatxToUserStat gvisor.dev/gvisor/pkg/sentry/syscalls/linux.convertStatxToUserStat
 func convertStatxToUserStat(t *kernel.Task, statx *linux.Statx, stat *linux.Stat)
 
+//go:linkname copyInOpenHow gvisor.dev/gvisor/pkg/sentry/syscalls/linux.copyInOpenHow
+func copyInOpenHow(t *kernel.Task, addr hostarch.Addr, size uint) (linux.OpenHow, error)
+
 //go:linkname userifyStatx gvisor.dev/gvisor/pkg/sentry/syscalls/linux.userifyStatx
 func userifyStatx(t *kernel.Task, statx *linux.Statx)
 
 type call = kernel.SyscallFn
 
-// factCalls are our versions by name. A call that isn't there on an
-// architecture is simply not found in its table.
-var factCalls = map[string]func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error){
+// served is a call of ours that takes the place of gVisor's; around is one that
+// calls gVisor's, for what can be reported without knowing its insides.
+type (
+	served func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error)
+	around func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error)
+)
+
+// wrapFacts is what stands in the table for the call of this name; nil: gVisor's
+// own. A call that isn't there on an architecture is not found in its table.
+func wrapFacts(name string, orig call) call {
+	for _, m := range []map[string]served{lookCalls, changeCalls, writeCalls, netCalls} {
+		if ours, ok := m[name]; ok {
+			return func(t *kernel.Task, no uintptr, a arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+				w := facts.Load()
+				if w == nil {
+					return orig(t, no, a)
+				}
+				w.began(t)
+				r, err := ours(w, t, a)
+				return r, nil, err
+			}
+		}
+	}
+	for _, m := range []map[string]around{processCalls, rightsCalls, passCalls} {
+		if ours, ok := m[name]; ok {
+			return func(t *kernel.Task, no uintptr, a arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+				w := facts.Load()
+				if w == nil {
+					return orig(t, no, a)
+				}
+				w.began(t)
+				return ours(w, t, no, a, orig)
+			}
+		}
+	}
+	if refusedCalls[name] {
+		return refuse(name, orig)
+	}
+	return nil
+}
+
+// lookCalls open and look.
+var lookCalls = map[string]served{
 	"open": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return w.open(t, linux.AT_FDCWD, a[0].Pointer(), a[1].Uint(), a[2].ModeT())
+		return w.open(t, linux.AT_FDCWD, a[0].Pointer(), a[1].Uint(), a[2].ModeT(), 0)
 	},
 	"openat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return w.open(t, a[0].Int(), a[1].Pointer(), a[2].Uint(), a[3].ModeT())
+		return w.open(t, a[0].Int(), a[1].Pointer(), a[2].Uint(), a[3].ModeT(), 0)
 	},
 	"creat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return w.open(t, linux.AT_FDCWD, a[0].Pointer(), linux.O_WRONLY|linux.O_CREAT|linux.O_TRUNC, a[1].ModeT())
+		return w.open(t, linux.AT_FDCWD, a[0].Pointer(), linux.O_WRONLY|linux.O_CREAT|linux.O_TRUNC, a[1].ModeT(), 0)
 	},
-	// Its arguments lie in the bottle's memory and its options limit the
-	// resolution. Programs that use it know kernels that lack it.
-	"openat2": func(*factWriter, *kernel.Task, arch.SyscallArguments) (uintptr, error) {
-		return 0, linuxerr.ENOSYS
+	"openat2": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		how, err := copyInOpenHow(t, a[2].Pointer(), a[3].SizeT())
+		if err != nil {
+			return 0, err
+		}
+		if err := checkOpenHow(&how); err != nil {
+			return 0, err
+		}
+		return w.open(t, a[0].Int(), a[1].Pointer(), uint32(how.Flags), uint(how.Mode), how.Resolve)
 	},
 	"stat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return 0, w.stat(t, linux.AT_FDCWD, a[0].Pointer(), a[1].Pointer(), 0)
@@ -81,39 +135,18 @@ var factCalls = map[string]func(w *factWriter, t *kernel.Task, a arch.SyscallArg
 	"readlinkat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return w.readlink(t, a[0].Int(), a[1].Pointer(), a[2].Pointer(), a[3].SizeT())
 	},
-	"unlink": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.unlink(t, linux.AT_FDCWD, a[0].Pointer(), 0)
+	"getdents": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return w.list(t, a, false)
 	},
-	"rmdir": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.unlink(t, linux.AT_FDCWD, a[0].Pointer(), linux.AT_REMOVEDIR)
+	"getdents64": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return w.list(t, a, true)
 	},
-	"unlinkat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.unlink(t, a[0].Int(), a[1].Pointer(), a[2].Int())
+	"chdir": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return 0, w.chdir(t, a[0].Pointer())
 	},
-	"rename": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.rename(t, linux.AT_FDCWD, a[0].Pointer(), linux.AT_FDCWD, a[1].Pointer(), 0)
+	"fchdir": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return 0, w.fchdir(t, a[0].Int())
 	},
-	"renameat": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.rename(t, a[0].Int(), a[1].Pointer(), a[2].Int(), a[3].Pointer(), 0)
-	},
-	"renameat2": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
-		return 0, w.rename(t, a[0].Int(), a[1].Pointer(), a[2].Int(), a[3].Pointer(), a[4].Uint())
-	},
-}
-
-func wrapFacts(name string, orig call) call {
-	ours, ok := factCalls[name]
-	if !ok {
-		return nil
-	}
-	return func(t *kernel.Task, no uintptr, a arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		w := facts.Load()
-		if w == nil {
-			return orig(t, no, a)
-		}
-		r, err := ours(w, t, a)
-		return r, nil, err
-	}
 }
 
 // place is one path argument: the bytes, copied once, and where they begin.
@@ -124,16 +157,35 @@ type place struct {
 	creds       *auth.Credentials
 }
 
+// newScopedPlace is newPlace for openat2, whose options say where a path begins.
+func newScopedPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, resolve uint64) (*place, error) {
+	p, err := newPlace(t, dirfd, addr, false)
+	if err != nil || resolve&(linux.RESOLVE_BENEATH|linux.RESOLVE_IN_ROOT) == 0 || !p.absolute() {
+		return p, err
+	}
+	defer p.release()
+	if resolve&linux.RESOLVE_BENEATH != 0 {
+		return nil, linuxerr.EXDEV
+	}
+	return placeAt(t, dirfd, p.raw, false)
+}
+
 func newPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, allowEmpty bool) (*place, error) {
 	raw, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
 		return nil, err
 	}
+	if raw == "" && !allowEmpty {
+		return nil, linuxerr.ENOENT
+	}
+	return placeAt(t, dirfd, raw, strings.HasPrefix(raw, "/"))
+}
+
+// placeAt is the place of a path that was copied; fromRoot: it begins there.
+func placeAt(t *kernel.Task, dirfd int32, raw string, fromRoot bool) (*place, error) {
 	p := &place{t: t, raw: raw, root: t.FSContext().RootDirectory(), creds: t.Credentials()}
 	switch {
-	case raw == "" && !allowEmpty:
-		err = linuxerr.ENOENT
-	case strings.HasPrefix(raw, "/"):
+	case fromRoot:
 		p.start = p.root
 		p.start.IncRef()
 	case dirfd == linux.AT_FDCWD:
@@ -141,19 +193,17 @@ func newPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, allowEmpty bool) 
 	default:
 		f := t.GetFile(dirfd)
 		if f == nil {
-			err = linuxerr.EBADF
-			break
+			p.root.DecRef(t)
+			return nil, linuxerr.EBADF
 		}
 		p.start = f.VirtualDentry()
 		p.start.IncRef()
 		f.DecRef(t)
 	}
-	if err != nil {
-		p.root.DecRef(t)
-		return nil, err
-	}
 	return p, nil
 }
+
+func (p *place) absolute() bool { return strings.HasPrefix(p.raw, "/") }
 
 func (p *place) release() {
 	p.root.DecRef(p.t)
@@ -193,9 +243,15 @@ func (p *place) pin() (*place, error) {
 	return q, nil
 }
 
-// try runs op at p's last component with its directory pinned. When that name
-// is missing, miss says where.
+// try runs op on p. When that finds no such name, it is run again with the
+// directory of the last component pinned; only this answer counts, and miss says
+// where the name is missing. An op that answers ENOENT has done nothing, so the
+// first attempt is as if it had not been; and what exists, which is what
+// programs mostly ask for, is resolved once.
 func (p *place) try(op func(*place) error) (miss *place, err error) {
+	if err = op(p); !linuxerr.Equals(linuxerr.ENOENT, err) || p.raw == "" {
+		return nil, err
+	}
 	q, err := p.pin()
 	if err != nil {
 		return nil, err
@@ -233,19 +289,29 @@ func learnRoot(t *kernel.Task) *vfs.Filesystem {
 // that the caller sees, which it may have arranged itself.
 func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	v := t.Kernel().VFS()
+	var fl trace.Flags
+	if vd.Dentry().IsDead() || tmpfs.IsMemfdDentry(vd.Dentry()) {
+		fl = trace.Deleted
+	}
 	if vd.Mount().Filesystem() == learnRoot(t) {
 		s, err := v.PathnameInFilesystem(t, vd)
 		if err == nil {
-			return s, 0
+			if fl != 0 {
+				s = strings.TrimSuffix(s, "//deleted")
+			}
+			return s, fl
 		}
 	}
 	root := t.FSContext().RootDirectory()
 	defer root.DecRef(t)
 	s, err := v.PathnameWithDeleted(t, root, vd)
 	if err != nil {
-		return "?", trace.Foreign
+		return "?", fl | trace.Foreign
 	}
-	return s, trace.Foreign
+	if fl != 0 {
+		s = strings.TrimSuffix(s, " (deleted)")
+	}
+	return s, fl | trace.Foreign
 }
 
 // name is the path of p's last component in p's directory.
@@ -256,7 +322,7 @@ func (p *place) name() (string, trace.Flags) {
 
 // asked is the path as it was asked for, made absolute.
 func (p *place) asked() (string, trace.Flags) {
-	if strings.HasPrefix(p.raw, "/") {
+	if p.absolute() {
 		return p.raw, trace.Asked
 	}
 	dir, fl := truePath(p.t, p.start)
@@ -270,61 +336,100 @@ func errnoOf(err error) uint32 {
 	if e, ok := err.(*gverr.Error); ok {
 		return uint32(e.Errno())
 	}
-	return uint32(linuxerr.EIO.Errno())
+	if e, ok := err.(unix.Errno); ok {
+		return uint32(e)
+	}
+	return uint32(unix.EIO)
 }
 
-// report says how a call on p ended: with the object vd, with a name that was
-// missing, or otherwise.
-func (w *factWriter) report(op trace.Op, p, miss *place, vd vfs.VirtualDentry, err error, path2 string) {
-	f := trace.Fact{Op: op, PID: uint32(p.t.TGIDInRoot()), Errno: errnoOf(err), Path2: path2}
+func pidOf(t *kernel.Task) uint32 { return uint32(t.TGIDInRoot()) }
+
+// say completes f, how a call on p ended, and emits it: with the object vd, with
+// a name that was missing, or otherwise. It releases miss.
+func (w *factWriter) say(f *trace.Fact, p, miss *place, vd vfs.VirtualDentry, err error) {
+	f.PID, f.Errno = pidOf(p.t), errnoOf(err)
+	var fl trace.Flags
 	switch {
 	case vd.Ok():
-		f.Path, f.Flags = truePath(p.t, vd)
+		f.Path, fl = truePath(p.t, vd)
 	case miss != nil:
-		f.Path, f.Flags = miss.name()
-		f.Flags |= trace.Miss
-	default:
-		f.Path, f.Flags = p.asked()
-	}
-	w.emit(&f)
-	if miss != nil {
+		f.Path, fl = miss.name()
+		fl |= trace.Miss
 		miss.release()
+	default:
+		f.Path, fl = p.asked()
 	}
+	f.Flags |= fl
+	w.emit(f)
 }
 
-func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags uint32, mode uint) (uintptr, error) {
-	p, err := newPlace(t, dirfd, addr, false)
+// checkOpenHow is what openat2 checks and openat does not.
+func checkOpenHow(how *linux.OpenHow) error {
+	const known = linux.RESOLVE_BENEATH | linux.RESOLVE_IN_ROOT | linux.RESOLVE_CACHED | linux.RESOLVE_NO_MAGICLINKS | linux.RESOLVE_NO_SYMLINKS | linux.RESOLVE_NO_XDEV
+	f, res := how.Flags, how.Resolve
+	switch {
+	case res&^known != 0,
+		res&linux.RESOLVE_BENEATH != 0 && res&linux.RESOLVE_IN_ROOT != 0,
+		f&^linux.ValidOpenFlags != 0,
+		f&(linux.O_DIRECTORY|linux.O_CREAT) == linux.O_DIRECTORY|linux.O_CREAT,
+		f&linux.O_PATH == linux.O_PATH && f&^linux.ValidOPathFlags != 0,
+		f&(linux.O_CREAT|linux.O_TMPFILE) == 0 && how.Mode != 0,
+		how.Mode&^0o7777 != 0:
+		return linuxerr.EINVAL
+	case res&linux.RESOLVE_CACHED != 0 && f&(linux.O_TRUNC|linux.O_CREAT|linux.O_TMPFILE) != 0:
+		return linuxerr.EAGAIN
+	}
+	return nil
+}
+
+func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags uint32, mode uint, resolve uint64) (uintptr, error) {
+	p, err := newScopedPlace(t, dirfd, addr, resolve)
 	if err != nil {
 		return 0, err
 	}
 	defer p.release()
 	var file *vfs.FileDescription
-	miss, err := p.try(func(q *place) (err error) {
-		file, err = t.Kernel().VFS().OpenAt(t, q.creds, q.pop(flags&linux.O_NOFOLLOW == 0), &vfs.OpenOptions{
-			Flags: flags | linux.O_LARGEFILE,
-			Mode:  linux.FileMode(mode & (0777 | linux.S_ISUID | linux.S_ISGID | linux.S_ISVTX) &^ t.FSContext().Umask()),
-		})
+	opts := vfs.OpenOptions{
+		Flags: flags | linux.O_LARGEFILE,
+		Mode:  linux.FileMode(mode & (0777 | linux.S_ISUID | linux.S_ISGID | linux.S_ISVTX) &^ t.FSContext().Umask()),
+	}
+	open := func(q *place) (err error) {
+		pop := q.pop(flags&linux.O_NOFOLLOW == 0)
+		pop.ResolveFlags = resolve
+		file, err = t.Kernel().VFS().OpenAt(t, q.creds, pop, &opts)
 		return err
-	})
+	}
+	var miss *place
+	if resolve == 0 {
+		miss, err = p.try(open)
+	} else {
+		// Its limits hold for the whole path, so the directory can't be pinned.
+		err = open(p)
+	}
+	f := trace.Fact{Op: trace.Open, A: uint64(flags), B: uint64(mode)}
 	if err != nil {
-		w.report(trace.Open, p, miss, vfs.VirtualDentry{}, err, "")
+		w.say(&f, p, miss, vfs.VirtualDentry{}, err)
 		return 0, err
 	}
 	defer file.DecRef(t)
-	w.report(trace.Open, p, nil, file.VirtualDentry(), nil, "")
+	w.marks.forget(file)
+	// Before another thread can use it. That no descriptor was left would come
+	// after it: the file was opened, and made or cut.
+	w.say(&f, p, nil, file.VirtualDentry(), nil)
 	fd, err := t.NewFDFrom(0, file, kernel.FDFlags{CloseOnExec: flags&linux.O_CLOEXEC != 0})
 	return uintptr(fd), err
 }
 
-// find is the object that p names. The reference belongs to the caller.
-func (w *factWriter) find(op trace.Op, p *place, follow bool) (vfs.VirtualDentry, error) {
+// find is the object that p names. The reference belongs to the caller. When
+// there is none, f is emitted.
+func (w *factWriter) find(f *trace.Fact, p *place, follow bool, opts *vfs.GetDentryOptions) (vfs.VirtualDentry, error) {
 	var vd vfs.VirtualDentry
 	miss, err := p.try(func(q *place) (err error) {
-		vd, err = q.t.Kernel().VFS().GetDentryAt(q.t, q.creds, q.pop(follow), &vfs.GetDentryOptions{})
+		vd, err = q.t.Kernel().VFS().GetDentryAt(q.t, q.creds, q.pop(follow), opts)
 		return err
 	})
 	if err != nil {
-		w.report(op, p, miss, vfs.VirtualDentry{}, err, "")
+		w.say(f, p, miss, vfs.VirtualDentry{}, err)
 	}
 	return vd, err
 }
@@ -343,13 +448,14 @@ func (w *factWriter) look(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	if p.raw == "" {
 		return lookFile(p, dirfd, opts)
 	}
-	vd, err := w.find(trace.Stat, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	f := trace.Fact{Op: trace.Stat}
+	vd, err := w.find(&f, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0, &vfs.GetDentryOptions{})
 	if err != nil {
 		return linux.Statx{}, err
 	}
 	defer vd.DecRef(t)
 	st, err := t.Kernel().VFS().StatAt(t, p.creds, p.of(vd), opts)
-	w.report(trace.Stat, p, nil, vd, err, "")
+	w.say(&f, p, nil, vd, err)
 	return st, err
 }
 
@@ -411,13 +517,14 @@ func (w *factWriter) access(t *kernel.Task, dirfd int32, addr hostarch.Addr, mod
 	if p.raw == "" {
 		return t.Kernel().VFS().AccessAt(t, p.creds, vfs.AccessTypes(mode), p.of(p.start))
 	}
-	vd, err := w.find(trace.Access, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	f := trace.Fact{Op: trace.Access, A: uint64(mode)}
+	vd, err := w.find(&f, p, flags&linux.AT_SYMLINK_NOFOLLOW == 0, &vfs.GetDentryOptions{})
 	if err != nil {
 		return err
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().AccessAt(t, p.creds, vfs.AccessTypes(mode), p.of(vd))
-	w.report(trace.Access, p, nil, vd, err, "")
+	w.say(&f, p, nil, vd, err)
 	return err
 }
 
@@ -441,20 +548,19 @@ func (w *factWriter) readlink(t *kernel.Task, dirfd int32, addr, to hostarch.Add
 		return 0, err
 	}
 	defer p.release()
-	if p.raw == "" && dirfd == linux.AT_FDCWD {
-		return 0, linuxerr.ENOENT
-	}
+	f := trace.Fact{Op: trace.Readlink}
 	vd := p.start
 	vd.IncRef()
 	if p.raw != "" {
 		vd.DecRef(t)
-		if vd, err = w.find(trace.Readlink, p, false); err != nil {
+		if vd, err = w.find(&f, p, false, &vfs.GetDentryOptions{}); err != nil {
 			return 0, err
 		}
 	}
 	defer vd.DecRef(t)
-	target, err := t.Kernel().VFS().ReadlinkAt(t, p.creds, p.of(vd))
-	w.report(trace.Readlink, p, nil, vd, err, target)
+	f.Path2, err = t.Kernel().VFS().ReadlinkAt(t, p.creds, p.of(vd))
+	target := f.Path2
+	w.say(&f, p, nil, vd, err)
 	if err != nil {
 		return 0, err
 	}
@@ -468,65 +574,115 @@ func (w *factWriter) readlink(t *kernel.Task, dirfd int32, addr, to hostarch.Add
 	return uintptr(n), nil
 }
 
-func (w *factWriter) unlink(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags int32) error {
-	if flags&^linux.AT_REMOVEDIR != 0 {
+func (w *factWriter) chdir(t *kernel.Task, addr hostarch.Addr) error {
+	p, err := newPlace(t, linux.AT_FDCWD, addr, false)
+	if err != nil {
+		return err
+	}
+	defer p.release()
+	f := trace.Fact{Op: trace.Chdir}
+	vd, err := w.find(&f, p, true, &vfs.GetDentryOptions{CheckSearchable: true})
+	if err != nil {
+		return err
+	}
+	defer vd.DecRef(t)
+	t.FSContext().SetWorkingDirectory(t, vd)
+	w.say(&f, p, nil, vd, nil)
+	return nil
+}
+
+func (w *factWriter) fchdir(t *kernel.Task, fd int32) error {
+	root := t.FSContext().RootDirectory()
+	defer root.DecRef(t)
+	start := t.FSContext().WorkingDirectory()
+	if fd != linux.AT_FDCWD {
+		start.DecRef(t)
+		file := t.GetFile(fd)
+		if file == nil {
+			return linuxerr.EBADF
+		}
+		start = file.VirtualDentry()
+		start.IncRef()
+		file.DecRef(t)
+	}
+	defer start.DecRef(t)
+	p := &place{t: t, root: root, start: start, creds: t.Credentials()}
+	vd, err := t.Kernel().VFS().GetDentryAt(t, p.creds, p.of(start), &vfs.GetDentryOptions{CheckSearchable: true})
+	if err == nil {
+		t.FSContext().SetWorkingDirectory(t, vd)
+		vd.DecRef(t)
+	}
+	w.say(&trace.Fact{Op: trace.Chdir}, p, nil, start, err)
+	return err
+}
+
+// dirents serves getdents: it lays out what a directory's iterator gives.
+type dirents struct {
+	buf    []byte
+	copied int
+	asked  int // what the caller has room for
+	wide   bool
+}
+
+// Handle implements vfs.IterDirentsCallback.
+func (d *dirents) Handle(e vfs.Dirent) error {
+	// linux_dirent64 is 8 ino, 8 off, 2 reclen, 1 type, the name and its end;
+	// linux_dirent has the type in its last byte instead.
+	const fixed = 8 + 8 + 2 + 1 + 1
+	size := (fixed + len(e.Name) + 7) &^ 7
+	if size > len(d.buf)-d.copied {
+		if d.copied == 0 && d.asked >= size {
+			return linuxerr.EFAULT
+		}
 		return linuxerr.EINVAL
 	}
-	p, err := newPlace(t, dirfd, addr, false)
-	if err != nil {
-		return err
+	b := d.buf[d.copied : d.copied+size]
+	clear(b)
+	binary.LittleEndian.PutUint64(b, e.Ino)
+	binary.LittleEndian.PutUint64(b[8:], uint64(e.NextOff))
+	binary.LittleEndian.PutUint16(b[16:], uint16(size))
+	if d.wide {
+		b[18] = e.Type
+		copy(b[19:], e.Name)
+	} else {
+		copy(b[18:], e.Name)
+		b[size-1] = e.Type
 	}
-	defer p.release()
-	q, err := p.pin()
-	if err == nil {
-		if flags&linux.AT_REMOVEDIR != 0 {
-			err = t.Kernel().VFS().RmdirAt(t, q.creds, q.pop(false))
-		} else {
-			err = t.Kernel().VFS().UnlinkAt(t, q.creds, q.pop(false))
-		}
-	}
-	w.reportName(trace.Unlink, p, q, nil, nil, err)
-	return err
+	d.copied += size
+	return nil
 }
 
-func (w *factWriter) rename(t *kernel.Task, olddir int32, old hostarch.Addr, newdir int32, new hostarch.Addr, flags uint32) error {
-	p, err := newPlace(t, olddir, old, false)
-	if err != nil {
-		return err
-	}
-	defer p.release()
-	p2, err := newPlace(t, newdir, new, false)
-	if err != nil {
-		return err
-	}
-	defer p2.release()
-	q, err := p.pin()
-	var q2 *place
-	if err == nil {
-		if q2, err = p2.pin(); err == nil {
-			err = t.Kernel().VFS().RenameAt(t, q.creds, q.pop(false), q2.pop(false), &vfs.RenameOptions{Flags: flags})
-		}
-	}
-	w.reportName(trace.Rename, p, q, p2, q2, err)
-	return err
-}
+var direntsPool = sync.Pool{New: func() any { return &dirents{} }}
 
-// reportName is report for calls on names rather than objects: q and q2 are
-// the pinned places, nil when their directory was not found.
-func (w *factWriter) reportName(op trace.Op, p, q, p2, q2 *place, err error) {
-	f := trace.Fact{Op: op, PID: uint32(p.t.TGIDInRoot()), Errno: errnoOf(err)}
-	say := func(p, q *place) (s string, fl trace.Flags) {
-		if q == nil {
-			return p.asked()
-		}
-		defer q.release()
-		return q.name()
+// list serves getdents and getdents64. The first read through a description is
+// the fact.
+func (w *factWriter) list(t *kernel.Task, a arch.SyscallArguments, wide bool) (uintptr, error) {
+	addr, size := a[1].Pointer(), a[2].Int()
+	if size < 8+8+2+1+1 {
+		return 0, linuxerr.EINVAL
 	}
-	f.Path, f.Flags = say(p, q)
-	if p2 != nil {
-		var fl trace.Flags
-		f.Path2, fl = say(p2, q2)
-		f.Flags |= fl
+	file := t.GetFile(a[0].Int())
+	if file == nil {
+		return 0, linuxerr.EBADF
 	}
-	w.emit(&f)
+	defer file.DecRef(t)
+	room, err := t.MemoryManager().EnsurePMAsExist(t, addr, int64(size), usermem.IOOpts{})
+	if room == 0 {
+		return 0, err
+	}
+	d := direntsPool.Get().(*dirents)
+	defer direntsPool.Put(d)
+	if cap(d.buf) < int(room) {
+		d.buf = make([]byte, room)
+	}
+	d.buf, d.copied, d.asked, d.wide = d.buf[:room], 0, int(size), wide
+	err = file.IterDirents(t, d)
+	if err == nil || d.copied > 0 {
+		w.once(t, trace.List, file)
+	}
+	n, _ := t.CopyOutBytes(addr, d.buf[:d.copied])
+	if n == 0 {
+		return 0, err
+	}
+	return uintptr(n), nil
 }

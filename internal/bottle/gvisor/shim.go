@@ -64,6 +64,9 @@ type shim struct {
 
 	meter *meter
 
+	tracing  bool
+	starting sync.Mutex // one command at a time is announced to the trace
+
 	// ctl is a connection to the sentry's control server from before the
 	// workload ran. That server ends when it cannot accept another one, and a
 	// workload can bring that about by holding all of the sandbox's descriptors.
@@ -171,6 +174,7 @@ func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
 	if r.Trace, err = flushVia(sideEnd); err != nil {
 		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
 	}
+	s.tracing = r.Trace
 	return r, nil
 }
 
@@ -349,6 +353,13 @@ func (s *shim) start(body json.RawMessage, files []*os.File) (any, error) {
 	if a.Terminal {
 		s.takeTerminal(files[0])
 	}
+	if s.tracing {
+		s.starting.Lock()
+		defer s.starting.Unlock()
+		if err := tellSide(sideEnd, "Begin", &BeginArgs{a.Args}); err != nil {
+			return nil, fmt.Errorf("announce the command: %w", err)
+		}
+	}
 	pid, err := s.c.Sandbox.Execute(s.conf, &control.ExecArgs{
 		Argv: a.Args, Envv: a.Env, WorkingDirectory: a.Dir, ContainerID: s.c.ID,
 		KUID: auth.KUID(uid), KGID: auth.KGID(gid),
@@ -357,6 +368,14 @@ func (s *shim) start(body json.RawMessage, files []*os.File) (any, error) {
 		StdioIsPty:      a.Terminal,
 		FilePayload:     control.NewFilePayload(map[int]*os.File{0: files[0], 1: files[1], 2: files[2]}, nil),
 	})
+	if err != nil {
+		pid = 0
+	}
+	if s.tracing {
+		if err := tellSide(sideEnd, "Started", &StartedArgs{pid}); err != nil {
+			return nil, fmt.Errorf("announce the command: %w", err)
+		}
+	}
 	if err != nil {
 		return nil, startError(err)
 	}

@@ -27,6 +27,7 @@ func wrapSyscalls() {
 				t.Table[no] = sc
 			}
 		}
+		t.Missing = wrapMissing(t.Missing)
 		t.Init()
 	}
 }

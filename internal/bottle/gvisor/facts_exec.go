@@ -1,0 +1,436 @@
+package gvisor
+
+import (
+	"crypto/sha256"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	_ "unsafe" // for go:linkname
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
+	syslinux "gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/usermem"
+
+	"github.com/carboy/carboy/internal/trace"
+)
+
+// Processes. execve is served up to the point where the program is loaded: path,
+// arguments and environment are copied once; the file, and for a script its
+// interpreters, are opened here, and the loader gets the open file. So what is
+// reported is what is loaded, whoever swaps names meanwhile. That it was loaded
+// is known when gVisor tells its sinks.
+
+//go:linkname parseInterpreterScript gvisor.dev/gvisor/pkg/sentry/loader.parseInterpreterScript
+func parseInterpreterScript(ctx context.Context, filename string, fd *vfs.FileDescription, argv []string) (newpath string, newargv []string, err error)
+
+var processCalls = map[string]around{
+	"execve": func(w *factWriter, t *kernel.Task, _ uintptr, a arch.SyscallArguments, _ call) (uintptr, *kernel.SyscallControl, error) {
+		return w.exec(t, linux.AT_FDCWD, a[0].Pointer(), a[1].Pointer(), a[2].Pointer(), 0)
+	},
+	"execveat": func(w *factWriter, t *kernel.Task, _ uintptr, a arch.SyscallArguments, _ call) (uintptr, *kernel.SyscallControl, error) {
+		return w.exec(t, a[0].Int(), a[1].Pointer(), a[2].Pointer(), a[3].Pointer(), a[4].Int())
+	},
+	// Wrapped for began alone: so that even a program that does nothing else is
+	// seen to have begun.
+	"exit":       passOn,
+	"exit_group": passOn,
+}
+
+func passOn(_ *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
+	return orig(t, no, a)
+}
+
+// maxScripts is how many files Linux and gVisor look at: one and five that
+// scripts name.
+const maxScripts = 6
+
+func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr hostarch.Addr, flags int32) (uintptr, *kernel.SyscallControl, error) {
+	if flags&^(linux.AT_EMPTY_PATH|linux.AT_SYMLINK_NOFOLLOW) != 0 {
+		return 0, nil, linuxerr.EINVAL
+	}
+	name, err := t.CopyInString(addr, linux.PATH_MAX)
+	if err != nil {
+		return 0, nil, err
+	}
+	var argv, env []string
+	if argvAddr != 0 {
+		if argv, err = t.CopyInVector(argvAddr, syslinux.ExecMaxElemSize, syslinux.ExecMaxTotalSize); err != nil {
+			return 0, nil, err
+		}
+	}
+	if envAddr != 0 {
+		if env, err = t.CopyInVector(envAddr, syslinux.ExecMaxElemSize, syslinux.ExecMaxTotalSize); err != nil {
+			return 0, nil, err
+		}
+	}
+	f := trace.Fact{Op: trace.Exec}
+	relative := dirfd != linux.AT_FDCWD && !strings.HasPrefix(name, "/")
+	if name == "" && !(relative && flags&linux.AT_EMPTY_PATH != 0) {
+		return 0, nil, linuxerr.ENOENT
+	}
+	p, closes, err := execPlace(t, dirfd, name, relative)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer p.release()
+	called := name
+	if relative {
+		called = "/dev/fd/" + itoa(dirfd)
+		if name != "" {
+			called += "/" + name
+		}
+	}
+	file, miss, err := p.openExec(flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	if err != nil {
+		if miss == nil {
+			f.Args = argv
+		}
+		w.sayExecFailed(&f, p, miss, err)
+		return 0, nil, err
+	}
+	first, firstFlags := truePath(t, file.VirtualDentry())
+	file, argv, err = w.interpreter(t, p, file, called, argv, closes, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	if err != nil {
+		f.Path, f.Flags, f.Args = first, firstFlags, argv
+		f.PID, f.Errno = pidOf(t), errnoOf(err)
+		w.emit(&f)
+		return 0, nil, err
+	}
+	w.describe(t, &f, file, first, called)
+	f.Args = argv
+	// The loader finds no script here any more. If the workload makes one of
+	// this file right now, "close on exec" has the loader refuse it.
+	argv = append(argv[:len(argv):len(argv)], string(f.Append(nil)))[:len(argv)]
+	return 0, t.Execve(argv, env, flags, called, file, true), nil
+}
+
+func itoa(n int32) string {
+	// Descriptors that were found are not negative.
+	var b [10]byte
+	i := len(b)
+	for {
+		i--
+		b[i] = byte('0' + n%10)
+		if n /= 10; n == 0 {
+			return string(b[i:])
+		}
+	}
+}
+
+// execPlace is where the path of a program begins; closes says that its
+// directory, or itself, is behind a descriptor that is closed on exec.
+func execPlace(t *kernel.Task, dirfd int32, name string, relative bool) (p *place, closes bool, err error) {
+	if !relative {
+		p, err = placeAt(t, linux.AT_FDCWD, name, strings.HasPrefix(name, "/"))
+		return p, false, err
+	}
+	dir, fl := t.FDTable().Get(dirfd)
+	if dir == nil {
+		return nil, false, linuxerr.EBADF
+	}
+	defer dir.DecRef(t)
+	p = &place{t: t, raw: name, root: t.FSContext().RootDirectory(), start: dir.VirtualDentry(), creds: t.Credentials()}
+	p.start.IncRef()
+	return p, fl.CloseOnExec, nil
+}
+
+// openExec opens a program as the loader does.
+func (p *place) openExec(follow bool) (file *vfs.FileDescription, miss *place, err error) {
+	miss, err = p.try(func(q *place) (err error) {
+		file, err = q.t.Kernel().VFS().OpenAt(q.t, q.creds, q.pop(follow), &vfs.OpenOptions{Flags: linux.O_RDONLY, FileExec: true})
+		return err
+	})
+	return file, miss, err
+}
+
+func (w *factWriter) sayExecFailed(f *trace.Fact, p, miss *place, err error) {
+	f.UID, f.EUID = ids(p.t)
+	w.say(f, p, miss, vfs.VirtualDentry{}, err)
+}
+
+// interpreter follows scripts from file to a program, as the loader would, and
+// returns that with the arguments that it gets. It takes over file.
+func (w *factWriter) interpreter(t *kernel.Task, p *place, file *vfs.FileDescription, name string, argv []string, closes, follow bool) (*vfs.FileDescription, []string, error) {
+	for range maxScripts {
+		var magic [4]byte
+		_, err := file.ReadFull(t, usermem.BytesIOSequence(magic[:]), 0)
+		if err == io.EOF {
+			err = linuxerr.ENOEXEC
+		}
+		if err != nil && err != io.ErrUnexpectedEOF {
+			file.DecRef(t)
+			return nil, argv, err
+		}
+		if string(magic[:]) == "\x7fELF" {
+			return file, argv, nil
+		}
+		if string(magic[:2]) != "#!" {
+			file.DecRef(t)
+			return nil, argv, linuxerr.ENOEXEC
+		}
+		if closes {
+			file.DecRef(t)
+			return nil, argv, linuxerr.ENOENT
+		}
+		name, argv, err = parseInterpreterScript(t, name, file, argv)
+		file.DecRef(t)
+		if err != nil {
+			return nil, argv, err
+		}
+		q, err := placeAt(t, linux.AT_FDCWD, name, strings.HasPrefix(name, "/"))
+		if err != nil {
+			return nil, argv, err
+		}
+		var miss *place
+		file, miss, err = q.openExec(follow)
+		if err != nil {
+			// The interpreter that is missing is what one wants to know.
+			w.sayExecFailed(&trace.Fact{Op: trace.Exec}, q, miss, err)
+			q.release()
+			return nil, argv, err
+		}
+		q.release()
+	}
+	file.DecRef(t)
+	return nil, argv, linuxerr.ELOOP
+}
+
+func ids(t *kernel.Task) (uid, euid uint32) {
+	c := t.Credentials()
+	return uint32(c.RealKUID), uint32(c.EffectiveKUID)
+}
+
+// describe fills in what is known of a program: first is the file that was
+// named, if it is known, and called its name.
+func (w *factWriter) describe(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription, first, called string) {
+	f.PID = pidOf(t)
+	f.UID, f.EUID = ids(t)
+	if parent := t.Parent(); parent != nil {
+		f.PPID = pidOf(parent)
+	}
+	f.Path, f.Flags = truePath(t, file.VirtualDentry())
+	switch {
+	case first != "" && first != f.Path:
+		f.Path2 = first
+	case called != f.Path:
+		f.Path2 = called
+	}
+	var mutable bool
+	f.Digest, mutable = w.digests.of(t, file)
+	if mutable {
+		f.Flags |= trace.Mutable
+	}
+}
+
+const (
+	// digestMost bounds what is read of a file that the workload can write, at
+	// each exec; digestMostFixed of one that it can't, once.
+	digestMost      = 64 << 20
+	digestMostFixed = 512 << 20
+	digestEntries   = 4096
+	// digestSettled: a file that was changed this recently can be changed once
+	// more without another time of change.
+	digestSettled = 2 * time.Second
+)
+
+// fileKey is what a file that the workload can't write is known by.
+type fileKey struct {
+	fs           *vfs.Filesystem
+	major, minor uint32
+	ino, size    uint64
+	sec          int64
+	nsec         uint32
+}
+
+type digests struct {
+	mu    sync.Mutex
+	known map[fileKey]string
+}
+
+// of is the SHA-256 of file, empty when it is too large or can't be read.
+// Mutable: the workload can write to it, so it may have had other content when
+// it was loaded, or have it by now.
+func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mutable bool) {
+	dentry := file.Dentry()
+	mutable = !(overlay.IsOnLower(dentry) && !overlay.IsCopiedUp(dentry) || file.Mount().ReadOnly())
+	st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE | linux.STATX_INO | linux.STATX_SIZE | linux.STATX_CTIME})
+	if err != nil || st.Mode&linux.S_IFMT != linux.S_IFREG {
+		return "", mutable
+	}
+	if mutable {
+		return digest(t, file, st.Size, digestMost), true
+	}
+	k := fileKey{file.Mount().Filesystem(), st.DevMajor, st.DevMinor, st.Ino, st.Size, st.Ctime.Sec, st.Ctime.Nsec}
+	d.mu.Lock()
+	sum, ok := d.known[k]
+	d.mu.Unlock()
+	if ok {
+		return sum, false
+	}
+	sum = digest(t, file, st.Size, digestMostFixed)
+	if time.Since(time.Unix(k.sec, int64(k.nsec))) < digestSettled {
+		return sum, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == nil || len(d.known) >= digestEntries {
+		d.known = map[fileKey]string{}
+	}
+	d.known[k] = sum
+	return sum, false
+}
+
+var digestBufs = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+
+func digest(t *kernel.Task, file *vfs.FileDescription, size uint64, most int64) string {
+	if size > uint64(most) {
+		return ""
+	}
+	buf := digestBufs.Get().(*[]byte)
+	defer digestBufs.Put(buf)
+	h := sha256.New()
+	var off int64
+	for {
+		n, err := file.PRead(t, usermem.BytesIOSequence(*buf), off, vfs.ReadOptions{})
+		h.Write((*buf)[:n])
+		if off += n; off > most {
+			return ""
+		}
+		if err == io.EOF || err == nil && n == 0 {
+			return string(h.Sum(nil))
+		}
+		if err != nil {
+			return ""
+		}
+	}
+}
+
+// Execve implements seccheck.Sink: what exec put behind the arguments has been
+// loaded.
+func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.ExecveInfo) error {
+	var f trace.Fact
+	if n := len(i.Argv); cap(i.Argv) > n {
+		if _, err := f.Parse([]byte(i.Argv[:n+1][n])); err == nil && f.Op == trace.Exec {
+			if t := kernel.TaskFromContext(ctx); t != nil {
+				f.UID, f.EUID = ids(t)
+			}
+			s.w.emit(&f)
+			return nil
+		}
+	}
+	// A program that came another way than through exec above.
+	f = trace.Fact{Op: trace.Exec, Flags: trace.Claimed, Path: i.BinaryPath, Args: i.Argv}
+	if t := kernel.TaskFromContext(ctx); t != nil {
+		f.PID = pidOf(t)
+	}
+	s.w.emit(&f)
+	return nil
+}
+
+// Clone implements seccheck.Sink.
+func (s *factSink) Clone(ctx context.Context, _ seccheck.FieldSet, i *pb.CloneInfo) error {
+	if i.Flags&linux.CLONE_THREAD != 0 {
+		return nil
+	}
+	f := trace.Fact{Op: trace.Fork, PID: uint32(i.CreatedThreadGroupId), A: i.Flags}
+	if t := kernel.TaskFromContext(ctx); t != nil {
+		s.w.began(t)
+		parent := t
+		if i.Flags&linux.CLONE_PARENT != 0 {
+			parent = t.Parent()
+		}
+		if parent != nil {
+			f.PPID = pidOf(parent)
+		}
+	}
+	s.w.emit(&f)
+	return nil
+}
+
+// ExitNotifyParent implements seccheck.Sink.
+func (s *factSink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, i *pb.ExitNotifyParentInfo) error {
+	f := trace.Fact{Op: trace.Exit, PID: uint32(i.GetContextData().GetThreadGroupId())}
+	if st := linux.WaitStatus(i.ExitStatus); st.Signaled() {
+		f.B = uint64(st.TerminationSignal())
+	} else {
+		f.A = uint64(st.ExitStatus())
+	}
+	s.w.emit(&f)
+	return nil
+}
+
+// A command that is started from outside has no execve. Its first call that is
+// wrapped here reports it. One that ends without any (killed by its own first
+// instruction) is reported when somebody asks next.
+
+// start is a command on its way; the shim starts them one after the other.
+type start struct {
+	args []string
+	pid  uint32 // once it is known
+}
+
+// begin says that a command is about to be started.
+func (w *factWriter) begin(args []string) {
+	w.startMu.Lock()
+	defer w.startMu.Unlock()
+	w.settleLocked()
+	w.starting.Store(&start{args: args})
+}
+
+// started says how that went; pid 0: it was not started.
+func (w *factWriter) started(pid uint32) {
+	w.startMu.Lock()
+	defer w.startMu.Unlock()
+	if s := w.starting.Load(); s == nil || pid == 0 {
+		w.starting.Store(nil)
+	} else {
+		w.starting.Store(&start{args: s.args, pid: pid})
+	}
+}
+
+// settleLocked reports a command that was started and has not been seen.
+func (w *factWriter) settleLocked() {
+	if s := w.starting.Swap(nil); s != nil && s.pid != 0 {
+		w.emit(&trace.Fact{Op: trace.Exec, Flags: trace.Asked, PID: s.pid, Path: s.args[0], Args: s.args})
+	}
+}
+
+// began is on the way of every call: while a command is being started, it may be
+// the one that t belongs to.
+func (w *factWriter) began(t *kernel.Task) {
+	if w.starting.Load() != nil {
+		w.announce(t)
+	}
+}
+
+func (w *factWriter) announce(t *kernel.Task) {
+	if t.Origin != kernel.OriginExec || t.Parent() != nil {
+		return
+	}
+	w.startMu.Lock()
+	defer w.startMu.Unlock()
+	s := w.starting.Load()
+	if s == nil || w.announced[t.ThreadGroup()] {
+		return
+	}
+	f := trace.Fact{Op: trace.Exec, Args: s.args}
+	if exe := t.MemoryManager().Executable(); exe != nil {
+		w.describe(t, &f, exe, "", s.args[0])
+		exe.DecRef(t)
+	} else {
+		f.Path, f.PID, f.Flags = s.args[0], pidOf(t), trace.Asked
+	}
+	w.announced[t.ThreadGroup()] = true
+	w.starting.Store(nil)
+	w.emit(&f)
+}

@@ -1,0 +1,308 @@
+package gvisor
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+	syslinux "gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/usermem"
+
+	"github.com/carboy/carboy/internal/trace"
+)
+
+// The first write through each open of a file is a fact. Writing calls name a
+// descriptor, and between a look of ours and one of gVisor's another thread can
+// put another file behind it; so the common ones are served here, with one look.
+
+//go:linkname sysWrite gvisor.dev/gvisor/pkg/sentry/syscalls/linux.write
+func sysWrite(t *kernel.Task, file *vfs.FileDescription, src usermem.IOSequence, opts vfs.WriteOptions) (int64, error)
+
+//go:linkname sysPwrite gvisor.dev/gvisor/pkg/sentry/syscalls/linux.pwrite
+func sysPwrite(t *kernel.Task, file *vfs.FileDescription, src usermem.IOSequence, offset int64, opts vfs.WriteOptions) (int64, error)
+
+//go:linkname submitCallback gvisor.dev/gvisor/pkg/sentry/syscalls/linux.submitCallback
+func submitCallback(t *kernel.Task, id uint64, cb *linux.IOCallback, cbAddr hostarch.Addr) error
+
+// markSet remembers open descriptions by address, without holding them. It may
+// forget one, which costs a second fact, but it never claims to know one that it
+// does not: an address is forgotten before a new description there has a
+// descriptor. It is bounded: 64 Ki addresses.
+type markSet struct {
+	sets [1 << 14]markWays
+	next atomic.Uint32
+}
+
+type markWays [4]atomic.Uintptr
+
+// ways spreads addresses by Fibonacci hashing. Nobody chooses them.
+func (m *markSet) ways(addr uintptr) *markWays {
+	return &m.sets[uint64(addr)*0x9e3779b97f4a7c15>>(64-14)]
+}
+
+// add reports whether file was not there.
+func (m *markSet) add(file *vfs.FileDescription) bool {
+	addr := uintptr(unsafe.Pointer(file))
+	ws := m.ways(addr)
+	for i := range ws {
+		if ws[i].Load() == addr {
+			return false
+		}
+	}
+	for i := range ws {
+		if ws[i].CompareAndSwap(0, addr) {
+			return true
+		}
+	}
+	ws[m.next.Add(1)%uint32(len(ws))].Store(addr)
+	return true
+}
+
+func (m *markSet) forget(file *vfs.FileDescription) {
+	addr := uintptr(unsafe.Pointer(file))
+	ws := m.ways(addr)
+	for i := range ws {
+		ws[i].CompareAndSwap(addr, 0)
+	}
+}
+
+// once emits op about file the first time that it is called for this open
+// description, which holds for a file of some file system: not for pipes,
+// sockets and the like.
+func (w *factWriter) once(t *kernel.Task, op trace.Op, file *vfs.FileDescription) {
+	w.onceClaimed(t, op, file, 0)
+}
+
+func (w *factWriter) onceClaimed(t *kernel.Task, op trace.Op, file *vfs.FileDescription, fl trace.Flags) {
+	if !w.marks.add(file) {
+		return
+	}
+	if op == trace.Write {
+		st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE})
+		if err == nil && st.Mode&linux.S_IFMT != linux.S_IFREG && st.Mode&linux.S_IFMT != linux.S_IFBLK {
+			return
+		}
+	}
+	f := trace.Fact{Op: op, PID: pidOf(t)}
+	f.Path, f.Flags = truePath(t, file.VirtualDentry())
+	f.Flags |= fl
+	w.emit(&f)
+}
+
+// wrote is for calls that gVisor serves: fd is looked at apart. With a table of
+// descriptors that no other task has that is the same look.
+func (w *factWriter) wrote(t *kernel.Task, fd int32) {
+	file := t.GetFile(fd)
+	if file == nil {
+		return
+	}
+	defer file.DecRef(t)
+	if !file.IsWritable() {
+		return
+	}
+	var fl trace.Flags
+	if t.FDTable().ReadRefs() > 1 {
+		fl = trace.Claimed
+	}
+	w.onceClaimed(t, trace.Write, file, fl)
+}
+
+// writeCalls are served. A write of nothing, or one that fails, is no fact.
+var writeCalls = map[string]served{
+	"write": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return w.write(t, a[0].Int(), single(a[1].Pointer(), a[2].SizeT()), -1, 0, "write")
+	},
+	"pwrite64": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		off := a[3].Int64()
+		if off < 0 {
+			return 0, badOffset(t, a[0].Int())
+		}
+		return w.write(t, a[0].Int(), single(a[1].Pointer(), a[2].SizeT()), off, 0, "pwrite64")
+	},
+	"writev": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return w.write(t, a[0].Int(), vector(a[1].Pointer(), a[2].Int()), -1, 0, "writev")
+	},
+	"pwritev": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		off := a[3].Int64()
+		if off < 0 {
+			return 0, badOffset(t, a[0].Int())
+		}
+		return w.write(t, a[0].Int(), vector(a[1].Pointer(), a[2].Int()), off, 0, "pwritev")
+	},
+	"pwritev2": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		off := a[3].Int64()
+		if off < -1 {
+			return 0, badOffset(t, a[0].Int())
+		}
+		return w.write(t, a[0].Int(), vector(a[1].Pointer(), a[2].Int()), off, uint32(a[5].Int()), "pwritev2")
+	},
+	"ftruncate": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		size := a[1].Int64()
+		if size < 0 {
+			return 0, linuxerr.EINVAL
+		}
+		file := t.GetFile(a[0].Int())
+		if file == nil {
+			return 0, linuxerr.EBADF
+		}
+		defer file.DecRef(t)
+		if !file.IsWritable() {
+			return 0, linuxerr.EINVAL
+		}
+		err := file.SetStat(t, vfs.SetStatOptions{
+			Stat: linux.Statx{Mask: linux.STATX_SIZE, Size: uint64(size)}, ClearPrivs: true,
+		})
+		if err == nil {
+			w.once(t, trace.Write, file)
+		}
+		return 0, handleSetSizeError(t, err)
+	},
+	"fallocate": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return 0, w.fallocate(t, a[0].Int(), a[1].Uint64(), a[2].Int64(), a[3].Int64())
+	},
+	"io_submit": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
+		return w.ioSubmit(t, a[0].Uint64(), a[1].Int(), a[2].Pointer())
+	},
+}
+
+// source is what to write from: n bytes at addr, or n vectors.
+type source struct {
+	addr   hostarch.Addr
+	n      int
+	vector bool
+}
+
+func single(addr hostarch.Addr, n uint) source  { return source{addr, int(n), false} }
+func vector(addr hostarch.Addr, n int32) source { return source{addr, int(n), true} }
+
+// sequence is made once the descriptor is known to be one: errors come in this
+// order.
+func (s source) sequence(t *kernel.Task, off int64) (usermem.IOSequence, error) {
+	if s.vector {
+		return t.IovecsIOSequence(s.addr, s.n, usermem.IOOpts{})
+	}
+	if s.n < 0 || off >= 0 && off+int64(s.n) < 0 {
+		return usermem.IOSequence{}, linuxerr.EINVAL
+	}
+	return t.SingleIOSequence(s.addr, s.n, usermem.IOOpts{})
+}
+
+func badOffset(t *kernel.Task, fd int32) error {
+	file := t.GetFile(fd)
+	if file == nil {
+		return linuxerr.EBADF
+	}
+	file.DecRef(t)
+	return linuxerr.EINVAL
+}
+
+// write serves all that writes from memory; off below zero: where the file is.
+func (w *factWriter) write(t *kernel.Task, fd int32, from source, off int64, flags uint32, name string) (uintptr, error) {
+	file := t.GetFile(fd)
+	if file == nil {
+		return 0, linuxerr.EBADF
+	}
+	defer file.DecRef(t)
+	src, err := from.sequence(t, off)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	if off < 0 {
+		n, err = sysWrite(t, file, src, vfs.WriteOptions{Flags: flags})
+	} else {
+		n, err = sysPwrite(t, file, src, off, vfs.WriteOptions{Flags: flags})
+	}
+	if n > 0 {
+		w.once(t, trace.Write, file)
+	}
+	t.IOUsage().AccountWriteSyscall(n)
+	return uintptr(n), syslinux.HandleIOError(t, n != 0, err, linuxerr.ERESTARTSYS, name, file)
+}
+
+func (w *factWriter) fallocate(t *kernel.Task, fd int32, mode uint64, off, size int64) error {
+	file := t.GetFile(fd)
+	if file == nil {
+		return linuxerr.EBADF
+	}
+	defer file.DecRef(t)
+	switch {
+	case !file.IsWritable():
+		return linuxerr.EBADF
+	case mode != 0:
+		return linuxerr.ENOTSUP
+	case off < 0 || size <= 0:
+		return linuxerr.EINVAL
+	case off+size < 0:
+		return linuxerr.EFBIG
+	case uint64(off+size) >= limits.FromContext(t).Get(limits.FileSize).Cur:
+		t.SendSignal(&linux.SignalInfo{Signo: int32(linux.SIGXFSZ), Code: linux.SI_USER})
+		return linuxerr.EFBIG
+	}
+	err := file.Allocate(t, mode, uint64(off), uint64(size))
+	if err == nil {
+		w.once(t, trace.Write, file)
+	}
+	return err
+}
+
+// ioSubmit copies each request once, but leaves the work to gVisor, which looks
+// the descriptor up again.
+func (w *factWriter) ioSubmit(t *kernel.Task, id uint64, n int32, addr hostarch.Addr) (uintptr, error) {
+	if n < 0 {
+		return 0, linuxerr.EINVAL
+	}
+	for i := range n {
+		err := func() error {
+			var at [8]byte
+			if _, err := t.CopyInBytes(addr, at[:]); err != nil {
+				return err
+			}
+			cbAddr := hostarch.Addr(hostarch.ByteOrder.Uint64(at[:]))
+			var cb linux.IOCallback
+			if _, err := cb.CopyIn(t, cbAddr); err != nil {
+				return err
+			}
+			if cb.OpCode == linux.IOCB_CMD_PWRITE || cb.OpCode == linux.IOCB_CMD_PWRITEV {
+				w.wrote(t, cb.FD)
+			}
+			return submitCallback(t, id, &cb, cbAddr)
+		}()
+		if err != nil {
+			if i > 0 {
+				return uintptr(i), nil
+			}
+			return 0, err
+		}
+		addr += 8
+	}
+	return uintptr(n), nil
+}
+
+// passCalls are gVisor's, with a look at the descriptor before.
+var passCalls = map[string]around{
+	"sendfile": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
+		w.wrote(t, a[0].Int())
+		return orig(t, no, a)
+	},
+	"splice":          wroteThird,
+	"copy_file_range": wroteThird,
+	"mmap": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
+		// Without PROT_WRITE too: mprotect can add it.
+		if flags := a[3].Int(); flags&linux.MAP_SHARED != 0 && flags&linux.MAP_ANONYMOUS == 0 {
+			w.wrote(t, a[4].Int())
+		}
+		return orig(t, no, a)
+	},
+}
+
+func wroteThird(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
+	w.wrote(t, a[2].Int())
+	return orig(t, no, a)
+}
