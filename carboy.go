@@ -43,6 +43,8 @@ type Options struct {
 	Env func(string) string
 	// Config is the configuration directory; empty: the user's own.
 	Config string
+	// Quick leaves the cleaning up after runs that died to the next Client.
+	Quick bool
 	// Log receives what is for operators; nil: nothing.
 	Log *slog.Logger
 }
@@ -57,6 +59,7 @@ type Client struct {
 	backend bottle.Backend
 	build   string
 	config  config
+	opened  Options
 	lost    []store.Meta
 }
 
@@ -82,10 +85,13 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version(), config: conf}
+	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version(), config: conf, opened: o}
 	if c.audit, err = audit.Open(ctx, dir+"/audit"); err != nil {
 		s.Close()
 		return nil, err
+	}
+	if o.Quick {
+		return c, nil
 	}
 	if err := c.recover(ctx); err != nil {
 		// A full disk must not keep people from looking at what they have.
@@ -110,7 +116,7 @@ func (c *Client) StateDir() string { return c.store.Dir() }
 // is the control socket and half-taken changes.
 func (c *Client) recover(ctx context.Context) error {
 	r, err := c.store.Recover(ctx)
-	errs := []error{err}
+	errs := []error{err, c.sweepPool()}
 	if n := hostexec.Sweep(); n > 0 {
 		c.log.Warn("host commands of a dead carboy were killed", "count", n)
 	}

@@ -20,6 +20,7 @@ import (
 type identity struct {
 	user             bottle.User
 	hostUID, hostGID uint32
+	stray            bool // the host's ids are nobody's, chosen at random
 }
 
 // Ids that nothing on a host has: above what distributions, containers and
@@ -57,7 +58,7 @@ func whoami(workspace string) (identity, error) {
 	}
 	return identity{
 		user:    bottle.User{UID: insideUID, GID: insideUID, Name: insideName, Home: "/home/" + insideName},
-		hostUID: id, hostGID: id,
+		hostUID: id, hostGID: id, stray: true,
 	}, nil
 }
 

@@ -15,9 +15,9 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv"},
+	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv", "internal/handover"},
 	{"internal/audit", "internal/store"},
-	{"internal/hostexec", "internal/wire", "internal/trace"},
+	{"internal/hostexec", "internal/wire", "internal/trace", "internal/pool"},
 	{"internal/bottle", "internal/gateway", "internal/change"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},

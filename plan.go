@@ -3,7 +3,6 @@ package carboy
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -27,18 +26,16 @@ type plan struct {
 	routes []policy.Route
 	mounts []bottle.Mount
 	net    wire.Config
+
+	// What of the host is shown, from look.
+	root  bottle.Root
+	table []string // the host's mounts there
 }
 
 // newPlan checks the options that a bottle depends on, and completes them.
 func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if o.Mode == "" {
 		o.Mode = store.Overlay
-	}
-	if o.Stdout == nil {
-		o.Stdout = io.Discard
-	}
-	if o.Stderr == nil {
-		o.Stderr = io.Discard
 	}
 	p := &plan{mode: o.Mode, rootfs: o.RootFS, net: wire.DefaultConfig()}
 	var err error
@@ -105,12 +102,11 @@ func parseRoutes(o *RunOptions) ([]policy.Route, error) {
 // spec is the bottle's own part of the plan. The bottle's private files are
 // made in dir, and gone with cleanup.
 func (p *plan) spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cleanup func(), err error) {
-	root, err := p.root()
-	if err != nil {
+	if err := p.look(); err != nil {
 		return nil, nil, err
 	}
 	spec = &bottle.Spec{
-		ID: id, Root: root, Mounts: append([]bottle.Mount(nil), p.mounts...), User: p.id.user,
+		ID: id, Root: p.root, Mounts: append([]bottle.Mount(nil), p.mounts...), User: p.id.user,
 		HostUID: p.id.hostUID, HostGID: p.id.hostGID, Limits: p.limits, Hostname: hostname, Net: p.net,
 	}
 	// Where the overlay's pages live: on disk, so that what a command writes is
@@ -130,12 +126,18 @@ func (p *plan) spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cle
 
 const hostname = "carboy"
 
-func (p *plan) root() (bottle.Root, error) {
+// look finds what of the host the bottle's root shows at this moment.
+func (p *plan) look() (err error) {
 	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr()}
 	if p.rootfs != "" && p.rootfs != "host" {
-		return rootfs.Dir(p.rootfs, o)
+		p.root, err = rootfs.Dir(p.rootfs, o)
+	} else {
+		p.root, err = rootfs.Host(o)
 	}
-	return rootfs.Host(o)
+	if err == nil {
+		p.table, err = p.hostMounts()
+	}
+	return err
 }
 
 func (p *plan) workspaceMount(ctx context.Context, base string) (*bottle.Mount, error) {

@@ -20,11 +20,9 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// record writes what happened: receipt, state, audit log. cause is what failed,
+// account completes what the receipt says of the command. cause is what failed,
 // if anything did.
-func (s *session) record(cause error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+func (s *session) account(cause error) {
 	if s.rec.Exit.Reason == "" {
 		s.rec.Exit = failure(cause)
 	}
@@ -36,6 +34,43 @@ func (s *session) record(cause error) error {
 		s.redactNetwork()
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(sum)...)
 	}
+}
+
+// answeredFile is in the directory of a run whose caller knows how it ended,
+// while its records are being completed. Who asks for them then waits.
+const answeredFile = ".answered"
+
+func (s *session) answered() {
+	if f, err := os.OpenFile(s.run.Path(answeredFile), os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+		f.Close()
+	}
+}
+
+// settleIn bounds the wait for the records of a run that was answered: audit
+// log, receipt, the end of the bottle.
+const settleIn = 30 * time.Second
+
+// settled is m, or, when its run has been answered for and is being recorded, m
+// as it is after that.
+func (c *Client) settled(ctx context.Context, m store.Meta) (store.Meta, error) {
+	if m.State.Over() {
+		return m, nil
+	}
+	if _, err := os.Lstat(filepath.Join(c.store.RunDir(m.ID), answeredFile)); err != nil {
+		return m, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleIn)
+	defer cancel()
+	if err := c.store.Await(ctx, m.ID); err != nil {
+		return m, fmt.Errorf("wait for the records of run %s: %w", m.ID, err)
+	}
+	return c.store.Get(m.ID)
+}
+
+// record writes what happened: receipt, state, audit log.
+func (s *session) record() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos
 	// While the run is not over, the next command looks for what a dead carboy
@@ -43,7 +78,11 @@ func (s *session) record(cause error) error {
 	derr := s.dropPrivate()
 	meta, merr := s.settle(ctx)
 	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
-	return errors.Join(aerr, derr, merr, s.run.WriteReceipt(ctx, &s.rec))
+	err := errors.Join(aerr, derr, merr, s.run.WriteReceipt(ctx, &s.rec))
+	if s.o.Answer != nil {
+		os.Remove(s.run.Path(answeredFile))
+	}
+	return err
 }
 
 // dropPrivate ends the bottle and removes what only it needed.

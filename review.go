@@ -30,12 +30,22 @@ func (c *Client) Find(ctx context.Context, ref, workspace string) (store.Meta, e
 			return store.Meta{}, err
 		}
 	}
-	return c.store.Find(ctx, ref, ws)
+	m, err := c.store.Find(ctx, ref, ws)
+	if err != nil {
+		return m, err
+	}
+	return c.settled(ctx, m)
 }
 
 // List returns the runs that are on record, newest first.
 func (c *Client) List(ctx context.Context, q store.Query) (store.Listing, error) {
-	return c.store.List(ctx, q)
+	l, err := c.store.List(ctx, q)
+	for i := range l.Runs {
+		if err == nil {
+			l.Runs[i], err = c.settled(ctx, l.Runs[i])
+		}
+	}
+	return l, err
 }
 
 // Receipt returns the receipt of a run that is over.

@@ -62,6 +62,15 @@ type RunOptions struct {
 	// bottle. Before the command runs, the first one gives up; when the changes
 	// are being taken home, the second one does, and they are lost. Nil: none.
 	Interrupt <-chan os.Signal
+	// Ready is a bottle that was made ahead, by the same Client, for such
+	// options; the run uses it up. The caller has asked Ready.Fits. Nil: a bottle
+	// is made now.
+	Ready *Ready
+	// Answer is called when everything that the receipt says of the command is
+	// known, changes and network included, and the last of its output was passed
+	// on. What still follows is for the records: they are not complete yet. It
+	// is not called when the command never ran. Nil: nobody.
+	Answer func(*receipt.Receipt, error)
 	// OnEvent is told what happens, for people, one event at a time. When it is
 	// slow, events are dropped, not the run. Nil: nobody.
 	OnEvent func(Event)
@@ -91,6 +100,7 @@ type session struct {
 	stopOnce sync.Once
 	stopping chan struct{} // closed when somebody asked for the end
 	intr     *interrupts
+	conf     config
 	cleanup  []func()
 
 	rec receipt.Receipt
@@ -112,20 +122,51 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 	if err != nil && s.intr.gaveUp(rctx) && phase(s.intr.phase.Load()) == preparing {
 		err = fmt.Errorf("%w before the command ran", ErrInterrupted)
 	}
-	if rerr := s.record(err); rerr != nil {
-		err = errors.Join(err, rerr)
+	s.account(err)
+	if o.Answer != nil {
+		s.answered()
+		// Nothing of the bottle is left that could write to the workspace.
+		s.release()
+		o.Answer(&s.rec, err)
+	}
+	if rerr := s.record(); rerr != nil {
+		err = errors.Join(err, &RecordError{rerr})
 	}
 	return &s.rec, err
 }
+
+// RecordError is a run that went as the receipt says, and whose records could
+// not all be written.
+type RecordError struct{ Err error }
+
+func (e *RecordError) Error() string { return "record the run: " + e.Err.Error() }
+func (e *RecordError) Unwrap() error { return e.Err }
 
 // newSession checks everything that can be checked before a run is recorded.
 func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return nil, errors.New("no command to run")
 	}
-	s := &session{c: c, o: o, stopping: make(chan struct{})}
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
 	var err error
-	if s.plan, err = c.newPlan(o); err != nil {
+	if o.Ready != nil {
+		if o.Ready.v == nil || o.Ready.c != c {
+			return nil, fmt.Errorf("%w: it was used", ErrUnfit)
+		}
+		s.vessel = o.Ready.take()
+		s.plan, o.Mode, s.conf = s.vessel.plan, s.vessel.plan.mode, o.Ready.conf
+		defer func() {
+			if s.run == nil || s.events == nil {
+				s.vessel.close()
+			}
+		}()
+	} else if s.plan, err = c.newPlan(o); err != nil {
 		return nil, err
 	}
 	if s.redactor, err = c.redactorFor(o); err != nil {
@@ -135,8 +176,10 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	if s.env, err = c.environment(s.id.user, o); err != nil {
 		return nil, err
 	}
-	if err := c.backend.Check(ctx); err != nil {
-		return nil, err
+	if s.vessel == nil {
+		if err := c.backend.Check(ctx); err != nil {
+			return nil, err
+		}
 	}
 	access := store.Shared
 	if o.Mode == store.Bind {
@@ -192,9 +235,12 @@ func (s *session) execute(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	v, err := s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir())
-	if err != nil {
-		return err
+	v := s.vessel
+	if v == nil {
+		var err error
+		if v, err = s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir()); err != nil {
+			return err
+		}
 	}
 	if err := s.board(v); err != nil {
 		return err
@@ -337,7 +383,7 @@ func (s *session) noteHostChanges(ctx context.Context) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	policy := s.c.config.policy()
+	policy := s.conf.policy()
 	for _, c := range list {
 		if why := policy.Path(string(c.Path), c.Type); len(why) > 0 && len(s.rec.Notes) < maxNamed {
 			s.rec.Notes = append(s.rec.Notes, "Look at "+visible.Path([]byte(c.Path))+", which changed on the host: "+why[0].Why)
@@ -401,7 +447,7 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 	}()
 	s.baseline.Wait(ctx)
 	set, err := change.Collect(ctx, r, change.CollectOptions{
-		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk, Policy: s.c.config.policy(),
+		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk, Policy: s.conf.policy(),
 	})
 	if err == nil {
 		io.Copy(io.Discard, r) // what stands after the archive's end
@@ -427,13 +473,18 @@ func (s *session) close(ctx context.Context) {
 		s.cleanup[i]()
 	}
 	s.cleanup = nil
-	if s.claim != nil {
-		s.claim.Release()
-	}
+	s.release()
 	s.run.Close()
 	ctx, cancel := s.draining(ctx)
 	defer cancel()
 	s.events.close(ctx)
+}
+
+func (s *session) release() {
+	if s.claim != nil {
+		s.claim.Release()
+		s.claim = nil
+	}
 }
 
 func closeFiles(files []*os.File) {

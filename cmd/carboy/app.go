@@ -30,6 +30,8 @@ type app struct {
 	env            func(string) string
 	config         string
 	verbose        bool
+	args           []string // the whole command line
+	warm           *warm    // for a run that was handed over to us
 	// code is the exit code of a command that did what it was asked to and
 	// has a code of its own to pass on.
 	code int
@@ -75,7 +77,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(),
-		a.gcCmd(), a.doctorCmd(), a.auditCmd(),
+		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
@@ -98,6 +100,7 @@ var flagUsages = strings.NewReplacer(".LocalFlags.FlagUsages", "flags .LocalFlag
 // run carries out one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
+	a.args = args
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {

@@ -17,6 +17,7 @@ import (
 
 func main() {
 	carboy.Main()
+	readyMain()
 	os.Exit(mainCode())
 }
 

@@ -22,6 +22,7 @@ import (
 // The test binary is the carboy of the scripts, inner processes included.
 func TestMain(m *testing.M) {
 	carboy.Main()
+	readyMain()
 	testscript.Main(m, map[string]func(){"carboy": func() { os.Exit(mainCode()) }})
 }
 

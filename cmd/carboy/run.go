@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
@@ -60,6 +62,9 @@ type runFlags struct {
 
 	interactive, tty bool
 	json, quiet      bool
+
+	pool     whole
+	poolIdle span
 }
 
 func (a *app) runCmd() *cobra.Command {
@@ -71,6 +76,7 @@ func (a *app) runCmd() *cobra.Command {
 		mounts:       list{name: "SRC:DST[:ro]", eg: "/opt/data:/data:ro"},
 		pids:         whole{top: 1 << 22, eg: "512"},
 		cpus:         whole{top: 4096, eg: "2"},
+		pool:         whole{top: maxPool, eg: "1"},
 	}
 	cmd := &cobra.Command{
 		Use: "run [flags] -- COMMAND [ARG...]", GroupID: "main",
@@ -105,6 +111,8 @@ func (a *app) runCmd() *cobra.Command {
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . destroys the bottle")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.Var(&f.pool, "pool", "take a bottle that waits for such a run, if there is one, and leave so many ready")
+	fl.Var(&f.poolIdle, "pool-idle", "how long those wait, such as 1h (default 15m)")
 	for name, v := range map[string][]string{"workspace": f.workspace.of} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -160,30 +168,73 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := a.open(ctx)
-	if err != nil {
-		return err
+	var c *carboy.Client
+	switch {
+	case a.warm != nil:
+		if err := a.warm.begin(f, &o); err != nil {
+			return err
+		}
+		c = a.warm.ready.client
+	case a.poolable(f, &o):
+		key, kerr := a.poolKey(&o)
+		if kerr == nil {
+			if done, err := a.runPooled(key); done {
+				return err
+			}
+			if ord, err := a.orderFor(f, &o, key); err == nil {
+				defer refill(ord, a.env)
+			}
+		}
 	}
-	defer c.Close()
+	if c == nil {
+		if c, err = a.open(ctx); err != nil {
+			return err
+		}
+		defer c.Close()
+	}
 	a.warnAboutSecrets(f)
-	// The command decides what an interrupt means, so none may end carboy.
-	interrupts := make(chan os.Signal, 4)
-	signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(interrupts)
-	o.Interrupt = interrupts
+	if o.Interrupt == nil {
+		// The command decides what an interrupt means, so none may end carboy.
+		interrupts := make(chan os.Signal, 4)
+		signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer signal.Stop(interrupts)
+		o.Interrupt = interrupts
+	}
 	n := &narrator{app: a, silent: f.quiet || f.tty}
 	o.OnEvent = n.event
-
+	tell := func(rec *receipt.Receipt, err error) {
+		a.code = rec.Exit.Code
+		if err != nil {
+			a.say(plainText, "%s", errorLine(err))
+		}
+		if tip := advice(err); tip != "" {
+			a.say(plainText, "hint: %s", errorText(tip))
+		}
+		if !f.json && !f.quiet {
+			a.summary(rec)
+		}
+	}
+	told := false
+	if !f.json {
+		o.Answer = func(rec *receipt.Receipt, err error) {
+			n.end()
+			told = true
+			tell(rec, err)
+			if a.warm != nil {
+				a.warm.answer(runCode(rec, err))
+			}
+		}
+	}
 	rec, err := c.Run(ctx, o)
 	if rec == nil {
 		return err
 	}
-	a.code = rec.Exit.Code
-	if err != nil {
-		a.say(plainText, "%s", errorLine(err))
-	}
-	if tip := advice(err); tip != "" {
-		a.say(plainText, "hint: %s", errorText(tip))
+	var unrecorded *carboy.RecordError
+	switch {
+	case !told:
+		tell(rec, err)
+	case errors.As(err, &unrecorded):
+		a.say(plainText, "%s", errorLine(unrecorded))
 	}
 	if f.json {
 		b, jerr := rec.Encode()
@@ -191,13 +242,20 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 			return jerr
 		}
 		a.stdout.Write(b)
-	} else if !f.quiet {
-		a.summary(rec)
 	}
 	if err != nil || a.code != 0 {
 		return errReported
 	}
 	return nil
+}
+
+// runCode is the exit code of carboy run: the command's, unless carboy itself
+// has failed.
+func runCode(rec *receipt.Receipt, err error) int {
+	if rec.Exit.Code == 0 && err != nil {
+		return exitcode.Refused
+	}
+	return rec.Exit.Code
 }
 
 // warnAboutSecrets says what is easily done by mistake: a variable that is
@@ -222,6 +280,14 @@ type narrator struct {
 
 	mu    sync.Mutex
 	lines int
+	over  bool
+}
+
+// end keeps what comes late from standing after the summary.
+func (n *narrator) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.over = true
 }
 
 func (n *narrator) event(e carboy.Event) {
@@ -232,7 +298,7 @@ func (n *narrator) event(e carboy.Event) {
 	defer n.mu.Unlock()
 	n.lines++
 	switch {
-	case n.lines > maxNarrated:
+	case n.over, n.lines > maxNarrated:
 		return
 	case n.lines == maxNarrated:
 		n.app.say(dimText, "more happened; the receipt has all of it")

@@ -293,6 +293,24 @@ func (s *Store) tryRunLock(id ID) (fd int, free bool, err error) {
 	return -1, false, err
 }
 
+// Await waits until nobody holds the run: its supervisor has closed it or is dead.
+func (s *Store) Await(ctx context.Context, id ID) error {
+	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		lock, free, err := s.tryRunLock(id)
+		if err != nil {
+			return fmt.Errorf("await run %s: %w", id, err)
+		}
+		if free {
+			return unix.Close(lock)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return fmt.Errorf("await run %s: %w", id, ctx.Err())
+		}
+	}
+}
+
 // ID is the run's id.
 func (r *Run) ID() ID { return r.id }
 

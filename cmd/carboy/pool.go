@@ -1,0 +1,717 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/handover"
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/pool"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// carboy run --pool N. A ready bottle is a carboy process of its own that has
+// done all of a run up to the command, and waits for one hand-over: arguments,
+// environment and standard streams of the carboy that the user started. From
+// then on it is that carboy: it carries out the same command line with the same
+// code, once, and ends. The one in the user's terminal passes signals on and
+// waits for the exit code. So what a user sees is the same by construction, and
+// nothing is ever used twice.
+
+// maxPool bounds the bottles that wait for one kind of run.
+const maxPool = 16
+
+// defaultIdle is how long a bottle waits for its run.
+const defaultIdle = 15 * time.Minute
+
+// poolVersion changes with the frames below. Both ends are the same binary (it
+// is in the key), except for pool list and pool stop.
+const poolVersion = 1
+
+// order is what a process is told that is to have a bottle ready.
+type order struct {
+	Key    string
+	Keep   int
+	Idle   time.Duration
+	Config string
+	Dir    string
+
+	Mode         store.Mode
+	Workspace    string
+	Allow        []string
+	AllowPrivate []string
+	Mounts       []string
+	RootFS       string
+	Limits       bottle.Limits
+}
+
+func (o *order) options() carboy.RunOptions {
+	return carboy.RunOptions{
+		Mode: o.Mode, Workspace: o.Workspace, Allow: o.Allow, AllowPrivate: o.AllowPrivate,
+		Mounts: o.Mounts, RootFS: o.RootFS, Limits: o.Limits,
+	}
+}
+
+// poolAsk is the first frame to a ready bottle. With Op "run" it comes with the
+// three standard streams.
+type poolAsk struct {
+	Version int
+	Op      string // run, status or stop
+	Key     string
+	Args    []string
+	Env     []string
+	Dir     string
+	Umask   int
+}
+
+// poolReply answers it. After OK to a run the asker has to say go, so that a run
+// whose asker has given up waiting never begins.
+type poolReply struct {
+	OK     bool
+	Status *poolStatus `json:",omitempty"`
+}
+
+// poolNews is what the asker sends after that.
+type poolNews struct {
+	Go     bool
+	Signal int
+}
+
+// poolExit is the end of the run, as far as its user is concerned.
+type poolExit struct{ Code int }
+
+// poolStatus is what a ready bottle says of itself.
+type poolStatus struct {
+	ID        string        `json:"id"`
+	PID       int           `json:"pid"`
+	Since     time.Time     `json:"since"`
+	Idle      time.Duration `json:"idle_ns"`
+	Workspace store.Raw     `json:"workspace"`
+	Mode      store.Mode    `json:"mode"`
+	Allow     []string      `json:"allow"`
+	Memory    int64         `json:"memory_bytes"`
+}
+
+// poolable says whether a run can take a bottle that waits.
+func (a *app) poolable(f *runFlags, o *carboy.RunOptions) bool {
+	switch {
+	case f.pool.n == 0, a.verbose, carboy.CanPrepare(o) != nil, a.env("CARBOY_GVISOR_DEBUG") != "":
+		return false
+	case f.tty:
+		// In the background of a shell, reading from the terminal is the shell's
+		// to stop, and it knows only this process.
+		fg, err := unix.IoctlGetInt(int(a.stdin.Fd()), unix.TIOCGPGRP)
+		return err == nil && fg == unix.Getpgrp()
+	case f.interactive && isTerminal(a.stdin):
+		return false // the same, and without -t nothing here notices
+	}
+	return true
+}
+
+// runPooled hands the command line to a bottle that waits, if there is one.
+func (a *app) runPooled(key string) (done bool, err error) {
+	dir, err := store.RuntimeDir(a.env)
+	if err != nil {
+		return false, nil // the cold run says it better
+	}
+	paths, err := pool.Fitting(dir, key)
+	if err != nil {
+		return false, nil
+	}
+	for _, path := range paths {
+		c, err := pool.Dial(path)
+		if err != nil {
+			continue
+		}
+		done, err := a.handOver(c, key)
+		c.Close()
+		if done {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// answerIn bounds the wait for a ready bottle to say whether it fits.
+const answerIn = 3 * time.Second
+
+// errSupervisorDied means that nobody knows how the run ended.
+var errSupervisorDied = errors.New("the carboy that held the bottle died")
+
+// handOver gives the command to the bottle at the other end of c. When it
+// returns false nothing was run.
+func (a *app) handOver(c *handover.Conn, key string) (done bool, err error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return false, nil
+	}
+	files, drop, err := standardStreams(a)
+	if err != nil {
+		return false, nil
+	}
+	defer drop()
+	mask := unix.Umask(0)
+	unix.Umask(mask)
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	c.Deadline(time.Now().Add(answerIn))
+	if err := c.Send(poolAsk{Version: poolVersion, Op: "run", Key: key, Args: a.args, Env: os.Environ(), Dir: wd, Umask: mask}, files...); err != nil {
+		return false, nil
+	}
+	var r poolReply
+	if _, err := c.Recv(&r); err != nil || !r.OK {
+		return false, nil
+	}
+	// A supervisor that dies leaves the terminal as it was then.
+	state, terr := term.GetState(int(a.stdin.Fd()))
+	c.Deadline(time.Time{})
+	if err := c.Send(poolNews{Go: true}); err != nil {
+		return true, errSupervisorDied
+	}
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // ends with the run
+		for {
+			select {
+			case s := <-signals:
+				if n, ok := s.(syscall.Signal); ok {
+					c.Send(poolNews{Signal: int(n)})
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	var x poolExit
+	if _, err := c.Recv(&x); err != nil {
+		if terr == nil {
+			term.Restore(int(a.stdin.Fd()), state)
+		}
+		a.code = exitcode.Refused
+		return true, errSupervisorDied
+	}
+	a.code = x.Code
+	if x.Code != 0 {
+		return true, errReported
+	}
+	return true, nil
+}
+
+// standardStreams are this process's own, with /dev/null for those that are
+// closed.
+func standardStreams(a *app) (files []*os.File, drop func(), err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, ok1 := a.stdout.(*os.File)
+	msg, ok2 := a.stderr.(*os.File)
+	if !ok1 || !ok2 {
+		null.Close()
+		return nil, nil, errors.New("the output is not a file")
+	}
+	for _, f := range []*os.File{a.stdin, out, msg} {
+		if f == nil || !isOpen(f) {
+			f = null
+		}
+		files = append(files, f)
+	}
+	return files, func() { null.Close() }, nil
+}
+
+func isOpen(f *os.File) bool {
+	_, err := f.Stat()
+	return err == nil
+}
+
+// poolKey names what kind of bottle the run needs.
+func (a *app) poolKey(o *carboy.RunOptions) (string, error) {
+	return carboy.PoolKey(o, a.env, a.config)
+}
+
+// orderFor is what makes more of the bottles that o would take.
+func (a *app) orderFor(f *runFlags, o *carboy.RunOptions, key string) (*order, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	idle := time.Duration(f.poolIdle)
+	if idle == 0 {
+		idle = defaultIdle
+	}
+	return &order{
+		Key: key, Keep: int(f.pool.n), Idle: idle, Config: a.config, Dir: wd,
+		Mode: o.Mode, Workspace: o.Workspace, Allow: o.Allow, AllowPrivate: o.AllowPrivate,
+		Mounts: o.Mounts, RootFS: o.RootFS, Limits: o.Limits,
+	}, nil
+}
+
+// readyEnv are the variables that say where the user's files are. Nothing else
+// goes into a process that waits; what the command may see comes with it.
+var readyEnv = []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "TMPDIR"}
+
+// refill starts processes until o.Keep bottles wait or are being made.
+func refill(o *order, env func(string) string) error {
+	if exe, err := os.Readlink("/proc/self/exe"); err != nil || strings.HasSuffix(exe, " (deleted)") {
+		return err // a new carboy makes its own
+	}
+	dir, err := store.RuntimeDir(env)
+	if err != nil {
+		return err
+	}
+	have, err := pool.Fitting(dir, o.Key)
+	if err != nil {
+		return err
+	}
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	var vars []string
+	for _, n := range readyEnv {
+		if v := env(n); v != "" {
+			vars = append(vars, n+"="+v)
+		}
+	}
+	for range o.Keep - len(have) {
+		if err := hostexec.Detach(hostexec.RoleReady, vars, doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readyMain takes over a process that was started to have a bottle ready.
+func readyMain() {
+	if len(os.Args) != 1 || os.Args[0] != string(hostexec.RoleReady) {
+		return
+	}
+	doc, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))
+	var o order
+	if err == nil {
+		err = json.Unmarshal(doc, &o)
+	}
+	if err == nil {
+		null, _ := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		unix.Dup3(int(null.Fd()), 0, 0) // the order's pipe
+		null.Close()
+		err = serveReady(&o)
+	}
+	if err != nil {
+		os.Exit(exitcode.Failed)
+	}
+	os.Exit(0)
+}
+
+// ready is a process that has a bottle ready.
+type ready struct {
+	order  *order
+	client *carboy.Client
+	bottle *carboy.Ready
+	socket *pool.Socket
+	since  time.Time
+	claims chan claim
+	taken  chan struct{} // closed when one was accepted
+}
+
+// claim is a run that asks for the bottle.
+type claim struct {
+	c     *handover.Conn
+	ask   poolAsk
+	files []*os.File
+}
+
+// watchEvery is how often a ready bottle looks whether it still makes sense.
+const watchEvery = 15 * time.Second
+
+func serveReady(o *order) error {
+	ctx := context.Background()
+	if err := os.Chdir(o.Dir); err != nil {
+		return err
+	}
+	opts := o.options()
+	if key, err := carboy.PoolKey(&opts, os.Getenv, o.Config); err != nil || key != o.Key {
+		return errors.Join(errors.New("this is another place than where the run was"), err)
+	}
+	dir, err := store.RuntimeDir(os.Getenv)
+	if err != nil {
+		return err
+	}
+	r := &ready{order: o, since: time.Now(), claims: make(chan claim), taken: make(chan struct{})}
+	if r.client, err = carboy.Open(ctx, carboy.Options{Config: o.Config, Quick: true}); err != nil {
+		return err
+	}
+	defer r.client.Close()
+	if r.bottle, err = r.client.Prepare(ctx, opts); err != nil {
+		r.failed(err)
+		return err
+	}
+	defer func() { r.bottle.Close() }()
+	// Not to stand in the way of who removes the directory.
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := r.publish(dir); err != nil || r.socket == nil {
+		return err
+	}
+	defer r.socket.Close()
+	debug.FreeOSMemory()
+	go r.accept() // ends with the socket
+	return r.wait(ctx)
+}
+
+// failed leaves a word for carboy pool list: nobody sees what this process says.
+func (r *ready) failed(err error) {
+	store.WriteFile(filepath.Join(r.client.StateDir(), failedFile), []byte(errorLine(err)+"\n"), 0o600)
+}
+
+const failedFile = "pool/failed"
+
+// publish offers the bottle, unless enough others wait already.
+func (r *ready) publish(dir string) error {
+	lock, err := os.OpenFile(filepath.Join(dir, "pool.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	have, err := pool.Fitting(dir, r.order.Key)
+	if err != nil || len(have) >= r.order.Keep {
+		return err
+	}
+	r.socket, err = pool.Publish(dir, r.order.Key)
+	return err
+}
+
+func (r *ready) accept() {
+	for {
+		c, err := r.socket.Accept()
+		if err != nil {
+			return
+		}
+		go r.hear(c) // ends within answerIn, or hands c on
+	}
+}
+
+// hear reads what a connection wants.
+func (r *ready) hear(c *handover.Conn) {
+	c.Deadline(time.Now().Add(answerIn))
+	var ask poolAsk
+	files, err := c.Recv(&ask)
+	if err != nil || ask.Version != poolVersion {
+		c.Close()
+		closeAll(files)
+		return
+	}
+	switch {
+	case ask.Op == "run" && len(files) == 3 && ask.Key == r.order.Key:
+		select {
+		case r.claims <- claim{c, ask, files}:
+			return
+		case <-r.taken:
+		}
+	case ask.Op == "status":
+		c.Send(poolReply{OK: true, Status: r.status()})
+	case ask.Op == "stop":
+		c.Send(poolReply{OK: true})
+		syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	}
+	c.Close()
+	closeAll(files)
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func (r *ready) status() *poolStatus {
+	o := r.order
+	s := &poolStatus{
+		ID: r.socket.ID(), PID: os.Getpid(), Since: r.since.UTC().Round(time.Second), Idle: o.Idle,
+		Workspace: store.Raw(r.bottle.Workspace()), Mode: o.Mode, Allow: append(slices.Clone(o.Allow), o.AllowPrivate...),
+	}
+	if u, err := r.bottle.Usage(); err == nil {
+		s.Memory = u.Memory
+	}
+	return s
+}
+
+// wait ends with the run, or when there will be none.
+func (r *ready) wait(ctx context.Context) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	idle := time.NewTimer(r.order.Idle)
+	watch := time.NewTicker(watchEvery)
+	defer watch.Stop()
+	for {
+		select {
+		case x := <-r.claims:
+			signal.Stop(stop)
+			close(r.taken)
+			// Found by nobody from now on: there is one run, whatever becomes of it.
+			r.socket.Close()
+			r.serve(ctx, x)
+			return nil
+		case <-stop:
+			return nil
+		case <-idle.C:
+			return nil
+		case <-r.bottle.Done():
+			return errors.New("the bottle died")
+		case <-watch.C:
+			if r.bottle.Stale() != nil || r.replaced() {
+				return nil
+			}
+		}
+	}
+}
+
+// replaced reports whether carboy was upgraded: no run asks for this one again.
+func (r *ready) replaced() bool {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil || strings.HasSuffix(exe, " (deleted)") {
+		return true
+	}
+	var now, then unix.Stat_t
+	return unix.Stat(exe, &now) != nil || unix.Stat("/proc/self/exe", &then) != nil || now.Ino != then.Ino || now.Dev != then.Dev
+}
+
+// serve becomes the carboy that the user started.
+func (r *ready) serve(ctx context.Context, x claim) {
+	defer x.c.Close()
+	x.c.Deadline(time.Time{})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := become(&x.ask); err != nil {
+		x.c.Send(poolReply{})
+		return
+	}
+	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
+	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: make(chan os.Signal, 4)}
+	code := a.run(ctx, x.ask.Args)
+	if !a.warm.began {
+		return
+	}
+	a.warm.answer(code)
+	refill(r.order, os.Getenv)
+}
+
+// become takes over what the user's process has and this one has not.
+func become(ask *poolAsk) error {
+	os.Clearenv()
+	for _, e := range ask.Env {
+		if k, v, ok := strings.Cut(e, "="); ok && k != "" {
+			if err := os.Setenv(k, v); err != nil {
+				return err
+			}
+		}
+	}
+	unix.Umask(ask.Umask)
+	return os.Chdir(ask.Dir)
+}
+
+// warm is what app has when it carries out a command line that was handed over.
+type warm struct {
+	ready      *ready
+	c          *handover.Conn
+	cancel     context.CancelFunc
+	interrupts chan os.Signal
+	began      bool
+	answered   bool
+}
+
+// errDeclined means that the run was left to who asked.
+var errDeclined = fmt.Errorf("declined: %w", errReported)
+
+// begin decides whether the bottle fits, and tells. From its success on the run
+// is this process's.
+func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
+	if err := w.ready.bottle.Fits(o); err != nil {
+		w.c.Send(poolReply{})
+		return errDeclined
+	}
+	w.c.Deadline(time.Now().Add(answerIn))
+	if err := w.c.Send(poolReply{OK: true}); err != nil {
+		return errDeclined
+	}
+	var n poolNews
+	if _, err := w.c.Recv(&n); err != nil || !n.Go {
+		return errDeclined
+	}
+	w.c.Deadline(time.Time{})
+	w.began = true
+	w.ready.order.Keep = int(f.pool.n)
+	o.Ready, o.Interrupt = w.ready.bottle, w.interrupts
+	go w.relay() // ends with the connection
+	return nil
+}
+
+// relay hears what happens to the user's process.
+func (w *warm) relay() {
+	for {
+		var n poolNews
+		if _, err := w.c.Recv(&n); err != nil {
+			// It was killed, and so would be the bottle that it had made itself.
+			w.cancel()
+			return
+		}
+		switch s := syscall.Signal(n.Signal); s {
+		case syscall.SIGWINCH:
+			syscall.Kill(os.Getpid(), s)
+		case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+			select {
+			case w.interrupts <- s:
+			default:
+			}
+		}
+	}
+}
+
+// answer tells the user's process how the run ended; the first word counts.
+func (w *warm) answer(code int) {
+	if !w.answered {
+		w.answered = true
+		w.c.Send(poolExit{code})
+	}
+}
+
+const poolLong = `Bottles that carboy run --pool has made ready and that wait for their run. Each is
+a process of its own, ends after the time that --pool-idle says, and is used
+once.`
+
+func (a *app) poolCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pool", Short: "bottles that wait for a run", Long: poolLong, GroupID: "keep", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.poolListCmd(), a.poolStopCmd())
+	return cmd
+}
+
+func (a *app) poolListCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "list the bottles that wait", Args: noArgs,
+		Example: "  carboy pool list\n  carboy pool list --json | jq length",
+		RunE: func(*cobra.Command, []string) error {
+			all, err := a.poolAll("status")
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.printJSON(all)
+			}
+			if len(all) == 0 {
+				a.say(plainText, "no bottle waits; carboy run --pool 1 leaves one ready")
+				a.sayFailed()
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "BOTTLE\tPID\tREADY SINCE\tIDLE FOR AT MOST\tMODE\tWORKSPACE\tALLOWED")
+			for _, s := range all {
+				ws := visible.Path([]byte(s.Workspace))
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.PID, s.Since.Local().Format("2006-01-02 15:04:05"), receipt.Duration(s.Idle), s.Mode,
+					orDash(ws), orDash(visible.String(strings.Join(s.Allow, " "), 200)))
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of id, pid, since, idle_ns, workspace, mode, allow, memory_bytes")
+	return cmd
+}
+
+func (a *app) poolStopCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "stop", Short: "end all bottles that wait", Args: noArgs,
+		Long: "End all bottles that wait for a run. Runs that go on are not touched.",
+		RunE: func(*cobra.Command, []string) error {
+			all, err := a.poolAll("stop")
+			if err == nil {
+				a.say(plainText, "%s ended", number(len(all), "waiting bottle", "waiting bottles"))
+			}
+			return err
+		},
+	}
+}
+
+// poolAll asks every ready bottle the same. Those that are gone or claimed at
+// this moment are left out.
+func (a *app) poolAll(op string) ([]poolStatus, error) {
+	dir, err := store.RuntimeDir(a.env)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := pool.All(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := []poolStatus{}
+	for _, path := range paths {
+		c, err := pool.Dial(path)
+		if err != nil {
+			continue
+		}
+		c.Deadline(time.Now().Add(answerIn))
+		var r poolReply
+		err = c.Send(poolAsk{Version: poolVersion, Op: op})
+		if err == nil {
+			_, err = c.Recv(&r)
+		}
+		if err == nil && op == "stop" {
+			c.Recv(&poolReply{}) // its end
+			for end := time.Now().Add(answerIn); time.Now().Before(end) && exists(path); time.Sleep(time.Millisecond) {
+			}
+		}
+		c.Close()
+		switch {
+		case err != nil || !r.OK:
+		case r.Status != nil:
+			out = append(out, *r.Status)
+		default:
+			out = append(out, poolStatus{ID: pool.ID(path)})
+		}
+	}
+	return out, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// sayFailed tells why the last bottle could not be made ready.
+func (a *app) sayFailed() {
+	dir, err := store.StateDir(a.env)
+	if err != nil {
+		return
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, failedFile)); err == nil {
+		a.say(plainText, "the last one could not be made: %s", errorText(strings.TrimSpace(string(b))))
+	}
+}

@@ -1,0 +1,168 @@
+// Package pool keeps the register of bottles that wait for a run: one Unix
+// socket each, in the user's runtime directory, named after what it fits.
+//
+// There is no daemon and no file to go stale: a socket that nobody listens on
+// belongs to a process that is gone, and is removed by whoever finds it. Whether
+// a bottle fits is not decided here but by its own process, which compares
+// everything; the name only says where asking is worth it.
+//
+// Start reading at Publish and Fitting.
+package pool
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/handover"
+)
+
+// Names are as long as a run's socket: "p-", 14 digits of the key, "-", 9
+// characters of the bottle's own.
+const (
+	keyLen = 14
+	ownLen = 9
+)
+
+// fresh is before a socket's name while nobody listens on it yet.
+const fresh = ".n"
+
+var form = regexp.MustCompile(`^p-[0-9a-f]{14}-[0-9a-z]{9}\.sock$`)
+
+// Socket is where one waiting bottle answers.
+type Socket struct {
+	l    *net.UnixListener
+	path string
+}
+
+// Publish makes a socket for a bottle with this key. Others see it when it can
+// be connected to.
+func Publish(dir, key string) (*Socket, error) {
+	if len(key) < keyLen {
+		return nil, errors.New("pool: the key is too short")
+	}
+	name := "p-" + key[:keyLen] + "-" + strings.ToLower(rand.Text()[:ownLen]) + ".sock"
+	s := &Socket{path: filepath.Join(dir, name)}
+	tmp := filepath.Join(dir, fresh+name[2:])
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	s.l = l
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, s.path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		l.Close()
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	return s, nil
+}
+
+// ID is the bottle's own part of the name.
+func (s *Socket) ID() string { return ID(s.path) }
+
+// Accept waits for one of this user's processes. It fails when s is closed.
+func (s *Socket) Accept() (*handover.Conn, error) {
+	for {
+		c, err := s.l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if h, err := handover.New(c); err == nil {
+			return h, nil
+		}
+	}
+}
+
+// Close withdraws the bottle: nobody finds it any more.
+func (s *Socket) Close() error {
+	os.Remove(s.path)
+	return s.l.Close()
+}
+
+// ID is the part of a socket's name that no other has.
+func ID(path string) string {
+	name := strings.TrimSuffix(filepath.Base(path), ".sock")
+	return name[strings.LastIndexByte(name, '-')+1:]
+}
+
+// Fitting lists the sockets of bottles with this key, All those of any.
+func Fitting(dir, key string) ([]string, error) {
+	if len(key) < keyLen {
+		return nil, errors.New("pool: the key is too short")
+	}
+	return list(dir, "p-"+key[:keyLen]+"-")
+}
+
+// All lists the sockets of all waiting bottles.
+func All(dir string) ([]string, error) { return list(dir, "p-") }
+
+func list(dir, prefix string) ([]string, error) {
+	ents, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range ents {
+		if strings.HasPrefix(e.Name(), prefix) && form.MatchString(e.Name()) {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	return out, nil
+}
+
+// ErrGone means that the process behind a socket is gone.
+var ErrGone = errors.New("pool: the bottle is gone")
+
+// Dial connects to a waiting bottle. A socket without a process is removed.
+func Dial(path string) (*handover.Conn, error) {
+	c, err := handover.Dial(path)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		os.Remove(path)
+	}
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrGone
+	}
+	return c, err
+}
+
+// unborn is how long a socket may take to become one that others see.
+const unborn = time.Minute
+
+// Sweep removes sockets of processes that are gone, and returns how many others
+// there are.
+func Sweep(dir string) (living int, err error) {
+	all, err := All(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range all {
+		c, err := Dial(path)
+		if errors.Is(err, ErrGone) {
+			continue
+		}
+		living++
+		if err == nil {
+			c.Close()
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, fresh+"*.sock"))
+	for _, path := range left {
+		if fi, err := os.Lstat(path); err == nil && time.Since(fi.ModTime()) > unborn {
+			os.Remove(path)
+		}
+	}
+	return living, nil
+}
