@@ -1,0 +1,633 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// site is a user's machine: state, runtime directory, workspace.
+type site struct {
+	t        *testing.T
+	home, ws string
+	vars     []string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	home, err := os.MkdirTemp("", "cp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, home: home, ws: filepath.Join(home, "ws")}
+	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(s.ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(s.ws)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.carboy("pool", "stop")
+		os.RemoveAll(home)
+	})
+	return s
+}
+
+func (s *site) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("carboy", args...)
+	cmd.Dir = s.ws
+	cmd.Env = append(append(os.Environ(), "HOME="+s.home, "XDG_STATE_HOME="+s.home+"/state", "XDG_RUNTIME_DIR="+s.home+"/run",
+		"XDG_CONFIG_HOME="+s.home+"/config", "TERM=xterm", "NO_COLOR=1"), s.vars...)
+	return cmd
+}
+
+// said is what a carboy left.
+type said struct {
+	out, msg string
+	code     int
+}
+
+func (s *site) carboy(args ...string) said { return s.feed("", args...) }
+
+func (s *site) feed(stdin string, args ...string) said {
+	s.t.Helper()
+	cmd := s.command(args...)
+	if stdin != "" {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	return s.finish(cmd)
+}
+
+func (s *site) finish(cmd *exec.Cmd) said {
+	s.t.Helper()
+	var out, msg bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &msg
+	cmd.WaitDelay = patience
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.t.Fatalf("%q: %v", cmd.Args, err)
+	}
+	return said{out.String(), msg.String(), cmd.ProcessState.ExitCode()}
+}
+
+// waiting lists the ready bottles.
+func (s *site) waiting() []poolStatus {
+	s.t.Helper()
+	var l []poolStatus
+	x := s.carboy("pool", "list", "--json")
+	if err := json.Unmarshal([]byte(x.out), &l); err != nil {
+		s.t.Fatalf("pool list: %v: %s%s", err, x.out, x.msg)
+	}
+	return l
+}
+
+// warm waits until n bottles are ready, and returns their processes.
+func (s *site) warm(n int) (pids []int) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if l := s.waiting(); len(l) == n {
+			for _, x := range l {
+				pids = append(pids, x.PID)
+			}
+			return pids
+		}
+	}
+	s.t.Fatalf("%d bottles are not ready: %+v; %s", n, s.waiting(), s.carboy("pool", "list").msg)
+	return nil
+}
+
+// prime makes one bottle ready for runs with these flags.
+func (s *site) prime(flags ...string) int {
+	s.t.Helper()
+	s.carboy("pool", "stop")
+	s.carboy(slices.Concat([]string{"run", "-q", "--pool", "1"}, flags, []string{"--", "true"})...)
+	return s.warm(1)[0]
+}
+
+// newest is the record of the newest run.
+func (s *site) newest() (m struct {
+	ID         string
+	State      string
+	Supervisor struct{ PID int }
+}) {
+	s.t.Helper()
+	dirs, _ := filepath.Glob(s.home + "/state/carboy/runs/0*")
+	if len(dirs) == 0 {
+		s.t.Fatal("no run")
+	}
+	slices.Sort(dirs)
+	b, err := os.ReadFile(dirs[len(dirs)-1] + "/meta.json")
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return m
+}
+
+func (s *site) wipe() {
+	s.t.Helper()
+	ents, err := os.ReadDir(s.ws)
+	for _, e := range ents {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(s.ws, e.Name())))
+	}
+	err = errors.Join(err, os.WriteFile(s.ws+"/a.txt", []byte("hello\n"), 0o644), own(s.ws))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+var unstable = []struct {
+	form *regexp.Regexp
+	as   string
+}{
+	{regexp.MustCompile(`01[0-9a-hjkmnp-tv-z]{24}`), "RUN"},
+	{regexp.MustCompile(`after [0-9.]+ (ms|s)`), "after TIME"},
+	{regexp.MustCompile(`"(duration_ns|seq|memory_bytes|disk_bytes|file_size_bytes|bytes|peak_[a-z_]+|pid|uid|gid)": *-?[0-9]+`), `"$1": N`},
+	{regexp.MustCompile(`(?s)"fds": \{.*?\}`), `"fds": {}`},
+	{regexp.MustCompile(`"(started|ended|root)": *"[^"]*"`), `"$1": "X"`},
+	{regexp.MustCompile(`20[0-9]{2}-[0-9-]+[T ][0-9:.]+Z?`), "DATE"},
+}
+
+func steady(s string) string {
+	for _, u := range unstable {
+		s = u.form.ReplaceAllString(s, u.as)
+	}
+	return s
+}
+
+// A run from the pool is to its user what a run without is: output, messages,
+// exit code, receipt and changes.
+func TestPoolParity(t *testing.T) {
+	s := newSite(t)
+	host := filepath.Join(s.home, "data")
+	if err := errors.Join(os.Mkdir(host, 0o755), os.WriteFile(host+"/x", []byte("shown\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	// Only where a later case differs in its plan is another bottle made.
+	for _, c := range []struct {
+		name  string
+		flags []string
+		stdin string
+		cmd   []string
+		cold  bool // never from the pool
+	}{
+		{name: "true", cmd: []string{"true"}},
+		{name: "streams", cmd: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}},
+		{name: "stdin", stdin: "line\nlast", cmd: []string{"cat"}},
+		{name: "missing", cmd: []string{"no-such-program"}},
+		{name: "not executable", cmd: []string{"/etc/passwd"}},
+		{name: "signal", cmd: []string{"sh", "-c", "kill -TERM $$"}},
+		{name: "changes", cmd: []string{"sh", "-c", "echo x >made; rm a.txt; mkdir -p .github; echo y >.envrc"}},
+		{name: "environment", flags: []string{"--env", "API_TOKEN=tok-0123456789", "--env", "CI=1"}, cmd: []string{"sh", "-c", "echo $CI $API_TOKEN $CARBOY $HOME $PWD; id"}},
+		{name: "secret argument", flags: []string{"--env", "API_TOKEN=tok-0123456789"}, cmd: []string{"echo", "tok-0123456789"}},
+		{name: "refused name", cmd: []string{"sh", "-c", "getent hosts refused.example.org; exit 0"}},
+		{name: "quiet", flags: []string{"-q"}, cmd: []string{"sh", "-c", "echo x >made; exit 4"}},
+		{name: "json", flags: []string{"--json"}, cmd: []string{"sh", "-c", "echo x >made"}},
+		{name: "json missing", flags: []string{"--json"}, cmd: []string{"no-such-program"}},
+		{name: "published", flags: []string{"--publish", "39877"}, cmd: []string{"true"}},
+		{name: "timeout", flags: []string{"--timeout", "1s"}, cmd: []string{"sleep", "1000"}},
+		{name: "output", flags: []string{"--output", "1KiB"}, cmd: []string{"sh", "-c", "while :; do echo 0123456789; done"}},
+		{name: "none", flags: []string{"--workspace", "none"}, cmd: []string{"pwd"}},
+		{name: "bind", flags: []string{"--workspace", "bind"}, cmd: []string{"sh", "-c", "echo x >made; cat a.txt"}},
+		{name: "copy", flags: []string{"--workspace", "copy"}, cmd: []string{"sh", "-c", "echo x >made"}, cold: true},
+		{name: "mount", flags: []string{"--mount", host + ":/data:ro"}, cmd: []string{"cat", "/data/x"}},
+		{name: "mount inside", flags: []string{"--mount", host + ":" + s.ws + "/data:ro"}, cmd: []string{"cat", "data/x"}, cold: true},
+		{name: "routes", flags: []string{"--allow", "example.invalid"}, cmd: []string{"sh", "-c", "getent hosts other.invalid; exit 0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s.t = t
+			line := slices.Concat(c.flags, []string{"--"}, c.cmd)
+			pid := 0
+			if !c.cold {
+				pid = s.prime(c.flags...)
+			}
+			s.wipe()
+			cold := s.feed(c.stdin, append([]string{"run"}, line...)...)
+			coldReceipt := s.carboy("receipt", "--json", s.newest().ID)
+			coldFiles := s.files()
+			s.wipe()
+			warm := s.feed(c.stdin, append([]string{"run", "--pool", "1"}, line...)...)
+			m := s.newest()
+			warmReceipt := s.carboy("receipt", "--json", m.ID)
+			if !c.cold {
+				s.warm(1) // the next one: else it would turn up in the next case
+			}
+			if (m.Supervisor.PID == pid) == c.cold {
+				t.Errorf("the run was held by process %d; the ready one was %d", m.Supervisor.PID, pid)
+			}
+			for _, x := range []struct{ what, cold, warm string }{
+				{"exit code", strconv.Itoa(cold.code), strconv.Itoa(warm.code)},
+				{"output", steady(cold.out), steady(warm.out)},
+				{"messages", steady(cold.msg), steady(warm.msg)},
+				{"receipt", steady(coldReceipt.out), steady(warmReceipt.out)},
+				{"workspace", coldFiles, s.files()},
+			} {
+				if x.cold != x.warm {
+					t.Errorf("%s differs:\n--- cold\n%s\n--- from the pool\n%s", x.what, x.cold, x.warm)
+				}
+			}
+		})
+	}
+	s.t = t
+}
+
+// files lists the workspace.
+func (s *site) files() string {
+	var b strings.Builder
+	filepath.Walk(s.ws, func(path string, fi os.FileInfo, err error) error {
+		if err == nil && path != s.ws {
+			text, _ := os.ReadFile(path)
+			fmt.Fprintf(&b, "%s %v %s\n", path, fi.Mode(), text)
+		}
+		return err
+	})
+	return b.String()
+}
+
+// What the user does to the workspace between warming and use is what the
+// command finds, and is nobody's change but the user's.
+func TestPoolSeesTheHost(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	for _, d := range []string{"gone", "stays"} {
+		if err := errors.Join(os.Mkdir(s.ws+"/"+d, 0o755), os.WriteFile(s.ws+"/"+d+"/f", []byte("old\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := own(s.ws); err != nil {
+		t.Fatal(err)
+	}
+	pid := s.prime()
+	err := errors.Join(
+		os.RemoveAll(s.ws+"/gone"), os.Mkdir(s.ws+"/new", 0o755), os.WriteFile(s.ws+"/new/f", []byte("fresh\n"), 0o644),
+		os.WriteFile(s.ws+"/a.txt", []byte("edited and longer\n"), 0o644), os.WriteFile(s.ws+"/stays/f", []byte("changed\n"), 0o644),
+		os.Rename(s.ws+"/stays", s.ws+"/moved"), os.Symlink("moved", s.ws+"/stays"), own(s.ws), os.Chmod(s.ws, 0o775),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := s.carboy("run", "--pool", "1", "--", "sh", "-c", "cat a.txt new/f stays/f; ls; ls -ld . | cut -c1-10; echo more >>a.txt; rm -r new")
+	want := "edited and longer\nfresh\nchanged\na.txt\nmoved\nnew\nstays\ndrwxrwxr-x\n"
+	if x.code != 0 || x.out != want {
+		t.Errorf("exit %d, the command saw %q, want %q; %s", x.code, x.out, want, x.msg)
+	}
+	if got := s.newest().Supervisor.PID; got != pid {
+		t.Fatalf("not from the pool: %d, want %d", got, pid)
+	}
+	if strings.Contains(x.msg, "meanwhile") {
+		t.Errorf("edits from before the run count as made during it: %s", x.msg)
+	}
+	if x := s.carboy("land", "--yes"); x.code != 0 {
+		t.Errorf("land: %s", x.msg)
+	}
+	b, _ := os.ReadFile(s.ws + "/a.txt")
+	if _, err := os.Stat(s.ws + "/new"); string(b) != "edited and longer\nmore\n" || err == nil {
+		t.Errorf("landed: %q, %v", b, err)
+	}
+
+	// Another directory in its place is another workspace.
+	s.warm(1)
+	if err := errors.Join(os.Rename(s.ws, s.home+"/old"), os.Mkdir(s.ws, 0o755), os.WriteFile(s.ws+"/b.txt", nil, 0o644), own(s.ws)); err != nil {
+		t.Fatal(err)
+	}
+	if x := s.carboy("run", "-q", "--pool", "1", "--", "ls"); x.out != "b.txt\n" {
+		t.Errorf("in the new directory: %q %s", x.out, x.msg)
+	}
+}
+
+// Two uses share nothing.
+func TestPoolSharesNothing(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	s.prime()
+	seen := map[int]bool{}
+	for i := range 3 {
+		s.vars = []string{fmt.Sprintf("LC_TIME=user-%d", i)}
+		x := s.carboy("run", "--pool", "1", "--env", fmt.Sprintf("SECRET_TOKEN=value-of-%d-only", i), "--", "sh", "-c", `
+			ls -A /tmp /dev/shm /var/tmp $HOME . | grep left
+			ls /proc | grep -c '^[0-9]'
+			env | grep -v -e value-of-`+strconv.Itoa(i)+` | grep value-of
+			grep -la value-of-[0-9]-only /proc/[0-9]*/environ | wc -l
+			echo $LC_TIME
+			cat /proc/net/tcp | wc -l
+			for d in /tmp /dev/shm $HOME .; do echo x >$d/left-`+strconv.Itoa(i)+`; done
+			(sleep 1000 >/dev/null 2>&1 </dev/null &)
+			ipcs -q | grep -c 0x
+			ipcmk -Q >/dev/null 2>&1; exit 0`)
+		m := s.newest().Supervisor.PID
+		if i > 0 && seen[m] {
+			t.Errorf("process %d held two runs", m)
+		}
+		seen[m] = true
+		lines := strings.Fields(x.out)
+		if x.code != 0 || len(lines) != 5 || lines[2] != fmt.Sprintf("user-%d", i) || lines[4] != "0" {
+			t.Errorf("use %d: exit %d: %q %s", i, x.code, x.out, x.msg)
+		}
+		s.warm(1)
+	}
+	// Nor does the process that waits know anything of its makers.
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.warm(1)[0]))
+	if err != nil || bytes.Contains(env, []byte("user-")) || bytes.Contains(env, []byte("value-of")) || bytes.Contains(env, []byte("PATH=")) {
+		t.Errorf("the environment of a waiting process: %q, %v", env, err)
+	}
+	ents, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.warm(1)[0]))
+	for _, e := range ents {
+		to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", s.warm(1)[0], e.Name()))
+		if strings.HasPrefix(to, s.ws) || strings.Contains(to, "pts/") || strings.HasPrefix(to, "/tmp/go-") {
+			t.Errorf("a waiting process holds %s", to)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A bottle that differs in anything is not taken.
+func TestPoolKey(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	host := filepath.Join(s.home, "data")
+	other := filepath.Join(s.home, "other")
+	if err := errors.Join(os.Mkdir(host, 0o755), os.Mkdir(other, 0o755), own(other)); err != nil {
+		t.Fatal(err)
+	}
+	pid := s.prime()
+	for _, flags := range [][]string{
+		{"--workspace", "none"}, {"--workspace", "bind"}, {"--dir", other}, {"--allow", "example.org"}, {"--allow-private", "10.0.0.1:80"},
+		{"--mount", host + ":/data:ro"}, {"--timeout", "1h"}, {"--memory", "1GiB"}, {"--pids", "100"}, {"--disk", "1GiB"}, {"--cpus", "1"}, {"--output", "1MiB"},
+	} {
+		x := s.carboy(slices.Concat([]string{"run", "-q", "--pool", "1", "--pool-idle", "1s"}, flags, []string{"--", "true"})...)
+		if m := s.newest(); x.code != 0 || m.Supervisor.PID == pid {
+			t.Errorf("%q: exit %d, held by %d: %s", flags, x.code, m.Supervisor.PID, x.msg)
+		}
+	}
+	for name, tune := range map[string]func(*exec.Cmd){
+		"directory": func(c *exec.Cmd) { c.Dir = other },
+		"state":     func(c *exec.Cmd) { c.Env = append(c.Env, "XDG_STATE_HOME="+s.home+"/state2") },
+		"umask, groups": func(c *exec.Cmd) {
+			if os.Geteuid() != 0 {
+				c.Env = append(c.Env, "XDG_STATE_HOME="+s.home+"/state3")
+				return
+			}
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Groups: []uint32{12345}}}
+		},
+	} {
+		cmd := s.command("run", "-q", "--pool", "1", "--pool-idle", "1s", "--", "true")
+		tune(cmd)
+		if x := s.finish(cmd); x.code != 0 {
+			t.Errorf("%s: %+v", name, x)
+		}
+	}
+	// None of them has taken the first, and the nearest neighbour does: what is
+	// no part of the plan does not matter.
+	x := s.carboy("run", "-q", "--pool", "1", "--env", "A=1", "--json", "--", "true")
+	if m := s.newest(); x.code != 0 || m.Supervisor.PID != pid {
+		t.Errorf("the same plan: exit %d, held by %d, want %d: %s", x.code, m.Supervisor.PID, pid, x.msg)
+	}
+}
+
+// Whoever dies, at whatever moment: the client says so, and nothing is left.
+func TestPoolKilled(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+
+	// The one that waits.
+	pid := s.prime()
+	syscall.Kill(pid, syscall.SIGKILL)
+	s.gone(pid)
+	if l := s.waiting(); len(l) != 0 {
+		t.Errorf("a dead one is listed: %+v", l)
+	}
+	if x := s.carboy("run", "-q", "--", "true"); x.code != 0 {
+		t.Errorf("after it: %+v", x)
+	}
+
+	// The supervisor, while the command runs.
+	pid = s.prime()
+	cmd := s.command("run", "--pool", "1", "--", "sh", "-c", "echo up; sleep 1000")
+	var msg bytes.Buffer
+	cmd.Stderr = &msg
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadFull(out, make([]byte, 3))
+	syscall.Kill(pid, syscall.SIGKILL)
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 125 || !strings.Contains(msg.String(), "died") {
+		t.Errorf("exit %d: %s", code, &msg)
+	}
+	s.gone(pid)
+	if x := s.carboy("list"); !strings.Contains(x.out, "lost") {
+		t.Errorf("not found: %s%s", x.out, x.msg)
+	}
+
+	// The client: the bottle ends, and what it had changed is kept.
+	pid = s.prime()
+	cmd = s.command("run", "--pool", "1", "--", "sh", "-c", "echo x >made; echo up; sleep 1000")
+	if out, err = cmd.StdoutPipe(); err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadFull(out, make([]byte, 3))
+	cmd.Process.Kill()
+	cmd.Wait()
+	s.gone(pid)
+	if x := s.carboy("diff", "--stat"); !strings.Contains(x.out, "made") {
+		t.Errorf("the changes of a run whose user's process was killed: %+v", x)
+	}
+
+	// At random moments of the hand-over.
+	for i := range 12 {
+		pid = s.prime()
+		cmd := s.command("run", "-q", "--pool", "1", "--", "sh", "-c", "echo x >made")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+		if i%2 == 0 {
+			cmd.Process.Kill()
+		} else {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		cmd.Wait()
+		if i%2 == 1 {
+			if code := cmd.ProcessState.ExitCode(); code != 0 && code != 125 {
+				t.Errorf("exit %d", code)
+			}
+		} else {
+			syscall.Kill(pid, 0)
+		}
+	}
+	s.carboy("pool", "stop")
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		x := s.carboy("list")
+		left, _ := filepath.Glob(s.home + "/run/carboy/*.sock")
+		dirs, _ := filepath.Glob(s.home + "/state/carboy/pool/r*")
+		if !strings.Contains(x.out, " running ") && !strings.Contains(x.out, " created ") && len(left) == 0 && len(dirs) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left: %q %q\n%s", left, dirs, x.out)
+		}
+		s.carboy("pool", "stop")
+	}
+}
+
+// gone waits until a process and all of its children are.
+func (s *site) gone(pid int) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(b), ") Z ") {
+			return
+		}
+	}
+	s.t.Fatalf("process %d goes on", pid)
+}
+
+// A ready bottle ends by itself.
+func TestPoolEnds(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	pid := s.prime("--pool-idle", "1s")
+	s.gone(pid)
+	if l := s.waiting(); len(l) != 0 {
+		t.Errorf("still listed: %+v", l)
+	}
+	pid = s.prime()
+	if x := s.carboy("pool", "stop"); x.code != 0 || !strings.Contains(x.msg, "1 waiting bottle") {
+		t.Errorf("%+v", x)
+	}
+	s.gone(pid)
+	s.carboy("run", "-q", "--pool", "3", "--", "true")
+	s.warm(3)
+	s.carboy("run", "-q", "--pool", "2", "--", "true")
+	s.warm(2)
+}
+
+// Interrupts mean what they mean without a pool.
+func TestPoolInterrupts(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	for _, c := range []struct {
+		name, script string
+		times, code  int
+	}{
+		{"handled", "trap 'echo got it; exit 7' INT; echo up; while :; do sleep 0.1; done", 1, 7},
+		{"ignored twice", "trap '' INT; echo up; while :; do sleep 0.1; done", 2, 125},
+	} {
+		pid := s.prime()
+		cmd := s.command("run", "--pool", "1", "--", "sh", "-c", c.script)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadFull(out, make([]byte, 3))
+		for range c.times {
+			cmd.Process.Signal(syscall.SIGINT)
+			time.Sleep(200 * time.Millisecond)
+		}
+		rest, _ := io.ReadAll(out)
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || s.newest().Supervisor.PID != pid {
+			t.Errorf("%s: exit %d, want %d, held by %d of %d: %s", c.name, code, c.code, s.newest().Supervisor.PID, pid, rest)
+		}
+	}
+}
+
+func TestPoolTerminal(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	pid := s.prime("-q")
+	x := terminalIn(t, s.home, "run", "-it", "--pool", "1", "--", "bash", "--norc", "-i")
+	x.typed("stty size; [ -t 0 ] && [ -t 1 ] && echo tty-$((40+2))\n")
+	x.await("40 100")
+	x.await("tty-42")
+	if err := pty.Setsize(x.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); !strings.Contains(x.text(), "25 77"); {
+		if time.Now().After(end) {
+			t.Fatalf("the new size did not arrive:\n%s", x.text())
+		}
+		x.typed("stty size\n")
+		time.Sleep(200 * time.Millisecond)
+	}
+	x.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
+	x.await("up-11")
+	x.typed("\x03")
+	x.typed("echo code-$?\n")
+	x.await("code-130")
+	x.typed("exit 9\n")
+	if code := x.end(); code != 9 || !strings.Contains(x.text(), "carboy: exit 9") {
+		t.Errorf("exit %d:\n%s", code, x.text())
+	}
+	if got := s.newest().Supervisor.PID; got != pid {
+		t.Errorf("held by %d, want %d", got, pid)
+	}
+
+	s.warm(1)
+	x = terminalIn(t, s.home, "run", "-it", "--pool", "1", "--", "sh", "-c", "trap '' INT; echo up-$((1+1)); while :; do sleep 1; done")
+	x.await("up-2")
+	x.typed("\r~.")
+	if code := x.end(); code != 125 {
+		t.Errorf("~.: exit %d:\n%s", code, x.text())
+	}
+
+	// The terminal is as before, also when its supervisor died.
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	defer tty.Close()
+	before := stty(t, tty)
+	pid = s.warm(1)[0]
+	cmd := s.command("run", "-t", "--pool", "1", "--", "sh", "-c", "echo up; exec sleep 1000")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	seen := make([]byte, 0, 1000)
+	for !bytes.Contains(seen, []byte("up")) {
+		b := make([]byte, 100)
+		n, err := ptmx.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, b[:n]...)
+	}
+	go io.Copy(io.Discard, ptmx) // ends when ptmx is closed
+	syscall.Kill(pid, syscall.SIGKILL)
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 125 {
+		t.Errorf("exit %d", code)
+	}
+	if after := stty(t, tty); after != before {
+		t.Errorf("terminal was\n%s\nand is\n%s", before, after)
+	}
+}
