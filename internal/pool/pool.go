@@ -17,7 +17,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -36,7 +35,10 @@ const (
 // fresh is before a socket's name while nobody listens on it yet.
 const fresh = ".n"
 
-var form = regexp.MustCompile(`^p-[0-9a-f]{14}-[0-9a-z]{9}\.sock$`)
+// isName reports whether a file's name is one that Publish makes.
+func isName(s string) bool {
+	return len(s) == len("p-")+keyLen+1+ownLen+len(".sock") && strings.HasPrefix(s, "p-") && strings.HasSuffix(s, ".sock") && s[2+keyLen] == '-'
+}
 
 // Socket is where one waiting bottle answers.
 type Socket struct {
@@ -116,7 +118,7 @@ func list(dir, prefix string) ([]string, error) {
 	}
 	var out []string
 	for _, e := range ents {
-		if strings.HasPrefix(e.Name(), prefix) && form.MatchString(e.Name()) {
+		if strings.HasPrefix(e.Name(), prefix) && isName(e.Name()) {
 			out = append(out, filepath.Join(dir, e.Name()))
 		}
 	}
