@@ -29,6 +29,6 @@ func (cl *caller) call(ctx context.Context, m method, in, out any, files ...*os.
 		if out == nil {
 			return nil
 		}
-		return json.Unmarshal(r.Body, out)
+		return json.Unmarshal(r.body, out)
 	}
 }

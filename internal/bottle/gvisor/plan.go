@@ -1,6 +1,9 @@
 package gvisor
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 
 	"github.com/carboy/carboy/internal/bottle"
@@ -13,7 +16,7 @@ type plan struct {
 	ID       string
 	RootDir  string
 	Binds    []planMount
-	Entries  []bottle.Entry
+	Entries  []planEntry
 	Mounts   []planMount // workspace first when there is one
 	User     bottle.User
 	Limits   bottle.Limits
@@ -26,6 +29,13 @@ type plan struct {
 	Exported              string // the directory whose changes Export takes out; empty: all
 	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
+}
+
+// planEntry is a bottle.Entry whose content stands behind the plan.
+type planEntry struct {
+	bottle.Entry
+	Content []byte `json:"-"` // in place of the entry's
+	Size    int    // of the content
 }
 
 type planMount struct {
@@ -48,8 +58,13 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 		return planMount{Source: m.Source, Target: m.Target, Access: m.Access, Dev: m.Dev, Ino: m.Ino, Tree: donate(m.Tree)}
 	}
 	p := &plan{
-		ID: s.ID, RootDir: s.Root.Dir, Entries: s.Root.Entries, User: s.User, Limits: s.Limits,
+		ID: s.ID, RootDir: s.Root.Dir, User: s.User, Limits: s.Limits,
 		Hostname: s.Hostname, Scratch: s.Scratch, Net: s.Net, Debug: os.Getenv("CARBOY_GVISOR_DEBUG"),
+	}
+	for _, e := range s.Root.Entries {
+		content := e.Content
+		e.Content = nil
+		p.Entries = append(p.Entries, planEntry{Entry: e, Content: content, Size: len(content)})
 	}
 	for _, m := range s.Root.Binds {
 		p.Binds = append(p.Binds, conv(m))
@@ -64,6 +79,36 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
 	p.Trace = donate(s.Trace)
 	return p, files
+}
+
+// encode is the plan in JSON, a zero byte, and the contents of the entries in
+// their order.
+func (p *plan) encode() ([]byte, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	b = append(b, 0)
+	for _, e := range p.Entries {
+		b = append(b, e.Content...)
+	}
+	return b, nil
+}
+
+func decodePlan(body []byte) (*plan, error) {
+	text, contents, _ := bytes.Cut(body, []byte{0})
+	p := &plan{}
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, err
+	}
+	for i := range p.Entries {
+		e := &p.Entries[i]
+		if e.Size < 0 || e.Size > len(contents) {
+			return nil, fmt.Errorf("the plan's entry %s has no content", e.Path)
+		}
+		e.Content, contents = contents[:e.Size], contents[e.Size:]
+	}
+	return p, nil
 }
 
 // startArgs and the like are the bodies of the other calls.

@@ -15,9 +15,12 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// The supervisor and the shim speak frames over a Unix stream socket pair: an
-// eight-byte header (length, number of descriptors), the descriptors with the
-// header, then JSON. Both ends are the same binary, so there is no versioning.
+// The supervisor and the shim speak frames over a Unix stream socket pair: a
+// header of three numbers (lengths of the two parts, number of descriptors), the
+// descriptors with the header, then what it is about in JSON and the body. The
+// body is JSON too, but for what follows it where a call says so; it stands
+// beside the first part and not in it, because JSON within JSON is read and
+// written twice. Both ends are the same binary, so there is no versioning.
 
 const (
 	maxFrame = 64 << 20 // a plan with large entries and environments
@@ -38,16 +41,16 @@ const (
 )
 
 type request struct {
-	ID     uint64          `json:"id"`
-	Method method          `json:"method"`
-	Body   json.RawMessage `json:"body,omitempty"`
+	ID     uint64 `json:"id"`
+	Method method `json:"method"`
+	body   []byte
 }
 
 type response struct {
-	ID    uint64          `json:"id"`
-	Error string          `json:"error,omitempty"`
-	Kind  string          `json:"kind,omitempty"` // names a sentinel
-	Body  json.RawMessage `json:"body,omitempty"`
+	ID    uint64 `json:"id"`
+	Error string `json:"error,omitempty"`
+	Kind  string `json:"kind,omitempty"` // names a sentinel
+	body  []byte
 }
 
 var kinds = map[string]error{
@@ -93,17 +96,20 @@ func newConn(f *os.File) (*conn, error) {
 	return &conn{c: u}, nil
 }
 
-func (c *conn) send(v any, files []*os.File) error {
-	body, err := json.Marshal(v)
+const headSize = 12
+
+func (c *conn) send(head any, body []byte, files []*os.File) error {
+	first, err := json.Marshal(head)
 	if err != nil {
 		return err
 	}
-	if len(body) > maxFrame || len(files) > maxFDs {
-		return fmt.Errorf("frame of %d bytes and %d descriptors is too large", len(body), len(files))
+	if len(first) > maxFrame || len(body) > maxFrame || len(files) > maxFDs {
+		return fmt.Errorf("frame of %d and %d bytes and %d descriptors is too large", len(first), len(body), len(files))
 	}
-	var head [8]byte
-	binary.LittleEndian.PutUint32(head[:], uint32(len(body)))
-	binary.LittleEndian.PutUint32(head[4:], uint32(len(files)))
+	var sizes [headSize]byte
+	for i, n := range []int{len(first), len(body), len(files)} {
+		binary.LittleEndian.PutUint32(sizes[4*i:], uint32(n))
+	}
 	var oob []byte
 	if len(files) > 0 {
 		fds := make([]int, len(files))
@@ -114,27 +120,27 @@ func (c *conn) send(v any, files []*os.File) error {
 	}
 	c.wm.Lock()
 	defer c.wm.Unlock()
-	if _, _, err := c.c.WriteMsgUnix(head[:], oob, nil); err != nil {
+	if _, _, err := c.c.WriteMsgUnix(sizes[:], oob, nil); err != nil {
 		return err
 	}
-	_, err = c.c.Write(body)
+	_, err = (&net.Buffers{first, body}).WriteTo(c.c)
 	return err
 }
 
-func (c *conn) recv(v any) ([]*os.File, error) {
-	var head [8]byte
+// recv reads one frame: its first part into head.
+func (c *conn) recv(head any) (body []byte, files []*os.File, err error) {
+	var sizes [headSize]byte
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
-	n, oobn, flags, _, err := c.c.ReadMsgUnix(head[:], oob)
+	n, oobn, flags, _, err := c.c.ReadMsgUnix(sizes[:], oob)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	files, err := parseFDs(oob[:oobn])
-	if err != nil {
-		return nil, err
+	if files, err = parseFDs(oob[:oobn]); err != nil {
+		return nil, nil, err
 	}
-	fail := func(err error) ([]*os.File, error) {
+	fail := func(err error) ([]byte, []*os.File, error) {
 		closeAll(files)
-		return nil, err
+		return nil, nil, err
 	}
 	if n == 0 {
 		return fail(io.EOF)
@@ -142,23 +148,23 @@ func (c *conn) recv(v any) ([]*os.File, error) {
 	if flags&unix.MSG_CTRUNC != 0 {
 		return fail(errors.New("descriptors were cut off"))
 	}
-	if n < len(head) {
-		if _, err := io.ReadFull(c.c, head[n:]); err != nil {
+	if n < len(sizes) {
+		if _, err := io.ReadFull(c.c, sizes[n:]); err != nil {
 			return fail(err)
 		}
 	}
-	size, want := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
-	if size > maxFrame || int(want) != len(files) {
-		return fail(fmt.Errorf("bad frame: %d bytes, %d of %d descriptors", size, len(files), want))
+	first, rest, want := binary.LittleEndian.Uint32(sizes[:]), binary.LittleEndian.Uint32(sizes[4:]), binary.LittleEndian.Uint32(sizes[8:])
+	if first > maxFrame || rest > maxFrame || int(want) != len(files) {
+		return fail(fmt.Errorf("bad frame: %d and %d bytes, %d of %d descriptors", first, rest, len(files), want))
 	}
-	body := make([]byte, size)
-	if _, err := io.ReadFull(c.c, body); err != nil {
+	both := make([]byte, first+rest)
+	if _, err := io.ReadFull(c.c, both); err != nil {
 		return fail(err)
 	}
-	if err := json.Unmarshal(body, v); err != nil {
+	if err := json.Unmarshal(both[:first], head); err != nil {
 		return fail(err)
 	}
-	return files, nil
+	return both[first:], files, nil
 }
 
 func parseFDs(oob []byte) ([]*os.File, error) {
@@ -212,7 +218,8 @@ func newCaller(c *conn) *caller {
 func (cl *caller) read() {
 	for {
 		var r response
-		files, err := cl.recv(&r)
+		body, files, err := cl.recv(&r)
+		r.body = body
 		closeAll(files) // the shim sends none
 		cl.mu.Lock()
 		if err != nil {
@@ -236,7 +243,7 @@ func (cl *caller) read() {
 // begin sends a call; the channel yields its response and is closed without
 // one when the shim is gone.
 func (cl *caller) begin(m method, in any, files []*os.File) (<-chan response, error) {
-	body, err := json.Marshal(in)
+	body, err := encode(in)
 	if err != nil {
 		return nil, err
 	}
@@ -250,11 +257,19 @@ func (cl *caller) begin(m method, in any, files []*os.File) (<-chan response, er
 	id := cl.next
 	cl.waiting[id] = ch
 	cl.mu.Unlock()
-	if err := cl.send(request{ID: id, Method: m, Body: body}, files); err != nil {
+	if err := cl.send(request{ID: id, Method: m}, body, files); err != nil {
 		cl.mu.Lock()
 		delete(cl.waiting, id)
 		cl.mu.Unlock()
 		return nil, fmt.Errorf("%s: %w: %v", m, bottle.ErrGone, err)
 	}
 	return ch, nil
+}
+
+// encode makes a call's body.
+func encode(in any) ([]byte, error) {
+	if p, ok := in.(*plan); ok {
+		return p.encode()
+	}
+	return json.Marshal(in)
 }

@@ -308,7 +308,7 @@ func makePoint(path string, dir bool) error {
 	return f.Close()
 }
 
-func makeEntry(root string, e bottle.Entry, u bottle.User) error {
+func makeEntry(root string, e planEntry, u bottle.User) error {
 	path := filepath.Join(root, e.Path)
 	if e.Path == "/" {
 		return nil

@@ -78,10 +78,11 @@ type shim struct {
 func (s *shim) serve() {
 	for {
 		var r request
-		files, err := s.conn.recv(&r)
+		body, files, err := s.conn.recv(&r)
 		if err != nil {
 			return
 		}
+		r.body = body
 		if r.Method == callCreate {
 			s.answer(r, files, s.create)
 			debug.SetGCPercent(100) // off since Main
@@ -91,11 +92,11 @@ func (s *shim) serve() {
 	}
 }
 
-type handler func(body json.RawMessage, files []*os.File) (any, error)
+type handler func(body []byte, files []*os.File) (any, error)
 
 func (s *shim) handler(m method) handler {
 	if s.c == nil {
-		return func(json.RawMessage, []*os.File) (any, error) { return nil, errors.New("bottle is not created") }
+		return func([]byte, []*os.File) (any, error) { return nil, errors.New("bottle is not created") }
 	}
 	switch m {
 	case callStart:
@@ -113,29 +114,29 @@ func (s *shim) handler(m method) handler {
 	case callRefused:
 		return s.refusals
 	}
-	return func(json.RawMessage, []*os.File) (any, error) { return nil, fmt.Errorf("unknown call %q", m) }
+	return func([]byte, []*os.File) (any, error) { return nil, fmt.Errorf("unknown call %q", m) }
 }
 
 func (s *shim) answer(r request, files []*os.File, h handler) {
 	defer closeAll(files)
 	out := response{ID: r.ID}
-	v, err := h(r.Body, files)
+	v, err := h(r.body, files)
 	if err == nil && v != nil {
-		out.Body, err = json.Marshal(v)
+		out.body, err = json.Marshal(v)
 	}
 	if err != nil {
 		out.Error, out.Kind = err.Error(), kindOf(err)
 	}
 	// A supervisor that does not read any more is about to end us.
-	s.conn.send(out, nil)
+	s.conn.send(out, out.body, nil)
 }
 
-func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
+func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if s.c != nil {
 		return nil, errors.New("bottle exists already")
 	}
-	var p plan
-	if err := json.Unmarshal(body, &p); err != nil {
+	p, err := decodePlan(body)
+	if err != nil {
 		return nil, err
 	}
 	if err := mountProc(); err != nil {
@@ -144,20 +145,20 @@ func (s *shim) create(body json.RawMessage, files []*os.File) (any, error) {
 	if err := pinCPUs(p.Limits.CPUs); err != nil {
 		return nil, err
 	}
-	l, err := buildRoot(&p, files)
+	l, err := buildRoot(p, files)
 	if err != nil {
 		return nil, err
 	}
-	if s.conf, err = newConfig(&p, l); err != nil {
+	if s.conf, err = newConfig(p, l); err != nil {
 		return nil, err
 	}
-	if err := writeSpec(&p, l); err != nil {
+	if err := writeSpec(p, l); err != nil {
 		return nil, err
 	}
 	if err := limitDescriptors(s.conf); err != nil {
 		return nil, err
 	}
-	if err := s.boot(&p, l, files); err != nil {
+	if err := s.boot(p, l, files); err != nil {
 		return nil, err
 	}
 	var r createReply
@@ -334,7 +335,7 @@ func limitPids(c *container.Container, id string, n int64) error {
 	return nil
 }
 
-func (s *shim) start(body json.RawMessage, files []*os.File) (any, error) {
+func (s *shim) start(body []byte, files []*os.File) (any, error) {
 	var a startArgs
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, err
@@ -418,7 +419,7 @@ func (s *shim) takeTerminal(tty *os.File) {
 	})
 }
 
-func (s *shim) wait(body json.RawMessage, _ []*os.File) (any, error) {
+func (s *shim) wait(body []byte, _ []*os.File) (any, error) {
 	var a waitArgs
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, err
@@ -434,7 +435,7 @@ func (s *shim) wait(body json.RawMessage, _ []*os.File) (any, error) {
 	return st, nil
 }
 
-func (s *shim) signal(body json.RawMessage, _ []*os.File) (any, error) {
+func (s *shim) signal(body []byte, _ []*os.File) (any, error) {
 	var a signalArgs
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, err
@@ -455,7 +456,7 @@ func (s *shim) deliver(pid int32, sig syscall.Signal, mode boot.SignalDeliveryMo
 	return s.ctl.Call(boot.ContMgrSignal, &boot.SignalArgs{CID: s.c.ID, Signo: int32(sig), PID: pid, Mode: mode}, nil)
 }
 
-func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
+func (s *shim) pause([]byte, []*os.File) (any, error) {
 	if err := s.ctl.Call(boot.ContMgrPause, nil, nil); err != nil {
 		return nil, err
 	}
@@ -463,7 +464,7 @@ func (s *shim) pause(json.RawMessage, []*os.File) (any, error) {
 	return nil, err
 }
 
-func (s *shim) export(_ json.RawMessage, files []*os.File) (any, error) {
+func (s *shim) export(_ []byte, files []*os.File) (any, error) {
 	if len(files) != 1 {
 		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
 	}

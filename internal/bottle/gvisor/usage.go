@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -86,7 +85,7 @@ func openMeter(sandbox, gofer int, scratch bool) (*meter, error) {
 	return m, nil
 }
 
-func (s *shim) usage(json.RawMessage, []*os.File) (any, error) {
+func (s *shim) usage([]byte, []*os.File) (any, error) {
 	u, err := s.meter.read(time.Now())
 	return u, err
 }
@@ -183,7 +182,7 @@ func workloadTables(sandbox int) int64 {
 	return sum
 }
 
-func (s *shim) refusals(json.RawMessage, []*os.File) (any, error) {
+func (s *shim) refusals([]byte, []*os.File) (any, error) {
 	n, err := s.pidsRefused()
 	return bottle.Refusals{Pids: n}, err
 }
