@@ -37,11 +37,8 @@ const shimName = "carboy-shim"
 // calls it first in main, and first in TestMain.
 func Main() {
 	switch {
-	// Nothing that is made before the command runs is worth collecting, and each
-	// of these processes would begin with a collection of what package
-	// initialisation left.
 	case os.Args[0] == shimName:
-		debug.SetGCPercent(-1) // until the bottle is made
+		debug.SetGCPercent(gcPercent)
 		shimMain()
 	case os.Args[0] == holdName:
 		holdMain()
@@ -52,9 +49,7 @@ func Main() {
 			wrapSyscalls()
 			installBootPrograms()
 		case "runsc-gofer":
-			// It allocates little later on; this puts its first collection off
-			// until there are 16 MiB.
-			debug.SetGCPercent(400)
+			debug.SetGCPercent(gcPercent)
 			settle()
 			installGoferPrograms()
 		}
@@ -63,6 +58,11 @@ func Main() {
 		runscMain()
 	}
 }
+
+// gcPercent is for the processes around the sandbox, which make little garbage
+// once the bottle is made: it puts the first collection off until there are
+// 16 MiB. By default it comes at four, which starting alone fills.
+const gcPercent = 400
 
 func runscMain() {
 	cli.Run(nil, map[util.SubCommand]string{

@@ -3,7 +3,6 @@ package gvisor
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -22,8 +21,9 @@ import (
 const holdName = "carboy-hold"
 
 func holdMain() {
-	io.Copy(io.Discard, os.Stdin)
-	os.Exit(0)
+	for {
+		unix.Pause()
+	}
 }
 
 // extra are directories that root opened because the shim could not reach
@@ -96,15 +96,44 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 	return err
 }
 
-// idmap makes a user namespace in which on-disk id 0 is uid and gid.
+// idmap makes a user namespace in which on-disk id 0 is uid and gid. A process
+// keeps it alive until release: the bottle's init, which does nothing but sleep,
+// or, where files without a name can't be executed, this program again, which
+// takes ten times as long to start.
 func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
+	sleeper, err := sleeperFile()
+	if err == nil {
+		defer sleeper.Close()
+		if ns, release, err = idmapBy(fmt.Sprintf("/proc/self/fd/%d", sleeper.Fd()), uid, gid); err == nil {
+			return ns, release, nil
+		}
 	}
-	defer r.Close()
+	return idmapBy("/proc/self/exe", uid, gid)
+}
+
+// sleeperFile is a program that sleeps until it is killed.
+func sleeperFile() (*os.File, error) {
+	code, err := initELF()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("sleep", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "sleep")
+	if _, err := f.Write(code); err != nil {
+		f.Close()
+		return nil, err
+	}
+	// A file that is open for writing can't be executed.
+	defer f.Close()
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+}
+
+func idmapBy(program string, uid, gid uint32) (ns *os.File, release func(), err error) {
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{holdName}, Env: []string{}, Dir: "/", Stdin: r,
+		Path: program, Args: []string{holdName}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(uid), Size: 1}},
@@ -113,11 +142,10 @@ func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
 		},
 	}
 	if err := startLocked(cmd); err != nil {
-		w.Close()
 		return nil, nil, err
 	}
 	done := func() {
-		w.Close()
+		cmd.Process.Kill()
 		cmd.Wait()
 	}
 	ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,7 +84,6 @@ func (s *shim) serve() {
 		r.body = body
 		if r.Method == callCreate {
 			s.answer(r, files, s.create)
-			debug.SetGCPercent(100) // off since Main
 			continue
 		}
 		go s.answer(r, files, s.handler(r.Method))
