@@ -83,6 +83,14 @@ func startShim(s *bottle.Spec) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
+	high, err := os.Open("/dev/null")
+	if err != nil {
+		c.c.Close()
+		return nil, err
+	}
+	defer high.Close()
+	extra := make([]*os.File, highFD-3+1)
+	extra[controlFD-3], extra[highFD-3] = theirs, high
 	x := &box{stderr: &tail{}, done: make(chan struct{})}
 	x.cmd = &exec.Cmd{
 		Path:       "/proc/self/exe",
@@ -90,7 +98,7 @@ func startShim(s *bottle.Spec) (*box, error) {
 		Env:        []string{},
 		Dir:        "/",
 		Stderr:     x.stderr,
-		ExtraFiles: []*os.File{theirs},
+		ExtraFiles: extra,
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), s.HostUID), Size: 1}},

@@ -70,9 +70,22 @@ func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	}
 	srv := urpc.NewServer()
 	srv.Register(side)
-	srv.StartHandling(sock) // ends with the shim
+	srv.StartHandling(sock)       // ends with the shim
+	go growDescriptors(sock.FD()) // ends at once
 	return &sink{}, nil
 }
+
+// growDescriptors makes the table of descriptors as large as a workload with many
+// files makes it, while nobody waits for it (see highFD). It comes after gVisor has dropped its
+// capabilities, for which each thread must answer, and by a call that its
+// filters allow, since they may be there by then.
+func growDescriptors(any int) {
+	if unix.Dup3(any, manyFDs-1, unix.O_CLOEXEC) == nil {
+		unix.Close(manyFDs - 1)
+	}
+}
+
+const manyFDs = 16384
 
 // writeSideConfig writes the file for gVisor's pod-init-config flag.
 func writeSideConfig(path string) error {

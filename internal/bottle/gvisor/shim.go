@@ -28,6 +28,13 @@ import (
 
 const controlFD = 3
 
+// highFD is open in the shim for the sake of its number. When a descriptor does
+// not fit into a process's table, Linux makes a larger one, and if threads share
+// it, waits until each CPU has passed a certain point: 10 ms and more. A child
+// begins with a table for its parent's highest descriptor, and gVisor uses
+// numbers up to 255 from the start.
+const highFD = 511
+
 // shimMain serves one bottle until the supervisor closes the control socket.
 // It never returns: its death ends the PID namespace and all in it.
 func shimMain() {
@@ -35,6 +42,7 @@ func shimMain() {
 	// thread must last as long as the process.
 	runtime.LockOSThread()
 	os.Clearenv()
+	unix.CloseOnExec(highFD)
 	signal.Ignore(unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGTTOU, unix.SIGTTIN, unix.SIGHUP, unix.SIGPIPE)
 	c, err := newConn(os.NewFile(controlFD, "control"))
 	if err != nil {
