@@ -486,7 +486,9 @@ func (t *tree) node(parent, n *node, rails []bool, child, more bool) {
 	if f := n.failed(); n.mixed && f > 0 {
 		tail += ", " + number(f) + " failed"
 	}
-	tail += ids(parent, x)
+	if who := ids(parent, x); who != "" {
+		tail += ", " + who
+	}
 	begun := "+" + brief(time.Duration(start))
 	p.row(begun, took, exit, c, first, rest, plain, name, tail, p.style.All)
 	if p.narrow() {
@@ -511,14 +513,14 @@ func (t *tree) node(parent, n *node, rails []bool, child, more bool) {
 
 // ids says whose rights a process has when they are not its parent's.
 func ids(parent *node, x *Process) string {
-	s := ""
+	var s []string
 	if parent != nil && parent.first().UID != x.UID {
-		s = fmt.Sprintf(", uid %d", x.UID)
+		s = append(s, fmt.Sprintf("uid %d", x.UID))
 	}
 	if x.EUID != x.UID {
-		s += fmt.Sprintf(", euid %d", x.EUID)
+		s = append(s, fmt.Sprintf("euid %d", x.EUID))
 	}
-	return s
+	return strings.Join(s, ", ")
 }
 
 // exit is how the members of a node ended, if they ended alike.

@@ -24,6 +24,8 @@ type node struct {
 	// another outcome.
 	mixed bool
 	kids  []*node
+	// open says that a page shows the kids at first.
+	open bool
 	// size is how many processes are in it and below.
 	size int64
 }

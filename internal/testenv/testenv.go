@@ -20,15 +20,15 @@ func CI() bool { return os.Getenv("CARBOY_CI") == "1" }
 // "apt-get install bubblewrap".
 func Need(t testing.TB, program, install string) string {
 	t.Helper()
-	path := look(program)
+	path := Look(program)
 	if path == "" {
 		Missing(t, program, install)
 	}
 	return path
 }
 
-// look finds program on PATH, without os/exec: only hostexec imports that.
-func look(program string) string {
+// Look finds program on PATH, or nothing, without os/exec: only hostexec imports that.
+func Look(program string) string {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, program)
 		fi, err := os.Stat(path)

@@ -1,0 +1,417 @@
+package receipt
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// The elements and attributes of the page, all of them.
+var (
+	pageElements = strings.Fields("html head meta title style body a header p h1 h2 h3 code span dl div dt dd main section article ul ol li label input output button table thead tbody tr th td svg path rect i b details summary script")
+	pageAttrs    = strings.Fields("lang charset http-equiv content name class href id dir aria-labelledby aria-hidden aria-live aria-pressed aria-label for type autocomplete spellcheck placeholder hidden title role data-total data-grid data-level data-open data-text data-label scope viewbox viewBox preserveaspectratio preserveAspectRatio d x y width height start open")
+)
+
+// sound fails the test unless a page is what the template says, whatever the
+// texts were: no element or attribute of theirs, one script, one style, no
+// address but the page's own, nothing that is not visible.
+func sound(t *testing.T, page []byte) {
+	t.Helper()
+	root, err := html.Parse(bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, styles := 0, 0
+	for n := range root.Descendants() {
+		switch n.Type {
+		case html.ElementNode:
+			if !slices.Contains(pageElements, n.Data) {
+				t.Fatalf("element <%s>", n.Data)
+			}
+			for _, a := range n.Attr {
+				if !slices.Contains(pageAttrs, a.Key) {
+					t.Fatalf("<%s> has attribute %s=%q", n.Data, a.Key, a.Val)
+				}
+				if !visible.Clean(a.Val) {
+					t.Fatalf("<%s %s> has %q", n.Data, a.Key, a.Val)
+				}
+				if a.Key == "href" && !strings.HasPrefix(a.Val, "#") {
+					t.Fatalf("a link leads to %q", a.Val)
+				}
+			}
+			if n.Data == "script" {
+				scripts++
+			}
+			if n.Data == "style" {
+				styles++
+			}
+		case html.TextNode:
+			if n.Parent.Data != "script" && n.Parent.Data != "style" && !visible.Clean(strings.ReplaceAll(n.Data, "\n", "")) {
+				t.Fatalf("text is not visible: %q", n.Data)
+			}
+		case html.CommentNode:
+			t.Fatalf("comment %q", n.Data)
+		}
+	}
+	if scripts != 1 || styles != 1 {
+		t.Fatalf("%d scripts and %d styles, want one each", scripts, styles)
+	}
+}
+
+// markup is text that would be something else on a careless page.
+var markup = []string{
+	"</script><script>alert(1)</script>", `"><img src=x onerror=alert(1)>`, "'><svg/onload=alert(1)>", "</style><style>*{display:none}",
+	"<!--", "]]>", "javascript:alert(1)", "{{.Digest}}", "&lt;b&gt;&#x202e;", "</title><h1>verified</h1>", "\u202egnp.exe\u2066\x00\x1b[2J\r\n\u2028\u0085",
+	"</textarea></select></table></details>", "<base href=//evil.example>", `\u003cimg src=x onerror=alert(1)\u003e`,
+}
+
+func TestHTMLIsSound(t *testing.T) {
+	for _, r := range []*Receipt{sample(), short(), crowded(), busy(), failed()} {
+		sound(t, rendered(t, r))
+	}
+	for _, s := range append(markup, strings.Repeat("日", 5000), strings.Repeat("a\u0301", 3000)) {
+		sound(t, rendered(t, hostile(s)))
+	}
+}
+
+func FuzzHTML(f *testing.F) {
+	for _, s := range markup {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) { sound(t, rendered(t, hostile(s))) })
+}
+
+// A page stays small enough for a browser, whatever a bottle calls its things.
+func TestHTMLIsBounded(t *testing.T) {
+	r := busy()
+	for i := range r.Processes.List {
+		for range 20 {
+			r.Processes.List[i].Args = append(r.Processes.List[i].Args, store.Raw(fmt.Sprint(i)+strings.Repeat("\xff<", 2000)))
+		}
+	}
+	if n := len(rendered(t, r)); n > 16<<20 {
+		t.Errorf("a page of %d MiB", n>>20)
+	}
+}
+
+func TestHTMLNamesItsReceipt(t *testing.T) {
+	r := sample()
+	b, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(rendered(t, r)), `<code id="digest">`+sum(b)+"</code>") {
+		t.Error("the page does not have the digest of the JSON form")
+	}
+	r.Schema = ""
+	if HTML(&bytes.Buffer{}, r) == nil {
+		t.Error("what is no receipt has a page")
+	}
+}
+
+// TestPage looks at the page in a browser.
+func TestPage(t *testing.T) {
+	b := chromium(t)
+	wide := view{width: 1280, height: 900}
+	full, crowd := rendered(t, sample()), rendered(t, busy())
+
+	t.Run("shows every process", func(t *testing.T) {
+		r := busy()
+		p := b.open(t, crowd, wide)
+		bars := eval[[][]float64](p, `Array.from(document.querySelectorAll(".track rect"), r => [r.x.baseVal.value, r.width.baseVal.value])`)
+		if len(bars) != len(r.Processes.List) {
+			t.Fatalf("%d bars, want %d", len(bars), len(r.Processes.List))
+		}
+		// The first is make: from 3 ms on, for 94.9 of 95 s.
+		if x, w := bars[0][0]/gridWidth*95, bars[0][1]/gridWidth*95; x < 0.002 || x > 0.004 || w < 94.89 || w > 94.91 {
+			t.Errorf("make's bar is at %v s for %v s", x, w)
+		}
+		// They are drawn where they belong, on a track of the axis' width.
+		drawn := eval[[]float64](p, `(() => { const r = document.querySelector(".track rect").getBoundingClientRect(), a = document.querySelector("#axis").getBoundingClientRect(); return [r.left - a.left, r.width - a.width] })()`)
+		if drawn[0] < -2 || drawn[0] > 2 || drawn[1] < -3 || drawn[1] > 3 {
+			t.Errorf("make's bar is off by %v", drawn)
+		}
+		row := eval[string](p, `Array.from(document.querySelectorAll(".p")).find(e => e.textContent.includes("true")).textContent`)
+		for _, want := range []string{"× 300", "+9 ms", "898 ms", "exit 0", "/usr/bin/true"} {
+			if !strings.Contains(row, want) {
+				t.Errorf("the row of 300 processes lacks %q: %.300s", want, row)
+			}
+		}
+		if n := eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n < 5 || n > manyKids+openRows {
+			t.Errorf("%d rows are open at first", n)
+		}
+		p.screenshot("busy", true)
+		p.quiet()
+	})
+
+	t.Run("zooms", func(t *testing.T) {
+		p := b.open(t, crowd, wide)
+		box := func() string {
+			return eval[string](p, `document.querySelector(".p:not([hidden]) .track").getAttribute("viewBox")`)
+		}
+		whole := fmt.Sprintf("0 0 %d 10", gridWidth)
+		if got := box(); got != whole {
+			t.Fatalf("first view %q", got)
+		}
+		eval[any](p, `document.querySelector(".p").focus()`)
+		for _, step := range [][2]string{{"+", "2500000 0 5000000 10"}, {",", "1250000 0 5000000 10"}, {".", "2500000 0 5000000 10"}, {"-", whole}, {"+", "2500000 0 5000000 10"}, {"0", whole}} {
+			p.key(step[0], 0)
+			if got := box(); got != step[1] {
+				t.Errorf("after %q: view %q, want %q", step[0], got, step[1])
+			}
+		}
+		eval[any](p, `document.querySelector("#in").click()`)
+		if got := box(); got == whole {
+			t.Error("the button does not zoom")
+		}
+		eval[any](p, `document.querySelector("#fit").click()`)
+		// Choose the second half on the overview.
+		at := eval[[]float64](p, `(() => { const o = document.querySelector("#overview"); o.scrollIntoView({block: "center"}); const b = o.getBoundingClientRect(); return [b.left, b.top + b.height / 2, b.width] })()`)
+		left := map[string]any{"button": "left", "buttons": 1, "clickCount": 1}
+		p.mouse("mousePressed", at[0]+at[2]/2, at[1], left)
+		p.mouse("mouseMoved", at[0]+at[2]*3/4, at[1], left)
+		p.mouse("mouseReleased", at[0]+at[2]-0.5, at[1], left)
+		p.mouse("mouseMoved", 5, 5, nil)
+		var x, w float64
+		fmt.Sscanf(box(), "%g 0 %g 10", &x, &w)
+		if x < 0.45*gridWidth || x > 0.55*gridWidth || w < 0.2*gridWidth || w > 0.55*gridWidth {
+			t.Errorf("the overview chose %q", box())
+		}
+		eval[any](p, `document.querySelector("#fit").click()`)
+		at = eval[[]float64](p, `(() => { const b = document.querySelector(".track").getBoundingClientRect(); return [b.left + b.width / 2, b.top + 5] })()`)
+		p.mouse("mouseWheel", at[0], at[1], map[string]any{"deltaX": 0, "deltaY": -200, "modifiers": 2})
+		if got := box(); got == whole {
+			t.Error("the wheel with Ctrl does not zoom")
+		}
+		p.screenshot("zoomed", false)
+		p.quiet()
+	})
+
+	t.Run("tells what a bar is", func(t *testing.T) {
+		p := b.open(t, full, wide)
+		at := eval[[]float64](p, `(() => { const r = document.querySelectorAll(".track rect")[1]; r.scrollIntoView({block: "center"}); const b = r.getBoundingClientRect(); return [b.left + 20, b.top + b.height / 2] })()`)
+		eval[any](p, "null") // the page has scrolled
+		p.mouse("mouseMoved", at[0], at[1], nil)
+		tip := eval[string](p, `document.querySelector("#tip:not([hidden])")?.textContent || ""`)
+		for _, want := range []string{`curl -s 'https://example.org/\x1b[2J'`, "+4 ms, took 896 ms, exit 0", "/usr/bin/curl"} {
+			if !strings.Contains(tip, want) {
+				t.Errorf("the tip lacks %q: %q", want, tip)
+			}
+		}
+		p.screenshot("tip", false)
+		p.mouse("mouseMoved", 2, 2, nil)
+		if eval[bool](p, `!document.querySelector("#tip").hidden`) {
+			t.Error("the tip stays")
+		}
+		p.quiet()
+	})
+
+	t.Run("filters", func(t *testing.T) {
+		p := b.open(t, crowd, wide)
+		shown := func() []string {
+			return eval[[]string](p, `Array.from(document.querySelectorAll(".p:not([hidden]) summary"), e => e.textContent)`)
+		}
+		before := shown()
+		p.key("/", 0)
+		p.typed("NEST 37")
+		if got := shown(); len(got) != 5 || got[4] != "bash -c 'nest 37'" || got[0] != before[0] {
+			t.Errorf("shown: %q, want what matches and what is above it", got)
+		}
+		if got := eval[string](p, `document.querySelector("#matches").value`); got != "1 match" {
+			t.Errorf("the page says %q", got)
+		}
+		p.key("Escape", 0)
+		if got := shown(); !slices.Equal(got, before) {
+			t.Errorf("after Escape %d rows, before %d", len(got), len(before))
+		}
+		p.typed("/etc/ld.so.preload")
+		if got := eval[int](p, `document.querySelectorAll("#files .list tbody tr:not([hidden])").length`); got != 1 || len(shown()) != 0 {
+			t.Errorf("%d files and %d processes match, want 1 and none", got, len(shown()))
+		}
+		p.key("Escape", 0)
+		eval[any](p, `document.querySelector("#bad").click()`)
+		if got := shown(); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "configure") }) || !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "cc1") }) {
+			t.Errorf("only what failed: %q", got)
+		}
+		p.quiet()
+	})
+
+	t.Run("is used with the keyboard", func(t *testing.T) {
+		p := b.open(t, full, wide)
+		focus := func() string {
+			return eval[string](p, `document.activeElement.querySelector("summary")?.textContent || document.activeElement.id || document.activeElement.tagName`)
+		}
+		// From the filter past six buttons into the tree, and out of it again.
+		eval[any](p, `document.querySelector("#filter").focus()`)
+		for range 7 {
+			p.key("Tab", 0)
+		}
+		if got := focus(); got != "dash (sh) -c 'echo hi'" {
+			t.Fatalf("the focus is on %q", got)
+		}
+		for _, step := range [][2]string{
+			{"ArrowDown", `curl -s 'https://example.org/\x1b[2J'`}, {"ArrowRight", "(fork)"}, {"ArrowLeft", `curl -s 'https://example.org/\x1b[2J'`},
+			{"End", `'/tmp/\xff' ('') euid 0`}, {"Home", "dash (sh) -c 'echo hi'"}, {"ArrowLeft", "dash (sh) -c 'echo hi'"},
+		} {
+			p.key(step[0], 0)
+			if got := focus(); got != step[1] {
+				t.Errorf("after %s the focus is on %q, want %q", step[0], got, step[1])
+			}
+		}
+		if n := eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n != 1 {
+			t.Errorf("%d rows are left of the closed tree", n)
+		}
+		if got := eval[string](p, `document.activeElement.getAttribute("aria-expanded")`); got != "false" {
+			t.Errorf("aria-expanded is %q", got)
+		}
+		p.key("Enter", 0)
+		if !eval[bool](p, `document.activeElement.querySelector("details").open`) {
+			t.Error("Enter does not open the details")
+		}
+		p.key("Tab", 0)
+		if got := focus(); strings.Contains(got, "dash") {
+			t.Errorf("the focus stays in the tree: %q", got)
+		}
+		p.screenshot("keyboard", false)
+		p.quiet()
+	})
+
+	t.Run("keeps hostile names inert", func(t *testing.T) {
+		for _, v := range []view{wide, {width: 320, height: 700}} {
+			p := b.open(t, rendered(t, hostile(strings.Join(markup, " "))), v)
+			eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
+			eval[any](p, `document.querySelector("#open").click()`)
+			if got := eval[[]int](p, `[document.scripts.length, document.querySelectorAll("img, iframe, object, embed, form, base, link, template").length, document.querySelectorAll("h1").length]`); !slices.Equal(got, []int{1, 0, 1}) {
+				t.Errorf("scripts, foreign elements and titles: %v", got)
+			}
+			text := eval[string](p, `document.body.textContent`)
+			if strings.ContainsAny(text, "\u202e\u2066\x1b\x00\u2028\u0085") || !strings.Contains(text, `\u202egnp.exe\u2066\x00\x1b[2J`) {
+				t.Error("what is not visible was not made so")
+			}
+			if got := eval[int](p, `document.documentElement.scrollWidth`); got > v.width {
+				t.Errorf("%d pixels wide, want %d", got, v.width)
+			}
+			p.screenshot(fmt.Sprintf("hostile-%d", v.width), false)
+			p.quiet()
+		}
+	})
+
+	t.Run("allows no other script, style or load", func(t *testing.T) {
+		p := b.open(t, full, wide)
+		for name, attempt := range map[string]string{
+			"script":  `(() => { const s = document.createElement("script"); s.textContent = "window.pwned = 1"; document.body.append(s) })()`,
+			"markup":  `(() => { document.body.innerHTML = "<p>x" })()`,
+			"handler": `(() => { document.body.setAttribute("onclick", "window.pwned = 1"); document.body.click() })()`,
+		} {
+			eval[any](p, `(() => { try { `+attempt+` } catch (e) {} })()`)
+			if eval[bool](p, `!!window.pwned || !document.querySelector("#summary")`) {
+				t.Errorf("%s: it did something", name)
+			}
+		}
+		if got := eval[string](p, `(() => { const i = document.createElement("img"); const done = new Promise(r => { document.addEventListener("securitypolicyviolation", e => r(e.effectiveDirective)); i.onload = () => r("loaded") }); i.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw="; document.body.append(i); return done })()`); got != "img-src" {
+			t.Errorf("an image: %q", got)
+		}
+		// The neighbour that is allowed: its own script ran.
+		if !eval[bool](p, `document.documentElement.classList.contains("js")`) {
+			t.Error("the page's own script did not run")
+		}
+	})
+
+	t.Run("fits a phone", func(t *testing.T) {
+		for name, r := range map[string]*Receipt{"full": sample(), "busy": busy(), "wide": hostile(strings.Repeat("W", 3000)), "marks": hostile(strings.Repeat("日\u0301\u0301", 500))} {
+			p := b.open(t, rendered(t, r), view{width: 320, height: 700})
+			eval[any](p, `document.querySelector("#open").click()`)
+			eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
+			if got := eval[int](p, `document.documentElement.scrollWidth`); got > 320 {
+				t.Errorf("%s: %d pixels wide: %s", name, got, eval[string](p, `Array.from(document.querySelectorAll("body *")).filter(e => e.getBoundingClientRect().right > 321).slice(0, 5).map(e => e.tagName + "." + e.className).join(" ")`))
+			}
+			p.screenshot("phone-"+name, false)
+			p.quiet()
+		}
+	})
+
+	t.Run("is legible by day and by night", func(t *testing.T) {
+		for _, dark := range []bool{false, true} {
+			p := b.open(t, full, view{width: 1280, height: 900, dark: dark})
+			if bright := eval[float64](p, luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); (bright < 0.2) != dark {
+				t.Errorf("dark %t: the background has luminance %v", dark, bright)
+			}
+			for _, poor := range eval[[]string](p, contrast) {
+				t.Errorf("dark %t: %s", dark, poor)
+			}
+			p.screenshot(fmt.Sprintf("full-dark-%t", dark), true)
+			p.quiet()
+		}
+	})
+
+	t.Run("prints", func(t *testing.T) {
+		p := b.open(t, crowd, view{width: 794, height: 1123, print: true, dark: true})
+		if got := eval[[]bool](p, `["#tools", "#buttons", "#help", ".to"].map(s => document.querySelector(s).offsetParent === null)`); slices.Contains(got, false) {
+			t.Errorf("tools are printed: %v", got)
+		}
+		if got := eval[[]bool](p, `[".sign", ".fold:not([open]) td", ".p"].map(s => { const b = document.querySelector(s).getBoundingClientRect(); return b.height > 0 })`); slices.Contains(got, false) {
+			t.Errorf("the signature, a folded table and the tree: %v", got)
+		}
+		if bright := eval[float64](p, luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); bright < 0.9 {
+			t.Errorf("the paper has luminance %v", bright)
+		}
+		if pdf := p.do("Page.printToPDF", nil); len(pdf) < 10_000 {
+			t.Errorf("a PDF of %d bytes", len(pdf))
+		}
+		p.screenshot("print", true)
+		p.quiet()
+	})
+
+	t.Run("works without script", func(t *testing.T) {
+		p := b.open(t, crowd, view{width: 1280, height: 900, noScript: true})
+		p.do("Emulation.setScriptExecutionDisabled", map[string]any{"value": false})
+		rows := strings.Count(string(crowd), `<tr role="row" class="p `)
+		if got := eval[[]int](p, `[Array.from(document.querySelectorAll(".p")).filter(e => e.getBoundingClientRect().height > 0).length, document.querySelectorAll(".twist").length, document.querySelector("#tools").offsetHeight]`); !slices.Equal(got, []int{rows, 0, 0}) {
+			t.Errorf("rows, buttons and height of tools: %v, want %d rows", got, rows)
+		}
+		p.screenshot("noscript", false)
+		p.quiet()
+	})
+
+	t.Run("shows what there is of little", func(t *testing.T) {
+		for name, r := range map[string]*Receipt{"failed": failed(), "short": short()} {
+			r.Trace, r.Processes, r.Files, r.Privileges, r.Sockets = nil, nil, nil, nil, nil
+			p := b.open(t, rendered(t, r), wide)
+			p.screenshot(name, true)
+			p.quiet()
+		}
+	})
+}
+
+const luminance = `(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b })`
+
+// contrast lists elements with text whose contrast is below 4.5 to 1.
+const contrast = `(() => {
+  const lum = ` + luminance + `, out = new Set();
+  for (const e of document.querySelectorAll("body *")) {
+    if (!Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim()) || !e.getClientRects().length || e.closest("svg, script, .sign, .skip")) continue;
+    let on = e, bg;
+    while (on && /^rgba\(.*, 0\)$|^transparent$/.test(bg = getComputedStyle(on).backgroundColor)) on = on.parentElement;
+    const a = lum(getComputedStyle(e).color), b = lum(bg);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) out.add(e.tagName + "." + e.className + " " + ratio.toFixed(2) + ": " + e.textContent.slice(0, 40));
+  }
+  return Array.from(out).slice(0, 10);
+})()`
+
+// Nothing in the page's own files refers to anywhere else.
+func TestPageLoadsNothing(t *testing.T) {
+	for _, name := range []string{"page.html", "page.css", "page.js"} {
+		if m := regexp.MustCompile(`(?i)https?:|//[a-z]|@import|url\(|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|WebSocket|import\(`).FindString(asset(name)); m != "" {
+			t.Errorf("%s has %q", name, m)
+		}
+	}
+}

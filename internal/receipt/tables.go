@@ -1,0 +1,287 @@
+package receipt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// longTable is from how many rows on a table is folded at first.
+const longTable = 25
+
+// inside is a cell with text from inside, said one with carboy's words.
+func insideCell(s string) cell      { return cell{Text: visible.String(s, maxPageText), Inside: true} }
+func pathCell(p store.Raw) cell     { return cell{Text: visible.Path([]byte(p)), Inside: true} }
+func said(s string) cell            { return cell{Text: visible.String(s, maxPageText)} }
+func counted(n int64) cell          { return cell{Text: number(n), Number: true} }
+func sized(n int64) cell            { return cell{Text: Bytes(n), Number: true} }
+func verdictClass(v Verdict) string { return map[Verdict]string{Allowed: "ok", Refused: "bad"}[v] }
+
+// sections are the tables of the page, in their order.
+func sections(r *Receipt) []section {
+	out := []section{networkSection(r), changesSection(r)}
+	if r.Files != nil {
+		out = append(out, filesSection(r.Files))
+	}
+	if r.Privileges != nil || r.Sockets != nil {
+		out = append(out, rightsSection(r))
+	}
+	out = append(out, limitsSection(r.Limits), confinedSection(r))
+	for i := range out {
+		for j := range out[i].Tables {
+			t := &out[i].Tables[j]
+			t.Long = len(t.Rows) >= longTable
+		}
+	}
+	return out
+}
+
+// rest says what a table leaves out.
+func rest(n int, total int64) string {
+	if more := total - int64(n); more > 0 {
+		return number(more) + " more are counted and not listed."
+	}
+	return ""
+}
+
+func networkSection(r *Receipt) section {
+	n := &r.Network
+	t := n.Totals
+	s := section{ID: "network", Title: "Network", Lead: "Nothing was asked for."}
+	if t != (Totals{}) || len(n.Names)+len(n.Connections) > 0 {
+		s.Lead = tally(t.NamesAllowed, t.NamesRefused, "query", "queries") + "; " +
+			tally(t.ConnectionsAllowed, t.ConnectionsRefused, "connection", "connections") + "; " + traffic(t.BytesUp, t.BytesDown) + "."
+		if t.Dropped > 0 {
+			s.Lead += " " + count(t.Dropped, "packet was", "packets were") + " dropped without an answer."
+		}
+	}
+	names := table{Caption: "Names that were asked for", Head: []string{"Verdict", "Name", "Times", "Rule"}, Rest: rest(len(n.Names), n.NamesTotal)}
+	for _, x := range refusedFirst(n.Names, func(x Name) Verdict { return x.Verdict }) {
+		names.Rows = append(names.Rows, line{verdictClass(x.Verdict), []cell{said(string(x.Verdict)), insideCell(x.Name), counted(x.Count), said(rule(x.Rule))}})
+	}
+	conns := table{Caption: "Connections that were tried", Head: []string{"Verdict", "To", "As", "Times", "Up", "Down", "Why"}, Rest: rest(len(n.Connections), n.ConnectionsTotal)}
+	for _, x := range refusedFirst(n.Connections, func(x Connection) Verdict { return x.Verdict }) {
+		up, down := x.BytesUp, x.BytesDown
+		x.BytesUp, x.BytesDown = 0, 0 // they have columns
+		conns.Rows = append(conns.Rows, line{verdictClass(x.Verdict), []cell{
+			said(string(x.Verdict)), insideCell(target(x.Name, x.Port)), insideCell(x.Proto), counted(x.Count), sized(up), sized(down), said(why(x)),
+		}})
+	}
+	s.Tables = filled(names, conns)
+	return s
+}
+
+// filled leaves out tables without rows.
+func filled(t ...table) []table {
+	return slices.DeleteFunc(t, func(t table) bool { return len(t.Rows) == 0 && t.Rest == "" })
+}
+
+var kindWords = map[string]string{"add": "added", "modify": "modified", "delete": "deleted", "mode": "mode only", "type": "another type"}
+
+func changesSection(r *Receipt) section {
+	s := section{ID: "changes", Title: "Changes", Lead: changedCard(r).Lead}
+	c := r.Changes
+	if c == nil {
+		return s
+	}
+	if c.Total > 0 {
+		s.Lead = count(c.Total, "path", "paths") + ": " + changeCounts(c) + ". To read them: carboy diff " + string(r.ID)
+	}
+	t := table{Caption: "Paths of the workspace", Head: []string{"What", "Path", "Size", "Remarks"}, Rest: rest(len(c.List), c.Total)}
+	for _, x := range c.List {
+		what := kindWords[x.Kind]
+		if what == "" {
+			what = x.Kind
+		}
+		if x.Type != "file" {
+			what += ", " + x.Type
+		}
+		size := cell{Number: true}
+		if x.Kind != "delete" && x.Type == "file" {
+			size = sized(x.Size)
+		}
+		var remarks []string
+		for _, p := range x.Protected {
+			remarks = append(remarks, "protected: "+p)
+		}
+		if x.BaseMoved != "" {
+			remarks = append(remarks, "changed on the host meanwhile: "+x.BaseMoved)
+		}
+		if x.Unlandable != "" {
+			remarks = append(remarks, "cannot land: "+x.Unlandable)
+		}
+		class := ""
+		if len(remarks) > 0 {
+			class = "warn"
+		}
+		t.Rows = append(t.Rows, line{class, []cell{said(what), pathCell(x.Path), size, said(strings.Join(remarks, "; "))}})
+	}
+	missing := table{Caption: "What could not be kept", Head: []string{"Why"}}
+	for _, x := range c.Incomplete {
+		missing.Rows = append(missing.Rows, line{"warn", []cell{said(x)}})
+	}
+	s.Tables = filled(missing, t)
+	return s
+}
+
+func filesSection(f *Files) section {
+	least := ""
+	if f.More {
+		least = "At least "
+	}
+	s := section{ID: "files", Title: "Files", Lead: least + number(f.ReadTotal) + " read outside the workspace and " + number(f.ReadInside) + " inside; " +
+		number(f.WrittenTotal) + " written; " + number(f.Missed) + " looked for in vain; " + number(f.DeniedTotal) + " denied."}
+	areas := func(caption, class string, list []Area, total int64) table {
+		t := table{Caption: caption, Head: []string{"Area", "Files"}}
+		for _, x := range list {
+			t.Rows = append(t.Rows, line{class, []cell{pathCell(x.Path), counted(x.Files)}})
+			total -= x.Files
+		}
+		if total > 0 {
+			t.Rest = count(total, "file", "files") + " elsewhere."
+		}
+		return t
+	}
+	written := table{Caption: "Written, made, renamed or removed", Head: []string{"Where", "Path", "How"}, Rest: rest(len(f.Written), f.WrittenTotal)}
+	list := slices.Clone(f.Written)
+	slices.SortStableFunc(list, func(a, b Written) int { return inside(a) - inside(b) })
+	for _, x := range list {
+		where, class := "outside the workspace", "warn"
+		if x.Inside {
+			where, class = "in the workspace", ""
+		}
+		written.Rows = append(written.Rows, line{class, []cell{said(where), pathCell(x.Path), said(strings.Join(x.How, ", "))}})
+	}
+	s.Tables = filled(
+		areas("Denied: there, and not permitted", "bad", f.Denied, f.DeniedTotal),
+		written,
+		areas("Read outside the workspace, by area", "", f.Read, f.ReadTotal))
+	return s
+}
+
+func rightsSection(r *Receipt) section {
+	s := section{ID: "rights", Title: "Rights and sockets", Lead: "No rights were asked for."}
+	outcome := func(errno string) (cell, string) {
+		if errno == "" {
+			return said("granted, inside the bottle only"), "warn"
+		}
+		return said("refused: " + errno), "bad"
+	}
+	attempts := table{Caption: "Attempts to get or use rights", Head: []string{"Outcome", "What", "Detail", "Times"}}
+	if p := r.Privileges; p != nil {
+		if all, won := p.tally(); all > 0 {
+			s.Lead = count(all, "attempt", "attempts") + " to get or use rights, of which " + number(won) + " succeeded, inside the bottle only."
+		}
+		attempts.Rest = rest(len(p.Attempts), p.Total)
+		for _, x := range p.Attempts {
+			c, class := outcome(x.Errno)
+			attempts.Rows = append(attempts.Rows, line{class, []cell{c, insideCell(x.What), insideCell(x.Detail), counted(x.Count)}})
+		}
+	}
+	sockets := table{Caption: "Sockets, by family", Head: []string{"Outcome", "Family", "Type", "Times"}}
+	if x := r.Sockets; x != nil {
+		sockets.Rest = rest(len(x.List), x.Total)
+		for _, x := range x.List {
+			c, class := outcome(x.Errno)
+			if x.Errno == "" && !x.unusual() {
+				c, class = said("made"), ""
+			} else if x.Errno == "" {
+				c = said("made, of an unusual kind")
+			}
+			sockets.Rows = append(sockets.Rows, line{class, []cell{c, insideCell(x.Family), insideCell(x.Type), counted(x.Count)}})
+		}
+	}
+	s.Tables = filled(attempts, sockets)
+	return s
+}
+
+func limitsSection(l Limits) section {
+	s := section{ID: "limits", Title: "Limits", Lead: "None was met."}
+	if b := bounds(l); b != "" {
+		s.Lead += " They were: " + b + "."
+	}
+	if n := len(l.Hit); n > 0 {
+		s.Lead = count(int64(n), "limit was", "limits were") + " met, of: " + bounds(l) + "."
+	}
+	t := table{Caption: "Limits that were met", Head: []string{"Limit", "Times", "What it meant"}}
+	for _, h := range l.Hit {
+		times := cell{Text: "not counted", Number: true}
+		if h.Count > 0 {
+			times = counted(h.Count)
+		}
+		t.Rows = append(t.Rows, line{"bad", []cell{said(h.Limit), times, said(h.Detail)}})
+	}
+	s.Tables = filled(t)
+	return s
+}
+
+// confinedSection is what held the command, and what was opened for it.
+func confinedSection(r *Receipt) section {
+	s := section{ID: "isolation", Title: "Isolation", Lead: isolationLine(r.Isolation) + "."}
+	posture := table{Caption: "Read from the live processes before the command's first instruction", Head: []string{"Process", "uid", "Seccomp", "No new privileges", "Own root", "Namespaces of its own"}}
+	if p := r.Isolation.Posture; p != nil {
+		for _, x := range p.Processes {
+			posture.Rows = append(posture.Rows, line{"", []cell{
+				said(x.Role), {Text: fmt.Sprint(x.UID), Number: true}, said(seccompWord(x.Seccomp)), said(yes(x.NoNewPrivs)), said(yes(x.Chrooted)), said(strings.Join(x.Namespaces, ", ")),
+			}})
+		}
+	}
+	mounts := table{Caption: "Host paths that it could see, beside the workspace", Head: []string{"Access", "On the host", "Inside"}}
+	for _, m := range r.Mounts {
+		class := ""
+		if m.Access == "read-write" {
+			class = "warn"
+		}
+		mounts.Rows = append(mounts.Rows, line{class, []cell{said(m.Access), pathCell(m.Source), pathCell(m.Target)}})
+	}
+	ports := table{Caption: "Ports that the host's loopback reached", Head: []string{"Inside", "On the host"}}
+	for _, x := range r.Published {
+		ports.Rows = append(ports.Rows, line{"", []cell{{Text: fmt.Sprint(x.Port), Number: true}, said(x.Host)}})
+	}
+	s.Tables = filled(posture, mounts, ports)
+	return s
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "NO"
+}
+
+func seccompWord(mode int) string {
+	if mode == 2 {
+		return "filter"
+	}
+	return fmt.Sprintf("mode %d", mode)
+}
+
+// evidence says where to check what the page says.
+func evidence(r *Receipt) [][2]string {
+	out := [][2]string{{"run", string(r.ID)}}
+	add := func(k, v string) {
+		if v != "" {
+			out = append(out, [2]string{k, visible.String(v, maxPageText)})
+		}
+	}
+	add("carboy", r.Build)
+	if t := r.Trace; t != nil {
+		s := count(t.Facts, "fact", "facts") + " in " + Bytes(t.Bytes)
+		if t.whole() {
+			s += ", none lost"
+		}
+		add("trace", s+"; carboy trace "+string(r.ID))
+		add("SHA-256 of the trace", t.Digest)
+	}
+	if a := r.Audit; a != nil {
+		add("audit log", count(a.Seq, "record", "records")+" at the end of the run; carboy audit verify")
+		add("root of the audit log", a.Root)
+	}
+	if r.Evidence != "" {
+		out = append(out, [2]string{"kept in", visible.Path([]byte(r.Evidence))})
+	}
+	return out
+}
