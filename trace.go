@@ -97,13 +97,13 @@ func account(r *receipt.Receipt, s *trace.Summary, began time.Time) {
 	for _, w := range s.Written(receipt.MaxWritten) {
 		r.Files.Written = append(r.Files.Written, receipt.Written{Path: store.Raw(w.Path), How: w.How, Inside: w.Inside})
 	}
-	r.Privileges = &receipt.Privileges{Total: int64(s.AttemptTotal)}
+	r.Privileges = &receipt.Privileges{Total: int64(len(s.Attempts))}
 	for _, a := range s.Attempts {
 		r.Privileges.Attempts = append(r.Privileges.Attempts, receipt.Attempt{
 			What: visible.String(a.What, 200), Detail: visible.String(a.Detail, 300), Errno: trace.ErrnoName(a.Errno), Count: int64(a.Count),
 		})
 	}
-	r.Sockets = &receipt.Sockets{Total: int64(s.SocketTotal)}
+	r.Sockets = &receipt.Sockets{Total: int64(len(s.Sockets))}
 	for _, x := range s.Sockets {
 		r.Sockets.List = append(r.Sockets.List, receipt.Socket{
 			Family: trace.FamilyName(x.Family), Type: trace.SocketTypeName(x.Type), Errno: trace.ErrnoName(x.Errno), Count: int64(x.Count),

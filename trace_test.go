@@ -68,6 +68,16 @@ func TestTraceOfARun(t *testing.T) {
 			if r.Files.ReadTotal == 0 || r.Files.Missed == 0 || r.Processes.Execs == 0 {
 				t.Errorf("files %+v, processes %+v", r.Files, r.Processes)
 			}
+			if mode != store.None && r.Files.ReadInside != 1 {
+				t.Errorf("%d files read in the workspace, want input alone", r.Files.ReadInside)
+			}
+			wrote := false
+			for _, x := range r.Files.Written {
+				wrote = wrote || strings.HasSuffix(string(x.Path), "/made") && x.Inside == (mode != store.None)
+			}
+			if !wrote {
+				t.Errorf("written: %+v", r.Files.Written)
+			}
 		})
 	}
 }

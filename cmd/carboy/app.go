@@ -76,7 +76,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
 		a.runCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
-		a.receiptCmd(), a.listCmd(), a.logsCmd(),
+		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
 		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)

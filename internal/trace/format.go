@@ -129,7 +129,7 @@ func (b *block) put(buf []byte) {
 		h = binary.LittleEndian.AppendUint64(h, v)
 	}
 	h = binary.LittleEndian.AppendUint64(h, b.index)
-	h = append(h, b.prev[:]...)
+	copy(buf[len(h):], b.prev[:])
 	b.sum = sumOf(buf)
 	copy(buf[sumAt:], b.sum[:])
 }

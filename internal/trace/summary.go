@@ -56,12 +56,10 @@ type Summary struct {
 	Counts  FileCounts
 	written [2]writtenList // outside, inside
 
-	Attempts     []Attempt
-	attempts     map[Attempt]int
-	AttemptTotal uint64
-	Sockets      []Sockets
-	sockets      map[Sockets]int
-	SocketTotal  uint64
+	Attempts []Attempt
+	attempts map[Attempt]int
+	Sockets  []Sockets
+	sockets  map[Sockets]int
 }
 
 // FileCounts are numbers of distinct files.
@@ -228,7 +226,11 @@ func (s *Summary) begin(f *Fact, forked bool) live {
 	s.Procs++
 	l := live{forked: forked}
 	if len(s.procs) < maxProcesses {
-		s.procs = append(s.procs, Process{Parent: s.live[f.PPID].at, PID: f.PID, UID: f.UID, EUID: f.EUID, Start: f.Time})
+		p := Process{Parent: s.live[f.PPID].at, PID: f.PID, UID: f.UID, EUID: f.EUID, Start: f.Time}
+		if p.Parent > 0 && forked {
+			p.UID, p.EUID = s.procs[p.Parent-1].UID, s.procs[p.Parent-1].EUID
+		}
+		s.procs = append(s.procs, p)
 		l.at = len(s.procs)
 	}
 	if _, ok := s.live[f.PID]; ok || len(s.live) < maxLive {
@@ -460,23 +462,25 @@ func (a *areas) add(path string) {
 	a.list[i].Files++
 }
 
+// various stands for what is not told apart any more.
+const various = "various"
+
 func (s *Summary) attempt(f *Fact) {
 	if f.Op == Mknod && f.Detail() == "" {
 		return // a pipe or a socket is nobody's right
 	}
-	s.AttemptTotal++
 	a := Attempt{What: f.Op.String(), Detail: clip(f.Detail()), Errno: f.Errno}
 	if f.Op == Refused {
 		a.What, a.Detail = clip(f.Path), ""
 	}
 	i, ok := s.attempts[a]
-	// The last of the room is for groups without detail, of which there are few.
+	// The last of the room is for groups of which there are few.
 	if !ok && len(s.Attempts) >= maxAttempts/2 {
-		a.Detail = ""
+		a.Detail = various
 		i, ok = s.attempts[a]
 	}
 	if !ok && len(s.Attempts) >= maxAttempts-1 {
-		a = Attempt{What: "other"}
+		a = Attempt{What: "others", Detail: various}
 		i, ok = s.attempts[a]
 	}
 	if !ok {
@@ -488,7 +492,6 @@ func (s *Summary) attempt(f *Fact) {
 }
 
 func (s *Summary) socket(f *Fact) {
-	s.SocketTotal++
 	k := Sockets{Family: f.A, Type: f.B & 0xf, Errno: f.Errno}
 	i, ok := s.sockets[k]
 	if !ok && len(s.Sockets) >= maxSockets-1 {

@@ -117,23 +117,59 @@ func (f *Fact) Detail() string {
 	case SetID:
 		return fmt.Sprintf("uid %d, euid %d, gid %d, egid %d", f.UID, f.EUID, f.A, f.B)
 	case Caps:
-		return fmt.Sprintf("%s %#x", f.Path, f.A)
+		return capsCall(f.Path, f.A)
 	case Ptrace:
 		if f.Path != "" {
 			return f.Path
 		}
 		return nameOr(ptraces, f.A)
 	case Kill:
-		if int64(f.B) < 0 {
-			return fmt.Sprintf("%s to group %d", SignalName(f.A), -int64(f.B))
+		sig := SignalName(f.A)
+		if f.A == 0 {
+			sig = "signal 0" // only looks whether it is there
 		}
-		return fmt.Sprintf("%s to %d", SignalName(f.A), f.B)
+		if int64(f.B) < 0 {
+			return fmt.Sprintf("%s to group %d", sig, -int64(f.B))
+		}
+		return fmt.Sprintf("%s to %d", sig, f.B)
 	case Socket:
 		return FamilyName(f.A) + " " + SocketTypeName(f.B&0xf)
 	case Umount, Chroot:
 		return f.Path
 	}
 	return ""
+}
+
+var (
+	prctls = map[uint64]string{
+		unix.PR_CAPBSET_DROP: "CAPBSET_DROP", unix.PR_SET_KEEPCAPS: "SET_KEEPCAPS",
+		unix.PR_SET_SECUREBITS: "SET_SECUREBITS", unix.PR_CAP_AMBIENT: "CAP_AMBIENT",
+	}
+	namespaces = []struct {
+		bit  uint64
+		name string
+	}{
+		{unix.CLONE_NEWUSER, "user"}, {unix.CLONE_NEWNS, "mount"}, {unix.CLONE_NEWPID, "pid"}, {unix.CLONE_NEWNET, "network"},
+		{unix.CLONE_NEWIPC, "ipc"}, {unix.CLONE_NEWUTS, "uts"}, {unix.CLONE_NEWCGROUP, "cgroup"}, {unix.CLONE_NEWTIME, "time"},
+	}
+)
+
+// capsCall names what a call of the capabilities' was for.
+func capsCall(call string, a uint64) string {
+	words := []string{call}
+	if call == "prctl" {
+		return call + " " + nameOr(prctls, a)
+	}
+	for _, x := range namespaces {
+		if a&x.bit != 0 {
+			words = append(words, x.name)
+			a &^= x.bit
+		}
+	}
+	if a != 0 {
+		words = append(words, fmt.Sprintf("%#x", a))
+	}
+	return strings.Join(words, " ")
 }
 
 func accessMode(a uint64) string {

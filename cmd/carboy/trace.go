@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const traceLong = `Show what happened inside a run, one fact a line, as the kernel that served the
+command saw it: which programs ran, which files were opened, looked for in vain,
+written, moved and removed, which sockets were made, which rights were asked
+for. Every run is traced. The command can neither switch that off nor forge it;
+what could only be copied from its memory is marked "claimed".
+
+The columns are the time since the run's start in seconds, the process, what it
+did, the error when that failed, and to what. --follow goes on until the run is
+over. --path takes * (not across slashes), ** and ?; a pattern without a slash
+is for the last part of a path. With --json every line is an object; the schema
+is docs/schemas/trace.v1.json. docs/trace.md says how to read it all.`
+
+const traceExample = `  carboy trace                                  the newest run here
+  carboy trace --kind exec                      which programs ran
+  carboy trace --path '/etc/**'                 what it looked at in /etc
+  carboy trace --path '*.pem' --path id_*       keys that it looked for
+  carboy trace --denied                         what was not permitted
+  carboy trace --follow --kind exec,net         as it happens
+  carboy trace --json | jq -r 'select(.op == "unlink") | .path'`
+
+type traceFlags struct {
+	follow, denied, json bool
+	kinds                kindList
+	paths                globList
+	pids                 pidList
+}
+
+func (a *app) traceCmd() *cobra.Command {
+	f := &traceFlags{}
+	cmd := &cobra.Command{
+		Use: "trace [RUN]", Short: "show what happened inside a run, fact by fact", Long: traceLong, Example: traceExample, GroupID: "look",
+		Args: atMostRun, ValidArgsFunction: a.completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				m, err := find(ctx, c, arg(args))
+				if err != nil {
+					return err
+				}
+				err = a.trace(ctx, c, m, f)
+				if errors.Is(err, unix.EPIPE) || f.follow && ctx.Err() != nil {
+					return nil // who read it has seen enough
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on until the run is over")
+	cmd.Flags().Var(&f.kinds, "kind", "only these kinds: exec, file, net, proc, priv")
+	cmd.Flags().Var(&f.paths, "path", "only paths that match; may be repeated")
+	cmd.Flags().Var(&f.pids, "pid", "only this process; may be repeated")
+	cmd.Flags().BoolVar(&f.denied, "denied", false, "only what was not permitted")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object per line")
+	cmd.RegisterFlagCompletionFunc("kind", completeKinds)
+	cmd.RegisterFlagCompletionFunc("path", cobra.NoFileCompletions)
+	cmd.RegisterFlagCompletionFunc("pid", cobra.NoFileCompletions)
+	return cmd
+}
+
+// kindList is a repeatable flag with kinds, between commas.
+type kindList []trace.Kind
+
+func (v *kindList) Set(s string) error {
+	for k := range strings.SplitSeq(s, ",") {
+		if !slices.Contains(trace.Kinds(), trace.Kind(k)) {
+			return fmt.Errorf("want some of %s", strings.Join(kindNames(), ", "))
+		}
+		*v = append(*v, trace.Kind(k))
+	}
+	return nil
+}
+
+func (v *kindList) String() string {
+	var out []string
+	for _, k := range *v {
+		out = append(out, string(k))
+	}
+	return strings.Join(out, ",")
+}
+func (v *kindList) Type() string    { return "KIND,..." }
+func (v *kindList) example() string { return "exec,net" }
+
+func kindNames() []string {
+	all := kindList(trace.Kinds())
+	return strings.Split(all.String(), ",")
+}
+
+// completeKinds completes the last of a list.
+func completeKinds(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	done := prefix[:strings.LastIndexByte(prefix, ',')+1]
+	var out []cobra.Completion
+	for _, k := range kindNames() {
+		if !slices.Contains(strings.Split(done, ","), k) {
+			out = append(out, done+k)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// globList is a repeatable flag with patterns.
+type globList struct {
+	globs []trace.Glob
+	text  []string
+}
+
+func (v *globList) Set(s string) error {
+	g, err := trace.ParseGlob(s)
+	if err == nil {
+		v.globs, v.text = append(v.globs, g), append(v.text, s)
+	}
+	return err
+}
+
+func (v *globList) String() string  { return strings.Join(v.text, " ") }
+func (v *globList) Type() string    { return "GLOB" }
+func (v *globList) example() string { return "'/etc/**'" }
+
+// pidList is a repeatable flag with process numbers.
+type pidList []uint32
+
+func (v *pidList) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 0 {
+		return errors.New("not the number of a process")
+	}
+	*v = append(*v, uint32(n))
+	return nil
+}
+
+func (v *pidList) String() string  { return strings.Trim(fmt.Sprint([]uint32(*v)), "[]") }
+func (v *pidList) Type() string    { return "PID" }
+func (v *pidList) example() string { return "2" }
+
+// followPoll is how often a trace that is being written is looked at.
+const followPoll = 200 * time.Millisecond
+
+// overPolls is after how many looks in vain it is asked whether the run is over
+// without having said so.
+const overPolls = 5
+
+// trace prints a trace, to its end or to where the run is.
+func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *traceFlags) error {
+	r, err := a.openTrace(ctx, c, m, f.follow)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	p := &tracePrinter{
+		out: bufio.NewWriterSize(a.stdout, 64<<10), json: f.json, color: a.color(a.stdout),
+		filter: trace.Filter{Kinds: f.kinds, Paths: f.paths.globs, PIDs: f.pids, Denied: f.denied},
+	}
+	p.begun = r.Begun()
+	if m.Started != nil {
+		p.begun = *m.Started
+	}
+	p.head(r)
+	for over, looked := false, 0; ; {
+		err := p.rest(ctx, r, a)
+		if err == nil {
+			err = p.out.Flush()
+		}
+		if err != nil {
+			return err
+		}
+		if !f.follow || over || r.Tail().Ended {
+			break
+		}
+		// A trace without an end is of a run that died. The last facts may come
+		// between the last look and that.
+		if looked++; looked%overPolls == 0 {
+			if over, err = c.Over(ctx, m.ID); err != nil {
+				return err
+			}
+		}
+		if err := wait(ctx, followPoll); err != nil {
+			return err
+		}
+	}
+	return a.endTrace(ctx, c, m, r, p)
+}
+
+// openTrace opens the trace of m; of a run that is being made, when it is there.
+func (a *app) openTrace(ctx context.Context, c *carboy.Client, m store.Meta, follow bool) (*trace.Reader, error) {
+	for {
+		r, err := c.Trace(m.ID)
+		if !follow || !errors.Is(err, carboy.ErrNoTrace) {
+			return r, err
+		}
+		if over, oerr := c.Over(ctx, m.ID); oerr != nil || over {
+			return nil, errors.Join(err, oerr)
+		}
+		if err := wait(ctx, followPoll); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tracePrinter prints facts, for people or for programs.
+type tracePrinter struct {
+	out         *bufio.Writer
+	json, color bool
+	filter      trace.Filter
+	begun       time.Time
+
+	shown, read, damaged uint64
+}
+
+// rest prints what is there.
+func (p *tracePrinter) rest(ctx context.Context, r *trace.Reader, a *app) error {
+	for {
+		var f trace.Fact
+		var damage *trace.DamageError
+		err := r.Next(&f)
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.As(err, &damage):
+			p.damaged++
+			if p.json {
+				err = p.line(damage.Line())
+			} else {
+				err = p.out.Flush()
+				a.say(redText, "%s", errorLine(damage))
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		p.read++
+		if p.read%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !p.filter.Match(&f) {
+			continue
+		}
+		p.shown++
+		if p.json {
+			err = p.line(f.Line())
+		} else {
+			err = p.fact(&f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *tracePrinter) line(v any) error {
+	enc := json.NewEncoder(p.out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+func (p *tracePrinter) head(r *trace.Reader) {
+	if p.json {
+		p.line(trace.HeadLine{Type: "trace", Schema: trace.Schema, Run: r.Run(), Begun: r.Begun().UTC()})
+		return
+	}
+	fmt.Fprint(p.out, p.paint(boldText, fmt.Sprintf("%8s %5s %-8s %-12s %s", "TIME", "PID", "WHAT", "FAILED", "ON")), "\n")
+}
+
+func (p *tracePrinter) paint(c tone, s string) string {
+	if !p.color || c == plainText {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// maxArguments bounds what is shown of a command line, in bytes.
+const maxArguments = 400
+
+// fact prints one line for people. Paths are shown in full: they are what
+// people look for.
+func (p *tracePrinter) fact(f *trace.Fact) error {
+	failed := trace.ErrnoName(f.Errno)
+	c := plainText
+	switch {
+	case f.Denied():
+		c = redText
+	case f.Errno != 0:
+		c = dimText
+	}
+	on := onWhat(f)
+	if words := f.Flags.Words(); f.Flags&^(trace.Miss|trace.Asked) != 0 {
+		words = slices.DeleteFunc(words, func(w string) bool { return w == "miss" || w == "asked" })
+		on += " [" + strings.Join(words, ", ") + "]"
+	}
+	since := f.When().Sub(p.begun).Seconds()
+	_, err := fmt.Fprint(p.out, p.paint(c, fmt.Sprintf("%8.3f %5d %-8s %-12s %s", since, f.PID, f.Op, failed, on)), "\n")
+	return err
+}
+
+// word shows one word of a command line, so that it can be told from the next.
+func word(s string) string {
+	s = visible.String(s, maxArguments)
+	if s == "" || strings.ContainsAny(s, " \t\"'\\$`&|;<>()*?[]#~!{}") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
+
+// onWhat is what a fact is about, made visible.
+func onWhat(f *trace.Fact) string {
+	path := func(s string) string { return visible.Path([]byte(s)) }
+	var b strings.Builder
+	if f.Path != "" && f.Op != trace.Caps && f.Op != trace.Ptrace && f.Op != trace.Mount {
+		b.WriteString(path(f.Path))
+	}
+	switch f.Op {
+	case trace.Exec:
+		if len(f.Args) > 0 {
+			words := make([]string, len(f.Args))
+			for i, w := range f.Args {
+				words[i] = word(w)
+			}
+			b.WriteString(": " + visible.String(strings.Join(words, " "), maxArguments))
+		}
+		if strings.Contains(f.Path2, "/") && f.Path2 != f.Path {
+			b.WriteString(" (for " + path(f.Path2) + ")")
+		}
+		return b.String()
+	case trace.Rename, trace.Link, trace.Symlink, trace.Readlink, trace.Accept, trace.Chroot:
+		if f.Path2 != "" {
+			b.WriteString(" -> " + path(f.Path2))
+		}
+	}
+	if d := f.Detail(); d != "" && d != f.Path {
+		d = visible.String(d, maxArguments)
+		if b.Len() == 0 {
+			return d
+		}
+		b.WriteString(" (" + d + ")")
+	}
+	return b.String()
+}
+
+// endTrace says how the trace ends, what it does not hold, and whether it is
+// the one that the receipt speaks of.
+func (a *app) endTrace(ctx context.Context, c *carboy.Client, m store.Meta, r *trace.Reader, p *tracePrinter) error {
+	t := r.Tail()
+	if p.json {
+		if err := p.line(t.Line(p.shown, p.damaged)); err != nil {
+			return err
+		}
+	}
+	if err := p.out.Flush(); err != nil {
+		return err
+	}
+	m, err := c.Find(ctx, string(m.ID), "")
+	if err != nil {
+		return err
+	}
+	if !p.json {
+		a.sayTail(m, &t)
+	}
+	if p.damaged > 0 {
+		return fmt.Errorf("the trace of run %s is damaged", m.ID)
+	}
+	if !m.State.Over() {
+		return nil
+	}
+	rec, err := c.Receipt(ctx, m.ID)
+	if err != nil || rec.Trace == nil || rec.Trace.Digest == "" {
+		return err
+	}
+	if got := hex.EncodeToString(t.Digest); got != rec.Trace.Digest {
+		return fmt.Errorf("the trace of run %s is not the one that its receipt speaks of: it was changed afterwards", m.ID)
+	}
+	return nil
+}
+
+// sayTail says on stderr what is not in the trace.
+func (a *app) sayTail(m store.Meta, t *trace.Tail) {
+	if n := t.Dropped; n > 0 {
+		a.say(redText, "%d facts were lost on their way out of the bottle", n)
+	}
+	for _, k := range append(trace.Kinds(), "") {
+		if n := t.Unkept.Of(k); n > 0 {
+			a.say(plainText, "%d facts of kind %s are only counted: the trace had reached its bound", n, first(string(k), "unknown"))
+		}
+	}
+	switch {
+	case t.Reason != "":
+		a.say(redText, "the trace stops before the run's end: %s", visible.String(t.Reason, 300))
+	case t.Ended:
+	case m.State == store.Lost:
+		a.say(redText, "carboy died during this run; its trace reaches to fact %d", t.Last)
+	case m.State.Over():
+		a.say(redText, "the trace has no end: what came after fact %d is missing", t.Last)
+	}
+}
