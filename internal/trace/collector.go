@@ -177,7 +177,7 @@ func (c *Collector) finish() {
 		return
 	}
 	reason := ""
-	if c.readErr != nil {
+	if c.readErr != nil || c.early.Load() {
 		reason = "the bottle's facts could not be read to the end"
 	}
 	c.kept = c.file.Close(reason)
@@ -197,15 +197,16 @@ type Account struct {
 var ErrNoEnd = errors.New("the trace did not come to its end")
 
 // End waits until the facts of a bottle that was closed are in the file, and
-// gives the account. When ctx ends first, what is still on its way is given up,
-// and the account says so.
+// gives the account. When ctx ends first, what was not sent yet is given up, and
+// the account says so.
 func (c *Collector) End(ctx context.Context) (*Account, error) {
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		// Somebody still holds the other end, or the disk hangs.
+		// Somebody still holds the other end, or the disk hangs. What has come
+		// is still read.
 		c.early.Store(true)
-		c.conn.SetReadDeadline(time.Now())
+		c.conn.CloseRead()
 		select {
 		case <-c.done:
 		case <-time.After(endIn):
@@ -221,7 +222,7 @@ func (c *Collector) End(ctx context.Context) (*Account, error) {
 		say("%d messages of the kernel inside made no sense", c.bad)
 	}
 	switch {
-	case c.early.Load() && c.readErr != nil:
+	case c.early.Load():
 		say("the bottle did not end its trace in time")
 	case c.readErr != nil:
 		say("the trace could not be read to the end: %v", c.readErr)
