@@ -205,7 +205,7 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 func (b *bottle) stopClient() { b.stop.Do(b.stack.Destroy) }
 
 // clientStack is configured as the sentry configures its own: fdbased,
-// recvmmsg, host GSO, both checksum offloads.
+// recvmmsg, both checksum offloads.
 func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
 	t.Helper()
 	s := stack.New(stack.Options{
@@ -223,7 +223,7 @@ func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
 	}
 	raw.Control(func(f uintptr) { fd = int(f) })
 	ep, err := fdbased.New(&fdbased.Options{
-		FDs: []int{fd}, MTU: cfg.MTU, PacketDispatchMode: fdbased.RecvMMsg, GSOMaxSize: cfg.GSOMaxSize,
+		FDs: []int{fd}, MTU: cfg.MTU, PacketDispatchMode: fdbased.RecvMMsg,
 		TXChecksumOffload: true, RXChecksumOffload: true,
 	})
 	if err != nil {

@@ -344,7 +344,7 @@ func TestPacketsByHand(t *testing.T) {
 // sendRaw puts a packet on the wire beside the bottle's stack.
 func (b *bottle) sendRaw(p []byte) {
 	b.t.Helper()
-	if _, err := b.end.Write(append(make([]byte, 10), p...)); err != nil {
+	if _, err := b.end.Write(p); err != nil {
 		b.t.Fatal(err)
 	}
 }

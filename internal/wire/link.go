@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,11 +17,6 @@ import (
 )
 
 const (
-	// vnetHeaderSize is the virtio-net header before each packet when host
-	// GSO is on. Its contents are only of use to a kernel that would cut
-	// segments up: written as zeros, skipped when read.
-	vnetHeaderSize = 10
-
 	// readBatch is how many packets one system call may bring.
 	readBatch = 16
 
@@ -40,8 +34,6 @@ const (
 // first, in one piece.
 var readSizes = [...]int{2048, 16384, 16384, 32768}
 
-var zeroVnetHeader [vnetHeaderSize]byte
-
 // Filter decides whether a packet from the bottle is delivered to the
 // gateway's stack. head holds the beginning of the packet, up to 2048 bytes in
 // one piece, size its whole length. head is only valid during the call. The
@@ -57,12 +49,12 @@ type Filter func(head []byte, size int) (deliver bool)
 //
 // Methods are safe for concurrent use.
 type Link struct {
-	cfg    Config
 	file   *os.File
 	filter Filter
 
-	// fdMu keeps the descriptor valid during raw writes: readers hold it
-	// for a system call, Close takes it alone.
+	// fdMu keeps the descriptor valid during raw writes: writers share it
+	// for a system call, Shutdown takes it alone. The reader needs none:
+	// Shutdown waits for its end first.
 	fdMu   sync.RWMutex
 	fd     int
 	closed bool
@@ -70,6 +62,7 @@ type Link struct {
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher
 	started    bool
+	ended      bool // no reader may start any more
 	mtu        uint32
 
 	hurry atomic.Bool // set near the end: writers don't wait
@@ -82,13 +75,10 @@ type Link struct {
 
 // LinkStats counts packets since the start.
 type LinkStats struct {
-	In, Out, Filtered, WriteDropped, WriteWaits atomic.Uint64
+	In, Out, Reads, Filtered, WriteDropped, WriteWaits atomic.Uint64
 }
 
-var (
-	_ stack.LinkEndpoint = (*Link)(nil)
-	_ stack.GSOEndpoint  = (*Link)(nil)
-)
+var _ stack.LinkEndpoint = (*Link)(nil)
 
 // ErrPeerClosed is how [Link.Err] says that the bottle's end is gone.
 var ErrPeerClosed = errors.New("wire: the bottle's end is closed")
@@ -103,11 +93,8 @@ func NewLink(host *os.File, cfg Config, filter Filter) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wire: link: %w", err)
 	}
-	l := &Link{cfg: cfg, file: host, filter: filter, mtu: cfg.MTU, done: make(chan struct{})}
-	if err := raw.Control(func(fd uintptr) {
-		l.fd = int(fd)
-		_ = unix.SetNonblock(l.fd, true)
-	}); err != nil {
+	l := &Link{file: host, filter: filter, mtu: cfg.MTU, done: make(chan struct{})}
+	if err := raw.Control(func(fd uintptr) { l.fd = int(fd) }); err != nil {
 		return nil, fmt.Errorf("wire: link: %w", err)
 	}
 	return l, nil
@@ -134,7 +121,7 @@ func (l *Link) Err() error {
 // nil detaches, after which packets are read and dropped.
 func (l *Link) Attach(d stack.NetworkDispatcher) {
 	l.mu.Lock()
-	start := !l.started && d != nil
+	start := !l.started && !l.ended && d != nil
 	l.started = l.started || start
 	l.dispatcher = d
 	l.mu.Unlock()
@@ -153,32 +140,23 @@ func (l *Link) IsAttached() bool {
 // readLoop is owned by the link and ends with the descriptor.
 func (l *Link) readLoop() {
 	defer close(l.done)
-	raw, err := l.file.SyscallConn()
-	if err != nil {
-		l.readErr = err
-		return
-	}
 	r := newReader()
 	defer r.release()
 	for {
-		n, err := r.recv(raw)
+		n, err := r.recv(l.fd)
 		if err != nil {
 			l.readErr = err
 			return
 		}
+		l.stats.Reads.Add(1)
 		for i := range n {
 			l.deliver(&r.slots[i], int(r.hdrs[i].Len))
 		}
 	}
 }
 
-func (l *Link) deliver(s *slot, n int) {
+func (l *Link) deliver(s *slot, size int) {
 	l.stats.In.Add(1)
-	size := n - vnetHeaderSize
-	if size <= 0 {
-		l.stats.Filtered.Add(1)
-		return
-	}
 	head := s.views[0].AsSlice()[:min(size, readSizes[0])]
 	if l.filter == nil || !l.filter(head, size) {
 		l.stats.Filtered.Add(1)
@@ -211,19 +189,16 @@ func (l *Link) deliver(s *slot, n int) {
 
 // slot holds the buffers of one packet to be read.
 type slot struct {
-	vnet  [vnetHeaderSize]byte
 	views [len(readSizes)]*buffer.View
-	iovs  [1 + len(readSizes)]unix.Iovec
+	iovs  [len(readSizes)]unix.Iovec
 }
 
 func (s *slot) fill() {
-	s.iovs[0].Base = &s.vnet[0]
-	s.iovs[0].SetLen(vnetHeaderSize)
 	for i, v := range s.views {
 		if v == nil {
 			s.views[i] = buffer.NewViewSize(readSizes[i])
-			s.iovs[i+1].Base = s.views[i].BasePtr()
-			s.iovs[i+1].SetLen(readSizes[i])
+			s.iovs[i].Base = s.views[i].BasePtr()
+			s.iovs[i].SetLen(readSizes[i])
 		}
 	}
 }
@@ -263,7 +238,11 @@ func (r *reader) release() {
 }
 
 // recv waits for packets and returns how many slots were filled.
-func (r *reader) recv(raw syscall.RawConn) (int, error) {
+//
+// It polls by itself: in Go's poller the descriptor would also be watched for
+// writing, and wake this process up for every single packet that the bottle
+// takes.
+func (r *reader) recv(fd int) (int, error) {
 	for i := range r.slots {
 		r.slots[i].fill()
 		r.hdrs[i].Len = 0
@@ -271,29 +250,29 @@ func (r *reader) recv(raw syscall.RawConn) (int, error) {
 		r.hdrs[i].Msg.SetIovlen(len(r.slots[i].iovs))
 	}
 	var n int
-	var errno unix.Errno
-	err := raw.Read(func(fd uintptr) bool {
-		for {
-			var got uintptr
-			got, _, errno = unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.hdrs[0])), readBatch, unix.MSG_DONTWAIT, 0, 0)
-			if errno == unix.EINTR {
+	for {
+		got, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.hdrs[0])), readBatch, unix.MSG_DONTWAIT, 0, 0)
+		if errno == unix.EAGAIN {
+			p := rawfile.PollEvent{FD: int32(fd), Events: unix.POLLIN}
+			_, errno = rawfile.BlockingPoll(&p, 1, nil)
+			if errno == 0 {
 				continue
 			}
-			n = int(got)
-			return errno != unix.EAGAIN
 		}
-	})
-	if err != nil {
-		return 0, fmt.Errorf("wire: read: %w", err)
-	}
-	if errno != 0 {
-		if errno == unix.ECONNRESET || errno == unix.EPIPE {
+		switch errno {
+		case 0:
+		case unix.EINTR:
+			continue
+		case unix.ECONNRESET, unix.EPIPE:
 			return 0, ErrPeerClosed
+		default:
+			return 0, fmt.Errorf("wire: read: %w", errno)
 		}
-		return 0, fmt.Errorf("wire: read: %w", errno)
+		n = int(got)
+		break
 	}
 	// The end of a SEQPACKET stream reads as messages of no length, for
-	// ever. No packet is that short (a virtio header is always there).
+	// ever. A bottle that sends one harms its own wire.
 	for i := range n {
 		if r.hdrs[i].Len == 0 {
 			if i == 0 {
@@ -311,7 +290,7 @@ func (l *Link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	slice := pkts.AsSlice()
 	if len(slice) == 1 {
 		var arr [8]unix.Iovec
-		return l.writeOne(append(arr[:0], vnetIovec()), slice[0])
+		return l.writeOne(arr[:0], slice[0])
 	}
 	sent := 0
 	for len(slice) > 0 {
@@ -324,12 +303,6 @@ func (l *Link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 		slice = slice[len(batch):]
 	}
 	return sent, nil
-}
-
-func vnetIovec() unix.Iovec {
-	v := unix.Iovec{Base: &zeroVnetHeader[0]}
-	v.SetLen(vnetHeaderSize)
-	return v
 }
 
 func appendIovecs(iovs []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
@@ -355,7 +328,7 @@ func (l *Link) writeOne(iovs []unix.Iovec, pkt *stack.PacketBuffer) (int, tcpip.
 func (l *Link) writeBatch(batch []*stack.PacketBuffer) (int, tcpip.Error) {
 	hdrs := make([]rawfile.MMsgHdr, len(batch))
 	for i, pkt := range batch {
-		iovs := appendIovecs(append(make([]unix.Iovec, 0, 8), vnetIovec()), pkt)
+		iovs := appendIovecs(make([]unix.Iovec, 0, 8), pkt)
 		hdrs[i].Msg.Iov = &iovs[0]
 		hdrs[i].Msg.SetIovlen(len(iovs))
 	}
@@ -369,10 +342,9 @@ func (l *Link) Inject(packet []byte) {
 	}
 	v := unix.Iovec{Base: &packet[0]}
 	v.SetLen(len(packet))
-	iovs := [...]unix.Iovec{vnetIovec(), v}
 	var hdr [1]rawfile.MMsgHdr
-	hdr[0].Msg.Iov = &iovs[0]
-	hdr[0].Msg.SetIovlen(len(iovs))
+	hdr[0].Msg.Iov = &v
+	hdr[0].Msg.SetIovlen(1)
 	_, _ = l.send(hdr[:])
 }
 
@@ -422,25 +394,25 @@ func (l *Link) Hurry() { l.hurry.Store(true) }
 // Shutdown ends both directions and waits for the reader. It is safe to call
 // more than once.
 func (l *Link) Shutdown() {
+	l.mu.Lock()
+	l.ended = true
+	started := l.started
+	l.mu.Unlock()
 	l.fdMu.RLock()
 	if !l.closed {
-		// Wakes writers that wait and the reader, before the descriptor
-		// number can be reused.
+		// Wakes the reader and writers that wait.
 		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	}
 	l.fdMu.RUnlock()
+	if started {
+		<-l.done
+	}
 	l.fdMu.Lock()
 	if !l.closed {
 		l.closed = true
 		_ = l.file.Close()
 	}
 	l.fdMu.Unlock()
-	l.mu.RLock()
-	started := l.started
-	l.mu.RUnlock()
-	if started {
-		<-l.done
-	}
 }
 
 // Close implements stack.LinkEndpoint: the stack calls it when the card is
@@ -468,12 +440,6 @@ func (l *Link) SetMTU(mtu uint32) {
 func (l *Link) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 }
-
-// GSOMaxSize implements stack.GSOEndpoint.
-func (l *Link) GSOMaxSize() uint32 { return l.cfg.GSOMaxSize }
-
-// SupportedGSO implements stack.GSOEndpoint.
-func (l *Link) SupportedGSO() stack.SupportedGSO { return stack.HostGSOSupported }
 
 // MaxHeaderLength implements stack.LinkEndpoint: there is no link header.
 func (l *Link) MaxHeaderLength() uint16 { return 0 }

@@ -23,14 +23,10 @@ import (
 )
 
 const (
-	// MTU is the default maximum size of an IP packet in bytes, before
-	// segmentation offload: what programs inside see on their interface.
-	MTU = 1500
-
-	// GSOMaxSize is the largest TCP segment, in bytes with its headers, that
-	// one write may carry. Both ends must use host GSO with this size: each
-	// packet is then preceded by a virtio-net header of 10 bytes.
-	GSOMaxSize = 65535
+	// MTU is the maximum size of an IP packet in bytes, and what programs see
+	// on their interface: the largest there is. The wire is memory, where a
+	// packet costs about the same whatever its size.
+	MTU = 65535
 
 	// socketBuffer is what is asked for in each direction. The kernel counts
 	// its own overhead against it; ordinary users get what
@@ -41,11 +37,8 @@ const (
 // Config is what the two ends of a wire agree about. The zero value is not
 // usable; see [DefaultConfig].
 type Config struct {
-	// MTU in bytes.
+	// MTU in bytes. The bottle's link must have both checksum offloads.
 	MTU uint32
-	// GSOMaxSize in bytes. The bottle's link must have host GSO (not
-	// gVisor's own) with this size, and both checksum offloads.
-	GSOMaxSize uint32
 	// Bottle4 and Bottle6 are the bottle's addresses with their prefix
 	// lengths. Packets from any other source are dropped.
 	Bottle4, Bottle6 netip.Prefix
@@ -64,13 +57,12 @@ type Config struct {
 // (RFC 4193).
 func DefaultConfig() Config {
 	return Config{
-		MTU:        MTU,
-		GSOMaxSize: GSOMaxSize,
-		Bottle4:    netip.MustParsePrefix("198.18.0.2/30"),
-		Bottle6:    netip.MustParsePrefix("fd63:6172:626f:7900::2/64"),
-		Gateway4:   netip.MustParseAddr("198.18.0.1"),
-		Gateway6:   netip.MustParseAddr("fd63:6172:626f:7900::1"),
-		DNS:        netip.MustParseAddr("198.18.0.1"),
+		MTU:      MTU,
+		Bottle4:  netip.MustParsePrefix("198.18.0.2/30"),
+		Bottle6:  netip.MustParsePrefix("fd63:6172:626f:7900::2/64"),
+		Gateway4: netip.MustParseAddr("198.18.0.1"),
+		Gateway6: netip.MustParseAddr("fd63:6172:626f:7900::1"),
+		DNS:      netip.MustParseAddr("198.18.0.1"),
 	}
 }
 
@@ -79,8 +71,6 @@ func (c Config) Validate() error {
 	switch {
 	case c.MTU < 1280 || c.MTU > 65535:
 		return fmt.Errorf("wire: mtu %d: not between 1280 (RFC 8200) and 65535", c.MTU)
-	case c.GSOMaxSize > 65535:
-		return fmt.Errorf("wire: gso size %d: over 65535", c.GSOMaxSize)
 	case !c.Bottle4.IsValid() || !c.Bottle4.Addr().Is4() || !c.Gateway4.Is4():
 		return errors.New("wire: ipv4 addresses are missing")
 	case !c.Bottle6.IsValid() || !c.Bottle6.Addr().Is6() || !c.Gateway6.Is6():
@@ -106,10 +96,12 @@ type Pair struct {
 // New makes a wire. Both ends close on exec; the caller passes the bottle's
 // end on by donating it.
 func New() (*Pair, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("wire: socketpair: %w", err)
 	}
+	// Both block, so that the host's end stays out of Go's poller (see
+	// reader.recv); the link says at each call that it does not want to wait.
 	for _, fd := range fds {
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
 		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)

@@ -35,10 +35,13 @@ func plugWire(c *container.Container, w *os.File, cfg wire.Config) error {
 		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
 		FDBasedLinks: []boot.FDBasedLink{{
 			Name: linkName, MTU: int(cfg.MTU), NumChannels: 1,
-			Addresses:  []boot.IPWithPrefix{addr(cfg.Bottle4), addr(cfg.Bottle6)},
-			Routes:     []boot.Route{onLink(cfg.Bottle4), onLink(cfg.Bottle6)},
-			GSOMaxSize: cfg.GSOMaxSize, TXChecksumOffload: true, RXChecksumOffload: true,
-			QDisc: config.QDiscFIFO,
+			Addresses:         []boot.IPWithPrefix{addr(cfg.Bottle4), addr(cfg.Bottle6)},
+			Routes:            []boot.Route{onLink(cfg.Bottle4), onLink(cfg.Bottle6)},
+			TXChecksumOffload: true, RXChecksumOffload: true,
+			// Packets go where they are made and where they come in:
+			// a queue or another processor would only be one more
+			// goroutine to wake up for each.
+			QDisc: config.QDiscNone, ProcessorsPerChannel: 1,
 		}},
 		Defaultv4Gateway: defaultRoute(cfg.Gateway4),
 		Defaultv6Gateway: defaultRoute(cfg.Gateway6),
