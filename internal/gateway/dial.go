@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strconv"
@@ -25,6 +26,14 @@ const (
 type upstream struct {
 	net.Conn
 	addr netip.AddrPort
+}
+
+// ReadFrom is what net/http sends the bodies of requests with; without it, it
+// copies in small pieces.
+func (u *upstream) ReadFrom(r io.Reader) (int64, error) {
+	buf := relayBuffers.Get().(*[relayBuffer]byte)
+	defer relayBuffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{u.Conn}, struct{ io.Reader }{r}, buf[:])
 }
 
 // dialError says why there is no connection.

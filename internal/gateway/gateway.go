@@ -207,8 +207,15 @@ func newStack() (*stack.Stack, error) {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: receiveWindow}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
-	wait := tcpip.TCPTimeWaitTimeoutOption(2 * time.Second)
-	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &recv, &send, &wait} {
+	// The wire keeps the order and loses nothing that is taken up, so that
+	// nothing old can arrive. Waiting for it would only make a bottle that
+	// happens to choose the port of a connection just ended (which at some
+	// hundred a second is soon) wait in its turn, for seconds.
+	wait := tcpip.TCPTimeWaitTimeoutOption(0)
+	// For the same reason a late acknowledgement is never a lost packet, which
+	// RACK and its probes would take it for.
+	recovery := tcpip.TCPRecovery(0)
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &recv, &send, &wait, &recovery} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
 			s.Destroy()
 			return nil, fmt.Errorf("gateway: stack option %T: %s", opt, err)

@@ -5,11 +5,17 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/carboy/carboy/internal/wire"
 )
 
 // relayBuffer is what one direction of a connection holds, in bytes, besides
-// the windows of its two TCP connections.
-const relayBuffer = 64 << 10
+// the windows of its two TCP connections. Two full segments (of IPv6, the
+// smaller ones): a write of 64 KiB would be a full one and a tiny one, which
+// costs as much.
+const relayBuffer = 2 * (wire.MTU - header.IPv6MinimumSize - header.TCPMinimumSize)
 
 var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
