@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/receipt/receipttest"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -45,7 +47,7 @@ func TestScript(t *testing.T) {
 		RequireUniqueNames:  true,
 		WorkdirRoot:         root,
 		Setup:               setup,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode, "serve": cmdServe, "own": cmdOwn},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode, "serve": cmdServe, "own": cmdOwn, "valid": cmdValid},
 	})
 }
 
@@ -87,6 +89,21 @@ func own(dir string) error {
 func cmdOwn(ts *testscript.TestScript, neg bool, args []string) {
 	for _, dir := range args {
 		ts.Check(own(ts.MkAbs(dir)))
+	}
+}
+
+// cmdValid: valid SCHEMA FILE holds a document to the schema that is published.
+func cmdValid(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: valid schema file")
+	}
+	s, err := receipttest.Load(filepath.Join("..", "..", "docs", "schemas", args[0]))
+	ts.Check(err)
+	var v any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &v))
+	problems := s.Check(v)
+	if neg != (len(problems) > 0) {
+		ts.Fatalf("%s: %d problems: %q", args[1], len(problems), problems)
 	}
 }
 

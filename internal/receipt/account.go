@@ -1,7 +1,10 @@
 package receipt
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
@@ -78,10 +81,11 @@ func (r *Receipt) unknownTrace(say func(string, ...any)) {
 		r.unlisted(say, int64(len(f.Written)), f.WrittenTotal, "written file", "written files")
 	}
 	if p := r.Privileges; p != nil {
-		r.unlisted(say, int64(len(p.Attempts)), p.Total, "attempt to get rights", "attempts to get rights")
+		all, _ := p.tally()
+		r.unlisted(say, all, p.Total, "request for rights", "requests for rights")
 	}
 	if s := r.Sockets; s != nil {
-		r.unlisted(say, int64(len(s.List)), s.Total, "kind of socket", "kinds of sockets")
+		r.unlisted(say, s.listed(), s.Total, "socket", "sockets")
 	}
 }
 
@@ -95,15 +99,76 @@ func (r *Receipt) unlisted(say func(string, ...any), n, total int64, one, many s
 	}
 }
 
-// tally counts the attempts of the list: all, and those that succeeded.
-func (p *Privileges) tally() (all, succeeded int64) {
+// tally counts the attempts of the list: all, and those that were granted.
+func (p *Privileges) tally() (all, granted int64) {
 	for _, a := range p.Attempts {
 		all += a.Count
 		if a.Errno == "" {
-			succeeded += a.Count
+			granted += a.Count
 		}
 	}
-	return all, succeeded
+	return all, granted
+}
+
+// lead says it in a sentence.
+func (p *Privileges) lead() string {
+	all, granted := p.tally()
+	all = max(all, p.Total)
+	switch {
+	case all == 0:
+		return "none were asked for"
+	case all == 1 && granted == 0:
+		return "one request, refused"
+	case granted == 0:
+		return count(all, "request", "requests") + ", all refused"
+	case granted == all:
+		return count(all, "request", "requests") + ", granted inside the bottle only"
+	}
+	return count(all, "request", "requests") + ", " + number(all-granted) + " refused, the others granted inside the bottle only"
+}
+
+// harmless is a request that programs make as a matter of routine, such as a
+// shell that gives up rights it does not have.
+func (a Attempt) harmless() bool { return a.Errno == "" && a.What == "setid" }
+
+func (s *Sockets) listed() int64 {
+	var n int64
+	for _, x := range s.List {
+		n += x.Count
+	}
+	return n
+}
+
+// where says what became of a file that was written: a rank, the worst first,
+// and words.
+func (r *Receipt) where(x Written) (int, string) {
+	for _, m := range r.Mounts {
+		dir := strings.TrimSuffix(string(m.Target), "/")
+		if m.Access == "read-write" && (string(x.Path) == dir || strings.HasPrefix(string(x.Path), dir+"/")) {
+			return 0, "on the host, through a mount"
+		}
+	}
+	switch {
+	case x.Inside && r.Workspace.Mode == store.Bind:
+		return 0, "in the workspace, on the host"
+	case x.Inside:
+		return 2, "in the workspace"
+	}
+	return 1, "in the bottle"
+}
+
+// byPlace are the written files, those on the host first.
+func (r *Receipt) byPlace() []Written {
+	if r.Files == nil {
+		return nil
+	}
+	list := slices.Clone(r.Files.Written)
+	slices.SortStableFunc(list, func(a, b Written) int {
+		i, _ := r.where(a)
+		j, _ := r.where(b)
+		return cmp.Compare(i, j)
+	})
+	return list
 }
 
 // unusual is a socket that programs seldom need, or that was refused.

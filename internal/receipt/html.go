@@ -179,7 +179,7 @@ func ranCard(r *Receipt) card {
 	if p := r.Processes; p != nil {
 		c.Lead = count(p.Total, "process", "processes") + ", " + count(p.Execs, "program", "programs") + " started"
 		if p.Failed > 0 {
-			c.Lead += ", " + number(p.Failed) + " could not be started"
+			c.Lead += "; " + count(p.Failed, "attempt", "attempts") + " to start one failed"
 		}
 		c.Lead += "."
 		c.Items = append(c.Items, programs(p)...)
@@ -187,9 +187,7 @@ func ranCard(r *Receipt) card {
 		c.Lead, c.Link = "Which programs ran was not recorded.", ""
 	}
 	if p := r.Privileges; p != nil {
-		if _, won := p.tally(); won > 0 {
-			c.Items = append(c.Items, count(won, "attempt", "attempts")+" to get or use rights succeeded, inside the bottle only")
-		}
+		c.Items = append(c.Items, "rights: "+p.lead())
 	}
 	c.Items = append(c.Items, "isolation: "+isolationLine(r.Isolation))
 	return c
@@ -267,15 +265,20 @@ func changedCard(r *Receipt) card {
 	default:
 		c.Word = "nothing"
 	}
-	if f := r.Files; f != nil {
-		var outside []string
-		for _, x := range f.Written {
-			if !x.Inside {
-				outside = append(outside, "outside the workspace: "+visible.Fit(visible.Path([]byte(x.Path)), 80, "…")+" ("+visible.String(strings.Join(x.How, ", "), 60)+")")
-			}
+	var host, bottle []string
+	for _, x := range r.byPlace() {
+		text := visible.Fit(visible.Path([]byte(x.Path)), 80, "…") + " (" + visible.String(strings.Join(x.How, ", "), 60) + ")"
+		switch rank, where := r.where(x); rank {
+		case 0:
+			host = append(host, where+": "+text)
+		case 1:
+			bottle = append(bottle, "gone with the bottle: "+text)
 		}
-		c.Items = append(c.Items, cut(outside, "file outside of it")...)
 	}
+	if len(host) > 0 {
+		c.Class, c.Word = "warn", "on the host"
+	}
+	c.Items = append(append(c.Items, cut(host, "file on the host")...), cut(bottle, "file in the bottle")...)
 	return c
 }
 
@@ -302,7 +305,7 @@ func refusedCard(r *Receipt) card {
 	if p := r.Privileges; p != nil {
 		if all, won := p.tally(); all > won {
 			n += all - won
-			items = append(items, count(all-won, "attempt", "attempts")+" to get more rights")
+			items = append(items, count(all-won, "request", "requests")+" for rights")
 		}
 	}
 	for _, h := range r.Limits.Hit {
@@ -402,7 +405,7 @@ func newTimeline(r *Receipt) *timeline {
 	}
 	t.Lead = count(p.Total, "process", "processes") + ", " + count(p.Execs, "program", "programs") + " started"
 	if p.Failed > 0 {
-		t.Lead += ", " + number(p.Failed) + " could not be started"
+		t.Lead += "; " + count(p.Failed, "attempt", "attempts") + " to start one failed"
 	}
 	if n := p.Total - int64(len(p.List)); n > 0 {
 		t.Rest = count(n, "process is", "processes are") + " counted and not listed here: carboy trace " + string(r.ID)

@@ -80,11 +80,11 @@ func sample() *Receipt {
 		}},
 		Files: &Files{
 			Read: []Area{{Path: "/usr/lib", Files: 42}, {Path: "/etc", Files: 3}}, ReadTotal: 45, ReadInside: 7,
-			Written:      []Written{{Path: "/home/ada/project/notes.txt", How: []string{"write"}, Inside: true}, {Path: "/tmp/x", How: []string{"make", "remove"}}},
-			WrittenTotal: 2, Missed: 31, Denied: []Area{{Path: "/root", Files: 1}}, DeniedTotal: 1, More: true,
+			Written:      []Written{{Path: "/home/ada/project/notes.txt", How: []string{"write"}, Inside: true}, {Path: "/tmp/x", How: []string{"make", "remove"}}, {Path: "/cache/state", How: []string{"write"}}},
+			WrittenTotal: 3, Missed: 31, Denied: []Area{{Path: "/root", Files: 1}}, DeniedTotal: 1, More: true,
 		},
-		Privileges: &Privileges{Attempts: []Attempt{{What: "mount", Detail: "/mnt", Errno: "EPERM", Count: 1}, {What: "setid", Detail: "to 1000", Count: 2}}, Total: 2},
-		Sockets:    &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "packet", Type: "raw", Errno: "EPERM", Count: 1}}, Total: 2},
+		Privileges: &Privileges{Attempts: []Attempt{{What: "mount", Detail: "/mnt", Errno: "EPERM", Count: 1}, {What: "setid", Detail: "to 1000", Count: 2}}, Total: 3},
+		Sockets:    &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "packet", Type: "raw", Errno: "EPERM", Count: 1}}, Total: 5},
 		Mounts:     []Mount{{Source: "/opt/tools", Target: "/opt/tools", Access: "read-only"}, {Source: "/home/ada/cache", Target: "/cache", Access: "read-write"}},
 		Published:  []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
 		Audit:      &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
@@ -188,7 +188,7 @@ func busy() *Receipt {
 	}
 	r.Files.Written = append(r.Files.Written, Written{Path: "/tmp/ccXYZ.s", How: []string{"make", "write", "remove"}}, Written{Path: "/etc/ld.so.preload", How: []string{"write"}})
 	r.Privileges = &Privileges{Attempts: []Attempt{}}
-	r.Sockets = &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "unix", Type: "stream", Count: 1}}, Total: 2}
+	r.Sockets = &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "unix", Type: "stream", Count: 1}}, Total: 5}
 	return r
 }
 

@@ -2,31 +2,24 @@ package receipt
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
 	"reflect"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/receipt/receipttest"
 	"github.com/carboy/carboy/internal/store"
 )
 
 const schemaFile = "../../docs/schemas/receipt.v1.json"
 
-func loadSchema(t *testing.T) schema {
+func loadSchema(t *testing.T) receipttest.Schema {
 	t.Helper()
-	b, err := os.ReadFile(schemaFile)
+	s, err := receipttest.Load(schemaFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s map[string]any
-	if err := json.Unmarshal(b, &s); err != nil {
-		t.Fatal(err)
-	}
-	return schema{s}
+	return s
 }
 
 func TestReceiptsValidate(t *testing.T) {
@@ -36,7 +29,7 @@ func TestReceiptsValidate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, problem := range s.check(decode(t, b)) {
+		for _, problem := range s.Check(decode(t, b)) {
 			t.Errorf("%s: %s", name, problem)
 		}
 	}
@@ -61,7 +54,7 @@ func TestSchemaRefuses(t *testing.T) {
 		}
 		m := decode(t, b).(map[string]any)
 		spoil(m)
-		if len(s.check(m)) == 0 {
+		if len(s.Check(m)) == 0 {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -70,7 +63,7 @@ func TestSchemaRefuses(t *testing.T) {
 // Every field that is written is published, and nothing else is.
 func TestSchemaNamesEveryField(t *testing.T) {
 	s := loadSchema(t)
-	s.compare(t, "receipt", s.root, reflect.TypeFor[Receipt]())
+	compare(t, s, "receipt", s.Root(), reflect.TypeFor[Receipt]())
 }
 
 func decode(t *testing.T, b []byte) any {
@@ -82,113 +75,8 @@ func decode(t *testing.T, b []byte) any {
 	return v
 }
 
-// schema validates the part of JSON Schema 2020-12 that the file uses. A keyword
-// that it does not know is a problem, never ignored.
-type schema struct{ root map[string]any }
-
-func (s schema) check(v any) []string { return s.at("$", s.root, v) }
-
-func (s schema) deref(node map[string]any) map[string]any {
-	ref, ok := node["$ref"].(string)
-	if !ok {
-		return node
-	}
-	return s.root["$defs"].(map[string]any)[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any)
-}
-
-func (s schema) at(path string, node map[string]any, v any) (problems []string) {
-	node = s.deref(node)
-	bad := func(format string, args ...any) {
-		problems = append(problems, path+": "+fmt.Sprintf(format, args...))
-	}
-	for keyword, want := range node {
-		switch keyword {
-		case "$schema", "$id", "$defs", "title", "description":
-		case "type":
-			if !isType(want.(string), v) {
-				bad("%v is not of type %v", v, want)
-			}
-		case "const":
-			if v != want {
-				bad("%v is not %v", v, want)
-			}
-		case "enum":
-			if !slices.Contains(want.([]any), v) {
-				bad("%v is none of %v", v, want)
-			}
-		case "pattern":
-			if x, ok := v.(string); ok && !regexp.MustCompile(want.(string)).MatchString(x) {
-				bad("%q does not match %v", x, want)
-			}
-		case "minimum":
-			if x, ok := v.(float64); ok && x < want.(float64) {
-				bad("%v is below %v", x, want)
-			}
-		case "maximum":
-			if x, ok := v.(float64); ok && x > want.(float64) {
-				bad("%v is above %v", x, want)
-			}
-		case "maxItems":
-			if x, ok := v.([]any); ok && float64(len(x)) > want.(float64) {
-				bad("%d items are more than %v", len(x), want)
-			}
-		case "required":
-			m, _ := v.(map[string]any)
-			for _, name := range want.([]any) {
-				if _, ok := m[name.(string)]; !ok {
-					bad("field %v is missing", name)
-				}
-			}
-		case "properties":
-			m, _ := v.(map[string]any)
-			for name, sub := range want.(map[string]any) {
-				if x, ok := m[name]; ok {
-					problems = append(problems, s.at(path+"."+name, sub.(map[string]any), x)...)
-				}
-			}
-		case "items":
-			l, _ := v.([]any)
-			for i, x := range l {
-				problems = append(problems, s.at(fmt.Sprintf("%s[%d]", path, i), want.(map[string]any), x)...)
-			}
-		case "anyOf":
-			var all []string
-			for _, sub := range want.([]any) {
-				p := s.at(path, sub.(map[string]any), v)
-				if len(p) == 0 {
-					all = nil
-					break
-				}
-				all = append(all, p...)
-			}
-			problems = append(problems, all...)
-		default:
-			bad("keyword %q is not known to this test", keyword)
-		}
-	}
-	return problems
-}
-
-func isType(name string, v any) bool {
-	switch x := v.(type) {
-	case nil:
-		return name == "null"
-	case string:
-		return name == "string"
-	case bool:
-		return name == "boolean"
-	case float64:
-		return name == "number" || name == "integer" && x == float64(int64(x))
-	case []any:
-		return name == "array"
-	case map[string]any:
-		return name == "object"
-	}
-	return false
-}
-
 // compare holds node's properties to be exactly the fields of typ.
-func (s schema) compare(t *testing.T, path string, node map[string]any, typ reflect.Type) {
+func compare(t *testing.T, s receipttest.Schema, path string, node map[string]any, typ reflect.Type) {
 	t.Helper()
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 		typ = typ.Elem()
@@ -196,7 +84,7 @@ func (s schema) compare(t *testing.T, path string, node map[string]any, typ refl
 	if typ.Kind() != reflect.Struct || typ == reflect.TypeFor[time.Time]() || typ == reflect.TypeFor[store.Raw]() {
 		return
 	}
-	props := s.properties(node)
+	props := s.Properties(node)
 	fields := jsonFields(typ)
 	for name, ft := range fields {
 		sub, ok := props[name]
@@ -204,32 +92,13 @@ func (s schema) compare(t *testing.T, path string, node map[string]any, typ refl
 			t.Errorf("%s.%s is written and not published", path, name)
 			continue
 		}
-		s.compare(t, path+"."+name, sub.(map[string]any), ft)
+		compare(t, s, path+"."+name, sub.(map[string]any), ft)
 	}
 	for name := range props {
 		if _, ok := fields[name]; !ok {
 			t.Errorf("%s.%s is published and not written", path, name)
 		}
 	}
-}
-
-// properties finds them behind references, alternatives and arrays.
-func (s schema) properties(node map[string]any) map[string]any {
-	node = s.deref(node)
-	if p, ok := node["properties"].(map[string]any); ok {
-		return p
-	}
-	if items, ok := node["items"].(map[string]any); ok {
-		return s.properties(items)
-	}
-	if alternatives, ok := node["anyOf"].([]any); ok {
-		for _, sub := range alternatives {
-			if p := s.properties(sub.(map[string]any)); p != nil {
-				return p
-			}
-		}
-	}
-	return nil
 }
 
 func jsonFields(typ reflect.Type) map[string]reflect.Type {

@@ -24,7 +24,7 @@ func verdictClass(v Verdict) string { return map[Verdict]string{Allowed: "ok", R
 func sections(r *Receipt) []section {
 	out := []section{networkSection(r), changesSection(r)}
 	if r.Files != nil {
-		out = append(out, filesSection(r.Files))
+		out = append(out, filesSection(r))
 	}
 	if r.Privileges != nil || r.Sockets != nil {
 		out = append(out, rightsSection(r))
@@ -127,7 +127,8 @@ func changesSection(r *Receipt) section {
 	return s
 }
 
-func filesSection(f *Files) section {
+func filesSection(r *Receipt) section {
+	f := r.Files
 	least := ""
 	if f.More {
 		least = "At least "
@@ -146,12 +147,11 @@ func filesSection(f *Files) section {
 		return t
 	}
 	written := table{Caption: "Written, made, renamed or removed", Head: []string{"Where", "Path", "How"}, Rest: rest(len(f.Written), f.WrittenTotal)}
-	list := slices.Clone(f.Written)
-	slices.SortStableFunc(list, func(a, b Written) int { return inside(a) - inside(b) })
-	for _, x := range list {
-		where, class := "outside the workspace", "warn"
-		if x.Inside {
-			where, class = "in the workspace", ""
+	for _, x := range r.byPlace() {
+		rank, where := r.where(x)
+		class := ""
+		if rank == 0 {
+			class = "warn"
 		}
 		written.Rows = append(written.Rows, line{class, []cell{said(where), pathCell(x.Path), said(strings.Join(x.How, ", "))}})
 	}
@@ -163,27 +163,29 @@ func filesSection(f *Files) section {
 }
 
 func rightsSection(r *Receipt) section {
-	s := section{ID: "rights", Title: "Rights and sockets", Lead: "No rights were asked for."}
+	s := section{ID: "rights", Title: "Rights and sockets", Lead: "Rights: not recorded."}
 	outcome := func(errno string) (cell, string) {
 		if errno == "" {
 			return said("granted, inside the bottle only"), "warn"
 		}
 		return said("refused: " + errno), "bad"
 	}
-	attempts := table{Caption: "Attempts to get or use rights", Head: []string{"Outcome", "What", "Detail", "Times"}}
+	attempts := table{Caption: "Requests for rights", Head: []string{"Outcome", "What", "Detail", "Times"}}
 	if p := r.Privileges; p != nil {
-		if all, won := p.tally(); all > 0 {
-			s.Lead = count(all, "attempt", "attempts") + " to get or use rights, of which " + number(won) + " succeeded, inside the bottle only."
-		}
-		attempts.Rest = rest(len(p.Attempts), p.Total)
+		s.Lead = "Rights: " + p.lead() + "."
+		all, _ := p.tally()
+		attempts.Rest = rest(int(all), p.Total)
 		for _, x := range p.Attempts {
 			c, class := outcome(x.Errno)
+			if x.harmless() {
+				class = ""
+			}
 			attempts.Rows = append(attempts.Rows, line{class, []cell{c, insideCell(x.What), insideCell(x.Detail), counted(x.Count)}})
 		}
 	}
 	sockets := table{Caption: "Sockets, by family", Head: []string{"Outcome", "Family", "Type", "Times"}}
 	if x := r.Sockets; x != nil {
-		sockets.Rest = rest(len(x.List), x.Total)
+		sockets.Rest = rest(int(x.listed()), x.Total)
 		for _, x := range x.List {
 			c, class := outcome(x.Errno)
 			if x.Errno == "" && !x.unusual() {

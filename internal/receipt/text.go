@@ -390,7 +390,7 @@ func (p *printer) processes(r *Receipt) {
 	}
 	s := count(x.Total, "process", "processes") + ", " + count(x.Execs, "program", "programs") + " started"
 	if x.Failed > 0 {
-		s += ", " + number(x.Failed) + " could not be started"
+		s += "; " + count(x.Failed, "attempt", "attempts") + " to start one failed"
 	}
 	p.section("Processes", s)
 	if len(x.List) == 0 {
@@ -595,28 +595,25 @@ func (p *printer) files(r *Receipt) {
 	p.section("Files", s)
 	p.areas(red, "denied", f.Denied, f.DeniedTotal)
 	p.areas(plain, "read", f.Read, f.ReadTotal)
-	written := slices.Clone(f.Written)
+	written := r.byPlace()
 	if r.Changes != nil && !p.style.All {
-		// Changes has what was kept of the others.
+		// Changes has what was kept of those.
 		written = slices.DeleteFunc(written, func(x Written) bool { return x.Inside })
 	}
-	slices.SortStableFunc(written, func(a, b Written) int { return inside(a) - inside(b) })
 	shown := p.list(len(written), func(i int) {
 		x := written[i]
 		how := visible.String(strings.Join(x.How, ", "), 60)
-		if x.Inside {
-			how += ", in the workspace"
+		c := plain
+		switch rank, where := r.where(x); rank {
+		case 0:
+			how += ", " + where
+			c = yellow
+		case 2:
+			how += ", " + where
 		}
-		p.item(yellow, "written", plain, p.beside(p.path(x.Path), how, p.width-labelCol-3))
+		p.item(c, "written", plain, p.beside(p.path(x.Path), how, p.width-labelCol-3))
 	})
 	p.more(shown, f.WrittenTotal, "carboy receipt --all")
-}
-
-func inside(x Written) int {
-	if x.Inside {
-		return 1
-	}
-	return 0
 }
 
 // areas lists directories; total counts files, so what is not listed is what is
@@ -633,22 +630,14 @@ func (p *printer) areas(c color, label string, list []Area, total int64) {
 
 func (p *printer) rights(r *Receipt) {
 	if x := r.Privileges; x != nil {
-		all, won := x.tally()
-		switch {
-		case len(x.Attempts) == 0:
-			p.section("Rights", "none were asked for")
-		case won == 0:
-			p.section("Rights", count(all, "attempt", "attempts")+" to get more, none of which succeeded")
-		default:
-			p.section("Rights", count(all, "attempt", "attempts")+" to get more, "+number(won)+" succeeded, inside the bottle only")
-		}
+		p.section("Rights", x.lead())
 		attempts := slices.Clone(x.Attempts)
 		slices.SortStableFunc(attempts, func(a, b Attempt) int { return cmp.Compare(b.Errno, a.Errno) })
 		shown := p.list(len(attempts), func(i int) {
 			a := attempts[i]
-			p.attempt(a.Errno, visible.String(a.What, 40), visible.String(a.Detail, maxShown), a.Count)
+			p.attempt(a.Errno, a.harmless(), visible.String(a.What, 40), visible.String(a.Detail, maxShown), a.Count)
 		})
-		p.more(shown, x.Total, "carboy receipt --all")
+		p.more(shown, int64(len(attempts)), "carboy receipt --all")
 	}
 	if x := r.Sockets; x != nil {
 		var odd []Socket
@@ -675,16 +664,19 @@ func (p *printer) rights(r *Receipt) {
 		}
 		shown := p.list(len(odd), func(i int) {
 			s := odd[i]
-			p.attempt(s.Errno, visible.String(s.Family, 40), visible.String(s.Type, 40), s.Count)
+			p.attempt(s.Errno, !s.unusual(), visible.String(s.Family, 40), visible.String(s.Type, 40), s.Count)
 		})
 		p.more(shown, int64(len(odd)), "carboy receipt --all")
 	}
 }
 
 // attempt is a line about something that a program asked the kernel inside for.
-func (p *printer) attempt(errno, what, detail string, n int64) {
+func (p *printer) attempt(errno string, harmless bool, what, detail string, n int64) {
 	v, c := "refused", red
-	if errno == "" {
+	switch {
+	case harmless:
+		v, c = "granted", plain
+	case errno == "":
 		v, c = "granted", yellow
 	}
 	text := strings.TrimSpace(what + " " + detail)

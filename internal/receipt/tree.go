@@ -274,6 +274,9 @@ func (p *Process) program() string {
 	name = word(name)
 	if len(p.Args) > 0 {
 		if said := string(p.Args[0]); said != file && path.Base(said) != path.Base(file) {
+			if slices.Contains(usual, path.Dir(said)) {
+				said = path.Base(said)
+			}
 			name += " (" + word(said) + ")"
 		}
 	}
