@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // world is a client with state of its own and a workspace.
@@ -393,6 +395,7 @@ func TestMountedWorlds(t *testing.T) {
 			t.Errorf("the file is %q", w.read("f"))
 		}
 	})
+	t.Run("full state disk during a trace", func(t *testing.T) { traceFull(t, tmpfs(t, "size=8m,mode=0700")) })
 	t.Run("full state disk", func(t *testing.T) {
 		base := t.TempDir()
 		state := tmpfs(t, "size=8m,mode=0700")
@@ -421,6 +424,71 @@ func TestMountedWorlds(t *testing.T) {
 		}
 		w.ok("true")
 	})
+}
+
+// traceFull fills the disk of the state while a run is traced: the run goes on,
+// and what is not kept any more is counted.
+func traceFull(t *testing.T, state string) {
+	base := t.TempDir()
+	env := map[string]string{"XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+	w := &world{t: t, c: openClient(t, env), ws: filepath.Join(base, "ws")}
+	if err := os.Mkdir(w.ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{})
+	done := make(chan struct{})
+	go func() { // ends below, when "go" is there
+		defer close(done)
+		defer w.write("go", "")
+		<-started
+		filler := filepath.Join(state, "filler")
+		fill(t, filler)
+		defer os.Remove(filler)
+		// The disk is full when the trace grows no more.
+		for last, same := int64(-1), 0; same < 3; {
+			time.Sleep(600 * time.Millisecond)
+			files, _ := filepath.Glob(state + "/carboy/runs/*/" + store.TraceFile)
+			if len(files) != 1 {
+				t.Errorf("traces: %q", files)
+				return
+			}
+			fi, err := os.Stat(files[0])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if same++; fi.Size() != last {
+				last, same = fi.Size(), 0
+			}
+		}
+	}()
+	r, out := w.ok(`while [ ! -e go ]; do head -c 2800 /dev/urandom | base64 -w0 | { read -r x; [ -e "/$x" ]; [ -e "/$x/2" ]; }; done; /bin/true; exit 0`, func(o *RunOptions) {
+		o.Mode = store.Bind
+		o.OnEvent = func(e Event) {
+			if e.Kind == "started" {
+				close(started)
+			}
+		}
+	})
+	<-done
+	tr := r.Trace
+	if tr == nil || tr.Unkept == 0 || tr.Dropped != 0 || !strings.Contains(tr.Incomplete, "no space left") || r.Processes.Execs < 10 {
+		t.Fatalf("trace %+v\n%s", tr, out)
+	}
+	f, err := w.c.Trace(r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := int64(0)
+	for x := (trace.Fact{}); ; n++ {
+		if err = f.Next(&x); err != nil {
+			break
+		}
+	}
+	if tail := f.Tail(); err != io.EOF || !tail.Ended || !strings.Contains(tail.Reason, "no space left") || n+tr.Unkept != tr.Facts {
+		t.Errorf("%v, %d facts, tail %+v, receipt %+v", err, n, tail, tr)
+	}
 }
 
 func fill(t *testing.T, path string) {

@@ -368,7 +368,9 @@ func (s *session) pause(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pauseIn)
 	defer cancel()
 	err := s.bottle.Pause(ctx)
-	s.paused = err == nil
+	if s.paused = err == nil; s.paused && s.facts != nil {
+		s.facts.Sent()
+	}
 	return err
 }
 

@@ -206,7 +206,7 @@ func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *trac
 func (a *app) openTrace(ctx context.Context, c *carboy.Client, m store.Meta, follow bool) (*trace.Reader, error) {
 	for {
 		r, err := c.Trace(m.ID)
-		if !follow || !errors.Is(err, carboy.ErrNoTrace) {
+		if !follow || !errors.Is(err, carboy.ErrNoTrace) && !errors.Is(err, trace.ErrNoHead) {
 			return r, err
 		}
 		if over, oerr := c.Over(ctx, m.ID); oerr != nil || over {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // TestA1TamperedLog: the log of real runs tells when it was touched.
@@ -79,6 +80,18 @@ func TestA2NoSecretInRecords(t *testing.T) {
 	x.exited(0)
 	if x.out != "works\n" {
 		t.Errorf("output %q", x.out)
+	}
+	// The trace is packed: a search of the bytes would find nothing there.
+	named := false
+	err := readTrace(h.client, x.rec.ID, func(f *trace.Fact) {
+		text := strings.Join(append(f.Args, f.Path, f.Path2), "\n")
+		if strings.Contains(strings.ToLower(text), strings.ToLower(secret)) {
+			t.Errorf("the trace holds the secret: %q", text)
+		}
+		named = named || strings.Contains(text, "[redacted:my_token].exfil2.test")
+	})
+	if err != nil || !named {
+		t.Errorf("the trace does not say that something was put in the secret's place: %v", err)
 	}
 	filepath.Walk(h.client.StateDir(), func(path string, fi os.FileInfo, err error) error {
 		if err != nil || !fi.Mode().IsRegular() || strings.Contains(path, "/logs/") {

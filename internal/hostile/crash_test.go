@@ -3,7 +3,9 @@ package hostile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -17,6 +19,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // victimMain is a carboy that is going to be killed: a process of its own that
@@ -248,6 +251,9 @@ func (h *host) inspect(before, mounts string) (lost []store.ID) {
 		} else if m.State == store.Lost && rec.Exit.Reason != receipt.Lost {
 			t.Errorf("the receipt of lost run %s says %+v", m.ID, rec.Exit)
 		}
+		if err := readTrace(c, m.ID, nil); err != nil && !errors.Is(err, carboy.ErrNoTrace) && !errors.Is(err, trace.ErrNoHead) {
+			t.Errorf("the trace of %s run %s: %v", m.State, m.ID, err)
+		}
 		for _, dir := range []string{"scratch", "base"} {
 			if _, err := os.Stat(filepath.Join(c.StateDir(), "runs", string(m.ID), dir)); err == nil {
 				t.Errorf("run %s left %s behind", m.ID, dir)
@@ -268,6 +274,27 @@ func (h *host) inspect(before, mounts string) (lost []store.ID) {
 		t.Errorf("the next run: %v %+v %q", err, exitOf(rec), out.String())
 	}
 	return lost
+}
+
+// readTrace reads the facts of a run. What is damaged is an error; an end that
+// is missing is not.
+func readTrace(c *carboy.Client, id store.ID, each func(*trace.Fact)) error {
+	r, err := c.Trace(id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		var f trace.Fact
+		if err := r.Next(&f); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if each != nil {
+			each(&f)
+		}
+	}
 }
 
 // TestS5KillInnerProcesses: when a process that serves the bottle dies, the run
@@ -314,6 +341,12 @@ func TestS5KillInnerProcesses(t *testing.T) {
 				t.Logf("%+v, incomplete %v, %v", x.rec.Exit, x.rec.Changes != nil && len(x.rec.Changes.Incomplete) > 0, x.err)
 				if x.err == nil && (x.rec.Changes == nil || len(x.rec.Changes.Incomplete) == 0) {
 					t.Error("changes are lost, and nothing says so")
+				}
+				if tr := x.rec.Trace; tr == nil || tr.Incomplete == "" {
+					t.Errorf("the end of the trace is missing, and nothing says so: %+v", tr)
+				}
+				if err := readTrace(h.client, x.rec.ID, nil); err != nil {
+					t.Errorf("the trace: %v", err)
 				}
 				allGone(t, below)
 				h.same(before, 2*mib)

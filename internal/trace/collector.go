@@ -196,6 +196,10 @@ type Account struct {
 // ErrNoEnd means that the account of a trace could not be had in time.
 var ErrNoEnd = errors.New("the trace did not come to its end")
 
+// Sent says that the bottle has sent all that it will: what is in the socket is
+// read, and the file completed, while the caller does something else.
+func (c *Collector) Sent() { c.conn.CloseRead() }
+
 // End waits until the facts of a bottle that was closed are in the file, and
 // gives the account. When ctx ends first, what was not sent yet is given up, and
 // the account says so.

@@ -108,6 +108,22 @@ func TestCollectorCountsLosses(t *testing.T) {
 	}
 }
 
+// What was sent before is read, whoever still holds the other end.
+func TestCollectorAfterThePause(t *testing.T) {
+	s, c, path := collect(t)
+	for range 5 {
+		s.send(0, Fact{Op: Stat, Path: "/a"})
+	}
+	c.Sent()
+	if _, err := s.end.Write(NewBatch(nil)); err == nil {
+		t.Error("more is taken afterwards")
+	}
+	a := c.account(t)
+	if got, _, tail, err := read(t, path); a.Facts != 5 || a.Incomplete != nil || len(got) != 5 || err != nil || tail.Reason != "" {
+		t.Errorf("%d facts, %q, %+v, %v", len(got), a.Incomplete, tail, err)
+	}
+}
+
 // A socket that nobody closes does not keep the run: what has come is kept.
 func TestCollectorGivesUp(t *testing.T) {
 	s, c, path := collect(t)

@@ -289,7 +289,7 @@ func TestForeignFiles(t *testing.T) {
 		is      error
 		says    string
 	}{
-		"empty": {nil, nil, "ends at byte 0"},
+		"empty": {nil, ErrNoHead, "at byte 0"},
 		"text":  {[]byte("hello, this is no trace"), ErrForeign, "begins otherwise"},
 		"newer": {newer, nil, "is a trace of version 2, this carboy reads version 1"},
 	} {

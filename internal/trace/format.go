@@ -185,6 +185,9 @@ func putHead(run string, begun time.Time) []byte {
 // ErrForeign is a file that is no trace.
 var ErrForeign = errors.New("is not a trace")
 
+// ErrNoHead is a trace that was only just begun, or cut there.
+var ErrNoHead = errors.New("ends within its head, so that no fact is in it")
+
 // VersionError is a trace that this carboy must not interpret.
 type VersionError struct {
 	File string

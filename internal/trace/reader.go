@@ -111,7 +111,7 @@ func (r *Reader) head(run string) error {
 	case !bytes.HasPrefix(h, []byte(fileMagic)[:min(n, len(fileMagic))]):
 		return fmt.Errorf("%s: %w: it begins otherwise", r.name, ErrForeign)
 	case err == io.EOF:
-		return fmt.Errorf("%s: ends at byte %d, within its head: no fact is in it", r.name, n)
+		return fmt.Errorf("%s: %w, at byte %d", r.name, ErrNoHead, n)
 	case err != nil:
 		return err
 	}
