@@ -21,21 +21,17 @@ const memoryPoll = 20 * time.Millisecond
 // runCommand starts the command and waits for its end or for a limit. The
 // result has no reason when the command was never started.
 func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
-	std, err := s.openStreams()
+	std, err := s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
 	if err != nil {
 		return receipt.Exit{}, err
 	}
 	s.std = std
-	dir := s.target
-	if dir == "" {
-		dir = s.id.user.Home
-	}
 	if err := s.run.Start(ctx); err != nil {
 		return receipt.Exit{}, err
 	}
 	s.began = time.Now()
 	p, err := s.bottle.Start(ctx, &bottle.Command{
-		Args: s.o.Command, Env: s.env, Dir: dir, Terminal: s.o.Terminal,
+		Args: s.o.Command, Env: s.env, Dir: s.dir(), Terminal: s.o.Terminal,
 		Stdin: std.in, Stdout: std.out, Stderr: std.err,
 	})
 	std.started()
@@ -49,9 +45,19 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	}
 	s.intr.enter(running)
 	s.events.send(Event{Kind: "started", Text: "run " + string(s.run.ID())})
-	exit, err := s.wait(ctx, p, std)
+	s.openExecs()
+	exit, err := s.wait(ctx, p)
+	s.closeExecs()
 	s.rec.Duration = s.run.Elapsed()
 	return exit, err
+}
+
+// dir is where commands start.
+func (p *plan) dir() string {
+	if p.target == "" {
+		return p.id.user.Home
+	}
+	return p.target
 }
 
 // ended is what the command's end looks like from a waiting goroutine.
@@ -60,7 +66,7 @@ type ended struct {
 	err    error
 }
 
-func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (receipt.Exit, error) {
+func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, error) {
 	over := make(chan ended, 1)
 	go func() { // ends with the command or the bottle
 		st, err := p.Wait(context.Background())
@@ -82,7 +88,7 @@ func (s *session) wait(ctx context.Context, p bottle.Process, std *streams) (rec
 			return s.stop(receipt.Killed, "", nil), nil
 		case <-clock.C:
 			return s.stop(receipt.Timeout, "timeout", nil), nil
-		case <-std.full:
+		case <-s.budget.full:
 			return s.stop(receipt.Output, "output", nil), nil
 		case m := <-meter:
 			if m.err != nil {

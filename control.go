@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/carboy/carboy/internal/handover"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -55,6 +54,7 @@ func (s *session) serveControl(ctx context.Context) error {
 		s.destroy()
 		w.WriteHeader(http.StatusAccepted)
 	})
+	mux.HandleFunc("POST /v1/exec", s.serveExec)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan struct{})
 	go func() { srv.Serve(&ownListener{l}); close(done) }()
@@ -84,27 +84,11 @@ func (l *ownListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if uid, err := peerUID(c); err == nil && uid == uint32(os.Geteuid()) {
+		if uid, err := handover.PeerUID(c); err == nil && uid == uint32(os.Geteuid()) {
 			return c, nil
 		}
 		c.Close()
 	}
-}
-
-func peerUID(c *net.UnixConn) (uint32, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if cerr != nil {
-		return 0, cerr
-	}
-	return cred.Uid, nil
 }
 
 // Status asks a live run about itself.
@@ -143,7 +127,7 @@ func (c *Client) ask(ctx context.Context, m store.Meta, method, path string) (*h
 			if err != nil {
 				return nil, err
 			}
-			if uid, err := peerUID(conn.(*net.UnixConn)); err != nil || uid != uint32(os.Geteuid()) {
+			if uid, err := handover.PeerUID(conn.(*net.UnixConn)); err != nil || uid != uint32(os.Geteuid()) {
 				conn.Close()
 				return nil, errors.New("the socket is another user's")
 			}

@@ -23,30 +23,34 @@ var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 // environment builds the command's variables from nothing.
 func (c *Client) environment(u bottle.User, o *RunOptions) ([]string, error) {
+	return environment(c.env, u, o.Terminal, o.Env)
+}
+
+func environment(lookup func(string) string, u bottle.User, terminal bool, more []string) ([]string, error) {
 	env := map[string]string{
 		"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": "/bin/sh",
-		"PATH": toolPath(c.env("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
+		"PATH": toolPath(lookup("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
 	}
 	for _, n := range passEnv {
-		if v := c.env(n); v != "" {
+		if v := lookup(n); v != "" {
 			env[n] = v
 		}
 	}
-	if o.Terminal {
+	if terminal {
 		env["TERM"] = "xterm"
 		for _, n := range termEnv {
-			if v := c.env(n); v != "" {
+			if v := lookup(n); v != "" {
 				env[n] = v
 			}
 		}
 	}
-	for _, e := range o.Env {
+	for _, e := range more {
 		name, val, given := strings.Cut(e, "=")
 		if !envName().MatchString(name) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "is not a variable name"}
 		}
 		if !given {
-			val = c.env(name)
+			val = lookup(name)
 			if val == "" {
 				return nil, &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
 			}

@@ -26,7 +26,6 @@ func (s *session) account(cause error) {
 	if s.rec.Exit.Reason == "" {
 		s.rec.Exit = failure(cause)
 	}
-	s.endTrace()
 	if s.vessel != nil {
 		s.vessel.closeGateway()
 		sum := s.vessel.gw.Summary()
@@ -71,6 +70,8 @@ func (c *Client) settled(ctx context.Context, m store.Meta) (store.Meta, error) 
 func (s *session) record() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	s.endTrace()
+	s.endExecs()
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos
 	// While the run is not over, the next command looks for what a dead carboy

@@ -95,6 +95,8 @@ type session struct {
 	paused   bool               // the bottle was, so that all its facts were sent
 	began    time.Time          // when the command was started
 	std      *streams
+	budget   *budget // of all output
+	execs    execs
 	env      []string // the command's variables
 	peak     bottle.Usage
 	stopOnce sync.Once
@@ -204,6 +206,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	for _, m := range s.mounts {
 		s.rec.Mounts = append(s.rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: accessName(m.Access)})
 	}
+	s.budget = newBudget(s.limits.Output)
 	s.openLedger()
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}
@@ -213,9 +216,11 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 }
 
 // command is the command line as records may show it.
-func (s *session) command() []string {
-	out := make([]string, len(s.o.Command))
-	for i, a := range s.o.Command {
+func (s *session) command() []string { return s.redacted(s.o.Command) }
+
+func (s *session) redacted(command []string) []string {
+	out := make([]string, len(command))
+	for i, a := range command {
 		out[i] = s.redactor.String(a)
 	}
 	return out

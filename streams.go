@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -19,28 +20,52 @@ import (
 // gets pipes or a terminal of its own, never the caller's descriptors; what it
 // writes is counted, bounded and kept in the run's logs.
 type streams struct {
+	ends
+	budget *budget
+
 	in, out, err *os.File // the bottle's ends
 
-	full chan struct{} // closed when the output passed its limit
-
-	left    atomic.Int64
-	once    sync.Once
 	copies  sync.WaitGroup
 	restore []func()
-	logs    []*logFile
-	stdin   *os.File // our end of the command's standard input
+	kept    []*logFile
+	feed    *os.File // our end of the command's standard input
+	ptmx    *os.File // the command's terminal
 	ours    []*os.File
+}
+
+// ends are the caller's side.
+type ends struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	terminal       bool
+	logs           string // what the logs' names begin with
+	leave          func() // ~. was typed
+	// pressed is told of keys that a terminal makes signals of. Nil: the kernel
+	// does it, for the first terminal of a bottle.
+	pressed func(syscall.Signal)
+}
+
+// budget is what may still be written, by all commands of a bottle together.
+type budget struct {
+	full chan struct{} // closed when it was exceeded
+	once sync.Once
+	left atomic.Int64
+}
+
+func newBudget(n int64) *budget {
+	b := &budget{full: make(chan struct{})}
+	b.left.Store(n)
+	return b
 }
 
 // maxLog bounds what is kept of each stream, in bytes.
 const maxLog = 32 << 20
 
-func (s *session) openStreams() (*streams, error) {
-	x := &streams{full: make(chan struct{})}
-	x.left.Store(s.limits.Output)
+func (s *session) openStreams(e ends) (*streams, error) {
+	x := &streams{ends: e, budget: s.budget}
 	var err error
-	if s.o.Terminal {
-		err = x.terminal(s)
+	if e.terminal {
+		err = x.attach(s)
 	} else {
 		err = x.pipes(s)
 	}
@@ -66,32 +91,36 @@ func (x *streams) pipes(s *session) error {
 	if err != nil {
 		return err
 	}
-	x.in, x.stdin = ir, iw
-	if err := x.output(s, or, s.o.Stdout, "stdout"); err != nil {
+	x.in, x.feed = ir, iw
+	if err := x.output(s, or, x.stdout, "stdout"); err != nil {
 		return err
 	}
-	if err := x.output(s, er, s.o.Stderr, "stderr"); err != nil {
+	if err := x.output(s, er, x.stderr, "stderr"); err != nil {
 		return err
 	}
-	if s.o.Stdin == nil {
+	if x.stdin == nil {
 		iw.Close()
 		return nil
 	}
-	go func() { // ends with stdin or, at the latest, with the process
-		io.Copy(iw, s.o.Stdin)
-		iw.Close()
-	}()
-	return nil
+	return x.pump(x.stdin, func(b []byte) error {
+		_, err := iw.Write(b)
+		return err
+	}, func() { iw.Close() })
 }
 
 // output copies from r to w and to a log until the bottle's end is closed.
 func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error {
-	f, err := s.run.OpenLog(name)
+	f, err := s.run.OpenLog(x.logs + name)
 	if err != nil {
 		return err
 	}
-	log := &logFile{f: f, left: maxLog}
-	x.logs = append(x.logs, log)
+	fi, err := f.Stat() // commands of one bottle may share it
+	if err != nil {
+		f.Close()
+		return err
+	}
+	log := &logFile{f: f, left: maxLog - fi.Size()}
+	x.kept = append(x.kept, log)
 	x.copies.Add(1)
 	go func() {
 		defer x.copies.Done()
@@ -113,13 +142,13 @@ func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error
 // pass hands b on, up to the limit, and says whether to go on. A full log does
 // not stop the command.
 func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
-	left := x.left.Add(-int64(len(b)))
+	left := x.budget.left.Add(-int64(len(b)))
 	if left < 0 {
 		if n := int64(len(b)) + left; n > 0 {
 			w.Write(b[:n])
 			log.Write(b[:n])
 		}
-		x.once.Do(func() { close(x.full) })
+		x.budget.once.Do(func() { close(x.budget.full) })
 		return false
 	}
 	_, err := w.Write(b)
@@ -149,51 +178,102 @@ func (l *logFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// terminal gives the command a pty and joins it to the caller's terminal.
-func (x *streams) terminal(s *session) error {
-	if s.o.Stdin == nil || !term.IsTerminal(int(s.o.Stdin.Fd())) {
+// attach gives the command a pty and joins it to the caller's terminal.
+func (x *streams) attach(s *session) error {
+	if x.stdin == nil || !term.IsTerminal(int(x.stdin.Fd())) {
 		return &OptionError{Option: "-t", Value: "", Reason: "needs a terminal as standard input", Advice: "leave out -t, or run in a terminal"}
 	}
 	ptmx, tty, err := pty.Open()
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
-	x.in, x.out, x.err = tty, tty, tty
+	x.in, x.out, x.err, x.ptmx = tty, tty, tty, ptmx
 	x.ours = append(x.ours, ptmx)
-	if err := x.output(s, ptmx, s.o.Stdout, "terminal"); err != nil {
+	if err := x.output(s, ptmx, x.stdout, "terminal"); err != nil {
 		return err
 	}
-	pty.InheritSize(s.o.Stdin, ptmx)
-	state, err := term.MakeRaw(int(s.o.Stdin.Fd()))
+	x.resize()
+	state, err := term.MakeRaw(int(x.stdin.Fd()))
 	if err != nil {
 		return fmt.Errorf("set the terminal: %w", err)
 	}
-	x.restore = append(x.restore, func() { term.Restore(int(s.o.Stdin.Fd()), state) })
-	resize := make(chan os.Signal, 1)
-	signal.Notify(resize, unix.SIGWINCH)
-	x.restore = append(x.restore, func() { signal.Stop(resize); close(resize) })
-	go func() { // ends with close
-		for range resize {
-			pty.InheritSize(s.o.Stdin, ptmx)
+	x.restore = append(x.restore, func() { term.Restore(int(x.stdin.Fd()), state) })
+	if x.pressed == nil {
+		resize := make(chan os.Signal, 1)
+		signal.Notify(resize, unix.SIGWINCH)
+		x.restore = append(x.restore, func() { signal.Stop(resize); close(resize) })
+		go func() { // ends with close
+			for range resize {
+				x.resize()
+			}
+		}()
+	}
+	esc := escape{line: true}
+	return x.pump(x.stdin, func(b []byte) error {
+		keys, leave := esc.filter(b)
+		if leave {
+			x.leave()
 		}
-	}()
-	return x.keyboard(s.o.Stdin, ptmx, s.destroy)
+		if x.pressed != nil {
+			x.press(keys)
+		}
+		ptmx.Write(keys)
+		return nil
+	}, func() {})
 }
 
-// keyboard copies what is typed until close. The terminal is read through a
-// poll, so that no read is left behind to swallow the shell's next key.
-func (x *streams) keyboard(in *os.File, ptmx *os.File, destroy func()) error {
+// resize makes the command's terminal as large as the caller's.
+func (x *streams) resize() {
+	if x.ptmx != nil {
+		pty.InheritSize(x.stdin, x.ptmx)
+	}
+}
+
+// press finds the keys that the terminal, as the command has set it, makes
+// signals of. Echo and the like are the terminal's own.
+func (x *streams) press(keys []byte) {
+	t, err := unix.IoctlGetTermios(int(x.ptmx.Fd()), unix.TCGETS)
+	if err != nil || t.Lflag&unix.ISIG == 0 {
+		return
+	}
+	for _, k := range keys {
+		switch k {
+		case 0: // a key that is switched off
+		case t.Cc[unix.VINTR]:
+			x.pressed(unix.SIGINT)
+		case t.Cc[unix.VQUIT]:
+			x.pressed(unix.SIGQUIT)
+		case t.Cc[unix.VSUSP]:
+			x.pressed(unix.SIGTSTP)
+		}
+	}
+}
+
+// pump hands on what the caller writes until close. It reads through a poll, so
+// that no read is left behind to swallow what is the next program's.
+func (x *streams) pump(in *os.File, take func([]byte) error, end func()) error {
+	fd, err := descriptor(in)
+	if err != nil {
+		return err
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	done := make(chan struct{})
-	x.restore = append(x.restore, func() { w.Close(); <-done; r.Close() })
+	x.restore = append(x.restore, func() {
+		w.Close()
+		if x.feed != nil {
+			x.feed.Close() // a command that reads nothing more
+		}
+		<-done
+		r.Close()
+	})
 	go func() {
 		defer close(done)
-		buf := make([]byte, 4096)
-		esc := escape{line: true}
-		fds := []unix.PollFd{{Fd: int32(in.Fd()), Events: unix.POLLIN}, {Fd: int32(r.Fd()), Events: unix.POLLIN}}
+		defer end()
+		buf := make([]byte, 32<<10)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(r.Fd()), Events: unix.POLLIN}}
 		for {
 			if _, err := unix.Poll(fds, -1); err != nil {
 				if errors.Is(err, unix.EINTR) {
@@ -204,20 +284,30 @@ func (x *streams) keyboard(in *os.File, ptmx *os.File, destroy func()) error {
 			if fds[1].Revents != 0 {
 				return
 			}
-			n, err := unix.Read(int(in.Fd()), buf)
-			if n <= 0 && !errors.Is(err, unix.EINTR) {
-				return
-			}
-			if n > 0 {
-				keys, leave := esc.filter(buf[:n])
-				if leave {
-					destroy()
+			n, err := unix.Read(fd, buf)
+			switch {
+			case n > 0:
+				if take(buf[:n]) != nil {
+					return
 				}
-				ptmx.Write(keys)
+			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			default:
+				return
 			}
 		}
 	}()
 	return nil
+}
+
+// descriptor is f's, valid while f is open. Not f.Fd, which would change how it
+// reads, also for the other programs that share it.
+func descriptor(f *os.File) (n int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	err = raw.Control(func(fd uintptr) { n = int(fd) })
+	return n, err
 }
 
 // escape finds what ssh(1) has too: at the beginning of a line, "~." leaves, and
@@ -270,8 +360,8 @@ func (x *streams) close(ctx context.Context) {
 	}
 	x.restore = nil
 	x.started()
-	if x.stdin != nil {
-		x.stdin.Close()
+	if x.feed != nil {
+		x.feed.Close()
 	}
 	passed := make(chan struct{})
 	go func() { x.copies.Wait(); close(passed) }() // ends with the last reader
@@ -282,7 +372,7 @@ func (x *streams) close(ctx context.Context) {
 	for _, f := range x.ours {
 		f.Close()
 	}
-	for _, l := range x.logs {
+	for _, l := range x.kept {
 		l.f.Close()
 	}
 }

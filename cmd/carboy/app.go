@@ -75,7 +75,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
-		a.runCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
+		a.runCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
 		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
@@ -112,7 +112,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	var usage *usageError
 	switch {
-	case cmd.Name() == "run" && cmd.HasParent():
+	case (cmd.Name() == "run" || cmd.Name() == "exec") && cmd.HasParent():
 		return exitcode.Refused
 	case errors.As(err, &usage):
 		return exitcode.Usage

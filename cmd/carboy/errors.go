@@ -92,6 +92,7 @@ func adviceOn(err error) string {
 		{store.ErrNotFound, "carboy list shows the runs; without a name the newest run of this directory is taken"},
 		{store.ErrLive, "wait for the run, or interrupt it twice"},
 		{store.ErrUnlanded, "carboy land takes the changes; carboy gc --unlanded gives them up"},
+		{carboy.ErrNotLive, "carboy list shows which runs go on"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
 		{change.ErrBusy, "try again when it is done"},
 		{change.ErrNoSuchChange, "carboy diff --stat lists the paths"},

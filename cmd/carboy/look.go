@@ -220,8 +220,9 @@ const logsLong = `Print what a run wrote to its standard output and error, as fa
 Control characters are shown, not obeyed; --raw prints the bytes as they were,
 and then your terminal does what the bottle says.`
 
-// logNames are the logs that a run may have: a terminal mixes the others.
-var logNames = []string{"stdout", "stderr", "terminal"}
+// logNames are the logs that a run may have: a terminal mixes the others, and
+// commands of carboy exec have their own.
+var logNames = []string{"stdout", "stderr", "terminal", "exec-stdout", "exec-stderr", "exec-terminal"}
 
 func (a *app) logsCmd() *cobra.Command {
 	var raw bool
@@ -244,7 +245,7 @@ func (a *app) logsCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal")
+	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal, or the same of carboy exec: exec-stdout and so on")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the bytes as they were")
 	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(logNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

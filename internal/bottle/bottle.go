@@ -186,6 +186,10 @@ type Command struct {
 	// The Bottle duplicates them; the caller closes its own.
 	Stdin, Stdout, Stderr *os.File
 	Terminal              bool
+	// Guest is a command beside the one that the bottle was made for. When it
+	// has a terminal, signals of its keys and of its size are the caller's to
+	// deliver (Process.Signal with group); the first one's terminal sees to that.
+	Guest bool
 }
 
 // Status is how a process ended. The zero Status did not end.
@@ -258,7 +262,7 @@ type Process interface {
 	// Wait returns when the process has ended, or ErrGone with the bottle.
 	Wait(ctx context.Context) (Status, error)
 	// Signal delivers sig to the process, or with group to its process group:
-	// the foreground one when it has a terminal, else its own.
+	// the foreground one of its terminal when it has one, else its own.
 	Signal(sig syscall.Signal, group bool) error
 }
 

@@ -39,6 +39,9 @@ func (r *Receipt) Unknown() []string {
 	r.unknownChanges(say)
 	r.unknownTrace(say)
 	n := &r.Network
+	if x := r.Execs; x != nil {
+		r.unlisted(say, int64(len(x.List)), x.Total, "command of carboy exec", "commands of carboy exec")
+	}
 	r.unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
 	r.unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
 	return out

@@ -40,6 +40,7 @@ const (
 	MaxWritten     = 1000
 	MaxAttempts    = 200
 	MaxSockets     = 100
+	MaxExecs       = 200
 	// MaxArguments bounds the arguments of one process, in bytes.
 	MaxArguments = 4 << 10
 )
@@ -79,6 +80,9 @@ type Receipt struct {
 	Files      *Files      `json:"files,omitempty"`
 	Privileges *Privileges `json:"privileges,omitempty"`
 	Sockets    *Sockets    `json:"sockets,omitempty"`
+	// Execs are the commands that were started in the bottle beside Command;
+	// nil: none.
+	Execs *Execs `json:"execs,omitempty"`
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
@@ -253,6 +257,22 @@ type Mount struct {
 	Source store.Raw `json:"source"`
 	Target store.Raw `json:"target"`
 	Access string    `json:"access"` // read-only, read-write, overlay
+}
+
+// Execs are commands that were started in a bottle that went on.
+type Execs struct {
+	Total int64  `json:"total"`
+	List  []Exec `json:"list"` // in the order of their start
+}
+
+// Exec is one of them.
+type Exec struct {
+	Command []store.Raw `json:"command"`
+	By      uint32      `json:"by"` // the host's user
+	// Start is when it was started, counted from the run's start.
+	Start    time.Duration `json:"start_ns"`
+	Duration time.Duration `json:"duration_ns"`
+	Exit     Exit          `json:"exit"`
 }
 
 // Published is a port inside that the host's loopback reached.
@@ -476,6 +496,9 @@ func (r *Receipt) validateLists() error {
 	check := func(list string, n int, total int64, limit int) { errs = append(errs, bounded(list, n, total, limit)) }
 	if c := r.Changes; c != nil {
 		check("changes", len(c.List), c.Total, MaxChanges)
+	}
+	if x := r.Execs; x != nil {
+		check("execs", len(x.List), x.Total, MaxExecs)
 	}
 	if p := r.Processes; p != nil {
 		check("processes", len(p.List), p.Total, MaxProcesses)

@@ -86,10 +86,14 @@ func sample() *Receipt {
 		Privileges: &Privileges{Attempts: []Attempt{{What: "mount", Detail: "/mnt", Errno: "EPERM", Count: 1}, {What: "setid", Detail: "to 1000", Count: 2}}, Total: 3},
 		Sockets:    &Sockets{List: []Socket{{Family: "inet", Type: "stream", Count: 4}, {Family: "packet", Type: "raw", Errno: "EPERM", Count: 1}}, Total: 5},
 		Mounts:     []Mount{{Source: "/opt/tools", Target: "/opt/tools", Access: "read-only"}, {Source: "/home/ada/cache", Target: "/cache", Access: "read-write"}},
-		Published:  []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
-		Audit:      &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
-		Evidence:   "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
-		Notes:      []string{"the wall clock was set back by 2 h during the run"},
+		Execs: &Execs{Total: 2, List: []Exec{
+			{Command: []store.Raw{"ps", "-ef"}, By: 1000, Start: 2 * time.Second, Duration: 30 * time.Millisecond, Exit: Exit{Reason: Exited}},
+			{Command: []store.Raw{"sh", "-c", "kill $$\x1b[2J"}, By: 1000, Start: 3 * time.Second, Duration: time.Second, Exit: Exit{Code: 143, Reason: Signalled, Signal: "SIGTERM"}},
+		}},
+		Published: []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
+		Audit:     &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
+		Evidence:  "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
+		Notes:     []string{"the wall clock was set back by 2 h during the run"},
 	}
 }
 
@@ -101,7 +105,7 @@ func short() *Receipt {
 	r.Command = []store.Raw{"true"}
 	r.Workspace = Workspace{Mode: store.None}
 	r.Exit = Exit{Reason: Exited}
-	r.Changes, r.Network, r.Mounts, r.Published, r.Notes = nil, Network{}, nil, nil, nil
+	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Notes = nil, Network{}, nil, nil, nil, nil
 	r.Limits.Hit = nil
 	r.Duration = 131 * time.Millisecond
 	return r

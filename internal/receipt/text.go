@@ -734,6 +734,18 @@ func (p *printer) surroundings(r *Receipt) {
 		p.item(plain, visible.String(m.Access, 12), plain, text)
 	})
 	p.more(shown, int64(len(r.Mounts)), "")
+	if x := r.Execs; x != nil {
+		p.section("Also run", "with carboy exec")
+		shown = p.list(len(x.List), func(i int) {
+			e := x.List[i]
+			how := fmt.Sprintf("exit %d", e.Exit.Code)
+			if e.Exit.Signal != "" {
+				how = visible.String(e.Exit.Signal, 20)
+			}
+			p.item(plain, how, plain, shellLine(e.Command))
+		})
+		p.more(shown, x.Total, "")
+	}
 	if len(r.Published) > 0 {
 		p.section("Published", "")
 	}

@@ -190,7 +190,7 @@ func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, err
 		return nil, err
 	}
 	var r startReply
-	in := startArgs{Args: c.Args, Env: c.Env, Dir: c.Dir, Terminal: c.Terminal}
+	in := startArgs{Args: c.Args, Env: c.Env, Dir: c.Dir, Terminal: c.Terminal, Guest: c.Guest}
 	if err := x.cl.call(ctx, callStart, in, &r, c.Stdin, c.Stdout, c.Stderr); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Args[0], err)
 	}

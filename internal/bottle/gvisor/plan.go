@@ -117,6 +117,7 @@ type startArgs struct {
 	Env      []string
 	Dir      string
 	Terminal bool
+	Guest    bool
 }
 
 type startReply struct{ PID int32 }

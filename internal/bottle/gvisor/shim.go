@@ -67,7 +67,9 @@ type shim struct {
 	exported string // what Export takes out: the workspace, or ""
 
 	tty sync.Once
-	fg  atomic.Int32 // the process that has the terminal
+	fg  atomic.Int32 // the process that has our controlling terminal
+	// terminals holds the processes that have one.
+	terminals sync.Map
 
 	meter *meter
 
@@ -357,7 +359,7 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 	if _, err := fmt.Sscan(u[annotGID], &gid); err != nil {
 		return nil, err
 	}
-	if a.Terminal {
+	if a.Terminal && !a.Guest {
 		s.takeTerminal(files[0])
 	}
 	if s.tracing {
@@ -387,7 +389,10 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 		return nil, startError(err)
 	}
 	if a.Terminal {
-		s.fg.Store(pid)
+		s.terminals.Store(pid, true)
+		if !a.Guest {
+			s.fg.Store(pid)
+		}
 	}
 	return startReply{PID: pid}, nil
 }
@@ -431,6 +436,9 @@ func (s *shim) wait(body []byte, _ []*os.File) (any, error) {
 		return nil, err
 	}
 	ws, err := s.c.Sandbox.WaitPID(s.c.ID, a.PID)
+	if s.fg.Load() != a.PID {
+		s.terminals.Delete(a.PID)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -448,8 +456,9 @@ func (s *shim) signal(body []byte, _ []*os.File) (any, error) {
 	}
 	sig := syscall.Signal(a.Signal)
 	mode := boot.DeliverToProcess
+	_, terminal := s.terminals.Load(a.PID)
 	switch {
-	case a.Group && s.fg.Load() == a.PID:
+	case a.Group && terminal:
 		mode = boot.DeliverToForegroundProcessGroup
 	case a.Group:
 		// A command is started as the leader of a process group of its own.

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+)
+
+const execLong = `Run another command in the bottle of a run that goes on: to look around in it, or
+to work beside its command. It is the same user inside, sees the same files and
+processes, and shares the run's limits and its network. It ends with the run.
+
+It is recorded in the audit log, and in the run's receipt. The exit code is the
+command's own, as with carboy run; interrupt twice, and the command is killed
+while the bottle goes on.`
+
+func (a *app) execCmd() *cobra.Command {
+	var tty, interactive bool
+	environ := list{name: "NAME[=VALUE]", eg: "CI=1"}
+	cmd := &cobra.Command{
+		Use: "exec [flags] RUN -- COMMAND [ARG...]", Short: "run another command in a bottle that goes on", Long: execLong, GroupID: "main",
+		Example:               "  carboy exec 01k9x3m7 -- ps -ef\n  carboy exec -it 01k9x3m7 -- bash",
+		DisableFlagsInUseLine: true, ValidArgsFunction: a.completeRuns,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usagef("write both: carboy exec RUN -- ps -ef", "exec: no run, or no command")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			command := args[1:]
+			if command[0] == "--" {
+				command = command[1:]
+			}
+			if len(command) == 0 {
+				return usagef("write both: carboy exec RUN -- ps -ef", "exec: no command")
+			}
+			o := carboy.ExecOptions{Command: command, Env: environ.values, Terminal: tty}
+			return a.exec(cmd.Context(), args[0], o, interactive)
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.SortFlags = false
+	fl.Var(&environ, "env", "set a variable, or pass the host's; repeatable")
+	fl.BoolVarP(&interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
+	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . kills it")
+	return cmd
+}
+
+func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, interactive bool) error {
+	if o.Terminal && !isTerminal(a.stdin) {
+		return usagef("leave out -t, or start carboy in a terminal", "exec: --tty needs a terminal as standard input")
+	}
+	files, drop, err := standardStreams(a)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	o.Stdin, o.Stdout, o.Stderr = files[0], files[1], files[2]
+	if isTerminal(a.stdin) && !interactive && !o.Terminal {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return err
+		}
+		defer null.Close()
+		o.Stdin = null
+	}
+	c, err := carboy.Open(ctx, carboy.Options{Env: a.env, Config: a.config, Quick: true})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	m, err := find(ctx, c, ref)
+	if err != nil {
+		return err
+	}
+	interrupts, resize := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(interrupts)
+	signal.Notify(resize, syscall.SIGWINCH)
+	defer signal.Stop(resize)
+	o.Interrupt, o.Resize = interrupts, resize
+	if o.Terminal {
+		// A supervisor that dies leaves the terminal as it was then.
+		if state, err := term.GetState(int(a.stdin.Fd())); err == nil {
+			defer term.Restore(int(a.stdin.Fd()), state)
+		}
+	}
+	exit, err := c.Exec(ctx, m, o)
+	if err != nil {
+		a.code = exitcode.Refused
+		return err
+	}
+	a.code = exit.Code
+	if exit.Error != "" {
+		a.say(plainText, "%s", errorText(exit.Error))
+	}
+	if a.code != 0 {
+		return errReported
+	}
+	return nil
+}

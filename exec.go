@@ -1,0 +1,465 @@
+package carboy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/handover"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// ExecOptions say what to run in a bottle that goes on. It runs as the same user
+// inside, within the same limits, and on the same network.
+type ExecOptions struct {
+	Command []string
+	// Env are NAME=VALUE, or NAME for the caller's value. A name that says
+	// "secret" is refused: records of the run would not know what to leave out.
+	Env                   []string
+	Stdin, Stdout, Stderr *os.File
+	Terminal              bool
+	// Interrupt: the first signal goes to the command, the second kills it. The
+	// bottle goes on. Resize: the terminal has another size. Nil: none.
+	Interrupt <-chan os.Signal
+	Resize    <-chan os.Signal
+}
+
+// ErrExecRefused means that the bottle did not take the command.
+var ErrExecRefused = errors.New("the command was not started")
+
+// maxGuests bounds the commands that run beside a bottle's own at once.
+const maxGuests = 64
+
+// The frames of an exec: ask with three descriptors, then reply, news any number
+// of times, done.
+type (
+	execAsk struct {
+		Command  []string
+		Env      []string // NAME=VALUE, asked for
+		Host     []string // NAME=VALUE, of those that a bottle always gets
+		Terminal bool
+	}
+	execReply struct {
+		Error string `json:",omitempty"` // refused
+	}
+	execNews struct {
+		Signal int // SIGWINCH: the terminal has another size
+	}
+	execDone struct {
+		Exit receipt.Exit
+	}
+)
+
+// hostEnv are the variables of the host that a command may get by itself.
+func hostEnv(lookup func(string) string) []string {
+	var out []string
+	for _, n := range append(append([]string{"PATH"}, passEnv...), termEnv...) {
+		if v := lookup(n); v != "" {
+			out = append(out, n+"="+v)
+		}
+	}
+	return out
+}
+
+// Exec runs a command in the bottle of a run that goes on, and waits for its
+// end. An error says why it was not started.
+func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt.Exit, error) {
+	ask := execAsk{Command: o.Command, Host: hostEnv(c.env), Terminal: o.Terminal}
+	for _, e := range o.Env {
+		name, _, given := strings.Cut(e, "=")
+		if SecretName(name) {
+			return receipt.Exit{}, &OptionError{Option: "--env", Value: name, Reason: "looks like a secret", Advice: "give it to the run itself (carboy run --env), whose records then leave it out"}
+		}
+		if !given {
+			v := c.env(name)
+			if v == "" {
+				return receipt.Exit{}, &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
+			}
+			e = name + "=" + v
+		}
+		ask.Env = append(ask.Env, e)
+	}
+	conn, err := c.openExec(ctx, m)
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	defer conn.Close()
+	if err := conn.Send(ask, o.Stdin, o.Stdout, o.Stderr); err != nil {
+		return receipt.Exit{}, fmt.Errorf("%w: %v", ErrExecRefused, err)
+	}
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // ends with Exec
+		for {
+			var s os.Signal
+			select {
+			case s = <-o.Interrupt:
+			case s = <-o.Resize:
+			case <-over:
+				return
+			}
+			if n, ok := s.(syscall.Signal); ok {
+				conn.Send(execNews{Signal: int(n)})
+			}
+		}
+	}()
+	var r execReply
+	if _, err := conn.Recv(&r); err != nil {
+		return receipt.Exit{}, fmt.Errorf("run %s: %w: the run is over", m.ID, ErrExecRefused)
+	}
+	if r.Error != "" {
+		return receipt.Exit{}, fmt.Errorf("run %s: %w: %s", m.ID, ErrExecRefused, r.Error)
+	}
+	var d execDone
+	if _, err := conn.Recv(&d); err != nil {
+		err := errors.New("the carboy that held the bottle died")
+		return receipt.Exit{Code: exitcode.Refused, Reason: receipt.Failed, Error: err.Error()}, err
+	}
+	return d.Exit, nil
+}
+
+const execProtocol = "carboy-exec-1"
+
+// openExec makes the run's control connection one that carries descriptors.
+func (c *Client) openExec(ctx context.Context, m store.Meta) (*handover.Conn, error) {
+	if m.Socket == "" || m.State.Over() {
+		return nil, fmt.Errorf("run %s: %w", m.ID, ErrNotLive)
+	}
+	fail := func(err error) error { return fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err) }
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
+	if err != nil {
+		return nil, fail(err)
+	}
+	h, err := handover.New(conn.(*net.UnixConn))
+	if err != nil {
+		return nil, fail(err)
+	}
+	h.Deadline(time.Now().Add(askIn))
+	req := "POST /v1/exec HTTP/1.1\r\nHost: carboy\r\nConnection: Upgrade\r\nUpgrade: " + execProtocol + "\r\nContent-Length: 0\r\n\r\n"
+	if _, err := io.WriteString(conn, req); err != nil {
+		h.Close()
+		return nil, fail(err)
+	}
+	// The other end sends nothing after this until it was asked.
+	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 4096), nil)
+	if err != nil {
+		h.Close()
+		return nil, fail(err)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
+		h.Close()
+		if resp.StatusCode == http.StatusConflict {
+			return nil, fmt.Errorf("run %s: %w: %s", m.ID, ErrExecRefused, strings.TrimSpace(string(text)))
+		}
+		return nil, fmt.Errorf("run %s: %w: its carboy is another version", m.ID, ErrExecRefused)
+	}
+	h.Deadline(time.Time{})
+	return h, nil
+}
+
+// execs are the commands beside the session's own.
+type execs struct {
+	mu   sync.Mutex
+	open bool
+	live int
+	rec  *receipt.Execs
+	wg   sync.WaitGroup
+	ctx  context.Context // ends with the bottle's own command
+	stop context.CancelFunc
+}
+
+// openExecs lets others in: the command runs.
+func (s *session) openExecs() {
+	x := &s.execs
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ctx, x.stop = context.WithCancel(context.Background())
+	x.open = true
+}
+
+// closeExecs ends it: the bottle is about to be destroyed.
+func (s *session) closeExecs() {
+	x := &s.execs
+	x.mu.Lock()
+	x.open = false
+	x.mu.Unlock()
+	if x.stop != nil {
+		x.stop()
+	}
+}
+
+// endExecs puts them into the receipt. The bottle is gone, so all are over.
+func (s *session) endExecs() {
+	s.closeExecs()
+	s.execs.wg.Wait()
+	s.rec.Execs = s.execs.rec
+}
+
+var errNotNow = errors.New("its command does not run")
+
+// enter admits one more and gives it its place in the receipt.
+func (s *session) enter(command []store.Raw) (place *receipt.Exec, err error) {
+	x := &s.execs
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case !x.open:
+		return nil, errNotNow
+	case x.live >= maxGuests:
+		return nil, fmt.Errorf("%d other commands run in it already", x.live)
+	}
+	if x.rec == nil {
+		x.rec = &receipt.Execs{}
+	}
+	x.live++
+	x.rec.Total++
+	x.wg.Add(1)
+	place = &receipt.Exec{Command: command, By: uint32(os.Getuid()), Start: s.run.Elapsed()}
+	return place, nil
+}
+
+// leave notes how it ended.
+func (s *session) leave(p *receipt.Exec, e receipt.Exit) {
+	x := &s.execs
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p.Duration, p.Exit = max(0, s.run.Elapsed()-p.Start), e
+	x.live--
+	if len(x.rec.List) < receipt.MaxExecs {
+		x.rec.List = append(x.rec.List, *p)
+	}
+	x.wg.Done()
+}
+
+// serveExec takes a connection of the control socket over.
+func (s *session) serveExec(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != execProtocol {
+		http.Error(w, "unknown protocol", http.StatusBadRequest)
+		return
+	}
+	s.execs.mu.Lock()
+	open := s.execs.open
+	s.execs.mu.Unlock()
+	if !open {
+		http.Error(w, errNotNow.Error(), http.StatusConflict)
+		return
+	}
+	hj, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "no", http.StatusInternalServerError)
+		return
+	}
+	conn, buf, err := hj.Hijack()
+	if err != nil {
+		return
+	}
+	u, ok := conn.(*net.UnixConn)
+	// What came with the request would have lost its descriptors.
+	if !ok || buf.Reader.Buffered() > 0 {
+		conn.Close()
+		return
+	}
+	u.SetDeadline(time.Time{})
+	h, err := handover.New(u)
+	if err != nil {
+		return
+	}
+	defer h.Close()
+	if _, err := io.WriteString(u, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+execProtocol+"\r\n\r\n"); err != nil {
+		return
+	}
+	h.Deadline(time.Now().Add(askIn))
+	var ask execAsk
+	files, err := h.Recv(&ask)
+	if err != nil {
+		return
+	}
+	defer closeFiles(files)
+	h.Deadline(time.Time{})
+	if len(files) != 3 || len(ask.Command) == 0 || ask.Command[0] == "" {
+		h.Send(execReply{Error: "no command, or no streams"})
+		return
+	}
+	s.guest(h, &ask, files)
+}
+
+// guest carries one command out.
+func (s *session) guest(h *handover.Conn, ask *execAsk, files []*os.File) {
+	place, err := s.enter(store.Raws(s.redacted(ask.Command)))
+	if err != nil {
+		h.Send(execReply{Error: err.Error()})
+		return
+	}
+	exit, err := s.runGuest(h, ask, files)
+	if err != nil {
+		exit = failure(err)
+		s.leave(place, exit)
+		h.Send(execReply{Error: err.Error()})
+		return
+	}
+	s.leave(place, exit)
+	h.Send(execDone{Exit: exit})
+}
+
+func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (receipt.Exit, error) {
+	ctx := s.execs.ctx
+	host := map[string]string{}
+	for _, e := range ask.Host {
+		k, v, _ := strings.Cut(e, "=")
+		host[k] = v
+	}
+	env, err := environment(func(n string) string { return host[n] }, s.id.user, ask.Terminal, ask.Env)
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	ev := s.event(audit.RunExec, audit.Allowed)
+	ev.Subject, ev.Sync = s.text(strings.Join(ask.Command, " ")), true
+	if _, err := s.c.audit.Append(ctx, ev); err != nil {
+		return receipt.Exit{}, err
+	}
+	g := &guest{kill: make(chan struct{})}
+	e := ends{stdin: files[0], stdout: tame(files[1], ask.Terminal), stderr: tame(files[2], ask.Terminal), terminal: ask.Terminal, logs: "exec-", leave: g.destroy}
+	if ask.Terminal {
+		e.pressed = func(sig syscall.Signal) { g.signal(sig) }
+	}
+	std, err := s.openStreams(e)
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	defer func() {
+		// Another process may hold its streams, and goes on: what has arrived
+		// is passed on, and no more is waited for.
+		ctx, cancel := context.WithTimeout(context.Background(), guestDrain)
+		defer cancel()
+		std.close(ctx)
+	}()
+	p, err := s.bottle.Start(ctx, &bottle.Command{
+		Args: ask.Command, Env: env, Dir: s.dir(), Terminal: ask.Terminal, Guest: true,
+		Stdin: std.in, Stdout: std.out, Stderr: std.err,
+	})
+	std.started()
+	switch {
+	case errors.Is(err, bottle.ErrNotFound), errors.Is(err, bottle.ErrNotExecutable):
+		h.Send(execReply{})
+		return failure(err), nil
+	case err != nil:
+		return receipt.Exit{}, err
+	}
+	g.started(p)
+	if err := h.Send(execReply{}); err != nil {
+		g.destroy()
+	}
+	go g.hear(h, std) // ends with the connection
+	return g.wait(ctx, s, p), nil
+}
+
+// tame keeps a command without a terminal of its own from driving the user's.
+func tame(f *os.File, terminal bool) io.Writer {
+	if fd, err := descriptor(f); terminal || err != nil || !term.IsTerminal(fd) {
+		return f
+	}
+	return visible.NewWriter(f, visible.Options{})
+}
+
+// guestDrain bounds the wait for output of a command that has ended.
+const guestDrain = 200 * time.Millisecond
+
+// guest is one command beside the session's own.
+type guest struct {
+	mu   sync.Mutex
+	p    bottle.Process
+	once sync.Once
+	kill chan struct{} // closed when it has to end
+}
+
+func (g *guest) started(p bottle.Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.p = p
+}
+
+func (g *guest) signal(sig syscall.Signal) {
+	g.mu.Lock()
+	p := g.p
+	g.mu.Unlock()
+	if p != nil {
+		p.Signal(sig, true)
+	}
+}
+
+func (g *guest) destroy() { g.once.Do(func() { close(g.kill) }) }
+
+// hear takes what the caller's process passes on. When that is gone, the command
+// has nobody left.
+func (g *guest) hear(h *handover.Conn, std *streams) {
+	defer g.destroy()
+	interrupts := 0
+	for {
+		var n execNews
+		if _, err := h.Recv(&n); err != nil {
+			return
+		}
+		switch sig := syscall.Signal(n.Signal); sig {
+		case unix.SIGWINCH:
+			std.resize()
+			g.signal(sig)
+		case unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT:
+			if interrupts++; interrupts > 1 {
+				return
+			}
+			g.signal(sig)
+		}
+	}
+}
+
+// killedIn bounds the wait for a command that was killed.
+const killedIn = 2 * time.Second
+
+func (g *guest) wait(ctx context.Context, s *session, p bottle.Process) receipt.Exit {
+	over := make(chan ended, 1)
+	go func() { // ends with the command or the bottle
+		st, err := p.Wait(context.Background())
+		over <- ended{st, err}
+	}()
+	gone := receipt.Exit{Code: exitcode.Refused, Reason: receipt.Killed, Error: "the run is over"}
+	select {
+	case e := <-over:
+		if e.err != nil || ctx.Err() != nil {
+			return gone
+		}
+		x, err := s.exitOf(e)
+		if err != nil {
+			return gone
+		}
+		return x
+	case <-ctx.Done():
+		return gone
+	case <-g.kill:
+		p.Signal(unix.SIGKILL, true)
+		p.Signal(unix.SIGKILL, false)
+		select {
+		case <-over:
+		case <-ctx.Done():
+		case <-time.After(killedIn):
+		}
+		return receipt.Exit{Code: exitcode.Refused, Reason: receipt.Killed}
+	}
+}
