@@ -160,9 +160,10 @@ type replacement struct {
 // before main.
 var unstable = sync.OnceValue(func() []replacement {
 	return []replacement{
+		{regexp.MustCompile(`"digest": "[0-9a-f]{64}"`), `"digest": "X"`},
 		{regexp.MustCompile(`01[0-9a-hjkmnp-tv-z]{24}`), "RUN"},
 		{regexp.MustCompile(`after [0-9.]+ (ms|s)`), "after TIME"},
-		{regexp.MustCompile(`"(duration_ns|seq|memory_bytes|disk_bytes|file_size_bytes|bytes|peak_[a-z_]+|pid|uid|gid)": *-?[0-9]+`), `"$1": N`},
+		{regexp.MustCompile(`"(duration_ns|start_ns|end_ns|facts|seq|memory_bytes|disk_bytes|file_size_bytes|bytes|peak_[a-z_]+|pid|uid|gid)": *-?[0-9]+`), `"$1": N`},
 		{regexp.MustCompile(`(?s)"fds": \{.*?\}`), `"fds": {}`},
 		{regexp.MustCompile(`"(started|ended|root)": *"[^"]*"`), `"$1": "X"`},
 		{regexp.MustCompile(`20[0-9]{2}-[0-9-]+[T ][0-9:.]+Z?`), "DATE"},

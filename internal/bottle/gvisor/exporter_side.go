@@ -111,7 +111,7 @@ type sink struct{ seccheck.SinkDefaults }
 // Name implements seccheck.Sink.
 func (*sink) Name() string { return sideSink }
 
-// sentryKernel is the kernel of this sandbox, known from init's first calls.
+// sentryKernel is the kernel of this sandbox, known from the first calls inside.
 var sentryKernel atomic.Pointer[kernel.Kernel]
 
 // Side is the service inside the sentry. The name and the methods are exported

@@ -17,12 +17,18 @@ func wrapSyscalls() {
 	registerFacts()
 	for _, t := range kernel.SyscallTables() {
 		for no, sc := range t.Table {
-			// Both are init's: the first after exec, the second again after a
-			// restore.
-			if sc.Name == "rt_sigaction" || sc.Name == "pause" {
-				sc.Fn = learnKernel(sc.Fn)
-				t.Table[no] = sc
-			} else if fn := wrapFacts(sc.Name, sc.Fn); fn != nil {
+			fn := wrapFacts(sc.Name, sc.Fn)
+			switch sc.Name {
+			// The first two are init's: one after exec, the other again after a
+			// restore. But a command may have ended before init was given a
+			// processor for the first time.
+			case "rt_sigaction", "pause", "exit_group":
+				if fn == nil {
+					fn = sc.Fn
+				}
+				fn = learnKernel(fn)
+			}
+			if fn != nil {
 				sc.Fn = fn
 				t.Table[no] = sc
 			}
@@ -34,7 +40,7 @@ func wrapSyscalls() {
 
 func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, no uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		if sentryKernel.CompareAndSwap(nil, t.Kernel()) {
+		if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
 			debug.SetGCPercent(100)
 		}
 		return fn(t, no, args)
