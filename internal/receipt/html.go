@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/store"
@@ -28,7 +29,9 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-var pageTemplate = template.Must(template.ParseFS(pageFiles, "page/page.html"))
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.ParseFS(pageFiles, "page/page.html"))
+})
 
 const (
 	// maxPageText bounds one text from inside on the page, in bytes.
@@ -55,7 +58,7 @@ func HTML(w io.Writer, r *Receipt) error {
 	p := newPage(r)
 	p.Digest = sum(b)
 	var out bytes.Buffer
-	if err := pageTemplate.Execute(&out, p); err != nil {
+	if err := pageTemplate().Execute(&out, p); err != nil {
 		return fmt.Errorf("receipt as html: %w", err)
 	}
 	_, err = w.Write(out.Bytes())
