@@ -25,6 +25,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -90,6 +91,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		s.Close()
 		return nil, err
 	}
+	stamp.Mark("state open")
 	if o.Quick {
 		return c, nil
 	}
@@ -97,6 +99,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		// A full disk must not keep people from looking at what they have.
 		c.log.Warn("recovery after an earlier crash is incomplete", "err", err)
 	}
+	stamp.Mark("recovered")
 	return c, nil
 }
 

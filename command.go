@@ -12,6 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/stamp"
 )
 
 // memoryPoll is how often the bottle's memory is read. The kernel inside
@@ -35,6 +36,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		Stdin: std.in, Stdout: std.out, Stderr: std.err,
 	})
 	std.started()
+	stamp.Mark("command started")
 	switch {
 	case errors.Is(err, bottle.ErrNotFound):
 		return receipt.Exit{Code: exitcode.NotFound, Reason: receipt.Failed, Error: err.Error()}, err

@@ -73,7 +73,7 @@ func (c *Client) Prepare(ctx context.Context, o RunOptions) (*Ready, error) {
 		return nil, err
 	}
 	defer drop()
-	v, err := c.newVessel(ctx, p, "b"+filepath.Base(dir), dir)
+	v, err := c.newVessel(ctx, p, "b"+filepath.Base(dir), dir, nil)
 	if err != nil {
 		return nil, err
 	}

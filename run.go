@@ -21,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/trace"
 	"github.com/carboy/carboy/internal/visible"
@@ -86,6 +87,7 @@ type session struct {
 	baseline *change.Baseline
 	claim    *store.Claim
 	vessel   *vessel
+	warm     bottle.Warm   // where the vessel's making has begun, or nil
 	bottle   bottle.Bottle // the vessel's
 	events   *events
 	denials  *denials
@@ -125,6 +127,7 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 		err = fmt.Errorf("%w before the command ran", ErrInterrupted)
 	}
 	s.account(err)
+	stamp.Mark("accounted")
 	if o.Answer != nil {
 		s.answered()
 		// Nothing of the bottle is left that could write to the workspace.
@@ -145,7 +148,7 @@ func (e *RecordError) Error() string { return "record the run: " + e.Err.Error()
 func (e *RecordError) Unwrap() error { return e.Err }
 
 // newSession checks everything that can be checked before a run is recorded.
-func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error) {
+func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return nil, errors.New("no command to run")
 	}
@@ -156,7 +159,6 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		o.Stderr = io.Discard
 	}
 	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
-	var err error
 	if o.Ready != nil {
 		if o.Ready.v == nil || o.Ready.c != c {
 			return nil, fmt.Errorf("%w: it was used", ErrUnfit)
@@ -171,17 +173,27 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 	} else if s.plan, err = c.newPlan(o); err != nil {
 		return nil, err
 	}
+	if s.vessel == nil {
+		if err := c.backend.Check(ctx); err != nil {
+			return nil, err
+		}
+		// The bottle's first process starts while the records are written.
+		if w, ok := c.backend.(bottle.Warmer); ok {
+			s.warm = w.Warm(s.id.user, s.id.hostUID, s.id.hostGID)
+			defer func() {
+				if err != nil {
+					s.warm.Close()
+				}
+			}()
+		}
+	}
+	stamp.Mark("planned")
 	if s.redactor, err = c.redactorFor(o); err != nil {
 		return nil, err
 	}
 	ws := s.ws
 	if s.env, err = c.environment(s.id.user, o); err != nil {
 		return nil, err
-	}
-	if s.vessel == nil {
-		if err := c.backend.Check(ctx); err != nil {
-			return nil, err
-		}
 	}
 	access := store.Shared
 	if o.Mode == store.Bind {
@@ -212,6 +224,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (*session, error
 		o.OnEvent = func(Event) {}
 	}
 	s.events = startEvents(o.OnEvent)
+	stamp.Mark("recorded")
 	return s, nil
 }
 
@@ -240,16 +253,18 @@ func (s *session) execute(ctx context.Context) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
+	stamp.Mark("baseline begun")
 	v := s.vessel
 	if v == nil {
 		var err error
-		if v, err = s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir()); err != nil {
+		if v, err = s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir(), s.warm); err != nil {
 			return err
 		}
 	}
 	if err := s.board(v); err != nil {
 		return err
 	}
+	stamp.Mark("bottle made")
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
@@ -259,7 +274,9 @@ func (s *session) execute(ctx context.Context) error {
 	if err := s.noteStart(ctx); err != nil {
 		return err
 	}
+	stamp.Mark("start noted")
 	out, err := s.runCommand(ctx)
+	stamp.Mark("command ended")
 	s.rec.Exit = out
 	if out.Reason != "" {
 		s.intr.enter(ending)
@@ -267,6 +284,7 @@ func (s *session) execute(ctx context.Context) error {
 		err = errors.Join(err, s.takeChanges(ctx))
 	}
 	s.bottle.Close()
+	stamp.Mark("bottle gone")
 	s.closeStreams(ctx)
 	return err
 }
@@ -341,6 +359,7 @@ func (s *session) takeChanges(run context.Context) error {
 	ctx, cancel := s.ending(run, exportIn)
 	defer cancel()
 	perr := s.pause(ctx)
+	stamp.Mark("bottle paused")
 	switch s.o.Mode {
 	case store.None:
 		return s.bottle.Close()
@@ -355,6 +374,7 @@ func (s *session) takeChanges(run context.Context) error {
 	err := perr
 	if err == nil {
 		s.set, err = s.collect(ctx)
+		stamp.Mark("changes taken")
 	}
 	if err != nil && s.intr.gaveUp(run) {
 		err = fmt.Errorf("the changes were given up: %w", ErrInterrupted)
@@ -474,6 +494,9 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 func (s *session) close(ctx context.Context) {
 	if s.bottle != nil {
 		s.bottle.Close()
+	}
+	if s.warm != nil {
+		s.warm.Close()
 	}
 	s.closeStreams(ctx)
 	for i := len(s.cleanup) - 1; i >= 0; i-- {

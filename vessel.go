@@ -10,6 +10,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -35,7 +36,7 @@ type vessel struct {
 const createIn = 2 * time.Minute
 
 // newVessel makes a bottle from p. What it needs on disk is made in dir.
-func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string) (*vessel, error) {
+func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bottle.Warm) (*vessel, error) {
 	table, err := policy.Compile(p.routes...)
 	if err != nil {
 		return nil, err
@@ -44,6 +45,7 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string) (*vesse
 	if v.spec, v.cleanup, err = p.spec(ctx, id, dir); err != nil {
 		return nil, err
 	}
+	v.spec.Warm = warm
 	if err := v.openGateway(ctx, table); err != nil {
 		closeFiles(v.spec.Files())
 		v.close()
@@ -54,6 +56,7 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string) (*vesse
 		v.close()
 		return nil, err
 	}
+	stamp.Mark("gateway open")
 	ctx, cancel := context.WithTimeout(ctx, createIn)
 	defer cancel()
 	if v.bottle, err = c.backend.Create(ctx, v.spec); err != nil {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/stamp"
 )
 
 func main() {
@@ -33,6 +34,11 @@ func mainCode() int {
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	stamp.Begin()
 	a := newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
-	return a.run(context.Background(), os.Args[1:])
+	code := a.run(context.Background(), os.Args[1:])
+	if err := stamp.End(); err != nil {
+		a.say(plainText, "%s", errorLine(err))
+	}
+	return code
 }

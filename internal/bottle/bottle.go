@@ -139,6 +139,8 @@ type Spec struct {
 	// bottle does not pay for it. Posture.Trace says whether facts will come:
 	// a backend that can't trace closes the socket and says false.
 	Trace *os.File
+	// Warm is what a Warmer made for the same user, or nil. Create uses it up.
+	Warm Warm
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
@@ -232,6 +234,20 @@ type Backend interface {
 	// processes and matches; no instruction of the workload has run. On error
 	// nothing is left behind.
 	Create(ctx context.Context, spec *Spec) (Bottle, error)
+}
+
+// Warmer is a Backend that can begin before there is a Spec, while its caller
+// writes records.
+type Warmer interface {
+	// Warm begins for a bottle of this user. It does not wait and does not fail:
+	// Create, which gets it, says what went wrong. Close it in any case.
+	Warm(u User, hostUID, hostGID uint32) Warm
+}
+
+// Warm is a beginning of a bottle.
+type Warm interface {
+	// Close ends what Create has not taken.
+	Close()
 }
 
 // Bottle is one sealed machine. All methods are safe for concurrent use.

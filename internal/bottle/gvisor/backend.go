@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/stamp"
 )
 
 // Backend makes bottles with the embedded kernel. The zero Backend is ready.
@@ -36,7 +37,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 	}
 	p, files := newPlan(spec, own)
 	defer closeAll(files)
-	x, err := startShim(spec)
+	x, err := shimFor(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +49,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 		x.Close()
 		return nil, x.explain(fmt.Errorf("make bottle: %w", err))
 	}
+	stamp.Add(r.Stamps)
 	if x.posture, err = readPosture(r, int(spec.User.UID), spec.Writable()); err != nil {
 		x.Close()
 		return nil, err
@@ -69,10 +71,58 @@ type box struct {
 	once    sync.Once
 }
 
+// warm is a shim that waits for its plan.
+type warm struct {
+	user             bottle.User
+	hostUID, hostGID uint32
+	ready            chan struct{} // closed when x and err are set
+
+	mu  sync.Mutex // held while somebody takes it
+	x   *box
+	err error
+}
+
+// Warm implements bottle.Warmer.
+func (Backend) Warm(u bottle.User, hostUID, hostGID uint32) bottle.Warm {
+	w := &warm{user: u, hostUID: hostUID, hostGID: hostGID, ready: make(chan struct{})}
+	go func() { // ends when the process was started
+		defer close(w.ready)
+		w.x, w.err = startShim(u, hostUID, hostGID)
+	}()
+	return w
+}
+
+// take returns the shim, once.
+func (w *warm) take() (*box, error) {
+	<-w.ready
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x, err := w.x, w.err
+	w.x, w.err = nil, nil
+	return x, err
+}
+
+// Close implements bottle.Warm.
+func (w *warm) Close() {
+	if x, _ := w.take(); x != nil {
+		x.Close()
+	}
+}
+
+// shimFor is the one that waits for this bottle, or a new one.
+func shimFor(s *bottle.Spec) (*box, error) {
+	w, ok := s.Warm.(*warm)
+	if ok && w.user == s.User && w.hostUID == s.HostUID && w.hostGID == s.HostGID {
+		if x, err := w.take(); x != nil || err != nil {
+			return x, err
+		}
+	}
+	return startShim(s.User, s.HostUID, s.HostGID)
+}
+
 // startShim starts the shim in new user, mount, PID, IPC and UTS namespaces.
 // It dies with us: by PDEATHSIG, and by the end of its control socket.
-func startShim(s *bottle.Spec) (*box, error) {
-	u := s.User
+func startShim(u bottle.User, hostUID, hostGID uint32) (*box, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
@@ -101,8 +151,8 @@ func startShim(s *bottle.Spec) (*box, error) {
 		ExtraFiles: extra,
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), s.HostUID), Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.GID), HostID: hostID(os.Getegid(), s.HostGID), Size: 1}},
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.UID), HostID: hostID(os.Geteuid(), hostUID), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(u.GID), HostID: hostID(os.Getegid(), hostGID), Size: 1}},
 			Credential:  &syscall.Credential{Uid: u.UID, Gid: u.GID, NoSetGroups: os.Geteuid() != 0},
 			AmbientCaps: allCaps(),
 			Pdeathsig:   unix.SIGKILL,

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -29,6 +30,7 @@ type plan struct {
 	Exported              string // the directory whose changes Export takes out; empty: all
 	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
+	Stamps                bool   // say when what was reached
 }
 
 // planEntry is a bottle.Entry whose content stands behind the plan.
@@ -78,6 +80,7 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	}
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
 	p.Trace = donate(s.Trace)
+	p.Stamps = stamp.Wanted()
 	return p, files
 }
 
@@ -132,5 +135,6 @@ type signalArgs struct {
 
 type createReply struct {
 	Processes []rawPosture
+	Stamps    []stamp.Point
 	Trace     bool // the sentry's own answer
 }

@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/stamp"
 )
 
 const controlFD = 3
@@ -50,6 +51,9 @@ func shimMain() {
 		os.Exit(1)
 	}
 	s := &shim{conn: c}
+	s.stamps.On()
+	s.stamps.Mark("shim: main")
+	s.procErr = mountProc()
 	s.serve()
 	if s.c != nil {
 		s.c.Sandbox.SignalContainer(s.c.ID, unix.SIGKILL, true)
@@ -60,9 +64,11 @@ func shimMain() {
 // shim holds the container. Container is not safe for concurrent use; calls on
 // Sandbox are, and only those run beside one another.
 type shim struct {
-	conn *conn
-	conf *config.Config
-	c    *container.Container
+	conn    *conn
+	procErr error // of mounting /proc
+	stamps  stamp.Log
+	conf    *config.Config
+	c       *container.Container
 
 	exported string // what Export takes out: the workspace, or ""
 
@@ -147,8 +153,9 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mountProc(); err != nil {
-		return nil, err
+	s.stamps.Mark("shim: plan")
+	if s.procErr != nil {
+		return nil, s.procErr
 	}
 	if err := pinCPUs(p.Limits.CPUs); err != nil {
 		return nil, err
@@ -157,6 +164,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.stamps.Mark("shim: root")
 	if s.conf, err = newConfig(p, l); err != nil {
 		return nil, err
 	}
@@ -169,6 +177,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	if err := s.boot(p, l, files); err != nil {
 		return nil, err
 	}
+	s.stamps.Mark("shim: sandbox started")
 	var r createReply
 	for _, c := range []struct {
 		role string
@@ -184,6 +193,10 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
 	}
 	s.tracing = r.Trace
+	s.stamps.Mark("shim: posture read")
+	if p.Stamps {
+		r.Stamps = s.stamps.Points()
+	}
 	return r, nil
 }
 
@@ -267,6 +280,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("create sandbox: %w", err)
 	}
+	s.stamps.Mark("shim: sandbox made")
 	if p.Wire > 0 {
 		if p.Wire > len(files) {
 			return errors.New("the wire is missing")
