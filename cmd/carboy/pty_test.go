@@ -276,7 +276,7 @@ func TestPlainTerminals(t *testing.T) {
 		{"wide", 300, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=", "LC_CTYPE=", "LANG=de_DE.utf8"}, true, true},
 	} {
 		colored, beyond := false, false
-		for _, args := range [][]string{{"receipt"}, {"receipt", "--all"}, {"list"}, {"logs"}, {"diff"}, {"diff", "--stat"}} {
+		for _, args := range [][]string{{"receipt"}, {"receipt", "--all"}, {"list"}, {"logs"}, {"diff"}, {"diff", "--stat"}, {"trace"}} {
 			s := terminalOf(t, home, c.cols, c.env, args...)
 			if code := s.end(); code != 0 {
 				t.Fatalf("%s: %v: exit code %d:\n%s", c.name, args, code, s.text())
@@ -287,7 +287,7 @@ func TestPlainTerminals(t *testing.T) {
 				if !visible.Clean(bare) && args[0] != "diff" {
 					t.Errorf("%s: %v: not safe to show: %q", c.name, args, line)
 				}
-				if args[0] != "logs" && args[0] != "diff" && visible.Width(bare) > int(c.cols) {
+				if args[0] != "logs" && args[0] != "diff" && args[0] != "trace" && visible.Width(bare) > int(c.cols) {
 					t.Errorf("%s: %v: %d columns: %q", c.name, args, visible.Width(bare), line)
 				}
 				beyond = beyond || strings.ContainsFunc(bare, func(r rune) bool { return r > '~' })

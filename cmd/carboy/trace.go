@@ -168,8 +168,12 @@ func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *trac
 		return err
 	}
 	defer r.Close()
+	out := a.stdout
+	if !f.json {
+		out = a.shown()
+	}
 	p := &tracePrinter{
-		out: bufio.NewWriterSize(a.stdout, 64<<10), json: f.json, color: a.color(a.stdout),
+		out: bufio.NewWriterSize(out, 64<<10), json: f.json, color: a.color(a.stdout),
 		filter: trace.Filter{Kinds: f.kinds, Paths: f.paths.globs, PIDs: f.pids, Denied: f.denied},
 	}
 	p.begun = r.Begun()

@@ -17,6 +17,17 @@ func Width(s string) int {
 	return n
 }
 
+// wider says whether s needs more columns than room, without looking at all of a
+// long s.
+func wider(s string, room int) bool {
+	for _, r := range s {
+		if room -= runeWidth(r); room < 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func runeWidth(r rune) int {
 	if r < 0x300 {
 		return 1
@@ -36,7 +47,7 @@ func runeWidth(r rune) int {
 // before it. A room of 8 holds a letter with the most marks that String keeps; with less, such a letter may stand out.
 func Wrap(s string, room int) []string {
 	var lines []string
-	for Width(s) > room {
+	for wider(s, room) {
 		cut, space, at := 0, -1, 0
 		for i, r := range s {
 			if !unicode.Is(unicode.M, r) {
@@ -69,10 +80,10 @@ func Wrap(s string, room int) []string {
 
 // wordFits says whether the word that s begins with is worth a line of its own.
 func wordFits(s string, room int) bool {
-	if i := strings.IndexByte(s[:min(len(s), 4*room+1)], ' '); i >= 0 {
-		return Width(s[:i]) <= room
+	if i := strings.IndexByte(s, ' '); i >= 0 {
+		s = s[:i]
 	}
-	return len(s) <= 4*room && Width(s) <= room
+	return !wider(s, room)
 }
 
 // letter is how long the first letter of s is with its marks, in bytes.
@@ -91,7 +102,7 @@ func letter(s string) int {
 // Fit cuts s, which is visible already, to room columns and ends what it cut in end, such as "…". It never cuts between
 // a letter and its marks. A room that does not hold end gives "".
 func Fit(s string, room int, end string) string {
-	if Width(s) <= room {
+	if !wider(s, room) {
 		return s
 	}
 	room -= Width(end)
