@@ -18,6 +18,9 @@ func TestConfigErrors(t *testing.T) {
 		"protect: [\n":                            "line",
 		"protect:\n  paths: [\"ok\", \"/abs\"]\n": "protect.paths[1]",
 		"protect:\n  paths: [../up]\n":            "protect.paths[0]",
+		"trace:\n  max_mib: -1\n":                 "trace.max_mib",
+		"trace:\n  max_mib: 1048577\n":            "trace.max_mib",
+		"trace:\n  off: true\n":                   "line 2",
 	} {
 		dir := t.TempDir()
 		name := filepath.Join(dir, configFile)
@@ -30,7 +33,7 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%q: %v; want the file and %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n"} {
+	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n"} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, configFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

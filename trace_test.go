@@ -134,6 +134,28 @@ i=0; while [ $i -lt 1000 ]; do [ -e copy/f$((i%300)) ]; [ -e copy/none$i ]; cat 
 	t.Logf("%d facts in %d bytes, %v", tr.Facts, tr.Bytes, r.Duration)
 }
 
+// A command that fills the trace with names of files does not push out what it
+// executed, and what is only counted is said.
+func TestTraceBound(t *testing.T) {
+	w := newWorld(t)
+	w.c.config.Trace.MaxMiB = 1
+	r, _ := w.ok(`head -c 1500000 /dev/urandom | base64 -w 3900 | tar -cf /dev/null -T - 2>/dev/null; /usr/bin/env true; cat /etc/hostname; exit 0`)
+	tr := r.Trace
+	if tr.Unkept == 0 || tr.Dropped != 0 || tr.Bytes > mib || tr.Incomplete != "" {
+		t.Errorf("trace %+v", tr)
+	}
+	var last string
+	got := w.facts(r)
+	for _, f := range got {
+		if f.Op == trace.Exec && f.Errno == 0 {
+			last = f.Path
+		}
+	}
+	if !strings.HasSuffix(last, "/cat") || int64(len(got))+tr.Unkept != tr.Facts {
+		t.Errorf("the last program in the trace is %q; %d facts kept of %+v", last, len(got), tr)
+	}
+}
+
 func TestNoTrace(t *testing.T) {
 	w := newWorld(t)
 	r, _ := w.ok("true")

@@ -179,3 +179,26 @@ func TestCollectorRedacts(t *testing.T) {
 		t.Errorf("%+v", got[:3])
 	}
 }
+
+// BenchmarkBatch is what carboy does for one fact: parse, sum up, pack, write.
+func BenchmarkBatch(b *testing.B) {
+	facts := some(10_000)
+	file, err := CreateFile(filepath.Join(b.TempDir(), "trace"), testRun, 1<<40)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := &Collector{sum: NewSummary(View{Workspace: "/w"}), file: file}
+	var batches [][]byte
+	for i := 0; i+250 <= len(facts); i += 250 {
+		x := NewBatch(nil)
+		for j := range facts[i : i+250] {
+			x = facts[i+j].Append(x)
+		}
+		batches = append(batches, x)
+	}
+	b.ReportAllocs()
+	for i := 0; i < b.N; i += 250 {
+		c.batch(batches[i/250%len(batches)])
+	}
+	file.Close("")
+}
