@@ -126,17 +126,17 @@ func (a *app) printList(l store.Listing, asJSON bool) error {
 	for i, m := range l.Runs {
 		rows[i] = []string{string(m.ID), started(m), string(m.State), exitOf(m), orDash(string(m.Changes)), workspaceOf(m), commandOf(m)}
 	}
-	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows)
+	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, 4)
 }
 
-// printTable prints visible cells in columns or, where that does not fit into
-// the width, each row as a block with a line for each cell. No width (0) is no
-// bound: what is piped into awk has its columns.
-func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]string) error {
+// printTable prints visible cells in columns. Where those do not fit into the
+// width, the cells from split on have a line of their own; where that does not
+// fit either, each cell has. No width (0) is no bound: what is piped into awk has
+// its columns.
+func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]string, split int) error {
 	const gap = 2
 	all := append([][]string{head}, rows...)
 	widths := make([]int, len(head))
-	total := -gap
 	for i := range head {
 		for _, row := range all {
 			if ascii {
@@ -144,20 +144,42 @@ func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]stri
 			}
 			widths[i] = max(widths[i], visible.Width(row[i]))
 		}
-		total += widths[i] + gap
+	}
+	room := func(widths []int) int {
+		n := -gap
+		for _, w := range widths {
+			n += w + gap
+		}
+		return n
+	}
+	columns := func(row []string, widths []int) string {
+		line := ""
+		for i, cell := range row {
+			line += cell + strings.Repeat(" ", widths[i]-visible.Width(cell)+gap)
+		}
+		return strings.TrimRight(line, " ")
 	}
 	out := bufio.NewWriter(w)
-	if width == 0 || total <= width {
+	switch {
+	case width == 0 || room(widths) <= width:
 		for _, row := range all {
-			line := ""
-			for i, cell := range row {
-				line += cell + strings.Repeat(" ", widths[i]-visible.Width(cell)+gap)
-			}
-			fmt.Fprintln(out, strings.TrimRight(line, " "))
+			fmt.Fprintln(out, columns(row, widths))
 		}
-		return out.Flush()
+	case room(widths[:split]) <= width:
+		for _, row := range all {
+			fmt.Fprintln(out, columns(row[:split], widths))
+			for i, line := range visible.Wrap(strings.Join(row[split:], "  "), width-2*gap) {
+				fmt.Fprintln(out, strings.Repeat(" ", gap*min(i+1, 2))+line)
+			}
+		}
+	default:
+		stack(out, max(width, 20), head, rows)
 	}
-	width = max(width, 20)
+	return out.Flush()
+}
+
+// stack prints each row as a block with a line for each cell.
+func stack(out io.Writer, width int, head []string, rows [][]string) {
 	for n, row := range rows {
 		if n > 0 {
 			fmt.Fprintln(out)
@@ -176,7 +198,6 @@ func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]stri
 			}
 		}
 	}
-	return out.Flush()
 }
 
 func started(m store.Meta) string {

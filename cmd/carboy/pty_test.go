@@ -273,6 +273,7 @@ func TestPlainTerminals(t *testing.T) {
 		{"plain", 20, []string{"TERM=xterm", "NO_COLOR=1", "LC_ALL=C"}, false, false},
 		{"dumb", 20, []string{"TERM=dumb", "NO_COLOR=", "LC_ALL=", "LC_CTYPE=", "LANG="}, false, false},
 		{"small", 20, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=C.UTF-8"}, true, true},
+		{"usual", 80, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=C.UTF-8"}, true, true},
 		{"wide", 300, []string{"TERM=xterm", "NO_COLOR=", "LC_ALL=", "LC_CTYPE=", "LANG=de_DE.utf8"}, true, true},
 	} {
 		colored, beyond := false, false
@@ -292,6 +293,9 @@ func TestPlainTerminals(t *testing.T) {
 				}
 				beyond = beyond || strings.ContainsFunc(bare, func(r rune) bool { return r > '~' })
 			}
+		}
+		if s := terminalOf(t, home, c.cols, c.env, "receipt", "--html"); s.end() != 2 || strings.Contains(s.text(), "<html") {
+			t.Errorf("%s: a page was written to the terminal", c.name)
 		}
 		if colored != c.color {
 			t.Errorf("%s: colour %t, want %t", c.name, colored, c.color)
