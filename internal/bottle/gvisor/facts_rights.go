@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
@@ -44,20 +45,28 @@ var rightsCalls = map[string]around{
 		return r, c, err
 	},
 	"ptrace": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
-		req, other := a[0].Int64(), uint64(0)
-		switch req {
+		f := trace.Fact{Op: trace.Ptrace, PID: pidOf(t), A: uint64(a[0].Int64())}
+		switch a[0].Int64() {
 		case linux.PTRACE_TRACEME:
 			if p := t.Parent(); p != nil {
-				other = uint64(pidOf(p))
+				f.B = uint64(pidOf(p))
 			}
 		case linux.PTRACE_ATTACH, linux.PTRACE_SEIZE:
-			other = otherTask(t, a[1].Int())
+			f.B = otherTask(t, a[1].Int())
+			// gVisor decides after this call, and by this test.
+			f.Flags = trace.Claimed
+			if o := t.PIDNamespace().TaskWithID(kernel.ThreadID(a[1].Int())); o != nil && !t.CanTrace(o, true) {
+				f.Errno = uint32(linuxerr.EPERM.Errno())
+			}
 		default:
 			// What a tracer does afterwards, it does to whom it has attached.
 			return orig(t, no, a)
 		}
 		r, c, err := orig(t, no, a)
-		w.emit(&trace.Fact{Op: trace.Ptrace, PID: pidOf(t), Errno: errnoOf(err), A: uint64(req), B: other})
+		if err != nil {
+			f.Errno = errnoOf(err)
+		}
+		w.emit(&f)
 		return r, c, err
 	},
 	"process_vm_readv":  otherMemory("process_vm_readv"),

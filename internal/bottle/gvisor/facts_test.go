@@ -314,38 +314,6 @@ func callNumbers() map[string]uintptr {
 	return out
 }
 
-// BenchmarkFacts is the cost of facts on calls that name files. On a busy
-// machine compare the CPU time of the whole, not the time that it took.
-func BenchmarkFacts(b *testing.B) {
-	for _, c := range []struct{ name, call string }{
-		{"stat", `os.stat("a/b/c/f")`},
-		{"miss", `os.path.exists("a/b/c/none")`},
-		{"open", `os.close(os.open("a/b/c/f", 0))`},
-	} {
-		script := `
-import os
-os.makedirs("a/b/c", exist_ok=True); open("a/b/c/f", "w").close()
-for _ in range(20000): ` + c.call
-		for _, traced := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%s/facts=%v", c.name, traced), func(b *testing.B) {
-				var m *made
-				if traced {
-					m, _ = makeTraced(b)
-				} else {
-					m = makeBottle(b)
-				}
-				for b.Loop() {
-					if out, st := m.run("python3", "-c", script); st.ExitCode() != 0 {
-						b.Fatal(out)
-					}
-				}
-				b.StopTimer()
-				m.b.Close()
-			})
-		}
-	}
-}
-
 // There is no second table of calls by which to get around the first: the
 // 32-bit entry, the x32 numbers and io_uring answer ENOSYS.
 func TestNoOtherEntry(t *testing.T) {

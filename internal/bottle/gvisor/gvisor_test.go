@@ -12,6 +12,7 @@ import (
 
 func TestMain(m *testing.M) {
 	Main()
+	guestMain()
 	bottletest.Main()
 	os.Exit(m.Run())
 }

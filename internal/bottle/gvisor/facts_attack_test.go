@@ -1,0 +1,646 @@
+package gvisor
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/trace"
+)
+
+// guestSays runs a part of the guest that must succeed.
+func (m *made) guestSays(args ...string) string {
+	m.t.Helper()
+	out, st := m.run(append([]string{factsGuest}, args...)...)
+	if st.ExitCode() != 0 {
+		m.t.Fatalf("%v ended with %+v: %.2000s", args, st, out)
+	}
+	return out
+}
+
+func count(fs []trace.Fact, ok func(*trace.Fact) bool) (n int) {
+	for i := range fs {
+		if ok(&fs[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// While threads rewrite a path, what is reported of each call that takes one is
+// what the call did: counts by effect and by fact agree, for each of two names.
+func TestFactsOfRacedPaths(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	out := m.guestSays("race", "50")
+	ws := m.spec.Workspace.Target
+	fs := r.all(t, m.b)
+	ops := map[string]func(f *trace.Fact, name string) bool{
+		"mkdir":          func(f *trace.Fact, n string) bool { return f.Op == trace.Mkdir && f.Path == n && f.A == 0o700 },
+		"rmdir":          func(f *trace.Fact, n string) bool { return f.Op == trace.Rmdir && f.Path == n },
+		"unlink":         func(f *trace.Fact, n string) bool { return f.Op == trace.Unlink && f.Path == n },
+		"symlink":        func(f *trace.Fact, n string) bool { return f.Op == trace.Symlink && f.Path == n },
+		"symlink-target": func(f *trace.Fact, n string) bool { return f.Op == trace.Symlink && ws+"/"+f.Path2 == n },
+		"mknod":          func(f *trace.Fact, n string) bool { return f.Op == trace.Mknod && f.Path == n },
+		"create":         func(f *trace.Fact, n string) bool { return f.Op == trace.Open && f.Path == n },
+		"link":           func(f *trace.Fact, n string) bool { return f.Op == trace.Link && f.Path == n && f.Path2 == ws+"/new" },
+		"rename":         func(f *trace.Fact, n string) bool { return f.Op == trace.Rename && f.Path == n && f.Path2 == ws+"/new" },
+		"rename-to":      func(f *trace.Fact, n string) bool { return f.Op == trace.Rename && f.Path2 == n },
+		"chmod":          func(f *trace.Fact, n string) bool { return f.Op == trace.Chmod && f.Path == n && f.A == 0o640 },
+		"truncate":       func(f *trace.Fact, n string) bool { return f.Op == trace.Truncate && f.Path == n && f.A == 5 },
+		"utimes":         func(f *trace.Fact, n string) bool { return f.Op == trace.Utimes && f.Path == n },
+		"chdir":          func(f *trace.Fact, n string) bool { return f.Op == trace.Chdir && f.Path == n },
+		"readlink":       func(f *trace.Fact, n string) bool { return f.Op == trace.Readlink && f.Path == n },
+		"access":         func(f *trace.Fact, n string) bool { return f.Op == trace.Access && f.Path == n },
+		"bind":           func(f *trace.Fact, n string) bool { return f.Op == trace.Bind && f.Path == "unix:"+n },
+	}
+	// Those whose names are removed after each round leave other facts of the
+	// same kind about them.
+	cleaned := map[string]bool{"unlink": true, "rmdir": true}
+	seen := 0
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		var name string
+		var did [2]int
+		if _, err := fmt.Sscan(line, &name, &did[0], &did[1]); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		seen++
+		match := ops[name]
+		if match == nil {
+			t.Fatalf("no rule for %q", name)
+		}
+		for i, suffix := range []string{"-a", "-b"} {
+			path := ws + "/" + name + suffix
+			if name == "bind" {
+				path += ".0"
+			}
+			got := count(fs, func(f *trace.Fact) bool {
+				missed := name == "access" && i == 1
+				return match(f, path) && (f.Errno == 0) != missed && f.Observed()
+			})
+			want := did[i]
+			if cleaned[name] {
+				want = did[0] + did[1] // one by the call or one by the cleaning
+			}
+			if got != want {
+				t.Errorf("%s: %d times by effect, %d times by facts", path, want, got)
+			}
+			if did[i] == 0 {
+				t.Errorf("%s was never hit: nothing raced", path)
+			}
+		}
+	}
+	if seen != len(ops) {
+		t.Errorf("%d calls raced, want %d", seen, len(ops))
+	}
+}
+
+// The same for programs: the path, the arguments, and a link that is swapped.
+func TestFactsOfRacedPrograms(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t), seed(t, map[string]string{"run-a": "#!/bin/echo A\n", "run-b": "#!/bin/echo B\n"}))
+	ws := m.spec.Workspace
+	for _, p := range []string{"run-a", "run-b"} {
+		if err := os.Chmod(ws.Source+"/"+p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n = 60
+	out := m.sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s exec; %s argv; i=$((i+1)); done; %s swap", n, factsGuest, factsGuest, factsGuest))
+	fs := r.all(t, m.b)
+	for what, c := range map[string]struct {
+		out  string
+		fact func(f *trace.Fact) bool
+	}{
+		"run-a": {"A ./run-a\n", func(f *trace.Fact) bool { return f.Op == trace.Exec && f.Path2 == ws.Target+"/run-a" }},
+		"run-b": {"B ./run-b\n", func(f *trace.Fact) bool { return f.Op == trace.Exec && f.Path2 == ws.Target+"/run-b" }},
+		"argument-a": {"argument-a\n", func(f *trace.Fact) bool {
+			return f.Op == trace.Exec && len(f.Args) == 2 && f.Args[1] == "argument-a"
+		}},
+		"argument-b": {"argument-b\n", func(f *trace.Fact) bool {
+			return f.Op == trace.Exec && len(f.Args) == 2 && f.Args[1] == "argument-b"
+		}},
+	} {
+		want := strings.Count(out, c.out)
+		got := count(fs, func(f *trace.Fact) bool {
+			return c.fact(f) && f.Errno == 0 && f.Observed() && f.Path == "/usr/bin/echo" && len(f.Digest) == sha256.Size && f.Flags&trace.Mutable == 0
+		})
+		if got != want || want == 0 {
+			t.Errorf("%s: %d times by what it printed, %d times by facts", what, want, got)
+		}
+	}
+	var a, b int
+	if _, err := fmt.Sscanf(out[strings.Index(out, "swap"):], "swap %d %d", &a, &b); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"swap-a": a, "swap-b": b} {
+		got := count(fs, func(f *trace.Fact) bool {
+			return f.Op == trace.Open && f.Errno == 0 && f.Path == ws.Target+"/"+name && f.A&unix.O_ACCMODE == unix.O_RDONLY
+		})
+		if got != want || want == 0 {
+			t.Errorf("%s was read %d times through the link and reported %d times", name, want, got)
+		}
+	}
+	// A thread that executes takes its process along: one exit each.
+	exits := map[uint32]int{}
+	for _, f := range fs {
+		if f.Op == trace.Exit {
+			exits[f.PID]++
+		}
+	}
+	for _, f := range fs {
+		if f.Op == trace.Exec && f.Errno == 0 && exits[f.PID] != 1 {
+			t.Errorf("process %d (%s) ended %d times", f.PID, f.Path, exits[f.PID])
+		}
+	}
+}
+
+// No write is hidden by another file that a thread puts behind the descriptor,
+// and none is made up.
+func TestFactsOfRacedDescriptors(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	want := map[string]bool{}
+	for _, n := range strings.Fields(m.guestSays("fdwrite")) {
+		want[m.spec.Workspace.Target+"/slot-"+n] = true
+	}
+	got := map[string]int{}
+	for _, f := range r.all(t, m.b) {
+		if f.Op == trace.Write && f.Observed() && strings.Contains(f.Path, "/slot-") {
+			got[f.Path]++
+		}
+	}
+	if len(want) < 2 {
+		t.Fatalf("%d files were written: nothing raced", len(want))
+	}
+	for p := range want {
+		if got[p] == 0 {
+			t.Errorf("%s was written to, and no fact says so", p)
+		}
+	}
+	for p := range got {
+		if !want[p] {
+			t.Errorf("a fact says that %s was written to", p)
+		}
+	}
+	t.Logf("%d files were written", len(want))
+}
+
+// Memory that the kernel uses again for another open file hides no write, and
+// many writes through one open are one fact.
+func TestFactsOfFirstWrites(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	const n = 3000
+	m.guestSays("reuse", strconv.Itoa(n))
+	writes := map[string]int{}
+	for _, f := range r.all(t, m.b) {
+		if f.Op == trace.Write {
+			writes[f.Path]++
+		}
+	}
+	for i := range n {
+		// It is written by two opens; three writes through the second are one.
+		if p := fmt.Sprintf("%s/r%d", m.spec.Workspace.Target, i); writes[p] != 2 {
+			t.Fatalf("%s: %d writes, want 2", p, writes[p])
+		}
+	}
+}
+
+// Each way to write is a fact.
+func TestFactsOfEveryWayToWrite(t *testing.T) {
+	m, r := makeTraced(t)
+	m.sh(`exec python3 -c '
+import os, mmap, ctypes
+def f(n, extra=0): return os.open(n, os.O_CREAT | os.O_RDWR | extra, 0o600)
+src = f("src"); os.write(src, b"x" * 9000)
+os.pwrite(f("pwrite"), b"x", 0); os.writev(f("writev"), [b"x"]); os.pwritev(f("pwritev"), [b"x"], 0)
+os.sendfile(f("sendfile"), src, 0, 10); os.copy_file_range(src, f("copy_file_range"), 10, 0, 0)
+r, w = os.pipe(); os.write(w, b"xx"); os.splice(r, f("splice"), 2)
+os.ftruncate(f("ftruncate"), 10); os.posix_fallocate(f("fallocate"), 0, 10)
+t = f("mmap"); os.truncate("mmap", 4096); mmap.mmap(t, 4096)[0] = 1
+t = f("mprotect"); os.truncate("mprotect", 4096); mmap.mmap(t, 4096, prot=mmap.PROT_READ)
+os.write(f("append", os.O_APPEND), b"x")
+os.close(f("only-opened")); os.write(f("of-nothing"), b"")
+t = f("private"); os.truncate("private", 4096); mmap.mmap(t, 4096, flags=mmap.MAP_PRIVATE)[0] = 1
+'`)
+	fs := r.all(t, m.b)
+	for _, name := range strings.Fields("src pwrite writev pwritev sendfile copy_file_range splice ftruncate fallocate mmap mprotect append only-opened of-nothing private") {
+		got := count(fs, func(f *trace.Fact) bool {
+			return f.Op == trace.Write && f.Path == m.spec.Workspace.Target+"/"+name && f.Flags == 0
+		})
+		want := 1
+		if name == "only-opened" || name == "of-nothing" || name == "private" {
+			want = 0
+		}
+		if got != want {
+			t.Errorf("%s: %d writes, want %d", name, got, want)
+		}
+	}
+}
+
+// Ten thousand processes that do nothing but end: each is there with its parent,
+// its program and its end, in this order.
+func TestFactsOfShortProcesses(t *testing.T) {
+	n := 10_000
+	if testing.Short() {
+		n = 1000
+	}
+	m, r := makeTraced(t, withGuest(t))
+	lines := strings.Split(strings.TrimSpace(m.guestSays("spawn", strconv.Itoa(n))), "\n")
+	parent, err := strconv.Atoi(lines[0])
+	if err != nil || len(lines) != n+1 {
+		t.Fatalf("%d lines, %v", len(lines), err)
+	}
+	type life struct{ fork, exec, exit uint64 }
+	lives := map[uint32]*life{}
+	tiny := sha256.Sum256(tinyExit())
+	for _, f := range r.all(t, m.b) {
+		l := lives[f.PID]
+		if l == nil {
+			l = &life{}
+			lives[f.PID] = l
+		}
+		switch {
+		case f.Op == trace.Fork && f.PPID == uint32(parent) && f.A&unix.CLONE_VFORK != 0:
+			l.fork = f.Seq
+		case f.Op == trace.Exec && f.PPID == uint32(parent) && f.Path == m.spec.Workspace.Target+"/tiny" && f.Digest == string(tiny[:]):
+			l.exec = f.Seq
+		case f.Op == trace.Exit && f.A == 7 && f.B == 0:
+			l.exit = f.Seq
+		}
+	}
+	for _, line := range lines[1:] {
+		var pid uint32
+		var code int
+		if _, err := fmt.Sscan(line, &pid, &code); err != nil || code != 7 {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if l := lives[pid]; l == nil || l.fork == 0 || l.exec < l.fork || l.exit < l.exec {
+			t.Fatalf("process %d: %+v", pid, l)
+		}
+	}
+}
+
+// A number that is given to a second process does not mix the two.
+func TestFactsOfReusedPIDs(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	m.guestSays("pids")
+	state := map[uint32]trace.Op{}
+	reused, forked := 0, map[uint32]bool{}
+	for _, f := range r.all(t, m.b) {
+		switch f.Op {
+		case trace.Fork:
+			if state[f.PID] != 0 && state[f.PID] != trace.Exit {
+				t.Fatalf("process %d begins a second time before it ended", f.PID)
+			}
+			if forked[f.PID] {
+				reused++
+			}
+			forked[f.PID] = true
+			state[f.PID] = f.Op
+		case trace.Exec, trace.Exit:
+			if state[f.PID] == trace.Exit {
+				t.Fatalf("process %d: %s after its end", f.PID, f.Op)
+			}
+			state[f.PID] = f.Op
+		}
+	}
+	if reused == 0 {
+		t.Error("no number was given twice: this test looks at nothing")
+	}
+}
+
+// Programs that have no name any more, or never had one.
+func TestFactsOfNamelessPrograms(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	ws := m.spec.Workspace.Target
+	m.sh("mkdir d; cp " + factsGuest + " d/facts-guest; d/facts-guest self")
+	m.sh(`exec python3 -c '
+import os
+fd = os.memfd_create("ghost")
+os.write(fd, open("` + factsGuest + `", "rb").read())
+os.execve(fd, ["` + factsGuest + `", "nothing"], {})
+'`)
+	fs := r.all(t, m.b)
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(program)
+	for _, c := range []struct {
+		path   string
+		with   trace.Flags
+		digest bool
+	}{
+		{ws + "/d/facts-guest", trace.Mutable, true},
+		{ws + "/d/facts-guest", trace.Mutable | trace.Deleted, true},
+		{"/memfd:ghost", trace.Mutable | trace.Deleted | trace.Foreign, true},
+	} {
+		if count(fs, func(f *trace.Fact) bool {
+			return f.Op == trace.Exec && f.Errno == 0 && f.Path == c.path && f.Flags == c.with && f.Digest == string(sum[:])
+		}) != 1 {
+			t.Errorf("no program %s with flags %b and its digest", c.path, c.with)
+		}
+	}
+	if !has(fs, trace.Unlink, 0, ws+"/d/facts-guest") || !has(fs, trace.Memfd, 0, "ghost") {
+		t.Error("neither removed nor made")
+	}
+}
+
+// Scripts that name scripts, what could not be executed, and what was started.
+func TestFactsOfPrograms(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t), seed(t, map[string]string{
+		"one": "#!./two  with space\n", "two": "#!/bin/sh\nexit 5\n", "bad": "neither\n", "lost": "#!/no/such/shell\n", "plain": "#!/bin/sh\n",
+	}))
+	ws := m.spec.Workspace
+	for _, p := range []string{"one", "two", "bad", "lost"} {
+		if err := os.Chmod(ws.Source+"/"+p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]int{"./one": 5, "./bad": 127, "./lost": 127, "./plain": 126, "./absent": 127} {
+		_, st := m.run("/usr/bin/env", path, "arg")
+		if st.ExitCode() != want {
+			t.Errorf("%s: %v, want %d", path, st, want)
+		}
+	}
+	fs := r.all(t, m.b)
+	dash, err := os.ReadFile("/usr/bin/dash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(dash)
+	for what, ok := range map[string]func(f *trace.Fact) bool{
+		"the chain of scripts": func(f *trace.Fact) bool {
+			return f.Errno == 0 && f.Path == "/usr/bin/dash" && f.Path2 == ws.Target+"/one" && f.Digest == string(sum[:]) && f.Flags == 0 &&
+				strings.Join(f.Args, "|") == "/bin/sh|./two|with space|./one|arg" && f.UID == m.spec.User.UID && f.EUID == m.spec.User.UID
+		},
+		"what is no program": func(f *trace.Fact) bool { return f.Errno == uint32(unix.ENOEXEC) && f.Path == ws.Target+"/bad" },
+		"the script":         func(f *trace.Fact) bool { return f.Errno == uint32(unix.ENOENT) && f.Path == ws.Target+"/lost" },
+		"its interpreter":    func(f *trace.Fact) bool { return f.Errno == uint32(unix.ENOENT) && f.Path == "/no/such/shell" },
+		"what is not executable": func(f *trace.Fact) bool {
+			return f.Errno == uint32(unix.EACCES) && f.Path == ws.Target+"/./plain" && f.Flags == trace.Asked && len(f.Args) == 2
+		},
+		"what is absent": func(f *trace.Fact) bool {
+			return f.Errno == uint32(unix.ENOENT) && f.Path == ws.Target+"/absent" && f.Flags == trace.Miss
+		},
+		"what was started": func(f *trace.Fact) bool {
+			return f.Errno == 0 && f.Path == "/usr/bin/env" && f.PPID == 0 && strings.Join(f.Args, "|") == "/usr/bin/env|./one|arg" && len(f.Digest) == 32
+		},
+	} {
+		if count(fs, func(f *trace.Fact) bool { return f.Op == trace.Exec && ok(f) }) == 0 {
+			t.Errorf("no fact of %s", what)
+		}
+	}
+}
+
+// Long names and large arguments are cut and say so; the facts after them are
+// whole.
+func TestFactsOfLargeThings(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	m.guestSays("long")
+	m.guestSays("large")
+	ws := m.spec.Workspace.Target
+	fs := r.all(t, m.b)
+	if !has(fs, trace.Stat, 0, ws+"/longest") {
+		t.Error("the file is not reported by its name but by that which was asked for")
+	}
+	if count(fs, func(f *trace.Fact) bool {
+		return f.Op == trace.Write && f.Flags == trace.Cut && len(f.Path) == trace.MaxPath && strings.HasPrefix(f.Path, ws+"/ddd")
+	}) != 1 {
+		t.Error("no write to a file whose name is too long for a fact")
+	}
+	bytesCut := count(fs, func(f *trace.Fact) bool {
+		n := 0
+		for _, a := range f.Args {
+			n += len(a)
+		}
+		return f.Op == trace.Exec && f.Path == factsGuest && f.Flags&trace.Cut != 0 && n == trace.MaxArgs && f.Args[1] == "nothing"
+	})
+	numberCut := count(fs, func(f *trace.Fact) bool {
+		return f.Op == trace.Exec && f.Flags&trace.Cut != 0 && len(f.Args) == trace.MaxArgc && f.Args[2] == "0"
+	})
+	if bytesCut != 1 || numberCut != 1 {
+		t.Errorf("cut by size: %d, by number: %d, want 1 and 1", bytesCut, numberCut)
+	}
+}
+
+// Other names for a file: those of /proc are not its name, a hard link is one.
+func TestFactsOfOtherNames(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	ws := m.spec.Workspace.Target
+	m.guestSays("reopen")
+	m.guestSays("hardlink")
+	fs := r.all(t, m.b)
+	if n := count(fs, func(f *trace.Fact) bool {
+		return f.Op == trace.Open && f.Errno == 0 && f.Path == ws+"/hidden" && f.A&unix.O_ACCMODE == unix.O_WRONLY && f.A&unix.O_CREAT == 0 && f.Flags == 0
+	}); n != 5 {
+		t.Errorf("%d opens by names of /proc were reported by the file's name, want 5", n)
+	}
+	if n := count(fs, func(f *trace.Fact) bool { return f.Op == trace.Write && f.Path == ws+"/hidden" }); n != 6 {
+		t.Errorf("%d writes, want 6", n)
+	}
+	if count(fs, func(f *trace.Fact) bool {
+		return f.Op == trace.Link && f.Path == ws+"/real-name" && f.Path2 == ws+"/other-name" && f.Errno == 0
+	}) != 1 || !has(fs, trace.Open, 0, ws+"/other-name") {
+		t.Error("the second name of a file, or what was done by it, is missing")
+	}
+}
+
+// Whatever a workload prints or sends, it is not in the trace.
+func TestFactsAreNotTheWorkloads(t *testing.T) {
+	m, r := makeTraced(t, withGuest(t))
+	m.guestSays("forge")
+	fs := r.all(t, m.b)
+	if n := count(fs, func(f *trace.Fact) bool { return f.Path == "/forged" }); n != 0 {
+		t.Errorf("%d forged facts", n)
+	}
+	// It did send something, to a name of its own choice.
+	if count(fs, func(f *trace.Fact) bool { return f.Op == trace.Socket && f.B == unix.SOCK_SEQPACKET }) == 0 {
+		t.Error("nothing was forged")
+	}
+}
+
+// A workload that holds every descriptor which the kernel below has to give goes
+// on being traced. It runs in a process of its own, which has few.
+func TestFactsWithoutDescriptors(t *testing.T) {
+	const child = "CARBOY_TEST_FEW_DESCRIPTORS"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestFactsWithoutDescriptors$", "-test.v")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 2000, Max: 2000}); err != nil {
+		t.Fatal(err)
+	}
+	m, r := makeTraced(t, withGuest(t))
+	out := m.guestSays("exhaust")
+	if !strings.Contains(out, "too many open files") {
+		t.Errorf("descriptors did not run out: %s", out)
+	}
+	if n := count(r.all(t, m.b), func(f *trace.Fact) bool {
+		return f.Op == trace.Stat && f.Errno != 0 && f.Path == m.spec.Workspace.Target+"/after"
+	}); n != 20 {
+		t.Errorf("%d facts after the descriptors were gone, want 20", n)
+	}
+	t.Log(out)
+}
+
+// A reader that has stopped does not stop the bottle. What it loses is counted,
+// and what was sent and what was lost are all that there was.
+func TestFactsLostAreCounted(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	m := makeBottle(t, withGuest(t), func(s *bottle.Spec) { s.Trace = os.NewFile(uintptr(fds[1]), "trace") })
+	m.guestSays("flood", "100000")
+	buf := make([]byte, trace.MaxBatch)
+	var got, last, dropped uint64
+	read := func() {
+		for {
+			n, _, err := unix.Recvfrom(fds[0], buf, unix.MSG_DONTWAIT)
+			if err == unix.EINTR {
+				continue
+			}
+			if err != nil || n == 0 {
+				return
+			}
+			d, err := trace.ParseBatch(buf[:n], func(f *trace.Fact) {
+				if f.Seq <= last {
+					t.Fatalf("fact %d after fact %d", f.Seq, last)
+				}
+				got, last = got+1, f.Seq
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dropped = d
+		}
+	}
+	read()
+	// The reader is back, and so are the facts.
+	before := last
+	m.guestSays("flood", "10")
+	if err := m.b.Pause(m.ctx); err != nil {
+		t.Fatal(err)
+	}
+	read()
+	if dropped == 0 || got+dropped != last || last < 100_000 || last == before {
+		t.Errorf("%d read, %d counted as lost, the last has number %d", got, dropped, last)
+	}
+	t.Logf("%d read, %d lost", got, dropped)
+}
+
+// Rights, other processes, sockets: what was asked for is a fact, also when it
+// was refused.
+func TestFactsOfRights(t *testing.T) {
+	m, r := makeTraced(t)
+	m.sh(`exec python3 -c '
+import ctypes, os, socket, subprocess, time
+libc = ctypes.CDLL(None, use_errno=True)
+for no in (321, 298, 323, 425, 250, 248, 175, 313, 246, 169, 167, 163, 172, 304, 442): libc.syscall(no, 0, 0, 0, 0, 0)
+libc.mount(b"none", b"/tmp", b"tmpfs", 5, 0); libc.umount2(b"/proc", 2); libc.chroot(b"/tmp")
+libc.setuid(0); libc.setresuid(-1, os.getuid(), -1); libc.unshare(0x40000000); libc.ptrace(16, 1, 0, 0); libc.prctl(8, 1)
+p = subprocess.Popen(["sleep", "60"]); p.terminate(); p.wait(); os.kill(os.getpid(), 0)
+for a in ((17, 3), (16, 3), (40, 1), (2, 3)):
+    try: socket.socket(*a)
+    except OSError: pass
+s = socket.socket(socket.AF_UNIX); s.bind("sock"); s.listen(3)
+c = socket.socket(socket.AF_UNIX); c.connect("sock"); s.accept()
+n = socket.socket(); n.connect_ex(("127.0.0.1", 9)); n = socket.socket(socket.AF_INET6); n.connect_ex(("::1", 80))
+'`)
+	ws := m.spec.Workspace.Target
+	fs := r.all(t, m.b)
+	refused := map[string]bool{}
+	for _, f := range fs {
+		if f.Op == trace.Refused && f.Errno != 0 {
+			refused[f.Path] = true
+		}
+	}
+	for _, name := range strings.Fields("bpf perf_event_open userfaultfd io_uring_setup add_key init_module finit_module kexec_load reboot swapon acct iopl open_by_handle_at mount_setattr") {
+		if !refused[name] {
+			t.Errorf("no fact of a refused %s", name)
+		}
+	}
+	uid := m.spec.User.UID
+	eperm := uint32(unix.EPERM)
+	for what, ok := range map[string]func(f *trace.Fact) bool{
+		"mount": func(f *trace.Fact) bool {
+			return f.Op == trace.Mount && f.Errno == eperm && f.Path == "/tmp" && f.Path2 == "none" && f.Args[0] == "tmpfs" && f.A == 5 && !f.Observed()
+		},
+		"umount": func(f *trace.Fact) bool { return f.Op == trace.Umount && f.Errno == eperm && f.Path == "/proc" },
+		"chroot": func(f *trace.Fact) bool { return f.Op == trace.Chroot && f.Errno == eperm && f.Path == "/tmp" },
+		"setuid": func(f *trace.Fact) bool {
+			return f.Op == trace.SetID && f.Errno == eperm && f.UID == uid && f.EUID == uid
+		},
+		"setresuid": func(f *trace.Fact) bool { return f.Op == trace.SetID && f.Errno == 0 && f.UID == uid && f.EUID == uid },
+		"unshare":   func(f *trace.Fact) bool { return f.Op == trace.Caps && f.Path == "unshare" && f.A == unix.CLONE_NEWNET },
+		"prctl": func(f *trace.Fact) bool {
+			return f.Op == trace.Caps && f.Path == "prctl" && f.A == unix.PR_SET_KEEPCAPS
+		},
+		"ptrace": func(f *trace.Fact) bool {
+			return f.Op == trace.Ptrace && f.A == unix.PTRACE_ATTACH && f.B == 1 && f.Errno != 0
+		},
+		"kill": func(f *trace.Fact) bool {
+			return f.Op == trace.Kill && f.A == uint64(unix.SIGTERM) && f.Errno == 0 && f.B > 2
+		},
+		"killed":  func(f *trace.Fact) bool { return f.Op == trace.Exit && f.B == uint64(unix.SIGTERM) },
+		"packet":  func(f *trace.Fact) bool { return f.Op == trace.Socket && f.A == unix.AF_PACKET && f.Errno != 0 },
+		"netlink": func(f *trace.Fact) bool { return f.Op == trace.Socket && f.A == unix.AF_NETLINK && f.Errno == 0 },
+		"vsock":   func(f *trace.Fact) bool { return f.Op == trace.Socket && f.A == unix.AF_VSOCK && f.Errno != 0 },
+		"raw": func(f *trace.Fact) bool {
+			return f.Op == trace.Socket && f.A == unix.AF_INET && f.B == unix.SOCK_RAW && f.Errno != 0
+		},
+		"bind":    func(f *trace.Fact) bool { return f.Op == trace.Bind && f.Path == "unix:"+ws+"/sock" && f.Errno == 0 },
+		"listen":  func(f *trace.Fact) bool { return f.Op == trace.Listen && f.A == unix.AF_UNIX && f.Errno == 0 },
+		"connect": func(f *trace.Fact) bool { return f.Op == trace.Connect && f.Path == "unix:"+ws+"/sock" && f.Errno == 0 },
+		"accept":  func(f *trace.Fact) bool { return f.Op == trace.Accept && f.A == unix.AF_UNIX && f.Errno == 0 },
+		"tcp4":    func(f *trace.Fact) bool { return f.Op == trace.Connect && f.Path == "127.0.0.1:9" && f.Errno != 0 },
+		"tcp6":    func(f *trace.Fact) bool { return f.Op == trace.Connect && f.Path == "[::1]:80" && f.Errno != 0 },
+	} {
+		if count(fs, ok) == 0 {
+			t.Errorf("no fact of %s", what)
+		}
+	}
+	if count(fs, func(f *trace.Fact) bool { return f.Op == trace.Kill && f.B == uint64(f.PID) }) != 0 {
+		t.Error("a signal to oneself is nobody else's business")
+	}
+}
+
+// A description's address is forgotten when it is used anew, whatever else
+// lies in its set.
+func TestMarkSet(t *testing.T) {
+	w := newFactWriter(-1)
+	defer close(w.wake)
+	m := &w.marks
+	files := make([]vfs.FileDescription, 100_000)
+	added := 0
+	for i := range files {
+		if m.add(&files[i]) {
+			added++
+		}
+	}
+	if added != len(files) {
+		t.Errorf("%d of %d were not known, want all", added, len(files))
+	}
+	last := &files[len(files)-1]
+	if m.add(last) {
+		t.Error("the last one was not remembered")
+	}
+	m.forget(last)
+	if !m.add(last) {
+		t.Error("what was forgotten is remembered")
+	}
+}
