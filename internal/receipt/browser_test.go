@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,7 +83,7 @@ func chromium(t *testing.T) *browser {
 	var said bytes.Buffer
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	cmd.Stderr = &said
-	cmd.Env = append(os.Environ(), "HOME="+dir)
+	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
@@ -90,18 +91,23 @@ func chromium(t *testing.T) *browser {
 	}
 	theirIn.Close()
 	theirOut.Close()
+	b := &browser{t: t, to: ourOut, from: ourIn, in: bufio.NewReader(ourIn)}
 	t.Cleanup(func() {
+		// Asked to, it ends its own processes and waits for them.
+		ourOut.Write([]byte(`{"id":1,"method":"Browser.close"}` + "\x00"))
+		ourIn.SetReadDeadline(time.Now().Add(patience))
+		io.Copy(io.Discard, b.in)
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		cmd.Wait()
 		ourIn.Close()
 		ourOut.Close()
 		os.RemoveAll(dir)
 		if t.Failed() {
-			b := said.Bytes()
-			t.Logf("%s said at the end:\n%s", path, b[max(len(b)-1000, 0):])
+			text := said.Bytes()
+			t.Logf("%s said at the end:\n%s", path, text[max(len(text)-1000, 0):])
 		}
 	})
-	return &browser{t: t, to: ourOut, from: ourIn, in: bufio.NewReader(ourIn)}
+	return b
 }
 
 // call does one thing in a session and waits for its result.
