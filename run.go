@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -473,11 +474,14 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 		errc <- err
 	}()
 	s.baseline.Wait(ctx)
-	set, err := change.Collect(ctx, r, change.CollectOptions{
+	// A tar reader takes 512 bytes at a time, and each would be an exchange
+	// between two goroutines.
+	br := bufio.NewReaderSize(r, 256<<10)
+	set, err := change.Collect(ctx, br, change.CollectOptions{
 		Prefix: s.target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.limits.Disk, Policy: s.conf.policy(),
 	})
 	if err == nil {
-		io.Copy(io.Discard, r) // what stands after the archive's end
+		io.Copy(io.Discard, br) // what stands after the archive's end
 	}
 	r.CloseWithError(io.ErrClosedPipe)
 	xerr := <-errc

@@ -284,7 +284,9 @@ func (x *box) Export(ctx context.Context, w io.Writer) error {
 		defer pw.Close()
 		errc <- x.cl.call(ctx, callExport, nil, nil, pw)
 	}()
-	_, cerr := io.Copy(w, r)
+	// Where a user's pipes may be large the sandbox waits less for its reader.
+	unix.FcntlInt(pw.Fd(), unix.F_SETPIPE_SZ, exportPipe)
+	_, cerr := io.CopyBuffer(w, struct{ io.Reader }{r}, make([]byte, exportPipe))
 	if cerr != nil {
 		r.Close() // the sentry's writes fail from here on
 		cancel()
@@ -297,6 +299,8 @@ func (x *box) Export(ctx context.Context, w io.Writer) error {
 	}
 	return nil
 }
+
+const exportPipe = 256 << 10
 
 // Usage implements bottle.Bottle.
 func (x *box) Usage() (bottle.Usage, error) {
