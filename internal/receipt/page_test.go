@@ -284,6 +284,46 @@ func TestPage(t *testing.T) {
 		p.quiet()
 	})
 
+	t.Run("is read aloud", func(t *testing.T) {
+		p := b.open(t, full, wide)
+		eval[any](p, "null")
+		var tree struct {
+			Nodes []struct {
+				Role, Name struct{ Value string }
+				Ignored    bool
+				Properties []struct {
+					Name  string
+					Value struct{ Value any }
+				}
+			}
+		}
+		p.decode(p.do("Accessibility.getFullAXTree", nil), &tree)
+		roles := map[string]int{}
+		var levels []any
+		headings := ""
+		for _, n := range tree.Nodes {
+			if n.Ignored {
+				continue
+			}
+			roles[n.Role.Value]++
+			if n.Role.Value == "heading" {
+				headings += n.Name.Value + "|"
+			}
+			for _, x := range n.Properties {
+				if n.Role.Value == "row" && x.Name == "level" {
+					levels = append(levels, x.Value.Value)
+				}
+			}
+		}
+		if roles["treegrid"] != 1 || fmt.Sprint(levels) != "[1 2 3 2]" || roles["columnheader"] < 5 || roles["main"] != 1 {
+			t.Errorf("roles %v, levels of rows %v", roles, levels)
+		}
+		if !strings.Contains(headings, "|What ran failed|") || !strings.Contains(headings, "|Processes|Network|") {
+			t.Errorf("headings: %s", headings)
+		}
+		p.quiet()
+	})
+
 	t.Run("keeps hostile names inert", func(t *testing.T) {
 		for _, v := range []view{wide, {width: 320, height: 700}} {
 			p := b.open(t, rendered(t, hostile(strings.Join(markup, " "))), v)
