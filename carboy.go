@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -48,6 +49,14 @@ type Options struct {
 	Quick bool
 	// Log receives what is for operators; nil: nothing.
 	Log *slog.Logger
+	// Resolver looks up the names that routes allow; nil: as the machine does.
+	Resolver Resolver
+}
+
+// Resolver finds the addresses of a name, outside of bottles. *net.Resolver is
+// one. What it finds is judged before it is dialled.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
 // Client is a user's carboy: state, audit log, backends. Its methods may be

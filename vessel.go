@@ -46,7 +46,7 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 		return nil, err
 	}
 	v.spec.Warm = warm
-	if err := v.openGateway(ctx, table); err != nil {
+	if err := v.openGateway(ctx, table, c.opened.Resolver); err != nil {
 		closeFiles(v.spec.Files())
 		v.close()
 		return nil, err
@@ -66,13 +66,13 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 	return v, nil
 }
 
-func (v *vessel) openGateway(ctx context.Context, table *policy.Table) error {
+func (v *vessel) openGateway(ctx context.Context, table *policy.Table, names Resolver) error {
 	pair, err := wire.New()
 	if err != nil {
 		return err
 	}
 	v.spec.Wire = pair.Bottle
-	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Wire: v.plan.net, Table: table, Observer: v.observe}); err != nil {
+	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: names}); err != nil {
 		return err
 	}
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
