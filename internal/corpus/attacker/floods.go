@@ -1,8 +1,11 @@
-package hostile
+package attacker
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -130,14 +133,68 @@ func sparseFile(args []string) error {
 	return f.Close()
 }
 
-// rawSocket makes a socket that could send any packet by the bottle's own card.
-func rawSocket([]string) error {
-	if fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0x300); err == nil {
-		return unix.Close(fd)
+// storm has processes begin and end as fast as the kernel can, and says how
+// many did.
+func storm(args []string) error {
+	var n uint32
+	fmt.Sscan(args[0], &n)
+	if !rawSupported {
+		return cannot("only amd64 has the program for it")
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	if err := os.WriteFile("storm", forkerELF(n), 0o755); err != nil {
+		return cannot("%v", err)
+	}
+	if out, err := exec.Command("./storm").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w %s", err, out)
+	}
+	fmt.Println("ended", n)
+	return os.Remove("storm")
+}
+
+// longExec starts programs with as much argument and environment as a kernel
+// takes, and with more.
+func longExec([]string) error {
+	ran := 0
+	for _, size := range []int{64 << 10, 1 << 20, 8 << 20, 32 << 20} {
+		long := strings.Repeat("A", 100<<10)
+		var args, env []string
+		for n := 0; n < size; n += len(long) {
+			args, env = append(args, long), append(env, "V"+fmt.Sprint(n)+"="+long)
+		}
+		for _, c := range []*exec.Cmd{exec.Command("/bin/true", args...), {Path: "/bin/true", Args: []string{"true"}, Env: env}} {
+			if c.Run() == nil {
+				ran++
+			}
+		}
+	}
+	if ran == 0 {
+		return errors.New("no long command line ran at all")
+	}
+	fmt.Println("ran", ran)
+	return nil
+}
+
+// deepTree makes directories inside one another, far beyond what one path can
+// name, and names of the greatest length.
+func deepTree(args []string) error {
+	var n int
+	fmt.Sscan(args[0], &n)
+	name := strings.Repeat("d", 200)
+	dir, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return err
+		return cannot("%v", err)
 	}
-	return unix.Close(fd)
+	for i := range n {
+		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
+			return fmt.Errorf("after %d: %w", i, err)
+		}
+		next, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fmt.Errorf("after %d: %w", i, err)
+		}
+		unix.Close(dir)
+		dir = next
+	}
+	fmt.Println("made", n)
+	return nil
 }

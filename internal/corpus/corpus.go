@@ -1,0 +1,298 @@
+// Package corpus is the host's side of the hostile corpus: it plants what an
+// attacker would want, runs the attacks of package attacker in real bottles of
+// this machine, and says what became of each.
+//
+// What it promises: an attack counts as contained only when it was made, its
+// control worked, and nothing of what was planted was reached; one that could
+// not be made counts as untried, with the reason. Where there is something on
+// the host to look at, that decides and not the attacker's word. Everything is
+// done in a temporary directory with a state of its own, and nothing is left.
+// Servers are on the loopback; no name is looked up elsewhere.
+//
+// `carboy escape-test` and the tests in internal/hostile run the same corpus.
+// Start reading at [Run], then at [scenes].
+package corpus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/corpus/attacker"
+)
+
+// Schema names the JSON document that a Report becomes.
+const Schema = "carboy.dev/escape-test/v1"
+
+// Outcome is what became of an attack.
+type Outcome string
+
+// The outcomes. An attack that was not tried is never contained.
+const (
+	Contained Outcome = "contained"
+	Escaped   Outcome = "escaped"
+	Untried   Outcome = "untried"
+)
+
+// Result is one attack and its outcome.
+type Result struct {
+	ID        string         `json:"id"`
+	Family    string         `json:"family"`
+	Promise   string         `json:"promise"`
+	Technique string         `json:"technique"`
+	Defence   string         `json:"defence"`
+	Source    string         `json:"source"`
+	Judge     attacker.Judge `json:"decided_by"`
+	Outcome   Outcome        `json:"outcome"`
+	// Ways is in how many ways the technique was tried.
+	Ways int `json:"ways"`
+	// Took is how long the attack and its control needed.
+	Took time.Duration `json:"duration_ns"`
+	// Detail says how it was refused, how it escaped, or why it was not tried.
+	// It may hold text from inside.
+	Detail string `json:"detail"`
+}
+
+// Counts of outcomes.
+type Counts struct {
+	Attacks   int `json:"attacks"`
+	Contained int `json:"contained"`
+	Escaped   int `json:"escaped"`
+	Untried   int `json:"untried"`
+}
+
+func (c *Counts) add(o Outcome) {
+	c.Attacks++
+	switch o {
+	case Contained:
+		c.Contained++
+	case Escaped:
+		c.Escaped++
+	default:
+		c.Untried++
+	}
+}
+
+// FamilyReport sums up one family.
+type FamilyReport struct {
+	Name     string   `json:"name"`
+	Title    string   `json:"title"`
+	Promises []string `json:"promises"`
+	Counts
+}
+
+// Report is what a run of the corpus found.
+type Report struct {
+	Schema  string        `json:"schema"`
+	Build   string        `json:"build"`
+	Kernel  string        `json:"kernel"` // of the host
+	User    string        `json:"user"`   // root or ordinary
+	Started time.Time     `json:"started"`
+	Took    time.Duration `json:"duration_ns"`
+	Bottles int           `json:"bottles"`
+	Verdict Outcome       `json:"verdict"`
+	Counts
+	Families []FamilyReport `json:"families"`
+	Results  []Result       `json:"results"`
+}
+
+// Family is a group of attacks.
+type Family struct{ Name, Title string }
+
+// Families in the order in which they are run and shown.
+var Families = []Family{
+	{"host-files", "files of the host"},
+	{"host-processes", "processes of the host"},
+	{"kernel-interfaces", "interfaces of a kernel"},
+	{"devices", "devices and terminals"},
+	{"namespaces", "namespaces and mounts"},
+	{"sockets", "Unix sockets and descriptors"},
+	{"network-card", "the network card"},
+	{"host-ports", "loopback and ports of the host"},
+	{"names", "names and DNS"},
+	{"literals", "addresses, in every spelling"},
+	{"private-names", "allowed names that lead inside"},
+	{"datagrams", "datagrams and raw packets"},
+	{"http", "HTTP authority"},
+	{"tls", "TLS server names"},
+	{"floods", "floods and limits"},
+	{"landing", "workspace and landing"},
+	{"terminal-text", "text that reaches a terminal"},
+	{"records", "records and the audit log"},
+}
+
+// Options say what to run. The zero value runs everything.
+type Options struct {
+	// Families to run; empty: all.
+	Families []string
+	// Attacks to run, by their ids; empty: all of the families.
+	Attacks []string
+	// Progress is told before each scene: how many attacks are done, of how
+	// many, and what comes next. It may be nil.
+	Progress func(done, total int, next string)
+}
+
+// Catalogue is every attack, family by family in the order of [Families].
+func Catalogue() []attacker.Attack {
+	all := attacker.All()
+	rank := map[string]int{}
+	for i, f := range Families {
+		rank[f.Name] = i
+	}
+	slices.SortStableFunc(all, func(a, b attacker.Attack) int { return rank[a.Family] - rank[b.Family] })
+	return all
+}
+
+// scene is one or a few bottles in which attacks are made together.
+type scene struct {
+	name     string
+	families []string
+	// run makes the attacks that are chosen and notes a verdict for each.
+	run func(l *lab, chosen []attacker.Attack) error
+}
+
+// scenes are run in this order, one after the other: some measure the host.
+var scenes = []scene{
+	{"the seal", []string{"host-files", "host-processes", "kernel-interfaces", "devices", "namespaces", "sockets", "network-card"}, seal},
+	{"the wire", []string{"host-ports", "names", "literals", "private-names", "datagrams", "http", "tls"}, wire},
+	{"floods", []string{"floods"}, floods},
+	{"the way home", []string{"landing", "terminal-text"}, wayHome},
+	{"records", []string{"records"}, records},
+}
+
+// Run runs the corpus. The report is returned unless the corpus could not be
+// set up at all; attacks that were not reached when ctx ended are untried.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	for _, f := range o.Families {
+		if !slices.ContainsFunc(Families, func(k Family) bool { return k.Name == f }) {
+			return nil, fmt.Errorf("no family of attacks is called %q", f)
+		}
+	}
+	for _, id := range o.Attacks {
+		if !slices.ContainsFunc(attacker.All(), func(a attacker.Attack) bool { return a.ID == id }) {
+			return nil, fmt.Errorf("no attack is called %q", id)
+		}
+	}
+	rep := &Report{Schema: Schema, Build: carboy.Version(), Kernel: kernelRelease(), User: userKind(), Started: time.Now().UTC().Truncate(time.Second)}
+	start := time.Now()
+	all := slices.DeleteFunc(Catalogue(), func(a attacker.Attack) bool {
+		return len(o.Families) > 0 && !slices.Contains(o.Families, a.Family) || len(o.Attacks) > 0 && !slices.Contains(o.Attacks, a.ID)
+	})
+	verdicts := map[string]verdict{}
+	done := 0
+	for _, s := range scenes {
+		chosen := slices.DeleteFunc(slices.Clone(all), func(a attacker.Attack) bool { return !slices.Contains(s.families, a.Family) })
+		if len(chosen) == 0 {
+			continue
+		}
+		if o.Progress != nil {
+			o.Progress(done, len(all), s.name)
+		}
+		if err := perform(ctx, s, chosen, verdicts, &rep.Bottles, func(n int) {
+			if o.Progress != nil {
+				o.Progress(done+n, len(all), s.name)
+			}
+		}); err != nil {
+			return nil, err
+		}
+		done += len(chosen)
+	}
+	rep.fill(all, verdicts)
+	rep.Took = time.Since(start)
+	return rep, nil
+}
+
+// perform runs one scene in a lab of its own, which it clears away.
+func perform(ctx context.Context, s scene, chosen []attacker.Attack, verdicts map[string]verdict, bottles *int, progress func(int)) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	l, err := newLab(ctx)
+	if err != nil {
+		return fmt.Errorf("set up %s: %w", s.name, err)
+	}
+	l.progress = progress
+	err = s.run(l, chosen)
+	for id, v := range l.verdicts {
+		verdicts[id] = v
+	}
+	if err != nil {
+		for _, a := range chosen {
+			if _, ok := verdicts[a.ID]; !ok {
+				verdicts[a.ID] = untried("%s: %v", s.name, err)
+			}
+		}
+	}
+	*bottles += l.bottles
+	if cerr := l.close(); cerr != nil {
+		return fmt.Errorf("clear away: %w", cerr)
+	}
+	var unavailable *bottle.UnavailableError
+	if errors.As(err, &unavailable) {
+		return err
+	}
+	return nil
+}
+
+func (r *Report) fill(all []attacker.Attack, verdicts map[string]verdict) {
+	at := map[string]int{}
+	for _, a := range all {
+		v, ok := verdicts[a.ID]
+		if !ok {
+			v = untried("it was not reached")
+		}
+		if _, ok := at[a.Family]; !ok {
+			at[a.Family] = len(r.Families)
+			r.Families = append(r.Families, FamilyReport{Name: a.Family, Title: titleOf(a.Family)})
+		}
+		f := &r.Families[at[a.Family]]
+		if !slices.Contains(f.Promises, a.Promise) {
+			f.Promises = append(f.Promises, a.Promise)
+		}
+		f.add(v.outcome)
+		r.add(v.outcome)
+		r.Results = append(r.Results, Result{
+			ID: a.ID, Family: a.Family, Promise: a.Promise, Technique: a.How, Defence: a.Defence, Source: a.Source, Judge: a.Judge,
+			Outcome: v.outcome, Ways: max(1, v.ways), Took: v.took, Detail: v.detail,
+		})
+	}
+	switch {
+	case r.Escaped > 0:
+		r.Verdict = Escaped
+	case r.Untried > 0 || r.Contained == 0:
+		r.Verdict = Untried
+	default:
+		r.Verdict = Contained
+	}
+}
+
+func titleOf(family string) string {
+	for _, f := range Families {
+		if f.Name == family {
+			return f.Title
+		}
+	}
+	return family
+}
+
+// verdict is what became of one attack.
+type verdict struct {
+	outcome Outcome
+	ways    int
+	detail  string
+	took    time.Duration
+}
+
+func contained(format string, args ...any) verdict {
+	return verdict{outcome: Contained, ways: 1, detail: fmt.Sprintf(format, args...)}
+}
+func escaped(format string, args ...any) verdict {
+	return verdict{outcome: Escaped, ways: 1, detail: fmt.Sprintf(format, args...)}
+}
+func untried(format string, args ...any) verdict {
+	return verdict{outcome: Untried, ways: 1, detail: fmt.Sprintf(format, args...)}
+}

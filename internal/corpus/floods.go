@@ -1,0 +1,233 @@
+package corpus
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/corpus/attacker"
+	"github.com/carboy/carboy/internal/receipt"
+)
+
+// flood is an attack on a resource. The command prints "control" first, after
+// a small use of the same kind that must work; then it floods.
+type flood struct {
+	command []string
+	tune    func(*carboy.RunOptions)
+	// judge says why the flood got through, or nothing.
+	judge func(r *ran) string
+}
+
+// Beyond a bottle's limit: what the kernel inside needs for itself, and what
+// can be taken between two looks at the meter.
+const memorySlack = 256 * mib
+
+// maxProcesses is how many processes of the host one bottle may have: its own
+// parts and one for each address space inside.
+func maxProcesses(inside int) int { return 4*inside + 20 }
+
+func shell(script string, args ...string) []string {
+	return append([]string{"/bin/sh", "-c", script, "sh"}, args...)
+}
+
+func typed(r *ran, want receipt.Reason, limit string) string {
+	switch {
+	case r.rec == nil:
+		return r.ended()
+	case r.rec.Exit.Reason != want:
+		return fmt.Sprintf("the run ended with %s, want %s", r.ended(), want)
+	case limit != "" && !r.hit(limit):
+		return "the receipt does not name the limit " + limit
+	}
+	return ""
+}
+
+// number is what a flood printed after a word.
+func number(r *ran, word string) int {
+	for line := range strings.Lines(r.out) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), word+" "); ok {
+			n, err := strconv.Atoi(v)
+			if err == nil {
+				return n
+			}
+		}
+	}
+	return -1
+}
+
+const me = attacker.Path + " "
+
+func floodOf(id string) (flood, bool) {
+	f, ok := map[string]flood{
+		"floods/memory": {
+			command: shell("head -c 20000000 /dev/zero | tail -c 1 >/dev/null && echo control; exec " + me + "touch-memory"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Memory = 200 * mib },
+			judge:   func(r *ran) string { return typed(r, receipt.Memory, "memory") },
+		},
+		"floods/fork-bomb": {
+			command: shell("(/bin/true) && echo control; b() { b | b & }; b; sleep 100"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Pids, o.Limits.Timeout = 60, 2*time.Second },
+			judge: func(r *ran) string {
+				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed {
+					return "the run ended with " + r.ended()
+				}
+				if !r.hit("pids") {
+					return "the receipt does not name the limit pids"
+				}
+				if n := maxProcesses(60); r.peak.processes > n {
+					return fmt.Sprintf("%d processes on the host for 60 inside", r.peak.processes)
+				}
+				return ""
+			},
+		},
+		"floods/process-storm": {
+			command: shell("(/bin/true) && echo control; exec " + me + "storm 10000"),
+			judge: func(r *ran) string {
+				if s := typed(r, receipt.Exited, ""); s != "" {
+					return s
+				}
+				if n := number(r, "ended"); n != 10000 {
+					return ""
+				}
+				if r.peak.processes > maxProcesses(10) {
+					return fmt.Sprintf("%d processes on the host", r.peak.processes)
+				}
+				return ""
+			},
+		},
+		"floods/output": {
+			command: shell("echo control; (yes >&2 &) ; exec yes"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Output = 2 * mib },
+			judge: func(r *ran) string {
+				if n := len(r.out) + len(r.msg); n > 2*mib {
+					return fmt.Sprintf("%d bytes were shown", n)
+				}
+				return typed(r, receipt.Output, "output")
+			},
+		},
+		"floods/disk": {
+			command: shell("head -c 1000000 /dev/zero > /tmp/small && echo control; i=0; while head -c 4000000 /dev/zero > /tmp/f$i 2>/dev/null; do i=$((i+1)); test $i -lt 100 || break; done; echo files $i; sleep 0.3; rm -f /tmp/f*; echo after > /tmp/after"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Disk, o.Limits.FileSize = 32*mib, 32*mib },
+			judge: func(r *ran) string {
+				if n := number(r, "files"); n > 9 {
+					return fmt.Sprintf("%d MB fit into 32 MiB", 4*n)
+				}
+				if s := typed(r, receipt.Exited, "disk"); s != "" {
+					return s
+				}
+				return ""
+			},
+		},
+		"floods/sparse": {
+			command: shell(me + "sparse 1000000 && echo control; " + me + "sparse 1099511627776 && echo made-a-terabyte; rm -f sparse"),
+			judge: func(r *ran) string {
+				if strings.Contains(r.out, "made-a-terabyte") {
+					return "a file of a terabyte was made"
+				}
+				return typed(r, receipt.Exited, "")
+			},
+		},
+		"floods/inodes": {
+			command: shell("mkdir /tmp/n && cd /tmp/n && touch one && echo control; " + me + "make-inodes 20000; " + me + "deep 200; exit 0"),
+			judge: func(r *ran) string {
+				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
+					return "the run ended with " + r.ended()
+				}
+				return ""
+			},
+		},
+		"floods/kernel-buffers": {
+			command: shell("echo x | cat >/dev/null && echo control; exec " + me + "fill-pipes"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Memory, o.Limits.OpenFiles = 256*mib, 4096 },
+			judge: func(r *ran) string {
+				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
+					return "the run ended with " + r.ended()
+				}
+				return ""
+			},
+		},
+		"floods/descriptors": {
+			command: shell("cat </dev/null && echo control; exec " + me + "open-files"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.OpenFiles = 256 },
+			judge: func(r *ran) string {
+				if n := number(r, "opened"); n > 256 || n < 0 {
+					return fmt.Sprintf("%d files were opened, of 256: %s", n, r.ended())
+				}
+				return typed(r, receipt.Exited, "")
+			},
+		},
+		"floods/long-exec": {
+			command: shell("/bin/true x && echo control; " + me + "long-exec; exit 0"),
+			judge: func(r *ran) string {
+				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
+					return "the run ended with " + r.ended()
+				}
+				return ""
+			},
+		},
+		"floods/wall-clock": {
+			command: shell("echo control; trap '' TERM INT HUP QUIT ALRM; (setsid sh -c \"trap '' TERM HUP; sleep 600\" &) ; while :; do :; done"),
+			tune:    func(o *carboy.RunOptions) { o.Limits.Timeout = 700 * time.Millisecond },
+			judge:   func(r *ran) string { return typed(r, receipt.Timeout, "timeout") },
+		},
+	}[id]
+	return f, ok
+}
+
+// floods gives each attack a bottle of its own, and looks at the host before,
+// meanwhile and afterwards.
+func floods(l *lab, chosen []attacker.Attack) error {
+	for i, a := range chosen {
+		if l.ctx.Err() != nil {
+			return l.ctx.Err()
+		}
+		l.progress(i)
+		f, ok := floodOf(a.ID)
+		if !ok {
+			return fmt.Errorf("%s has no flood", a.ID)
+		}
+		start := time.Now()
+		v, err := l.flood(f)
+		if err != nil {
+			return err
+		}
+		v.took = time.Since(start)
+		l.verdicts[a.ID] = v
+	}
+	return nil
+}
+
+func (l *lab) flood(f flood) (verdict, error) {
+	before, disk := below(), onDisk(l.state)
+	var limit int64
+	r := l.bottle(true, func(o *carboy.RunOptions) {
+		if f.tune != nil {
+			f.tune(o)
+		}
+		limit = o.Limits.Memory
+	}, f.command...)
+	if r.rec == nil {
+		return verdict{}, r.err
+	}
+	switch why := f.judge(r); {
+	case !strings.Contains(r.out, "control\n"):
+		return untried("what must work did not: %s %.200s", r.ended(), r.msg), nil
+	case why != "":
+		return escaped("%s", why), nil
+	case r.peak.memory > limit+memorySlack:
+		return escaped("the bottle's processes held %d MiB, with a limit of %d", r.peak.memory/mib, limit/mib), nil
+	}
+	after := below()
+	for end := time.Now().Add(settle); after.processes > before.processes && time.Now().Before(end); after = below() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if after.processes > before.processes {
+		return escaped("%d processes were left on the host", after.processes-before.processes), nil
+	}
+	if n := onDisk(l.state) - disk; n > 40*mib {
+		return escaped("%d MiB were left on the host's disk", n/mib), nil
+	}
+	return contained("%s; at most %d processes and %d MiB on the host", r.ended(), r.peak.processes, r.peak.memory/mib), nil
+}
