@@ -77,7 +77,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
-		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.auditCmd(),
+		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })

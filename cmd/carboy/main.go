@@ -14,12 +14,14 @@ import (
 	"syscall"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/stamp"
 )
 
 func main() {
 	carboy.Main()
 	readyMain()
+	attacker.Main()
 	os.Exit(mainCode())
 }
 

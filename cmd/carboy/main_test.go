@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/receipt/receipttest"
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -25,6 +26,7 @@ import (
 func TestMain(m *testing.M) {
 	carboy.Main()
 	readyMain()
+	attacker.Main()
 	testscript.Main(m, map[string]func(){"carboy": func() { os.Exit(mainCode()) }})
 }
 

@@ -31,6 +31,8 @@ const (
 	OK     = 0
 	Failed = 1
 	Usage  = 2
+	// Incomplete: escape-test found no escape, and could not try everything.
+	Incomplete = 3
 )
 
 // Signal is the code of a command that signal s ended.
@@ -51,6 +53,9 @@ var Table = []Row{
 	{"run", num(NotExecutable), "the command is in the bottle but cannot be executed"},
 	{"run", num(NotFound), "the command is not in the bottle"},
 	{"run", "128+n", "signal n ended the command"},
+	{"escape-test", num(OK), "everything was tried and contained"},
+	{"escape-test", num(Failed), "something escaped, or bottles do not work here"},
+	{"escape-test", num(Incomplete), "nothing escaped, but some attacks could not be tried"},
 	{"others", num(OK), "done"},
 	{"others", num(Failed), "failed or refused"},
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},
