@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func (s *session) endTrace() {
 		why = append(why, "the bottle ended by itself, so facts of its last moments may be missing")
 	}
 	s.rec.Trace = &receipt.Trace{
-		Facts: int64(a.Facts), Dropped: int64(a.Dropped), Unkept: int64(a.Unkept.Total()), Bytes: a.Bytes, Incomplete: sentence(why...),
+		Facts: signed(a.Facts), Dropped: signed(a.Dropped), Unkept: signed(a.Unkept.Total()), Bytes: a.Bytes, Incomplete: sentence(why...),
 	}
 	if a.Bytes > 0 {
 		s.rec.Trace.Digest = hex.EncodeToString(a.Digest[:])
@@ -82,6 +83,10 @@ func (s *session) endTrace() {
 	}
 	account(&s.rec, a.Summary, s.began)
 }
+
+// signed bounds a number that the kernel inside says: it may have been taken
+// over, and say anything.
+func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // sentence joins reasons for people.
 func sentence(why ...string) string { return visible.String(strings.Join(why, "; "), 1000) }
@@ -217,8 +222,8 @@ func (c *Client) replay(r *receipt.Receipt, m store.Meta) {
 	case !t.Ended:
 		why = append(why, fmt.Sprintf("carboy died before the trace ended; it reaches to fact %d", t.Last))
 	}
-	r.Trace.Facts = int64(sum.Facts + t.Unkept.Total())
-	r.Trace.Dropped, r.Trace.Unkept = int64(t.Dropped), int64(t.Unkept.Total())
+	r.Trace.Facts = signed(sum.Facts + t.Unkept.Total())
+	r.Trace.Dropped, r.Trace.Unkept = signed(t.Dropped), signed(t.Unkept.Total())
 	r.Trace.Incomplete = sentence(why...)
 	if fi, err := os.Stat(c.store.RunDir(m.ID) + "/" + store.TraceFile); err == nil {
 		r.Trace.Bytes = fi.Size()

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,19 @@ func (w *world) facts(r *receipt.Receipt) []trace.Fact {
 	return out
 }
 
+// logged reports whether text is in the audit log.
+func (w *world) logged(text string) bool {
+	found := false
+	filepath.WalkDir(w.c.AuditDir(), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			b, err := os.ReadFile(path)
+			found = found || err == nil && strings.Contains(string(b), text)
+		}
+		return nil
+	})
+	return found
+}
+
 func TestTraceOfARun(t *testing.T) {
 	for _, mode := range []store.Mode{store.Overlay, store.Bind, store.None} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -60,6 +74,9 @@ func TestTraceOfARun(t *testing.T) {
 			}
 			if sum := sha256.Sum256(b); tr.Digest != hex.EncodeToString(sum[:]) || tr.Bytes != int64(len(b)) {
 				t.Errorf("the receipt's digest is not the file's")
+			}
+			if !w.logged(tr.Digest) {
+				t.Error("the digest is not in the audit log")
 			}
 			got := w.facts(r)
 			if int64(len(got)) != tr.Facts {

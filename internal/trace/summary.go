@@ -9,7 +9,6 @@ import (
 
 // Bounds of a Summary. Whoever chooses paths and rates chooses to hit them.
 const (
-	maxDistinct  = 1 << 18 // files that are told apart
 	maxAreas     = 200
 	maxWritten   = 1000 // for each of inside and outside
 	maxProcesses = 1000
@@ -19,6 +18,18 @@ const (
 	maxArgBytes  = 4 << 10
 	maxDetail    = 200
 )
+
+// marks are what a path can be counted as, each in a room of its own: who looks
+// for a million names does not hide what was written.
+const (
+	markRead = iota
+	markMissed
+	markWritten
+	markDenied
+)
+
+// maxDistinct bounds the paths that are told apart, by mark.
+var maxDistinct = [...]int{markRead: 1 << 18, markMissed: 1 << 18, markWritten: 1 << 17, markDenied: 1 << 16}
 
 // View is what a Summary must know of the bottle.
 type View struct {
@@ -49,8 +60,8 @@ type Summary struct {
 	Procs   uint64
 	Execs   uint64
 	Failed  uint64
-	seen    map[uint64]mark // by hash of the path
-	More    bool            // there were more distinct files than maxDistinct
+	seen    [len(maxDistinct)]map[uint64]struct{} // by hash of the path
+	More    bool                                  // there were more than maxDistinct
 	read    areas
 	denied  areas
 	Counts  FileCounts
@@ -123,21 +134,14 @@ type areas struct {
 	at   map[string]int
 }
 
-// mark is what is known of a path.
-type mark uint8
-
-const (
-	markRead mark = 1 << iota
-	markWritten
-	markMissed
-	markDenied
-)
-
 // NewSummary returns an empty one.
 func NewSummary(v View) *Summary {
 	s := &Summary{
-		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{}, seen: map[uint64]mark{},
+		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{},
 		attempts: map[Attempt]int{}, sockets: map[Sockets]int{},
+	}
+	for i := range s.seen {
+		s.seen[i] = map[uint64]struct{}{}
 	}
 	for i := range s.written {
 		s.written[i].at = map[uint64]int{}
@@ -273,9 +277,10 @@ func (s *Summary) file(f *Fact) {
 	}
 }
 
-// reads reports whether f opened something to read that is not a directory.
+// reads reports whether f opened something to read that is neither a directory
+// nor new.
 func (s *Summary) reads(f *Fact) bool {
-	return f.Op == Open && f.A&accMode != unix.O_WRONLY && f.A&(unix.O_PATH|unix.O_DIRECTORY) == 0
+	return f.Op == Open && f.A&accMode != unix.O_WRONLY && f.A&(unix.O_PATH|unix.O_DIRECTORY|unix.O_TRUNC|unix.O_EXCL) == 0
 }
 
 func (s *Summary) noteRead(f *Fact) {
@@ -331,7 +336,8 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	if path == "" {
 		return
 	}
-	if s.first(path, markWritten) {
+	fresh := s.first(path, markWritten)
+	if fresh {
 		s.Counts.Written++
 	}
 	inside := s.insidePath(path, f.Flags)
@@ -342,8 +348,8 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	key := s.hash(path)
 	i, ok := l.at[key]
 	if !ok {
-		if len(l.list) >= maxWritten {
-			return
+		if !fresh || len(l.list) >= maxWritten {
+			return // what is listed is counted
 		}
 		i = len(l.list)
 		l.at[key] = i
@@ -370,18 +376,17 @@ func (s *Summary) Written(n int) []Written {
 func (s *Summary) Read() []Area   { return s.read.list }
 func (s *Summary) Denied() []Area { return s.denied.list }
 
-// first reports whether path gets m for the first time.
-func (s *Summary) first(path string, m mark) bool {
-	key := s.hash(path)
-	old, known := s.seen[key]
-	if old&m != 0 {
+// first reports whether path gets a mark for the first time.
+func (s *Summary) first(path string, mark int) bool {
+	key, seen := s.hash(path), s.seen[mark]
+	if _, known := seen[key]; known {
 		return false
 	}
-	if !known && len(s.seen) >= maxDistinct {
+	if len(seen) >= maxDistinct[mark] {
 		s.More = true
 		return false
 	}
-	s.seen[key] = old | m
+	seen[key] = struct{}{}
 	return true
 }
 

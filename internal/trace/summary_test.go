@@ -152,7 +152,7 @@ func TestGaps(t *testing.T) {
 func TestSummaryOfAFlood(t *testing.T) {
 	s := NewSummary(View{Workspace: "/w"})
 	pad := strings.Repeat("p", 1000)
-	const n = 400_000
+	const n = 300_000
 	for i := range uint64(n) {
 		feed(s, Fact{Op: Open, Path: fmt.Sprintf("/d%d/%s", i, pad)})
 		if i%4 == 0 {
@@ -162,6 +162,9 @@ func TestSummaryOfAFlood(t *testing.T) {
 				Fact{Op: Socket, A: i, B: i}, Fact{Op: Write, Path: fmt.Sprintf("/w/%d", i)}, Fact{Op: Mkdir, Path: fmt.Sprintf("/x%s%d", pad, i)},
 				Fact{Op: Stat, Path: fmt.Sprint("/none", i), Errno: uint32(unix.ENOENT)}, Fact{Op: Exec, PID: uint32(i), Path: pad, Errno: 2})
 		}
+	}
+	if n := len(s.Written(1 << 30)); n == 0 || uint64(n) > s.Counts.Written {
+		t.Errorf("%d are listed as written, %d counted", n, s.Counts.Written)
 	}
 	if len(s.Processes()) > maxProcesses || len(s.Attempts) > maxAttempts || len(s.Sockets) > maxSockets || len(s.Read()) > maxAreas || len(s.Written(1<<30)) > 2*maxWritten {
 		t.Error("a list is longer than its bound")
@@ -176,6 +179,7 @@ func TestSummaryOfAFlood(t *testing.T) {
 	if s.Procs != n/4 || attempts != n/2 || sockets != n/4 || s.Failed != n/4 || !s.More || s.Facts != s.Last {
 		t.Errorf("%d processes, %d attempts, %d sockets, more %v", s.Procs, attempts, sockets, s.More)
 	}
+	feed(s, Fact{Op: Open, Path: "/etc/passwd", A: unix.O_RDWR | unix.O_CREAT | unix.O_EXCL})
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
