@@ -25,21 +25,21 @@ type Op uint8
 
 // The operations. Their numbers are part of the format: never reuse one.
 const (
-	Exec     Op = 1  // Path: the file that was loaded; Path2: the script's, or what was asked for; Args, Digest, UID, EUID, PPID
+	Exec     Op = 1  // Path: the file that was loaded; Path2: the script's, or what was asked for; Args: what it gets; Digest: of the file, if it isn't too large; UID, EUID, PPID
 	Exit     Op = 2  // A: code, B: signal; of a whole process
 	Fork     Op = 3  // PPID: the parent; A: clone flags; a process, not a thread
 	Open     Op = 4  // A: flags of open(2), B: mode asked for
 	Stat     Op = 5  //
 	Access   Op = 6  // A: what was asked for (R_OK…)
 	Readlink Op = 7  // Path2: where it leads
-	List     Op = 8  // a directory was read
+	List     Op = 8  // the first reading of a directory through one open
 	Chdir    Op = 9  //
-	Write    Op = 10 // the first write through one open of a file, mapped writing included
+	Write    Op = 10 // the first write through one open of a file; a shared mapping of one that may be written is one
 	Truncate Op = 11 // A: length
 	Unlink   Op = 12 //
 	Rmdir    Op = 13 //
 	Rename   Op = 14 // Path2: the new name; A: flags
-	Link     Op = 15 // Path2: the new name
+	Link     Op = 15 // Path: the file by the name it had; Path2: the new name
 	Symlink  Op = 16 // Path2: where it leads
 	Mkdir    Op = 17 // A: mode
 	Mknod    Op = 18 // A: mode with type, B: device
@@ -47,20 +47,20 @@ const (
 	Chown    Op = 20 // A: uid, B: gid; 1<<32-1 leaves it
 	Utimes   Op = 21 //
 	Xattr    Op = 22 // Path2: the attribute; A: 1 set, 2 removed
-	Mount    Op = 23 // Path: where; Path2: source; Args: type; A: flags
-	Umount   Op = 24 //
+	Mount    Op = 23 // Path: where; Path2: source; Args: type, or the call: move_mount, open_tree, fsopen, fsmount; A: flags
+	Umount   Op = 24 // A: flags
 	Chroot   Op = 25 // pivot_root too, with Path2
 	SetID    Op = 26 // UID, EUID: after; A: gid, B: egid after
-	Caps     Op = 27 // capset, prctl of capabilities, unshare, setns; Path: the call; A: its flags
-	Ptrace   Op = 28 // A: request, B: the other process; process_vm_readv and writev too, with Path
-	Kill     Op = 29 // A: signal, B: the process or minus the group; only of other processes
+	Caps     Op = 27 // capset, prctl of capabilities, unshare, setns; Path: the call; A: its flags or option; capset: B effective, C permitted after; prctl: B, C its arguments
+	Ptrace   Op = 28 // attaching; A: request, B: the other process; process_vm_readv and writev and pidfd_getfd too, with Path
+	Kill     Op = 29 // A: signal, B: the process or minus the group, 0 for pidfd_send_signal; only of other processes
 	Socket   Op = 30 // A: family, B: type, C: protocol
 	Connect  Op = 31 // Path: address, as in "10.0.0.1:443", "[::1]:80", "unix:/run/x", "unix:@name"; A: family
 	Bind     Op = 32 // as Connect
 	Listen   Op = 33 // as Connect
 	Accept   Op = 34 // as Connect; Path2: the peer
-	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …
-	Memfd    Op = 36 // Path: the name given; an anonymous file was made
+	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …; without Errno it was served after all
+	Memfd    Op = 36 // Path: the name given; A: flags; an anonymous file was made
 )
 
 // Flags qualify a fact.

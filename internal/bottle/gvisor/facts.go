@@ -24,6 +24,7 @@ const (
 	factBatch   = 32 << 10 // a batch that is as long as this leaves at once
 	factLinger  = 2 * time.Millisecond
 	factPatient = 2 * time.Second
+	factRetell  = 100 * time.Millisecond
 )
 
 // factWriter numbers facts and batches them. Whoever emits holds mu while a
@@ -36,9 +37,11 @@ type factWriter struct {
 	n       uint64 // facts in buf
 	seq     uint64
 	dropped uint64
+	told    uint64 // how many of those a batch has said
 	// stalled: the last batch was dropped. Until one is taken none is waited
 	// for, or a reader that is gone would stop the bottle for good.
 	stalled bool
+	gone    bool          // the reader has closed its end
 	wake    chan struct{} // of the lingerer; holds one
 
 	marks   markSet
@@ -47,6 +50,7 @@ type factWriter struct {
 	startMu   sync.Mutex
 	starting  atomic.Pointer[start]
 	announced map[*kernel.ThreadGroup]bool // commands; who starts them bounds it
+	settled   map[uint32]bool              // those that were reported before they were seen
 }
 
 // facts is where to; nil: nobody asked, and every wrapper is a plain call.
@@ -54,7 +58,7 @@ var facts atomic.Pointer[factWriter]
 
 func newFactWriter(fd int) *factWriter {
 	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1),
-		announced: map[*kernel.ThreadGroup]bool{}}
+		announced: map[*kernel.ThreadGroup]bool{}, settled: map[uint32]bool{}}
 	go w.linger()
 	return w
 }
@@ -63,7 +67,10 @@ func newFactWriter(fd int) *factWriter {
 func (w *factWriter) linger() {
 	for range w.wake {
 		time.Sleep(factLinger)
-		w.flush()
+		// A loss is told even when nothing happens after it.
+		for !w.flush() {
+			time.Sleep(factRetell)
+		}
 	}
 }
 
@@ -93,19 +100,22 @@ func (w *factWriter) settle() {
 	w.flush()
 }
 
-func (w *factWriter) flush() {
+// flush sends what there is and reports whether the reader knows of all losses,
+// or can't be told any more.
+func (w *factWriter) flush() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flushLocked()
+	return w.told == w.dropped || w.gone
 }
 
 func (w *factWriter) flushLocked() {
-	if w.n == 0 {
+	if w.n == 0 && w.told == w.dropped {
 		return
 	}
 	trace.SetDropped(w.buf, w.dropped)
 	if w.send() {
-		w.stalled = false
+		w.stalled, w.told = false, w.dropped
 	} else {
 		w.stalled = true
 		w.dropped += w.n
@@ -122,7 +132,10 @@ func (w *factWriter) send() bool {
 			return true
 		case err == unix.EINTR:
 			continue
-		case err != unix.EAGAIN || w.stalled:
+		case err != unix.EAGAIN:
+			w.gone = true
+			return false
+		case w.stalled:
 			return false
 		case since.IsZero():
 			since = time.Now()

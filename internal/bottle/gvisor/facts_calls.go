@@ -334,7 +334,11 @@ func errnoOf(err error) uint32 {
 		return 0
 	}
 	if e, ok := err.(*gverr.Error); ok {
-		return uint32(e.Errno())
+		if n := uint32(e.Errno()); n < 512 {
+			return n
+		}
+		// It was interrupted, and may be made again.
+		return uint32(unix.EINTR)
 	}
 	if e, ok := err.(unix.Errno); ok {
 		return uint32(e)

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"crypto/sha256"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -85,7 +86,7 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 	defer p.release()
 	called := name
 	if relative {
-		called = "/dev/fd/" + itoa(dirfd)
+		called = "/dev/fd/" + strconv.Itoa(int(dirfd))
 		if name != "" {
 			called += "/" + name
 		}
@@ -99,7 +100,7 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 		return 0, nil, err
 	}
 	first, firstFlags := truePath(t, file.VirtualDentry())
-	file, argv, err = w.interpreter(t, p, file, called, argv, closes, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	file, argv, err = w.interpreter(t, file, called, argv, closes, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
 	if err != nil {
 		f.Path, f.Flags, f.Args = first, firstFlags, argv
 		f.PID, f.Errno = pidOf(t), errnoOf(err)
@@ -112,19 +113,6 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 	// this file right now, "close on exec" has the loader refuse it.
 	argv = append(argv[:len(argv):len(argv)], string(f.Append(nil)))[:len(argv)]
 	return 0, t.Execve(argv, env, flags, called, file, true), nil
-}
-
-func itoa(n int32) string {
-	// Descriptors that were found are not negative.
-	var b [10]byte
-	i := len(b)
-	for {
-		i--
-		b[i] = byte('0' + n%10)
-		if n /= 10; n == 0 {
-			return string(b[i:])
-		}
-	}
 }
 
 // execPlace is where the path of a program begins; closes says that its
@@ -160,7 +148,7 @@ func (w *factWriter) sayExecFailed(f *trace.Fact, p, miss *place, err error) {
 
 // interpreter follows scripts from file to a program, as the loader would, and
 // returns that with the arguments that it gets. It takes over file.
-func (w *factWriter) interpreter(t *kernel.Task, p *place, file *vfs.FileDescription, name string, argv []string, closes, follow bool) (*vfs.FileDescription, []string, error) {
+func (w *factWriter) interpreter(t *kernel.Task, file *vfs.FileDescription, name string, argv []string, closes, follow bool) (*vfs.FileDescription, []string, error) {
 	for range maxScripts {
 		var magic [4]byte
 		_, err := file.ReadFull(t, usermem.BytesIOSequence(magic[:]), 0)
@@ -401,6 +389,7 @@ func (w *factWriter) started(pid uint32) {
 // settleLocked reports a command that was started and has not been seen.
 func (w *factWriter) settleLocked() {
 	if s := w.starting.Swap(nil); s != nil && s.pid != 0 {
+		w.settled[s.pid] = true
 		w.emit(&trace.Fact{Op: trace.Exec, Flags: trace.Asked, PID: s.pid, Path: s.args[0], Args: s.args})
 	}
 }
@@ -419,8 +408,13 @@ func (w *factWriter) announce(t *kernel.Task) {
 	}
 	w.startMu.Lock()
 	defer w.startMu.Unlock()
-	s := w.starting.Load()
-	if s == nil || w.announced[t.ThreadGroup()] {
+	s, pid := w.starting.Load(), pidOf(t)
+	if s == nil || s.pid != 0 && s.pid != pid || w.announced[t.ThreadGroup()] {
+		return
+	}
+	w.announced[t.ThreadGroup()] = true
+	if w.settled[pid] {
+		delete(w.settled, pid)
 		return
 	}
 	f := trace.Fact{Op: trace.Exec, Args: s.args}
@@ -428,9 +422,8 @@ func (w *factWriter) announce(t *kernel.Task) {
 		w.describe(t, &f, exe, "", s.args[0])
 		exe.DecRef(t)
 	} else {
-		f.Path, f.PID, f.Flags = s.args[0], pidOf(t), trace.Asked
+		f.Path, f.PID, f.Flags = s.args[0], pid, trace.Asked
 	}
-	w.announced[t.ThreadGroup()] = true
 	w.starting.Store(nil)
 	w.emit(&f)
 }

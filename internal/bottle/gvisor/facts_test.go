@@ -401,11 +401,9 @@ func TestFactsCannotBeForged(t *testing.T) {
 
 // A reader that is gone costs facts, and the loss is counted.
 func TestFactsDropped(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := factSockets(t)
 	w := newFactWriter(fds[1])
+	defer close(w.wake)
 	unix.Close(fds[0])
 	for range 10 {
 		w.emit(&trace.Fact{Op: trace.Open, Path: "/x"})
@@ -414,6 +412,49 @@ func TestFactsDropped(t *testing.T) {
 	if w.dropped != 10 || w.seq != 10 {
 		t.Errorf("dropped %d of %d", w.dropped, w.seq)
 	}
-	close(w.wake)
-	unix.Close(fds[1])
+}
+
+// The last loss is told too: there need not be a fact after it.
+func TestFactsLastLossIsTold(t *testing.T) {
+	fds := factSockets(t)
+	defer unix.Close(fds[0])
+	w := newFactWriter(fds[1])
+	defer close(w.wake)
+	for w.dropped == 0 {
+		for range 1000 {
+			w.emit(&trace.Fact{Op: trace.Open, Path: strings.Repeat("x", 1000)})
+		}
+	}
+	w.flush()
+	w.mu.Lock()
+	last := w.seq
+	w.mu.Unlock()
+	var got, dropped uint64
+	buf := make([]byte, trace.MaxBatch)
+	for got+dropped < last {
+		n, err := unix.Read(fds[0], buf) // hangs when nothing tells
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dropped, err = trace.ParseBatch(buf[:n], func(*trace.Fact) { got++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got+dropped != last || dropped == 0 {
+		t.Errorf("%d read, %d lost, of %d", got, dropped, last)
+	}
+}
+
+// factSockets are a reader's blocking end and a sender's that does not block.
+func factSockets(t *testing.T) [2]int {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[1]) })
+	return fds
 }
