@@ -155,7 +155,10 @@ func copySelf(to string) error {
 	return os.WriteFile(to, b, 0o755)
 }
 
-// serve gives and takes zero bytes on the loopback.
+// smallBody is the answer to small requests.
+const smallBody = "small\n"
+
+// serve gives and takes zero bytes on the loopback, and answers small requests.
 func (b *bench) serve() error {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -177,6 +180,7 @@ func (b *bench) serve() error {
 		n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r.Body}, make([]byte, 256<<10))
 		fmt.Fprint(w, n)
 	})
+	mux.HandleFunc("GET /small", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, smallBody) })
 	b.server = &http.Server{Handler: mux}
 	go b.server.Serve(ln) // ended by Close
 	b.cleanup = append(b.cleanup, b.server.Close)
@@ -338,7 +342,7 @@ const sampleTimeout = 10 * time.Minute
 func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	argv := l.argv(place{tmp: p.tmp, server: "http://" + p.server + ":" + b.port, megabytes: b.o.megabytes})
+	argv := l.argv(place{tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes})
 	if !l.bare && !l.living {
 		argv = append([]string{b.path("ws/bench"), insideArg}, argv...)
 	}

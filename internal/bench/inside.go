@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -40,6 +41,10 @@ func perform(argv []string) error {
 		return get(argv[1])
 	case "put":
 		return put(argv[1], argv[2])
+	case "connect":
+		return connect(argv[1], argv[2])
+	case "ask":
+		return ask(argv[1], argv[2])
 	}
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Stderr = os.Stderr
@@ -79,6 +84,65 @@ func put(url, size string) error {
 		err = fmt.Errorf("put %s: %s, the server got %q bytes of %s", url, r.Status, got, size)
 	}
 	return err
+}
+
+// connect makes n connections to addr, one after the other, each for one small
+// request that the server ends. The name is looked up once.
+func connect(addr, n string) error {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return err
+	}
+	to, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return err
+	}
+	request := "GET /small HTTP/1.0\r\nHost: " + addr + "\r\n\r\n"
+	for range count {
+		if err := oneRequest(to.String(), request); err != nil {
+			return fmt.Errorf("connect %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+func oneRequest(addr, request string) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, request); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(io.LimitReader(c, 64<<10))
+	if err == nil && !strings.HasSuffix(string(got), smallBody) {
+		err = fmt.Errorf("got %.300q", got)
+	}
+	return err
+}
+
+// ask makes n small requests on one connection.
+func ask(url, n string) error {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return err
+	}
+	for range count {
+		r, err := http.Get(url)
+		if err != nil {
+			return err
+		}
+		got, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
+		r.Body.Close()
+		if err != nil {
+			return err
+		}
+		if string(got) != smallBody {
+			return fmt.Errorf("ask %s: %s, %.300q", url, r.Status, got)
+		}
+	}
+	return nil
 }
 
 // zeros reads as an endless row of zero bytes.

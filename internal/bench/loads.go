@@ -20,7 +20,7 @@ type load struct {
 // place is what differs between peers in a command line.
 type place struct {
 	tmp       string // an own empty directory, outside the workspace
-	server    string // URL, without a path
+	server    string // HOST:PORT
 	megabytes int    // to download
 }
 
@@ -42,9 +42,15 @@ var loads = []load{
 		argv: fixed("git", "-c", "safe.directory=*", "clone", "-q", "--no-hardlinks", "repo.git", "out/clone")},
 	{name: "untar", what: "untar, 3,800 files", reps: 1, argv: fixed("tar", "-xf", "tree.tar", "-C", "out")},
 	{name: "download", what: "download", reps: 1, net: true, argv: func(p place) []string {
-		return []string{"get", p.server + "/zeros"}
+		return []string{"get", "http://" + p.server + "/zeros"}
 	}},
 	{name: "upload", what: "upload", reps: 1, net: true, argv: func(p place) []string {
-		return []string{"put", p.server + "/sink", strconv.Itoa(p.megabytes / 5 * 1_000_000)}
+		return []string{"put", "http://" + p.server + "/sink", strconv.Itoa(p.megabytes / 5 * 1_000_000)}
+	}},
+	{name: "connect", what: "500 connections, one request each", reps: 1, net: true, argv: func(p place) []string {
+		return []string{"connect", p.server, "500"}
+	}},
+	{name: "ask", what: "1,000 requests on one connection", reps: 1, net: true, argv: func(p place) []string {
+		return []string{"ask", "http://" + p.server + "/small", "1000"}
 	}},
 }
