@@ -75,7 +75,7 @@ type Link struct {
 
 // LinkStats counts packets since the start.
 type LinkStats struct {
-	In, Out, Reads, Filtered, WriteDropped, WriteWaits atomic.Uint64
+	In, Out, Filtered, WriteDropped, WriteWaits atomic.Uint64
 }
 
 var _ stack.LinkEndpoint = (*Link)(nil)
@@ -148,7 +148,6 @@ func (l *Link) readLoop() {
 			l.readErr = err
 			return
 		}
-		l.stats.Reads.Add(1)
 		for i := range n {
 			l.deliver(&r.slots[i], int(r.hdrs[i].Len))
 		}
