@@ -135,6 +135,8 @@ func (c *Client) recover(ctx context.Context) error {
 	for _, m := range r.Lost {
 		if m.Socket != "" {
 			os.Remove(string(m.Socket))
+		} else if dir, err := store.RuntimeDir(c.env); err == nil {
+			os.Remove(filepath.Join(dir, socketName(m.ID))) // made, and not recorded yet
 		}
 		if err := c.cleanLost(ctx, m); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))

@@ -27,7 +27,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{}, err
 	}
 	s.std = std
-	if err := s.run.Start(ctx); err != nil {
+	if err := s.run.Start(ctx, s.socket); err != nil {
 		return receipt.Exit{}, err
 	}
 	s.began = time.Now()

@@ -34,12 +34,12 @@ type Status struct {
 	Disk    int64         `json:"disk_bytes"`
 }
 
-func (s *session) serveControl(ctx context.Context) error {
+func (s *session) serveControl() error {
 	dir, err := store.RuntimeDir(s.c.env)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, string(s.run.ID())+".sock")
+	path := filepath.Join(dir, socketName(s.run.ID()))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
@@ -59,9 +59,11 @@ func (s *session) serveControl(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { srv.Serve(&ownListener{l}); close(done) }()
 	s.cleanup = append(s.cleanup, func() { srv.Close(); <-done; os.Remove(path) })
-	_, err = s.run.Update(ctx, func(m *store.Meta) error { m.Socket = store.Raw(path); return nil })
-	return err
+	s.socket = path // in the record with the next step
+	return nil
 }
+
+func socketName(id store.ID) string { return string(id) + ".sock" }
 
 // destroy asks for the end of the bottle. Its changes are kept.
 func (s *session) destroy() { s.stopOnce.Do(func() { close(s.stopping) }) }

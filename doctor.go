@@ -11,6 +11,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -42,6 +43,10 @@ func (c *Client) Doctor(ctx context.Context) Diagnosis {
 	d.add("state", nil, c.StateDir())
 	rt, err := store.RuntimeDir(c.env)
 	d.add("runtime", err, rt)
+	if err == nil {
+		waiting, err := pool.Sweep(rt)
+		d.add("pool", err, fmt.Sprintf("%d bottles wait for a run (carboy pool list)", waiting))
+	}
 	start := time.Now()
 	p, err := c.probe(ctx)
 	d.add("bottle", err, fmt.Sprintf("a bottle was made, judged and destroyed in %d ms", time.Since(start).Milliseconds()))

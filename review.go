@@ -12,6 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
@@ -246,6 +247,11 @@ func (c *Client) GC(ctx context.Context, p store.Plan) ([]store.ID, error) {
 				errs = append(errs, c.noteReview(ctx, audit.RunRemoved, audit.Allowed, x.Meta, x.Why))
 			}
 		}
+	}
+	// And what processes left that waited for a run and were killed.
+	if dir, err := store.RuntimeDir(c.env); err == nil {
+		_, err = pool.Sweep(dir)
+		errs = append(errs, err)
 	}
 	return removed, errors.Join(errs...)
 }

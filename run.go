@@ -100,6 +100,7 @@ type session struct {
 	std      *streams
 	budget   *budget // of all output
 	execs    execs
+	socket   string   // of the control server
 	env      []string // the command's variables
 	peak     bottle.Usage
 	stopOnce sync.Once
@@ -269,7 +270,7 @@ func (s *session) execute(ctx context.Context) error {
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
-	if err := s.serveControl(ctx); err != nil {
+	if err := s.serveControl(); err != nil {
 		return err
 	}
 	if err := s.noteStart(ctx); err != nil {
@@ -284,10 +285,29 @@ func (s *session) execute(ctx context.Context) error {
 		s.quietHits(ctx)
 		err = errors.Join(err, s.takeChanges(ctx))
 	}
-	s.bottle.Close()
-	stamp.Mark("bottle gone")
-	s.closeStreams(ctx)
+	if !s.atRest(ctx) {
+		s.bottle.Close()
+		stamp.Mark("bottle gone")
+		s.closeStreams(ctx)
+	}
 	return err
+}
+
+// atRest reports whether the command's caller can be answered before the bottle
+// is destroyed: it stands still, it reaches nothing of the host's, and all of
+// its output was passed on.
+func (s *session) atRest(ctx context.Context) bool {
+	if s.o.Answer == nil || !s.paused || s.std == nil || s.mode == store.Bind {
+		return false
+	}
+	for _, m := range s.mounts {
+		if m.Access == bottle.AccessReadWrite {
+			return false
+		}
+	}
+	ctx, cancel := s.draining(ctx)
+	defer cancel()
+	return s.std.drain(ctx)
 }
 
 // board takes v for this run.
@@ -363,7 +383,7 @@ func (s *session) takeChanges(run context.Context) error {
 	stamp.Mark("bottle paused")
 	switch s.o.Mode {
 	case store.None:
-		return s.bottle.Close()
+		return nil
 	case store.Bind:
 		err := s.bottle.Close()
 		return errors.Join(err, s.noteHostChanges(ctx))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -25,12 +26,13 @@ type streams struct {
 
 	in, out, err *os.File // the bottle's ends
 
-	copies  sync.WaitGroup
-	restore []func()
-	kept    []*logFile
-	feed    *os.File // our end of the command's standard input
-	ptmx    *os.File // the command's terminal
-	ours    []*os.File
+	copies   sync.WaitGroup
+	restore  []func()
+	kept     []*logFile
+	passages []*passage
+	feed     *os.File // our end of the command's standard input
+	ptmx     *os.File // the command's terminal
+	ours     []*os.File
 }
 
 // ends are the caller's side.
@@ -121,22 +123,81 @@ func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error
 	}
 	log := &logFile{f: f, left: maxLog - fi.Size()}
 	x.kept = append(x.kept, log)
+	raw, err := r.SyscallConn()
+	if err != nil {
+		return err
+	}
+	p := &passage{}
+	x.passages = append(x.passages, p)
+	p.left = func() (n int) {
+		raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		return n
+	}
 	x.copies.Add(1)
-	go func() {
+	go func() { // ends with the bottle's end, or when r is closed
 		defer x.copies.Done()
 		buf := make([]byte, 64<<10)
 		for {
-			n, err := r.Read(buf)
-			if n > 0 && !x.pass(buf[:n], w, log) {
-				r.Close() // the command's end breaks
+			n := 0
+			err := raw.Read(func(fd uintptr) bool {
+				p.mu.Lock()
+				err := error(unix.EINTR)
+				for errors.Is(err, unix.EINTR) {
+					n, err = unix.Read(int(fd), buf)
+				}
+				if errors.Is(err, unix.EAGAIN) {
+					p.mu.Unlock()
+					return false
+				}
+				return true
+			})
+			if err != nil {
 				return
 			}
-			if err != nil {
+			// Not in the function above: r could not be closed while w hangs.
+			more := n > 0 && x.pass(buf[:n], w, log)
+			p.mu.Unlock()
+			if !more {
+				r.Close() // the command's end breaks
 				return
 			}
 		}
 	}()
 	return nil
+}
+
+// passage is one stream on its way out. mu is held from the moment when bytes
+// leave the pipe until they were passed on.
+type passage struct {
+	mu   sync.Mutex
+	left func() int // bytes in the pipe
+}
+
+// drain waits until all that was written has been passed on, of a bottle that
+// was paused: nobody writes any more, though its processes hold the pipes open.
+// It gives the terminal back. It returns false when that can't be told.
+func (x *streams) drain(ctx context.Context) bool {
+	x.unhook()
+	if x.ptmx != nil {
+		return false // what a terminal holds can't be counted
+	}
+	for _, p := range x.passages {
+		for wait := 20 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
+			if p.mu.TryLock() {
+				n := p.left()
+				p.mu.Unlock()
+				if n == 0 {
+					break
+				}
+			}
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // pass hands b on, up to the limit, and says whether to go on. A full log does
@@ -351,14 +412,19 @@ func (x *streams) started() {
 	x.in, x.out, x.err = nil, nil, nil
 }
 
-// close restores the terminal and waits for output that is on its way, until
-// ctx ends: whoever reads it may have stopped reading. It is called when the
-// bottle is gone, so that no process of it holds a stream open.
-func (x *streams) close(ctx context.Context) {
+// unhook lets go of the caller's input and restores the terminal.
+func (x *streams) unhook() {
 	for i := len(x.restore) - 1; i >= 0; i-- {
 		x.restore[i]()
 	}
 	x.restore = nil
+}
+
+// close restores the terminal and waits for output that is on its way, until
+// ctx ends: whoever reads it may have stopped reading. It is called when the
+// bottle is gone, so that no process of it holds a stream open.
+func (x *streams) close(ctx context.Context) {
+	x.unhook()
 	x.started()
 	if x.feed != nil {
 		x.feed.Close()

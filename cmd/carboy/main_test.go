@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	carboy.Main()
 	readyMain()
 	attacker.Main()
+	strangerMain()
 	testscript.Main(m, map[string]func(){"carboy": func() { os.Exit(mainCode()) }})
 }
 

@@ -377,6 +377,7 @@ func serveReady(o *order) error {
 		return err
 	}
 	defer r.socket.Close()
+	os.Remove(filepath.Join(r.client.StateDir(), failedFile))
 	debug.FreeOSMemory()
 	go r.accept() // ends with the socket
 	return r.wait(ctx)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // site is a user's machine: state, runtime directory, workspace.
@@ -406,6 +409,67 @@ func TestPoolKey(t *testing.T) {
 	if m := s.newest(); x.code != 0 || m.Supervisor.PID != pid {
 		t.Errorf("the same plan: exit %d, held by %d, want %d: %s", x.code, m.Supervisor.PID, pid, x.msg)
 	}
+}
+
+// Another user cannot take a bottle, nor talk to its process, even where file
+// permissions let them.
+func TestPoolStrangers(t *testing.T) {
+	testenv.Root(t)
+	s := newSite(t)
+	s.wipe()
+	pid := s.prime()
+	dir := s.home + "/run/carboy"
+	socks, _ := filepath.Glob(dir + "/p-*.sock")
+	if len(socks) != 1 {
+		t.Fatalf("%q", socks)
+	}
+	ask := func(uid uint32) (string, error) {
+		cmd := exec.Command("/proc/self/exe", socks[0])
+		cmd.Args[0] = "carboy-stranger"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		b, err := cmd.CombinedOutput()
+		return string(b), err
+	}
+	if out, err := ask(1001); err == nil || !strings.Contains(out, "permission denied") {
+		t.Errorf("another user: %q, %v", out, err)
+	}
+	if err := errors.Join(os.Chmod(s.home+"/run", 0o755), os.Chmod(dir, 0o755), os.Chmod(socks[0], 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ask(1001); err == nil || !strings.Contains(out, "no answer") {
+		t.Errorf("another user who may connect: %q, %v", out, err)
+	}
+	// The nearest neighbour: the same words of the same user.
+	if out, err := ask(0); err != nil || !strings.Contains(out, `"OK":true`) {
+		t.Errorf("the user: %q, %v", out, err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o700), os.Chmod(s.home+"/run", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if x := s.carboy("run", "-q", "--pool", "1", "--", "true"); x.code != 0 || s.newest().Supervisor.PID != pid {
+		t.Errorf("after that: %+v", x)
+	}
+}
+
+// strangerMain speaks to a waiting bottle by hand, whoever it is.
+func strangerMain() {
+	if os.Args[0] != "carboy-stranger" {
+		return
+	}
+	c, err := net.Dial("unix", os.Args[1])
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	doc := fmt.Sprintf(`{"Version":%d,"Op":"status"}`, poolVersion)
+	c.Write(append([]byte{byte(len(doc)), 0, 0, 0, 0, 0, 0, 0}, doc...))
+	b, _ := io.ReadAll(c)
+	if len(b) == 0 {
+		fmt.Println("no answer")
+		os.Exit(1)
+	}
+	os.Stdout.Write(b)
+	os.Exit(0)
 }
 
 // Whoever dies, at whatever moment: the client says so, and nothing is left.

@@ -1,11 +1,16 @@
 package hostile
 
 import (
+	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/pool"
 )
 
 // TestS1HostFiles: what the plan does not name is not there, whichever way one
@@ -45,6 +50,58 @@ func TestS1KillInit(t *testing.T) {
 
 // TestS2UnixSockets: sockets of the host are out of reach, those inside work.
 func TestS2UnixSockets(t *testing.T) { contained(t, "sockets") }
+
+// TestS2PoolSockets: where bottles wait for a run, no bottle gets, not even when
+// it is shown the directory.
+func TestS2PoolSockets(t *testing.T) {
+	h := newHost(t)
+	mounted, err := os.MkdirTemp("", "pl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(mounted)
+	sock, err := pool.Publish(mounted, strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var heard atomic.Int64
+	go func() { // ends when sock is closed
+		for {
+			c, err := sock.Accept()
+			if err != nil {
+				return
+			}
+			heard.Add(1)
+			c.Close()
+		}
+	}()
+	defer sock.Close()
+	all, err := pool.All(mounted)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%q, %v", all, err)
+	}
+	name := filepath.Base(all[0])
+	if err := errors.Join(os.Chmod(mounted, 0o777), os.Chmod(all[0], 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	for _, access := range []string{":ro", ":rw"} {
+		x := h.run(func(o *carboy.RunOptions) { o.Mounts = append(o.Mounts, mounted+":/given"+access) },
+			guestPath, "reach-unix", "/given/"+name, mounted+"/"+name, "@carboy-pool", "/run/"+name)
+		x.exited(0)
+		if strings.Count(x.out, "\n") != 4 || strings.Contains(x.out, "\tdone") {
+			t.Errorf("%s: %q", access, x.out)
+		}
+	}
+	if n := heard.Load(); n != 0 {
+		t.Errorf("a waiting bottle was reached %d times", n)
+	}
+	// Its user's own process does get there.
+	c, err := pool.Dial(all[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
 
 // TestS2NetworkChanges: nothing inside changes the network card or adds one.
 func TestS2NetworkChanges(t *testing.T) { contained(t, "network-card") }

@@ -66,7 +66,7 @@ func oneRun(ctx context.Context, s *Store, ws Workspace, remove bool, say func(s
 	}
 	defer r.Close()
 	say("created", r.ID())
-	if err := r.Start(ctx); err != nil {
+	if err := r.Start(ctx, ""); err != nil {
 		return err
 	}
 	say("running", r.ID())
@@ -357,7 +357,7 @@ func TestSyncComesBeforeTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("create", replaced+" rename sync dir")
-	r.Start(ctx)
+	r.Start(ctx, "")
 	check("start", replaced)
 	r.WriteReceipt(ctx, map[string]string{"schema": Schema("receipt")})
 	check("receipt", replaced)

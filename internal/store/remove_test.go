@@ -19,7 +19,7 @@ func TestRemoveRefuses(t *testing.T) {
 	if err := s.Remove(ctx, r.ID(), RemoveOptions{Unlanded: true, Corrupt: true}); !errors.Is(err, ErrLive) {
 		t.Errorf("created: %v", err)
 	}
-	r.Start(ctx)
+	r.Start(ctx, "")
 	if err := s.Remove(ctx, r.ID(), RemoveOptions{Unlanded: true, Corrupt: true}); !errors.Is(err, ErrLive) {
 		t.Errorf("running: %v", err)
 	}
@@ -171,7 +171,7 @@ func TestGC(t *testing.T) {
 	}
 	old, unlanded, landed, unknown := make1(NoChanges), make1(Pending), make1(Landed), make1("")
 	live := create(t, s, ws)
-	live.Start(ctx)
+	live.Start(ctx, "")
 	newest := make1(NoChanges)
 	for name, tc := range map[string]struct {
 		p    Policy

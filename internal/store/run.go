@@ -343,8 +343,8 @@ func (r *Run) OpenLog(name string) (*os.File, error) {
 	return os.OpenFile(r.Path(LogsDir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 }
 
-// Start records that the command runs. Its duration counts from now.
-func (r *Run) Start(ctx context.Context) error {
+// Start records that the command runs, and where its supervisor answers (empty: nowhere). Its duration counts from now.
+func (r *Run) Start(ctx context.Context, socket string) error {
 	r.mu.Lock()
 	r.started = r.s.mono()
 	r.mu.Unlock()
@@ -353,7 +353,7 @@ func (r *Run) Start(ctx context.Context) error {
 			return fmt.Errorf("it is %s already", m.State)
 		}
 		now := r.s.now()
-		m.State, m.Started = Running, &now
+		m.State, m.Started, m.Socket = Running, &now, Raw(socket)
 		return nil
 	})
 	return err

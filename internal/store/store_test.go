@@ -51,7 +51,7 @@ func finished(t *testing.T, s *Store, ws Workspace, c Changes) ID {
 	t.Helper()
 	r := create(t, s, ws)
 	defer r.Close()
-	if err := r.Start(ctx); err != nil {
+	if err := r.Start(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Finish(ctx, 0, c); err != nil {
@@ -75,10 +75,10 @@ func TestLifeOfARun(t *testing.T) {
 	if _, err := r.Finish(ctx, 0, NoChanges); err == nil {
 		t.Error("finished before it was started")
 	}
-	if err := r.Start(ctx); err != nil {
+	if err := r.Start(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Start(ctx); err == nil {
+	if err := r.Start(ctx, ""); err == nil {
 		t.Error("started twice")
 	}
 	if err := r.WriteReceipt(ctx, map[string]string{"schema": Schema("receipt"), "x": "y"}); err != nil {
@@ -268,7 +268,7 @@ func TestIDsUnderClockJumps(t *testing.T) {
 		if m, err := s.Find(ctx, "", ws); err != nil || m.ID != last {
 			t.Fatalf("newest is %s, want %s (%v)", m.ID, last, err)
 		}
-		r.Start(ctx)
+		r.Start(ctx, "")
 		wall = wall.Add(-time.Hour)
 		mono += 5 * time.Second
 		m, err := r.Finish(ctx, 0, NoChanges)
@@ -405,7 +405,7 @@ func TestRecover(t *testing.T) {
 	handover := create(t, s, ws) // the lock is free, but the process lives
 	handover.Close()
 	gone := create(t, s, ws)
-	gone.Start(ctx)
+	gone.Start(ctx, "")
 	gone.Close()
 	set(gone.ID(), dead)
 	rebooted := create(t, s, ws)
@@ -472,7 +472,7 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if err := a.Start(ctx); err != nil {
+	if err := a.Start(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
 	a.Close()

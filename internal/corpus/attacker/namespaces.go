@@ -84,6 +84,7 @@ func toolOf(name string) func(args []string) error {
 		"network":      func([]string) error { return changeNetwork() },
 		"ask-names":    askNames,
 		"reach":        reachAll,
+		"reach-unix":   reachUnix,
 	}[name]
 }
 

@@ -31,6 +31,22 @@ func meet(network, addr string) error {
 	return dialUnix(network, addr)
 }
 
+// reachUnix says of each socket whether it was reached; one of its own comes
+// first.
+func reachUnix(paths []string) error {
+	if err := meet("unix", "/tmp/own-unix.sock"); err != nil {
+		return cannot("%v", err)
+	}
+	for _, p := range paths {
+		if err := dialUnix("unix", p); err != nil {
+			fmt.Printf("%s\t%v\n", p, err)
+		} else {
+			fmt.Printf("%s\tdone\n", p)
+		}
+	}
+	return nil
+}
+
 func dialUnix(network, addr string) error {
 	c, err := net.Dial(network, addr)
 	if err != nil {

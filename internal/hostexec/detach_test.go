@@ -1,0 +1,31 @@
+package hostexec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// What Detach refuses; that it works is for the package's users to test, which
+// have a role to play.
+func TestDetachRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		role  Role
+		env   []string
+		order []byte
+	}{
+		"a program":       {role: "sh"},
+		"no role":         {role: ""},
+		"the supervisor":  {role: supervisorArg0},
+		"a loader's":      {RoleReady, []string{"LD_PRELOAD=/tmp/x.so"}, nil},
+		"the runtime's":   {RoleReady, []string{"GODEBUG=x=1"}, nil},
+		"a command's own": {RoleReady, []string{markName + "=x"}, nil},
+	} {
+		if err := Detach(c.role, c.env, c.order); err == nil {
+			t.Errorf("%s was started", name)
+		}
+	}
+	if err := Detach(RoleReady, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, ErrOrderTooLong) {
+		t.Errorf("an order that is too long: %v", err)
+	}
+}
