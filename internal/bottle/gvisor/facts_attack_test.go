@@ -644,3 +644,35 @@ func TestMarkSet(t *testing.T) {
 		t.Error("what was forgotten is remembered")
 	}
 }
+
+// A command that is started from outside is reported once, also when it makes
+// one call only, or none.
+func TestFactsOfStartedCommands(t *testing.T) {
+	m, r := makeTraced(t)
+	crash := tinyExit()
+	copy(crash[64+56:], []byte{0x0f, 0x0b}) // ud2
+	for name, code := range map[string][]byte{"one-call": tinyExit(), "no-call": crash} {
+		if err := os.WriteFile(m.spec.Workspace.Source+"/"+name, code, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ws := m.spec.Workspace.Target
+	for name, want := range map[string]int{"one-call": 7, "no-call": 128 + int(unix.SIGILL)} {
+		for range 3 {
+			if _, st := m.run(ws + "/" + name); st.ExitCode() != want {
+				t.Fatalf("%s: %+v, want %d", name, st, want)
+			}
+		}
+	}
+	fs := r.all(t, m.b)
+	for name, fl := range map[string]trace.Flags{"one-call": 0, "no-call": trace.Asked} {
+		if n := count(fs, func(f *trace.Fact) bool {
+			return f.Op == trace.Exec && f.Path == ws+"/"+name && f.Flags == fl && f.PID != 0 && f.Args[0] == ws+"/"+name
+		}); n != 3 {
+			t.Errorf("%s was started 3 times, and %d facts say so", name, n)
+		}
+	}
+	if n := count(fs, func(f *trace.Fact) bool { return f.Op == trace.Exec }); n != 6 {
+		t.Errorf("%d programs, want 6", n)
+	}
+}
