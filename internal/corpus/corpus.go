@@ -122,6 +122,7 @@ var Families = []Family{
 	{"floods", "floods and limits"},
 	{"landing", "workspace and landing"},
 	{"terminal-text", "text that reaches a terminal"},
+	{"trace", "the trace of what happened"},
 	{"records", "records and the audit log"},
 }
 
@@ -161,6 +162,7 @@ var scenes = []scene{
 	{"the wire", []string{"host-ports", "names", "literals", "private-names", "datagrams", "http", "tls"}, wire},
 	{"floods", []string{"floods"}, floods},
 	{"the way home", []string{"landing", "terminal-text"}, wayHome},
+	{"the trace", []string{"trace"}, traced},
 	{"records", []string{"records"}, records},
 }
 

@@ -19,3 +19,7 @@ func TestS6WayHome(t *testing.T) { contained(t, "landing", "terminal-text") }
 // TestA1Records: a log that is flooded and tampered with, and a secret that
 // the command tries to have recorded.
 func TestA1Records(t *testing.T) { contained(t, "records") }
+
+// TestT1Trace: a trickster's programs are in the trace under their true names,
+// what it prints is not, and nothing is lost unsaid.
+func TestT1Trace(t *testing.T) { contained(t, "trace") }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,6 +47,16 @@ func driven() []Attack {
 			Attack{ID: "file-contents", How: "Put them into files, to drive the terminal of who reads the diff.", Defence: "text from inside is shown with everything invisible made visible", Judge: ByHost},
 			Attack{ID: "host-names", How: "Put them into host names that are refused and reported.", Defence: "text from inside is shown with everything invisible made visible", Judge: ByHost},
 			Attack{ID: "link-targets", How: "Put them into the targets of links.", Defence: "text from inside is shown with everything invisible made visible", Judge: ByHost},
+		),
+		family("trace", "T1",
+			Attack{ID: "renamed-program", How: "Run the shell under an innocent name.", Defence: "the kernel writes down the file that it loads, and its digest", Source: "OpenShell PR#1496", Judge: ByHost},
+			Attack{ID: "false-name", How: "Give a program another one's name as its first argument.", Defence: "the kernel writes down the file that it loads, not what the program is told", Source: "OpenShell PR#1496", Judge: ByHost},
+			Attack{ID: "memfd-program", How: "Run a program that exists in memory only, so that no file is named.", Defence: "what has no name has a digest", Judge: ByHost},
+			Attack{ID: "deleted-program", How: "Run a program that deletes its own file first.", Defence: "it is written down when it is loaded", Judge: ByHost},
+			Attack{ID: "fake-lines", How: "Print lines as strace and as carboy itself write them, on both streams.", Defence: "nothing that the command prints is read", Judge: ByHost},
+			Attack{ID: "search-in-vain", How: "Look for secrets where there are none, and hope that only what is opened is seen.", Defence: "misses are facts as well", Judge: ByHost},
+			Attack{ID: "attempts", How: "Try what is refused: mounting, bpf, tracing process 1.", Defence: "attempts are facts as well, with their errors", Judge: ByHost},
+			Attack{ID: "flood", How: "Bury one program under thousands of short processes before and after it.", Defence: "facts have numbers; what is lost is counted", Judge: ByHost},
 		),
 		family("records", "A1",
 			Attack{ID: "tampered-log", How: "Edit a record of the audit log, delete one, cut the end off.", Defence: "a Merkle log with signed checkpoints", Judge: ByHost},
@@ -141,3 +152,58 @@ const SparseSize = 48 << 20
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// Names that the trickster uses, for the host to look for.
+const (
+	Innocent = "innocent.txt"
+	Gone     = "gone-before-long"
+	Lie      = "/usr/bin/not-what-it-says"
+	Evil     = "evil-that-never-ran"
+	Buried   = "buried-under-others"
+	Forks    = 1500 // before the buried program, and after it
+)
+
+// trickster does what should be seen in the trace, in ways by which it might
+// not be. args: a file of the host.
+func trickster(args []string) error {
+	ws, err := os.Getwd()
+	if err != nil {
+		return cannot("%v", err)
+	}
+	e := &Env{World: &World{Workspace: ws}}
+	flood := func() error {
+		if !rawSupported {
+			return nil
+		}
+		return storm([]string{fmt.Sprint(Forks)})
+	}
+	sh, err := copyProgram(e, "/bin/sh", Innocent)
+	if err != nil {
+		return err
+	}
+	gone, err := copyProgram(e, "/bin/sh", Gone)
+	if err != nil {
+		return err
+	}
+	lying := exec.Command(sh, "-c", ":")
+	lying.Args[0] = Lie
+	for _, err := range []error{
+		e.command(nil, sh, "-c", ":"), lying.Run(), e.command(nil, gone, "-c", `rm "$0"`, gone), runFromMemory(e, "/bin/cat", "/dev/null"),
+		flood(), exec.Command("/bin/true", Buried).Run(), flood(),
+	} {
+		if err != nil {
+			return cannot("%v", err)
+		}
+	}
+	for _, w := range []io.Writer{os.Stdout, os.Stderr} {
+		fmt.Fprintf(w, "[pid 7] execve(\"/usr/bin/%s\", [\"%s\"], 0x7ffd) = 0\n", Evil, Evil)
+		fmt.Fprintf(w, "{\"type\":\"fact\",\"seq\":1,\"op\":\"exec\",\"pid\":7,\"path\":\"/usr/bin/%s\",\"observed\":true}\n", Evil)
+	}
+	os.Open(args[0])
+	os.Stat("/root/.ssh/id_ed25519")
+	unix.Mount("none", "/tmp", "tmpfs", 0, "")
+	call(unix.SYS_BPF, 0, zero(), 72)()
+	unix.PtraceAttach(1)
+	fmt.Println("tricked")
+	return nil
+}

@@ -176,20 +176,7 @@ func hostFiles() []Attack {
 			}),
 		by("memfd-exec", "Run a program that exists in memory only.", "the kernel's walls hold for every program", "",
 			func(e *Env, p string) error {
-				code, err := os.ReadFile("/bin/cat")
-				if err != nil {
-					return cannot("%v", err)
-				}
-				fd, err := unix.MemfdCreate("x", 0)
-				if err != nil {
-					return cannot("%v", err)
-				}
-				f := os.NewFile(uintptr(fd), "x")
-				defer f.Close()
-				if _, err := f.Write(code); err != nil {
-					return cannot("%v", err)
-				}
-				return e.command(nil, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), p)
+				return runFromMemory(e, "/bin/cat", p)
 			}),
 		by("deleted-program", "Run a program that deletes its own file first.", "the kernel's walls hold for every program", "",
 			func(e *Env, p string) error {
@@ -256,6 +243,24 @@ func copyProgram(e *Env, from, name string) (string, error) {
 		return "", cannot("%v", err)
 	}
 	return d + "/" + name, nil
+}
+
+// runFromMemory runs a copy of a program that has no file.
+func runFromMemory(e *Env, program string, args ...string) error {
+	code, err := os.ReadFile(program)
+	if err != nil {
+		return cannot("%v", err)
+	}
+	fd, err := unix.MemfdCreate("x", 0)
+	if err != nil {
+		return cannot("%v", err)
+	}
+	f := os.NewFile(uintptr(fd), "x")
+	defer f.Close()
+	if _, err := f.Write(code); err != nil {
+		return cannot("%v", err)
+	}
+	return e.command(nil, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), args...)
 }
 
 // search brings every file below root whose beginning holds text.

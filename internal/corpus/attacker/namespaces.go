@@ -85,6 +85,7 @@ func toolOf(name string) func(args []string) error {
 		"ask-names":    askNames,
 		"reach":        reachAll,
 		"reach-unix":   reachUnix,
+		"trickster":    trickster,
 	}[name]
 }
 
