@@ -35,6 +35,8 @@ type bench struct {
 	cleanup []func() error
 	facts   facts
 	samples map[key][]sample // one per round
+	split   []Phase
+	waiting []Idle
 }
 
 type key struct{ load, peer string }
@@ -106,9 +108,16 @@ func (b *bench) selectLoads() error {
 		}
 	}
 	for _, l := range loads {
-		if len(want) == 0 || slices.Contains(want, l.name) {
-			b.loads = append(b.loads, l)
+		if len(want) > 0 && !slices.Contains(want, l.name) {
+			continue
 		}
+		if l.needs != "" {
+			if _, err := exec.LookPath(l.needs); err != nil {
+				b.skip("%s: no %s on the PATH (Debian and Ubuntu: %s)", l.what, l.needs, l.install)
+				continue
+			}
+		}
+		b.loads = append(b.loads, l)
 	}
 	return nil
 }
@@ -297,6 +306,12 @@ func (b *bench) startLiving(ctx context.Context) error {
 // measure runs everything. Peers take turns within seconds, in another order
 // each round, so that what else the machine does meets all alike.
 func (b *bench) measure(ctx context.Context) error {
+	if err := b.idle(ctx); err != nil {
+		return err
+	}
+	if err := b.phases(ctx); err != nil {
+		return err
+	}
 	for round := range b.o.rounds {
 		for _, l := range b.loads {
 			fmt.Fprintf(b.log, "round %d of %d: %s\n", round+1, b.o.rounds, l.name)
@@ -342,7 +357,7 @@ const sampleTimeout = 10 * time.Minute
 func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	argv := l.argv(place{tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes})
+	argv := l.argv(place{ws: b.path("ws"), tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes})
 	if !l.bare && !l.living {
 		argv = append([]string{b.path("ws/bench"), insideArg}, argv...)
 	}

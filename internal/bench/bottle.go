@@ -33,7 +33,10 @@ func (b *bench) livingBottle(ctx context.Context) (*living, error) {
 	}
 	return &living{
 		close: bt.Close,
-		call:  func(ctx context.Context, argv []string) error { return callInside(ctx, bt, argv) },
+		processes: func() ([]int, error) {
+			return descendants(func(_, parent int) bool { return parent == os.Getpid() })
+		},
+		call: func(ctx context.Context, argv []string) error { return callInside(ctx, bt, argv) },
 	}, nil
 }
 

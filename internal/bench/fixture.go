@@ -4,13 +4,17 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // The tree that is cloned and unpacked: the size and shape of a middling
@@ -97,7 +101,91 @@ func writeFixtures(ctx context.Context, ws string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	return writeRepository(ctx, filepath.Join(ws, "repo.git"))
+	if err := writePackage(filepath.Join(ws, "package.tgz")); err != nil {
+		return fmt.Errorf("write the npm package: %w", err)
+	}
+	if err := writeRepository(ctx, filepath.Join(ws, "repo.git")); err != nil {
+		return err
+	}
+	return errors.Join(writeTree(ctx, ws), fillGoCache(ctx, ws))
+}
+
+// writePackage writes a package for npm: 300 files, no scripts.
+func writePackage(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z := gzip.NewWriter(f)
+	t := tar.NewWriter(z)
+	add := func(name, text string) error {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "package/" + name, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		_, err := io.WriteString(t, text)
+		return err
+	}
+	err = add("package.json", `{"name":"small","version":"1.0.0","main":"lib/m0.js"}`)
+	for i := range 300 {
+		if err == nil {
+			err = add(fmt.Sprintf("lib/m%d.js", i), fmt.Sprintf("module.exports = %q\n", strings.Repeat("x", 100+13*i)))
+		}
+	}
+	return errors.Join(err, t.Close(), z.Close(), f.Sync())
+}
+
+// writeTree is a work tree whose index agrees with its files, also after they
+// got another owner: of the times, only those of contents count.
+func writeTree(ctx context.Context, ws string) error {
+	tree := filepath.Join(ws, "tree")
+	git := func(args ...string) error {
+		c := exec.CommandContext(ctx, "git", append([]string{"-c", "safe.directory=*"}, args...)...)
+		c.Dir, c.Env = ws, append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("git %s: %w: %s", args[0], err, out)
+		}
+		return nil
+	}
+	if err := git("clone", "-q", "--no-hardlinks", "repo.git", "tree"); err != nil {
+		return err
+	}
+	for _, set := range [][2]string{{"core.checkStat", "minimal"}, {"core.trustctime", "false"}} {
+		if err := git("-C", "tree", "config", set[0], set[1]); err != nil {
+			return err
+		}
+	}
+	// What was changed in the second in which the index was written is read
+	// again at each status.
+	past := time.Now().Add(-time.Hour)
+	err := filepath.WalkDir(tree, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if d != nil && d.Name() == ".git" {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		return os.Chtimes(path, past, past)
+	})
+	if err != nil {
+		return err
+	}
+	return git("-C", "tree", "status", "--porcelain")
+}
+
+func fillGoCache(ctx context.Context, ws string) error {
+	tmp, err := os.MkdirTemp("", "carboy-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	argv := goBuild(filepath.Join(ws, "gocache"), tmp, tmp+"/small")
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.Dir = ws
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return nil
 }
 
 func writeRepository(ctx context.Context, dir string) error {

@@ -15,10 +15,13 @@ type load struct {
 	net  bool // wants to reach the server
 	// living: a second process in something that runs already.
 	living bool
+	// needs is a program that the load wants on the PATH, and how to get it.
+	needs, install string
 }
 
 // place is what differs between peers in a command line.
 type place struct {
+	ws        string // the workspace
 	tmp       string // an own empty directory, outside the workspace
 	server    string // HOST:PORT
 	megabytes int    // to download
@@ -28,6 +31,11 @@ func fixed(argv ...string) func(place) []string {
 	return func(place) []string { return argv }
 }
 
+func goBuild(cache, tmp, to string) []string {
+	return []string{"/usr/bin/env", "GOCACHE=" + cache, "GOPATH=" + tmp + "/gopath", "GOENV=off", "GOFLAGS=",
+		"GOPROXY=off", "GOTOOLCHAIN=local", "GOTELEMETRY=off", "CGO_ENABLED=0", "go", "build", "-C", "module", "-o", to, "."}
+}
+
 // loads in the table's order.
 var loads = []load{
 	{name: "start", what: "start: the whole of `run true`", argv: fixed("true"), bare: true, reps: 5},
@@ -35,9 +43,17 @@ var loads = []load{
 	{name: "true300", what: "300 × `true` from a shell", reps: 1,
 		argv: fixed("/bin/sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done")},
 	{name: "gobuild", what: "go build, nothing cached", reps: 1, argv: func(p place) []string {
-		return []string{"/usr/bin/env", "GOCACHE=" + p.tmp + "/gocache", "GOPATH=" + p.tmp + "/gopath", "GOENV=off", "GOFLAGS=",
-			"GOPROXY=off", "GOTOOLCHAIN=local", "GOTELEMETRY=off", "CGO_ENABLED=0", "go", "build", "-C", "module", "-o", p.tmp + "/small", "."}
+		return goBuild(p.tmp+"/gocache", p.tmp, p.tmp+"/small")
 	}},
+	{name: "gowarm", what: "go build, all cached", reps: 2, argv: func(p place) []string {
+		return goBuild(p.ws+"/gocache", p.tmp, p.tmp+"/small")
+	}},
+	{name: "gitstatus", what: "git status, 3,800 files", reps: 2,
+		argv: fixed("git", "-c", "safe.directory=*", "-C", "tree", "status", "--porcelain")},
+	{name: "npm", what: "npm install of a local package", reps: 1, needs: "npm", install: "apt-get install npm",
+		argv: func(p place) []string {
+			return []string{"/bin/sh", "-c", "mkdir out/app && cd out/app && echo '{}' >package.json && exec npm install --offline --no-audit --no-fund --no-update-notifier --cache " + p.tmp + "/npm ../../package.tgz"}
+		}},
 	{name: "clone", what: "git clone, 3,800 files", reps: 1,
 		argv: fixed("git", "-c", "safe.directory=*", "clone", "-q", "--no-hardlinks", "repo.git", "out/clone")},
 	{name: "untar", what: "untar, 3,800 files", reps: 1, argv: fixed("tar", "-xf", "tree.tar", "-C", "out")},

@@ -37,6 +37,8 @@ type living struct {
 	command func(ctx context.Context, argv []string) *exec.Cmd
 	call    func(ctx context.Context, argv []string) error
 	close   func() error
+	// processes are those that wait; nil: nobody asks.
+	processes func() ([]int, error)
 }
 
 // The workload of a root's bench is never root: carboy would not allow it, and
@@ -135,6 +137,12 @@ func (b *bench) runscPeer(binary string) *peer {
 			return &living{
 				command: func(ctx context.Context, argv []string) *exec.Cmd {
 					return exec.CommandContext(ctx, binary, with("none", append([]string{"exec", "living"}, argv...)...)...)
+				},
+				processes: func() ([]int, error) {
+					return descendants(func(pid, _ int) bool {
+						line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+						return strings.HasPrefix(string(line), "runsc-") && strings.Contains(string(line), b.path("runsc-state"))
+					})
 				},
 				close: func() error {
 					// Not ctx: what was started is ended also after an interrupt.

@@ -22,6 +22,9 @@ type Report struct {
 	Skipped []string `json:"skipped"`
 	Failed  []string `json:"failed"` // samples that are missing
 	Loads   []Result `json:"loads"`
+	// Start splits `carboy run -- true`; Idle is what living peers cost.
+	Start []Phase `json:"start_phases,omitempty"`
+	Idle  []Idle  `json:"idle,omitempty"`
 }
 
 // Result is one line of the table.
@@ -98,7 +101,7 @@ func fileSystem(magic int64) string {
 }
 
 func (b *bench) report() *Report {
-	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...)}
+	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.waiting}
 	for _, l := range b.loads {
 		res := Result{Load: l.name, What: l.what}
 		nw, ni := b.times(l.name, "native")
@@ -168,6 +171,19 @@ func (r *Report) markdown() string {
 	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
 	fmt.Fprint(&w, "\n**The command alone**, by a clock inside: without start, end and taking out the changes.\n\n")
 	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Inside, p.InsideToRunsc })
+	if len(r.Start) > 0 {
+		fmt.Fprint(&w, "\n**The start, split**: how much of `carboy run -- true` had gone when this was reached (median).\n\n| Reached | Gone |\n| --- | --- |\n")
+		for _, p := range r.Start {
+			fmt.Fprintf(&w, "| %s | %.0f %% |\n", p.Reached, 100*p.Share)
+		}
+	}
+	if len(r.Idle) > 0 {
+		fmt.Fprint(&w, "\n**Memory of one that waits** (PSS of all its processes, what they share counted once):")
+		for i, x := range r.Idle {
+			fmt.Fprintf(&w, "%s %s %d MiB in %d processes", []string{"", ";"}[min(i, 1)], x.Peer, x.PSS>>20, x.Processes)
+		}
+		fmt.Fprint(&w, ".\n")
+	}
 	return w.String()
 }
 

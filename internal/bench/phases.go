@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/stamp"
+	"golang.org/x/sys/unix"
+)
+
+// Phase is a part of `carboy run -- true`: what was reached, and which share of
+// the whole run had gone by then.
+type Phase struct {
+	Reached string  `json:"reached"`
+	Share   float64 `json:"share"` // median
+}
+
+// phases splits the start. It is apart from the rounds, since its figures are
+// shares of one peer's own time.
+func (b *bench) phases(ctx context.Context) error {
+	i := slices.IndexFunc(b.peers, func(p *peer) bool { return p.name == "carboy" })
+	if i < 0 || !slices.ContainsFunc(b.loads, func(l load) bool { return l.name == "start" }) {
+		return nil
+	}
+	p, file := b.peers[i], b.path("phases")
+	shares := map[string][]float64{}
+	for range 3 * b.o.rounds {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			return err
+		}
+		c, err := p.command(ctx, load{bare: true}, []string{"true"})
+		if err != nil {
+			return err
+		}
+		c.Env = append(c.Env, stamp.Variable+"="+file)
+		begin := monotonic()
+		out, err := c.CombinedOutput()
+		whole := monotonic() - begin
+		if err = errors.Join(err, p.after()); err != nil {
+			return fmt.Errorf("split the start: %w: %s", err, tailOf(string(out)))
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			name, ns, ok := cutLast(strings.TrimSpace(string(line)))
+			if !ok {
+				return fmt.Errorf("split the start: line %q of %s", line, filepath.Base(file))
+			}
+			shares[name] = append(shares[name], float64(ns-begin)/float64(whole))
+		}
+	}
+	for name, s := range shares {
+		b.split = append(b.split, Phase{name, median(s)})
+	}
+	slices.SortFunc(b.split, func(x, y Phase) int {
+		return strings.Compare(fmt.Sprintf("%09.6f", x.Share), fmt.Sprintf("%09.6f", y.Share))
+	})
+	return nil
+}
+
+func monotonic() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// cutLast splits a line at its last blank, before a number.
+func cutLast(line string) (name string, n int64, ok bool) {
+	i := strings.LastIndexByte(line, ' ')
+	if i < 0 {
+		return "", 0, false
+	}
+	n, err := strconv.ParseInt(line[i+1:], 10, 64)
+	return line[:i], n, err == nil
+}
+
+// Idle is what something that waits costs the machine.
+type Idle struct {
+	Peer string `json:"peer"`
+	// PSS is the memory of all its processes, what they share counted once.
+	PSS       int64 `json:"pss_bytes"`
+	Processes int   `json:"processes"`
+}
+
+// idle reads what living peers cost when they have had nothing to do for a
+// moment. Only root may look into their processes.
+func (b *bench) idle(ctx context.Context) error {
+	if len(b.living) == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, p := range b.peers {
+		v := b.living[p.name]
+		if v == nil || v.processes == nil {
+			continue
+		}
+		pids, err := v.processes()
+		if err != nil {
+			return err
+		}
+		x := Idle{Peer: p.name, Processes: len(pids)}
+		for _, pid := range pids {
+			n, err := pss(pid)
+			if errors.Is(err, os.ErrPermission) {
+				b.skip("memory of a waiting bottle: needs root")
+				return nil
+			}
+			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue // ended meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			x.PSS += n
+		}
+		b.waiting = append(b.waiting, x)
+	}
+	return nil
+}
+
+func pss(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("process %d: no Pss", pid)
+}
+
+// descendants are all processes below those that top selects, themselves
+// included.
+func descendants(top func(pid, parent int) bool) ([]int, error) {
+	ents, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	parent := map[int]int{}
+	for _, e := range ents {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// The name, in parentheses, may hold anything.
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) > 1 {
+			parent[pid], _ = strconv.Atoi(f[1])
+		}
+	}
+	var out []int
+	for pid := range parent {
+		for p, n := pid, 0; p > 1 && n < 64; p, n = parent[p], n+1 {
+			if top(p, parent[p]) {
+				out = append(out, pid)
+				break
+			}
+		}
+	}
+	return out, nil
+}
