@@ -333,7 +333,7 @@ func hostPlace() ([]string, error) {
 		}
 		out = append(out, l)
 	}
-	for _, f := range []string{"/proc/self/cgroup", "/proc/self/attr/current"} {
+	for _, f := range []string{"/proc/self/cgroup", "/proc/self/attr/current", "/proc/self/oom_score_adj"} {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			b = nil // no such thing in this kernel
@@ -350,6 +350,11 @@ func hostPlace() ([]string, error) {
 		}
 		out = append(out, fmt.Sprint(r.Cur, r.Max))
 	}
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, strconv.Itoa(nice))
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
 		return nil, err

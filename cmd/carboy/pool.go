@@ -333,6 +333,7 @@ type ready struct {
 	socket *pool.Socket
 	since  time.Time
 	claims chan claim
+	stops  chan struct{}
 	taken  chan struct{} // closed when one was accepted
 }
 
@@ -359,7 +360,7 @@ func serveReady(o *order) error {
 	if err != nil {
 		return err
 	}
-	r := &ready{order: o, since: time.Now(), claims: make(chan claim), taken: make(chan struct{})}
+	r := &ready{order: o, since: time.Now(), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
 	if r.client, err = carboy.Open(ctx, carboy.Options{Config: o.Config, Quick: true}); err != nil {
 		return err
 	}
@@ -438,8 +439,11 @@ func (r *ready) hear(c *handover.Conn) {
 	case ask.Op == "status":
 		c.Send(poolReply{OK: true, Status: r.status()})
 	case ask.Op == "stop":
-		c.Send(poolReply{OK: true})
-		syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		select {
+		case r.stops <- struct{}{}:
+			c.Send(poolReply{OK: true})
+		case <-r.taken: // it is a run by now
+		}
 	}
 	c.Close()
 	closeAll(files)
@@ -465,21 +469,22 @@ func (r *ready) status() *poolStatus {
 
 // wait ends with the run, or when there will be none.
 func (r *ready) wait(ctx context.Context) error {
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	stop := make(chan os.Signal, 4)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	idle := time.NewTimer(r.order.Idle)
 	watch := time.NewTicker(watchEvery)
 	defer watch.Stop()
 	for {
 		select {
 		case x := <-r.claims:
-			signal.Stop(stop)
 			close(r.taken)
 			// Found by nobody from now on: there is one run, whatever becomes of it.
 			r.socket.Close()
-			r.serve(ctx, x)
+			r.serve(ctx, x, stop)
 			return nil
 		case <-stop:
+			return nil
+		case <-r.stops:
 			return nil
 		case <-idle.C:
 			return nil
@@ -503,8 +508,9 @@ func (r *ready) replaced() bool {
 	return unix.Stat(exe, &now) != nil || unix.Stat("/proc/self/exe", &then) != nil || now.Ino != then.Ino || now.Dev != then.Dev
 }
 
-// serve becomes the carboy that the user started.
-func (r *ready) serve(ctx context.Context, x claim) {
+// serve becomes the carboy that the user started. Signals that reach this process
+// itself mean to it what they mean to any carboy.
+func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	defer x.c.Close()
 	x.c.Deadline(time.Time{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -514,7 +520,7 @@ func (r *ready) serve(ctx context.Context, x claim) {
 		return
 	}
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
-	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: make(chan os.Signal, 4)}
+	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals}
 	code := a.run(ctx, x.ask.Args)
 	if !a.warm.began {
 		return

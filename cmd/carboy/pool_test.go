@@ -389,7 +389,12 @@ func TestPoolKey(t *testing.T) {
 	for name, tune := range map[string]func(*exec.Cmd){
 		"directory": func(c *exec.Cmd) { c.Dir = other },
 		"state":     func(c *exec.Cmd) { c.Env = append(c.Env, "XDG_STATE_HOME="+s.home+"/state2") },
-		"umask, groups": func(c *exec.Cmd) {
+		"priority": func(c *exec.Cmd) {
+			carboy := c.Path
+			c.Path = testenv.Need(t, "nice", "apt-get install coreutils")
+			c.Args = append([]string{"nice", "-n", "5", carboy}, c.Args[1:]...)
+		},
+		"groups": func(c *exec.Cmd) {
 			if os.Geteuid() != 0 {
 				c.Env = append(c.Env, "XDG_STATE_HOME="+s.home+"/state3")
 				return
