@@ -188,7 +188,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	done := 0
 	for _, s := range scenes {
 		chosen := slices.DeleteFunc(slices.Clone(all), func(a attacker.Attack) bool { return !slices.Contains(s.families, a.Family) })
-		if len(chosen) == 0 {
+		if len(chosen) == 0 || ctx.Err() != nil {
 			continue
 		}
 		if o.Progress != nil {
@@ -210,9 +210,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 // perform runs one scene in a lab of its own, which it clears away.
 func perform(ctx context.Context, s scene, chosen []attacker.Attack, verdicts map[string]verdict, bottles *int, progress func(int)) error {
-	if ctx.Err() != nil {
-		return nil
-	}
 	l, err := newLab(ctx)
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", s.name, err)

@@ -16,6 +16,8 @@ import (
 type flood struct {
 	command []string
 	tune    func(*carboy.RunOptions)
+	// made reports whether there was a flood at all; nil: the judge knows.
+	made func(r *ran) bool
 	// judge says why the flood got through, or nothing.
 	judge func(r *ran) string
 }
@@ -84,12 +86,10 @@ func floodOf(id string) (flood, bool) {
 		},
 		"floods/process-storm": {
 			command: shell("(/bin/true) && echo control; exec " + me + "storm 10000"),
+			made:    func(r *ran) bool { return number(r, "ended") == 10000 },
 			judge: func(r *ran) string {
 				if s := typed(r, receipt.Exited, ""); s != "" {
 					return s
-				}
-				if n := number(r, "ended"); n != 10000 {
-					return ""
 				}
 				if r.peak.processes > maxProcesses(10) {
 					return fmt.Sprintf("%d processes on the host", r.peak.processes)
@@ -131,6 +131,9 @@ func floodOf(id string) (flood, bool) {
 		},
 		"floods/inodes": {
 			command: shell("mkdir /tmp/n && cd /tmp/n && touch one && echo control; " + me + "make-inodes 20000; " + me + "deep 200; exit 0"),
+			made: func(r *ran) bool {
+				return number(r, "made") > 0 || r.rec.Exit.Reason == receipt.Memory
+			},
 			judge: func(r *ran) string {
 				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
 					return "the run ended with " + r.ended()
@@ -140,7 +143,10 @@ func floodOf(id string) (flood, bool) {
 		},
 		"floods/kernel-buffers": {
 			command: shell("echo x | cat >/dev/null && echo control; exec " + me + "fill-pipes"),
-			tune:    func(o *carboy.RunOptions) { o.Limits.Memory, o.Limits.OpenFiles = 256*mib, 4096 },
+			made: func(r *ran) bool {
+				return strings.Contains(r.out, "holds ") || r.rec.Exit.Reason == receipt.Memory
+			},
+			tune: func(o *carboy.RunOptions) { o.Limits.Memory, o.Limits.OpenFiles = 256*mib, 4096 },
 			judge: func(r *ran) string {
 				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
 					return "the run ended with " + r.ended()
@@ -160,6 +166,7 @@ func floodOf(id string) (flood, bool) {
 		},
 		"floods/long-exec": {
 			command: shell("/bin/true x && echo control; " + me + "long-exec; exit 0"),
+			made:    func(r *ran) bool { return number(r, "ran") > 0 },
 			judge: func(r *ran) string {
 				if r.rec == nil || r.rec.Exit.Reason == receipt.Failed || r.rec.Exit.Reason == "" {
 					return "the run ended with " + r.ended()
@@ -216,6 +223,8 @@ func (l *lab) flood(f flood) (verdict, error) {
 		return untried("what must work did not: %s %.200s", r.ended(), r.msg), nil
 	case why != "":
 		return escaped("%s", why), nil
+	case f.made != nil && !f.made(r):
+		return untried("there was no flood: %s %.200s", r.ended(), r.msg), nil
 	case r.peak.memory > limit+memorySlack:
 		return escaped("the bottle's processes held %d MiB, with a limit of %d", r.peak.memory/mib, limit/mib), nil
 	}
