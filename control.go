@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/handover"
@@ -58,7 +59,8 @@ func (s *session) serveControl() error {
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan struct{})
 	go func() { srv.Serve(&ownListener{l}); close(done) }()
-	s.cleanup = append(s.cleanup, func() { srv.Close(); <-done; os.Remove(path) })
+	s.closeControl = sync.OnceFunc(func() { srv.Close(); <-done; os.Remove(path) })
+	s.cleanup = append(s.cleanup, s.closeControl)
 	s.socket = path // in the record with the next step
 	return nil
 }

@@ -92,6 +92,9 @@ func (s *session) dropPrivate() error {
 	if s.bottle != nil {
 		errs = append(errs, s.bottle.Close())
 	}
+	if s.closeControl != nil {
+		s.closeControl()
+	}
 	for _, dir := range []string{"scratch", "base"} {
 		errs = append(errs, removeTree(s.run.Path(dir)))
 	}

@@ -82,6 +82,17 @@ func receiptOf(m store.Meta) *receipt.Receipt {
 		r.Notes = append(r.Notes, "The receipt is written when the run is over.")
 		return r
 	}
+	if m.State != store.Lost {
+		r.Exit = receipt.Exit{Reason: receipt.Exited, Error: m.Reason}
+		if m.State == store.Failed {
+			r.Exit.Reason = receipt.Failed
+		}
+		if m.Exit != nil {
+			r.Exit.Code = *m.Exit
+		}
+		r.Notes = append(r.Notes, "carboy died before it had written the receipt. What the command changed is kept, its exit code is known, and the audit log holds the rest.")
+		return r
+	}
 	r.Exit = receipt.Exit{Code: exitcode.Refused, Reason: receipt.Lost, Error: m.Reason}
 	lost := "carboy died during the run; its changes were in the bottle and are lost. Nothing of it reached the workspace."
 	if m.Mode == store.Bind {
@@ -178,15 +189,24 @@ func (c *Client) Undo(ctx context.Context, id store.ID, o change.UndoOptions) (*
 		return nil, err
 	}
 	defer release()
+	// First: a run whose changes are called landed may be removed with them,
+	// and from here on they may be nowhere else.
+	if err := c.setChanges(ctx, id, store.Pending); err != nil {
+		return nil, err
+	}
 	rep, err := change.Undo(ctx, s, o)
 	if err != nil {
+		if rep == nil || len(rep.Undone) == 0 {
+			err = errors.Join(err, c.setChanges(ctx, id, m.Changes))
+		}
 		return rep, errors.Join(err, c.noteReview(ctx, audit.Undo, audit.Refused, m, err.Error()))
 	}
-	if err := c.noteReview(ctx, audit.Undo, audit.Allowed, m, fmt.Sprintf("%d paths restored", len(rep.Restored))); err != nil {
-		return rep, err
-	}
-	_, err = c.store.Update(ctx, id, func(m *store.Meta) error { m.Changes = store.Pending; return nil })
-	return rep, err
+	return rep, c.noteReview(ctx, audit.Undo, audit.Allowed, m, fmt.Sprintf("%d paths restored", len(rep.Restored)))
+}
+
+func (c *Client) setChanges(ctx context.Context, id store.ID, to store.Changes) error {
+	_, err := c.store.Update(ctx, id, func(m *store.Meta) error { m.Changes = to; return nil })
+	return err
 }
 
 func (c *Client) forLanding(ctx context.Context, id store.ID) (*change.Set, store.Meta, func(), error) {

@@ -109,6 +109,8 @@ type session struct {
 	conf     config
 	cleanup  []func()
 
+	closeControl func() // nil: there is no control socket
+
 	rec receipt.Receipt
 	set *change.Set
 }

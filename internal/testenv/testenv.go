@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // CI reports whether a skip is a failure.
@@ -56,4 +57,14 @@ func Root(t testing.TB) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root: sudo go test (an ordinary user's run has the other half)")
 	}
+}
+
+// Patience bounds a test's waits: usually long, since it is reached only when
+// something hangs. Who turns a defence off on purpose (internal/hostile/mutate)
+// sets CARBOY_TEST_PATIENCE to wait for less.
+func Patience(usual time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("CARBOY_TEST_PATIENCE")); err == nil && d > 0 {
+		return min(d, usual)
+	}
+	return usual
 }
