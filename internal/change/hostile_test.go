@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestNames: names with newlines, controls and bytes that are not UTF-8 come
@@ -338,14 +339,15 @@ func TestSymlinkRace(t *testing.T) {
 	u := w.upper()
 	for i := range 8 {
 		d := fmt.Sprintf("d%d/sub/", i)
-		u.file(d+"f", "bottle", 0o755).gone(d+"gone").file(d+"new/x", "bottle", 0o644)
+		u.file(d+"f", "bottle", 0o755).gone(d+"gone").file(d+"new/x", "bottle", 0o644).file(d+"fresh", "bottle", 0o644)
 	}
 	s := w.collect(u.bytes())
 	outside := filepath.Join(dir, "outside")
 	for i := range 8 {
 		d := fmt.Sprintf("%s/%d/sub", outside, i)
-		must(t, os.MkdirAll(d+"/new", 0o755))
-		for _, n := range []string{"f", "gone", "new/x"} {
+		must(t, os.MkdirAll(d, 0o755))
+		// The same as inside, so that nothing but the way there tells them apart.
+		for _, n := range []string{"f", "gone"} {
 			must(t, os.WriteFile(d+"/"+n, []byte("old"), 0o644))
 		}
 	}
@@ -364,17 +366,38 @@ func TestSymlinkRace(t *testing.T) {
 				}
 				if os.Rename(at, aside) == nil {
 					os.Symlink(to, at)
-					swaps.Add(1)
+					// Mostly a moment; now and then long enough for a whole
+					// landing, and then as long away.
+					hold := time.Duration(0)
+					if swaps.Add(1)%32 == 0 {
+						hold = 2 * time.Millisecond
+					}
+					time.Sleep(hold)
 					os.Remove(at)
 					os.Rename(aside, at)
+					time.Sleep(3 * hold)
 				}
 			}
 		})
 	}
+	// What is only added finds nothing there that tells one place from another.
+	var added []string
+	for i := range 8 {
+		added = append(added, fmt.Sprintf("d%d/sub/fresh", i), fmt.Sprintf("d%d/sub/new/x", i))
+	}
 	ok := 0
-	for range 150 {
-		if _, err := Land(context.Background(), s, LandOptions{}); err == nil {
+	for i := range 150 {
+		o := LandOptions{}
+		if i%2 == 1 {
+			o.Paths = added
+		}
+		if _, err := Land(context.Background(), s, o); err == nil {
 			ok++
+		}
+		// At once: an undo would follow the same link.
+		if d := diffTrees(before, treeOf(t, outside)); d != "" {
+			t.Errorf("after %d swaps, outside changed:\n%s", swaps.Load(), d)
+			break
 		}
 		if _, err := Undo(context.Background(), s, UndoOptions{}); err == nil {
 			ok++

@@ -26,11 +26,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/wire"
 )
 
 // testTimeout bounds every wait; it is only reached when something is broken.
-const testTimeout = 30 * time.Second
+var testTimeout = testenv.Patience(30 * time.Second)
 
 // bottle is a gateway with a network stack on the other end of its wire, made
 // as the embedded kernel makes its own.

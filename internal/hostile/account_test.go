@@ -1,12 +1,18 @@
 package hostile
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -106,4 +112,66 @@ func TestA2NoSecretInRecords(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestA1EveryDecision: each decision, of the bottle's walls and of people,
+// stands in the log once it was taken.
+func TestA1EveryDecision(t *testing.T) {
+	h := newHost(t)
+	command := []string{"/bin/bash", "-c", "echo x > new; getent hosts refused-name.test; (echo > /dev/tcp/192.0.2.7/81); (echo > /dev/udp/192.0.2.8/82); yes"}
+	x := h.run(func(o *carboy.RunOptions) { o.Limits.Output = mib }, command...)
+	if x.rec == nil || x.rec.Exit.Reason != receipt.Output {
+		t.Fatalf("the run ended with %+v, %v: %s", exitOf(x.rec), x.err, x.msg)
+	}
+	h.write("new", "in the way")
+	if _, err := h.client.Land(t.Context(), x.rec.ID, change.LandOptions{}); err == nil {
+		t.Error("landing over a file of the host")
+	}
+	if err := os.Remove(h.ws + "/new"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Land(t.Context(), x.rec.ID, change.LandOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Undo(t.Context(), x.rec.ID, change.UndoOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(h.client.AuditDir() + "/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type record struct {
+		Kind           audit.Kind
+		Run            store.ID
+		Decision       audit.Decision
+		Actor, Subject string
+	}
+	found := map[record]int{}
+	for line := range strings.Lines(string(b)) {
+		var r record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		found[r]++
+	}
+	id, me := x.rec.ID, fmt.Sprintf("user:%d", os.Getuid())
+	for _, want := range []record{
+		{audit.RunStarted, id, audit.Allowed, me, strings.Join(command, " ")},
+		{audit.Posture, id, audit.Allowed, "carboy", "user-kernel"},
+		{audit.Resolve, id, audit.Refused, "bottle", "refused-name.test"},
+		{audit.Connect, id, audit.Refused, "bottle", "192.0.2.7:81"},
+		{audit.Connect, id, audit.Refused, "bottle", "192.0.2.8:82"},
+		{audit.LimitHit, id, audit.Noted, "carboy", "output"},
+		{audit.RunFinished, id, audit.Noted, "carboy", "output"},
+		{audit.Land, id, audit.Refused, me, h.ws},
+		{audit.Land, id, audit.Allowed, me, h.ws},
+		{audit.Undo, id, audit.Allowed, me, h.ws},
+	} {
+		if found[want] != 1 {
+			t.Errorf("no record of %+v, or more than one", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", b)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/corpus"
 	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait; it is reached only when something hangs.
-const patience = 2 * time.Minute
+var patience = testenv.Patience(2 * time.Minute)
 
 const mib = 1 << 20
 

@@ -3,6 +3,7 @@ package hostile
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ func (h *host) furnish() {
 	h.write(".git/HEAD", "ref: refs/heads/main\n")
 	h.write(".git/config", "[core]\n\tbare = false\n")
 	h.write(".git/objects/pack/p", "p")
+	h.write(".git/refs/heads/.keep", "")
 	if err := os.MkdirAll(filepath.Join(h.ws, ".git/hooks"), 0o755); err != nil {
 		h.t.Fatal(err)
 	}
@@ -141,7 +143,14 @@ func TestS6LinksOut(t *testing.T) {
 	if err := os.Symlink(outside, h.ws+"/later"); err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []store.ID{x.rec.ID, x2.rec.ID} {
+	// So does one that the bottle only added a file to: nothing but the way
+	// there tells that landing.
+	h.write("kept/f", "f")
+	x3 := h.sh(nil, "echo owned > kept/fresh")
+	if err := errors.Join(os.Rename(h.ws+"/kept", h.ws+"/kept.aside"), os.Symlink(outside, h.ws+"/kept")); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []store.ID{x.rec.ID, x2.rec.ID, x3.rec.ID} {
 		for _, include := range []bool{false, true} {
 			rep, err := h.client.Land(t.Context(), id, change.LandOptions{IncludeProtected: include})
 			t.Logf("landing: %+v %v", rep, err)
@@ -178,7 +187,6 @@ func TestS6HostEdits(t *testing.T) {
 // the repository configures.
 func TestS6LandingRunsNothing(t *testing.T) {
 	git := testenv.Need(t, "git", "apt-get install git")
-	_ = git
 	h := newHost(t)
 	marker := filepath.Join(t.TempDir(), "owned")
 	h.furnish()
@@ -203,6 +211,13 @@ func TestS6LandingRunsNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(marker); err == nil {
 		t.Error("the repository's configuration was run on the host")
+	}
+	// The trap does snap: git itself, asked there, runs it.
+	c := exec.Command(git, "-C", h.ws, "status")
+	c.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
+	out, err := c.CombinedOutput()
+	if _, merr := os.Stat(marker); merr != nil {
+		t.Errorf("this test looks in the wrong place: git status ran nothing either: %v %s", err, out)
 	}
 }
 

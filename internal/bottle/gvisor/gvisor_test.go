@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/bottletest"
 )
@@ -101,6 +103,62 @@ func TestJudgeMounts(t *testing.T) {
 		err := judgeMount(x.role, mountLine{x.point, x.options}, plan)
 		if (err == nil) != x.ok {
 			t.Errorf("%s %s %s: %v", x.role, x.point, x.options, err)
+		}
+	}
+}
+
+// TestPostureRefuses: a bottle of which one thing is not as planned is refused,
+// and the one beside it, of which all is, is not.
+func TestPostureRefuses(t *testing.T) {
+	own, err := readOwn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const uid = 1000
+	good := func() createReply {
+		var r createReply
+		for i, role := range []string{"sandbox", "gofer"} {
+			p := rawPosture{Role: role, PID: i + 2, UIDs: [4]int{uid, uid, uid, uid}, Seccomp: 2, NoNewPrivs: 1,
+				CapEff: capsAllowed, CapPrm: capsAllowed, CapBnd: capsAllowed, Namespaces: map[string]string{}, Root: fileID{1, 1},
+				Mounts: []mountLine{{"/", "ro,nosuid,nodev"}}, FDs: []string{"/dev/null", "socket:[1]", "/memfd:x", "/proc/1/fd"}}
+			for _, k := range nsKinds {
+				p.Namespaces[k] = k + ":[1]"
+			}
+			r.Processes = append(r.Processes, p)
+		}
+		return r
+	}
+	if _, err := readPosture(good(), uid, nil); err != nil {
+		t.Fatalf("as planned: %v", err)
+	}
+	for name, spoil := range map[string]func(*rawPosture){
+		"no seccomp filter":          func(p *rawPosture) { p.Seccomp = 0 },
+		"strict seccomp":             func(p *rawPosture) { p.Seccomp = 1 },
+		"may gain privileges":        func(p *rawPosture) { p.NoNewPrivs = 0 },
+		"root":                       func(p *rawPosture) { p.UIDs = [4]int{} },
+		"root saved":                 func(p *rawPosture) { p.UIDs[2] = 0 },
+		"effective capability":       func(p *rawPosture) { p.CapEff |= 1 << unix.CAP_SYS_ADMIN },
+		"permitted capability":       func(p *rawPosture) { p.CapPrm |= 1 << unix.CAP_NET_ADMIN },
+		"bounding capability":        func(p *rawPosture) { p.CapBnd |= 1 << unix.CAP_SETUID },
+		"user namespace":             func(p *rawPosture) { p.Namespaces["user"] = own.namespaces["user"] },
+		"mount namespace":            func(p *rawPosture) { p.Namespaces["mnt"] = own.namespaces["mnt"] },
+		"pid namespace":              func(p *rawPosture) { p.Namespaces["pid"] = own.namespaces["pid"] },
+		"network namespace":          func(p *rawPosture) { p.Namespaces["net"] = own.namespaces["net"] },
+		"ipc namespace":              func(p *rawPosture) { p.Namespaces["ipc"] = own.namespaces["ipc"] },
+		"host name's namespace":      func(p *rawPosture) { p.Namespaces["uts"] = own.namespaces["uts"] },
+		"a namespace not seen":       func(p *rawPosture) { delete(p.Namespaces, "net") },
+		"the host's root":            func(p *rawPosture) { p.Root = own.root },
+		"a mount with devices":       func(p *rawPosture) { p.Mounts = []mountLine{{"/home", "ro,nosuid"}} },
+		"a device":                   func(p *rawPosture) { p.FDs = append(p.FDs, "/dev/kvm") },
+		"a file of the host's /proc": func(p *rawPosture) { p.FDs = append(p.FDs, "/proc/1/environ") },
+		"another role":               func(p *rawPosture) { p.Role = "sidecar" },
+	} {
+		for i := range 2 {
+			r := good()
+			spoil(&r.Processes[i])
+			if _, err := readPosture(r, uid, nil); err == nil {
+				t.Errorf("%s of the %s was not refused", name, good().Processes[i].Role)
+			}
 		}
 	}
 }

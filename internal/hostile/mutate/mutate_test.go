@@ -1,0 +1,181 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../../.."
+
+// TestTable: the table is about the code and the tests that there are. What
+// the mutants do is seen by running this program.
+func TestTable(t *testing.T) {
+	seen, tests := map[string]bool{}, map[string]map[string]bool{}
+	for _, m := range mutants() {
+		if seen[m.Name] || m.Name == "" || m.Why == "" || m.Says == "" || len(m.Tests) == 0 || len(m.edits) == 0 {
+			t.Errorf("%s: a name of its own, a reason, tests, what they say and edits are needed: %+v", m.Name, m)
+		}
+		seen[m.Name] = true
+		changed := map[string]string{}
+		for _, e := range m.edits {
+			if strings.HasSuffix(e.file, "_test.go") || strings.Contains(e.file, "internal/hostile/") {
+				t.Errorf("%s: %s is a test: a mutant turns a defence off, not the attack", m.Name, e.file)
+			}
+			src, ok := changed[e.file]
+			if !ok {
+				b, err := os.ReadFile(filepath.Join(root, e.file))
+				if err != nil {
+					t.Errorf("%s: %v", m.Name, err)
+					continue
+				}
+				src = string(b)
+			}
+			out, err := e.apply(src)
+			if err != nil {
+				t.Errorf("%s: %v", m.Name, err)
+				continue
+			}
+			if strings.HasSuffix(e.file, ".go") {
+				if _, err := parser.ParseFile(token.NewFileSet(), e.file, out, parser.SkipObjectResolution); err != nil {
+					t.Errorf("%s: after the edit: %v", m.Name, err)
+				}
+			}
+			if out == src {
+				t.Errorf("%s: an edit of %s changes nothing", m.Name, e.file)
+			}
+			changed[e.file] = out
+		}
+		if tests[m.Package] == nil {
+			tests[m.Package] = testsOf(t, filepath.Join(root, m.Package))
+		}
+		for _, name := range m.Tests {
+			top, _, _ := strings.Cut(name, "/")
+			if !tests[m.Package][top] {
+				t.Errorf("%s: there is no %s in %s", m.Name, top, m.Package)
+			}
+		}
+	}
+}
+
+var (
+	promiseLine = regexp.MustCompile(`(?m)^\*\*([A-Z][0-9])\*\* `)
+	namedTest   = regexp.MustCompile("`internal/hostile\\.(Test[A-Za-z0-9]+)")
+)
+
+// TestEveryPromiseHasMutants: each promise of docs/promises.md has a defence
+// that was seen missing, and each hostile test was seen red.
+func TestEveryPromiseHasMutants(t *testing.T) {
+	b, err := os.ReadFile(root + "/docs/promises.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	promises, reddens := map[string]int{}, map[string]bool{}
+	for _, m := range mutants() {
+		promises[m.Promise]++
+		for _, name := range m.Tests {
+			if m.Package == "./internal/hostile" {
+				reddens[name] = true
+			}
+		}
+	}
+	page := string(b)
+	for _, p := range promiseLine.FindAllStringSubmatch(page, -1) {
+		if why := unshown[p[1]]; (promises[p[1]] == 0) != (why != "") {
+			t.Errorf("promise %s needs a mutant, to show that its tests can fail, or a reason in unshown (%q)", p[1], why)
+		}
+		delete(promises, p[1])
+	}
+	for p := range promises {
+		t.Errorf("mutants are of promise %q, which the page does not have", p)
+	}
+	for _, n := range namedTest.FindAllStringSubmatch(page, -1) {
+		if why := unseen[n[1]]; reddens[n[1]] == (why != "") {
+			t.Errorf("%s: a mutant must make it fail, or unseen must say why none does (%q)", n[1], why)
+		}
+		delete(unseen, n[1])
+	}
+	for name := range unseen {
+		t.Errorf("unseen names %s, which the page does not", name)
+	}
+}
+
+// unshown are the promises without a mutant, each for its reason.
+var unshown = map[string]string{
+	"S7": "ready bottles are new here: their mutants are still to be written",
+	"T1": "the trace is new here: its mutants are still to be written",
+}
+
+// unseen are the hostile tests that no mutant makes fail, each for its reason.
+var unseen = map[string]string{
+	"TestS1Devices":          "the devices are the embedded kernel's own: no line of carboy's shows those of the host",
+	"TestW3RouteOfAnAddress": "what it tries leads where nothing answers; TestW1Literals and TestS2HostPorts fail with the same defence off",
+	"TestA1Records":          "its flood takes half a minute; TestA1TamperedLog, TestA1EveryDecision and TestA2NoSecretInRecords fail with its defences off",
+	"TestT1Trace":            "the trace is new here: its mutants are still to be written",
+	"TestS2PoolSockets":      "ready bottles are new here: their mutants are still to be written",
+	"TestS4Floods":           "the limits that its floods meet are off for TestS4ForkBomb, TestS4Memory and TestS4KernelBuffers",
+	"TestW2Fallback":         "all of it is the nearest thing that must work; nothing gets through when it fails",
+	"TestS4Inodes":           "its flood alone takes half a minute; TestS4KernelBuffers fails with the same meter off",
+}
+
+func testsOf(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	files, err := filepath.Glob(dir + "/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range tree.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+				out[fn.Name.Name] = true
+			}
+		}
+	}
+	return out
+}
+
+// TestVerdict: what counts as a test that failed for the attack, and what as an
+// error of its own.
+func TestVerdict(t *testing.T) {
+	m := mutant{Tests: []string{"TestA", "TestB/sub"}, Says: "got through", edits: []edit{{}}}
+	exit := exitError(t)
+	for _, x := range []struct {
+		out  string
+		err  error
+		want outcome
+	}{
+		{"--- FAIL: TestA (0.1s)\n    x: got through\n    --- FAIL: TestB/sub (0s)\n", exit, killed},
+		{"--- FAIL: TestA (0.1s)\n    x: got through\n    --- PASS: TestB/sub (0s)\n", exit, astray},
+		{"--- FAIL: TestA (0.1s)\n    --- FAIL: TestB/sub (0s)\n the bottle can't be made", exit, astray},
+		{"--- FAIL: TestAB (0.1s)\n    x: got through\n    --- FAIL: TestB/sub (0s)\n", exit, astray},
+		{"--- PASS: TestA\n", nil, survived},
+		{"--- SKIP: TestA\n", nil, failed},
+		{"panic: test timed out after 1m\n--- FAIL: TestA (0.1s)\n", exit, hung},
+		{"--- FAIL: TestA (0.1s)\ngot through\n--- FAIL: TestB/sub\npanic: oh\n", exit, crashed},
+		{"--- FAIL: TestA (0.1s)\n", os.ErrClosed, crashed},
+	} {
+		if got, _ := verdict(m, x.out, x.err); got != x.want {
+			t.Errorf("%q, %v is %s, want %s", x.out, x.err, got, x.want)
+		}
+	}
+}
+
+func exitError(t *testing.T) error {
+	t.Helper()
+	err := exec.Command("/bin/sh", "-c", "exit 1").Run()
+	if err == nil {
+		t.Fatal("exit 1 is no error")
+	}
+	return err
+}
