@@ -66,15 +66,6 @@ var limitMutants = []mutant{
 		edits: []edit{{"command.go", "		case <-clock.C:\n			return s.stop(receipt.Timeout, \"timeout\", nil), nil\n", ""}},
 	},
 	{
-		Name: "shim-outlives-carboy", Promise: "S5",
-		Why:     "the shim isn't killed with carboy. Both ways are off: the signal at the parent's death, and the end of the control socket",
-		Package: "./internal/hostile", Tests: []string{"TestS5KillCarboy"}, Says: "outlived carboy", wait: 15 * time.Second,
-		edits: []edit{
-			{"internal/bottle/gvisor/backend.go", "			Pdeathsig:   unix.SIGKILL,\n", ""},
-			{"internal/bottle/gvisor/shim.go", "s.conn.recv(&r)\n", "s.conn.recv(&r)\n		for err != nil {\n			unix.Pause()\n		}\n"},
-		},
-	},
-	{
 		Name: "half-taken-changes-stay", Promise: "S5",
 		Why:     "what a killed run has left in the state directory is never removed",
 		Package: "./internal/hostile", Tests: []string{"TestS5KillCarboy"}, Says: "behind",
