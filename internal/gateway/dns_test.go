@@ -120,7 +120,7 @@ func TestEveryServerIsOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, server := range []string{"8.8.8.8", "1.1.1.1", "192.168.1.1", "198.18.0.1", "198.19.7.7", "2606:4700:4700::1111", "fd63:6172:626f:7900::1"} {
+	for _, server := range []string{"8.8.8.8", "1.1.1.1", "192.168.1.1", "198.18.0.3", "198.19.7.7", "2606:4700:4700::1111", "fd63:6172:626f:7900::1"} {
 		addr := netip.AddrPortFrom(netip.MustParseAddr(server), 53)
 		for _, network := range []string{"udp", "tcp"} {
 			var c interface {

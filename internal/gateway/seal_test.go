@@ -65,7 +65,7 @@ func TestLiterals(t *testing.T) {
 		"169.254.169.254:80", "192.168.0.1:80", "172.17.0.1:2375", "[fd00:ec2::254]:80", "[fe80::1]:80",
 		"[64:ff9b::102:304]:7000", "[2002:102:304::1]:7000",
 		// Ours: the gateway, and synthetic addresses no name was given.
-		"198.18.0.1:80", "198.18.0.1:7000", "[fd63:6172:626f:7900::1]:443", "198.18.1.0:443", "198.19.255.255:443",
+		"198.18.0.3:80", "198.18.0.3:7000", "[fd63:6172:626f:7900::1]:443", "198.18.1.0:443", "198.19.255.255:443",
 	} {
 		b.mustRefuse(ap(addr))
 	}
@@ -102,7 +102,7 @@ func TestPorts(t *testing.T) {
 func TestResolvedAddresses(t *testing.T) {
 	private := []string{
 		"127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-		"198.18.0.1", "::1", "fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "fd00:ec2::254",
+		"198.18.0.3", "::1", "fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "fd00:ec2::254",
 	}
 	w := newWorld()
 	for i, a := range private {
@@ -170,7 +170,7 @@ func TestUDPIsRefusedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, addr := range []netip.AddrPort{
-		netip.AddrPortFrom(synthetic, 443), ap("8.8.8.8:443"), ap("1.1.1.1:853"), ap("8.8.8.8:123"), ap("[2606:4700::1]:443"), ap("198.18.0.1:67"),
+		netip.AddrPortFrom(synthetic, 443), ap("8.8.8.8:443"), ap("1.1.1.1:853"), ap("8.8.8.8:123"), ap("[2606:4700::1]:443"), ap("198.18.0.3:67"),
 	} {
 		if err := b.udpError(addr); err == nil || !strings.Contains(err.String(), "refused") {
 			t.Errorf("udp %v: %v; want refused", addr, err)

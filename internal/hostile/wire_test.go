@@ -142,7 +142,7 @@ func TestW2Fallback(t *testing.T) {
 	web := newWeb(t)
 	upstreamDNS.set("fallback.test", "127.0.0.1")
 	x := h.sh(private("fallback.test:"+web.port), `
-		(echo x > /dev/udp/198.18.0.1/9) 2>/dev/null
+		(echo x > /dev/udp/198.18.0.3/9) 2>/dev/null
 		curl -fsS --retry 0 http://fallback.test:`+web.port+`/
 		curl -6 -fsS -m 20 http://fallback.test:`+web.port+`/ 2>/dev/null || echo no-ipv6`)
 	if x.out != "served\nno-ipv6\n" {

@@ -269,7 +269,7 @@ func TestClassify(t *testing.T) {
 		"224.0.0.1": ClassMulticast, "239.255.255.255": ClassMulticast,
 		"255.255.255.255": ClassBroadcast, "0.0.0.0": ClassUnspecified, "0.1.2.3": ClassUnspecified,
 		"192.0.2.1": ClassDocumentation, "198.51.100.1": ClassDocumentation, "203.0.113.1": ClassDocumentation,
-		"198.18.0.1": ClassBenchmark, "198.19.255.255": ClassBenchmark,
+		"198.18.0.3": ClassBenchmark, "198.19.255.255": ClassBenchmark,
 		"192.0.0.1": ClassReserved, "240.0.0.1": ClassReserved, "192.88.99.1": ClassTranslated,
 		"::1": ClassLoopback, "::": ClassUnspecified,
 		"2606:4700::1111": ClassPublic, "2a00:1450::1": ClassPublic,

@@ -54,15 +54,16 @@ type Config struct {
 // same in each, since no two bottles share a wire: 198.18.0.0/15 is set aside
 // for benchmarks of network devices (RFC 2544) and so collides with nothing a
 // program would want to reach; the other prefix is a unique local one
-// (RFC 4193).
+// (RFC 4193). A network of two addresses has no broadcast address (RFC 3021):
+// the kernel inside would wait for an answer from one, not be refused.
 func DefaultConfig() Config {
 	return Config{
 		MTU:      MTU,
-		Bottle4:  netip.MustParsePrefix("198.18.0.2/30"),
+		Bottle4:  netip.MustParsePrefix("198.18.0.2/31"),
 		Bottle6:  netip.MustParsePrefix("fd63:6172:626f:7900::2/64"),
-		Gateway4: netip.MustParseAddr("198.18.0.1"),
+		Gateway4: netip.MustParseAddr("198.18.0.3"),
 		Gateway6: netip.MustParseAddr("fd63:6172:626f:7900::1"),
-		DNS:      netip.MustParseAddr("198.18.0.1"),
+		DNS:      netip.MustParseAddr("198.18.0.3"),
 	}
 }
 

@@ -168,7 +168,7 @@ func (s *suite) rootLayer(t *testing.T) {
 
 func (s *suite) noWire(t *testing.T) {
 	b := s.create(t)
-	out := b.guestRun("connect", "tcp/198.18.0.1:80", "tcp/1.1.1.1:443", "udp/8.8.8.8:53", "tcp/[2606:4700:4700::1111]:443", "tcp/169.254.169.254:80", "udp/[ff02::1]:9")
+	out := b.guestRun("connect", "tcp/198.18.0.3:80", "tcp/1.1.1.1:443", "udp/8.8.8.8:53", "tcp/[2606:4700:4700::1111]:443", "tcp/169.254.169.254:80", "udp/[ff02::1]:9")
 	want(t, "without a wire", out, "")
 	// Its own loopback is the bottle's own business.
 	b.sh("test -d /proc/self")

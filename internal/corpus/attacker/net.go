@@ -25,7 +25,7 @@ const (
 	// (RFC 1122 section 3.2.2).
 	silence = time.Second
 
-	resolver = "198.18.0.1:53" // the gateway's
+	resolver = "198.18.0.3:53" // the gateway's
 )
 
 // slow makes an error of a time-out: what nobody refused was dropped, and the
@@ -104,8 +104,8 @@ func hostPorts() []Attack {
 			return withPort(e.Port, "localhost", "localhost.", "LOCALHOST", "ip6-localhost", "foo.localhost", "host.docker.internal", "gateway.docker.internal", "host.containers.internal", "kubernetes.default.svc", "127.0.0.1.nip.io", "localtest.me", "host.carboy.internal")
 		}),
 		reach("gateways", "Connect to the addresses at which hosts stand in front of containers and virtual machines, and to the gateway itself.", literalsRefused, "", func(e *Env) []string {
-			return append(withPort(e.Port, "198.18.0.1", "198.18.0.2", "fd63:6172:626f:7900::1", "172.17.0.1", "10.0.2.2", "192.168.65.2", "192.168.127.1", "10.88.0.1", "100.64.0.1"),
-				withPort("80", "198.18.0.1", "fd63:6172:626f:7900::1")...)
+			return append(withPort(e.Port, "198.18.0.0", "198.18.0.1", "198.18.0.2", "198.18.0.3", "fd63:6172:626f:7900::1", "172.17.0.1", "10.0.2.2", "192.168.65.2", "192.168.127.1", "10.88.0.1", "100.64.0.1"),
+				withPort("80", "198.18.0.3", "fd63:6172:626f:7900::1")...)
 		}),
 	)
 }
@@ -315,7 +315,7 @@ func datagrams() []Attack {
 			}},
 		Attack{ID: "host", How: "Send datagrams to each of this machine's addresses, at a port where somebody listens.", Defence: onlyTCP, Judge: ByHost, Control: ownUDP,
 			Try: func(e *Env) error {
-				addrs := withPort(e.Port, append([]string{"198.18.0.1", "198.18.0.2"}, e.HostAddrs...)...)
+				addrs := withPort(e.Port, append([]string{"198.18.0.3", "198.18.0.2"}, e.HostAddrs...)...)
 				return e.atOnce(each(addrs, func(a string) error { return told(a, []byte("exfil")) })...)
 			}},
 		Attack{ID: "public", How: "Send datagrams to time servers, tunnels and web servers of the world, in both protocols.", Defence: onlyTCP, Judge: ByWord, Control: ownUDP,

@@ -157,7 +157,7 @@ func web() []Attack {
 		Attack{ID: "proxies", How: "Use the gateway or a synthetic address as a proxy, on the usual ports.", Defence: "the gateway is no proxy, and an address that stands for no name leads nowhere", Source: "claude-code#40213", Judge: ByWord, Control: getOpen,
 			Try: func(e *Env) error {
 				var tries []try
-				for _, a := range []string{"198.18.0.1:3128", "198.18.0.1:8080", "198.18.0.1:1080", "198.18.0.1:80", "198.18.77.77:80", "198.18.0.1:443"} {
+				for _, a := range []string{"198.18.0.3:3128", "198.18.0.3:8080", "198.18.0.3:1080", "198.18.0.3:80", "198.18.77.77:80", "198.18.0.3:443"} {
 					tries = append(tries, try{a, func() error { return ok(a, "GET http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n\r\n") }}, try{"own " + a, func() error { return ok(a, keep(e.Open)) }})
 				}
 				return e.atOnce(tries...)
