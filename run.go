@@ -416,8 +416,17 @@ func (s *session) pause(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pauseIn)
 	defer cancel()
 	err := s.bottle.Pause(ctx)
-	if s.paused = err == nil; s.paused && s.facts != nil {
-		s.facts.Sent()
+	var lost *bottle.FactsLostError
+	if s.facts != nil && (err == nil || errors.As(err, &lost)) {
+		var untold uint64
+		if lost != nil {
+			untold = lost.Untold
+		}
+		s.facts.Sent(untold)
+	}
+	s.paused = err == nil
+	if lost != nil {
+		return nil // the trace says so; the changes are whole
 	}
 	return err
 }

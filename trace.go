@@ -71,7 +71,7 @@ func (s *session) endTrace() {
 		return
 	}
 	why := a.Incomplete
-	if !s.paused {
+	if !s.paused && !a.Told {
 		why = append(why, "the bottle ended by itself, so facts of its last moments may be missing")
 	}
 	s.rec.Trace = &receipt.Trace{
@@ -219,6 +219,8 @@ func (c *Client) replay(r *receipt.Receipt, m store.Meta) {
 	switch {
 	case sum.Facts == maxReplay:
 		why = append(why, fmt.Sprintf("this account is of the first %d facts; carboy trace has all", sum.Facts))
+	case t.Reason != "":
+		why = append(why, "the trace ended early: "+t.Reason)
 	case !t.Ended:
 		why = append(why, fmt.Sprintf("carboy died before the trace ended; it reaches to fact %d", t.Last))
 	}

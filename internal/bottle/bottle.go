@@ -258,7 +258,8 @@ type Bottle interface {
 	// program could not be started.
 	Start(ctx context.Context, cmd *Command) (Process, error)
 	// Pause stops every process inside; Export after Pause is a consistent
-	// picture, and every fact was sent to Spec.Trace. There is no resume in this contract yet: callers destroy next.
+	// picture, and every fact was sent to Spec.Trace; when some could not be,
+	// everything stands still and the error is a FactsLostError. There is no resume in this contract yet: callers destroy next.
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error
@@ -288,6 +289,14 @@ var (
 	ErrNotExecutable = errors.New("command cannot be executed in the bottle")
 	ErrGone          = errors.New("bottle is gone")
 )
+
+// FactsLostError means that a bottle was paused, and that its last facts were
+// lost because nobody took them. Nothing on Spec.Trace speaks of these.
+type FactsLostError struct{ Untold uint64 }
+
+func (e *FactsLostError) Error() string {
+	return fmt.Sprintf("the last %d facts of the bottle were lost", e.Untold)
+}
 
 // UnavailableError says what keeps a backend from working here and what to do.
 type UnavailableError struct {

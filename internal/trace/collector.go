@@ -27,6 +27,8 @@ type Collector struct {
 	done    chan struct{} // closed when the last fact is in the file
 	readErr error         // why reading ended; after queue was closed
 	early   atomic.Bool   // somebody gave up waiting for the end
+	untold  atomic.Uint64 // lost at the very end, see Sent
+	told    atomic.Bool   // Sent was called
 
 	redact  *secret.Redactor
 	sum     *Summary
@@ -176,6 +178,9 @@ func (c *Collector) finish() {
 		c.kept = Kept{Unkept: c.unkept, Err: c.fileErr}
 		return
 	}
+	if n := c.untold.Load(); n > 0 {
+		c.file.Dropped(c.lost + n)
+	}
 	reason := ""
 	if c.readErr != nil || c.early.Load() {
 		reason = "the bottle's facts could not be read to the end"
@@ -189,6 +194,8 @@ type Account struct {
 	Kept
 	// Dropped is how many facts never arrived.
 	Dropped uint64
+	// Told: the bottle said at its end what it had sent and lost.
+	Told bool
 	// Incomplete are sentences on why something is missing.
 	Incomplete []string
 }
@@ -196,9 +203,14 @@ type Account struct {
 // ErrNoEnd means that the account of a trace could not be had in time.
 var ErrNoEnd = errors.New("the trace did not come to its end")
 
-// Sent says that the bottle has sent all that it will: what is in the socket is
-// read, and the file completed, while the caller does something else.
-func (c *Collector) Sent() { c.conn.CloseRead() }
+// Sent says that the bottle has sent all that it will, but for the untold facts
+// that it lost at the end: what is in the socket is read, and the file
+// completed, while the caller does something else.
+func (c *Collector) Sent(untold uint64) {
+	c.untold.Store(untold)
+	c.told.Store(true)
+	c.conn.CloseRead()
+}
 
 // End waits until the facts of a bottle that was closed are in the file, and
 // gives the account. When ctx ends first, what was not sent yet is given up, and
@@ -217,7 +229,7 @@ func (c *Collector) End(ctx context.Context) (*Account, error) {
 			return nil, ErrNoEnd
 		}
 	}
-	a := &Account{Summary: c.sum, Kept: c.kept, Dropped: max(c.lost, c.sum.Lost())}
+	a := &Account{Summary: c.sum, Kept: c.kept, Dropped: max(c.lost+c.untold.Load(), c.sum.Lost()), Told: c.told.Load()}
 	say := func(format string, args ...any) { a.Incomplete = append(a.Incomplete, fmt.Sprintf(format, args...)) }
 	if a.Dropped > 0 {
 		say("%d facts were lost on their way out of the bottle", a.Dropped)

@@ -114,13 +114,27 @@ func TestCollectorAfterThePause(t *testing.T) {
 	for range 5 {
 		s.send(0, Fact{Op: Stat, Path: "/a"})
 	}
-	c.Sent()
+	c.Sent(0)
 	if _, err := s.end.Write(NewBatch(nil)); err == nil {
 		t.Error("more is taken afterwards")
 	}
 	a := c.account(t)
 	if got, _, tail, err := read(t, path); a.Facts != 5 || a.Incomplete != nil || len(got) != 5 || err != nil || tail.Reason != "" {
 		t.Errorf("%d facts, %q, %+v, %v", len(got), a.Incomplete, tail, err)
+	}
+}
+
+// What the bottle says at its end that it lost is in the account and in the file.
+func TestCollectorIsToldOfLosses(t *testing.T) {
+	s, c, path := collect(t)
+	s.send(3, Fact{Op: Stat, Path: "/a"})
+	c.Sent(4)
+	a := c.account(t)
+	if a.Dropped != 7 || !a.Told || len(a.Incomplete) != 1 || !strings.Contains(a.Incomplete[0], "7 facts were lost") {
+		t.Errorf("%d dropped, %q", a.Dropped, a.Incomplete)
+	}
+	if _, _, tail, err := read(t, path); err != nil || tail.Dropped != 7 {
+		t.Errorf("%+v %v", tail, err)
 	}
 }
 

@@ -55,7 +55,7 @@ const (
 	Ptrace   Op = 28 // attaching; A: request, B: the other process; process_vm_readv and writev and pidfd_getfd too, with Path
 	Kill     Op = 29 // A: signal, B: the process or minus the group, 0 for pidfd_send_signal; only of other processes
 	Socket   Op = 30 // A: family, B: type, C: protocol
-	Connect  Op = 31 // Path: address, as in "10.0.0.1:443", "[::1]:80", "unix:/run/x", "unix:@name"; A: family
+	Connect  Op = 31 // Path: address, as in "10.0.0.1:443", "[::1]:80", "unix:/run/x" and "unix:./x" (Asked), "unix:@name"; A: family
 	Bind     Op = 32 // as Connect
 	Listen   Op = 33 // as Connect
 	Accept   Op = 34 // as Connect; Path2: the peer

@@ -13,6 +13,7 @@ const (
 	maxWritten   = 1000 // for each of inside and outside
 	maxProcesses = 1000
 	maxLive      = 1 << 16
+	maxEnded     = 1 << 16
 	maxAttempts  = 200
 	maxSockets   = 100
 	maxArgBytes  = 4 << 10
@@ -56,7 +57,8 @@ type Summary struct {
 	Last  uint64 // the highest number
 
 	procs   []Process
-	live    map[uint32]live // at most maxLive; of more, only the forks are counted
+	live    map[uint32]live     // at most maxLive; of more, only the forks are counted
+	ended   map[uint32]struct{} // numbers of processes that are over, and not in use again
 	Procs   uint64
 	Execs   uint64
 	Failed  uint64
@@ -137,7 +139,7 @@ type areas struct {
 // NewSummary returns an empty one.
 func NewSummary(v View) *Summary {
 	s := &Summary{
-		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{},
+		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{}, ended: map[uint32]struct{}{},
 		attempts: map[Attempt]int{}, sockets: map[Sockets]int{},
 	}
 	for i := range s.seen {
@@ -213,11 +215,17 @@ func (s *Summary) process(f *Fact) {
 		p.UID, p.EUID = f.UID, f.EUID
 		p.Execs++
 	case Exit:
+		if _, over := s.ended[f.PID]; over {
+			return // it was said before
+		}
 		l, ok := s.live[f.PID]
 		if !ok && len(s.live) < maxLive {
 			l = s.begin(f, false)
 		}
 		delete(s.live, f.PID)
+		if len(s.ended) < maxEnded {
+			s.ended[f.PID] = struct{}{}
+		}
 		if l.at > 0 {
 			p := &s.procs[l.at-1]
 			p.End, p.Code, p.Signal = f.Time, int(f.A&0xff), int(f.B&0x7f)
@@ -228,6 +236,7 @@ func (s *Summary) process(f *Fact) {
 // begin makes a process of f's PID. One that had the PID before is over.
 func (s *Summary) begin(f *Fact, forked bool) live {
 	s.Procs++
+	delete(s.ended, f.PID)
 	l := live{forked: forked}
 	if len(s.procs) < maxProcesses {
 		p := Process{Parent: s.live[f.PPID].at, PID: f.PID, UID: f.UID, EUID: f.EUID, Start: f.Time}

@@ -39,6 +39,7 @@ func TestProcesses(t *testing.T) {
 		Fact{Op: Fork, PID: 4, PPID: 77},                    // … and so is this one's parent
 		Fact{Op: Exec, PID: 5, PPID: 4, Path: "/bin/early"}, // its fork comes late
 		Fact{Op: Fork, PID: 5, PPID: 4},
+		Fact{Op: Exit, PID: 3, A: 1}, // once more
 	)
 	var got []string
 	for i, p := range s.Processes() {

@@ -264,7 +264,14 @@ func checkText(c *bottle.Command) error {
 
 // Pause implements bottle.Bottle.
 func (x *box) Pause(ctx context.Context) error {
-	return x.cl.call(ctx, callPause, nil, nil)
+	var r pauseReply
+	if err := x.cl.call(ctx, callPause, nil, &r); err != nil {
+		return err
+	}
+	if r.Untold > 0 {
+		return &bottle.FactsLostError{Untold: r.Untold}
+	}
+	return nil
 }
 
 // Export implements bottle.Bottle.

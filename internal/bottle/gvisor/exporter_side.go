@@ -128,15 +128,19 @@ func (s *Side) Release(_, _ *struct{}) error {
 	return nil
 }
 
-// FlushReply is the answer of Side.Flush.
-type FlushReply struct{ Tracing bool }
+// FlushReply is the answer of Side.Flush. Untold is how many facts were lost
+// and no batch could say so.
+type FlushReply struct {
+	Tracing bool
+	Untold  uint64
+}
 
 // Flush sends the facts that are still here, and says whether there are any to
 // be sent at all.
 func (*Side) Flush(_ *struct{}, r *FlushReply) error {
 	if w := facts.Load(); w != nil {
 		r.Tracing = true
-		w.settle()
+		r.Untold = w.settle()
 	}
 	return nil
 }
@@ -174,15 +178,14 @@ func tellSide(end *unet.Socket, call string, args any) error {
 	return urpc.NewClient(end).Call("Side."+call, args, nil)
 }
 
-func flushVia(end *unet.Socket) (tracing bool, err error) {
+func flushVia(end *unet.Socket) (r FlushReply, err error) {
 	if end == nil {
-		return false, errors.New("no side channel")
+		return r, errors.New("no side channel")
 	}
 	sideMu.Lock()
 	defer sideMu.Unlock()
-	var r FlushReply
 	err = urpc.NewClient(end).Call("Side.Flush", &struct{}{}, &r)
-	return r.Tracing, err
+	return r, err
 }
 
 // ExportArgs are the arguments of Side.Export; the file is where to.

@@ -25,6 +25,8 @@ const (
 	factLinger  = 2 * time.Millisecond
 	factPatient = 2 * time.Second
 	factRetell  = 100 * time.Millisecond
+	// factSettle is how long a Pause waits for a reader to take what is left.
+	factSettle = 4 * time.Second
 )
 
 // factWriter numbers facts and batches them. Whoever emits holds mu while a
@@ -47,6 +49,9 @@ type factWriter struct {
 	marks   markSet
 	digests digests
 
+	execs  execs
+	people people
+
 	startMu   sync.Mutex
 	starting  atomic.Pointer[start]
 	announced map[*kernel.ThreadGroup]bool // commands; who starts them bounds it
@@ -59,6 +64,8 @@ var facts atomic.Pointer[factWriter]
 func newFactWriter(fd int) *factWriter {
 	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1),
 		announced: map[*kernel.ThreadGroup]bool{}, settled: map[uint32]bool{}}
+	w.execs.of = map[*kernel.Task]*loading{}
+	w.people.born, w.people.live = map[*kernel.Task]bool{}, map[*kernel.ThreadGroup]int{}
 	go w.linger()
 	return w
 }
@@ -67,6 +74,7 @@ func newFactWriter(fd int) *factWriter {
 func (w *factWriter) linger() {
 	for range w.wake {
 		time.Sleep(factLinger)
+		w.settleExecs()
 		// A loss is told even when nothing happens after it.
 		for !w.flush() {
 			time.Sleep(factRetell)
@@ -85,19 +93,31 @@ func (w *factWriter) emit(f *trace.Fact) {
 	if len(w.buf) >= factBatch {
 		w.flushLocked()
 	} else if w.n == 1 {
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
+		w.rouse()
 	}
 }
 
-// settle sends all that there is.
-func (w *factWriter) settle() {
+// rouse has the lingerer look.
+func (w *factWriter) rouse() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settle sends all that there is, and says how many facts were lost that no
+// batch has told of: whoever asked must tell, since nothing follows.
+func (w *factWriter) settle() (untold uint64) {
 	w.startMu.Lock()
 	w.settleLocked()
 	w.startMu.Unlock()
-	w.flush()
+	w.settleExecs()
+	for end := time.Now().Add(factSettle); !w.flush() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dropped - w.told
 }
 
 // flush sends what there is and reports whether the reader knows of all losses,
@@ -132,8 +152,10 @@ func (w *factWriter) send() bool {
 			return true
 		case err == unix.EINTR:
 			continue
-		case err != unix.EAGAIN:
+		case err == unix.EPIPE || err == unix.ECONNRESET || err == unix.ENOTCONN:
 			w.gone = true
+			return false
+		case err != unix.EAGAIN && err != unix.ENOBUFS && err != unix.ENOMEM:
 			return false
 		case w.stalled:
 			return false
@@ -165,7 +187,9 @@ func factSession(s *seccheck.SessionConfig) {
 	s.Points = append(s.Points,
 		seccheck.PointConfig{Name: "sentry/clone"},
 		seccheck.PointConfig{Name: "sentry/execve"},
-		seccheck.PointConfig{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id"}},
+		// Not exit_notify_parent: that is left out for a process whose parent
+		// traces it, and comes twice for one whose parent ends first.
+		seccheck.PointConfig{Name: "sentry/task_exit"},
 	)
 }
 

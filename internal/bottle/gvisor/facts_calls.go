@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"sync"
@@ -263,12 +264,21 @@ func (p *place) try(op func(*place) error) (miss *place, err error) {
 	return nil, err
 }
 
-// rootFS is the file system of the bottle's root.
-var rootFS atomic.Pointer[vfs.Filesystem]
+// rootOf is the bottle's root, as the plan arranged it.
+type rootOf struct {
+	fs *vfs.Filesystem
+	vd vfs.VirtualDentry // held for as long as the process lasts
+	// fixed are the other file systems that the plan shows read-only and
+	// nowhere else otherwise. The mounts are those of init's namespace, over
+	// which nothing inside has rights.
+	fixed map[*vfs.Filesystem]bool
+}
 
-func learnRoot(t *kernel.Task) *vfs.Filesystem {
-	if fs := rootFS.Load(); fs != nil {
-		return fs
+var theRoot atomic.Pointer[rootOf]
+
+func learnRoot(t *kernel.Task) *rootOf {
+	if r := theRoot.Load(); r != nil {
+		return r
 	}
 	init := t.Kernel().GlobalInit()
 	if init == nil || init.Leader() == nil {
@@ -279,11 +289,48 @@ func learnRoot(t *kernel.Task) *vfs.Filesystem {
 		return nil
 	}
 	defer ns.DecRef(t)
-	root := ns.Root(t)
-	defer root.DecRef(t)
-	rootFS.Store(root.Mount().Filesystem())
-	return rootFS.Load()
+	r := &rootOf{vd: ns.Root(t)}
+	r.fs = r.vd.Mount().Filesystem()
+	r.fixed = fixedMounts(t, r.vd)
+	if !theRoot.CompareAndSwap(nil, r) {
+		r.vd.DecRef(t)
+	}
+	return theRoot.Load()
 }
+
+// fixedMounts are the file systems of which all mounts below root are read-only.
+// When one can't be looked at, there are none.
+func fixedMounts(t *kernel.Task, root vfs.VirtualDentry) map[*vfs.Filesystem]bool {
+	v := t.Kernel().VFS()
+	ctx := t.Kernel().SupervisorContext()
+	creds := auth.NewRootCredentials(t.Kernel().RootUserNamespace())
+	var text bytes.Buffer
+	if err := v.GenerateProcMountInfo(ctx, root, &text); err != nil {
+		return nil
+	}
+	fixed := map[*vfs.Filesystem]bool{}
+	for _, line := range strings.Split(strings.TrimSpace(text.String()), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			return nil
+		}
+		vd, err := v.GetDentryAt(ctx, creds, &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(unescapeMount(f[4]))}, &vfs.GetDentryOptions{})
+		if err != nil {
+			return nil
+		}
+		fs, ro := vd.Mount().Filesystem(), vd.Mount().ReadOnly()
+		vd.DecRef(ctx)
+		if was, seen := fixed[fs]; seen {
+			ro = ro && was
+		}
+		fixed[fs] = ro
+	}
+	return fixed
+}
+
+// unreachable begins the path of an object on a mount that the workload made
+// for itself: the bottle's root does not lead there.
+const unreachable = "(unreachable)"
 
 // truePath names an object by its file system, not by the mounts and the root
 // that the caller sees, which it may have arranged itself.
@@ -293,7 +340,11 @@ func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	if vd.Dentry().IsDead() || tmpfs.IsMemfdDentry(vd.Dentry()) {
 		fl = trace.Deleted
 	}
-	if vd.Mount().Filesystem() == learnRoot(t) {
+	r := learnRoot(t)
+	if r == nil {
+		return "?", fl | trace.Foreign
+	}
+	if vd.Mount().Filesystem() == r.fs {
 		s, err := v.PathnameInFilesystem(t, vd)
 		if err == nil {
 			if fl != 0 {
@@ -302,14 +353,19 @@ func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 			return s, fl
 		}
 	}
-	root := t.FSContext().RootDirectory()
-	defer root.DecRef(t)
-	s, err := v.PathnameWithDeleted(t, root, vd)
+	s, err := v.PathnameWithDeleted(t, r.vd, vd)
 	if err != nil {
 		return "?", fl | trace.Foreign
 	}
 	if fl != 0 {
 		s = strings.TrimSuffix(s, " (deleted)")
+	}
+	// What has no place in any tree, such as a pipe, has a name without a slash
+	// or a path that only says its kind.
+	if strings.HasPrefix(s, "/") && !tmpfs.IsMemfdDentry(vd.Dentry()) {
+		if p, err := v.PathnameReachable(t, r.vd, vd); err == nil && p == "" {
+			s = unreachable + s
+		}
 	}
 	return s, fl | trace.Foreign
 }

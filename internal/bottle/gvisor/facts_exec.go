@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -16,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/mm"
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
 	syslinux "gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
@@ -109,9 +111,9 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 	}
 	w.describe(t, &f, file, first, called)
 	f.Args = argv
+	w.execs.begin(t, &f, file)
 	// The loader finds no script here any more. If the workload makes one of
 	// this file right now, "close on exec" has the loader refuse it.
-	argv = append(argv[:len(argv):len(argv)], string(f.Append(nil)))[:len(argv)]
 	return 0, t.Execve(argv, env, flags, called, file, true), nil
 }
 
@@ -249,8 +251,7 @@ type digests struct {
 // Mutable: the workload can write to it, so it may have had other content when
 // it was loaded, or have it by now.
 func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mutable bool) {
-	dentry := file.Dentry()
-	mutable = !(overlay.IsOnLower(dentry) && !overlay.IsCopiedUp(dentry) || file.Mount().ReadOnly())
+	mutable = !fixed(t, file)
 	st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE | linux.STATX_INO | linux.STATX_SIZE | linux.STATX_CTIME})
 	if err != nil || st.Mode&linux.S_IFMT != linux.S_IFREG {
 		return "", mutable
@@ -266,6 +267,10 @@ func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mut
 		return sum, false
 	}
 	sum = digest(t, file, st.Size, digestMostFixed)
+	if !fixed(t, file) {
+		// It became the workload's while it was read.
+		return "", true
+	}
 	if time.Since(time.Unix(k.sec, int64(k.nsec))) < digestSettled {
 		return sum, false
 	}
@@ -276,6 +281,19 @@ func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mut
 	}
 	d.known[k] = sum
 	return sum, false
+}
+
+// fixed reports whether nothing inside can write to file, at this moment. A mount
+// that is read-only says nothing: the workload can make one of its own files.
+func fixed(t *kernel.Task, file *vfs.FileDescription) bool {
+	r := learnRoot(t)
+	if r == nil {
+		return false
+	}
+	if fs := file.Mount().Filesystem(); fs != r.fs {
+		return r.fixed[fs]
+	}
+	return overlay.IsOnLower(file.Dentry()) && !overlay.IsCopiedUp(file.Dentry())
 }
 
 var digestBufs = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
@@ -303,36 +321,183 @@ func digest(t *kernel.Task, file *vfs.FileDescription, size uint64, most int64) 
 	}
 }
 
-// Execve implements seccheck.Sink: what exec put behind the arguments has been
-// loaded.
+// execs are the programs that tasks are about to become. One is reported when
+// the task has become it: after gVisor loaded a program, a kill or another
+// thread's exec can still have it given up.
+type execs struct {
+	n  atomic.Int32 // len(of)
+	mu sync.Mutex
+	of map[*kernel.Task]*loading
+}
+
+// loading is one. It holds no reference to file, which a mount that is to go
+// would feel; while the program is being loaded and when it runs, the kernel
+// holds it.
+type loading struct {
+	fact   trace.Fact
+	file   *vfs.FileDescription
+	dentry *vfs.Dentry
+	loaded bool
+}
+
+func (e *execs) begin(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of[t] = &loading{fact: *f, file: file, dentry: file.Dentry()}
+	e.n.Store(int32(len(e.of)))
+}
+
+// Execve implements seccheck.Sink: what exec was given has been loaded.
 func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.ExecveInfo) error {
-	var f trace.Fact
-	if n := len(i.Argv); cap(i.Argv) > n {
-		if _, err := f.Parse([]byte(i.Argv[:n+1][n])); err == nil && f.Op == trace.Exec {
-			if t := kernel.TaskFromContext(ctx); t != nil {
-				f.UID, f.EUID = ids(t)
-			}
-			s.w.emit(&f)
-			return nil
+	t := kernel.TaskFromContext(ctx)
+	e := &s.w.execs
+	e.mu.Lock()
+	if l := e.of[t]; l != nil && !l.loaded {
+		l.loaded = true
+		l.fact.UID, l.fact.EUID = ids(t)
+		// It was fixed when it was read, and is not any more: what was mapped
+		// may be neither.
+		if l.fact.Flags&trace.Mutable == 0 && overlay.IsCopiedUp(l.dentry) {
+			l.fact.Flags |= trace.Mutable
+			l.fact.Digest = ""
 		}
+		e.mu.Unlock()
+		s.w.rouse()
+		return nil
 	}
+	e.mu.Unlock()
 	// A program that came another way than through exec above.
-	f = trace.Fact{Op: trace.Exec, Flags: trace.Claimed, Path: i.BinaryPath, Args: i.Argv}
-	if t := kernel.TaskFromContext(ctx); t != nil {
+	f := trace.Fact{Op: trace.Exec, Flags: trace.Claimed, Path: i.BinaryPath, Args: i.Argv}
+	if t != nil {
 		f.PID = pidOf(t)
 	}
 	s.w.emit(&f)
 	return nil
 }
 
+// became is on the way of every call of t, and of its end: it reports what t
+// became by then. What was refused by the loader, or given up by a task that
+// goes on, has been answered with an error, and was not executed.
+func (w *factWriter) became(t *kernel.Task) {
+	if w.execs.n.Load() != 0 {
+		w.tellExec(t, true)
+	}
+}
+
+// settleExecs does so for tasks that make no calls.
+func (w *factWriter) settleExecs() {
+	if w.execs.n.Load() == 0 {
+		return
+	}
+	w.execs.mu.Lock()
+	var ts []*kernel.Task
+	for t := range w.execs.of {
+		ts = append(ts, t)
+	}
+	w.execs.mu.Unlock()
+	for _, t := range ts {
+		w.tellExec(t, false)
+	}
+}
+
+// tellExec reports the program of t, if it runs. own: t itself asks, so that it
+// runs now or never. The lock is held meanwhile: a fact of what the program does
+// comes after it.
+func (w *factWriter) tellExec(t *kernel.Task, own bool) {
+	e := &w.execs
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.of[t]
+	if l == nil {
+		return
+	}
+	runs := l.loaded && executes(t, l.file)
+	if !runs && !own {
+		return
+	}
+	delete(e.of, t)
+	e.n.Store(int32(len(e.of)))
+	if l.loaded {
+		if !runs {
+			l.fact.Errno = uint32(linuxerr.EINTR.Errno())
+		}
+		w.emit(&l.fact)
+	}
+}
+
+// executes reports whether file is the program of t.
+func executes(t *kernel.Task, file *vfs.FileDescription) bool {
+	var m *mm.MemoryManager
+	t.WithMuLocked(func(t *kernel.Task) { m = t.MemoryManager() })
+	if m == nil {
+		return false
+	}
+	exe := m.Executable()
+	if exe == nil {
+		return false
+	}
+	defer exe.DecRef(t.Kernel().SupervisorContext())
+	return exe == file
+}
+
+// people are who lives: the point of a task's end does not say whether it was
+// the last of its process, nor whether the task ever ran.
+type people struct {
+	mu   sync.Mutex
+	born map[*kernel.Task]bool       // by a clone that was told of
+	live map[*kernel.ThreadGroup]int // tasks; none: one, which was started from outside
+}
+
+func (p *people) birth(t *kernel.Task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tg := t.ThreadGroup()
+	n, ok := p.live[tg]
+	if !ok && t != tg.Leader() {
+		n = 1
+	}
+	p.born[t], p.live[tg] = true, n+1
+}
+
+// death reports whether t was the last of its process. A task that a clone made
+// and then gave up dies too; it was nobody.
+func (p *people) death(t *kernel.Task) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tg := t.ThreadGroup()
+	if !p.born[t] && (t != tg.Leader() || t.Parent() != nil) {
+		return false
+	}
+	delete(p.born, t)
+	n, ok := p.live[tg]
+	if ok && n > 1 {
+		p.live[tg] = n - 1
+		return false
+	}
+	delete(p.live, tg)
+	return true
+}
+
+// newSpaces are the flags of clone that ask for namespaces.
+const newSpaces = linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET
+
 // Clone implements seccheck.Sink.
 func (s *factSink) Clone(ctx context.Context, _ seccheck.FieldSet, i *pb.CloneInfo) error {
+	t := kernel.TaskFromContext(ctx)
+	if t != nil {
+		s.w.began(t)
+		if n := t.Kernel().RootPIDNamespace().TaskWithID(kernel.ThreadID(i.CreatedThreadId)); n != nil {
+			s.w.people.birth(n)
+		}
+		if i.Flags&newSpaces != 0 {
+			s.w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Path: "clone", A: i.Flags})
+		}
+	}
 	if i.Flags&linux.CLONE_THREAD != 0 {
 		return nil
 	}
 	f := trace.Fact{Op: trace.Fork, PID: uint32(i.CreatedThreadGroupId), A: i.Flags}
-	if t := kernel.TaskFromContext(ctx); t != nil {
-		s.w.began(t)
+	if t != nil {
 		parent := t
 		if i.Flags&linux.CLONE_PARENT != 0 {
 			parent = t.Parent()
@@ -341,25 +506,38 @@ func (s *factSink) Clone(ctx context.Context, _ seccheck.FieldSet, i *pb.CloneIn
 			f.PPID = pidOf(parent)
 		}
 	}
+	// The number is another's from here on.
+	s.w.forget(f.PID, nil)
 	s.w.emit(&f)
 	return nil
 }
 
-// ExitNotifyParent implements seccheck.Sink.
-func (s *factSink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, i *pb.ExitNotifyParentInfo) error {
-	f := trace.Fact{Op: trace.Exit, PID: uint32(i.GetContextData().GetThreadGroupId())}
+// TaskExit implements seccheck.Sink. It comes on the task's own way out, with no
+// lock held and its program still there.
+func (s *factSink) TaskExit(ctx context.Context, _ seccheck.FieldSet, i *pb.TaskExit) error {
+	t := kernel.TaskFromContext(ctx)
+	if t == nil || t.ThreadGroup() == t.Kernel().GlobalInit() {
+		return nil
+	}
+	s.w.became(t)
+	if !s.w.people.death(t) {
+		return nil
+	}
+	s.w.began(t)
+	f := trace.Fact{Op: trace.Exit, PID: pidOf(t)}
 	if st := linux.WaitStatus(i.ExitStatus); st.Signaled() {
 		f.B = uint64(st.TerminationSignal())
 	} else {
 		f.A = uint64(st.ExitStatus())
 	}
+	s.w.forget(f.PID, t.ThreadGroup())
 	s.w.emit(&f)
 	return nil
 }
 
 // A command that is started from outside has no execve. Its first call that is
-// wrapped here reports it. One that ends without any (killed by its own first
-// instruction) is reported when somebody asks next.
+// wrapped here reports it, or its end. One that does neither is reported when
+// somebody asks next.
 
 // start is a command on its way; the shim starts them one after the other.
 type start struct {
@@ -394,9 +572,20 @@ func (w *factWriter) settleLocked() {
 	}
 }
 
-// began is on the way of every call: while a command is being started, it may be
-// the one that t belongs to.
+// forget ends what is remembered of a process by its number.
+func (w *factWriter) forget(pid uint32, tg *kernel.ThreadGroup) {
+	w.startMu.Lock()
+	defer w.startMu.Unlock()
+	delete(w.settled, pid)
+	if tg != nil {
+		delete(w.announced, tg)
+	}
+}
+
+// began is on the way of every call: t may have become another program, or while
+// a command is being started, it may be the one that t belongs to.
 func (w *factWriter) began(t *kernel.Task) {
+	w.became(t)
 	if w.starting.Load() != nil {
 		w.announce(t)
 	}

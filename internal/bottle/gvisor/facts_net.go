@@ -52,7 +52,7 @@ var netCalls = map[string]served{
 		defer file.DecRef(t)
 		err = s.Listen(t, int(min(a[1].Uint(), maxBacklog))+1).ToError()
 		f := sockFact(t, trace.Listen, s, err)
-		f.Path = localAddress(t, s)
+		f.Path, f.Flags = localAddress(t, s)
 		w.emit(&f)
 		return 0, err
 	},
@@ -115,10 +115,9 @@ func (w *factWriter) withAddress(t *kernel.Task, op trace.Op, a arch.SyscallArgu
 	if err != nil {
 		return err
 	}
-	path := address(t, b)
 	err = do(file, s, b)
 	f := sockFact(t, op, s, err)
-	f.Path = path
+	f.Path, f.Flags = address(b)
 	w.emit(&f)
 	return err
 }
@@ -139,13 +138,16 @@ func (w *factWriter) accept(t *kernel.Task, fd int32, addr, addrLen hostarch.Add
 		// That nobody was there, a server that polls would say at each round.
 		if e != syserr.ErrWouldBlock && e != syserr.ErrInterrupted {
 			f := sockFact(t, trace.Accept, s, err)
-			f.Path = localAddress(t, s)
+			f.Path, f.Flags = localAddress(t, s)
 			w.emit(&f)
 		}
 		return 0, err
 	}
 	f := sockFact(t, trace.Accept, s, nil)
-	f.Path, f.Path2 = localAddress(t, s), sockAddress(t, peer, peerLen)
+	var fl trace.Flags
+	f.Path, f.Flags = localAddress(t, s)
+	f.Path2, fl = sockAddress(peer, peerLen)
+	f.Flags |= fl
 	w.emit(&f)
 	if addrLen != 0 {
 		if err := writeAddress(t, peer, peerLen, addr, addrLen); linuxerr.Equals(linuxerr.EINVAL, err) {
@@ -155,54 +157,54 @@ func (w *factWriter) accept(t *kernel.Task, fd int32, addr, addrLen hostarch.Add
 	return uintptr(nfd), nil
 }
 
-func localAddress(t *kernel.Task, s socket.Socket) string {
+func localAddress(t *kernel.Task, s socket.Socket) (string, trace.Flags) {
 	addr, n, e := s.GetSockName(t)
 	if e != nil {
-		return ""
+		return "", 0
 	}
-	return sockAddress(t, addr, n)
+	return sockAddress(addr, n)
 }
 
-func sockAddress(t *kernel.Task, addr linux.SockAddr, n uint32) string {
+func sockAddress(addr linux.SockAddr, n uint32) (string, trace.Flags) {
 	m, ok := addr.(marshal.Marshallable)
 	if !ok || addr == nil {
-		return ""
+		return "", 0
 	}
 	b := make([]byte, m.SizeBytes())
 	m.MarshalUnsafe(b)
-	return address(t, b[:min(int(n), len(b))])
+	return address(b[:min(int(n), len(b))])
 }
 
-// address is a sockaddr in words. What has no words is given in hexadecimal.
-func address(t *kernel.Task, b []byte) string {
+// address is a sockaddr in words. What has no words is given in hexadecimal. The
+// path of a Unix socket is Asked: what it led to by which root, directory and
+// links is known to the call alone. One that is relative begins with "./", so
+// that it can't look like an abstract name.
+func address(b []byte) (string, trace.Flags) {
 	if len(b) < 2 {
-		return fmt.Sprintf("%x", b)
+		return fmt.Sprintf("%x", b), 0
 	}
 	port := func() uint16 { return uint16(b[2])<<8 | uint16(b[3]) }
 	switch family := int(hostarch.ByteOrder.Uint16(b)); {
 	case family == linux.AF_INET && len(b) >= 8:
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port()).String()
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port()).String(), 0
 	case family == linux.AF_INET6 && len(b) >= 24:
-		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), port()).String()
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), port()).String(), 0
 	case family == linux.AF_UNIX && len(b) == 2:
-		return "unix:"
+		return "unix:", 0
 	case family == linux.AF_UNIX && b[2] == 0:
-		return "unix:@" + string(b[3:])
+		return "unix:@" + string(b[3:]), 0
 	case family == linux.AF_UNIX:
 		name, _, _ := bytes.Cut(b[2:], []byte{0})
 		path := string(name)
 		if !strings.HasPrefix(path, "/") {
-			wd := t.FSContext().WorkingDirectory()
-			dir, _ := truePath(t, wd)
-			wd.DecRef(t)
-			path = strings.TrimSuffix(dir, "/") + "/" + path
+			path = "./" + path
 		}
-		return "unix:" + path
+		return "unix:" + path, trace.Asked
 	case family == linux.AF_UNSPEC:
-		return "none"
+		return "none", 0
 	case family == linux.AF_NETLINK:
-		return "netlink"
+		return "netlink", 0
 	default:
-		return fmt.Sprintf("family %d: %x", family, b[2:])
+		return fmt.Sprintf("family %d: %x", family, b[2:]), 0
 	}
 }

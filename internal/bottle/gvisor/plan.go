@@ -133,6 +133,9 @@ type signalArgs struct {
 	Group  bool
 }
 
+// pauseReply: Untold is how many facts were lost and nobody outside was told of.
+type pauseReply struct{ Untold uint64 }
+
 type createReply struct {
 	Processes []rawPosture
 	Stamps    []stamp.Point

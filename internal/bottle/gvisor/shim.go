@@ -189,10 +189,11 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 		}
 		r.Processes = append(r.Processes, raw)
 	}
-	if r.Trace, err = flushVia(sideEnd); err != nil {
+	flushed, err := flushVia(sideEnd)
+	if err != nil {
 		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
 	}
-	s.tracing = r.Trace
+	r.Trace, s.tracing = flushed.Tracing, flushed.Tracing
 	s.stamps.Mark("shim: posture read")
 	if p.Stamps {
 		r.Stamps = s.stamps.Points()
@@ -489,8 +490,11 @@ func (s *shim) pause([]byte, []*os.File) (any, error) {
 	if err := s.ctl.Call(boot.ContMgrPause, nil, nil); err != nil {
 		return nil, err
 	}
-	_, err := flushVia(sideEnd)
-	return nil, err
+	r, err := flushVia(sideEnd)
+	if err != nil {
+		return nil, fmt.Errorf("send the last facts: %w", err)
+	}
+	return pauseReply{Untold: r.Untold}, nil
 }
 
 func (s *shim) export(_ []byte, files []*os.File) (any, error) {
