@@ -28,15 +28,19 @@ type bench struct {
 	port    string
 	server  *http.Server
 	loads   []load
-	peers   []*peer // native is the first
-	living  map[string]*living
+	peers   []*peer       // native is the first
+	kept    map[key]*keep // by the load's kind and the peer
+	carboy  string        // the binary, when carboy is a peer
 	skipped []string
 	failed  []string
 	cleanup []func() error
 	facts   facts
 	samples map[key][]sample // one per round
 	split   []Phase
-	waiting []Idle
+	idles   []Idle
+	traces  []Traced
+	busy    []float64 // load per core after each round
+	rooted  bool      // bundle/rootfs is the host's root
 }
 
 type key struct{ load, peer string }
@@ -65,7 +69,7 @@ func newBench(ctx context.Context, o *options, log io.Writer) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{o: o, base: base, log: log, living: map[string]*living{}, samples: map[key][]sample{}}
+	b := &bench{o: o, base: base, log: log, kept: map[key]*keep{}, samples: map[key][]sample{}}
 	b.cleanup = append(b.cleanup, func() error { return os.RemoveAll(base) })
 	if err := b.setUp(ctx); err != nil {
 		return nil, errors.Join(err, b.close())
@@ -97,7 +101,7 @@ func (b *bench) setUp(ctx context.Context) error {
 		return err
 	}
 	b.facts = readFacts(b.base)
-	return b.startLiving(ctx)
+	return b.startKept(ctx)
 }
 
 func (b *bench) selectLoads() error {
@@ -130,7 +134,7 @@ func (b *bench) writeWorkspace(ctx context.Context) error {
 	if err := os.Chmod(b.base, 0o755); err != nil {
 		return err
 	}
-	for _, d := range []string{"ws", "ws/out", "tmp", "state", "bundle", "bundle/rootfs", "runsc-state"} {
+	for _, d := range []string{"ws", "ws/out", "tmp", "state", "bundle", "bundle/rootfs", "runsc-state", "runc-state", "home"} {
 		if err := os.Mkdir(b.path(d), 0o755); err != nil {
 			return err
 		}
@@ -145,7 +149,7 @@ func (b *bench) writeWorkspace(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	for _, d := range []string{"ws", "tmp"} {
+	for _, d := range []string{"ws", "tmp", "home"} {
 		err := filepath.WalkDir(b.path(d), func(p string, _ os.DirEntry, err error) error {
 			return errors.Join(err, os.Lchown(p, nobodyUID, nobodyGID))
 		})
@@ -196,64 +200,69 @@ func (b *bench) serve() error {
 	return nil
 }
 
+// peerNames in the order in which they are asked for.
+var peerNames = []string{"native", "bubblewrap", "runc", "srt", "docker", "runsc", "carboy"}
+
+// findPeers takes those that are there. Who is missing is said, with what would
+// bring it; nothing is fetched.
 func (b *bench) findPeers(ctx context.Context) error {
 	b.peers = []*peer{b.native()}
 	want := list(b.o.peers)
-	wanted := func(name string) bool { return len(want) == 0 || slices.Contains(want, name) }
 	for _, w := range want {
-		if !slices.Contains([]string{"native", "bubblewrap", "runsc", "carboy"}, w) {
+		if !slices.Contains(peerNames, w) {
 			return fmt.Errorf("-peers: no peer %q", w)
 		}
 	}
-	if wanted("bubblewrap") {
-		if p, why := b.bwrap(); p != nil {
+	for _, name := range peerNames[1:] {
+		if len(want) > 0 && !slices.Contains(want, name) {
+			continue
+		}
+		p, err := b.find(ctx, name)
+		switch {
+		case err == nil:
 			b.peers = append(b.peers, p)
-		} else {
-			b.skip("%s", why)
+		case name == "carboy" || ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", name, err)
+		default:
+			b.skip("%s: %v", name, err)
 		}
 	}
-	if wanted("runsc") {
-		if err := b.addRunsc(ctx); err != nil {
-			b.skip("bare runsc: %v", err)
-		}
-	}
-	if !wanted("carboy") {
-		return nil
+	return nil
+}
+
+func (b *bench) find(ctx context.Context, name string) (*peer, error) {
+	switch name {
+	case "bubblewrap":
+		return b.bwrap(ctx)
+	case "runc":
+		return b.runc(ctx)
+	case "srt":
+		return b.srt(ctx)
+	case "docker":
+		return b.docker(ctx)
+	case "runsc":
+		return b.runsc(ctx)
 	}
 	bin := b.o.carboy
 	if bin == "" {
 		bin = b.path("carboy")
 		if err := b.build(ctx, bin, "./cmd/carboy"); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	b.peers = append(b.peers, b.carboyPeer(bin))
-	return nil
+	return b.carboyPeer(bin)
 }
 
-// addRunsc needs root: it refuses a sandbox network to anybody else, and a
-// rootless one has another file access than what is compared here.
-func (b *bench) addRunsc(ctx context.Context) error {
-	if os.Geteuid() != 0 {
-		return errors.New("needs root; run `make bench` as root to have it in the table")
-	}
-	bin := b.o.runsc
-	if bin == "" {
-		bin = b.path("runsc")
-		if err := b.build(ctx, bin, "gvisor.dev/gvisor/runsc"); err != nil {
-			return err
-		}
+// hostRoot shows the host's root file system as a container's.
+func (b *bench) hostRoot() error {
+	if b.rooted {
+		return nil
 	}
 	if err := unix.Mount("/", b.path("bundle/rootfs"), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind / for its root: %w", err)
 	}
 	b.cleanup = append(b.cleanup, func() error { return unix.Unmount(b.path("bundle/rootfs"), unix.MNT_DETACH) })
-	// What runsc itself leaves mounted in its state directory.
-	b.cleanup = append(b.cleanup, func() error {
-		unix.Unmount(b.path("runsc-state/null-netns"), unix.MNT_DETACH)
-		return nil
-	})
-	b.peers = append(b.peers, b.runscPeer(bin))
+	b.rooted = true
 	return nil
 }
 
@@ -283,24 +292,39 @@ func (b *bench) build(ctx context.Context, to, pkg string) error {
 	return nil
 }
 
-func (b *bench) startLiving(ctx context.Context) error {
-	if !slices.ContainsFunc(b.loads, func(l load) bool { return l.living }) {
-		return nil
-	}
-	for _, p := range b.peers {
-		if p.living == nil {
+// startKept starts what loads want to be there already.
+func (b *bench) startKept(ctx context.Context) error {
+	for _, l := range b.loads {
+		if l.kept == "" {
 			continue
 		}
-		v, err := p.living(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		b.living[p.name] = v
-		if v.close != nil {
-			b.cleanup = append(b.cleanup, v.close)
+		for _, p := range b.peers {
+			start := p.kept[l.kept]
+			if start == nil {
+				continue
+			}
+			k, err := start(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			b.kept[key{string(l.kept), p.name}] = k
+			if k.close != nil {
+				b.cleanup = append(b.cleanup, k.close)
+			}
 		}
 	}
 	return nil
+}
+
+// runs says whether a peer has this load.
+func (b *bench) runs(l load, p *peer) bool {
+	switch {
+	case l.nativeOnly:
+		return p.name == "native" && b.carboy != ""
+	case l.kept != "":
+		return b.kept[key{string(l.kept), p.name}] != nil
+	}
+	return len(p.only) == 0 || slices.Contains(p.only, l.name)
 }
 
 // measure runs everything. Peers take turns within seconds, in another order
@@ -320,6 +344,10 @@ func (b *bench) measure(ctx context.Context) error {
 				return ctx.Err()
 			}
 		}
+		if err := b.traced(ctx, round); err != nil {
+			return err
+		}
+		b.busy = append(b.busy, loadPerCore())
 	}
 	return nil
 }
@@ -329,10 +357,13 @@ func (b *bench) turn(ctx context.Context, l load, round int) {
 	for rep := range l.reps {
 		for i := range b.peers {
 			p := b.peers[(i+round+rep)%len(b.peers)]
-			if l.living && b.living[p.name] == nil {
+			if !b.runs(l, p) {
 				continue
 			}
 			s, err := b.sample(ctx, l, p)
+			if ctx.Err() != nil {
+				return // interrupted: not the peer's failure
+			}
 			if err != nil {
 				b.fail(l, p, err)
 				continue
@@ -357,12 +388,17 @@ const sampleTimeout = 10 * time.Minute
 func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	argv := l.argv(place{ws: b.path("ws"), tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes})
-	if !l.bare && !l.living {
-		argv = append([]string{b.path("ws/bench"), insideArg}, argv...)
+	argv := l.argv(b.place(p))
+	if k := b.kept[key{string(l.kept), p.name}]; k != nil {
+		if k.ready != nil {
+			if err := k.ready(ctx); err != nil {
+				return sample{}, err
+			}
+		}
+		return timed(k.command(ctx, argv), false)
 	}
-	if l.living {
-		return b.sampleLiving(ctx, b.living[p.name], argv)
+	if !l.bare {
+		argv = append([]string{b.path("ws/bench"), insideArg}, argv...)
 	}
 	c, err := p.command(ctx, l, argv)
 	if err != nil {
@@ -378,13 +414,8 @@ func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {
 	return s, err
 }
 
-func (b *bench) sampleLiving(ctx context.Context, v *living, argv []string) (sample, error) {
-	if v.command != nil {
-		return timed(v.command(ctx, argv), false)
-	}
-	start := time.Now()
-	err := v.call(ctx, argv)
-	return sample{whole: time.Since(start)}, err
+func (b *bench) place(p *peer) place {
+	return place{ws: b.path("ws"), tmp: p.tmp, server: net.JoinHostPort(p.server, b.port), megabytes: b.o.megabytes, carboy: b.carboy}
 }
 
 // timed runs a command and takes its time from the start to the last byte of

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,11 +47,7 @@ func eachFile(f func(path string, content []byte) error) error {
 func writeTar(w io.Writer) error {
 	t := tar.NewWriter(w)
 	err := eachFile(func(path string, content []byte) error {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o644, Size: int64(len(content))}); err != nil {
-			return err
-		}
-		_, err := t.Write(content)
-		return err
+		return addFile(t, path, 0o644, content)
 	})
 	if err != nil {
 		return err
@@ -101,17 +98,41 @@ func writeFixtures(ctx context.Context, ws string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := writePackage(filepath.Join(ws, "package.tgz")); err != nil {
-		return fmt.Errorf("write the npm package: %w", err)
+	if err := writePackages(filepath.Join(ws, "packages")); err != nil {
+		return fmt.Errorf("write the npm packages: %w", err)
 	}
 	if err := writeRepository(ctx, filepath.Join(ws, "repo.git")); err != nil {
 		return err
 	}
-	return errors.Join(writeTree(ctx, ws), fillGoCache(ctx, ws))
+	return errors.Join(writeTree(ctx, ws, "tree", time.Minute), writeTree(ctx, ws, "fresh", 0), fillGoCache(ctx, ws))
 }
 
-// writePackage writes a package for npm: 300 files, no scripts.
-func writePackage(path string) error {
+// npmDependencies is how many packages the installed one wants.
+const npmDependencies = 36
+
+// writePackages writes packages for npm without scripts: small, and those that
+// it depends on, 12 files each, as archives beside it.
+func writePackages(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	wants := map[string]string{}
+	for d := range npmDependencies {
+		name := fmt.Sprintf("part%02d", d)
+		path := filepath.Join(dir, name+".tgz")
+		if err := writePackage(path, name, 12, nil); err != nil {
+			return err
+		}
+		wants[name] = "file:" + path
+	}
+	return writePackage(filepath.Join(dir, "small.tgz"), "small", 12, wants)
+}
+
+func writePackage(path, name string, files int, wants map[string]string) error {
+	manifest, err := json.Marshal(map[string]any{"name": name, "version": "1.0.0", "main": "lib/m0.js", "dependencies": wants})
+	if err != nil {
+		return err
+	}
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -119,26 +140,29 @@ func writePackage(path string) error {
 	defer f.Close()
 	z := gzip.NewWriter(f)
 	t := tar.NewWriter(z)
-	add := func(name, text string) error {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "package/" + name, Mode: 0o644, Size: int64(len(text))}); err != nil {
-			return err
-		}
-		_, err := io.WriteString(t, text)
-		return err
-	}
-	err = add("package.json", `{"name":"small","version":"1.0.0","main":"lib/m0.js"}`)
-	for i := range 300 {
+	err = addFile(t, "package/package.json", 0o644, manifest)
+	for i := range files {
 		if err == nil {
-			err = add(fmt.Sprintf("lib/m%d.js", i), fmt.Sprintf("module.exports = %q\n", strings.Repeat("x", 100+13*i)))
+			err = addFile(t, fmt.Sprintf("package/lib/m%d.js", i), 0o644, fmt.Appendf(nil, "module.exports = %q\n", strings.Repeat("x", 100+131*i)))
 		}
 	}
 	return errors.Join(err, t.Close(), z.Close(), f.Sync())
 }
 
+func addFile(t *tar.Writer, name string, mode int64, content []byte) error {
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content))}); err != nil {
+		return err
+	}
+	_, err := t.Write(content)
+	return err
+}
+
 // writeTree is a work tree whose index agrees with its files, also after they
-// got another owner: of the times, only those of contents count.
-func writeTree(ctx context.Context, ws string) error {
-	tree := filepath.Join(ws, "tree")
+// got another owner: of the times, only those of contents count. The index is
+// written so long after the files. What is as old as the index might have been
+// changed after it, so that git reads it at each status: what a checkout leaves.
+func writeTree(ctx context.Context, ws, name string, after time.Duration) error {
+	tree := filepath.Join(ws, name)
 	git := func(args ...string) error {
 		c := exec.CommandContext(ctx, "git", append([]string{"-c", "safe.directory=*"}, args...)...)
 		c.Dir, c.Env = ws, append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
@@ -147,17 +171,15 @@ func writeTree(ctx context.Context, ws string) error {
 		}
 		return nil
 	}
-	if err := git("clone", "-q", "--no-hardlinks", "repo.git", "tree"); err != nil {
+	if err := git("clone", "-q", "--no-hardlinks", "repo.git", name); err != nil {
 		return err
 	}
 	for _, set := range [][2]string{{"core.checkStat", "minimal"}, {"core.trustctime", "false"}} {
-		if err := git("-C", "tree", "config", set[0], set[1]); err != nil {
+		if err := git("-C", name, "config", set[0], set[1]); err != nil {
 			return err
 		}
 	}
-	// What was changed in the second in which the index was written is read
-	// again at each status.
-	past := time.Now().Add(-time.Hour)
+	past := time.Now().Add(-time.Hour).Truncate(time.Second)
 	err := filepath.WalkDir(tree, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			if d != nil && d.Name() == ".git" {
@@ -170,7 +192,11 @@ func writeTree(ctx context.Context, ws string) error {
 	if err != nil {
 		return err
 	}
-	return git("-C", "tree", "status", "--porcelain")
+	if err := git("-C", name, "status", "--porcelain"); err != nil {
+		return err
+	}
+	written := past.Add(after)
+	return os.Chtimes(filepath.Join(tree, ".git/index"), written, written)
 }
 
 func fillGoCache(ctx context.Context, ws string) error {

@@ -13,8 +13,13 @@ type load struct {
 	bare bool
 	reps int  // per round
 	net  bool // wants to reach the server
-	// living: a second process in something that runs already.
-	living bool
+	// kept says what is kept for it between samples; empty: nothing.
+	kept kept
+	// nativeOnly: not something that is put into anything, but a measure.
+	nativeOnly bool
+	// traced: also run in pairs with and without a trace, so many times in each;
+	// short ones more often, since processor time is told in hundredths of a second.
+	traced int
 	// needs is a program that the load wants on the PATH, and how to get it.
 	needs, install string
 }
@@ -25,38 +30,54 @@ type place struct {
 	tmp       string // an own empty directory, outside the workspace
 	server    string // HOST:PORT
 	megabytes int    // to download
+	carboy    string // the binary; empty: it is not measured
 }
+
+// kept is what stays between samples.
+type kept string
+
+const (
+	living  kept = "living"  // something that runs; the load is a second process in it
+	waiting kept = "waiting" // something made ready for this load, and used up by it
+)
 
 func fixed(argv ...string) func(place) []string {
 	return func(place) []string { return argv }
 }
 
 func goBuild(cache, tmp, to string) []string {
-	return []string{"/usr/bin/env", "GOCACHE=" + cache, "GOPATH=" + tmp + "/gopath", "GOENV=off", "GOFLAGS=",
+	return []string{"/usr/bin/env", "GOCACHE=" + cache, "GOPATH=" + tmp + "/gopath", "GOTMPDIR=" + tmp, "GOENV=off", "GOFLAGS=",
 		"GOPROXY=off", "GOTOOLCHAIN=local", "GOTELEMETRY=off", "CGO_ENABLED=0", "go", "build", "-C", "module", "-o", to, "."}
+}
+
+// gitStatus leaves the index as it is, so that each sample finds the same.
+func gitStatus(tree string) func(place) []string {
+	return fixed("git", "--no-optional-locks", "-c", "safe.directory=*", "-C", tree, "status", "--porcelain")
 }
 
 // loads in the table's order.
 var loads = []load{
 	{name: "start", what: "start: the whole of `run true`", argv: fixed("true"), bare: true, reps: 5},
-	{name: "exec", what: "`true` in what runs already", argv: fixed("/bin/true"), bare: true, reps: 5, living: true},
-	{name: "true300", what: "300 × `true` from a shell", reps: 1,
+	{name: "exec", what: "`true` in what runs already: `exec`", argv: fixed("/bin/true"), bare: true, reps: 5, kept: living},
+	{name: "pool", what: "`true` in what waits for it: `run --pool 1`", argv: fixed("/bin/true"), bare: true, reps: 5, kept: waiting},
+	{name: "version", what: "`carboy version`", argv: func(p place) []string { return []string{p.carboy, "version"} }, bare: true, reps: 5, nativeOnly: true},
+	{name: "true300", what: "300 × `true` from a shell", reps: 1, traced: 1,
 		argv: fixed("/bin/sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done")},
 	{name: "gobuild", what: "go build, nothing cached", reps: 1, argv: func(p place) []string {
 		return goBuild(p.tmp+"/gocache", p.tmp, p.tmp+"/small")
 	}},
-	{name: "gowarm", what: "go build, all cached", reps: 2, argv: func(p place) []string {
+	{name: "gowarm", what: "go build, all cached", reps: 2, traced: 3, argv: func(p place) []string {
 		return goBuild(p.ws+"/gocache", p.tmp, p.tmp+"/small")
 	}},
-	{name: "gitstatus", what: "git status, 3,800 files", reps: 2,
-		argv: fixed("git", "-c", "safe.directory=*", "-C", "tree", "status", "--porcelain")},
-	{name: "npm", what: "npm install of a local package", reps: 1, needs: "npm", install: "apt-get install npm",
+	{name: "gitstatus", what: "git status, 3,800 files, settled", reps: 2, traced: 5, argv: gitStatus("tree")},
+	{name: "gitfresh", what: "git status, 3,800 files, index as fresh as they", reps: 2, argv: gitStatus("fresh")},
+	{name: "npm", what: "npm install, 36 local dependencies", reps: 1, needs: "npm", install: "apt-get install npm",
 		argv: func(p place) []string {
-			return []string{"/bin/sh", "-c", "mkdir out/app && cd out/app && echo '{}' >package.json && exec npm install --offline --no-audit --no-fund --no-update-notifier --cache " + p.tmp + "/npm ../../package.tgz"}
+			return []string{"/bin/sh", "-c", "mkdir out/app && cd out/app && exec npm install --offline --no-audit --no-fund --no-update-notifier --cache " + p.tmp + "/npm ../../packages/small.tgz"}
 		}},
 	{name: "clone", what: "git clone, 3,800 files", reps: 1,
 		argv: fixed("git", "-c", "safe.directory=*", "clone", "-q", "--no-hardlinks", "repo.git", "out/clone")},
-	{name: "untar", what: "untar, 3,800 files", reps: 1, argv: fixed("tar", "-xf", "tree.tar", "-C", "out")},
+	{name: "untar", what: "untar, 3,800 files", reps: 1, traced: 2, argv: fixed("tar", "-xf", "tree.tar", "-C", "out")},
 	{name: "download", what: "download", reps: 1, net: true, argv: func(p place) []string {
 		return []string{"get", "http://" + p.server + "/zeros"}
 	}},

@@ -1,5 +1,6 @@
-// Command bench measures carboy against the bare machine, gVisor's own runsc
-// and bubblewrap, and prints the table of docs/benchmarks.md.
+// Command bench measures carboy against the bare machine, gVisor's own runsc,
+// bubblewrap, runc, docker and Anthropic's srt, as far as they are installed,
+// and prints the tables of docs/benchmarks.md.
 //
 //	go run ./internal/bench                             print
 //	go run ./internal/bench -update docs/benchmarks.md  and rewrite the table
@@ -27,7 +28,7 @@ import (
 )
 
 func main() {
-	gvisor.Main() // the living bottle is made by this program itself
+	gvisor.Main() // bottles with and without a trace are made by this program itself
 	if len(os.Args) > 1 && os.Args[1] == insideArg {
 		os.Exit(inside(os.Args[2:]))
 	}

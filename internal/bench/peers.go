@@ -3,14 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // peer puts something around a load.
@@ -25,20 +28,26 @@ type peer struct {
 	tmp string
 	// writes: what a load writes lands in the real workspace.
 	writes bool
-	// living starts something that stays, and gives a command for another
-	// process in it; nil: the peer has no such thing.
-	living func(ctx context.Context) (*living, error)
+	// only names the loads that it runs; empty: all.
+	only []string
+	// kept starts what stays between samples, where the peer has such a thing.
+	kept map[kept]func(context.Context) (*keep, error)
+	// version is what it says of itself.
+	version string
 	// after cleans up behind one sample.
 	after func() error
 }
 
-// living is what stays. Either command or call is set.
-type living struct {
+// keep is what stays.
+type keep struct {
 	command func(ctx context.Context, argv []string) *exec.Cmd
-	call    func(ctx context.Context, argv []string) error
-	close   func() error
-	// processes are those that wait; nil: nobody asks.
+	// ready waits, outside the clock, until the next sample may come.
+	ready func(ctx context.Context) error
+	close func() error
+	// processes are those that wait; nil: nobody asks. Of these, own is the
+	// peer's that is no part of the container; 0: none.
 	processes func() ([]int, error)
+	own       int
 }
 
 // The workload of a root's bench is never root: carboy would not allow it, and
@@ -70,53 +79,115 @@ func (b *bench) native() *peer {
 			c.Dir, c.Env = b.path("ws"), loadEnv()
 			return c, nil
 		},
-		living: func(context.Context) (*living, error) {
-			return &living{command: func(ctx context.Context, argv []string) *exec.Cmd {
-				return asNobody(exec.CommandContext(ctx, argv[0], argv[1:]...))
-			}}, nil
-		},
+		kept: map[kept]func(context.Context) (*keep, error){living: process, waiting: process},
 	}
 }
 
-func (b *bench) bwrap() (*peer, string) {
-	path, err := exec.LookPath("bwrap")
+// process is all that it takes on the bare machine.
+func process(context.Context) (*keep, error) {
+	return &keep{command: func(ctx context.Context, argv []string) *exec.Cmd {
+		return asNobody(exec.CommandContext(ctx, argv[0], argv[1:]...))
+	}}, nil
+}
+
+// absent says what a peer wants and how it is installed.
+func absent(programs ...[2]string) error {
+	for _, p := range programs {
+		if _, err := exec.LookPath(p[0]); err != nil {
+			return fmt.Errorf("no %s on the PATH (%s)", p[0], p[1])
+		}
+	}
+	return nil
+}
+
+func versionOf(ctx context.Context, argv ...string) string {
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 	if err != nil {
-		return nil, "bubblewrap: no bwrap on the PATH (Debian and Ubuntu: apt-get install bubblewrap)"
+		return "unknown"
+	}
+	f := strings.Fields(firstLine(string(out)))
+	if len(f) == 0 {
+		return "unknown"
+	}
+	return f[len(f)-1]
+}
+
+var errNotRoot = errors.New("needs root; run `make bench` as root to have it in the tables")
+
+func (b *bench) bwrap(ctx context.Context) (*peer, error) {
+	if err := absent(bwrapProgram); err != nil {
+		return nil, err
 	}
 	args := []string{"--dev-bind", "/", "/", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"}
 	p := &peer{
 		name: "bubblewrap", server: "127.0.0.1", tmp: b.path("tmp"), writes: true,
+		version: versionOf(ctx, "bwrap", "--version"),
 		command: func(ctx context.Context, l load, argv []string) (*exec.Cmd, error) {
 			a := args
 			if !l.net {
 				a = append(a[:len(a):len(a)], "--unshare-net")
 			}
-			c := asNobody(exec.CommandContext(ctx, path, append(append(a[:len(a):len(a)], "--"), argv...)...))
+			c := asNobody(exec.CommandContext(ctx, "bwrap", append(append(a[:len(a):len(a)], "--"), argv...)...))
 			c.Dir, c.Env = b.path("ws"), loadEnv()
 			return c, nil
 		},
 	}
-	c, _ := p.command(context.Background(), load{}, []string{"true"})
-	if out, err := c.CombinedOutput(); err != nil {
-		return nil, fmt.Sprintf("bubblewrap: does not work here: %v: %s", err, firstLine(string(out)))
-	}
-	return p, ""
+	return p, p.try(ctx)
 }
 
-// runscPeer is gVisor without us: the host's root file system with a writable
+var bwrapProgram = [2]string{"bwrap", "Debian and Ubuntu: apt-get install bubblewrap"}
+
+// try runs `true` once, so that what cannot work here is a peer that is absent.
+func (p *peer) try(ctx context.Context) error {
+	c, err := p.command(ctx, load{bare: true}, []string{"true"})
+	if err != nil {
+		return err
+	}
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("does not work here: %w: %s", err, tailOf(string(out)))
+	}
+	return nil
+}
+
+// runsc is gVisor without us: the host's root file system with a writable
 // overlay in the sentry's memory over it, the rest as it comes. Its own default,
-// an overlay file in the root itself, cannot be used where that root is "/".
-func (b *bench) runscPeer(binary string) *peer {
+// an overlay file in the root itself, cannot be used where that root is "/". It
+// needs root: it refuses a sandbox network to anybody else, and a rootless one
+// has another file access than what is compared here.
+func (b *bench) runsc(ctx context.Context) (*peer, error) {
+	if os.Geteuid() != 0 {
+		return nil, errNotRoot
+	}
+	binary := b.o.runsc
+	if binary == "" {
+		binary = b.path("runsc")
+		if err := b.build(ctx, binary, "gvisor.dev/gvisor/runsc"); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.hostRoot(); err != nil {
+		return nil, err
+	}
+	// What runsc itself leaves mounted in its state directory.
+	b.cleanup = append(b.cleanup, func() error {
+		unix.Unmount(b.path("runsc-state/null-netns"), unix.MNT_DETACH)
+		return nil
+	})
 	n := 0
 	bundle := b.path("bundle")
 	flags := []string{"--root", b.path("runsc-state"), "--platform", "systrap", "--overlay2", "root:memory", "--ignore-cgroups"}
 	with := func(network string, verb ...string) []string {
 		return append(append(flags[:len(flags):len(flags)], "--network", network), verb...)
 	}
-	return &peer{
+	p := &peer{
 		name: "runsc", server: "127.0.0.1", tmp: "/tmp",
 		command: func(ctx context.Context, l load, argv []string) (*exec.Cmd, error) {
-			if err := writeBundle(bundle, b.path("ws"), argv, l.net); err != nil {
+			if l.bare { // the start: its own one command for it
+				c := exec.CommandContext(ctx, binary, with("none", append([]string{"do"}, argv...)...)...)
+				c.Dir, c.Env = b.path("ws"), loadEnv()
+				return c, nil
+			}
+			if err := writeBundle(bundle, containerPlan(b, argv, l.net)); err != nil {
 				return nil, err
 			}
 			n++
@@ -126,15 +197,15 @@ func (b *bench) runscPeer(binary string) *peer {
 			}
 			return exec.CommandContext(ctx, binary, with(network, "run", "--bundle", bundle, fmt.Sprint("bench", n))...), nil
 		},
-		living: func(ctx context.Context) (*living, error) {
-			if err := writeBundle(bundle, b.path("ws"), []string{"sleep", "3600"}, false); err != nil {
+		kept: map[kept]func(context.Context) (*keep, error){living: func(ctx context.Context) (*keep, error) {
+			if err := writeBundle(bundle, containerPlan(b, []string{"sleep", "36000"}, false)); err != nil {
 				return nil, err
 			}
 			start := exec.CommandContext(ctx, binary, with("none", "run", "--bundle", bundle, "--detach", "living")...)
 			if err := start.Run(); err != nil { // no pipes: the sandbox would keep them
 				return nil, fmt.Errorf("runsc run --detach: %w", err)
 			}
-			return &living{
+			return &keep{
 				command: func(ctx context.Context, argv []string) *exec.Cmd {
 					return exec.CommandContext(ctx, binary, with("none", append([]string{"exec", "living"}, argv...)...)...)
 				},
@@ -149,18 +220,54 @@ func (b *bench) runscPeer(binary string) *peer {
 					return exec.Command(binary, with("none", "delete", "--force", "living")...).Run()
 				},
 			}, nil
-		},
+		}},
 	}
+	return p, p.try(ctx)
 }
 
-// writeBundle writes the plan of one container; hostNet leaves it in this
-// machine's network namespace, for runsc's host networking.
-func writeBundle(bundle, dir string, argv []string, hostNet bool) error {
-	s := specs.Spec{
-		Version: "1.1.0",
-		Root:    &specs.Root{Path: filepath.Join(bundle, "rootfs")},
+// runc is a container of the host's kernel: the host's root read-only, the
+// scratch directories bound into it, no boundary but namespaces.
+func (b *bench) runc(ctx context.Context) (*peer, error) {
+	if err := absent([2]string{"runc", "Debian and Ubuntu: apt-get install runc"}); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errNotRoot
+	}
+	if err := b.hostRoot(); err != nil {
+		return nil, err
+	}
+	n := 0
+	p := &peer{
+		name: "runc", server: "127.0.0.1", tmp: b.path("tmp"), writes: true,
+		version: versionOf(ctx, "runc", "--version"),
+		command: func(ctx context.Context, l load, argv []string) (*exec.Cmd, error) {
+			s := containerPlan(b, argv, l.net)
+			s.Root.Readonly = true
+			if l.net { // the host's own is there already, and cannot be mounted twice
+				s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "sysfs" })
+			}
+			for _, dir := range []string{b.path("ws"), b.path("tmp")} {
+				s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: dir, Destination: dir, Options: []string{"rbind", "rw"}})
+			}
+			if err := writeBundle(b.path("bundle"), s); err != nil {
+				return nil, err
+			}
+			n++
+			return exec.CommandContext(ctx, "runc", "--root", b.path("runc-state"), "run", "--bundle", b.path("bundle"), fmt.Sprintf("carboy-bench-%d-%d", os.Getpid(), n)), nil
+		},
+	}
+	return p, p.try(ctx)
+}
+
+// containerPlan is the plan of one container in the workspace; hostNet leaves it
+// in this machine's network namespace, for runsc's host networking.
+func containerPlan(b *bench, argv []string, hostNet bool) *specs.Spec {
+	s := &specs.Spec{
+		Version: "1.0.2", // runc 1.1 takes no newer one
+		Root:    &specs.Root{Path: b.path("bundle/rootfs")},
 		Process: &specs.Process{
-			Args: argv, Cwd: dir, Env: loadEnv(), NoNewPrivileges: true,
+			Args: argv, Cwd: b.path("ws"), Env: loadEnv(), NoNewPrivileges: true,
 			User: specs.User{UID: nobodyUID, GID: nobodyGID},
 		},
 		Mounts: []specs.Mount{
@@ -175,36 +282,15 @@ func writeBundle(bundle, dir string, argv []string, hostNet bool) error {
 	if !hostNet {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace})
 	}
+	return s
+}
+
+func writeBundle(bundle string, s *specs.Spec) error {
 	j, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(bundle, "config.json"), j, 0o600)
-}
-
-func (b *bench) carboyPeer(binary string) *peer {
-	runs := b.path("state/carboy/runs")
-	return &peer{
-		name: "carboy", server: "host.carboy.internal", tmp: "/tmp",
-		command: func(ctx context.Context, l load, argv []string) (*exec.Cmd, error) {
-			args := []string{"run"} // not -q: a refusal must say why
-			if l.net {
-				args = append(args, "--allow-private", "host.carboy.internal:"+b.port)
-			}
-			for _, e := range loadEnv() {
-				if !strings.HasPrefix(e, "PATH=") && !strings.HasPrefix(e, "HOME=") {
-					args = append(args, "--env", e)
-				}
-			}
-			c := exec.CommandContext(ctx, binary, append(append(args, "--"), argv...)...)
-			c.Dir = b.path("ws")
-			c.Env = append(os.Environ(), "XDG_STATE_HOME="+b.path("state"))
-			return c, nil
-		},
-		living: b.livingBottle,
-		// Old runs would make later rounds look for what to recover.
-		after: func() error { return os.RemoveAll(runs) },
-	}
 }
 
 func firstLine(s string) string {

@@ -90,12 +90,14 @@ type Idle struct {
 	// PSS is the memory of all its processes, what they share counted once.
 	PSS       int64 `json:"pss_bytes"`
 	Processes int   `json:"processes"`
+	// Own is the part of a process outside the container that watches it.
+	Own int64 `json:"own_bytes,omitempty"`
 }
 
 // idle reads what living peers cost when they have had nothing to do for a
 // moment. Only root may look into their processes.
 func (b *bench) idle(ctx context.Context) error {
-	if len(b.living) == 0 {
+	if len(b.kept) == 0 {
 		return nil
 	}
 	select {
@@ -104,11 +106,11 @@ func (b *bench) idle(ctx context.Context) error {
 		return ctx.Err()
 	}
 	for _, p := range b.peers {
-		v := b.living[p.name]
-		if v == nil || v.processes == nil {
+		k := b.kept[key{string(living), p.name}]
+		if k == nil || k.processes == nil {
 			continue
 		}
-		pids, err := v.processes()
+		pids, err := k.processes()
 		if err != nil {
 			return err
 		}
@@ -126,8 +128,11 @@ func (b *bench) idle(ctx context.Context) error {
 				return err
 			}
 			x.PSS += n
+			if pid == k.own {
+				x.Own = n
+			}
 		}
-		b.waiting = append(b.waiting, x)
+		b.idles = append(b.idles, x)
 	}
 	return nil
 }
@@ -159,13 +164,7 @@ func descendants(top func(pid, parent int) bool) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		// The name, in parentheses, may hold anything.
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(f) > 1 {
+		if f := statOf(pid); len(f) > 1 {
 			parent[pid], _ = strconv.Atoi(f[1])
 		}
 	}
@@ -179,4 +178,39 @@ func descendants(top func(pid, parent int) bool) ([]int, error) {
 		}
 	}
 	return out, nil
+}
+
+// statOf are the fields of a process's stat behind its name; none when it is
+// gone.
+func statOf(pid int) []string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	// The name, in parentheses, may hold anything.
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+}
+
+// childrenCPU is the processor time of all processes below this one, and of
+// those that they have waited for.
+func childrenCPU() (time.Duration, error) {
+	pids, err := descendants(func(_, parent int) bool { return parent == os.Getpid() })
+	if err != nil {
+		return 0, err
+	}
+	var ticks int64
+	for _, pid := range pids {
+		f := statOf(pid)
+		if len(f) < 15 {
+			continue // ended meanwhile
+		}
+		for _, x := range f[11:15] {
+			n, err := strconv.ParseInt(x, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("process %d: times %q", pid, f[11:15])
+			}
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * time.Second / 100, nil
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,9 +24,14 @@ type Report struct {
 	Skipped []string `json:"skipped"`
 	Failed  []string `json:"failed"` // samples that are missing
 	Loads   []Result `json:"loads"`
+	// Upload is how many bytes the load of that name sends.
+	Upload int64 `json:"upload_bytes"`
 	// Start splits `carboy run -- true`; Idle is what living peers cost.
 	Start []Phase `json:"start_phases,omitempty"`
 	Idle  []Idle  `json:"idle,omitempty"`
+	// Traces are pairs with and without a trace.
+	Traces []Traced `json:"traces,omitempty"`
+	Goals  []Goal   `json:"goals"`
 }
 
 // Result is one line of the table.
@@ -57,6 +64,10 @@ type facts struct {
 	GVisor    string  `json:"gvisor"`
 	Root      bool    `json:"root"`
 	Load      float64 `json:"load_per_core"` // at the start, before the first round
+	// Busy is the load per core after each round: its own and what else there was.
+	Busy []float64 `json:"load_per_core_after_rounds"`
+	// Peers are those that are measured, with their versions.
+	Peers []string `json:"peers"`
 }
 
 func readFacts(dir string) facts {
@@ -68,8 +79,8 @@ func readFacts(dir string) facts {
 	var si unix.Sysinfo_t
 	if unix.Sysinfo(&si) == nil {
 		f.MemoryGiB = int((uint64(si.Totalram)*uint64(si.Unit) + 1<<29) >> 30)
-		f.Load = float64(si.Loads[0]) / 65536 / float64(f.Cores)
 	}
+	f.Load = loadPerCore()
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) == nil {
 		f.FileSys = fileSystem(int64(fs.Type))
@@ -82,6 +93,15 @@ func readFacts(dir string) facts {
 		}
 	}
 	return f
+}
+
+// loadPerCore is the kernel's average of the last minute.
+func loadPerCore() float64 {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return 0
+	}
+	return float64(si.Loads[0]) / 65536 / float64(runtime.NumCPU())
 }
 
 func fileSystem(magic int64) string {
@@ -101,7 +121,11 @@ func fileSystem(magic int64) string {
 }
 
 func (b *bench) report() *Report {
-	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.waiting}
+	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.idles, Traces: b.traces, Upload: int64(b.o.megabytes/5) * 1_000_000}
+	r.Facts.Busy = b.busy
+	for _, p := range b.peers[1:] {
+		r.Facts.Peers = append(r.Facts.Peers, strings.TrimSpace(p.name+" "+p.version))
+	}
 	for _, l := range b.loads {
 		res := Result{Load: l.name, What: l.what}
 		nw, ni := b.times(l.name, "native")
@@ -122,6 +146,7 @@ func (b *bench) report() *Report {
 		}
 		r.Loads = append(r.Loads, res)
 	}
+	r.Goals = r.goals()
 	return r
 }
 
@@ -159,18 +184,28 @@ func (r *Report) markdown() string {
 	if !f.Root {
 		who = "an ordinary user"
 	}
-	fmt.Fprintf(&w, "%d rounds by %s; %d cores, %d GiB, %s, Linux %s, %s, %s, gVisor %s; load per core at the start %.1f.\n",
-		r.Rounds, who, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.GVisor, f.Load)
+	fmt.Fprintf(&w, "%d rounds by %s; %d cores, %d GiB, %s, Linux %s, %s, %s, gVisor %s. Beside native: %s. Load per core %.1f at the start, %s after each round.\n",
+		r.Rounds, who, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.GVisor, strings.Join(f.Peers, ", "), f.Load, figures(f.Busy))
 	for _, s := range r.Skipped {
 		fmt.Fprintf(&w, "\n**Skipped:** %s\n", s)
 	}
 	if n := len(r.Failed); n > 0 {
 		fmt.Fprintf(&w, "\n**Failed:** %d samples are missing; the first: %s\n", n, r.Failed[0])
 	}
-	fmt.Fprint(&w, "\n**The whole process**, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
-	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
-	fmt.Fprint(&w, "\n**The command alone**, by a clock inside: without start, end and taking out the changes.\n\n")
-	r.table(&w, func(p *PeerResult) (*Spread, *Spread) { return p.Inside, p.InsideToRunsc })
+	r.goalTable(&w)
+	fmt.Fprint(&w, "\n**Starting**: the whole process, from its start to its end, as a multiple of native: median (min–max of the rounds).\n\n")
+	r.table(&w, bareLoad, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
+	fmt.Fprint(&w, "\n**Work, the whole process**, as a multiple of native.\n\n")
+	work := func(load string) bool { return !bareLoad(load) }
+	r.table(&w, work, func(p *PeerResult) (*Spread, *Spread) { return p.Whole, p.WholeToRunsc })
+	fmt.Fprint(&w, "\n**Work, the command alone**, by a clock inside: without start, end and taking out the changes.\n\n")
+	r.table(&w, work, func(p *PeerResult) (*Spread, *Spread) { return p.Inside, p.InsideToRunsc })
+	if len(r.Traces) > 0 {
+		fmt.Fprint(&w, "\n**The trace**: the same load in bottles with and without one, in pairs; with ÷ without.\n\n| | time | processor time | and the reader's | facts | dropped |\n| --- | --- | --- | --- | --- | --- |\n")
+		for _, t := range r.Traces {
+			fmt.Fprintf(&w, "| %s | %s | %s | %s | %d | %d |\n", t.What, t.Time.fine(), t.Bottle.fine(), t.All.fine(), t.Facts, t.Dropped)
+		}
+	}
 	if len(r.Start) > 0 {
 		fmt.Fprint(&w, "\n**The start, split**: how much of `carboy run -- true` had gone when this was reached (median).\n\n| Reached | Gone |\n| --- | --- |\n")
 		for _, p := range r.Start {
@@ -181,41 +216,85 @@ func (r *Report) markdown() string {
 		fmt.Fprint(&w, "\n**Memory of one that waits** (PSS of all its processes, what they share counted once):")
 		for i, x := range r.Idle {
 			fmt.Fprintf(&w, "%s %s %d MiB in %d processes", []string{"", ";"}[min(i, 1)], x.Peer, x.PSS>>20, x.Processes)
+			if x.Own > 0 {
+				fmt.Fprintf(&w, " (without the one that watches it %d MiB)", (x.PSS-x.Own)>>20)
+			}
 		}
 		fmt.Fprint(&w, ".\n")
 	}
 	return w.String()
 }
 
-var columns = []string{"bubblewrap", "runsc", "carboy"}
+func bareLoad(name string) bool {
+	return slices.ContainsFunc(loads, func(l load) bool { return l.name == name && l.bare })
+}
 
-func (r *Report) table(w *strings.Builder, pick func(*PeerResult) (*Spread, *Spread)) {
-	fmt.Fprintf(w, "| | %s | carboy ÷ runsc |\n| --- |%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)+1))
+// table shows those columns that hold anything: who is absent is said above.
+func (r *Report) table(w *strings.Builder, which func(load string) bool, pick func(*PeerResult) (*Spread, *Spread)) {
+	columns := append(slices.Clone(peerNames[1:]), "carboy ÷ runsc")
+	used := make([]bool, len(columns))
+	type row struct {
+		what  string
+		cells []string
+	}
+	var rows []row
 	for _, l := range r.Loads {
-		cells, any := make([]string, len(columns)+1), false
-		for i := range cells {
-			cells[i] = "–"
+		if !which(l.Load) {
+			continue
 		}
+		cells, any := make([]string, len(columns)), false
 		for _, p := range l.Peers {
 			s, toRunsc := pick(&p)
-			for i, c := range columns {
-				if c == p.Peer && s != nil {
-					cells[i], any = s.String(), true
-				}
+			if i := slices.Index(columns, p.Peer); i >= 0 && s != nil {
+				cells[i], used[i], any = s.String(), true, true
 			}
 			if toRunsc != nil {
-				cells[len(columns)] = toRunsc.String()
+				cells[len(cells)-1], used[len(cells)-1] = toRunsc.String(), true
 			}
 		}
 		if any {
-			fmt.Fprintf(w, "| %s | %s |\n", l.What, strings.Join(cells, " | "))
+			rows = append(rows, row{l.What, cells})
 		}
+	}
+	line := func(first string, cells []string, empty string) {
+		fmt.Fprintf(w, "| %s", first)
+		for i, c := range cells {
+			if used[i] {
+				fmt.Fprintf(w, " | %s", cmp.Or(c, empty))
+			}
+		}
+		fmt.Fprint(w, " |\n")
+	}
+	if len(rows) == 0 {
+		fmt.Fprint(w, "Not measured.\n")
+		return
+	}
+	line("", columns, "")
+	line("---", make([]string, len(columns)), "---")
+	for _, x := range rows {
+		line(x.what, x.cells, "–")
 	}
 }
 
 // String is how a ratio stands in the table.
 func (s *Spread) String() string {
 	return fmt.Sprintf("%s (%s–%s)", figure(s.Median), figure(s.Min), figure(s.Max))
+}
+
+// fine is for ratios near 1, measured in pairs.
+func (s *Spread) fine() string {
+	if s == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Min, s.Max)
+}
+
+func figures(xs []float64) string {
+	var out []string
+	for _, x := range xs {
+		out = append(out, fmt.Sprintf("%.1f", x))
+	}
+	return cmp.Or(strings.Join(out, ", "), "not known")
 }
 
 // figure keeps two significant digits: there are no more in a noisy ratio.

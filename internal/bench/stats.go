@@ -49,8 +49,13 @@ func spread(a, b []time.Duration) *Spread {
 			r = append(r, float64(a[i])/float64(b[i]))
 		}
 	}
-	if len(r) == 0 {
+	return spreadOf(r)
+}
+
+// spreadOf xs, one per round; nil for none.
+func spreadOf(xs []float64) *Spread {
+	if len(xs) == 0 {
 		return nil
 	}
-	return &Spread{Median: median(r), Min: slices.Min(r), Max: slices.Max(r), Rounds: r}
+	return &Spread{Median: median(xs), Min: slices.Min(xs), Max: slices.Max(xs), Rounds: xs}
 }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Goal is what carboy wants to be, and what was measured. The median decides.
+type Goal struct {
+	What string `json:"what"`
+	// Limit is the most, or with AtLeast the least, in Unit (empty: a ratio).
+	Limit   float64 `json:"limit"`
+	AtLeast bool    `json:"at_least,omitempty"`
+	Unit    string  `json:"unit,omitempty"`
+	Got     *Spread `json:"got"` // nil: not measured
+	// Also says the same in other words.
+	Also string `json:"also,omitempty"`
+}
+
+func (g *Goal) met() string {
+	switch {
+	case g.Got == nil:
+		return "**not measured**"
+	case g.AtLeast && g.Got.Median >= g.Limit, !g.AtLeast && g.Got.Median <= g.Limit:
+		return "yes"
+	}
+	return "**no**"
+}
+
+// goals are in the document's order. A peer or a load that is missing leaves its
+// goal in the table, as not measured.
+func (r *Report) goals() []Goal {
+	start := func(other string) *Spread {
+		return spread(r.whole("start", "carboy"), r.whole("start", other))
+	}
+	inside := func(load, other string) *Spread {
+		return spread(r.inside(load, "carboy"), r.inside(load, other))
+	}
+	version := func(load string) string {
+		s := spread(r.whole(load, "carboy"), r.whole("version", "native"))
+		if s == nil {
+			return ""
+		}
+		return s.String() + " × `carboy version`"
+	}
+	milliseconds := func(load string) *Spread {
+		var ms []float64
+		for _, d := range r.whole(load, "carboy") {
+			if d > 0 {
+				ms = append(ms, float64(d)/float64(time.Millisecond))
+			}
+		}
+		return spreadOf(ms)
+	}
+	gs := []Goal{
+		{What: "start ÷ `runsc do`", Limit: 0.8, Got: start("runsc")},
+		{What: "start ÷ srt", Limit: 0.2, Got: start("srt")},
+		{What: "`carboy exec -- true`", Limit: 25, Unit: "ms", Got: milliseconds("exec"), Also: version("exec")},
+		{What: "`carboy run --pool 1 -- true`", Limit: 30, Unit: "ms", Got: milliseconds("pool"), Also: version("pool")},
+	}
+	for _, x := range []struct {
+		load  string
+		limit float64
+	}{{"clone", 1}, {"untar", 1}, {"gobuild", 1.4}, {"gowarm", 2}, {"npm", 1.2}, {"gitstatus", 3}, {"gitfresh", 3}, {"true300", 5}} {
+		i := slices.IndexFunc(loads, func(l load) bool { return l.name == x.load })
+		gs = append(gs, Goal{What: loads[i].what + ", inside ÷ native", Limit: x.limit, Got: inside(x.load, "native")})
+	}
+	var speeds []float64
+	for _, d := range r.inside("upload", "carboy") {
+		if d > 0 {
+			speeds = append(speeds, float64(r.Upload)/1e6/d.Seconds())
+		}
+	}
+	var worst, drops *Spread
+	var dropped uint64
+	for _, t := range r.Traces {
+		if t.All != nil && (worst == nil || t.All.Median > worst.Median) {
+			worst = t.All
+		}
+		dropped += t.Dropped
+		drops = spreadOf([]float64{float64(dropped)})
+	}
+	gs = append(gs,
+		Goal{What: "download, bytes per second inside ÷ runsc with the host's network", Limit: 0.9, AtLeast: true,
+			Got: spread(r.inside("download", "runsc"), r.inside("download", "carboy"))},
+		Goal{What: "upload, inside", Limit: 100, AtLeast: true, Unit: "MB/s", Got: spreadOf(speeds)},
+		Goal{What: "traced ÷ untraced, processor time with the reader's, of the worst load", Limit: 1.1, Got: worst},
+		Goal{What: "facts dropped", Limit: 0, Got: drops},
+	)
+	idle := Goal{What: "memory of a bottle that waits (PSS)", Limit: 45, Unit: "MB"}
+	for _, x := range r.Idle {
+		if x.Peer == "carboy" {
+			idle.Got = spreadOf([]float64{float64(x.PSS-x.Own) / 1e6})
+			idle.Also = fmt.Sprintf("%.0f with the carboy that watches it", float64(x.PSS)/1e6)
+		}
+	}
+	return append(gs, idle)
+}
+
+// whole and inside are one peer's rounds, zero where it failed.
+func (r *Report) whole(load, peer string) []time.Duration {
+	return durations(r.peer(load, peer).WholeNS)
+}
+
+func (r *Report) inside(load, peer string) []time.Duration {
+	return durations(r.peer(load, peer).InsideNS)
+}
+
+func (r *Report) peer(load, peer string) PeerResult {
+	for _, l := range r.Loads {
+		for _, p := range l.Peers {
+			if l.Load == load && p.Peer == peer {
+				return p
+			}
+		}
+	}
+	return PeerResult{}
+}
+
+func durations(ns []int64) []time.Duration {
+	out := make([]time.Duration, len(ns))
+	for i, n := range ns {
+		out[i] = time.Duration(n)
+	}
+	return out
+}
+
+func (r *Report) goalTable(w *strings.Builder) {
+	fmt.Fprint(w, "\n**Goals.** The median of the rounds decides.\n\n| Goal | wanted | measured | met |\n| --- | --- | --- | --- |\n")
+	for _, g := range r.Goals {
+		sign, unit := "≤", ""
+		if g.AtLeast {
+			sign = "≥"
+		}
+		if g.Unit != "" {
+			unit = " " + g.Unit
+		}
+		got := "–"
+		if g.Got != nil {
+			got = g.Got.shown() + unit
+		}
+		if g.Also != "" {
+			got += ", " + g.Also
+		}
+		fmt.Fprintf(w, "| %s | %s %v%s | %s | %s |\n", g.What, sign, g.Limit, unit, got, g.met())
+	}
+}
+
+// shown leaves out the range of a single value.
+func (s *Spread) shown() string {
+	f := func(x float64) string {
+		if x >= 9.95 || x == 0 {
+			return fmt.Sprintf("%.0f", x)
+		}
+		return fmt.Sprintf("%.2f", x)
+	}
+	if len(s.Rounds) < 2 {
+		return f(s.Median)
+	}
+	return fmt.Sprintf("%s (%s–%s)", f(s.Median), f(s.Min), f(s.Max))
+}
