@@ -51,7 +51,7 @@ const (
 	Umount   Op = 24 // A: flags
 	Chroot   Op = 25 // pivot_root too, with Path2
 	SetID    Op = 26 // UID, EUID: after; A: gid, B: egid after
-	Caps     Op = 27 // capset, prctl of capabilities, unshare, setns; Path: the call; A: its flags or option; capset: B effective, C permitted after; prctl: B, C its arguments
+	Caps     Op = 27 // capset, prctl of capabilities, unshare, setns, clone into namespaces; Path: the call; A: its flags or option; capset: B effective, C permitted after; prctl: B, C its arguments
 	Ptrace   Op = 28 // attaching; A: request, B: the other process; process_vm_readv and writev and pidfd_getfd too, with Path
 	Kill     Op = 29 // A: signal, B: the process or minus the group, 0 for pidfd_send_signal; only of other processes
 	Socket   Op = 30 // A: family, B: type, C: protocol

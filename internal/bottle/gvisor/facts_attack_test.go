@@ -230,16 +230,19 @@ os.ftruncate(f("ftruncate"), 10); os.posix_fallocate(f("fallocate"), 0, 10)
 t = f("mmap"); os.truncate("mmap", 4096); mmap.mmap(t, 4096)[0] = 1
 t = f("mprotect"); os.truncate("mprotect", 4096); mmap.mmap(t, 4096, prot=mmap.PROT_READ)
 os.write(f("append", os.O_APPEND), b"x")
+for call in (lambda n: os.sendfile(f(n), 99, 0, 1), lambda n: os.copy_file_range(os.open("/", os.O_RDONLY), f(n), 1, 0, 0), lambda n: os.sendfile(f(n), src, 100000, 1)):
+    try: call("failed")
+    except OSError: pass
 os.close(f("only-opened")); os.write(f("of-nothing"), b"")
 t = f("private"); os.truncate("private", 4096); mmap.mmap(t, 4096, flags=mmap.MAP_PRIVATE)[0] = 1
 '`)
 	fs := r.all(t, m.b)
-	for _, name := range strings.Fields("src pwrite writev pwritev sendfile copy_file_range splice ftruncate fallocate mmap mprotect append only-opened of-nothing private") {
+	for _, name := range strings.Fields("src pwrite writev pwritev sendfile copy_file_range splice ftruncate fallocate mmap mprotect append only-opened of-nothing private failed") {
 		got := count(fs, func(f *trace.Fact) bool {
 			return f.Op == trace.Write && f.Path == m.spec.Workspace.Target+"/"+name && f.Flags == 0
 		})
 		want := 1
-		if name == "only-opened" || name == "of-nothing" || name == "private" {
+		if name == "only-opened" || name == "of-nothing" || name == "private" || name == "failed" {
 			want = 0
 		}
 		if got != want {
@@ -389,7 +392,7 @@ func TestFactsOfPrograms(t *testing.T) {
 		"the script":         func(f *trace.Fact) bool { return f.Errno == uint32(unix.ENOENT) && f.Path == ws.Target+"/lost" },
 		"its interpreter":    func(f *trace.Fact) bool { return f.Errno == uint32(unix.ENOENT) && f.Path == "/no/such/shell" },
 		"what is not executable": func(f *trace.Fact) bool {
-			return f.Errno == uint32(unix.EACCES) && f.Path == ws.Target+"/./plain" && f.Flags == trace.Asked && len(f.Args) == 2
+			return f.Errno == uint32(unix.EACCES) && f.Path == ws.Target+"/plain" && f.Flags == trace.Asked && len(f.Args) == 2
 		},
 		"what is absent": func(f *trace.Fact) bool {
 			return f.Errno == uint32(unix.ENOENT) && f.Path == ws.Target+"/absent" && f.Flags == trace.Miss
@@ -665,7 +668,7 @@ func TestMarkSet(t *testing.T) {
 	files := make([]vfs.FileDescription, 100_000)
 	added := 0
 	for i := range files {
-		if m.add(&files[i]) {
+		if m.add(&files[i], false) {
 			added++
 		}
 	}
@@ -673,11 +676,19 @@ func TestMarkSet(t *testing.T) {
 		t.Errorf("%d of %d were not known, want all", added, len(files))
 	}
 	last := &files[len(files)-1]
-	if m.add(last) {
+	if m.add(last, false) {
 		t.Error("the last one was not remembered")
 	}
 	m.forget(last)
-	if !m.add(last) {
+	if !m.add(last, true) || m.add(last, true) {
+		t.Error("what was forgotten is remembered, or a claim is not")
+	}
+	if !m.add(last, false) || m.add(last, false) || m.add(last, true) {
+		t.Error("what is observed after it was claimed is news, once")
+	}
+	m.add(&files[0], true)
+	m.forget(last)
+	if !m.add(last, true) {
 		t.Error("what was forgotten is remembered")
 	}
 }
@@ -828,5 +839,70 @@ print(traced, middle, zombie, threaded, os.getpid())
 		if pid != self && forks[pid] != 1 {
 			t.Errorf("process %d ended, and was made %d times", pid, forks[pid])
 		}
+	}
+}
+
+// A path that begins at a root of the workload's own is said behind that root; a
+// name that may not be used, in the directory where it is.
+func TestFactsOfOwnRoots(t *testing.T) {
+	m, r := makeTraced(t)
+	ws := m.spec.Workspace.Target
+	m.sh(`mkdir -p jail/etc shut/in; touch shut/in/x shut/plain; ln -s shut sl; chmod 0 shut/in
+exec python3 -c '
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def no(f, *a):
+    try: f(*a)
+    except OSError: pass
+    else: raise SystemExit("%s %s succeeded" % (f, a))
+no(os.open, "sl/in/x", os.O_RDONLY)
+no(os.open, "sl/in", os.O_RDONLY)
+no(os.chown, "sl/plain", 0, 0)
+d = os.open("jail", os.O_RDONLY)
+if libc.syscall(437, d, b"/etc/none", struct.pack("QQQ", 0, 0, 16), 24) >= 0: raise SystemExit("openat2")
+if libc.unshare(0x10000000) != 0: raise SystemExit("unshare")
+if libc.chroot(b"jail") != 0: raise SystemExit("chroot")
+os.chdir("/")
+no(os.open, "/etc/none/deeper", os.O_RDONLY)
+'`)
+	fs := r.all(t, m.b)
+	for _, path := range []string{"/shut/in", "/jail/etc/none", "/jail/etc/none/deeper"} {
+		if !has(fs, trace.Open, trace.Asked, ws+path) {
+			t.Errorf("no fact of %s", ws+path)
+		}
+	}
+	if !has(fs, trace.Chown, 0, ws+"/shut/plain") {
+		t.Error("no fact of the chown")
+	}
+	if count(fs, func(f *trace.Fact) bool { return strings.HasPrefix(f.Path, "/etc/none") }) != 0 {
+		t.Error("a path below the workload's root looks like one of the bottle's")
+	}
+}
+
+// A clone into other namespaces is one that asks for rights.
+func TestFactsOfNamespaces(t *testing.T) {
+	m, r := makeTraced(t)
+	m.sh(`exec python3 -c '
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def clone(n, *a):
+    pid = libc.syscall(n, *a)
+    if pid == 0: os._exit(0)
+    if pid > 0: os.waitpid(pid, 0)
+    return pid
+args = lambda flags: struct.pack("11Q", flags, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
+print(clone(435, args(0x10000000), 88) > 0, clone(435, args(0x20000000), 88), clone(435, args(0), 88) > 0)
+'`)
+	fs := r.all(t, m.b)
+	for what, ok := range map[string]func(f *trace.Fact) bool{
+		"that succeeded": func(f *trace.Fact) bool { return f.A == unix.CLONE_NEWUSER && f.Errno == 0 && f.Observed() },
+		"that failed":    func(f *trace.Fact) bool { return f.A == unix.CLONE_NEWPID && f.Errno == uint32(unix.EPERM) },
+	} {
+		if n := count(fs, func(f *trace.Fact) bool { return f.Op == trace.Caps && f.Path == "clone" && ok(f) }); n != 1 {
+			t.Errorf("%d facts of a clone %s, want 1", n, what)
+		}
+	}
+	if n := count(fs, func(f *trace.Fact) bool { return f.Op == trace.Caps && f.Path == "clone" }); n != 2 {
+		t.Errorf("%d facts of clones, want 2", n)
 	}
 }

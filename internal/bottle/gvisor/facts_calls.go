@@ -156,6 +156,7 @@ type place struct {
 	raw         string
 	root, start vfs.VirtualDentry
 	creds       *auth.Credentials
+	scoped      bool // an absolute path begins at start, see RESOLVE_IN_ROOT
 }
 
 // newScopedPlace is newPlace for openat2, whose options say where a path begins.
@@ -168,7 +169,11 @@ func newScopedPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, resolve uin
 	if resolve&linux.RESOLVE_BENEATH != 0 {
 		return nil, linuxerr.EXDEV
 	}
-	return placeAt(t, dirfd, p.raw, false)
+	q, err := placeAt(t, dirfd, p.raw, false)
+	if err == nil {
+		q.scoped = true
+	}
+	return q, err
 }
 
 func newPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, allowEmpty bool) (*place, error) {
@@ -244,24 +249,28 @@ func (p *place) pin() (*place, error) {
 	return q, nil
 }
 
-// try runs op on p. When that finds no such name, it is run again with the
-// directory of the last component pinned; only this answer counts, and miss says
-// where the name is missing. An op that answers ENOENT has done nothing, so the
-// first attempt is as if it had not been; and what exists, which is what
-// programs mostly ask for, is resolved once.
-func (p *place) try(op func(*place) error) (miss *place, err error) {
-	if err = op(p); !linuxerr.Equals(linuxerr.ENOENT, err) || p.raw == "" {
+// try runs op on p. When that finds no such name, or may not do with it what it
+// is to do, it is run again with the directory of the last component pinned;
+// only this answer counts, and where is the place that it is about. An op that
+// answers so has done nothing, so the first attempt is as if it had not been;
+// and what exists, which is what programs mostly ask for, is resolved once.
+func (p *place) try(op func(*place) error) (where *place, err error) {
+	if err = op(p); !nothingDone(err) || p.raw == "" {
 		return nil, err
 	}
 	q, err := p.pin()
 	if err != nil {
 		return nil, err
 	}
-	if err = op(q); linuxerr.Equals(linuxerr.ENOENT, err) {
+	if err = op(q); nothingDone(err) {
 		return q, err
 	}
 	q.release()
 	return nil, err
+}
+
+func nothingDone(err error) bool {
+	return linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.EACCES, err) || linuxerr.Equals(linuxerr.EPERM, err)
 }
 
 // rootOf is the bottle's root, as the plan arranged it.
@@ -376,12 +385,20 @@ func (p *place) name() (string, trace.Flags) {
 	return strings.TrimSuffix(dir, "/") + "/" + strings.TrimRight(p.raw, "/"), fl
 }
 
-// asked is the path as it was asked for, made absolute.
+// asked is the path as it was asked for, behind the directory in which the kernel
+// began with it.
 func (p *place) asked() (string, trace.Flags) {
-	if p.absolute() {
+	from := p.start
+	if p.absolute() && !p.scoped {
+		from = p.root
+	}
+	if r := learnRoot(p.t); p.absolute() && r != nil && from.Mount().Filesystem() == r.fs && from.Dentry() == r.vd.Dentry() {
 		return p.raw, trace.Asked
 	}
-	dir, fl := truePath(p.t, p.start)
+	dir, fl := truePath(p.t, from)
+	if p.absolute() {
+		return strings.TrimSuffix(dir, "/") + p.raw, fl | trace.Asked
+	}
 	return strings.TrimSuffix(dir, "/") + "/" + p.raw, fl | trace.Asked
 }
 
@@ -405,17 +422,21 @@ func errnoOf(err error) uint32 {
 func pidOf(t *kernel.Task) uint32 { return uint32(t.TGIDInRoot()) }
 
 // say completes f, how a call on p ended, and emits it: with the object vd, with
-// a name that was missing, or otherwise. It releases miss.
-func (w *factWriter) say(f *trace.Fact, p, miss *place, vd vfs.VirtualDentry, err error) {
+// the place that try gave, or otherwise. It releases the place.
+func (w *factWriter) say(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, err error) {
 	f.PID, f.Errno = pidOf(p.t), errnoOf(err)
 	var fl trace.Flags
 	switch {
 	case vd.Ok():
 		f.Path, fl = truePath(p.t, vd)
-	case miss != nil:
-		f.Path, fl = miss.name()
-		fl |= trace.Miss
-		miss.release()
+	case where != nil:
+		f.Path, fl = where.name()
+		if linuxerr.Equals(linuxerr.ENOENT, err) {
+			fl |= trace.Miss
+		} else {
+			fl |= trace.Asked // it may be a link, and what that leads to
+		}
+		where.release()
 	default:
 		f.Path, fl = p.asked()
 	}
@@ -459,16 +480,16 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 		file, err = t.Kernel().VFS().OpenAt(t, q.creds, pop, &opts)
 		return err
 	}
-	var miss *place
+	var where *place
 	if resolve == 0 {
-		miss, err = p.try(open)
+		where, err = p.try(open)
 	} else {
 		// Its limits hold for the whole path, so the directory can't be pinned.
 		err = open(p)
 	}
 	f := trace.Fact{Op: trace.Open, A: uint64(flags), B: uint64(mode)}
 	if err != nil {
-		w.say(&f, p, miss, vfs.VirtualDentry{}, err)
+		w.say(&f, p, where, vfs.VirtualDentry{}, err)
 		return 0, err
 	}
 	defer file.DecRef(t)
@@ -484,12 +505,12 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 // there is none, f is emitted.
 func (w *factWriter) find(f *trace.Fact, p *place, follow bool, opts *vfs.GetDentryOptions) (vfs.VirtualDentry, error) {
 	var vd vfs.VirtualDentry
-	miss, err := p.try(func(q *place) (err error) {
+	where, err := p.try(func(q *place) (err error) {
 		vd, err = q.t.Kernel().VFS().GetDentryAt(q.t, q.creds, q.pop(follow), opts)
 		return err
 	})
 	if err != nil {
-		w.say(f, p, miss, vfs.VirtualDentry{}, err)
+		w.say(f, p, where, vfs.VirtualDentry{}, err)
 	}
 	return vd, err
 }

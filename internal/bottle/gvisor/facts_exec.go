@@ -93,12 +93,12 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 			called += "/" + name
 		}
 	}
-	file, miss, err := p.openExec(flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	file, where, err := p.openExec(flags&linux.AT_SYMLINK_NOFOLLOW == 0)
 	if err != nil {
-		if miss == nil {
+		if where == nil || !linuxerr.Equals(linuxerr.ENOENT, err) {
 			f.Args = argv
 		}
-		w.sayExecFailed(&f, p, miss, err)
+		w.sayExecFailed(&f, p, where, err)
 		return 0, nil, err
 	}
 	first, firstFlags := truePath(t, file.VirtualDentry())
@@ -135,17 +135,17 @@ func execPlace(t *kernel.Task, dirfd int32, name string, relative bool) (p *plac
 }
 
 // openExec opens a program as the loader does.
-func (p *place) openExec(follow bool) (file *vfs.FileDescription, miss *place, err error) {
-	miss, err = p.try(func(q *place) (err error) {
+func (p *place) openExec(follow bool) (file *vfs.FileDescription, where *place, err error) {
+	where, err = p.try(func(q *place) (err error) {
 		file, err = q.t.Kernel().VFS().OpenAt(q.t, q.creds, q.pop(follow), &vfs.OpenOptions{Flags: linux.O_RDONLY, FileExec: true})
 		return err
 	})
-	return file, miss, err
+	return file, where, err
 }
 
-func (w *factWriter) sayExecFailed(f *trace.Fact, p, miss *place, err error) {
+func (w *factWriter) sayExecFailed(f *trace.Fact, p, where *place, err error) {
 	f.UID, f.EUID = ids(p.t)
-	w.say(f, p, miss, vfs.VirtualDentry{}, err)
+	w.say(f, p, where, vfs.VirtualDentry{}, err)
 }
 
 // interpreter follows scripts from file to a program, as the loader would, and
@@ -181,11 +181,11 @@ func (w *factWriter) interpreter(t *kernel.Task, file *vfs.FileDescription, name
 		if err != nil {
 			return nil, argv, err
 		}
-		var miss *place
-		file, miss, err = q.openExec(follow)
+		var where *place
+		file, where, err = q.openExec(follow)
 		if err != nil {
 			// The interpreter that is missing is what one wants to know.
-			w.sayExecFailed(&trace.Fact{Op: trace.Exec}, q, miss, err)
+			w.sayExecFailed(&trace.Fact{Op: trace.Exec}, q, where, err)
 			q.release()
 			return nil, argv, err
 		}

@@ -39,6 +39,23 @@ var rightsCalls = map[string]around{
 		w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Errno: errnoOf(err), Path: "unshare", A: uint64(a[0].Uint())})
 		return r, c, err
 	},
+	// When they succeed, gVisor's own point says so.
+	"clone": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		r, c, err := orig(t, no, a)
+		if flags := a[0].Uint64(); err != nil && flags&newSpaces != 0 {
+			w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Errno: errnoOf(err), Path: "clone", A: flags})
+		}
+		return r, c, err
+	},
+	"clone3": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		var flags [8]byte
+		_, unread := t.CopyInBytes(a[0].Pointer(), flags[:]) // the first of its fields
+		r, c, err := orig(t, no, a)
+		if f := hostarch.ByteOrder.Uint64(flags[:]); err != nil && unread == nil && f&newSpaces != 0 {
+			w.emit(&trace.Fact{Op: trace.Caps, Flags: trace.Claimed, PID: pidOf(t), Errno: errnoOf(err), Path: "clone", A: f})
+		}
+		return r, c, err
+	},
 	"setns": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		r, c, err := orig(t, no, a)
 		w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Errno: errnoOf(err), Path: "setns", A: uint64(a[1].Uint())})

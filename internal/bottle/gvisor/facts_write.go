@@ -30,7 +30,8 @@ func sysPwrite(t *kernel.Task, file *vfs.FileDescription, src usermem.IOSequence
 //go:linkname submitCallback gvisor.dev/gvisor/pkg/sentry/syscalls/linux.submitCallback
 func submitCallback(t *kernel.Task, id uint64, cb *linux.IOCallback, cbAddr hostarch.Addr) error
 
-// markSet remembers open descriptions by address, without holding them. It may
+// markSet remembers open descriptions by address, without holding them; the low
+// bit of one says that only a claim was reported so far. It may
 // forget one, which costs a second fact, but it never claims to know one that it
 // does not: an address is forgotten before a new description there has a
 // descriptor. It is bounded: 64 Ki addresses.
@@ -46,21 +47,32 @@ func (m *markSet) ways(addr uintptr) *markWays {
 	return &m.sets[uint64(addr)*0x9e3779b97f4a7c15>>(64-14)]
 }
 
-// add reports whether file was not there.
-func (m *markSet) add(file *vfs.FileDescription) bool {
+// onlyClaimed marks an address; those of descriptions are even.
+const onlyClaimed = 1
+
+// add reports whether file was not there, or there as claimed only and is not
+// any more.
+func (m *markSet) add(file *vfs.FileDescription, claimed bool) bool {
 	addr := uintptr(unsafe.Pointer(file))
 	ws := m.ways(addr)
 	for i := range ws {
-		if ws[i].Load() == addr {
+		switch v := ws[i].Load(); {
+		case v == addr, v == addr|onlyClaimed && claimed:
 			return false
+		case v == addr|onlyClaimed:
+			return ws[i].CompareAndSwap(v, addr)
 		}
 	}
+	mark := addr
+	if claimed {
+		mark |= onlyClaimed
+	}
 	for i := range ws {
-		if ws[i].CompareAndSwap(0, addr) {
+		if ws[i].CompareAndSwap(0, mark) {
 			return true
 		}
 	}
-	ws[m.next.Add(1)%uint32(len(ws))].Store(addr)
+	ws[m.next.Add(1)%uint32(len(ws))].Store(mark)
 	return true
 }
 
@@ -69,6 +81,7 @@ func (m *markSet) forget(file *vfs.FileDescription) {
 	ws := m.ways(addr)
 	for i := range ws {
 		ws[i].CompareAndSwap(addr, 0)
+		ws[i].CompareAndSwap(addr|onlyClaimed, 0)
 	}
 }
 
@@ -80,7 +93,7 @@ func (w *factWriter) once(t *kernel.Task, op trace.Op, file *vfs.FileDescription
 }
 
 func (w *factWriter) onceClaimed(t *kernel.Task, op trace.Op, file *vfs.FileDescription, fl trace.Flags) {
-	if !w.marks.add(file) {
+	if !w.marks.add(file, fl&trace.Claimed != 0) {
 		return
 	}
 	if op == trace.Write {
@@ -95,22 +108,23 @@ func (w *factWriter) onceClaimed(t *kernel.Task, op trace.Op, file *vfs.FileDesc
 	w.emit(&f)
 }
 
-// wrote is for calls that gVisor serves: fd is looked at apart. With a table of
-// descriptors that no other task has that is the same look.
-func (w *factWriter) wrote(t *kernel.Task, fd int32) {
+// writesTo is for calls that gVisor serves: fd is looked at apart, before do, and
+// reported when that wrote. With a table of descriptors that no other task has
+// that is the same look.
+func (w *factWriter) writesTo(t *kernel.Task, fd int32, do func() (wrote bool)) {
 	file := t.GetFile(fd)
 	if file == nil {
+		do()
 		return
 	}
 	defer file.DecRef(t)
-	if !file.IsWritable() {
-		return
-	}
 	var fl trace.Flags
 	if t.FDTable().ReadRefs() > 1 {
 		fl = trace.Claimed
 	}
-	w.onceClaimed(t, trace.Write, file, fl)
+	if do() && file.IsWritable() {
+		w.onceClaimed(t, trace.Write, file, fl)
+	}
 }
 
 // writeCalls are served. A write of nothing, or one that fails, is no fact.
@@ -269,10 +283,15 @@ func (w *factWriter) ioSubmit(t *kernel.Task, id uint64, n int32, addr hostarch.
 			if _, err := cb.CopyIn(t, cbAddr); err != nil {
 				return err
 			}
-			if cb.OpCode == linux.IOCB_CMD_PWRITE || cb.OpCode == linux.IOCB_CMD_PWRITEV {
-				w.wrote(t, cb.FD)
+			if cb.OpCode != linux.IOCB_CMD_PWRITE && cb.OpCode != linux.IOCB_CMD_PWRITEV {
+				return submitCallback(t, id, &cb, cbAddr)
 			}
-			return submitCallback(t, id, &cb, cbAddr)
+			var err error
+			w.writesTo(t, cb.FD, func() bool {
+				err = submitCallback(t, id, &cb, cbAddr)
+				return err == nil
+			})
+			return err
 		}()
 		if err != nil {
 			if i > 0 {
@@ -287,22 +306,30 @@ func (w *factWriter) ioSubmit(t *kernel.Task, id uint64, n int32, addr hostarch.
 
 // passCalls are gVisor's, with a look at the descriptor before.
 var passCalls = map[string]around{
-	"sendfile": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
-		w.wrote(t, a[0].Int())
-		return orig(t, no, a)
-	},
-	"splice":          wroteThird,
-	"copy_file_range": wroteThird,
-	"mmap": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
+	"sendfile":        passWrite(0),
+	"splice":          passWrite(2),
+	"copy_file_range": passWrite(2),
+	"mmap": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (r uintptr, c *kernel.SyscallControl, err error) {
 		// Without PROT_WRITE too: mprotect can add it.
-		if flags := a[3].Int(); flags&linux.MAP_SHARED != 0 && flags&linux.MAP_ANONYMOUS == 0 {
-			w.wrote(t, a[4].Int())
+		if flags := a[3].Int(); flags&linux.MAP_SHARED == 0 || flags&linux.MAP_ANONYMOUS != 0 {
+			return orig(t, no, a)
 		}
-		return orig(t, no, a)
+		w.writesTo(t, a[4].Int(), func() bool {
+			r, c, err = orig(t, no, a)
+			return err == nil
+		})
+		return r, c, err
 	},
 }
 
-func wroteThird(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error) {
-	w.wrote(t, a[2].Int())
-	return orig(t, no, a)
+// passWrite is for calls that write to the descriptor in this argument, and
+// answer how much.
+func passWrite(arg int) around {
+	return func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (r uintptr, c *kernel.SyscallControl, err error) {
+		w.writesTo(t, a[arg].Int(), func() bool {
+			r, c, err = orig(t, no, a)
+			return int64(r) > 0
+		})
+		return r, c, err
+	}
 }
