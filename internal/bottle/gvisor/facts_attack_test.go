@@ -906,3 +906,19 @@ print(clone(435, args(0x10000000), 88) > 0, clone(435, args(0x20000000), 88), cl
 		t.Errorf("%d facts of clones, want 2", n)
 	}
 }
+
+// A program that makes no call at all is reported while it runs.
+func TestFactsOfSilentPrograms(t *testing.T) {
+	m, r := makeTraced(t)
+	spin := tinyExit()
+	copy(spin[64+56:], []byte{0xeb, 0xfe}) // jmp to itself
+	if err := os.WriteFile(m.spec.Workspace.Source+"/spin", spin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.sh("./spin > /dev/null 2>&1 & while [ \"$(readlink /proc/$!/exe)\" != $PWD/spin ]; do :; done")
+	if n := count(r.all(t, m.b), func(f *trace.Fact) bool {
+		return f.Op == trace.Exec && f.Errno == 0 && f.Path == m.spec.Workspace.Target+"/spin" && len(f.Digest) == sha256.Size
+	}); n != 1 {
+		t.Errorf("%d facts of a program that makes no call, want 1", n)
+	}
+}
