@@ -65,6 +65,41 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// A name below /dev that is no device's is a file that was written.
+func TestDevices(t *testing.T) {
+	written := func(mounted bool, f Fact) int {
+		return int(feed(NewSummary(View{Workspace: "/w", Mounted: mounted}), f).Counts.Written)
+	}
+	for _, c := range []struct {
+		op      Op
+		path    string
+		flags   Flags
+		mounted bool
+		want    int
+	}{
+		{Write, "/dev/null", Foreign, false, 0},
+		{Write, "/dev/pts/3", Foreign, false, 0},
+		{Write, "/dev/pts/ptmx", Foreign, false, 0},
+		{Write, "/dev/null", 0, false, 1}, // it would be the workspace's, or the root's
+		{Write, "/dev/null", Foreign, true, 1},
+		{Write, "/dev/work/main.go", Foreign, false, 1},
+		{Write, "/dev/nul", Foreign, false, 1},
+		{Write, "/dev/null/x", Foreign, false, 1},
+		{Write, "/dev/pts/3x", Foreign, false, 1},
+		{Write, "/dev/pts/", Foreign, false, 1},
+		{Write, "/dev/shm/x", Foreign, false, 1},
+		{Unlink, "/dev/null", Foreign, false, 1},
+		{Mknod, "/dev/zero", Foreign, false, 1},
+	} {
+		if got := written(c.mounted, Fact{Op: c.op, Path: c.path, Flags: c.flags}); got != c.want {
+			t.Errorf("%v: counted %d times", c, got)
+		}
+	}
+	if s := feed(NewSummary(View{}), Fact{Op: Rename, Path: "/dev/null", Path2: "/dev/x", Flags: Foreign}); s.Counts.Written != 2 {
+		t.Errorf("a device that was renamed: %d", s.Counts.Written)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	const ws = "/home/ada/work"
 	open := func(flags uint64, path string) Fact { return Fact{Op: Open, A: flags, Path: path} }
