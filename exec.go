@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,10 +121,16 @@ func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt
 			}
 		}
 	}()
+	// One that gives up here closes the connection, and with that goes the
+	// command, should it be started later.
+	conn.Deadline(time.Now().Add(startedIn))
 	var r execReply
-	if _, err := conn.Recv(&r); err != nil {
+	if _, err := conn.Recv(&r); errors.Is(err, os.ErrDeadlineExceeded) {
+		return receipt.Exit{}, fmt.Errorf("run %s: %w: its carboy does not answer", m.ID, ErrExecRefused)
+	} else if err != nil {
 		return receipt.Exit{}, fmt.Errorf("run %s: %w: the run is over", m.ID, ErrExecRefused)
 	}
+	conn.Deadline(time.Time{})
 	if r.Error != "" {
 		return receipt.Exit{}, fmt.Errorf("run %s: %w: %s", m.ID, ErrExecRefused, r.Error)
 	}
@@ -134,6 +141,9 @@ func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt
 	}
 	return d.Exit, nil
 }
+
+// startedIn bounds the wait for a command's start, which takes milliseconds.
+const startedIn = 30 * time.Second
 
 const execProtocol = "carboy-exec-1"
 
@@ -209,9 +219,24 @@ func (s *session) closeExecs() {
 // endExecs puts them into the receipt. The bottle is gone, so all are over.
 func (s *session) endExecs() {
 	s.closeExecs()
-	s.execs.wg.Wait()
-	s.rec.Execs = s.execs.rec
+	over := make(chan struct{})
+	go func() { s.execs.wg.Wait(); close(over) }() // ends with the last of them
+	select {
+	case <-over:
+	case <-time.After(execsIn):
+		s.c.log.Warn("the end of a command beside the run's is not in its receipt")
+	}
+	s.execs.mu.Lock()
+	defer s.execs.mu.Unlock()
+	if s.execs.rec != nil {
+		rec := *s.execs.rec
+		s.rec.Execs = &rec
+	}
 }
+
+// execsIn bounds the wait for commands in a bottle that is gone: what is left of
+// them is passing on what they wrote.
+const execsIn = 10 * time.Second
 
 var errNotNow = errors.New("its command does not run")
 
@@ -298,6 +323,10 @@ func (s *session) serveExec(w http.ResponseWriter, r *http.Request) {
 		h.Send(execReply{Error: "no command, or no streams"})
 		return
 	}
+	if err := unstoppable(files); err != nil {
+		h.Send(execReply{Error: err.Error()})
+		return
+	}
 	s.guest(h, &ask, files)
 }
 
@@ -319,7 +348,7 @@ func (s *session) guest(h *handover.Conn, ask *execAsk, files []*os.File) {
 	h.Send(execDone{Exit: exit})
 }
 
-func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (receipt.Exit, error) {
+func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (exit receipt.Exit, _ error) {
 	ctx := s.execs.ctx
 	host := map[string]string{}
 	for _, e := range ask.Host {
@@ -345,11 +374,11 @@ func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (re
 		return receipt.Exit{}, err
 	}
 	defer func() {
-		// Another process may hold its streams, and goes on: what has arrived
-		// is passed on, and no more is waited for.
-		ctx, cancel := context.WithTimeout(context.Background(), guestDrain)
-		defer cancel()
-		std.close(ctx)
+		if g.finish(ctx, std) || exit.Reason == receipt.Killed {
+			return
+		}
+		// What was lost of the output may be what the code speaks of.
+		exit = receipt.Exit{Code: exitcode.Refused, Reason: receipt.Killed, Error: "its output was not all passed on"}
 	}()
 	p, err := s.bottle.Start(ctx, &bottle.Command{
 		Args: ask.Command, Env: env, Dir: s.dir(), Terminal: ask.Terminal, Guest: true,
@@ -379,8 +408,62 @@ func tame(f *os.File, terminal bool) io.Writer {
 	return visible.NewWriter(f, visible.Options{})
 }
 
-// guestDrain bounds the wait for output of a command that has ended.
+// unstoppable keeps another process's streams from stopping this one. To a
+// supervisor in the background of their terminal, reading it or setting it up
+// would be to stop (SIGTTIN, SIGTTOU), and nobody would hold the run to its
+// limits. Ignored, both signals make a read fail and let a write through, so as
+// standard input such a terminal is refused: it is not ours to read and to set.
+func unstoppable(files []*os.File) error {
+	for i, f := range files {
+		fd, err := descriptor(f)
+		if err != nil || !term.IsTerminal(fd) {
+			continue
+		}
+		signal.Ignore(unix.SIGTTIN, unix.SIGTTOU)
+		// It fails for a terminal that is not the one we were started in.
+		if fg, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); i == 0 && err == nil && fg != unix.Getpgrp() {
+			return errOwnTerminal
+		}
+	}
+	return nil
+}
+
+var errOwnTerminal = errors.New("its carboy runs in the background of this terminal; use another terminal, or leave out -i and -t")
+
+// guestDrain bounds the wait for what a terminal has not made readable yet.
 const guestDrain = 200 * time.Millisecond
+
+// finish passes on all that a command wrote that has ended, to a reader as slow
+// as it may be, until that is gone, the command was killed, or the run ends.
+// Another process may hold the streams, and goes on: what it writes later is not
+// waited for. It returns false when something may be lost.
+func (g *guest) finish(run context.Context, std *streams) bool {
+	ctx, cancel := context.WithCancel(run)
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // ends with finish
+		select {
+		case <-g.kill:
+			cancel()
+		case <-over:
+		}
+	}()
+	soon, cancelSoon := context.WithTimeout(context.Background(), guestDrain)
+	defer cancelSoon()
+	std.unhook(soon)
+	whole := std.flush(ctx)
+	if whole && std.ptmx != nil {
+		soon, cancel := context.WithTimeout(ctx, guestDrain)
+		std.settle(soon)
+		cancel()
+		whole = std.flush(ctx)
+	}
+	last, cancelLast := context.WithTimeout(context.Background(), guestDrain)
+	defer cancelLast()
+	std.close(last)
+	return whole
+}
 
 // guest is one command beside the session's own.
 type guest struct {

@@ -29,11 +29,20 @@ func (s *session) publish(ctx context.Context) error {
 			defer wg.Done()
 			s.acceptPublished(ctx, l, port)
 		}()
-		s.cleanup = append(s.cleanup, func() { cancel(); l.Close(); wg.Wait() })
+		end := func() { cancel(); l.Close(); wg.Wait() }
+		s.cleanup, s.closers = append(s.cleanup, end), append(s.closers, end)
 		s.rec.Published = append(s.rec.Published, receipt.Published{Port: port, Host: l.Addr().String()})
 		s.events.send(Event{Kind: "published", Text: fmt.Sprintf("port %d is published at %s", port, l.Addr()), Port: port})
 	}
 	return nil
+}
+
+// unpublish gives the ports back.
+func (s *session) unpublish() {
+	for _, end := range s.closers {
+		end()
+	}
+	s.closers = nil
 }
 
 // acceptPublished ends when l is closed, and waits for its connections.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -30,8 +31,12 @@ import (
 type Ready struct {
 	c     *Client
 	asked RunOptions // what the bottle depends on, as it was asked for
-	v     *vessel
-	conf  config // the user's, as it was when Fits was asked
+	// plan and bottle are v's, to be looked at also when v was taken.
+	plan   *plan
+	bottle bottle.Bottle
+	v      atomic.Pointer[vessel] // nil: taken
+	state  store.Workspace        // the state directory
+	conf   config                 // the user's, as it was when Fits was asked
 }
 
 // ErrUnfit means that a Ready was made for something else than is asked now.
@@ -44,6 +49,10 @@ const poolDir = "pool"
 func CanPrepare(o *RunOptions) error {
 	if o.Mode == store.Copy {
 		return errors.New("the workspace is copied when the run begins")
+	}
+	// What is in it is the user's to change at any time, up to its links.
+	if o.RootFS != "" && o.RootFS != "host" {
+		return errors.New("the root file system is a directory, which the bottle opens when it is made")
 	}
 	return nil
 }
@@ -80,7 +89,13 @@ func (c *Client) Prepare(ctx context.Context, o RunOptions) (*Ready, error) {
 	// The bottle holds what it needs; nothing of it is left on disk to clean up.
 	v.cleanup()
 	v.cleanup = func() {}
-	return &Ready{c: c, asked: o, v: v}, nil
+	r := &Ready{c: c, asked: o, plan: v.plan, bottle: v.bottle}
+	if r.state, err = store.ResolveWorkspace(c.StateDir()); err != nil {
+		v.close()
+		return nil, err
+	}
+	r.v.Store(v)
+	return r, nil
 }
 
 // privateDir makes a directory below the state that is ours while we hold it.
@@ -121,28 +136,28 @@ func (c *Client) sweepPool() error {
 }
 
 // Done is closed when the bottle is gone.
-func (r *Ready) Done() <-chan struct{} { return r.v.bottle.Done() }
+func (r *Ready) Done() <-chan struct{} { return r.bottle.Done() }
 
 // Posture is what was verified of the bottle.
-func (r *Ready) Posture() bottle.Posture { return r.v.bottle.Posture() }
+func (r *Ready) Posture() bottle.Posture { return r.bottle.Posture() }
 
 // Workspace is the directory that the bottle shows; empty: none.
-func (r *Ready) Workspace() string { return r.v.plan.target }
+func (r *Ready) Workspace() string { return r.plan.target }
 
 // Usage is what the bottle holds at this moment.
-func (r *Ready) Usage() (bottle.Usage, error) { return r.v.bottle.Usage() }
+func (r *Ready) Usage() (bottle.Usage, error) { return r.bottle.Usage() }
 
 // Close destroys the bottle, unless a run has taken it.
 func (r *Ready) Close() error {
-	if r.v != nil {
-		r.v.close()
+	if v := r.take(); v != nil {
+		v.close()
 	}
 	return nil
 }
 
 // Stale says why no run can ever take the bottle any more.
 func (r *Ready) Stale() error {
-	p := r.v.plan
+	p := r.plan
 	if p.target == "" {
 		return nil
 	}
@@ -161,7 +176,14 @@ func (r *Ready) Fits(o *RunOptions) error {
 	if err != nil {
 		return err
 	}
-	if dir, err := store.StateDir(r.c.env); err != nil || dir != r.c.StateDir() {
+	dir, err := store.StateDir(r.c.env)
+	if err == nil && dir == r.c.StateDir() {
+		var now store.Workspace
+		if now, err = store.ResolveWorkspace(dir); err == nil && now != r.state {
+			dir = ""
+		}
+	}
+	if err != nil || dir != r.c.StateDir() {
 		return errors.Join(fmt.Errorf("%w: another state directory", ErrUnfit), err)
 	}
 	p, err := r.c.newPlan(o)
@@ -185,7 +207,7 @@ func (r *Ready) Fits(o *RunOptions) error {
 
 // differs names the first thing in which the bottle is not what now asks for.
 func (r *Ready) differs(o *RunOptions, now *plan) string {
-	had := r.v.plan
+	had := r.plan
 	switch {
 	case now.mode != had.mode:
 		return "mode"
@@ -225,12 +247,8 @@ func (r *Ready) differs(o *RunOptions, now *plan) string {
 	return ""
 }
 
-// take gives the vessel away, once.
-func (r *Ready) take() *vessel {
-	v := r.v
-	r.v = nil
-	return v
-}
+// take gives the vessel away, once; then nil.
+func (r *Ready) take() *vessel { return r.v.Swap(nil) }
 
 // hostMounts are the host's mounts as far as they concern the directories that
 // the plan shows: a bottle keeps those that it was made with.
@@ -297,7 +315,7 @@ func PoolKey(o *RunOptions, env func(string) string, config string) (string, err
 		}
 		parts = append(parts, fmt.Sprint(st.Dev, st.Ino, st.Uid, st.Gid))
 	}
-	wd, err := os.Getwd()
+	wd, err := unix.Getwd() // not os.Getwd, which believes $PWD
 	if err != nil {
 		return "", err
 	}
@@ -318,7 +336,10 @@ func PoolKey(o *RunOptions, env func(string) string, config string) (string, err
 }
 
 // hostPlace is where on the host this process stands: what its children inherit
-// and what decides what they can reach and use.
+// and what decides what they can reach and use. It is there so that a bottle from
+// elsewhere is not taken by mistake. It is no barrier between processes of one
+// user, who can tell each other what they like; and a process's Landlock domain
+// cannot be asked for at all.
 func hostPlace() ([]string, error) {
 	out := []string{fmt.Sprint(os.Geteuid(), os.Getegid())}
 	groups, err := os.Getgroups()
@@ -326,6 +347,11 @@ func hostPlace() ([]string, error) {
 		return nil, err
 	}
 	out = append(out, fmt.Sprint(groups))
+	var root unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/", 0, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &root); err != nil {
+		return nil, err
+	}
+	out = append(out, fmt.Sprint(root.Dev_major, root.Dev_minor, root.Ino, root.Mnt_id))
 	for _, ns := range []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"} {
 		l, err := os.Readlink("/proc/self/ns/" + ns)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

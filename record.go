@@ -18,6 +18,7 @@ import (
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // account completes what the receipt says of the command. cause is what failed,
@@ -74,6 +75,9 @@ func (s *session) record() error {
 	s.endExecs()
 	pos, aerr := s.noteEnd(ctx)
 	s.rec.Audit = pos
+	if aerr != nil {
+		s.rec.Notes = append(s.rec.Notes, "The end of this run could not be recorded in the audit log completely: "+visible.String(aerr.Error(), 300))
+	}
 	// While the run is not over, the next command looks for what a dead carboy
 	// left; afterwards nobody does.
 	derr := s.dropPrivate()

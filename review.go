@@ -62,7 +62,11 @@ func (c *Client) Receipt(ctx context.Context, id store.ID) (*receipt.Receipt, er
 	if merr != nil {
 		return nil, merr
 	}
-	r := receiptOf(m)
+	set, err := change.OpenSet(c.store.RunDir(id))
+	if err != nil {
+		set = nil // there is none, or it says nothing that can be relied on
+	}
+	r := receiptOf(m, set)
 	if m.State == store.Lost {
 		c.replay(r, m)
 	}
@@ -70,8 +74,8 @@ func (c *Client) Receipt(ctx context.Context, id store.ID) (*receipt.Receipt, er
 }
 
 // receiptOf is what can be said of a run without a receipt: one that goes on,
-// or whose carboy died.
-func receiptOf(m store.Meta) *receipt.Receipt {
+// or whose carboy died. set is what it left of the changes, or nil.
+func receiptOf(m store.Meta, set *change.Set) *receipt.Receipt {
 	r := &receipt.Receipt{
 		Schema: receipt.Schema, ID: m.ID, Build: m.Build, Command: m.Command,
 		Workspace: receipt.Workspace{Path: m.Workspace.Path, Mode: m.Mode},
@@ -95,7 +99,12 @@ func receiptOf(m store.Meta) *receipt.Receipt {
 	}
 	r.Exit = receipt.Exit{Code: exitcode.Refused, Reason: receipt.Lost, Error: m.Reason}
 	lost := "carboy died during the run; its changes were in the bottle and are lost. Nothing of it reached the workspace."
-	if m.Mode == store.Bind {
+	switch {
+	case set != nil:
+		// It died between the end of the command and the end of its records.
+		r.Changes = summarize(set)
+		lost = "carboy died when the command had ended, before the records were complete; its changes had been taken and are kept (carboy diff). Nothing of it reached the workspace by itself."
+	case m.Mode == store.Bind:
 		lost = "carboy died during the run; what the command had written to the workspace until then is there."
 	}
 	r.Notes = append(r.Notes, lost)

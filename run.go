@@ -108,6 +108,7 @@ type session struct {
 	intr     *interrupts
 	conf     config
 	cleanup  []func()
+	closers  []func() // of published ports
 
 	closeControl func() // nil: there is no control socket
 
@@ -134,8 +135,10 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 	stamp.Mark("accounted")
 	if o.Answer != nil {
 		s.answered()
-		// Nothing of the bottle is left that could write to the workspace.
+		// Nothing of the bottle is left that could write to the workspace, and who
+		// was answered may begin the next run: with these ports, too.
 		s.release()
+		s.unpublish()
 		o.Answer(&s.rec, err)
 	}
 	if rerr := s.record(); rerr != nil {
@@ -164,10 +167,12 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	}
 	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
 	if o.Ready != nil {
-		if o.Ready.v == nil || o.Ready.c != c {
+		if o.Ready.c != c {
+			return nil, fmt.Errorf("%w: it is another client's", ErrUnfit)
+		}
+		if s.vessel = o.Ready.take(); s.vessel == nil {
 			return nil, fmt.Errorf("%w: it was used", ErrUnfit)
 		}
-		s.vessel = o.Ready.take()
 		s.plan, o.Mode, s.conf = s.vessel.plan, s.vessel.plan.mode, o.Ready.conf
 		defer func() {
 			if s.run == nil || s.events == nil {
@@ -342,8 +347,15 @@ func (s *session) begin(ctx context.Context) error {
 	}
 	s.baseline = b
 	s.cleanup = append(s.cleanup, func() { b.Close() })
+	// The bottle shows the directory that was looked at first; were this another
+	// one, its changes would be compared with, and land in, the wrong place.
+	if b.ID.Dev != s.ws.Dev || b.ID.Ino != s.ws.Ino {
+		return fmt.Errorf("%w: %s; run the command again", errReplaced, s.target)
+	}
 	return nil
 }
+
+var errReplaced = errors.New("another directory was put in the workspace's place while the run was made ready")
 
 // observe is on the packet path: it only writes what matters.
 func (s *session) observe(ev gateway.Event) {
@@ -538,6 +550,9 @@ func (s *session) close(ctx context.Context) {
 		s.cleanup[i]()
 	}
 	s.cleanup = nil
+	if s.vessel != nil {
+		s.vessel.close() // one that was made ahead, and never boarded
+	}
 	s.release()
 	s.run.Close()
 	ctx, cancel := s.draining(ctx)

@@ -27,7 +27,7 @@ type streams struct {
 	in, out, err *os.File // the bottle's ends
 
 	copies   sync.WaitGroup
-	restore  []func()
+	restore  []func(context.Context)
 	kept     []*logFile
 	passages []*passage
 	feed     *os.File // our end of the command's standard input
@@ -175,12 +175,17 @@ type passage struct {
 
 // drain waits until all that was written has been passed on, of a bottle that
 // was paused: nobody writes any more, though its processes hold the pipes open.
-// It gives the terminal back. It returns false when that can't be told.
+// It lets go of the caller's input. It returns false when that can't be told.
 func (x *streams) drain(ctx context.Context) bool {
-	x.unhook()
 	if x.ptmx != nil {
 		return false // what a terminal holds can't be counted
 	}
+	x.unhook(ctx)
+	return x.flush(ctx)
+}
+
+// flush waits until nothing is on its way out that can be counted.
+func (x *streams) flush(ctx context.Context) bool {
 	for _, p := range x.passages {
 		for wait := 20 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 			if p.mu.TryLock() {
@@ -258,11 +263,11 @@ func (x *streams) attach(s *session) error {
 	if err != nil {
 		return fmt.Errorf("set the terminal: %w", err)
 	}
-	x.restore = append(x.restore, func() { term.Restore(int(x.stdin.Fd()), state) })
+	x.restore = append(x.restore, func(context.Context) { term.Restore(int(x.stdin.Fd()), state) })
 	if x.pressed == nil {
 		resize := make(chan os.Signal, 1)
 		signal.Notify(resize, unix.SIGWINCH)
-		x.restore = append(x.restore, func() { signal.Stop(resize); close(resize) })
+		x.restore = append(x.restore, func(context.Context) { signal.Stop(resize); close(resize) })
 		go func() { // ends with close
 			for range resize {
 				x.resize()
@@ -322,16 +327,22 @@ func (x *streams) pump(in *os.File, take func([]byte) error, end func()) error {
 		return err
 	}
 	done := make(chan struct{})
-	x.restore = append(x.restore, func() {
+	x.restore = append(x.restore, func(ctx context.Context) {
 		w.Close()
 		if x.feed != nil {
 			x.feed.Close() // a command that reads nothing more
 		}
-		<-done
-		r.Close()
+		// It may hang in a read, when another program took what the poll saw, or
+		// in a write to a terminal that nobody reads. It then ends after that.
+		select {
+		case <-done:
+		case <-ctx.Done():
+		case <-time.After(askIn):
+		}
 	})
-	go func() {
+	go func() { // ends when w is closed
 		defer close(done)
+		defer r.Close()
 		defer end()
 		buf := make([]byte, 32<<10)
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(r.Fd()), Events: unix.POLLIN}}
@@ -412,10 +423,11 @@ func (x *streams) started() {
 	x.in, x.out, x.err = nil, nil, nil
 }
 
-// unhook lets go of the caller's input and restores the terminal.
-func (x *streams) unhook() {
+// unhook lets go of the caller's input and restores the terminal. It waits for
+// the input no longer than ctx.
+func (x *streams) unhook(ctx context.Context) {
 	for i := len(x.restore) - 1; i >= 0; i-- {
-		x.restore[i]()
+		x.restore[i](ctx)
 	}
 	x.restore = nil
 }
@@ -424,21 +436,26 @@ func (x *streams) unhook() {
 // ctx ends: whoever reads it may have stopped reading. It is called when the
 // bottle is gone, so that no process of it holds a stream open.
 func (x *streams) close(ctx context.Context) {
-	x.unhook()
+	x.unhook(ctx)
 	x.started()
 	if x.feed != nil {
 		x.feed.Close()
 	}
-	passed := make(chan struct{})
-	go func() { x.copies.Wait(); close(passed) }() // ends with the last reader
-	select {
-	case <-passed:
-	case <-ctx.Done():
-	}
+	x.settle(ctx)
 	for _, f := range x.ours {
 		f.Close()
 	}
 	for _, l := range x.kept {
 		l.f.Close()
+	}
+}
+
+// settle waits until the last end of the bottle is closed and all was passed on.
+func (x *streams) settle(ctx context.Context) {
+	passed := make(chan struct{})
+	go func() { x.copies.Wait(); close(passed) }() // ends with the last reader
+	select {
+	case <-passed:
+	case <-ctx.Done():
 	}
 }

@@ -1,6 +1,10 @@
 package carboy
 
-import "testing"
+import (
+	"context"
+	"os"
+	"testing"
+)
 
 func TestEscape(t *testing.T) {
 	for _, x := range []struct {
@@ -32,4 +36,32 @@ func TestEscape(t *testing.T) {
 			t.Errorf("%q key by key: %q, %v", x.in, all, left)
 		}
 	}
+}
+
+// Input that hangs on its way does not keep who lets go of it.
+func TestUnhookIsBounded(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	x := &streams{}
+	hangs, ended, let := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	take := func([]byte) error { close(hangs); <-let; return nil }
+	if err := x.pump(r, take, func() { close(ended) }); err != nil {
+		t.Fatal(err)
+	}
+	w.WriteString("x")
+	<-hangs
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	x.unhook(ctx)
+	select {
+	case <-ended:
+		t.Error("it did not hang")
+	default:
+	}
+	close(let)
+	<-ended
 }

@@ -37,7 +37,7 @@ func (s *session) startTrace(v *vessel) error {
 	conn := v.trace
 	v.trace = nil
 	c, err := trace.Collect(conn, trace.Options{
-		Path: s.run.Path(store.TraceFile), Run: string(s.run.ID()), Max: s.c.config.traceMax(), View: s.view(), Redact: s.redactor,
+		Path: s.run.Path(store.TraceFile), Run: string(s.run.ID()), Max: s.conf.traceMax(), View: s.view(), Redact: s.redactor,
 	})
 	s.facts = c
 	return err

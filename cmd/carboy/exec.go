@@ -59,6 +59,12 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 	if o.Terminal && !isTerminal(a.stdin) {
 		return usagef("leave out -t, or start carboy in a terminal", "exec: --tty needs a terminal as standard input")
 	}
+	// Here the shell would stop us; the one who reads is the run's supervisor.
+	if (o.Terminal || interactive) && isTerminal(a.stdin) {
+		if fg, err := foreground(a.stdin); err == nil && !fg {
+			return usagef("start it in the foreground, or leave out -i and -t", "exec: -i and -t need the terminal, and this is in the background of it")
+		}
+	}
 	files, drop, err := standardStreams(a)
 	if err != nil {
 		return err

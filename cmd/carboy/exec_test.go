@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // live starts a run that says "up" and then does as the script says.
@@ -235,5 +237,88 @@ func TestExecTerminal(t *testing.T) {
 	}
 	if x := s.carboy("exec", id, "--", "true"); x.code != 0 {
 		t.Errorf("the run is over: %+v", x)
+	}
+}
+
+// A reader may be slow: what the command wrote arrives, and its code after that.
+func TestExecSlowReader(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	id, _, _ := s.live("exec sleep 1000")
+	const size = 400_000
+	x := s.command("exec", id, "--", "sh", "-c", "head -c 400000 /dev/zero; exit 4")
+	out, err := x.StdoutPipe()
+	if err == nil {
+		err = x.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := io.CopyN(io.Discard, out, size-100_000)
+	time.Sleep(2 * time.Second) // the command has ended meanwhile
+	rest, _ := io.Copy(io.Discard, out)
+	x.Wait()
+	if n+rest != size || x.ProcessState.ExitCode() != 4 {
+		t.Errorf("%d bytes of %d, exit %d", n+rest, size, x.ProcessState.ExitCode())
+	}
+	// A process that it leaves behind, and that holds its output, is not waited for.
+	if x := s.carboy("exec", id, "--", "sh", "-c", "sleep 987 & echo x"); x.code != 0 || x.out != "x\n" {
+		t.Errorf("%+v", x)
+	}
+	// Nor is a reader that never reads, once there was a second interrupt.
+	x = s.command("exec", id, "--", "sh", "-c", "head -c 100000 /dev/zero")
+	if _, err = x.StdoutPipe(); err == nil {
+		err = x.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	for range 2 {
+		x.Process.Signal(syscall.SIGINT)
+		time.Sleep(100 * time.Millisecond)
+	}
+	x.Process.Wait()
+	if x := s.carboy("exec", id, "--", "true"); x.code != 0 {
+		t.Errorf("the run is over: %+v", x)
+	}
+}
+
+// The supervisor as a background job of the terminal that exec is typed in: it
+// is not stopped, which would lift the run's limits.
+func TestExecInTheSupervisorsTerminal(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	cmd := s.command()
+	cmd.Path, cmd.Args = testenv.Need(t, "bash", "apt-get install bash"), []string{"bash", "-c", `
+		set -m
+		carboy run -- sh -c 'echo up; exec sleep 1000' </dev/null >../out 2>&1 &
+		p=$!
+		until grep -q up ../out; do sleep 0.1; done
+		id=$(basename $XDG_STATE_HOME/carboy/runs/0*)
+		carboy exec -t $id -- true; echo terminal-$?
+		carboy exec -i $id -- true; echo input-$?
+		carboy exec $id -- echo plain-$((1+1))
+		carboy exec -i $id -- true & wait $!; echo background-$?
+		stty tostop
+		carboy exec $id -- echo tostop-$((1+1))
+		echo state-$(cut -d' ' -f3 /proc/$p/stat)
+		kill $p; kill $p; wait $p; echo over-$((1+1))`}
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &session{t: t, pty: f, cmd: cmd, done: make(chan struct{})}
+	go x.read()
+	t.Cleanup(func() { cmd.Process.Kill(); f.Close(); <-x.done })
+	x.await("over-2")
+	text := x.text()
+	for _, want := range []string{"terminal-125", "input-125", "plain-2", "background-125", "tostop-2", "in the background of this terminal"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q:\n%s", want, text)
+		}
+	}
+	if !strings.Contains(text, "state-S") && !strings.Contains(text, "state-R") {
+		t.Errorf("the supervisor:\n%s", text)
 	}
 }

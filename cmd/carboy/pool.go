@@ -64,6 +64,8 @@ type order struct {
 	Mounts       []string
 	RootFS       string
 	Limits       bottle.Limits
+
+	Place string // what pool.Reserve gave
 }
 
 func (o *order) options() carboy.RunOptions {
@@ -121,15 +123,23 @@ func (a *app) poolable(f *runFlags, o *carboy.RunOptions) bool {
 	case f.tty:
 		// In the background of a shell, reading from the terminal is the shell's
 		// to stop, and it knows only this process.
-		fg, err := unix.IoctlGetInt(int(a.stdin.Fd()), unix.TIOCGPGRP)
-		return err == nil && fg == unix.Getpgrp()
+		fg, err := foreground(a.stdin)
+		return err == nil && fg
 	case f.interactive && isTerminal(a.stdin):
 		return false // the same, and without -t nothing here notices
 	}
 	return true
 }
 
+// foreground reports whether we are in the foreground of the terminal f. It fails
+// when f is not the terminal that we were started in.
+func foreground(f *os.File) (bool, error) {
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return group == unix.Getpgrp(), err
+}
+
 // runPooled hands the command line to a bottle that waits, if there is one.
+// However many do not answer, it takes no longer than answerIn.
 func (a *app) runPooled(key string) (done bool, err error) {
 	dir, err := store.RuntimeDir(a.env)
 	if err != nil {
@@ -139,18 +149,41 @@ func (a *app) runPooled(key string) (done bool, err error) {
 	if err != nil {
 		return false, nil
 	}
-	for _, path := range paths {
-		c, err := pool.Dial(path)
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	for end := time.Now().Add(answerIn); len(paths) > 0 && time.Now().Before(end); paths = paths[1:] {
+		c, err := pool.Dial(paths[0])
 		if err != nil {
 			continue
 		}
-		done, err := a.handOver(c, key)
+		done, err := a.handOver(c, key, signals, end)
 		c.Close()
 		if done {
 			return true, err
 		}
 	}
+	if interrupted(signals) {
+		return true, errEarly
+	}
 	return false, nil
+}
+
+// errEarly is the end of a run that was given up before a bottle had taken it.
+var errEarly = fmt.Errorf("%w before the command ran", carboy.ErrInterrupted)
+
+// interrupted reports whether there was a signal that gives a run up.
+func interrupted(signals <-chan os.Signal) bool {
+	for {
+		select {
+		case s := <-signals:
+			if s != syscall.SIGWINCH {
+				return true
+			}
+		default:
+			return false
+		}
+	}
 }
 
 // answerIn bounds the wait for a ready bottle to say whether it fits.
@@ -159,10 +192,10 @@ const answerIn = 3 * time.Second
 // errSupervisorDied means that nobody knows how the run ended.
 var errSupervisorDied = errors.New("the carboy that held the bottle died")
 
-// handOver gives the command to the bottle at the other end of c. When it
-// returns false nothing was run.
-func (a *app) handOver(c *handover.Conn, key string) (done bool, err error) {
-	wd, err := os.Getwd()
+// handOver gives the command to the bottle at the other end of c, which has to
+// take it before end. When it returns false nothing was run.
+func (a *app) handOver(c *handover.Conn, key string, signals <-chan os.Signal, end time.Time) (done bool, err error) {
+	wd, err := unix.Getwd()
 	if err != nil {
 		return false, nil
 	}
@@ -173,16 +206,31 @@ func (a *app) handOver(c *handover.Conn, key string) (done bool, err error) {
 	defer drop()
 	mask := unix.Umask(0)
 	unix.Umask(mask)
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
-	defer signal.Stop(signals)
-	c.Deadline(time.Now().Add(answerIn))
+	c.Deadline(end)
 	if err := c.Send(poolAsk{Version: poolVersion, Op: "run", Key: key, Args: a.args, Env: os.Environ(), Dir: wd, Umask: mask}, files...); err != nil {
 		return false, nil
 	}
 	var r poolReply
-	if _, err := c.Recv(&r); err != nil || !r.OK {
-		return false, nil
+	heard := make(chan error, 1)
+	go func() { // ends by the deadline, or when c is closed
+		_, err := c.Recv(&r)
+		heard <- err
+	}()
+	for waiting := true; waiting; {
+		select {
+		case s := <-signals:
+			if s != syscall.SIGWINCH {
+				return true, errEarly // nobody says go
+			}
+		case err := <-heard:
+			if err != nil || !r.OK {
+				return false, nil
+			}
+			waiting = false
+		}
+	}
+	if interrupted(signals) {
+		return true, errEarly
 	}
 	// A supervisor that dies leaves the terminal as it was then.
 	state, terr := term.GetState(int(a.stdin.Fd()))
@@ -253,19 +301,23 @@ func (a *app) poolKey(o *carboy.RunOptions) (string, error) {
 
 // orderFor is what makes more of the bottles that o would take.
 func (a *app) orderFor(f *runFlags, o *carboy.RunOptions, key string) (*order, error) {
-	wd, err := os.Getwd()
+	wd, err := unix.Getwd() // as who makes them sees it, which has no $PWD
 	if err != nil {
 		return nil, err
 	}
-	idle := time.Duration(f.poolIdle)
-	if idle == 0 {
-		idle = defaultIdle
-	}
 	return &order{
-		Key: key, Keep: int(f.pool.n), Idle: idle, Config: a.config, Dir: wd,
+		Key: key, Keep: int(f.pool.n), Idle: f.idle(), Config: a.config, Dir: wd,
 		Mode: o.Mode, Workspace: o.Workspace, Allow: o.Allow, AllowPrivate: o.AllowPrivate,
 		Mounts: o.Mounts, RootFS: o.RootFS, Limits: o.Limits,
 	}, nil
+}
+
+// idle is how long the bottles wait that this run leaves.
+func (f *runFlags) idle() time.Duration {
+	if f.poolIdle == 0 {
+		return defaultIdle
+	}
+	return time.Duration(f.poolIdle)
 }
 
 // readyEnv are the variables that say where the user's files are. Nothing else
@@ -281,26 +333,28 @@ func refill(o *order, env func(string) string) error {
 	if err != nil {
 		return err
 	}
-	have, err := pool.Fitting(dir, o.Key)
-	if err != nil {
-		return err
-	}
-	doc, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
 	var vars []string
 	for _, n := range readyEnv {
 		if v := env(n); v != "" {
 			vars = append(vars, n+"="+v)
 		}
 	}
-	for range o.Keep - len(have) {
-		if err := hostexec.Detach(hostexec.RoleReady, vars, doc); err != nil {
+	for {
+		place, err := pool.Reserve(dir, o.Key, o.Keep)
+		if err != nil || place == "" {
+			return err
+		}
+		next := *o
+		next.Place = place
+		doc, err := json.Marshal(&next)
+		if err == nil {
+			err = hostexec.Detach(hostexec.RoleReady, vars, doc)
+		}
+		if err != nil {
+			pool.Release(dir, place)
 			return err
 		}
 	}
-	return nil
 }
 
 // readyMain takes over a process that was started to have a bottle ready.
@@ -335,6 +389,9 @@ type ready struct {
 	claims chan claim
 	stops  chan struct{}
 	taken  chan struct{} // closed when one was accepted
+	about  poolStatus    // what does not change
+	idle   *time.Timer
+	place  *pool.Place
 }
 
 // claim is a run that asks for the bottle.
@@ -360,7 +417,12 @@ func serveReady(o *order) error {
 	if err != nil {
 		return err
 	}
-	r := &ready{order: o, since: time.Now(), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
+	r := &ready{order: o, since: time.Now(), idle: time.NewTimer(o.Idle), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
+	// While it is made, it is counted among those that wait.
+	if r.place, err = pool.Occupy(dir, o.Place); err != nil {
+		return err
+	}
+	defer r.place.Leave()
 	if r.client, err = carboy.Open(ctx, carboy.Options{Config: o.Config, Quick: true}); err != nil {
 		return err
 	}
@@ -379,6 +441,10 @@ func serveReady(o *order) error {
 	}
 	defer r.socket.Close()
 	os.Remove(filepath.Join(r.client.StateDir(), failedFile))
+	r.about = poolStatus{
+		ID: r.socket.ID(), PID: os.Getpid(), Since: r.since.UTC().Round(time.Second), Idle: o.Idle,
+		Workspace: store.Raw(r.bottle.Workspace()), Mode: o.Mode, Allow: append(slices.Clone(o.Allow), o.AllowPrivate...),
+	}
 	debug.FreeOSMemory()
 	go r.accept() // ends with the socket
 	return r.wait(ctx)
@@ -393,19 +459,17 @@ const failedFile = "pool/failed"
 
 // publish offers the bottle, unless enough others wait already.
 func (r *ready) publish(dir string) error {
-	lock, err := os.OpenFile(filepath.Join(dir, "pool.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	unlock, err := pool.Lock(dir)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
+	defer unlock()
 	have, err := pool.Fitting(dir, r.order.Key)
 	if err != nil || len(have) >= r.order.Keep {
 		return err
 	}
 	r.socket, err = pool.Publish(dir, r.order.Key)
+	r.place.Leave()
 	return err
 }
 
@@ -437,7 +501,9 @@ func (r *ready) hear(c *handover.Conn) {
 		case <-r.taken:
 		}
 	case ask.Op == "status":
-		c.Send(poolReply{OK: true, Status: r.status()})
+		if s := r.status(); s != nil {
+			c.Send(poolReply{OK: true, Status: s})
+		}
 	case ask.Op == "stop":
 		select {
 		case r.stops <- struct{}{}:
@@ -455,23 +521,24 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// status is nil when a run has the bottle: it waits no more.
 func (r *ready) status() *poolStatus {
-	o := r.order
-	s := &poolStatus{
-		ID: r.socket.ID(), PID: os.Getpid(), Since: r.since.UTC().Round(time.Second), Idle: o.Idle,
-		Workspace: store.Raw(r.bottle.Workspace()), Mode: o.Mode, Allow: append(slices.Clone(o.Allow), o.AllowPrivate...),
+	select {
+	case <-r.taken:
+		return nil
+	default:
 	}
+	s := r.about
 	if u, err := r.bottle.Usage(); err == nil {
 		s.Memory = u.Memory
 	}
-	return s
+	return &s
 }
 
 // wait ends with the run, or when there will be none.
 func (r *ready) wait(ctx context.Context) error {
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
-	idle := time.NewTimer(r.order.Idle)
 	watch := time.NewTicker(watchEvery)
 	defer watch.Stop()
 	for {
@@ -486,7 +553,7 @@ func (r *ready) wait(ctx context.Context) error {
 			return nil
 		case <-r.stops:
 			return nil
-		case <-idle.C:
+		case <-r.idle.C:
 			return nil
 		case <-r.bottle.Done():
 			return errors.New("the bottle died")
@@ -521,12 +588,23 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	}
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
 	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals}
+	// It is there for one thing, whatever the command line says.
+	if !a.isRun(x.ask.Args) {
+		x.c.Send(poolReply{})
+		return
+	}
 	code := a.run(ctx, x.ask.Args)
 	if !a.warm.began {
 		return
 	}
 	a.warm.answer(code)
 	refill(r.order, os.Getenv)
+}
+
+// isRun reports whether a command line is that of carboy run.
+func (a *app) isRun(args []string) bool {
+	cmd, _, err := a.root().Find(args)
+	return err == nil && cmd.Name() == "run" && cmd.HasParent() && !cmd.Parent().HasParent()
 }
 
 // become takes over what the user's process has and this one has not.
@@ -573,7 +651,7 @@ func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
 	}
 	w.c.Deadline(time.Time{})
 	w.began = true
-	w.ready.order.Keep = int(f.pool.n)
+	w.ready.order.Keep, w.ready.order.Idle = int(f.pool.n), f.idle()
 	o.Ready, o.Interrupt = w.ready.bottle, w.interrupts
 	go w.relay() // ends with the connection
 	return nil

@@ -586,7 +586,7 @@ func (s *site) gone(pid int) {
 func TestPoolEnds(t *testing.T) {
 	s := newSite(t)
 	s.wipe()
-	pid := s.prime("--pool-idle", "1s")
+	pid := s.prime("--pool-idle", "5s")
 	s.gone(pid)
 	if l := s.waiting(); len(l) != 0 {
 		t.Errorf("still listed: %+v", l)
@@ -706,5 +706,89 @@ func TestPoolTerminal(t *testing.T) {
 	}
 	if after := stty(t, tty); after != before {
 		t.Errorf("terminal was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// A bottle that does not answer costs a bounded wait, in which an interrupt is
+// heard: the command is not run elsewhere then.
+func TestPoolThatHangs(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	pid := s.prime()
+	syscall.Kill(pid, syscall.SIGSTOP)
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	before := s.newest().ID
+	// Not through a pipe: the one that hangs has been sent its end.
+	try := func(interrupt bool) (int, string) {
+		msg, err := os.CreateTemp(s.home, "msg")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer msg.Close()
+		cmd := s.command("run", "-q", "--pool", "1", "--", "touch", "ran")
+		cmd.Stdout, cmd.Stderr = msg, msg
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if interrupt {
+			time.Sleep(time.Second)
+			cmd.Process.Signal(syscall.SIGINT)
+		}
+		cmd.Wait()
+		b, _ := os.ReadFile(msg.Name())
+		return cmd.ProcessState.ExitCode(), string(b)
+	}
+	if code, msg := try(true); code != 125 || !strings.Contains(msg, "interrupted") || s.newest().ID != before {
+		t.Errorf("interrupted: exit %d, run %s after %s: %s", code, s.newest().ID, before, msg)
+	}
+	if code, msg := try(false); code != 0 || s.newest().ID == before || s.newest().Supervisor.PID == pid {
+		t.Errorf("not interrupted: exit %d, %s", code, msg)
+	}
+	cold := s.newest().ID
+	// Nor does it run when it wakes up: nobody has said go.
+	syscall.Kill(pid, syscall.SIGCONT)
+	s.gone(pid)
+	if s.newest().ID != cold {
+		t.Error("the command that was given up was run")
+	}
+}
+
+// The key holds where the directory is, not how the shell calls it, and what the
+// latest run asks for holds for the bottles that it leaves.
+func TestPoolOfALink(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	link := s.home + "/link"
+	if err := os.Symlink(s.ws, link); err != nil {
+		t.Fatal(err)
+	}
+	run := func(flags ...string) {
+		cmd := s.command(append(append([]string{"run", "-q", "--pool", "1"}, flags...), "--", "true")...)
+		cmd.Dir, cmd.Env = link, append(cmd.Env, "PWD="+link)
+		if x := s.finish(cmd); x.code != 0 {
+			t.Fatalf("%+v", x)
+		}
+	}
+	run()
+	pid := s.warm(1)[0]
+	run("--pool-idle", "1h")
+	if got := s.newest().Supervisor.PID; got != pid {
+		t.Errorf("held by %d, want %d", got, pid)
+	}
+	s.warm(1)
+	if l := s.waiting(); len(l) != 1 || l[0].Idle != time.Hour {
+		t.Errorf("the next waits for %+v", l)
+	}
+}
+
+func TestOnlyRunIsHandedOver(t *testing.T) {
+	a := newApp(nil, io.Discard, io.Discard, os.Getenv)
+	for line, want := range map[string]bool{
+		"run -- true": true, "run --pool 1 -- gc": true, "--config /x run -- true": true,
+		"gc": false, "land --yes": false, "": false, "help run": false, "completion run": false, "pool list": false, "__complete run": false, "exec x -- run": false, "nothing": false,
+	} {
+		if got := a.isRun(strings.Fields(line)); got != want {
+			t.Errorf("%q: %v", line, got)
+		}
 	}
 }

@@ -2,7 +2,8 @@
 // socket each, in the user's runtime directory, named after what it fits.
 //
 // There is no daemon and no file to go stale: a socket that nobody listens on
-// belongs to a process that is gone, and is removed by whoever finds it. Whether
+// belongs to a process that is gone, and is removed by whoever finds it. So is
+// the place that is kept for a bottle while it is made (Reserve). Whether
 // a bottle fits is not decided here but by its own process, which compares
 // everything; the name only says where asking is worth it.
 //
@@ -18,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,6 +162,12 @@ func Sweep(dir string) (living int, err error) {
 			c.Close()
 		}
 	}
+	if kept, _ := filepath.Glob(filepath.Join(dir, placed+"*")); len(kept) > 0 {
+		if unlock, err := Lock(dir); err == nil {
+			places(dir, "")
+			unlock()
+		}
+	}
 	left, _ := filepath.Glob(filepath.Join(dir, fresh+"*.sock"))
 	for _, path := range left {
 		if fi, err := os.Lstat(path); err == nil && time.Since(fi.ModTime()) > unborn {
@@ -167,4 +175,112 @@ func Sweep(dir string) (living int, err error) {
 		}
 	}
 	return living, nil
+}
+
+// Lock keeps others from counting and adding at the same time.
+func Lock(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "pool.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// placed is before the name of a place.
+const placed = ".m"
+
+// Reserve keeps a place for a bottle with this key that is about to be made,
+// unless keep of them wait or are being made already: then the place is "".
+func Reserve(dir, key string, keep int) (place string, err error) {
+	unlock, err := Lock(dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	have, err := Fitting(dir, key)
+	if err != nil || len(have)+places(dir, key[:keyLen]) >= keep {
+		return "", err
+	}
+	place = placed + key[:keyLen] + "-" + strings.ToLower(rand.Text()[:ownLen])
+	f, err := os.OpenFile(filepath.Join(dir, place), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("pool: %w", err)
+	}
+	return place, f.Close()
+}
+
+// Release gives up a place that nobody has occupied.
+func Release(dir, place string) { os.Remove(filepath.Join(dir, place)) }
+
+// places counts the places for bottles whose key begins so, and removes those of
+// makers that are gone. A place is its maker's while that locks it. Before, it is
+// empty, and its maker has a while to come. The caller holds Lock.
+func places(dir, key string) (n int) {
+	all, _ := filepath.Glob(filepath.Join(dir, placed+key+"*"))
+	for _, path := range all {
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		fi, err := f.Stat()
+		if flock(f, unix.LOCK_EX|unix.LOCK_NB) == nil && err == nil && (fi.Size() > 0 || time.Since(fi.ModTime()) > unborn) {
+			os.Remove(path)
+		} else {
+			n++
+		}
+		f.Close()
+	}
+	return n
+}
+
+// Place is a reserved place that its maker has taken.
+type Place struct {
+	f    *os.File
+	once sync.Once
+}
+
+// Occupy takes a place for the process that makes the bottle: it is counted
+// until Leave, or until the process ends.
+func Occupy(dir, place string) (*Place, error) {
+	if filepath.Base(place) != place || !strings.HasPrefix(place, placed) {
+		return nil, fmt.Errorf("pool: %q is no place", place)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, place), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink == 0 {
+		f.Close()
+		return nil, errors.Join(errors.New("pool: the place was given up: its maker came too late"), err)
+	}
+	if _, err := f.WriteString("taken\n"); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	return &Place{f: f}, nil
+}
+
+// Leave gives the place up. Idempotent.
+func (p *Place) Leave() {
+	p.once.Do(func() {
+		os.Remove(p.f.Name())
+		p.f.Close()
+	})
 }

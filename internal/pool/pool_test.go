@@ -78,3 +78,55 @@ func TestRegister(t *testing.T) {
 		t.Error("a key that is too short")
 	}
 }
+
+// Bottles that are being made count, until their makers are gone.
+func TestPlaces(t *testing.T) {
+	dir := t.TempDir()
+	reserve := func(keep int) string {
+		t.Helper()
+		p, err := Reserve(dir, key, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first, second := reserve(2), reserve(2)
+	if first == "" || second == "" || reserve(2) != "" {
+		t.Fatalf("%q, %q, and a third of two", first, second)
+	}
+	if p, err := Reserve(dir, strings.Repeat("0b", 32), 1); err != nil || p == "" {
+		t.Errorf("of another key: %q, %v", p, err)
+	}
+	Release(dir, second)
+	if second = reserve(2); second == "" {
+		t.Fatal("the place that was given up is not free")
+	}
+	a, err := Occupy(dir, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Occupy(dir, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reserve(2) != "" {
+		t.Error("makers do not count")
+	}
+	b.f.Close() // its maker was killed
+	if third := reserve(2); third == "" || third == second {
+		t.Errorf("a dead maker's place: %q", third)
+	}
+	if _, err := Occupy(dir, second); err == nil {
+		t.Error("a place that is gone was occupied")
+	}
+	a.Leave()
+	a.Leave()
+	if reserve(2) == "" {
+		t.Error("the place that was left is not free")
+	}
+	for _, bad := range []string{"", "x", "../" + first, "pool.lock"} {
+		if _, err := Occupy(dir, bad); err == nil {
+			t.Errorf("%q was occupied", bad)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+)
+
+func TestCanPrepare(t *testing.T) {
+	for _, c := range []struct {
+		o  RunOptions
+		ok bool
+	}{
+		{RunOptions{}, true}, {RunOptions{RootFS: "host"}, true}, {RunOptions{Mode: store.Bind}, true},
+		{RunOptions{RootFS: "/srv/image"}, false}, {RunOptions{RootFS: "."}, false}, {RunOptions{Mode: store.Copy}, false},
+	} {
+		if err := CanPrepare(&c.o); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.o, err)
+		}
+	}
+}
+
+// A bottle that a run has taken can still be asked about, and is gone when its
+// run fails before it came to it.
+func TestReadyOfAReplacedWorkspace(t *testing.T) {
+	w := newWorld(t)
+	w.write("f", "old\n")
+	ctx := context.Background()
+	o := RunOptions{Workspace: w.ws}
+	r, err := w.c.Prepare(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Fits(&o); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(w.ws, w.ws+".old"), os.Mkdir(w.ws, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+		t.Errorf("another workspace: %v", err)
+	}
+	rec, out, err := w.sh("cat f", func(o *RunOptions) { o.Ready = r })
+	if !errors.Is(err, errReplaced) || rec == nil || rec.Exit.Reason != receipt.Failed || out != "" {
+		t.Errorf("%v, %+v, %q", err, rec, out)
+	}
+	select {
+	case <-r.Done():
+	case <-time.After(time.Minute):
+		t.Error("the bottle goes on")
+	}
+	r.Usage()
+	r.Posture()
+	if r.Workspace() != w.ws || r.Stale() == nil {
+		t.Errorf("%s, %v", r.Workspace(), r.Stale())
+	}
+	if _, _, err := w.sh("true", func(o *RunOptions) { o.Ready = r }); !errors.Is(err, ErrUnfit) {
+		t.Errorf("used again: %v", err)
+	}
+	w.ok("true")
+}
+
+// State that was put in the place of other state is other state.
+func TestReadyOfReplacedState(t *testing.T) {
+	w := newWorld(t)
+	o := RunOptions{Workspace: w.ws}
+	r, err := w.c.Prepare(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	dir := w.c.StateDir()
+	if err := errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) || !strings.Contains(err.Error(), "state") {
+		t.Errorf("%v", err)
+	}
+	if err := errors.Join(os.Remove(dir), os.Rename(dir+".old", dir), r.Fits(&o)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who was answered can use the ports again.
+func TestPortsAreFreeWithTheAnswer(t *testing.T) {
+	w := newWorld(t)
+	var heard error
+	answered := false
+	r, _ := w.ok("true", func(o *RunOptions) {
+		o.Publish = []uint16{39881}
+		o.Answer = func(*receipt.Receipt, error) {
+			answered = true
+			l, err := net.Listen("tcp", "127.0.0.1:39881")
+			if heard = err; err == nil {
+				l.Close()
+			}
+		}
+	})
+	if !answered || heard != nil || len(r.Published) != 1 {
+		t.Errorf("answered %v, %v, %+v", answered, heard, r.Published)
+	}
+}
+
+// The changes of a run that died after they were taken are there, and its
+// receipt says so.
+func TestReceiptOfARunThatDiedLate(t *testing.T) {
+	w := newWorld(t)
+	r, _ := w.ok("echo x > made")
+	set, err := change.OpenSet(w.c.store.RunDir(r.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := w.c.store.Get(r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.State = store.Lost
+	late, early := receiptOf(m, set), receiptOf(m, nil)
+	if !late.Landable() || late.Changes.Total != 1 || !strings.Contains(late.Notes[0], "are kept") || late.Exit.Reason != receipt.Lost {
+		t.Errorf("%+v", late)
+	}
+	if early.Landable() || !strings.Contains(early.Notes[0], "are lost") {
+		t.Errorf("%+v", early)
+	}
+}
