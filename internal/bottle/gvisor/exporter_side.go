@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,8 +166,16 @@ func (*Side) Started(a *StartedArgs, _ *struct{}) error {
 	if w := facts.Load(); w != nil {
 		w.started(uint32(a.PID))
 	}
+	// Where nothing could be started, what comes next is the export, and on a
+	// busy machine init may not have made its first call yet.
+	for deadline := time.Now().Add(initPatience); a.PID == 0 && sentryKernel.Load() == nil && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 	return nil
 }
+
+// initPatience bounds the wait for init's first call, which follows its start.
+const initPatience = 5 * time.Second
 
 // tellSide makes one of the calls above.
 func tellSide(end *unet.Socket, call string, args any) error {
