@@ -16,7 +16,7 @@ func TestRegister(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { // ends with s
+	go func(s *Socket) { // ends with s
 		for {
 			c, err := s.Accept()
 			if err != nil {
@@ -24,7 +24,7 @@ func TestRegister(t *testing.T) {
 			}
 			c.Close()
 		}
-	}()
+	}(s)
 	other, err := Publish(dir, strings.Repeat("0b", 32))
 	if err != nil {
 		t.Fatal(err)
