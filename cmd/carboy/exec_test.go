@@ -196,25 +196,7 @@ func TestExecTerminal(t *testing.T) {
 	s.wipe()
 	id, _, _ := s.live("exec sleep 1000")
 	x := terminalIn(t, s.home, "exec", "-it", id, "--", "bash", "--norc", "-i")
-	x.typed("stty size; [ -t 0 ] && [ -t 1 ] && echo tty-$((40+2))\n")
-	x.await("40 100")
-	x.await("tty-42")
-	if err := pty.Setsize(x.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(patience); !strings.Contains(x.text(), "25 77"); {
-		if time.Now().After(end) {
-			t.Fatalf("the new size did not arrive:\n%s", x.text())
-		}
-		x.typed("stty size\n")
-		time.Sleep(200 * time.Millisecond)
-	}
-	// ^C reaches the foreground job and not the shell, nor the run.
-	x.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
-	x.await("up-11")
-	x.typed("\x03")
-	x.typed("echo code-$?\n")
-	x.await("code-130")
+	x.shell()
 	x.typed("sh -c 'echo up-$((20+2)); exec sleep 1000'\n")
 	x.await("up-22")
 	x.typed("\x1a")

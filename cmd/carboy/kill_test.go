@@ -328,18 +328,10 @@ func (m *machine) kill(v victim, after time.Duration) bool {
 	time.Sleep(after)
 	// Stopped, it starts nothing more: what is below it now is all.
 	c.Process.Signal(syscall.SIGSTOP)
-	below := descendants(m.t, c.Process.Pid)
+	below := testenv.Living(m.t, c.Process.Pid)
 	c.Process.Signal(syscall.SIGKILL)
 	err := c.Wait()
-	deadline := time.Now().Add(killPatience)
-	for _, p := range below {
-		for p.alive() {
-			if time.Now().After(deadline) {
-				m.t.Fatalf("process %+v outlived carboy %q, killed after %v", p, v.args, after)
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
+	testenv.AllGone(m.t, fmt.Sprintf("carboy %q, killed after %v", v.args, after), below, killPatience)
 	for _, bad := range []string{"panic", "corrupt", "tamper", "damaged"} {
 		if strings.Contains(said.String(), bad) {
 			m.t.Errorf("carboy %q: %s", v.args, said)
@@ -496,8 +488,8 @@ func (m *machine) works() {
 		}
 		return nil, nil
 	})
-	for _, p := range descendants(t, 1) {
-		if p.parent == 1 && p.argv0() == "carboy-shim" && p.uid() == os.Getuid() {
+	for _, p := range testenv.Living(t, 1) {
+		if p.Parent == 1 && p.Argv0() == "carboy-shim" && p.UID() == os.Getuid() {
 			t.Errorf("a shim without a carboy: %+v", p)
 		}
 	}
@@ -550,69 +542,4 @@ func differ(want, got map[string]string) string {
 		}
 	}
 	return b.String()
-}
-
-// proc is a process of the host, told from a later one by its start.
-type proc struct {
-	pid, parent int
-	start, name string
-}
-
-func readProc(pid int) (p proc, ok bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return p, false
-	}
-	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
-	f := strings.Fields(string(b[end+1:]))
-	if open < 0 || len(f) < 20 {
-		return p, false
-	}
-	parent, err := strconv.Atoi(f[1])
-	return proc{pid, parent, f[19], string(b[open+1 : end])}, err == nil && f[0] != "Z"
-}
-
-func (p proc) alive() bool {
-	now, ok := readProc(p.pid)
-	return ok && now.start == p.start
-}
-
-func (p proc) argv0() string {
-	b, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
-	a, _, _ := strings.Cut(string(b), "\x00")
-	return a
-}
-
-func (p proc) uid() int {
-	fi, err := os.Stat("/proc/" + strconv.Itoa(p.pid))
-	if err != nil {
-		return -1
-	}
-	return int(fi.Sys().(*syscall.Stat_t).Uid)
-}
-
-// descendants are the living processes below one.
-func descendants(t *testing.T, root int) (out []proc) {
-	t.Helper()
-	ents, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[int]proc{}
-	for _, e := range ents {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if p, ok := readProc(pid); ok {
-				all[pid] = p
-			}
-		}
-	}
-	for _, p := range all {
-		for up := p.parent; up != 0; up = all[up].parent {
-			if up == root {
-				out = append(out, p)
-				break
-			}
-		}
-	}
-	return out
 }

@@ -129,30 +129,34 @@ func (s *session) end() int {
 	return -1
 }
 
-func TestTerminalShell(t *testing.T) {
-	s := terminal(t, "run", "-it", "--", "bash", "--norc", "-i")
+// shell has a shell inside show that it has a terminal: its size and a new one,
+// and that ^C reaches the foreground job and not the shell.
+func (s *session) shell() {
+	s.t.Helper()
 	s.typed("stty size; [ -t 0 ] && [ -t 1 ] && echo tty-$((40+2))\n")
 	s.await("40 100")
 	s.await("tty-42")
-
 	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 25, Cols: 77}); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	// The shell inside hears of it in its own time.
 	for end := time.Now().Add(patience); !strings.Contains(s.text(), "25 77"); {
 		if time.Now().After(end) {
-			t.Fatalf("the new size did not arrive:\n%s", s.text())
+			s.t.Fatalf("the new size did not arrive:\n%s", s.text())
 		}
 		s.typed("stty size\n")
 		time.Sleep(200 * time.Millisecond)
 	}
-
-	// ^C reaches the foreground job and not the shell.
 	s.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
 	s.await("up-11")
 	s.typed("\x03")
 	s.typed("echo code-$?\n")
 	s.await("code-130")
+}
+
+func TestTerminalShell(t *testing.T) {
+	s := terminal(t, "run", "-it", "--", "bash", "--norc", "-i")
+	s.shell()
 
 	// ^Z stops it, and job control brings it back.
 	s.typed("sh -c 'echo up-$((20+2)); exec sleep 1000'\n")

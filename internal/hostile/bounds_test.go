@@ -11,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // hostUse is what a flood inside must not change outside.
@@ -23,7 +24,7 @@ type hostUse struct {
 func (h *host) use() hostUse {
 	h.t.Helper()
 	var u hostUse
-	u.processes = len(descendants(h.t, os.Getpid()))
+	u.processes = len(testenv.Living(h.t, os.Getpid()))
 	filepath.Walk(h.vars["XDG_STATE_HOME"], func(_ string, fi os.FileInfo, err error) error {
 		if err == nil && fi.Mode().IsRegular() {
 			u.disk += fi.Sys().(*syscall.Stat_t).Blocks * 512
@@ -56,7 +57,7 @@ func peakProcesses(t *testing.T) (stop func() int) {
 	go func() {
 		peak := 0
 		for {
-			peak = max(peak, len(descendants(t, os.Getpid())))
+			peak = max(peak, len(testenv.Living(t, os.Getpid())))
 			select {
 			case <-end:
 				done <- peak
@@ -112,8 +113,8 @@ func TestS4Memory(t *testing.T) {
 
 // sandboxMemory is what the processes of all bottles hold, in bytes.
 func sandboxMemory(t testing.TB) (n int64) {
-	for _, p := range descendants(t, os.Getpid()) {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/status")
+	for _, p := range testenv.Living(t, os.Getpid()) {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status")
 		if err != nil || !strings.Contains(string(b), "Threads:") {
 			continue
 		}

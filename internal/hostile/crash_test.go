@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -55,88 +54,15 @@ func (h *host) victim(mode store.Mode) *exec.Cmd {
 	return c
 }
 
-// hostProc is a process of the host, told from a later one by its start.
-type hostProc struct {
-	pid, parent int
-	start, name string
-}
-
-func readProc(pid int) (p hostProc, ok bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return p, false
-	}
-	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
-	f := strings.Fields(string(b[end+1:]))
-	if open < 0 || len(f) < 20 {
-		return p, false
-	}
-	ppid, err := strconv.Atoi(f[1])
-	return hostProc{pid, ppid, f[19], string(b[open+1 : end])}, err == nil && f[0] != "Z"
-}
-
-// alive reports whether p still runs.
-func (p hostProc) alive() bool {
-	now, ok := readProc(p.pid)
-	return ok && now.start == p.start
-}
-
-func (p hostProc) argv0() string {
-	b, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
-	a, _, _ := strings.Cut(string(b), "\x00")
-	return a
-}
-
-// descendants are the living processes below one.
-func descendants(t testing.TB, root int) (out []hostProc) {
-	t.Helper()
-	ents, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Error(err)
-		return nil
-	}
-	all := map[int]hostProc{}
-	for _, e := range ents {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if p, ok := readProc(pid); ok {
-				all[pid] = p
-			}
-		}
-	}
-	for _, p := range all {
-		for up := p.parent; up != 0; up = all[up].parent {
-			if up == root {
-				out = append(out, p)
-				break
-			}
-		}
-	}
-	return out
-}
-
 // orphanedShims are shims whose carboy is gone.
-func orphanedShims(t testing.TB) (out []hostProc) {
+func orphanedShims(t testing.TB) (out []testenv.Process) {
 	t.Helper()
-	for _, p := range descendants(t, 1) {
-		if p.parent == 1 && p.argv0() == "carboy-shim" {
+	for _, p := range testenv.Living(t, 1) {
+		if p.Parent == 1 && p.Argv0() == "carboy-shim" {
 			out = append(out, p)
 		}
 	}
 	return out
-}
-
-// allGone waits until none of ps runs.
-func allGone(t testing.TB, ps []hostProc) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for _, p := range ps {
-		for p.alive() {
-			if time.Now().After(deadline) {
-				t.Fatalf("process %+v (%s) outlived carboy", p, p.argv0())
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
 }
 
 // TestS5KillCarboy kills carboy with all its might at 60 random moments of a
@@ -179,12 +105,12 @@ func TestS5KillCarboy(t *testing.T) {
 		time.Sleep(time.Duration(random.Int64N(int64(usual + usual/3))))
 		// Stopped, it starts nothing more: what is below it now is all.
 		v.Process.Signal(syscall.SIGSTOP)
-		below := descendants(t, v.Process.Pid)
+		below := testenv.Living(t, v.Process.Pid)
 		v.Process.Signal(syscall.SIGKILL)
 		if v.Wait() != nil {
 			killed++
 		}
-		allGone(t, below)
+		testenv.AllGone(t, "carboy", below, patience)
 		if i%20 == 10 { // a person looks, not the next run
 			c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
 			if err != nil {
@@ -319,16 +245,16 @@ func TestS5KillInnerProcesses(t *testing.T) {
 				h := newHost(t)
 				before := h.use()
 				started := make(chan struct{})
-				var below []hostProc
+				var below []testenv.Process
 				done := make(chan struct{})
 				go func() { // ends with the kill below
 					defer close(done)
 					<-started
-					below = descendants(t, os.Getpid())
+					below = testenv.Living(t, os.Getpid())
 					hit := 0
 					for _, p := range below {
-						if p.argv0() == name {
-							syscall.Kill(p.pid, sig)
+						if p.Argv0() == name {
+							syscall.Kill(p.PID, sig)
 							hit++
 						}
 					}
@@ -361,7 +287,7 @@ func TestS5KillInnerProcesses(t *testing.T) {
 				if err := readTrace(h.client, x.rec.ID, nil); err != nil {
 					t.Errorf("the trace: %v", err)
 				}
-				allGone(t, below)
+				testenv.AllGone(t, "carboy", below, patience)
 				h.same(before, 2*mib)
 				h.sh(nil, "true")
 			})

@@ -1,9 +1,6 @@
 package hostile
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,7 +47,7 @@ func TestPromisesNameTheirTests(t *testing.T) {
 		for _, n := range names {
 			dir, test, part := n[1], n[2], n[3]
 			if tests[dir] == nil {
-				tests[dir] = testsOf(t, filepath.Join(root, dir))
+				tests[dir] = testenv.TestsOf(t, filepath.Join(root, dir))
 			}
 			if !tests[dir][test] {
 				t.Errorf("promise %s names %s in %s, which does not exist", id, test, dir)
@@ -66,7 +63,7 @@ func TestPromisesNameTheirTests(t *testing.T) {
 	if strings.Join(found, " ") != strings.Join(promised, " ") {
 		t.Errorf("the page promises %v, want %v", found, promised)
 	}
-	for name := range testsOf(t, filepath.Join(root, "internal/hostile")) {
+	for name := range testenv.TestsOf(t, filepath.Join(root, "internal/hostile")) {
 		if !named[name] && name != "TestMain" && name != "TestPromisesNameTheirTests" {
 			t.Errorf("%s tries to break no promise of the page", name)
 		}
@@ -90,28 +87,6 @@ func sourceRoot(t *testing.T) string {
 	}
 	testenv.Missing(t, "the source tree", "run go test in a checkout")
 	return ""
-}
-
-// testsOf are the tests declared in a package's directory.
-func testsOf(t *testing.T, dir string) map[string]bool {
-	t.Helper()
-	out := map[string]bool{}
-	files, err := filepath.Glob(dir + "/*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range tree.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
-				out[fn.Name.Name] = true
-			}
-		}
-	}
-	return out
 }
 
 // contractParts are the names in the table of bottletest.Run.

@@ -82,7 +82,7 @@ func TestDevices(t *testing.T) {
 		{Write, "/dev/pts/ptmx", Foreign, false, 0},
 		{Write, "/dev/null", 0, false, 1}, // it would be the workspace's, or the root's
 		{Write, "/dev/null", Foreign, true, 1},
-		{Write, "/dev/work/main.go", Foreign, false, 1},
+		{Write, "/dev/src/main.go", Foreign, false, 1},
 		{Write, "/dev/nul", Foreign, false, 1},
 		{Write, "/dev/null/x", Foreign, false, 1},
 		{Write, "/dev/pts/3x", Foreign, false, 1},

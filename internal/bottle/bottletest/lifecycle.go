@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func (s *suite) posture(t *testing.T) {
@@ -58,7 +59,7 @@ func (s *suite) closeIdempotent(t *testing.T) {
 		}
 	})
 	p.copied.Wait()
-	want(t, "processes left", descendants(t), []process{})
+	want(t, "processes left", testenv.Descendants(t, os.Getpid()), []testenv.Process{})
 }
 
 func (s *suite) closeConcurrent(t *testing.T) {
@@ -73,7 +74,7 @@ func (s *suite) closeConcurrent(t *testing.T) {
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
-			if left := descendants(t); len(left) > 0 {
+			if left := testenv.Descendants(t, os.Getpid()); len(left) > 0 {
 				t.Errorf("Close returned while %v live", left)
 			}
 		}()
@@ -108,7 +109,7 @@ func (s *suite) closeDuringStart(t *testing.T) {
 		soon(t, "close", func() { b.Close() })
 		soon(t, "calls beside close", wg.Wait)
 	}
-	want(t, "processes left", descendants(t), []process{})
+	want(t, "processes left", testenv.Descendants(t, os.Getpid()), []testenv.Process{})
 }
 
 func (s *suite) closeEndsCalls(t *testing.T) {
@@ -150,7 +151,7 @@ func (s *suite) createCancelled(t *testing.T) {
 			}
 		})
 		cancel()
-		want(t, "processes left", descendants(t), []process{})
+		want(t, "processes left", testenv.Descendants(t, os.Getpid()), []testenv.Process{})
 	}
 	before.unchanged(t)
 }
@@ -185,7 +186,7 @@ func (s *suite) createFails(t *testing.T) {
 			}
 		})
 	}
-	want(t, "processes left", descendants(t), []process{})
+	want(t, "processes left", testenv.Descendants(t, os.Getpid()), []testenv.Process{})
 	before.unchanged(t)
 }
 
@@ -193,7 +194,7 @@ func (s *suite) createFails(t *testing.T) {
 func (s *suite) noLeaks(t *testing.T) {
 	s.cycle(t) // what is made once per process stays: threads, pools
 	before := hostState(t)
-	var seen []process
+	var seen []testenv.Process
 	for range 3 {
 		seen = append(seen, s.cycle(t)...)
 	}
@@ -201,7 +202,7 @@ func (s *suite) noLeaks(t *testing.T) {
 		t.Error("no process of a living bottle was seen: this test looks in the wrong place")
 	}
 	for _, p := range seen {
-		if p.alive() {
+		if p.Exists() {
 			t.Errorf("process %+v outlived its bottle", p)
 		}
 	}
@@ -209,13 +210,13 @@ func (s *suite) noLeaks(t *testing.T) {
 }
 
 // cycle is one bottle's whole life; it returns the processes that it had.
-func (s *suite) cycle(t *testing.T) []process {
+func (s *suite) cycle(t *testing.T) []testenv.Process {
 	t.Helper()
 	b := s.create(t)
 	b.sh("echo x > f; (sleep 600 >/dev/null 2>&1 &) ; (setsid sleep 601 >/dev/null 2>&1 &)")
 	p := b.start("/bin/sh", "-c", "echo up; sleep 600")
 	p.waitFor("up")
-	live := descendants(t)
+	live := testenv.Descendants(t, os.Getpid())
 	if err := b.Pause(b.ctx); err != nil {
 		t.Error(err)
 	}

@@ -3,13 +3,13 @@ package bottletest
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func (s *suite) limitsValidated(t *testing.T) {
@@ -33,7 +33,7 @@ func (s *suite) limitPids(t *testing.T) {
 	if r, err := b.Refusals(b.ctx); err != nil || r.Pids != 0 {
 		t.Errorf("refusals before: %+v, %v", r, err)
 	}
-	before := len(descendants(t))
+	before := len(testenv.Descendants(t, os.Getpid()))
 	p := b.start(guestPath, "spawn", "60")
 	p.waitFor("spawned")
 	var n int
@@ -43,7 +43,7 @@ func (s *suite) limitPids(t *testing.T) {
 	if r, err := b.Refusals(b.ctx); err != nil || r.Pids == 0 {
 		t.Errorf("refusals after a flood of processes: %+v, %v", r, err)
 	}
-	after := len(descendants(t))
+	after := len(testenv.Descendants(t, os.Getpid()))
 	if after-before > 30*4 {
 		t.Errorf("30 processes inside are %d on the host", after-before)
 	}
@@ -52,7 +52,7 @@ func (s *suite) limitPids(t *testing.T) {
 	}
 	p.stdin.Close()
 	p.copied.Wait()
-	want(t, "host processes after the end", len(descendants(t)), 0)
+	want(t, "host processes after the end", len(testenv.Descendants(t, os.Getpid())), 0)
 }
 
 func (s *suite) limitDisk(t *testing.T) {
@@ -102,67 +102,4 @@ func (s *suite) memory(t *testing.T) {
 		t.Errorf("200 MiB were touched; usage went from %+v to %+v, %v", idle, used, err)
 	}
 	p.end()
-}
-
-// process is a host process, told from a later one with the same number.
-type process struct {
-	pid   int
-	start string
-	name  string
-}
-
-// descendants are the processes of the host that descend from this one.
-func descendants(t testing.TB) []process {
-	t.Helper()
-	ents, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	parent := map[int]int{}
-	all := map[int]process{}
-	for _, e := range ents {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		p, ppid, ok := readStat(pid)
-		if ok {
-			parent[pid], all[pid] = ppid, p
-		}
-	}
-	var out []process
-	for pid, p := range all {
-		for up := parent[pid]; up != 0; up = parent[up] {
-			if up == os.Getpid() {
-				out = append(out, p)
-				break
-			}
-		}
-	}
-	return out
-}
-
-// readStat reads proc_pid_stat(5).
-func readStat(pid int) (p process, ppid int, ok bool) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return p, 0, false
-	}
-	s := string(b)
-	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
-	if open < 0 || end < 0 {
-		return p, 0, false
-	}
-	f := strings.Fields(s[end+1:])
-	if len(f) < 20 {
-		return p, 0, false
-	}
-	ppid, err = strconv.Atoi(f[1])
-	return process{pid, f[19], s[open+1 : end]}, ppid, err == nil
-}
-
-// alive reports whether p is still there.
-func (p process) alive() bool {
-	now, _, ok := readStat(p.pid)
-	return ok && now.start == p.start
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 const root = "../../.."
@@ -53,7 +54,7 @@ func TestTable(t *testing.T) {
 			changed[e.file] = out
 		}
 		if tests[m.Package] == nil {
-			tests[m.Package] = testsOf(t, filepath.Join(root, m.Package))
+			tests[m.Package] = testenv.TestsOf(t, filepath.Join(root, m.Package))
 		}
 		for _, name := range m.Tests {
 			top, _, _ := strings.Cut(name, "/")
@@ -122,27 +123,6 @@ var unseen = map[string]string{
 	"TestS4Floods":           "the limits that its floods meet are off for TestS4ForkBomb, TestS4Memory and TestS4KernelBuffers",
 	"TestW2Fallback":         "all of it is the nearest thing that must work; nothing gets through when it fails",
 	"TestS4Inodes":           "its flood alone takes half a minute; TestS4KernelBuffers fails with the same meter off",
-}
-
-func testsOf(t *testing.T, dir string) map[string]bool {
-	t.Helper()
-	out := map[string]bool{}
-	files, err := filepath.Glob(dir + "/*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range tree.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
-				out[fn.Name.Name] = true
-			}
-		}
-	}
-	return out
 }
 
 // TestVerdict: what counts as a test that failed for the attack, and what as an
