@@ -40,10 +40,10 @@ func (r *Receipt) Unknown() []string {
 	r.unknownTrace(say)
 	n := &r.Network
 	if x := r.Execs; x != nil {
-		r.unlisted(say, int64(len(x.List)), x.Total, "command of carboy exec", "commands of carboy exec")
+		unlisted(say, int64(len(x.List)), x.Total, "command of carboy exec", "commands of carboy exec")
 	}
-	r.unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
-	r.unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
+	unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
+	unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
 	return out
 }
 
@@ -75,20 +75,20 @@ func (r *Receipt) unknownTrace(say func(string, ...any)) {
 		say("the trace is incomplete: %s", visible.String(t.Incomplete, maxShown))
 	}
 	if p := r.Processes; p != nil {
-		r.unlisted(say, int64(len(p.List)), p.Total, "process", "processes")
+		unlisted(say, int64(len(p.List)), p.Total, "process", "processes")
 	}
 	if f := r.Files; f != nil {
 		if f.More {
 			say("how many files exactly: there were more than are told apart, so those counts are lower bounds")
 		}
-		r.unlisted(say, int64(len(f.Written)), f.WrittenTotal, "written file", "written files")
+		unlisted(say, int64(len(f.Written)), f.WrittenTotal, "written file", "written files")
 	}
 	if p := r.Privileges; p != nil {
 		all, _ := p.tally()
-		r.unlisted(say, all, p.Total, "request for rights", "requests for rights")
+		unlisted(say, all, p.Total, "request for rights", "requests for rights")
 	}
 	if s := r.Sockets; s != nil {
-		r.unlisted(say, s.listed(), s.Total, "socket", "sockets")
+		unlisted(say, s.listed(), s.Total, "socket", "sockets")
 	}
 }
 
@@ -96,10 +96,19 @@ func (r *Receipt) unknownTrace(say func(string, ...any)) {
 func (t *Trace) whole() bool { return t.Dropped == 0 && t.Unkept == 0 && t.Incomplete == "" }
 
 // unlisted speaks of a list that was cut.
-func (r *Receipt) unlisted(say func(string, ...any), n, total int64, one, many string) {
+func unlisted(say func(string, ...any), n, total int64, one, many string) {
 	if total > n {
 		say("%s that the receipt counts and does not list", count(total-n, one, many))
 	}
+}
+
+// lead says it in a sentence.
+func (p *Processes) lead() string {
+	s := count(p.Total, "process", "processes") + ", " + count(p.Execs, "program", "programs") + " started"
+	if p.Failed > 0 {
+		s += "; " + count(p.Failed, "attempt", "attempts") + " to start one failed"
+	}
+	return s
 }
 
 // tally counts the attempts of the list: all, and those that were granted.

@@ -180,11 +180,7 @@ func ranCard(r *Receipt) card {
 		c.Class, c.Word = "bad", "failed"
 	}
 	if p := r.Processes; p != nil {
-		c.Lead = count(p.Total, "process", "processes") + ", " + count(p.Execs, "program", "programs") + " started"
-		if p.Failed > 0 {
-			c.Lead += "; " + count(p.Failed, "attempt", "attempts") + " to start one failed"
-		}
-		c.Lead += "."
+		c.Lead = p.lead() + "."
 		c.Items = append(c.Items, programs(p)...)
 	} else {
 		c.Lead, c.Link = "Which programs ran was not recorded.", ""
@@ -398,17 +394,13 @@ func newTimeline(r *Receipt) *timeline {
 	if p == nil {
 		return nil
 	}
-	t := &timeline{Bins: overviewBins, Grid: gridWidth, Total: max(int64(r.Duration), 1000)}
+	t := &timeline{Lead: p.lead(), Bins: overviewBins, Grid: gridWidth, Total: max(int64(r.Duration), 1000)}
 	for i := range p.List {
 		x := &p.List[i]
 		t.Total = max(t.Total, x.Start)
 		if x.End != nil {
 			t.Total = max(t.Total, *x.End)
 		}
-	}
-	t.Lead = count(p.Total, "process", "processes") + ", " + count(p.Execs, "program", "programs") + " started"
-	if p.Failed > 0 {
-		t.Lead += "; " + count(p.Failed, "attempt", "attempts") + " to start one failed"
 	}
 	if n := p.Total - int64(len(p.List)); n > 0 {
 		t.Rest = count(n, "process is", "processes are") + " counted and not listed here: carboy trace " + string(r.ID)
@@ -418,9 +410,8 @@ func newTimeline(r *Receipt) *timeline {
 	}
 	t.overview(p)
 	roots := p.forest(true)
-	t.rows(nil, roots, 1)
 	open(roots)
-	t.openRows(roots)
+	t.rows(nil, roots, 1)
 	return t
 }
 
@@ -440,20 +431,6 @@ func open(level []*node) {
 	}
 }
 
-// openRows passes on what open did to the rows, which are in the same order.
-func (t *timeline) openRows(roots []*node) {
-	i := 0
-	var walk func([]*node)
-	walk = func(nodes []*node) {
-		for _, n := range nodes {
-			t.Rows[i].Open = n.open
-			i++
-			walk(n.kids)
-		}
-	}
-	walk(roots)
-}
-
 func (t *timeline) rows(parent *node, nodes []*node, level int) {
 	for _, n := range nodes {
 		t.Rows = append(t.Rows, t.row(parent, n, level))
@@ -465,7 +442,7 @@ func (t *timeline) row(parent, n *node, level int) row {
 	x := n.first()
 	start, end, ended := n.span()
 	out := row{
-		Level: level, Indent: min(level-1, deepest), Deep: level-1 > deepest, Kids: len(n.kids) > 0, Grid: t.Grid,
+		Level: level, Indent: min(level-1, deepest), Deep: level-1 > deepest, Kids: len(n.kids) > 0, Open: n.open, Grid: t.Grid,
 		Name: visible.String(x.line(), maxPageText), Start: "+" + brief(time.Duration(start)), Took: "to the end",
 		Exit: outcomeText(x), Class: class(x),
 	}

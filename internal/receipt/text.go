@@ -388,11 +388,7 @@ func (p *printer) processes(r *Receipt) {
 		}
 		return
 	}
-	s := count(x.Total, "process", "processes") + ", " + count(x.Execs, "program", "programs") + " started"
-	if x.Failed > 0 {
-		s += "; " + count(x.Failed, "attempt", "attempts") + " to start one failed"
-	}
-	p.section("Processes", s)
+	p.section("Processes", x.lead())
 	if len(x.List) == 0 {
 		return
 	}
@@ -422,11 +418,7 @@ func (t *tree) nodes(parent *node, nodes []*node, rails []bool) {
 	hidden := t.cut[parent]
 	for i, n := range nodes {
 		more := i+1 < len(nodes) || hidden > 0
-		var above *node
-		if parent != nil {
-			above = parent
-		}
-		t.node(above, n, rails, parent != nil, more)
+		t.node(parent, n, rails, more)
 		below := rails
 		if parent != nil {
 			below = append(slices.Clip(rails), more)
@@ -468,9 +460,9 @@ func (t *tree) branches(rails []bool, child, more bool) (first, rest string) {
 	return b.String() + p.glyph("└─ ", "`- ") + depth, b.String() + "   "
 }
 
-func (t *tree) node(parent, n *node, rails []bool, child, more bool) {
+func (t *tree) node(parent, n *node, rails []bool, more bool) {
 	p, x := t.p, n.first()
-	first, rest := t.branches(rails, child, more)
+	first, rest := t.branches(rails, parent != nil, more)
 	start, end, ended := n.span()
 	took := "to end"
 	if ended {
