@@ -4,8 +4,8 @@
 // which rights were asked for.
 //
 // A [Fact] is one of these. The backend's kernel emits facts in batches over a
-// SEQPACKET socket ([AppendBatch], [ParseBatch]); outside they are counted,
-// summarised and kept in a bounded file. Every fact has a number, and what was
+// SEQPACKET socket ([NewBatch], [Fact.Append], [ParseBatch]); outside a
+// [Collector] counts and summarises them and keeps them in a bounded file. Every fact has a number, and what was
 // dropped is counted on each step, so that a loss is always said.
 //
 // A fact is observed unless [Claimed] is set: it comes from the kernel's own
@@ -271,7 +271,7 @@ type opInfo struct {
 	kind Kind
 }
 
-var ops = map[Op]opInfo{
+var ops = [...]opInfo{
 	Exec: {"exec", KindExec}, Exit: {"exit", KindExec}, Fork: {"fork", KindExec},
 	Open: {"open", KindFile}, Stat: {"stat", KindFile}, Access: {"access", KindFile}, Readlink: {"readlink", KindFile},
 	List: {"list", KindFile}, Chdir: {"chdir", KindFile}, Write: {"write", KindFile}, Truncate: {"truncate", KindFile},
@@ -285,11 +285,18 @@ var ops = map[Op]opInfo{
 }
 
 // Kind is the group of o; empty for an operation of a later version.
-func (o Op) Kind() Kind { return ops[o].kind }
+func (o Op) Kind() Kind { return o.info().kind }
 
 func (o Op) String() string {
-	if i, ok := ops[o]; ok {
-		return i.name
+	if name := o.info().name; name != "" {
+		return name
 	}
 	return fmt.Sprintf("op%d", uint8(o))
+}
+
+func (o Op) info() opInfo {
+	if int(o) < len(ops) {
+		return ops[o]
+	}
+	return opInfo{}
 }

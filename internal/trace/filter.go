@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,22 +20,13 @@ type Filter struct {
 
 // Match reports whether f is chosen.
 func (x *Filter) Match(f *Fact) bool {
-	return (len(x.Kinds) == 0 || in(x.Kinds, f.Op.Kind())) && (len(x.PIDs) == 0 || in(x.PIDs, f.PID)) &&
+	return (len(x.Kinds) == 0 || slices.Contains(x.Kinds, f.Op.Kind())) && (len(x.PIDs) == 0 || slices.Contains(x.PIDs, f.PID)) &&
 		(!x.Denied || f.Denied()) && (len(x.Paths) == 0 || x.path(f))
 }
 
 func (x *Filter) path(f *Fact) bool {
 	for _, g := range x.Paths {
 		if g.Match(f.Path) || f.Path2 != "" && g.Match(f.Path2) {
-			return true
-		}
-	}
-	return false
-}
-
-func in[T comparable](l []T, v T) bool {
-	for _, x := range l {
-		if x == v {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"hash/maphash"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -268,18 +269,18 @@ func cutArgs(args []string) []string {
 const accMode = unix.O_ACCMODE
 
 func (s *Summary) file(f *Fact) {
-	switch f.Errno {
-	case 0:
+	switch {
+	case f.Errno == 0:
 		if s.reads(f) {
 			s.noteRead(f)
 		}
 		s.writes(f)
-	case uint32(unix.ENOENT), uint32(unix.ENOTDIR):
-		if s.first(f.Path, markMissed) {
+	case unix.Errno(f.Errno) == unix.ENOENT, unix.Errno(f.Errno) == unix.ENOTDIR:
+		if s.first(s.hash(f.Path), markMissed) {
 			s.Counts.Missed++
 		}
-	case uint32(unix.EACCES), uint32(unix.EPERM), uint32(unix.EROFS):
-		if f.Path != "" && s.first(f.Path, markDenied) {
+	case f.Denied():
+		if f.Path != "" && s.first(s.hash(f.Path), markDenied) {
 			s.Counts.Denied++
 			s.denied.add(s.area(f.Path))
 		}
@@ -293,7 +294,7 @@ func (s *Summary) reads(f *Fact) bool {
 }
 
 func (s *Summary) noteRead(f *Fact) {
-	if !s.first(f.Path, markRead) {
+	if !s.first(s.hash(f.Path), markRead) {
 		return
 	}
 	if s.inside(f) {
@@ -367,7 +368,8 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	if path == "" {
 		return
 	}
-	fresh := s.first(path, markWritten)
+	key := s.hash(path)
+	fresh := s.first(key, markWritten)
 	if fresh {
 		s.Counts.Written++
 	}
@@ -376,7 +378,6 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	if inside {
 		l = &s.written[1]
 	}
-	key := s.hash(path)
 	i, ok := l.at[key]
 	if !ok {
 		if !fresh || len(l.list) >= maxWritten {
@@ -387,12 +388,9 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 		l.list = append(l.list, Written{Path: path, Inside: inside})
 	}
 	w := &l.list[i]
-	for _, h := range w.How {
-		if h == word {
-			return
-		}
+	if !slices.Contains(w.How, word) {
+		w.How = append(w.How, word) // as many as there are words
 	}
-	w.How = append(w.How, word) // as many as there are words
 }
 
 // Written lists files that were changed, at most n: outside of the workspace
@@ -407,9 +405,9 @@ func (s *Summary) Written(n int) []Written {
 func (s *Summary) Read() []Area   { return s.read.list }
 func (s *Summary) Denied() []Area { return s.denied.list }
 
-// first reports whether path gets a mark for the first time.
-func (s *Summary) first(path string, mark int) bool {
-	key, seen := s.hash(path), s.seen[mark]
+// first reports whether a path, by its hash, gets a mark for the first time.
+func (s *Summary) first(key uint64, mark int) bool {
+	seen := s.seen[mark]
 	if _, known := seen[key]; known {
 		return false
 	}

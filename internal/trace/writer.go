@@ -143,9 +143,6 @@ func (w *Writer) Add(f *Fact) {
 // Dropped notes how many facts the kernel inside has lost so far.
 func (w *Writer) Dropped(n uint64) { w.lost = max(w.lost, n) }
 
-// Pending reports whether Flush has something to write.
-func (w *Writer) Pending() bool { return len(w.raw) > 0 }
-
 // Flush writes the block that is being filled, so that others can read it. It
 // does not wait for the disk.
 func (w *Writer) Flush() {
