@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +15,7 @@ const snapshotFile = "names"
 
 // Baseline is what a workspace was when its run began.
 type Baseline struct {
-	ID      Identity
-	Started time.Time
+	ID Identity
 
 	marker marker
 	runDir string
@@ -46,7 +44,7 @@ func Begin(ctx context.Context, dir, runDir string) (*Baseline, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Baseline{ID: id, Started: time.Now(), runDir: runDir, root: fd, done: make(chan struct{})}
+	b := &Baseline{ID: id, runDir: runDir, root: fd, done: make(chan struct{})}
 	if b.marker, err = takeMarker(ctx, fd, up); err != nil {
 		unix.Close(fd)
 		return nil, err

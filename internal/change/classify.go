@@ -38,7 +38,7 @@ func classify(ctx context.Context, u *upperReader, opts CollectOptions) (*Set, e
 		return nil, err
 	}
 	var note string
-	if c.threshold, note = b.marker.threshold(clockOffset(), bootID()); note != "" {
+	if c.threshold, note = b.marker.threshold(clockOffset()); note != "" {
 		s.Notes = append(s.Notes, note)
 	}
 	if b.marker.Foreign {

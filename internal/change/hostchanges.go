@@ -38,7 +38,7 @@ func HostChanges(ctx context.Context, b *Baseline, max int) (changes []HostChang
 	}
 	h := &hostDiff{ctx: ctx, t: tree{b.root}, max: max, buf: make([]byte, 64<<10)}
 	var note string
-	if h.threshold, note = b.marker.threshold(clockOffset(), bootID()); note != "" {
+	if h.threshold, note = b.marker.threshold(clockOffset()); note != "" {
 		notes = append(notes, note)
 	}
 	f, err := os.Open(filepath.Join(b.runDir, upperDir, snapshotFile))

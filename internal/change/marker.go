@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,12 +11,12 @@ import (
 
 // marker splits time on the workspace's own file system: a change of an inode
 // that ended before Begin began has a ctime below At, one made after Begin
-// returned has a ctime of At or more. No content is read for it.
+// returned has a ctime of At or more. No content is read for it. It never
+// outlives its process, so it need not outlive a boot.
 type marker struct {
-	At      int64  `json:"at"`      // ctime, ns
-	Offset  int64  `json:"offset"`  // wall clock minus boot clock, ns
-	BootID  string `json:"boot_id"` // "" when unknown
-	Foreign bool   `json:"foreign,omitempty"`
+	At      int64 // ctime, ns
+	Offset  int64 // wall clock minus boot clock, ns
+	Foreign bool
 }
 
 // takeMarker makes a nameless file in dir and touches it until the file
@@ -27,7 +26,7 @@ type marker struct {
 // is used, and the marker is Foreign: right when both share the host's clock,
 // that is, unless dir is a network file system.
 func takeMarker(ctx context.Context, dir int, stateDir string) (marker, error) {
-	m := marker{BootID: bootID()}
+	var m marker
 	fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		f, ferr := os.CreateTemp(stateDir, ".marker-")
@@ -93,14 +92,6 @@ func clockOffset() int64 {
 	return offset
 }
 
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
 // jumpTolerance is more than two readings of the offset differ by.
 const jumpTolerance = int64(50 * time.Millisecond)
 
@@ -108,10 +99,7 @@ const jumpTolerance = int64(50 * time.Millisecond)
 // the marker, given the clock's offset now. When the clock was set back by d,
 // a change made since may carry a ctime up to d before the marker; the note
 // says so. A jump forward moves no ctime below the marker.
-func (m marker) threshold(offsetNow int64, boot string) (at int64, note string) {
-	if m.BootID != boot || boot == "" {
-		return m.At, "the machine was restarted since the run began; a clock set back meanwhile could hide changes of the host"
-	}
+func (m marker) threshold(offsetNow int64) (at int64, note string) {
 	back := m.Offset - offsetNow
 	switch {
 	case back > jumpTolerance:
