@@ -166,35 +166,33 @@ func (*Side) Started(a *StartedArgs, _ *struct{}) error {
 	if w := facts.Load(); w != nil {
 		w.started(uint32(a.PID))
 	}
-	// Where nothing could be started, what comes next is the export, and on a
-	// busy machine init may not have made its first call yet.
-	for deadline := time.Now().Add(initPatience); a.PID == 0 && sentryKernel.Load() == nil && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
 	return nil
 }
 
 // initPatience bounds the wait for init's first call, which follows its start.
 const initPatience = 5 * time.Second
 
-// tellSide makes one of the calls above.
-func tellSide(end *unet.Socket, call string, args any) error {
-	if end == nil {
-		return errors.New("no side channel")
+// AwaitInit waits for init's first call, which tells Export of the kernel. A
+// command that runs comes after it; where none could be started, what comes next
+// is the end, and a paused init makes no call any more.
+func (*Side) AwaitInit(_, _ *struct{}) error {
+	for deadline := time.Now().Add(initPatience); sentryKernel.Load() == nil && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
 	}
-	sideMu.Lock()
-	defer sideMu.Unlock()
-	return urpc.NewClient(end).Call("Side."+call, args, nil)
+	return nil
 }
 
-func flushVia(end *unet.Socket) (r FlushReply, err error) {
-	if end == nil {
-		return r, errors.New("no side channel")
+// callSide makes one of the calls above, or Export. A nil args or reply: none.
+func callSide(call string, args, reply any) error {
+	if sideEnd == nil {
+		return errors.New("no side channel")
+	}
+	if args == nil {
+		args = &struct{}{}
 	}
 	sideMu.Lock()
 	defer sideMu.Unlock()
-	err = urpc.NewClient(end).Call("Side.Flush", &struct{}{}, &r)
-	return r, err
+	return urpc.NewClient(sideEnd).Call("Side."+call, args, reply)
 }
 
 // ExportArgs are the arguments of Side.Export; the file is where to.
@@ -227,19 +225,12 @@ func (*Side) Export(a *ExportArgs, r *ExportReply) (err error) {
 }
 
 // exportVia asks the sentry for the upper layer below prefix ("" or "/": all).
-func exportVia(end *unet.Socket, prefix string, to *os.File) error {
-	if end == nil {
-		return errors.New("no side channel")
-	}
+func exportVia(prefix string, to *os.File) error {
 	if prefix != "" && !strings.HasPrefix(prefix, "/") {
 		return fmt.Errorf("export: %q is not absolute", prefix)
 	}
-	sideMu.Lock()
-	defer sideMu.Unlock()
-	var r ExportReply
-	c := urpc.NewClient(end)
-	if err := c.Call("Side.Release", &struct{}{}, nil); err != nil {
+	if err := callSide("Release", nil, nil); err != nil {
 		return err
 	}
-	return c.Call("Side.Export", &ExportArgs{Prefix: prefix, FilePayload: urpc.FilePayload{Files: []*os.File{to}}}, &r)
+	return callSide("Export", &ExportArgs{Prefix: prefix, FilePayload: urpc.FilePayload{Files: []*os.File{to}}}, &ExportReply{})
 }

@@ -189,8 +189,8 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 		}
 		r.Processes = append(r.Processes, raw)
 	}
-	flushed, err := flushVia(sideEnd)
-	if err != nil {
+	var flushed FlushReply
+	if err := callSide("Flush", nil, &flushed); err != nil {
 		return nil, fmt.Errorf("ask the sandbox about facts: %w", err)
 	}
 	r.Trace, s.tracing = flushed.Tracing, flushed.Tracing
@@ -380,7 +380,7 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 	if s.tracing {
 		s.starting.Lock()
 		defer s.starting.Unlock()
-		if err := tellSide(sideEnd, "Begin", &BeginArgs{a.Args}); err != nil {
+		if err := callSide("Begin", &BeginArgs{a.Args}, nil); err != nil {
 			return nil, fmt.Errorf("announce the command: %w", err)
 		}
 	}
@@ -396,7 +396,7 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 		pid = 0
 	}
 	if s.tracing {
-		if err := tellSide(sideEnd, "Started", &StartedArgs{pid}); err != nil {
+		if err := callSide("Started", &StartedArgs{pid}, nil); err != nil {
 			return nil, fmt.Errorf("announce the command: %w", err)
 		}
 	}
@@ -487,11 +487,14 @@ func (s *shim) deliver(pid int32, sig syscall.Signal, mode boot.SignalDeliveryMo
 }
 
 func (s *shim) pause([]byte, []*os.File) (any, error) {
+	if err := callSide("AwaitInit", nil, nil); err != nil {
+		return nil, fmt.Errorf("wait for init: %w", err)
+	}
 	if err := s.ctl.Call(boot.ContMgrPause, nil, nil); err != nil {
 		return nil, err
 	}
-	r, err := flushVia(sideEnd)
-	if err != nil {
+	var r FlushReply
+	if err := callSide("Flush", nil, &r); err != nil {
 		return nil, fmt.Errorf("send the last facts: %w", err)
 	}
 	return pauseReply{Untold: r.Untold}, nil
@@ -501,5 +504,5 @@ func (s *shim) export(_ []byte, files []*os.File) (any, error) {
 	if len(files) != 1 {
 		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
 	}
-	return nil, exportVia(sideEnd, s.exported, files[0])
+	return nil, exportVia(s.exported, files[0])
 }
