@@ -385,6 +385,16 @@ func (p *place) name() (string, trace.Flags) {
 	return strings.TrimSuffix(dir, "/") + "/" + strings.TrimRight(p.raw, "/"), fl
 }
 
+// nameBy is the name by q, its pinned place, which it releases; as it was asked
+// for when q is nil, because its directory was not found.
+func (p *place) nameBy(q *place) (string, trace.Flags) {
+	if q == nil {
+		return p.asked()
+	}
+	defer q.release()
+	return q.name()
+}
+
 // asked is the path as it was asked for, behind the directory in which the kernel
 // began with it.
 func (p *place) asked() (string, trace.Flags) {
@@ -673,27 +683,17 @@ func (w *factWriter) chdir(t *kernel.Task, addr hostarch.Addr) error {
 }
 
 func (w *factWriter) fchdir(t *kernel.Task, fd int32) error {
-	root := t.FSContext().RootDirectory()
-	defer root.DecRef(t)
-	start := t.FSContext().WorkingDirectory()
-	if fd != linux.AT_FDCWD {
-		start.DecRef(t)
-		file := t.GetFile(fd)
-		if file == nil {
-			return linuxerr.EBADF
-		}
-		start = file.VirtualDentry()
-		start.IncRef()
-		file.DecRef(t)
+	p, err := placeAt(t, fd, "", false)
+	if err != nil {
+		return err
 	}
-	defer start.DecRef(t)
-	p := &place{t: t, root: root, start: start, creds: t.Credentials()}
-	vd, err := t.Kernel().VFS().GetDentryAt(t, p.creds, p.of(start), &vfs.GetDentryOptions{CheckSearchable: true})
+	defer p.release()
+	vd, err := t.Kernel().VFS().GetDentryAt(t, p.creds, p.of(p.start), &vfs.GetDentryOptions{CheckSearchable: true})
 	if err == nil {
 		t.FSContext().SetWorkingDirectory(t, vd)
 		vd.DecRef(t)
 	}
-	w.say(&trace.Fact{Op: trace.Chdir}, p, nil, start, err)
+	w.say(&trace.Fact{Op: trace.Chdir}, p, nil, p.start, err)
 	return err
 }
 

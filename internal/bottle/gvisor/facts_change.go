@@ -249,21 +249,12 @@ func (w *factWriter) onPlace(f *trace.Fact, p *place, op func(*place) error) err
 // places, nil when their directory was not found. It releases them.
 func (w *factWriter) sayName(f *trace.Fact, p, q, p2, q2 *place, err error) {
 	f.PID, f.Errno = pidOf(p.t), errnoOf(err)
-	say := func(p, q *place) (s string) {
-		var fl trace.Flags
-		if q == nil {
-			s, fl = p.asked()
-		} else {
-			s, fl = q.name()
-			q.release()
-		}
-		f.Flags |= fl
-		return s
-	}
-	f.Path = say(p, q)
+	var fl, fl2 trace.Flags
+	f.Path, fl = p.nameBy(q)
 	if p2 != nil {
-		f.Path2 = say(p2, q2)
+		f.Path2, fl2 = p2.nameBy(q2)
 	}
+	f.Flags |= fl | fl2
 	w.emit(f)
 }
 
@@ -328,14 +319,7 @@ func (w *factWriter) link(t *kernel.Task, olddir int32, old hostarch.Addr, newdi
 	if err == nil {
 		err = t.Kernel().VFS().LinkAt(t, p.creds, p.of(vd), q2.pop(false))
 	}
-	var fl trace.Flags
-	if q2 == nil {
-		f.Path2, fl = p2.asked()
-	} else {
-		f.Path2, fl = q2.name()
-		q2.release()
-	}
-	f.Flags = fl
+	f.Path2, f.Flags = p2.nameBy(q2)
 	w.say(&f, p, nil, vd, err)
 	return err
 }
