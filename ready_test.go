@@ -69,6 +69,50 @@ func TestReadyOfAReplacedWorkspace(t *testing.T) {
 	w.ok("true")
 }
 
+// So it is with what is shown beside the workspace: not the path counts, but what
+// lies there.
+func TestReadyOfAReplacedMount(t *testing.T) {
+	w := newWorld(t)
+	data := t.TempDir() + "/data"
+	if err := errors.Join(os.Mkdir(data, 0o755), os.WriteFile(data+"/f", []byte("old\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	o := RunOptions{Workspace: w.ws, Mounts: []string{data + ":/data:ro"}}
+	r, err := w.c.Prepare(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := os.WriteFile(data+"/f", []byte("edited\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Fits(&o); err != nil {
+		t.Errorf("a file in it was edited: %v", err)
+	}
+	if err := errors.Join(os.Rename(data, data+".old"), os.Mkdir(data, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+		t.Errorf("another directory was put in its place: %v", err)
+	}
+	// The root's own directories too, which only the machine's owner replaces.
+	if err := errors.Join(os.Remove(data), os.Rename(data+".old", data), r.Fits(&o)); err != nil {
+		t.Errorf("the directory is back: %v", err)
+	}
+	for i := range r.plan.root.Binds {
+		if b := &r.plan.root.Binds[i]; b.Source != "" {
+			if b.Ino == 0 {
+				t.Errorf("%s is known by its path only", b.Source)
+			}
+			b.Ino++
+			if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+				t.Errorf("another %s: %v", b.Source, err)
+			}
+			b.Ino--
+		}
+	}
+}
+
 // State that was put in the place of other state is other state.
 func TestReadyOfReplacedState(t *testing.T) {
 	w := newWorld(t)

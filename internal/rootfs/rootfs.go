@@ -174,15 +174,16 @@ func within(path string, dirs []string) bool {
 	return false
 }
 
-// bind shows a host directory read-only at the same place, if it is one.
+// bind shows a host directory read-only at the same place, if it is one: this
+// directory, and none that is put in its place later.
 func (b *builder) bind(dir string) {
-	fi, err := os.Lstat(filepath.Join(b.base, dir))
-	if err != nil || !fi.IsDir() {
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(b.base, dir), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return
 	}
 	b.parents(dir)
 	b.have[dir] = true
-	b.root.Binds = append(b.root.Binds, bottle.Mount{Source: filepath.Join(b.base, dir), Target: dir, Access: bottle.AccessReadOnly})
+	b.root.Binds = append(b.root.Binds, bottle.Mount{Source: filepath.Join(b.base, dir), Target: dir, Access: bottle.AccessReadOnly, Dev: uint64(st.Dev), Ino: st.Ino})
 }
 
 // hide puts an empty directory over one of the host's.

@@ -1,8 +1,10 @@
 package rootfs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,5 +52,35 @@ func TestSettingsOfTheMachineStayOut(t *testing.T) {
 	}
 	if last["/usr"] != filepath.Join(base, "usr") || !release {
 		t.Error("tools are missing")
+	}
+}
+
+// A root names the directories that it shows, not their paths: what was made for
+// one is not taken for another that lies at its path.
+func TestDirectoriesByIdentity(t *testing.T) {
+	base := t.TempDir()
+	usr := filepath.Join(base, "usr")
+	if err := os.MkdirAll(usr+"/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	look := func() bottle.Root {
+		root, err := hostFrom(base, Options{User: bottle.User{UID: 7, GID: 7, Name: "u", Home: "/home/u"}, Hostname: "h"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return root
+	}
+	was := look()
+	if err := os.WriteFile(usr+"/bin/tool", []byte("upgraded"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(was, look()) {
+		t.Error("a tool that was upgraded makes another root")
+	}
+	if err := errors.Join(os.Rename(usr, usr+".old"), os.MkdirAll(usr+"/bin", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if reflect.DeepEqual(was, look()) {
+		t.Error("another directory was put in the place of /usr, and nothing shows it")
 	}
 }
