@@ -85,6 +85,9 @@ const (
 	// Mutable: the workload can write to the file that Digest is of, so that
 	// what was loaded may have been, or have become, something else.
 	Mutable
+	// Special: what was opened is a device, a pipe or the like. Only said of an
+	// Open that would have made or cut a file.
+	Special
 )
 
 // Bounds of one fact. What is longer is cut and marked [Cut].

@@ -77,7 +77,7 @@ type EndLine struct {
 var flagNames = []struct {
 	flag Flags
 	name string
-}{{Claimed, "claimed"}, {Asked, "asked"}, {Miss, "miss"}, {Foreign, "foreign"}, {Cut, "cut"}, {Deleted, "deleted"}, {Mutable, "mutable"}}
+}{{Claimed, "claimed"}, {Asked, "asked"}, {Miss, "miss"}, {Foreign, "foreign"}, {Cut, "cut"}, {Deleted, "deleted"}, {Mutable, "mutable"}, {Special, "special"}}
 
 // Words are the flags in words.
 func (fl Flags) Words() []string {

@@ -326,7 +326,9 @@ func (s *Summary) writes(f *Fact) {
 			word = "make"
 		}
 	}
-	if word == "" || s.device(f) {
+	// Who opens /dev/null to write to it changes no file, and the same kernel
+	// that opened it says what it is: names are the workload's to choose.
+	if word == "" || f.Flags&Special != 0 {
 		return
 	}
 	if f.Op != Link {
@@ -335,33 +337,6 @@ func (s *Summary) writes(f *Fact) {
 	if f.Op == Rename || f.Op == Link {
 		s.noteWritten(f, f.Path2, word)
 	}
-}
-
-// devices are what writing to is of no interest, below /dev/.
-var devices = map[string]bool{
-	"null": true, "zero": true, "full": true, "random": true, "urandom": true, "tty": true, "console": true, "ptmx": true, "pts/ptmx": true,
-}
-
-// device reports whether f is about one of the bottle's own devices, such as
-// /dev/null. A path with [Foreign] is what the workload made it by its mounts and
-// roots: it can give any file such a name. So only the names of devices are
-// believed, and those not where the object may be a file of the workspace, which
-// is foreign itself when it is mounted. Whoever removes or renames a device
-// changes something else.
-func (s *Summary) device(f *Fact) bool {
-	name, ok := strings.CutPrefix(f.Path, "/dev/")
-	if f.Flags&Foreign == 0 || !ok || s.view.Mounted {
-		return false
-	}
-	switch f.Op {
-	case Open, Write, Truncate, Chmod, Chown, Utimes:
-	default:
-		return false
-	}
-	if n, ok := strings.CutPrefix(name, "pts/"); ok && n != "" && len(n) < 10 && strings.Trim(n, "0123456789") == "" {
-		return true
-	}
-	return devices[name]
 }
 
 func (s *Summary) noteWritten(f *Fact, path, word string) {

@@ -879,6 +879,27 @@ no(os.open, "/etc/none/deeper", os.O_RDONLY)
 	}
 }
 
+// A file by the name of a device is a file that was written, and a device is none.
+func TestFactsOfFalseDevices(t *testing.T) {
+	m, r := makeTraced(t)
+	m.sh(`echo x >/dev/null; echo x >/dev/zero; mkfifo p; (exec 3<>p; echo x >p)
+exec unshare -Urm sh -c 'set -e; mount -t tmpfs none /dev; echo kept >/dev/null; read x </dev/null; test "$x" = kept; chmod 600 /dev/null'`)
+	s := trace.NewSummary(trace.View{Workspace: m.spec.Workspace.Target})
+	for _, f := range r.all(t, m.b) {
+		s.Add(&f)
+	}
+	var got []string
+	for _, w := range s.Written(100) {
+		if !strings.Contains(w.Path, "/proc/") { // unshare writes there
+			got = append(got, fmt.Sprint(w.Path, w.How))
+		}
+	}
+	want := []string{"(unreachable)/dev/null[truncate write mode]", m.spec.Workspace.Target + "/p[make]"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("written: %q, want %q", got, want)
+	}
+}
+
 // A clone into other namespaces is one that asks for rights.
 func TestFactsOfNamespaces(t *testing.T) {
 	m, r := makeTraced(t)

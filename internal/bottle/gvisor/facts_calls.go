@@ -504,6 +504,9 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	}
 	defer file.DecRef(t)
 	w.marks.forget(file)
+	if flags&(linux.O_CREAT|linux.O_TRUNC) != 0 && special(t, file) {
+		f.Flags |= trace.Special
+	}
 	// Before another thread can use it. That no descriptor was left would come
 	// after it: the file was opened, and made or cut.
 	w.say(&f, p, nil, file.VirtualDentry(), nil)

@@ -96,16 +96,26 @@ func (w *factWriter) onceClaimed(t *kernel.Task, op trace.Op, file *vfs.FileDesc
 	if !w.marks.add(file, fl&trace.Claimed != 0) {
 		return
 	}
-	if op == trace.Write {
-		st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE})
-		if err == nil && st.Mode&linux.S_IFMT != linux.S_IFREG && st.Mode&linux.S_IFMT != linux.S_IFBLK {
-			return
-		}
+	if op == trace.Write && special(t, file) {
+		return
 	}
 	f := trace.Fact{Op: op, PID: pidOf(t)}
 	f.Path, f.Flags = truePath(t, file.VirtualDentry())
 	f.Flags |= fl
 	w.emit(&f)
+}
+
+// special reports whether file is known to be one that keeps nothing.
+func special(t *kernel.Task, file *vfs.FileDescription) bool {
+	st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE})
+	if err != nil {
+		return false
+	}
+	switch st.Mode & linux.S_IFMT {
+	case linux.S_IFREG, linux.S_IFDIR, linux.S_IFBLK:
+		return false
+	}
+	return true
 }
 
 // writesTo is for calls that gVisor serves: fd is looked at apart, before do, and
