@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,9 @@ type Options struct {
 	Config string
 	// Quick leaves the cleaning up after runs that died to the next Client.
 	Quick bool
+	// Ahead is the run that will be asked for next: the first process of its
+	// bottle starts while the state is being opened. Nil: none.
+	Ahead *RunOptions
 	// Log receives what is for operators; nil: nothing.
 	Log *slog.Logger
 	// Resolver looks up the names that routes allow; nil: as the machine does.
@@ -71,33 +75,39 @@ type Client struct {
 	config  config
 	opened  Options
 	lost    []store.Meta
+	ahead   atomic.Pointer[ahead] // nil: none, or a run has it
 }
 
 // Open opens the user's state, making what is missing, and cleans up after
 // runs whose carboy died: nothing of theirs runs any more (the kernel saw to
 // that), their records are marked lost. Lost tells which.
-func Open(ctx context.Context, o Options) (*Client, error) {
+func Open(ctx context.Context, o Options) (_ *Client, err error) {
+	c := &Client{backend: gvisor.Backend{}, build: Version()}
+	c.begin(o.Ahead)
+	defer func() {
+		if err != nil {
+			c.dropAhead()
+		}
+	}()
 	if o.Env == nil {
 		o.Env = os.Getenv
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	conf, err := openConfig(o)
-	if err != nil {
+	c.env, c.log, c.opened = o.Env, o.Log, o
+	if c.config, err = openConfig(o); err != nil {
 		return nil, err
 	}
 	dir, err := store.StateDir(o.Env)
 	if err != nil {
 		return nil, err
 	}
-	s, err := store.Open(dir)
-	if err != nil {
+	if c.store, err = store.Open(dir); err != nil {
 		return nil, err
 	}
-	c := &Client{store: s, env: o.Env, log: o.Log, backend: gvisor.Backend{}, build: Version(), config: conf, opened: o}
 	if c.audit, err = audit.Open(ctx, dir+"/audit"); err != nil {
-		s.Close()
+		c.store.Close()
 		return nil, err
 	}
 	stamp.Mark("state open")
@@ -114,7 +124,42 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 
 // Close releases what Open took.
 func (c *Client) Close() error {
+	c.dropAhead()
 	return errors.Join(c.audit.Close(), c.store.Close())
+}
+
+// ahead is a bottle that has begun before its run was asked for. It holds
+// nothing yet but who it is for.
+type ahead struct {
+	id   identity
+	warm bottle.Warm
+}
+
+// begin starts what a run with o needs in any case. Whatever is wrong with o is
+// said when the run is asked for.
+func (c *Client) begin(o *RunOptions) {
+	w, ok := c.backend.(bottle.Warmer)
+	if o == nil || !ok {
+		return
+	}
+	dir := o.Workspace
+	switch {
+	case o.Mode == store.None:
+		dir = ""
+	case dir == "":
+		dir = "."
+	}
+	id, err := whoami(dir)
+	if err == nil {
+		c.ahead.Store(&ahead{id, w.Warm(id.user, id.hostUID, id.hostGID)})
+	}
+}
+
+// dropAhead ends what no run has taken.
+func (c *Client) dropAhead() {
+	if a := c.ahead.Swap(nil); a != nil {
+		a.warm.Close()
+	}
 }
 
 // Lost returns the runs that Open found to have died with their carboy.

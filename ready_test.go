@@ -12,6 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestCanPrepare(t *testing.T) {
@@ -174,5 +175,96 @@ func TestReceiptOfARunThatDiedLate(t *testing.T) {
 	}
 	if early.Landable() || !strings.Contains(early.Notes[0], "are lost") {
 		t.Errorf("%+v", early)
+	}
+}
+
+// The command's caller is answered while the bottle stands still; when the run
+// is over, nothing of it is left.
+func TestAnswerBeforeTheTearDown(t *testing.T) {
+	w := newWorld(t)
+	for _, mode := range []store.Mode{store.Overlay, store.None, store.Bind} {
+		o := RunOptions{Workspace: w.ws, Mode: mode}
+		ready, err := w.c.Prepare(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := func() bool {
+			select {
+			case <-ready.Done():
+				return true
+			default:
+				return false
+			}
+		}
+		var early bool
+		r, _ := w.ok("echo x > made", func(o *RunOptions) {
+			o.Mode, o.Ready = mode, ready
+			if mode == store.None {
+				o.Command = []string{"true"}
+			}
+			o.Answer = func(*receipt.Receipt, error) { early = !gone() }
+		})
+		// With bind, what still runs inside could write to the workspace.
+		if want := mode != store.Bind; early != want {
+			t.Errorf("%s: answered before the bottle was gone: %v, want %v", mode, early, want)
+		}
+		if !gone() {
+			t.Errorf("%s: the run is over and its bottle is there", mode)
+		}
+		if r.Trace == nil || r.Trace.Incomplete != "" || r.Processes.Execs == 0 || r.Audit == nil {
+			t.Errorf("%s: records %+v %+v %+v", mode, r.Trace, r.Processes, r.Audit)
+		}
+	}
+}
+
+// What began ahead of a run serves it, whoever it turns out to be for, and is
+// gone with the client when there is none.
+func TestAhead(t *testing.T) {
+	w := newWorld(t)
+	open := func(o RunOptions) *Client {
+		c, err := Open(context.Background(), Options{Env: w.c.env, Config: w.c.opened.Config, Ahead: &o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	shims := func() (out []testenv.Process) {
+		for _, p := range testenv.Living(t, os.Getpid()) {
+			if p.Argv0() == "carboy-shim" {
+				out = append(out, p)
+			}
+		}
+		return out
+	}
+	c := open(RunOptions{Workspace: w.ws})
+	for end := time.Now().Add(testenv.Patience(10 * time.Second)); len(shims()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing has begun")
+		}
+	}
+	c.Close()
+	if left := shims(); len(left) > 0 {
+		t.Errorf("a client was closed that no run was asked of, and there is %+v", left)
+	}
+
+	// Used once; and one for somebody else is given up for the right one.
+	for _, asked := range []RunOptions{{Workspace: w.ws}, {Mode: store.None}, {Workspace: "/no such directory"}} {
+		c := open(asked)
+		ran := &world{t: t, c: c, ws: w.ws}
+		for range 2 {
+			if _, out := ran.ok("echo in"); out != "in\n" {
+				t.Errorf("%+v: %q", asked, out)
+			}
+		}
+		if c.ahead.Load() != nil {
+			t.Errorf("%+v: it still waits", asked)
+		}
+		c.Close()
+	}
+	if _, err := Open(context.Background(), Options{Env: func(string) string { return "relative" }, Ahead: &RunOptions{Mode: store.None}}); err == nil {
+		t.Error("opened")
+	}
+	if left := shims(); len(left) > 0 {
+		t.Errorf("all is closed, and there is %+v", left)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
@@ -73,7 +74,9 @@ func (s *session) record() error {
 	defer cancel()
 	s.endTrace()
 	s.endExecs()
+	stamp.Mark("trace ended")
 	pos, aerr := s.noteEnd(ctx)
+	stamp.Mark("end noted")
 	s.rec.Audit = pos
 	if aerr != nil {
 		s.rec.Notes = append(s.rec.Notes, "The end of this run could not be recorded in the audit log completely: "+visible.String(aerr.Error(), 300))
@@ -81,9 +84,11 @@ func (s *session) record() error {
 	// While the run is not over, the next command looks for what a dead carboy
 	// left; afterwards nobody does.
 	derr := s.dropPrivate()
+	stamp.Mark("nothing left")
 	meta, merr := s.settle(ctx)
 	s.rec.Started, s.rec.Ended = meta.Started, meta.Ended
 	err := errors.Join(aerr, derr, merr, s.run.WriteReceipt(ctx, &s.rec))
+	stamp.Mark("receipt written")
 	if s.o.Answer != nil {
 		os.Remove(s.run.Path(answeredFile))
 	}

@@ -140,6 +140,10 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 		s.release()
 		s.unpublish()
 		o.Answer(&s.rec, err)
+		stamp.Mark("answered")
+	}
+	if s.bottle != nil {
+		go s.bottle.Close() // ends with the bottle, for which record waits
 	}
 	if rerr := s.record(); rerr != nil {
 		err = errors.Join(err, &RecordError{rerr})
@@ -186,15 +190,12 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 		if err := c.backend.Check(ctx); err != nil {
 			return nil, err
 		}
-		// The bottle's first process starts while the records are written.
-		if w, ok := c.backend.(bottle.Warmer); ok {
-			s.warm = w.Warm(s.id.user, s.id.hostUID, s.id.hostGID)
-			defer func() {
-				if err != nil {
-					s.warm.Close()
-				}
-			}()
-		}
+		s.warmUp()
+		defer func() {
+			if err != nil && s.warm != nil {
+				s.warm.Close()
+			}
+		}()
 	}
 	stamp.Mark("planned")
 	if s.redactor, err = c.redactorFor(o); err != nil {
@@ -235,6 +236,19 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	s.events = startEvents(o.OnEvent)
 	stamp.Mark("recorded")
 	return s, nil
+}
+
+// warmUp has the bottle's first process start while the records are written, if
+// it has not started while the state was opened.
+func (s *session) warmUp() {
+	if a := s.c.ahead.Swap(nil); a != nil {
+		if a.id.stray && s.id.stray {
+			s.id = a.id // chosen at random, once
+		}
+		s.warm = a.warm
+	} else if w, ok := s.c.backend.(bottle.Warmer); ok {
+		s.warm = w.Warm(s.id.user, s.id.hostUID, s.id.hostGID)
+	}
 }
 
 // command is the command line as records may show it.
@@ -420,7 +434,7 @@ func (s *session) takeChanges(run context.Context) error {
 		}
 		s.rec.Changes.Incomplete = append(s.rec.Changes.Incomplete, err.Error())
 	}
-	return errors.Join(err, s.bottle.Close())
+	return err
 }
 
 // pause stops what is inside, and has all of its facts sent.

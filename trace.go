@@ -55,13 +55,15 @@ func (s *session) view() trace.View {
 // socket's buffer or on their way to the disk.
 const lastFacts = 10 * time.Second
 
-// endTrace takes what is left of the facts into the receipt. The bottle is
-// over: nothing can be added to them.
+// endTrace takes what is left of the facts into the receipt. Nothing can be
+// added to them: the bottle stands still and its end was read, or it is over.
 func (s *session) endTrace() {
 	if s.facts == nil {
 		return
 	}
-	s.bottle.Close()
+	if !s.paused {
+		s.bottle.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastFacts)
 	defer cancel()
 	a, err := s.facts.End(ctx)

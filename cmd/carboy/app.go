@@ -247,8 +247,11 @@ func (a *app) printJSON(v any) error {
 }
 
 // open opens the user's state. Close the result.
-func (a *app) open(ctx context.Context) (*carboy.Client, error) {
-	o := carboy.Options{Env: a.env, Config: a.config}
+func (a *app) open(ctx context.Context) (*carboy.Client, error) { return a.openFor(ctx, nil) }
+
+// openFor is open for a run that will be asked for next.
+func (a *app) openFor(ctx context.Context, ahead *carboy.RunOptions) (*carboy.Client, error) {
+	o := carboy.Options{Env: a.env, Config: a.config, Ahead: ahead}
 	if a.verbose {
 		o.Log = slog.New(slog.NewTextHandler(visible.NewWriter(a.stderr, visible.Options{MaxLine: maxMessage}), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

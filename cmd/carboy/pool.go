@@ -27,6 +27,7 @@ import (
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
@@ -586,6 +587,8 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 		x.c.Send(poolReply{})
 		return
 	}
+	stamp.Begin()
+	defer stamp.End()
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
 	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals}
 	// It is there for one thing, whatever the command line says.

@@ -187,7 +187,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		}
 	}
 	if c == nil {
-		if c, err = a.open(ctx); err != nil {
+		if c, err = a.openFor(ctx, &o); err != nil {
 			return err
 		}
 		defer c.Close()
