@@ -943,3 +943,38 @@ func TestFactsOfSilentPrograms(t *testing.T) {
 		t.Errorf("%d facts of a program that makes no call, want 1", n)
 	}
 }
+
+// A signal that stops a process does so also when it comes while the process
+// becomes another program. This one does so for most of its time: the file is
+// the workload's own and large, and is read anew each time.
+func TestStopDuringExec(t *testing.T) {
+	m, r := makeTraced(t, seed(t, map[string]string{"again": "printf x >>times; exec ./big again\n"}))
+	const rounds = 20
+	out := m.sh(fmt.Sprintf(`cp /bin/sh big; truncate -s 20M big; exec python3 -c '
+import os, signal, sys
+p = os.fork()
+if p == 0: os.execv("./big", ["./big", "again"])
+times = lambda: os.path.exists("times") and os.path.getsize("times")
+for i in range(%d):
+    sent, sig = times(), (signal.SIGSTOP, signal.SIGTSTP)[i %% 2]
+    os.kill(p, sig)
+    while True:
+        q, st = os.waitpid(p, os.WUNTRACED | os.WNOHANG)
+        if q: break
+        if times() > sent + 10:
+            print("it went on after signal", sig); os.kill(p, 9); sys.exit()
+    if not os.WIFSTOPPED(st) or os.WSTOPSIG(st) != sig: print("status", st)
+    os.kill(p, signal.SIGCONT)
+    while i and times() == sent: pass
+os.kill(p, 9)
+print("stopped")
+'`, rounds))
+	if out != "stopped\n" {
+		t.Errorf("%s", out)
+	}
+	// An exec that was given up for that is none.
+	fs := r.all(t, m.b)
+	if n := count(fs, func(f *trace.Fact) bool { return f.Op == trace.Exec && f.Errno != 0 }); n != 0 {
+		t.Errorf("%d programs are said to have failed", n)
+	}
+}

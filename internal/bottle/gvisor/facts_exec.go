@@ -347,9 +347,16 @@ func (e *execs) begin(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription) 
 	e.n.Store(int32(len(e.of)))
 }
 
-// Execve implements seccheck.Sink: what exec was given has been loaded.
+// Execve implements seccheck.Sink: what exec was given has been loaded. An error
+// gives it up.
 func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.ExecveInfo) error {
 	t := kernel.TaskFromContext(ctx)
+	// From here on gVisor throws away signals that stop the process, which on
+	// Linux outlive an exec: a ^Z or a kill -STOP that came while a program was
+	// loaded would be lost. So t stops first, and then makes the call anew.
+	if t != nil && t.PendingSignals()&^t.SignalMask()&kernel.StopSignals != 0 {
+		return linuxerr.ERESTARTNOINTR
+	}
 	e := &s.w.execs
 	e.mu.Lock()
 	if l := e.of[t]; l != nil && !l.loaded {
