@@ -29,11 +29,11 @@ func wayHome(l *lab, chosen []attacker.Attack) error {
 	if err := h.furnish(); err != nil {
 		return err
 	}
-	before, err := tree(l.ws)
+	before, err := Tree(l.ws)
 	if err != nil {
 		return err
 	}
-	if h.outside, err = tree(l.outside); err != nil {
+	if h.outside, err = Tree(l.outside); err != nil {
 		return err
 	}
 	r := l.bottle(true, nil, shell("exec "+me+"vandal "+l.outside)...)
@@ -45,7 +45,7 @@ func wayHome(l *lab, chosen []attacker.Attack) error {
 	case r.rec.Changes == nil || len(r.rec.Changes.Incomplete) > 0:
 		return fmt.Errorf("its changes are not whole: %+v", r.rec.Changes)
 	}
-	after, err := tree(l.ws)
+	after, err := Tree(l.ws)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (h *home) furnish() error {
 
 // looksOutside accuses when the directory beside the workspace changed.
 func (h *home) looksOutside(id, when string) {
-	now, err := tree(h.lab.outside)
+	now, err := Tree(h.lab.outside)
 	if err != nil {
 		h.escape(id, err.Error())
 		return

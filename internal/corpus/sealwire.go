@@ -38,7 +38,7 @@ func seal(l *lab, chosen []attacker.Attack) error {
 	}
 	var signals atomic.Int64
 	defer countSignals(&signals)()
-	before, err := tree(l.readOnly)
+	before, err := Tree(l.readOnly)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func seal(l *lab, chosen []attacker.Attack) error {
 	if !r.exited() {
 		return fmt.Errorf("the bottle ended with %s", r.ended())
 	}
-	after, err := tree(l.readOnly)
+	after, err := Tree(l.readOnly)
 	if err != nil {
 		return err
 	}

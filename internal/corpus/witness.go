@@ -240,8 +240,8 @@ func (n *nameServer) matching(text string) (out []string) {
 	return out
 }
 
-// tree describes a directory: paths, modes, sizes, contents and links.
-func tree(root string) (string, error) {
+// Tree describes a directory: paths, modes, sizes, contents and links.
+func Tree(root string) (string, error) {
 	var out strings.Builder
 	err := filepath.Walk(root, func(path string, fi fs.FileInfo, err error) error {
 		if err != nil {

@@ -330,34 +330,12 @@ func (n *nameServer) asked(text string) (out []string) {
 	return out
 }
 
-// tree describes a directory: paths, modes and contents.
+// tree is corpus.Tree of a directory that can be read.
 func tree(t testing.TB, root string) string {
 	t.Helper()
-	var out strings.Builder
-	err := filepath.Walk(root, func(path string, fi os.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&out, "%s %v", path, fi.Mode())
-		switch {
-		case fi.Mode().IsRegular():
-			c, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&out, " %q", c)
-		case fi.Mode()&os.ModeSymlink != 0:
-			to, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&out, " -> %s", to)
-		}
-		out.WriteString("\n")
-		return nil
-	})
+	s, err := corpus.Tree(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out.String()
+	return s
 }

@@ -102,7 +102,7 @@ func runAll(ctx context.Context, o options, ms []mutant, msg io.Writer) ([]resul
 	defer r.close()
 	if o.baseline {
 		for _, m := range unmutated(ms) {
-			if res := r.baseline(ctx, m); res.Outcome != passed {
+			if res := r.mutant(ctx, m); res.Outcome != passed {
 				return nil, fmt.Errorf("without a mutation, %s %s: %s\n%s", m.Package, strings.Join(m.Tests, ", "), res.Outcome, res.Output)
 			}
 		}

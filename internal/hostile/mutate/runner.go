@@ -141,10 +141,6 @@ func (r *runner) judge(ctx context.Context, m mutant) result {
 	return r.test(ctx, m, dir, bin)
 }
 
-func (r *runner) baseline(ctx context.Context, m mutant) result {
-	return r.judge(ctx, m)
-}
-
 // overlay writes the altered files below dir and returns the list for go.
 func (r *runner) overlay(dir string, edits []edit) (string, error) {
 	replace := map[string]string{}
