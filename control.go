@@ -88,7 +88,7 @@ func (l *ownListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if uid, err := handover.PeerUID(c); err == nil && uid == uint32(os.Geteuid()) {
+		if handover.Own(c) == nil {
 			return c, nil
 		}
 		c.Close()
@@ -131,9 +131,9 @@ func (c *Client) ask(ctx context.Context, m store.Meta, method, path string) (*h
 			if err != nil {
 				return nil, err
 			}
-			if uid, err := handover.PeerUID(conn.(*net.UnixConn)); err != nil || uid != uint32(os.Geteuid()) {
+			if err := handover.Own(conn.(*net.UnixConn)); err != nil {
 				conn.Close()
-				return nil, errors.New("the socket is another user's")
+				return nil, err
 			}
 			return conn, nil
 		},

@@ -53,28 +53,30 @@ func Dial(path string) (*Conn, error) {
 // New makes a Conn of c, unless a stranger is at its other end. It owns c from
 // then on.
 func New(c *net.UnixConn) (*Conn, error) {
-	if uid, err := PeerUID(c); err != nil || uid != uint32(os.Geteuid()) {
+	if err := Own(c); err != nil {
 		c.Close()
-		return nil, errors.Join(ErrStranger, err)
+		return nil, err
 	}
 	return &Conn{c: c}, nil
 }
 
-// PeerUID asks the kernel whose process is at the other end of c.
-func PeerUID(c *net.UnixConn) (uint32, error) {
+// Own asks the kernel whether one of this user's processes is at the other end of
+// c; if not, or if it does not say, the error is ErrStranger.
+func Own(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return 0, err
+		return errors.Join(ErrStranger, err)
 	}
 	var cred *unix.Ucred
 	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
+	err = raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err != nil || cerr != nil {
+		return errors.Join(ErrStranger, err, cerr)
 	}
-	if cerr != nil {
-		return 0, cerr
+	if cred.Uid != uint32(os.Geteuid()) {
+		return ErrStranger
 	}
-	return cred.Uid, nil
+	return nil
 }
 
 // Close ends the connection; a Recv that waits returns.
