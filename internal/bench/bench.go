@@ -39,8 +39,7 @@ type bench struct {
 	split   []Phase
 	idles   []Idle
 	traces  []Traced
-	busy    []float64 // load per core after each round
-	rooted  bool      // bundle/rootfs is the host's root
+	rooted  bool // bundle/rootfs is the host's root
 }
 
 type key struct{ load, peer string }
@@ -347,7 +346,7 @@ func (b *bench) measure(ctx context.Context) error {
 		if err := b.traced(ctx, round); err != nil {
 			return err
 		}
-		b.busy = append(b.busy, loadPerCore())
+		b.facts.Busy = append(b.facts.Busy, loadPerCore())
 	}
 	return nil
 }

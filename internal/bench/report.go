@@ -122,7 +122,6 @@ func fileSystem(magic int64) string {
 
 func (b *bench) report() *Report {
 	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.idles, Traces: b.traces, Upload: int64(b.o.megabytes/5) * 1_000_000}
-	r.Facts.Busy = b.busy
 	for _, p := range b.peers[1:] {
 		r.Facts.Peers = append(r.Facts.Peers, strings.TrimSpace(p.name+" "+p.version))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -33,11 +34,7 @@ var ErrOrderTooLong = errors.New("hostexec: the order is too long")
 // Unlike what Run starts, it outlives carboy. It is the only thing that does,
 // it is carboy itself, and it ends by itself.
 func Detach(role Role, env []string, order []byte) error {
-	known := false
-	for _, r := range roles {
-		known = known || r == role
-	}
-	if !known {
+	if !slices.Contains(roles, role) {
 		return fmt.Errorf("hostexec: %q is no role", role)
 	}
 	for _, e := range env {
