@@ -181,10 +181,22 @@ func (a *app) say(c tone, format string, args ...any) {
 	if !a.utf8() {
 		line = visible.ASCII(line)
 	}
-	if c != plainText && a.color(a.stderr) {
-		line = "\x1b[" + string(c) + "m" + line + "\x1b[0m"
+	fmt.Fprintf(a.stderr, "carboy: %s\n", a.paint(a.stderr, c, line))
+}
+
+// paint is s in a colour, if w is for somebody who wants it.
+func (a *app) paint(w io.Writer, c tone, s string) string {
+	if !a.color(w) {
+		return s
 	}
-	fmt.Fprintf(a.stderr, "carboy: %s\n", line)
+	return c.paint(s)
+}
+
+func (c tone) paint(s string) string {
+	if c == plainText {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
 // color reports whether w is a terminal whose user wants colour

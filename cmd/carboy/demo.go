@@ -155,10 +155,7 @@ func serveDemo() (port int, stop func(), err error) {
 func (d *demo) title(format string, args ...any) {
 	d.step++
 	line := fmt.Sprintf("%d. %s", d.step, fmt.Sprintf(format, args...))
-	if d.a.color(d.a.stdout) {
-		line = "\x1b[1m" + line + "\x1b[0m"
-	}
-	fmt.Fprintf(d.a.stdout, "\n%s\n\n", line)
+	fmt.Fprintf(d.a.stdout, "\n%s\n\n", d.a.paint(d.a.stdout, boldText, line))
 }
 
 func (d *demo) sealedRun(ctx context.Context, c *carboy.Client, port int) (*receipt.Receipt, error) {

@@ -155,13 +155,8 @@ func wrap(text string, indent int) string {
 }
 
 func (a *app) printEscapeReport(r *corpus.Report) error {
-	paint := func(c tone, s string) string {
-		if !a.color(a.stdout) {
-			return s
-		}
-		return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
-	}
-	fmt.Fprintf(a.stdout, "carboy %s, %s, as %s\n\n", visible.String(r.Build, 80), visible.String(r.Kernel, 80), map[string]string{"root": "root"}[r.User]+map[string]string{"ordinary": "an ordinary user"}[r.User])
+	paint := func(c tone, s string) string { return a.paint(a.stdout, c, s) }
+	fmt.Fprintf(a.stdout, "carboy %s, %s, as %s\n\n", visible.String(r.Build, 80), visible.String(r.Kernel, 80), map[string]string{"root": "root", "ordinary": "an ordinary user"}[r.User])
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "attacks\tways\tcontained\tescaped\tuntried\t\n")

@@ -194,10 +194,7 @@ func (a *app) printDiagnosis(d carboy.Diagnosis) {
 		if !f.OK {
 			mark, c = "FAIL", redText
 		}
-		if a.color(a.stdout) {
-			mark = "\x1b[" + string(c) + "m" + mark + "\x1b[0m"
-		}
-		fmt.Fprintf(a.stdout, "  %s  %-9s %s\n", mark, f.Check, visible.String(f.Detail, 1000))
+		fmt.Fprintf(a.stdout, "  %s  %-9s %s\n", a.paint(a.stdout, c, mark), f.Check, visible.String(f.Detail, 1000))
 		if f.Advice != "" {
 			fmt.Fprintf(a.stdout, "                  %s\n", visible.String(f.Advice, 1000))
 		}

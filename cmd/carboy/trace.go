@@ -299,10 +299,10 @@ func (p *tracePrinter) head(r *trace.Reader) {
 }
 
 func (p *tracePrinter) paint(c tone, s string) string {
-	if !p.color || c == plainText {
+	if !p.color {
 		return s
 	}
-	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+	return c.paint(s)
 }
 
 // maxArguments bounds what is shown of a command line, in bytes.
