@@ -68,12 +68,18 @@ type ended struct {
 	err    error
 }
 
-func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, error) {
+// endOf hears how p ended, once.
+func endOf(p bottle.Process) <-chan ended {
 	over := make(chan ended, 1)
 	go func() { // ends with the command or the bottle
 		st, err := p.Wait(context.Background())
 		over <- ended{st, err}
 	}()
+	return over
+}
+
+func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, error) {
+	over := endOf(p)
 	clock := time.NewTimer(s.limits.Timeout)
 	defer clock.Stop()
 	mctx, cancel := context.WithCancel(ctx)

@@ -52,7 +52,7 @@ func environment(lookup func(string) string, u bottle.User, terminal bool, more 
 		if !given {
 			val = lookup(name)
 			if val == "" {
-				return nil, &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
+				return nil, notSet(name)
 			}
 		}
 		if strings.ContainsRune(val, 0) {
@@ -66,6 +66,11 @@ func environment(lookup func(string) string, u bottle.User, terminal bool, more 
 	}
 	slices.Sort(out)
 	return out, nil
+}
+
+// notSet refuses a variable that was named without a value.
+func notSet(name string) error {
+	return &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
 }
 
 // SecretName reports whether a variable's name says that it holds a secret.

@@ -91,7 +91,7 @@ func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt
 		if !given {
 			v := c.env(name)
 			if v == "" {
-				return receipt.Exit{}, &OptionError{Option: "--env", Value: name, Reason: "is not set here", Advice: "set it, or write --env " + name + "=VALUE"}
+				return receipt.Exit{}, notSet(name)
 			}
 			e = name + "=" + v
 		}
@@ -517,11 +517,7 @@ func (g *guest) hear(h *handover.Conn, std *streams) {
 const killedIn = 2 * time.Second
 
 func (g *guest) wait(ctx context.Context, s *session, p bottle.Process) receipt.Exit {
-	over := make(chan ended, 1)
-	go func() { // ends with the command or the bottle
-		st, err := p.Wait(context.Background())
-		over <- ended{st, err}
-	}()
+	over := endOf(p)
 	gone := receipt.Exit{Code: exitcode.Refused, Reason: receipt.Killed, Error: "the run is over"}
 	select {
 	case e := <-over:

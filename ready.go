@@ -177,13 +177,11 @@ func (r *Ready) Fits(o *RunOptions) error {
 		return err
 	}
 	dir, err := store.StateDir(r.c.env)
-	if err == nil && dir == r.c.StateDir() {
-		var now store.Workspace
-		if now, err = store.ResolveWorkspace(dir); err == nil && now != r.state {
-			dir = ""
-		}
+	var state store.Workspace
+	if err == nil {
+		state, err = store.ResolveWorkspace(dir)
 	}
-	if err != nil || dir != r.c.StateDir() {
+	if err != nil || dir != r.c.StateDir() || state != r.state {
 		return errors.Join(fmt.Errorf("%w: another state directory", ErrUnfit), err)
 	}
 	p, err := r.c.newPlan(o)

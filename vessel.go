@@ -46,13 +46,11 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 		return nil, err
 	}
 	v.spec.Warm = warm
-	if err := v.openGateway(ctx, table, c.opened.Resolver); err != nil {
-		closeFiles(v.spec.Files())
-		v.close()
-		return nil, err
+	if err = v.openGateway(ctx, table, c.opened.Resolver); err == nil {
+		v.trace, v.spec.Trace, err = tracePair()
 	}
-	if v.trace, v.spec.Trace, err = tracePair(); err != nil {
-		closeFiles(v.spec.Files())
+	if err != nil {
+		closeFiles(v.spec.Files()) // later they are Create's
 		v.close()
 		return nil, err
 	}
