@@ -170,6 +170,17 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 		o.Stderr = io.Discard
 	}
 	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if s.vessel != nil {
+			s.vessel.close()
+		}
+		if s.warm != nil {
+			s.warm.Close()
+		}
+	}()
 	if o.Ready != nil {
 		if o.Ready.c != c {
 			return nil, fmt.Errorf("%w: it is another client's", ErrUnfit)
@@ -178,24 +189,14 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 			return nil, fmt.Errorf("%w: it was used", ErrUnfit)
 		}
 		s.plan, o.Mode, s.conf = s.vessel.plan, s.vessel.plan.mode, o.Ready.conf
-		defer func() {
-			if s.run == nil || s.events == nil {
-				s.vessel.close()
-			}
-		}()
-	} else if s.plan, err = c.newPlan(o); err != nil {
-		return nil, err
-	}
-	if s.vessel == nil {
+	} else {
+		if s.plan, err = c.newPlan(o); err != nil {
+			return nil, err
+		}
 		if err := c.backend.Check(ctx); err != nil {
 			return nil, err
 		}
 		s.warmUp()
-		defer func() {
-			if err != nil && s.warm != nil {
-				s.warm.Close()
-			}
-		}()
 	}
 	stamp.Mark("planned")
 	if s.redactor, err = c.redactorFor(o); err != nil {

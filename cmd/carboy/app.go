@@ -98,8 +98,9 @@ const helpWidth = 80
 var flagUsages = strings.NewReplacer(".LocalFlags.FlagUsages", "flags .LocalFlags", ".InheritedFlags.FlagUsages", "flags .InheritedFlags")
 
 // run carries out one command line and returns the exit code.
-func (a *app) run(ctx context.Context, args []string) int {
-	root := a.root()
+func (a *app) run(ctx context.Context, args []string) int { return a.execute(ctx, a.root(), args) }
+
+func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) int {
 	a.args = args
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

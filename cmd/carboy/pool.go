@@ -592,11 +592,12 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
 	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals}
 	// It is there for one thing, whatever the command line says.
-	if !a.isRun(x.ask.Args) {
+	root := a.root()
+	if !isRun(root, x.ask.Args) {
 		x.c.Send(poolReply{})
 		return
 	}
-	code := a.run(ctx, x.ask.Args)
+	code := a.execute(ctx, root, x.ask.Args)
 	if !a.warm.began {
 		return
 	}
@@ -605,8 +606,8 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 }
 
 // isRun reports whether a command line is that of carboy run.
-func (a *app) isRun(args []string) bool {
-	cmd, _, err := a.root().Find(args)
+func isRun(root *cobra.Command, args []string) bool {
+	cmd, _, err := root.Find(args)
 	return err == nil && cmd.Name() == "run" && cmd.HasParent() && !cmd.Parent().HasParent()
 }
 

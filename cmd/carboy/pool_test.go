@@ -770,7 +770,7 @@ func TestOnlyRunIsHandedOver(t *testing.T) {
 		"run -- true": true, "run --pool 1 -- gc": true, "--config /x run -- true": true,
 		"gc": false, "land --yes": false, "": false, "help run": false, "completion run": false, "pool list": false, "__complete run": false, "exec x -- run": false, "nothing": false,
 	} {
-		if got := a.isRun(strings.Fields(line)); got != want {
+		if got := isRun(a.root(), strings.Fields(line)); got != want {
 			t.Errorf("%q: %v", line, got)
 		}
 	}
