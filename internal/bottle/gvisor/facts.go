@@ -46,6 +46,7 @@ type factWriter struct {
 	gone    bool          // the reader has closed its end
 	wake    chan struct{} // of the lingerer; holds one
 
+	names   names
 	marks   markSet
 	digests digests
 
@@ -62,7 +63,7 @@ type factWriter struct {
 var facts atomic.Pointer[factWriter]
 
 func newFactWriter(fd int) *factWriter {
-	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1),
+	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1), names: newNames(),
 		announced: map[*kernel.ThreadGroup]bool{}, settled: map[uint32]bool{}}
 	w.execs.of = map[*kernel.Task]*loading{}
 	w.people.born, w.people.live = map[*kernel.Task]bool{}, map[*kernel.ThreadGroup]int{}
@@ -75,6 +76,7 @@ func (w *factWriter) linger() {
 	for range w.wake {
 		time.Sleep(factLinger)
 		w.settleExecs()
+		w.names.sweep(time.Now())
 		// A loss is told even when nothing happens after it.
 		for !w.flush() {
 			time.Sleep(factRetell)

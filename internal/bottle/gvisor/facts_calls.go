@@ -438,6 +438,7 @@ func (w *factWriter) say(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, e
 	var fl trace.Flags
 	switch {
 	case vd.Ok():
+		w.seen(p.t, vd)
 		f.Path, fl = truePath(p.t, vd)
 	case where != nil:
 		f.Path, fl = where.name()
@@ -524,8 +525,10 @@ func (w *factWriter) find(f *trace.Fact, p *place, follow bool, opts *vfs.GetDen
 	})
 	if err != nil {
 		w.say(f, p, where, vfs.VirtualDentry{}, err)
+		return vd, err
 	}
-	return vd, err
+	w.seen(p.t, vd)
+	return vd, nil
 }
 
 func (p *place) of(vd vfs.VirtualDentry) *vfs.PathOperation {

@@ -222,7 +222,9 @@ func (w *factWriter) unlink(t *kernel.Task, dirfd int32, addr hostarch.Addr, fla
 	if flags&linux.AT_REMOVEDIR != 0 {
 		f.Op, remove = trace.Rmdir, t.Kernel().VFS().RmdirAt
 	}
-	return w.onName(t, &f, dirfd, addr, func(q *place) error { return remove(t, q.creds, q.pop(false)) })
+	return w.onName(t, &f, dirfd, addr, func(q *place) error {
+		return w.names.removing(q, func() error { return remove(t, q.creds, q.pop(false)) })
+	})
 }
 
 // onName runs op on the name that the path at addr gives, in its pinned
@@ -273,7 +275,9 @@ func (w *factWriter) rename(t *kernel.Task, olddir int32, old hostarch.Addr, new
 	var q2 *place
 	if err == nil {
 		if q2, err = p2.pin(); err == nil {
-			err = t.Kernel().VFS().RenameAt(t, q.creds, q.pop(false), q2.pop(false), &vfs.RenameOptions{Flags: flags})
+			err = w.names.removing(q2, func() error {
+				return t.Kernel().VFS().RenameAt(t, q.creds, q.pop(false), q2.pop(false), &vfs.RenameOptions{Flags: flags})
+			})
 		}
 	}
 	w.sayName(&trace.Fact{Op: trace.Rename, A: uint64(flags)}, p, q, p2, q2, err)

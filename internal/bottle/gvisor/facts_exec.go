@@ -93,7 +93,7 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 			called += "/" + name
 		}
 	}
-	file, where, err := p.openExec(flags&linux.AT_SYMLINK_NOFOLLOW == 0)
+	file, where, err := w.openExec(p, flags&linux.AT_SYMLINK_NOFOLLOW == 0)
 	if err != nil {
 		if where == nil || !linuxerr.Equals(linuxerr.ENOENT, err) {
 			f.Args = argv
@@ -135,11 +135,14 @@ func execPlace(t *kernel.Task, dirfd int32, name string, relative bool) (p *plac
 }
 
 // openExec opens a program as the loader does.
-func (p *place) openExec(follow bool) (file *vfs.FileDescription, where *place, err error) {
+func (w *factWriter) openExec(p *place, follow bool) (file *vfs.FileDescription, where *place, err error) {
 	where, err = p.try(func(q *place) (err error) {
 		file, err = q.t.Kernel().VFS().OpenAt(q.t, q.creds, q.pop(follow), &vfs.OpenOptions{Flags: linux.O_RDONLY, FileExec: true})
 		return err
 	})
+	if err == nil {
+		w.seen(p.t, file.VirtualDentry())
+	}
 	return file, where, err
 }
 
@@ -182,7 +185,7 @@ func (w *factWriter) interpreter(t *kernel.Task, file *vfs.FileDescription, name
 			return nil, argv, err
 		}
 		var where *place
-		file, where, err = q.openExec(follow)
+		file, where, err = w.openExec(q, follow)
 		if err != nil {
 			// The interpreter that is missing is what one wants to know.
 			w.sayExecFailed(&trace.Fact{Op: trace.Exec}, q, where, err)
