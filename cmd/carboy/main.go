@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/corpus/attacker"
+	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/stamp"
 )
 
@@ -28,10 +29,8 @@ func main() {
 // mainCode is main without the hook for inner processes, so that tests can
 // start it as a program of another name.
 func mainCode() int {
-	// The default collects at 4 MiB, which a short command fills once and for
-	// nothing; from 16 MiB on the heap is as before, but larger.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
+		debug.SetGCPercent(lean.StartGC)
 	}
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.

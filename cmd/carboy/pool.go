@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,6 +24,7 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/handover"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/stamp"
@@ -446,7 +446,7 @@ func serveReady(o *order) error {
 		ID: r.socket.ID(), PID: os.Getpid(), Since: r.since.UTC().Round(time.Second), Idle: o.Idle,
 		Workspace: store.Raw(r.bottle.Workspace()), Mode: o.Mode, Allow: append(slices.Clone(o.Allow), o.AllowPrivate...),
 	}
-	debug.FreeOSMemory()
+	lean.Rest()
 	go r.accept() // ends with the socket
 	return r.wait(ctx)
 }

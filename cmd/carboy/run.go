@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
@@ -225,6 +226,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 			}
 		}
 	}
+	defer lean.After(lean.Patience)()
 	rec, err := c.Run(ctx, o)
 	if rec == nil {
 		return err

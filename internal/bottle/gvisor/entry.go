@@ -27,6 +27,8 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/carboy/carboy/internal/lean"
 )
 
 // shimName is argv[0] of a shim.
@@ -38,7 +40,7 @@ const shimName = "carboy-shim"
 func Main() {
 	switch {
 	case os.Args[0] == shimName:
-		debug.SetGCPercent(gcPercent)
+		debug.SetGCPercent(lean.StartGC)
 		shimMain()
 	case os.Args[0] == holdName:
 		holdMain()
@@ -49,7 +51,8 @@ func Main() {
 			wrapSyscalls()
 			installBootPrograms()
 		case "runsc-gofer":
-			debug.SetGCPercent(gcPercent)
+			debug.SetGCPercent(lean.StartGC)
+			lean.After(lean.Patience)
 			settle()
 			installGoferPrograms()
 		}
@@ -58,11 +61,6 @@ func Main() {
 		runscMain()
 	}
 }
-
-// gcPercent is for the processes around the sandbox, which make little garbage
-// once the bottle is made: it puts the first collection off until there are
-// 16 MiB. By default it comes at four, which starting alone fills.
-const gcPercent = 400
 
 func runscMain() {
 	cli.Run(nil, map[util.SubCommand]string{

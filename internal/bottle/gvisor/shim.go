@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/stamp"
 )
 
@@ -195,6 +196,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	}
 	r.Trace, s.tracing = flushed.Tracing, flushed.Tracing
 	s.stamps.Mark("shim: posture read")
+	lean.After(lean.Patience) // ends with the process
 	if p.Stamps {
 		r.Stamps = s.stamps.Points()
 	}

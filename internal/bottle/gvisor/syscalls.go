@@ -5,6 +5,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+
+	"github.com/carboy/carboy/internal/lean"
 )
 
 // wrapSyscalls runs in the sandbox process before gVisor takes over. The
@@ -41,7 +43,8 @@ func wrapSyscalls() {
 func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, no uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
-			debug.SetGCPercent(100)
+			lean.Collecting(100, lean.Patience)
+			lean.After(lean.Patience) // ends with the process
 		}
 		return fn(t, no, args)
 	}

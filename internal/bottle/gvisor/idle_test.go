@@ -1,0 +1,58 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// A bottle that has begun and waits gives back what its start took, and goes on
+// as before.
+func TestIdleMemory(t *testing.T) {
+	testenv.Root(t) // only root may look into the processes inside
+	m := makeBottle(t)
+	if out, st := m.run("/bin/sh", "-c", "echo first"); st.ExitCode() != 0 || out != "first\n" {
+		t.Fatalf("%v %q", st, out)
+	}
+	const most = 26 << 20
+	shim := m.b.(*box).cmd.Process.Pid
+	var now int64
+	for end := time.Now().Add(testenv.Patience(20 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
+		if now = share(t, shim); now < most {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it takes %d MiB, more than %d", now>>20, most>>20)
+		}
+	}
+	t.Logf("%d MiB", now>>20)
+	if out, st := m.run("/bin/sh", "-c", "ls / | sort | head -1; echo again"); st.ExitCode() != 0 || !strings.HasSuffix(out, "again\n") {
+		t.Errorf("%v %q", st, out)
+	}
+}
+
+// share is the PSS of a process and all below it.
+func share(t *testing.T, root int) (sum int64) {
+	t.Helper()
+	pids := []int{root}
+	for _, p := range testenv.Living(t, root) {
+		pids = append(pids, p.PID)
+	}
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			continue // ended meanwhile
+		}
+		_, rest, ok := strings.Cut(string(b), "\nPss:")
+		var kb int64
+		if _, err := fmt.Sscan(rest, &kb); !ok || err != nil {
+			t.Fatalf("%d: %v %q", pid, err, b)
+		}
+		sum += kb << 10
+	}
+	return sum
+}
