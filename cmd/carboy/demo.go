@@ -38,7 +38,7 @@ get() { # get HOST PORT
     sed '1,/^\r$/d' <&3
 }
 echo "me:         $(id -un), kernel $(uname -r)"
-echo "your home:  $(ls -A ~ 2>/dev/null | wc -l) files"
+echo "your home:  $(find ~ -type f 2>/dev/null | wc -l) files"
 echo "allowed:    $(get $ALLOWED)"
 echo "refused:    $(get exfiltration.example 80 2>&1 | head -n 1)"
 echo "a line that was written in the bottle" >>notes.txt

@@ -202,7 +202,7 @@ func dash(n int) string {
 }
 
 func (a *app) escapeVerdict(r *corpus.Report, paint func(tone, string) string) error {
-	made := fmt.Sprintf("%d attacks in %d bottles, %s", r.Attacks, r.Bottles, receipt.Duration(r.Took.Round(100*time.Millisecond)))
+	made := fmt.Sprintf("%s in %s, %s", number(r.Attacks, "attack", "attacks"), number(r.Bottles, "bottle", "bottles"), receipt.Duration(r.Took.Round(100*time.Millisecond)))
 	var s string
 	switch r.Verdict {
 	case corpus.Contained:

@@ -293,8 +293,8 @@ func rootHex(s string) string {
 }
 
 func (a *app) printReport(r audit.Report) {
-	fmt.Fprintf(a.stdout, "%s: %s, %d signed by %s, %d anchors agree\n", r.Status, number(int(r.Records), "record", "records"), r.Signed,
-		number(int(r.Checkpoints), "checkpoint", "checkpoints"), r.Anchors)
+	fmt.Fprintf(a.stdout, "%s: %s, %d signed by %s, %s\n", r.Status, number(int(r.Records), "record", "records"), r.Signed,
+		number(int(r.Checkpoints), "checkpoint", "checkpoints"), number(int(r.Anchors), "anchor agrees", "anchors agree"))
 	if r.Root != "" {
 		fmt.Fprintf(a.stdout, "root    %s\n", rootHex(r.Root))
 	}

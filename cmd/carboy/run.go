@@ -211,8 +211,12 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		if tip := advice(err); tip != "" {
 			a.say(plainText, "hint: %s", errorText(tip))
 		}
-		if !f.json && !f.quiet {
+		switch {
+		case f.json:
+		case !f.quiet:
 			a.summary(rec)
+		case err == nil && rec.Exit.Reason != receipt.Exited && rec.Exit.Reason != receipt.Signalled:
+			a.ended(rec) // an error: the command did not end by itself
 		}
 	}
 	told := false
@@ -329,11 +333,7 @@ func eventTarget(e carboy.Event) string {
 // summary is what people read after a run: how it ended, what changed, what was
 // refused, what to type next. The receipt has the rest.
 func (a *app) summary(r *receipt.Receipt) {
-	tone := greenText
-	if r.Exit.Code != 0 {
-		tone = redText
-	}
-	a.say(tone, "%s after %s, %s (run %s)", exitText(r.Exit), receipt.Duration(r.Duration), changesText(r), r.ID)
+	a.ended(r)
 	if s := refusedLine(r); s != "" {
 		a.say(plainText, "%s (carboy receipt says why)", s)
 	}
@@ -344,6 +344,14 @@ func (a *app) summary(r *receipt.Receipt) {
 		}
 		a.say(plainText, "next: carboy diff%s, then carboy land%s", ref, ref)
 	}
+}
+
+func (a *app) ended(r *receipt.Receipt) {
+	tone := greenText
+	if r.Exit.Code != 0 {
+		tone = redText
+	}
+	a.say(tone, "%s after %s, %s (run %s)", exitText(r.Exit), receipt.Duration(r.Duration), changesText(r), r.ID)
 }
 
 func exitText(e receipt.Exit) string {
