@@ -202,6 +202,30 @@ func TestCommandErrors(t *testing.T) {
 	}
 }
 
+// A root shows no more of the host than a mount may.
+func TestRootsThatShowTooMuch(t *testing.T) {
+	w := newWorld(t)
+	state := w.c.StateDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/", "/usr/..", link, state, filepath.Dir(state), filepath.Join(state, "runs")} {
+		var bad *OptionError
+		if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: dir}); !errors.As(err, &bad) || bad.Option != "--rootfs" {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	for _, dir := range []string{"", "host", t.TempDir(), "/usr"} {
+		if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: dir}); err != nil {
+			t.Errorf("%q: %v", dir, err)
+		}
+	}
+	if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: "/no/such"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a root that is not there: %v", err)
+	}
+}
+
 func TestBindExcludesOthers(t *testing.T) {
 	w := newWorld(t)
 	started := make(chan struct{})
@@ -462,7 +486,7 @@ func traceFull(t *testing.T, state string) {
 			}
 		}
 	}()
-	r, out := w.ok(`while [ ! -e go ]; do head -c 2800 /dev/urandom | base64 -w0 | { read -r x; [ -e "/$x" ]; [ -e "/$x/2" ]; }; done; /bin/true; exit 0`, func(o *RunOptions) {
+	r, out := w.ok(`while [ ! -e go ]; do base64 -w2800 /dev/urandom | head -n 50 | while read -r x; do [ -e "/$x" ]; [ -e "/$x/2" ]; done; done; /bin/true; exit 0`, func(o *RunOptions) {
 		o.Mode = store.Bind
 		o.OnEvent = func(e Event) {
 			if e.Kind == "started" {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
+	"path/filepath"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
@@ -18,7 +18,7 @@ import (
 // machine decide about it before there is a run, and nothing of the run itself.
 type plan struct {
 	mode   store.Mode
-	rootfs string
+	rootfs string // a directory that is the whole root; empty: the host's tools
 	limits bottle.Limits
 	id     identity
 	ws     store.Workspace
@@ -37,12 +37,15 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if o.Mode == "" {
 		o.Mode = store.Overlay
 	}
-	p := &plan{mode: o.Mode, rootfs: o.RootFS, net: wire.DefaultConfig()}
+	p := &plan{mode: o.Mode, net: wire.DefaultConfig()}
 	var err error
 	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
 		return nil, err
 	}
 	if p.routes, err = parseRoutes(o); err != nil {
+		return nil, err
+	}
+	if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
 		return nil, err
 	}
 	if err := p.workspace(o.Workspace, c.StateDir()); err != nil {
@@ -56,6 +59,32 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	}
 	return p, nil
 }
+
+// rootDir resolves and judges the directory that is to be the whole root; empty:
+// the host's tools.
+func rootDir(dir, state string) (string, error) {
+	if dir == "" || dir == "host" {
+		return "", nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", fmt.Errorf("root file system: %w", err)
+	}
+	switch {
+	case abs == "/":
+		return "", &OptionError{Option: "--rootfs", Value: dir, Reason: "would show the whole host", Advice: "name a directory of its own, such as an unpacked image, or leave it out for this machine's tools"}
+	case showsState(abs, state):
+		return "", &OptionError{Option: "--rootfs", Value: dir, Reason: "would show carboy's own state", Advice: "name a directory of its own, such as an unpacked image"}
+	}
+	return abs, nil
+}
+
+// showsState reports whether with dir a part of carboy's state would be shown: the
+// audit log, its key and every run's record are not even to be read.
+func showsState(dir, state string) bool { return within(state, dir) || within(dir, state) }
 
 // workspace resolves and judges the directory to work on.
 func (p *plan) workspace(dir, state string) error {
@@ -72,7 +101,7 @@ func (p *plan) workspace(dir, state string) error {
 	if err != nil {
 		return err
 	}
-	if real == state || strings.HasPrefix(state, real+"/") || strings.HasPrefix(real, state+"/") {
+	if showsState(real, state) {
 		return &OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
 	}
 	p.target = real
@@ -129,7 +158,7 @@ const hostname = "carboy"
 // look finds what of the host the bottle's root shows at this moment.
 func (p *plan) look() (err error) {
 	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr()}
-	if p.rootfs != "" && p.rootfs != "host" {
+	if p.rootfs != "" {
 		p.root, err = rootfs.Dir(p.rootfs, o)
 	} else {
 		p.root, err = rootfs.Host(o)

@@ -603,8 +603,7 @@ func parseMounts(specs []string, workspace, state string) ([]bottle.Mount, error
 		if workspace != "" && leadsOut(spec, m.Source, workspace) {
 			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "has a source in the workspace that is a link out of it", Advice: "the workspace's files may be anybody's; name where the link leads if that is meant"}
 		}
-		// The audit log, its key and every run's record: not even to be read.
-		if m.Source == state || strings.HasPrefix(state, m.Source+"/") || strings.HasPrefix(m.Source, state+"/") {
+		if showsState(m.Source, state) {
 			return nil, &OptionError{Option: "--mount", Value: spec, Reason: "would show carboy's own state", Advice: "name the directories that the command needs"}
 		}
 		out = append(out, m)
