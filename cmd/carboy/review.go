@@ -328,8 +328,8 @@ it made. It refuses when one of those files was edited since.`
 func (a *app) undoCmd() *cobra.Command {
 	var last, yes, asJSON bool
 	cmd := &cobra.Command{
-		Use: "undo RUN", Short: "take a landing back", Long: undoLong, GroupID: "main",
-		Example:           "  carboy undo 01k9x3m7\n  carboy undo --last 01k9x3m7       only the newest landing of that run",
+		Use: "undo [RUN]", Short: "take a landing back", Long: undoLong, GroupID: "main",
+		Example:           "  carboy undo                       what was landed of the newest run here; asks\n  carboy undo 01k9x3m7\n  carboy undo --last 01k9x3m7       only the newest landing of that run",
 		ValidArgsFunction: a.completeRuns,
 		Args:              atMostRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
