@@ -16,6 +16,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -90,7 +91,7 @@ func (s *session) text() string {
 }
 
 // patience is how long a loaded machine may take for one step.
-const patience = 60 * time.Second
+var patience = testenv.Patience(time.Minute)
 
 // await waits until text was seen, counted from after.
 func (s *session) await(text string) {

@@ -5,6 +5,7 @@
 //
 //	go run ./internal/hostile/mutate             all mutants
 //	go run ./internal/hostile/mutate -only TEXT  those whose name or promise begins with TEXT
+//	go run ./internal/hostile/mutate -root       those whose tests need root
 //	go run ./internal/hostile/mutate -list       what there is, and why
 //	go run ./internal/hostile/mutate -baseline   first see the same tests green, unchanged
 //	go run ./internal/hostile/mutate -json       results as a document
@@ -35,6 +36,7 @@ import (
 )
 
 func main() {
+	wardenMain()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -44,6 +46,7 @@ func main() {
 type options struct {
 	only           string
 	list, baseline bool
+	root           bool
 	json, verbose  bool
 	jobs           int
 }
@@ -55,14 +58,18 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 	fs.StringVar(&o.only, "only", "", "only mutants whose name or promise begins with `TEXT`; several with commas")
 	fs.BoolVar(&o.list, "list", false, "name the mutants and run nothing")
 	fs.BoolVar(&o.baseline, "baseline", false, "run each test without a mutation first; it must pass")
+	fs.BoolVar(&o.root, "root", false, "only those whose tests need root, which an ordinary user's run leaves out")
 	fs.BoolVar(&o.json, "json", false, "print the results as JSON")
 	fs.BoolVar(&o.verbose, "v", false, "show what the tests said")
 	fs.IntVar(&o.jobs, "jobs", 2, "mutants at a time")
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || o.jobs < 1 {
-		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-list] [-baseline] [-json] [-v] [-jobs N]")
+		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-root] [-list] [-baseline] [-json] [-v] [-jobs N]")
 		return 2
 	}
 	picked := pick(mutants(), o.only)
+	if o.root {
+		picked = slices.DeleteFunc(picked, func(m mutant) bool { return !m.root })
+	}
 	if len(picked) == 0 {
 		fmt.Fprintf(msg, "mutate: no mutant's name or promise begins with %q; -list names them\n", o.only)
 		return 2
@@ -72,6 +79,14 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 			fmt.Fprintf(out, "%-4s %-34s %s\n     must fail: %s: %s\n", m.Promise, m.Name, m.Why, m.Package, strings.Join(m.Tests, ", "))
 		}
 		return 0
+	}
+	if os.Geteuid() != 0 {
+		picked = slices.DeleteFunc(picked, func(m mutant) bool {
+			if m.root {
+				fmt.Fprintf(msg, "LEFT OUT   %-4s %-34s its tests need root: run mutate -root as root\n", m.Promise, m.Name)
+			}
+			return m.root
+		})
 	}
 	results, err := runAll(ctx, o, picked, msg)
 	if err != nil {

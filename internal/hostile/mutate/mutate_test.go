@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -108,18 +112,13 @@ func TestEveryPromiseHasMutants(t *testing.T) {
 }
 
 // unshown are the promises without a mutant, each for its reason.
-var unshown = map[string]string{
-	"S7": "ready bottles are new here: their mutants are still to be written",
-	"T1": "the trace is new here: its mutants are still to be written",
-}
+var unshown = map[string]string{}
 
 // unseen are the hostile tests that no mutant makes fail, each for its reason.
 var unseen = map[string]string{
 	"TestS1Devices":          "the devices are the embedded kernel's own: no line of carboy's shows those of the host",
 	"TestW3RouteOfAnAddress": "what it tries leads where nothing answers; TestW1Literals and TestS2HostPorts fail with the same defence off",
 	"TestA1Records":          "its flood takes half a minute; TestA1TamperedLog, TestA1EveryDecision and TestA2NoSecretInRecords fail with its defences off",
-	"TestT1Trace":            "the trace is new here: its mutants are still to be written",
-	"TestS2PoolSockets":      "ready bottles are new here: their mutants are still to be written",
 	"TestS4Floods":           "the limits that its floods meet are off for TestS4ForkBomb, TestS4Memory and TestS4KernelBuffers",
 	"TestW2Fallback":         "all of it is the nearest thing that must work; nothing gets through when it fails",
 	"TestS4Inodes":           "its flood alone takes half a minute; TestS4KernelBuffers fails with the same meter off",
@@ -129,7 +128,7 @@ var unseen = map[string]string{
 // error of its own.
 func TestVerdict(t *testing.T) {
 	m := mutant{Tests: []string{"TestA", "TestB/sub"}, Says: "got through", edits: []edit{{}}}
-	exit := exitError(t)
+	exit, crash := exitError(t, 1), exitError(t, crashCode)
 	for _, x := range []struct {
 		out  string
 		err  error
@@ -144,6 +143,7 @@ func TestVerdict(t *testing.T) {
 		{"panic: test timed out after 1m\n--- FAIL: TestA (0.1s)\n", exit, hung},
 		{"--- FAIL: TestA (0.1s)\ngot through\n--- FAIL: TestB/sub\npanic: oh\n", exit, crashed},
 		{"--- FAIL: TestA (0.1s)\n", os.ErrClosed, crashed},
+		{"--- FAIL: TestA (0.1s)\ngot through\n--- FAIL: TestB/sub\n", crash, crashed},
 	} {
 		if got, _ := verdict(m, x.out, x.err); got != x.want {
 			t.Errorf("%q, %v is %s, want %s", x.out, x.err, got, x.want)
@@ -151,11 +151,76 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func exitError(t *testing.T) error {
+func exitError(t *testing.T, code int) error {
 	t.Helper()
-	err := exec.Command("/bin/sh", "-c", "exit 1").Run()
+	err := exec.Command("/bin/sh", "-c", fmt.Sprint("exit ", code)).Run()
 	if err == nil {
-		t.Fatal("exit 1 is no error")
+		t.Fatalf("exit %d is no error", code)
 	}
 	return err
+}
+
+func TestMain(m *testing.M) {
+	wardenMain()
+	os.Exit(m.Run())
+}
+
+// TestWarden: what a program leaves behind is ended with its run, and nothing of
+// another run's is; its exit code is what it was, and a signal is a crash.
+func TestWarden(t *testing.T) {
+	r := &runner{root: t.TempDir(), tmp: t.TempDir()}
+	run := func(script string, within time.Duration) (string, int) {
+		t.Helper()
+		out, err := r.run(t.Context(), within, r.root, nil, "/bin/sh", "-c", script)
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			return out, crashCode
+		}
+		if exit == nil {
+			return out, 0
+		}
+		return out, exit.ExitCode()
+	}
+	const leave = "setsid sh -c 'echo $$ >%s; exec sleep 600' </dev/null >/dev/null 2>&1 & until [ -s %[1]s ]; do sleep 0.01; done; "
+	left := func(name string) testenv.Process {
+		b, _ := os.ReadFile(filepath.Join(r.root, name))
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		p, _ := testenv.ReadProcess(pid)
+		return p
+	}
+	other := make(chan int)
+	go func() {
+		_, code := run(fmt.Sprintf(leave, "other")+"until [ -e over ]; do sleep 0.01; done; exit 4", time.Minute)
+		other <- code
+	}()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if b, _ := os.ReadFile(filepath.Join(r.root, "other")); len(b) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the other run does not begin")
+		}
+	}
+	beside := left("other")
+	if out, code := run(fmt.Sprintf(leave, "mine")+"echo said; exit 3", time.Minute); out != "said\n" || code != 3 {
+		t.Errorf("%q, exit %d", out, code)
+	}
+	if p := left("mine"); p.PID != 0 {
+		t.Errorf("left behind: %+v", p)
+	}
+	if !beside.Alive() {
+		t.Error("what the run beside it had started was ended too")
+	}
+	if err := os.WriteFile(filepath.Join(r.root, "over"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-other; code != 4 || beside.Alive() {
+		t.Errorf("exit %d, left: %v", code, beside.Alive())
+	}
+	if _, code := run("kill -9 $$", time.Minute); code != crashCode {
+		t.Errorf("killed: exit %d", code)
+	}
+	if _, code := run(fmt.Sprintf(leave, "late")+"sleep 600", 500*time.Millisecond); code == 0 || left("late").PID != 0 {
+		t.Errorf("out of time: exit %d, left %+v", code, left("late"))
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +32,9 @@ type mutant struct {
 
 	// wait is for tests that can only wait in vain: how long they do so.
 	wait time.Duration
+	// root: its tests play another user, which takes root. It is left out, and
+	// said to be, where an ordinary user runs the others.
+	root bool
 
 	edits []edit
 }
@@ -66,13 +68,14 @@ type result struct {
 const (
 	buildIn   = 10 * time.Minute
 	testIn    = 3 * time.Minute
+	wardenIn  = 20 * time.Second // to end what is left
 	maxOutput = 20_000
 )
 
 // patience is for testenv.Patience.
 func patience(m mutant) string {
 	wait := 3 * time.Second
-	if strings.Contains(m.Package, "hostile") || strings.Contains(m.Package, "bottle") {
+	if strings.Contains(m.Package, "hostile") || strings.Contains(m.Package, "bottle") || strings.Contains(m.Package, "cmd") {
 		wait = time.Minute // a bottle is made and does something
 	}
 	if m.wait > 0 {
@@ -81,14 +84,8 @@ func patience(m mutant) string {
 	return "CARBOY_TEST_PATIENCE=" + wait.String()
 }
 
-// runner builds and runs tests. Processes that a test leaves behind, which is
-// what some mutants bring about, become its children and are ended.
-type runner struct {
-	root, tmp string
-
-	mu   sync.Mutex
-	ours map[int]bool // children that are waited for elsewhere
-}
+// runner builds and runs tests, each behind a warden.
+type runner struct{ root, tmp string }
 
 func newRunner() (*runner, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
@@ -99,9 +96,6 @@ func newRunner() (*runner, error) {
 	if filepath.Base(gomod) != "go.mod" {
 		return nil, errors.New("not in carboy's source tree: run it there with go run ./internal/hostile/mutate")
 	}
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("become the parent of what tests leave: %w", err)
-	}
 	tmp, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return nil, err
@@ -110,7 +104,7 @@ func newRunner() (*runner, error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return nil, err
 	}
-	return &runner{root: filepath.Dir(gomod), tmp: tmp, ours: map[int]bool{}}, nil
+	return &runner{root: filepath.Dir(gomod), tmp: tmp}, nil
 }
 
 func (r *runner) close() { removeAll(r.tmp) }
@@ -181,8 +175,8 @@ func (e edit) apply(src string) (string, error) {
 
 func (r *runner) build(ctx context.Context, m mutant, dir, overlay string) (string, result) {
 	bin := filepath.Join(dir, "t.test")
-	// Without symbol tables it links faster.
-	out, err := r.run(ctx, buildIn, r.root, nil, "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", bin, m.Package)
+	// Without symbol tables it links faster; that a mutant vets is nobody's wish.
+	out, err := r.run(ctx, buildIn, r.root, nil, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", bin, m.Package)
 	if err != nil {
 		return "", result{mutant: m, Outcome: broken, Output: out + err.Error()}
 	}
@@ -240,7 +234,7 @@ func verdict(m mutant, out string, err error) (outcome, string) {
 		return survived, out
 	case strings.Contains(out, "panic: test timed out"):
 		return hung, out
-	case !errors.As(err, &exit) || exit.ExitCode() < 0:
+	case !errors.As(err, &exit) || exit.ExitCode() < 0 || exit.ExitCode() == crashCode:
 		return crashed, out + err.Error()
 	case strings.Contains(out, "\npanic: ") || strings.Contains(out, "\nfatal error: "):
 		return crashed, out
@@ -261,7 +255,7 @@ func verdict(m mutant, out string, err error) (outcome, string) {
 }
 
 // run runs a program and returns what it said. Nothing that it started is left
-// when run returns, unless another run's descendants.
+// when run returns.
 func (r *runner) run(ctx context.Context, within time.Duration, dir string, env []string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -272,23 +266,13 @@ func (r *runner) run(ctx context.Context, within time.Duration, dir string, env 
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = append([]string{wardenName, name}, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, f, f
 	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
-	r.mu.Lock()
-	err = cmd.Start()
-	if err == nil {
-		r.ours[cmd.Process.Pid] = true
-	}
-	r.mu.Unlock()
-	if err != nil {
-		return "", err
-	}
-	err = cmd.Wait()
-	r.mu.Lock()
-	delete(r.ours, cmd.Process.Pid)
-	r.endOrphans()
-	r.mu.Unlock()
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = wardenIn
+	err = cmd.Run()
 	b, rerr := os.ReadFile(f.Name())
 	if len(b) > maxOutput {
 		b = append(append(bytes.Clone(b[:maxOutput/2]), "\n...\n"...), b[len(b)-maxOutput/2:]...)

@@ -3,4 +3,6 @@ package main
 import "slices"
 
 // mutants are all tables, in the order of the promises.
-func mutants() []mutant { return slices.Concat(sealMutants, limitMutants, fileMutants, wireMutants) }
+func mutants() []mutant {
+	return slices.Concat(sealMutants, limitMutants, fileMutants, poolMutants, wireMutants, traceMutants)
+}

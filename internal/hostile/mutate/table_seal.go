@@ -73,7 +73,7 @@ var sealMutants = []mutant{
 	{
 		Name: "host-sockets-are-opened", Promise: "S2",
 		Why:     "a Unix socket of the host that lies in the workspace or a mount answers: docker.sock, ssh-agent. The posture refuses the rights that the gofer then keeps, so it lets those pass",
-		Package: "./internal/hostile", Tests: []string{"TestS2UnixSockets"}, Says: "escaped sockets/",
+		Package: "./internal/hostile", Tests: []string{"TestS2UnixSockets", "TestS2PoolSockets"}, Says: "escaped sockets/",
 		edits: []edit{{"internal/bottle/gvisor/spec.go", "\"host-uds\":                    \"none\"", "\"host-uds\":                    \"open\""}, {"internal/bottle/gvisor/posture.go", "{\"gofer\": 1 << unix.CAP_SYS_CHROOT}", "{\"gofer\": 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID}"}},
 	},
 	{
