@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,9 +47,18 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
 
-// A page that is named is there.
+// slug is how a heading is linked to.
+func slug(s string) string {
+	return strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(s), ""), " ", "-")
+}
+
+// A page that is named is there, and so is the part of it.
 func TestLinksLeadSomewhere(t *testing.T) {
 	const top = "../.."
 	names := []string{filepath.Join(top, "README.md")}
@@ -67,8 +77,23 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range link.FindAllSubmatch(b, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(name), string(m[1]))); err != nil {
+			to := name
+			if len(m[1]) > 0 {
+				to = filepath.Join(filepath.Dir(name), string(m[1]))
+			}
+			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s links to %s, which is not there", name, m[1])
+				continue
+			}
+			if len(m[2]) == 0 {
+				continue
+			}
+			page, err := os.ReadFile(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(heading.FindAllSubmatch(page, -1), func(h [][]byte) bool { return slug(string(h[1])) == string(m[2]) }) {
+				t.Errorf("%s links to %s, which has no part %q", name, to, m[2])
 			}
 		}
 	}
