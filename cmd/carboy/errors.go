@@ -89,6 +89,7 @@ func adviceOn(err error) string {
 	}{
 		{bottle.ErrNotFound, "only the host's system directories are inside; --mount SRC:DST:ro adds another, --rootfs replaces them"},
 		{bottle.ErrNotExecutable, "inside it needs execute permission, and an interpreter that is inside too"},
+		{store.ErrNoRuns, "begin with carboy run -- COMMAND, or name a run of another directory, which carboy list shows"},
 		{store.ErrNotFound, "carboy list shows the runs; without a name the newest run of this directory is taken"},
 		{store.ErrLive, "wait for the run, or interrupt it twice"},
 		{store.ErrUnlanded, "carboy land takes the changes; carboy gc --unlanded gives them up"},

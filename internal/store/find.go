@@ -106,7 +106,7 @@ func (s *Store) ids() (ids []ID, odd []string, err error) {
 }
 
 // Find resolves what a person typed: an id, a prefix of one id only (in any case), or "" for the newest run of the
-// workspace. ErrNotFound, *AmbiguousError or *CorruptError when that is no one readable run.
+// workspace. ErrNotFound (ErrNoRuns when none was named), *AmbiguousError or *CorruptError when that is no one readable run.
 func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error) {
 	if ref == "" {
 		l, err := s.List(ctx, Query{Limit: 1, Workspace: &ws})
@@ -114,7 +114,7 @@ func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error
 			return Meta{}, err
 		}
 		if len(l.Runs) == 0 {
-			return Meta{}, fmt.Errorf("workspace %s: %w", strconv.Quote(string(ws.Path)), ErrNotFound)
+			return Meta{}, fmt.Errorf("workspace %s: %w", strconv.Quote(string(ws.Path)), ErrNoRuns)
 		}
 		return l.Runs[0], nil
 	}

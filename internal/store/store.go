@@ -35,11 +35,18 @@ import (
 var (
 	// ErrNotFound is returned for a run that is not there.
 	ErrNotFound = errors.New("no such run")
+	// ErrNoRuns is the ErrNotFound of a workspace in which nothing was run.
+	ErrNoRuns error = noRuns{}
 	// ErrLive is returned for what may not be done to a run that is not over.
 	ErrLive = errors.New("run is not over")
 	// ErrUnlanded is returned instead of deleting changes that nobody has landed or discarded.
 	ErrUnlanded = errors.New("run has changes that were not landed")
 )
+
+type noRuns struct{}
+
+func (noRuns) Error() string        { return "no runs yet" }
+func (noRuns) Is(target error) bool { return target == ErrNotFound }
 
 // lockPatience bounds the wait for the state's own lock: its holders do a few file operations, so one that takes longer
 // is stopped or its disk is.
