@@ -21,17 +21,22 @@ import (
 
 func main() {
 	carboy.Main()
+	collectLater()
 	readyMain()
 	attacker.Main()
 	os.Exit(mainCode())
 }
 
-// mainCode is main without the hook for inner processes, so that tests can
-// start it as a program of another name.
-func mainCode() int {
+// collectLater keeps short commands from collecting garbage.
+func collectLater() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(lean.StartGC)
 	}
+}
+
+// mainCode is main without the hook for inner processes, so that tests can
+// start it as a program of another name.
+func mainCode() int {
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
