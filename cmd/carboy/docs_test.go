@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"io/fs"
 	"os"
@@ -10,41 +11,65 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/reference")
+var update = flag.Bool("update", false, "rewrite docs/reference and the man pages")
 
-const reference = "../../docs/reference"
-
-// The reference is generated from the flags, and committed for readers.
+// The reference and the man pages are generated from the flags, and committed for
+// readers and for the program.
 func TestReferenceIsCurrent(t *testing.T) {
-	root := newApp(nil, nil, nil, func(string) string { return "" }).root()
-	root.DisableAutoGenTag = true
-	dir := t.TempDir()
-	if err := doc.GenMarkdownTree(root, dir); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.RemoveAll(reference); err != nil {
+	for have, generate := range map[string]func(*cobra.Command, string) error{
+		"../../docs/reference": doc.GenMarkdownTree,
+		"man":                  manTree,
+	} {
+		root := newApp(nil, nil, nil, func(string) string { return "" }).root()
+		root.DisableAutoGenTag = true // the date would make it differ each time
+		dir := t.TempDir()
+		if err := generate(root, dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.CopyFS(reference, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
+		if *update {
+			if err := os.RemoveAll(have); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(have, os.DirFS(dir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, is := pages(t, dir), pages(t, have)
+		for name, text := range want {
+			if !bytes.Equal(is[name], text) {
+				t.Errorf("%s/%s is not current: go test ./cmd/carboy -run Reference -update", have, name)
+			}
+		}
+		for name := range is {
+			if _, ok := want[name]; !ok {
+				t.Errorf("%s/%s describes no command", have, name)
+			}
 		}
 	}
-	want, have := pages(t, dir), pages(t, reference)
-	for name, text := range want {
-		if !bytes.Equal(have[name], text) {
-			t.Errorf("docs/reference/%s is not current: go test ./cmd/carboy -run Reference -update", name)
-		}
+}
+
+// manTree writes the man pages without a date, which would make them differ each
+// month.
+func manTree(root *cobra.Command, dir string) error {
+	never := time.Unix(0, 0).UTC()
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Date: &never, Source: "carboy", Manual: "carboy"}, dir); err != nil {
+		return err
 	}
-	for name := range have {
-		if _, ok := want[name]; !ok {
-			t.Errorf("docs/reference/%s describes no command", name)
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	for _, name := range names {
+		text, rerr := os.ReadFile(name)
+		if rerr == nil {
+			rerr = os.WriteFile(name, bytes.Replace(text, []byte(`"Jan 1970"`), []byte(`""`), 1), 0o644)
 		}
+		err = errors.Join(err, rerr)
 	}
+	return err
 }
 
 var (
@@ -101,7 +126,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 
 func pages(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "*.md"))
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		t.Fatal(err)
 	}

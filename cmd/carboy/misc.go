@@ -1,13 +1,15 @@
 package main
 
 import (
+	"embed"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 
 	"github.com/carboy/carboy"
 )
@@ -68,17 +70,29 @@ func (a *app) manCmd() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return writeMan(cmd.Root(), args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error { return writeMan(args[0]) },
 	}
 }
 
-func writeMan(root *cobra.Command, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write man pages: %w", err)
+// manPages are made from the flags, with the reference: what makes them costs
+// each start of this program time before main.
+//
+//go:embed man/*.1
+var manPages embed.FS
+
+func writeMan(dir string) error {
+	pages, err := fs.Glob(manPages, "man/*")
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
 	}
-	root.DisableAutoGenTag = true // the date would make builds differ
-	h := &doc.GenManHeader{Section: "1", Source: "carboy", Manual: "carboy"}
-	if err := doc.GenManTree(root, h, filepath.Clean(dir)); err != nil {
+	for _, name := range pages {
+		text, rerr := manPages.ReadFile(name)
+		if rerr == nil && err == nil {
+			rerr = os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o644)
+		}
+		err = errors.Join(err, rerr)
+	}
+	if err != nil {
 		return fmt.Errorf("write man pages: %w", err)
 	}
 	return nil
