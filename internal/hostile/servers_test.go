@@ -11,7 +11,7 @@ import (
 
 var quiet = log.New(io.Discard, "", 0)
 
-// web is an HTTP server on this machine's loopback that notes what it saw.
+// web is an HTTP server on this machine that notes what it saw.
 type web struct {
 	port string
 	mu   sync.Mutex
@@ -43,7 +43,13 @@ func (w *web) hosts() map[string]int {
 
 func newWeb(t testing.TB) *web {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return newWebAt(t, "127.0.0.1")
+}
+
+// newWebAt serves at one of this machine's addresses.
+func newWebAt(t testing.TB, addr string) *web {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

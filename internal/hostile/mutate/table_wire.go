@@ -80,6 +80,12 @@ var wireMutants = []mutant{
 		edits: []edit{{"internal/gateway/packets.go", "	g.answered.Add(1)\n	g.link.Inject(buildUnreachable(p, reason == ReasonUDP))", "	g.answered.Add(1)\n	if p.dst.Is4() {\n		g.link.Inject(buildUnreachable(p, reason == ReasonUDP))\n	}"}},
 	},
 	{
+		Name: "refusals-go-unanswered", Promise: "W2",
+		Why:     "what is refused is dropped without a word: a client that tries QUIC first hangs",
+		Package: "./internal/hostile", Tests: []string{"TestW2Fallback"}, Says: "the client hangs",
+		edits: []edit{{"internal/gateway/packets.go", "	g.answered.Add(1)\n	g.link.Inject(buildUnreachable(p, reason == ReasonUDP))", "	g.answered.Add(1)"}},
+	},
+	{
 		Name: "other-protocols-pass", Promise: "W2",
 		Why:     "packets that are neither TCP nor UDP nor ICMP reach the stack",
 		Package: "./internal/gateway", Tests: []string{"TestPacketsByHand"}, Says: "sctp: not counted",
@@ -118,6 +124,26 @@ var wireMutants = []mutant{
 		Why:     "the true server name is inside the encrypted hello, unseen",
 		Package: "./internal/gateway", Tests: []string{"TestEncryptedHello"}, Says: "got 1603",
 		edits: []edit{{"internal/gateway/tcp.go", "	case h.ech:\n", "	case false:\n"}},
+	},
+	{
+		Name: "addresses-route-names", Promise: "W3",
+		Why:     "a route for an address lets every name through that leads there",
+		Package: "./internal/hostile", Tests: []string{"TestW3RouteOfAnAddress"}, Says: "led elsewhere",
+		edits: []edit{
+			onlyHere,
+			{"internal/gateway/dns.go", "	v := g.table().DecideName(name)\n", "	v := g.table().DecideName(name)\n	v.Allowed = true\n"},
+			{"internal/gateway/flow.go", "		v = g.table().Decide(name, addr.Port())\n", "		v = g.decide(g.ctx, name, addr.Port())\n"},
+			{"internal/gateway/dial.go", "	v := g.table().Decide(name, port)\n", "	v := g.decide(ctx, name, port)\n"},
+			{"internal/gateway/dial.go", "// dial is the only way out.", `func (g *Gateway) decide(ctx context.Context, name string, port uint16) policy.Verdict {
+	v := g.table().Decide(name, port)
+	if found, err := g.lookup(ctx, name); !v.Allowed && err == nil {
+		v = g.table().DecideAddr(found[0].Unmap(), port)
+	}
+	return v
+}
+
+// dial is the only way out.`},
+		},
 	},
 	{
 		Name: "second-hello-passes", Promise: "W3",
