@@ -82,12 +82,12 @@ func (a *app) root() *cobra.Command {
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
 	root.SetUsageTemplate(flagUsages.Replace(root.UsageTemplate()) + "\n")
-	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", Run: func(cmd *cobra.Command, args []string) {
-		c, _, err := root.Find(args)
-		if c == nil || err != nil {
-			c = root
+	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", RunE: func(_ *cobra.Command, args []string) error {
+		c, rest, err := root.Find(args)
+		if err != nil || len(rest) > 0 {
+			return a.unknownCommand(root, args)
 		}
-		c.Help()
+		return c.Help()
 	}})
 	return root
 }
