@@ -28,8 +28,11 @@ type plan struct {
 	net    wire.Config
 
 	// What of the host is shown, from look.
-	root  bottle.Root
-	table []string // the host's mounts there
+	root bottle.Root
+	// compared plans have the host's mounts there, too, which takes reading all
+	// mounts of the machine.
+	compared bool
+	table    []string
 }
 
 // newPlan checks the options that a bottle depends on, and completes them.
@@ -163,7 +166,7 @@ func (p *plan) look() (err error) {
 	} else {
 		p.root, err = rootfs.Host(o)
 	}
-	if err == nil {
+	if err == nil && p.compared {
 		p.table, err = p.hostMounts()
 	}
 	return err

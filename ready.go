@@ -67,6 +67,7 @@ func (c *Client) Prepare(ctx context.Context, o RunOptions) (*Ready, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.compared = true
 	// A mount point inside the workspace is looked up when the bottle is made,
 	// and what was looked up there is remembered.
 	for _, m := range p.mounts {
@@ -188,6 +189,7 @@ func (r *Ready) Fits(o *RunOptions) error {
 	if err != nil {
 		return err
 	}
+	p.compared = true
 	if err := p.look(); err != nil {
 		return err
 	}

@@ -590,7 +590,7 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	stamp.Begin()
 	defer stamp.End()
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
-	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals}
+	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals, stdout: x.files[1]}
 	// It is there for one thing, whatever the command line says.
 	root := a.root()
 	if !isRun(root, x.ask.Args) {
@@ -631,6 +631,7 @@ type warm struct {
 	c          *handover.Conn
 	cancel     context.CancelFunc
 	interrupts chan os.Signal
+	stdout     *os.File
 	began      bool
 	answered   bool
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -632,6 +633,63 @@ func TestPoolInterrupts(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != c.code || s.newest().Supervisor.PID != pid {
 			t.Errorf("%s: exit %d, want %d, held by %d of %d: %s", c.name, code, c.code, s.newest().Supervisor.PID, pid, rest)
 		}
+	}
+}
+
+// The exit code and the end of the output come while the records can't be
+// written yet; what reports on them stays open until they are.
+func TestPoolAnswersBeforeTheRecords(t *testing.T) {
+	s := newSite(t)
+	s.wipe()
+	s.prime()
+	cmd := s.command("run", "-q", "--pool", "1", "--", "sh", "-c", "echo up; read x; echo $x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours, theirs [2]*os.File
+	for i := range ours {
+		if ours[i], theirs[i], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		defer ours[i].Close()
+		ours[i].SetReadDeadline(time.Now().Add(patience))
+	}
+	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	closeAll(theirs[:])
+	if _, err := io.ReadFull(ours[0], make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Open(s.home + "/state/carboy/audit/lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in, "on\n")
+	out, err := io.ReadAll(ours[0])
+	if string(out) != "on\n" || err != nil {
+		t.Errorf("output %q, %v", out, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	ours[1].SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := io.ReadAll(ours[1]); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nothing could report on the records any more: %v", err)
+	}
+	lock.Close()
+	ours[1].SetReadDeadline(time.Now().Add(patience))
+	if msg, err := io.ReadAll(ours[1]); len(msg) > 0 || err != nil {
+		t.Errorf("%q, %v", msg, err)
+	}
+	if r := s.carboy("receipt", "--json"); r.code != 0 || !strings.Contains(r.out, `"code": 0`) {
+		t.Errorf("receipt: %+v", r)
 	}
 }
 

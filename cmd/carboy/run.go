@@ -227,6 +227,10 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 			tell(rec, err)
 			if a.warm != nil {
 				a.warm.answer(runCode(rec, err))
+				if !f.tty {
+					// Who reads the output to its end need not wait for the records.
+					a.warm.stdout.Close()
+				}
 			}
 		}
 	}
