@@ -27,6 +27,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +62,8 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 	fs.BoolVar(&o.root, "root", false, "only those whose tests need root, which an ordinary user's run leaves out")
 	fs.BoolVar(&o.json, "json", false, "print the results as JSON")
 	fs.BoolVar(&o.verbose, "v", false, "show what the tests said")
-	fs.IntVar(&o.jobs, "jobs", 2, "mutants at a time")
+	// Tests wait for bottles much of their time.
+	fs.IntVar(&o.jobs, "jobs", runtime.NumCPU()+1, "mutants at a time")
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || o.jobs < 1 {
 		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-root] [-list] [-baseline] [-json] [-v] [-jobs N]")
 		return 2

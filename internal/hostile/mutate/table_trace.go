@@ -18,13 +18,13 @@ var traceMutants = []mutant{
 		Name: "arguments-are-read-again", Promise: "T1",
 		Why:     "a program is reported with the arguments as they lie in memory when it was loaded, not with those that it got",
 		Package: inKernel, Tests: []string{"TestFactsOfRacedPrograms"}, Says: "by what it printed",
-		edits: []edit{{"internal/bottle/gvisor/facts_exec.go", "	w.describe(t, &f, file, first, called)\n	f.Args = argv\n", "	w.describe(t, &f, file, first, called)\n	f.Args = argv\n	if again, err := t.CopyInVector(argvAddr, syslinux.ExecMaxElemSize, syslinux.ExecMaxTotalSize); err == nil && len(again) > 1 {\n		f.Args = append(argv[:len(argv)-1:len(argv)-1], again[1])\n	}\n"}},
+		edits: []edit{{"internal/bottle/gvisor/facts_exec.go", "	w.describe(t, &f, file, first, called)\n	f.Args = argv\n", "	w.describe(t, &f, file, first, called)\n	f.Args = argv\n	time.Sleep(200 * time.Microsecond)\n	if again, err := t.CopyInVector(argvAddr, syslinux.ExecMaxElemSize, syslinux.ExecMaxTotalSize); err == nil && len(again) > 1 {\n		f.Args = append(argv[:len(argv)-1:len(argv)-1], again[1])\n	}\n"}},
 	},
 	{
 		Name: "descriptors-are-looked-up-again", Promise: "T1",
 		Why:     "a write is reported of the file that lies behind the descriptor afterwards: another one, if a thread exchanges it",
 		Package: inKernel, Tests: []string{"TestFactsOfRacedDescriptors"}, Says: "was written to",
-		edits: []edit{{"internal/bottle/gvisor/facts_write.go", "	if n > 0 {\n		w.once(t, trace.Write, file)\n	}\n", "	if again := t.GetFile(fd); n > 0 && again != nil {\n		w.once(t, trace.Write, again)\n		again.DecRef(t)\n	}\n"}},
+		edits: []edit{{"internal/bottle/gvisor/facts_write.go", "	if n > 0 {\n		w.once(t, trace.Write, file)\n	}\n", "	time.Sleep(200 * time.Microsecond)\n	if again := t.GetFile(fd); n > 0 && again != nil {\n		w.once(t, trace.Write, again)\n		again.DecRef(t)\n	}\n"}, {"internal/bottle/gvisor/facts_write.go", "	\"sync/atomic\"\n", "	\"sync/atomic\"\n	\"time\"\n"}},
 	},
 	{
 		Name: "opens-are-taken-for-older-ones", Promise: "T1",
