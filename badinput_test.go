@@ -496,7 +496,7 @@ func traceFull(t *testing.T, state string) {
 	})
 	<-done
 	tr := r.Trace
-	if tr == nil || tr.Unkept == 0 || tr.Dropped != 0 || !strings.Contains(tr.Incomplete, "no space left") || r.Processes.Execs < 10 {
+	if tr == nil || tr.Unkept == 0 || tr.Dropped != 0 || !strings.Contains(tr.Incomplete, "no space left") || r.Processes.Execs < 3 {
 		t.Fatalf("trace %+v\n%s", tr, out)
 	}
 	f, err := w.c.Trace(r.ID)
