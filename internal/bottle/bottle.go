@@ -128,6 +128,9 @@ type Spec struct {
 	// Wire is the bottle's end of the only way out, a packet socket as package
 	// wire makes it. The Backend takes ownership. Nil: no network at all.
 	Wire *os.File
+	// Lanes are the wire's fast part, to be used with it alone. The Backend
+	// takes ownership. The zero value: connections go as packets.
+	Lanes wire.LaneFiles
 	// Net says how the bottle's network card is set up; needed with Wire.
 	Net wire.Config
 	// Trace is the bottle's end of a SEQPACKET socket that carries facts as
@@ -169,6 +172,9 @@ func (s *Spec) Files() []*os.File {
 		}
 	}
 	add(s.Wire)
+	for _, f := range s.Lanes.Files() {
+		add(f)
+	}
 	add(s.Trace)
 	if s.Workspace != nil {
 		add(s.Workspace.Tree)

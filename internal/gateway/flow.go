@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	"github.com/carboy/carboy/internal/policy"
@@ -269,19 +268,14 @@ func (g *Gateway) watchFlows() {
 	}
 }
 
-// bottleConn is the bottle's side of a connection, counted, with what a
-// net.Conn can't do.
+// bottleConn is the bottle's side of a connection, counted.
 type bottleConn struct {
-	*gonet.TCPConn
-	ep   tcpip.Endpoint
+	bottleSide
 	flow *flow
 }
 
-// Abort resets the connection.
-func (c *bottleConn) Abort() { c.ep.Abort() }
-
 func (c *bottleConn) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
+	n, err := c.bottleSide.Read(b)
 	if n > 0 {
 		if r := c.flow.count(int64(n), 0); r != ReasonOK {
 			c.flow.hitLimit(r)
@@ -296,7 +290,7 @@ func (c *bottleConn) Write(b []byte) (int, error) {
 		c.flow.hitLimit(r)
 		return 0, net.ErrClosed
 	}
-	return c.TCPConn.Write(b)
+	return c.bottleSide.Write(b)
 }
 
 // published is a connection into the bottle; it is recorded when it is closed.

@@ -59,6 +59,9 @@ type Config struct {
 	// Host is the host's end of the wire. The gateway takes ownership, also
 	// when New fails.
 	Host *os.File
+	// Lanes are the wire's fast part; the gateway takes ownership, also when
+	// New fails. The zero value: all connections come as packets.
+	Lanes wire.LaneFiles
 	// Wire is what both ends agree about; zero means wire.DefaultConfig.
 	Wire wire.Config
 	// Table holds the routes.
@@ -89,6 +92,7 @@ type Gateway struct {
 	names    *names
 
 	link  *wire.Link
+	lanes *wire.HostLanes // nil: none
 	stack *stack.Stack
 
 	queries   atomic.Int64
@@ -113,15 +117,18 @@ var ErrClosed = errors.New("gateway: closed")
 // New makes a gateway that serves the wire at once, until [Gateway.Close].
 func New(cfg Config) (*Gateway, error) {
 	if cfg.Host == nil {
+		_ = cfg.Lanes.Close()
 		return nil, errors.New("gateway: the wire's host end is missing")
 	}
 	g, err := newGateway(cfg)
 	if err != nil {
 		_ = cfg.Host.Close()
+		_ = cfg.Lanes.Close()
 		return nil, err
 	}
-	if err := g.start(cfg.Host); err != nil {
+	if err := g.start(cfg.Host, cfg.Lanes); err != nil {
 		_ = cfg.Host.Close()
+		_ = cfg.Lanes.Close()
 		return nil, err
 	}
 	return g, nil
@@ -164,7 +171,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 
 // start makes the stack and the goroutines. Nothing is left behind when it
 // fails.
-func (g *Gateway) start(host *os.File) error {
+func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
 	link, err := wire.NewLink(host, g.wire, g.filter)
 	if err != nil {
 		g.cancel()
@@ -185,6 +192,15 @@ func (g *Gateway) start(host *os.File) error {
 		g.link.Shutdown()
 		s.Destroy()
 		return err
+	}
+	if lanes.Mem != nil {
+		if g.lanes, err = wire.NewHostLanes(lanes, g.handleLane); err != nil {
+			g.cancel()
+			g.link.Shutdown()
+			s.Destroy()
+			return err
+		}
+		g.wg.Go(g.lanes.Listen)
 	}
 	g.wg.Go(g.web.serve)
 	g.wg.Go(g.watchFlows)
@@ -292,6 +308,9 @@ func (g *Gateway) Close() error {
 		g.stack.Close()
 		g.link.Shutdown()
 		g.flows.served.Wait()
+		if g.lanes != nil {
+			g.lanes.Close()
+		}
 		g.wg.Wait()
 		g.stack.Wait()
 	})

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/wire"
+	"github.com/carboy/carboy/internal/wire/wiretest"
 )
 
 // testTimeout bounds every wait; it is only reached when something is broken.
@@ -39,6 +41,7 @@ type bottle struct {
 	t     testing.TB
 	gw    *Gateway
 	stack *stack.Stack
+	lanes *wire.BottleLanes // nil: connections go as packets
 	world *world
 	end   *os.File // the bottle's end, for packets made by hand
 
@@ -179,6 +182,9 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	}
 	b := &bottle{t: t, world: w, end: pair.Bottle}
 	cfg := Config{Host: pair.Host, Table: table, Resolver: w, Dial: w.dial, Observer: b.observe}
+	if os.Getenv(packetsOnly) == "" {
+		cfg.Lanes, b.lanes = wiretest.Lanes(t)
+	}
 	for _, o := range opts {
 		o(&cfg)
 	}
@@ -269,8 +275,46 @@ func protoOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv4.ProtocolNumber
 }
 
+// packetsOnly is set in the environment for bottles without lanes.
+const packetsOnly = "CARBOY_TEST_PACKETS_ONLY"
+
+// TestByPackets runs the tests of this package once more, with connections that
+// come as packets, as they do when all lanes are taken.
+func TestByPackets(t *testing.T) {
+	if os.Getenv(packetsOnly) != "" {
+		t.SkipNow() // this is the second time
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m")
+	if testing.Short() {
+		c.Args = append(c.Args, "-test.short")
+	}
+	c.Env = append(os.Environ(), packetsOnly+"=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// conn is a program's end of a connection.
+type conn interface {
+	net.Conn
+	halfCloser
+}
+
 // connect opens a TCP connection from inside.
-func (b *bottle) connect(addr netip.AddrPort) (*gonet.TCPConn, error) {
+func (b *bottle) connect(addr netip.AddrPort) (conn, error) {
+	if b.lanes != nil {
+		switch c, err := wiretest.Dial(b.lanes, addr, time.Now().Add(testTimeout)); {
+		case err != nil:
+			return nil, err
+		case c != nil:
+			b.t.Cleanup(func() { c.Close() })
+			return c, nil
+		}
+	}
+	return b.connectByPackets(addr)
+}
+
+func (b *bottle) connectByPackets(addr netip.AddrPort) (*gonet.TCPConn, error) {
 	c, err := gonet.DialContextTCP(b.ctx(), b.stack, tcpip.FullAddress{Addr: toTCPIP(addr.Addr()), Port: addr.Port()}, protoOf(addr.Addr()))
 	if err == nil {
 		c.SetDeadline(time.Now().Add(testTimeout))
@@ -280,7 +324,7 @@ func (b *bottle) connect(addr netip.AddrPort) (*gonet.TCPConn, error) {
 }
 
 // dial resolves and connects as a program would.
-func (b *bottle) dial(host string, port uint16) (*gonet.TCPConn, error) {
+func (b *bottle) dial(host string, port uint16) (conn, error) {
 	addr, err := b.resolve(host)
 	if err != nil {
 		return nil, err
@@ -288,7 +332,7 @@ func (b *bottle) dial(host string, port uint16) (*gonet.TCPConn, error) {
 	return b.connect(netip.AddrPortFrom(addr, port))
 }
 
-func (b *bottle) mustDial(host string, port uint16) *gonet.TCPConn {
+func (b *bottle) mustDial(host string, port uint16) conn {
 	b.t.Helper()
 	c, err := b.dial(host, port)
 	if err != nil {
@@ -396,7 +440,8 @@ func ourGoroutines() string {
 	var left []string
 	for _, g := range strings.Split(string(buf), "\n\n") {
 		if strings.Contains(g, "ourGoroutines") || strings.Contains(g, "testing.tRunner(") || strings.Contains(g, "_test.go") ||
-			strings.Contains(g, "link/fdbased") { // the client's; it never ends one of its dispatchers
+			strings.Contains(g, "link/fdbased") || // the client's; it never ends one of its dispatchers
+			strings.Contains(g, "(*BottleLanes).Listen") {
 			continue
 		}
 		if strings.Contains(g, "carboy/internal/gateway.") || strings.Contains(g, "carboy/internal/wire.") ||

@@ -5,8 +5,6 @@ import (
 	"net"
 	"testing"
 	"time"
-
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 )
 
 func TestConnectionLimit(t *testing.T) {
@@ -14,7 +12,7 @@ func TestConnectionLimit(t *testing.T) {
 	w.name("api.example.com", publicAddr)
 	w.serve(t, publicAddr+":7000", echoServer)
 	b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(Limits{Conns: 4}))
-	var open []*gonet.TCPConn
+	var open []conn
 	for range 4 {
 		c := b.mustDial("api.example.com", 7000)
 		mustEcho(t, c)

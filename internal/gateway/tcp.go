@@ -10,25 +10,89 @@ import (
 	"strings"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/wire"
 )
 
-// handleSYN decides about a connection before it exists. The stack calls it on
-// a goroutine of its own, of which there are at most maxHandshakes.
-func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) {
+// bottleSide is the bottle's end of a connection: packets or a lane.
+type bottleSide interface {
+	net.Conn
+	halfCloser
+	Abort() // resets it
+}
+
+// knock is a connection that the bottle asks for.
+type knock interface {
+	to() netip.AddrPort
+	accept() (bottleSide, bool)
+	refuse()
+}
+
+// synKnock asks with a packet.
+type synKnock struct{ r *tcp.ForwarderRequest }
+
+func (k synKnock) to() netip.AddrPort {
+	id := k.r.ID()
+	return netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
+}
+
+func (k synKnock) refuse() { k.r.Complete(true) }
+
+func (k synKnock) accept() (bottleSide, bool) {
+	var wq waiter.Queue
+	ep, err := k.r.CreateEndpoint(&wq)
+	if err != nil {
+		k.r.Complete(true)
+		return nil, false
+	}
+	k.r.Complete(false)
+	ep.SocketOptions().SetDelayOption(false)
+	return tcpSide{gonet.NewTCPConn(&wq, ep), ep}, true
+}
+
+// tcpSide is a connection of packets, with what a gonet.TCPConn can't do.
+type tcpSide struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
+func (c tcpSide) Abort() { c.ep.Abort() }
+
+// laneKnock asks on a lane.
+type laneKnock struct{ lane *wire.Lane }
+
+func (k laneKnock) to() netip.AddrPort { return k.lane.To() }
+
+func (k laneKnock) refuse() { k.lane.Refuse() }
+
+func (k laneKnock) accept() (bottleSide, bool) {
+	k.lane.Accept()
+	return k.lane, true
+}
+
+// handleSYN is called by the stack on a goroutine of its own, of which there
+// are at most maxHandshakes.
+func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) { g.handleKnock(synKnock{r}) }
+
+// handleLane is called by who listens to the lanes; there are as many goroutines
+// as lanes.
+func (g *Gateway) handleLane(l *wire.Lane) { go g.handleKnock(laneKnock{l}) }
+
+// handleKnock decides about a connection before it exists.
+func (g *Gateway) handleKnock(k knock) {
 	if !g.flows.enter() {
-		r.Complete(true)
+		k.refuse()
 		return
 	}
 	defer g.flows.served.Done()
-	id := r.ID()
-	addr := netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
+	addr := k.to()
 	if addr.Port() == 53 {
-		g.accept(r, g.newFlow(addr, "dns", true, policy.Verdict{Allowed: true}), func(f *flow) {
+		g.accept(k, g.newFlow(addr, "dns", true, policy.Verdict{Allowed: true}), func(f *flow) {
 			defer f.finish()
 			f.setProtocol("dns")
 			f.setUpstream(netip.AddrPort{})
@@ -38,11 +102,11 @@ func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) {
 	}
 	name, literal, v, reason := g.place(addr)
 	if reason != ReasonOK {
-		r.Complete(true)
+		k.refuse()
 		g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: "tcp", Rule: v.Rule, Reason: reason}, true)
 		return
 	}
-	g.accept(r, g.newFlow(addr, name, literal, v), g.serveFlow)
+	g.accept(k, g.newFlow(addr, name, literal, v), g.serveFlow)
 }
 
 func (g *Gateway) newFlow(addr netip.AddrPort, name string, literal bool, v policy.Verdict) *flow {
@@ -54,16 +118,13 @@ func (g *Gateway) newFlow(addr netip.AddrPort, name string, literal bool, v poli
 
 // accept completes the handshake and serves the flow to its end. serve may
 // hand the connection on to the web server, which then finishes it.
-func (g *Gateway) accept(r *tcp.ForwarderRequest, f *flow, serve func(*flow)) {
-	var wq waiter.Queue
-	ep, err := r.CreateEndpoint(&wq)
-	if err != nil {
-		r.Complete(true)
+func (g *Gateway) accept(k knock, f *flow, serve func(*flow)) {
+	side, ok := k.accept()
+	if !ok {
 		f.cancel()
 		return
 	}
-	r.Complete(false)
-	f.conn = &bottleConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, flow: f}
+	f.conn = &bottleConn{bottleSide: side, flow: f}
 	// Admitted after the handshake, so that half-open connections are
 	// bounded by maxHandshakes and whole ones by the limit.
 	if reason := g.flows.add(f, g.limits.Conns); reason != ReasonOK {
@@ -75,7 +136,6 @@ func (g *Gateway) accept(r *tcp.ForwarderRequest, f *flow, serve func(*flow)) {
 		}
 		return
 	}
-	ep.SocketOptions().SetDelayOption(false)
 	serve(f)
 }
 

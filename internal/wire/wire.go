@@ -3,10 +3,13 @@
 // gateway outside it.
 //
 // What it promises: packet boundaries are kept, nothing but packet bytes
-// crosses (descriptors sent along are discarded by the kernel, because no
+// crosses that pair (descriptors sent along are discarded by the kernel, because no
 // ancillary buffer is ever offered), a peer that stops reading slows the
 // sender down and cannot make it grow, and the death of either end is seen by
 // the other.
+//
+// Beside it lie lanes: memory that both sides map, in which connections to the
+// gateway go faster; see [NewLanes].
 //
 // Start reading at [New], which makes the pair, and [Config], which is what
 // both ends must agree about. [Link] is the gateway's network card; the

@@ -24,6 +24,7 @@ type plan struct {
 	Hostname string
 	Scratch  string
 	Wire     int
+	Lanes    []int
 	// RootTree and ScratchTree stand for RootDir and Scratch when not zero.
 	RootTree, ScratchTree int
 	Net                   wire.Config
@@ -80,6 +81,11 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	}
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
 	p.Trace = donate(s.Trace)
+	if s.Lanes.Mem != nil {
+		for _, f := range s.Lanes.Files() {
+			p.Lanes = append(p.Lanes, donate(f))
+		}
+	}
 	p.Stamps = stamp.Wanted()
 	return p, files
 }

@@ -291,6 +291,9 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 		if err := plugWire(c, files[p.Wire-1], p.Net); err != nil {
 			return fmt.Errorf("plug the wire: %w", err)
 		}
+		if err := plugLanes(p.Lanes, files); err != nil {
+			return fmt.Errorf("plug the lanes: %w", err)
+		}
 	}
 	started := *s.conf
 	started.Network = config.NetworkHost // we have configured it: nothing to scrape

@@ -1,0 +1,188 @@
+// Package wiretest is the bottle's side of lanes for tests: connections that
+// wait, as those of programs do. In a bottle the embedded kernel's sockets stand
+// in this place.
+package wiretest
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/wire"
+)
+
+// Lanes makes lanes: the host's descriptors, and the bottle's side, which is
+// served as long as the process lives.
+func Lanes(t testing.TB) (wire.LaneFiles, *wire.BottleLanes) {
+	t.Helper()
+	f, err := wire.NewLanes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := wire.NewBottleLanes(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go b.Listen()
+	return f, b
+}
+
+// Conn is a connection that waits. What it reports is what a program sees:
+// io.EOF, ECONNRESET, EPIPE, os.ErrDeadlineExceeded.
+type Conn struct {
+	Lane *wire.BottleLane
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed at the next news
+	deadline time.Time
+	once     sync.Once
+}
+
+var _ net.Conn = (*Conn)(nil)
+
+// Dial opens a connection and waits for the answer until the deadline. Nil, nil:
+// no lane is free.
+func Dial(l *wire.BottleLanes, to netip.AddrPort, deadline time.Time) (*Conn, error) {
+	c := &Conn{changed: make(chan struct{}), deadline: deadline}
+	c.mu.Lock()
+	c.Lane = l.Open(to, c.news)
+	c.mu.Unlock()
+	if c.Lane == nil {
+		return nil, nil
+	}
+	for {
+		wait := c.next()
+		if answered, open := c.Lane.Answer(); open {
+			return c, nil
+		} else if answered {
+			c.Close()
+			return nil, syscall.ECONNREFUSED
+		}
+		if err := c.wait(wait); err != nil {
+			c.Abort()
+			return nil, err
+		}
+	}
+}
+
+func (c *Conn) news() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// next is for the news after this moment.
+func (c *Conn) next() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+func (c *Conn) wait(news chan struct{}) error {
+	c.mu.Lock()
+	left := time.Until(c.deadline)
+	if c.deadline.IsZero() {
+		left = time.Hour
+	}
+	c.mu.Unlock()
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-news:
+		return nil
+	case <-t.C:
+		return os.ErrDeadlineExceeded
+	}
+}
+
+type sliceWriter struct{ to []byte }
+
+func (w *sliceWriter) Write(p []byte) (int, error) {
+	n := copy(w.to, p)
+	w.to = w.to[n:]
+	if n < len(p) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	for {
+		wait := c.next()
+		ended := c.Lane.Ended()
+		if n, _ := c.Lane.ReadTo(&sliceWriter{p}, false); n > 0 || len(p) == 0 {
+			return n, nil
+		}
+		switch {
+		case c.Lane.Reset():
+			return 0, syscall.ECONNRESET
+		case ended:
+			return 0, io.EOF
+		}
+		if err := c.wait(wait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (total int, err error) {
+	for len(p) > 0 {
+		wait := c.next()
+		switch {
+		case c.Lane.Reset():
+			return total, syscall.ECONNRESET
+		case c.Lane.Deaf():
+			return total, syscall.EPIPE
+		}
+		n, _ := c.Lane.WriteFrom(bytes.NewReader(p), len(p))
+		p, total = p[n:], total+n
+		if n > 0 {
+			continue
+		}
+		if err := c.wait(wait); err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// CloseWrite ends what the gateway reads.
+func (c *Conn) CloseWrite() error { c.Lane.CloseWrite(); return nil }
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.once.Do(func() { c.Lane.Close(c.Lane.Unread() > 0) })
+	return nil
+}
+
+// Abort closes with a reset.
+func (c *Conn) Abort() { c.once.Do(func() { c.Lane.Close(true) }) }
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return &net.TCPAddr{} }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+// SetDeadline implements net.Conn; it holds from the next call on.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline = t
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
