@@ -146,6 +146,24 @@ var wireMutants = []mutant{
 		},
 	},
 	{
+		Name: "what-was-cut-off-looks-complete", Promise: "W3",
+		Why:     "a connection that broke ends inside as if all of it had come",
+		Package: "./internal/hostile", Tests: []string{"TestW3ConnectionsAsOutside"}, Says: `outside "0 ECONNRESET"`,
+		edits: []edit{{"internal/wire/lanes_host.go", "func (c *Lane) Abort() { c.finish(laneReset) }", "func (c *Lane) Abort() { c.finish(laneEnd) }"}},
+	},
+	{
+		Name: "positions-are-believed", Promise: "W3",
+		Why:     "what the bottle writes as its position in a ring is used as it is",
+		Package: "./internal/wire", Tests: []string{"TestLaneRules"}, Says: "bytes in a ring",
+		edits: []edit{{"internal/wire/lanes_host.go", "		if n > laneRing {", "		if false {"}},
+	},
+	{
+		Name: "lanes-can-be-shortened", Promise: "W3",
+		Why:     "a bottle takes the memory away that the gateway looks at",
+		Package: "./internal/wire", Tests: []string{"TestLanesSealed"}, Says: "ftruncate to 0",
+		edits: []edit{{"internal/wire/lanes.go", "unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL", "unix.F_SEAL_WRITE&0"}},
+	},
+	{
 		Name: "second-hello-passes", Promise: "W3",
 		Why:     "after a HelloRetryRequest the client names another server",
 		Package: "./internal/gateway", Tests: []string{"TestSecondHello"}, Says: "no reset",
