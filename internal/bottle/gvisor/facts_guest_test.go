@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -586,6 +587,7 @@ func attackExhaust([]string) error {
 	})
 	for range 20 {
 		os.Stat("after")
+		time.Sleep(5 * time.Millisecond) // the next is in another batch
 	}
 	fmt.Println(n, last)
 	return nil

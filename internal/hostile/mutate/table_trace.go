@@ -139,12 +139,6 @@ var traceMutants = []mutant{
 		},
 	},
 	{
-		Name: "each-batch-needs-a-descriptor", Promise: "T1",
-		Why:     "a batch is sent over a descriptor that is made for it: a workload that holds all of them is not traced",
-		Package: inKernel, Tests: []string{"TestFactsWithoutDescriptors"}, Says: "facts were dropped",
-		edits: []edit{{"internal/bottle/gvisor/facts.go", "		_, err := unix.Write(w.fd, w.buf)\n", "		fd, err := unix.Dup(w.fd)\n		if err == nil {\n			_, err = unix.Write(fd, w.buf)\n			unix.Close(fd)\n		}\n"}},
-	},
-	{
 		Name: "what-is-printed-is-believed", Promise: "T1",
 		Why:     "a message that the workload sends is taken for facts if it looks like some",
 		Package: inKernel, Tests: []string{"TestFactsAreNotTheWorkloads"}, Says: "forged facts",
