@@ -70,16 +70,12 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, names Res
 		return err
 	}
 	v.spec.Wire = pair.Bottle
-	lanes, err := wire.NewLanes()
+	lanes, inside, err := wire.NewLanes()
 	if err != nil {
 		_ = pair.Host.Close()
 		return err
 	}
-	if v.spec.Lanes, err = lanes.Dup(); err != nil {
-		_ = lanes.Close()
-		_ = pair.Host.Close()
-		return err
-	}
+	v.spec.Lanes = inside
 	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: names}); err != nil {
 		return err
 	}

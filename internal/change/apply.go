@@ -36,6 +36,7 @@ type txn struct {
 	fault  func(step, path string) error // tests: before each step that changes something
 	src    func(n *node) (contentReader, error)
 	left   []Bytes
+	waited time.Duration // for directories that were away
 	mv     mover
 }
 
@@ -79,8 +80,31 @@ func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error 
 	if rerr := x.rollback(); rerr != nil {
 		return &RollbackError{Cause: err, Left: rerr}
 	}
+	if len(x.left) > 0 {
+		return &StrandedError{Cause: err, Left: x.left}
+	}
 	return err
 }
+
+// StrandedError says that a landing failed and was taken back but for files whose
+// directory was moved away meanwhile, or in whose place something new was made.
+// They are for a person: nothing tries again.
+type StrandedError struct {
+	Cause error
+	// Left are where old or half-made files lie, as far as that is known.
+	Left []Bytes
+}
+
+func (e *StrandedError) Error() string {
+	s := fmt.Sprintf("%v; it was taken back, but the directory of %s was moved or its place taken", e.Cause, show(string(e.Left[0])))
+	if n := len(e.Left) - 1; n > 0 {
+		s += fmt.Sprintf(" (and of %d more)", n)
+	}
+	return s
+}
+
+// Unwrap yields the cause.
+func (e *StrandedError) Unwrap() error { return e.Cause }
 
 // RollbackError says that a landing failed and could not be taken back
 // completely; Recover tries again.

@@ -386,12 +386,19 @@ func TestSymlinkRace(t *testing.T) {
 		added = append(added, fmt.Sprintf("d%d/sub/fresh", i), fmt.Sprintf("d%d/sub/new/x", i))
 	}
 	ok := 0
+	// Who moves a directory away for long keeps what is in it; but it is said.
+	told := false
+	strands := func(err error) {
+		var s *StrandedError
+		told = told || errors.As(err, &s)
+	}
 	for i := range 150 {
 		o := LandOptions{}
 		if i%2 == 1 {
 			o.Paths = added
 		}
-		if _, err := Land(context.Background(), s, o); err == nil {
+		_, err := Land(context.Background(), s, o)
+		if strands(err); err == nil {
 			ok++
 		}
 		// At once: an undo would follow the same link.
@@ -399,7 +406,8 @@ func TestSymlinkRace(t *testing.T) {
 			t.Errorf("after %d swaps, outside changed:\n%s", swaps.Load(), d)
 			break
 		}
-		if _, err := Undo(context.Background(), s, UndoOptions{}); err == nil {
+		_, err = Undo(context.Background(), s, UndoOptions{})
+		if strands(err); err == nil {
 			ok++
 		}
 	}
@@ -408,8 +416,12 @@ func TestSymlinkRace(t *testing.T) {
 	if d := diffTrees(before, treeOf(t, outside)); d != "" {
 		t.Fatalf("after %d swaps, outside changed:\n%s", swaps.Load(), d)
 	}
-	_, err := Recover(context.Background(), w.run)
+	rep, err := Recover(context.Background(), w.run)
 	must(t, err)
+	if told = told || len(rep.Left) > 0; told {
+		t.Logf("something was stranded, and said so; %d swaps, %d of 300 went through", swaps.Load(), ok)
+		return
+	}
 	_, err = Undo(context.Background(), s, UndoOptions{})
 	if err != nil && !errors.Is(err, ErrNothingToUndo) {
 		t.Fatal(err)

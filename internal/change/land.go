@@ -39,7 +39,7 @@ type LandReport struct {
 
 // Land takes the selected changes home. It is all or nothing: a *ConflictError
 // names every path that the host changed meanwhile, and then, as after any
-// other error but a *RollbackError, the workspace is as before. Landing again
+// other error but a *RollbackError or a *StrandedError, the workspace is as before. Landing again
 // is harmless: what is there already is left alone. An earlier landing or undo
 // that was cut short is first finished or taken back (see Recover).
 //

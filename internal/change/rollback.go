@@ -65,7 +65,7 @@ func (x *txn) back(i int, o *op) error {
 	switch o.Kind {
 	case opPut, opSwap:
 		ours := x.staged(i)
-		if ours != 0 && inodeAt(dir, name) == ours && !x.untouched(i, o) {
+		if ours != 0 && inodeAt(dir, name) == ours && !x.untouched(i, o, dir, name) {
 			return x.stranded(o)
 		}
 		if o.Kind == opPut {
@@ -85,7 +85,7 @@ func (x *txn) back(i int, o *op) error {
 // untouched says that what we put in place is still just that: after a crash
 // somebody may have gone on working with it, and that work is not ours to
 // remove.
-func (x *txn) untouched(i int, o *op) bool {
+func (x *txn) untouched(i int, o *op, dir int, name string) bool {
 	want := make(map[string]stamp, len(o.New))
 	for k := range o.New {
 		want[string(o.New[k].Rel)] = x.j.stamps[i][k]
@@ -94,14 +94,16 @@ func (x *txn) untouched(i int, o *op) bool {
 		st, ok := want[rel]
 		return ok && fp.Ino == st.Ino && (fp.Type == Dir || fp.Mtime == st.Mtime)
 	}
-	st, err := x.t.lstat(string(o.Path))
+	// Below the directory that we hold: the way there may lead elsewhere by now.
+	t := tree{dir}
+	st, err := t.lstat(name)
 	if err != nil || !same("", fingerprintOf(&st)) {
 		return false
 	}
 	if o.New[0].Type != Dir {
 		return true
 	}
-	err = walkTree(x.ctx, x.t, string(o.Path), "", func(rel string, fp *Fingerprint) error {
+	err = walkTree(x.ctx, t, name, "", func(rel string, fp *Fingerprint) error {
 		if !same(rel, fp) {
 			return errStranded
 		}
@@ -173,16 +175,20 @@ func (x *txn) backRemove(dir int, name, tmp string) error {
 	return x.mv.place(dir, tmp, name)
 }
 
+// patience is how long a landing waits, in all, for directories that are away.
+const patience = 2 * time.Second
+
 // placeAgain is place for the way back, where giving up leaves something
 // behind: a directory that is just being renamed may come back.
 func (x *txn) placeAgain(o *op) (dir int, name string, err error) {
-	for range 100 {
-		if dir, name, err = x.place(o); err == nil {
-			return dir, name, nil
+	for {
+		if dir, name, err = x.place(o); err == nil || x.waited >= patience {
+			return dir, name, err
 		}
+		began := time.Now()
 		time.Sleep(time.Millisecond)
+		x.waited += time.Since(began)
 	}
-	return dir, name, err
 }
 
 // stranded notes an old file whose place is taken by a newer one of the

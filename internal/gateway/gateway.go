@@ -91,9 +91,10 @@ type Gateway struct {
 	ledger   *ledger
 	names    *names
 
-	link  *wire.Link
-	lanes *wire.HostLanes // nil: none
-	stack *stack.Stack
+	link   *wire.Link
+	lanes  *wire.HostLanes // nil: none
+	knocks chan struct{}   // holds maxKnocks
+	stack  *stack.Stack
 
 	queries   atomic.Int64
 	queryRate *rate.Limiter
@@ -200,6 +201,7 @@ func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
 			s.Destroy()
 			return err
 		}
+		g.knocks = make(chan struct{}, maxKnocks)
 		g.wg.Go(g.lanes.Listen)
 	}
 	g.wg.Go(g.web.serve)

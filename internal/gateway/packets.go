@@ -130,12 +130,17 @@ func (g *Gateway) checkAddresses(p packet) Reason {
 		}
 		return ReasonSpoofedSource
 	}
-	switch {
-	case p.dst.IsMulticast(), p.dst.IsLoopback(), p.dst.IsUnspecified(), p.dst.Is4In6(),
-		p.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}), p.dst == p.src:
+	if g.badDestination(p.dst) {
 		return ReasonBadDestination
 	}
 	return ReasonOK
+}
+
+// badDestination reports whether nothing can be at an address that a bottle sends
+// to, whatever the routes say.
+func (g *Gateway) badDestination(a netip.Addr) bool {
+	return !a.IsValid() || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.Is4In6() || a.Zone() != "" ||
+		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || a == g.wire.Bottle4.Addr() || a == g.wire.Bottle6.Addr()
 }
 
 func (g *Gateway) handleUDP(p packet) {

@@ -79,9 +79,22 @@ func (k laneKnock) accept() (bottleSide, bool) {
 // are at most maxHandshakes.
 func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) { g.handleKnock(synKnock{r}) }
 
-// handleLane is called by who listens to the lanes; there are as many goroutines
-// as lanes.
-func (g *Gateway) handleLane(l *wire.Lane) { go g.handleKnock(laneKnock{l}) }
+// maxKnocks bounds the goroutines that serve lanes: one for each, and as many again
+// for those that have just been refused.
+const maxKnocks = 512
+
+// handleLane is called by the one goroutine that listens to the lanes.
+func (g *Gateway) handleLane(l *wire.Lane) {
+	select {
+	case g.knocks <- struct{}{}:
+		g.wg.Go(func() {
+			defer func() { <-g.knocks }()
+			g.handleKnock(laneKnock{l})
+		})
+	default:
+		l.Refuse()
+	}
+}
 
 // handleKnock decides about a connection before it exists.
 func (g *Gateway) handleKnock(k knock) {
@@ -91,6 +104,12 @@ func (g *Gateway) handleKnock(k knock) {
 	}
 	defer g.flows.served.Done()
 	addr := k.to()
+	// Of packets this was seen to before.
+	if g.badDestination(addr.Addr()) || addr.Port() == 0 {
+		k.refuse()
+		g.ledger.packet(ReasonBadDestination)
+		return
+	}
 	if addr.Port() == 53 {
 		g.accept(k, g.newFlow(addr, "dns", true, policy.Verdict{Allowed: true}), func(f *flow) {
 			defer f.finish()

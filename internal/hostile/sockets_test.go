@@ -183,6 +183,31 @@ say("cut error", errno.errorcode.get(s.getsockopt(socket.SOL_SOCKET, socket.SO_E
 try: s.send(b"x"); say("send after cut")
 except OSError as e: say("send after cut", name(e))
 
+def hungup(s):
+    p = select.poll(); p.register(s, select.POLLIN | select.POLLOUT | select.POLLRDHUP)
+    for i in range(500):
+        m = p.poll(60000)[0][1]
+        if m & select.POLLHUP: return m
+        time.sleep(.01)
+def cut(): # with bytes that nobody has read
+    s = new("cut 10"); s.recv(1, socket.MSG_PEEK); s.sendall(b"!"); return s, hungup(s)
+s, m = cut(); say("cut over unread bytes", hex(m))
+try: s.send(b"x"); say("sent")
+except OSError as e: say("send", name(e))
+try: s.send(b"x"); say("sent")
+except OSError as e: say("send again", name(e))
+say("there still", exact(s, 10), s.recv(1))
+s, m = cut(); say("error", errno.errorcode.get(s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), exact(s, 10), s.recv(1))
+s, m = cut(); say("drain first", exact(s, 10)); say(*all(s))
+s = new("first 10"); exact(s, 10); say(s.recv(1)); s.shutdown(socket.SHUT_WR)
+for i in range(500): # the host knows of the other side's answer a moment later
+    try: s.shutdown(socket.SHUT_WR); time.sleep(.01)
+    except OSError as e: say("shutdown again", name(e)); break
+s.close(); say(last())
+for a in ("255.255.255.255", "224.0.0.1"):
+    try: socket.socket().connect((a, 80)); say("connected to", a)
+    except OSError as e: say(a, name(e))
+
 def watch(): s = new("watch"); exact(s, 2); return s
 s = watch(); s.sendall(b"z" * 70000); s.close(); say("close", last())
 s = watch(); s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)); s.close(); say("linger", last())

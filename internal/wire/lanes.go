@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -32,40 +34,71 @@ const (
 	laneKeep = 16
 )
 
-// LaneFiles are the descriptors of lanes: the memory, and for each side a
+// LaneFiles are one side's descriptors of lanes: the memory, and for each side a
 // bell that wakes it up.
+//
+// A descriptor that both sides have is as hostile as the memory: who has it can
+// read and write it, and switch for both whether that blocks. So the bell to the
+// bottle is the gateway's alone; the bottle gets an epoll instance in which it is,
+// through which it can be waited for and not touched. Of the bell to the gateway,
+// which the bottle rings, the gateway does nothing but wait for it: it never reads
+// or writes it, and never needs it to be rung.
 type LaneFiles struct{ Mem, ToHost, ToBottle *os.File }
 
-// NewLanes makes them. Whoever takes them closes them.
-func NewLanes() (f LaneFiles, err error) {
+// NewLanes makes them, for the gateway and for the bottle. Whoever takes them
+// closes them.
+func NewLanes() (host, bottle LaneFiles, err error) {
 	defer func() {
 		if err != nil {
-			_ = f.Close()
-			f = LaneFiles{}
+			_ = host.Close()
+			_ = bottle.Close()
+			host, bottle = LaneFiles{}, LaneFiles{}
 		}
 	}()
 	fd, err := unix.MemfdCreate("carboy-lanes", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return f, fmt.Errorf("wire: memory for lanes: %w", err)
+		return host, bottle, fmt.Errorf("wire: memory for lanes: %w", err)
 	}
-	f.Mem = os.NewFile(uintptr(fd), "lanes")
+	host.Mem = os.NewFile(uintptr(fd), "lanes")
 	if err := unix.Ftruncate(fd, laneSize); err != nil {
-		return f, fmt.Errorf("wire: memory for lanes: %w", err)
+		return host, bottle, fmt.Errorf("wire: memory for lanes: %w", err)
 	}
 	// A memory that the other side could shorten would be a way to kill us.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return f, fmt.Errorf("wire: seal the lanes: %w", err)
+		return host, bottle, fmt.Errorf("wire: seal the lanes: %w", err)
 	}
-	for _, to := range []**os.File{&f.ToHost, &f.ToBottle} {
+	for _, to := range []**os.File{&host.ToHost, &host.ToBottle} {
 		// It blocks, so that Go's poller does not look at it where it is only
 		// passed on or rung; see mapLanes.
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {
-			return f, fmt.Errorf("wire: bell: %w", err)
+			return host, bottle, fmt.Errorf("wire: bell: %w", err)
 		}
 		*to = os.NewFile(uintptr(fd), "bell")
 	}
-	return f, nil
+	for from, to := range map[*os.File]**os.File{host.Mem: &bottle.Mem, host.ToHost: &bottle.ToHost} {
+		if *to, err = dup(from); err != nil {
+			return host, bottle, err
+		}
+	}
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return host, bottle, fmt.Errorf("wire: bell: %w", err)
+	}
+	bottle.ToBottle = os.NewFile(uintptr(ep), "bell")
+	const edge = 1 << 31 // EPOLLET: each time it is rung is told of
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, int(host.ToBottle.Fd()), &unix.EpollEvent{Events: unix.EPOLLIN | edge}); err != nil {
+		return host, bottle, fmt.Errorf("wire: bell: %w", err)
+	}
+	return host, bottle, nil
+}
+
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("wire: lanes: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // Files are the descriptors in the order that [LaneFilesOf] takes them.
@@ -79,15 +112,13 @@ func LaneFilesOf(files []*os.File) (LaneFiles, error) {
 	return LaneFiles{files[0], files[1], files[2]}, nil
 }
 
-// Dup makes descriptors of their own of the same lanes.
+// Dup makes descriptors of their own of the same.
 func (f LaneFiles) Dup() (d LaneFiles, err error) {
 	for i, to := range []**os.File{&d.Mem, &d.ToHost, &d.ToBottle} {
-		fd, err := unix.FcntlInt(f.Files()[i].Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
+		if *to, err = dup(f.Files()[i]); err != nil {
 			_ = d.Close()
-			return LaneFiles{}, fmt.Errorf("wire: lanes: %w", err)
+			return LaneFiles{}, err
 		}
-		*to = os.NewFile(uintptr(fd), f.Files()[i].Name())
 	}
 	return d, nil
 }
@@ -128,11 +159,34 @@ type laneEnds struct {
 // laneBottle is written by the bottle.
 type laneBottle struct {
 	laneEnds
-	pass atomic.Uint32 // counts what the lane was opened for
-	size uint16        // of addr
-	port uint16
-	addr [16]byte
+	pass atomic.Uint32    // counts what the lane was opened for
+	dest [5]atomic.Uint32 // the address's length and the port, and the address
 	_    [128 - 44]byte
+}
+
+// setDest writes where the lane is to lead.
+func (b *laneBottle) setDest(to netip.AddrPort) {
+	addr := to.Addr().AsSlice()
+	b.dest[0].Store(uint32(len(addr))<<16 | uint32(to.Port()))
+	for i := 0; i < len(addr); i += 4 {
+		b.dest[1+i/4].Store(binary.BigEndian.Uint32(addr[i:]))
+	}
+}
+
+// getDest reads each word once. An address that is none is not valid.
+func (b *laneBottle) getDest() netip.AddrPort {
+	head := b.dest[0].Load()
+	var addr [16]byte
+	for i := range 4 {
+		binary.BigEndian.PutUint32(addr[4*i:], b.dest[1+i].Load())
+	}
+	switch port := uint16(head); head >> 16 {
+	case 4:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(addr[:4])), port)
+	case 16:
+		return netip.AddrPortFrom(netip.AddrFrom16(addr), port)
+	}
+	return netip.AddrPort{}
 }
 
 // laneHost is written by the gateway.
@@ -229,12 +283,13 @@ func (b *bell) tell(i int, fd int) {
 
 func ringBell(fd int) {
 	one := [8]byte{1}
-	// It fails when the count is at its end, and then it has been rung.
+	// It never waits: a bell to the bottle can only be rung by the gateway, once
+	// for each piece of news; and what a bottle makes of its own is its own harm.
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// listen calls f for each lane that has news, until stop says so. Whoever makes
-// it do so rings the bell.
+// listen calls f for each lane that has news, until c is closed or, at the next
+// ring, stop says so.
 //
 // The count of the bell is never read: Go's poller is told of each time it is
 // rung, and reading would be told to it as well.

@@ -25,9 +25,10 @@ type HostLanes struct {
 	once  sync.Once
 	done  chan struct{}
 
-	mu   sync.Mutex
-	seen [laneCount]uint32 // the last pass
-	used [laneCount]*Lane
+	mu     sync.Mutex
+	seen   [laneCount]uint32 // the last pass
+	used   [laneCount]*Lane
+	closed bool // the memory and the descriptors are gone
 }
 
 // NewHostLanes takes the gateway's side and the descriptors. knock is called for
@@ -52,7 +53,8 @@ func (l *HostLanes) Close() { l.once.Do(l.close) }
 
 func (l *HostLanes) close() {
 	l.stop.Store(true)
-	ringBell(int(l.files.ToHost.Fd()))
+	// Not by ringing: the bottle can see to it that nobody hears that.
+	_ = l.own.Close()
 	<-l.done
 	for i := range l.used {
 		l.mu.Lock()
@@ -62,9 +64,12 @@ func (l *HostLanes) close() {
 			c.Abort()
 		}
 	}
-	// Whoever still has a lane finds it closed before it looks at the memory.
+	// Whoever still has a lane finds it closed, or us, before it looks at the
+	// memory.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
 	_ = l.files.Close()
-	_ = l.own.Close()
 	_ = unix.Munmap(l.raw)
 }
 
@@ -75,9 +80,9 @@ func (l *HostLanes) news(i int) {
 	if c != nil {
 		l.mu.Unlock()
 		c.wake()
-		if bottle.flags.Load()&laneGone != 0 && c.over.Load() {
-			l.free(c)
-		}
+		l.mu.Lock()
+		l.freeLocked(c)
+		l.mu.Unlock()
 		return
 	}
 	pass := bottle.pass.Load() & lanePasses
@@ -91,12 +96,7 @@ func (l *HostLanes) news(i int) {
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), closed: make(chan struct{}),
 		readBy: newDeadline(), writeBy: newDeadline(),
 	}
-	port, size, addr := bottle.port, bottle.size, bottle.addr
-	if size != 4 && size != 16 {
-		size = 0
-	}
-	a, _ := netip.AddrFromSlice(addr[:size])
-	c.to = netip.AddrPortFrom(a, port)
+	c.to = bottle.getDest()
 	me.flags.Store(0)
 	me.put.Store(0)
 	me.taken.Store(0)
@@ -104,18 +104,16 @@ func (l *HostLanes) news(i int) {
 	me.wantRoom.Store(0)
 	l.used[i] = c
 	l.mu.Unlock()
-	if !a.IsValid() {
+	if !c.to.IsValid() {
 		c.Refuse()
 		return
 	}
 	l.knock(c)
 }
 
-// free gives a lane back that both sides are done with, once.
-func (l *HostLanes) free(c *Lane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.used[c.i] != c {
+// freeLocked gives a lane back when both sides are done with it, once.
+func (l *HostLanes) freeLocked(c *Lane) {
+	if l.used[c.i] != c || !c.over || c.bottle.flags.Load()&laneGone == 0 {
 		return
 	}
 	l.used[c.i] = nil
@@ -140,12 +138,13 @@ type Lane struct {
 	taken   uint32
 	writeMu sync.Mutex // held by who writes
 	put     uint32
+	ended   bool // CloseWrite was called
 
 	readable, writable chan struct{}
 	readBy, writeBy    *deadline
 	once               sync.Once
 	closed             chan struct{}
-	over               atomic.Bool // closed, and nobody uses the memory
+	over               bool // under l.mu: closed, and nobody uses the memory
 }
 
 var _ net.Conn = (*Lane)(nil)
@@ -263,7 +262,7 @@ func (c *Lane) Write(p []byte) (total int, err error) {
 			return total, laneError("write", net.ErrClosed)
 		default:
 		}
-		if c.me.flags.Load()&laneEnd != 0 {
+		if c.ended {
 			return total, laneError("write", syscall.EPIPE)
 		}
 		if c.bottle.flags.Load()&(laneGone|laneReset) != 0 {
@@ -308,6 +307,7 @@ func (c *Lane) CloseWrite() error {
 		return laneError("close", net.ErrClosed)
 	default:
 	}
+	c.ended = true
 	c.me.flags.Or(laneEnd)
 	c.tell()
 	return nil
@@ -331,17 +331,22 @@ func (c *Lane) finish(flags uint32) {
 		c.writeMu.Lock()
 		defer c.readMu.Unlock()
 		defer c.writeMu.Unlock()
+		c.readBy.stop()
+		c.writeBy.stop()
+		// With the last word the lane may be another connection's, and with
+		// that one's the memory gone: so all of it at once.
+		c.l.mu.Lock()
+		defer c.l.mu.Unlock()
+		if c.l.closed {
+			return
+		}
 		if c.bottle.put.Load() != c.taken {
 			flags |= laneReset
 		}
-		c.readBy.stop()
-		c.writeBy.stop()
 		c.me.flags.Or(flags | laneGone)
-		c.over.Store(true)
+		c.over = true
 		c.tell()
-		if c.bottle.flags.Load()&laneGone != 0 {
-			c.l.free(c)
-		}
+		c.l.freeLocked(c)
 	})
 }
 

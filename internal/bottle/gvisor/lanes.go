@@ -154,8 +154,7 @@ func (e *laneEndpoint) remoteSide(addr tcpip.FullAddress) (to netip.AddrPort, lo
 	if proto == ipv6.ProtocolNumber {
 		want = header.IPv6AddressSize
 	}
-	if addr.Addr.Len() != want || addr.Addr.Unspecified() || addr.Port == 0 ||
-		header.IsV4MulticastAddress(addr.Addr) || header.IsV6MulticastAddress(addr.Addr) {
+	if addr.Addr.Len() != want || addr.Addr.Unspecified() || addr.Port == 0 {
 		return to, local, false
 	}
 	bound, err := e.Endpoint.GetLocalAddress()
@@ -188,6 +187,14 @@ func (e *laneEndpoint) remoteSide(addr tcpip.FullAddress) (to netip.AddrPort, lo
 	return netip.AddrPortFrom(a, addr.Port), tcpip.FullAddress{NIC: r.NICID(), Addr: r.LocalAddress()}, true
 }
 
+// nobody reports whether an address is of no single host.
+func nobody(a tcpip.Address) bool {
+	if header.IsV4MappedAddress(a) {
+		a = unmapped(a)
+	}
+	return a == header.IPv4Broadcast || header.IsV4MulticastAddress(a) || header.IsV6MulticastAddress(a)
+}
+
 func unmapped(a tcpip.Address) tcpip.Address {
 	b := a.As16()
 	return tcpip.AddrFrom4([4]byte(b[12:]))
@@ -203,20 +210,23 @@ func (e *laneEndpoint) Connect(addr tcpip.FullAddress) tcpip.Error {
 	if s := tcp.EndpointState(e.Endpoint.State()); s != tcp.StateInitial && s != tcp.StateBound {
 		return e.Endpoint.Connect(addr)
 	}
+	if nobody(addr.Addr) {
+		// As on Linux; gVisor would ask there, and wait for an answer.
+		return &tcpip.ErrNetworkUnreachable{}
+	}
 	to, local, ok := e.remoteSide(addr)
 	if !ok {
-		return e.Endpoint.Connect(addr)
-	}
-	c := lanes.Load().Open(to, e.news)
-	if c == nil {
 		return e.Endpoint.Connect(addr)
 	}
 	// A local port of its own, as a connection has.
 	if tcp.EndpointState(e.Endpoint.State()) == tcp.StateInitial {
 		if err := e.Endpoint.Bind(tcpip.FullAddress{Addr: bindAddress(e.proto, local.Addr)}); err != nil {
-			c.Close(true)
 			return err
 		}
+	}
+	c := lanes.Load().Open(to, e.news)
+	if c == nil {
+		return e.Endpoint.Connect(addr)
 	}
 	if b, err := e.Endpoint.GetLocalAddress(); err == nil {
 		local.Port = b.Port
@@ -269,9 +279,12 @@ func (e *laneEndpoint) poll(c *wire.BottleLane) uint32 {
 		}
 		s = e.state.Load()
 	}
-	if s == laneConnected && c.Reset() && c.Unread() == 0 && e.state.CompareAndSwap(laneConnected, laneFailed) {
+	if s == laneConnected && c.Reset() {
+		// Told at once; what had come before it is still there to be read.
 		e.leave(&tcpip.ErrConnectionReset{})
-		s = laneFailed
+		if c.Unread() == 0 && e.state.CompareAndSwap(laneConnected, laneFailed) {
+			s = laneFailed
+		}
 	}
 	return s
 }
@@ -303,6 +316,9 @@ func (e *laneEndpoint) Readiness(mask waiter.EventMask) waiter.EventMask {
 	case laneAsking:
 		return 0
 	case laneFailed, laneClosed:
+		return mask
+	}
+	if c.Reset() {
 		return mask
 	}
 	ended := c.Ended() || e.shutRead.Load()
@@ -377,6 +393,11 @@ func (e *laneEndpoint) Write(p tcpip.Payloader, opts tcpip.WriteOptions) (int64,
 	case laneClosed:
 		return 0, &tcpip.ErrClosedForSend{}
 	}
+	if c.Reset() {
+		if err := e.Endpoint.LastError(); err != nil {
+			return 0, err
+		}
+	}
 	if e.shutWr.Load() || c.Deaf() {
 		return 0, &tcpip.ErrClosedForSend{}
 	}
@@ -405,6 +426,9 @@ func (e *laneEndpoint) Shutdown(flags tcpip.ShutdownFlags) tcpip.Error {
 		e.wq.Notify(laneEvents)
 		return nil
 	case laneFailed, laneClosed:
+		return &tcpip.ErrNotConnected{}
+	}
+	if c.Ended() && e.shutWr.Load() {
 		return &tcpip.ErrNotConnected{}
 	}
 	if flags&tcpip.ShutdownRead != 0 {

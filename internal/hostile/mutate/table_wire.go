@@ -164,6 +164,12 @@ var wireMutants = []mutant{
 		edits: []edit{{"internal/wire/lanes.go", "unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL", "unix.F_SEAL_WRITE&0"}},
 	},
 	{
+		Name: "end-waits-for-the-bottle's-bell", Promise: "W3",
+		Why:     "the gateway's end depends on a descriptor that the bottle can spoil",
+		Package: "./internal/wire", Tests: []string{"TestLanesSpoilt"}, Says: "the gateway hangs",
+		edits: []edit{{"internal/wire/lanes_host.go", "	_ = l.own.Close()\n", "	ringBell(int(l.files.ToHost.Fd()))\n"}},
+	},
+	{
 		Name: "second-hello-passes", Promise: "W3",
 		Why:     "after a HelloRetryRequest the client names another server",
 		Package: "./internal/gateway", Tests: []string{"TestSecondHello"}, Says: "no reset",

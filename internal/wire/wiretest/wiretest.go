@@ -21,16 +21,17 @@ import (
 // served as long as the process lives.
 func Lanes(t testing.TB) (wire.LaneFiles, *wire.BottleLanes) {
 	t.Helper()
-	f, err := wire.NewLanes()
+	host, bottle, err := wire.NewLanes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := wire.NewBottleLanes(f)
+	defer bottle.Close()
+	b, err := wire.NewBottleLanes(bottle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go b.Listen()
-	return f, b
+	return host, b
 }
 
 // Conn is a connection that waits. What it reports is what a program sees:
