@@ -31,6 +31,7 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{}, err
 	}
 	s.began = time.Now()
+	s.intr.enter(starting)
 	p, err := s.bottle.Start(ctx, &bottle.Command{
 		Args: s.o.Command, Env: s.env, Dir: s.dir(), Terminal: s.o.Terminal,
 		Stdin: std.in, Stdout: std.out, Stderr: std.err,

@@ -16,6 +16,7 @@ type phase int32
 
 const (
 	preparing phase = iota // there is no command yet: an interrupt gives up
+	starting               // there may be one: an interrupt is its, the next gives up
 	running                // the command's to handle, see session.wait
 	ending                 // changes are taken home, output is passed on
 )
@@ -28,7 +29,8 @@ type interrupts struct {
 	command chan os.Signal
 	stop    context.CancelCauseFunc
 	events  *events
-	late    int // interrupts while ending
+	early   int // interrupts while starting
+	late    int // and while ending
 }
 
 // listen starts the relay and returns the context of the run. It ends with the
@@ -56,6 +58,12 @@ func (i *interrupts) take(sig os.Signal) {
 	switch phase(i.phase.Load()) {
 	case preparing:
 		i.stop(ErrInterrupted)
+	case starting:
+		if i.early++; i.early > 1 {
+			i.stop(ErrInterrupted)
+			return
+		}
+		i.command <- sig // there is room
 	case running:
 		select {
 		case i.command <- sig:

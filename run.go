@@ -128,8 +128,13 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 	defer unlisten()
 	defer func() { s.close(rctx) }()
 	err = s.execute(rctx)
-	if err != nil && s.intr.gaveUp(rctx) && phase(s.intr.phase.Load()) == preparing {
-		err = fmt.Errorf("%w before the command ran", ErrInterrupted)
+	if err != nil && s.intr.gaveUp(rctx) {
+		switch phase(s.intr.phase.Load()) {
+		case preparing:
+			err = fmt.Errorf("%w before the command ran", ErrInterrupted)
+		case starting:
+			err = fmt.Errorf("%w while the command was being started", ErrInterrupted)
+		}
 	}
 	s.account(err)
 	stamp.Mark("accounted")
