@@ -155,6 +155,21 @@ func (s *session) shell() {
 	s.await("code-130")
 }
 
+// awaitStopped waits until the shell says that its job is stopped, by itself or,
+// where it was back at its prompt before it could, when it is asked.
+func (s *session) awaitStopped() {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !strings.Contains(s.text(), "Stopped"); {
+		if time.Now().After(end) {
+			s.t.Fatalf("nothing was stopped:\n%s", s.text())
+		}
+		time.Sleep(time.Second)
+		if !strings.Contains(s.text(), "Stopped") {
+			s.typed("jobs\n")
+		}
+	}
+}
+
 func TestTerminalShell(t *testing.T) {
 	s := terminal(t, "run", "-it", "--", "bash", "--norc", "-i")
 	s.shell()
@@ -163,7 +178,7 @@ func TestTerminalShell(t *testing.T) {
 	s.typed("sh -c 'echo up-$((20+2)); exec sleep 1000'\n")
 	s.await("up-22")
 	s.typed("\x1a")
-	s.await("Stopped")
+	s.awaitStopped()
 	s.typed("fg; echo job-$?\n")
 	time.Sleep(200 * time.Millisecond) // ^C before fg would be the shell's, to the same end
 	s.typed("\x03")
