@@ -81,7 +81,7 @@ func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) { g.handleKnock(synKnock{r}
 
 // maxKnocks bounds the goroutines that serve lanes: one for each, and as many again
 // for those that have just been refused.
-const maxKnocks = 512
+const maxKnocks = 2 * wire.LaneCount
 
 // handleLane is called by the one goroutine that listens to the lanes.
 func (g *Gateway) handleLane(l *wire.Lane) {

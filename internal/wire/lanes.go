@@ -24,9 +24,9 @@ import (
 // rules breaks its own connections. There is nothing else in the memory, its
 // size is sealed, and no descriptor crosses for a connection.
 const (
-	// laneCount is how many connections have a lane at once. One more goes
+	// LaneCount is how many connections have a lane at once. One more goes
 	// as packets.
-	laneCount = 256
+	LaneCount = 256
 	// laneRing holds the bytes of one direction; a power of two. With both,
 	// for all lanes, memory is bounded by 128 MiB.
 	laneRing = 256 << 10
@@ -198,21 +198,21 @@ type laneHost struct {
 
 // bell says which lanes have news, and whether somebody must be woken for them.
 type bell struct {
-	news   [laneCount / 64]atomic.Uint64
+	news   [LaneCount / 64]atomic.Uint64
 	asleep atomic.Uint32
-	_      [4096 - laneCount/8 - 4]byte
+	_      [4096 - LaneCount/8 - 4]byte
 }
 
 // laneMem is the memory, but for the rings, that follow.
 type laneMem struct {
 	toHost, toBottle bell
-	bottle           [laneCount]laneBottle
-	host             [laneCount]laneHost
+	bottle           [LaneCount]laneBottle
+	host             [LaneCount]laneHost
 }
 
 const (
 	laneHead = (int64(unsafe.Sizeof(laneMem{})) + 4095) &^ 4095
-	laneSize = laneHead + laneCount*2*laneRing
+	laneSize = laneHead + LaneCount*2*laneRing
 )
 
 // The layout is a protocol.

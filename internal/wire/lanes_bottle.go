@@ -13,7 +13,7 @@ type BottleLanes struct {
 	stop atomic.Bool
 
 	mu   sync.Mutex
-	used [laneCount]atomic.Pointer[BottleLane]
+	used [LaneCount]atomic.Pointer[BottleLane]
 }
 
 // NewBottleLanes takes the bottle's side, for as long as the process lives. The

@@ -26,8 +26,8 @@ type HostLanes struct {
 	done  chan struct{}
 
 	mu     sync.Mutex
-	seen   [laneCount]uint32 // the last pass
-	used   [laneCount]*Lane
+	seen   [LaneCount]uint32 // the last pass
+	used   [LaneCount]*Lane
 	closed bool // the memory and the descriptors are gone
 }
 

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 var laneTo = netip.MustParseAddrPort("192.0.2.1:443")
@@ -40,7 +42,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	x := &lab{t: t, knocks: make(chan *Lane, 4*laneCount)}
+	x := &lab{t: t, knocks: make(chan *Lane, 4*LaneCount)}
 	if x.bottle, err = NewBottleLanes(inside); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +204,7 @@ func TestLanesAgain(t *testing.T) {
 	}
 	for range 3 {
 		var all []pair
-		for range laneCount {
+		for range LaneCount {
 			p, l := x.open()
 			p.write(t, []byte("hello"))
 			all = append(all, pair{p, l})
@@ -242,7 +244,7 @@ func TestLanesAgain(t *testing.T) {
 
 func TestLaneRefused(t *testing.T) {
 	x := newLab(t)
-	for range 2 * laneCount {
+	for range 2 * LaneCount {
 		p, l := x.ask()
 		l.Refuse()
 		p.until(t, "answered", func() bool { answered, _ := p.Answer(); return answered })
@@ -412,7 +414,7 @@ func TestLaneRules(t *testing.T) {
 	p.BottleLane.Close(false)
 	// An address that is none is refused without a question.
 	for _, size := range []uint32{0, 3, 5, 17, 65535} {
-		i := laneCount - 1
+		i := LaneCount - 1
 		me := &x.bottle.mem.bottle[i]
 		me.dest[0].Store(size<<16 | 80)
 		me.flags.Store(laneGone)
@@ -472,7 +474,7 @@ func TestLanesScribbled(t *testing.T) {
 						word[i] = byte(r.Uint32())
 					}
 				}
-				x.bottle.mem.toHost.tell(r.IntN(laneCount), x.bottle.bellFD)
+				x.bottle.mem.toHost.tell(r.IntN(LaneCount), x.bottle.bellFD)
 			}
 		})
 	}
@@ -529,7 +531,7 @@ func TestLanesGiveMemoryBack(t *testing.T) {
 	x := newLab(t)
 	var ps []program
 	var ls []*Lane
-	for range laneCount {
+	for range LaneCount {
 		p, l := x.open()
 		_, _ = l.Write(make([]byte, laneRing))
 		ps, ls = append(ps, p), append(ls, l)
@@ -541,7 +543,7 @@ func TestLanesGiveMemoryBack(t *testing.T) {
 		}
 		return st.Blocks * 512
 	}
-	if n := used(); n < laneCount*laneRing {
+	if n := used(); n < LaneCount*laneRing {
 		t.Fatalf("%d bytes are used: this test looks in the wrong place", n)
 	}
 	for i := range ps {
@@ -641,7 +643,7 @@ func TestLanesBellIsOurs(t *testing.T) {
 	}
 	ours := id(host.ToBottle)
 	if ours == "" {
-		t.Skip("SKIPPED: this kernel tells no eventfd apart (before Linux 5.2)")
+		testenv.Missing(t, "a kernel that tells one eventfd from another", "Linux 5.2 or later")
 	}
 	for _, f := range bottle.Files() {
 		if id(f) == ours {

@@ -438,7 +438,6 @@ func (w *factWriter) say(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, e
 	var fl trace.Flags
 	switch {
 	case vd.Ok():
-		w.seen(p.t, vd)
 		f.Path, fl = truePath(p.t, vd)
 	case where != nil:
 		f.Path, fl = where.name()
@@ -504,6 +503,7 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 		return 0, err
 	}
 	defer file.DecRef(t)
+	w.seen(t, file.VirtualDentry())
 	w.marks.forget(file)
 	if flags&(linux.O_CREAT|linux.O_TRUNC) != 0 && special(t, file) {
 		f.Flags |= trace.Special

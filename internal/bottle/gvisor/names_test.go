@@ -185,7 +185,7 @@ print("done")
 // the host has noted. A file that was changed is read.
 func TestGitTrustsItsIndex(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Skip("root's files belong to an id of their own inside; an ordinary user's run has this")
+		t.Skip("SKIPPED: root's files belong to an id of their own inside; an ordinary user's run has this")
 	}
 	m, r := makeTraced(t, func(s *bottle.Spec) {
 		seedRepository(t, s.Workspace.Source)

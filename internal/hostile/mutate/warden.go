@@ -8,10 +8,11 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // wardenName is argv[0] of a warden: this program again, between the runner and
@@ -69,8 +70,13 @@ func guard(args []string) int {
 func endOrphans() {
 	for {
 		var orphans []int
-		for pid, parent := range parents() {
-			if parent == os.Getpid() {
+		ents, _ := os.ReadDir("/proc")
+		for _, e := range ents {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				continue
+			}
+			if p, ok := testenv.ReadProcess(pid); ok && p.Parent == os.Getpid() {
 				orphans = append(orphans, pid)
 			}
 		}
@@ -82,33 +88,4 @@ func endOrphans() {
 			unix.Wait4(pid, nil, 0, nil)
 		}
 	}
-}
-
-// parents tells of each process of the machine whose child it is.
-func parents() map[int]int {
-	out := map[int]int{}
-	ents, err := os.ReadDir("/proc")
-	if err != nil {
-		return out
-	}
-	for _, e := range ents {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		// The name may hold anything; after its last bracket come state and parent.
-		_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
-		f := strings.Fields(rest)
-		if len(f) < 2 {
-			continue
-		}
-		if parent, err := strconv.Atoi(f[1]); err == nil {
-			out[pid] = parent
-		}
-	}
-	return out
 }
