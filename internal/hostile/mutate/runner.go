@@ -132,7 +132,14 @@ func (r *runner) judge(ctx context.Context, m mutant) result {
 	if res.Outcome != "" {
 		return res
 	}
-	return r.test(ctx, m, dir, bin)
+	res = r.test(ctx, m, dir, bin)
+	if res.Outcome == astray {
+		// Of two things that go wrong at once, either can be noticed first.
+		first := res.Output
+		res = r.test(ctx, m, dir, bin)
+		res.Output = first + "\nonce more:\n" + res.Output
+	}
+	return res
 }
 
 // overlay writes the altered files below dir and returns the list for go.
