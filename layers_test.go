@@ -15,8 +15,9 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/policy", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/lean"},
-	{"internal/audit", "internal/store"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/lean"},
+	{"internal/policy"},
+	{"internal/audit", "internal/store", "internal/routes"},
 	{"internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
 	{"internal/bottle", "internal/gateway", "internal/change", "internal/wire/wiretest"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
