@@ -54,6 +54,8 @@ type Route struct {
 	private  bool
 	protocol Protocol
 	rule     string
+	opts     Options
+	order    int // among a table's routes
 }
 
 // ParseAllow reads HOST[:PORT] as `--allow` takes it. HOST is a name (in any

@@ -41,6 +41,8 @@ type Verdict struct {
 	Private bool
 	// Protocol is what may be spoken.
 	Protocol Protocol
+	// Opaque says that what is spoken inside TLS is passed unseen.
+	Opaque bool
 	// Rule cites the route that allowed, or in a refusal the route that came
 	// nearest; empty when there is none.
 	Rule   string
@@ -72,6 +74,7 @@ func Compile(routes ...Route) (*Table, error) {
 		routes:   slices.Clone(routes),
 	}
 	for i, r := range routes {
+		r.order = i
 		switch {
 		case r.IsZero():
 			return nil, fmt.Errorf("policy: route %d is empty", i)
@@ -143,16 +146,7 @@ func (t *Table) decideName(name string, match func(Route) bool) Verdict {
 	if t == nil {
 		return Verdict{Reason: ReasonNoRoute}
 	}
-	var found []Route
-	found = append(found, t.exact[canonical]...)
-	for rest := canonical; ; {
-		_, parent, ok := strings.Cut(rest, ".")
-		if !ok {
-			break
-		}
-		found = append(found, t.wildcard[parent]...)
-		rest = parent
-	}
+	found := t.named(canonical)
 	if v, ok := pick(found, match); ok {
 		return v
 	}
@@ -163,6 +157,47 @@ func (t *Table) decideName(name string, match func(Route) bool) Verdict {
 		return refuse(ReasonNoRoute, near)
 	}
 	return Verdict{Reason: ReasonNoRoute}
+}
+
+// named are the routes of a canonical name, in their order.
+func (t *Table) named(canonical string) []Route {
+	found := slices.Clone(t.exact[canonical])
+	for rest := canonical; ; {
+		_, parent, ok := strings.Cut(rest, ".")
+		if !ok {
+			break
+		}
+		found = append(found, t.wildcard[parent]...)
+		rest = parent
+	}
+	slices.SortStableFunc(found, func(a, b Route) int { return a.order - b.order })
+	return found
+}
+
+// candidates are the routes by which requests on a connection to name on port are
+// judged: those that are of one kind with the one that decided the connection. A
+// private route's requests are not judged by the others, since it was dialled.
+func (t *Table) candidates(name string, addr netip.Addr, port uint16) []*Route {
+	if t == nil {
+		return nil
+	}
+	var found []Route
+	if addr.IsValid() {
+		found = t.literal[addr.WithZone("")]
+	} else if canonical, err := CanonicalName(name); err == nil {
+		found = t.named(canonical)
+	}
+	v, ok := pick(found, func(r Route) bool { return slices.Contains(r.ports, port) })
+	if !ok {
+		return nil
+	}
+	var out []*Route
+	for i := range found {
+		if r := &found[i]; slices.Contains(r.ports, port) && r.private == v.Private && r.protocol == v.Protocol && r.opts.Opaque == v.Opaque {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // pick returns the verdict of one matching route, never a mixture of several,
@@ -178,7 +213,7 @@ func pick(routes []Route, match func(Route) bool) (Verdict, bool) {
 	if best.IsZero() {
 		return Verdict{}, false
 	}
-	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Rule: best.rule, Reason: ReasonRoute}, true
+	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Opaque: best.opts.Opaque, Rule: best.rule, Reason: ReasonRoute}, true
 }
 
 func refuse(reason Reason, near Route) Verdict {

@@ -1,0 +1,242 @@
+package policy
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Reasons of verdicts about requests.
+const (
+	ReasonRequest   Reason = "request"        // the host is allowed, this request is not
+	ReasonAmbiguous Reason = "ambiguous-path" // rules of paths can't be kept for it
+)
+
+// MatchType says how a value is compared.
+type MatchType uint8
+
+// The types of [PathMatch] and [HeaderMatch]. A prefix is whole segments: /v1
+// matches /v1 and /v1/x and not /v1x. A regular expression (RE2) must match all
+// of the value.
+const (
+	Prefix MatchType = iota
+	Exact
+	Regexp
+)
+
+// PathMatch compares a request's path, in the spelling of [NormalPath]. Make it
+// with [NewPathMatch].
+type PathMatch struct {
+	kind  MatchType
+	value string
+	re    *regexp.Regexp
+}
+
+// NewPathMatch refuses a value that no path could be equal to.
+func NewPathMatch(kind MatchType, value string) (PathMatch, error) {
+	m := PathMatch{kind: kind, value: value}
+	var err error
+	if kind == Regexp {
+		m.re, err = wholly(value)
+		return m, err
+	}
+	if m.value, err = NormalPath(value); err != nil {
+		return PathMatch{}, err
+	}
+	if kind == Prefix {
+		m.value = strings.TrimSuffix(m.value, "/")
+	}
+	return m, nil
+}
+
+// maxPattern bounds a regular expression, in bytes.
+const maxPattern = 1000
+
+// wholly compiles a pattern that must match everything: one that matched a part
+// would let /safe through in /admin?/safe's place.
+func wholly(pattern string) (*regexp.Regexp, error) {
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("regular expression is longer than %d bytes", maxPattern)
+	}
+	if _, err := regexp.Compile(pattern); err != nil {
+		return nil, err
+	}
+	return regexp.Compile(`\A(?:` + pattern + `)\z`)
+}
+
+func (m PathMatch) match(path string) bool {
+	switch m.kind {
+	case Exact:
+		return path == m.value
+	case Regexp:
+		return m.re.MatchString(path)
+	}
+	rest, ok := strings.CutPrefix(path, m.value)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+func (m PathMatch) String() string {
+	switch m.kind {
+	case Exact:
+		return "path = " + m.value
+	case Regexp:
+		return "path ~ " + m.value
+	}
+	return "path " + m.value + "/…"
+}
+
+// HeaderMatch compares a header that stands in the request once. Make it with
+// [NewHeaderMatch].
+type HeaderMatch struct {
+	name, value string
+	re          *regexp.Regexp
+}
+
+// NewHeaderMatch makes an [Exact] or [Regexp] match.
+func NewHeaderMatch(kind MatchType, name, value string) (HeaderMatch, error) {
+	m := HeaderMatch{name: http.CanonicalHeaderKey(name), value: value}
+	if !isToken(name) {
+		return HeaderMatch{}, fmt.Errorf("%.40q is no header name", name)
+	}
+	switch m.name {
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Trailer", "Te", "Upgrade":
+		return HeaderMatch{}, fmt.Errorf("%s is the gateway's own and can't be a condition", m.name)
+	}
+	var err error
+	switch kind {
+	case Exact:
+	case Regexp:
+		m.re, err = wholly(value)
+	default:
+		err = fmt.Errorf("a header is matched exactly or by a regular expression")
+	}
+	return m, err
+}
+
+func (m HeaderMatch) match(h http.Header) bool {
+	vs := h[m.name]
+	if len(vs) != 1 {
+		return false
+	}
+	if m.re != nil {
+		return m.re.MatchString(vs[0])
+	}
+	return vs[0] == m.value
+}
+
+func isToken(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte("()<>@,;:\\\"/[]?={}", c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Match is met by a request that meets one of Paths, one of Methods and all of
+// Headers; each that is empty is met by every request.
+type Match struct {
+	Paths   []PathMatch
+	Methods []string
+	Headers []HeaderMatch
+}
+
+// Request is what rules look at.
+type Request struct {
+	Method string
+	// Path is as it stood on the request line, without the query.
+	Path   string
+	Header http.Header
+}
+
+// miss says what of m the request does not meet: nothing when it does. The
+// smaller the number, the nearer it came.
+func (m Match) miss(r *Request, path string) (n int, what string) {
+	var missed []string
+	if len(m.Paths) > 0 && !slices.ContainsFunc(m.Paths, func(p PathMatch) bool { return p.match(path) }) {
+		n += 4
+		missed = append(missed, m.Paths[0].String())
+	}
+	if len(m.Methods) > 0 && !slices.Contains(m.Methods, r.Method) {
+		n += 2
+		missed = append(missed, "method "+strings.Join(m.Methods, ", "))
+	}
+	for _, h := range m.Headers {
+		if !h.match(r.Header) {
+			n++
+			missed = append(missed, "header "+h.name)
+		}
+	}
+	return n, strings.Join(missed, "; ")
+}
+
+// RequestVerdict is the answer about one request. The zero value refuses.
+type RequestVerdict struct {
+	Verdict
+	// Route is the one that allows; nil in a refusal.
+	Route *Route
+	// Missed says what the request did not meet of the nearest route.
+	Missed string
+}
+
+// DecideRequest says whether a request may be made to name on port, a connection
+// to which [Table.Decide] allowed: by the first route, in their order, that it
+// meets.
+func (t *Table) DecideRequest(name string, port uint16, r *Request) RequestVerdict {
+	return decideRequest(t.candidates(name, netip.Addr{}, port), r)
+}
+
+// DecideAddrRequest is DecideRequest for a literal.
+func (t *Table) DecideAddrRequest(addr netip.Addr, port uint16, r *Request) RequestVerdict {
+	return decideRequest(t.candidates("", addr, port), r)
+}
+
+func decideRequest(routes []*Route, r *Request) RequestVerdict {
+	if len(routes) == 0 {
+		return RequestVerdict{Verdict: Verdict{Reason: ReasonNoRoute}}
+	}
+	var (
+		path    string
+		pathErr error
+		normal  bool
+		near    *Route
+		least   int
+		missed  string
+	)
+	for _, route := range routes {
+		if len(route.opts.Matches) == 0 {
+			return allowed(route)
+		}
+		if !normal {
+			path, pathErr = NormalPath(r.Path)
+			normal = true
+		}
+		for _, m := range route.opts.Matches {
+			if pathErr != nil && len(m.Paths) > 0 {
+				continue
+			}
+			n, what := m.miss(r, path)
+			if n == 0 {
+				return allowed(route)
+			}
+			if near == nil || n < least {
+				near, least, missed = route, n, what
+			}
+		}
+	}
+	if pathErr != nil {
+		return RequestVerdict{Verdict: refuse(ReasonAmbiguous, *routes[0]), Missed: pathErr.Error()}
+	}
+	return RequestVerdict{Verdict: refuse(ReasonRequest, *near), Missed: missed}
+}
+
+func allowed(r *Route) RequestVerdict {
+	return RequestVerdict{
+		Verdict: Verdict{Allowed: true, Private: r.private, Protocol: r.protocol, Opaque: r.opts.Opaque, Rule: r.rule, Reason: ReasonRoute},
+		Route:   r,
+	}
+}

@@ -1,0 +1,299 @@
+// Package routes reads route files: what a bottle may reach, and how, in the
+// words of the Gateway API's HTTPRoute.
+//
+// It promises that a file is taken whole or not at all, and that everything wrong
+// in it is reported with its position; that what is written means what it says (an
+// option that could not take effect is an error); and that it reads no secret:
+// files name environment variables, whose values are read elsewhere.
+//
+// Start reading at [Parse].
+package routes
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// File is a route file that was understood.
+type File struct {
+	Name   string
+	Log    int // 0 nothing, 1 refusals, 2 every request
+	Routes []policy.Route
+}
+
+// DefaultLog is what a file that does not say logs.
+const DefaultLog = 1
+
+// maxRoutes bounds a file.
+const maxRoutes = 2000
+
+// Schemes are the ways in which a credential can stand in a request.
+var Schemes = []string{"bearer", "token", "basic", "x-api-key", "header", "query", "aws-sigv4", "oauth"}
+
+// Parse reads a route file. name is its name in messages. The error is a
+// [document.Error].
+func Parse(name string, data []byte) (*File, error) {
+	d, root, err := document.Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	f := Read(root)
+	f.Name = name
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Read reads the same from a part of a document, such as a bottle's egress; what
+// is wrong is reported to the document.
+func Read(v document.Value) *File {
+	m := v.Mapping("log", "routes")
+	f := &File{Log: int(m.Get("log").Int(DefaultLog, 0, 2))}
+	list := m.Get("routes").List()
+	if len(list) > maxRoutes {
+		m.Get("routes").Bad(fmt.Sprintf("more than %d routes", maxRoutes), "")
+		return f
+	}
+	opaque := map[string]document.Value{}
+	for _, rv := range list {
+		if r, ok := readRoute(rv, opaque); ok {
+			f.Routes = append(f.Routes, r)
+		}
+	}
+	return f
+}
+
+var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "insecure",
+	"git", "inspect", "dlp", "limits", "upstream", "private"}
+
+func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route, bool) {
+	m := v.Mapping(routeKeys...)
+	host := m.Need("host")
+	if !host.Present() {
+		return policy.Route{}, false
+	}
+	parse := policy.ParseAllow
+	if m.Get("private").Bool(false) {
+		parse = policy.ParseAllowPrivate
+	}
+	r, err := parse(host.Text())
+	if err != nil {
+		if host.Text() != "" {
+			host.Bad(trimFlag(err), "")
+		}
+		return policy.Route{}, false
+	}
+	o := policy.Options{
+		Opaque:     !m.Get("inspect").Bool(true),
+		GitFetch:   m.Get("git").Mapping("fetch").Get("fetch").Bool(false),
+		Matches:    readMatches(m.Get("matches")),
+		Credential: readCredential(m),
+		Upstream:   readUpstream(m.Get("upstream")),
+		Scan:       readScan(m.Get("dlp")),
+		Caps:       readCaps(m.Get("limits")),
+	}
+	if before, ok := kinds[r.String()]; ok && (before.Present() && !before.Bool(true)) != o.Opaque {
+		m.Get("inspect").Bad(fmt.Sprintf("another route for %s says otherwise", r), "a connection is inspected or is not")
+	} else {
+		kinds[r.String()] = m.Get("inspect")
+	}
+	r, err = r.WithOptions(o)
+	if err != nil {
+		v.Bad(err.Error(), "")
+		return policy.Route{}, false
+	}
+	return r.WithRule(fmt.Sprintf("%s:%d", v.File(), v.Line())), true
+}
+
+// trimFlag takes the flag off that policy puts before its errors.
+func trimFlag(err error) string {
+	s := err.Error()
+	if _, after, ok := strings.Cut(s, `": `); ok && strings.HasPrefix(s, "--") {
+		return after
+	}
+	return s
+}
+
+func readMatches(v document.Value) []policy.Match {
+	var out []policy.Match
+	list := v.List()
+	if v.IsList() && len(list) == 0 {
+		v.Bad("an empty list would match nothing", "leave matches out to allow every request")
+	}
+	for _, mv := range list {
+		m := mv.Mapping("paths", "methods", "headers")
+		var match policy.Match
+		for _, p := range nonEmpty(m.Get("paths")) {
+			pm := p.Mapping("type", "value")
+			value := pm.Need("value")
+			kind := map[string]policy.MatchType{"prefix": policy.Prefix, "exact": policy.Exact, "regex": policy.Regexp}[pm.Get("type").OneOf("prefix", "exact", "regex")]
+			if s := value.Text(); s != "" {
+				if path, err := policy.NewPathMatch(kind, s); err != nil {
+					value.Bad(err.Error(), "")
+				} else {
+					match.Paths = append(match.Paths, path)
+				}
+			} else if value.Present() {
+				value.Bad("is empty", "")
+			}
+		}
+		for _, e := range nonEmpty(m.Get("methods")) {
+			s := e.Text()
+			switch {
+			case s == "":
+			case s == "CONNECT":
+				e.Bad("CONNECT is always refused", "")
+			case !method().MatchString(s):
+				e.Bad(fmt.Sprintf("%.40q is no method", s), "methods are written in capitals")
+			case slices.Contains(match.Methods, s):
+				e.Bad("given twice", "")
+			default:
+				match.Methods = append(match.Methods, s)
+			}
+		}
+		for _, h := range nonEmpty(m.Get("headers")) {
+			hm := h.Mapping("name", "value", "type")
+			kind := map[string]policy.MatchType{"exact": policy.Exact, "regex": policy.Regexp}[hm.Get("type").OneOf("exact", "regex")]
+			name, value := hm.Need("name"), hm.Need("value")
+			if name.Text() == "" || !value.Present() {
+				continue
+			}
+			if header, err := policy.NewHeaderMatch(kind, name.Text(), value.Text()); err != nil {
+				h.Bad(err.Error(), "")
+			} else {
+				match.Headers = append(match.Headers, header)
+			}
+		}
+		if len(match.Paths)+len(match.Methods)+len(match.Headers) == 0 {
+			mv.Bad("matches every request", "leave it out, or name paths, methods or headers")
+		}
+		out = append(out, match)
+	}
+	return out
+}
+
+// nonEmpty is a list that, when it is there, has something in it: an empty one
+// reads as nothing and would mean everything.
+func nonEmpty(v document.Value) []document.Value {
+	l := v.List()
+	if v.IsList() && len(l) == 0 {
+		v.Bad("an empty list would match nothing", "leave it out to match everything")
+	}
+	return l
+}
+
+func method() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z_-]{0,23}$`) }
+
+func readCredential(m document.Mapping) policy.Credential {
+	scheme, env, name := m.Get("auth_scheme"), m.Get("token_env"), m.Get("credential")
+	field, insecure := m.Get("auth_field"), m.Get("insecure")
+	if !env.Present() && !name.Present() {
+		for _, v := range []document.Value{scheme, field, insecure} {
+			if v.Present() {
+				v.Bad("there is no credential that it could be about", "name its variable with token_env")
+			}
+		}
+		return policy.Credential{}
+	}
+	if env.Present() && name.Present() {
+		name.Bad("token_env and credential are both given", "keep one")
+	}
+	c := policy.Credential{
+		Scheme: policy.Scheme(scheme.OneOf(Schemes...)), Env: env.Text(), Name: name.Text(),
+		Field: field.Text(), Insecure: insecure.Bool(false),
+	}
+	if env.Present() && !envName().MatchString(c.Env) && c.Env != "" {
+		advice := ""
+		if len(c.Env) >= 16 {
+			advice = "it looks like the value itself: put that into a variable, and the variable's name here"
+			// It must not stand in a message.
+			env.Bad("this is no name of an environment variable", advice)
+		} else {
+			env.Bad(fmt.Sprintf("%q is no name of an environment variable", c.Env), advice)
+		}
+	}
+	needs := c.Scheme == "header" || c.Scheme == "query"
+	switch {
+	case needs && c.Field == "":
+		scheme.Bad(string(c.Scheme)+" needs auth_field, the name of the "+map[policy.Scheme]string{"header": "header", "query": "parameter"}[c.Scheme], "")
+	case !needs && field.Present():
+		field.Bad("only header and query have a field", "")
+	}
+	return c
+}
+
+func envName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) }
+
+func readUpstream(v document.Value) policy.Upstream {
+	if v.Text() == "" {
+		return policy.Upstream{}
+	}
+	u, err := policy.ParseUpstream(v.Text())
+	if err != nil {
+		v.Bad(err.Error(), "write host:port, or http://host:port")
+	}
+	return u
+}
+
+func readScan(v document.Value) policy.Scan {
+	m := v.Mapping("outbound_detectors", "inbound_detectors", "outbound_on_match")
+	var s policy.Scan
+	if out := m.Get("outbound_detectors"); out.Present() {
+		on := detectors(out, "token_patterns", "known_secrets", "entropy")
+		s.NoTokens, s.NoSecrets, s.Entropy = !on["token_patterns"], !on["known_secrets"], on["entropy"]
+		if len(on) == 0 && m.Get("outbound_on_match").Present() {
+			m.Get("outbound_on_match").Bad("nothing is looked for", "")
+		}
+	}
+	if in := m.Get("inbound_detectors"); in.Present() {
+		s.NoInjection = !detectors(in, "naive_injection_detection")["naive_injection_detection"]
+	}
+	switch m.Get("outbound_on_match").OneOf("supervise", "block", "redact") {
+	case "block":
+		s.OnMatch = policy.Block
+	case "redact":
+		s.OnMatch = policy.Redact
+	}
+	return s
+}
+
+// detectors reads false, or a list of these names.
+func detectors(v document.Value, names ...string) map[string]bool {
+	on := map[string]bool{}
+	if v.IsFalse() {
+		return on
+	}
+	for _, e := range nonEmpty(v) {
+		s := e.Text()
+		switch {
+		case s == "":
+		case !slices.Contains(names, s):
+			advice := "known: " + strings.Join(names, ", ")
+			if near := document.Nearest(s, names); near != "" {
+				advice = "did you mean " + near + "?"
+			}
+			e.Bad(fmt.Sprintf("unknown detector %.40q", s), advice)
+		case on[s]:
+			e.Bad("given twice", "")
+		default:
+			on[s] = true
+		}
+	}
+	return on
+}
+
+func readCaps(v document.Value) policy.Caps {
+	m := v.Mapping("bytes_out", "bytes_in", "requests_per_minute")
+	return policy.Caps{
+		BytesOut:          m.Get("bytes_out").Int(0, 1, math.MaxInt64),
+		BytesIn:           m.Get("bytes_in").Int(0, 1, math.MaxInt64),
+		RequestsPerMinute: m.Get("requests_per_minute").Int(0, 1, 1_000_000),
+	}
+}
