@@ -1,0 +1,197 @@
+// Package ca is a bottle's own certificate authority: with it the gateway answers
+// TLS in the place of the servers that a bottle may reach.
+//
+// It promises that the key exists in this process's memory alone; that a
+// certificate names one host; and that a certificate is valid now, also after the
+// clock was set. The authority is worth nothing outside its bottle: nobody else
+// trusts it.
+//
+// Start reading at [New] and [Authority.Leaf].
+package ca
+
+import (
+	"bytes"
+	"container/list"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// The authority's own validity is wide, because a bottle may be resumed after
+	// long, and clocks are set; a leaf's is what clients still accept (398 days at
+	// most in browsers), and is renewed.
+	before, after         = 2 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour
+	leafBefore, leafAfter = 7 * 24 * time.Hour, 90 * 24 * time.Hour
+	leafRenew             = 24 * time.Hour
+
+	// maxLeaves bounds the certificates that are kept, about 2 kB each.
+	maxLeaves = 1024
+)
+
+// Authority signs certificates for hosts. It is safe for concurrent use.
+type Authority struct {
+	key  *ecdsa.PrivateKey
+	leaf *ecdsa.PrivateKey // of all leaves: who has one has the process
+	cert *x509.Certificate
+	now  func() time.Time
+
+	mu     sync.Mutex
+	leaves map[string]*list.Element
+	used   *list.List // of *minted, the last used first
+}
+
+type minted struct {
+	name string
+	cert *tls.Certificate
+}
+
+// New makes an authority for the bottle of this name. It reads the time from now,
+// nil: time.Now.
+func New(bottle string, now func() time.Time) (*Authority, error) {
+	if now == nil {
+		now = time.Now
+	}
+	a := &Authority{now: now, leaves: map[string]*list.Element{}, used: list.New()}
+	var err error
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	if a.leaf, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	id, err := keyID(&a.key.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	t := now()
+	tmpl := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{Organization: []string{"carboy"}, CommonName: "carboy gateway of " + bottle},
+		NotBefore:    t.Add(-before), NotAfter: t.Add(after),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+		SubjectKeyId: id,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &a.key.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	return a, nil
+}
+
+func newSerial() (*big.Int, error) {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	return n.Add(n, big.NewInt(1)), nil
+}
+
+// keyID is the first method of RFC 5280 section 4.2.1.2.
+func keyID(k *ecdsa.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(k)
+	if err != nil {
+		return nil, err
+	}
+	var info struct {
+		Algorithm pkix.AlgorithmIdentifier
+		Key       asn1.BitString
+	}
+	if _, err := asn1.Unmarshal(der, &info); err != nil {
+		return nil, err
+	}
+	sum := sha1.Sum(info.Key.Bytes)
+	return sum[:], nil
+}
+
+// Certificate is the authority's own.
+func (a *Authority) Certificate() *x509.Certificate { return a.cert }
+
+// PEM is the authority's certificate, with a line that says what it is.
+func (a *Authority) PEM() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s: trusted in this bottle alone\n", a.cert.Subject.CommonName)
+	_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	return b.Bytes()
+}
+
+// Leaf is a certificate for one name, or one literal address, that is valid now
+// and for a day. Its chain ends before the authority's certificate, which the
+// bottle has.
+func (a *Authority) Leaf(name string) (*tls.Certificate, error) {
+	name = strings.ToLower(name)
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e, ok := a.leaves[name]; ok {
+		m := e.Value.(*minted)
+		if l := m.cert.Leaf; now.After(l.NotBefore.Add(leafRenew)) && now.Before(l.NotAfter.Add(-leafRenew)) {
+			a.used.MoveToFront(e)
+			return m.cert, nil
+		}
+		a.used.Remove(e)
+		delete(a.leaves, name)
+	}
+	cert, err := a.mint(name, now)
+	if err != nil {
+		return nil, err
+	}
+	a.leaves[name] = a.used.PushFront(&minted{name, cert})
+	if a.used.Len() > maxLeaves {
+		last := a.used.Remove(a.used.Back()).(*minted)
+		delete(a.leaves, last.name)
+	}
+	return cert, nil
+}
+
+func (a *Authority) mint(name string, now time.Time) (*tls.Certificate, error) {
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: serial,
+		NotBefore:    now.Add(-leafBefore), NotAfter: now.Add(leafAfter),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		AuthorityKeyId:        a.cert.SubjectKeyId,
+	}
+	// A name in the subject would be a second place to look; it is bounded to 64
+	// letters besides (RFC 5280), which names are not.
+	tmpl.Subject = pkix.Name{Organization: []string{"carboy"}}
+	if ip := net.ParseIP(name); ip != nil {
+		tmpl.IPAddresses = []net.IP{ip}
+	} else if name == "" || strings.ContainsAny(name, "*/: ") {
+		return nil, fmt.Errorf("certificate for %.80q: not a host name", name)
+	} else {
+		tmpl.DNSNames = []string{name}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &a.leaf.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %.80q: %w", name, err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %.80q: %w", name, err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.leaf, Leaf: leaf}, nil
+}
