@@ -28,6 +28,8 @@ const (
 	ReasonSNIAbsent       Reason = "sni-absent"        // no server name, or none to be had (ECH)
 	ReasonSNIMismatch     Reason = "sni-mismatch"      // server name is not the name of the address
 	ReasonECH             Reason = "ech"               // Encrypted ClientHello hides the name
+	ReasonTLS             Reason = "tls"               // the handshake failed; see Detail
+	ReasonUpstreamTLS     Reason = "upstream-tls"      // upstream's certificate or handshake is not good
 	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
 	ReasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
 	ReasonConnect         Reason = "connect-method"    // CONNECT

@@ -82,6 +82,14 @@ func (f *flow) stillAllowed() bool {
 	return reason == ReasonOK
 }
 
+// request judges a request by the routes of this moment.
+func (f *flow) request(r *policy.Request) policy.RequestVerdict {
+	if f.literal {
+		return f.g.table().DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
+	}
+	return f.g.table().DecideRequest(f.name, f.addr.Port(), r)
+}
+
 // note sets how the flow will be recorded. The first reason stays: what
 // follows is its consequence.
 func (f *flow) note(reason Reason, detail string) {

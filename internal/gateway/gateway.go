@@ -19,6 +19,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -53,6 +55,11 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
+// Authority makes a certificate for a name, or a literal, that the bottle trusts.
+type Authority interface {
+	Leaf(name string) (*tls.Certificate, error)
+}
+
 // Config is what a gateway needs. Host is required; a nil Table refuses
 // everything.
 type Config struct {
@@ -76,6 +83,12 @@ type Config struct {
 	// Dial connects to an address that was already judged. It defaults to
 	// a net.Dialer, and must not resolve anything.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+	// Authority makes the certificates with which TLS is answered and opened,
+	// except on opaque routes. nil: TLS passes unseen.
+	Authority Authority
+	// Roots are whom upstream's certificates must come from; nil: whom this
+	// machine trusts.
+	Roots *x509.CertPool
 	// Observer receives events; it may be nil.
 	Observer Observer
 }
@@ -90,6 +103,9 @@ type Gateway struct {
 	routes   atomic.Pointer[policy.Table]
 	ledger   *ledger
 	names    *names
+
+	authority Authority
+	roots     *x509.CertPool
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -155,6 +171,9 @@ func newGateway(cfg Config) (*Gateway, error) {
 		connect:  cfg.Dial,
 		ledger:   newLedger(cfg.Observer),
 		icmpRate: rate.NewLimiter(500, 100),
+
+		authority: cfg.Authority,
+		roots:     cfg.Roots,
 	}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,9 +21,11 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// webServer serves plain HTTP: each request is parsed, its authority compared
-// with the name of the connection's address, and rebuilt towards upstream.
-// Nothing is relayed as it came.
+// webServer serves HTTP, plain and from inside TLS that the gateway answered: each
+// request is parsed, its authority compared with the name of the connection's
+// address, judged by the routes, and rebuilt towards upstream. Nothing is relayed
+// as it came. What the bottle speaks, HTTP/1 or 2, and what upstream speaks need
+// not be the same.
 type webServer struct {
 	g         *Gateway
 	server    *http.Server
@@ -47,7 +50,9 @@ func newWebServer(g *Gateway) *webServer {
 		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: int64(g.limits.HeadBytes) * 4,
 		ExpectContinueTimeout:  time.Second,
-		Protocols:              http1Only(),
+		TLSHandshakeTimeout:    g.limits.Dial,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: g.roots},
+		Protocols:              webProtocols(),
 	}
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
@@ -66,29 +71,75 @@ func newWebServer(g *Gateway) *webServer {
 		// OPTIONS * is judged like any other request.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     quiet,
-		Protocols:                    http1Only(),
+		Protocols:                    webProtocols(),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          100,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     256 << 10,
+		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
 			return context.WithValue(ctx, flowKey{}, c.(*webConn))
 		},
 	}
 	return w
 }
 
-func http1Only() *http.Protocols {
+// webProtocols are HTTP/1 and, inside TLS, HTTP/2.
+func webProtocols() *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
+	p.SetHTTP2(true)
 	return &p
 }
 
-// webConn is a connection on its way through the HTTP server.
+// webConn is a connection on its way through the HTTP server: of HTTP/1 with its
+// lint, of HTTP/2 the one below TLS.
 type webConn struct {
-	*lintConn
-	flow *flow
+	net.Conn
+	lint   *lintConn // nil: HTTP/2, which has one reading
+	flow   *flow
+	secure bool
 }
 
-// accept hands a flow to the HTTP server, which finishes it by closing.
-func (w *webServer) accept(f *flow, first []byte) {
-	c := &webConn{flow: f, lintConn: newLintConn(f.conn, first, w.g.limits.HeadBytes, f.finish)}
+// Close ends the flow.
+func (c *webConn) Close() error {
+	err := c.Conn.Close()
+	c.flow.finish()
+	return err
+}
+
+// CloseWrite lets the server end its last answer before it closes.
+func (c *webConn) CloseWrite() error {
+	if h, ok := c.Conn.(halfCloser); ok {
+		return h.CloseWrite()
+	}
+	return nil
+}
+
+// badHead is why the last head was refused, if it was.
+func (c *webConn) badHead() (string, bool) {
+	if c.lint != nil {
+		if p := c.lint.bad.Load(); p != nil {
+			return *p, true
+		}
+	}
+	return "", false
+}
+
+// accept hands a flow that speaks HTTP/1 to the HTTP server, which finishes it by
+// closing. inside is the connection, or what was inside its TLS; first was read of
+// it already.
+func (w *webServer) accept(f *flow, inside net.Conn, first []byte) {
+	l := newLintConn(inside, first, w.g.limits.HeadBytes)
+	_, secure := inside.(*tls.Conn)
+	w.enter(&webConn{Conn: l, lint: l, flow: f, secure: secure})
+}
+
+// enter hands a connection to the HTTP server: a webConn, or TLS over one.
+func (w *webServer) enter(c net.Conn) {
 	select {
 	case w.conns <- c:
 	case <-w.done:
@@ -148,6 +199,10 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			f.setUpstream(up.addr)
 		}
 	}}
+	if r.ProtoMajor == 1 {
+		// Upstream may answer before the request's end.
+		_ = http.NewResponseController(rw).EnableFullDuplex()
+	}
 	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 }
 
@@ -170,9 +225,9 @@ func judge(c *webConn, r *http.Request) *refusal {
 	}
 	switch {
 	case r.Method == refusedMethod:
-		detail := "invalid method"
-		if p := c.bad.Load(); p != nil {
-			detail = *p
+		detail, bad := c.badHead()
+		if !bad {
+			detail = "invalid method"
 		}
 		if detail == string(ReasonLimitHead) {
 			return no(http.StatusRequestHeaderFieldsTooLarge, ReasonLimitHead, "")
@@ -184,19 +239,26 @@ func judge(c *webConn, r *http.Request) *refusal {
 		return v
 	case r.Method == http.MethodConnect:
 		return no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
-	case !sameAuthority(f, r.Host):
+	case !sameAuthority(c, r.Host):
 		v := no(http.StatusMisdirectedRequest, ReasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
 		v.Allow = allowFlag(r.Host, f.addr.Port())
 		return v
 	case !strings.HasPrefix(r.URL.Path, "/"):
 		return no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
+	v := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
+	if !v.Allowed {
+		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(v.Missed))
+		why.Rule = v.Rule
+		return why
+	}
 	return nil
 }
 
 // sameAuthority reports whether a Host header names the flow's host and port.
-func sameAuthority(f *flow, host string) bool {
-	name, port, ok := splitAuthority(host)
+func sameAuthority(c *webConn, host string) bool {
+	f := c.flow
+	name, port, ok := splitAuthority(host, defaultPort(c.secure))
 	if !ok || port != f.addr.Port() {
 		return false
 	}
@@ -208,8 +270,8 @@ func sameAuthority(f *flow, host string) bool {
 	return err == nil && canonical == f.name
 }
 
-// splitAuthority splits HOST[:PORT] of an http URL.
-func splitAuthority(s string) (name string, port uint16, ok bool) {
+// splitAuthority splits HOST[:PORT] of a URL.
+func splitAuthority(s string, absent uint16) (name string, port uint16, ok bool) {
 	name, tail := s, ""
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
@@ -221,7 +283,7 @@ func splitAuthority(s string) (name string, port uint16, ok bool) {
 		name, tail = s[:i], s[i:]
 	}
 	if tail == "" {
-		return name, 80, true
+		return name, absent, true
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(tail, ":"), 10, 16)
 	if err != nil || tail[0] != ':' {
@@ -232,7 +294,7 @@ func splitAuthority(s string) (name string, port uint16, ok bool) {
 
 // allowFlag returns the flag that would allow a host, when it is one.
 func allowFlag(host string, port uint16) string {
-	name, _, ok := splitAuthority(host)
+	name, _, ok := splitAuthority(host, port)
 	if !ok {
 		return ""
 	}
@@ -241,6 +303,20 @@ func allowFlag(host string, port uint16) string {
 		return ""
 	}
 	return "--allow " + r.String()
+}
+
+func (c *webConn) scheme() string {
+	if c.secure {
+		return "https"
+	}
+	return "http"
+}
+
+func defaultPort(secure bool) uint16 {
+	if secure {
+		return 443
+	}
+	return 80
 }
 
 func authority(name string, port uint16) string {
@@ -255,14 +331,17 @@ func isWebSocket(r *http.Request) bool {
 // rewrite makes the request that goes out. Its host is the flow's, not the
 // client's spelling of it.
 func rewrite(p *httputil.ProxyRequest) {
-	f := p.In.Context().Value(flowKey{}).(*webConn).flow
-	p.Out.URL.Scheme = "http"
+	c := p.In.Context().Value(flowKey{}).(*webConn)
+	f := c.flow
+	p.Out.URL.Scheme = c.scheme()
 	p.Out.URL.Host = authority(f.name, f.addr.Port())
 	p.Out.URL.RawQuery = p.In.URL.RawQuery
 	p.Out.Host = p.Out.URL.Host
-	if f.addr.Port() == 80 {
-		p.Out.Host = strings.TrimSuffix(p.Out.Host, ":80")
+	if f.addr.Port() == defaultPort(c.secure) {
+		p.Out.Host = strings.TrimSuffix(p.Out.Host, ":"+strconv.Itoa(int(f.addr.Port())))
 	}
+	// A copy would not get what is known only at the body's end.
+	p.Out.Trailer = p.In.Trailer
 	p.Out.Header.Del("Proxy-Authorization")
 	p.Out.Header.Del("Proxy-Connection")
 }
@@ -292,8 +371,11 @@ func upgraded(res *http.Response) error {
 		if !strings.EqualFold(res.Header.Get("Upgrade"), "websocket") {
 			return errors.New("upstream switched to another protocol than websocket")
 		}
+		if c.lint == nil {
+			return errors.New("upstream switched protocols inside http/2")
+		}
 		c.flow.setProtocol("websocket")
-		c.raw.Store(true)
+		c.lint.raw.Store(true)
 	}
 	return nil
 }
@@ -304,9 +386,12 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	f := c.flow
 	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
 	var de *dialError
+	why, bad := c.badHead()
 	switch {
-	case c.bad.Load() != nil:
-		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, *c.bad.Load()
+	case bad:
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, why
+	case isCertificate(err):
+		v.Reason = ReasonUpstreamTLS
 	case errors.As(err, &de) && de.reason == ReasonNotPublic:
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow-private " + authority(f.name, f.addr.Port())
@@ -316,6 +401,16 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	}
 	f.note(v.Reason, v.Detail)
 	refuseHTTP(rw, r, v)
+}
+
+// isCertificate reports whether a handshake with upstream failed.
+func isCertificate(err error) bool {
+	var (
+		cert   *tls.CertificateVerificationError
+		alert  tls.AlertError
+		record tls.RecordHeaderError
+	)
+	return errors.As(err, &cert) || errors.As(err, &alert) || errors.As(err, &record)
 }
 
 // refuseHTTP says in words and in JSON what was refused and what would allow

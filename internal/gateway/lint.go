@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -24,8 +23,6 @@ import (
 type lintConn struct {
 	net.Conn
 	headLimit int
-	finish    func()
-	once      sync.Once
 
 	// raw is set once a WebSocket was agreed on: what follows is not HTTP.
 	raw atomic.Bool
@@ -61,14 +58,8 @@ const refusedMethod = "CARBOY-REFUSED"
 
 const refusedHead = refusedMethod + " / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
 
-func newLintConn(c net.Conn, first []byte, headLimit int, finish func()) *lintConn {
-	return &lintConn{Conn: c, in: first, headLimit: headLimit, finish: finish}
-}
-
-func (c *lintConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.finish)
-	return err
+func newLintConn(c net.Conn, first []byte, headLimit int) *lintConn {
+	return &lintConn{Conn: c, in: first, headLimit: headLimit}
 }
 
 // CloseWrite lets the server end its last answer before it closes.

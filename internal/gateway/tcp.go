@@ -175,11 +175,15 @@ func (g *Gateway) serveFlow(f *flow) {
 	switch kind {
 	case kindTLS:
 		f.setProtocol("tls")
-		g.passTLS(f, s)
+		if g.authority != nil && !f.verdict.Opaque {
+			g.openTLS(f, s)
+		} else {
+			g.passTLS(f, s)
+		}
 	case kindHTTP1:
 		f.setProtocol("http")
 		_ = f.conn.SetReadDeadline(time.Time{})
-		g.web.accept(f, s.seen())
+		g.web.accept(f, f.conn, s.seen())
 	case kindHTTP2:
 		f.setProtocol("http2")
 		g.refuseBytes(f, ReasonHTTP2Plain, http2GoAway)
@@ -212,9 +216,9 @@ func (g *Gateway) refuseBytes(f *flow, reason Reason, goodbye []byte) {
 	_ = f.conn.Close()
 }
 
-// passTLS passes a TLS connection on after its server name was found to be the
-// name that its address stands for. Interception takes this place later.
-func (g *Gateway) passTLS(f *flow, s *sniffer) {
+// readHello reads the hello and compares its server name with the name of the
+// flow's address, or refuses the flow.
+func (g *Gateway) readHello(f *flow, s *sniffer, opened bool) bool {
 	hello, err := s.hello()
 	if err != nil {
 		var le limitError
@@ -227,11 +231,22 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 			f.note(ReasonHelloInvalid, err.Error())
 			g.refuseBytes(f, ReasonHelloInvalid, alert(alertDecodeError))
 		}
-		return
+		return false
 	}
+	// Where we answer, what an encrypted hello hides is not used.
+	hello.ech = hello.ech && !opened
 	if reason, a := checkHello(f, hello); reason != ReasonOK {
 		f.note(reason, "server name "+hello.name)
 		g.refuseBytes(f, reason, alert(a))
+		return false
+	}
+	return true
+}
+
+// passTLS passes a TLS connection on, unseen, after its server name was found to
+// be the name that its address stands for.
+func (g *Gateway) passTLS(f *flow, s *sniffer) {
+	if !g.readHello(f, s, false) {
 		return
 	}
 	end, ok := helloEnd(s.seen())

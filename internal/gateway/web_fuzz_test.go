@@ -34,7 +34,7 @@ func FuzzLint(f *testing.F) {
 		if step < 1 || len(in) > 32<<10 {
 			return
 		}
-		c := newLintConn(memConn{r: &stepReader{in, step}}, nil, 8<<10, func() {})
+		c := newLintConn(memConn{r: &stepReader{in, step}}, nil, 8<<10)
 		out, err := io.ReadAll(c)
 		if err != nil && c.bodyErr == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("read: %v", err)

@@ -1,0 +1,394 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/ca"
+	"github.com/carboy/carboy/internal/policy"
+	routefile "github.com/carboy/carboy/internal/routes"
+)
+
+// opened is a world with a server of HTTP/1 and 2, whose certificate the gateway
+// trusts, and a bottle that trusts the gateway.
+type opened struct {
+	*bottle
+	server *httptest.Server
+	inside *x509.CertPool
+}
+
+const otherAddr = "93.184.216.35"
+
+func newOpened(t *testing.T, file string, h http.Handler, opts ...option) *opened {
+	t.Helper()
+	w := newWorld()
+	outside, err := ca.New("the world", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &opened{inside: x509.NewCertPool()}
+	o.server = httptest.NewUnstartedServer(h)
+	o.server.EnableHTTP2 = true
+	o.server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if h.ServerName == "wrong.example.com" {
+			return outside.Leaf("other.example.com")
+		}
+		return outside.Leaf(h.ServerName)
+	}}
+	o.server.Config.ErrorLog = quiet
+	o.server.StartTLS()
+	t.Cleanup(o.server.Close)
+	plain := httptest.NewServer(h)
+	t.Cleanup(plain.Close)
+	for _, n := range []string{"api.example.com", "wrong.example.com", "opaque.example.com"} {
+		w.name(n, publicAddr)
+	}
+	w.name("untrusted.example.com", otherAddr)
+	untrusted := httptest.NewTLSServer(h)
+	untrusted.Config.ErrorLog = quiet
+	t.Cleanup(untrusted.Close)
+	w.point(publicAddr+":443", o.server.Listener.Addr().String())
+	w.point(publicAddr+":80", plain.Listener.Addr().String())
+	w.point(otherAddr+":443", untrusted.Listener.Addr().String())
+	roots := x509.NewCertPool()
+	roots.AddCert(outside.Certificate())
+	authority, err := ca.New("bottle", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.inside.AddCert(authority.Certificate())
+	f, err := routefile.Parse("r.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := policy.Compile(f.Routes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.bottle = newBottle(t, w, table, append(opts, func(c *Config) { c.Authority, c.Roots = authority, roots })...)
+	return o
+}
+
+// client is one inside that trusts the bottle's authority alone.
+func (o *opened) client(h2 bool) *http.Client {
+	tr := o.httpClient().Transport.(*http.Transport)
+	tr.TLSClientConfig = &tls.Config{RootCAs: o.inside}
+	var p http.Protocols
+	p.SetHTTP1(!h2)
+	p.SetHTTP2(h2)
+	tr.Protocols = &p
+	return &http.Client{Transport: tr, Timeout: testTimeout}
+}
+
+func echo(rw http.ResponseWriter, r *http.Request) {
+	n, _ := io.Copy(io.Discard, r.Body)
+	fmt.Fprintf(rw, "%s %s %s %d", r.Method, r.Host, r.URL.RequestURI(), n)
+}
+
+const openRoutes = `routes:
+  - host: api.example.com
+    matches:
+      - paths: [{value: /v1}, {value: /}]
+        methods: [GET, POST]
+  - {host: wrong.example.com}
+  - {host: untrusted.example.com}
+  - {host: opaque.example.com, inspect: false}
+`
+
+func TestOpenTLS(t *testing.T) {
+	o := newOpened(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprint("http2 ", h2), func(t *testing.T) {
+			c := o.client(h2)
+			for _, x := range []struct {
+				method, path string
+				status       int
+				body         string
+			}{
+				{"GET", "/v1/a?b=%2F", 200, "GET api.example.com /v1/a?b=%2F 0"},
+				{"POST", "/v1", 200, "POST api.example.com /v1 3"},
+				{"PUT", "/v1/a", 403, "rule: r.yaml:2"},
+				{"GET", "/v2", 403, "carboy: refused: request: path /v1/…"},
+				{"GET", "/v1/%2e%2e/v2", 403, "ambiguous-path"},
+				{"GET", "/v1%2f..%2fv2", 403, "ambiguous-path"},
+			} {
+				var body io.Reader
+				if x.method != "GET" {
+					body = strings.NewReader("abc")
+				}
+				req, _ := http.NewRequest(x.method, "https://api.example.com"+x.path, body)
+				res, err := c.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, _ := io.ReadAll(res.Body)
+				res.Body.Close()
+				if res.StatusCode != x.status || !strings.Contains(string(b), x.body) || res.ProtoMajor != map[bool]int{true: 2, false: 1}[h2] {
+					t.Errorf("%s %s: %s %d %s", x.method, x.path, res.Proto, res.StatusCode, b)
+				}
+			}
+			// Another name on this connection.
+			req, _ := http.NewRequest("GET", "https://api.example.com/v1", nil)
+			req.Host = "opaque.example.com"
+			res, err := c.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.StatusCode != http.StatusMisdirectedRequest {
+				t.Errorf("fronting: %d", res.StatusCode)
+			}
+			c.CloseIdleConnections()
+			o.waitConn("https", func(c ConnSummary) bool {
+				return c.Name == "api.example.com" && c.Protocol == map[bool]string{true: "https/2", false: "https"}[h2] && c.Requests > 0
+			})
+		})
+	}
+}
+
+// TestUpstreamCertificate: the bottle's client can't check what the gateway dials,
+// so the gateway does.
+func TestUpstreamCertificate(t *testing.T) {
+	reached := make(chan string, 10)
+	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { reached <- r.Host }))
+	for host, ok := range map[string]bool{"api.example.com": true, "wrong.example.com": false, "untrusted.example.com": false} {
+		res, err := o.client(false).Get("https://" + host + "/")
+		if err != nil {
+			t.Fatalf("%s: %v", host, err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if (res.StatusCode == 200) != ok || !ok && (res.StatusCode != 502 || !bytes.Contains(b, []byte(ReasonUpstreamTLS))) {
+			t.Errorf("%s: %d %s", host, res.StatusCode, b)
+		}
+	}
+	if got := <-reached; got != "api.example.com" || len(reached) != 0 {
+		t.Errorf("a request reached %s, and %d more did", got, len(reached))
+	}
+}
+
+// TestNothingDialled: until a request was judged, nothing is.
+func TestNothingDialled(t *testing.T) {
+	o := newOpened(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
+	res, err := o.client(true).Get("https://api.example.com/no")
+	if err != nil || res.StatusCode != 403 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	res.Body.Close()
+	if d := o.world.dials(); len(d) != 0 {
+		t.Errorf("dialled %v", d)
+	}
+	if l := o.world.looked(); len(l) != 0 {
+		t.Errorf("looked up %v", l)
+	}
+}
+
+// TestOpaque: a route that is not inspected shows the server's own certificate.
+func TestOpaque(t *testing.T) {
+	o := newOpened(t, openRoutes, http.HandlerFunc(echo))
+	issuer := func(host string) string {
+		c := tls.Client(o.mustDial(host, 443), &tls.Config{ServerName: host, InsecureSkipVerify: true})
+		defer c.Close()
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		return c.ConnectionState().PeerCertificates[0].Issuer.CommonName
+	}
+	if got := issuer("opaque.example.com"); !strings.Contains(got, "the world") {
+		t.Errorf("opaque: %s", got)
+	}
+	if got := issuer("api.example.com"); !strings.Contains(got, "bottle") {
+		t.Errorf("inspected: %s", got)
+	}
+}
+
+// TestDistrust: a client that does not trust the gateway is told of in the record.
+func TestDistrust(t *testing.T) {
+	o := newOpened(t, openRoutes, http.HandlerFunc(echo))
+	c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: x509.NewCertPool()})
+	if err := c.Handshake(); err == nil {
+		t.Fatal("trusted")
+	}
+	c.Close()
+	got := o.waitReason(ReasonTLS)
+	if !strings.Contains(got.Detail, "inspect: false") {
+		t.Errorf("%+v", got)
+	}
+	// ALPN of something else, and no TLS 1.1.
+	for _, cfg := range []*tls.Config{{NextProtos: []string{"irc"}}, {MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}} {
+		cfg.ServerName, cfg.RootCAs = "api.example.com", o.inside
+		if err := tls.Client(o.mustDial("api.example.com", 443), cfg).Handshake(); err == nil {
+			t.Errorf("%+v: accepted", cfg)
+		}
+	}
+}
+
+// TestStreams: what is sent comes at once, both ways, over each pair of versions;
+// and trailers come too.
+func TestStreams(t *testing.T) {
+	for _, up2 := range []bool{false, true} {
+		for _, in2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("inside %v upstream %v", in2, up2), func(t *testing.T) {
+				o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if (r.ProtoMajor == 2) != up2 {
+						t.Errorf("upstream speaks %s", r.Proto)
+					}
+					c := http.NewResponseController(rw)
+					_ = c.EnableFullDuplex()
+					rw.Header().Set("Trailer", "X-Sum")
+					rw.WriteHeader(200)
+					_ = c.Flush()
+					in := bufio.NewReader(r.Body)
+					n := 0
+					for {
+						line, err := in.ReadString('\n')
+						if err != nil {
+							break
+						}
+						n++
+						fmt.Fprintf(rw, "got %s", line)
+						_ = c.Flush()
+					}
+					rw.Header().Set("X-Sum", fmt.Sprint(n, " ", r.Trailer.Get("X-End")))
+				}))
+				if !up2 {
+					o.gw.web.transport.Protocols = func() *http.Protocols { var p http.Protocols; p.SetHTTP1(true); return &p }()
+				}
+				pr, pw := io.Pipe()
+				req, _ := http.NewRequest("POST", "https://api.example.com/v1/stream", pr)
+				req.Trailer = http.Header{"X-End": nil}
+				type answer struct {
+					res *http.Response
+					err error
+				}
+				got := make(chan answer, 1)
+				go func() {
+					res, err := o.client(in2).Do(req)
+					got <- answer{res, err}
+				}()
+				fmt.Fprintln(pw, "first")
+				var a answer
+				select {
+				case a = <-got:
+				case <-time.After(testTimeout):
+					t.Fatal("no answer before the request's end")
+				}
+				if a.err != nil {
+					t.Fatal(a.err)
+				}
+				out := bufio.NewReader(a.res.Body)
+				for _, word := range []string{"first", "second", "third"} {
+					if word != "first" {
+						fmt.Fprintln(pw, word)
+					}
+					if line, err := out.ReadString('\n'); err != nil || line != "got "+word+"\n" {
+						t.Fatalf("%q, %v", line, err)
+					}
+				}
+				req.Trailer.Set("X-End", "done")
+				pw.Close()
+				if _, err := io.ReadAll(out); err != nil {
+					t.Fatal(err)
+				}
+				if sum := a.res.Trailer.Get("X-Sum"); sum != "3 done" {
+					t.Errorf("trailer %q of %v", sum, a.res.Trailer)
+				}
+			})
+		}
+	}
+}
+
+// TestLargeBodies: both ways, intact, and not held.
+func TestLargeBodies(t *testing.T) {
+	const size = 32 << 20
+	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		rw.Header().Set("X-Got", fmt.Sprint(n))
+		_, _ = io.CopyN(rw, zeros{}, size)
+	}))
+	for _, h2 := range []bool{false, true} {
+		res, err := o.client(h2).Post("https://api.example.com/v1", "application/octet-stream", io.LimitReader(zeros{}, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		if err != nil || n != size || res.Header.Get("X-Got") != fmt.Sprint(size) {
+			t.Errorf("http2 %v: %d down, %s up, %v", h2, n, res.Header.Get("X-Got"), err)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TestWebSocketInside: an upgrade inside TLS, and none inside HTTP/2.
+func TestWebSocketInside(t *testing.T) {
+	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			echo(rw, r)
+			return
+		}
+		c, buf, err := http.NewResponseController(rw).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		line, _ := buf.ReadString('\n')
+		fmt.Fprint(c, "echo "+line)
+	}))
+	conn := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
+	fmt.Fprint(conn, "GET /v1/ws HTTP/1.1\r\nHost: api.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	in := bufio.NewReader(conn)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil || res.StatusCode != 101 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	fmt.Fprintln(conn, "hello")
+	if line, err := in.ReadString('\n'); line != "echo hello\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	conn.Close()
+	o.waitConn("websocket", func(c ConnSummary) bool { return c.Protocol == "websocket" })
+}
+
+// TestClosesWithOpen: the gateway's end ends what is inside TLS too.
+func TestClosesWithOpen(t *testing.T) {
+	began := make(chan struct{}, 2)
+	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.WriteHeader(200)
+		_ = http.NewResponseController(rw).Flush()
+		began <- struct{}{}
+		<-r.Context().Done()
+	}))
+	for _, h2 := range []bool{false, true} {
+		res, err := o.client(h2).Get("https://api.example.com/v1/slow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-began
+		defer res.Body.Close()
+	}
+	o.stopClient()
+	o.gw.Close()
+	for _, c := range o.gw.Summary().Conns {
+		if strings.HasPrefix(c.Protocol, "https") && c.Requests != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+var quiet = log.New(io.Discard, "", 0)
