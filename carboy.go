@@ -11,6 +11,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,6 +56,9 @@ type Options struct {
 	Log *slog.Logger
 	// Resolver looks up the names that routes allow; nil: as the machine does.
 	Resolver Resolver
+	// Roots are whom the certificates of servers must come from; nil: whom this
+	// machine trusts.
+	Roots *x509.CertPool
 }
 
 // Resolver finds the addresses of a name, outside of bottles. *net.Resolver is

@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/rootfs"
 )
 
 // passEnv are the only variables that come from the host by themselves: how
@@ -22,11 +23,12 @@ var termEnv = []string{"TERM", "COLORTERM", "NO_COLOR"}
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // environment builds the command's variables from nothing.
-func (c *Client) environment(u bottle.User, o *RunOptions) ([]string, error) {
-	return environment(c.env, u, o.Terminal, o.Env)
+func (c *Client) environment(p *plan, o *RunOptions) ([]string, error) {
+	return environment(c.env, p, o.Terminal, o.Env)
 }
 
-func environment(lookup func(string) string, u bottle.User, terminal bool, more []string) ([]string, error) {
+func environment(lookup func(string) string, p *plan, terminal bool, more []string) ([]string, error) {
+	u := p.id.user
 	env := map[string]string{
 		"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": "/bin/sh",
 		"PATH": toolPath(lookup("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
@@ -35,6 +37,9 @@ func environment(lookup func(string) string, u bottle.User, terminal bool, more 
 		if v := lookup(n); v != "" {
 			env[n] = v
 		}
+	}
+	if p.inspects() {
+		maps.Copy(env, rootfs.TrustEnv())
 	}
 	if terminal {
 		env["TERM"] = "xterm"

@@ -355,7 +355,7 @@ func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (ex
 		k, v, _ := strings.Cut(e, "=")
 		host[k] = v
 	}
-	env, err := environment(func(n string) string { return host[n] }, s.id.user, ask.Terminal, ask.Env)
+	env, err := environment(func(n string) string { return host[n] }, s.plan, ask.Terminal, ask.Env)
 	if err != nil {
 		return receipt.Exit{}, err
 	}

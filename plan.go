@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
@@ -158,9 +159,14 @@ func (p *plan) spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cle
 
 const hostname = "carboy"
 
+// inspects reports whether the gateway answers TLS in some server's place.
+func (p *plan) inspects() bool {
+	return slices.ContainsFunc(p.routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
+}
+
 // look finds what of the host the bottle's root shows at this moment.
 func (p *plan) look() (err error) {
-	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr()}
+	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr(), Trusting: p.inspects()}
 	if p.rootfs != "" {
 		p.root, err = rootfs.Dir(p.rootfs, o)
 	} else {

@@ -208,7 +208,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 		return nil, err
 	}
 	ws := s.ws
-	if s.env, err = c.environment(s.id.user, o); err != nil {
+	if s.env, err = c.environment(s.plan, o); err != nil {
 		return nil, err
 	}
 	access := store.Shared

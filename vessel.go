@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/ca"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -46,7 +48,18 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 		return nil, err
 	}
 	v.spec.Warm = warm
-	if err = v.openGateway(ctx, table, c.opened.Resolver); err == nil {
+	var authority gateway.Authority
+	if p.inspects() {
+		var a *ca.Authority
+		if a, err = ca.New(id, nil); err == nil {
+			authority = a
+			v.spec.Root, err = rootfs.Trust(v.spec.Root, a.PEM())
+		}
+	}
+	if err == nil {
+		err = v.openGateway(ctx, table, authority, c.opened)
+	}
+	if err == nil {
 		v.trace, v.spec.Trace, err = tracePair()
 	}
 	if err != nil {
@@ -64,7 +77,7 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 	return v, nil
 }
 
-func (v *vessel) openGateway(ctx context.Context, table *policy.Table, names Resolver) error {
+func (v *vessel) openGateway(ctx context.Context, table *policy.Table, authority gateway.Authority, o Options) error {
 	pair, err := wire.New()
 	if err != nil {
 		return err
@@ -76,7 +89,7 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, names Res
 		return err
 	}
 	v.spec.Lanes = inside
-	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: names}); err != nil {
+	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Authority: authority, Roots: o.Roots}); err != nil {
 		return err
 	}
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -195,7 +195,11 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade")
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		if up, ok := info.Conn.(*upstream); ok {
+		c := info.Conn
+		if t, ok := c.(*tls.Conn); ok {
+			c = t.NetConn()
+		}
+		if up, ok := c.(*upstream); ok {
 			f.setUpstream(up.addr)
 		}
 	}}

@@ -150,7 +150,7 @@ func TestOpenTLS(t *testing.T) {
 			}
 			c.CloseIdleConnections()
 			o.waitConn("https", func(c ConnSummary) bool {
-				return c.Name == "api.example.com" && c.Protocol == map[bool]string{true: "https/2", false: "https"}[h2] && c.Requests > 0
+				return c.Name == "api.example.com" && c.Protocol == map[bool]string{true: "https/2", false: "https"}[h2] && c.Requests > 0 && c.Allowed
 			})
 		})
 	}

@@ -61,6 +61,8 @@ type Options struct {
 	DNS      netip.Addr // zero: no resolv.conf entry
 	// Self4 is the bottle's own address, for /etc/hosts; zero: none.
 	Self4 netip.Addr
+	// Trusting leaves room for the certificate that Trust adds.
+	Trusting bool
 }
 
 // Host returns the default root: this machine's tools.
@@ -83,9 +85,14 @@ func hostFrom(base string, o Options) (bottle.Root, error) {
 		b.copyFile("/etc/" + f)
 	}
 	for _, d := range etcDirs {
-		b.bind("/etc/" + d)
+		if !o.Trusting || !trustDirs[d] {
+			b.bind("/etc/" + d)
+		}
 	}
 	b.identity(o)
+	if o.Trusting {
+		b.trust()
+	}
 	b.home(o.User)
 	return b.root, b.err
 }
@@ -104,6 +111,9 @@ func Dir(dir string, o Options) (bottle.Root, error) {
 	b.root.Dir = dir
 	b.dirs()
 	b.identity(o)
+	if o.Trusting {
+		b.trust()
+	}
 	b.home(o.User)
 	return b.root, b.err
 }
