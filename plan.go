@@ -11,6 +11,7 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -115,6 +116,13 @@ func (p *plan) workspace(dir, state string) error {
 
 func parseRoutes(o *RunOptions) ([]policy.Route, error) {
 	var out []policy.Route
+	if o.Routes != "" {
+		f, err := routes.Load(o.Routes)
+		if err != nil {
+			return nil, err
+		}
+		out = f.Routes
+	}
 	for _, a := range o.Allow {
 		r, err := policy.ParseAllow(a)
 		if err != nil {

@@ -51,6 +51,9 @@ func CanPrepare(o *RunOptions) error {
 		return errors.New("the workspace is copied when the run begins")
 	}
 	// What is in it is the user's to change at any time, up to its links.
+	if o.Routes != "" {
+		return errors.New("a route file may change while the bottle waits")
+	}
 	if o.RootFS != "" && o.RootFS != "host" {
 		return errors.New("the root file system is a directory, which the bottle opens when it is made")
 	}

@@ -39,6 +39,9 @@ type RunOptions struct {
 	Mode      store.Mode
 	// Allow and AllowPrivate are routes: HOST[:PORT].
 	Allow, AllowPrivate []string
+	// Routes is a route file, see package routes; empty: none. Its routes come
+	// before the others.
+	Routes string
 	// Env are NAME=VALUE, or NAME for the host's value.
 	Env []string
 	// Mounts are SRC:DST[:ro].

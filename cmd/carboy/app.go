@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/visible"
@@ -77,7 +78,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
-		a.gcCmd(), a.poolCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
+		a.gcCmd(), a.poolCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
@@ -131,7 +132,14 @@ func (a *app) report(cmd *cobra.Command, args []string, err error) {
 		return
 	}
 	tip := advice(err)
-	a.say(plainText, "%s", errorLine(err))
+	var wrong document.Error
+	if errors.As(err, &wrong) {
+		for _, p := range wrong {
+			a.say(plainText, "%s", errorLine(p))
+		}
+	} else {
+		a.say(plainText, "%s", errorLine(err))
+	}
 	if tip != "" {
 		a.say(plainText, "hint: %s", errorText(tip))
 	}

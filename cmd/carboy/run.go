@@ -51,6 +51,7 @@ type runFlags struct {
 	dir          string
 	allow        list
 	allowPrivate list
+	routes       string
 	environ      list
 	mounts       list
 	rootfs       string
@@ -98,6 +99,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
 	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; HOST:PORT/tcp allows any protocol; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
+	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, what is put on and looked for (carboy egress check)")
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -117,6 +119,7 @@ func (a *app) runCmd() *cobra.Command {
 	for name, v := range map[string][]string{"workspace": f.workspace.of} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
 	}
+	cmd.MarkFlagFilename("routes", "yaml", "yml")
 	cmd.MarkFlagDirname("dir")
 	cmd.MarkFlagDirname("rootfs")
 	return cmd
@@ -126,7 +129,7 @@ func (a *app) runCmd() *cobra.Command {
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output),

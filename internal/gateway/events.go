@@ -80,7 +80,7 @@ type Conn struct {
 	Time     time.Time
 	Name     string // the name its address stood for, or the literal
 	Addr     netip.AddrPort
-	Protocol string // tls, http, tcp, dns, udp, icmp, publish; empty when nothing was sent
+	Protocol string // tls (passed unseen), https, h2, http, websocket, tcp, dns, udp, icmp, publish; empty when nothing was sent
 	Allowed  bool
 	Rule     string
 	Reason   Reason

@@ -252,7 +252,11 @@ func judge(c *webConn, r *http.Request) *refusal {
 	}
 	v := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
 	if !v.Allowed {
-		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(v.Missed))
+		detail := v.Missed
+		if v.Reason == policy.ReasonRequest {
+			detail = "the route wants " + detail
+		}
+		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(detail))
 		why.Rule = v.Rule
 		return why
 	}

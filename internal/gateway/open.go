@@ -39,7 +39,7 @@ func (g *Gateway) openTLS(f *flow, s *sniffer) {
 	}
 	_ = f.conn.SetDeadline(time.Time{})
 	if conn.ConnectionState().NegotiatedProtocol == "h2" {
-		f.setProtocol("https/2")
+		f.setProtocol("h2")
 		g.web.enter(conn)
 		return
 	}

@@ -11,7 +11,9 @@ package routes
 
 import (
 	"fmt"
+	"io"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,6 +51,25 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Load is Parse of a file.
+func Load(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, document.MaxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text)
 }
 
 // Read reads the same from a part of a document, such as a bottle's egress; what
@@ -171,7 +192,7 @@ func readMatches(v document.Value) []policy.Match {
 				match.Headers = append(match.Headers, header)
 			}
 		}
-		if len(match.Paths)+len(match.Methods)+len(match.Headers) == 0 {
+		if !m.Get("paths").Present() && !m.Get("methods").Present() && !m.Get("headers").Present() {
 			mv.Bad("matches every request", "leave it out, or name paths, methods or headers")
 		}
 		out = append(out, match)

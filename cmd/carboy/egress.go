@@ -1,0 +1,270 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const egressLong = `What a bottle may reach: route files, checked before a run needs them.`
+
+const egressCheckLong = `Read a route file as a run would, and say everything that is wrong with it, each
+with its line. Nothing is started, and no value of a credential is read: only
+whether the variable that a route names is set here.
+
+--request says which route decides about a request, and why: METHOD URL, or URL
+for GET. The exit code is 1 when the file is not good or the request refused.`
+
+const egressCheckExample = `  carboy egress check routes.yaml
+  carboy egress check routes.yaml --request https://api.example.com/v1/models
+  carboy egress check routes.yaml --request 'DELETE https://api.example.com/v1'
+  carboy egress check --json routes.yaml`
+
+func (a *app) egressCmd() *cobra.Command {
+	cmd := &cobra.Command{Use: "egress", Short: "check route files", Long: egressLong, GroupID: "keep", Args: a.unknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(a.egressCheckCmd())
+	return cmd
+}
+
+type egressCheck struct {
+	request string
+	headers []string
+	json    bool
+}
+
+func (a *app) egressCheckCmd() *cobra.Command {
+	f := &egressCheck{}
+	cmd := &cobra.Command{
+		Use: "check FILE", Short: "say what is wrong with a route file, and which route decides", Long: egressCheckLong, Example: egressCheckExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("carboy egress check routes.yaml", "egress check: wanted one file, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return a.egressCheck(args[0], f) },
+	}
+	cmd.Flags().StringVar(&f.request, "request", "", "decide about `REQUEST`: METHOD URL, or URL")
+	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "with --request: a header, as NAME:VALUE; repeatable")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the result as JSON")
+	cmd.RegisterFlagCompletionFunc("request", cobra.NoFileCompletions)
+	cmd.RegisterFlagCompletionFunc("header", cobra.NoFileCompletions)
+	return cmd
+}
+
+// checked is the result for programs.
+type checked struct {
+	Schema   string             `json:"schema"`
+	File     string             `json:"file"`
+	OK       bool               `json:"ok"`
+	Problems []document.Problem `json:"problems"`
+	Warnings []document.Problem `json:"warnings"`
+	Routes   []checkedRoute     `json:"routes"`
+	Request  *decision          `json:"request,omitempty"`
+}
+
+type checkedRoute struct {
+	Rule       string `json:"rule"`
+	Host       string `json:"host"`
+	Inspect    bool   `json:"inspect"`
+	Private    bool   `json:"private,omitempty"`
+	Conditions int    `json:"conditions"` // alternatives; 0: every request
+	Credential string `json:"credential,omitempty"`
+}
+
+type decision struct {
+	Request string        `json:"request"`
+	Allowed bool          `json:"allowed"`
+	Rule    string        `json:"rule,omitempty"` // in a refusal, of the nearest route
+	Reason  policy.Reason `json:"reason"`
+	Missed  string        `json:"missed,omitempty"`
+}
+
+func (a *app) egressCheck(path string, f *egressCheck) error {
+	if f.request == "" && len(f.headers) > 0 {
+		return usagef("add --request 'GET https://…'", "egress check: --header is about --request")
+	}
+	req, err := parseRequest(f.request, f.headers)
+	if err != nil {
+		return err
+	}
+	out := checked{Schema: "carboy.dev/egress-check/v1", File: path, Problems: []document.Problem{}, Warnings: []document.Problem{}, Routes: []checkedRoute{}}
+	file, err := routes.Load(path)
+	var problems document.Error
+	switch {
+	case errors.As(err, &problems):
+		out.Problems = problems
+	case err != nil:
+		return err
+	default:
+		out.OK = true
+		out.describe(file, os.LookupEnv)
+		if req != nil {
+			if out.Request, err = decide(file.Routes, req); err != nil {
+				return err
+			}
+			out.OK = out.Request.Allowed
+		}
+	}
+	if !out.OK {
+		a.code = 1
+	}
+	if f.json {
+		return a.printJSON(out)
+	}
+	a.printChecked(&out)
+	return nil
+}
+
+func (c *checked) describe(file *routes.File, env func(string) (string, bool)) {
+	for _, r := range file.Routes {
+		o := r.Options()
+		cr := checkedRoute{Rule: r.Rule(), Host: r.String(), Inspect: !o.Opaque && r.Protocol() == policy.ProtocolWeb, Private: r.Private(), Conditions: len(o.Matches)}
+		if !o.Credential.IsZero() {
+			cr.Credential = string(o.Credential.Scheme) + " " + o.Credential.Env + o.Credential.Name
+			if _, set := env(o.Credential.Env); o.Credential.Env != "" && !set {
+				c.Warnings = append(c.Warnings, document.Problem{File: r.Rule(), Field: "token_env", What: "this variable is not set here", Advice: "set it before the run, which refuses to start without"})
+			}
+		}
+		c.Routes = append(c.Routes, cr)
+	}
+}
+
+type wantedRequest struct {
+	text    string
+	name    string
+	literal netip.Addr
+	port    uint16
+	policy.Request
+}
+
+func parseRequest(s string, headers []string) (*wantedRequest, error) {
+	if s == "" {
+		return nil, nil
+	}
+	bad := func(format string, args ...any) error {
+		return usagef("such as --request 'POST https://api.example.com/v1'", "egress check: --request: "+format, args...)
+	}
+	method, raw, both := strings.Cut(strings.TrimSpace(s), " ")
+	if !both {
+		method, raw = "GET", method
+	}
+	raw = strings.TrimSpace(raw)
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, bad("%q is no http or https URL", raw)
+	}
+	w := &wantedRequest{text: method + " " + raw, name: u.Hostname(), port: 443}
+	if u.Scheme == "http" {
+		w.port = 80
+	}
+	if p := u.Port(); p != "" {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return nil, bad("port %q", p)
+		}
+		w.port = uint16(n)
+	}
+	w.literal, _ = netip.ParseAddr(w.name)
+	w.Method, w.Header = method, http.Header{}
+	// As it was written, since that is what rules are about.
+	rest := raw[strings.Index(raw, "://")+3:]
+	w.Path = "/"
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 && rest[i] == '/' {
+		w.Path, _, _ = strings.Cut(rest[i:], "?")
+		w.Path, _, _ = strings.Cut(w.Path, "#")
+	}
+	for _, h := range headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			return nil, usagef("such as --header 'Accept: text/html'", "egress check: --header %q has no colon", h)
+		}
+		w.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return w, nil
+}
+
+func decide(rs []policy.Route, w *wantedRequest) (*decision, error) {
+	table, err := policy.Compile(rs...)
+	if err != nil {
+		return nil, err
+	}
+	d := &decision{Request: w.text}
+	var v policy.Verdict
+	if w.literal.IsValid() {
+		v = table.DecideAddr(w.literal, w.port)
+	} else {
+		v = table.Decide(w.name, w.port)
+	}
+	if v.Allowed && v.Protocol == policy.ProtocolWeb && !v.Opaque {
+		rv := table.DecideRequest(w.name, w.port, &w.Request)
+		if w.literal.IsValid() {
+			rv = table.DecideAddrRequest(w.literal, w.port, &w.Request)
+		}
+		v, d.Missed = rv.Verdict, rv.Missed
+	}
+	d.Allowed, d.Rule, d.Reason = v.Allowed, v.Rule, v.Reason
+	return d, nil
+}
+
+func (a *app) printChecked(c *checked) {
+	show := func(s string) string { return visible.String(s, 500) }
+	for _, p := range c.Problems {
+		fmt.Fprintln(a.stderr, show(p.Error()))
+	}
+	if c.Request != nil {
+		c.Warnings = nil // about something else
+	}
+	for _, p := range c.Warnings {
+		fmt.Fprintln(a.stderr, show("warning: "+p.Error()))
+	}
+	if len(c.Problems) > 0 {
+		fmt.Fprintf(a.stderr, "carboy: %s: %s; a run would refuse it\n", show(c.File), number(len(c.Problems), "problem", "problems"))
+		return
+	}
+	if d := c.Request; d != nil {
+		word := "allowed by"
+		if !d.Allowed {
+			word = "refused (" + string(d.Reason) + ")"
+			if d.Rule != "" {
+				word += ", nearest"
+			}
+		}
+		fmt.Fprintln(a.stdout, show(strings.TrimSpace(d.Request+": "+word+" "+d.Rule)))
+		if d.Missed != "" {
+			fmt.Fprintln(a.stdout, "  not met: "+show(d.Missed))
+		}
+		return
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RULE\tHOST\tREQUESTS\tCREDENTIAL\tTLS")
+	for _, r := range c.Routes {
+		requests, tls := "all", "inspected"
+		if r.Conditions > 0 {
+			requests = number(r.Conditions, "condition", "conditions")
+		}
+		if !r.Inspect {
+			requests, tls = "-", "passed unseen"
+		}
+		host := r.Host
+		if r.Private {
+			host += " (private)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", show(r.Rule), show(host), requests, show(first(r.Credential, "-")), tls)
+	}
+	w.Flush()
+}
