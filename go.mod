@@ -3,6 +3,7 @@ module github.com/carboy/carboy
 go 1.26.3
 
 require (
+	github.com/aws/aws-sdk-go-v2 v1.41.5
 	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/creack/pty v1.1.24
 	github.com/klauspost/compress v1.20.3
@@ -24,6 +25,7 @@ require (
 )
 
 require (
+	github.com/aws/smithy-go v1.24.2 // indirect
 	github.com/cenkalti/backoff v2.2.1+incompatible // indirect
 	github.com/cilium/ebpf v0.16.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.6.0 // indirect

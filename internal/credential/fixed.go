@@ -1,0 +1,20 @@
+package credential
+
+import (
+	"net/http"
+
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// fixed is a header with the value as it is.
+type fixed struct {
+	header, prefix string
+	value          secret.Value
+}
+
+func (f fixed) sign(req *http.Request, _ *taken) error {
+	req.Header.Set(f.header, f.prefix+f.value.UnsafeString())
+	return nil
+}
+
+func (f fixed) secrets() []secret.Value { return []secret.Value{f.value} }
