@@ -49,6 +49,7 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 			}
 		}
 	}
+	maps.Copy(env, p.creds.env)
 	for _, e := range more {
 		name, val, given := strings.Cut(e, "=")
 		if !envName().MatchString(name) {
@@ -59,6 +60,9 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 			if val == "" {
 				return nil, notSet(name)
 			}
+		}
+		if _, own := p.creds.env[name]; own || p.creds.in(val) {
+			return nil, &OptionError{Option: "--env", Value: name, Reason: "would take a credential into the bottle", Advice: "leave it out: the gateway puts the credential on, and a placeholder stands inside"}
 		}
 		if strings.ContainsRune(val, 0) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "holds a NUL byte"}

@@ -105,10 +105,15 @@ func (s *session) event(kind audit.Kind, decision audit.Decision) audit.Event {
 
 func (s *session) text(t string) audit.Text { return audit.Redact(s.redactor, t) }
 
-// redactorFor knows the values that the user put into the bottle under names
-// that say "secret", so that no record repeats them.
-func (c *Client) redactorFor(o *RunOptions) (*secret.Redactor, error) {
+// redactorFor knows the credentials, and the values that the user put into the
+// bottle under names that say "secret", so that no record repeats them.
+func (c *Client) redactorFor(p *plan, o *RunOptions) (*secret.Redactor, error) {
 	known := map[string]secret.Value{}
+	for name, v := range p.creds.values {
+		if v.Len() >= secret.MinRedacted {
+			known[name] = v
+		}
+	}
 	for _, e := range o.Env {
 		name, val, given := strings.Cut(e, "=")
 		if !given {

@@ -26,6 +26,7 @@ type plan struct {
 	ws     store.Workspace
 	target string // the workspace's path inside; empty: none
 	routes []policy.Route
+	creds  *credentials
 	mounts []bottle.Mount
 	net    wire.Config
 
@@ -48,6 +49,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		return nil, err
 	}
 	if p.routes, err = parseRoutes(o); err != nil {
+		return nil, err
+	}
+	if p.creds, err = readCredentials(p.routes, c.env); err != nil {
 		return nil, err
 	}
 	if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
@@ -122,6 +126,13 @@ func parseRoutes(o *RunOptions) ([]policy.Route, error) {
 			return nil, err
 		}
 		out = f.Routes
+	}
+	for _, a := range o.Credentials {
+		r, err := parseCredential(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
 	}
 	for _, a := range o.Allow {
 		r, err := policy.ParseAllow(a)

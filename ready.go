@@ -54,6 +54,9 @@ func CanPrepare(o *RunOptions) error {
 	if o.Routes != "" {
 		return errors.New("a route file may change while the bottle waits")
 	}
+	if len(o.Credentials) > 0 {
+		return errors.New("credentials are read when the run begins")
+	}
 	if o.RootFS != "" && o.RootFS != "host" {
 		return errors.New("the root file system is a directory, which the bottle opens when it is made")
 	}

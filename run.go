@@ -42,6 +42,10 @@ type RunOptions struct {
 	// Routes is a route file, see package routes; empty: none. Its routes come
 	// before the others.
 	Routes string
+	// Credentials are NAME=VARIABLE@HOST[:SCHEME]: routes to HOST on which the
+	// value of the host's variable is put on. Inside, the variable has a
+	// placeholder.
+	Credentials []string
 	// Env are NAME=VALUE, or NAME for the host's value.
 	Env []string
 	// Mounts are SRC:DST[:ro].
@@ -207,7 +211,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 		s.warmUp()
 	}
 	stamp.Mark("planned")
-	if s.redactor, err = c.redactorFor(o); err != nil {
+	if s.redactor, err = c.redactorFor(s.plan, o); err != nil {
 		return nil, err
 	}
 	ws := s.ws

@@ -30,6 +30,8 @@ const (
 	ReasonECH             Reason = "ech"               // Encrypted ClientHello hides the name
 	ReasonTLS             Reason = "tls"               // the handshake failed; see Detail
 	ReasonUpstreamTLS     Reason = "upstream-tls"      // upstream's certificate or handshake is not good
+	ReasonCredential      Reason = "credential"        // a credential could not be put on; see Detail
+	ReasonReply           Reason = "reply"             // upstream's answer could not be looked at
 	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
 	ReasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
 	ReasonConnect         Reason = "connect-method"    // CONNECT

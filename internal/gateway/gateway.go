@@ -40,6 +40,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -86,6 +87,9 @@ type Config struct {
 	// Authority makes the certificates with which TLS is answered and opened,
 	// except on opaque routes. nil: TLS passes unseen.
 	Authority Authority
+	// Credentials are what routes put on, by what they say of it. A route whose
+	// credential is missing refuses every request.
+	Credentials map[policy.Credential]*credential.Credential
 	// Roots are whom upstream's certificates must come from; nil: whom this
 	// machine trusts.
 	Roots *x509.CertPool
@@ -104,8 +108,9 @@ type Gateway struct {
 	ledger   *ledger
 	names    *names
 
-	authority Authority
-	roots     *x509.CertPool
+	authority   Authority
+	roots       *x509.CertPool
+	credentials map[policy.Credential]*credential.Credential
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -172,8 +177,9 @@ func newGateway(cfg Config) (*Gateway, error) {
 		ledger:   newLedger(cfg.Observer),
 		icmpRate: rate.NewLimiter(500, 100),
 
-		authority: cfg.Authority,
-		roots:     cfg.Roots,
+		authority:   cfg.Authority,
+		roots:       cfg.Roots,
+		credentials: cfg.Credentials,
 	}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver

@@ -36,7 +36,10 @@ type webServer struct {
 	once      sync.Once
 }
 
-type flowKey struct{}
+type (
+	flowKey  struct{}
+	routeKey struct{}
+)
 
 func newWebServer(g *Gateway) *webServer {
 	w := &webServer{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
@@ -56,7 +59,7 @@ func newWebServer(g *Gateway) *webServer {
 	}
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
-		Transport:      w.transport,
+		Transport:      signing{w},
 		FlushInterval:  -1,
 		ErrorLog:       quiet,
 		BufferPool:     bufferPool{},
@@ -181,7 +184,8 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := c.flow
-	if why := judge(c, r); why != nil {
+	route, why := judge(c, r)
+	if why != nil {
 		f.note(why.Reason, why.Detail)
 		if why.Reason == ReasonLimitHead {
 			w.g.ledger.limit(why.Reason, f.name)
@@ -207,7 +211,8 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		// Upstream may answer before the request's end.
 		_ = http.NewResponseController(rw).EnableFullDuplex()
 	}
-	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	ctx := context.WithValue(r.Context(), routeKey{}, route)
+	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 }
 
 // refusal is what a refused request is told.
@@ -221,8 +226,8 @@ type refusal struct {
 	Allow  string `json:"allow,omitempty"` // the flag that would allow it
 }
 
-// judge returns why a request is refused, or nil.
-func judge(c *webConn, r *http.Request) *refusal {
+// judge returns the route that allows a request, or why it is refused.
+func judge(c *webConn, r *http.Request) (*policy.Route, *refusal) {
 	f := c.flow
 	no := func(status int, reason Reason, detail string) *refusal {
 		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: f.name, Rule: f.verdict.Rule}
@@ -234,21 +239,21 @@ func judge(c *webConn, r *http.Request) *refusal {
 			detail = "invalid method"
 		}
 		if detail == string(ReasonLimitHead) {
-			return no(http.StatusRequestHeaderFieldsTooLarge, ReasonLimitHead, "")
+			return nil, no(http.StatusRequestHeaderFieldsTooLarge, ReasonLimitHead, "")
 		}
-		return no(http.StatusBadRequest, ReasonHTTPMalformed, detail)
+		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, detail)
 	case !f.stillAllowed():
 		v := no(http.StatusForbidden, Reason(policy.ReasonNoRoute), "the route was taken away")
 		v.Allow = allowFlag(r.Host, f.addr.Port())
-		return v
+		return nil, v
 	case r.Method == http.MethodConnect:
-		return no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
+		return nil, no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
 	case !sameAuthority(c, r.Host):
 		v := no(http.StatusMisdirectedRequest, ReasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
 		v.Allow = allowFlag(r.Host, f.addr.Port())
-		return v
+		return nil, v
 	case !strings.HasPrefix(r.URL.Path, "/"):
-		return no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
+		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
 	v := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
 	if !v.Allowed {
@@ -258,9 +263,9 @@ func judge(c *webConn, r *http.Request) *refusal {
 		}
 		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(detail))
 		why.Rule = v.Rule
-		return why
+		return nil, why
 	}
-	return nil
+	return v.Route, nil
 }
 
 // sameAuthority reports whether a Host header names the flow's host and port.
@@ -394,10 +399,13 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	f := c.flow
 	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
 	var de *dialError
+	var ce *credentialError
 	why, bad := c.badHead()
 	switch {
 	case bad:
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, why
+	case errors.As(err, &ce):
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", ce.reason, bound(ce.Error())
 	case isCertificate(err):
 		v.Reason = ReasonUpstreamTLS
 	case errors.As(err, &de) && de.reason == ReasonNotPublic:

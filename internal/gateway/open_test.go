@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -10,13 +11,18 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/carboy/carboy/internal/ca"
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 	routefile "github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/secret"
 )
 
 // opened is a world with a server of HTTP/1 and 2, whose certificate the gateway
@@ -392,3 +398,112 @@ func TestClosesWithOpen(t *testing.T) {
 }
 
 var quiet = log.New(io.Discard, "", 0)
+
+// TestCredential: upstream sees the real credential and nothing of the agent's;
+// the bottle sees neither, whatever upstream repeats, and where.
+func TestCredential(t *testing.T) {
+	const value = "the-real-key-4711"
+	var how atomic.Value
+	how.Store("")
+	got := make(chan http.Header, 100)
+	upstream := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Clone()
+		auth := r.Header.Get("Authorization")
+		switch how.Load() {
+		case "header":
+			rw.Header().Set("X-Echo", auth)
+		case "redirect":
+			http.Redirect(rw, r, "/elsewhere?"+auth, http.StatusFound)
+			return
+		case "early":
+			rw.Header().Set("Link", "<"+auth+">")
+			rw.WriteHeader(http.StatusEarlyHints)
+			rw.Header().Del("Link")
+		case "trailer":
+			rw.Header().Set("Trailer", "X-Echo")
+			defer rw.Header().Set("X-Echo", auth)
+		case "gzip":
+			rw.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(rw)
+			defer z.Close()
+			fmt.Fprint(z, "you sent ", auth)
+			return
+		case "br":
+			rw.Header().Set("Content-Encoding", "br")
+		case "pieces":
+			for i := range auth {
+				fmt.Fprint(rw, auth[i:i+1])
+				_ = http.NewResponseController(rw).Flush()
+			}
+			return
+		}
+		fmt.Fprint(rw, "you sent ", auth)
+	})
+	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
+	c, err := credential.Open("key", want, secret.NewString(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(cfg *Config) { cfg.Credentials = map[policy.Credential]*credential.Credential{want: c} }
+	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n  - {host: other.example.com, token_env: MISSING}\n", upstream, with)
+	o.world.name("other.example.com", publicAddr)
+	ask := func(h2 bool, url string) (*http.Response, string, error) {
+		req, _ := http.NewRequest("GET", url, nil)
+		req.Header.Set("Authorization", "Bearer "+c.Placeholder())
+		req.Header.Set("X-Api-Key", "agents-own")
+		cl := o.client(h2)
+		cl.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		var early []string
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			early = append(early, fmt.Sprint(h))
+			return nil
+		}}))
+		res, err := cl.Do(req)
+		if err != nil {
+			return nil, "", err
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		return res, fmt.Sprint(early, res.Header, string(b), res.Trailer), err
+	}
+	for _, h2 := range []bool{false, true} {
+		for _, x := range []string{"", "header", "redirect", "early", "trailer", "gzip", "pieces"} {
+			how.Store(x)
+			res, seen, err := ask(h2, "https://api.example.com/v1/x")
+			if err != nil {
+				t.Fatalf("%s: %v", x, err)
+			}
+			h := <-got
+			if h.Get("Authorization") != "Bearer "+value || h.Get("X-Api-Key") != "" {
+				t.Errorf("%s: upstream got %v", x, h)
+			}
+			if strings.Contains(seen, value) || !strings.Contains(seen, "Bearer carboy-place") || res.StatusCode >= 400 {
+				t.Errorf("%s: %d %s", x, res.StatusCode, seen)
+			}
+		}
+		how.Store("br")
+		if res, seen, _ := ask(h2, "https://api.example.com/v1/x"); res.StatusCode != 403 || strings.Contains(seen, value) {
+			t.Errorf("br: %d %s", res.StatusCode, seen)
+		}
+		<-got
+		how.Store("")
+		// The route beside it has none: the agent's own stays, and is worth nothing.
+		if _, _, err := ask(h2, "https://api.example.com/other"); err != nil {
+			t.Fatal(err)
+		}
+		if h := <-got; h.Get("Authorization") != "Bearer "+c.Placeholder() || h.Get("X-Api-Key") != "agents-own" {
+			t.Errorf("the other route: %v", h)
+		}
+		for url, reason := range map[string]string{
+			"https://other.example.com/":  "not there",
+			"http://api.example.com/v1/x": "plain HTTP",
+		} {
+			if res, seen, err := ask(false, url); err != nil || res.StatusCode != 403 || !strings.Contains(seen, reason) || !strings.Contains(seen, string(ReasonCredential)) {
+				t.Errorf("%s: %v %s", url, err, seen)
+			}
+		}
+		if len(got) != 0 {
+			t.Errorf("%d refused requests were sent", len(got))
+		}
+	}
+}

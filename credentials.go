@@ -1,0 +1,104 @@
+package carboy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// credentials are what the plan's routes put on, read from the variables of the
+// host, and the variables inside that have the placeholders.
+type credentials struct {
+	of  map[policy.Credential]*credential.Credential
+	env map[string]string
+	// values are what must not be seen anywhere, by name.
+	values map[string]secret.Value
+}
+
+// parseCredential reads NAME=ENV@HOST[:SCHEME], a route with a credential. SCHEME
+// may say its field: header=X-Key, query=key.
+func parseCredential(s string) (policy.Route, error) {
+	bad := func(why string) (policy.Route, error) {
+		return policy.Route{}, &OptionError{Option: "--credential", Value: s, Reason: why, Advice: "write NAME=VARIABLE@HOST[:SCHEME], such as github=GITHUB_TOKEN@api.github.com:token"}
+	}
+	name, rest, ok := strings.Cut(s, "=")
+	if !ok || name == "" {
+		return bad("has no NAME=")
+	}
+	env, host, ok := strings.Cut(rest, "@")
+	if !ok || !envName().MatchString(env) {
+		return bad("does not name a variable before @")
+	}
+	c := policy.Credential{Scheme: credential.Bearer, Env: env}
+	// A port is a number, a scheme is none.
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Trim(host[i+1:], "0123456789") != "" {
+		scheme, field, _ := strings.Cut(host[i+1:], "=")
+		c.Scheme, c.Field, host = policy.Scheme(scheme), field, host[:i]
+		if !slices.Contains(routes.Schemes, scheme) {
+			return bad("names no scheme of " + strings.Join(routes.Schemes, ", "))
+		}
+		if needs := c.Scheme == credential.Header || c.Scheme == credential.Query; needs != (field != "") {
+			return bad("wants a field for header and query alone, such as header=X-Key")
+		}
+	}
+	parse := policy.ParseAllow
+	if strings.HasPrefix(host, policy.HostGateway) {
+		parse = policy.ParseAllowPrivate
+	}
+	r, err := parse(host)
+	if err != nil {
+		return bad(err.Error())
+	}
+	if r, err = r.WithOptions(policy.Options{Credential: c}); err != nil {
+		return bad(err.Error())
+	}
+	return r.WithRule("--credential " + name), nil
+}
+
+// readCredentials reads what the routes put on. A variable that is not set is an
+// error: the run would only fail later, and less clearly.
+func readCredentials(rs []policy.Route, lookup func(string) string) (*credentials, error) {
+	out := &credentials{of: map[policy.Credential]*credential.Credential{}, env: map[string]string{}, values: map[string]secret.Value{}}
+	for _, r := range rs {
+		c := r.Options().Credential
+		if c.IsZero() || out.of[c] != nil {
+			continue
+		}
+		if c.Env == "" {
+			return nil, fmt.Errorf("%s: there is no credential store yet; name a variable with token_env", r.Rule())
+		}
+		value := secret.NewString(lookup(c.Env))
+		opened, err := credential.Open(c.Env, c, value)
+		if errors.Is(err, credential.ErrEmpty) {
+			return nil, &OptionError{Option: r.Rule(), Value: c.Env, Reason: "is not set here", Advice: "set that variable to the credential; inside there will be a placeholder"}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.of[c] = opened
+		// Two schemes of one variable share what stands inside.
+		if _, ok := out.env[c.Env]; !ok {
+			out.env[c.Env] = opened.Placeholder()
+		}
+		for i, v := range opened.Secrets() {
+			out.values[strings.ToLower(c.Env)+fmt.Sprintf("-%s-%d", c.Scheme, i)] = v
+		}
+	}
+	return out, nil
+}
+
+// in reports whether text holds one of the credentials.
+func (c *credentials) in(text string) bool {
+	for _, v := range c.values {
+		if v.Len() >= secret.MinRedacted && strings.Contains(text, v.UnsafeString()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,134 @@
+package credential
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// minScrubbed is the shortest value that is looked for in replies, in bytes: a
+// shorter one stands in ordinary text by chance.
+const minScrubbed = 6
+
+// Scrubber takes credentials out of what upstream answers, which may repeat them:
+// the placeholder stands in their place, cut or repeated to the same length.
+type Scrubber struct {
+	values [][]byte
+	marks  [][]byte
+}
+
+// Scrubber is of what this credential puts on.
+func (c *Credential) Scrubber() *Scrubber {
+	s := &Scrubber{}
+	for _, v := range c.signer.secrets() {
+		s.add(v, c.placeholder)
+	}
+	return s
+}
+
+func (s *Scrubber) add(v secret.Value, placeholder string) {
+	if v.Len() < minScrubbed {
+		return
+	}
+	mark := make([]byte, v.Len())
+	for i := range mark {
+		mark[i] = placeholder[i%len(placeholder)]
+	}
+	s.values = append(s.values, []byte(v.UnsafeString()))
+	s.marks = append(s.marks, mark)
+}
+
+// bytes replaces in place, and says how often.
+func (s *Scrubber) bytes(b []byte) (n int) {
+	for i, v := range s.values {
+		for from := 0; ; {
+			at := bytes.Index(b[from:], v)
+			if at < 0 {
+				break
+			}
+			copy(b[from+at:], s.marks[i])
+			from += at + len(v)
+			n++
+		}
+	}
+	return n
+}
+
+// tail is how many of the last bytes of b may be the beginning of a value.
+func (s *Scrubber) tail(b []byte) (n int) {
+	for _, v := range s.values {
+		for k := min(len(v)-1, len(b)); k > n; k-- {
+			if bytes.Equal(b[len(b)-k:], v[:k]) {
+				n = k
+				break
+			}
+		}
+	}
+	return n
+}
+
+// Header replaces in every value and says how often.
+func (s *Scrubber) Header(h http.Header) (n int) {
+	for _, vs := range h {
+		for i := range vs {
+			b := []byte(vs[i])
+			if k := s.bytes(b); k > 0 {
+				vs[i] = string(b)
+				n += k
+			}
+		}
+	}
+	return n
+}
+
+// Body is body without the values. found is called with how often each piece had
+// one. What can't be the beginning of a value is passed on at once.
+func (s *Scrubber) Body(body io.ReadCloser, found func(n int)) io.ReadCloser {
+	if len(s.values) == 0 {
+		return body
+	}
+	return &scrubbed{s: s, body: body, found: found}
+}
+
+type scrubbed struct {
+	s     *Scrubber
+	body  io.ReadCloser
+	found func(int)
+	buf   []byte // read: the first ready bytes may go
+	ready int
+	err   error
+}
+
+func (r *scrubbed) Read(p []byte) (int, error) {
+	for r.ready == 0 {
+		if r.err != nil {
+			return 0, r.err
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+		// What is held back stays in front; with it, a value is whole.
+		held := len(r.buf)
+		if cap(r.buf) < held+len(p) {
+			r.buf = append(make([]byte, 0, held+max(len(p), 4<<10)), r.buf...)
+		}
+		n, err := r.body.Read(r.buf[held : held+len(p)])
+		r.buf = r.buf[:held+n]
+		r.err = err
+		if k := r.s.bytes(r.buf); k > 0 {
+			r.found(k)
+		}
+		r.ready = len(r.buf)
+		if err == nil {
+			r.ready -= r.s.tail(r.buf)
+		}
+	}
+	n := copy(p, r.buf[:r.ready])
+	r.ready -= n
+	r.buf = r.buf[:copy(r.buf, r.buf[n:])]
+	return n, nil
+}
+
+func (r *scrubbed) Close() error { return r.body.Close() }

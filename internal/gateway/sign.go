@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/textproto"
+	"strings"
+
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// signing is the way out of the HTTP proxy: it puts a route's credential on, after
+// the request was judged and rebuilt, and takes it out of what comes back. A
+// redirect is the client's to follow, by a request of its own that is judged.
+type signing struct{ w *webServer }
+
+// credentialError refuses a request, or a reply, on a route with a credential.
+type credentialError struct {
+	reason Reason
+	err    error
+}
+
+func (e *credentialError) Error() string { return e.err.Error() }
+func (e *credentialError) Unwrap() error { return e.err }
+
+func refuseCredential(reason Reason, format string, args ...any) error {
+	return &credentialError{reason, fmt.Errorf(format, args...)}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
+	route, _ := req.Context().Value(routeKey{}).(*policy.Route)
+	if route == nil || route.Options().Credential.IsZero() {
+		return s.w.transport.RoundTrip(req)
+	}
+	want := route.Options().Credential
+	c := s.w.g.credentials[want]
+	if c == nil {
+		return nil, refuseCredential(ReasonCredential, "the route's credential is not there")
+	}
+	if req.URL.Scheme != "https" && !want.Insecure && !staysHere(req.URL.Hostname()) {
+		return nil, refuseCredential(ReasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
+	}
+	// It is the proxy's own copy.
+	if err := c.Sign(req); err != nil {
+		return nil, &credentialError{ReasonCredential, err}
+	}
+	// So that the reply can be looked at; a client that asked for gzip takes plain
+	// text, too.
+	req.Header.Set("Accept-Encoding", "identity")
+	scrubber := c.Scrubber()
+	// Before the proxy passes them on, which its own hook does.
+	early := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		scrubber.Header(http.Header(h))
+		return nil
+	}}
+	res, err := s.w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), early)))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.scrub(scrubber, res); err != nil {
+		_ = res.Body.Close()
+		return nil, err
+	}
+	return res, nil
+}
+
+// staysHere reports whether a host is an address of this machine or its network.
+func staysHere(host string) bool {
+	if host == policy.HostGateway {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && policy.Classify(a) != policy.ClassPublic
+}
+
+// scrub takes the credential out of a reply.
+func (s signing) scrub(scrubber *credential.Scrubber, res *http.Response) error {
+	scrubber.Header(res.Header)
+	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
+		return nil
+	}
+	switch codings := res.Header.Values("Content-Encoding"); {
+	case len(codings) == 0 || len(codings) == 1 && strings.EqualFold(strings.TrimSpace(codings[0]), "identity"):
+	case len(codings) == 1 && strings.EqualFold(strings.TrimSpace(codings[0]), "gzip") && res.Request.Method != http.MethodHead:
+		res.Body = &gunzip{body: res.Body}
+		res.Header.Del("Content-Encoding")
+		res.Header.Del("Content-Length")
+		res.ContentLength = -1
+	default:
+		return refuseCredential(ReasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
+	}
+	res.Body = &trailers{ReadCloser: scrubber.Body(res.Body, func(int) {}), res: res, scrubber: scrubber}
+	return nil
+}
+
+// trailers scrubs those, which are known at the body's end.
+type trailers struct {
+	io.ReadCloser
+	res      *http.Response
+	scrubber *credential.Scrubber
+}
+
+func (t *trailers) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err == io.EOF {
+		t.scrubber.Header(t.res.Trailer)
+	}
+	return n, err
+}
+
+// gunzip decodes one gzip member after the other, and reads no more than it must
+// before there is something.
+type gunzip struct {
+	body io.ReadCloser
+	r    *gzip.Reader
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	if g.r == nil {
+		r, err := gzip.NewReader(g.body)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return 0, io.EOF // an empty body
+			}
+			return 0, err
+		}
+		g.r = r
+	}
+	return g.r.Read(p)
+}
+
+func (g *gunzip) Close() error { return g.body.Close() }
