@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/secret"
@@ -15,7 +16,7 @@ import (
 // credentials are what the plan's routes put on, read from the variables of the
 // host, and the variables inside that have the placeholders.
 type credentials struct {
-	of  map[policy.Credential]*credential.Credential
+	of  gateway.Credentials
 	env map[string]string
 	// values are what must not be seen anywhere, by name.
 	values map[string]secret.Value
@@ -64,7 +65,7 @@ func parseCredential(s string) (policy.Route, error) {
 // readCredentials reads what the routes put on. A variable that is not set is an
 // error: the run would only fail later, and less clearly.
 func readCredentials(rs []policy.Route, lookup func(string) string) (*credentials, error) {
-	out := &credentials{of: map[policy.Credential]*credential.Credential{}, env: map[string]string{}, values: map[string]secret.Value{}}
+	out := &credentials{of: gateway.Credentials{}, env: map[string]string{}, values: map[string]secret.Value{}}
 	for _, r := range rs {
 		c := r.Options().Credential
 		if c.IsZero() || out.of[c] != nil {

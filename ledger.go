@@ -136,6 +136,9 @@ func (s *session) noteStart(ctx context.Context) error {
 	run := s.event(audit.RunStarted, audit.Allowed)
 	run.Subject = s.text(strings.Join(s.o.Command, " "))
 	run.Text = s.text(fmt.Sprintf("workspace %s (%s)", s.ws.Path, s.o.Mode))
+	if s.file != nil {
+		run.Digests = append(run.Digests, audit.Digest{Of: "routes", Sum: s.file.Sum})
+	}
 	pos := s.event(audit.Posture, audit.Allowed)
 	pos.Actor = audit.ByCarboy
 	pos.Subject = s.text(string(s.rec.Isolation.Class))

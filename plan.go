@@ -26,6 +26,7 @@ type plan struct {
 	ws     store.Workspace
 	target string // the workspace's path inside; empty: none
 	routes []policy.Route
+	file   *routes.File // that some of them are of; nil: none
 	creds  *credentials
 	mounts []bottle.Mount
 	net    wire.Config
@@ -48,7 +49,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
 		return nil, err
 	}
-	if p.routes, err = parseRoutes(o); err != nil {
+	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
 	if p.creds, err = readCredentials(p.routes, c.env); err != nil {
@@ -118,37 +119,27 @@ func (p *plan) workspace(dir, state string) error {
 	return err
 }
 
-func parseRoutes(o *RunOptions) ([]policy.Route, error) {
-	var out []policy.Route
+// parseRoutes reads all that o allows, and the file that it names.
+func parseRoutes(o *RunOptions) (out []policy.Route, file *routes.File, err error) {
 	if o.Routes != "" {
-		f, err := routes.Load(o.Routes)
-		if err != nil {
-			return nil, err
+		if file, err = routes.Load(o.Routes); err != nil {
+			return nil, nil, err
 		}
-		out = f.Routes
+		out = append(out, file.Routes...)
 	}
-	for _, a := range o.Credentials {
-		r, err := parseCredential(a)
-		if err != nil {
-			return nil, err
+	for _, l := range []struct {
+		given []string
+		parse func(string) (policy.Route, error)
+	}{{o.Credentials, parseCredential}, {o.Allow, policy.ParseAllow}, {o.AllowPrivate, policy.ParseAllowPrivate}} {
+		for _, a := range l.given {
+			r, err := l.parse(a)
+			if err != nil {
+				return nil, nil, err
+			}
+			out = append(out, r)
 		}
-		out = append(out, r)
 	}
-	for _, a := range o.Allow {
-		r, err := policy.ParseAllow(a)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-	}
-	for _, a := range o.AllowPrivate {
-		r, err := policy.ParseAllowPrivate(a)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-	}
-	return out, nil
+	return out, file, nil
 }
 
 // spec is the bottle's own part of the plan. The bottle's private files are
@@ -180,7 +171,8 @@ const hostname = "carboy"
 
 // inspects reports whether the gateway answers TLS in some server's place.
 func (p *plan) inspects() bool {
-	return slices.ContainsFunc(p.routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
+	// A route file may come to have some.
+	return p.file != nil || slices.ContainsFunc(p.routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
 }
 
 // look finds what of the host the bottle's root shows at this moment.

@@ -311,7 +311,9 @@ func (s *session) execute(ctx context.Context) error {
 		return err
 	}
 	stamp.Mark("start noted")
+	unwatch := s.startWatching(ctx)
 	out, err := s.runCommand(ctx)
+	unwatch()
 	stamp.Mark("command ended")
 	s.rec.Exit = out
 	if out.Reason != "" {

@@ -10,6 +10,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 )
 
@@ -82,12 +83,18 @@ func (f *flow) stillAllowed() bool {
 	return reason == ReasonOK
 }
 
-// request judges a request by the routes of this moment.
-func (f *flow) request(r *policy.Request) policy.RequestVerdict {
+// request judges a request by the routes of this moment, and says what is put on.
+func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, c *credential.Credential) {
+	now := f.g.rules.Load()
 	if f.literal {
-		return f.g.table().DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
+		v = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
+	} else {
+		v = now.table.DecideRequest(f.name, f.addr.Port(), r)
 	}
-	return f.g.table().DecideRequest(f.name, f.addr.Port(), r)
+	if v.Allowed {
+		c = now.credentials[v.Route.Options().Credential]
+	}
+	return v, c
 }
 
 // note sets how the flow will be recorded. The first reason stays: what

@@ -61,6 +61,9 @@ type Authority interface {
 	Leaf(name string) (*tls.Certificate, error)
 }
 
+// Credentials are by what a route says of its own.
+type Credentials map[policy.Credential]*credential.Credential
+
 // Config is what a gateway needs. Host is required; a nil Table refuses
 // everything.
 type Config struct {
@@ -89,7 +92,7 @@ type Config struct {
 	Authority Authority
 	// Credentials are what routes put on, by what they say of it. A route whose
 	// credential is missing refuses every request.
-	Credentials map[policy.Credential]*credential.Credential
+	Credentials Credentials
 	// Roots are whom upstream's certificates must come from; nil: whom this
 	// machine trusts.
 	Roots *x509.CertPool
@@ -104,13 +107,12 @@ type Gateway struct {
 	limits   Limits
 	resolver Resolver
 	connect  func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	routes   atomic.Pointer[policy.Table]
+	rules    atomic.Pointer[rules]
 	ledger   *ledger
 	names    *names
 
-	authority   Authority
-	roots       *x509.CertPool
-	credentials map[policy.Credential]*credential.Credential
+	authority Authority
+	roots     *x509.CertPool
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -177,9 +179,8 @@ func newGateway(cfg Config) (*Gateway, error) {
 		ledger:   newLedger(cfg.Observer),
 		icmpRate: rate.NewLimiter(500, 100),
 
-		authority:   cfg.Authority,
-		roots:       cfg.Roots,
-		credentials: cfg.Credentials,
+		authority: cfg.Authority,
+		roots:     cfg.Roots,
 	}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver
@@ -189,7 +190,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
-	g.routes.Store(cfg.Table)
+	g.rules.Store(&rules{cfg.Table, cfg.Credentials})
 	g.flows.init()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
@@ -344,14 +345,20 @@ func (g *Gateway) Close() error {
 	return nil
 }
 
-// table returns the routes of this moment.
-func (g *Gateway) table() *policy.Table { return g.routes.Load() }
+// rules are what is swapped together.
+type rules struct {
+	table       *policy.Table
+	credentials Credentials
+}
 
-// SetTable swaps the routes. A question that is being decided sees either the
-// old or the new ones. Connections whose bytes pass unseen stay; on others the
-// next request is judged by the new routes.
-func (g *Gateway) SetTable(t *policy.Table) {
-	g.routes.Store(t)
+// table returns the routes of this moment.
+func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
+
+// SetRoutes swaps the routes and what they put on. A question that is being
+// decided sees either the old or the new ones. Connections whose bytes pass unseen
+// stay; on others the next request is judged by the new routes.
+func (g *Gateway) SetRoutes(t *policy.Table, c Credentials) {
+	g.rules.Store(&rules{t, c})
 	// A kept upstream connection may lead where only the old ones went.
 	g.web.transport.CloseIdleConnections()
 }

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 )
 
@@ -184,7 +185,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := c.flow
-	route, why := judge(c, r)
+	allowed, why := judge(c, r)
 	if why != nil {
 		f.note(why.Reason, why.Detail)
 		if why.Reason == ReasonLimitHead {
@@ -211,7 +212,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		// Upstream may answer before the request's end.
 		_ = http.NewResponseController(rw).EnableFullDuplex()
 	}
-	ctx := context.WithValue(r.Context(), routeKey{}, route)
+	ctx := context.WithValue(r.Context(), routeKey{}, allowed)
 	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 }
 
@@ -226,8 +227,15 @@ type refusal struct {
 	Allow  string `json:"allow,omitempty"` // the flag that would allow it
 }
 
-// judge returns the route that allows a request, or why it is refused.
-func judge(c *webConn, r *http.Request) (*policy.Route, *refusal) {
+// admitted is a request that was allowed: by which route, with what put on. Both
+// are of the same moment.
+type admitted struct {
+	route      *policy.Route
+	credential *credential.Credential
+}
+
+// judge admits a request, or says why it is refused.
+func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 	f := c.flow
 	no := func(status int, reason Reason, detail string) *refusal {
 		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: f.name, Rule: f.verdict.Rule}
@@ -255,7 +263,7 @@ func judge(c *webConn, r *http.Request) (*policy.Route, *refusal) {
 	case !strings.HasPrefix(r.URL.Path, "/"):
 		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
-	v := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
+	v, cred := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
 	if !v.Allowed {
 		detail := v.Missed
 		if v.Reason == policy.ReasonRequest {
@@ -265,7 +273,7 @@ func judge(c *webConn, r *http.Request) (*policy.Route, *refusal) {
 		why.Rule = v.Rule
 		return nil, why
 	}
-	return v.Route, nil
+	return &admitted{v.Route, cred}, nil
 }
 
 // sameAuthority reports whether a Host header names the flow's host and port.

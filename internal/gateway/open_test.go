@@ -444,7 +444,7 @@ func TestCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	with := func(cfg *Config) { cfg.Credentials = map[policy.Credential]*credential.Credential{want: c} }
+	with := func(cfg *Config) { cfg.Credentials = Credentials{want: c} }
 	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n  - {host: other.example.com, token_env: MISSING}\n", upstream, with)
 	o.world.name("other.example.com", publicAddr)
 	ask := func(h2 bool, url string) (*http.Response, string, error) {

@@ -35,12 +35,14 @@ func refuseCredential(reason Reason, format string, args ...any) error {
 
 // RoundTrip implements http.RoundTripper.
 func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
-	route, _ := req.Context().Value(routeKey{}).(*policy.Route)
-	if route == nil || route.Options().Credential.IsZero() {
+	a, _ := req.Context().Value(routeKey{}).(*admitted)
+	if a == nil {
+		return nil, refuseCredential(ReasonCredential, "the request was not judged")
+	}
+	want, c := a.route.Options().Credential, a.credential
+	if want.IsZero() {
 		return s.w.transport.RoundTrip(req)
 	}
-	want := route.Options().Credential
-	c := s.w.g.credentials[want]
 	if c == nil {
 		return nil, refuseCredential(ReasonCredential, "the route's credential is not there")
 	}

@@ -10,6 +10,7 @@
 package routes
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"math"
@@ -27,6 +28,7 @@ type File struct {
 	Name   string
 	Log    int // 0 nothing, 1 refusals, 2 every request
 	Routes []policy.Route
+	Sum    [sha256.Size]byte // of its text
 }
 
 // DefaultLog is what a file that does not say logs.
@@ -46,7 +48,7 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, err
 	}
 	f := Read(root)
-	f.Name = name
+	f.Name, f.Sum = name, sha256.Sum256(data)
 	if err := d.Err(); err != nil {
 		return nil, err
 	}
