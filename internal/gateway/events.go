@@ -56,7 +56,7 @@ const (
 	ReasonBadDestination  Reason = "bad-destination"   // multicast, broadcast, loopback, unspecified
 )
 
-// Event is one of [NameAsked], [Conn] and [LimitHit].
+// Event is one of [NameAsked], [Conn], [Request] and [LimitHit].
 type Event interface{ event() }
 
 // Observer receives events as they happen, from many goroutines at once. It
@@ -94,6 +94,27 @@ type Conn struct {
 	Count    uint64         // for refusals before a connection existed: times so far
 }
 
+// Request is an HTTP request that was answered, by upstream or with a refusal, or
+// cut off. Its connection is a Conn, later.
+type Request struct {
+	Time    time.Time
+	Name    string
+	Port    uint16
+	Version string // h1, h2
+	Secure  bool
+	Method  string
+	Path    string // as it was written, without the query, bounded; hostile text
+	Allowed bool
+	Rule    string
+	Reason  Reason
+	Detail  string
+	// Status is what the bottle was answered; 0 when it was cut off before.
+	Status     int
+	Credential string // the name of the one that was put on
+	Up, Down   int64  // bytes of the bodies, as the bottle's connection carries them
+	Duration   time.Duration
+}
+
 // LimitHit says that a limit ended or refused something.
 type LimitHit struct {
 	Limit Reason
@@ -103,6 +124,7 @@ type LimitHit struct {
 
 func (NameAsked) event() {}
 func (Conn) event()      {}
+func (Request) event()   {}
 func (LimitHit) event()  {}
 
 func fromPolicy(r policy.Reason) Reason { return Reason(r) }

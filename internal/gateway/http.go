@@ -38,8 +38,9 @@ type webServer struct {
 }
 
 type (
-	flowKey  struct{}
-	routeKey struct{}
+	flowKey     struct{}
+	routeKey    struct{}
+	exchangeKey struct{}
 )
 
 func newWebServer(g *Gateway) *webServer {
@@ -185,16 +186,20 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := c.flow
+	seen := newExchange(rw, r, c)
+	defer seen.done() // also when the proxy gives up by a panic
 	allowed, why := judge(c, r)
 	if why != nil {
 		f.note(why.Reason, why.Detail)
 		if why.Reason == ReasonLimitHead {
 			w.g.ledger.limit(why.Reason, f.name)
 		}
-		refuseHTTP(rw, r, why)
+		seen.refused(why)
+		refuseHTTP(seen, r, why)
 		return
 	}
 	f.requests.Add(1)
+	seen.admitted(allowed)
 	if !isWebSocket(r) {
 		// A server may ignore an offer to upgrade (RFC 9110 section 7.8).
 		r.Header.Del("Upgrade")
@@ -213,7 +218,8 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(rw).EnableFullDuplex()
 	}
 	ctx := context.WithValue(r.Context(), routeKey{}, allowed)
-	w.proxy.ServeHTTP(rw, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
+	ctx = context.WithValue(ctx, exchangeKey{}, seen)
+	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 }
 
 // refusal is what a refused request is told.
@@ -424,6 +430,9 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
 	f.note(v.Reason, v.Detail)
+	if seen, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
+		seen.refused(v)
+	}
 	refuseHTTP(rw, r, v)
 }
 

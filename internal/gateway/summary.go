@@ -10,23 +10,27 @@ import (
 )
 
 const (
-	maxSummaryNames = 4096
-	maxSummaryConns = 4096
-	maxText         = 256
-	maxUpstreams    = 4
+	maxSummaryNames    = 4096
+	maxSummaryConns    = 4096
+	maxSummaryRequests = 4096
+	maxText            = 256
+	maxUpstreams       = 4
 )
 
 // Summary is what happened on a wire so far: bounded in size, with what did
 // not fit counted. It is made to be embedded in a receipt.
 type Summary struct {
-	Names        []NameSummary  `json:"names"`
-	NamesDropped uint64         `json:"names_dropped"` // questions about names beyond the bound
-	Conns        []ConnSummary  `json:"connections"`
-	ConnsDropped uint64         `json:"connections_dropped"` // connections beyond the bound
-	Limits       []LimitSummary `json:"limits"`
-	BytesUp      int64          `json:"bytes_up"`
-	BytesDown    int64          `json:"bytes_down"`
-	Packets      PacketSummary  `json:"packets"`
+	Names        []NameSummary `json:"names"`
+	NamesDropped uint64        `json:"names_dropped"` // questions about names beyond the bound
+	Conns        []ConnSummary `json:"connections"`
+	ConnsDropped uint64        `json:"connections_dropped"` // connections beyond the bound
+	// Requests are those of HTTP, by host, rule and outcome.
+	Requests        []RequestSummary `json:"requests"`
+	RequestsDropped uint64           `json:"requests_dropped"` // requests beyond the bound
+	Limits          []LimitSummary   `json:"limits"`
+	BytesUp         int64            `json:"bytes_up"`
+	BytesDown       int64            `json:"bytes_down"`
+	Packets         PacketSummary    `json:"packets"`
 }
 
 // NameSummary is one name that was asked for.
@@ -58,6 +62,23 @@ type ConnSummary struct {
 	Upstreams []string  `json:"upstreams,omitempty"`
 }
 
+// RequestSummary is the requests to one place under one rule with one outcome.
+type RequestSummary struct {
+	Name       string    `json:"name"`
+	Port       uint16    `json:"port"`
+	Allowed    bool      `json:"allowed"`
+	Rule       string    `json:"rule,omitempty"`
+	Reason     Reason    `json:"reason,omitempty"`
+	Detail     string    `json:"detail,omitempty"` // of the first
+	Credential string    `json:"credential,omitempty"`
+	Count      uint64    `json:"count"`
+	Failed     uint64    `json:"failed"` // answered with 400 and above, or cut off
+	Up         int64     `json:"bytes_up"`
+	Down       int64     `json:"bytes_down"`
+	First      time.Time `json:"first"`
+	Last       time.Time `json:"last"`
+}
+
 // LimitSummary is how often a limit was hit.
 type LimitSummary struct {
 	Limit Reason `json:"limit"`
@@ -80,17 +101,26 @@ type connKey struct {
 	reason            Reason
 }
 
+type requestKey struct {
+	name, rule, credential string
+	port                   uint16
+	allowed                bool
+	reason                 Reason
+}
+
 // ledger collects the summary and feeds the observer.
 type ledger struct {
 	observer Observer
 
-	mu           sync.Mutex
-	names        map[string]*NameSummary
-	namesDropped uint64
-	conns        map[connKey]*ConnSummary
-	connsDropped uint64
-	limits       map[Reason]uint64
-	packets      map[Reason]uint64
+	mu              sync.Mutex
+	names           map[string]*NameSummary
+	namesDropped    uint64
+	conns           map[connKey]*ConnSummary
+	connsDropped    uint64
+	requests        map[requestKey]*RequestSummary
+	requestsDropped uint64
+	limits          map[Reason]uint64
+	packets         map[Reason]uint64
 }
 
 func newLedger(o Observer) *ledger {
@@ -101,6 +131,7 @@ func newLedger(o Observer) *ledger {
 		observer: o,
 		names:    map[string]*NameSummary{},
 		conns:    map[connKey]*ConnSummary{},
+		requests: map[requestKey]*RequestSummary{},
 		limits:   map[Reason]uint64{},
 		packets:  map[Reason]uint64{},
 	}
@@ -172,6 +203,35 @@ func (l *ledger) conn(e Conn, repeats bool) {
 	}
 }
 
+// request records one that was answered or cut off.
+func (l *ledger) request(e Request) {
+	e.Rule = bound(e.Rule)
+	key := requestKey{e.Name, e.Rule, e.Credential, e.Port, e.Allowed, e.Reason}
+	l.mu.Lock()
+	s := l.requests[key]
+	switch {
+	case s == nil && len(l.requests) >= maxSummaryRequests:
+		l.requestsDropped++
+	case s == nil:
+		s = &RequestSummary{
+			Name: e.Name, Port: e.Port, Allowed: e.Allowed, Rule: e.Rule, Reason: e.Reason, Detail: e.Detail,
+			Credential: e.Credential, First: e.Time,
+		}
+		l.requests[key] = s
+		fallthrough
+	default:
+		s.Count++
+		s.Up += e.Up
+		s.Down += e.Down
+		s.Last = e.Time.Add(e.Duration)
+		if e.Status >= 400 || e.Status == 0 {
+			s.Failed++
+		}
+	}
+	l.mu.Unlock()
+	l.observer(e)
+}
+
 func (s *ConnSummary) add(e Conn) {
 	s.Count++
 	s.Up += e.Up
@@ -213,8 +273,8 @@ func (l *ledger) summary() Summary {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Summary{
-		Names: []NameSummary{}, Conns: []ConnSummary{}, Limits: []LimitSummary{},
-		NamesDropped: l.namesDropped, ConnsDropped: l.connsDropped,
+		Names: []NameSummary{}, Conns: []ConnSummary{}, Limits: []LimitSummary{}, Requests: []RequestSummary{},
+		RequestsDropped: l.requestsDropped, NamesDropped: l.namesDropped, ConnsDropped: l.connsDropped,
 		Packets: PacketSummary{Refused: map[Reason]uint64{}},
 	}
 	for _, n := range l.names {
@@ -227,6 +287,9 @@ func (l *ledger) summary() Summary {
 		c.Upstreams = slices.Clone(n.Upstreams)
 		s.Conns = append(s.Conns, c)
 	}
+	for _, n := range l.requests {
+		s.Requests = append(s.Requests, *n)
+	}
 	for r, n := range l.limits {
 		s.Limits = append(s.Limits, LimitSummary{r, n})
 	}
@@ -236,6 +299,9 @@ func (l *ledger) summary() Summary {
 	slices.SortFunc(s.Names, func(a, b NameSummary) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Conns, func(a, b ConnSummary) int {
 		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Reason, b.Reason))
+	})
+	slices.SortFunc(s.Requests, func(a, b RequestSummary) int {
+		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason))
 	})
 	slices.SortFunc(s.Limits, func(a, b LimitSummary) int { return cmp.Compare(a.Limit, b.Limit) })
 	return s

@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// exchange is one request and its answer, watched for the record.
+type exchange struct {
+	http.ResponseWriter
+	c        *webConn
+	e        Request
+	up, down atomic.Int64
+	status   atomic.Int64
+}
+
+func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange {
+	x := &exchange{ResponseWriter: rw, c: c, e: Request{
+		Time: time.Now(), Name: c.flow.name, Port: c.flow.addr.Port(), Version: "h1", Secure: c.secure,
+		Method: bound(r.Method), Path: bound(r.URL.EscapedPath()), Rule: c.flow.verdict.Rule,
+	}}
+	if r.ProtoMajor == 2 {
+		x.e.Version = "h2"
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &countedBody{r.Body, &x.up}
+	}
+	return x
+}
+
+// Unwrap is how http.ResponseController reaches the server's own.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(code int) {
+	if code >= 200 || code == http.StatusSwitchingProtocols {
+		x.status.CompareAndSwap(0, int64(code))
+	}
+	x.ResponseWriter.WriteHeader(code)
+}
+
+func (x *exchange) Write(b []byte) (int, error) {
+	x.status.CompareAndSwap(0, http.StatusOK)
+	n, err := x.ResponseWriter.Write(b)
+	x.down.Add(int64(n))
+	return n, err
+}
+
+func (x *exchange) admitted(a *admitted) {
+	x.e.Allowed, x.e.Rule = true, a.route.Rule()
+	if a.credential != nil {
+		x.e.Credential = a.credential.Name()
+	}
+}
+
+// refused also says so of a request that was admitted and could not be made.
+func (x *exchange) refused(why *refusal) {
+	x.e.Reason, x.e.Detail = why.Reason, bound(why.Detail)
+	if why.Error == "refused" {
+		x.e.Allowed = false
+	}
+	if why.Rule != "" {
+		x.e.Rule = why.Rule
+	}
+}
+
+// done records it.
+func (x *exchange) done() {
+	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
+	x.e.Duration = time.Since(x.e.Time)
+	x.c.flow.g.ledger.request(x.e)
+}
+
+type countedBody struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n.Add(int64(n))
+	return n, err
+}
