@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/ca"
 	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/receipt"
 )
@@ -39,6 +41,7 @@ type lab struct {
 	ctx      context.Context
 	client   *carboy.Client
 	names    *nameServer
+	issuer   *ca.Authority // of the certificates that the lab's servers show
 	progress func(done int)
 
 	dir       string // all of it
@@ -99,7 +102,12 @@ func (l *lab) build() error {
 		return err
 	}
 	l.variables = map[string]string{"XDG_STATE_HOME": l.state, "XDG_RUNTIME_DIR": l.dir + "/r", "XDG_CONFIG_HOME": l.dir + "/c", "HOME": l.dir, "PATH": os.Getenv("PATH"), "USER": os.Getenv("USER")}
-	l.client, err = carboy.Open(l.ctx, carboy.Options{Env: func(n string) string { return l.variables[n] }, Config: l.dir + "/c", Resolver: l.names})
+	if l.issuer, err = ca.New("escape test", time.Now); err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(l.issuer.Certificate())
+	l.client, err = carboy.Open(l.ctx, carboy.Options{Roots: roots, Env: func(n string) string { return l.variables[n] }, Config: l.dir + "/c", Resolver: l.names})
 	return err
 }
 

@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -145,10 +146,7 @@ func reversed(s string) string {
 // wire makes one bottle with a few routes to servers on the loopback and
 // attacks what decides about them.
 func wire(l *lab, chosen []attacker.Attack) error {
-	conf, err := selfSigned()
-	if err != nil {
-		return err
-	}
+	conf := &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return l.issuer.Leaf(h.ServerName) }}
 	var plain, second, tls1, tls2 *web
 	for _, s := range []struct {
 		to  **web
@@ -158,6 +156,7 @@ func wire(l *lab, chosen []attacker.Attack) error {
 		if !s.tls {
 			c = nil
 		}
+		var err error
 		if *s.to, err = serveWeb(c); err != nil {
 			return err
 		}
@@ -212,7 +211,7 @@ func (l *lab) wireWitnesses(r *ran, w *attacker.World, plain, second, tls1, tls2
 			l.accuse("the second server on the loopback saw "+s, l.judgedOf("http", "private-names")...)
 		}
 	}
-	for _, s := range append(tls1.strangers(hostName(w.TLS)), tls2.strangers(hostName(w.TLS2))...) {
+	for _, s := range append(tls1.strangers(w.TLS), tls2.strangers(w.TLS2)...) {
 		l.accuse("a TLS server on the loopback saw "+s, l.judgedOf("tls")...)
 	}
 	if n := udp.hits.Load(); n > 0 {

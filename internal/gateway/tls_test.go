@@ -33,7 +33,7 @@ func mustAlert(t *testing.T, c net.Conn, want byte) {
 	t.Helper()
 	got, err := io.ReadAll(c)
 	if err != nil || !bytes.Equal(got, alert(want)) {
-		t.Errorf("got %x, %v; want alert %d", got, err, want)
+		t.Errorf("got %.20x, %v; want alert %d", got, err, want)
 	}
 }
 

@@ -2,6 +2,7 @@ package attacker
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -177,10 +178,9 @@ func hello(addr, name string) error {
 	}
 	defer plain.Close()
 	plain.SetDeadline(time.Now().Add(netPatience))
-	// The upstream's certificate is not what is looked at here: the gateway
-	// must refuse before it is shown.
+	// Whose certificate it shows is not what is looked at here.
 	c := tls.Client(plain, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-	if _, err := io.WriteString(c, get(name)); err != nil {
+	if _, err := io.WriteString(c, get(net.JoinHostPort(cmp.Or(name, "127.0.0.1"), portOf(addr)))); err != nil {
 		return slow(err)
 	}
 	b := make([]byte, 12)

@@ -103,7 +103,7 @@ var wireMutants = []mutant{
 		Package: "./internal/hostile", Tests: []string{"TestW3PlainHTTP"}, Says: "escaped ",
 		edits: []edit{
 			onlyHere,
-			{"internal/gateway/http.go", "	case !sameAuthority(f, r.Host):", "	case false:"},
+			{"internal/gateway/http.go", "	case !sameAuthority(c, r.Host):", "	case false:"},
 			{"internal/gateway/http.go", "	p.Out.URL.Host = authority(f.name, f.addr.Port())", "	p.Out.URL.Host = p.In.Host"},
 		},
 	},
@@ -111,12 +111,12 @@ var wireMutants = []mutant{
 		Name: "host-is-not-compared", Promise: "W3",
 		Why:     "the Host header isn't compared; the request goes to the checked name all the same, but the client isn't told that it asks for another",
 		Package: "./internal/gateway", Tests: []string{"TestAuthority"}, Says: "Host: evil.com",
-		edits: []edit{{"internal/gateway/http.go", "	case !sameAuthority(f, r.Host):", "	case false:"}},
+		edits: []edit{{"internal/gateway/http.go", "	case !sameAuthority(c, r.Host):", "	case false:"}},
 	},
 	{
 		Name: "server-name-is-not-compared", Promise: "W3",
 		Why:     "TLS for another server name passes on an allowed name's address: domain fronting",
-		Package: "./internal/hostile", Tests: []string{"TestW3TLS"}, Says: "escaped ",
+		Package: "./internal/gateway", Tests: []string{"TestServerName"}, Says: "want alert 112",
 		edits: []edit{{"internal/gateway/tcp.go", "	if err != nil || name != f.name {", "	if err != nil || name == \"\" {"}},
 	},
 	{
@@ -134,6 +134,7 @@ var wireMutants = []mutant{
 			{"internal/gateway/dns.go", "	v := g.table().DecideName(name)\n", "	v := g.table().DecideName(name)\n	v.Allowed = true\n"},
 			{"internal/gateway/flow.go", "		v = g.table().Decide(name, addr.Port())\n", "		v = g.decide(g.ctx, name, addr.Port())\n"},
 			{"internal/gateway/dial.go", "	v := g.table().Decide(name, port)\n", "	v := g.decide(ctx, name, port)\n"},
+			{"internal/gateway/flow.go", "		v = now.table.DecideRequest(f.name, f.addr.Port(), r)\n", "		v = now.table.DecideRequest(f.name, f.addr.Port(), r)\n		if found, err := f.g.lookup(f.ctx, f.name); !v.Allowed && err == nil {\n			v = now.table.DecideAddrRequest(found[0].Unmap(), f.addr.Port(), r)\n		}\n"},
 			{"internal/gateway/dial.go", "// dial is the only way out.", `func (g *Gateway) decide(ctx context.Context, name string, port uint16) policy.Verdict {
 	v := g.table().Decide(name, port)
 	if found, err := g.lookup(ctx, name); !v.Allowed && err == nil {
