@@ -84,6 +84,7 @@ type checkedRoute struct {
 	Private    bool   `json:"private,omitempty"`
 	Conditions int    `json:"conditions"` // alternatives; 0: every request
 	Credential string `json:"credential,omitempty"`
+	Upstream   string `json:"upstream,omitempty"` // where its requests go instead
 }
 
 type decision struct {
@@ -134,6 +135,9 @@ func (c *checked) describe(file *routes.File, env func(string) (string, bool)) {
 	for _, r := range file.Routes {
 		o := r.Options()
 		cr := checkedRoute{Rule: r.Rule(), Host: r.String(), Inspect: !o.Opaque && r.Protocol() == policy.ProtocolWeb, Private: r.Private(), Conditions: len(o.Matches)}
+		if !o.Upstream.IsZero() {
+			cr.Upstream = o.Upstream.String()
+		}
 		if !o.Credential.IsZero() {
 			cr.Credential = string(o.Credential.Scheme) + " " + o.Credential.Env + o.Credential.Name
 			if _, set := env(o.Credential.Env); o.Credential.Env != "" && !set {
@@ -263,6 +267,9 @@ func (a *app) printChecked(c *checked) {
 		host := r.Host
 		if r.Private {
 			host += " (private)"
+		}
+		if r.Upstream != "" {
+			host += " → " + r.Upstream
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", show(r.Rule), show(host), requests, show(first(r.Credential, "-")), tls)
 	}

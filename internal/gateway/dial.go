@@ -43,10 +43,15 @@ type dialError struct {
 	port   uint16
 	class  policy.Class // for ReasonNotPublic
 	err    error
+	// upstream: it is where a route sends its requests.
+	upstream bool
 }
 
 func (e *dialError) Error() string {
 	where := net.JoinHostPort(e.name, strconv.Itoa(int(e.port)))
+	if e.upstream {
+		where = "the route's upstream " + where
+	}
 	if e.reason == ReasonNotPublic {
 		return fmt.Sprintf("dial %s: resolves to a %s address only", where, e.class)
 	}
@@ -81,6 +86,52 @@ func (g *Gateway) dial(ctx context.Context, name string, port uint16) (*upstream
 	return up, nil
 }
 
+// dialUpstream connects to where a route sends its requests. Whoever wrote the
+// route named it, so it may be private, as no host of the bottle's own choice may.
+func (g *Gateway) dialUpstream(ctx context.Context, name string, port uint16) (*upstream, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limits.Dial)
+	defer cancel()
+	fail := func(e *dialError) (*upstream, error) {
+		e.name, e.port, e.upstream = name, port, true
+		return nil, e
+	}
+	var addrs []netip.AddrPort
+	if literal, err := netip.ParseAddr(name); err == nil {
+		addrs = []netip.AddrPort{netip.AddrPortFrom(literal, port)}
+	} else {
+		found, err := g.lookup(ctx, name)
+		if err != nil {
+			return fail(&dialError{reason: ReasonResolveFailed, err: err})
+		}
+		good, bad := permitted(found, true)
+		if len(good) == 0 {
+			return fail(&dialError{reason: ReasonNotPublic, class: bad})
+		}
+		addrs = withPort(interleave(good), port)
+	}
+	up, err := g.race(ctx, addrs)
+	if err != nil {
+		return fail(&dialError{reason: ReasonDialFailed, err: err})
+	}
+	return up, nil
+}
+
+// permitted are those of the addresses of a name that may be dialled, and, when
+// there are others, the class of one.
+func permitted(found []netip.Addr, private bool) (good []netip.Addr, bad policy.Class) {
+	bad = policy.ClassUnknown
+	for _, a := range found {
+		a = a.Unmap()
+		class := policy.Classify(a)
+		if a.Zone() != "" || !class.Permits(private) {
+			bad = class
+			continue
+		}
+		good = append(good, a)
+	}
+	return good, bad
+}
+
 // candidates returns the addresses that may be dialled for name and port, best
 // first.
 func (g *Gateway) candidates(ctx context.Context, name string, port uint16) ([]netip.AddrPort, error) {
@@ -100,17 +151,7 @@ func (g *Gateway) candidates(ctx context.Context, name string, port uint16) ([]n
 	if err != nil {
 		return nil, fail(ReasonResolveFailed, err)
 	}
-	var good []netip.Addr
-	bad := policy.ClassUnknown
-	for _, a := range found {
-		a = a.Unmap()
-		class := policy.Classify(a)
-		if a.Zone() != "" || !class.Permits(v.Private) {
-			bad = class
-			continue
-		}
-		good = append(good, a)
-	}
+	good, bad := permitted(found, v.Private)
 	if len(good) == 0 {
 		return nil, &dialError{reason: ReasonNotPublic, name: name, port: port, class: bad}
 	}

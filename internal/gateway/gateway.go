@@ -360,7 +360,7 @@ func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials) {
 	g.rules.Store(&rules{t, c})
 	// A kept upstream connection may lead where only the old ones went.
-	g.web.transport.CloseIdleConnections()
+	g.web.closeIdle()
 }
 
 // Summary returns what happened so far.

@@ -32,6 +32,9 @@ type webServer struct {
 	server    *http.Server
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
+	// upstreams goes where routes send their requests. Its connections may lead
+	// to where no other route does, so it shares none of them.
+	upstreams *http.Transport
 	conns     chan net.Conn
 	done      chan struct{}
 	once      sync.Once
@@ -46,19 +49,8 @@ type (
 func newWebServer(g *Gateway) *webServer {
 	w := &webServer{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
 	quiet := log.New(io.Discard, "", 0)
-	// One pool for one bottle. No proxy from the environment: the way out
-	// is decided here.
-	w.transport = &http.Transport{
-		DialContext:            w.dial,
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    16,
-		IdleConnTimeout:        30 * time.Second,
-		MaxResponseHeaderBytes: int64(g.limits.HeadBytes) * 4,
-		ExpectContinueTimeout:  time.Second,
-		TLSHandshakeTimeout:    g.limits.Dial,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: g.roots},
-		Protocols:              webProtocols(),
-	}
+	w.transport = w.newTransport(g.dial)
+	w.upstreams = w.newTransport(g.dialUpstream)
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      signing{w},
@@ -90,6 +82,50 @@ func newWebServer(g *Gateway) *webServer {
 		},
 	}
 	return w
+}
+
+// newTransport is a pool of connections for one bottle. No proxy from the
+// environment: the way out is decided here. The addresses are those that rewrite
+// made.
+func (w *webServer) newTransport(dial func(ctx context.Context, name string, port uint16) (*upstream, error)) *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			host, p, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			port, err := strconv.ParseUint(p, 10, 16)
+			if err != nil {
+				return nil, err
+			}
+			up, err := dial(ctx, host, uint16(port))
+			if err != nil {
+				return nil, err
+			}
+			return up, nil
+		},
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: int64(w.g.limits.HeadBytes) * 4,
+		ExpectContinueTimeout:  time.Second,
+		TLSHandshakeTimeout:    w.g.limits.Dial,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: w.g.roots},
+		Protocols:              webProtocols(),
+	}
+}
+
+// roundTrip sends a request where its route says.
+func (w *webServer) roundTrip(r *policy.Route, req *http.Request) (*http.Response, error) {
+	if r.Options().Upstream.IsZero() {
+		return w.transport.RoundTrip(req)
+	}
+	return w.upstreams.RoundTrip(req)
+}
+
+func (w *webServer) closeIdle() {
+	w.transport.CloseIdleConnections()
+	w.upstreams.CloseIdleConnections()
 }
 
 // webProtocols are HTTP/1 and, inside TLS, HTTP/2.
@@ -157,7 +193,7 @@ func (w *webServer) serve() { _ = w.server.Serve(channelListener{w}) }
 func (w *webServer) close() {
 	w.once.Do(func() { close(w.done) })
 	_ = w.server.Close()
-	w.transport.CloseIdleConnections()
+	w.closeIdle()
 }
 
 type channelListener struct{ w *webServer }
@@ -367,27 +403,19 @@ func rewrite(p *httputil.ProxyRequest) {
 	if f.addr.Port() == defaultPort(c.secure) {
 		p.Out.Host = strings.TrimSuffix(p.Out.Host, ":"+strconv.Itoa(int(f.addr.Port())))
 	}
+	if a, ok := p.In.Context().Value(routeKey{}).(*admitted); ok {
+		if u := a.route.Options().Upstream; !u.IsZero() {
+			// What is asked for stays as it was; where it is asked does not.
+			p.Out.URL.Scheme, p.Out.URL.Host = "https", authority(u.Host, u.Port)
+			if u.Plain {
+				p.Out.URL.Scheme = "http"
+			}
+		}
+	}
 	// A copy would not get what is known only at the body's end.
 	p.Out.Trailer = p.In.Trailer
 	p.Out.Header.Del("Proxy-Authorization")
 	p.Out.Header.Del("Proxy-Connection")
-}
-
-// dial connects for the transport. The address is one that rewrite made.
-func (w *webServer) dial(ctx context.Context, _, addr string) (net.Conn, error) {
-	host, p, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	port, err := strconv.ParseUint(p, 10, 16)
-	if err != nil {
-		return nil, err
-	}
-	up, err := w.g.dial(ctx, host, uint16(port))
-	if err != nil {
-		return nil, err
-	}
-	return up, nil
 }
 
 // upgraded sees each response. After 101 the connection carries WebSocket
@@ -412,6 +440,9 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	c := r.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
 	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
+	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
+		v.Rule = a.route.Rule()
+	}
 	var de *dialError
 	var ce *credentialError
 	why, bad := c.badHead()
@@ -422,6 +453,8 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", ce.reason, bound(ce.Error())
 	case isCertificate(err):
 		v.Reason = ReasonUpstreamTLS
+	case errors.As(err, &de) && de.upstream:
+		// No flag would change what the route says.
 	case errors.As(err, &de) && de.reason == ReasonNotPublic:
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow-private " + authority(f.name, f.addr.Port())

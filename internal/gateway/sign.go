@@ -41,7 +41,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	want, c := a.route.Options().Credential, a.credential
 	if want.IsZero() {
-		return s.w.transport.RoundTrip(req)
+		return s.w.roundTrip(a.route, req)
 	}
 	if c == nil {
 		return nil, refuseCredential(ReasonCredential, "the route's credential is not there")
@@ -62,7 +62,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		scrubber.Header(http.Header(h))
 		return nil
 	}}
-	res, err := s.w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), early)))
+	res, err := s.w.roundTrip(a.route, req.WithContext(httptrace.WithClientTrace(req.Context(), early)))
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 )
 
@@ -52,6 +54,15 @@ type Upstream struct {
 
 // IsZero reports whether the host itself is meant.
 func (u Upstream) IsZero() bool { return u == Upstream{} }
+
+// String returns it as ParseUpstream reads it.
+func (u Upstream) String() string {
+	s := net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))
+	if u.Plain {
+		s = "http://" + s
+	}
+	return s
+}
 
 // ParseUpstream reads HOST:PORT, which is spoken to by TLS, or http://HOST:PORT.
 func ParseUpstream(s string) (Upstream, error) {
@@ -121,7 +132,7 @@ func (r Route) WithOptions(o Options) (Route, error) {
 			what = "a tcp route"
 		}
 		for need, has := range map[string]bool{
-			"matches": len(o.Matches) > 0, "credential": !o.Credential.IsZero(), "git": o.GitFetch,
+			"matches": len(o.Matches) > 0, "credential": !o.Credential.IsZero(), "git": o.GitFetch, "upstream": !o.Upstream.IsZero(),
 			"requests_per_minute": o.Caps.RequestsPerMinute > 0, "scan": o.Scan != Scan{},
 		} {
 			if has {

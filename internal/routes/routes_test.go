@@ -150,6 +150,7 @@ func TestRefused(t *testing.T) {
 		{"routes: [{host: a.com, token_env: 'a b'}]", "no name"},
 		{"routes: [{host: a.com, upstream: 'ftp://x'}]", "http://host:port"},
 		{"routes: [{host: a.com, upstream: 'x'}]", "needs a port"},
+		{"routes: [{host: a.com, inspect: false, upstream: 'b.com:443'}]", "opaque route can't have upstream"},
 		{"routes: [{host: a.com, inspect: false, token_env: A}]", "opaque route can't have credential"},
 		{"routes: [{host: a.com, inspect: false, matches: [{methods: [GET]}]}]", "can't have matches"},
 		{"routes: [{host: 'a.com:5432/tcp', dlp: {outbound_on_match: block}}]", "can't have scan"},
