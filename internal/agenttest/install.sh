@@ -1,0 +1,20 @@
+#!/bin/sh
+# Installs agents for the tests of this package, each below a directory of its own:
+#   internal/agenttest/install.sh DIRECTORY [NAME...]     all of them without NAME
+# They come as their vendors publish them; about 1.4 GB for all.
+set -eu
+dir=${1:?usage: install.sh DIRECTORY [NAME...]}
+shift
+[ $# -gt 0 ] || set -- pi-coding-agent claude-code codex gemini-cli opencode-ai
+for name; do
+    case $name in
+    pi-coding-agent) package=@mariozechner/pi-coding-agent@0.73.1 ;;
+    claude-code) package=@anthropic-ai/claude-code@2.1.329 ;;
+    codex) package=@openai/codex@0.169.0 ;;
+    gemini-cli) package=@google/gemini-cli@0.61.0 ;;
+    opencode-ai) package=opencode-ai@1.18.33 ;;
+    *) echo "install.sh: no agent is called $name" >&2; exit 2 ;;
+    esac
+    mkdir -p "$dir/$name"
+    npm install --prefix "$dir/$name" --no-save --no-audit --no-fund --loglevel=error "$package"
+done

@@ -1,0 +1,292 @@
+package agenttest
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/carboy/carboy/internal/ca"
+)
+
+// Server is the vendors, at one address, by TLS.
+type Server struct {
+	// Addr is HOST:PORT, for a route's upstream.
+	Addr string
+	// Roots has the authority of its certificate.
+	Roots *x509.CertPool
+	// OnStep is told of each step before it is taken, in the request's goroutine.
+	// Nil: nobody.
+	OnStep func(n int)
+
+	key    string
+	script Script
+
+	mu       sync.Mutex
+	requests []Request
+	taken    int
+	finished bool
+	problems []string
+}
+
+// Request is one that was asked.
+type Request struct {
+	Host, Method, Path string
+	Key                bool // it had the real key, where the vendor looks for it
+	Body               []byte
+}
+
+// maxBody bounds what is read of a request.
+const maxBody = 32 << 20
+
+// New starts a server that wants key on every request. It is closed with the test.
+func New(t testing.TB, key string, script Script) *Server {
+	t.Helper()
+	authority, err := ca.New("the vendor", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{key: key, script: script, Roots: x509.NewCertPool()}
+	s.Roots.AddCert(authority.Certificate())
+	web := httptest.NewUnstartedServer(s)
+	web.EnableHTTP2 = true
+	web.Config.ErrorLog = log.New(io.Discard, "", 0)
+	leaf, err := authority.Leaf("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
+	web.StartTLS()
+	t.Cleanup(web.Close)
+	s.Addr = web.Listener.Addr().String()
+	return s
+}
+
+// Requests are all that were asked so far.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Request(nil), s.requests...)
+}
+
+// Problems are what went otherwise than the script says; none when it was played
+// to its end.
+func (s *Server) Problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := append([]string(nil), s.problems...)
+	if !s.finished {
+		out = append(out, fmt.Sprintf("the agent stopped asking after %d of %d steps", s.taken, len(s.script.Steps)))
+	}
+	return out
+}
+
+func (s *Server) problem(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems = append(s.problems, fmt.Sprintf(format, args...))
+}
+
+// keyOf is what stands where the host's vendor looks for the key.
+func keyOf(r *http.Request) string {
+	switch r.Host {
+	case "api.anthropic.com":
+		return r.Header.Get("X-Api-Key")
+	case "generativelanguage.googleapis.com":
+		return r.Header.Get("X-Goog-Api-Key")
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return key
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxBody))
+	if err == nil && r.Header.Get("Content-Encoding") == "zstd" {
+		body, err = unzstd(body)
+	}
+	if err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	ok := keyOf(r) == s.key
+	s.mu.Lock()
+	s.requests = append(s.requests, Request{r.Host, r.Method, r.URL.RequestURI(), ok, body})
+	n := len(s.requests)
+	s.mu.Unlock()
+	if dir := os.Getenv("CARBOY_TEST_AGENTS_LOG"); dir != "" {
+		text := fmt.Sprintf("%s %s%s\n%v\n\n%s\n", r.Method, r.Host, r.URL, r.Header, body)
+		_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%03d", n)), []byte(text), 0o600)
+	}
+	if !ok {
+		s.problem("%s %s%s came without the real key", r.Method, r.Host, r.URL.Path)
+		refuse(rw, http.StatusUnauthorized, "invalid key")
+		return
+	}
+	for _, v := range vendors {
+		if v.serves(r) {
+			s.answer(rw, r, body, v)
+			return
+		}
+	}
+	refuse(rw, http.StatusNotFound, "this stands in for the parts that agents need, and "+r.URL.Path+" is none")
+}
+
+func unzstd(b []byte) ([]byte, error) {
+	d, err := zstd.NewReader(bytes.NewReader(b), zstd.WithDecoderMaxMemory(maxBody))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return io.ReadAll(io.LimitReader(d, maxBody))
+}
+
+// refuse is an error in a form that all vendors share enough of.
+func refuse(rw http.ResponseWriter, status int, message string) {
+	rw.Header().Set("Content-Type", "application/json")
+	rw.WriteHeader(status)
+	_ = json.NewEncoder(rw).Encode(map[string]any{"type": "error", "error": map[string]any{"type": "invalid_request_error", "message": message, "code": status, "status": "INVALID_ARGUMENT"}})
+}
+
+// asked is what a request of any vendor comes to.
+type asked struct {
+	model  string
+	stream bool
+	tools  []tool
+	// results are what came back of tools, in their order.
+	results []string
+	// wantsJSON: the answer has to be of a form that the request gives.
+	wantsJSON bool
+}
+
+// reply is what the model says: a call, or text.
+type reply struct {
+	model string
+	id    int
+	call  *call
+	text  string
+}
+
+// vendor is one API.
+type vendor struct {
+	serves func(*http.Request) bool
+	read   func(*http.Request, []byte) (*asked, error)
+	write  func(e *events, a *asked, r reply)
+}
+
+func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v vendor) {
+	a, err := v.read(r, body)
+	if err != nil {
+		s.problem("%s: %v", r.URL.Path, err)
+		refuse(rw, http.StatusBadRequest, err.Error())
+		return
+	}
+	rep, err := s.next(a)
+	if err != nil {
+		s.problem("%v", err)
+		refuse(rw, http.StatusBadRequest, err.Error())
+		return
+	}
+	rep.model = a.model
+	v.write(&events{rw: rw, c: http.NewResponseController(rw)}, a, rep)
+}
+
+// next is the script's answer. Where an agent is in it is seen from its request
+// alone, so that one that asks again is told the same.
+func (s *Server) next(a *asked) (reply, error) {
+	n := len(a.results)
+	if !works(a.tools) {
+		if a.wantsJSON {
+			return reply{text: `{}`}, nil
+		}
+		return reply{text: "a task"}, nil
+	}
+	if n > len(s.script.Steps) {
+		return reply{}, fmt.Errorf("%d results of tools, and the script has %d steps", n, len(s.script.Steps))
+	}
+	if n > 0 {
+		last := s.script.Steps[n-1]
+		if got := a.results[n-1]; !strings.Contains(got, last.Expect) {
+			return reply{}, fmt.Errorf("step %d (%s) came back as %.1000q, without %q", n, last, got, last.Expect)
+		}
+	}
+	s.mu.Lock()
+	s.taken = max(s.taken, n)
+	s.finished = s.finished || n == len(s.script.Steps)
+	s.mu.Unlock()
+	if n == len(s.script.Steps) {
+		return reply{id: n, text: s.script.Final}, nil
+	}
+	if s.OnStep != nil {
+		s.OnStep(n)
+	}
+	c, err := translate(s.script.Steps[n], a.tools)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{id: n, call: &c}, nil
+}
+
+// events is a stream of server-sent events, each sent at once.
+type events struct {
+	rw      http.ResponseWriter
+	c       *http.ResponseController
+	started bool
+}
+
+// send sends one event; name is empty for those without.
+func (e *events) send(name string, v any) {
+	if !e.started {
+		e.started = true
+		e.rw.Header().Set("Content-Type", "text/event-stream")
+		e.rw.Header().Set("Cache-Control", "no-store")
+	}
+	b, isText := v.(string)
+	if !isText {
+		b = compact(v)
+	}
+	if name != "" {
+		fmt.Fprintf(e.rw, "event: %s\n", name)
+	}
+	fmt.Fprintf(e.rw, "data: %s\n\n", b)
+	_ = e.c.Flush()
+}
+
+// whole answers a request that did not ask for a stream.
+func (e *events) whole(v any) {
+	e.rw.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(e.rw, compact(v))
+}
+
+func compact(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// pieces cuts text as models do.
+func pieces(s string) []string {
+	var out []string
+	for len(s) > 24 {
+		out = append(out, s[:24])
+		s = s[24:]
+	}
+	return append(out, s)
+}
