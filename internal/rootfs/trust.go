@@ -27,8 +27,7 @@ const (
 	// to what they trust already.
 	AuthorityFile = "/etc/ssl/carboy.pem"
 
-	javaStore    = "/etc/ssl/certs/java/cacerts"
-	javaPassword = "changeit" // as everywhere: it protects nothing
+	javaStore = "/etc/ssl/certs/java/cacerts"
 
 	maxBundle = 4 << 20
 )
@@ -134,7 +133,8 @@ func (b *builder) replace(e bottle.Entry) {
 	b.add(e)
 }
 
-// javaTrust is a store as the JDK reads it, since 8u301.
+// javaTrust is a store as the JDK reads it, since 8u301. It has no password: the JDK
+// opens its own without one, and in a store that is encrypted finds nobody then.
 func javaTrust(bundle []byte) ([]byte, error) {
 	var certs []pkcs12.TrustStoreEntry
 	for rest := bundle; ; {
@@ -146,7 +146,8 @@ func javaTrust(bundle []byte) ([]byte, error) {
 		if err != nil || block.Type != "CERTIFICATE" {
 			continue // one that Java would not take either
 		}
-		certs = append(certs, pkcs12.TrustStoreEntry{Cert: cert, FriendlyName: cert.Subject.String()})
+		// Of two by one name it would keep the last.
+		certs = append(certs, pkcs12.TrustStoreEntry{Cert: cert, FriendlyName: fmt.Sprintf("%s (%d)", cert.Subject, len(certs))})
 	}
-	return pkcs12.Modern.EncodeTrustStoreEntries(certs, javaPassword)
+	return pkcs12.Passwordless.EncodeTrustStoreEntries(certs, "")
 }

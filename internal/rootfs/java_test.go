@@ -1,0 +1,37 @@
+package rootfs
+
+import (
+	"testing"
+
+	"software.sslmate.com/src/go-pkcs12"
+
+	"github.com/carboy/carboy/internal/ca"
+)
+
+// TestJavaStore: the JDK opens its store without a password, and keeps one
+// certificate for each alias.
+func TestJavaStore(t *testing.T) {
+	var bundle []byte
+	for range 2 { // of one name
+		a, err := ca.New("bottle", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bundle = append(bundle, a.PEM()...)
+	}
+	store, err := javaTrust(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certs, err := pkcs12.DecodeTrustStore(store, "")
+	if err != nil || len(certs) != 2 {
+		t.Errorf("%d certificates, %v", len(certs), err)
+	}
+	aliases := map[string]bool{}
+	for _, c := range certs {
+		aliases[c.Subject.String()] = true
+	}
+	if len(aliases) == 2 {
+		t.Error("the authorities differ in name, so that this tests nothing about aliases")
+	}
+}
