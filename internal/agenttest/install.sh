@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs agents for the tests of this package, each below a directory of its own:
-#   internal/agenttest/install.sh DIRECTORY [NAME...]     all of them without NAME
+# Installs what the tests of this package need from npm, each below a directory of its own:
+#   internal/agenttest/install.sh DIRECTORY [NAME...]     all of them without NAME; bun and deno, too
 # They come as their vendors publish them; about 1.4 GB for all.
 set -eu
 dir=${1:?usage: install.sh DIRECTORY [NAME...]}
@@ -13,6 +13,8 @@ for name; do
     codex) package=@openai/codex@0.169.0 ;;
     gemini-cli) package=@google/gemini-cli@0.61.0 ;;
     opencode-ai) package=opencode-ai@1.18.33 ;;
+    bun) package=bun@1.4.5 ;;
+    deno) package=deno@2.9.6 ;;
     *) echo "install.sh: no agent is called $name" >&2; exit 2 ;;
     esac
     mkdir -p "$dir/$name"

@@ -54,24 +54,32 @@ const maxBody = 32 << 20
 // New starts a server that wants key on every request. It is closed with the test.
 func New(t testing.TB, key string, script Script) *Server {
 	t.Helper()
+	s := &Server{key: key, script: script}
+	s.Addr, s.Roots = serve(t, s)
+	return s
+}
+
+// serve starts a server of HTTP/1 and 2 by TLS, and returns its address and whom its
+// certificate comes from.
+func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool) {
+	t.Helper()
 	authority, err := ca.New("the vendor", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{key: key, script: script, Roots: x509.NewCertPool()}
-	s.Roots.AddCert(authority.Certificate())
-	web := httptest.NewUnstartedServer(s)
-	web.EnableHTTP2 = true
-	web.Config.ErrorLog = log.New(io.Discard, "", 0)
 	leaf, err := authority.Leaf("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
+	web := httptest.NewUnstartedServer(h)
+	web.EnableHTTP2 = true
+	web.Config.ErrorLog = log.New(io.Discard, "", 0)
 	web.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
 	web.StartTLS()
 	t.Cleanup(web.Close)
-	s.Addr = web.Listener.Addr().String()
-	return s
+	roots = x509.NewCertPool()
+	roots.AddCert(authority.Certificate())
+	return web.Listener.Addr().String(), roots
 }
 
 // Requests are all that were asked so far.
