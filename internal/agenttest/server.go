@@ -12,11 +12,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/net/websocket"
 
 	"github.com/carboy/carboy/internal/ca"
 )
@@ -146,6 +148,10 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusUnauthorized, "invalid key")
 		return
 	}
+	if isSocket(r) {
+		websocket.Server{Handler: func(c *websocket.Conn) { s.converse(c, r) }}.ServeHTTP(rw, r)
+		return
+	}
 	for _, v := range vendors {
 		if v.serves(r) {
 			s.answer(rw, r, body, v)
@@ -214,6 +220,58 @@ func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v 
 	v.write(&events{rw: rw, c: http.NewResponseController(rw)}, a, rep)
 }
 
+// isSocket reports whether Responses are asked for over a WebSocket.
+func isSocket(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.URL.Path == "/v1/responses" && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// converse answers the requests that come on a WebSocket. Each has only what is new
+// since the one that it names.
+func (s *Server) converse(c *websocket.Conn, r *http.Request) {
+	c.MaxPayloadBytes = maxBody
+	results := map[string][]string{} // by response
+	for {
+		var body []byte
+		if err := websocket.Message.Receive(c, &body); err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.requests = append(s.requests, Request{r.Host, "WEBSOCKET", r.URL.RequestURI(), true, body})
+		s.mu.Unlock()
+		var more struct {
+			Type     string `json:"type"`
+			Previous string `json:"previous_response_id"`
+			Generate *bool  `json:"generate"`
+		}
+		err := json.Unmarshal(body, &more)
+		var a *asked
+		if err == nil {
+			a, err = readResponses(r, body)
+		}
+		if err != nil {
+			s.problem("websocket: %v", err)
+			return
+		}
+		a.stream = true
+		a.results = append(slices.Clone(results[more.Previous]), a.results...)
+		e := &events{socket: c}
+		if more.Generate != nil && !*more.Generate {
+			o := object{"id": "resp_warm", "object": "response", "status": "completed", "model": a.model, "output": []any{}}
+			e.send("", object{"type": "response.created", "sequence_number": 0, "response": o})
+			e.send("", object{"type": "response.completed", "sequence_number": 1, "response": o})
+			continue
+		}
+		rep, err := s.next(a)
+		if err != nil {
+			s.problem("websocket: %v", err)
+			return
+		}
+		rep.model = a.model
+		results[fmt.Sprintf("resp_%d", rep.id)] = a.results
+		writeResponses(e, a, rep)
+	}
+}
+
 // next is the script's answer. Where an agent is in it is seen from its request
 // alone, so that one that asks again is told the same.
 func (s *Server) next(a *asked) (reply, error) {
@@ -250,23 +308,29 @@ func (s *Server) next(a *asked) (reply, error) {
 	return reply{id: n, call: &c}, nil
 }
 
-// events is a stream of server-sent events, each sent at once.
+// events is a stream of events, each sent at once: server-sent ones, or messages of
+// a WebSocket.
 type events struct {
 	rw      http.ResponseWriter
 	c       *http.ResponseController
 	started bool
+	socket  *websocket.Conn
 }
 
 // send sends one event; name is empty for those without.
 func (e *events) send(name string, v any) {
+	b, isText := v.(string)
+	if !isText {
+		b = compact(v)
+	}
+	if e.socket != nil {
+		_ = websocket.Message.Send(e.socket, b)
+		return
+	}
 	if !e.started {
 		e.started = true
 		e.rw.Header().Set("Content-Type", "text/event-stream")
 		e.rw.Header().Set("Cache-Control", "no-store")
-	}
-	b, isText := v.(string)
-	if !isText {
-		b = compact(v)
 	}
 	if name != "" {
 		fmt.Fprintf(e.rw, "event: %s\n", name)
