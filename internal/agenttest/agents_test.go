@@ -60,8 +60,6 @@ type agent struct {
 	scheme  string // as route files say it
 	command []string
 	more    []string // variables
-	// elsewhere are hosts that it asks beside its vendor, and does without.
-	elsewhere []string
 }
 
 const prompt = "Function add in calc.js subtracts. Fix it, run the tests, and commit."

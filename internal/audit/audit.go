@@ -67,7 +67,7 @@ const (
 
 	Resolve Kind = "net.resolve"
 	Connect Kind = "net.connect"
-	Routes  Kind = "net.routes" // other routes are in force from here on
+	Routes  Kind = "net.routes"     // other routes are in force from here on
 	Dropped Kind = "events.dropped" // how many records were left out, and of what
 
 	Land    Kind = "workspace.land"
