@@ -56,7 +56,7 @@ const (
 	ReasonBadDestination  Reason = "bad-destination"   // multicast, broadcast, loopback, unspecified
 )
 
-// Event is one of [NameAsked], [Conn], [Request] and [LimitHit].
+// Event is one of [NameAsked], [Conn], [Request], [Found] and [LimitHit].
 type Event interface{ event() }
 
 // Observer receives events as they happen, from many goroutines at once. It
@@ -115,6 +115,35 @@ type Request struct {
 	Duration   time.Duration
 }
 
+// Found is something that a scanner found in what went out or came in. It never
+// holds the value itself.
+type Found struct {
+	Time   time.Time
+	Name   string // the host
+	Port   uint16
+	Method string
+	Rule   string // the route
+	// Inbound: in what came in, else in what went out.
+	Inbound bool
+	What    string // the rule of a token or phrase, known-secret, pieces-of-secret, high-entropy, unreadable
+	Secret  string // the name of a known secret
+	// Transform is how it was written: plain, base64, gzip > hex, …; Place where:
+	// path, query, header X, body, trailer X, message.
+	Transform, Place string
+	Action           FoundAction
+	Count            uint64 // times this was found so far
+}
+
+// FoundAction is what was done about it.
+type FoundAction string
+
+// The actions.
+const (
+	FoundBlocked  FoundAction = "blocked"
+	FoundRedacted FoundAction = "redacted"
+	FoundReported FoundAction = "reported" // it passed: no reason to block by itself
+)
+
 // LimitHit says that a limit ended or refused something.
 type LimitHit struct {
 	Limit Reason
@@ -125,6 +154,7 @@ type LimitHit struct {
 func (NameAsked) event() {}
 func (Conn) event()      {}
 func (Request) event()   {}
+func (Found) event()     {}
 func (LimitHit) event()  {}
 
 func fromPolicy(r policy.Reason) Reason { return Reason(r) }

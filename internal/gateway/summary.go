@@ -13,6 +13,7 @@ const (
 	maxSummaryNames    = 4096
 	maxSummaryConns    = 4096
 	maxSummaryRequests = 4096
+	maxSummaryFound    = 1024
 	maxText            = 256
 	maxUpstreams       = 4
 )
@@ -27,10 +28,13 @@ type Summary struct {
 	// Requests are those of HTTP, by host, rule and outcome.
 	Requests        []RequestSummary `json:"requests"`
 	RequestsDropped uint64           `json:"requests_dropped"` // requests beyond the bound
-	Limits          []LimitSummary   `json:"limits"`
-	BytesUp         int64            `json:"bytes_up"`
-	BytesDown       int64            `json:"bytes_down"`
-	Packets         PacketSummary    `json:"packets"`
+	// Found is what scanners found, by place and kind.
+	Found        []FoundSummary `json:"found"`
+	FoundDropped uint64         `json:"found_dropped"` // findings beyond the bound
+	Limits       []LimitSummary `json:"limits"`
+	BytesUp      int64          `json:"bytes_up"`
+	BytesDown    int64          `json:"bytes_down"`
+	Packets      PacketSummary  `json:"packets"`
 }
 
 // NameSummary is one name that was asked for.
@@ -79,6 +83,22 @@ type RequestSummary struct {
 	Last       time.Time `json:"last"`
 }
 
+// FoundSummary is the findings of one kind in what went to one host.
+type FoundSummary struct {
+	Name      string      `json:"name"`
+	Port      uint16      `json:"port"`
+	Rule      string      `json:"rule,omitempty"`
+	Inbound   bool        `json:"inbound"`
+	What      string      `json:"what"`
+	Secret    string      `json:"secret,omitempty"`
+	Transform string      `json:"transform,omitempty"`
+	Place     string      `json:"place"`
+	Action    FoundAction `json:"action"`
+	Count     uint64      `json:"count"`
+	First     time.Time   `json:"first"`
+	Last      time.Time   `json:"last"`
+}
+
 // LimitSummary is how often a limit was hit.
 type LimitSummary struct {
 	Limit Reason `json:"limit"`
@@ -108,6 +128,13 @@ type requestKey struct {
 	reason                 Reason
 }
 
+type foundKey struct {
+	name, rule, what, secret, transform, place string
+	port                                       uint16
+	inbound                                    bool
+	action                                     FoundAction
+}
+
 // ledger collects the summary and feeds the observer.
 type ledger struct {
 	observer Observer
@@ -119,6 +146,8 @@ type ledger struct {
 	connsDropped    uint64
 	requests        map[requestKey]*RequestSummary
 	requestsDropped uint64
+	finds           map[foundKey]*FoundSummary
+	findsDropped    uint64
 	limits          map[Reason]uint64
 	packets         map[Reason]uint64
 }
@@ -132,6 +161,7 @@ func newLedger(o Observer) *ledger {
 		names:    map[string]*NameSummary{},
 		conns:    map[connKey]*ConnSummary{},
 		requests: map[requestKey]*RequestSummary{},
+		finds:    map[foundKey]*FoundSummary{},
 		limits:   map[Reason]uint64{},
 		packets:  map[Reason]uint64{},
 	}
@@ -232,6 +262,33 @@ func (l *ledger) request(e Request) {
 	l.observer(e)
 }
 
+// found records what a scanner found.
+func (l *ledger) found(e Found) {
+	e.Rule, e.What, e.Secret, e.Transform, e.Place = bound(e.Rule), bound(e.What), bound(e.Secret), bound(e.Transform), bound(e.Place)
+	key := foundKey{e.Name, e.Rule, e.What, e.Secret, e.Transform, e.Place, e.Port, e.Inbound, e.Action}
+	l.mu.Lock()
+	s := l.finds[key]
+	if s == nil && len(l.finds) >= maxSummaryFound {
+		l.findsDropped++
+		e.Count = l.findsDropped
+	} else {
+		if s == nil {
+			s = &FoundSummary{
+				Name: e.Name, Port: e.Port, Rule: e.Rule, Inbound: e.Inbound, What: e.What, Secret: e.Secret,
+				Transform: e.Transform, Place: e.Place, Action: e.Action, First: e.Time,
+			}
+			l.finds[key] = s
+		}
+		s.Count++
+		s.Last = e.Time
+		e.Count = s.Count
+	}
+	l.mu.Unlock()
+	if worthTelling(e.Count) {
+		l.observer(e)
+	}
+}
+
 func (s *ConnSummary) add(e Conn) {
 	s.Count++
 	s.Up += e.Up
@@ -273,8 +330,8 @@ func (l *ledger) summary() Summary {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Summary{
-		Names: []NameSummary{}, Conns: []ConnSummary{}, Limits: []LimitSummary{}, Requests: []RequestSummary{},
-		RequestsDropped: l.requestsDropped, NamesDropped: l.namesDropped, ConnsDropped: l.connsDropped,
+		Names: []NameSummary{}, Conns: []ConnSummary{}, Limits: []LimitSummary{}, Requests: []RequestSummary{}, Found: []FoundSummary{},
+		FoundDropped: l.findsDropped, RequestsDropped: l.requestsDropped, NamesDropped: l.namesDropped, ConnsDropped: l.connsDropped,
 		Packets: PacketSummary{Refused: map[Reason]uint64{}},
 	}
 	for _, n := range l.names {
@@ -290,6 +347,9 @@ func (l *ledger) summary() Summary {
 	for _, n := range l.requests {
 		s.Requests = append(s.Requests, *n)
 	}
+	for _, n := range l.finds {
+		s.Found = append(s.Found, *n)
+	}
 	for r, n := range l.limits {
 		s.Limits = append(s.Limits, LimitSummary{r, n})
 	}
@@ -302,6 +362,9 @@ func (l *ledger) summary() Summary {
 	})
 	slices.SortFunc(s.Requests, func(a, b RequestSummary) int {
 		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason))
+	})
+	slices.SortFunc(s.Found, func(a, b FoundSummary) int {
+		return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Name, b.Name), cmp.Compare(a.What, b.What), cmp.Compare(a.Place, b.Place), cmp.Compare(a.Transform, b.Transform))
 	})
 	slices.SortFunc(s.Limits, func(a, b LimitSummary) int { return cmp.Compare(a.Limit, b.Limit) })
 	return s
