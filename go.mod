@@ -3,6 +3,7 @@ module github.com/carboy/carboy
 go 1.26.3
 
 require (
+	github.com/andybalholm/brotli v1.2.8
 	github.com/aws/aws-sdk-go-v2 v1.41.5
 	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/creack/pty v1.1.24

@@ -1,0 +1,191 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/scan/literal"
+)
+
+// benchTexts are what requests have in them: programs, JSON with programs in it,
+// base64, bytes without any order.
+func benchTexts(b *testing.B) []struct {
+	name string
+	text []byte
+} {
+	const size = 4 << 20
+	var code, js []byte
+	standardLibrary(b, size, func(_ string, text []byte) {
+		if len(code) < size {
+			code = append(code, text...)
+		}
+	})
+	code = code[:size]
+	for _, c := range code[:size] {
+		switch c {
+		case '\n':
+			js = append(js, `\n`...)
+		case '\t':
+			js = append(js, `\t`...)
+		case '"', '\\':
+			js = append(js, '\\', c)
+		default:
+			js = append(js, c)
+		}
+	}
+	random := make([]byte, size)
+	rng := rand.NewChaCha8([32]byte{1})
+	rng.Read(random)
+	return []struct {
+		name string
+		text []byte
+	}{{"code", code}, {"json", js[:size]}, {"base64", []byte(base64.StdEncoding.EncodeToString(random))[:size]}, {"random", random}}
+}
+
+// BenchmarkScan reports, besides MB/s by the clock, processor time, and what share
+// of the speed of copying and of looking for one byte that is: these are measured
+// in between, by processor time too, so that a busy machine slows all alike.
+func BenchmarkScan(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var secrets []string
+	for range 200 {
+		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
+	}
+	texts := benchTexts(b)
+	for _, n := range []int{0, 1, 20, 200} {
+		k := mustKnown(b, secrets[:n]...)
+		for _, tokens := range []bool{false, true} {
+			if n == 0 && !tokens {
+				continue
+			}
+			r := mustRules(b, Config{Known: k, Tokens: tokens})
+			for _, t := range texts {
+				b.Run(fmt.Sprintf("%d secrets, tokens %v/%s", n, tokens, t.name), func(b *testing.B) { benchScan(b, r, t.text) })
+			}
+		}
+	}
+}
+
+func benchScan(b *testing.B, r *Rules, text []byte) {
+	b.SetBytes(int64(len(text)))
+	out := make([]byte, 0, 2*chunk)
+	var scanning, copying, looking time.Duration
+	for range b.N {
+		begin := cpuTime(b)
+		s := r.NewScanner(Options{})
+		for at := 0; at < len(text); at += chunk {
+			var err error
+			if out, err = s.Push(out[:0], text[at:min(len(text), at+chunk)]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := s.End(out[:0]); err != nil {
+			b.Fatal(err)
+		}
+		scanned := cpuTime(b)
+		for at := 0; at < len(text); at += chunk {
+			copy(out[:chunk], text[at:])
+		}
+		copied := cpuTime(b)
+		for at := 0; at < len(text); at += chunk {
+			bytes.IndexByte(text[at:min(len(text), at+chunk)], 0xc0) // stands in no UTF-8
+		}
+		scanning, copying, looking = scanning+scanned-begin, copying+copied-scanned, looking+cpuTime(b)-copied
+	}
+	b.ReportMetric(float64(len(text))*float64(b.N)/scanning.Seconds()/1e6, "MB/cpu-s")
+	b.ReportMetric(100*copying.Seconds()/scanning.Seconds(), "%copy")
+	b.ReportMetric(100*looking.Seconds()/scanning.Seconds(), "%IndexByte")
+}
+
+// cpuTime is what the process used.
+func cpuTime(b *testing.B) time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+// BenchmarkSmall is a request of a kilobyte, from the beginning to the end.
+func BenchmarkSmall(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var secrets []string
+	for range 20 {
+		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
+	}
+	r := mustRules(b, Config{Known: mustKnown(b, secrets...), Tokens: true})
+	text := benchTexts(b)[1].text[:1024]
+	b.SetBytes(1024)
+	b.ReportAllocs()
+	out := make([]byte, 0, 4096)
+	for range b.N {
+		s := r.NewScanner(Options{})
+		o, err := s.Push(out[:0], text)
+		if err == nil {
+			_, err = s.End(o)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCoding(b *testing.B) {
+	r := mustRules(b, Config{Tokens: true})
+	for _, t := range benchTexts(b)[:2] {
+		var z bytes.Buffer
+		w := gzip.NewWriter(&z)
+		w.Write(t.text)
+		w.Close()
+		b.Run("gzip/"+t.name, func(b *testing.B) {
+			b.SetBytes(int64(len(t.text)))
+			for range b.N {
+				s := r.NewScanner(Options{Codings: []string{"gzip"}})
+				if _, err := io.Copy(io.Discard, NewReader(bytes.NewReader(z.Bytes()), s)); err != nil {
+					b.Fatal(err)
+				}
+				s.Close()
+			}
+		})
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var secrets []string
+	for range 20 {
+		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
+	}
+	b.Run("20 secrets", func(b *testing.B) {
+		for range b.N {
+			mustKnown(b, secrets...)
+		}
+	})
+}
+
+// BenchmarkRules is what the first rules of a process cost: nothing of it is
+// done before.
+func BenchmarkRules(b *testing.B) {
+	for range b.N {
+		matchers = matcherCache{}
+		fs, err := makeForms()
+		if err != nil || len(fs.list) == 0 {
+			b.Fatal(err)
+		}
+		lits := fs.lits
+		for _, t := range triggers() {
+			lits = append(lits, literal.Literal{Text: t.text})
+		}
+		if _, err := matchers.get(true, lits); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

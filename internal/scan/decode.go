@@ -1,0 +1,345 @@
+package scan
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zlib"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Decoders pull, streams push: a decoder runs as a coroutine that gives way when
+// it needs more bytes. It has no thread of its own and runs only inside of push.
+type decodeKind uint8
+
+const (
+	isGzip decodeKind = iota + 1
+	isZlib
+	isZstd
+	isZip
+)
+
+// magics are what compressed things begin with. Git's packs are many zlib
+// streams, each of which is found by itself.
+var magics = []struct {
+	kind  decodeKind
+	name  string
+	magic []string
+	open  func(io.Reader) (io.Reader, error)
+}{
+	{isGzip, "gzip", []string{"\x1f\x8b\x08"}, openGzip},
+	{isZlib, "zlib", []string{"\x78\x01", "\x78\x5e", "\x78\x9c", "\x78\xda"}, openZlib},
+	{isZstd, "zstd", []string{"\x28\xb5\x2f\xfd"}, openZstd},
+	{isZip, "zip", []string{"PK\x03\x04"}, openZip},
+}
+
+const (
+	maxDecodes = 8
+	decodeCost = 2 << 10 // steps, for beginning one
+)
+
+func openGzip(r io.Reader) (io.Reader, error) {
+	z, err := gzip.NewReader(r)
+	if err == nil {
+		z.Multistream(false)
+	}
+	return z, err
+}
+
+// A pack of git is thousands of zlib streams: readers of that are used again.
+var zlibs sync.Pool
+
+type zlibReader struct {
+	io.ReadCloser
+	zlib.Resetter
+}
+
+func openZlib(r io.Reader) (io.Reader, error) {
+	if z, ok := zlibs.Get().(*zlibReader); ok {
+		if err := z.Reset(r, nil); err != nil {
+			zlibs.Put(z)
+			return nil, err
+		}
+		return z, nil
+	}
+	z, err := zlib.NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	return &zlibReader{z, z.(zlib.Resetter)}, nil
+}
+
+// bufferLen divides no size in which decoders give out what they have: a read
+// that fills less of it says that there is no more.
+const bufferLen = 10_000
+
+var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
+
+func openZstd(r io.Reader) (io.Reader, error) {
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+	if err != nil {
+		return nil, err
+	}
+	return z, nil
+}
+
+var (
+	errNotPacked = errors.New("nothing that is compressed")
+	errOpaque    = errors.New("it can't be read: encrypted, or compressed in an unknown way")
+)
+
+// openZip reads the header of one file in a zip; what follows the file is found
+// by its own magic.
+func openZip(r io.Reader) (io.Reader, error) {
+	var h [30]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return nil, err
+	}
+	skip := int64(binary.LittleEndian.Uint16(h[26:])) + int64(binary.LittleEndian.Uint16(h[28:]))
+	if _, err := io.CopyN(io.Discard, r, skip); err != nil {
+		return nil, err
+	}
+	switch method := binary.LittleEndian.Uint16(h[8:]); {
+	case h[6]&1 != 0:
+		return nil, errOpaque // encrypted
+	case method == 8:
+		return flate.NewReader(r), nil
+	case method == 93:
+		return openZstd(r)
+	case method != 0:
+		return nil, errOpaque
+	}
+	return nil, errNotPacked
+}
+
+// A decode is a decoder at work.
+type decode struct {
+	lane   *lane // what it makes
+	parent *lane
+	fed    int64 // of the parent, up to where it was given
+	next   func() (struct{}, bool)
+	end    func()
+
+	in        []byte
+	last      bool  // nothing follows in
+	given     int64 // bytes that the decoder took
+	processed int64 // bytes that it was done with when it asked for more
+	start     int64 // of the parent
+	err       error
+	over      bool
+	unread    int // bytes of in left when it ended
+}
+
+var errStopped = errors.New("scan: the stream was given up")
+
+func newDecode(l *lane, name string, start int64, open func(io.Reader) (io.Reader, error)) *decode {
+	d := &decode{parent: l, lane: newLane(l.s, l, name, false), start: start, fed: start}
+	d.lane.marks, d.lane.origin = append(d.lane.marks, mark{0, start, start}), start
+	d.next, d.end = iter.Pull(func(yield func(struct{}) bool) {
+		src := &asking{d: d, yield: yield}
+		r, err := open(src)
+		if err != nil {
+			d.err = err
+			return
+		}
+		switch r := r.(type) {
+		case *zstd.Decoder:
+			defer r.Close()
+		case *zlibReader:
+			defer zlibs.Put(r)
+		}
+		buf := buffers.Get().(*[bufferLen]byte)
+		defer buffers.Put(buf)
+		for {
+			n, err := r.Read(buf[:])
+			if n > 0 {
+				if d.err = d.made(buf[:n], n < len(buf)); d.err != nil {
+					return
+				}
+			}
+			if err != nil {
+				if err != io.EOF {
+					d.err = err
+				}
+				return
+			}
+		}
+	})
+	return d
+}
+
+// made takes what was decoded. If drained, the decoder holds no more of it: then
+// all that came of what it processed is known.
+func (d *decode) made(p []byte, drained bool) error {
+	if err := d.lane.s.decoded(len(p)); err != nil {
+		return err
+	}
+	if err := d.lane.feed(p, false); err != nil {
+		return err
+	}
+	if drained {
+		d.mark()
+	}
+	return nil
+}
+
+func (d *decode) mark() {
+	m := mark{own: d.lane.fed(), parent: d.start + d.processed}
+	if n := len(d.lane.marks); d.lane.marks[n-1].own == m.own {
+		d.lane.marks[n-1] = m
+	} else {
+		d.lane.marks = append(d.lane.marks, m)
+	}
+}
+
+// push gives the decoder p; last says that nothing follows. Errors of the
+// format are in d.err and end the decoder; those of the scan are returned.
+func (d *decode) push(p []byte, last bool) error {
+	if d.over {
+		return nil
+	}
+	d.in, d.last = p, last
+	if _, more := d.next(); more {
+		return nil
+	}
+	d.over, d.unread = true, len(d.in)
+	d.processed = d.given
+	if isOurs(d.err) {
+		return d.err
+	}
+	err := d.lane.feed(nil, true)
+	d.mark()
+	d.lane.stop()
+	return err
+}
+
+// isOurs reports whether err says what was found, rather than that the bytes
+// are not in the format.
+func isOurs(err error) bool {
+	switch err.(type) {
+	case *FoundError, *LimitError, *DecodeError:
+		return true
+	}
+	return false
+}
+
+func (d *decode) stop() {
+	d.over = true
+	d.end()
+	d.lane.stop()
+}
+
+// clear is the place in the parent up to which what it decodes to is clear.
+func (d *decode) clear() int64 {
+	return d.lane.toParent(d.lane.clear())
+}
+
+// asking is the decoder's source.
+type asking struct {
+	d     *decode
+	yield func(struct{}) bool
+}
+
+func (a *asking) fill() error {
+	for len(a.d.in) == 0 {
+		if a.d.processed = a.d.given; a.d.last {
+			return io.ErrUnexpectedEOF
+		}
+		if !a.yield(struct{}{}) {
+			return errStopped
+		}
+	}
+	return nil
+}
+
+func (a *asking) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := a.fill(); err != nil {
+		if err == io.ErrUnexpectedEOF {
+			err = io.EOF // decoders know themselves whether it is too early
+		}
+		return 0, err
+	}
+	n := copy(p, a.d.in)
+	a.d.in = a.d.in[n:]
+	a.d.given += int64(n)
+	return n, nil
+}
+
+func (a *asking) ReadByte() (byte, error) {
+	if err := a.fill(); err != nil {
+		if err == io.ErrUnexpectedEOF {
+			err = io.EOF
+		}
+		return 0, err
+	}
+	c := a.d.in[0]
+	a.d.in = a.d.in[1:]
+	a.d.given++
+	return c, nil
+}
+
+// beginDecode begins a decoder for the magic at position at. What only looks
+// like one ends by itself.
+func (l *lane) beginDecode(kind decodeKind, at int64) error {
+	for i := range magics {
+		m := &magics[i]
+		if m.kind != kind {
+			continue
+		}
+		if l.depth >= l.s.opt.Depth {
+			if kind == isZlib {
+				return nil // two bytes, which stand everywhere
+			}
+			return &LimitError{"depth", l.s.opt.Place, l.s.root.fed()}
+		}
+		if len(l.decodes) >= maxDecodes {
+			return &LimitError{"decoders", l.s.opt.Place, l.s.root.fed()}
+		}
+		if err := l.s.spend(decodeCost); err != nil {
+			return err
+		}
+		l.decodes = append(l.decodes, newDecode(l, m.name, at, m.open))
+		// At once, so that what only looks like one does not count.
+		return l.pushDecodes(false)
+	}
+	return nil
+}
+
+func (l *lane) runDecodes(end bool) error {
+	if err := l.runPacked(end); err != nil {
+		return err
+	}
+	return l.pushDecodes(end)
+}
+
+func (l *lane) pushDecodes(end bool) error {
+	live := l.decodes[:0]
+	for i, d := range l.decodes {
+		if err := d.push(l.bytes(d.fed, l.fed()), end); err != nil {
+			l.decodes = append(live, l.decodes[i:]...)
+			return err
+		}
+		d.fed = l.fed()
+		if !d.over {
+			live = append(live, d)
+			continue
+		}
+		d.stop()
+		if d.err == errOpaque {
+			if err := l.s.found(l, Finding{Rule: "unreadable", Transform: "zip", Warning: true}, d.start, d.start+4); err != nil {
+				l.decodes = append(live, l.decodes[i+1:]...)
+				return err
+			}
+		}
+	}
+	l.decodes = live
+	return nil
+}

@@ -1,0 +1,410 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/carboy/carboy/internal/scan/literal"
+	"github.com/carboy/carboy/internal/secret"
+)
+
+const (
+	// MinSecret is the length of the shortest secret that can be watched for.
+	// What is shorter stands in ordinary text by chance.
+	MinSecret = 8
+	// MinPart is how much of a secret, in its own bytes, counts as the secret.
+	MinPart = 16
+
+	gramLen  = 8
+	stride   = MinPart - gramLen + 1 // any MinPart bytes hold a whole gram at a multiple of it
+	minPiece = 6                     // bytes of a secret that may not be chance: of base64 a gram
+	perGram  = 32                    // needles that are tried for one gram
+	reach    = 2 * MinPart           // how far left of a gram its match may begin
+)
+
+// Known is a set of secrets in all forms that are watched for, immutable.
+//
+// Every window of eight bytes of every form is in a table; of a stream only
+// every ninth such window is looked up, which any 16 bytes of a form contain,
+// and what is found is compared byte by byte in both directions. So the cost
+// does not grow with the number of secrets, and their parts are found as well.
+type Known struct {
+	secrets []knownSecret
+	needles []needle
+
+	filter []uint64 // two bits for each hash of a gram
+	fshift uint
+	slots  []uint32 // by hash of a gram: index of a posting, plus one
+	sshift uint
+	posts  []posting
+
+	short    *literal.Matcher // needles too short to be sampled
+	shortIDs []int
+	alphabet byteSet      // of all needles
+	pairs    [1024]uint64 // two bytes that follow one another in a needle
+	breaks   bool         // a needle has a line break of its own
+	longest  int          // needle
+}
+
+type knownSecret struct {
+	name   string
+	length int
+	public int // bytes at its beginning that anybody may write
+	part   int // bytes of the rest that count as the secret
+}
+
+type posting struct {
+	needle uint32
+	off    uint16
+	next   uint32
+}
+
+const (
+	maxSecret = 8 << 10
+	// The forms of a secret are some 250 times its size: of a long one, such as
+	// a private key, only those that programs write are made.
+	longSecret = 256
+)
+
+// NewKnown prepares the secrets by their names, which findings show.
+func NewKnown(values map[string]secret.Value) (*Known, error) {
+	k := &Known{}
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	windows := 0
+	for _, name := range names {
+		var err error
+		values[name].UnsafeReveal(func(b []byte) {
+			b = body(bytes.TrimSpace(b)) // files end in a line break, which is no part of it
+			if len(b) < MinSecret {
+				err = fmt.Errorf("secret %q: %d bytes, at least %d are needed to tell it from ordinary text", name, len(b), MinSecret)
+				return
+			}
+			if len(b) > maxSecret {
+				err = fmt.Errorf("secret %q: %d bytes, at most %d", name, len(b), maxSecret)
+				return
+			}
+			if distinct(b) < 4 {
+				err = fmt.Errorf("secret %q: fewer than 4 different bytes, which is ordinary text", name)
+				return
+			}
+			s := knownSecret{name: name, length: len(b), public: publicPrefix(b)}
+			s.part = min(MinPart, s.length-s.public)
+			for _, n := range needlesOf(len(k.secrets), b) {
+				k.needles = append(k.needles, n)
+				windows += len(n.text)
+			}
+			k.secrets = append(k.secrets, s)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	k.index(windows)
+	return k, k.addShort()
+}
+
+func distinct(b []byte) int {
+	var s byteSet
+	for _, c := range b {
+		s.add(c)
+	}
+	return s.count()
+}
+
+// body is b, or what stands between the first and the last line of a private key.
+func body(b []byte) []byte {
+	if !bytes.HasPrefix(b, []byte("-----BEGIN")) {
+		return b
+	}
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		b = b[i+1:]
+	}
+	if i := bytes.Index(b, []byte("-----END")); i >= 0 {
+		b = b[:i]
+	}
+	return bytes.TrimSpace(b)
+}
+
+// publicPrefix is how much of a secret says what it is, not which: the prefix
+// of a token's form, the header of a JWT, the first lines of a private key.
+func publicPrefix(b []byte) int {
+	n := 0
+	if bytes.HasPrefix(b, []byte("ey")) {
+		n = bytes.IndexByte(b, '.') + 1
+	}
+	for _, k := range []struct {
+		begin string
+		n     int
+	}{{"MII", 52}, {"MIG", 40}, {"b3BlbnNzaC1rZXk", 110}} { // of private keys: kind and algorithm
+		if bytes.HasPrefix(b, []byte(k.begin)) {
+			n = k.n
+		}
+	}
+	for i := 0; i < min(len(b), 24); i++ { // such as sk-ant-api03-
+		if c := b[i]; (c == '-' || c == '_') && i >= 2 {
+			n = max(n, i+1)
+		}
+	}
+	if len(b)-n < MinPart {
+		return 0
+	}
+	return n
+}
+
+func (k *Known) index(windows int) {
+	fbits, sbits := 12, 10
+	for 1<<fbits < 32*windows && fbits < 24 {
+		fbits++
+	}
+	for 1<<sbits < 2*windows {
+		sbits++
+	}
+	k.filter, k.fshift = make([]uint64, 1<<fbits/64), uint(64-fbits)
+	k.slots, k.sshift = make([]uint32, 1<<sbits), uint(64-sbits)
+	for i, n := range k.needles {
+		k.longest = max(k.longest, len(n.text))
+		for j, c := range n.text {
+			k.alphabet.add(c)
+			k.breaks = k.breaks || c == '\n' || c == '\r'
+			if j > 0 {
+				pair := uint(n.text[j-1]) | uint(c)<<8
+				k.pairs[pair/64] |= 1 << (pair % 64)
+			}
+		}
+		for off := 0; off+gramLen <= len(n.text); off++ {
+			g := binary.LittleEndian.Uint64(n.text[off:])
+			if g == bits.RotateLeft64(g, 8) {
+				continue // one byte again and again
+			}
+			k.put(g, uint32(i), uint16(off))
+		}
+	}
+}
+
+const gramMul = 0x9E3779B97F4A7C15
+
+func (k *Known) put(g uint64, n uint32, off uint16) {
+	h := g * gramMul
+	k.filter[h>>k.fshift>>6] |= k.twoBits(h)
+	slot := &k.slots[k.slot(g)]
+	count := 0
+	for p := *slot; p != 0; p = k.posts[p-1].next {
+		if count++; count >= perGram {
+			return
+		}
+	}
+	k.posts = append(k.posts, posting{n, off, *slot})
+	*slot = uint32(len(k.posts))
+}
+
+// slot finds the place of g: empty, or with needles that have it.
+func (k *Known) slot(g uint64) uint64 {
+	mask := uint64(len(k.slots) - 1)
+	for at := g * gramMul >> k.sshift; ; at = (at + 1) & mask {
+		p := k.slots[at]
+		if p == 0 {
+			return at
+		}
+		n := &k.posts[p-1]
+		if binary.LittleEndian.Uint64(k.needles[n.needle].text[n.off:]) == g {
+			return at
+		}
+	}
+}
+
+func (k *Known) maybe(g uint64) bool {
+	h := g * gramMul
+	bits := k.twoBits(h)
+	return k.filter[h>>k.fshift>>6]&bits == bits
+}
+
+// twoBits are what a gram sets in its word of the filter: with one bit of 32, one
+// gram of 32 would be looked up in vain, with two one of some 250.
+func (k *Known) twoBits(h uint64) uint64 { return 1<<(h>>k.fshift&63) | 1<<(h>>26&63) }
+
+// skip is how far into b, in strides, no gram is in the filter.
+func (k *Known) skip(b []byte) int {
+	f, shift := k.filter, k.fshift
+	at := 0
+	for ; at+3*stride+gramLen <= len(b); at += 4 * stride {
+		c := b[at : at+3*stride+gramLen : at+3*stride+gramLen]
+		h0 := binary.LittleEndian.Uint64(c) * gramMul >> shift
+		h1 := binary.LittleEndian.Uint64(c[stride:]) * gramMul >> shift
+		h2 := binary.LittleEndian.Uint64(c[2*stride:]) * gramMul >> shift
+		h3 := binary.LittleEndian.Uint64(c[3*stride:]) * gramMul >> shift
+		if (f[h0>>6]>>(h0&63)|f[h1>>6]>>(h1&63)|f[h2>>6]>>(h2&63)|f[h3>>6]>>(h3&63))&1 == 0 {
+			continue
+		}
+		if k.maybe(binary.LittleEndian.Uint64(c)) || k.maybe(binary.LittleEndian.Uint64(c[stride:])) ||
+			k.maybe(binary.LittleEndian.Uint64(c[2*stride:])) || k.maybe(binary.LittleEndian.Uint64(c[3*stride:])) {
+			break
+		}
+	}
+	for at+gramLen <= len(b) && !k.maybe(binary.LittleEndian.Uint64(b[at:])) {
+		at += stride
+	}
+	return at
+}
+
+func (k *Known) addShort() (err error) {
+	var lits []literal.Literal
+	for i, n := range k.needles {
+		if len(n.text) < MinPart {
+			lits = append(lits, literal.Literal{Text: string(n.text)})
+			k.shortIDs = append(k.shortIDs, i)
+		}
+	}
+	if lits != nil {
+		k.short, err = literal.New(lits)
+	}
+	return err
+}
+
+// part is which of its secret's bytes n.text[off:off+length] stands for.
+func (k *Known) span(n *needle, off, length int) (from, to int) {
+	s := &k.secrets[n.secret]
+	from, to = (off*s.length+len(n.text)-1)/len(n.text), (off+length)*s.length/len(n.text)
+	if n.transform == "reversed" || n.transform == "base64 of reversed" {
+		from, to = s.length-to, s.length-from
+	}
+	return from, to
+}
+
+// enough reports whether that part of a needle counts as the secret.
+func (k *Known) enough(n *needle, off, length int) bool {
+	s := &k.secrets[n.secret]
+	from, to := k.span(n, off, length)
+	return to-max(from, s.public) >= s.part
+}
+
+// partial is a match of a needle that more bytes may make longer.
+type partial struct {
+	needle     int
+	off        int   // in the needle, of the match's first byte
+	length     int   // bytes of the needle that match
+	start, end int64 // in the lane
+}
+
+// seek looks at the gram at b[at:], which is at position pos, and returns the
+// matches around it, as far as b goes.
+func (k *Known) seek(dst []partial, b []byte, at int, pos int64, live []partial) []partial {
+	g := binary.LittleEndian.Uint64(b[at:])
+	for p := k.slots[k.slot(g)]; p != 0; p = k.posts[p-1].next {
+		post := &k.posts[p-1]
+		off := int(post.off)
+		m := partial{needle: int(post.needle), off: off, start: pos, end: pos}
+		if slices.ContainsFunc(live, func(l partial) bool {
+			return l.needle == m.needle && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off
+		}) || slices.ContainsFunc(dst, func(l partial) bool {
+			return l.needle == m.needle && l.start <= pos && pos < l.end && l.off+int(pos-l.start) == off
+		}) {
+			continue // inside of what is being followed already
+		}
+		n := &k.needles[m.needle]
+		// To the left as far as no gram was looked at.
+		for i := at - 1; i >= max(0, at-reach) && m.off > 0; i-- {
+			if b[i] == n.text[m.off-1] {
+				m.off, m.start = m.off-1, pos-int64(at-i)
+				m.length++
+				continue
+			}
+			if w := breakBefore(b[:i+1]); w > 0 && n.text[m.off-1] != '\n' {
+				i -= w - 1
+				continue
+			}
+			break
+		}
+		k.extend(&m, b[at:])
+		dst = append(dst, m)
+	}
+	return dst
+}
+
+// extend follows m over b, which begins at m.end, and reports whether it may
+// still go on.
+func (k *Known) extend(m *partial, b []byte) bool {
+	n := &k.needles[m.needle]
+	for i := 0; i < len(b); {
+		if m.off+m.length == len(n.text) {
+			return false
+		}
+		if b[i] == n.text[m.off+m.length] {
+			i++
+			m.length++
+			m.end++
+			continue
+		}
+		w, more := breakAt(b[i:])
+		if w == 0 {
+			return more
+		}
+		if n.text[m.off+m.length] == '\n' { // its own, written differently
+			i += w
+			m.length++
+			m.end += int64(w)
+			continue
+		}
+		// A line break in between does not end it, and belongs to it only if
+		// something follows.
+		if i+w == len(b) {
+			return true
+		}
+		if b[i+w] != n.text[m.off+m.length] {
+			return false
+		}
+		m.end += int64(w)
+		i += w
+	}
+	return m.off+m.length < len(n.text)
+}
+
+// breakAt is the length of the line break that b begins with, as it is or as
+// JSON writes it; more says that b ends in the middle of what may be one.
+func breakAt(b []byte) (n int, more bool) {
+	for _, s := range []string{"\r\n", "\n", `\r\n`, `\n`, "=\r\n", "=\n"} {
+		if len(b) >= len(s) {
+			if string(b[:len(s)]) == s {
+				return len(s), false
+			}
+		} else if string(b) == s[:len(b)] {
+			more = true
+		}
+	}
+	return 0, more
+}
+
+func breakBefore(b []byte) int {
+	for _, s := range []string{"\r\n", "\n", `\r\n`, `\n`} {
+		if bytes.HasSuffix(b, []byte(s)) {
+			return len(s)
+		}
+	}
+	return 0
+}
+
+// tail is how much of the end of b may be the beginning of a match that no gram
+// has shown yet: bytes which follow one another like that in some needle.
+func (k *Known) tail(b []byte, unseen int) int {
+	n := 0
+	for n < min(unseen, len(b)) {
+		c := b[len(b)-1-n]
+		if !k.alphabet.has(c) {
+			break
+		}
+		if n > 0 {
+			pair := uint(c) | uint(b[len(b)-n])<<8
+			if k.pairs[pair/64]>>(pair%64)&1 == 0 {
+				break
+			}
+		}
+		n++
+	}
+	return n
+}

@@ -1,0 +1,32 @@
+package scan
+
+import (
+	"sync"
+
+	"github.com/carboy/carboy/internal/scan/literal"
+)
+
+// matchers are the matchers of the first stage. There are two, with the rules
+// for tokens and without, and both are the same for every set of secrets.
+var matchers matcherCache
+
+type matcherCache struct {
+	mu   sync.Mutex
+	made map[bool]*literal.Matcher
+}
+
+func (c *matcherCache) get(tokens bool, lits []literal.Literal) (*literal.Matcher, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.made[tokens]; m != nil {
+		return m, nil
+	}
+	m, err := literal.New(lits)
+	if err == nil {
+		if c.made == nil {
+			c.made = map[bool]*literal.Matcher{}
+		}
+		c.made[tokens] = m
+	}
+	return m, err
+}

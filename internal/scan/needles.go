@@ -1,0 +1,111 @@
+package scan
+
+import (
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A needle is one form of a known secret, as it would stand in a stream.
+type needle struct {
+	secret    int // index in Known
+	transform string
+	text      []byte
+}
+
+// needlesOf makes the forms of one secret. Encodings that look at several bytes
+// at once are made for each place at which the secret may begin in a longer
+// text, without the characters that depend on what precedes and follows; so a
+// part of a secret is a part of one of these. Escapes (percent, \u, entities …) are
+// not among them: a view undoes these in any mixture, and eight bytes of them are
+// only one or two of the secret.
+func needlesOf(secret int, s []byte) (out []needle) {
+	add := func(transform string, text []byte) {
+		if len(text) >= gramLen && !slices.ContainsFunc(out, func(n needle) bool { return string(n.text) == string(text) }) {
+			out = append(out, needle{secret, transform, text})
+		}
+	}
+	each := func(transform, sep, format string) {
+		var parts []string
+		for _, c := range s {
+			parts = append(parts, fmt.Sprintf(format, c))
+		}
+		add(transform, []byte(strings.Join(parts, sep)))
+	}
+	add("plain", s)
+	reversed := slices.Clone(s)
+	slices.Reverse(reversed)
+	add("reversed", reversed)
+	add("rot13", rot13(s))
+	for i := range 3 {
+		once := base64At(s, i, base64.StdEncoding)
+		add("base64", once)
+		add("base64url", base64At(s, i, base64.URLEncoding))
+		if len(s) > longSecret {
+			continue
+		}
+		for j := range 3 {
+			add("base64 twice", base64At(once, j, base64.StdEncoding))
+		}
+		add("base64 of reversed", base64At(reversed, i, base64.StdEncoding))
+		low := hex.EncodeToString(s)
+		add("base64 of hex", base64At([]byte(low), i, base64.StdEncoding))
+		add("base64 of hex", base64At([]byte(strings.ToUpper(low)), i, base64.StdEncoding))
+		add("base64 of utf-16", base64At(utf16(s), i, base64.StdEncoding))
+		ofBase64 := hex.EncodeToString(once)
+		add("hex of base64", []byte(ofBase64))
+		add("hex of base64", []byte(strings.ToUpper(ofBase64)))
+	}
+	each("hex", "", "%02x")
+	each("hex", "", "%02X")
+	if len(s) > longSecret {
+		return out
+	}
+	for i := range 5 {
+		t := base32At(s, i)
+		add("base32", t)
+		add("base32", []byte(strings.ToLower(string(t))))
+	}
+	for _, sep := range []string{" ", ":"} {
+		each("hex spaced", sep, "%02x")
+		each("hex spaced", sep, "%02X")
+	}
+	each("quoted-printable", "", "=%02X")
+	for _, sep := range []string{",", " ", ", "} {
+		each("decimal bytes", sep, "%d")
+	}
+	add("utf-16", utf16(s))
+	return out
+}
+
+func rot13(s []byte) []byte {
+	out := slices.Clone(s)
+	for i, c := range out {
+		if low := c | 0x20; 'a' <= low && low <= 'z' {
+			out[i] = c&^0x1f | (c&0x1f-1+13)%26 + 1
+		}
+	}
+	return out
+}
+
+func utf16(s []byte) []byte {
+	out := make([]byte, 0, 2*len(s))
+	for _, c := range s {
+		out = append(out, c, 0)
+	}
+	return out
+}
+
+// base64At is what of base64 depends on s alone when n bytes precede it.
+func base64At(s []byte, n int, enc *base64.Encoding) []byte {
+	t := enc.EncodeToString(append(make([]byte, n), s...))
+	return []byte(t[(n*8+5)/6 : (n+len(s))*8/6])
+}
+
+func base32At(s []byte, n int) []byte {
+	t := base32.StdEncoding.EncodeToString(append(make([]byte, n), s...))
+	return []byte(t[(n*8+4)/5 : (n+len(s))*8/5])
+}

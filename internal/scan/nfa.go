@@ -1,0 +1,258 @@
+package scan
+
+import (
+	"regexp/syntax"
+	"slices"
+)
+
+// A machine follows one regular expression from a fixed beginning, byte by
+// byte, in time linear in the bytes: package regexp can't be stopped at the end
+// of what is known and continued later, nor does it say that nothing that comes
+// can still match. It works on bytes: what an expression says of characters
+// beyond ASCII holds for each of their bytes.
+type machine struct {
+	insts []inst
+	start uint16
+	least int // length of the shortest match
+	// checks are the most telling places of a match: most false beginnings end there.
+	checks [2]struct {
+		at  int
+		fit *byteSet
+	}
+}
+
+type byteSet [4]uint64
+
+func (s *byteSet) has(c byte) bool { return s[c>>6]>>(c&63)&1 != 0 }
+func (s *byteSet) add(c byte)      { s[c>>6] |= 1 << (c & 63) }
+func (s *byteSet) count() (n int) {
+	for c := range 256 {
+		if s.has(byte(c)) {
+			n++
+		}
+	}
+	return n
+}
+
+type inst struct {
+	op       syntax.InstOp
+	out, arg uint16
+	empty    syntax.EmptyOp
+	fit      *byteSet
+}
+
+// longest bounds a machine: expressions are ours, so that is a mistake of ours.
+const longest = 1 << 14
+
+func newMachine(re *syntax.Regexp) (*machine, error) {
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return nil, err
+	}
+	if len(prog.Inst) > longest {
+		return nil, &syntax.Error{Code: syntax.ErrLarge, Expr: re.String()}
+	}
+	m := &machine{start: uint16(prog.Start)}
+	sets := map[byteSet]*byteSet{}
+	for i := range prog.Inst {
+		p := &prog.Inst[i]
+		in := inst{op: p.Op, out: uint16(p.Out), arg: uint16(p.Arg)}
+		switch p.Op {
+		case syntax.InstEmptyWidth:
+			in.empty = syntax.EmptyOp(p.Arg)
+		case syntax.InstCapture:
+			in.op = syntax.InstNop
+		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			var s byteSet
+			for c := range 256 {
+				r := rune(c)
+				if c >= 0x80 {
+					r = 0x2603 // any that is not ASCII, and no fold of it
+				}
+				if p.MatchRune(r) {
+					s.add(byte(c))
+				}
+			}
+			if sets[s] == nil {
+				sets[s] = &s
+			}
+			in.op, in.fit = syntax.InstRune, sets[s]
+		}
+		m.insts = append(m.insts, in)
+	}
+	m.findChecks()
+	return m, nil
+}
+
+// findChecks follows all that can match, to the end of the shortest match.
+func (m *machine) findChecks() {
+	best := [2]int{256, 256}
+	set := []uint16{m.start}
+	for at := 0; ; at++ {
+		// Every assertion is taken as true, so that nothing is missed.
+		var queue sparse
+		queue.reset(len(m.insts))
+		for _, pc := range set {
+			m.follow(&queue, pc, ^syntax.EmptyOp(0))
+		}
+		fit, next := new(byteSet), []uint16(nil)
+		for _, pc := range queue.dense {
+			in := &m.insts[pc]
+			if in.op == syntax.InstMatch {
+				m.least = at
+				return
+			}
+			if in.op == syntax.InstRune {
+				for i := range fit {
+					fit[i] |= in.fit[i]
+				}
+				if !slices.Contains(next, in.out) {
+					next = append(next, in.out)
+				}
+			}
+		}
+		if len(next) == 0 {
+			m.least = at
+			return
+		}
+		if n := fit.count(); n < best[0] {
+			best[1], m.checks[1] = best[0], m.checks[0]
+			best[0] = n
+			m.checks[0].at, m.checks[0].fit = at, fit
+		} else if n < best[1] {
+			best[1] = n
+			m.checks[1].at, m.checks[1].fit = at, fit
+		}
+		set = next
+	}
+}
+
+// sparse is a set of instructions in the order of their coming.
+type sparse struct {
+	dense []uint16
+	at    []uint16
+}
+
+func (s *sparse) reset(n int) {
+	if cap(s.at) < n {
+		s.at = make([]uint16, n)
+		s.dense = make([]uint16, 0, n)
+	}
+	s.at, s.dense = s.at[:n], s.dense[:0]
+}
+
+func (s *sparse) add(pc uint16) bool {
+	if i := s.at[pc]; int(i) < len(s.dense) && s.dense[i] == pc {
+		return false
+	}
+	s.at[pc] = uint16(len(s.dense))
+	s.dense = append(s.dense, pc)
+	return true
+}
+
+// follow adds pc and all that it leads to without a byte, in order of
+// preference. The stack is the call stack: it is as deep as the expression.
+func (m *machine) follow(q *sparse, pc uint16, flags syntax.EmptyOp) {
+	for q.add(pc) {
+		in := &m.insts[pc]
+		switch in.op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			m.follow(q, in.out, flags)
+			pc = in.arg
+		case syntax.InstEmptyWidth:
+			if in.empty&^flags != 0 {
+				return
+			}
+			pc = in.out
+		case syntax.InstNop:
+			pc = in.out
+		default:
+			return
+		}
+	}
+}
+
+// A trial is one machine at one beginning. Its zero threads and no match yet
+// say that it is dead.
+type trial struct {
+	threads []uint16
+	length  int // bytes seen
+	matched int // length of the best match, or -1
+}
+
+func (m *machine) begin(dst []uint16) trial {
+	return trial{threads: append(dst[:0], m.start), matched: -1}
+}
+
+// step goes on over b, of which before is the byte before it, and reports what
+// it cost. eof says that nothing follows b. In the end t has no threads, or b
+// is used up.
+func (m *machine) step(t *trial, q *sparse, b []byte, before context, eof bool) (cost int) {
+	for i := 0; len(t.threads) > 0; i++ {
+		if i == len(b) && !eof {
+			return cost
+		}
+		flags := before.flags()
+		var c byte
+		if i < len(b) {
+			c = b[i]
+			if before.word != isWord(c) {
+				flags |= syntax.EmptyWordBoundary
+			} else {
+				flags |= syntax.EmptyNoWordBoundary
+			}
+			if c == '\n' {
+				flags |= syntax.EmptyEndLine
+			}
+		} else {
+			flags |= syntax.EmptyEndText | syntax.EmptyEndLine
+			if before.word {
+				flags |= syntax.EmptyWordBoundary
+			} else {
+				flags |= syntax.EmptyNoWordBoundary
+			}
+		}
+		q.reset(len(m.insts))
+		for _, pc := range t.threads {
+			m.follow(q, pc, flags)
+		}
+		cost += len(q.dense) + 1
+		t.threads = t.threads[:0]
+		for _, pc := range q.dense {
+			in := &m.insts[pc]
+			if in.op == syntax.InstMatch {
+				t.matched = t.length
+				break // what comes after is less preferred
+			}
+			if in.op == syntax.InstRune && i < len(b) && in.fit.has(c) {
+				t.threads = append(t.threads, in.out)
+			}
+		}
+		if i == len(b) {
+			t.threads = t.threads[:0]
+			return cost
+		}
+		t.length++
+		before = context{word: isWord(c), line: c == '\n'}
+	}
+	return cost
+}
+
+// context is what an assertion asks about the byte before.
+type context struct {
+	word, line, begin bool
+}
+
+func (c context) flags() (f syntax.EmptyOp) {
+	if c.begin {
+		f |= syntax.EmptyBeginText | syntax.EmptyBeginLine
+	}
+	if c.line {
+		f |= syntax.EmptyBeginLine
+	}
+	return f
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+}

@@ -1,0 +1,233 @@
+package scan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/carboy/carboy/internal/scan/literal"
+)
+
+// tokenRule is a form that secrets have which nobody told us.
+type tokenRule struct {
+	id      string
+	regex   string
+	entropy float64  // of the secret: less is an example or a placeholder
+	group   int      // of the expression that holds the secret; 0: the first that is not empty
+	allow   []string // expressions of what is no secret
+}
+
+// notOnWire are rules of gitleaks that a stream of bytes can't be judged by.
+var notOnWire = map[string]string{
+	"curl-auth-header":      "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"curl-auth-user":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"facebook-access-token": "no fixed part: digits, a bar, letters; the word facebook may stand anywhere in the file",
+	"freemius-secret-key":   "depends on the file's name",
+	"generic-api-key":       "any word after key, auth or token: a name of a variable as often as a secret",
+	"hashicorp-tf-password": "depends on the file's name",
+	"kubernetes-secret-yaml": "depends on the file's name; what a secret holds is base64, in which the known ones and " +
+		"the forms of tokens are found",
+	"nuget-config-password": "depends on the file's name",
+	"pkcs12-file":           "is a rule about a file's name alone",
+}
+
+// ownRules add to gitleaks' what a wire needs.
+var ownRules = []tokenRule{
+	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
+}
+
+// The pieces of which gitleaks builds the rules that look for a service's name
+// and a value assigned to it. On the wire the text may be in a JSON string, where
+// quotes have backslashes; and what precedes the name does not decide.
+var forWire = strings.NewReplacer(
+	`[\w.-]{0,50}?`, ``,
+	`[\s'"]{0,3}`, `(?:[\s'"]|\\["'nrt]){0,3}`,
+	`[\x60'"\s=]{0,5}`, `(?:[\x60'"\s=]|\\["'nrt]){0,5}`,
+	`|sgp_[a-fA-F0-9]{40}|[a-fA-F0-9]{40})`, `|sgp_[a-fA-F0-9]{40})`, // 40 hexadecimal digits are a commit
+)
+
+// What gitleaks wants after a token, and what is enough here: on the wire it need
+// not be a quote or a space. A name that is called is still no token.
+const (
+	ending      = `(?:[\x60'"\s;]|\\[nr]|$)`
+	looseEnding = `(?:[^\w(-]|$)`
+)
+
+// form is a tokenRule that can be looked for.
+type form struct {
+	tokenRule
+	re      *syntax.Regexp
+	anchors []anchor
+	window  int  // bytes in which a match must end
+	assigns bool // after the anchor a value must be assigned: see assignment
+	whole   bool // the match is what is found: nothing in it is a secret
+
+	machine func() *machine       // made when first needed
+	full    func() *regexp.Regexp // the same, for the groups
+	allowed func() *regexp.Regexp
+}
+
+// forms are all rules and the matcher of their anchors, made on first use.
+type forms struct {
+	list   []*form
+	lits   []literal.Literal
+	of     [][]formAt // by literal
+	window int
+	back   int // bytes that a match may begin before its anchor
+}
+
+type formAt struct {
+	form   *form
+	lo, hi int
+}
+
+// windows of rules whose matches have no longest length. What is longer is
+// still found if it begins like a match: a token is cut, not let through.
+const (
+	window      = 2 << 10
+	windowOfKey = 16 << 10 // a private key in full
+)
+
+var allForms = sync.OnceValues(makeForms)
+
+func makeForms() (*forms, error) {
+	fs := &forms{}
+	index := map[literal.Literal]int{}
+	var errs []error
+	for _, r := range append(gitleaksRules[:len(gitleaksRules):len(gitleaksRules)], ownRules...) {
+		if notOnWire[r.id] != "" {
+			continue
+		}
+		f, err := newForm(r)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fs.list = append(fs.list, f)
+		fs.window = max(fs.window, f.window)
+		for _, a := range f.anchors {
+			fs.back = max(fs.back, a.hi)
+			l := literal.Literal{Text: a.text, Fold: a.fold}
+			if a.fold {
+				l.Text = strings.ToLower(l.Text)
+			}
+			if _, ok := index[l]; !ok {
+				index[l] = len(fs.lits)
+				fs.lits, fs.of = append(fs.lits, l), append(fs.of, nil)
+			}
+			fs.of[index[l]] = append(fs.of[index[l]], formAt{f, a.lo, a.hi})
+		}
+	}
+	return fs, errors.Join(errs...)
+}
+
+func newForm(r tokenRule) (*form, error) {
+	text := strings.ReplaceAll(forWire.Replace(r.regex), ending, looseEnding)
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return nil, fmt.Errorf("rule %s: %w", r.id, err)
+	}
+	if slices.ContainsFunc(anchors(re), func(a anchor) bool { return len(a.text) < 3 }) {
+		text = forWire.Replace(r.regex) // s.aMethodWithAVeryLongName)
+		re, err = syntax.Parse(text, syntax.Perl)
+		if err != nil {
+			return nil, fmt.Errorf("rule %s: %w", r.id, err)
+		}
+	}
+	f := &form{tokenRule: r, re: re, anchors: anchors(re), window: window}
+	f.assigns = strings.Contains(r.regex, `)(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>`) && !strings.Contains(r.regex, `|\b(`)
+	if f.anchors == nil {
+		return nil, fmt.Errorf("rule %s: no literal at a known place of a match: %s", r.id, text)
+	}
+	if strings.HasPrefix(r.id, "private-key") {
+		f.window = windowOfKey
+	}
+	f.machine = sync.OnceValue(func() *machine {
+		m, err := newMachine(re)
+		if err != nil {
+			panic(fmt.Sprintf("rule %s: %v", r.id, err)) // a test makes all of them
+		}
+		return m
+	})
+	f.full = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + text + `)`) })
+	f.allowed = sync.OnceValue(func() *regexp.Regexp {
+		all := append(gitleaksAllowed[:len(gitleaksAllowed):len(gitleaksAllowed)], f.allow...)
+		return regexp.MustCompile(strings.Join(all, "|"))
+	})
+	return f, nil
+}
+
+// assignment reports whether b, which follows a service's name, may go on with
+// an assignment. Most mentions of a name don't, and end here.
+func assignment(b []byte) bool {
+	i := 0
+	for i < len(b) && i < 24 && (isWord(b[i]) || b[i] == ' ' || b[i] == '\t' || b[i] == '.' || b[i] == '-') {
+		i++
+	}
+	for n := 0; i < len(b) && n < 8; n++ {
+		switch c := b[i]; {
+		case c == '=' || c == '>' || c == ':' || c == '|' || c == '?' || c == ',':
+			return true
+		case c == '\'' || c == '"' || c == '\\' || c|0x20 == 'n' || c|0x20 == 'r' || c|0x20 == 't' || c == ' ' || '\t' <= c && c <= '\r':
+			i++
+		default:
+			return false
+		}
+	}
+	return i == len(b)
+}
+
+// secretIn is where in a match the secret is, or false if it is none after all.
+func (f *form) secretIn(match []byte) (from, to int, ok bool) {
+	from, to = 0, len(match)
+	if f.whole {
+		return from, to, true
+	}
+	// With the match alone the expression may end earlier or, since what stood
+	// before it is gone, not match at all; then it is taken as a whole.
+	if g := f.full().FindSubmatchIndex(match); g != nil {
+		if f.group > 0 {
+			if g[2*f.group] >= 0 {
+				from, to = g[2*f.group], g[2*f.group+1]
+			}
+		} else {
+			for i := 2; i < len(g); i += 2 {
+				if g[i] >= 0 && g[i+1] > g[i] {
+					from, to = g[i], g[i+1]
+					break
+				}
+			}
+		}
+	}
+	secret := match[from:to]
+	if f.entropy > 0 && entropy(secret) <= f.entropy {
+		return 0, 0, false
+	}
+	low := strings.ToLower(string(secret))
+	for _, w := range gitleaksStopwords {
+		if strings.Contains(low, w) {
+			return 0, 0, false
+		}
+	}
+	return from, to, !f.allowed().Match(secret)
+}
+
+// entropy is Shannon's, in bits per byte.
+func entropy(b []byte) (bits float64) {
+	var counts [256]int
+	for _, c := range b {
+		counts[c]++
+	}
+	for _, n := range counts {
+		if n > 0 {
+			p := float64(n) / float64(len(b))
+			bits -= p * math.Log2(p)
+		}
+	}
+	return bits
+}

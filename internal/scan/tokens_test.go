@@ -1,0 +1,261 @@
+package scan
+
+import (
+	"math/rand/v2"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sample makes a text that re matches.
+func sample(rng *rand.Rand, re *syntax.Regexp) string {
+	switch re.Op {
+	case syntax.OpLiteral:
+		var b strings.Builder
+		for _, r := range re.Rune {
+			s := string(r)
+			if re.Flags&syntax.FoldCase != 0 && rng.IntN(2) == 0 {
+				s = strings.ToLower(s)
+			}
+			b.WriteString(s)
+		}
+		return b.String()
+	case syntax.OpCharClass:
+		var set []rune
+		for i := 0; i < len(re.Rune); i += 2 {
+			for r := re.Rune[i]; r <= min(re.Rune[i+1], 0x7e); r++ {
+				if r >= ' ' || r == '\n' {
+					set = append(set, r)
+				}
+			}
+		}
+		if set == nil {
+			return "\t"
+		}
+		return string(set[rng.IntN(len(set))])
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return string(rune('a' + rng.IntN(26)))
+	case syntax.OpCapture:
+		return sample(rng, re.Sub[0])
+	case syntax.OpConcat:
+		var b strings.Builder
+		for _, s := range re.Sub {
+			b.WriteString(sample(rng, s))
+		}
+		return b.String()
+	case syntax.OpAlternate:
+		return sample(rng, re.Sub[rng.IntN(len(re.Sub))])
+	case syntax.OpQuest, syntax.OpStar, syntax.OpPlus, syntax.OpRepeat:
+		lo, hi := 0, 6
+		switch re.Op {
+		case syntax.OpQuest:
+			hi = 1
+		case syntax.OpPlus:
+			lo = 1
+		case syntax.OpRepeat:
+			if lo, hi = re.Min, re.Max; hi < 0 || hi > lo+8 {
+				hi = lo + 8
+			}
+		}
+		var b strings.Builder
+		for range lo + rng.IntN(hi-lo+1) {
+			b.WriteString(sample(rng, re.Sub[0]))
+		}
+		return b.String()
+	}
+	return ""
+}
+
+// TestRulesAreKnown holds the table to its word: every rule is on the wire, or
+// named with a reason why not.
+func TestRulesAreKnown(t *testing.T) {
+	fs, err := allForms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, r := range append(gitleaksRules, ownRules...) {
+		if ids[r.id] {
+			t.Errorf("rule %s twice", r.id)
+		}
+		ids[r.id] = true
+	}
+	for id := range notOnWire {
+		if !ids[id] {
+			t.Errorf("%s is excepted and no rule", id)
+		}
+	}
+	if len(fs.list)+len(notOnWire) != len(ids) {
+		t.Errorf("%d rules on the wire, %d not, of %d", len(fs.list), len(notOnWire), len(ids))
+	}
+	for _, f := range fs.list {
+		m := f.machine()
+		if m.least < 8 {
+			t.Errorf("rule %s matches %d bytes", f.id, m.least)
+		}
+		f.full()
+		f.allowed()
+	}
+	t.Logf("%d rules, %d literals, at most %d bytes before one", len(fs.list), len(fs.lits), fs.back)
+}
+
+// TestMachine compares with package regexp, at fixed beginnings.
+func TestMachine(t *testing.T) {
+	fs, _ := allForms()
+	rng := rand.New(rand.NewPCG(31, 32))
+	for _, f := range fs.list {
+		m, full := f.machine(), f.full()
+		for round := range many(20) {
+			text := sample(rng, f.re)
+			for range round % 4 { // near misses
+				at := rng.IntN(len(text))
+				text = text[:at] + string(rune(' '+rng.IntN(95))) + text[at+1:]
+			}
+			text += []string{"", " ", "x", "\n", `"`}[rng.IntN(5)]
+			want := -1
+			if g := full.FindStringIndex(text); g != nil {
+				want = g[1]
+			}
+			for _, size := range []int{len(text), 1, 3} {
+				var q sparse
+				tr := m.begin(nil)
+				before := context{begin: true}
+				for i := 0; i < len(text) && len(tr.threads) > 0; i += size {
+					end := min(len(text), i+size)
+					m.step(&tr, &q, []byte(text[i:end]), before, end == len(text))
+					before = context{word: isWord(text[end-1]), line: text[end-1] == '\n'}
+				}
+				if tr.matched != want || len(tr.threads) > 0 {
+					t.Fatalf("rule %s in %q by %d: %d, not %d", f.id, text, size, tr.matched, want)
+				}
+				if want >= 0 && want < m.least {
+					t.Fatalf("rule %s matches %d bytes, fewer than %d", f.id, want, m.least)
+				}
+			}
+		}
+	}
+}
+
+// oracle does what gitleaks does: each expression over the whole text.
+func oracle(r tokenRule, re *regexp.Regexp, allowed *regexp.Regexp, text string) (out []span) {
+	for _, m := range re.FindAllStringIndex(text, -1) {
+		match := strings.Trim(text[m[0]:m[1]], "\n")
+		m[0] += strings.Index(text[m[0]:m[1]], match)
+		secret, at := match, m[0]
+		if g := re.FindStringSubmatchIndex(match); len(g) > 2 {
+			for i := 2; i < len(g); i += 2 {
+				if r.group > 0 && i != 2*r.group {
+					continue
+				}
+				if g[i] >= 0 && g[i+1] > g[i] {
+					secret, at = match[g[i]:g[i+1]], m[0]+g[i]
+					break
+				}
+			}
+		}
+		low := strings.ToLower(secret)
+		if r.entropy > 0 && entropy([]byte(secret)) <= r.entropy || allowed.MatchString(secret) ||
+			slices.ContainsFunc(gitleaksStopwords, func(w string) bool { return strings.Contains(low, w) }) {
+			continue
+		}
+		out = append(out, span{int64(at), int64(at + len(secret))})
+	}
+	return out
+}
+
+// TestGitleaks compares the rules on the wire with what gitleaks makes of the
+// same texts: all that it finds must be found.
+func TestGitleaks(t *testing.T) {
+	rules := mustRules(t, Config{Tokens: true})
+	fs, _ := allForms()
+	rng := rand.New(rand.NewPCG(41, 42))
+	want, got := 0, 0
+	for _, f := range fs.list {
+		re := regexp.MustCompile(f.regex)
+		src, _ := syntax.Parse(f.regex, syntax.Perl)
+		mine := 0
+		for round := range many(12) {
+			text := []string{"", "token: ", "x = \"", "see\n", "{\"a\": '"}[rng.IntN(5)] + sample(rng, src)
+			text += []string{"", " and so on", "\"\n", "'}", "\n\n"}[rng.IntN(5)]
+			findings, _, err := scanAll(t, rules, Options{Action: Report}, text, []int{0, 1, 5}[round%3])
+			if err != nil {
+				t.Fatalf("%s in %q: %v", f.id, text, err)
+			}
+			for _, w := range oracle(f.tokenRule, re, f.allowed(), text) {
+				if f.id == "sourcegraph-access-token" && w.to-w.from == 40 {
+					continue // every commit of git looks like that; forWire leaves it out
+				}
+				want++
+				mine++
+				if slices.ContainsFunc(findings, func(g Finding) bool {
+					return g.Rule == f.id && g.Offset <= w.from && w.to <= g.Offset+int64(g.Length)
+				}) {
+					got++
+				} else {
+					t.Errorf("%s: gitleaks finds %q in %q; here: %v", f.id, text[w.from:w.to], text, findings)
+				}
+			}
+		}
+		if mine == 0 && !testing.Short() {
+			t.Errorf("%s: no sample of it is found by gitleaks itself", f.id)
+		}
+	}
+	t.Logf("recall %d of %d over %d rules", got, want, len(fs.list))
+}
+
+// TestAssignment: the quick look lets everything through that the rule matches.
+func TestAssignment(t *testing.T) {
+	fs, _ := allForms()
+	rng := rand.New(rand.NewPCG(45, 46))
+	n := 0
+	for _, f := range fs.list {
+		if !f.assigns {
+			continue
+		}
+		n++
+		for range many(50) {
+			text := sample(rng, f.re)
+			ok := !f.full().MatchString(text)
+			for _, a := range f.anchors {
+				if len(text) >= len(a.text) && strings.EqualFold(text[:len(a.text)], a.text) {
+					ok = ok || assignment([]byte(text[len(a.text):]))
+				}
+			}
+			if !ok {
+				t.Fatalf("%s: %q", f.id, text)
+			}
+		}
+	}
+	if n < 80 || assignment([]byte(" is a service that we use = for nothing")) || assignment([]byte("s) {")) {
+		t.Errorf("%d rules", n)
+	}
+}
+
+// TestTokensInJSON: what stands in a JSON string, as an agent's requests have
+// files in them, is found as in the file.
+func TestTokensInJSON(t *testing.T) {
+	rules := mustRules(t, Config{Tokens: true})
+	rng := rand.New(rand.NewPCG(51, 52))
+	pat := "gh" + "p_" + randomOf(rng, lowers+uppers+digits, 36)
+	key := randomOf(rng, lowers+digits, 32)
+	for _, text := range []string{
+		`{"content":"line\n` + pat + `\nline"}`,
+		`{"content":"export TOKEN=\"` + pat + `\""}`,
+		`{"content":"A` + "K" + `IA` + randomOf(rng, uppers+"234567", 16) + `\n"}`,
+		`{"content":"\nA` + "K" + `IA` + randomOf(rng, uppers+"234567", 16) + `\n"}`,
+		`{"content":"adafruit_key = \"` + key + `\"\n"}`,
+		`adafruit_key%20%3D%20%22` + key + `%22`,
+		`a=1&token=` + strings.Replace(pat, "_", "%5F", 1) + `&b=2`,
+	} {
+		if f, _, err := scanAll(t, rules, Options{Action: Report}, text, 0); err != nil || len(f) == 0 {
+			t.Errorf("%s: %v %v", text, f, err)
+		}
+	}
+	for _, text := range []string{`{"content":"line\ngh` + `p_short\n"}`, `adafruit_key = os.Getenv(\"ADAFRUIT_KEY\")`, `twitter: "@somebody", "id": 12345678`} {
+		if f, _, err := scanAll(t, rules, Options{Action: Report}, text, 0); err != nil || len(f) > 0 {
+			t.Errorf("%s: %v %v", text, f, err)
+		}
+	}
+}

@@ -1,0 +1,822 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Views undo what hides a text without compressing it. They cost more than the
+// search itself, so they run only where a trigger stands: over some bytes before
+// it and as long as triggers follow.
+type viewKind uint8
+
+const (
+	noView    viewKind = iota
+	unescape           // percent, \u, \x, entities, in any mixture
+	lookalike          // what is not ASCII but looks like it, or like nothing
+	viewKinds
+
+	packed viewKind = viewKinds // base64 of something compressed: a view for each beginning
+)
+
+const (
+	viewBefore = 256 // a view begins so much before its trigger
+	viewAfter  = 384 // and ends so much after the last one: longer parts are found without it
+	maxPacked  = 8
+)
+
+type trigger struct {
+	text  string
+	view  viewKind
+	magic decodeKind
+}
+
+// triggers are what views and decoders are called for. They are found by the
+// first stage, among the literals of tokens; all but those of lookalike.
+var triggers = sync.OnceValue(func() (out []trigger) {
+	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
+		out = append(out, trigger{text: s, view: unescape})
+	}
+	for _, s := range []string{"H4sI", "KLUv", "UEsD", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
+		out = append(out, trigger{text: s, view: packed})
+	}
+	for _, d := range magics {
+		for _, s := range d.magic {
+			out = append(out, trigger{text: s, magic: d.kind})
+		}
+	}
+	return out
+})
+
+// A view feeds a lane of its own.
+type view struct {
+	lane *lane // what it makes
+	// decode appends to out what in, at position pos of the parent, becomes. It
+	// returns how much of it was used, and whether the view ends there.
+	decode func(v *view, in []byte, pos int64, end bool) (used int, stop bool)
+	out    []byte
+	done   int64 // of the parent, up to where it is used
+	until  int64 // of the parent: where the view ends if nothing prolongs it
+	over   bool
+
+	period int // of spaced
+	gap    []byte
+	space  bool // of words: the last was one
+	same   int  // characters in a row that are like the gap
+}
+
+func newView(l *lane, kind string, from int64, linear bool) *view {
+	v := &view{lane: newLane(l.s, l, kind, linear), done: from}
+	v.lane.marks, v.lane.origin = append(v.lane.marks, mark{0, from, from}), from
+	return v
+}
+
+// at notes that what comes next in the view is at position pos of the parent.
+func (v *view) at(pos int64) {
+	own := v.lane.fed() + int64(len(v.out))
+	last := &v.lane.marks[len(v.lane.marks)-1]
+	if v.lane.linear && last.parent+(own-last.own)*max(v.lane.scale, 1) == pos {
+		return // as it goes on by itself
+	}
+	if last.own == own && len(v.lane.marks) > 1 {
+		last.parent = pos
+		return
+	}
+	v.lane.marks = append(v.lane.marks, mark{own, pos, pos})
+}
+
+// skip notes that what is between from and to of the parent is left out.
+func (v *view) skip(from, to int64) {
+	own := v.lane.fed() + int64(len(v.out))
+	if last := &v.lane.marks[len(v.lane.marks)-1]; last.own == own && len(v.lane.marks) > 1 {
+		last.parent = to
+		return
+	}
+	v.lane.marks = append(v.lane.marks, mark{own, to, from})
+}
+
+// advance lets the view see l up to position to; end says that there it ends.
+func (v *view) advance(l *lane, to int64, end bool) error {
+	if v.over || to < v.done {
+		return nil
+	}
+	in := l.bytes(v.done, to)
+	v.out = v.out[:0]
+	used, stop := v.decode(v, in, v.done, end)
+	v.done += int64(used)
+	v.over = stop || end
+	if err := l.s.spend(len(in)/2 + 1); err != nil {
+		return err
+	}
+	err := v.lane.feed(v.out, v.over)
+	if v.over {
+		v.lane.stop()
+	}
+	return err
+}
+
+// clear is the place in the parent up to which the view found nothing.
+func (v *view) clear() int64 {
+	if v.over {
+		return v.done
+	}
+	if own := v.lane.clear(); own < v.lane.fed() {
+		return min(v.done, v.lane.toParent(own))
+	}
+	return v.done
+}
+
+// runViews lets views and decoders see what is new in l, and begins those that
+// are called for by the literals just found.
+func (l *lane) runViews(end bool) error {
+	for _, h := range l.hits {
+		kind := &l.s.rules.kinds[h.ID]
+		at := l.base + int64(h.Pos)
+		var err error
+		switch {
+		case !l.mayBegin(kind.view, at):
+		case kind.magic != 0:
+			err = l.beginDecode(kind.magic, at)
+		case kind.view == packed:
+			err = l.beginPacked(at)
+		case kind.view != noView:
+			err = l.called(kind.view, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := l.findLookalikes(); err != nil {
+		return err
+	}
+	for i, v := range l.views {
+		if v == nil {
+			continue
+		}
+		over := end || l.fed() > v.until
+		if err := v.advance(l, min(l.fed(), v.until), over); err != nil {
+			return err
+		}
+		if over {
+			l.views[i] = nil
+		}
+	}
+	if err := l.findSpaced(end); err != nil {
+		return err
+	}
+	return l.runDecodes(end)
+}
+
+// mayBegin reports whether what stands at position at may begin something. A
+// view passes on what it does not change: that was looked at before. Only other
+// kinds of views may be needed as well.
+func (l *lane) mayBegin(kind viewKind, at int64) bool {
+	if !l.linear || l.parent == nil || (kind == unescape || kind == lookalike) && l.within>>kind&1 == 0 {
+		return true
+	}
+	const near = 8 // the longest trigger, or a word
+	for i := len(l.marks) - 1; i > 0 && l.marks[i].own >= at; i-- {
+		if l.marks[i].own <= at+near {
+			return true
+		}
+	}
+	return false
+}
+
+// findLookalikes calls the view for characters that look like others. Most text
+// has none beyond ASCII, which is seen eight bytes at once.
+func (l *lane) findLookalikes() error {
+	at := int(max(0, l.seenHigh-l.base))
+	b, leads := l.buf, leads()
+	l.seenHigh = l.fed()
+	for at < len(b) {
+		for at+4*gramLen <= len(b) {
+			c := b[at : at+4*gramLen : at+4*gramLen]
+			if (binary.LittleEndian.Uint64(c)|binary.LittleEndian.Uint64(c[8:])|binary.LittleEndian.Uint64(c[16:])|binary.LittleEndian.Uint64(c[24:]))&0x8080808080808080 != 0 {
+				break
+			}
+			at += 4 * gramLen
+		}
+		for at+gramLen <= len(b) && binary.LittleEndian.Uint64(b[at:])&0x8080808080808080 == 0 {
+			at += gramLen
+		}
+		for stop := min(len(b), at+gramLen); at < stop; at++ {
+			if b[at] < 0xc2 || at+1 < len(b) && !leads[uint(b[at])<<6|uint(b[at+1])&0x3f] {
+				continue
+			}
+			if !utf8.FullRune(b[at:]) {
+				if at+utf8.UTFMax > len(b) {
+					l.seenHigh = l.base + int64(at) // when there is more
+					return nil
+				}
+				continue
+			}
+			if r, _ := utf8.DecodeRune(b[at:]); !calls(r) || !l.mayBegin(lookalike, l.base+int64(at)) {
+				continue
+			}
+			if err := l.called(lookalike, l.base+int64(at)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runeTail is how many bytes at the end of b begin a character.
+func runeTail(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if c := b[len(b)-n]; c >= 0xc2 {
+			if !utf8.FullRune(b[len(b)-n:]) {
+				return n
+			}
+			return 0
+		} else if c < 0x80 {
+			return 0
+		}
+	}
+	return 0
+}
+
+// calls reports whether r is a reason to look at what text looks like.
+func calls(r rune) bool {
+	_, ok := homoglyphs()[r]
+	return ok || invisible(r) || 0xff00 <= r && r < 0xfff0 || 0x1d400 <= r && r < 0x1d800 || 0x2460 <= r && r < 0x2500 ||
+		0x1f100 <= r && r < 0x1f200
+}
+
+// leads are the first two bytes of characters for which calls is true, without
+// the two bits that say that the second continues.
+var leads = sync.OnceValue(func() *[256 << 6]bool {
+	t := new([256 << 6]bool)
+	for _, span := range [][2]rune{{0x80, 0x2500}, {0xa000, 0xac00}, {0xfe00, 0x10000}, {0x1d400, 0x1d800}, {0x1f100, 0x1f200}, {0xe0000, 0xe0200}} {
+		for r := span[0]; r < span[1]; r++ {
+			if calls(r) {
+				s := string(r)
+				t[uint(s[0])<<6|uint(s[1])&0x3f] = true
+			}
+		}
+	}
+	return t
+})
+
+// called begins or prolongs a view for the trigger at position at.
+func (l *lane) called(kind viewKind, at int64) error {
+	v := l.views[kind]
+	if v != nil && at > v.until {
+		if err := v.advance(l, v.until, true); err != nil {
+			return err
+		}
+		v, l.views[kind] = nil, nil
+	}
+	if v == nil {
+		if l.depth >= l.s.opt.Depth || kind == lookalike && !l.isText(at) {
+			return nil
+		}
+		switch kind {
+		case unescape:
+			v = newView(l, "unescape", max(l.base, at-viewBefore), true)
+			v.decode = decodeEscapes
+		case lookalike:
+			v = newView(l, "lookalike", max(l.base, at-viewBefore), true)
+			v.decode = decodeLookalikes
+		}
+		v.lane.within = l.within | 1<<kind
+		l.views[kind] = v
+	}
+	v.until = at + viewAfter
+	return nil
+}
+
+// isText tells text from the bytes of an image by what precedes at. Whatever
+// text begins behind such bytes, its next trigger finds it.
+func (l *lane) isText(at int64) bool {
+	b := l.bytes(max(l.base, at-8), at)
+	for i := 0; i < 3 && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
+		b = b[1:]
+	}
+	for _, c := range b {
+		if c < ' ' && c != '\n' && c != '\t' && c != '\r' || c == 0x7f {
+			return false
+		}
+	}
+	return utf8.Valid(b)
+}
+
+// special bytes begin an escape.
+var special = [256]bool{'%': true, '\\': true, '&': true}
+
+func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i := 0; i < len(in); {
+		run := i
+		for run < len(in) && !special[in[run]] {
+			run++
+		}
+		v.out = append(v.out, in[i:run]...)
+		if i = run; i == len(in) {
+			break
+		}
+		n, text, more := escape(in[i:])
+		if more && !end {
+			return i, false
+		}
+		if n == 0 {
+			v.out = append(v.out, in[i])
+			i++
+			continue
+		}
+		v.at(pos + int64(i))
+		v.out = append(v.out, text...)
+		i += n
+		v.at(pos + int64(i))
+	}
+	return len(in), false
+}
+
+// escape decodes the escape that b begins with; n is its length, 0 if there is
+// none. more says that b may be the beginning of one.
+func escape(b []byte) (n int, text string, more bool) {
+	switch b[0] {
+	case '%':
+		if len(b) < 3 {
+			return 0, "", len(b) < 2 || hexDigit(b[1]) >= 0
+		}
+		if h := hexByte(b[1:]); h >= 0 {
+			return 3, string([]byte{byte(h)}), false
+		}
+	case '&':
+		return entity(b)
+	case '\\':
+		if len(b) < 2 {
+			return 0, "", true
+		}
+		switch c := b[1]; c {
+		case 'n':
+			return 2, "\n", false
+		case 't':
+			return 2, "\t", false
+		case 'r':
+			return 2, "\r", false
+		case '"', '\'', '\\', '/':
+			return 2, string(c), false
+		case 'x':
+			if len(b) < 4 {
+				return 0, "", true
+			}
+			if h := hexByte(b[2:]); h >= 0 {
+				return 4, string([]byte{byte(h)}), false
+			}
+		case 'u', 'U':
+			if len(b) > 2 && b[2] == '{' {
+				stop := bytes.IndexByte(b[:min(len(b), 12)], '}')
+				if stop < 0 {
+					return 0, "", len(b) < 12
+				}
+				return codePoint(b[3:stop], 16, stop+1)
+			}
+			digits := 4
+			if c == 'U' {
+				digits = 8
+			}
+			if len(b) < 2+digits {
+				return 0, "", true
+			}
+			return codePoint(b[2:2+digits], 16, 2+digits)
+		case '0', '1', '2', '3':
+			if len(b) < 4 {
+				return 0, "", true
+			}
+			if r, err := strconv.ParseUint(string(b[1:4]), 8, 8); err == nil {
+				return 4, string([]byte{byte(r)}), false
+			}
+		}
+	}
+	return 0, "", false
+}
+
+func codePoint(digits []byte, base, n int) (int, string, bool) {
+	r, err := strconv.ParseUint(string(digits), base, 32)
+	if err != nil || r > utf8.MaxRune {
+		return 0, "", false
+	}
+	return n, string(rune(r)), false
+}
+
+var entities = map[string]string{"amp": "&", "lt": "<", "gt": ">", "quot": `"`, "apos": "'", "sol": "/", "plus": "+", "equals": "=",
+	"lowbar": "_", "hyphen": "-", "period": ".", "colon": ":", "num": "#", "commat": "@", "excl": "!", "dollar": "$", "percnt": "%", "bsol": `\`,
+	"ast": "*", "comma": ",", "semi": ";", "quest": "?", "lpar": "(", "rpar": ")", "lsqb": "[", "rsqb": "]", "lcub": "{", "rcub": "}", "vert": "|",
+	"Hat": "^", "grave": "`", "Tab": "\t", "NewLine": "\n"}
+
+func entity(b []byte) (n int, text string, more bool) {
+	const longest = 12
+	stop := bytes.IndexByte(b[:min(len(b), longest)], ';')
+	if stop < 0 {
+		return 0, "", len(b) < longest
+	}
+	name := string(b[1:stop])
+	if len(name) > 1 && name[0] == '#' {
+		if name[1]|0x20 == 'x' {
+			return codePoint(b[3:stop], 16, stop+1)
+		}
+		return codePoint(b[2:stop], 10, stop+1)
+	}
+	if t, ok := entities[name]; ok {
+		return stop + 1, t, false
+	}
+	return 0, "", false
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+func hexByte(b []byte) int {
+	h, l := hexDigit(b[0]), hexDigit(b[1])
+	if h < 0 || l < 0 {
+		return -1
+	}
+	return h<<4 | l
+}
+
+// homoglyphs are letters that look like one of ASCII; compatibility characters
+// (full width, mathematical …) are not in it, for those normalisation knows.
+var homoglyphs = sync.OnceValue(func() map[rune]byte {
+	m := map[rune]byte{}
+	for _, p := range []struct{ like, runes string }{
+		{"a", "аɑα"}, {"A", "АΑᎪ"}, {"B", "ВΒᏴ"}, {"b", "ЬƄ"}, {"c", "сϲⅽ"}, {"C", "СϹᏟ"}, {"d", "ԁⅾ"}, {"D", "Ꭰ"}, {"e", "еҽ"}, {"E", "ЕΕᎬ"},
+		{"g", "ɡց"}, {"G", "ԌᏀ"}, {"h", "һհ"}, {"H", "НΗᎻ"}, {"i", "іιɩ"}, {"I", "ІΙӀ"}, {"j", "јϳ"}, {"J", "ЈᎫ"}, {"k", "κк"}, {"K", "КΚᏦ"},
+		{"l", "ӏǀⅼ"}, {"L", "Ꮮ"}, {"m", "мⅿ"}, {"M", "МΜᎷ"}, {"n", "ոп"}, {"N", "Ν"}, {"o", "оοօσ"}, {"O", "ОΟՕ"}, {"p", "рρ"}, {"P", "РΡᏢ"},
+		{"q", "ԛզ"}, {"r", "гᴦ"}, {"s", "ѕꜱ"}, {"S", "ЅᏚՏ"}, {"t", "тτ"}, {"T", "ТΤᎢ"}, {"u", "υսц"}, {"U", "Ս"}, {"v", "ѵν"}, {"V", "ѴᏙ"},
+		{"w", "ԝѡ"}, {"W", "ԜᎳ"}, {"x", "хχ"}, {"X", "ХΧ"}, {"y", "уγү"}, {"Y", "ҮΥ"}, {"z", "ᴢ"}, {"Z", "ΖᏃ"}, {"3", "ЗӠ"}, {"6", "б"},
+		{"-", "‐‑‒–—−"}, {"_", "‗"}, {".", "․"}, {"/", "⁄∕"}, {":", "։"},
+	} {
+		for _, r := range p.runes {
+			m[r] = p.like[0]
+		}
+	}
+	return m
+})
+
+// invisible reports characters that show nothing by themselves.
+func invisible(r rune) bool {
+	return r == 0xad || r == 0x34f || r == 0x61c || r == 0x180e || 0x200b <= r && r <= 0x200f || 0x202a <= r && r <= 0x202e ||
+		0x2060 <= r && r <= 0x206f || r == 0xfeff || 0xfe00 <= r && r <= 0xfe0f || 0x300 <= r && r <= 0x36f || 0xe0000 <= r && r <= 0xe01ef
+}
+
+func decodeLookalikes(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i := 0; i < len(in); {
+		if in[i] < utf8.RuneSelf {
+			v.out = append(v.out, in[i])
+			i++
+			continue
+		}
+		if !utf8.FullRune(in[i:]) && !end {
+			return i, false
+		}
+		r, n := utf8.DecodeRune(in[i:])
+		v.at(pos + int64(i))
+		before := len(v.out)
+		if v.out = appendSkeleton(v.out, r, in[i:i+n]); len(v.out) == before {
+			v.skip(pos+int64(i), pos+int64(i+n))
+		}
+		i += n
+		v.at(pos + int64(i))
+	}
+	return len(in), false
+}
+
+// appendSkeleton appends what r looks like, if it looks like ASCII.
+func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
+	if c, ok := homoglyphs()[r]; ok {
+		return append(dst, c)
+	}
+	if invisible(r) {
+		return dst
+	}
+	if d := norm.NFKC.Properties(raw).Decomposition(); d != nil {
+		for _, r := range string(d) {
+			if c, ok := homoglyphs()[r]; ok {
+				dst = append(dst, c)
+			} else if !invisible(r) {
+				dst = utf8.AppendRune(dst, r)
+			}
+		}
+		return dst
+	}
+	return append(dst, raw...)
+}
+
+// findSpaced looks for characters with the same thing between any two, and for
+// bytes in binary digits. It looks at one word of sixteen bytes: a secret that is
+// written so is longer.
+func (l *lane) findSpaced(end bool) error {
+	for _, v := range []**view{&l.spaced, &l.binary} {
+		if *v == nil {
+			continue
+		}
+		if err := (*v).advance(l, l.fed(), end); err != nil {
+			return err
+		}
+		if (*v).over {
+			*v = nil
+		}
+	}
+	const every = 16
+	if l.depth >= l.s.opt.Depth {
+		return nil
+	}
+	for at := (l.seenSpaced + every - 1) / every * every; ; at += every {
+		if at = l.nextSpaced(at, every); at+gramLen > l.fed() {
+			break
+		}
+		l.seenSpaced = at + 1
+		w := binary.LittleEndian.Uint64(l.buf[at-l.base:])
+		if ones := bits.OnesCount64(w & 0x0101010101010101); w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 && 1 < ones && ones < 7 &&
+			bits.OnesCount64(w&0x1010101010101010) >= gramLen-1 {
+			if err := l.beginBinary(at, end); err != nil {
+				return err
+			}
+		}
+		x, y, z := w^w>>16, w^w>>24, w^w>>32
+		if z&0x00ffffff != 0 && z&0xffffff00 != 0 && z&0xffff00ff != 0 && z&0xff00ffff != 0 &&
+			y&0xff00ffff00 != 0 && y&0xffff00ff != 0 && y&0xffff00ffff != 0 && x&0xff00ff00ff00 != 0 && x&0xff00ff00ff != 0 {
+			continue
+		}
+		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
+			continue
+		}
+		// The longest first: what two bytes of a gap have in common is a gap too.
+		for _, p := range [...]struct {
+			differ        uint64
+			period, phase int
+		}{
+			{z & 0xffffff00, 4, 0}, {z & 0xffff00ff, 4, 1}, {z & 0xff00ffff, 4, 2}, {z & 0x00ffffff, 4, 3},
+			{y & 0xff00ffff00, 3, 0}, {y & 0xffff00ff, 3, 1}, {y & 0xffff00ffff, 3, 2},
+			{x & 0xff00ff00ff00, 2, 0}, {x & 0xff00ff00ff, 2, 1},
+		} {
+			if p.differ == 0 && l.isGap(at+int64(p.phase), p.period) {
+				if err := l.beginSpaced(at+int64(p.phase), p.period, end); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	l.seenSpaced = max(l.seenSpaced, l.fed()-gramLen+1)
+	return nil
+}
+
+// spacedTail is how much of the end of l looks like the beginning of characters
+// with gaps between: the word by which they are known has not come yet.
+func (l *lane) spacedTail() (longest int) {
+	const most = 32 + gramLen
+	b := l.buf[max(0, len(l.buf)-most-4):]
+	for period := 2; period <= 4; period++ {
+		for end := len(b) - period; end < len(b); end++ {
+			// b[end] is the last character, or where it will be.
+			n := 0
+			for at := end - period; at >= 0 && !isWord(b[at+1]) && b[at] != b[at+1]; at -= period {
+				if n > 0 && !bytes.Equal(b[at+1:at+period], b[end-period+1:end]) {
+					break
+				}
+				n++
+			}
+			if n >= 2 {
+				longest = max(longest, len(b)-end+n*period)
+			}
+		}
+	}
+	return longest
+}
+
+// isGap reports whether what follows the character at position at, before the
+// next, is a separator, and was one before the characters to its left, in the
+// sixteen bytes of which the word is the second half: so much a secret has.
+func (l *lane) isGap(at int64, period int) bool {
+	p := int64(period)
+	from := at - at%gramLen - gramLen // at is in a word at a multiple of it
+	if from < l.base || at+p >= l.fed() {
+		return false
+	}
+	gap := l.bytes(at+1, at+p)
+	for _, c := range gap {
+		if isWord(c) || c >= 0x80 {
+			return false
+		}
+	}
+	differ := l.buf[at-l.base] != l.buf[at+p-l.base] // not a table of zeros
+	for left := at - p; left+1 >= from; left -= p {
+		if !bytes.Equal(l.bytes(left+1, left+p), gap) {
+			return false
+		}
+		if left < from || left < l.base {
+			break
+		}
+		differ = differ || l.buf[left-l.base] != l.buf[at-l.base]
+	}
+	return differ && l.buf[at-l.base] > ' ' && l.buf[at-l.base] != gap[0]
+}
+
+// beginSpaced begins a view of characters of which one is at position at.
+func (l *lane) beginSpaced(at int64, period int, end bool) error {
+	gap := bytes.Clone(l.bytes(at+1, at+int64(period)))
+	for same, p, from := 0, int64(period), max(l.base, at-viewBefore); at-p >= from && bytes.Equal(l.bytes(at-p+1, at), gap); at -= p {
+		if l.buf[at-p-l.base] != gap[0] {
+			same = 0
+		} else if same++; same > maxSame {
+			break
+		}
+	}
+	v := newView(l, "spaced", at, true)
+	v.period, v.gap, v.lane.scale = period, gap, int64(period)
+	v.decode = decodeSpaced
+	if err := v.advance(l, l.fed(), end); err != nil {
+		return err
+	}
+	if !v.over {
+		l.spaced = v
+	}
+	return nil
+}
+
+// beginBinary begins a view of binary digits, at the beginning of their run.
+func (l *lane) beginBinary(at int64, end bool) error {
+	if l.binary != nil && at < l.binary.done || !l.mayBegin(noView, at) {
+		return nil
+	}
+	from := at
+	for from > max(l.base, at-viewBefore) && isBinary(l.buf[from-1-l.base]) {
+		from--
+	}
+	v := newView(l, "binary digits", from, true)
+	v.decode = decodeBinary
+	if err := v.advance(l, l.fed(), end); err != nil {
+		return err
+	}
+	if l.binary = v; v.over {
+		l.binary = nil
+	}
+	return nil
+}
+
+func isBinary(c byte) bool { return c == '0' || c == '1' || c == ' ' || c == ',' }
+
+func decodeBinary(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	n, digits, from := byte(0), 0, 0
+	for i, c := range in {
+		if !isBinary(c) {
+			return i, true
+		}
+		if c == ' ' || c == ',' {
+			n, digits, from = 0, 0, i+1
+			continue
+		}
+		n = n<<1 | c&1
+		if digits++; digits == 8 {
+			v.at(pos + int64(from))
+			v.out = append(v.out, n)
+			n, digits, from = 0, 0, i+1
+			v.at(pos + int64(from))
+		}
+	}
+	return from, false
+}
+
+// nextSpaced is the first word from position at on, in steps of every, that may
+// be characters with gaps, or binary digits: nearly all text is passed over here.
+func (l *lane) nextSpaced(at int64, every int) int64 {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	b := l.buf
+	i := int(at - l.base)
+	for ; i+gramLen <= len(b); i += every {
+		w := binary.LittleEndian.Uint64(b[i:])
+		if w == bits.RotateLeft64(w, 8) {
+			continue // one byte again and again, as indentation is
+		}
+		// With a gap of one, two or three bytes the same bytes come again after
+		// two, three or four: one of these is then zero.
+		v := (w^w>>16)&0xffff | (w^w>>24)&0xffffff<<16 | (w^w>>32)&0xffff<<40 | 0xff<<56
+		if (v-ones)&^v&highs != 0 || w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 {
+			break
+		}
+	}
+	return l.base + int64(i)
+}
+
+// maxSame is how many characters in a row may be like the gap: more are a line.
+const maxSame = 3
+
+func decodeSpaced(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i := 0; i < len(in); i += v.period {
+		if in[i] != v.gap[0] {
+			v.same = 0
+		} else if v.same++; v.same > maxSame {
+			return i, true
+		}
+		if i+v.period > len(in) && !end {
+			v.same = 0
+			return i, false
+		}
+		v.out = append(v.out, in[i])
+		if i+v.period > len(in) || !bytes.Equal(in[i+1:i+v.period], v.gap) {
+			return i + 1, true
+		}
+	}
+	return (len(in) + v.period - 1) / v.period * v.period, false
+}
+
+// beginPacked begins a view of base64 at the position of a trigger.
+func (l *lane) beginPacked(at int64) error {
+	if l.depth >= l.s.opt.Depth {
+		return nil
+	}
+	if len(l.packed) >= maxPacked {
+		return &LimitError{"decoders", l.s.opt.Place, l.s.root.fed()}
+	}
+	v := newView(l, "base64", at, false)
+	v.decode = decodeBase64
+	// A little at once, so that what is nothing neither counts nor costs.
+	const little = 64
+	if err := v.advance(l, min(l.fed(), at+little), false); err != nil {
+		return err
+	}
+	if l.packed = append(l.packed, v); len(l.packed) > maxPacked/2 {
+		return l.runPacked(false)
+	}
+	return nil
+}
+
+func (l *lane) runPacked(end bool) error {
+	live := l.packed[:0]
+	for _, v := range l.packed {
+		if !v.over && (len(v.lane.decodes) > 0 || v.lane.fed() <= 16) {
+			if err := v.advance(l, l.fed(), end); err != nil {
+				return err
+			}
+		}
+		if !v.over && v.lane.fed() > 16 && len(v.lane.decodes) == 0 {
+			v.lane.stop() // it was nothing compressed
+			v.over = true
+		}
+		if !v.over {
+			live = append(live, v)
+		}
+	}
+	l.packed = live
+	return nil
+}
+
+func decodeBase64(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	var four [4]byte
+	n, from := 0, 0
+	for i := 0; i < len(in); {
+		c := in[i]
+		switch {
+		case c == '-':
+			c = '+'
+		case c == '_':
+			c = '/'
+		}
+		if 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || c == '+' || c == '/' {
+			four[n] = c
+			n++
+			i++
+			if n == 4 {
+				var three [3]byte
+				base64.StdEncoding.Decode(three[:], four[:]) // its alphabet was checked
+				v.out = append(v.out, three[:]...)
+				n, from = 0, i
+			}
+			continue
+		}
+		w, more := breakAt(in[i:])
+		if more && !end {
+			break
+		}
+		if w == 0 {
+			end, stop = true, true
+			break
+		}
+		i += w
+	}
+	if end && n > 1 {
+		var three [3]byte
+		m, _ := base64.RawStdEncoding.Decode(three[:], four[:n])
+		v.out = append(v.out, three[:m]...)
+		from = len(in)
+	}
+	v.at(pos + int64(from))
+	return from, stop
+}
