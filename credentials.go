@@ -3,6 +3,7 @@ package carboy
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,21 +21,35 @@ type credentials struct {
 	env map[string]string
 	// values are what must not be seen anywhere, by name.
 	values map[string]secret.Value
+	// named are the same by their variables.
+	named map[string][]secret.Value
 }
 
 // parseCredential reads NAME=ENV@HOST[:SCHEME], a route with a credential. SCHEME
 // may say its field: header=X-Key, query=key.
 func parseCredential(s string) (policy.Route, error) {
-	bad := func(why string) (policy.Route, error) {
-		return policy.Route{}, &OptionError{Option: "--credential", Value: s, Reason: why, Advice: "write NAME=VARIABLE@HOST[:SCHEME], such as github=GITHUB_TOKEN@api.github.com:token"}
-	}
 	name, rest, ok := strings.Cut(s, "=")
-	if !ok || name == "" {
-		return bad("has no NAME=")
+	env, host, at := strings.Cut(rest, "@")
+	shown := notShown
+	if credentialName().MatchString(name) && NameOrHidden(env) == env && !strings.ContainsAny(host, "@") {
+		shown = s
 	}
-	env, host, ok := strings.Cut(rest, "@")
-	if !ok || !envName().MatchString(env) {
+	bad := func(why string) (policy.Route, error) {
+		advice := "write NAME=VARIABLE@HOST[:SCHEME], such as github=GITHUB_TOKEN@api.github.com:token"
+		if shown == notShown {
+			advice += "; what was given is not repeated, for it may be the value itself"
+		}
+		return policy.Route{}, &OptionError{Option: "--credential", Value: shown, Reason: why, Advice: advice}
+	}
+	switch {
+	case !ok || name == "":
+		return bad("has no NAME=")
+	case !credentialName().MatchString(name):
+		return bad("has a NAME that is not at most 40 letters, digits, dots and dashes")
+	case !at || !envName().MatchString(env):
 		return bad("does not name a variable before @")
+	case strings.Contains(host, "@"):
+		return bad("has more than one @")
 	}
 	c := policy.Credential{Scheme: credential.Bearer, Env: env}
 	// A port is a number, a scheme is none.
@@ -62,10 +77,13 @@ func parseCredential(s string) (policy.Route, error) {
 	return r.WithRule("--credential " + name), nil
 }
 
+// credentialName is for people alone: rules cite it.
+func credentialName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`) }
+
 // readCredentials reads what the routes put on. A variable that is not set is an
 // error: the run would only fail later, and less clearly.
 func readCredentials(rs []policy.Route, lookup func(string) string) (*credentials, error) {
-	out := &credentials{of: gateway.Credentials{}, env: map[string]string{}, values: map[string]secret.Value{}}
+	out := &credentials{of: gateway.Credentials{}, env: map[string]string{}, values: map[string]secret.Value{}, named: map[string][]secret.Value{}}
 	for _, r := range rs {
 		c := r.Options().Credential
 		if c.IsZero() || out.of[c] != nil {
@@ -77,7 +95,11 @@ func readCredentials(rs []policy.Route, lookup func(string) string) (*credential
 		value := secret.NewString(lookup(c.Env))
 		opened, err := credential.Open(c.Env, c, value)
 		if errors.Is(err, credential.ErrEmpty) {
-			return nil, &OptionError{Option: r.Rule(), Value: c.Env, Reason: "is not set here", Advice: "set that variable to the credential; inside there will be a placeholder"}
+			advice := "set that variable to the credential; inside there will be a placeholder"
+			if NameOrHidden(c.Env) == notShown {
+				advice = pasted
+			}
+			return nil, &OptionError{Option: r.Rule(), Value: NameOrHidden(c.Env), Reason: "is not set here", Advice: advice}
 		}
 		if err != nil {
 			return nil, err
@@ -87,6 +109,7 @@ func readCredentials(rs []policy.Route, lookup func(string) string) (*credential
 		if _, ok := out.env[c.Env]; !ok {
 			out.env[c.Env] = opened.Placeholder()
 		}
+		out.named[c.Env] = append(out.named[c.Env], opened.Secrets()...)
 		for i, v := range opened.Secrets() {
 			out.values[strings.ToLower(c.Env)+fmt.Sprintf("-%s-%d", c.Scheme, i)] = v
 		}

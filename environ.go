@@ -34,7 +34,7 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 		"PATH": toolPath(lookup("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
 	}
 	for _, n := range passEnv {
-		if v := lookup(n); v != "" {
+		if v := lookup(n); v != "" && p.secrets.in(v) == "" {
 			env[n] = v
 		}
 	}
@@ -44,7 +44,7 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 	if terminal {
 		env["TERM"] = "xterm"
 		for _, n := range termEnv {
-			if v := lookup(n); v != "" {
+			if v := lookup(n); v != "" && p.secrets.in(v) == "" {
 				env[n] = v
 			}
 		}
@@ -55,6 +55,9 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 		if !envName().MatchString(name) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "is not a variable name"}
 		}
+		if !given && p.secrets.vars[name] {
+			return nil, &OptionError{Option: "--env", Value: name, Reason: "is a secret that is watched for, and would come inside", Advice: "leave it out; --credential puts a secret on requests without showing it"}
+		}
 		if !given {
 			val = lookup(name)
 			if val == "" {
@@ -63,6 +66,9 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 		}
 		if _, own := p.creds.env[name]; own || p.creds.in(val) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "would take a credential into the bottle", Advice: "leave it out: the gateway puts the credential on, and a placeholder stands inside"}
+		}
+		if known := p.secrets.in(val); known != "" {
+			return nil, &OptionError{Option: "--env", Value: name, Reason: "would take the secret " + known + " into the bottle", Advice: "leave it out; --credential puts a secret on requests without showing it"}
 		}
 		if strings.ContainsRune(val, 0) {
 			return nil, &OptionError{Option: "--env", Value: name, Reason: "holds a NUL byte"}

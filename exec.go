@@ -359,6 +359,9 @@ func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (ex
 	if err != nil {
 		return receipt.Exit{}, err
 	}
+	if err := s.keepOut(ask.Command); err != nil {
+		return receipt.Exit{}, err
+	}
 	ev := s.event(audit.RunExec, audit.Allowed)
 	ev.Subject, ev.Sync = s.text(strings.Join(ask.Command, " ")), true
 	if _, err := s.c.audit.Append(ctx, ev); err != nil {

@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -113,6 +114,19 @@ func (c *Client) redactorFor(p *plan, o *RunOptions) (*secret.Redactor, error) {
 		if v.Len() >= secret.MinRedacted {
 			known[name] = v
 		}
+	}
+	for name, v := range p.secrets.values {
+		name = redactionName(name)
+		for known[name].Len() > 0 {
+			name += "-"
+		}
+		known[name] = v
+		// Host names lose their case on the way through a resolver.
+		v.UnsafeReveal(func(b []byte) {
+			if low := bytes.ToLower(b); !bytes.Equal(low, b) {
+				known[name+".lower"] = secret.New(low)
+			}
+		})
 	}
 	for _, e := range o.Env {
 		name, val, given := strings.Cut(e, "=")

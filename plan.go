@@ -12,6 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -19,15 +20,18 @@ import (
 // plan is what a bottle is made from: all that the options, the user and this
 // machine decide about it before there is a run, and nothing of the run itself.
 type plan struct {
-	mode   store.Mode
-	rootfs string // a directory that is the whole root; empty: the host's tools
-	limits bottle.Limits
-	id     identity
-	ws     store.Workspace
-	target string // the workspace's path inside; empty: none
-	routes []policy.Route
-	file   *routes.File // that some of them are of; nil: none
-	creds  *credentials
+	mode    store.Mode
+	rootfs  string // a directory that is the whole root; empty: the host's tools
+	limits  bottle.Limits
+	id      identity
+	ws      store.Workspace
+	target  string // the workspace's path inside; empty: none
+	routes  []policy.Route
+	file    *routes.File // that some of them are of; nil: none
+	creds   *credentials
+	secrets *known // --secret
+	// known is all that is watched for, credentials included, by name.
+	known  map[string]secret.Value
 	mounts []bottle.Mount
 	net    wire.Config
 
@@ -55,6 +59,10 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.creds, err = readCredentials(p.routes, c.env); err != nil {
 		return nil, err
 	}
+	if p.secrets, err = readKnown(o.Secrets, c.env); err != nil {
+		return nil, err
+	}
+	p.known = p.secrets.with(p.creds)
 	if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
 		return nil, err
 	}

@@ -57,6 +57,9 @@ func CanPrepare(o *RunOptions) error {
 	if len(o.Credentials) > 0 {
 		return errors.New("credentials are read when the run begins")
 	}
+	if len(o.Secrets) > 0 {
+		return errors.New("secrets are read when the run begins")
+	}
 	if o.RootFS != "" && o.RootFS != "host" {
 		return errors.New("the root file system is a directory, which the bottle opens when it is made")
 	}

@@ -46,6 +46,9 @@ type RunOptions struct {
 	// value of the host's variable is put on. Inside, the variable has a
 	// placeholder.
 	Credentials []string
+	// Secrets are what is watched for on the way out, and never comes inside: a
+	// variable of the host (NAME, env:NAME) or a file (a path, file:PATH).
+	Secrets []string
 	// Env are NAME=VALUE, or NAME for the host's value.
 	Env []string
 	// Mounts are SRC:DST[:ro].
@@ -214,6 +217,9 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	if s.redactor, err = c.redactorFor(s.plan, o); err != nil {
 		return nil, err
 	}
+	if err := s.keepOut(o.Command); err != nil {
+		return nil, err
+	}
 	ws := s.ws
 	if s.env, err = c.environment(s.plan, o); err != nil {
 		return nil, err
@@ -246,7 +252,13 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}
 	}
-	s.events = startEvents(o.OnEvent)
+	s.events = startEvents(func(ev Event) {
+		ev.Name, ev.Text = s.redactor.String(ev.Name), s.redactor.String(ev.Text)
+		o.OnEvent(ev)
+	})
+	for _, f := range s.readable() {
+		s.events.send(Event{Kind: "secret", Text: "the command can read " + f + ", which is watched for on the way out only"})
+	}
 	stamp.Mark("recorded")
 	return s, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
@@ -139,7 +140,7 @@ func (c *checked) describe(file *routes.File, env func(string) (string, bool)) {
 			cr.Upstream = o.Upstream.String()
 		}
 		if !o.Credential.IsZero() {
-			cr.Credential = string(o.Credential.Scheme) + " " + o.Credential.Env + o.Credential.Name
+			cr.Credential = string(o.Credential.Scheme) + " " + carboy.NameOrHidden(o.Credential.Env) + o.Credential.Name
 			if _, set := env(o.Credential.Env); o.Credential.Env != "" && !set {
 				c.Warnings = append(c.Warnings, document.Problem{File: r.Rule(), Field: "token_env", What: "this variable is not set here", Advice: "set it before the run, which refuses to start without"})
 			}

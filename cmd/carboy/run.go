@@ -53,6 +53,7 @@ type runFlags struct {
 	allowPrivate list
 	routes       string
 	credentials  list
+	secrets      list
 	environ      list
 	mounts       list
 	rootfs       string
@@ -76,6 +77,7 @@ func (a *app) runCmd() *cobra.Command {
 		allow:        list{name: "HOST[:PORT]", eg: "example.org:443"},
 		allowPrivate: list{name: "HOST[:PORT]", eg: "10.0.0.5:5432"},
 		credentials:  list{name: "NAME=VARIABLE@HOST[:SCHEME]", eg: "gh=GH_TOKEN@api.github.com:token"},
+		secrets:      list{name: "NAME|FILE", eg: "DEPLOY_KEY"},
 		environ:      list{name: "NAME[=VALUE]", eg: "CI=1"},
 		mounts:       list{name: "SRC:DST[:ro]", eg: "/opt/data:/data:ro"},
 		pids:         whole{top: 1 << 22, eg: "512"},
@@ -103,6 +105,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
 	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, what is put on and looked for (carboy egress check)")
 	fl.Var(&f.credentials, "credential", "put the value of a host's variable on requests to a host, as bearer unless a scheme is named; inside is a placeholder; repeatable")
+	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -132,7 +135,7 @@ func (a *app) runCmd() *cobra.Command {
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Credentials: f.credentials.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output),

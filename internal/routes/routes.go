@@ -233,14 +233,8 @@ func readCredential(m document.Mapping) policy.Credential {
 		Field: field.Text(), Insecure: insecure.Bool(false),
 	}
 	if env.Present() && !envName().MatchString(c.Env) && c.Env != "" {
-		advice := ""
-		if len(c.Env) >= 16 {
-			advice = "it looks like the value itself: put that into a variable, and the variable's name here"
-			// It must not stand in a message.
-			env.Bad("this is no name of an environment variable", advice)
-		} else {
-			env.Bad(fmt.Sprintf("%q is no name of an environment variable", c.Env), advice)
-		}
+		// It may be the value itself, which must not stand in a message.
+		env.Bad("this is no name of an environment variable", "if it is the value itself: put that into a variable, and the variable's name here")
 	}
 	needs := c.Scheme == "header" || c.Scheme == "query"
 	switch {

@@ -1,0 +1,312 @@
+package carboy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// Bounds of what can be watched for, in bytes. What is shorter, or has fewer
+// different bytes, stands in ordinary text by chance; longer is no secret.
+const (
+	minSecret   = 8
+	maxSecret   = 8 << 10
+	minDistinct = 4
+	maxSecrets  = 100
+)
+
+// notShown stands in messages for what may be the secret itself: somebody who
+// pastes a value where its variable's name belongs must not find it in a log.
+const notShown = "[not shown]"
+
+// NameOrHidden is the name of a variable as messages may show it: words in capitals, as variables
+// have them. Keys and passwords have digits amid letters, small letters, or more
+// letters than words.
+func NameOrHidden(s string) string {
+	if len(s) <= 64 && conventionalName().MatchString(s) {
+		return s
+	}
+	return notShown
+}
+
+func conventionalName() *regexp.Regexp {
+	return regexp.MustCompile(`^_*[A-Z]{1,14}[0-9]{0,2}(_+([A-Z]{1,14}[0-9]{0,2}|[0-9]{1,2}))*$`)
+}
+
+// pasted is the advice when a name was hidden.
+const pasted = "put the value into a variable and name that variable; what stands there is not repeated, for it may be the value itself"
+
+// known are the secrets that are watched for, by the names that findings show.
+type known struct {
+	values map[string]secret.Value
+	// vars are the variables that have one: they don't come inside.
+	vars map[string]bool
+	// files are those that were read, as real paths.
+	files []string
+}
+
+// readKnown reads what --secret names. It keeps no text that it was given in an
+// error unless that is a path or a variable's name.
+func readKnown(given []string, lookup func(string) string) (*known, error) {
+	k := &known{values: map[string]secret.Value{}, vars: map[string]bool{}}
+	for i, g := range given {
+		if err := k.read(g, lookup); err != nil {
+			var bad *OptionError
+			if errors.As(err, &bad) && bad.Value == notShown && len(given) > 1 {
+				bad.Reason += fmt.Sprintf(" (it is --secret number %d)", i+1)
+			}
+			return nil, err
+		}
+	}
+	if len(k.values) > maxSecrets {
+		return nil, &OptionError{Option: "--secret", Value: fmt.Sprint(len(k.values)), Reason: "secrets are too many", Advice: fmt.Sprintf("at most %d are watched for", maxSecrets)}
+	}
+	return k, nil
+}
+
+func (k *known) read(given string, lookup func(string) string) error {
+	if name, ok := strings.CutPrefix(given, "env:"); ok {
+		return k.variable(name, lookup)
+	}
+	if path, ok := strings.CutPrefix(given, "file:"); ok {
+		return k.file(path)
+	}
+	if envName().MatchString(given) {
+		return k.variable(given, lookup)
+	}
+	// Base64 has slashes, too: a path is what leads somewhere.
+	dir := filepath.Dir(given)
+	if _, err := os.Lstat(given); err == nil {
+		return k.file(given)
+	} else if _, err := os.Lstat(dir); err == nil && strings.Contains(given, "/") && dir != "/" {
+		return k.file(given)
+	}
+	return &OptionError{Option: "--secret", Value: notShown, Reason: "is neither the name of a variable nor a file that exists", Advice: pasted + "; file:PATH names a file"}
+}
+
+func (k *known) variable(name string, lookup func(string) string) error {
+	bad := func(why, advice string) error {
+		shown := NameOrHidden(name)
+		if shown == notShown {
+			advice = pasted
+		}
+		return &OptionError{Option: "--secret", Value: shown, Reason: why, Advice: advice}
+	}
+	if !envName().MatchString(name) {
+		return bad("is no name of a variable", pasted)
+	}
+	value := strings.TrimSpace(lookup(name))
+	if value == "" {
+		return bad("names no variable that is set here", "set it, or leave it out")
+	}
+	v := secret.NewString(value)
+	if why := unwatchable(v); why != "" {
+		return bad(why, "leave it out, or use a longer secret")
+	}
+	k.values[name] = v
+	k.vars[name] = true
+	return nil
+}
+
+// unwatchable says why v can't be told from ordinary text, or nothing.
+func unwatchable(v secret.Value) (why string) {
+	v.UnsafeReveal(func(b []byte) {
+		b = bytes.TrimSpace(b)
+		var seen [256]bool
+		distinct := 0
+		for _, c := range b {
+			if !seen[c] {
+				seen[c] = true
+				distinct++
+			}
+		}
+		switch {
+		case len(b) < minSecret:
+			why = fmt.Sprintf("is too short to be watched for: it needs %d bytes", minSecret)
+		case distinct < minDistinct:
+			why = fmt.Sprintf("has fewer than %d different bytes, as ordinary text has", minDistinct)
+		case len(b) > maxSecret:
+			why = fmt.Sprintf("is too long to be watched for: at most %d bytes", maxSecret)
+		}
+	})
+	return why
+}
+
+// maxSecretFile bounds a file of secrets, in bytes.
+const maxSecretFile = 256 << 10
+
+func (k *known) file(path string) error {
+	bad := func(why, advice string) error {
+		return &OptionError{Option: "--secret", Value: "file:" + path, Reason: why, Advice: advice}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return bad("can't be read: "+cause(err), "name a file that holds the secret, or env:NAME")
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return bad("is not a regular file", "name a file that holds the secret")
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+	if err != nil {
+		return bad("can't be read: "+cause(err), "")
+	}
+	defer clear(b)
+	if len(b) > maxSecretFile {
+		return bad(fmt.Sprintf("has more than %d bytes", maxSecretFile), "name a file that holds the secret alone")
+	}
+	k.opened(path)
+	base := filepath.Base(path)
+	if isEnvFile(base) {
+		return k.envFile(base, b, bad)
+	}
+	v := secret.New(bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r")))
+	if why := unwatchable(v); why != "" {
+		return bad(why, "leave it out, or name a file that holds the secret alone")
+	}
+	k.put(base, v)
+	return nil
+}
+
+func cause(err error) string {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err.Error()
+	}
+	return err.Error()
+}
+
+// isEnvFile reports whether a file of that name has lines NAME=VALUE.
+func isEnvFile(base string) bool {
+	return base == ".env" || strings.HasPrefix(base, ".env.") || strings.HasSuffix(base, ".env")
+}
+
+// envFile takes each line's value. A short one is left out unless its name says
+// that it is a secret, for such files hold ports and switches, too.
+func (k *known) envFile(base string, b []byte, bad func(why, advice string) error) error {
+	found := 0
+	for n, line := range bytes.Split(b, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimPrefix(string(line), "export "), "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || !envName().MatchString(name) {
+			return bad(fmt.Sprintf("line %d is not NAME=VALUE", n+1), "files named .env, .env.* and *.env have lines NAME=VALUE; another name is taken whole")
+		}
+		if q := len(value); q >= 2 && (value[0] == '"' || value[0] == '\'') && value[q-1] == value[0] {
+			value = value[1 : q-1]
+		}
+		v := secret.NewString(value)
+		switch why := unwatchable(v); {
+		case why == "":
+			k.put(base+":"+name, v)
+			found++
+		case SecretName(name) && value != "":
+			return bad(fmt.Sprintf("line %d %s", n+1, why), "leave that line out, or use a longer secret")
+		}
+	}
+	if found == 0 {
+		return bad("holds no value that could be watched for", fmt.Sprintf("values need %d bytes", minSecret))
+	}
+	return nil
+}
+
+// put keeps v under a name that is not taken. Names are shown, and a file's name
+// is the user's but may be anything.
+func (k *known) put(name string, v secret.Value) {
+	name = visible.String(name, 80)
+	for n, free := 2, name; ; n++ {
+		old, taken := k.values[free]
+		if !taken || old.Equal(v) {
+			k.values[free] = v
+			return
+		}
+		free = fmt.Sprintf("%s (%d)", name, n)
+	}
+}
+
+func (k *known) opened(path string) {
+	if abs, err := filepath.Abs(path); err == nil {
+		k.files = append(k.files, realPath(abs))
+	}
+}
+
+// with is what is watched for in all: also the credentials, by their variables.
+// Of those, what is too short is not.
+func (k *known) with(c *credentials) map[string]secret.Value {
+	all := maps.Clone(k.values)
+	own := &known{values: all}
+	for _, name := range slices.Sorted(maps.Keys(c.named)) {
+		for _, v := range c.named[name] {
+			if unwatchable(v) == "" && !slices.ContainsFunc(slices.Collect(maps.Values(all)), v.Equal) {
+				own.put(name, v)
+			}
+		}
+	}
+	return all
+}
+
+// in names the secret that text holds, or nothing.
+func (k *known) in(text string) string {
+	for _, name := range slices.Sorted(maps.Keys(k.values)) {
+		if strings.Contains(text, k.values[name].UnsafeString()) {
+			return name
+		}
+	}
+	return ""
+}
+
+// keepOut refuses what would take a secret inside by carboy's own hand.
+func (p *plan) keepOut(command []string) error {
+	for _, arg := range command {
+		if name := p.secrets.in(arg); name != "" || p.creds.in(arg) {
+			what := "the value of a credential"
+			if name != "" {
+				what = "the secret " + name
+			}
+			return &OptionError{Option: "the command", Value: notShown, Reason: "holds " + what, Advice: "a secret that is watched for does not come inside: leave it out of the command, and let the gateway put it on with --credential"}
+		}
+	}
+	return nil
+}
+
+// readable are the files of secrets that the command can read all the same, since
+// they lie where it works.
+func (p *plan) readable() (out []string) {
+	for _, f := range p.secrets.files {
+		dirs := []string{}
+		if p.mode != store.None && p.target != "" {
+			dirs = append(dirs, p.target)
+		}
+		for _, m := range p.mounts {
+			dirs = append(dirs, realPath(m.Source))
+		}
+		if slices.ContainsFunc(dirs, func(d string) bool { return within(f, d) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// redactionName is a name that the marks of a redactor may have.
+func redactionName(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(s))
+}
