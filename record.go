@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,6 +137,15 @@ func (s *session) redactNetwork() {
 		c := &n.Connections[i]
 		c.Name, c.Reason = s.redactor.String(c.Name), s.redactor.String(c.Reason)
 	}
+	for i := range n.Requests {
+		r := &n.Requests[i]
+		r.Name, r.Reason = s.redactor.String(r.Name), s.redactor.String(r.Reason)
+	}
+	for i := range n.Found {
+		f := &n.Found[i]
+		// A header's name is the command's own choice, too.
+		f.Name, f.Place = s.redactor.String(f.Name), s.redactor.String(f.Place)
+	}
 }
 
 // failure is the exit of a run in which the command never ran.
@@ -241,24 +251,59 @@ func network(g gateway.Summary) receipt.Network {
 		count(x.Allowed, int64(x.Count), &n.Totals.ConnectionsAllowed, &n.Totals.ConnectionsRefused)
 		n.Connections = append(n.Connections, receipt.Connection{
 			Name: x.Name, Port: x.Port, Proto: x.Protocol, Verdict: verdict(x.Allowed), Rule: x.Rule,
-			Reason: reason(x), Count: int64(x.Count), BytesUp: x.Up, BytesDown: x.Down,
+			Reason: because(x.Reason, x.Detail), Count: int64(x.Count), BytesUp: x.Up, BytesDown: x.Down,
+		})
+	}
+	n.Requests, n.RequestsTotal = []receipt.Request{}, int64(len(g.Requests))
+	used := map[string]int64{}
+	for _, x := range g.Requests {
+		count(x.Allowed, int64(x.Count), &n.Totals.RequestsAllowed, &n.Totals.RequestsRefused)
+		if x.Credential != "" {
+			used[x.Credential] += int64(x.Count)
+		}
+		n.Requests = append(n.Requests, receipt.Request{
+			Name: x.Name, Port: x.Port, Verdict: verdict(x.Allowed), Rule: x.Rule, Reason: because(x.Reason, x.Detail),
+			Credential: x.Credential, Count: int64(x.Count), Failed: int64(x.Failed), BytesUp: x.Up, BytesDown: x.Down,
+		})
+	}
+	n.CredentialsTotal = int64(len(used))
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		n.Credentials = append(n.Credentials, receipt.Credential{Name: name, Requests: used[name]})
+	}
+	n.FoundTotal = int64(len(g.Found))
+	for _, x := range g.Found {
+		if x.Inbound {
+			n.Totals.FoundIn += int64(x.Count)
+		} else {
+			n.Totals.FoundOut += int64(x.Count)
+		}
+		n.Found = append(n.Found, receipt.Found{
+			Name: x.Name, Port: x.Port, Inbound: x.Inbound, What: x.What, Secret: x.Secret, Transform: x.Transform, Place: x.Place,
+			Rule: x.Rule, Action: receipt.Action(x.Action), Count: int64(x.Count),
 		})
 	}
 	// What did not fit in the gateway's own bounds was asked for too.
 	n.NamesTotal += int64(g.NamesDropped)
 	n.ConnectionsTotal += int64(g.ConnsDropped)
+	n.RequestsTotal += int64(g.RequestsDropped)
+	n.FoundTotal += int64(g.FoundDropped)
 	slices.SortStableFunc(n.Names, func(a, b receipt.Name) int { return refusedFirst(a.Verdict, b.Verdict) })
 	slices.SortStableFunc(n.Connections, func(a, b receipt.Connection) int { return refusedFirst(a.Verdict, b.Verdict) })
 	n.Names = cut(n.Names, receipt.MaxNames)
 	n.Connections = cut(n.Connections, receipt.MaxConnections)
+	slices.SortStableFunc(n.Requests, func(a, b receipt.Request) int { return refusedFirst(a.Verdict, b.Verdict) })
+	slices.SortStableFunc(n.Found, func(a, b receipt.Found) int { return blockedFirst(a.Action, b.Action) })
+	n.Requests = cut(n.Requests, receipt.MaxRequests)
+	n.Credentials = cut(n.Credentials, receipt.MaxCredentials)
+	n.Found = cut(n.Found, receipt.MaxFound)
 	return n
 }
 
-func reason(x gateway.ConnSummary) string {
-	if x.Detail != "" {
-		return fmt.Sprintf("%s: %s", x.Reason, x.Detail)
+func because(r gateway.Reason, detail string) string {
+	if detail != "" {
+		return fmt.Sprintf("%s: %s", r, detail)
 	}
-	return string(x.Reason)
+	return string(r)
 }
 
 func count(allowed bool, n int64, yes, no *int64) {
@@ -284,6 +329,13 @@ func refusedFirst(a, b receipt.Verdict) int {
 		return -1
 	}
 	return 1
+}
+
+func blockedFirst(a, b receipt.Action) int {
+	rank := func(a receipt.Action) int {
+		return slices.Index([]receipt.Action{receipt.Blocked, receipt.Masked, receipt.Reported}, a)
+	}
+	return cmp.Compare(rank(a), rank(b))
 }
 
 func cut[T any](s []T, n int) []T { return s[:min(len(s), n)] }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -350,6 +352,9 @@ func (a *app) summary(r *receipt.Receipt) {
 	if s := refusedLine(r); s != "" {
 		a.say(plainText, "%s (carboy receipt says why)", s)
 	}
+	if s := foundLine(r); s != "" {
+		a.say(redText, "%s (carboy receipt says where)", s)
+	}
 	if r.Landable() {
 		ref := ""
 		if wd, err := os.Getwd(); err != nil || wd != string(r.Workspace.Path) {
@@ -417,6 +422,36 @@ func changesText(r *receipt.Receipt) string {
 	return s
 }
 
+// foundLine says what scanners found, by what was done about it.
+func foundLine(r *receipt.Receipt) string {
+	n := map[receipt.Action]int64{}
+	secrets, other := map[string]bool{}, map[string]bool{}
+	for _, f := range r.Network.Found {
+		n[f.Action] += f.Count
+		if f.Secret != "" {
+			secrets[visible.String(f.Secret, 80)] = true
+		} else {
+			other[visible.String(receipt.Plain(f.What), 80)] = true
+		}
+	}
+	if len(n) == 0 {
+		return ""
+	}
+	var done []string
+	for _, a := range []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Reported} {
+		if n[a] > 0 {
+			done = append(done, fmt.Sprintf("%d %s", n[a], a))
+		}
+	}
+	const shown = 5
+	what := append(slices.Sorted(maps.Keys(secrets)), slices.Sorted(maps.Keys(other))...)
+	s := "found: " + strings.Join(what[:min(len(what), shown)], ", ")
+	if k := len(what) - shown; k > 0 {
+		s += fmt.Sprintf(" and %d more", k)
+	}
+	return s + "; " + strings.Join(done, ", ")
+}
+
 // refusedLine names the first few of what was refused, each once.
 func refusedLine(r *receipt.Receipt) string {
 	const shown = 5
@@ -433,9 +468,23 @@ func refusedLine(r *receipt.Receipt) string {
 			add(visible.String(n.Name, 260))
 		}
 	}
+	asked := map[string]int64{}
+	for _, q := range r.Network.Requests {
+		if q.Verdict == receipt.Refused {
+			asked[eventTarget(carboy.Event{Name: q.Name, Port: q.Port})] += q.Count
+		}
+	}
 	for _, c := range r.Network.Connections {
-		if c.Verdict == receipt.Refused && !seen[c.Name] {
-			add(eventTarget(carboy.Event{Name: c.Name, Port: c.Port}))
+		to := eventTarget(carboy.Event{Name: c.Name, Port: c.Port})
+		if c.Verdict == receipt.Refused && !seen[c.Name] && asked[to] == 0 {
+			add(to)
+		}
+	}
+	for _, to := range slices.Sorted(maps.Keys(asked)) {
+		if asked[to] == 1 {
+			add("a request to " + to)
+		} else {
+			add(fmt.Sprintf("%d requests to %s", asked[to], to))
 		}
 	}
 	if len(what) == 0 {

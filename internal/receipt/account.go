@@ -44,6 +44,9 @@ func (r *Receipt) Unknown() []string {
 	}
 	unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
 	unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
+	unlisted(say, int64(len(n.Requests)), n.RequestsTotal, "group of requests", "groups of requests")
+	unlisted(say, int64(len(n.Credentials)), n.CredentialsTotal, "credential", "credentials")
+	unlisted(say, int64(len(n.Found)), n.FoundTotal, "finding", "findings")
 	return out
 }
 

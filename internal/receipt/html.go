@@ -237,6 +237,9 @@ func reachedCard(r *Receipt) card {
 		}
 	}
 	c.Items = cut(conns, "target")
+	if n := r.Network.credentials(); len(n) > 0 {
+		c.Items = append(c.Items, "credentials put on outside: "+strings.Join(cut(n, "credential"), ", "))
+	}
 	for _, m := range r.Mounts {
 		c.Items = append(c.Items, "host path "+visible.Fit(visible.Path([]byte(m.Source)), 80, "…")+", "+visible.String(m.Access, 40))
 	}
@@ -284,8 +287,12 @@ func changedCard(r *Receipt) card {
 func refusedCard(r *Receipt) card {
 	c := card{Title: "What was refused", Class: "ok", Word: "nothing", Lead: "Nothing had to be refused."}
 	t := r.Network.Totals
-	n := t.NamesRefused + t.ConnectionsRefused
-	var items []string
+	n := t.NamesRefused + t.ConnectionsRefused + t.RequestsRefused
+	var found, items []string
+	for _, x := range r.Network.Found {
+		n += x.Count
+		found = append(found, x.Action.word()+", on the way "+x.way()+": "+x.text()+", "+visible.Fit(target(x.Name, x.Port), 80, "…"))
+	}
 	for _, x := range r.Network.Names {
 		if x.Verdict == Refused {
 			items = append(items, "name "+visible.Fit(visible.String(x.Name, maxPageText), 80, "…"))
@@ -296,7 +303,12 @@ func refusedCard(r *Receipt) card {
 			items = append(items, visible.String(x.Proto, 40)+" to "+visible.Fit(target(x.Name, x.Port), 80, "…"))
 		}
 	}
-	items = cut(items, "name or address")
+	for _, x := range r.Network.Requests {
+		if x.Verdict == Refused {
+			items = append(items, count(x.Count, "request", "requests")+" to "+visible.Fit(target(x.Name, x.Port), 80, "…")+": "+visible.String(Plain(x.Reason), 200))
+		}
+	}
+	items = append(cut(found, "finding"), cut(items, "name, address or request")...)
 	if f := r.Files; f != nil && f.DeniedTotal > 0 {
 		n += f.DeniedTotal
 		items = append(items, count(f.DeniedTotal, "file", "files")+" that it had no permission for")
@@ -314,11 +326,11 @@ func refusedCard(r *Receipt) card {
 	c.Items = items
 	if n > 0 {
 		c.Class, c.Word, c.Link = "bad", "refused", "network"
-		c.Lead = number(n) + " refusals and limits met."
+		c.Lead = number(n) + " refusals, findings and limits met."
 		if n == 1 {
-			c.Lead = "One refusal or limit met."
+			c.Lead = "One refusal, finding or limit met."
 		}
-		if t.NamesRefused+t.ConnectionsRefused == 0 {
+		if t.NamesRefused+t.ConnectionsRefused+t.RequestsRefused == 0 && len(found) == 0 {
 			c.Link = "rights"
 		}
 	}

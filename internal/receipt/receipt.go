@@ -34,6 +34,9 @@ const (
 	MaxChanges     = 1000
 	MaxNames       = 1000
 	MaxConnections = 1000
+	MaxRequests    = 1000
+	MaxFound       = 1000
+	MaxCredentials = 200
 	MaxNotes       = 100
 	MaxProcesses   = 1000
 	MaxAreas       = 200
@@ -212,8 +215,18 @@ type Network struct {
 	// Connections that were tried, grouped by target, verdict and reason.
 	Connections []Connection `json:"connections"`
 	// ConnectionsTotal counts groups, as NamesTotal counts names.
-	ConnectionsTotal int64  `json:"connections_total"`
-	Totals           Totals `json:"totals"`
+	ConnectionsTotal int64 `json:"connections_total"`
+	// Requests of HTTP, grouped by target, rule and outcome. Those inside of TLS
+	// that passes unseen are not known.
+	Requests      []Request `json:"requests"`
+	RequestsTotal int64     `json:"requests_total"` // groups
+	// Credentials that were put on requests, by the names of their variables.
+	Credentials      []Credential `json:"credentials"`
+	CredentialsTotal int64        `json:"credentials_total"`
+	// Found is what scanners found in what went out and came in: never the value.
+	Found      []Found `json:"found"`
+	FoundTotal int64   `json:"found_total"` // groups
+	Totals     Totals  `json:"totals"`
 }
 
 // Totals count the whole run, whatever the lists hold.
@@ -222,8 +235,14 @@ type Totals struct {
 	NamesRefused       int64 `json:"names_refused"`
 	ConnectionsAllowed int64 `json:"connections_allowed"`
 	ConnectionsRefused int64 `json:"connections_refused"`
-	BytesUp            int64 `json:"bytes_up"`   // from the bottle, payload
-	BytesDown          int64 `json:"bytes_down"` // to the bottle, payload
+	RequestsAllowed    int64 `json:"requests_allowed"`
+	RequestsRefused    int64 `json:"requests_refused"`
+	// FoundOut counts what was found on its way out, FoundIn on its way in,
+	// whatever was done about it.
+	FoundOut  int64 `json:"found_out"`
+	FoundIn   int64 `json:"found_in"`
+	BytesUp   int64 `json:"bytes_up"`   // from the bottle, payload
+	BytesDown int64 `json:"bytes_down"` // to the bottle, payload
 	// Dropped counts packets that the gateway discarded without an answer:
 	// malformed ones, or more than it could serve.
 	Dropped int64 `json:"dropped"`
@@ -250,6 +269,59 @@ type Connection struct {
 	Count     int64  `json:"count"`
 	BytesUp   int64  `json:"bytes_up"`
 	BytesDown int64  `json:"bytes_down"`
+}
+
+// Request is a group of requests with the same target, rule and outcome.
+type Request struct {
+	Name    string  `json:"name"`
+	Port    uint16  `json:"port"`
+	Verdict Verdict `json:"verdict"`
+	Rule    string  `json:"rule"` // in a refusal, of the nearest route
+	// Reason says what was wrong, when refused or failed; of the first.
+	Reason string `json:"reason,omitempty"`
+	// Credential is the name of the one that was put on.
+	Credential string `json:"credential,omitempty"`
+	Count      int64  `json:"count"`
+	// Failed were answered with 400 and above, or cut off.
+	Failed    int64 `json:"failed"`
+	BytesUp   int64 `json:"bytes_up"`
+	BytesDown int64 `json:"bytes_down"`
+}
+
+// Credential is one that was put on requests.
+type Credential struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+}
+
+// Action is what was done about something that a scanner found. The zero Action is
+// not valid.
+type Action string
+
+// The actions.
+const (
+	Blocked  Action = "blocked"  // it did not get through
+	Masked   Action = "redacted" // it got through with something else in its place
+	Reported Action = "reported" // it got through
+)
+
+func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported }
+
+// Found is a group of findings of one kind in what went to or came from one host.
+type Found struct {
+	Name    string `json:"name"`
+	Port    uint16 `json:"port"`
+	Inbound bool   `json:"inbound"` // in what came in
+	// What is the rule of a token or phrase, or known-secret, pieces-of-secret,
+	// high-entropy, unreadable.
+	What   string `json:"what"`
+	Secret string `json:"secret,omitempty"` // the name of a known secret
+	// Transform is how it was written: base64, gzip > hex, …; empty: as it is.
+	Transform string `json:"transform,omitempty"`
+	Place     string `json:"place"` // path, query, header X, body, trailer X, message
+	Rule      string `json:"rule"`  // the route
+	Action    Action `json:"action"`
+	Count     int64  `json:"count"`
 }
 
 // Mount is a host path that the command could see, beside the workspace.
@@ -450,6 +522,9 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	c.Limits.Hit = notNil(r.Limits.Hit)
 	c.Network.Names = notNil(r.Network.Names)
 	c.Network.Connections = notNil(r.Network.Connections)
+	c.Network.Requests = notNil(r.Network.Requests)
+	c.Network.Credentials = notNil(r.Network.Credentials)
+	c.Network.Found = notNil(r.Network.Found)
 	if r.Changes != nil {
 		ch := *r.Changes
 		ch.List = notNil(ch.List)
@@ -577,7 +652,20 @@ func (n *Network) validate() error {
 			return fmt.Errorf("verdict on connection to %q is %q", x.Name, x.Verdict)
 		}
 	}
+	for _, x := range n.Requests {
+		if !x.Verdict.valid() {
+			return fmt.Errorf("verdict on requests to %q is %q", x.Name, x.Verdict)
+		}
+	}
+	for _, x := range n.Found {
+		if !x.Action.valid() {
+			return fmt.Errorf("action about %q is %q", x.What, x.Action)
+		}
+	}
 	return errors.Join(
+		bounded("requests", len(n.Requests), n.RequestsTotal, MaxRequests),
+		bounded("credentials", len(n.Credentials), n.CredentialsTotal, MaxCredentials),
+		bounded("findings", len(n.Found), n.FoundTotal, MaxFound),
 		bounded("names", len(n.Names), n.NamesTotal, MaxNames),
 		bounded("connections", len(n.Connections), n.ConnectionsTotal, MaxConnections))
 }

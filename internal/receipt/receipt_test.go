@@ -69,7 +69,19 @@ func sample() *Receipt {
 				{Name: "2001:db8::1", Port: 443, Proto: "udp", Verdict: Refused, Reason: "udp", Rule: "", Count: 1},
 			},
 			ConnectionsTotal: 3,
-			Totals:           Totals{NamesAllowed: 2, NamesRefused: 13, ConnectionsAllowed: 2, ConnectionsRefused: 3, BytesUp: 1234, BytesDown: 3 << 20, Dropped: 1},
+			Requests: []Request{
+				{Name: "example.org", Port: 443, Verdict: Allowed, Rule: "--allow example.org:443", Credential: "EXAMPLE_TOKEN", Count: 40, Failed: 2, BytesUp: 1100, BytesDown: 3 << 20},
+				{Name: "example.org", Port: 443, Verdict: Refused, Reason: "request: the route wants method GET", Rule: "routes.yaml:4", Count: 3, Failed: 3},
+			},
+			RequestsTotal: 2,
+			Credentials:   []Credential{{Name: "EXAMPLE_TOKEN", Requests: 40}}, CredentialsTotal: 1,
+			Found: []Found{
+				{Name: "example.org", Port: 443, What: "known-secret", Secret: "DEPLOY_KEY", Transform: "gzip > base64", Place: "body", Rule: "--allow example.org:443", Action: Blocked, Count: 2},
+				{Name: "example.org", Port: 443, What: "github-pat", Place: "header X-Note", Rule: "--allow example.org:443", Action: Masked, Count: 1},
+				{Name: "example.org", Port: 443, Inbound: true, What: "ignore-instructions", Place: "body", Rule: "--allow example.org:443", Action: Reported, Count: 1},
+			},
+			FoundTotal: 3,
+			Totals:     Totals{NamesAllowed: 2, NamesRefused: 13, ConnectionsAllowed: 2, ConnectionsRefused: 3, RequestsAllowed: 40, RequestsRefused: 3, FoundOut: 3, FoundIn: 1, BytesUp: 1234, BytesDown: 3 << 20, Dropped: 1},
 		},
 		Trace: &Trace{Facts: 812, Dropped: 1, Unkept: 2, Bytes: 20_000, Digest: strings.Repeat("0a", 32), Incomplete: "one fact was dropped"},
 		Processes: &Processes{Total: 4, Execs: 3, Failed: 1, List: []Process{
@@ -303,6 +315,9 @@ func hostile(s string) *Receipt {
 	r.Changes.Incomplete = []string{s}
 	r.Network.Names = []Name{{Name: s, Verdict: Refused, Rule: s}}
 	r.Network.Connections = []Connection{{Name: s, Proto: s, Verdict: Refused, Rule: s, Reason: s}}
+	r.Network.Requests = []Request{{Name: s, Verdict: Refused, Rule: s, Reason: s, Credential: s, Count: 2}, {Name: s, Verdict: Allowed, Rule: s, Reason: s, Credential: s}}
+	r.Network.Credentials = []Credential{{Name: s, Requests: 1}}
+	r.Network.Found = []Found{{Name: s, What: s, Secret: s, Transform: s, Place: s, Rule: s, Action: Blocked, Count: 2}, {Name: s, What: s, Place: s, Inbound: true, Action: Reported}}
 	r.Mounts = []Mount{{Source: raw, Target: raw + "2", Access: s}}
 	r.Published = []Published{{Port: 1, Host: s}}
 	r.Audit.Root = s
@@ -415,15 +430,26 @@ func TestValidateRefuses(t *testing.T) {
 		t.Fatalf("the neighbour that is fine: %v", err)
 	}
 	for name, spoil := range map[string]func(*Receipt){
-		"zero":             func(r *Receipt) { *r = Receipt{} },
-		"schema":           func(r *Receipt) { r.Schema = "" },
-		"id":               func(r *Receipt) { r.ID = "../../etc" },
-		"mode":             func(r *Receipt) { r.Workspace.Mode = "" },
-		"reason":           func(r *Receipt) { r.Exit.Reason = "" },
-		"code":             func(r *Receipt) { r.Exit.Code = 256 },
-		"duration":         func(r *Receipt) { r.Duration = -1 },
-		"verdict on name":  func(r *Receipt) { r.Network.Names[0].Verdict = "" },
-		"verdict on conn":  func(r *Receipt) { r.Network.Connections[0].Verdict = "maybe" },
+		"zero":            func(r *Receipt) { *r = Receipt{} },
+		"schema":          func(r *Receipt) { r.Schema = "" },
+		"id":              func(r *Receipt) { r.ID = "../../etc" },
+		"mode":            func(r *Receipt) { r.Workspace.Mode = "" },
+		"reason":          func(r *Receipt) { r.Exit.Reason = "" },
+		"code":            func(r *Receipt) { r.Exit.Code = 256 },
+		"duration":        func(r *Receipt) { r.Duration = -1 },
+		"verdict on name": func(r *Receipt) { r.Network.Names[0].Verdict = "" },
+		"verdict on conn": func(r *Receipt) { r.Network.Connections[0].Verdict = "maybe" },
+		"verdict on req":  func(r *Receipt) { r.Network.Requests[0].Verdict = "" },
+		"action":          func(r *Receipt) { r.Network.Found[0].Action = "" },
+		"total of found":  func(r *Receipt) { r.Network.FoundTotal = 2 },
+		"total of creds":  func(r *Receipt) { r.Network.CredentialsTotal = 0 },
+		"too many requests": func(r *Receipt) {
+			r.Network.Requests = make([]Request, MaxRequests+1)
+			for i := range r.Network.Requests {
+				r.Network.Requests[i].Verdict = Refused
+			}
+			r.Network.RequestsTotal = MaxRequests + 1
+		},
 		"total of names":   func(r *Receipt) { r.Network.NamesTotal = 1 },
 		"total of changes": func(r *Receipt) { r.Changes.Total = 2 },
 		"too many changes": func(r *Receipt) {

@@ -51,9 +51,8 @@ func networkSection(r *Receipt) section {
 	n := &r.Network
 	t := n.Totals
 	s := section{ID: "network", Title: "Network", Lead: "Nothing was asked for."}
-	if t != (Totals{}) || len(n.Names)+len(n.Connections) > 0 {
-		s.Lead = tally(t.NamesAllowed, t.NamesRefused, "query", "queries") + "; " +
-			tally(t.ConnectionsAllowed, t.ConnectionsRefused, "connection", "connections") + "; " + traffic(t.BytesUp, t.BytesDown) + "."
+	if n.any() {
+		s.Lead = n.lead() + "; " + traffic(t.BytesUp, t.BytesDown) + "."
 		if t.Dropped > 0 {
 			s.Lead += " " + count(t.Dropped, "packet was", "packets were") + " dropped without an answer."
 		}
@@ -70,7 +69,28 @@ func networkSection(r *Receipt) section {
 			said(string(x.Verdict)), insideCell(target(x.Name, x.Port)), insideCell(x.Proto), counted(x.Count), sized(up), sized(down), said(why(x)),
 		}})
 	}
-	s.Tables = filled(names, conns)
+	requests := table{Caption: "Requests, by host and outcome", Head: []string{"Verdict", "To", "Times", "Failed", "Up", "Down", "Credential", "Why"}, Rest: rest(len(n.Requests), n.RequestsTotal)}
+	for _, x := range refusedFirst(n.Requests, func(x Request) Verdict { return x.Verdict }) {
+		y := Request{Verdict: Refused, Rule: x.Rule, Reason: x.Reason} // the rest has columns
+		requests.Rows = append(requests.Rows, line{verdictClass(x.Verdict), []cell{
+			said(string(x.Verdict)), insideCell(target(x.Name, x.Port)), counted(x.Count), counted(x.Failed), sized(x.BytesUp), sized(x.BytesDown), said(x.Credential), said(y.why()),
+		}})
+	}
+	creds := table{Caption: "Credentials that were put on; their values stayed outside", Head: []string{"Variable", "Requests"}, Rest: rest(len(n.Credentials), n.CredentialsTotal)}
+	for _, x := range n.Credentials {
+		creds.Rows = append(creds.Rows, line{"", []cell{said(x.Name), counted(x.Requests)}})
+	}
+	found := table{Caption: "What was found in it: secrets on their way out, injected instructions on their way in", Head: []string{"Done", "Way", "Host", "What", "Secret", "Written as", "Where", "Times", "Rule"}, Rest: rest(len(n.Found), n.FoundTotal)}
+	for _, x := range n.Found {
+		class := "warn"
+		if x.Action == Blocked {
+			class = "bad"
+		}
+		found.Rows = append(found.Rows, line{class, []cell{
+			said(string(x.Action)), said(x.way()), insideCell(target(x.Name, x.Port)), said(Plain(x.What)), said(x.Secret), said(x.Transform), insideCell(x.Place), counted(x.Count), said(rule(x.Rule)),
+		}})
+	}
+	s.Tables = filled(found, names, conns, requests, creds)
 	return s
 }
 

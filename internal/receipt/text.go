@@ -273,12 +273,11 @@ func changeMark(kind string) (string, color) {
 func (p *printer) network(r *Receipt) {
 	n := &r.Network
 	t := n.Totals
-	if t == (Totals{}) && len(n.Names) == 0 && len(n.Connections) == 0 {
+	if !n.any() {
 		p.section("Network", "nothing was asked for")
 		return
 	}
-	p.section("Network", tally(t.NamesAllowed, t.NamesRefused, "query", "queries")+"; "+
-		tally(t.ConnectionsAllowed, t.ConnectionsRefused, "connection", "connections"))
+	p.section("Network", n.lead())
 	if t.BytesUp > 0 || t.BytesDown > 0 || t.Dropped > 0 {
 		line := traffic(t.BytesUp, t.BytesDown)
 		if t.Dropped > 0 {
@@ -298,6 +297,112 @@ func (p *printer) network(r *Receipt) {
 		p.verdict(x.Verdict, visible.String(x.Proto, 40), target(x.Name, x.Port), x.Count, why(x))
 	})
 	p.more(shown, n.ConnectionsTotal, "carboy receipt --all")
+	requests := refusedFirst(n.Requests, func(x Request) Verdict { return x.Verdict })
+	shown = p.list(len(requests), func(i int) {
+		x := requests[i]
+		p.verdict(x.Verdict, "req", target(x.Name, x.Port), x.Count, x.why())
+	})
+	p.more(shown, n.RequestsTotal, "carboy receipt --all")
+	if len(n.Credentials) > 0 {
+		p.line(margin, dim, "put on: "+strings.Join(n.credentials(), ", "))
+	}
+	p.found(n)
+}
+
+// found comes last and has a part of its own: it is what a reader must not miss.
+func (p *printer) found(n *Network) {
+	if n.FoundTotal == 0 {
+		return
+	}
+	p.section("Found", n.foundLead())
+	shown := p.list(len(n.Found), func(i int) {
+		x := n.Found[i]
+		c := yellow
+		if x.Action == Blocked {
+			c = red
+		}
+		p.outcome(c, x.Action.word(), x.way(), target(x.Name, x.Port), x.Count, x.text())
+	})
+	p.more(shown, n.FoundTotal, "carboy receipt --all")
+}
+
+// any reports whether anything was asked for.
+func (n *Network) any() bool {
+	return n.Totals != (Totals{}) || len(n.Names)+len(n.Connections)+len(n.Requests)+len(n.Found) > 0
+}
+
+// lead says it in a sentence.
+func (n *Network) lead() string {
+	t := n.Totals
+	s := tally(t.NamesAllowed, t.NamesRefused, "query", "queries") + "; " + tally(t.ConnectionsAllowed, t.ConnectionsRefused, "connection", "connections")
+	if t.RequestsAllowed+t.RequestsRefused > 0 {
+		s += "; " + tally(t.RequestsAllowed, t.RequestsRefused, "request", "requests")
+	}
+	return s
+}
+
+func (n *Network) foundLead() string {
+	return number(n.Totals.FoundOut) + " on the way out, " + number(n.Totals.FoundIn) + " on the way in"
+}
+
+func (n *Network) credentials() []string {
+	var out []string
+	for _, c := range n.Credentials {
+		out = append(out, visible.String(c.Name, 80)+" ("+count(c.Requests, "request", "requests")+")")
+	}
+	return out
+}
+
+// why says what decided on requests, and what became of them.
+func (x Request) why() string {
+	s := rule(x.Rule)
+	if x.Reason != "" {
+		s = visible.String(Plain(x.Reason), maxShown)
+		if x.Rule != "" {
+			s += " (" + rule(x.Rule) + ")"
+		}
+	}
+	if x.Verdict == Refused {
+		return s
+	}
+	lead := traffic(x.BytesUp, x.BytesDown)
+	if x.Failed > 0 {
+		lead += "; " + number(x.Failed) + " failed"
+	}
+	if x.Credential != "" {
+		lead += "; with " + visible.String(x.Credential, 80)
+	}
+	return lead + "; " + s
+}
+
+// word is the action for people, as short as the verdicts.
+func (a Action) word() string {
+	switch a {
+	case Masked:
+		return "masked"
+	case Reported:
+		return "seen"
+	}
+	return string(a)
+}
+
+func (x Found) way() string {
+	if x.Inbound {
+		return "in"
+	}
+	return "out"
+}
+
+// text says what was found, and where.
+func (x Found) text() string {
+	s := visible.String(Plain(x.What), 100)
+	if x.Secret != "" {
+		s += " " + visible.String(x.Secret, 100)
+	}
+	if x.Transform != "" && x.Transform != "plain" {
+		s += " as " + visible.String(x.Transform, 100)
+	}
+	return s + " in the " + visible.String(x.Place, 100)
 }
 
 func traffic(up, down int64) string { return Bytes(up) + " up, " + Bytes(down) + " down" }
@@ -350,18 +455,22 @@ func (p *printer) verdict(v Verdict, kind, what string, n int64, why string) {
 	if v == Refused {
 		c = red
 	}
+	p.outcome(c, string(v), kind, what, n, why)
+}
+
+func (p *printer) outcome(c color, word, kind, what string, n int64, why string) {
 	what, why = p.own(what), p.own(why)
 	if n > 1 {
 		what += " (" + number(n) + " times)"
 	}
 	if p.narrow() {
-		p.line(margin, c, string(v)+" "+kind)
+		p.line(margin, c, word+" "+kind)
 		p.line(margin+2, plain, what)
 		p.line(margin+2, dim, why)
 		return
 	}
 	const col = 18
-	lead := pad("", margin) + p.paint(c, string(v)) + "  " + pad(visible.Fit(p.own(kind), 6, ""), 7)
+	lead := pad("", margin) + p.paint(c, pad(word, 7)) + "  " + pad(visible.Fit(p.own(kind), 6, ""), 7)
 	whyCol := p.width*3/5 + 1
 	if gap := whyCol - col - visible.Width(what); gap >= 2 && visible.Width(why) <= p.width-whyCol {
 		p.b.WriteString(lead + what + pad("", gap) + p.paint(dim, why) + "\n")
