@@ -105,7 +105,7 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 	if _, err := s.c.audit.Append(ctx, ev); err != nil {
 		return err
 	}
-	s.vessel.gw.SetRoutes(table, creds.of)
+	s.vessel.gw.SetRoutes(table, creds.of, s.vessel.plan.secrets.with(creds))
 	s.events.send(Event{Kind: "routes", Text: fmt.Sprintf("%s was read again: %d routes", s.o.Routes, len(rs))})
 	return nil
 }

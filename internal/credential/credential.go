@@ -145,13 +145,19 @@ type taken struct {
 	query  url.Values
 }
 
-// Sign takes the agent's own credentials off req and puts the real one on. The
-// caller has verified that req goes where the credential's route leads. req is
-// changed; in an error it must not be sent.
-func (c *Credential) Sign(req *http.Request) error {
+// Sign takes the agent's own credentials off req, lets the caller look at what is
+// left, and change it, and puts the real one on. The caller has verified that req
+// goes where the credential's route leads. req is changed; after an error, which
+// may be look's own, it must not be sent.
+func (c *Credential) Sign(req *http.Request, look func(*http.Request) error) error {
 	was, err := c.strip(req)
 	if err != nil {
 		return err
+	}
+	if look != nil {
+		if err := look(req); err != nil {
+			return err
+		}
 	}
 	if err := c.signer.sign(req, was); err != nil {
 		return fmt.Errorf("credential %s: %w", c.name, err)

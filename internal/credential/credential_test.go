@@ -62,7 +62,7 @@ func TestSign(t *testing.T) {
 	} {
 		c := open(t, x.scheme, x.field, x.value)
 		r := request(t, "https://h/p?"+query, agent...)
-		if err := c.Sign(r); err != nil {
+		if err := c.Sign(r, nil); err != nil {
 			t.Fatal(err)
 		}
 		if x.header != "" && (r.Header.Get(x.header) != x.want || len(r.Header[x.header]) != 1) {
@@ -89,7 +89,7 @@ func TestAmbiguousQuery(t *testing.T) {
 	for _, q := range []string{"a=1;access_token=x", "%zz=1", "a%3bb=1;c", "a;b"} {
 		r := request(t, "https://h/p")
 		r.URL.RawQuery = q
-		if err := c.Sign(r); err == nil {
+		if err := c.Sign(r, nil); err == nil {
 			t.Errorf("%s: signed as %s", q, r.URL.RawQuery)
 		} else if strings.Contains(err.Error(), real) {
 			t.Errorf("%v", err)
@@ -149,7 +149,7 @@ func TestAWS(t *testing.T) {
 			}
 			c := open(t, AWS, "", value)
 			c.signer.(*sigv4).now = func() time.Time { return at }
-			if err := c.Sign(r); err != nil {
+			if err := c.Sign(r, nil); err != nil {
 				t.Fatal(err)
 			}
 			if r.Header.Get("Authorization") != want.Header.Get("Authorization") || r.Header.Get("X-Amz-Security-Token") != token || !strings.Contains(r.Header.Get("Authorization"), "AKID/") {
@@ -163,13 +163,13 @@ func TestAWS(t *testing.T) {
 		"presigned": request(t, "https://s3.amazonaws.com/?X-Amz-Signature=00&X-Amz-Credential=x", "Authorization", "AWS4-HMAC-SHA256 Credential=a/20260102/r/s3/aws4_request"),
 		"streaming": request(t, "https://s3.amazonaws.com/", "Authorization", "AWS4-HMAC-SHA256 Credential=a/20260102/r/s3/aws4_request", contentSHA, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
 	} {
-		if err := c.Sign(r); err == nil || strings.Contains(err.Error(), real) {
+		if err := c.Sign(r, nil); err == nil || strings.Contains(err.Error(), real) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	body, _ := http.NewRequest("PUT", "https://s3.amazonaws.com/", strings.NewReader("x"))
 	body.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=a/20260102/r/s3/aws4_request")
-	if err := c.Sign(body); err == nil {
+	if err := c.Sign(body, nil); err == nil {
 		t.Error("a body without a digest was signed")
 	}
 }

@@ -135,6 +135,20 @@ func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 		Allowed: v.Allowed, Rule: v.Rule, Reason: fromPolicy(v.Reason),
 	}
 	defer func() { g.ledger.nameAsked(asked) }()
+	// What a route spells out, nobody inside chose.
+	if chosen := !v.Allowed || v.Wildcard; chosen {
+		if f, found := g.rules.Load().detectors.saying(asked.Name, v.Allowed); found {
+			asked.Name = withheld
+			if v.Allowed {
+				asked.Allowed, asked.Reason = false, ReasonSecret
+				g.ledger.found(Found{Time: time.Now(), Name: withheld, Rule: v.Rule, What: f.Rule, Secret: f.Secret, Transform: f.Transform, Place: "name", Action: FoundBlocked})
+				m.Rcode = dns.RcodeNameError
+				m.Ns = append(m.Ns, soa())
+				blocked(m, "carboy: there is a secret in this name")
+				return
+			}
+		}
+	}
 	if !v.Allowed {
 		g.refuseName(m, q, v)
 		return

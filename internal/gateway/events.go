@@ -32,6 +32,9 @@ const (
 	ReasonUpstreamTLS     Reason = "upstream-tls"      // upstream's certificate or handshake is not good
 	ReasonCredential      Reason = "credential"        // a credential could not be put on; see Detail
 	ReasonReply           Reason = "reply"             // upstream's answer could not be looked at
+	ReasonSecret          Reason = "secret"            // a secret was on its way out
+	ReasonInjection       Reason = "injection"         // instructions to an agent were on their way in
+	ReasonScan            Reason = "scan"              // what could not be scanned does not pass; see Detail
 	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
 	ReasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
 	ReasonConnect         Reason = "connect-method"    // CONNECT

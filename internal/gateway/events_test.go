@@ -151,7 +151,7 @@ func TestRoutesChangeOnAKeptConnection(t *testing.T) {
 	if got := do(); got != 200 {
 		t.Fatalf("allowed: %d", got)
 	}
-	b.gw.SetRoutes(nil, nil)
+	b.gw.SetRoutes(nil, nil, nil)
 	if got := do(); got != 403 {
 		t.Errorf("taken away: %d", got)
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -14,7 +15,33 @@ type exchange struct {
 	e        Request
 	up, down atomic.Int64
 	status   atomic.Int64
+	watch    *watch // nil until it is sent
+	// halt is why it was ended by us, when it was.
+	halt atomic.Pointer[refusedError]
 }
+
+// stop ends the exchange: whoever reads or writes its bodies gets err, which is
+// returned, or what stopped it before.
+func (x *exchange) stop(err error) error {
+	var r *refusedError
+	if !errors.As(err, &r) {
+		r = &refusedError{ReasonScan, err}
+	}
+	x.halt.CompareAndSwap(nil, r)
+	return x.halt.Load()
+}
+
+// withhold keeps what stood in the path or the method out of the record.
+func (x *exchange) withhold(place string) {
+	if place == "method" {
+		x.e.Method = withheld
+	} else {
+		x.e.Path = withheld
+	}
+}
+
+// withheld stands for a text with a secret in it.
+const withheld = "(withheld: a secret)"
 
 func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange {
 	x := &exchange{ResponseWriter: rw, c: c, e: Request{
@@ -55,6 +82,14 @@ func (x *exchange) admitted(a *admitted) {
 	}
 }
 
+// hide is for a request that was not looked at, since it is refused.
+func (x *exchange) hide() {
+	d := x.c.flow.g.rules.Load().detectors
+	if _, found := d.saying(x.e.Method+" "+x.e.Path, false); found {
+		x.e.Method, x.e.Path = withheld, withheld
+	}
+}
+
 // refused also says so of a request that was admitted and could not be made.
 func (x *exchange) refused(why *refusal) {
 	x.e.Reason, x.e.Detail = why.Reason, bound(why.Detail)
@@ -70,6 +105,11 @@ func (x *exchange) refused(why *refusal) {
 func (x *exchange) done() {
 	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
 	x.e.Duration = time.Since(x.e.Time)
+	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
+		// Too late for an answer: what was under way was cut.
+		x.e.Reason, x.e.Detail = r.reason, bound(r.Error())
+		x.c.flow.note(r.reason, r.Error())
+	}
 	x.c.flow.g.ledger.request(x.e)
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
-	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 )
 
@@ -83,18 +82,19 @@ func (f *flow) stillAllowed() bool {
 	return reason == ReasonOK
 }
 
-// request judges a request by the routes of this moment, and says what is put on.
-func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, c *credential.Credential) {
+// request judges a request by the routes of this moment, and says what is done
+// with one that is allowed.
+func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted) {
 	now := f.g.rules.Load()
 	if f.literal {
 		v = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
 	} else {
 		v = now.table.DecideRequest(f.name, f.addr.Port(), r)
 	}
-	if v.Allowed {
-		c = now.credentials[v.Route.Options().Credential]
+	if !v.Allowed {
+		return v, nil
 	}
-	return v, c
+	return v, &admitted{v.Route, now.credentials[v.Route.Options().Credential], now.detectors}
 }
 
 // note sets how the flow will be recorded. The first reason stays: what

@@ -42,6 +42,8 @@ import (
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/scan"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/wire"
 )
 
@@ -93,6 +95,9 @@ type Config struct {
 	// Credentials are what routes put on, by what they say of it. A route whose
 	// credential is missing refuses every request.
 	Credentials Credentials
+	// Secrets are watched for in what leaves, by the names under which they are
+	// cited. The caller keeps them alive.
+	Secrets map[string]secret.Value
 	// Roots are whom upstream's certificates must come from; nil: whom this
 	// machine trusts.
 	Roots *x509.CertPool
@@ -190,7 +195,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
-	g.rules.Store(&rules{cfg.Table, cfg.Credentials})
+	g.rules.Store(&rules{cfg.Table, cfg.Credentials, newDetectors(cfg.Secrets, scan.NewCoverage())})
 	g.flows.init()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
@@ -349,16 +354,17 @@ func (g *Gateway) Close() error {
 type rules struct {
 	table       *policy.Table
 	credentials Credentials
+	detectors   *detectors
 }
 
 // table returns the routes of this moment.
 func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 
-// SetRoutes swaps the routes and what they put on. A question that is being
+// SetRoutes swaps the routes, what they put on, and what is watched for. A question that is being
 // decided sees either the old or the new ones. Connections whose bytes pass unseen
 // stay; on others the next request is judged by the new routes.
-func (g *Gateway) SetRoutes(t *policy.Table, c Credentials) {
-	g.rules.Store(&rules{t, c})
+func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
+	g.rules.Store(&rules{t, c, newDetectors(secrets, g.rules.Load().detectors.coverage)})
 	// A kept upstream connection may lead where only the old ones went.
 	g.web.closeIdle()
 }

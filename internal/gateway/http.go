@@ -226,12 +226,15 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer seen.done() // also when the proxy gives up by a panic
 	allowed, why := judge(c, r)
 	if why != nil {
-		f.note(why.Reason, why.Detail)
 		if why.Reason == ReasonLimitHead {
 			w.g.ledger.limit(why.Reason, f.name)
 		}
-		seen.refused(why)
-		refuseHTTP(seen, r, why)
+		seen.hide()
+		told := *why
+		told.Detail = w.g.rules.Load().detectors.hidden(why.Detail)
+		f.note(told.Reason, told.Detail)
+		seen.refused(&told)
+		refuseHTTP(seen, r, &told)
 		return
 	}
 	f.requests.Add(1)
@@ -267,13 +270,22 @@ type refusal struct {
 	Host   string `json:"host"`
 	Rule   string `json:"rule,omitempty"`
 	Allow  string `json:"allow,omitempty"` // the flag that would allow it
+	Hint   string `json:"hint,omitempty"`  // what else a person could do
 }
 
-// admitted is a request that was allowed: by which route, with what put on. Both
-// are of the same moment.
+// hints are what to do about what was seen inside of a request or an answer.
+var hints = map[Reason]string{
+	ReasonSecret:    "leave it out; whoever runs this may have it masked by `dlp: {outbound_on_match: redact}` on the route, or name the detectors with outbound_detectors",
+	ReasonInjection: "whoever runs this may switch it off by `dlp: {inbound_detectors: false}` on the route",
+	ReasonScan:      "send it without compression, or in a smaller piece",
+}
+
+// admitted is a request that was allowed: by which route, with what put on, and
+// what is looked for. All are of the same moment.
 type admitted struct {
 	route      *policy.Route
 	credential *credential.Credential
+	detectors  *detectors
 }
 
 // judge admits a request, or says why it is refused.
@@ -305,7 +317,7 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 	case !strings.HasPrefix(r.URL.Path, "/"):
 		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
-	v, cred := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
+	v, a := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
 	if !v.Allowed {
 		detail := v.Missed
 		if v.Reason == policy.ReasonRequest {
@@ -315,7 +327,7 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		why.Rule = v.Rule
 		return nil, why
 	}
-	return &admitted{v.Route, cred}, nil
+	return a, nil
 }
 
 // sameAuthority reports whether a Host header names the flow's host and port.
@@ -443,14 +455,20 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
 		v.Rule = a.route.Rule()
 	}
+	if seen, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
+		if halt := seen.halt.Load(); halt != nil {
+			err = halt // transports hide it in words of their own
+		}
+	}
 	var de *dialError
-	var ce *credentialError
+	var stop *refusedError
 	why, bad := c.badHead()
 	switch {
 	case bad:
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, why
-	case errors.As(err, &ce):
-		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", ce.reason, bound(ce.Error())
+	case errors.As(err, &stop):
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, bound(stop.Error())
+		v.Hint = hints[stop.reason]
 	case isCertificate(err):
 		v.Reason = ReasonUpstreamTLS
 	case errors.As(err, &de) && de.upstream:
@@ -508,6 +526,9 @@ func refuseHTTP(rw http.ResponseWriter, r *http.Request, v *refusal) {
 	}
 	if v.Allow != "" {
 		_, _ = fmt.Fprintf(rw, "\nto allow it: carboy run %s", v.Allow)
+	}
+	if v.Hint != "" {
+		_, _ = fmt.Fprintf(rw, "\nhint: %s", v.Hint)
 	}
 	_, _ = fmt.Fprintf(rw, "\n%s\n", body)
 }

@@ -31,6 +31,7 @@ type opened struct {
 	*bottle
 	server *httptest.Server
 	inside *x509.CertPool
+	only1  atomic.Bool // the server speaks HTTP/1 alone
 }
 
 const otherAddr = "93.184.216.35"
@@ -51,6 +52,14 @@ func newOpened(t *testing.T, file string, h http.Handler, opts ...option) *opene
 		}
 		return outside.Leaf(h.ServerName)
 	}}
+	o.server.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		if !o.only1.Load() {
+			return nil, nil
+		}
+		c := o.server.TLS.Clone()
+		c.NextProtos = []string{"http/1.1"}
+		return c, nil
+	}
 	o.server.Config.ErrorLog = quiet
 	o.server.StartTLS()
 	t.Cleanup(o.server.Close)
@@ -267,9 +276,7 @@ func TestStreams(t *testing.T) {
 					}
 					rw.Header().Set("X-Sum", fmt.Sprint(n, " ", r.Trailer.Get("X-End")))
 				}))
-				if !up2 {
-					o.gw.web.transport.Protocols = func() *http.Protocols { var p http.Protocols; p.SetHTTP1(true); return &p }()
-				}
+				o.only1.Store(!up2)
 				pr, pw := io.Pipe()
 				req, _ := http.NewRequest("POST", "https://api.example.com/v1/stream", pr)
 				req.Trailer = http.Header{"X-End": nil}

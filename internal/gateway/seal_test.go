@@ -408,7 +408,7 @@ func TestSwapRoutes(t *testing.T) {
 	b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"))
 	mustEcho(t, b.mustDial("api.example.com", 7000))
 	addr, _ := b.resolve("api.example.com")
-	b.gw.SetRoutes(routes(t, "other.example.com"), nil)
+	b.gw.SetRoutes(routes(t, "other.example.com"), nil, nil)
 	b.mustRefuse(netip.AddrPortFrom(addr, 7000))
 	if _, err := b.resolve("api.example.com"); err != errNXDomain {
 		t.Errorf("resolve: %v", err)

@@ -3,7 +3,6 @@ package gateway
 import (
 	"compress/gzip"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -16,42 +15,46 @@ import (
 )
 
 // signing is the way out of the HTTP proxy: it puts a route's credential on, after
-// the request was judged and rebuilt, and takes it out of what comes back. A
-// redirect is the client's to follow, by a request of its own that is judged.
+// the request was judged and rebuilt, and takes it out of what comes back; what leaves before it is on, and what enters, is
+// scanned. A redirect is the client's to follow, by a request of its own that is judged.
 type signing struct{ w *webServer }
-
-// credentialError refuses a request, or a reply, on a route with a credential.
-type credentialError struct {
-	reason Reason
-	err    error
-}
-
-func (e *credentialError) Error() string { return e.err.Error() }
-func (e *credentialError) Unwrap() error { return e.err }
-
-func refuseCredential(reason Reason, format string, args ...any) error {
-	return &credentialError{reason, fmt.Errorf(format, args...)}
-}
 
 // RoundTrip implements http.RoundTripper.
 func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 	a, _ := req.Context().Value(routeKey{}).(*admitted)
 	if a == nil {
-		return nil, refuseCredential(ReasonCredential, "the request was not judged")
+		return nil, refuse(ReasonCredential, "the request was not judged")
+	}
+	x, _ := req.Context().Value(exchangeKey{}).(*exchange)
+	if x == nil {
+		return nil, refuse(ReasonScan, "the request is not recorded")
+	}
+	w, err := newWatch(x, a.detectors, a.route.Options().Scan)
+	if err != nil {
+		return nil, err
 	}
 	want, c := a.route.Options().Credential, a.credential
 	if want.IsZero() {
-		return s.w.roundTrip(a.route, req)
+		if err := w.request(req); err != nil {
+			return nil, err
+		}
+		w.wants(req.Header)
+		res, err := s.w.roundTrip(a.route, req)
+		return watched(w, res, err)
 	}
 	if c == nil {
-		return nil, refuseCredential(ReasonCredential, "the route's credential is not there")
+		return nil, refuse(ReasonCredential, "the route's credential is not there")
 	}
 	if req.URL.Scheme != "https" && !want.Insecure && !staysHere(req.URL.Hostname()) {
-		return nil, refuseCredential(ReasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
+		return nil, refuse(ReasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
 	}
 	// It is the proxy's own copy.
-	if err := c.Sign(req); err != nil {
-		return nil, &credentialError{ReasonCredential, err}
+	if err := c.Sign(req, w.request); err != nil {
+		var stop *refusedError
+		if errors.As(err, &stop) {
+			return nil, err
+		}
+		return nil, &refusedError{ReasonCredential, err}
 	}
 	// So that the reply can be looked at; a client that asked for gzip takes plain
 	// text, too.
@@ -67,6 +70,18 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if err := s.scrub(scrubber, res); err != nil {
+		_ = res.Body.Close()
+		return nil, err
+	}
+	return watched(w, res, nil)
+}
+
+// watched is what upstream answered, looked at as it enters.
+func watched(w *watch, res *http.Response, err error) (*http.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := w.reply(res); err != nil {
 		_ = res.Body.Close()
 		return nil, err
 	}
@@ -96,7 +111,7 @@ func (s signing) scrub(scrubber *credential.Scrubber, res *http.Response) error 
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	default:
-		return refuseCredential(ReasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
+		return refuse(ReasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
 	}
 	res.Body = &trailers{ReadCloser: scrubber.Body(res.Body, func(int) {}), res: res, scrubber: scrubber}
 	return nil

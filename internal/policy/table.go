@@ -43,6 +43,8 @@ type Verdict struct {
 	Protocol Protocol
 	// Opaque says that what is spoken inside TLS is passed unseen.
 	Opaque bool
+	// Wildcard says that the route leaves a part of the name to whoever asks.
+	Wildcard bool
 	// Rule cites the route that allowed, or in a refusal the route that came
 	// nearest; empty when there is none.
 	Rule   string
@@ -213,7 +215,7 @@ func pick(routes []Route, match func(Route) bool) (Verdict, bool) {
 	if best.IsZero() {
 		return Verdict{}, false
 	}
-	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Opaque: best.opts.Opaque, Rule: best.rule, Reason: ReasonRoute}, true
+	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Opaque: best.opts.Opaque, Wildcard: best.wildcard, Rule: best.rule, Reason: ReasonRoute}, true
 }
 
 func refuse(reason Reason, near Route) Verdict {

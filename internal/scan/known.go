@@ -82,16 +82,7 @@ func NewKnown(values map[string]secret.Value) (*Known, error) {
 		var err error
 		values[name].UnsafeReveal(func(b []byte) {
 			b = body(bytes.TrimSpace(b)) // files end in a line break, which is no part of it
-			if len(b) < MinSecret {
-				err = fmt.Errorf("secret %q: %d bytes, at least %d are needed to tell it from ordinary text", name, len(b), MinSecret)
-				return
-			}
-			if len(b) > maxSecret {
-				err = fmt.Errorf("secret %q: %d bytes, at most %d", name, len(b), maxSecret)
-				return
-			}
-			if distinct(b) < 4 {
-				err = fmt.Errorf("secret %q: fewer than 4 different bytes, which is ordinary text", name)
+			if err = fit(name, b); err != nil {
 				return
 			}
 			s := knownSecret{name: name, length: len(b), public: publicPrefix(b)}
@@ -108,6 +99,24 @@ func NewKnown(values map[string]secret.Value) (*Known, error) {
 	}
 	k.index(windows)
 	return k, k.addShort()
+}
+
+// Fit says why a value can't be watched for, if it can't.
+func Fit(name string, v secret.Value) (err error) {
+	v.UnsafeReveal(func(b []byte) { err = fit(name, body(bytes.TrimSpace(b))) })
+	return err
+}
+
+func fit(name string, b []byte) error {
+	switch {
+	case len(b) < MinSecret:
+		return fmt.Errorf("secret %q: %d bytes, at least %d are needed to tell it from ordinary text", name, len(b), MinSecret)
+	case len(b) > maxSecret:
+		return fmt.Errorf("secret %q: %d bytes, at most %d", name, len(b), maxSecret)
+	case distinct(b) < 4:
+		return fmt.Errorf("secret %q: fewer than 4 different bytes, which is ordinary text", name)
+	}
+	return nil
 }
 
 func distinct(b []byte) int {
