@@ -451,14 +451,22 @@ func (w *watch) wants(h http.Header) {
 // reply readies an answer to be looked at as it enters.
 func (w *watch) reply(res *http.Response) error {
 	if w.scan.NoInjection || res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody ||
-		res.Request.Method == http.MethodHead || !isText(res.Header.Get("Content-Type")) {
+		res.Request.Method == http.MethodHead {
 		return nil
 	}
-	s, err := w.scanner(true, "body", codings(res.Header))
+	coded := codings(res.Header)
+	text := isText(res.Header.Get("Content-Type"))
+	if !text && slices.ContainsFunc(coded, func(c string) bool { return !scan.Decodes(c) }) {
+		return nil
+	}
+	s, err := w.scanner(true, "body", coded)
 	if err != nil {
 		return err
 	}
-	b := &watchedReply{w: w, src: res.Body, scanner: s, r: scan.NewReader(res.Body, s)}
+	b := &watchedReply{w: w, src: res.Body, scanner: s}
+	if text || len(coded) > 0 {
+		b.r = scan.NewReader(res.Body, s)
+	}
 	if res.ContentLength <= 0 || res.ContentLength > maxHeldBody {
 		res.Body = b
 		return nil
@@ -488,10 +496,25 @@ type watchedReply struct {
 	w       *watch
 	src     io.ReadCloser
 	scanner *scan.Scanner
-	r       io.Reader
+	r       io.Reader // nil: its first bytes tell what it is, whatever its type says
 }
 
 func (b *watchedReply) Read(p []byte) (int, error) {
+	if b.r == nil {
+		n, err := b.src.Read(p)
+		switch {
+		case n == 0:
+			return n, err
+		case !strings.HasPrefix(http.DetectContentType(p[:n]), "text/"):
+			b.r = b.src
+			return n, err
+		}
+		first := io.MultiReader(bytes.NewReader(slices.Clone(p[:n])), failing{err})
+		if err == nil {
+			first = io.MultiReader(bytes.NewReader(slices.Clone(p[:n])), b.src)
+		}
+		b.r = scan.NewReader(first, b.scanner)
+	}
 	n, err := b.r.Read(p)
 	if err == nil || err == io.EOF || !isScan(err) {
 		return n, err

@@ -405,7 +405,9 @@ func TestInjections(t *testing.T) {
 				{"one phrase", "/", url.Values{"text": {takesOver}}, ""},
 				{"far apart", "/", url.Values{"text": {takesOver + strings.Repeat(" and so on", 100) + disclose}}, ""},
 				{"harmless", "/", url.Values{"text": {"hello"}}, ""},
-				{"no text", "/", url.Values{"text": {bad}, "type": {"application/zip"}}, ""},
+				{"said to be binary", "/", url.Values{"text": {bad}, "type": {"application/zip"}}, ReasonInjection},
+				{"said to be binary, gzip", "/", url.Values{"text": {bad}, "type": {"image/png"}, "coding": {"gzip"}}, ReasonInjection},
+				{"binary", "/", url.Values{"text": {"\x00\x01\x02" + bad}, "type": {"application/zip"}}, ""},
 				{"switched off", "/off", url.Values{"text": {bad}}, ""},
 			} {
 				res, err := c.Get("https://api.example.com" + x.path + "?" + x.q.Encode())
