@@ -44,6 +44,7 @@ const (
 	ReasonReset           Reason = "reset"             // either side reset the connection
 	ReasonClosing         Reason = "closing"           // the gateway closed
 	ReasonLimitConns      Reason = "limit-connections" // see Limits.Conns
+	ReasonLimitRequests   Reason = "limit-requests"    // see Limits.Requests
 	ReasonLimitUp         Reason = "limit-bytes-up"    // see Limits.BytesUp
 	ReasonLimitDown       Reason = "limit-bytes-down"  // see Limits.BytesDown
 	ReasonLimitHost       Reason = "limit-bytes-host"  // see Limits.HostBytes

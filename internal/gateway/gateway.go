@@ -366,7 +366,7 @@ func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
 	g.rules.Store(&rules{t, c, newDetectors(secrets, g.rules.Load().detectors.coverage)})
 	// A kept upstream connection may lead where only the old ones went.
-	g.web.closeIdle()
+	g.web.renew()
 }
 
 // Summary returns what happened so far.

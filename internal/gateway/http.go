@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/carboy/carboy/internal/credential"
@@ -28,16 +29,24 @@ import (
 // as it came. What the bottle speaks, HTTP/1 or 2, and what upstream speaks need
 // not be the same.
 type webServer struct {
-	g         *Gateway
-	server    *http.Server
-	proxy     *httputil.ReverseProxy
-	transport *http.Transport
+	g      *Gateway
+	server *http.Server
+	proxy  *httputil.ReverseProxy
+	out    atomic.Pointer[transports]
+	// busy is how many requests are under way.
+	busy  atomic.Int64
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+// transports are the connections of one version of the routes: what an older one
+// allowed to connect to is not asked for a newer one's request.
+type transports struct {
+	direct *http.Transport
 	// upstreams goes where routes send their requests. Its connections may lead
 	// to where no other route does, so it shares none of them.
 	upstreams *http.Transport
-	conns     chan net.Conn
-	done      chan struct{}
-	once      sync.Once
 }
 
 type (
@@ -49,8 +58,7 @@ type (
 func newWebServer(g *Gateway) *webServer {
 	w := &webServer{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
 	quiet := log.New(io.Discard, "", 0)
-	w.transport = w.newTransport(g.dial)
-	w.upstreams = w.newTransport(g.dialUpstream)
+	w.renew()
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      signing{w},
@@ -117,15 +125,23 @@ func (w *webServer) newTransport(dial func(ctx context.Context, name string, por
 
 // roundTrip sends a request where its route says.
 func (w *webServer) roundTrip(r *policy.Route, req *http.Request) (*http.Response, error) {
+	t := w.out.Load()
 	if r.Options().Upstream.IsZero() {
-		return w.transport.RoundTrip(req)
+		return t.direct.RoundTrip(req)
 	}
-	return w.upstreams.RoundTrip(req)
+	return t.upstreams.RoundTrip(req)
 }
 
-func (w *webServer) closeIdle() {
-	w.transport.CloseIdleConnections()
-	w.upstreams.CloseIdleConnections()
+// renew begins with new connections; requests that are under way keep theirs.
+func (w *webServer) renew() {
+	if old := w.out.Swap(&transports{w.newTransport(w.g.dial), w.newTransport(w.g.dialUpstream)}); old != nil {
+		old.closeIdle()
+	}
+}
+
+func (t *transports) closeIdle() {
+	t.direct.CloseIdleConnections()
+	t.upstreams.CloseIdleConnections()
 }
 
 // webProtocols are HTTP/1 and, inside TLS, HTTP/2.
@@ -193,7 +209,7 @@ func (w *webServer) serve() { _ = w.server.Serve(channelListener{w}) }
 func (w *webServer) close() {
 	w.once.Do(func() { close(w.done) })
 	_ = w.server.Close()
-	w.closeIdle()
+	w.out.Load().closeIdle()
 }
 
 type channelListener struct{ w *webServer }
@@ -225,8 +241,14 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	seen := newExchange(rw, r, c)
 	defer seen.done() // also when the proxy gives up by a panic
 	allowed, why := judge(c, r)
+	if n := w.busy.Add(1); why == nil && n > int64(w.g.limits.Requests) {
+		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: ReasonLimitRequests, Host: f.name, Rule: f.verdict.Rule,
+			Detail: fmt.Sprintf("%d requests are under way", w.g.limits.Requests)}
+		rw.Header().Set("Retry-After", "1")
+	}
+	defer w.busy.Add(-1)
 	if why != nil {
-		if why.Reason == ReasonLimitHead {
+		if why.Reason == ReasonLimitHead || why.Reason == ReasonLimitRequests {
 			w.g.ledger.limit(why.Reason, f.name)
 		}
 		seen.hide()

@@ -11,6 +11,9 @@ type Limits struct {
 	BytesUp, BytesDown, HostBytes int64
 	// Conns bounds connections that are open at once.
 	Conns int
+	// Requests bounds HTTP requests that are under way at once: a connection of
+	// HTTP/2 has many.
+	Requests int
 	// Names bounds the distinct names that get an address.
 	Names int
 	// QueryRate is DNS queries per second, with a burst of twice that;
@@ -30,6 +33,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		BytesUp: 64 << 30, BytesDown: 256 << 30, HostBytes: 256 << 30,
 		Conns:     512,
+		Requests:  1024,
 		Names:     16384,
 		QueryRate: 500,
 		Queries:   2_000_000,
@@ -47,6 +51,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.BytesDown, d.BytesDown)
 	orDefault(&l.HostBytes, d.HostBytes)
 	orDefault(&l.Conns, d.Conns)
+	orDefault(&l.Requests, d.Requests)
 	orDefault(&l.Names, d.Names)
 	orDefault(&l.QueryRate, d.QueryRate)
 	orDefault(&l.Queries, d.Queries)

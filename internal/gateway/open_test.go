@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -512,5 +513,43 @@ func TestCredential(t *testing.T) {
 		if len(got) != 0 {
 			t.Errorf("%d refused requests were sent", len(got))
 		}
+	}
+}
+
+// TestRequestsAtOnce: one connection of HTTP/2 does not make as many upstream as it
+// has streams.
+func TestRequestsAtOnce(t *testing.T) {
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-release
+	}), func(c *Config) { c.Limits.Requests = 3 })
+	c := o.client(true)
+	var done sync.WaitGroup
+	for range 3 {
+		done.Go(func() {
+			if res, err := c.Get("https://api.example.com/v1"); err != nil || res.StatusCode != 200 {
+				t.Errorf("%v, %v", res, err)
+			} else {
+				res.Body.Close()
+			}
+		})
+		<-began
+	}
+	res, err := c.Get("https://api.example.com/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || !bytes.Contains(b, []byte(ReasonLimitRequests)) {
+		t.Errorf("%d %s", res.StatusCode, b)
+	}
+	close(release)
+	done.Wait()
+	if res, err := c.Get("https://api.example.com/v1"); err != nil || res.StatusCode != 200 {
+		t.Errorf("afterwards: %v, %v", res, err)
+	} else {
+		res.Body.Close()
 	}
 }
