@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,8 @@ type lintConn struct {
 	// Fields below belong to the reader, of which the server has one at a
 	// time.
 	in       []byte // read, not yet judged
-	out      []byte // judged, not yet delivered
+	out      []byte // judged, not yet delivered: what stood before in
+	space    []byte // where in begins, whenever nothing is left of it
 	state    lintState
 	left     int64 // body bytes to come
 	bodyErr  error
@@ -59,7 +61,7 @@ const refusedMethod = "CARBOY-REFUSED"
 const refusedHead = refusedMethod + " / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
 
 func newLintConn(c net.Conn, first []byte, headLimit int) *lintConn {
-	return &lintConn{Conn: c, in: first, headLimit: headLimit}
+	return &lintConn{Conn: c, in: slices.Clip(first), headLimit: headLimit}
 }
 
 // CloseWrite lets the server end its last answer before it closes.
@@ -106,15 +108,28 @@ func (c *lintConn) Read(b []byte) (int, error) {
 	}
 }
 
-// fill reads once. Time-outs come through and can be tried again: the server
-// interrupts reads that way.
+// lintSpace is what a connection that waits for a request holds, in bytes, and
+// enough for most heads. The server starts and interrupts a read with every
+// request, so it is kept.
+const lintSpace = 4 << 10
+
+// fill reads once, when out is empty. Time-outs come through and can be tried
+// again: the server interrupts reads that way.
 func (c *lintConn) fill() error {
 	if c.readErr != nil {
 		return c.readErr
 	}
-	buf := make([]byte, 16<<10)
-	n, err := c.Conn.Read(buf)
-	c.in = append(c.in, buf[:n]...)
+	if len(c.in) == 0 {
+		if c.space == nil {
+			c.space = make([]byte, 0, lintSpace)
+		}
+		c.in = c.space
+	}
+	if cap(c.in)-len(c.in) < lintSpace/4 {
+		c.in = append(make([]byte, 0, 2*len(c.in)+lintSpace), c.in...)
+	}
+	n, err := c.Conn.Read(c.in[len(c.in):cap(c.in)])
+	c.in = c.in[:len(c.in)+n]
 	if n > 0 {
 		if err != nil && !isTimeout(err) {
 			c.readErr = err
@@ -181,11 +196,7 @@ func (c *lintConn) refuseHead(err error) bool {
 }
 
 func (c *lintConn) deliver(n int) {
-	c.out = append(c.out, c.in[:n]...)
-	c.in = c.in[n:]
-	if len(c.in) == 0 {
-		c.in = nil
-	}
+	c.out, c.in = c.in[:n], c.in[n:]
 }
 
 func (c *lintConn) stepData() bool {
