@@ -18,6 +18,7 @@ demo:
 
 bench:
 	$(GO) run ./internal/bench
+	$(GO) run ./internal/bench -gateway
 
 lint:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy"
 )
 
 func TestMedian(t *testing.T) {
@@ -88,19 +90,19 @@ func TestRewriteMarked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("above\n" + beginMark + "\nold\n" + endMark + "\nbelow\n")
+	write("above\n" + tables.begin + "\nold\n" + tables.end + "\nbelow\n")
 	for range 2 { // again, over its own output
-		if err := rewriteMarked(file, "new\n"); err != nil {
+		if err := rewriteMarked(file, tables, "new\n"); err != nil {
 			t.Fatal(err)
 		}
 		b, _ := os.ReadFile(file)
-		if got, want := string(b), "above\n"+beginMark+"\nnew\n"+endMark+"\nbelow\n"; got != want {
+		if got, want := string(b), "above\n"+tables.begin+"\nnew\n"+tables.end+"\nbelow\n"; got != want {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
-	for _, s := range []string{"", beginMark, endMark + beginMark, "text " + endMark} {
+	for _, s := range []string{"", tables.begin, tables.end + tables.begin, "text " + tables.end} {
 		write(s)
-		if err := rewriteMarked(file, "new\n"); err == nil {
+		if err := rewriteMarked(file, tables, "new\n"); err == nil {
 			t.Errorf("rewrote %q", s)
 		}
 		if b, _ := os.ReadFile(file); string(b) != s {
@@ -198,8 +200,7 @@ func newTestBench(t *testing.T, o *options) *bench {
 
 // The test binary stands in for the program: loads run it again, inside.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == insideArg {
-		os.Exit(inside(os.Args[2:]))
-	}
+	carboy.Main()
+	part()
 	os.Exit(m.Run())
 }

@@ -91,7 +91,7 @@ func (b *bench) addPair(l load, with, without cost) {
 func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced bool) (_ cost, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	s, err := b.bottleSpec()
+	s, err := plainSpec(b.path("ws"), rootfs.Options{})
 	if err != nil {
 		return cost{}, err
 	}
@@ -150,16 +150,17 @@ func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced b
 	return c, nil
 }
 
-func (b *bench) bottleSpec() (*bottle.Spec, error) {
+// plainSpec is a bottle with a workspace and nothing else, its root as o says.
+func plainSpec(ws string, o rootfs.Options) (*bottle.Spec, error) {
 	user := bottle.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Name: "carboy", Home: "/home/carboy"}
 	if user.UID == 0 {
 		user.UID, user.GID = nobodyUID, nobodyGID
 	}
-	root, err := rootfs.Host(rootfs.Options{User: user, Hostname: "carboy"})
+	o.User, o.Hostname = user, "carboy"
+	root, err := rootfs.Host(o)
 	if err != nil {
 		return nil, err
 	}
-	ws := b.path("ws")
 	return &bottle.Spec{
 		ID: "bench", Root: root, User: user, HostUID: user.UID, HostGID: user.GID, Hostname: "carboy",
 		Workspace: &bottle.Mount{Source: ws, Target: ws, Access: bottle.AccessOverlay},

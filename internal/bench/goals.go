@@ -127,9 +127,11 @@ func durations(ns []int64) []time.Duration {
 	return out
 }
 
-func (r *Report) goalTable(w *strings.Builder) {
+func (r *Report) goalTable(w *strings.Builder) { goalRows(w, r.Goals) }
+
+func goalRows(w *strings.Builder, goals []Goal) {
 	fmt.Fprint(w, "\n**Goals.** The median of the rounds decides.\n\n| Goal | wanted | measured | met |\n| --- | --- | --- | --- |\n")
-	for _, g := range r.Goals {
+	for _, g := range goals {
 		sign, unit := "≤", ""
 		if g.AtLeast {
 			sign = "≥"

@@ -5,9 +5,12 @@
 //	go run ./internal/bench                             print
 //	go run ./internal/bench -update docs/benchmarks.md  and rewrite the table
 //	go run ./internal/bench -json                       ratios and samples
+//	go run ./internal/bench -gateway                    the same of the gateway, beside other proxies
+//	go run ./internal/bench -soak 1h                    keep one gateway busy; fails when it grows
 //
 // It is a developer's program: nothing of it is linked into carboy. Start
-// reading at bench.measure; loads.go says what is run, peers.go by whom.
+// reading at bench.measure; loads.go says what is run, peers.go by whom. Of the
+// gateway, at gatewayBench.measure.
 package main
 
 import (
@@ -21,21 +24,37 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy"
 )
 
 func main() {
-	gvisor.Main() // bottles with and without a trace are made by this program itself
-	if len(os.Args) > 1 && os.Args[1] == insideArg {
-		os.Exit(inside(os.Args[2:]))
-	}
+	carboy.Main() // some bottles are made by this program itself
+	part()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
+}
+
+// part takes the process over when this program started it as a part of a
+// measurement.
+func part() {
+	if len(os.Args) > 1 {
+		switch rest := os.Args[2:]; os.Args[1] {
+		case insideArg:
+			os.Exit(inside(rest))
+		case agentArg:
+			os.Exit(runAgent(rest, os.Stdin, os.Stdout))
+		case proxyArg:
+			os.Exit(runProxy(rest, os.Stdin, os.Stdout))
+		case superviseArg:
+			os.Exit(runSupervisor(rest))
+		}
+	}
 }
 
 // options are the flags.
@@ -47,6 +66,15 @@ type options struct {
 	dir           string
 	carboy, runsc string
 	megabytes     int
+
+	// Of the gateway.
+	gateway bool
+	busy    time.Duration
+	bulk    int
+	conns   int
+	profile string
+	soak    time.Duration
+	leak    string
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -62,6 +90,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")
 	fs.StringVar(&o.runsc, "runsc", "", "a runsc `binary`; empty: build the module's version")
 	fs.IntVar(&o.megabytes, "download", 500, "`MB` to download; a fifth of it is uploaded")
+	fs.BoolVar(&o.gateway, "gateway", false, "measure the gateway instead")
+	fs.DurationVar(&o.busy, "busy", 3*time.Second, "with -gateway: how `long` requests are made and events are read")
+	fs.IntVar(&o.bulk, "bulk", 256, "with -gateway: `MiB` up and down")
+	fs.IntVar(&o.conns, "conns", 10_000, "with -gateway: connections that are kept open; 0: none")
+	fs.StringVar(&o.profile, "profile", "", "with -gateway: write profiles of carboy under each load to this `directory`")
+	fs.DurationVar(&o.soak, "soak", 0, "keep one gateway busy for so `long`, and fail when its process grows")
+	fs.StringVar(&o.leak, "leak", "", "with -soak: leak memory, goroutines or descriptors on purpose, to see it fail")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
@@ -70,6 +105,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.rounds < 1 || o.megabytes < 5 {
 		return nil, errors.New("-rounds must be at least 1, -download at least 5")
+	}
+	if o.busy < time.Second/10 || o.bulk < 1 || o.conns < 0 || o.soak < 0 {
+		return nil, errors.New("-busy must be at least 100ms, -bulk at least 1, -conns and -soak not below 0")
 	}
 	return o, nil
 }
@@ -82,6 +120,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 2
+	}
+	switch {
+	case o.soak > 0:
+		err = soak(ctx, o, stdout, stderr)
+	case o.gateway:
+		err = benchmarkGateway(ctx, o, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
+		return 1
+	}
+	if o.gateway || o.soak > 0 {
+		return 0
 	}
 	// Root's bind mounts (runsc's root) must go when this program goes.
 	if os.Geteuid() == 0 && os.Getenv(ownMounts) == "" {
@@ -96,7 +147,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err error) {
 	if o.update != "" { // before minutes are spent
-		if _, err := readMarked(o.update); err != nil {
+		if _, err := readMarked(o.update, tables); err != nil {
 			return err
 		}
 	}
@@ -110,7 +161,7 @@ func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err e
 	}
 	r := b.report()
 	if o.update != "" {
-		if err := rewriteMarked(o.update, r.markdown()); err != nil {
+		if err := rewriteMarked(o.update, tables, r.markdown()); err != nil {
 			return err
 		}
 	}
@@ -133,32 +184,35 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	return e.Encode(r)
 }
 
-const (
-	beginMark = "<!-- bench: written by `go run ./internal/bench -update docs/benchmarks.md` -->"
-	endMark   = "<!-- /bench -->"
+// marks are the lines around what is generated.
+type marks struct{ begin, end string }
+
+var (
+	tables        = marks{"<!-- bench: written by `go run ./internal/bench -update docs/benchmarks.md` -->", "<!-- /bench -->"}
+	gatewayTables = marks{"<!-- gateway: written by `go run ./internal/bench -gateway -update docs/benchmarks.md` -->", "<!-- /gateway -->"}
 )
 
 // readMarked gives what stands before and after the table.
-func readMarked(file string) ([2]string, error) {
+func readMarked(file string, m marks) ([2]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return [2]string{}, err
 	}
-	before, rest, ok1 := strings.Cut(string(b), beginMark)
-	_, after, ok2 := strings.Cut(rest, endMark)
+	before, rest, ok1 := strings.Cut(string(b), m.begin)
+	_, after, ok2 := strings.Cut(rest, m.end)
 	if !ok1 || !ok2 {
-		return [2]string{}, fmt.Errorf("update %s: the lines %q and %q do not both stand in it", file, beginMark, endMark)
+		return [2]string{}, fmt.Errorf("update %s: the lines %q and %q do not both stand in it", file, m.begin, m.end)
 	}
 	return [2]string{before, after}, nil
 }
 
-func rewriteMarked(file, table string) error {
-	parts, err := readMarked(file)
+func rewriteMarked(file string, m marks, table string) error {
+	parts, err := readMarked(file, m)
 	if err != nil {
 		return err
 	}
 	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
-	text := parts[0] + beginMark + "\n" + table + endMark + parts[1]
+	text := parts[0] + m.begin + "\n" + table + m.end + parts[1]
 	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
 		return err
 	}
