@@ -40,8 +40,8 @@ func (s *Scrubber) add(v secret.Value, placeholder string) {
 	s.marks = append(s.marks, mark)
 }
 
-// bytes replaces in place, and says how often.
-func (s *Scrubber) bytes(b []byte) (n int) {
+// Bytes replaces in place, and says how often.
+func (s *Scrubber) Bytes(b []byte) (n int) {
 	for i, v := range s.values {
 		for from := 0; ; {
 			at := bytes.Index(b[from:], v)
@@ -74,7 +74,7 @@ func (s *Scrubber) Header(h http.Header) (n int) {
 	for _, vs := range h {
 		for i := range vs {
 			b := []byte(vs[i])
-			if k := s.bytes(b); k > 0 {
+			if k := s.Bytes(b); k > 0 {
 				vs[i] = string(b)
 				n += k
 			}
@@ -117,7 +117,7 @@ func (r *scrubbed) Read(p []byte) (int, error) {
 		n, err := r.body.Read(r.buf[held : held+len(p)])
 		r.buf = r.buf[:held+n]
 		r.err = err
-		if k := r.s.bytes(r.buf); k > 0 {
+		if k := r.s.Bytes(r.buf); k > 0 {
 			r.found(k)
 		}
 		r.ready = len(r.buf)
@@ -132,3 +132,34 @@ func (r *scrubbed) Read(p []byte) (int, error) {
 }
 
 func (r *scrubbed) Close() error { return r.body.Close() }
+
+// Messages scrubs messages that follow one another, in pieces.
+func (s *Scrubber) Messages() *Messages { return &Messages{s: s} }
+
+// Messages is one direction of a connection. It is used by one goroutine at a time.
+type Messages struct {
+	s   *Scrubber
+	buf []byte // may be the beginning of a value
+	out int    // that many of it were given back, as the end of a message
+}
+
+// Push appends what of p, and of what was held back before, can't be the beginning
+// of a value.
+func (m *Messages) Push(dst, p []byte) ([]byte, error) {
+	m.buf = append(m.buf, p...)
+	m.s.Bytes(m.buf)
+	held := len(m.buf) - m.s.tail(m.buf)
+	ready := max(m.out, held)
+	dst = append(dst, m.buf[m.out:ready]...)
+	m.out = ready - held
+	m.buf = m.buf[:copy(m.buf, m.buf[held:])]
+	return dst, nil
+}
+
+// End appends the rest of a message. It is remembered: of a value that lies in two
+// messages the second part is replaced.
+func (m *Messages) End(dst []byte) ([]byte, error) {
+	dst = append(dst, m.buf[m.out:]...)
+	m.out = len(m.buf)
+	return dst, nil
+}

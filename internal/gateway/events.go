@@ -60,6 +60,16 @@ const (
 	ReasonBadDestination  Reason = "bad-destination"   // multicast, broadcast, loopback, unspecified
 )
 
+// ReasonWebSocket refuses an upgrade or a frame that RFC 6455 does not allow.
+const ReasonWebSocket Reason = "websocket"
+
+// The caps of a route, see [policy.Caps].
+const (
+	ReasonLimitRouteOut      Reason = "limit-route-bytes-out"
+	ReasonLimitRouteIn       Reason = "limit-route-bytes-in"
+	ReasonLimitRouteRequests Reason = "limit-route-requests"
+)
+
 // Event is one of [NameAsked], [Conn], [Request], [Found] and [LimitHit].
 type Event interface{ event() }
 

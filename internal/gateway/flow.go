@@ -94,7 +94,7 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 	if !v.Allowed {
 		return v, nil
 	}
-	return v, &admitted{v.Route, now.credentials[v.Route.Options().Credential], now.detectors}
+	return v, &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors}
 }
 
 // note sets how the flow will be recorded. The first reason stays: what

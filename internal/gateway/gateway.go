@@ -115,6 +115,7 @@ type Gateway struct {
 	rules    atomic.Pointer[rules]
 	ledger   *ledger
 	names    *names
+	caps     *routeAccounts
 
 	authority Authority
 	roots     *x509.CertPool
@@ -193,6 +194,8 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if g.connect == nil {
 		g.connect = dialAddr
 	}
+	g.caps = newRouteAccounts()
+	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
 	g.rules.Store(&rules{cfg.Table, cfg.Credentials, newDetectors(cfg.Secrets, scan.NewCoverage())})
@@ -364,6 +367,7 @@ func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 // decided sees either the old or the new ones. Connections whose bytes pass unseen
 // stay; on others the next request is judged by the new routes.
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
+	g.caps.set(t)
 	g.rules.Store(&rules{t, c, newDetectors(secrets, g.rules.Load().detectors.coverage)})
 	// A kept upstream connection may lead where only the old ones went.
 	g.web.renew()

@@ -65,7 +65,7 @@ func newWebServer(g *Gateway) *webServer {
 		FlushInterval:  -1,
 		ErrorLog:       quiet,
 		BufferPool:     bufferPool{},
-		ModifyResponse: upgraded,
+		ModifyResponse: answered,
 		ErrorHandler:   w.failed,
 	}
 	w.server = &http.Server{
@@ -247,6 +247,12 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Retry-After", "1")
 	}
 	defer w.busy.Add(-1)
+	if why == nil {
+		why = w.upgrade(c, r, allowed)
+	}
+	if why == nil {
+		why = w.charge(c, seen, r, allowed)
+	}
 	if why != nil {
 		if why.Reason == ReasonLimitHead || why.Reason == ReasonLimitRequests {
 			w.g.ledger.limit(why.Reason, f.name)
@@ -261,10 +267,6 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	f.requests.Add(1)
 	seen.admitted(allowed)
-	if !isWebSocket(r) {
-		// A server may ignore an offer to upgrade (RFC 9110 section 7.8).
-		r.Header.Del("Upgrade")
-	}
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		c := info.Conn
 		if t, ok := c.(*tls.Conn); ok {
@@ -293,6 +295,7 @@ type refusal struct {
 	Rule   string `json:"rule,omitempty"`
 	Allow  string `json:"allow,omitempty"` // the flag that would allow it
 	Hint   string `json:"hint,omitempty"`  // what else a person could do
+	retry  int64  // in how many seconds it may be tried again; 0: never
 }
 
 // hints are what to do about what was seen inside of a request or an answer.
@@ -308,6 +311,7 @@ type admitted struct {
 	route      *policy.Route
 	credential *credential.Credential
 	detectors  *detectors
+	account    *routeAccount // nil: the route has no caps
 }
 
 // judge admits a request, or says why it is refused.
@@ -420,11 +424,6 @@ func authority(name string, port uint16) string {
 	return net.JoinHostPort(name, strconv.Itoa(int(port)))
 }
 
-func isWebSocket(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) &&
-		len(r.Header.Values("Upgrade")) == 1 && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
-}
-
 // rewrite makes the request that goes out. Its host is the flow's, not the
 // client's spelling of it.
 func rewrite(p *httputil.ProxyRequest) {
@@ -452,20 +451,29 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.Header.Del("Proxy-Connection")
 }
 
-// upgraded sees each response. After 101 the connection carries WebSocket
-// frames.
-func upgraded(res *http.Response) error {
+// answered sees each response.
+func answered(res *http.Response) error {
 	c := res.Request.Context().Value(flowKey{}).(*webConn)
-	if res.StatusCode == http.StatusSwitchingProtocols {
-		if !strings.EqualFold(res.Header.Get("Upgrade"), "websocket") {
-			return errors.New("upstream switched to another protocol than websocket")
-		}
-		if c.lint == nil {
-			return errors.New("upstream switched protocols inside http/2")
-		}
-		c.flow.setProtocol("websocket")
-		c.lint.raw.Store(true)
+	a := res.Request.Context().Value(routeKey{}).(*admitted)
+	seen := res.Request.Context().Value(exchangeKey{}).(*exchange)
+	if err := chargeAnswer(a, seen, res); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		return err
 	}
+	upstream, ok := res.Body.(io.ReadWriteCloser)
+	if !ok || c.lint == nil {
+		return upgradeError(http.StatusBadGateway, "upstream switched protocols inside http/2")
+	}
+	if err := checkSwitch(res); err != nil {
+		return err
+	}
+	s, err := newWebSocket(c, seen, a, upstream)
+	if err != nil {
+		return err
+	}
+	c.flow.setProtocol("websocket")
+	c.lint.raw.Store(true)
+	seen.status.Store(http.StatusSwitchingProtocols)
+	res.Body = s
 	return nil
 }
 
@@ -477,13 +485,13 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
 		v.Rule = a.route.Rule()
 	}
-	if seen, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
-		if halt := seen.halt.Load(); halt != nil {
-			err = halt // transports hide it in words of their own
-		}
+	seen := r.Context().Value(exchangeKey{}).(*exchange)
+	if halt := seen.halt.Load(); halt != nil {
+		err = halt // transports hide it in words of their own
 	}
 	var de *dialError
 	var stop *refusedError
+	var we *webSocketError
 	why, bad := c.badHead()
 	switch {
 	case bad:
@@ -491,6 +499,8 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &stop):
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, bound(stop.Error())
 		v.Hint = hints[stop.reason]
+	case errors.As(err, &we):
+		v.Status, v.Reason = we.status, we.reason
 	case isCertificate(err):
 		v.Reason = ReasonUpstreamTLS
 	case errors.As(err, &de) && de.upstream:
@@ -503,9 +513,7 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
 	f.note(v.Reason, v.Detail)
-	if seen, ok := r.Context().Value(exchangeKey{}).(*exchange); ok {
-		seen.refused(v)
-	}
+	seen.refused(v)
 	refuseHTTP(rw, r, v)
 }
 
@@ -531,6 +539,7 @@ func refuseHTTP(rw http.ResponseWriter, r *http.Request, v *refusal) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Carboy-Refused", string(v.Reason))
+	retryAfter(h, v)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		h.Set("Content-Type", "application/json")
 		rw.WriteHeader(v.Status)

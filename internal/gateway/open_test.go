@@ -347,38 +347,6 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TestWebSocketInside: an upgrade inside TLS, and none inside HTTP/2.
-func TestWebSocketInside(t *testing.T) {
-	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") == "" {
-			echo(rw, r)
-			return
-		}
-		c, buf, err := http.NewResponseController(rw).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-		line, _ := buf.ReadString('\n')
-		fmt.Fprint(c, "echo "+line)
-	}))
-	conn := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
-	fmt.Fprint(conn, "GET /v1/ws HTTP/1.1\r\nHost: api.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-	in := bufio.NewReader(conn)
-	res, err := http.ReadResponse(in, nil)
-	if err != nil || res.StatusCode != 101 {
-		t.Fatalf("%v, %v", res, err)
-	}
-	fmt.Fprintln(conn, "hello")
-	if line, err := in.ReadString('\n'); line != "echo hello\n" {
-		t.Errorf("%q, %v", line, err)
-	}
-	conn.Close()
-	o.waitConn("websocket", func(c ConnSummary) bool { return c.Protocol == "websocket" })
-}
-
 // TestClosesWithOpen: the gateway's end ends what is inside TLS too.
 func TestClosesWithOpen(t *testing.T) {
 	began := make(chan struct{}, 2)

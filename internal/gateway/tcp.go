@@ -256,9 +256,12 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 		return
 	}
 	_ = f.conn.SetReadDeadline(time.Time{})
-	up := g.reach(f, func(reason Reason) {
-		g.refuseBytes(f, reason, alert(dialAlert(reason)))
-	})
+	refuse := func(reason Reason) { g.refuseBytes(f, reason, alert(dialAlert(reason))) }
+	account, ok := f.account(refuse)
+	if !ok {
+		return
+	}
+	up := g.reach(f, refuse)
 	if up == nil {
 		return
 	}
@@ -266,7 +269,8 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 	first, rest := s.seen()[:end], s.seen()[end:]
 	watch := newHelloWatch(up)
 	guard := &helloGuard{src: io.MultiReader(bytes.NewReader(rest), f.conn), flow: f, watch: watch}
-	relay(f, up, io.MultiReader(bytes.NewReader(first), guard), watch)
+	out, in := f.metered(account, io.MultiReader(bytes.NewReader(first), guard), watch)
+	relay(f, up, out, in)
 }
 
 // checkHello compares the server name with the name of the address. An IP
@@ -290,12 +294,18 @@ func checkHello(f *flow, h hello) (Reason, byte) {
 }
 
 func (g *Gateway) passTCP(f *flow) {
-	up := g.reach(f, func(reason Reason) { g.refuseBytes(f, reason, nil) })
+	refuse := func(reason Reason) { g.refuseBytes(f, reason, nil) }
+	account, ok := f.account(refuse)
+	if !ok {
+		return
+	}
+	up := g.reach(f, refuse)
 	if up == nil {
 		return
 	}
 	defer f.finish()
-	relay(f, up, f.conn, up)
+	out, in := f.metered(account, f.conn, up)
+	relay(f, up, out, in)
 }
 
 // reach dials for a flow, or refuses it and returns nil.

@@ -279,47 +279,6 @@ func TestHopByHopHeaders(t *testing.T) {
 	}
 }
 
-func TestWebSocket(t *testing.T) {
-	w := newWorld()
-	w.name("api.example.com", publicAddr)
-	w.serve(t, publicAddr+":80", func(c net.Conn) {
-		defer c.Close()
-		br := bufio.NewReader(c)
-		r, err := http.ReadRequest(br)
-		if err != nil {
-			return
-		}
-		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("X-Want"))
-		io.Copy(c, br)
-	})
-	b := newBottle(t, w, routes(t, "api.example.com"))
-	try := func(want string) (*http.Response, net.Conn, *bufio.Reader) {
-		c := b.mustDial("api.example.com", 80)
-		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Want: %s\r\n\r\n", want)
-		br := bufio.NewReader(c)
-		res, err := http.ReadResponse(br, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res, c, br
-	}
-	res, c, br := try("websocket")
-	if res.StatusCode != 101 {
-		t.Fatalf("status %d", res.StatusCode)
-	}
-	frame := []byte("\x81\x84\n\r\x00\xff\x01GET")
-	c.Write(frame)
-	got := make([]byte, len(frame))
-	if _, err := io.ReadFull(br, got); err != nil || !bytes.Equal(got, frame) {
-		t.Errorf("frame: %x, %v", got, err)
-	}
-	c.Close()
-	b.waitConn("websocket", func(c ConnSummary) bool { return c.Protocol == "websocket" && c.Allowed })
-	if res, _, _ := try("h2c"); res.StatusCode != 502 {
-		t.Errorf("a switch to another protocol: %d", res.StatusCode)
-	}
-}
-
 func TestStreaming(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)

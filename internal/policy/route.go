@@ -240,6 +240,22 @@ func (r Route) WithRule(rule string) Route {
 // Rule returns the text by which the route is cited.
 func (r Route) Rule() string { return r.rule }
 
+// Identity says what is asked of whom by the requests that the route is about: its
+// host and ports, what is spoken, its conditions, and where they go. Two routes that
+// agree about it are one route to whoever counts, however else they differ and
+// wherever they stand.
+func (r Route) Identity() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %v %v", r, r.ports, r.opts.Upstream)
+	for _, m := range r.opts.Matches {
+		fmt.Fprintf(&b, " | %q %q", m.Paths, m.Methods)
+		for _, h := range m.Headers {
+			fmt.Fprintf(&b, " %q=%q~%v", h.name, h.value, h.re != nil)
+		}
+	}
+	return b.String()
+}
+
 // Private reports whether the route permits addresses that are not public.
 func (r Route) Private() bool { return r.private }
 

@@ -1,0 +1,332 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// A route's caps hold for the bottle's life, over all of its connections and over
+// the routes being read again: what was used stays used as long as a route asks for
+// the same of the same host, see [policy.Route.Identity]. Bytes are those of
+// requests and answers, heads, bodies and trailers, and of WebSocket frames; where
+// the gateway does not look inside, all that the connection carries.
+
+// routeAccounts are those of the routes that have caps. Their number is bounded by
+// the route files that a person writes.
+type routeAccounts struct {
+	now func() time.Duration // since some moment, never backwards
+
+	mu sync.Mutex
+	by map[string]*routeAccount
+}
+
+func newRouteAccounts() *routeAccounts {
+	start := time.Now()
+	return &routeAccounts{now: func() time.Duration { return time.Since(start) }, by: map[string]*routeAccount{}}
+}
+
+// set puts the caps of a new table in force, also for what is under way.
+func (as *routeAccounts) set(t *policy.Table) {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	known := map[string]bool{}
+	for _, r := range t.Routes() {
+		id := r.Identity()
+		if known[id] {
+			continue // the first one decides about its requests
+		}
+		known[id] = true
+		caps := r.Options().Caps
+		a := as.by[id]
+		if a == nil {
+			if caps == (policy.Caps{}) {
+				continue
+			}
+			a = newRouteAccount()
+			as.by[id] = a
+		}
+		a.out.limit.Store(caps.BytesOut)
+		a.in.limit.Store(caps.BytesIn)
+		a.requests.Store(caps.RequestsPerMinute)
+	}
+}
+
+// of returns a route's account; nil: it has no caps.
+func (as *routeAccounts) of(r *policy.Route) *routeAccount {
+	if r == nil || r.Options().Caps == (policy.Caps{}) {
+		return nil
+	}
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	return as.by[r.Identity()]
+}
+
+// routeAccount is what was used of a route.
+type routeAccount struct {
+	out, in  routeMeter
+	requests atomic.Int64 // per minute; 0: any number
+	window   rateWindow
+}
+
+func newRouteAccount() *routeAccount {
+	return &routeAccount{out: routeMeter{why: ReasonLimitRouteOut, key: "bytes_out"}, in: routeMeter{why: ReasonLimitRouteIn, key: "bytes_in"}}
+}
+
+func (a *routeAccount) outgoing() *routeMeter {
+	if a == nil {
+		return nil
+	}
+	return &a.out
+}
+
+func (a *routeAccount) incoming() *routeMeter {
+	if a == nil {
+		return nil
+	}
+	return &a.in
+}
+
+// routeMeter counts bytes in one direction. A nil meter has no cap.
+type routeMeter struct {
+	why         Reason
+	key         string
+	used, limit atomic.Int64 // a limit of 0 is none
+}
+
+func (m *routeMeter) explain() string {
+	limit := m.limit.Load()
+	return fmt.Sprintf("the route's limits.%s of %d bytes leaves %d", m.key, limit, max(0, limit-m.used.Load()))
+}
+
+// take takes up to n bytes, and no more than are left: what all connections
+// together get is never more than the cap.
+func (m *routeMeter) take(n int64) int64 {
+	if m == nil {
+		return n
+	}
+	for {
+		used := m.used.Load()
+		got := n
+		if limit := m.limit.Load(); limit > 0 {
+			got = max(0, min(n, limit-used))
+		}
+		if m.used.CompareAndSwap(used, used+got) {
+			return got
+		}
+	}
+}
+
+// fits reports whether n bytes are left, besides what others take meanwhile.
+func (m *routeMeter) fits(n int64) bool {
+	if m == nil {
+		return true
+	}
+	limit := m.limit.Load()
+	return limit == 0 || n <= limit-m.used.Load()
+}
+
+// whole takes n bytes or none.
+func (m *routeMeter) whole(n int64) bool {
+	if m == nil {
+		return true
+	}
+	for {
+		used, limit := m.used.Load(), m.limit.Load()
+		if limit > 0 && n > limit-used {
+			return false
+		}
+		if m.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+// rateWindow counts requests by the second. It looks back over 60 whole seconds and
+// the one that runs, so that no minute, wherever it begins, has more than the cap.
+type rateWindow struct {
+	mu     sync.Mutex
+	counts [61]int64
+	last   int64
+}
+
+// admit counts a request, or says in how many seconds one may be admitted.
+func (w *rateWindow) admit(now time.Duration, limit int64) (retry int64, ok bool) {
+	second := int64(now / time.Second)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slots := int64(len(w.counts))
+	for s := max(w.last+1, second-slots+1); s <= second; s++ {
+		w.counts[s%slots] = 0
+	}
+	w.last = max(w.last, second)
+	sum, oldest := int64(0), int64(-1)
+	for s := max(0, w.last-slots+1); s <= w.last; s++ {
+		n := w.counts[s%slots]
+		if sum += n; n > 0 && oldest < 0 {
+			oldest = s
+		}
+	}
+	if sum >= limit {
+		return max(1, oldest+slots-w.last), false
+	}
+	w.counts[w.last%slots]++
+	return 0, true
+}
+
+// charge counts a request that was admitted, or refuses it.
+func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admitted) *refusal {
+	account := w.g.caps.of(a.route)
+	if account == nil {
+		return nil
+	}
+	a.account = account
+	no := func(status int, reason Reason, detail string) *refusal {
+		w.g.ledger.limit(reason, c.flow.name)
+		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: c.flow.name, Rule: a.route.Rule()}
+	}
+	head := int64(len(r.Method)+len(r.URL.RequestURI())+len(r.Host)) + headerBytes(r.Header)
+	switch {
+	case !account.in.fits(1):
+		return no(http.StatusForbidden, account.in.why, account.in.explain())
+	case !account.out.fits(head + max(0, r.ContentLength)):
+		return no(http.StatusForbidden, account.out.why, fmt.Sprintf("%s, and this request has %d", account.out.explain(), head+max(0, r.ContentLength)))
+	}
+	if limit := account.requests.Load(); limit > 0 {
+		if retry, ok := account.window.admit(w.g.caps.now(), limit); !ok {
+			v := no(http.StatusTooManyRequests, ReasonLimitRouteRequests, fmt.Sprintf("the route's limits.requests_per_minute of %d is used up; try again in %d s", limit, retry))
+			v.retry = retry
+			return v
+		}
+	}
+	if !account.out.whole(head) {
+		return no(http.StatusForbidden, account.out.why, account.out.explain())
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &meteredBody{ReadCloser: r.Body, m: &account.out, trailer: func() http.Header { return r.Trailer }, over: seen.overCap}
+	}
+	return nil
+}
+
+// chargeAnswer counts an answer, or refuses it.
+func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
+	m := a.account.incoming()
+	if m == nil {
+		return nil
+	}
+	head := int64(len(res.Status)) + headerBytes(res.Header)
+	body := max(0, res.ContentLength)
+	if res.Request.Method == http.MethodHead || res.Body == nil || res.Body == http.NoBody {
+		body = 0
+	}
+	if !m.fits(head+body) || !m.whole(head) {
+		return seen.overCap(m)
+	}
+	if res.Body != nil && res.Body != http.NoBody && res.StatusCode != http.StatusSwitchingProtocols {
+		res.Body = &meteredBody{ReadCloser: res.Body, m: m, trailer: func() http.Header { return res.Trailer }, over: seen.overCap}
+	}
+	return nil
+}
+
+// headerBytes is how much headers are in HTTP/1, whatever is spoken.
+func headerBytes(h http.Header) (n int64) {
+	for k, vs := range h {
+		for _, v := range vs {
+			n += int64(len(k) + len(v) + len(": \r\n"))
+		}
+	}
+	return n
+}
+
+// meteredBody ends with an error where the cap is reached, so that what was cut off
+// does not look whole.
+type meteredBody struct {
+	io.ReadCloser
+	m       *routeMeter
+	trailer func() http.Header
+	over    func(*routeMeter) error
+	err     error
+}
+
+func (b *meteredBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.ReadCloser.Read(p)
+	got := b.m.take(int64(n))
+	if got == int64(n) && (err != io.EOF || b.m.whole(headerBytes(b.trailer()))) {
+		return n, err
+	}
+	b.err = b.over(b.m)
+	return int(got), b.err
+}
+
+// meteredFlow is one direction of a connection that passes unseen.
+type meteredFlow struct {
+	io.Reader
+	f    *flow
+	m    *routeMeter
+	over bool
+}
+
+func (r *meteredFlow) Read(p []byte) (int, error) {
+	if r.over {
+		r.f.g.ledger.limit(r.m.why, r.f.name)
+		r.f.note(r.m.why, r.m.explain())
+		return 0, errors.New(string(r.m.why))
+	}
+	n, err := r.Reader.Read(p)
+	if got := r.m.take(int64(n)); got < int64(n) {
+		// What is left goes first.
+		r.over = true
+		return int(got), nil
+	}
+	return n, err
+}
+
+// metered passes a connection on within the caps of the route that lets it.
+func (f *flow) metered(a *routeAccount, fromBottle, fromUpstream io.Reader) (io.Reader, io.Reader) {
+	if a == nil {
+		return fromBottle, fromUpstream
+	}
+	return &meteredFlow{Reader: fromBottle, f: f, m: &a.out}, &meteredFlow{Reader: fromUpstream, f: f, m: &a.in}
+}
+
+// account is of the route that lets a flow pass unseen, or refuses it when one of
+// its caps is reached.
+func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
+	v, _ := f.request(&policy.Request{})
+	a := f.g.caps.of(v.Route)
+	for _, m := range []*routeMeter{a.outgoing(), a.incoming()} {
+		if !m.fits(1) {
+			f.g.ledger.limit(m.why, f.name)
+			f.note(m.why, m.explain())
+			refuse(m.why)
+			return nil, false
+		}
+	}
+	return a, true
+}
+
+// overCap ends an exchange at a route's cap.
+func (x *exchange) overCap(m *routeMeter) error {
+	mine := &refusedError{m.why, errors.New(m.explain())}
+	err := x.stop(mine)
+	if err == error(mine) {
+		x.c.flow.g.ledger.limit(m.why, x.c.flow.name)
+	}
+	return err
+}
+
+func retryAfter(h http.Header, v *refusal) {
+	if v.retry > 0 {
+		h.Set("Retry-After", strconv.FormatInt(v.retry, 10))
+	}
+}
