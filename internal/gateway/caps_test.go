@@ -117,9 +117,9 @@ func TestRequestsPerMinute(t *testing.T) {
 		}
 	}
 	// Read again, elsewhere in the file: nothing is forgotten; a larger cap adds.
-	o.gw.SetRoutes(tableOf(t, "log: 1\n\n"+fmt.Sprintf(file, 20)), nil)
+	o.gw.SetRoutes(tableOf(t, "log: 1\n\n"+fmt.Sprintf(file, 20)), nil, nil)
 	ask(429)
-	o.gw.SetRoutes(tableOf(t, fmt.Sprintf(file, 22)), nil)
+	o.gw.SetRoutes(tableOf(t, fmt.Sprintf(file, 22)), nil, nil)
 	ask(200)
 	ask(200)
 	ask(429)
@@ -128,7 +128,7 @@ func TestRequestsPerMinute(t *testing.T) {
 	now.Add(int64(time.Second))
 	ask(200)
 	// Other conditions are another route.
-	o.gw.SetRoutes(tableOf(t, strings.Replace(fmt.Sprintf(file, 1), "/v1", "/v1/x", 1)), nil)
+	o.gw.SetRoutes(tableOf(t, strings.Replace(fmt.Sprintf(file, 1), "/v1", "/v1/x", 1)), nil, nil)
 	ask(200)
 	ask(429)
 }
@@ -236,7 +236,7 @@ func TestRouteBytes(t *testing.T) {
 			if status, _, _ := get(t, o.client(h2), "POST", "https://api.example.com/v2", strings.NewReader(strings.Repeat("x", 200_000))); status != 200 {
 				t.Errorf("the route beside it: %d", status)
 			}
-			o.gw.SetRoutes(tableOf(t, "\n"+file), nil)
+			o.gw.SetRoutes(tableOf(t, "\n"+file), nil, nil)
 			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(ReasonLimitRouteOut) {
 				t.Errorf("after the routes were read again: %d %s", status, why)
 			}
@@ -349,7 +349,7 @@ func TestRouteBytesUnseen(t *testing.T) {
 			t.Error("open after the cap")
 		}
 	}
-	b.gw.SetRoutes(tableOf(t, "routes:\n  - {host: db.example.com:5432/tcp, limits: {bytes_out: 10000}}\n"), nil)
+	b.gw.SetRoutes(tableOf(t, "routes:\n  - {host: db.example.com:5432/tcp, limits: {bytes_out: 10000}}\n"), nil, nil)
 	var wg sync.WaitGroup
 	for range 3 {
 		c := b.mustDial("db.example.com", 5432)
