@@ -420,6 +420,7 @@ func TestMountedWorlds(t *testing.T) {
 		}
 	})
 	t.Run("full state disk during a trace", func(t *testing.T) { traceFull(t, tmpfs(t, "size=8m,mode=0700")) })
+	t.Run("full state disk during a refusal", func(t *testing.T) { refusalFull(t, tmpfs(t, "size=8m,mode=0700")) })
 	t.Run("full state disk", func(t *testing.T) {
 		base := t.TempDir()
 		state := tmpfs(t, "size=8m,mode=0700")
@@ -512,6 +513,59 @@ func traceFull(t *testing.T, state string) {
 	}
 	if tail := f.Tail(); err != io.EOF || !tail.Ended || !strings.Contains(tail.Reason, "no space left") || n+tr.Unkept != tr.Facts {
 		t.Errorf("%v, %d facts, tail %+v, receipt %+v", err, n, tail, tr)
+	}
+}
+
+// refusalFull fills the disk of the state while something is refused. The audit log
+// must have every refusal, so the run fails; the log of requests says what it lacks.
+// With room neither is so.
+func refusalFull(t *testing.T, state string) {
+	base := t.TempDir()
+	env := map[string]string{"XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+	w := &world{t: t, c: openClient(t, env), ws: filepath.Join(base, "ws")}
+	if err := os.Mkdir(w.ws, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(w.ws, 0o777)
+	waitFor := func(name string) {
+		for range 600 {
+			if _, err := os.Stat(filepath.Join(w.ws, name)); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Errorf("%s never came", name)
+	}
+	for _, full := range []bool{false, true} {
+		done := make(chan struct{})
+		go func() { // ends below, when "asked" is there
+			defer close(done)
+			defer w.write("over", "")
+			waitFor("begun")
+			filler := filepath.Join(state, "filler")
+			if full {
+				fill(t, filler)
+				defer os.Remove(filler)
+			}
+			w.write("go", "")
+			waitFor("asked")
+		}()
+		r, out, err := w.sh(`touch begun; until [ -e go ]; do sleep 0.1; done; for i in $(seq 60); do getent hosts refused$i.example; done; sleep 1; touch asked; until [ -e over ]; do sleep 0.1; done; rm -f begun go asked over; exit 0`,
+			func(o *RunOptions) { o.Mode = store.Bind })
+		<-done
+		if r == nil || r.Exit.Code != 0 || r.Network.Log == nil {
+			t.Fatalf("%v, %+v\n%s", err, r, out)
+		}
+		var unrecorded *RecordError
+		l := *r.Network.Log
+		switch {
+		case full && (!errors.As(err, &unrecorded) || !errors.Is(err, unix.ENOSPC)):
+			t.Errorf("refusals could not be recorded, and the run ended with %v", err)
+		case full && (l.LeftOut == 0 || !strings.Contains(l.Incomplete, "no space left")):
+			t.Errorf("%+v", l)
+		case !full && (err != nil || l.Records < 4 || l.LeftOut != 0 || l.Incomplete != ""):
+			t.Errorf("%v, %+v", err, l)
+		}
 	}
 }
 

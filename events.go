@@ -4,23 +4,26 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Event is something worth a line while a run goes on.
 type Event struct {
-	Kind string // started, published, refused, limit, interrupt, progress
+	Kind string // started, published, refused, found, secret, routes, limit, interrupt, progress
 	Text string // a plain sentence of carboy's own
 	// Name, Port and Rule are of what was refused. Name comes from inside: make
 	// it visible before it is shown.
 	Name string
 	Port uint16
 	Rule string
+	// Method and Path are of a request that was refused; from inside, too.
+	Method, Path string
 }
 
 // events carries events from anywhere, the packet path included, to one
 // listener that may be slow: what it can't keep up with is counted and dropped.
 type events struct {
-	ch      chan Event
+	ch      chan told
 	done    chan struct{}
 	dropped atomic.Int64
 
@@ -28,14 +31,24 @@ type events struct {
 	closed bool
 }
 
+// told is an event, or the question whether all before it were heard.
+type told struct {
+	Event
+	heard chan struct{}
+}
+
 const maxPendingEvents = 256
 
 func startEvents(f func(Event)) *events {
-	e := &events{ch: make(chan Event, maxPendingEvents), done: make(chan struct{})}
+	e := &events{ch: make(chan told, maxPendingEvents), done: make(chan struct{})}
 	go func() { // ends with close
 		defer close(e.done)
 		for ev := range e.ch {
-			f(ev)
+			if ev.heard != nil {
+				close(ev.heard)
+				continue
+			}
+			f(ev.Event)
 		}
 	}()
 	return e
@@ -48,9 +61,32 @@ func (e *events) send(ev Event) {
 		return
 	}
 	select {
-	case e.ch <- ev:
+	case e.ch <- told{Event: ev}:
 	default:
 		e.dropped.Add(1)
+	}
+}
+
+// settleEvents bounds the wait for a listener before its run is answered for.
+const settleEvents = 100 * time.Millisecond
+
+// settle waits until the listener has heard what was sent, if it is quick.
+func (e *events) settle() {
+	heard := make(chan struct{})
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	select {
+	case e.ch <- told{heard: heard}:
+	default:
+		close(heard) // it is slow
+	}
+	e.mu.Unlock()
+	select {
+	case <-heard:
+	case <-time.After(settleEvents):
 	}
 }
 

@@ -42,7 +42,12 @@ func (s *session) openLedger() {
 
 // denied notes a refusal, from any goroutine and without waiting.
 func (s *session) denied(kind audit.Kind, subject, rule, reason string) {
-	ev := s.event(kind, audit.Refused)
+	s.note(kind, audit.Refused, subject, rule, reason)
+}
+
+func (s *session) note(kind audit.Kind, decision audit.Decision, subject, rule, reason string) {
+	ev := s.event(kind, decision)
+	ev.Sync = true
 	ev.Actor, ev.Subject, ev.Rule, ev.Text = audit.ByBottle, s.text(subject), s.text(rule), s.text(reason)
 	d := s.denials
 	d.mu.Lock()
@@ -57,6 +62,13 @@ func (s *session) denied(kind audit.Kind, subject, rule, reason string) {
 	case d.wake <- struct{}{}:
 	default:
 	}
+}
+
+// missed counts refusals that nobody was told of.
+func (d *denials) missed(n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dropped += n
 }
 
 // appendIn bounds one record's way to the disk: the log may be locked by a
@@ -178,6 +190,7 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 		ev.Actor, ev.Subject = audit.ByCarboy, s.text(h.Limit)
 		events = append(events, ev)
 	}
+	events = append(events, s.served()...)
 	kind := audit.RunFinished
 	if s.rec.Exit.Reason == receipt.Failed {
 		kind = audit.RunFailed
@@ -202,6 +215,40 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 	// Whole or not at all: half a checkpoint looks like a forged one.
 	werr := store.WriteFile(s.run.Path(store.EvidenceDir, checkpointFile), pos.Checkpoint, 0o600)
 	return &receipt.Audit{Seq: pos.Seq, Root: hex.EncodeToString(cp.Root[:])}, errors.Join(err, werr)
+}
+
+// maxServed bounds the records of what was allowed; a run has one for each route,
+// host and credential.
+const maxServed = 200
+
+// served sums up the requests that were allowed: each would drown the refusals.
+func (s *session) served() []audit.Event {
+	var out []audit.Event
+	left := int64(0)
+	for _, r := range s.rec.Network.Requests {
+		if r.Verdict != receipt.Allowed {
+			continue
+		}
+		if len(out) >= maxServed {
+			left++
+			continue
+		}
+		ev := s.event(audit.Request, audit.Allowed)
+		ev.Actor = audit.ByBottle
+		ev.Subject, ev.Rule = s.text(fmt.Sprintf("%s:%d", r.Name, r.Port)), s.text(r.Rule)
+		text := fmt.Sprintf("%d requests, %d failed, %d bytes up, %d down", r.Count, r.Failed, r.BytesUp, r.BytesDown)
+		if r.Credential != "" {
+			text += ", with " + r.Credential
+		}
+		ev.Text = s.text(text)
+		out = append(out, ev)
+	}
+	if left > 0 {
+		ev := s.event(audit.Dropped, audit.Noted)
+		ev.Actor, ev.Text = audit.ByCarboy, s.text(fmt.Sprintf("%d groups of allowed requests are only counted in the receipt", left))
+		out = append(out, ev)
+	}
+	return out
 }
 
 const checkpointFile = "checkpoint"

@@ -29,6 +29,7 @@ func (s *session) account(cause error) {
 	if s.rec.Exit.Reason == "" {
 		s.rec.Exit = failure(cause)
 	}
+	defer s.endNetLog() // after the last of the gateway's
 	if s.vessel != nil {
 		s.vessel.closeGateway()
 		sum := s.vessel.gw.Summary()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/policy"
 )
 
@@ -106,6 +107,8 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 		return err
 	}
 	s.vessel.gw.SetRoutes(table, creds.of, s.vessel.plan.secrets.with(creds))
+	s.netlog.SetLevel(file.Log)
+	s.netlog.Put(netlog.Record{Time: now(), Kind: netlog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
 	s.events.send(Event{Kind: "routes", Text: fmt.Sprintf("%s was read again: %d routes", s.o.Routes, len(rs))})
 	return nil
 }

@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/stamp"
@@ -102,6 +102,7 @@ type session struct {
 	bottle   bottle.Bottle // the vessel's
 	events   *events
 	denials  *denials
+	netlog   *netlog.Log
 	redactor *secret.Redactor
 	facts    *trace.Collector
 	traceSum *[sha256.Size]byte // of the trace's file
@@ -150,6 +151,7 @@ func (c *Client) Run(ctx context.Context, o RunOptions) (*receipt.Receipt, error
 	stamp.Mark("accounted")
 	if o.Answer != nil {
 		s.answered()
+		s.events.settle()
 		// Nothing of the bottle is left that could write to the workspace, and who
 		// was answered may begin the next run: with these ports, too.
 		s.release()
@@ -249,6 +251,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	}
 	s.budget = newBudget(s.limits.Output)
 	s.openLedger()
+	s.openNetLog()
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}
 	}
@@ -397,26 +400,6 @@ func (s *session) begin(ctx context.Context) error {
 }
 
 var errReplaced = errors.New("another directory was put in the workspace's place while the run was made ready")
-
-// observe is on the packet path: it only writes what matters.
-func (s *session) observe(ev gateway.Event) {
-	switch e := ev.(type) {
-	case gateway.NameAsked:
-		if !e.Allowed && e.Count == 1 {
-			s.events.send(Event{Kind: "refused", Name: e.Name, Rule: e.Rule, Text: "name refused: " + string(e.Reason)})
-			s.denied(audit.Resolve, e.Name, e.Rule, string(e.Reason))
-		}
-	case gateway.Conn:
-		if !e.Allowed && e.Count <= 1 {
-			s.events.send(Event{Kind: "refused", Name: e.Name, Port: e.Addr.Port(), Rule: e.Rule, Text: "connection refused: " + string(e.Reason)})
-			s.denied(audit.Connect, fmt.Sprintf("%s:%d", e.Name, e.Addr.Port()), e.Rule, string(e.Reason))
-		}
-	case gateway.LimitHit:
-		if e.Count == 1 {
-			s.events.send(Event{Kind: "limit", Text: "limit " + string(e.Limit) + " was hit", Name: e.Name})
-		}
-	}
-}
 
 // slowExport is when people are told what they wait for.
 const slowExport = 2 * time.Second

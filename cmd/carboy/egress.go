@@ -20,7 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/visible"
 )
 
-const egressLong = `What a bottle may reach: route files, checked before a run needs them.`
+const egressLong = `What a bottle may reach, checked before a run needs it, and what it asked for.`
 
 const egressCheckLong = `Read a route file as a run would, and say everything that is wrong with it, each
 with its line. Nothing is started, and no value of a credential is read: only
@@ -35,9 +35,9 @@ const egressCheckExample = `  carboy egress check routes.yaml
   carboy egress check --json routes.yaml`
 
 func (a *app) egressCmd() *cobra.Command {
-	cmd := &cobra.Command{Use: "egress", Short: "check route files", Long: egressLong, GroupID: "keep", Args: a.unknownCommand,
+	cmd := &cobra.Command{Use: "egress", Short: "check route files, show what runs asked for", Long: egressLong, GroupID: "keep", Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(a.egressCheckCmd())
+	cmd.AddCommand(a.egressCheckCmd(), a.egressLogCmd())
 	return cmd
 }
 

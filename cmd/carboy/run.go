@@ -328,10 +328,14 @@ func (n *narrator) event(e carboy.Event) {
 	text := visible.String(e.Text, 200)
 	if e.Name != "" {
 		what, why, _ := strings.Cut(text, ": ")
-		text = fmt.Sprintf("%s: %s: %s", what, eventTarget(e), receipt.Plain(why))
+		to := eventTarget(e)
+		if e.Method != "" {
+			to = visible.String(e.Method, 40) + " " + to + visible.String(e.Path, 120)
+		}
+		text = fmt.Sprintf("%s: %s: %s", what, to, receipt.Plain(why))
 	}
 	c := dimText
-	if e.Kind == "refused" || e.Kind == "limit" {
+	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
 		c = redText
 	}
 	n.app.say(c, "%s", text)

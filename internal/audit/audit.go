@@ -67,6 +67,8 @@ const (
 
 	Resolve Kind = "net.resolve"
 	Connect Kind = "net.connect"
+	Request Kind = "net.request"    // of HTTP: each that was refused, those that were allowed summed up
+	Found   Kind = "net.found"      // a secret on its way out, an injected instruction on its way in
 	Routes  Kind = "net.routes"     // other routes are in force from here on
 	Dropped Kind = "events.dropped" // how many records were left out, and of what
 

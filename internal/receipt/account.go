@@ -45,6 +45,13 @@ func (r *Receipt) Unknown() []string {
 	unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
 	unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
 	unlisted(say, int64(len(n.Requests)), n.RequestsTotal, "group of requests", "groups of requests")
+	if l := n.Log; l != nil && l.LeftOut > 0 {
+		why := ""
+		if l.Incomplete != "" {
+			why = ": " + visible.String(l.Incomplete, maxShown)
+		}
+		say("%s that the log of requests does not hold%s; they are counted here", count(l.LeftOut, "line", "lines"), why)
+	}
 	unlisted(say, int64(len(n.Credentials)), n.CredentialsTotal, "credential", "credentials")
 	unlisted(say, int64(len(n.Found)), n.FoundTotal, "finding", "findings")
 	return out

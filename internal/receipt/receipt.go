@@ -226,7 +226,9 @@ type Network struct {
 	// Found is what scanners found in what went out and came in: never the value.
 	Found      []Found `json:"found"`
 	FoundTotal int64   `json:"found_total"` // groups
-	Totals     Totals  `json:"totals"`
+	// Log is the file of single requests, see carboy egress log; nil: there is none.
+	Log    *RequestLog `json:"log,omitempty"`
+	Totals Totals      `json:"totals"`
 }
 
 // Totals count the whole run, whatever the lists hold.
@@ -269,6 +271,14 @@ type Connection struct {
 	Count     int64  `json:"count"`
 	BytesUp   int64  `json:"bytes_up"`
 	BytesDown int64  `json:"bytes_down"`
+}
+
+// RequestLog is what is kept of single requests.
+type RequestLog struct {
+	Records int64 `json:"records"`
+	LeftOut int64 `json:"left_out"`
+	// Incomplete says why the file ends before the run; empty when it does not.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // Request is a group of requests with the same target, rule and outcome.

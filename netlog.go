@@ -1,0 +1,224 @@
+package carboy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/netlog"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/scan"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// egressLog is among a run's logs.
+const egressLog = "egress"
+
+// openNetLog begins the log of what the run asks of the network. From its goroutine
+// the audit log and people are told, so that the packet path does nothing but queue.
+func (s *session) openNetLog() {
+	n := &notes{s: s, told: map[string]bool{}}
+	s.netlog = netlog.Start(logLevel(s.file), netlog.Options{
+		Open: func() (*os.File, error) { return s.run.OpenLog(egressLog) },
+		Run:  string(s.run.ID()), Clean: n.clean, Told: n.tell,
+	})
+}
+
+// logLevel is what the route file says, or as if there were one that says nothing.
+func logLevel(f *routes.File) int {
+	if f == nil {
+		return routes.DefaultLog
+	}
+	return f.Log
+}
+
+// endNetLog completes the log. Nothing comes from the gateway any more.
+func (s *session) endNetLog() {
+	a := s.netlog.End()
+	s.denials.missed(a.Untold)
+	if a.Records+a.LeftOut == 0 {
+		return
+	}
+	s.rec.Network.Log = &receipt.RequestLog{Records: a.Records, LeftOut: a.LeftOut}
+	if a.Err != nil {
+		s.rec.Network.Log.Incomplete = sentence(a.Err.Error())
+	}
+}
+
+// observe is on the packet path: it only writes what happened down.
+func (s *session) observe(ev gateway.Event) {
+	if r, ok := recordOf(ev); ok {
+		s.netlog.Put(r)
+	}
+}
+
+// now is for what carries no time.
+func now() time.Time { return time.Now().UTC() }
+
+func recordOf(ev gateway.Event) (netlog.Record, bool) {
+	switch e := ev.(type) {
+	case gateway.NameAsked:
+		return netlog.Record{
+			Time: now(), Kind: netlog.Name, Verdict: string(verdict(e.Allowed)), Host: e.Name, Protocol: e.Type,
+			Rule: e.Rule, Reason: string(e.Reason), Count: e.Count,
+		}, true
+	case gateway.Conn:
+		return netlog.Record{
+			Time: e.Time.UTC(), Kind: netlog.Connection, Verdict: string(verdict(e.Allowed)), Host: e.Name, Port: e.Addr.Port(), Protocol: e.Protocol,
+			Rule: e.Rule, Reason: string(e.Reason), Detail: e.Detail, Up: e.Up, Down: e.Down, Took: e.Duration, Count: e.Count,
+		}, true
+	case gateway.Request:
+		if e.Reason == gateway.ReasonHTTPMalformed || e.Reason == gateway.ReasonLimitHead {
+			e.Method, e.Path = "", "" // it was never read as a request
+		}
+		return netlog.Record{
+			Time: e.Time.UTC(), Kind: netlog.Request, Verdict: string(verdict(e.Allowed)), Host: e.Name, Port: e.Port, Protocol: e.Version,
+			Method: e.Method, Path: e.Path, Status: e.Status, Rule: e.Rule, Reason: string(e.Reason), Detail: e.Detail,
+			Credential: e.Credential, Up: e.Up, Down: e.Down, Took: e.Duration,
+		}, true
+	case gateway.Found:
+		return netlog.Record{
+			Time: e.Time.UTC(), Kind: netlog.Found, Host: e.Name, Port: e.Port, Method: e.Method, Rule: e.Rule,
+			Inbound: e.Inbound, What: e.What, Secret: e.Secret, Transform: e.Transform, Place: e.Place, Action: string(e.Action), Count: e.Count,
+		}, true
+	case gateway.LimitHit:
+		return netlog.Record{Time: now(), Kind: netlog.Limit, Reason: string(e.Limit), Host: e.Name, Count: e.Count}, true
+	}
+	return netlog.Record{}, false
+}
+
+// notes are what the log's goroutine knows.
+type notes struct {
+	s     *session
+	rules *scan.Rules
+	bad   error // rules could not be made
+	once  sync.Once
+	// told holds the refusals of requests that people were told of, by target and
+	// reason: their connection ends later, for the same reason.
+	told map[string]bool
+}
+
+// maxTold bounds that.
+const maxTold = 4096
+
+// clean takes out what spells a secret, plain or in another form: what a request
+// was refused for must not stand in the log instead.
+func (n *notes) clean(r *netlog.Record) {
+	for _, text := range []*string{&r.Host, &r.Method, &r.Path, &r.Detail, &r.Place} {
+		if *text != "" {
+			*text = n.cleaned(*text)
+		}
+	}
+}
+
+func (n *notes) cleaned(text string) string {
+	if s := n.s.redactor.String(text); s != text {
+		text = s
+	}
+	n.once.Do(func() {
+		var known *scan.Known
+		if len(n.s.known) > 0 {
+			known, n.bad = scan.NewKnown(n.s.known)
+		}
+		if n.bad == nil {
+			n.rules, n.bad = scan.NewRules(scan.Config{Known: known, Tokens: true})
+		}
+	})
+	if n.bad != nil {
+		return notShown
+	}
+	found, err := n.rules.Check(scan.Options{Place: "log", Action: scan.Report}, []byte(text))
+	switch {
+	case err != nil:
+		return notShown
+	case len(found) == 0 || found[0].Rule == "unreadable":
+		return text
+	case found[0].Secret != "":
+		return "[redacted:" + redactionName(found[0].Secret) + "]"
+	}
+	return "[redacted:" + redactionName(found[0].Rule) + "]"
+}
+
+// tell passes on what is more than something that was allowed.
+func (n *notes) tell(r *netlog.Record) {
+	s := n.s
+	switch r.Kind {
+	case netlog.Name:
+		if r.Count == 1 {
+			s.events.send(Event{Kind: "refused", Name: r.Host, Rule: r.Rule, Text: "name refused: " + r.Reason})
+			s.denied(audit.Resolve, r.Host, r.Rule, r.Reason)
+		}
+	case netlog.Connection:
+		if r.Count <= 1 && !n.told[outcome(r)] {
+			s.events.send(Event{Kind: "refused", Name: r.Host, Port: r.Port, Rule: r.Rule, Text: "connection refused: " + r.Reason})
+			s.denied(audit.Connect, fmt.Sprintf("%s:%d", r.Host, r.Port), r.Rule, r.Reason)
+		}
+	case netlog.Request:
+		s.denied(audit.Request, strings.TrimSpace(fmt.Sprintf("%s %s:%d%s", r.Method, r.Host, r.Port, r.Path)), r.Rule, said(r))
+		if k := outcome(r); !n.told[k] && len(n.told) < maxTold {
+			n.told[k] = true
+			s.events.send(Event{Kind: "refused", Name: r.Host, Port: r.Port, Method: r.Method, Path: r.Path, Rule: r.Rule, Text: "request refused: " + said(r)})
+		}
+	case netlog.Found:
+		s.foundOne(r)
+	case netlog.Limit:
+		if r.Count == 1 {
+			s.events.send(Event{Kind: "limit", Text: "limit " + r.Reason + " was hit", Name: r.Host})
+		}
+	}
+}
+
+// foundOne records a finding: what was done about it is a decision, too.
+func (s *session) foundOne(r *netlog.Record) {
+	decision := audit.Noted
+	if r.Action == string(gateway.FoundBlocked) {
+		decision = audit.Refused
+	}
+	what := r.What
+	if r.Secret != "" {
+		what += " " + r.Secret
+	}
+	way := "on the way out"
+	if r.Inbound {
+		way = "on the way in"
+	}
+	as := ""
+	if r.Transform != "" && r.Transform != "plain" {
+		as = " as " + r.Transform
+	}
+	text := fmt.Sprintf("%s%s in the %s, %s: %s", what, as, r.Place, way, r.Action)
+	s.note(audit.Found, decision, fmt.Sprintf("%s:%d", r.Host, r.Port), r.Rule, fmt.Sprintf("%s (%d so far)", text, r.Count))
+	if r.Count == 1 {
+		s.events.send(Event{Kind: "found", Name: r.Host, Port: r.Port, Rule: r.Rule, Text: "found: " + text})
+	}
+}
+
+func outcome(r *netlog.Record) string {
+	return strings.Join([]string{r.Host, fmt.Sprint(r.Port), r.Reason}, " ")
+}
+
+func said(r *netlog.Record) string {
+	return because(gateway.Reason(r.Reason), r.Detail)
+}
+
+// EgressLog opens what was kept of what a run asked of the network, also while the
+// run goes on. The error is fs.ErrNotExist when nothing was.
+func (c *Client) EgressLog(id store.ID) (*netlog.Reader, error) {
+	f, err := c.Log(id, egressLog)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := c.store.Get(id); err != nil {
+			return nil, err
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return netlog.NewReader(f), nil
+}
