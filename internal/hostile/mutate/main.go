@@ -9,6 +9,8 @@
 //	go run ./internal/hostile/mutate -list       what there is, and why
 //	go run ./internal/hostile/mutate -baseline   first see the same tests green, unchanged
 //	go run ./internal/hostile/mutate -json       results as a document
+//	go run ./internal/hostile/mutate -within 9m  as many as begin in that time, in an
+//	                                             order that -seed repeats
 //
 // No file of the tree is changed: go reads the altered text in its place
 // (-overlay). A mutant that doesn't build, whose tests pass, hang, panic, are
@@ -25,6 +27,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"runtime"
@@ -50,6 +53,8 @@ type options struct {
 	root           bool
 	json, verbose  bool
 	jobs           int
+	within         time.Duration
+	seed           uint64
 }
 
 func run(ctx context.Context, args []string, out, msg io.Writer) int {
@@ -64,8 +69,10 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 	fs.BoolVar(&o.verbose, "v", false, "show what the tests said")
 	// Tests wait for bottles much of their time.
 	fs.IntVar(&o.jobs, "jobs", runtime.NumCPU()+1, "mutants at a time")
+	fs.DurationVar(&o.within, "within", 0, "begin no more after that `TIME`; which ones are reached then differs from run to run")
+	fs.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "the order of -within, a `NUMBER`")
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || o.jobs < 1 {
-		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-root] [-list] [-baseline] [-json] [-v] [-jobs N]")
+		fmt.Fprintln(msg, "usage: mutate [-only TEXT] [-root] [-list] [-baseline] [-json] [-v] [-jobs N] [-within TIME [-seed N]]")
 		return 2
 	}
 	picked := pick(mutants(), o.only)
@@ -90,6 +97,10 @@ func run(ctx context.Context, args []string, out, msg io.Writer) int {
 			return m.root
 		})
 	}
+	if o.within > 0 {
+		fmt.Fprintf(msg, "in the order of -seed %d, those that begin within %v\n", o.seed, o.within)
+		rand.New(rand.NewPCG(o.seed, 0)).Shuffle(len(picked), func(i, j int) { picked[i], picked[j] = picked[j], picked[i] })
+	}
 	results, err := runAll(ctx, o, picked, msg)
 	if err != nil {
 		fmt.Fprintln(msg, "mutate:", err)
@@ -110,7 +121,7 @@ func pick(all []mutant, only string) (out []mutant) {
 	return out
 }
 
-// runAll runs mutants side by side; results are in the table's order.
+// runAll runs mutants side by side; results are in their order.
 func runAll(ctx context.Context, o options, ms []mutant, msg io.Writer) ([]result, error) {
 	r, err := newRunner()
 	if err != nil {
@@ -144,15 +155,20 @@ func runAll(ctx context.Context, o options, ms []mutant, msg io.Writer) ([]resul
 			}
 		})
 	}
+	began, reached := time.Now(), len(ms)
 	for i := range ms {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || o.within > 0 && time.Since(began) > o.within {
+			reached = i
 			break
 		}
 		todo <- i
 	}
 	close(todo)
 	workers.Wait()
-	return results, ctx.Err()
+	for _, m := range ms[reached:] {
+		fmt.Fprintf(msg, "NOT BEGUN  %-4s %s\n", m.Promise, m.Name)
+	}
+	return results[:reached], ctx.Err()
 }
 
 // unmutated are the tests of ms, each package and test once.

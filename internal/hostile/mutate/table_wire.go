@@ -44,7 +44,7 @@ var wireMutants = []mutant{
 		Name: "resolved-addresses-are-not-judged", Promise: "W1",
 		Why:     "an allowed name leads to whatever it resolves to: loopback, private networks, metadata",
 		Package: "./internal/hostile", Tests: []string{"TestW1PrivateBehindNames"}, Says: "the server saw",
-		edits: []edit{onlyHere, {"internal/gateway/dial.go", "if a.Zone() != \"\" || !class.Permits(v.Private) {", "if false {"}},
+		edits: []edit{onlyHere, {"internal/gateway/dial.go", "if a.Zone() != \"\" || !class.Permits(private) {", "if false {"}},
 	},
 	{
 		Name: "metadata-is-private-space", Promise: "W1",
@@ -65,7 +65,7 @@ var wireMutants = []mutant{
 		Name: "names-are-resolved-twice", Promise: "W1",
 		Why:     "the name is resolved again after its addresses were judged: the second answer is dialled unjudged",
 		Package: "./internal/gateway", Tests: []string{"TestDialsWhatWasChecked"}, Says: "echo: ",
-		edits: []edit{{"internal/gateway/dial.go", "	up, err := g.race(ctx, addrs)", "	if again, err := g.lookup(ctx, name); err == nil {\n		addrs = withPort(again, port)\n	}\n	up, err := g.race(ctx, addrs)"}},
+		edits: []edit{{"internal/gateway/dial.go", "	up, err := g.race(ctx, addrs)\n	if err != nil {\n		return nil, &dialError", "	if again, err := g.lookup(ctx, name); err == nil {\n		addrs = withPort(again, port)\n	}\n	up, err := g.race(ctx, addrs)\n	if err != nil {\n		return nil, &dialError"}},
 	},
 	{
 		Name: "datagrams-are-passed-on", Promise: "W2",
@@ -180,7 +180,7 @@ var wireMutants = []mutant{
 		Name: "client-address-is-dialled", Promise: "W3",
 		Why:     "where the client connected to is dialled instead of the name that was checked",
 		Package: "./internal/gateway", Tests: []string{"TestServerName"}, Says: "api.example.com: remote error",
-		edits: []edit{{"internal/gateway/dial.go", "	up, err := g.race(ctx, addrs)", "	if given, ok := ctx.Value(flowKey{}).(netip.AddrPort); ok {\n		addrs = []netip.AddrPort{given}\n	}\n	up, err := g.race(ctx, addrs)"}, {"internal/gateway/tcp.go", "g.dial(f.ctx, f.name, f.addr.Port())", "g.dial(context.WithValue(f.ctx, flowKey{}, f.addr), f.name, f.addr.Port())"}},
+		edits: []edit{{"internal/gateway/dial.go", "	up, err := g.race(ctx, addrs)\n	if err != nil {\n		return nil, &dialError", "	if given, ok := ctx.Value(flowKey{}).(netip.AddrPort); ok {\n		addrs = []netip.AddrPort{given}\n	}\n	up, err := g.race(ctx, addrs)\n	if err != nil {\n		return nil, &dialError"}, {"internal/gateway/tcp.go", "g.dial(f.ctx, f.name, f.addr.Port())", "g.dial(context.WithValue(f.ctx, flowKey{}, f.addr), f.name, f.addr.Port())"}},
 	},
 	{
 		Name: "framing-is-not-judged", Promise: "W3",
