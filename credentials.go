@@ -53,7 +53,7 @@ func parseCredential(s string) (policy.Route, error) {
 	}
 	c := policy.Credential{Scheme: credential.Bearer, Env: env}
 	// A port is a number, a scheme is none.
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Trim(host[i+1:], "0123456789") != "" {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.ContainsAny(host[i:], "]/") && strings.Trim(host[i+1:], "0123456789") != "" {
 		scheme, field, _ := strings.Cut(host[i+1:], "=")
 		c.Scheme, c.Field, host = policy.Scheme(scheme), field, host[:i]
 		if !slices.Contains(routes.Schemes, scheme) {
@@ -71,7 +71,9 @@ func parseCredential(s string) (policy.Route, error) {
 	if err != nil {
 		return bad(err.Error())
 	}
-	if r, err = r.WithOptions(policy.Options{Credential: c}); err != nil {
+	o := r.Options() // a path
+	o.Credential = c
+	if r, err = r.WithOptions(o); err != nil {
 		return bad(err.Error())
 	}
 	return r.WithRule("--credential " + name), nil

@@ -94,6 +94,8 @@ type decision struct {
 	Rule    string        `json:"rule,omitempty"` // in a refusal, of the nearest route
 	Reason  policy.Reason `json:"reason"`
 	Missed  string        `json:"missed,omitempty"`
+	Allow   string        `json:"allow,omitempty"` // the flag that would allow it
+	Hint    string        `json:"hint,omitempty"`  // what else would
 }
 
 func (a *app) egressCheck(path string, f *egressCheck) error {
@@ -221,6 +223,13 @@ func decide(rs []policy.Route, w *wantedRequest) (*decision, error) {
 			rv = table.DecideAddrRequest(w.literal, w.port, &w.Request)
 		}
 		v, d.Missed = rv.Verdict, rv.Missed
+		d.Allow, d.Hint = rv.Remedy(w.name, w.port, w.Path, v.Private)
+	}
+	if !v.Allowed && (v.Reason == policy.ReasonNoRoute || v.Reason == policy.ReasonPort || v.Reason == policy.ReasonLiteral) {
+		d.Allow = policy.AllowFlag(w.name, w.port, w.Path, false)
+		if d.Allow == "" {
+			d.Allow = policy.AllowFlag(w.name, w.port, "", false)
+		}
 	}
 	d.Allowed, d.Rule, d.Reason = v.Allowed, v.Rule, v.Reason
 	return d, nil
@@ -252,6 +261,12 @@ func (a *app) printChecked(c *checked) {
 		fmt.Fprintln(a.stdout, show(strings.TrimSpace(d.Request+": "+word+" "+d.Rule)))
 		if d.Missed != "" {
 			fmt.Fprintln(a.stdout, "  not met: "+show(d.Missed))
+		}
+		if d.Allow != "" {
+			fmt.Fprintln(a.stdout, "  would be allowed with "+show(d.Allow))
+		}
+		if d.Hint != "" && d.Missed == "" {
+			fmt.Fprintln(a.stdout, "  "+show(d.Hint))
 		}
 		return
 	}

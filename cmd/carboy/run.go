@@ -40,6 +40,7 @@ Flags come before the command; what follows it is the command's own.`
 
 const runExample = `  carboy run -- make test
   carboy run --allow registry.npmjs.org -- npm ci
+  carboy run --allow github.com/golang -- git clone https://github.com/golang/mod
   carboy run --allow '*.example.org:443' --env CI=1 -- ./build.sh
   carboy run -it -- bash
   carboy run --workspace none --timeout 1m --memory 512MiB -- sh -c 'echo hi'
@@ -76,8 +77,8 @@ type runFlags struct {
 func (a *app) runCmd() *cobra.Command {
 	f := &runFlags{
 		workspace:    choice{"overlay", "MODE", []string{"overlay", "copy", "bind", "none"}},
-		allow:        list{name: "HOST[:PORT]", eg: "example.org:443"},
-		allowPrivate: list{name: "HOST[:PORT]", eg: "10.0.0.5:5432"},
+		allow:        list{name: "HOST[:PORT][/PATH]", eg: "example.org:443"},
+		allowPrivate: list{name: "HOST[:PORT][/PATH]", eg: "10.0.0.5:5432"},
 		credentials:  list{name: "NAME=VARIABLE@HOST[:SCHEME]", eg: "gh=GH_TOKEN@api.github.com:token"},
 		secrets:      list{name: "NAME|FILE", eg: "DEPLOY_KEY"},
 		environ:      list{name: "NAME[=VALUE]", eg: "CI=1"},
@@ -103,7 +104,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.SortFlags = false
 	fl.Var(&f.workspace, "workspace", "how the command sees the directory: overlay or copy (its writes are kept for review), bind (they go to the host), none")
 	fl.StringVar(&f.dir, "dir", "", "the workspace `DIR` (default: the current directory)")
-	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; HOST:PORT/tcp allows any protocol; repeatable")
+	fl.Var(&f.allow, "allow", "allow TLS and HTTP to a host, on 443 and 80 unless a port is named; *.NAME is what is below it; with a path only that and what is below it; HOST:PORT/tcp allows any protocol; repeatable")
 	fl.Var(&f.allowPrivate, "allow-private", "the same for private addresses; host.carboy.internal:PORT is this machine's loopback")
 	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, what is put on and looked for (carboy egress check)")
 	fl.Var(&f.credentials, "credential", "put the value of a host's variable on requests to a host, as bearer unless a scheme is named; inside is a placeholder; repeatable")

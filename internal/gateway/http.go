@@ -258,10 +258,14 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			w.g.ledger.limit(why.Reason, f.name)
 		}
 		seen.hide()
-		told := *why
-		told.Detail = w.g.rules.Load().detectors.hidden(why.Detail)
-		f.note(told.Reason, told.Detail)
-		seen.refused(&told)
+		told, noted := *why, *why
+		if why.Allow != "" {
+			noted.Detail = strings.TrimPrefix(why.Detail+"; allowed with "+why.Allow, "; ")
+		}
+		hidden := w.g.rules.Load().detectors.hidden
+		told.Detail, noted.Detail = hidden(why.Detail), hidden(noted.Detail)
+		f.note(noted.Reason, noted.Detail)
+		seen.refused(&noted)
 		refuseHTTP(seen, r, &told)
 		return
 	}
@@ -351,6 +355,7 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		}
 		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(detail))
 		why.Rule = v.Rule
+		why.Allow, why.Hint = v.Remedy(f.name, f.addr.Port(), r.URL.EscapedPath(), f.verdict.Private)
 		return nil, why
 	}
 	return a, nil
@@ -399,11 +404,7 @@ func allowFlag(host string, port uint16) string {
 	if !ok {
 		return ""
 	}
-	r, err := policy.ParseAllow(authority(name, port))
-	if err != nil {
-		return ""
-	}
-	return "--allow " + r.String()
+	return policy.AllowFlag(name, port, "", false)
 }
 
 func (c *webConn) scheme() string {

@@ -74,3 +74,86 @@ func FuzzNormalPath(f *testing.F) {
 		}
 	})
 }
+
+func TestAllowPath(t *testing.T) {
+	for _, x := range []struct{ in, rule, err string }{
+		{in: "a.example.com/v1", rule: "--allow a.example.com/v1"},
+		{in: "a.example.com/v1/", rule: "--allow a.example.com/v1"},
+		{in: "a.example.com:8443/%76%31/x%2a", rule: "--allow a.example.com:8443/v1/x%2A"},
+		{in: "*.example.com/v1", rule: "--allow *.example.com/v1"},
+		{in: "[2001:db8::7]:80/v1", rule: "--allow [2001:db8::7]:80/v1"},
+		{in: "a.example.com/", rule: "--allow a.example.com"},
+		{in: "a.example.com:5432/tcp", rule: "--allow a.example.com:5432/tcp"},
+		{in: "a.example.com/v1/../v2", err: "dot segment"},
+		{in: "a.example.com/v1/%2e%2e", err: "dot segment"},
+		{in: "a.example.com//v1", err: "empty segment"},
+		{in: "a.example.com/v1%2fv2", err: "%2F"},
+		{in: `a.example.com/v1\v2`, err: "percent-encoded"},
+		{in: "a.example.com/%2541", err: "encoded twice"},
+		{in: "a.example.com/a b", err: "percent-encoded"},
+		{in: "a.example.com/v1?x=y", err: "without query"},
+		{in: "a.example.com/v1/*", err: "what is below it"},
+		{in: "a.example.com/udp", err: "protocol"},
+		{in: "a.example.com:1/tcp/x", err: "protocol"},
+		{in: "https://a.example.com/v1", err: "not a URL"},
+		{in: "/v1", err: "host"},
+	} {
+		r, err := ParseAllow(x.in)
+		if x.err != "" {
+			if err == nil || !strings.Contains(err.Error(), x.err) || !r.IsZero() {
+				t.Errorf("%s: %v, %v; want an error about %q", x.in, r, err, x.err)
+			}
+			continue
+		}
+		if err != nil || r.Rule() != x.rule {
+			t.Errorf("%s: %q, %v; want %q", x.in, r.Rule(), err, x.rule)
+		}
+	}
+	var rs []Route
+	for _, s := range []string{"a.example.com/v1", "a.example.com/v2/x", "b.example.com"} {
+		r, err := ParseAllow(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	tab, err := Compile(rs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		host, path, flag string
+		reason           Reason
+	}{
+		{"a.example.com", "/v1", "", ReasonRoute},
+		{"a.example.com", "/%761/x", "", ReasonRoute},
+		{"a.example.com", "/v2/x/y", "", ReasonRoute},
+		{"b.example.com", "//..", "", ReasonRoute},
+		{"a.example.com", "/v1x", "--allow a.example.com:443/v1x", ReasonRequest},
+		{"a.example.com", "/v2", "--allow a.example.com:443/v2", ReasonRequest},
+		{"a.example.com", "/v3/$(x)/y", "--allow a.example.com:443/v3", ReasonRequest},
+		{"a.example.com", "/$(x)", "", ReasonRequest},
+		{"a.example.com", "/'", "", ReasonRequest},
+		{"a.example.com", "/tcp", "", ReasonRequest},
+		{"a.example.com", "/v1/%2e%2e/v3", "", ReasonAmbiguous},
+	} {
+		v := tab.DecideRequest(x.host, 443, &Request{Method: "GET", Path: x.path})
+		flag, hint := v.Remedy(x.host, 443, x.path, false)
+		if v.Reason != x.reason || flag != x.flag || hint != "" {
+			t.Errorf("%s%s: %v, %q, %q", x.host, x.path, v, flag, hint)
+		}
+		// What is advised allows it.
+		if flag == "" {
+			continue
+		}
+		r, err := ParseAllow(strings.TrimPrefix(flag, "--allow "))
+		if err != nil {
+			t.Errorf("%s: %v", flag, err)
+			continue
+		}
+		with, _ := Compile(r)
+		if v := with.DecideRequest(x.host, 443, &Request{Method: "GET", Path: x.path}); !v.Allowed {
+			t.Errorf("%s does not allow %s", flag, x.path)
+		}
+	}
+}

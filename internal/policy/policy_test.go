@@ -39,7 +39,7 @@ func TestParseAllow(t *testing.T) {
 		{in: "example.com:+443", err: "port"},
 		{in: "example.com:0443", err: "port"},
 		{in: "https://example.com", err: "not a URL"},
-		{in: "example.com/path", err: "HOST[:PORT]"},
+		{in: "example.com?x", err: "HOST[:PORT]"},
 		{in: "user@example.com", err: "HOST[:PORT]"},
 		{in: "example.com,other.com", err: "not allowed"},
 		{in: "exa mple.com", err: "HOST[:PORT]"},

@@ -183,6 +183,21 @@ type RequestVerdict struct {
 	Missed string
 }
 
+// Remedy is what would allow a request that was refused: a flag, or words about the
+// route that came nearest, which a file may have written; at most one of them.
+func (v RequestVerdict) Remedy(host string, port uint16, path string, private bool) (flag, hint string) {
+	switch {
+	case v.Allowed, v.Reason != ReasonRequest:
+	case strings.HasPrefix(v.Rule, "--allow"):
+		flag = AllowFlag(host, port, path, private)
+	case strings.HasPrefix(v.Rule, "--credential"):
+		hint = "the path of " + v.Rule + " does not cover it"
+	case v.Rule != "":
+		hint = "the matches of " + v.Rule + " would have to name it: " + v.Missed
+	}
+	return flag, hint
+}
+
 // DecideRequest says whether a request may be made to name on port, a connection
 // to which [Table.Decide] allowed: by the first route, in their order, that it
 // meets.

@@ -58,30 +58,108 @@ type Route struct {
 	order    int // among a table's routes
 }
 
-// ParseAllow reads HOST[:PORT] as `--allow` takes it. HOST is a name (in any
+// ParseAllow reads HOST[:PORT][/PATH] as `--allow` takes it. HOST is a name (in any
 // script, any case, with or without a trailing dot), a wildcard *.NAME that
 // stands for one or more labels, an IPv4 address or an IPv6 address in
 // brackets. Without PORT the route covers 443 and 80. TLS and HTTP may be
-// spoken on it; HOST:PORT/tcp passes anything, unseen.
+// spoken on it; HOST:PORT/tcp passes anything, unseen. With PATH only requests for
+// it and what is below it are allowed, as by a [Prefix].
 //
 // A literal names its address, so it is permission for it even where it is
 // private; a name that resolves to a private address needs
 // [ParseAllowPrivate].
 func ParseAllow(s string) (Route, error) { return parse("--allow", s, false) }
 
-// ParseAllowPrivate reads HOST[:PORT] as `--allow-private` takes it: like
+// ParseAllowPrivate reads HOST[:PORT][/PATH] as `--allow-private` takes it: like
 // [ParseAllow], but the name may resolve to loopback, private, link-local and
 // other addresses that are not public.
 func ParseAllowPrivate(s string) (Route, error) { return parse("--allow-private", s, true) }
 
 func parse(flag, s string, private bool) (Route, error) {
-	r, err := parseRoute(s, private)
+	host, path := splitPath(s)
+	var m PathMatch
+	r, err := parseRoute(host, private)
+	if err == nil && path != "" {
+		m, err = parsePath(path)
+	}
 	if err != nil {
 		return Route{}, fmt.Errorf("%s %.120q: %w", flag, s, err)
 	}
 	r.rule = flag + " " + r.String()
+	if m.value != "" {
+		r.opts.Matches = []Match{{Paths: []PathMatch{m}}}
+		r.rule += m.value
+	}
 	return r, nil
 }
+
+// splitPath takes the path off, which begins at the first slash. What is left for
+// the host is judged there.
+func splitPath(s string) (host, path string) {
+	if strings.Contains(s, "://") || strings.HasSuffix(s, tcpSuffix) && strings.Count(s, "/") == 1 { // judged by the host's parser
+		return s, ""
+	}
+	i := strings.IndexByte(s, '/')
+	if i < 0 {
+		return s, ""
+	}
+	return s[:i], s[i:]
+}
+
+func parsePath(path string) (PathMatch, error) {
+	if strings.ContainsAny(path, "?#") {
+		return PathMatch{}, errors.New("a path is given without query and fragment")
+	}
+	if strings.HasSuffix(path, "/*") || strings.HasSuffix(path, "/…") {
+		return PathMatch{}, errors.New("a path covers what is below it; leave out the last segment")
+	}
+	switch first, _, _ := strings.Cut(path[1:], "/"); first {
+	case "tcp", "udp":
+		return PathMatch{}, fmt.Errorf("/%s is a protocol, and tcp the only one: HOST:PORT/tcp; a path that begins so is given in a route file", first)
+	}
+	return NewPathMatch(Prefix, path)
+}
+
+// AllowFlag is the flag that would allow a request, or nothing when there is none
+// that a person could take as it stands: name and path come from inside, and are
+// meant for a shell. Of the path the first segments are taken that are plain.
+func AllowFlag(host string, port uint16, path string, private bool) string {
+	flag := "--allow"
+	if private {
+		flag = "--allow-private"
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	host += ":" + strconv.Itoa(int(port))
+	if path != "" {
+		normal, err := NormalPath(path)
+		if err != nil {
+			return ""
+		}
+		plain := ""
+		for seg := range strings.SplitSeq(strings.TrimPrefix(normal, "/"), "/") {
+			if seg == "" || len(plain)+len(seg) > maxAdvised || strings.Trim(seg, plainBytes) != "" {
+				break
+			}
+			plain += "/" + seg
+		}
+		if plain == "" || plain == tcpSuffix { // that would allow all
+			return ""
+		}
+		host += plain
+	}
+	r, err := parse(flag, host, private)
+	if err != nil || r.wildcard {
+		return ""
+	}
+	return r.rule
+}
+
+// maxAdvised bounds the path of an advice, in bytes.
+const maxAdvised = 120
+
+const plainBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%+="
 
 // tcpSuffix asks for a route on which anything may be spoken.
 const tcpSuffix = "/tcp"
@@ -148,9 +226,9 @@ func splitHostPort(s string) (host, port string, bracketed bool, err error) {
 	case s == "":
 		return "", "", false, errEmptyHost
 	case strings.Contains(s, "://"):
-		return "", "", false, errors.New("give HOST[:PORT], not a URL")
+		return "", "", false, errors.New("give HOST[:PORT][/PATH], not a URL")
 	case strings.ContainsAny(s, "/?#@ \t\r\n\x00"):
-		return "", "", false, errors.New("give HOST[:PORT], without path, user or spaces")
+		return "", "", false, errors.New("give HOST[:PORT], without query, user or spaces")
 	case strings.Contains(s, "%"):
 		return "", "", false, errors.New("zones and percent signs are not allowed")
 	}

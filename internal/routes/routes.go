@@ -113,6 +113,10 @@ func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route,
 		}
 		return policy.Route{}, false
 	}
+	if len(r.Options().Matches) > 0 {
+		host.Bad("has a path", "name paths with matches: [{paths: [{value: /…}]}]")
+		return policy.Route{}, false
+	}
 	o := policy.Options{
 		Opaque:     !m.Get("inspect").Bool(true),
 		GitFetch:   m.Get("git").Mapping("fetch").Get("fetch").Bool(false),
