@@ -144,16 +144,11 @@ func (l *lane) feedWords(end bool) error {
 // breaks are such, apostrophes are nothing.
 func decodeWords(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
 	space := func(i int) {
-		own := v.lane.fed() + int64(len(v.out))
-		if own == 0 || len(v.out) > 0 && v.out[len(v.out)-1] == ' ' || len(v.out) == 0 && v.space {
+		if v.lastWord() == ' ' {
 			return
 		}
 		v.at(pos + int64(i))
 		v.out = append(v.out, ' ')
-	}
-	bar := func(i int) {
-		v.at(pos + int64(i))
-		v.out = append(v.out, '|')
 	}
 	letter := func(i int, c byte) {
 		v.at(pos + int64(i))
@@ -163,18 +158,22 @@ func decodeWords(v *view, in []byte, pos int64, end bool) (used int, stop bool) 
 loop:
 	for i < len(in) {
 		c := in[i]
-		switch {
-		case 'a' <= c|0x20 && c|0x20 <= 'z':
-			letter(i, c|0x20)
+		switch k := wordOf[c]; {
+		case k == ' ' && v.lastWord() == ' ':
 			i++
-		case '0' <= c && c <= '9':
-			letter(i, c)
-			i++
+		case k != 0:
+			// One byte for each, so that where the first is tells it of all.
+			v.at(pos + int64(i))
+			for last := byte(0); i < len(in); i++ {
+				k := wordOf[in[i]]
+				if k == 0 || k == ' ' && last == ' ' {
+					break
+				}
+				v.out = append(v.out, k)
+				last = k
+			}
 		case c == '\'':
 			v.skip(pos+int64(i), pos+int64(i)+1)
-			i++
-		case c == '(' || c == ')' || c == '{' || c == '}' || c == ';' || c == '=':
-			bar(i)
 			i++
 		case c == '\\':
 			n, text, more := escape(in[i:])
@@ -190,9 +189,6 @@ loop:
 				wordRune(r, []byte(string(r)), func(c byte) { letter(i, c) }, func() { space(i) })
 			}
 			i += n
-		case c < utf8.RuneSelf:
-			space(i)
-			i++
 		default:
 			if !utf8.FullRune(in[i:]) && !end {
 				break loop
@@ -212,6 +208,34 @@ loop:
 	}
 	v.at(pos + int64(i))
 	return i, false
+}
+
+// wordOf is what one byte becomes by itself; 0: that needs a closer look.
+var wordOf = func() (t [256]byte) {
+	for c := range byte(utf8.RuneSelf) {
+		switch {
+		case 'a' <= c|0x20 && c|0x20 <= 'z':
+			t[c] = c | 0x20
+		case '0' <= c && c <= '9':
+			t[c] = c
+		case c == '(' || c == ')' || c == '{' || c == '}' || c == ';' || c == '=':
+			t[c] = '|'
+		case c != '\'' && c != '\\':
+			t[c] = ' '
+		}
+	}
+	return t
+}()
+
+// lastWord is what the words end with; at their beginning, as if with a space.
+func (v *view) lastWord() byte {
+	switch n := len(v.out); {
+	case n > 0:
+		return v.out[n-1]
+	case v.space || v.lane.fed() == 0:
+		return ' '
+	}
+	return '|'
 }
 
 func wordRune(r rune, raw []byte, letter func(byte), space func()) {

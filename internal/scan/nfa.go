@@ -14,6 +14,7 @@ type machine struct {
 	insts []inst
 	start uint16
 	least int // length of the shortest match
+	cache *cache
 	// checks are the most telling places of a match: most false beginnings end there.
 	checks [2]struct {
 		at  int
@@ -81,6 +82,7 @@ func newMachine(re *syntax.Regexp) (*machine, error) {
 		m.insts = append(m.insts, in)
 	}
 	m.findChecks()
+	m.cache = newCache(m.insts)
 	return m, nil
 }
 
@@ -184,10 +186,8 @@ func (m *machine) begin(dst []uint16) trial {
 	return trial{threads: append(dst[:0], m.start), matched: -1}
 }
 
-// step goes on over b, of which before is the byte before it, and reports what
-// it cost. eof says that nothing follows b. In the end t has no threads, or b
-// is used up.
-func (m *machine) step(t *trial, q *sparse, b []byte, before context, eof bool) (cost int) {
+// simulate is step, thread by thread.
+func (m *machine) simulate(t *trial, q *sparse, b []byte, before context, eof bool) (cost int) {
 	for i := 0; len(t.threads) > 0; i++ {
 		if i == len(b) && !eof {
 			return cost

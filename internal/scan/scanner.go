@@ -270,6 +270,9 @@ type reader struct {
 	err     error
 }
 
+// firstRead is enough for most requests, of which there are more than large ones.
+const firstRead = 2 << 10
+
 func (r *reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -279,11 +282,14 @@ func (r *reader) Read(p []byte) (int, error) {
 			return 0, r.err
 		}
 		if r.in == nil {
-			r.in = make([]byte, chunk)
+			r.in = make([]byte, firstRead)
 		}
 		n, err := r.src.Read(r.in)
 		r.out, r.at = r.out[:0], 0
 		r.out, r.err = r.scanner.Push(r.out, r.in[:n])
+		if n == firstRead {
+			r.in = make([]byte, chunk)
+		}
 		if r.err == nil && err == io.EOF {
 			if r.out, r.err = r.scanner.End(r.out); r.err == nil {
 				r.err = io.EOF
