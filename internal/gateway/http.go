@@ -240,6 +240,10 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f := c.flow
 	seen := newExchange(rw, r, c)
 	defer seen.done() // also when the proxy gives up by a panic
+	if f.name == egressName {
+		w.serveEgress(seen, r)
+		return
+	}
 	allowed, why := judge(c, r)
 	if n := w.busy.Add(1); why == nil && n > int64(w.g.limits.Requests) {
 		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: ReasonLimitRequests, Host: f.name, Rule: f.verdict.Rule,

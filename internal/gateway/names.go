@@ -24,7 +24,9 @@ type names struct {
 
 func newNames(base netip.Prefix, limit int) *names {
 	room := 1<<(32-base.Bits()) - firstName - 1
-	return &names{base: base.Masked(), max: min(limit, room), byName: map[string]netip.Addr{}}
+	b := base.Masked().Addr().As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+egressOffset)
+	return &names{base: base.Masked(), max: min(limit, room), byName: map[string]netip.Addr{egressName: netip.AddrFrom4(b)}}
 }
 
 // assign returns the address of a canonical name, and false when there is no
@@ -65,6 +67,9 @@ func (n *names) lookup(a netip.Addr) string {
 	i := int64(binary.BigEndian.Uint32(b[:])) - int64(binary.BigEndian.Uint32(base[:])) - firstName
 	n.mu.RLock()
 	defer n.mu.RUnlock()
+	if i == egressOffset-firstName {
+		return egressName
+	}
 	if i < 0 || i >= int64(len(n.list)) {
 		return ""
 	}

@@ -175,6 +175,10 @@ func (g *Gateway) serveFlow(f *flow) {
 	switch kind {
 	case kindTLS:
 		f.setProtocol("tls")
+		if f.name == egressName {
+			g.refuseBytes(f, ReasonProtocol, alert(alertAccessDenied))
+			return
+		}
 		if g.authority != nil && !f.verdict.Opaque {
 			g.openTLS(f, s)
 		} else {

@@ -67,6 +67,23 @@ func wholly(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?:` + pattern + `)\z`)
 }
 
+// String returns the type as route files write it.
+func (t MatchType) String() string { return [...]string{"prefix", "exact", "regex"}[t] }
+
+// Type says how the path is compared.
+func (m PathMatch) Type() MatchType { return m.kind }
+
+// Value is what NewPathMatch makes the same match of.
+func (m PathMatch) Value() string {
+	if m.kind == Prefix && m.value == "" {
+		return "/"
+	}
+	return m.value
+}
+
+// Name is the header's.
+func (m HeaderMatch) Name() string { return m.name }
+
 func (m PathMatch) match(path string) bool {
 	switch m.kind {
 	case Exact:
