@@ -140,7 +140,7 @@ func TestRateWindow(t *testing.T) {
 		var w rateWindow
 		var admitted []time.Duration
 		const limit = 10
-		for now := time.Duration(0); now < 20*time.Minute && len(admitted) < 500; now += step {
+		for now := 55 * time.Second; now < 20*time.Minute && len(admitted) < 500; now += step {
 			retry, ok := w.admit(now, limit)
 			if ok {
 				admitted = append(admitted, now)
@@ -409,7 +409,9 @@ func TestRouteBytesOfMessages(t *testing.T) {
 	for range 6 {
 		c.send(ws.NewBinaryFrame(make([]byte, 1000)))
 	}
+	ws.WriteFrame(c, ws.MaskFrame(ws.NewCloseFrame(nil)))
 	code, reason := c.closedWith()
+	c.Close()
 	if code != 1008 || !strings.HasPrefix(reason, "carboy: limit-route-bytes-out: the route's limits.bytes_out of 5000 bytes leaves 0") {
 		t.Errorf("%d %s", code, reason)
 	}

@@ -1,0 +1,57 @@
+package main
+
+// W7: the caps of routes.
+
+var gatewayMutants = []mutant{
+	{
+		Name: "bytes-are-looked-at-not-taken", Promise: "W7",
+		Why:     "a connection looks how much is left and takes it a moment later: those beside it take the same",
+		Package: "./internal/hostile", Tests: []string{"TestW7Bytes"}, Says: "over a limit of",
+		edits: []edit{{"internal/gateway/caps.go", "		if m.used.CompareAndSwap(used, used+got) {\n			return got\n		}\n", "		time.Sleep(20 * time.Millisecond)\n		m.used.Store(used + got)\n		return got\n"}},
+	},
+	{
+		Name: "heads-are-free", Promise: "W7",
+		Why:     "only bodies count: paths and headers carry out as much as one likes",
+		Package: "./internal/gateway", Tests: []string{"TestRouteBytesInHeads"}, Says: "request 2: 200",
+		edits: []edit{{"internal/gateway/caps.go", "	head := int64(len(r.Method)+len(r.URL.RequestURI())+len(r.Host)) + headerBytes(r.Header)\n", "	head := int64(0)\n"}},
+	},
+	{
+		Name: "what-passes-unseen-is-free", Promise: "W7",
+		Why:     "bytes of connections that pass unseen are not counted",
+		Package: "./internal/hostile", Tests: []string{"TestW7Unseen"}, Says: "bytes left",
+		edits: []edit{{"internal/gateway/caps.go", "	if a == nil {\n		return fromBottle, fromUpstream\n	}\n", "	return fromBottle, fromUpstream\n"}},
+	},
+	{
+		Name: "each-connection-has-its-own-minute", Promise: "W7",
+		Why:     "requests are counted by connection: a new one begins anew",
+		Package: "./internal/hostile", Tests: []string{"TestW7Requests"}, Says: "requests left",
+		edits: []edit{{"internal/gateway/caps.go", "		if retry, ok := account.window.admit(w.g.caps.now(), limit); !ok {", "		if retry, ok := new(rateWindow).admit(w.g.caps.now(), limit); !ok {"}},
+	},
+	{
+		Name: "minutes-begin-anew", Promise: "W7",
+		Why:     "the count begins anew with each minute of a clock: twice the cap around its turn",
+		Package: "./internal/gateway", Tests: []string{"TestRateWindow"}, Says: "11 requests in",
+		edits: []edit{{"internal/gateway/caps.go", "	for s := max(w.last+1, second-slots+1); s <= second; s++ {\n		w.counts[s%slots] = 0\n	}\n", "	if second/slots != w.last/slots {\n		w.counts = [61]int64{}\n	}\n"}},
+	},
+	{
+		Name: "caps-begin-anew-with-the-file", Promise: "W7",
+		Why:     "what was used is forgotten when the routes are read again",
+		Package: "./internal/gateway", Tests: []string{"TestRouteBytes", "TestRequestsPerMinute"}, Says: "200",
+		edits: []edit{{"internal/gateway/caps.go", "	known := map[string]bool{}\n", "	as.by = map[string]*routeAccount{}\n	known := map[string]bool{}\n"}},
+	},
+	{
+		Name: "messages-are-free", Promise: "W7",
+		Why:     "the frames of a WebSocket are not counted",
+		Package: "./internal/gateway", Tests: []string{"TestRouteBytesOfMessages"}, Says: "too much or too little left",
+		edits: []edit{{"internal/gateway/websocket.go", "	got := d.cap.take(want)\n", "	got := want\n"}},
+	},
+	{
+		Name: "caps-are-silent", Promise: "W7",
+		Why:     "a cap that was met is neither in the receipt nor in the audit log",
+		Package: "./internal/hostile", Tests: []string{"TestW7Bytes", "TestW7Requests"}, Says: "the receipt does not say",
+		edits: []edit{
+			{"internal/gateway/caps.go", "		w.g.ledger.limit(reason, c.flow.name)\n", ""},
+			{"internal/gateway/caps.go", "		x.c.flow.g.ledger.limit(m.why, x.c.flow.name)\n", ""},
+		},
+	},
+}
