@@ -14,6 +14,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -171,11 +172,22 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 	if c.scheme == Header {
 		own = append(slices.Clone(own), textproto.CanonicalMIMEHeaderKey(c.field))
 	}
-	for _, h := range own {
-		if v, ok := req.Header[h]; ok {
-			was.header[h] = v
+	for h, v := range req.Header {
+		if i := slices.IndexFunc(own, func(o string) bool { return sameName(o, h) }); i >= 0 {
+			was.header[own[i]] = append(was.header[own[i]], v...)
 			delete(req.Header, h)
 		}
+	}
+	if req.Trailer != nil && req.Body != nil {
+		without := func() {
+			for h := range req.Trailer {
+				if slices.ContainsFunc(own, func(o string) bool { return sameName(o, h) }) {
+					delete(req.Trailer, h)
+				}
+			}
+		}
+		without()
+		req.Body = &trailed{req.Body, without}
 	}
 	if req.URL.RawQuery == "" {
 		return was, nil
@@ -193,7 +205,7 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 			// Upstream may read another name there than we do.
 			return nil, fmt.Errorf("credential %s: the query is ambiguous near %.40q", c.name, name)
 		}
-		if slices.ContainsFunc(params, func(o string) bool { return strings.EqualFold(o, plain) }) {
+		if slices.ContainsFunc(params, func(o string) bool { return sameParam(o, plain) }) {
 			value, _ = url.QueryUnescape(value)
 			was.query[plain] = append(was.query[plain], value)
 			continue
@@ -202,4 +214,32 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 	}
 	req.URL.RawQuery = strings.Join(kept, "&")
 	return was, nil
+}
+
+// trailed is a body at whose end trailers are known, which some servers take for
+// headers: those that were not announced, too.
+type trailed struct {
+	io.ReadCloser
+	without func()
+}
+
+func (t *trailed) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err == io.EOF {
+		t.without()
+	}
+	return n, err
+}
+
+// sameName compares names of headers as lenient servers do, to which X_Api_Key is
+// X-Api-Key.
+func sameName(a, b string) bool {
+	return len(a) == len(b) && strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
+}
+
+// sameParam compares a parameter that we know with one that was sent as lenient
+// servers do, to which " access.token[]" is access_token.
+func sameParam(own, sent string) bool {
+	sent, _, _ = strings.Cut(sent, "[")
+	return sameName(own, strings.NewReplacer(".", "_", " ", "_").Replace(strings.Trim(sent, " ?\x00")))
 }

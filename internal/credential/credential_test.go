@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -171,5 +172,31 @@ func TestAWS(t *testing.T) {
 	body.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=a/20260102/r/s3/aws4_request")
 	if err := c.Sign(body, nil); err == nil {
 		t.Error("a body without a digest was signed")
+	}
+}
+
+// TestOwnInEverySpelling: what lenient servers read as a credential's header,
+// parameter or trailer goes too, and what is only like one stays.
+func TestOwnInEverySpelling(t *testing.T) {
+	c := open(t, Bearer, "", real)
+	r := request(t, "https://h/p?access.token=agents-own&access%20token=agents-own&token[]=agents-own&+key=agents-own&kept-token=kept", "X_Api_Key", "agents-own", "Private_Token", "agents-own", "X-Api-Keys", "kept")
+	if err := c.Sign(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := fmt.Sprint(r.URL.RawQuery, r.Header); strings.Contains(s, "agents-own") || strings.Count(s, "kept") != 3 {
+		t.Errorf("left are %s", s)
+	}
+	r, _ = http.NewRequest("POST", "https://h/p", strings.NewReader("body"))
+	r.Trailer = http.Header{"Authorization": nil, "X-Kept": nil}
+	if err := c.Sign(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	// As the server sets them at the body's end, announced or not.
+	body := r.Body
+	r.Trailer.Set("Cookie", "agents-own")
+	r.Trailer.Set("Authorization", "agents-own")
+	r.Trailer.Set("X-Kept", "kept")
+	if _, err := io.ReadAll(body); err != nil || len(r.Trailer) != 1 || r.Trailer.Get("X-Kept") != "kept" {
+		t.Errorf("trailers left are %v, %v", r.Trailer, err)
 	}
 }

@@ -2,8 +2,15 @@ package credential
 
 import (
 	"bytes"
+	"encoding/json"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/secret"
 )
@@ -12,8 +19,9 @@ import (
 // shorter one stands in ordinary text by chance.
 const minScrubbed = 6
 
-// Scrubber takes credentials out of what upstream answers, which may repeat them:
-// the placeholder stands in their place, cut or repeated to the same length.
+// Scrubber takes credentials out of what upstream answers, which may repeat them,
+// as they are or as URLs, JSON and HTML write them: the placeholder stands in their
+// place, cut or repeated to the same length.
 type Scrubber struct {
 	values [][]byte
 	marks  [][]byte
@@ -32,12 +40,48 @@ func (s *Scrubber) add(v secret.Value, placeholder string) {
 	if v.Len() < minScrubbed {
 		return
 	}
-	mark := make([]byte, v.Len())
-	for i := range mark {
-		mark[i] = placeholder[i%len(placeholder)]
+	for _, form := range forms(v.UnsafeString()) {
+		mark := make([]byte, len(form))
+		for i := range mark {
+			mark[i] = placeholder[i%len(placeholder)]
+		}
+		s.values = append(s.values, []byte(form))
+		s.marks = append(s.marks, mark)
 	}
-	s.values = append(s.values, []byte(v.UnsafeString()))
-	s.marks = append(s.marks, mark)
+}
+
+// escaped are the percent-encodings in a URL.
+var escaped = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[0-9A-F]{2}`) })
+
+// forms are a value and the ways in which servers write it that repeat their
+// requests. Of letters, digits and dashes there is one.
+func forms(v string) []string {
+	out := []string{v}
+	for _, f := range []string{url.QueryEscape(v), url.PathEscape(v), strings.ReplaceAll(url.QueryEscape(v), "+", "%20"), (&url.URL{Path: v}).EscapedPath()} {
+		out = append(out, f, escaped().ReplaceAllStringFunc(f, strings.ToLower))
+	}
+	for _, asHTML := range []bool{true, false} {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(asHTML)
+		if e.Encode(v) == nil {
+			f := strings.Trim(strings.TrimSpace(b.String()), `"`)
+			out = append(out, f, strings.ReplaceAll(f, "/", `\/`))
+		}
+	}
+	h := html.EscapeString(v)
+	out = append(out, h, strings.NewReplacer("&#34;", "&quot;", "&#39;", "&#x27;").Replace(h), strings.NewReplacer("&#34;", "&quot;", "&#39;", "&apos;").Replace(h))
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Text replaces in a text, such as an error that repeats what upstream said.
+func (s *Scrubber) Text(text string) string {
+	b := []byte(text)
+	if s.Bytes(b) == 0 {
+		return text
+	}
+	return string(b)
 }
 
 // Bytes replaces in place, and says how often.

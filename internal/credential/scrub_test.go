@@ -80,3 +80,28 @@ func (s *steps) Read(p []byte) (int, error) {
 	s.b = s.b[n:]
 	return n, nil
 }
+
+// TestScrubForms: servers repeat a request's values as URLs, JSON and HTML have
+// them.
+func TestScrubForms(t *testing.T) {
+	const odd = "part one/+<=&\"-KERNEL"
+	s := open(t, Bearer, "", odd).Scrubber()
+	for name, form := range map[string]string{
+		"query": "part+one%2F%2B%3C%3D%26%22-KERNEL", "small digits": "part+one%2f%2b%3c%3d%26%22-KERNEL", "path": "part%20one%2F+%3C=&%22-KERNEL",
+		"json": `part one/+\u003c=\u0026\"-KERNEL`, "json as it is": `part one/+<=&\"-KERNEL`, "json of php": `part one\/+<=&\"-KERNEL`, "html": "part one/&#43;&lt;=&amp;&#34;-KERNEL", "html quot": "part one/+&lt;=&amp;&quot;-KERNEL",
+	} {
+		b := []byte("a " + form + " b")
+		if name == "html" { // Go does not write + so
+			b = []byte(strings.Replace(string(b), "&#43;", "+", 1))
+		}
+		if n := s.Bytes(b); n != 1 || bytes.Contains(b, []byte("KERNEL")) {
+			t.Errorf("%s: the value is left in %s", name, b)
+		}
+	}
+	if got := s.Text("malformed: part one/+<=&\\\"-KERNEL"); strings.Contains(got, "KERNEL") || !strings.HasPrefix(got, "malformed: carboy-") {
+		t.Errorf("a text keeps the value: %s", got)
+	}
+	if b := []byte("part two/+<=&-KERNEL"); s.Bytes(b) != 0 || len(open(t, Bearer, "", real).Scrubber().values) != 1 {
+		t.Errorf("more is looked for than must be: %s", b)
+	}
+}

@@ -392,6 +392,9 @@ func (b *watchedBody) trailers() error {
 	var text []byte
 	var parts []part
 	for name, values := range b.req.Trailer {
+		// Of those that were not announced the names are new, too.
+		parts = append(parts, part{len(text), len(text) + len(name), "the name of a trailer", nil, 0})
+		text = append(append(text, name...), ": "...)
 		for i, v := range values {
 			parts = append(parts, part{len(text), len(text) + len(v), "trailer " + name, values, i})
 			text = append(append(text, v...), '\n')

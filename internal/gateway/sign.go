@@ -67,6 +67,10 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}}
 	res, err := s.w.roundTrip(a.route, req.WithContext(httptrace.WithClientTrace(req.Context(), early)))
 	if err != nil {
+		// What is no HTTP is repeated in the error, which the bottle is told.
+		if told := scrubber.Text(err.Error()); told != err.Error() {
+			return nil, errors.New(told)
+		}
 		return nil, err
 	}
 	if err := s.scrub(scrubber, res); err != nil {

@@ -156,4 +156,38 @@ func TestAllowPath(t *testing.T) {
 			t.Errorf("%s does not allow %s", flag, x.path)
 		}
 	}
+
+}
+
+// TestAmbiguousPathsMeetNoLaterRoute: which is for all that an earlier one, with
+// conditions about paths, is not about.
+func TestAmbiguousPathsMeetNoLaterRoute(t *testing.T) {
+	v1, err := NewPathMatch(Prefix, "/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := ParseAllow("a.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := first
+	if first, err = first.WithOptions(Options{Matches: []Match{{Paths: []PathMatch{v1}}}}); err != nil {
+		t.Fatal(err)
+	}
+	table, err := Compile(first, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]Reason{"/v1/x": ReasonRoute, "/v2": ReasonRoute, "/x/../v1/y": ReasonAmbiguous, "/x%2f..%2fv1": ReasonAmbiguous, "//v1": ReasonAmbiguous} {
+		if v := table.DecideRequest("a.example.com", 443, &Request{Method: "GET", Path: path}); v.Reason != want || v.Allowed != (want == ReasonRoute) {
+			t.Errorf("%s: allowed %v, %s, want %s", path, v.Allowed, v.Reason, want)
+		}
+	}
+	table, err = Compile(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := table.DecideRequest("a.example.com", 443, &Request{Method: "GET", Path: "/x/../v1/y"}); !v.Allowed {
+		t.Errorf("where no path matters: %+v", v)
+	}
 }

@@ -235,12 +235,16 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 		path    string
 		pathErr error
 		normal  bool
+		byPath  bool // a route so far has conditions about paths
 		near    *Route
 		least   int
 		missed  string
 	)
 	for _, route := range routes {
 		if len(route.opts.Matches) == 0 {
+			if pathErr != nil && byPath {
+				break // it may be what an earlier route is about
+			}
 			return allowed(route)
 		}
 		if !normal {
@@ -248,6 +252,7 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 			normal = true
 		}
 		for _, m := range route.opts.Matches {
+			byPath = byPath || len(m.Paths) > 0
 			if pathErr != nil && len(m.Paths) > 0 {
 				continue
 			}

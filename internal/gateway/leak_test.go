@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// TestNamesOfTrailers: a secret in the name of a trailer that was not announced,
+// which the gateway sees only at the body's end.
+func TestNamesOfTrailers(t *testing.T) {
+	up := &seer{}
+	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", up, watching)
+	for v, want := range map[string]int{harmlessValue: 200, watchedValue: 403} {
+		c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
+		fmt.Fprintf(c, "POST /v1 HTTP/1.1\r\nHost: api.example.com\r\nTrailer: X-End\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\nX-End: 1\r\nX-%s: 1\r\n\r\n", hex.EncodeToString([]byte(v)))
+		b, _ := io.ReadAll(c)
+		c.Close()
+		passed := strings.HasPrefix(string(b), "HTTP/1.1 200")
+		if got := up.take(); passed != (want == 200) || want == 403 && holds(got, v) {
+			t.Errorf("want %d: %.30q, and upstream saw %.300q", want, b, got)
+		}
+	}
+}
+
+// TestUpstreamNonsense: what upstream says that is no HTTP stands in errors, which
+// the bottle and the records are told.
+func TestUpstreamNonsense(t *testing.T) {
+	const value = "the-real-key-4711"
+	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
+	c, err := credential.Open("key", want, secret.NewString(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		conn, _, err := rw.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, said, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	}), func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
+	o.only1.Store(true)
+	for said = range map[string]bool{"NOT HTTP %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nX %[1]s: \x00%[1]s\r\n\r\n": true, "HTTP/1.1 2%s OK\r\n\r\n": true, "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n": true} {
+		res, err := o.client(false).Get("https://api.example.com/v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != 502 || strings.Contains(string(b), value) {
+			t.Errorf("%q: %d, the bottle is told %s", said, res.StatusCode, b)
+		}
+	}
+	text, _ := json.Marshal([]any{o.gw.Summary(), o.allEvents()})
+	if strings.Contains(string(text), value) {
+		t.Errorf("the record has the value: %s", text)
+	}
+}
