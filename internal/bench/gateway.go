@@ -550,14 +550,17 @@ func (g *gatewayBench) profile(s *system, m gatewayMeasure, round int) (func() e
 	if err := os.MkdirAll(g.o.profile, 0o755); err != nil {
 		return nil, err
 	}
-	name := filepath.Join(g.o.profile, strings.NewReplacer(", ", "-", ": ", "-", " ", "-").Replace(s.name)+"."+m.name)
 	over := make(chan error, 1)
 	go func() { // ends with the profile
 		secs := strconv.Itoa(max(1, int(g.o.busy.Seconds())))
-		err := fetch(s.control, "/profile?seconds="+secs, name+".cpu.pprof")
-		over <- errors.Join(err, fetch(s.control, "/pprof/allocs", name+".allocs.pprof"))
+		err := fetch(s.control, "/profile?seconds="+secs, g.profileFile(s, m.name+".cpu"))
+		over <- errors.Join(err, fetch(s.control, "/pprof/allocs", g.profileFile(s, m.name+".allocs")))
 	}()
 	return func() error { return <-over }, nil
+}
+
+func (g *gatewayBench) profileFile(s *system, what string) string {
+	return filepath.Join(g.o.profile, strings.NewReplacer(", ", "-", ": ", "-", " ", "-").Replace(s.name)+"."+what+".pprof")
 }
 
 // controlClient speaks to a supervisor.
@@ -744,6 +747,13 @@ func (g *gatewayBench) manyOf(ctx context.Context, name string, n int) (_ Many, 
 	}
 	if m.Open, err = g.settled(ctx, s.gateway); err != nil {
 		return m, err
+	}
+	if s.control != "" && g.o.profile != "" {
+		for _, what := range []string{"heap", "goroutine"} {
+			if err = errors.Join(os.MkdirAll(g.o.profile, 0o755), fetch(s.control, "/pprof/"+what, g.profileFile(s, "open."+what))); err != nil {
+				return m, err
+			}
+		}
 	}
 	if _, err = s.ask(task{Do: "post", Conc: 16, For: min(time.Second, g.o.busy)}); err != nil {
 		return m, fmt.Errorf("new requests while they are open: %w", err)

@@ -111,7 +111,7 @@ func (c *lintConn) Read(b []byte) (int, error) {
 // lintSpace is what a connection that waits for a request holds, in bytes, and
 // enough for most heads. The server starts and interrupts a read with every
 // request, so it is kept.
-const lintSpace = 4 << 10
+const lintSpace = 2 << 10
 
 // fill reads once, when out is empty. Time-outs come through and can be tried
 // again: the server interrupts reads that way.
