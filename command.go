@@ -43,6 +43,9 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 		return receipt.Exit{Code: exitcode.NotFound, Reason: receipt.Failed, Error: err.Error()}, err
 	case errors.Is(err, bottle.ErrNotExecutable):
 		return receipt.Exit{Code: exitcode.NotExecutable, Reason: receipt.Failed, Error: err.Error()}, err
+	case err != nil && ctx.Err() != nil:
+		// It may have begun before its user went away.
+		return s.stop(receipt.Killed, "", ctx.Err()), nil
 	case err != nil:
 		return receipt.Exit{}, err
 	}
