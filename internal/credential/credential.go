@@ -34,7 +34,7 @@ const (
 	Header = policy.Scheme("header")    // any header
 	Query  = policy.Scheme("query")     // a parameter of the URL
 	AWS    = policy.Scheme("aws-sigv4") // ID:SECRET or ID:SECRET:TOKEN
-	OAuth  = policy.Scheme("oauth")     // a refresh token, see oauth.go
+	OAuth  = policy.Scheme("oauth2")    // Bearer, got for a refresh token, see OpenOAuth
 )
 
 // Signer sets a real credential on a request.
