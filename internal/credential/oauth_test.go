@@ -300,7 +300,7 @@ func TestOAuthFailures(t *testing.T) {
 		"a line end":     {status(200, `{"access_token":"ECHO\r\nX: y","token_type":"Bearer"}`), "that is none"},
 		"two words":      {status(200, `{"access_token":"a ECHO","token_type":"Bearer"}`), "that is none"},
 		"endless":        {status(200, `{"access_token":"`+strings.Repeat("ECHO", 1<<19)+`"}`), "can't be read"},
-		"redirected":     {func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) }, "status 307"},
+		"redirected":     {func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect) }, "status 307"},
 		"cut off":        {func(int, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "can't be asked"},
 		"OAuth 1's form": {status(200, `error=invalid_grant&error_description=ECHO`), "can't be read"},
 	} {
