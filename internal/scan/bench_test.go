@@ -17,7 +17,7 @@ import (
 
 // benchTexts are what requests have in them: programs, JSON with programs in it,
 // base64, bytes without any order.
-func benchTexts(b *testing.B) []struct {
+func benchTexts(b testing.TB) []struct {
 	name string
 	text []byte
 } {
@@ -106,7 +106,7 @@ func benchScan(b *testing.B, r *Rules, text []byte) {
 }
 
 // cpuTime is what the process used.
-func cpuTime(b *testing.B) time.Duration {
+func cpuTime(b testing.TB) time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
 		b.Fatal(err)

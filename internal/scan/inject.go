@@ -89,7 +89,7 @@ var phraseForms = sync.OnceValues(func() (*phraseSet, error) {
 		return nil, errors.Join(errs...)
 	}
 	var err error
-	p.lits, err = literal.New(p.forms.lits)
+	p.lits, err = literal.New(p.forms.lits, nil)
 	return p, err
 })
 

@@ -271,7 +271,7 @@ func (k *Known) addShort() (err error) {
 		}
 	}
 	if lits != nil {
-		k.short, err = literal.New(lits)
+		k.short, err = literal.New(lits, nil)
 	}
 	return err
 }

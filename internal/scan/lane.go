@@ -43,7 +43,7 @@ type lane struct {
 	decodes     []*decode
 
 	seenSpaced int64 // words up to here were looked at
-	seenHigh   int64 // characters
+	half       int64 // a character that may call for a view and is not complete, or -1
 	scale      int64 // bytes of the parent for one; 0: 1
 }
 
@@ -63,7 +63,7 @@ type liveTrial struct {
 const maxTrials = 128
 
 func newLane(s *Scanner, parent *lane, via string, linear bool) *lane {
-	l := &lane{s: s, parent: parent, via: via, linear: linear}
+	l := &lane{s: s, parent: parent, via: via, linear: linear, half: -1}
 	if parent != nil {
 		l.depth = parent.depth + 1
 		switch {

@@ -21,7 +21,7 @@ func (c *matcherCache) get(tokens bool, lits []literal.Literal) (*literal.Matche
 	if m := c.made[tokens]; m != nil {
 		return m, nil
 	}
-	m, err := literal.New(lits)
+	m, err := literal.New(lits, callingPairs())
 	if err == nil {
 		if c.made == nil {
 			c.made = map[bool]*literal.Matcher{}

@@ -77,6 +77,7 @@ func NewRules(c Config) (*Rules, error) {
 		lits = append(lits, literal.Literal{Text: t.text})
 		r.kinds = append(r.kinds, litKind{view: t.view, magic: t.magic})
 	}
+	r.kinds = append(r.kinds, litKind{view: lookalike}) // what callingPairs finds
 	var err error
 	r.lits, err = matchers.get(c.Tokens, lits)
 	return r, err

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/carboy/carboy/internal/scan/literal"
 )
 
 // Views undo what hides a text without compressing it. They cost more than the
@@ -39,7 +41,8 @@ type trigger struct {
 }
 
 // triggers are what views and decoders are called for. They are found by the
-// first stage, among the literals of tokens; all but those of lookalike.
+// first stage, among the literals of tokens; for those of lookalike see
+// callingPairs.
 var triggers = sync.OnceValue(func() (out []trigger) {
 	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
 		out = append(out, trigger{text: s, view: unescape})
@@ -136,11 +139,19 @@ func (v *view) clear() int64 {
 // runViews lets views and decoders see what is new in l, and begins those that
 // are called for by the literals just found.
 func (l *lane) runViews(end bool) error {
+	if at := l.half; at >= 0 {
+		l.half = -1
+		if err := l.looksAlike(at); err != nil {
+			return err
+		}
+	}
 	for _, h := range l.hits {
 		kind := &l.s.rules.kinds[h.ID]
 		at := l.base + int64(h.Pos)
 		var err error
 		switch {
+		case kind.view == lookalike:
+			err = l.looksAlike(at)
 		case !l.mayBegin(kind.view, at):
 		case kind.magic != 0:
 			err = l.beginDecode(kind.magic, at)
@@ -152,9 +163,6 @@ func (l *lane) runViews(end bool) error {
 		if err != nil {
 			return err
 		}
-	}
-	if err := l.findLookalikes(); err != nil {
-		return err
 	}
 	for i, v := range l.views {
 		if v == nil {
@@ -190,45 +198,6 @@ func (l *lane) mayBegin(kind viewKind, at int64) bool {
 	return false
 }
 
-// findLookalikes calls the view for characters that look like others. Most text
-// has none beyond ASCII, which is seen eight bytes at once.
-func (l *lane) findLookalikes() error {
-	at := int(max(0, l.seenHigh-l.base))
-	b, leads := l.buf, leads()
-	l.seenHigh = l.fed()
-	for at < len(b) {
-		for at+4*gramLen <= len(b) {
-			c := b[at : at+4*gramLen : at+4*gramLen]
-			if (binary.LittleEndian.Uint64(c)|binary.LittleEndian.Uint64(c[8:])|binary.LittleEndian.Uint64(c[16:])|binary.LittleEndian.Uint64(c[24:]))&0x8080808080808080 != 0 {
-				break
-			}
-			at += 4 * gramLen
-		}
-		for at+gramLen <= len(b) && binary.LittleEndian.Uint64(b[at:])&0x8080808080808080 == 0 {
-			at += gramLen
-		}
-		for stop := min(len(b), at+gramLen); at < stop; at++ {
-			if b[at] < 0xc2 || at+1 < len(b) && !leads[uint(b[at])<<6|uint(b[at+1])&0x3f] {
-				continue
-			}
-			if !utf8.FullRune(b[at:]) {
-				if at+utf8.UTFMax > len(b) {
-					l.seenHigh = l.base + int64(at) // when there is more
-					return nil
-				}
-				continue
-			}
-			if r, _ := utf8.DecodeRune(b[at:]); !calls(r) || !l.mayBegin(lookalike, l.base+int64(at)) {
-				continue
-			}
-			if err := l.called(lookalike, l.base+int64(at)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // runeTail is how many bytes at the end of b begin a character.
 func runeTail(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
@@ -251,20 +220,32 @@ func calls(r rune) bool {
 		0x1f100 <= r && r < 0x1f200
 }
 
-// leads are the first two bytes of characters for which calls is true, without
-// the two bits that say that the second continues.
-var leads = sync.OnceValue(func() *[256 << 6]bool {
-	t := new([256 << 6]bool)
+// callingPairs are the first two bytes of characters for which calls is true.
+var callingPairs = sync.OnceValue(func() *literal.Pairs {
+	p := new(literal.Pairs)
 	for _, span := range [][2]rune{{0x80, 0x2500}, {0xa000, 0xac00}, {0xfe00, 0x10000}, {0x1d400, 0x1d800}, {0x1f100, 0x1f200}, {0xe0000, 0xe0200}} {
 		for r := span[0]; r < span[1]; r++ {
 			if calls(r) {
-				s := string(r)
-				t[uint(s[0])<<6|uint(s[1])&0x3f] = true
+				p.AddRune(r)
 			}
 		}
 	}
-	return t
+	return p
 })
+
+// looksAlike calls the view for the character at position at, of which the first
+// two bytes say that it may be one of those. The rest may not have come yet.
+func (l *lane) looksAlike(at int64) error {
+	b := l.bytes(at, l.fed())
+	if !utf8.FullRune(b) {
+		l.half = at
+		return nil
+	}
+	if r, _ := utf8.DecodeRune(b); !calls(r) || !l.mayBegin(lookalike, at) {
+		return nil
+	}
+	return l.called(lookalike, at)
+}
 
 // called begins or prolongs a view for the trigger at position at.
 func (l *lane) called(kind viewKind, at int64) error {

@@ -1,5 +1,7 @@
 package literal
 
+import "encoding/binary"
+
 // automaton is the engine for processors without the vectors: Aho and
 // Corasick's, with every transition written out over classes of bytes, so that
 // a byte costs one look-up whatever it is. It runs at four places at once,
@@ -94,7 +96,29 @@ func (a *automaton) complete() {
 
 func (m *Matcher) findAutomaton(dst []Hit, b []byte, from int) []Hit {
 	m.once.Do(func() { m.auto = newAutomaton(m.lits, m.maxLen) })
-	a, old := m.auto, len(dst)
+	old := len(dst)
+	dst = m.auto.find(m, dst, b, from)
+	if m.extra != nil {
+		dst = m.findPairs(dst, b, from)
+	}
+	sortHits(dst[old:])
+	return dst
+}
+
+// findPairs passes over ASCII eight bytes at once.
+func (m *Matcher) findPairs(dst []Hit, b []byte, from int) []Hit {
+	for at := max(0, from-1); at+1 < len(b); at++ {
+		for at+9 < len(b) && binary.LittleEndian.Uint64(b[at:])&0x8080808080808080 == 0 {
+			at += 8
+		}
+		if m.extra.has(b[at], b[at+1]) {
+			dst = append(dst, Hit{Pos: at, ID: len(m.lits)})
+		}
+	}
+	return dst
+}
+
+func (a *automaton) find(m *Matcher, dst []Hit, b []byte, from int) []Hit {
 	start := max(0, from-m.maxLen+1)
 	report := func(state uint32, at, since int) {
 		for e := a.out[state/a.width]; e >= 0; e = a.ends[e].next {
@@ -131,7 +155,6 @@ func (m *Matcher) findAutomaton(dst []Hit, b []byte, from int) []Hit {
 			s3 = a.next[s3+uint32(a.class[b[i]])]
 			report(s3, i, from)
 		}
-		sortHits(dst[old:])
 		return dst
 	}
 	s := uint32(0)
@@ -141,6 +164,5 @@ func (m *Matcher) findAutomaton(dst []Hit, b []byte, from int) []Hit {
 			report(s, i, from)
 		}
 	}
-	sortHits(dst[old:])
 	return dst
 }

@@ -22,10 +22,6 @@ const (
 	MaxLen = 64
 )
 
-// piece is how much is looked at in one go: it stays in the first cache for a
-// second pass.
-const piece = 8 << 10
-
 // A Literal is a string to find. With Fold, ASCII letters match in both cases.
 type Literal struct {
 	Text string
@@ -36,6 +32,27 @@ type Literal struct {
 type Hit struct {
 	Pos int
 	ID  int
+}
+
+// Pairs are a set of two bytes in a row of which the first is not ASCII, for what
+// has no fixed text: characters of certain kinds.
+type Pairs [1 << 16 / 64]uint64
+
+func (p *Pairs) add(first, second byte) {
+	pair := uint(first) | uint(second)<<8
+	p[pair/64] |= 1 << (pair % 64)
+}
+
+// AddRune puts the first two bytes of a character into the set.
+func (p *Pairs) AddRune(r rune) {
+	if s := string(r); len(s) > 1 {
+		p.add(s[0], s[1])
+	}
+}
+
+func (p *Pairs) has(first, second byte) bool {
+	pair := uint(first) | uint(second)<<8
+	return p[pair/64]>>(pair%64)&1 != 0
 }
 
 // A Matcher is immutable and may be used concurrently.
@@ -49,11 +66,12 @@ type Matcher struct {
 	shift   uint
 	maybe   [1 << 10]uint64 // a bit for each window by a longer hash, to ask without a branch
 
-	pairs  *[1 << 16 / 64]uint64 // the beginnings of literals shorter than a window
-	shorts [256][]short          // these literals by their first byte
-	begins [1 << 16 / 64]uint64  // the first two bytes of all literals, for Tail
-	passes []*teddy              // none where the processor has no AVX2; the first are for shorts
-	nshort int
+	two    Pairs                // literals of two bytes, and extra
+	three  [1 << 10]uint64      // a bit for each literal of three bytes by its hash
+	extra  *Pairs               // that were asked for
+	shorts [256][]short         // the short literals by their first byte
+	begins [1 << 16 / 64]uint64 // the first two bytes of all literals, for Tail
+	tables *tables              // nil where the processor has no vectors
 
 	once sync.Once // the automaton is made when it is needed
 	auto *automaton
@@ -71,9 +89,13 @@ type short struct {
 	id     uint16
 }
 
-// New compiles lits. The same text may occur twice.
-func New(lits []Literal) (*Matcher, error) {
-	m := &Matcher{lits: slices.Clone(lits)}
+// New compiles lits. The same text may occur twice. Pairs, which may be nil,
+// are found as a literal with the ID len(lits).
+func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
+	m := &Matcher{lits: slices.Clone(lits), extra: pairs, maxLen: MinLen}
+	if pairs != nil {
+		m.two = *pairs
+	}
 	if len(lits) >= 1<<15 {
 		return nil, fmt.Errorf("literal: %d literals, at most %d", len(lits), 1<<15-1)
 	}
@@ -82,7 +104,7 @@ func New(lits []Literal) (*Matcher, error) {
 		bits++
 	}
 	m.heads, m.shift = make([]uint16, 1<<bits), uint(32-bits)
-	in, short, offs := arrange(lits)
+	in, offs := arrange(lits, pairs)
 	for id, l := range m.lits {
 		if len(l.Text) < MinLen || len(l.Text) > MaxLen {
 			return nil, fmt.Errorf("literal %d: %d bytes, not between %d and %d", id, len(l.Text), MinLen, MaxLen)
@@ -102,7 +124,7 @@ func New(lits []Literal) (*Matcher, error) {
 			continue
 		}
 		w := binary.LittleEndian.Uint32([]byte(low[offs[id]:]))
-		bit := filterHash(w)
+		bit := filterHash(w, 4)
 		m.maybe[bit/64] |= 1 << (bit % 64)
 		h := m.hash(binary.LittleEndian.Uint32([]byte(low[offs[id]:])))
 		m.entries = append(m.entries, entry{id: uint16(id), off: offs[id], next: m.heads[h]})
@@ -110,7 +132,9 @@ func New(lits []Literal) (*Matcher, error) {
 	}
 	slices.Sort(m.folded)
 	m.folded = slices.Compact(m.folded)
-	m.passes, m.nshort = newTeddies(in), short/buckets
+	if hasVectors {
+		m.tables = newTables(in)
+	}
 	return m, nil
 }
 
@@ -118,17 +142,23 @@ func New(lits []Literal) (*Matcher, error) {
 func (m *Matcher) MaxLen() int { return m.maxLen }
 
 // Len is the length of a literal.
-func (m *Matcher) Len(id int) int { return len(m.lits[id].Text) }
+func (m *Matcher) Len(id int) int {
+	if id == len(m.lits) {
+		return 2
+	}
+	return len(m.lits[id].Text)
+}
 
 func (m *Matcher) addShort(id uint16, l Literal) {
-	if m.pairs == nil {
-		m.pairs = new([1 << 16 / 64]uint64)
-	}
 	for _, a := range cases(l, 0) {
 		for _, b := range cases(l, 1) {
 			m.shorts[a] = append(m.shorts[a], short{b, id})
-			pair := uint(a) | uint(b)<<8
-			m.pairs[pair/64] |= 1 << (pair % 64)
+			if len(l.Text) == 2 {
+				m.two.add(a, b)
+				continue
+			}
+			bit := filterHash(uint32(a)|uint32(b)<<8|uint32(l.Text[2])<<16, 3)
+			m.three[bit/64] |= 1 << (bit % 64)
 		}
 	}
 }
@@ -137,108 +167,64 @@ func (m *Matcher) addShort(id uint16, l Literal) {
 // of position, then of literal. What was found before from is the caller's:
 // of the bytes before it Find needs the last MaxLen()-1.
 func (m *Matcher) Find(dst []Hit, b []byte, from int) []Hit {
-	if m.passes == nil {
+	if m.tables == nil {
 		return m.findAutomaton(dst, b, from)
 	}
-	return m.findTeddy(dst, b, from)
+	return m.findVector(dst, b, from)
 }
 
-func (m *Matcher) findTeddy(dst []Hit, b []byte, from int) []Hit {
+func (m *Matcher) findVector(dst []Hit, b []byte, from int) []Hit {
 	old := len(dst)
 	start := max(0, from-m.maxLen+1)
-	// In pieces that stay in the first cache, since there are several passes.
+	var cands candidates
 	for len(b)-start >= vectorLen+windowLen-1 {
-		n := min((len(b)-start-(windowLen-1))/vectorLen, piece/vectorLen)
-		for i, t := range m.passes {
-			dst = m.pass(dst, t, b, b[start:], start, n, from, i < m.nshort)
-		}
-		start += n * vectorLen
+		blocks, found := m.tables.scan(b[start:], (len(b)-start-(windowLen-1))/vectorLen, &cands)
+		dst = m.confirm(dst, b, b[start:], start, cands[:found], from)
+		start += blocks * vectorLen
 	}
-	// The rest is shorter than a vector: its windows may reach into zeros,
+	// The rest is shorter than a vector and a window: windows reach into zeros,
 	// which compare does not look at.
 	if start < len(b) {
 		var rest [2*vectorLen + windowLen]byte
 		n := copy(rest[:], b[start:])
-		for i, t := range m.passes {
-			dst = m.pass(dst, t, b, rest[:], start, (n+vectorLen-1)/vectorLen, from, i < m.nshort)
-		}
+		_, found := m.tables.scan(rest[:], (n+vectorLen-1)/vectorLen, &cands)
+		dst = m.confirm(dst, b, rest[:], start, cands[:found], from)
 	}
 	sortHits(dst[old:])
-	if len(m.passes) > 1 {
-		dst = dst[:old+len(slices.Compact(dst[old:]))]
-	}
 	return dst
 }
 
-// pass looks at n blocks of part, which is b[at:] or a copy of that. Where the
-// tables see a candidate is unpredictable, so until a candidate is nearly certain
-// nothing branches on it.
-func (m *Matcher) pass(dst []Hit, t *teddy, b, part []byte, at, n, from int, short bool) []Hit {
-	var blocks [piece/vectorLen + 1]block
-	found := t.scan(part, n, blocks[:])
-	var cands [1024 + vectorLen]uint16 // in part
-	k := 0
-	for i, bl := range blocks[:found] {
-		for mask := bl.mask; mask != 0; mask &= mask - 1 {
-			cands[k%len(cands)] = uint16(bl.index*vectorLen) + uint16(trailingZeros(mask))
-			k++
-		}
-		if k > len(cands)-vectorLen || i == found-1 {
-			if short {
-				dst = m.confirmShort(dst, b, part, at, cands[:k], from)
-			} else {
-				dst = m.confirm(dst, b, part, at, cands[:k], from)
-			}
-			k = 0
-		}
-	}
-	return dst
-}
-
-// confirm appends the literals whose window is at one of cands.
+// confirm appends the literals whose window is at one of cands in part, which is
+// b[at:] or a copy of that. Nearly no candidate is one, but which is unpredictable:
+// so until one is nearly certain nothing branches on it.
 func (m *Matcher) confirm(dst []Hit, b, part []byte, at int, cands []uint16, from int) []Hit {
 	k := 0
-	last := len(part) - windowLen
 	for _, c := range cands {
-		if int(c) > last {
-			break
-		}
-		bit := filterHash(binary.LittleEndian.Uint32(part[c:]))
+		w := binary.LittleEndian.Uint32(part[c:])
+		four, three, two := filterHash(w, 4), filterHash(w, 3), w&0xffff
 		cands[k] = c
-		k += int(m.maybe[bit/64] >> (bit % 64) & 1)
+		k += int((m.maybe[four/64]>>(four%64) | m.three[three/64]>>(three%64) | m.two[two/64]>>(two%64)) & 1)
 	}
 	for _, c := range cands[:k] {
-		for i := m.heads[m.hash(binary.LittleEndian.Uint32(part[c:]))]; i != 0; i = m.entries[i-1].next {
+		w := binary.LittleEndian.Uint32(part[c:])
+		for i := m.heads[m.hash(w)]; i != 0; i = m.entries[i-1].next {
 			e := &m.entries[i-1]
 			dst = m.compare(dst, b, at+int(c)-int(e.off), int(e.id), from)
 		}
-	}
-	return dst
-}
-
-// confirmShort is confirm for literals that are shorter than a window.
-func (m *Matcher) confirmShort(dst []Hit, b, part []byte, at int, cands []uint16, from int) []Hit {
-	k := 0
-	last := len(part) - MinLen
-	for _, c := range cands {
-		if int(c) > last {
-			break
-		}
-		pair := binary.LittleEndian.Uint16(part[c:])
-		cands[k] = c
-		k += int(m.pairs[pair/64] >> (pair % 64) & 1)
-	}
-	for _, c := range cands[:k] {
-		for _, s := range m.shorts[part[c]] {
-			if s.second == part[c+1] {
+		for _, s := range m.shorts[byte(w)] {
+			if s.second == byte(w>>8) {
 				dst = m.compare(dst, b, at+int(c), int(s.id), from)
 			}
 		}
+		if m.extra != nil && m.extra.has(byte(w), byte(w>>8)) && at+int(c)+2 <= len(b) && at+int(c)+2 > from {
+			dst = append(dst, Hit{Pos: at + int(c), ID: len(m.lits)})
+		}
 	}
 	return dst
 }
 
-func filterHash(w uint32) uint32 { return (w | 0x20202020) * 0x85EBCA6B >> 16 }
+// filterHash is of the first n bytes of w, without regard to case.
+func filterHash(w uint32, n int) uint32 { return (w | 0x20202020) << (32 - 8*n) * 0x85EBCA6B >> 16 }
 
 func (m *Matcher) compare(dst []Hit, b []byte, at, id, from int) []Hit {
 	l := &m.lits[id]

@@ -10,16 +10,16 @@ import (
 )
 
 // engines are all ways to find, each of which must keep the promise.
-func engines(t testing.TB, lits []Literal) map[string]*Matcher {
+func engines(t testing.TB, lits []Literal, pairs *Pairs) map[string]*Matcher {
 	t.Helper()
-	fast, err := New(lits)
+	fast, err := New(lits, pairs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, _ := New(lits)
-	slow.passes = nil
+	slow, _ := New(lits, pairs)
+	slow.tables = nil
 	out := map[string]*Matcher{"automaton": slow}
-	if fast.passes != nil {
+	if fast.tables != nil {
 		out["vector"] = fast
 	} else {
 		t.Log("this processor has no vector engine: only the automaton is tested")
@@ -28,7 +28,7 @@ func engines(t testing.TB, lits []Literal) map[string]*Matcher {
 }
 
 // naive is the obvious loop.
-func naive(lits []Literal, b []byte, from int) (out []Hit) {
+func naive(lits []Literal, pairs *Pairs, b []byte, from int) (out []Hit) {
 	for at := range b {
 		for id, l := range lits {
 			end := at + len(l.Text)
@@ -43,14 +43,25 @@ func naive(lits []Literal, b []byte, from int) (out []Hit) {
 				out = append(out, Hit{at, id})
 			}
 		}
+		if at+2 <= len(b) && at+2 > from && pairs != nil && pairs.has(b[at], b[at+1]) {
+			out = append(out, Hit{at, len(lits)})
+		}
 	}
 	return out
 }
 
 func check(t *testing.T, lits []Literal, text []byte, from int) {
 	t.Helper()
-	want := naive(lits, text, from)
-	for name, m := range engines(t, lits) {
+	var pairs *Pairs
+	if len(lits)%2 == 0 {
+		pairs = new(Pairs)
+		for _, r := range "\u00adж─ａ𝐚" {
+			pairs.AddRune(r)
+		}
+		pairs.add(0xff, 'a')
+	}
+	want := naive(lits, pairs, text, from)
+	for name, m := range engines(t, lits, pairs) {
 		if got := m.Find(nil, text, from); !slices.Equal(got, want) {
 			t.Fatalf("%s: in %.80q (%d bytes) from %d:\n got %v\nwant %v", name, text, len(text), from, got, want)
 		}
@@ -70,9 +81,9 @@ func check(t *testing.T, lits []Literal, text []byte, from int) {
 
 func TestFind(t *testing.T) {
 	lits := []Literal{{"ab", false}, {"abc", true}, {"bcde", false}, {"s.", false}, {"secret_key_", true}, {"\x1f\x8b\x08", false},
-		{"aaaa", false}, {"aaaaaa", true}, {"KEY-", false}, {"key-", true}, {"dup_", false}, {"dup_", false}, {"\x00\x00", false}, {"@[`{", true}}
+		{"aaaa", false}, {"aaaaaa", true}, {"KEY-", false}, {"key-", true}, {"dup_", false}, {"dup_", false}, {"\x00\x00", false}, {"@[`{", true}, {"\xff\xff", false}}
 	for _, text := range []string{"", "a", "ab", "abc", "xABCDEabcde", "aaaaaaaaaaaa", "s.s.s.", "SECRET_key_Secret_Key_", "\x1f\x8b\x08\x1f\x8b\x08",
-		"KEY-key-Key-", "dup_dup_", "\x00\x00\x00", "@[`{", "@{@[", "`[`{", strings.Repeat("x", 31) + "abc", strings.Repeat("x", 63) + "KEY-",
+		"KEY-key-Key-", "жж soft\u00adhyphen ａ𝐚 ─\xc2", "\xff\xffa\xff\xff\xffaa", "dup_dup_", "\x00\x00\x00", "@[`{", "@{@[", "`[`{", strings.Repeat("x", 31) + "abc", strings.Repeat("x", 63) + "KEY-",
 		strings.Repeat("y", 29) + "secret_key_" + strings.Repeat("z", 40)} {
 		for from := range len(text) + 1 {
 			check(t, lits, []byte(text), from)
@@ -128,7 +139,7 @@ func TestTail(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		lits, text := random(rng, 1+rng.IntN(20), rng.IntN(60))
-		m, err := New(lits)
+		m, err := New(lits, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,14 +159,14 @@ func TestTail(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for _, s := range []string{"", "x", strings.Repeat("x", MaxLen+1)} {
-		if _, err := New([]Literal{{s, false}}); err == nil {
+		if _, err := New([]Literal{{s, false}}, nil); err == nil {
 			t.Errorf("%d bytes taken", len(s))
 		}
 	}
-	if m, err := New(nil); err != nil || m.Find(nil, []byte("anything at all, longer than a vector is"), 0) != nil {
+	if m, err := New(nil, nil); err != nil || m.Find(nil, []byte("anything at all, longer than a vector is"), 0) != nil {
 		t.Error("no literals at all:", err)
 	}
-	if _, err := New([]Literal{{"xy", false}, {strings.Repeat("x", MaxLen), true}}); err != nil {
+	if _, err := New([]Literal{{"xy", false}, {strings.Repeat("x", MaxLen), true}}, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -194,7 +205,7 @@ func BenchmarkFind(b *testing.B) {
 			}
 			lits = append(lits, Literal{string(s), rng.IntN(2) == 0})
 		}
-		for name, m := range engines(b, lits) {
+		for name, m := range engines(b, lits, nil) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
 				for range b.N {

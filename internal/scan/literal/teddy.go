@@ -10,8 +10,8 @@ import (
 const (
 	windowLen = 4  // bytes of a literal that the vector engine looks at
 	vectorLen = 32 // bytes that it looks at in one step
-	buckets   = 8  // of one pass
-	crowded   = 48 // literals for which one pass would find too much
+	buckets   = 8  // a bit of a byte for each
+	groups    = 3  // of buckets
 )
 
 // A window is what of a literal the vector engine looks for: for each of its
@@ -86,11 +86,8 @@ func (b bucket) cost(t *shares) float64 {
 
 // arrange chooses a window of each literal, and a bucket for it, so that
 // ordinary text fits little: one by one, each where it costs least, beginning
-// with those that cost most.
-//
-// The first short of the buckets are for literals shorter than a window: these
-// fit much and stay among themselves.
-func arrange(lits []Literal) (in []bucket, short int, offs []uint8) {
+// with those that cost most. The pairs, if any, have the last bucket.
+func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []uint8) {
 	t := newShares()
 	windows := make([][]int, len(lits)) // of each literal, the few best
 	alone := make([]float64, len(lits))
@@ -108,30 +105,17 @@ func arrange(lits []Literal) (in []bucket, short int, offs []uint8) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(alone[b], alone[a]) })
 
 	offs = make([]uint8, len(lits))
-	long := 0
-	for _, l := range lits {
-		if len(l.Text) >= windowLen {
-			long++
-		}
+	n := len(in)
+	if pairs != nil {
+		n--
+		in[n] = in[n].with(pairs.window())
 	}
-	if long < len(lits) {
-		short = buckets
-	}
-	n := short + min(long, 1)*buckets
-	if long > crowded {
-		n += buckets
-	}
-	in = make([]bucket, n)
-	costs := make([]float64, n)
+	var costs [groups * buckets]float64
 	for _, id := range order {
 		best, where := math.Inf(1), 0
-		lo, hi := short, n
-		if len(lits[id].Text) < windowLen {
-			lo, hi = 0, short
-		}
 		for _, off := range windows[id] {
 			w := newWindow(lits[id], off)
-			for i := lo; i < hi; i++ {
+			for i := range n {
 				if more := in[i].with(w).cost(t) - costs[i]; more < best {
 					best, where, offs[id] = more, i, uint8(off)
 				}
@@ -140,33 +124,52 @@ func arrange(lits []Literal) (in []bucket, short int, offs []uint8) {
 		in[where] = in[where].with(newWindow(lits[id], int(offs[id])))
 		costs[where] = in[where].cost(t)
 	}
-	return in, short, offs
+	return in, offs
 }
 
-// A teddy holds for each place of the window, for each low and each high half
-// of a byte, the set of buckets that fit it. A vector of bytes is looked up
-// with one shuffle per half; a bucket that fits in all of them is a candidate.
-// The layout is known to the assembly: low and high of place 0, of place 1 …,
-// each table twice, once for each half of the vector.
-type teddy struct {
-	tables [windowLen][2][vectorLen]byte
+// window is where the pairs begin.
+func (p *Pairs) window() (w window) {
+	var first, second [256]bool
+	for pair := range 1 << 16 {
+		if p.has(byte(pair), byte(pair>>8)) {
+			first[byte(pair)], second[byte(pair>>8)] = true, true
+		}
+	}
+	for c := range 256 {
+		if first[c] {
+			w.fits[0] = append(w.fits[0], byte(c))
+		}
+		if second[c] {
+			w.fits[1] = append(w.fits[1], byte(c))
+		}
+	}
+	return w
 }
 
-// block is a step in which a candidate was found: a bit for each place.
-type block struct {
-	index uint32
-	mask  uint32
-}
+// tables hold for each group of buckets, for each place of the window, for each
+// low and each high half of a byte, the set of buckets that fit it. A vector of
+// bytes is looked up with one shuffle per half; a bucket that fits in all places
+// is a candidate. The layout is known to the assembly; each table is there
+// twice, once for each half of the vector.
+type tables [groups][windowLen][2][vectorLen]byte
 
-func (t *teddy) fill(in []bucket) {
+// candidates are places at which a literal may stand, after one call of scan.
+type candidates [room + vectorLen + 8]uint16
+
+const (
+	room = 1000
+	most = 1<<16/vectorLen - 1 // blocks in one call
+)
+
+func newTables(in [groups * buckets]bucket) *tables {
+	t := new(tables)
 	for i, b := range in {
 		for place := range windowLen {
 			for half := range vectorLen {
-				t.tables[place][0][half] |= byte(b.low[place]>>(half%16)&1) << i
-				t.tables[place][1][half] |= byte(b.high[place]>>(half%16)&1) << i
+				t[i/buckets][place][0][half] |= byte(b.low[place]>>(half%16)&1) << (i % buckets)
+				t[i/buckets][place][1][half] |= byte(b.high[place]>>(half%16)&1) << (i % buckets)
 			}
 		}
 	}
+	return t
 }
-
-func trailingZeros(mask uint32) int { return bits.TrailingZeros32(mask) }

@@ -2,25 +2,17 @@ package literal
 
 import "golang.org/x/sys/cpu"
 
-// newTeddies returns nothing where the processor lacks the instructions.
-func newTeddies(in []bucket) (out []*teddy) {
-	if !cpu.X86.HasAVX2 {
-		return nil
-	}
-	for ; len(in) > 0; in = in[min(buckets, len(in)):] {
-		t := new(teddy)
-		t.fill(in[:min(buckets, len(in))])
-		out = append(out, t)
-	}
-	return out
-}
+// hasVectors is false where the processor lacks an instruction of the vector engine.
+var hasVectors = cpu.X86.HasAVX2 && cpu.X86.HasBMI1 && cpu.X86.HasPOPCNT
 
-// scan looks at n blocks of b, of which out must be longer. b must
-// reach three bytes beyond them: the last window of a block ends there.
-func (t *teddy) scan(b []byte, n int, out []block) (found int) {
-	_, _ = b[n*vectorLen+windowLen-2], out[n]
-	return scanAVX2(t, &b[0], n, &out[0])
+// scan looks for candidates in n blocks of b, or in as many as fit into out, and
+// writes their places. b must reach three bytes beyond the blocks: the last window
+// of a block ends there.
+func (t *tables) scan(b []byte, n int, out *candidates) (blocks, found int) {
+	n = min(n, most)
+	_ = b[n*vectorLen+windowLen-2]
+	return scanAVX2(t, &b[0], n, &out[0], room)
 }
 
 //go:noescape
-func scanAVX2(t *teddy, b *byte, n int, out *block) (found int)
+func scanAVX2(t *tables, b *byte, n int, out *uint16, room int) (blocks, found int)
