@@ -42,7 +42,8 @@ type lane struct {
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
 
-	seenSpaced int64 // words up to here were looked at
+	seenSpaced int64 // blocks up to here were looked at
+	odd        []int // of them
 	half       int64 // a character that may call for a view and is not complete, or -1
 	scale      int64 // bytes of the parent for one; 0: 1
 }

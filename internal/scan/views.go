@@ -500,8 +500,9 @@ func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 }
 
 // findSpaced looks for characters with the same thing between any two, and for
-// bytes in binary digits. It looks at one word of sixteen bytes: a secret that is
-// written so is longer.
+// bytes in binary digits, in blocks at multiples of their length, so that it does
+// not matter how the stream comes. Sixteen characters and their gaps fill half a
+// block, wherever they begin.
 func (l *lane) findSpaced(end bool) error {
 	for _, v := range []**view{&l.spaced, &l.binary} {
 		if *v == nil {
@@ -514,30 +515,49 @@ func (l *lane) findSpaced(end bool) error {
 			*v = nil
 		}
 	}
-	const every = 16
 	if l.depth >= l.s.opt.Depth {
 		return nil
 	}
-	for at := (l.seenSpaced + every - 1) / every * every; ; at += every {
-		if at = l.nextSpaced(at, every); at+gramLen > l.fed() {
-			break
+	rest := l.bytes(l.seenSpaced, l.fed())
+	var n int
+	l.odd, n = literal.Gaps(l.odd[:0], rest)
+	if rest = rest[n*literal.BlockLen:]; end && len(rest) >= gramLen {
+		var last [2*literal.BlockLen + literal.BlockReach]byte
+		copy(last[:], rest)
+		was := len(l.odd)
+		l.odd, _ = literal.Gaps(l.odd, last[:])
+		for i := range l.odd[was:] {
+			l.odd[was+i] += n * literal.BlockLen
 		}
-		l.seenSpaced = at + 1
+	}
+	from := l.seenSpaced
+	l.seenSpaced += int64(n * literal.BlockLen)
+	for _, at := range l.odd {
+		if err := l.lookSpaced(from+int64(at), end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookSpaced begins views for what the block at position block holds.
+func (l *lane) lookSpaced(block int64, end bool) error {
+	stop := min(block+literal.BlockLen+literal.BlockReach, l.fed())
+	for at := block; at+gramLen <= min(block+literal.BlockLen, stop); at += gramLen {
 		w := binary.LittleEndian.Uint64(l.buf[at-l.base:])
+		if w == bits.RotateLeft64(w, 8) {
+			continue // one byte again and again
+		}
 		if ones := bits.OnesCount64(w & 0x0101010101010101); w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 && 1 < ones && ones < 7 &&
 			bits.OnesCount64(w&0x1010101010101010) >= gramLen-1 {
 			if err := l.beginBinary(at, end); err != nil {
 				return err
 			}
 		}
-		x, y, z := w^w>>16, w^w>>24, w^w>>32
-		if z&0x00ffffff != 0 && z&0xffffff00 != 0 && z&0xffff00ff != 0 && z&0xff00ffff != 0 &&
-			y&0xff00ffff00 != 0 && y&0xffff00ff != 0 && y&0xffff00ffff != 0 && x&0xff00ff00ff00 != 0 && x&0xff00ff00ff != 0 {
-			continue
-		}
 		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
 			continue
 		}
+		x, y, z := w^w>>16, w^w>>24, w^w>>32
 		// The longest first: what two bytes of a gap have in common is a gap too.
 		for _, p := range [...]struct {
 			differ        uint64
@@ -547,7 +567,7 @@ func (l *lane) findSpaced(end bool) error {
 			{y & 0xff00ffff00, 3, 0}, {y & 0xffff00ff, 3, 1}, {y & 0xffff00ffff, 3, 2},
 			{x & 0xff00ff00ff00, 2, 0}, {x & 0xff00ff00ff, 2, 1},
 		} {
-			if p.differ == 0 && l.isGap(at+int64(p.phase), p.period) {
+			if p.differ == 0 && l.isGap(at+int64(p.phase), block, stop, p.period) {
 				if err := l.beginSpaced(at+int64(p.phase), p.period, end); err != nil {
 					return err
 				}
@@ -555,15 +575,24 @@ func (l *lane) findSpaced(end bool) error {
 			}
 		}
 	}
-	l.seenSpaced = max(l.seenSpaced, l.fed()-gramLen+1)
 	return nil
 }
 
 // spacedTail is how much of the end of l looks like the beginning of characters
-// with gaps between: the word by which they are known has not come yet.
+// with gaps between, or of binary digits: the block by which they are known has
+// not come yet.
 func (l *lane) spacedTail() (longest int) {
-	const most = 32 + gramLen
+	const most = 2 * literal.BlockLen // a block that is not whole, and what began before it
 	b := l.buf[max(0, len(l.buf)-most-4):]
+	digits := 0
+	for n := 1; n <= len(b) && isBinary(b[len(b)-n]); n++ {
+		if b[len(b)-n]&^1 == '0' {
+			digits++
+		}
+		if digits >= gramLen {
+			longest = n
+		}
+	}
 	for period := 2; period <= 4; period++ {
 		for end := len(b) - period; end < len(b); end++ {
 			// b[end] is the last character, or where it will be.
@@ -583,12 +612,12 @@ func (l *lane) spacedTail() (longest int) {
 }
 
 // isGap reports whether what follows the character at position at, before the
-// next, is a separator, and was one before the characters to its left, in the
-// sixteen bytes of which the word is the second half: so much a secret has.
-func (l *lane) isGap(at int64, period int) bool {
+// next, is a separator, and stands between the characters around it too: over most
+// of sixteen bytes between block and stop, and not always with the same character,
+// as in a table of zeros.
+func (l *lane) isGap(at, block, stop int64, period int) bool {
 	p := int64(period)
-	from := at - at%gramLen - gramLen // at is in a word at a multiple of it
-	if from < l.base || at+p >= l.fed() {
+	if at+p >= stop {
 		return false
 	}
 	gap := l.bytes(at+1, at+p)
@@ -597,17 +626,22 @@ func (l *lane) isGap(at int64, period int) bool {
 			return false
 		}
 	}
-	differ := l.buf[at-l.base] != l.buf[at+p-l.base] // not a table of zeros
-	for left := at - p; left+1 >= from; left -= p {
-		if !bytes.Equal(l.bytes(left+1, left+p), gap) {
-			return false
-		}
-		if left < from || left < l.base {
-			break
-		}
-		differ = differ || l.buf[left-l.base] != l.buf[at-l.base]
+	char := func(at int64) byte { return l.buf[at-l.base] }
+	if char(at) <= ' ' || char(at) == gap[0] {
+		return false
 	}
-	return differ && l.buf[at-l.base] > ' ' && l.buf[at-l.base] != gap[0]
+	from, to := at, at+p
+	for from-p >= block && bytes.Equal(l.bytes(from-p+1, from), gap) {
+		from -= p
+	}
+	for to+p <= stop && bytes.Equal(l.bytes(to+1, to+p), gap) {
+		to += p
+	}
+	differ := false
+	for i := from; i < to; i += p {
+		differ = differ || char(i) != char(at)
+	}
+	return differ && to-from >= 2*gramLen-p
 }
 
 // beginSpaced begins a view of characters of which one is at position at.
@@ -673,27 +707,6 @@ func decodeBinary(v *view, in []byte, pos int64, end bool) (used int, stop bool)
 		}
 	}
 	return from, false
-}
-
-// nextSpaced is the first word from position at on, in steps of every, that may
-// be characters with gaps, or binary digits: nearly all text is passed over here.
-func (l *lane) nextSpaced(at int64, every int) int64 {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	b := l.buf
-	i := int(at - l.base)
-	for ; i+gramLen <= len(b); i += every {
-		w := binary.LittleEndian.Uint64(b[i:])
-		if w == bits.RotateLeft64(w, 8) {
-			continue // one byte again and again, as indentation is
-		}
-		// With a gap of one, two or three bytes the same bytes come again after
-		// two, three or four: one of these is then zero.
-		v := (w^w>>16)&0xffff | (w^w>>24)&0xffffff<<16 | (w^w>>32)&0xffff<<40 | 0xff<<56
-		if (v-ones)&^v&highs != 0 || w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 {
-			break
-		}
-	}
-	return l.base + int64(i)
 }
 
 // maxSame is how many characters in a row may be like the gap: more are a line.
