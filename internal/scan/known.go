@@ -230,12 +230,16 @@ func (k *Known) slot(g uint64) uint64 {
 
 func (k *Known) maybe(g uint64) bool {
 	h := g * gramMul
-	bits := k.twoBits(h)
-	return k.filter[h>>k.fshift>>6]&bits == bits
+	return k.missing(h) == 0
 }
 
-// twoBits are what a gram sets in its word of the filter: with one bit of 32, one
-// gram of 32 would be looked up in vain, with two one of some 250.
+// missing has bits that a gram in the table would have set in its word of the
+// filter: with one bit of 32, one gram of 32 would be looked up in vain, with two
+// one of some 700.
+func (k *Known) missing(h uint64) uint64 {
+	return k.twoBits(h) &^ k.filter[h>>k.fshift>>6]
+}
+
 func (k *Known) twoBits(h uint64) uint64 { return 1<<(h>>k.fshift&63) | 1<<(h>>26&63) }
 
 // skip is how far into b, in strides, no gram is in the filter.
@@ -244,15 +248,13 @@ func (k *Known) skip(b []byte) int {
 	at := 0
 	for ; at+3*stride+gramLen <= len(b); at += 4 * stride {
 		c := b[at : at+3*stride+gramLen : at+3*stride+gramLen]
-		h0 := binary.LittleEndian.Uint64(c) * gramMul >> shift
-		h1 := binary.LittleEndian.Uint64(c[stride:]) * gramMul >> shift
-		h2 := binary.LittleEndian.Uint64(c[2*stride:]) * gramMul >> shift
-		h3 := binary.LittleEndian.Uint64(c[3*stride:]) * gramMul >> shift
-		if (f[h0>>6]>>(h0&63)|f[h1>>6]>>(h1&63)|f[h2>>6]>>(h2&63)|f[h3>>6]>>(h3&63))&1 == 0 {
-			continue
-		}
-		if k.maybe(binary.LittleEndian.Uint64(c)) || k.maybe(binary.LittleEndian.Uint64(c[stride:])) ||
-			k.maybe(binary.LittleEndian.Uint64(c[2*stride:])) || k.maybe(binary.LittleEndian.Uint64(c[3*stride:])) {
+		h0 := binary.LittleEndian.Uint64(c) * gramMul
+		h1 := binary.LittleEndian.Uint64(c[stride:]) * gramMul
+		h2 := binary.LittleEndian.Uint64(c[2*stride:]) * gramMul
+		h3 := binary.LittleEndian.Uint64(c[3*stride:]) * gramMul
+		a0, a1, a2, a3 := h0>>shift, h1>>shift, h2>>shift, h3>>shift
+		w0, w1, w2, w3 := f[a0>>6], f[a1>>6], f[a2>>6], f[a3>>6]
+		if (w0>>(a0&63)&(w0>>(h0>>26&63))|w1>>(a1&63)&(w1>>(h1>>26&63))|w2>>(a2&63)&(w2>>(h2>>26&63))|w3>>(a3&63)&(w3>>(h3>>26&63)))&1 != 0 {
 			break
 		}
 	}

@@ -25,6 +25,7 @@ type lane struct {
 	marks []mark // where its positions are in parent
 
 	probe  int64 // the next gram to look at
+	dense  int64 // up to here every gram is looked at: see dense
 	seen   int64 // literals that end up to here were found
 	known  []partial
 	trials []liveTrial
@@ -64,7 +65,7 @@ type liveTrial struct {
 const maxTrials = 128
 
 func newLane(s *Scanner, parent *lane, via string, linear bool) *lane {
-	l := &lane{s: s, parent: parent, via: via, linear: linear, half: -1}
+	l := &lane{s: s, parent: parent, via: via, linear: linear, half: -1, dense: dense}
 	if parent != nil {
 		l.depth = parent.depth + 1
 		switch {
@@ -274,7 +275,7 @@ func (l *lane) findKnown(k *Known, end bool) error {
 		if at+gramLen > len(b) {
 			break
 		}
-		if l.probe >= dense {
+		if l.probe >= l.dense {
 			// The fast path: nine bytes with each step.
 			if n := k.skip(b[at:]); n > 0 {
 				l.probe += int64(n)
@@ -318,7 +319,7 @@ func (l *lane) findKnown(k *Known, end bool) error {
 }
 
 func (l *lane) step() {
-	if l.probe < dense {
+	if l.probe < l.dense {
 		l.probe++
 		return
 	}

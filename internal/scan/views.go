@@ -78,6 +78,9 @@ type view struct {
 func newView(l *lane, kind string, from int64, linear bool) *view {
 	v := &view{lane: newLane(l.s, l, kind, linear), done: from}
 	v.lane.marks, v.lane.origin = append(v.lane.marks, mark{0, from, from}), from
+	if linear {
+		v.lane.dense = max(0, l.dense-from)
+	}
 	return v
 }
 

@@ -12,9 +12,9 @@ import (
 //
 //   - sixteen bytes with every other byte the same,
 //   - 23 with two of three, or 31 with three of four, or
-//   - 24 binary digits and spaces.
+//   - 24 binary digits.
 //
-// Bytes that are all the same are none. It appends to dst the places of such
+// What is between must be none of the characters, or once in sixteen. It appends to dst the places of such
 // blocks among b[:BlockLen], b[BlockLen:2*BlockLen], … and returns how many blocks
 // it looked at: all that BlockReach bytes follow.
 func Gaps(dst []int, b []byte) (found []int, blocks int) {
@@ -39,7 +39,7 @@ const (
 // How many bytes of a block must come again after two, three, four bytes, and
 // how many must be binary digits. The assembly has the same numbers.
 const (
-	again2, again3, again4 = 7, 12, 18
+	again2, again3, again4 = 6, 12, 18
 	digits                 = 24
 )
 
@@ -49,12 +49,16 @@ func gapsInGo(b []byte, n int, out *[256]uint16) (found int) {
 		block := b[i*BlockLen : (i+1)*BlockLen+BlockReach]
 		for at := 0; at < BlockLen; at += 8 {
 			w := binary.LittleEndian.Uint64(block[at:])
-			two += zeros(w ^ binary.LittleEndian.Uint64(block[at+2:]))
-			three += zeros(w ^ binary.LittleEndian.Uint64(block[at+3:]))
-			four += zeros(w ^ binary.LittleEndian.Uint64(block[at+4:]))
-			digit += zeros(w&0xeeeeeeeeeeeeeeee ^ 0x2020202020202020)
+			m1 := zeros(w ^ binary.LittleEndian.Uint64(block[at+1:]))
+			m2 := zeros(w ^ binary.LittleEndian.Uint64(block[at+2:]))
+			m3 := zeros(w ^ binary.LittleEndian.Uint64(block[at+3:]))
+			m4 := zeros(w ^ binary.LittleEndian.Uint64(block[at+4:]))
+			two += bits.OnesCount64(m2 &^ m1) // not in a run of one byte
+			three += bits.OnesCount64(m3 &^ (m1 & m2))
+			four += bits.OnesCount64(m4 &^ (m1 & m2 & m3))
+			digit += bits.OnesCount64(zeros(w&0xfefefefefefefefe ^ 0x3030303030303030))
 		}
-		if (two >= again2 || three >= again3 || four >= again4 || digit >= digits) && two+three < 2*BlockLen {
+		if two >= again2 || three >= again3 || four >= again4 || digit >= digits {
 			out[found] = uint16(i)
 			found++
 		}
@@ -62,8 +66,8 @@ func gapsInGo(b []byte, n int, out *[256]uint16) (found int) {
 	return found
 }
 
-// zeros counts the bytes of w that are zero.
-func zeros(w uint64) int {
+// zeros has the highest bit of each byte set that is zero in w.
+func zeros(w uint64) uint64 {
 	const low = 0x7f7f7f7f7f7f7f7f
-	return bits.OnesCount64(^((w&low + low) | w | low))
+	return ^((w&low + low) | w | low)
 }

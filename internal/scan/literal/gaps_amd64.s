@@ -10,10 +10,10 @@ TEXT ·gapsAVX2(SB), NOSPLIT, $0-32
 	XORQ R9, R9   // block
 	XORQ R10, R10 // found
 
-	MOVQ $0xeeeeeeeeeeeeeeee, R11
+	MOVQ $0xfefefefefefefefe, R11
 	MOVQ R11, X14
 	VPBROADCASTQ X14, Y14
-	MOVQ $0x2020202020202020, R11
+	MOVQ $0x3030303030303030, R11
 	MOVQ R11, X15
 	VPBROADCASTQ X15, Y15
 
@@ -21,9 +21,15 @@ loop:
 	CMPQ R9, CX
 	JGE  end
 	VMOVDQU   (SI), Y0
+	VPCMPEQB  1(SI), Y0, Y4
 	VPCMPEQB  2(SI), Y0, Y1
 	VPCMPEQB  3(SI), Y0, Y2
 	VPCMPEQB  4(SI), Y0, Y3
+	VPAND     Y1, Y4, Y5
+	VPAND     Y2, Y5, Y6
+	VPANDN    Y1, Y4, Y1 // not in a run of one byte: the next is not the same as well,
+	VPANDN    Y2, Y5, Y2 // or the one after that,
+	VPANDN    Y3, Y6, Y3 // or the third
 	VPAND     Y14, Y0, Y0
 	VPCMPEQB  Y15, Y0, Y0
 	VPMOVMSKB Y1, R11
@@ -34,27 +40,23 @@ loop:
 	POPCNTL   R12, R12
 	POPCNTL   R13, R13
 	POPCNTL   R8, R8
-	CMPL R11, $7
-	JGE  found
+	MOVW R9, (DI)(R10*2)
+	CMPL R11, $6
+	SETGE R11
 	CMPL R12, $12
-	JGE  found
+	SETGE R12
 	CMPL R13, $18
-	JGE  found
+	SETGE R13
 	CMPL R8, $24
-	JGE  found
-
-next:
+	SETGE R8
+	ORL  R12, R11
+	ORL  R13, R8
+	ORL  R8, R11
+	MOVBLZX R11, R11
+	ADDQ R11, R10 // it stays, or the next one takes its place
 	ADDQ $32, SI
 	INCQ R9
 	JMP  loop
-
-found:
-	ADDL R11, R12
-	CMPL R12, $64
-	JE   next // all the same
-	MOVW R9, (DI)(R10*2)
-	INCQ R10
-	JMP  next
 
 end:
 	VZEROUPPER
