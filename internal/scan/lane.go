@@ -65,7 +65,14 @@ type liveTrial struct {
 const maxTrials = 128
 
 func newLane(s *Scanner, parent *lane, via string, linear bool) *lane {
-	l := &lane{s: s, parent: parent, via: via, linear: linear, half: -1, dense: dense}
+	l := &lane{}
+	l.begin(s, parent, via, linear)
+	return l
+}
+
+// begin makes a lane of l, which is new or was told to forget.
+func (l *lane) begin(s *Scanner, parent *lane, via string, linear bool) {
+	l.s, l.parent, l.via, l.linear, l.half, l.dense = s, parent, via, linear, -1, dense
 	if parent != nil {
 		l.depth = parent.depth + 1
 		switch {
@@ -75,7 +82,15 @@ func newLane(s *Scanner, parent *lane, via string, linear bool) *lane {
 			l.via = parent.via + " > " + via
 		}
 	}
-	return l
+}
+
+// forget leaves nothing of what l was but room.
+func (l *lane) forget() {
+	clear(l.buf[:cap(l.buf)])
+	*l = lane{
+		buf: l.buf[:0], marks: l.marks[:0], known: l.known[:0], trials: l.trials[:0], spare: l.spare, hits: l.hits[:0],
+		queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0], odd: l.odd[:0],
+	}
 }
 
 // stop ends the decoders at work.
@@ -96,7 +111,7 @@ func (l *lane) stop() {
 	for _, d := range l.decodes {
 		d.stop()
 	}
-	l.views, l.spaced, l.binary, l.packed, l.decodes = [viewKinds]*view{}, nil, nil, nil, nil
+	l.views, l.spaced, l.binary, l.packed, l.decodes = [viewKinds]*view{}, nil, nil, l.packed[:0], l.decodes[:0]
 }
 
 func (l *lane) fed() int64 { return l.base + int64(len(l.buf)) }

@@ -54,6 +54,7 @@ type Scanner struct {
 	given    int64 // bytes of the stream that were given back
 	masks    []span
 	findings []Finding
+	views    []*view // to be used again
 	err      error
 
 	work, output int64

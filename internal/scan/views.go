@@ -76,12 +76,42 @@ type view struct {
 }
 
 func newView(l *lane, kind string, from int64, linear bool) *view {
-	v := &view{lane: newLane(l.s, l, kind, linear), done: from}
+	v := l.s.takeView()
+	v.lane.begin(l.s, l, kind, linear)
+	v.done = from
 	v.lane.marks, v.lane.origin = append(v.lane.marks, mark{0, from, from}), from
 	if linear {
 		v.lane.dense = max(0, l.dense-from)
 	}
 	return v
+}
+
+// Most views are short, and most of what they need is room: so a scanner uses
+// them again, a few.
+const (
+	maxSpareViews = 4
+	maxSpareRoom  = 2 << 10 // of one of their buffers
+)
+
+func (s *Scanner) takeView() *view {
+	n := len(s.views)
+	if n == 0 {
+		return &view{lane: &lane{}}
+	}
+	v := s.views[n-1]
+	s.views = s.views[:n-1]
+	return v
+}
+
+// drop gives up a view, which nobody may use after that.
+func (s *Scanner) drop(v *view) {
+	v.lane.stop()
+	if len(s.views) >= maxSpareViews || max(cap(v.out), cap(v.lane.buf), 16*cap(v.lane.marks), 16*cap(v.lane.hits)) > maxSpareRoom {
+		return
+	}
+	v.lane.forget()
+	*v = view{lane: v.lane, out: v.out[:0], gap: v.gap[:0]}
+	s.views = append(s.views, v)
 }
 
 // at notes that what comes next in the view is at position pos of the parent.
@@ -121,11 +151,7 @@ func (v *view) advance(l *lane, to int64, end bool) error {
 	if err := l.s.spend(len(in)/2 + 1); err != nil {
 		return err
 	}
-	err := v.lane.feed(v.out, v.over)
-	if v.over {
-		v.lane.stop()
-	}
-	return err
+	return v.lane.feed(v.out, v.over)
 }
 
 // clear is the place in the parent up to which the view found nothing.
@@ -176,6 +202,7 @@ func (l *lane) runViews(end bool) error {
 			return err
 		}
 		if over {
+			l.s.drop(v)
 			l.views[i] = nil
 		}
 	}
@@ -257,6 +284,7 @@ func (l *lane) called(kind viewKind, at int64) error {
 		if err := v.advance(l, v.until, true); err != nil {
 			return err
 		}
+		l.s.drop(v)
 		v, l.views[kind] = nil, nil
 	}
 	if v == nil {
@@ -515,6 +543,7 @@ func (l *lane) findSpaced(end bool) error {
 			return err
 		}
 		if (*v).over {
+			l.s.drop(*v)
 			*v = nil
 		}
 	}
@@ -649,7 +678,7 @@ func (l *lane) isGap(at, block, stop int64, period int) bool {
 
 // beginSpaced begins a view of characters of which one is at position at.
 func (l *lane) beginSpaced(at int64, period int, end bool) error {
-	gap := bytes.Clone(l.bytes(at+1, at+int64(period)))
+	gap := l.bytes(at+1, at+int64(period))
 	for same, p, from := 0, int64(period), max(l.base, at-viewBefore); at-p >= from && bytes.Equal(l.bytes(at-p+1, at), gap); at -= p {
 		if l.buf[at-p-l.base] != gap[0] {
 			same = 0
@@ -658,15 +687,9 @@ func (l *lane) beginSpaced(at int64, period int, end bool) error {
 		}
 	}
 	v := newView(l, "spaced", at, true)
-	v.period, v.gap, v.lane.scale = period, gap, int64(period)
+	v.period, v.gap, v.lane.scale = period, append(v.gap, gap...), int64(period)
 	v.decode = decodeSpaced
-	if err := v.advance(l, l.fed(), end); err != nil {
-		return err
-	}
-	if !v.over {
-		l.spaced = v
-	}
-	return nil
+	return l.advanceNew(&l.spaced, v, end)
 }
 
 // beginBinary begins a view of binary digits, at the beginning of their run.
@@ -680,13 +703,21 @@ func (l *lane) beginBinary(at int64, end bool) error {
 	}
 	v := newView(l, "binary digits", from, true)
 	v.decode = decodeBinary
-	if err := v.advance(l, l.fed(), end); err != nil {
-		return err
+	return l.advanceNew(&l.binary, v, end)
+}
+
+// advanceNew puts v in the place of an earlier view, which ended before it began.
+func (l *lane) advanceNew(place **view, v *view, end bool) error {
+	if *place != nil {
+		l.s.drop(*place)
 	}
-	if l.binary = v; v.over {
-		l.binary = nil
+	*place = v
+	err := v.advance(l, l.fed(), end)
+	if err == nil && v.over {
+		l.s.drop(v)
+		*place = nil
 	}
-	return nil
+	return err
 }
 
 func isBinary(c byte) bool { return c == '0' || c == '1' || c == ' ' || c == ',' }
@@ -764,10 +795,11 @@ func (l *lane) runPacked(end bool) error {
 			}
 		}
 		if !v.over && v.lane.fed() > 16 && len(v.lane.decodes) == 0 {
-			v.lane.stop() // it was nothing compressed
-			v.over = true
+			v.over = true // it was nothing compressed
 		}
-		if !v.over {
+		if v.over {
+			l.s.drop(v)
+		} else {
 			live = append(live, v)
 		}
 	}

@@ -52,36 +52,48 @@ func (b bucket) with(w window) bucket {
 	return b
 }
 
-// shares say how often ordinary text has a byte with a given high half and a low
-// half among a set, of which one table has the first and one the second eight.
+// shares say how often a text has a byte with a given high half and a low half
+// among a set, of which one table has the first and one the second eight.
 type shares [16][2][256]float64
 
-func newShares() *shares {
-	t := new(shares)
+func (t *shares) add(c byte, share float64) {
+	low := c & 15
+	for set := range 256 {
+		if set>>(low%8)&1 != 0 {
+			t[c>>4][low/8][set] += share
+		}
+	}
+}
+
+// newShares are those of ordinary text and of base64, which most long texts are.
+func newShares() *[2]shares {
+	t := new([2]shares)
 	for rank := range len(usual) {
-		c := usual[rank]
-		low, share := c&15, 0.1/(1+0.18*float64(rank))
-		for set := range 256 {
-			if set>>(low%8)&1 != 0 {
-				t[c>>4][low/8][set] += share
-			}
+		t[0].add(usual[rank], 0.1/(1+0.18*float64(rank)))
+	}
+	for c := range 128 {
+		if c := byte(c); c == '+' || c == '/' || '0' <= c && c <= '9' || 'A' <= upper(c) && upper(c) <= 'Z' {
+			t[1].add(c, 1./64)
 		}
 	}
 	return t
 }
 
-// cost is how often ordinary text fits b, as a share of its places.
-func (b bucket) cost(t *shares) float64 {
-	all := 1.0
-	for i := range windowLen {
-		sum := 0.001
-		for high := b.high[i]; high != 0; high &= high - 1 {
-			h := &t[bits.TrailingZeros16(high)]
-			sum += h[0][b.low[i]&255] + h[1][b.low[i]>>8]
+// cost is how often such texts fit b, as a share of their places.
+func (b bucket) cost(texts *[2]shares) (cost float64) {
+	for n := range texts {
+		all := 1.0
+		for i := range windowLen {
+			sum := 0.001
+			for high := b.high[i]; high != 0; high &= high - 1 {
+				h := &texts[n][bits.TrailingZeros16(high)]
+				sum += h[0][b.low[i]&255] + h[1][b.low[i]>>8]
+			}
+			all *= sum
 		}
-		all *= sum
+		cost += all
 	}
-	return all
+	return cost
 }
 
 // arrange chooses a window of each literal, and a bucket for it, so that
@@ -111,18 +123,31 @@ func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []
 		in[n] = in[n].with(pairs.window())
 	}
 	var costs [groups * buckets]float64
-	for _, id := range order {
-		best, where := math.Inf(1), 0
-		for _, off := range windows[id] {
-			w := newWindow(lits[id], off)
-			for i := range n {
-				if more := in[i].with(w).cost(t) - costs[i]; more < best {
-					best, where, offs[id] = more, i, uint8(off)
+	where := make([]int, len(lits))
+	for round := range 3 {
+		for _, id := range order {
+			if round > 0 { // again, now that the others are known
+				b := bucket{}
+				for _, other := range order {
+					if other != id && where[other] == where[id] {
+						b = b.with(newWindow(lits[other], int(offs[other])))
+					}
+				}
+				in[where[id]], costs[where[id]] = b, b.cost(t)
+			}
+			best := math.Inf(1)
+			for _, off := range windows[id] {
+				w := newWindow(lits[id], off)
+				for i := range n {
+					if more := in[i].with(w).cost(t) - costs[i]; more < best {
+						best, where[id], offs[id] = more, i, uint8(off)
+					}
 				}
 			}
+			i := where[id]
+			in[i] = in[i].with(newWindow(lits[id], int(offs[id])))
+			costs[i] = in[i].cost(t)
 		}
-		in[where] = in[where].with(newWindow(lits[id], int(offs[id])))
-		costs[where] = in[where].cost(t)
 	}
 	return in, offs
 }
