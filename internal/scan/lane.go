@@ -409,12 +409,11 @@ func (l *lane) try(f *form, at int, end bool) (cost int, err error) {
 		return 0, nil
 	}
 	m := f.machine()
-	for _, c := range m.checks {
-		if c.fit != nil && at+c.at < len(l.buf) && !c.fit.has(l.buf[at+c.at]) {
-			return 1, nil
-		}
+	before := l.contextAt(at)
+	if ok, n := m.mayBegin(l.buf[at:], before); !ok {
+		return n, nil
 	}
-	t := liveTrial{form: f, start: l.base + int64(at), before: l.contextAt(at)}
+	t := liveTrial{form: f, start: l.base + int64(at), before: before}
 	for i := range l.trials {
 		if o := &l.trials[i]; o.form == f && o.start == t.start {
 			return 1, nil

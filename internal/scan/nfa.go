@@ -15,12 +15,14 @@ type machine struct {
 	start uint16
 	least int // length of the shortest match
 	cache *cache
-	// checks are the most telling places of a match: most false beginnings end there.
-	checks [2]struct {
-		at  int
-		fit *byteSet
-	}
+	// head is what each place of a match may be, up to the end of the shortest:
+	// most false beginnings end there. word says that a match begins where a word
+	// begins or ends.
+	head []*byteSet
+	word bool
 }
+
+const maxHead = 64
 
 type byteSet [4]uint64
 
@@ -81,15 +83,19 @@ func newMachine(re *syntax.Regexp) (*machine, error) {
 		}
 		m.insts = append(m.insts, in)
 	}
-	m.findChecks()
+	m.findHead()
 	m.cache = newCache(m.insts)
 	return m, nil
 }
 
-// findChecks follows all that can match, to the end of the shortest match.
-func (m *machine) findChecks() {
-	best := [2]int{256, 256}
-	set := []uint16{m.start}
+// findHead follows all that can match, to the end of the shortest match.
+func (m *machine) findHead() {
+	first := &m.insts[m.start]
+	for first.op == syntax.InstNop {
+		first = &m.insts[first.out]
+	}
+	m.word = first.op == syntax.InstEmptyWidth && first.empty == syntax.EmptyWordBoundary
+	set, sets := []uint16{m.start}, map[byteSet]*byteSet{}
 	for at := 0; ; at++ {
 		// Every assertion is taken as true, so that nothing is missed.
 		var queue sparse
@@ -97,7 +103,7 @@ func (m *machine) findChecks() {
 		for _, pc := range set {
 			m.follow(&queue, pc, ^syntax.EmptyOp(0))
 		}
-		fit, next := new(byteSet), []uint16(nil)
+		fit, next := byteSet{}, []uint16(nil)
 		for _, pc := range queue.dense {
 			in := &m.insts[pc]
 			if in.op == syntax.InstMatch {
@@ -117,16 +123,28 @@ func (m *machine) findChecks() {
 			m.least = at
 			return
 		}
-		if n := fit.count(); n < best[0] {
-			best[1], m.checks[1] = best[0], m.checks[0]
-			best[0] = n
-			m.checks[0].at, m.checks[0].fit = at, fit
-		} else if n < best[1] {
-			best[1] = n
-			m.checks[1].at, m.checks[1].fit = at, fit
+		if len(m.head) < maxHead {
+			if sets[fit] == nil {
+				sets[fit] = &fit
+			}
+			m.head = append(m.head, sets[fit])
 		}
 		set = next
 	}
+}
+
+// mayBegin reports whether a match may begin with b, of which before is the byte
+// before it. It costs n.
+func (m *machine) mayBegin(b []byte, before context) (ok bool, n int) {
+	if m.word && len(b) > 0 && !before.begin && before.word == isWord(b[0]) {
+		return false, 1
+	}
+	for i, fit := range m.head[:min(len(m.head), len(b))] {
+		if !fit.has(b[i]) {
+			return false, 1 + i/8
+		}
+	}
+	return true, len(m.head)
 }
 
 // sparse is a set of instructions in the order of their coming.

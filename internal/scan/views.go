@@ -413,12 +413,33 @@ func escape(b []byte) (n int, text string, more bool) {
 }
 
 func codePoint(digits []byte, base, n int) (int, string, bool) {
-	r, err := strconv.ParseUint(string(digits), base, 32)
-	if err != nil || r > utf8.MaxRune {
+	r := rune(0)
+	for _, c := range digits {
+		d := hexDigit(c)
+		if d < 0 || d >= base {
+			return 0, "", false
+		}
+		if r = r*rune(base) + rune(d); r > utf8.MaxRune {
+			return 0, "", false
+		}
+	}
+	if len(digits) == 0 {
 		return 0, "", false
 	}
-	return n, string(rune(r)), false
+	if r < utf8.RuneSelf {
+		return n, ascii[r : r+1], false
+	}
+	return n, string(r), false
 }
+
+// ascii has each character at its own place, so that none has to be made.
+var ascii = func() string {
+	var b [utf8.RuneSelf]byte
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return string(b[:])
+}()
 
 var entities = map[string]string{"amp": "&", "lt": "<", "gt": ">", "quot": `"`, "apos": "'", "sol": "/", "plus": "+", "equals": "=",
 	"lowbar": "_", "hyphen": "-", "period": ".", "colon": ":", "num": "#", "commat": "@", "excl": "!", "dollar": "$", "percnt": "%", "bsol": `\`,
