@@ -244,10 +244,21 @@ func (k *Known) twoBits(h uint64) uint64 { return 1<<(h>>k.fshift&63) | 1<<(h>>2
 
 // skip is how far into b, in strides, no gram is in the filter.
 func (k *Known) skip(b []byte) int {
-	f, shift := k.filter, k.fshift
 	at := 0
-	for ; at+3*stride+gramLen <= len(b); at += 4 * stride {
-		c := b[at : at+3*stride+gramLen : at+3*stride+gramLen]
+	if n := (len(b) - gramLen + stride) / (4 * stride); n > 0 {
+		at = skipGrams(k.filter, k.fshift, b, n) * 4 * stride
+	}
+	for at+gramLen <= len(b) && !k.maybe(binary.LittleEndian.Uint64(b[at:])) {
+		at += stride
+	}
+	return at
+}
+
+// skipGramsInGo looks at n times four grams of b, and returns in how many of
+// these fours, from the first on, none is in the filter.
+func skipGramsInGo(f []uint64, shift uint, b []byte, n int) int {
+	for i := range n {
+		c := b[i*4*stride:][:3*stride+gramLen]
 		h0 := binary.LittleEndian.Uint64(c) * gramMul
 		h1 := binary.LittleEndian.Uint64(c[stride:]) * gramMul
 		h2 := binary.LittleEndian.Uint64(c[2*stride:]) * gramMul
@@ -255,13 +266,10 @@ func (k *Known) skip(b []byte) int {
 		a0, a1, a2, a3 := h0>>shift, h1>>shift, h2>>shift, h3>>shift
 		w0, w1, w2, w3 := f[a0>>6], f[a1>>6], f[a2>>6], f[a3>>6]
 		if (w0>>(a0&63)&(w0>>(h0>>26&63))|w1>>(a1&63)&(w1>>(h1>>26&63))|w2>>(a2&63)&(w2>>(h2>>26&63))|w3>>(a3&63)&(w3>>(h3>>26&63)))&1 != 0 {
-			break
+			return i
 		}
 	}
-	for at+gramLen <= len(b) && !k.maybe(binary.LittleEndian.Uint64(b[at:])) {
-		at += stride
-	}
-	return at
+	return n
 }
 
 func (k *Known) addShort() (err error) {

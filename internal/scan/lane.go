@@ -179,7 +179,7 @@ func (l *lane) feed(p []byte, end bool) error {
 			return err
 		}
 	}
-	if l.parent != nil {
+	if l.parent != nil && len(l.buf) >= 2*history {
 		l.trim(l.clear())
 	}
 	return nil

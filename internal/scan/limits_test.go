@@ -359,7 +359,7 @@ func TestHostileText(t *testing.T) {
 	if testing.Short() {
 		size = 32 << 10
 	}
-	base := cpu(t, func() {
+	base := elapsed(t, func() {
 		if _, _, err := scanAll(t, r, Options{Action: Report}, strings.Repeat("ordinary text of a program\n", size/27), chunk); err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +368,7 @@ func TestHostileText(t *testing.T) {
 		text := strings.Repeat(unit, size/len(unit)+1)
 		var err error
 		var steps int64
-		took := cpu(t, func() {
+		took := elapsed(t, func() {
 			s := r.NewScanner(Options{Action: Report})
 			defer s.Close()
 			var out []byte
@@ -389,7 +389,7 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-func cpu(t testing.TB, f func()) time.Duration {
+func elapsed(t testing.TB, f func()) time.Duration {
 	begin := time.Now()
 	f()
 	return time.Since(begin)

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -398,4 +399,28 @@ func FuzzScan(f *testing.F) {
 			t.Fatalf("%v, but in pieces %v", want, got)
 		}
 	})
+}
+
+// TestSkipGrams: the assembly passes over the same as Go, and never over a gram
+// of a secret.
+func TestSkipGrams(t *testing.T) {
+	rng := rand.New(rand.NewPCG(141, 142))
+	for round := range 300 {
+		k := mustKnown(t, randomOf(rng, lowers+digits, 16+rng.IntN(30)))
+		b := []byte(randomOf(rng, lowers+digits, 35+rng.IntN(600)))
+		put := -1
+		if round%2 == 0 {
+			text := k.needles[rng.IntN(len(k.needles))].text
+			put = rng.IntN(len(b)/stride) * stride
+			if put+gramLen > len(b) {
+				put = 0
+			}
+			copy(b[put:put+gramLen], text[rng.IntN(len(text)-gramLen+1):])
+		}
+		n := (len(b) - gramLen + stride) / (4 * stride)
+		got, want := skipGrams(k.filter, k.fshift, b, n), skipGramsInGo(k.filter, k.fshift, b, n)
+		if got != want || put >= 0 && k.maybe(binary.LittleEndian.Uint64(b[put:])) && k.skip(b) > put {
+			t.Fatalf("%d of %d fours are passed over, in Go %d; %d bytes, of which a gram stands at %d", got, n, want, k.skip(b), put)
+		}
+	}
 }

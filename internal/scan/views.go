@@ -607,10 +607,18 @@ func (l *lane) lookSpaced(block int64, end bool) error {
 				return err
 			}
 		}
+		x, y, z := (w^w>>16)<<16, (w^w>>24)<<24, (w^w>>32)<<32
+		if x == 0 || y == 0 || z == 0 {
+			continue // the same characters again and again, as in `\t\t\t`
+		}
+		x, y, z = x>>16, y>>24, z>>32
+		if z&0x00ffffff != 0 && z&0xffffff00 != 0 && z&0xffff00ff != 0 && z&0xff00ffff != 0 &&
+			y&0xff00ffff00 != 0 && y&0xffff00ff != 0 && y&0xffff00ffff != 0 && x&0xff00ff00ff00 != 0 && x&0xff00ff00ff != 0 {
+			continue
+		}
 		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
 			continue
 		}
-		x, y, z := w^w>>16, w^w>>24, w^w>>32
 		// The longest first: what two bytes of a gap have in common is a gap too.
 		for _, p := range [...]struct {
 			differ        uint64

@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package scan
+
+func skipGrams(f []uint64, shift uint, b []byte, n int) int { return skipGramsInGo(f, shift, b, n) }
