@@ -37,7 +37,7 @@ type Known struct {
 
 	filter []uint64 // two bits for each hash of a gram
 	fshift uint
-	slots  []uint32 // by hash of a gram: index of a posting, plus one
+	slots  []uint64 // by hash of a gram: index of a posting, plus one, above it half of the hash
 	sshift uint
 	posts  []posting
 
@@ -176,7 +176,7 @@ func (k *Known) index(windows int) {
 		sbits++
 	}
 	k.filter, k.fshift = make([]uint64, 1<<fbits/64), uint(64-fbits)
-	k.slots, k.sshift = make([]uint32, 1<<sbits), uint(64-sbits)
+	k.slots, k.sshift = make([]uint64, 1<<sbits), uint(64-sbits)
 	for i, n := range k.needles {
 		k.longest = max(k.longest, len(n.text))
 		for j, c := range n.text {
@@ -204,24 +204,28 @@ func (k *Known) put(g uint64, n uint32, off uint16) {
 	k.filter[h>>k.fshift>>6] |= k.twoBits(h)
 	slot := &k.slots[k.slot(g)]
 	count := 0
-	for p := *slot; p != 0; p = k.posts[p-1].next {
+	for p := uint32(*slot); p != 0; p = k.posts[p-1].next {
 		if count++; count >= perGram {
 			return
 		}
 	}
-	k.posts = append(k.posts, posting{n, off, *slot})
-	*slot = uint32(len(k.posts))
+	k.posts = append(k.posts, posting{n, off, uint32(*slot)})
+	*slot = h<<32 | uint64(len(k.posts))
 }
 
 // slot finds the place of g: empty, or with needles that have it.
 func (k *Known) slot(g uint64) uint64 {
 	mask := uint64(len(k.slots) - 1)
-	for at := g * gramMul >> k.sshift; ; at = (at + 1) & mask {
+	h := g * gramMul
+	for at := h >> k.sshift; ; at = (at + 1) & mask {
 		p := k.slots[at]
 		if p == 0 {
 			return at
 		}
-		n := &k.posts[p-1]
+		if p>>32 != h&(1<<32-1) {
+			continue
+		}
+		n := &k.posts[uint32(p)-1]
 		if binary.LittleEndian.Uint64(k.needles[n.needle].text[n.off:]) == g {
 			return at
 		}
@@ -315,7 +319,7 @@ type partial struct {
 // matches around it, as far as b goes.
 func (k *Known) seek(dst []partial, b []byte, at int, pos int64, live []partial) []partial {
 	g := binary.LittleEndian.Uint64(b[at:])
-	for p := k.slots[k.slot(g)]; p != 0; p = k.posts[p-1].next {
+	for p := uint32(k.slots[k.slot(g)]); p != 0; p = k.posts[p-1].next {
 		post := &k.posts[p-1]
 		off := int(post.off)
 		m := partial{needle: int(post.needle), off: off, start: pos, end: pos}
