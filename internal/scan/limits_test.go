@@ -477,6 +477,36 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestPushAllocates: once a stream has what it needs, it takes no more memory,
+// views included.
+func TestPushAllocates(t *testing.T) {
+	rng := rand.New(rand.NewPCG(225, 226))
+	r := mustRules(t, Config{Known: mustKnown(t, randomSecret(rng), randomSecret(rng)), Tokens: true})
+	for name, text := range map[string]string{
+		"log":     "2024-01-02T03:04:05Z info request served path=/v1/files status=200 bytes=1234\n",
+		"event":   "event: message\ndata: {\"type\":\"delta\",\"text\":\"some words\"}\n\n",
+		"escapes": strings.Repeat("some text that calls for nothing at all, ", 40) + `a \u003ctag\u003e`,
+		"gaps":    strings.Repeat("some text that calls for nothing at all, ", 40) + "a-b-c-d-e-f-g-h-i-j-k-l-m-n-o-p-q",
+		"dashes":  strings.Repeat("some text that calls for nothing at all, ", 40) + "one — two",
+	} {
+		s := r.NewScanner(Options{})
+		p := []byte(strings.Repeat(text, 1+8<<10/len(text)))
+		out := make([]byte, 0, 64<<10)
+		push := func() {
+			if _, err := s.Push(out, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 20 {
+			push()
+		}
+		if n := testing.AllocsPerRun(50, push); n > 0 {
+			t.Errorf("%s: %v allocations with each %d bytes", name, n, len(p))
+		}
+		s.Close()
+	}
+}
+
 func TestCoverage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(231, 232))
 	secret := randomOf(rng, lowers+uppers+digits, 40)

@@ -289,7 +289,7 @@ func TestRedactNeighbours(t *testing.T) {
 	}
 }
 
-// TestHoldsLittle: an event that is complete leaves at once.
+// TestHoldsLittle: an event that is complete leaves at once, however it came.
 func TestHoldsLittle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(111, 112))
 	var secrets []string
@@ -299,14 +299,36 @@ func TestHoldsLittle(t *testing.T) {
 	r := mustRules(t, Config{Known: mustKnown(t, secrets...), Tokens: true})
 	s := r.NewScanner(Options{})
 	defer s.Close()
-	for i := range 200 {
-		event := "event: message\ndata: {\"type\":\"content_block_delta\",\"index\":" + strings.Repeat("1", 1+i%7) + ",\"text\":\"" + randomOf(rng, lowers+" ", rng.IntN(50)) + "\"}\n\n"
-		if _, err := s.Push(nil, []byte(event)); err != nil {
-			t.Fatal(err)
+	texts := []string{"some words", `line one\nline two`, `a \u003ctag\u003e`, `it\u2019s`, "naïve café — “quoted”", "emoji 🙂 and 漢字", "x = a[1];", `{\"path\":\"C:\\dir\"}`, "100%", "eyes", "s.a"}
+	for i := range 400 {
+		event := "event: message\ndata: {\"type\":\"content_block_delta\",\"index\":" + strings.Repeat("1", 1+i%7) + ",\"text\":\"" + texts[i%len(texts)] + randomOf(rng, lowers+" ", rng.IntN(50)) + "\"}\n\n"
+		var left []byte
+		for rest := event; rest != ""; {
+			n := min(len(rest), 1+rng.IntN(40))
+			out, err := s.Push(left, []byte(rest[:n]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			left, rest = out, rest[n:]
+			if s.Held() > 128 {
+				t.Fatalf("%d bytes are held in the middle of an event: %q", s.Held(), event)
+			}
 		}
-		if s.Held() > 0 {
+		if string(left) != event || s.Held() > 0 {
 			t.Fatalf("%d bytes of an event are held: %q", s.Held(), event)
 		}
+	}
+	// Its nearest neighbours, which must wait: what ends like the beginning of a
+	// secret, of a token, of an escape, of a character, of characters with gaps.
+	for _, end := range []string{secrets[0][:12], "gh" + "p_abc", `\u00`, "\xe2\x80", "a-b-c-d-e-f"} {
+		held := r.NewScanner(Options{})
+		if _, err := held.Push(nil, []byte("data: "+end)); err != nil {
+			t.Fatal(err)
+		}
+		if held.Held() == 0 {
+			t.Errorf("nothing of %q is held", end)
+		}
+		held.Close()
 	}
 	// In the middle of a word a few bytes may still become something.
 	for range 300 {

@@ -656,7 +656,10 @@ func (l *lane) spacedTail() (longest int) {
 	}
 	for period := 2; period <= 4; period++ {
 		for end := len(b) - period; end < len(b); end++ {
-			// b[end] is the last character, or where it will be.
+			// b[end] is the last character.
+			if end < 0 || b[end] <= ' ' {
+				continue
+			}
 			n := 0
 			for at := end - period; at >= 0 && !isWord(b[at+1]) && b[at] != b[at+1]; at -= period {
 				if n > 0 && !bytes.Equal(b[at+1:at+period], b[end-period+1:end]) {
