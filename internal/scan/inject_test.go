@@ -168,7 +168,7 @@ func TestInjectionNeedsBothNear(t *testing.T) {
 // be some, nothing may be blocked.
 func TestInjectionsInPrograms(t *testing.T) {
 	r := mustInjections(t)
-	limit := 24 << 20
+	limit := 10 << 20
 	if testing.Short() {
 		limit = 1 << 20
 	}

@@ -60,7 +60,7 @@ func pieces(rng *rand.Rand, k *Known, size int) string {
 
 func TestKnownAgainstNaive(t *testing.T) {
 	rng := rand.New(rand.NewPCG(61, 62))
-	rounds := 30
+	rounds := 20
 	if testing.Short() {
 		rounds = 4
 	}
@@ -123,7 +123,7 @@ func mixture(rng *rand.Rand, secrets []string) string {
 // let go is the stream, masked, in order.
 func TestSplits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(71, 72))
-	rounds := 7
+	rounds := 4
 	if testing.Short() {
 		rounds = 1
 	}
