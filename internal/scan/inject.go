@@ -140,7 +140,7 @@ func (l *lane) feedWords(end bool) error {
 
 // decodeWords makes words of text: letters in lower case and as they look,
 // digits, and one space for everything between, or a bar where that has a bracket
-// or such, as programs do: no phrase goes on behind it. Escapes of JSON for line
+// or such, or a colon between two words, as programs do: no phrase goes on behind it. Escapes of JSON for line
 // breaks are such, apostrophes are nothing.
 func decodeWords(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
 	space := func(i int) {
@@ -174,6 +174,15 @@ loop:
 			}
 		case c == '\'':
 			v.skip(pos+int64(i), pos+int64(i)+1)
+			i++
+		case c == ':' && i+1 == len(in) && !end:
+			break loop
+		case c == ':' && i+1 < len(in) && isWord(in[i+1]): // display:none, host:port
+			v.at(pos + int64(i))
+			v.out = append(v.out, '|')
+			i++
+		case c == ':':
+			space(i)
 			i++
 		case c == '\\':
 			n, text, more := escape(in[i:])
@@ -220,7 +229,7 @@ var wordOf = func() (t [256]byte) {
 			t[c] = c
 		case c == '(' || c == ')' || c == '{' || c == '}' || c == ';' || c == '=':
 			t[c] = '|'
-		case c != '\'' && c != '\\':
+		case c != '\'' && c != '\\' && c != ':':
 			t[c] = ' '
 		}
 	}
