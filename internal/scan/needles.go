@@ -3,6 +3,7 @@ package scan
 import (
 	"encoding/base32"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -69,6 +70,11 @@ func needlesOf(secret int, s []byte) (out []needle) {
 		add("base32", t)
 		add("base32", []byte(strings.ToLower(string(t))))
 	}
+	for i := range 4 {
+		for _, alphabet := range base85 {
+			add("base85", base85At(s, i, alphabet))
+		}
+	}
 	for _, sep := range []string{" ", ":"} {
 		each("hex spaced", sep, "%02x")
 		each("hex spaced", sep, "%02X")
@@ -108,4 +114,27 @@ func base64At(s []byte, n int, enc *base64.Encoding) []byte {
 func base32At(s []byte, n int) []byte {
 	t := base32.StdEncoding.EncodeToString(append(make([]byte, n), s...))
 	return []byte(t[(n*8+4)/5 : (n+len(s))*8/5])
+}
+
+// base85 are the alphabets of Adobe and btoa, of RFC 1924, which git and Python
+// write, and of ZeroMQ.
+var base85 = []string{
+	"!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstu",
+	"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+	"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+}
+
+// base85At is what of base85 depends on s alone when the first group of four
+// bytes that lies in s begins at its byte n.
+func base85At(s []byte, n int, alphabet string) (out []byte) {
+	for ; n+4 <= len(s); n += 4 {
+		group := make([]byte, 5)
+		v := binary.BigEndian.Uint32(s[n:])
+		for i := 4; i >= 0; i-- {
+			group[i] = alphabet[v%85]
+			v /= 85
+		}
+		out = append(out, group...)
+	}
+	return out
 }

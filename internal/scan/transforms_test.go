@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
+	"encoding/ascii85"
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
@@ -145,6 +146,16 @@ var transforms = []transform{
 	{name: "base64 of hex", apply: func(_ *rand.Rand, s string) string { return b64(hex.EncodeToString([]byte(s))) }},
 	{name: "base32", apply: func(rng *rand.Rand, s string) string {
 		return base32.StdEncoding.EncodeToString([]byte(strings.Repeat("x", rng.IntN(5)) + s))
+	}},
+	{name: "ascii85", apply: func(rng *rand.Rand, s string) string {
+		var b bytes.Buffer
+		w := ascii85.NewEncoder(&b)
+		io.WriteString(w, strings.Repeat("x", rng.IntN(4))+s)
+		w.Close()
+		return b.String()
+	}},
+	{name: "base85", apply: func(rng *rand.Rand, s string) string {
+		return string(base85At([]byte(strings.Repeat("x", 4+rng.IntN(4))+s+"123"), 0, base85[1+rng.IntN(2)]))
 	}},
 	{name: "percent", apply: all("", "%%%02X")},
 	{name: "percent mixed", apply: mixed(func(c byte) string { return fmt.Sprintf("%%%02x", c) })},
@@ -338,4 +349,25 @@ func TestTransforms(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d transforms, each always", found, total)
+}
+
+// TestForms: there are as many as the documentation says, and base85 is what
+// others write.
+func TestForms(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 32))
+	s := []byte(randomOf(rng, lowers+uppers+digits, 40))
+	if n := len(needlesOf(0, s)); n != 66 {
+		t.Errorf("%d forms of a secret: docs/scanning.md says 66", n)
+	}
+	var b bytes.Buffer
+	w := ascii85.NewEncoder(&b)
+	w.Write(s)
+	w.Close()
+	if got := string(base85At(s, 0, base85[0])); got != b.String() {
+		t.Errorf("ascii85: %s, not %s", got, b.String())
+	}
+	// python3 -c "import base64; print(base64.b85encode(b'carboy holds it '))"
+	if got := string(base85At([]byte("carboy holds it "), 0, base85[1])); got != "V_|Y)Z+ReSZ){|9AZc_U" {
+		t.Errorf("base85: %s", got)
+	}
 }
