@@ -186,7 +186,9 @@ func FuzzFind(f *testing.F) {
 		}
 		checkGaps(t, text)
 		check(t, lits, text, min(int(from), len(text)))
-		check(t, lits, bytes.Repeat(text, 1+(20<<10)/(len(text)+1)), int(from))
+		if from%8 == 0 { // and over every border
+			check(t, lits, bytes.Repeat(text, 1+(20<<10)/(len(text)+1)), int(from))
+		}
 	})
 }
 
