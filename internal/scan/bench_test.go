@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/klauspost/compress/gzip"
 	"golang.org/x/sys/unix"
@@ -140,7 +141,7 @@ func BenchmarkSmall(b *testing.B) {
 	b.SetBytes(1024)
 	b.ReportAllocs()
 	out := make([]byte, 0, 4096)
-	for range b.N {
+	for b.Loop() {
 		s := r.NewScanner(Options{})
 		o, err := s.Push(out[:0], text)
 		if err == nil {
@@ -161,7 +162,7 @@ func BenchmarkCoding(b *testing.B) {
 		w.Close()
 		b.Run("gzip/"+t.name, func(b *testing.B) {
 			b.SetBytes(int64(len(t.text)))
-			for range b.N {
+			for b.Loop() {
 				s := r.NewScanner(Options{Codings: []string{"gzip"}})
 				if _, err := io.Copy(io.Discard, NewReader(bytes.NewReader(z.Bytes()), s)); err != nil {
 					b.Fatal(err)
@@ -172,23 +173,32 @@ func BenchmarkCoding(b *testing.B) {
 	}
 }
 
+// BenchmarkCompile is what secrets cost to prepare, and how large their tables are.
 func BenchmarkCompile(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	var secrets []string
-	for range 20 {
-		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
-	}
-	b.Run("20 secrets", func(b *testing.B) {
-		for range b.N {
-			mustKnown(b, secrets...)
+	for _, n := range []int{1, 20, 200} {
+		var secrets []string
+		for range n {
+			secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
 		}
-	})
+		b.Run(fmt.Sprintf("%d secrets", n), func(b *testing.B) {
+			var k *Known
+			for b.Loop() {
+				k = mustKnown(b, secrets...)
+			}
+			size := 8*(len(k.filter)+len(k.slots)) + len(k.posts)*int(unsafe.Sizeof(posting{}))
+			for _, n := range k.needles {
+				size += len(n.text) + int(unsafe.Sizeof(n))
+			}
+			b.ReportMetric(float64(size)/1e6, "MB")
+		})
+	}
 }
 
 // BenchmarkRules is what the first rules of a process cost: nothing of it is
 // done before.
 func BenchmarkRules(b *testing.B) {
-	for range b.N {
+	for b.Loop() {
 		matchers = matcherCache{}
 		fs, err := makeForms()
 		if err != nil || len(fs.list) == 0 {

@@ -340,7 +340,7 @@ func BenchmarkInjections(b *testing.B) {
 	for _, t := range benchTexts(b)[:2] {
 		b.Run(t.name, func(b *testing.B) {
 			b.SetBytes(int64(len(t.text)))
-			for range b.N {
+			for b.Loop() {
 				if _, _, err := scanAll(b, r, Options{Action: Report}, string(t.text), chunk); err != nil {
 					b.Fatal(err)
 				}

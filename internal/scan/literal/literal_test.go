@@ -211,7 +211,7 @@ func BenchmarkFind(b *testing.B) {
 		for name, m := range engines(b, lits, nil) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
-				for range b.N {
+				for b.Loop() {
 					m.Find(nil, text, 0)
 				}
 			})
