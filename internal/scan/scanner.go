@@ -142,6 +142,7 @@ func (s *Scanner) stop(err error) {
 		s.err = err
 	}
 	s.root.stop()
+	s.views = nil
 }
 
 // give appends the stream up to position to.
