@@ -455,7 +455,7 @@ func (w *watch) wants(h http.Header) {
 	for _, v := range h.Values("Accept-Encoding") {
 		for c := range strings.SplitSeq(v, ",") {
 			name, _, _ := strings.Cut(c, ";")
-			if name = strings.ToLower(strings.TrimSpace(name)); name == "identity" || scan.Decodes(name) {
+			if name = strings.ToLower(strings.TrimSpace(name)); name == "identity" || scan.Decodes(name) && name != "zstd" { // which takes megabytes for each
 				kept = append(kept, strings.TrimSpace(c))
 			}
 		}

@@ -6,7 +6,9 @@ import (
 	"io"
 	"iter"
 	"sync"
+	"sync/atomic"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
@@ -117,8 +119,42 @@ func openZip(r io.Reader) (io.Reader, error) {
 	return nil, errNotPacked
 }
 
+// What decoders remember of what they made is most of a scanner's memory, and a few
+// bytes make them take it: all decoders of the process together have a bound.
+const (
+	maxRemembered  = 512 << 20
+	zstdRemembers  = 9 << 20  // whatever the frame says, a later one may say more
+	brotliAtMost   = 16 << 20 // its window, of which it takes as much as it fills
+	brotliRounding = 2
+)
+
+var remembered atomic.Int64
+
+// remember counts that d holds n bytes.
+func (d *decode) remember(n int64) error {
+	more := n - d.kept
+	if more <= 0 {
+		return nil
+	}
+	if remembered.Add(more) > maxRemembered {
+		remembered.Add(-more)
+		return &LimitError{"decoders' memory", d.lane.s.opt.Place, d.lane.s.root.fed()}
+	}
+	d.kept = n
+	return nil
+}
+
+func (d *decode) forget() {
+	remembered.Add(-d.kept)
+	d.kept = 0
+}
+
 // A decode is a decoder at work.
 type decode struct {
+	kept   int64 // of remembered
+	total  int64 // bytes made, up to where the window is full
+	window int64 // it grows up to this; 0: it is small, or counted already
+
 	lane   *lane // what it makes
 	parent *lane
 	fed    int64 // of the parent, up to where it was given
@@ -147,9 +183,15 @@ func newDecode(l *lane, name string, start int64, open func(io.Reader) (io.Reade
 			d.err = err
 			return
 		}
+		defer d.forget()
 		switch r := r.(type) {
 		case *zstd.Decoder:
 			defer r.Close()
+			if d.err = d.remember(zstdRemembers); d.err != nil {
+				return
+			}
+		case *brotli.Reader:
+			d.window = brotliAtMost
 		case *zlibReader:
 			defer zlibs.Put(r)
 		}
@@ -178,6 +220,12 @@ func newDecode(l *lane, name string, start int64, open func(io.Reader) (io.Reade
 func (d *decode) made(p []byte, drained bool) error {
 	if err := d.lane.s.decoded(len(p)); err != nil {
 		return err
+	}
+	if d.kept < d.window {
+		d.total += int64(len(p))
+		if err := d.remember(min(brotliRounding*d.total, d.window)); err != nil {
+			return err
+		}
 	}
 	if err := d.lane.feed(p, false); err != nil {
 		return err
