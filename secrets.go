@@ -272,13 +272,10 @@ func (k *known) in(text string) string {
 
 // keepOut refuses what would take a secret inside by carboy's own hand.
 func (p *plan) keepOut(command []string) error {
+	watched := &known{values: p.known}
 	for _, arg := range command {
-		if name := p.secrets.in(arg); name != "" || p.creds.in(arg) {
-			what := "the value of a credential"
-			if name != "" {
-				what = "the secret " + name
-			}
-			return &OptionError{Option: "the command", Value: notShown, Reason: "holds " + what, Advice: "a secret that is watched for does not come inside: leave it out of the command, and let the gateway put it on with --credential"}
+		if name := watched.in(arg); name != "" {
+			return &OptionError{Option: "the command", Value: notShown, Reason: "holds the secret " + name, Advice: "a secret that is watched for does not come inside: leave it out of the command, and let the gateway put it on with --credential"}
 		}
 	}
 	return nil
