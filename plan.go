@@ -150,6 +150,15 @@ func parseRoutes(o *RunOptions) (out []policy.Route, file *routes.File, err erro
 			out = append(out, r)
 		}
 	}
+	table, err := policy.Compile(out...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range out {
+		if by, ok := table.Shadowed(r); ok && !r.Plain() {
+			return nil, nil, &OptionError{Option: r.Rule(), Value: r.String(), Reason: "would never be used, since " + by + " decides about connections to it", Advice: "say in a route file what holds for that host: private: true, inspect, and what is put on"}
+		}
+	}
 	return out, file, nil
 }
 

@@ -179,3 +179,19 @@ func TestKnownHasCredentials(t *testing.T) {
 		t.Error(s)
 	}
 }
+
+// TestRoutesThatNeverDecide: a credential that would never be put on is an error.
+func TestRoutesThatNeverDecide(t *testing.T) {
+	o := &RunOptions{Credentials: []string{"wiki=KEY@wiki.corp.example"}, Allow: []string{"wiki.corp.example"}}
+	if _, _, err := parseRoutes(o); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	o.AllowPrivate = []string{"*.corp.example"}
+	if _, _, err := parseRoutes(o); err == nil || !strings.Contains(err.Error(), "--credential wiki") || !strings.Contains(err.Error(), "--allow-private *.corp.example") {
+		t.Error(err)
+	}
+	// Without more than its host it is allowed either way.
+	if _, _, err := parseRoutes(&RunOptions{Allow: o.Allow, AllowPrivate: o.AllowPrivate}); err != nil {
+		t.Error(err)
+	}
+}

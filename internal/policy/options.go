@@ -156,5 +156,11 @@ func (r Route) WithOptions(o Options) (Route, error) {
 	return r, nil
 }
 
+// Plain reports whether the route says nothing beside its host and ports.
+func (r Route) Plain() bool {
+	o := r.opts
+	return len(o.Matches) == 0 && !o.Opaque && o.Credential.IsZero() && o.Upstream.IsZero() && !o.GitFetch && o.Scan == Scan{} && o.Caps == Caps{}
+}
+
 // Options returns what the route says beside its host and ports.
 func (r Route) Options() Options { return r.opts }

@@ -218,6 +218,28 @@ func pick(routes []Route, match func(Route) bool) (Verdict, bool) {
 	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Opaque: best.opts.Opaque, Wildcard: best.wildcard, Rule: best.rule, Reason: ReasonRoute}, true
 }
 
+// Shadowed reports whether r, one of the table's, never judges a request, and which
+// rule is why: a connection is of one kind, private or not, seen into or not, which
+// another route decides for every port of r.
+func (t *Table) Shadowed(r Route) (by string, ok bool) {
+	found := t.literal[r.addr]
+	if !r.addr.IsValid() {
+		name := r.name
+		if r.wildcard {
+			name = "any." + name
+		}
+		found = t.named(name)
+	}
+	for _, port := range r.ports {
+		v, _ := pick(found, func(o Route) bool { return slices.Contains(o.ports, port) })
+		if v.Private == r.private && v.Protocol == r.protocol && v.Opaque == r.opts.Opaque {
+			return "", false
+		}
+		by = v.Rule
+	}
+	return by, true
+}
+
 func refuse(reason Reason, near Route) Verdict {
 	return Verdict{Reason: reason, Rule: near.rule, Nearest: near.String()}
 }

@@ -86,9 +86,17 @@ func Read(v document.Value) *File {
 		return f
 	}
 	opaque := map[string]document.Value{}
+	var values []document.Value
 	for _, rv := range list {
 		if r, ok := readRoute(rv, opaque); ok {
-			f.Routes = append(f.Routes, r)
+			f.Routes, values = append(f.Routes, r), append(values, rv)
+		}
+	}
+	if table, err := policy.Compile(f.Routes...); err == nil {
+		for i, r := range f.Routes {
+			if by, ok := table.Shadowed(r); ok {
+				values[i].Bad("never decides: a connection to it is of the kind that "+by+" says", "let both agree about private and inspect")
+			}
 		}
 	}
 	return f

@@ -222,3 +222,21 @@ func FuzzParse(f *testing.F) {
 		tab.DecideRequest("a.com", 443, &policy.Request{Method: "GET", Path: "/a"})
 	})
 }
+
+// TestShadowed: a private route comes before others, and a connection is seen into
+// or is not: a route that never decides is an error, not a promise that is broken.
+func TestShadowed(t *testing.T) {
+	for file, wrong := range map[string]string{
+		"routes:\n  - {host: api.corp.example, token_env: K, dlp: {outbound_on_match: block}}\n  - {host: \"*.corp.example\", private: true, inspect: false}\n":    "r.yaml:2",
+		"routes:\n  - {host: \"api.example.com:443\", inspect: false}\n  - {host: \"api.example.com:443/tcp\"}\n":                                                  "r.yaml:3",
+		"routes:\n  - {host: \"*.example.com\", inspect: false}\n  - {host: \"*.a.example.com\", matches: [{methods: [GET]}]}\n":                                   "r.yaml:3",
+		"routes:\n  - {host: \"api.example.com:443\", inspect: false}\n  - {host: api.example.com, matches: [{methods: [GET]}]}\n":                                 "",
+		"routes:\n  - {host: api.corp.example, private: true, token_env: K}\n  - {host: \"*.corp.example\", private: true}\n":                                      "",
+		"routes:\n  - {host: a.example.com, inspect: false}\n  - {host: \"*.example.com\"}\n  - {host: 192.0.2.1}\n  - {host: \"*.com.example\", private: true}\n": "",
+	} {
+		_, err := Parse("r.yaml", []byte(file))
+		if wrong == "" && err != nil || wrong != "" && (err == nil || !strings.HasPrefix(err.Error(), wrong) || !strings.Contains(err.Error(), "never decides")) {
+			t.Errorf("%s%v", file, err)
+		}
+	}
+}
