@@ -105,21 +105,6 @@ func (d *detectors) hidden(text string) string {
 	return text
 }
 
-// shown is a place for the record. The names of headers are the bottle's choice, and
-// have lost their case on the way.
-func (d *detectors) shown(place string) string {
-	low := strings.ToLower(bound(place))
-	for _, v := range d.secrets {
-		text := strings.ToLower(v.UnsafeString())
-		for n := min(len(text), scan.MinPart); n <= len(text); n++ {
-			if strings.Contains(low, text[n-min(n, scan.MinPart):n]) {
-				return withheld
-			}
-		}
-	}
-	return d.hidden(place)
-}
-
 // watch looks at one exchange: at the request as it will leave, before a
 // credential is on it, and at the reply as it will enter.
 type watch struct {
@@ -197,11 +182,20 @@ func (w *watch) request(req *http.Request) error {
 		return nil
 	}
 	b := &watchedBody{w: w, src: req.Body, req: req}
-	var err error
-	if b.scanner, err = w.scanner(false, "body", codings(req.Header)); err != nil {
+	if isGRPC(req) {
+		messages, err := newScanned(w, false)
+		if err != nil {
+			return err
+		}
+		b.scanner, b.r = messages, newGRPCBody(req.Body, messages, strings.ToLower(req.Header.Get("Grpc-Encoding")))
+		req.Body = b
+		return nil
+	}
+	s, err := w.scanner(false, "body", codings(req.Header))
+	if err != nil {
 		return err
 	}
-	b.r = scan.NewReader(req.Body, b.scanner)
+	b.scanner, b.r = s, scan.NewReader(req.Body, s)
 	if req.ContentLength <= 0 || req.ContentLength > maxHeldBody {
 		req.Body = b
 		return nil
@@ -299,7 +293,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	}
 	w.hidePath(s.Findings(), parts)
 	for _, f := range s.Findings() {
-		f.Place = w.d.shown(placeOf(parts, f.Offset))
+		f.Place = placeOf(parts, f.Offset)
 		w.found(f, act, false)
 		if !f.Warning && err == nil && act == scan.Block {
 			err = &scan.FoundError{Finding: f}
@@ -309,7 +303,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	case err != nil:
 		var found *scan.FoundError
 		if errors.As(err, &found) {
-			found.Finding.Place = w.d.shown(placeOf(parts, found.Finding.Offset))
+			found.Finding.Place = placeOf(parts, found.Finding.Offset)
 		}
 		return nil, w.stopped(err)
 	case bytes.Equal(out, text):
@@ -379,7 +373,7 @@ type watchedBody struct {
 
 	// The transport may close while it still reads.
 	mu      sync.Mutex
-	scanner *scan.Scanner
+	scanner interface{ Close() }
 	r       io.Reader
 }
 

@@ -244,7 +244,6 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.serveEgress(seen, r)
 		return
 	}
-	dropHops(r.Header)
 	allowed, why := judge(c, r)
 	if n := w.busy.Add(1); why == nil && n > int64(w.g.limits.Requests) {
 		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: ReasonLimitRequests, Host: f.name, Rule: f.verdict.Rule,
@@ -267,7 +266,8 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if why.Allow != "" {
 			noted.Detail = strings.TrimPrefix(why.Detail+"; allowed with "+why.Allow, "; ")
 		}
-		told.Detail, noted.Detail = w.g.hidden(why.Detail), w.g.hidden(noted.Detail)
+		hidden := w.g.rules.Load().detectors.hidden
+		told.Detail, noted.Detail = hidden(why.Detail), hidden(noted.Detail)
 		f.note(noted.Reason, noted.Detail)
 		seen.refused(&noted)
 		refuseHTTP(seen, r, &told)
@@ -291,18 +291,6 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	ctx := context.WithValue(r.Context(), routeKey{}, allowed)
 	ctx = context.WithValue(ctx, exchangeKey{}, seen)
 	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
-}
-
-// dropHops takes off what a request says is about its connection alone (RFC 9110
-// section 7.6.1): it does not go on, so no condition may be met by it.
-func dropHops(h http.Header) {
-	for _, v := range h["Connection"] {
-		for name := range strings.SplitSeq(v, ",") {
-			if name = strings.TrimSpace(name); !strings.EqualFold(name, "upgrade") {
-				h.Del(name)
-			}
-		}
-	}
 }
 
 // refusal is what a refused request is told.
@@ -473,6 +461,10 @@ func answered(res *http.Response) error {
 	c := res.Request.Context().Value(flowKey{}).(*webConn)
 	a := res.Request.Context().Value(routeKey{}).(*admitted)
 	seen := res.Request.Context().Value(exchangeKey{}).(*exchange)
+	if len(res.Trailer) > 0 && c.lint != nil {
+		// HTTP/1 has trailers after chunks alone, HTTP/2 also where the length is told.
+		res.Header.Del("Content-Length")
+	}
 	if err := chargeAnswer(a, seen, res); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
 		return err
 	}
@@ -498,7 +490,7 @@ func answered(res *http.Response) error {
 func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	c := r.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
-	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: err.Error(), Host: f.name, Rule: f.verdict.Rule}
+	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
 	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
 		v.Rule = a.route.Rule()
 	}
@@ -514,7 +506,7 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	case bad:
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, why
 	case errors.As(err, &stop):
-		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, stop.Error()
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, bound(stop.Error())
 		v.Hint = hints[stop.reason]
 	case errors.As(err, &we):
 		v.Status, v.Reason = we.status, we.reason
@@ -529,9 +521,6 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
-	// An error of the transport repeats what upstream wrote, which may be what it was
-	// sent, with the credential.
-	v.Detail = bound(w.g.hidden(v.Detail))
 	f.note(v.Reason, v.Detail)
 	seen.refused(v)
 	refuseHTTP(rw, r, v)

@@ -92,6 +92,7 @@ func frameScans(a *admitted, w *watch) (toServer, toClient frameScan, err error)
 type scanned struct {
 	w       *watch
 	inbound bool
+	codings []string      // of the next message
 	s       *scan.Scanner // nil between messages
 }
 
@@ -101,12 +102,13 @@ func newScanned(w *watch, inbound bool) (*scanned, error) {
 	if err := m.begin(); err != nil || m.s == nil {
 		return nil, err
 	}
+	m.Close() // a message begins one, with codings of its own
 	return m, nil
 }
 
 func (m *scanned) begin() (err error) {
 	if m.s == nil {
-		m.s, err = m.w.scanner(m.inbound, "message", nil)
+		m.s, err = m.w.scanner(m.inbound, "message", m.codings)
 	}
 	return err
 }

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// A call of gRPC that streams waits for the answer to one message before it sends
+// the next. What is held back at the end of a message, since it may still match,
+// would be held for ever; so each message is a stream of its own to whoever looks,
+// as those of a WebSocket are.
+
+// isGRPC reports whether a request's body is of messages that come one by one.
+func isGRPC(r *http.Request) bool {
+	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && (t == "application/grpc" || strings.HasPrefix(t, "application/grpc+")) && r.ContentLength < 0 && len(codings(r.Header)) == 0
+}
+
+// grpcHead is before each message: whether it is compressed, and its length.
+const grpcHead = 5
+
+// grpcBody reads a stream of such messages through a scan.
+type grpcBody struct {
+	src  io.Reader
+	scan *scanned
+	// coding is of the messages that say that they are compressed.
+	coding string
+	head [grpcHead]byte
+	have int    // bytes of the head
+	left uint32 // of the message
+	buf  []byte
+	out  []byte // may be read; a part of all
+	all  []byte
+	err  error
+}
+
+func newGRPCBody(src io.Reader, m *scanned, coding string) *grpcBody {
+	return &grpcBody{src: src, scan: m, coding: coding, buf: make([]byte, 16<<10)}
+}
+
+func (g *grpcBody) Read(p []byte) (int, error) {
+	for len(g.out) == 0 {
+		if g.err != nil {
+			return 0, g.err
+		}
+		n, err := g.src.Read(g.buf)
+		g.out = g.all[:0]
+		if serr := g.step(g.buf[:n]); serr != nil {
+			g.out, g.err = nil, serr
+			return 0, serr
+		}
+		if err == io.EOF && g.have == grpcHead {
+			// Cut off amid a message, which the other side sees as well.
+			if g.out, g.err = g.scan.End(g.out); g.err != nil {
+				return 0, g.err
+			}
+		}
+		g.all, g.err = g.out, err
+	}
+	n := copy(p, g.out)
+	g.out = g.out[n:]
+	return n, nil
+}
+
+// step adds to what may be read.
+func (g *grpcBody) step(b []byte) (err error) {
+	for len(b) > 0 {
+		if g.have < grpcHead {
+			n := copy(g.head[g.have:], b)
+			g.have += n
+			b = b[n:]
+			if g.have < grpcHead {
+				return nil
+			}
+			if g.head[0] > 1 {
+				return g.scan.w.x.stop(refuse(ReasonScan, "the body is said to be of gRPC and is not"))
+			}
+			g.scan.codings = nil
+			if g.head[0] == 1 {
+				g.scan.codings = []string{g.coding}
+			}
+			g.left = binary.BigEndian.Uint32(g.head[1:])
+			g.out = append(g.out, g.head[:]...)
+		}
+		n := min(int64(len(b)), int64(g.left))
+		if g.out, err = g.scan.Push(g.out, b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+		if g.left -= uint32(n); g.left == 0 {
+			if g.out, err = g.scan.End(g.out); err != nil {
+				return err
+			}
+			g.have = 0
+		}
+	}
+	return nil
+}
