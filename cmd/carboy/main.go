@@ -8,6 +8,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -40,6 +42,9 @@ func mainCode() int {
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// Go's HTTP client writes what servers do wrong to the common logger: a server
+	// would fill the terminal. What it means for a request is in the records.
+	log.SetOutput(io.Discard)
 	stamp.Begin()
 	a := newApp(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 	code := a.run(context.Background(), os.Args[1:])

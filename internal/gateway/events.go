@@ -63,6 +63,9 @@ const (
 // ReasonWebSocket refuses an upgrade or a frame that RFC 6455 does not allow.
 const ReasonWebSocket Reason = "websocket"
 
+// ReasonUpstream: what upstream did is no answer, or it gave up before one.
+const ReasonUpstream Reason = "upstream-broken"
+
 // The caps of a route, see [policy.Caps].
 const (
 	ReasonLimitRouteOut      Reason = "limit-route-bytes-out"

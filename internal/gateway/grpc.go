@@ -28,13 +28,13 @@ type grpcBody struct {
 	scan *scanned
 	// coding is of the messages that say that they are compressed.
 	coding string
-	head [grpcHead]byte
-	have int    // bytes of the head
-	left uint32 // of the message
-	buf  []byte
-	out  []byte // may be read; a part of all
-	all  []byte
-	err  error
+	head   [grpcHead]byte
+	have   int    // bytes of the head
+	left   uint32 // of the message
+	buf    []byte
+	out    []byte // may be read; a part of all
+	all    []byte
+	err    error
 }
 
 func newGRPCBody(src io.Reader, m *scanned, coding string) *grpcBody {

@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/netip"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -230,6 +231,12 @@ func (l channelListener) Close() error {
 
 func (l channelListener) Addr() net.Addr { return &net.TCPAddr{} }
 
+// maxAttempts bounds the connections on which one request is tried.
+const maxAttempts = 8
+
+// maxEarly bounds the answers before the answer (1xx).
+const maxEarly = 32
+
 // ServeHTTP judges one request. Each request of a kept connection comes here.
 func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(flowKey{}).(*webConn)
@@ -275,7 +282,22 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	f.requests.Add(1)
 	seen.admitted(allowed)
-	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
+	defer cancel()
+	var attempts, early atomic.Int64
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+		// Transports count only those that nobody wants to hear of.
+		if early.Add(1) > maxEarly {
+			return seen.stop(refuse(ReasonUpstream, "upstream announces an answer more than %d times", maxEarly))
+		}
+		return nil
+	}, GotConn: func(info httptrace.GotConnInfo) {
+		// A server that says goodbye to each connection at once is tried again
+		// for ever, since it says that nothing was done.
+		if attempts.Add(1) > maxAttempts {
+			_ = seen.stop(refuse(ReasonUpstream, "upstream gave up %d connections in a row", maxAttempts))
+			cancel()
+		}
 		c := info.Conn
 		if t, ok := c.(*tls.Conn); ok {
 			c = t.NetConn()
@@ -288,7 +310,6 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		// Upstream may answer before the request's end.
 		_ = http.NewResponseController(rw).EnableFullDuplex()
 	}
-	ctx := context.WithValue(r.Context(), routeKey{}, allowed)
 	ctx = context.WithValue(ctx, exchangeKey{}, seen)
 	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 }
@@ -490,7 +511,7 @@ func answered(res *http.Response) error {
 func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	c := r.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
-	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: dialReason(err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
+	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: failReason(r, err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
 	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
 		v.Rule = a.route.Rule()
 	}
@@ -508,6 +529,9 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &stop):
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, bound(stop.Error())
 		v.Hint = hints[stop.reason]
+		if stop.reason == ReasonUpstream {
+			v.Status, v.Error = http.StatusBadGateway, "failed"
+		}
 	case errors.As(err, &we):
 		v.Status, v.Reason = we.status, we.reason
 	case isCertificate(err):
@@ -524,6 +548,18 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	f.note(v.Reason, v.Detail)
 	seen.refused(v)
 	refuseHTTP(rw, r, v)
+}
+
+// failReason is why there is no answer.
+func failReason(r *http.Request, err error) Reason {
+	var de *dialError
+	switch {
+	case errors.As(err, &de):
+		return de.reason
+	case r.Context().Err() != nil:
+		return ReasonReset // whoever asked is gone
+	}
+	return ReasonUpstream
 }
 
 // isCertificate reports whether a handshake with upstream failed.

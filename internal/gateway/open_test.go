@@ -37,7 +37,7 @@ type opened struct {
 
 const otherAddr = "93.184.216.35"
 
-func newOpened(t *testing.T, file string, h http.Handler, opts ...option) *opened {
+func newOpened(t testing.TB, file string, h http.Handler, opts ...option) *opened {
 	t.Helper()
 	w := newWorld()
 	outside, err := ca.New("the world", nil)
