@@ -68,3 +68,32 @@ func TestUpstreamNonsense(t *testing.T) {
 		t.Errorf("the record has the value: %s", text)
 	}
 }
+
+// TestPiecesOverReload: what has left is remembered when routes are read again.
+func TestPiecesOverReload(t *testing.T) {
+	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", &seer{}, watching)
+	c := o.client(false)
+	send := func(v string) int {
+		res, err := c.Do(post(strings.NewReader("note=" + v)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	reload := func() {
+		now := o.gw.rules.Load()
+		o.gw.SetRoutes(now.table, now.credentials, now.detectors.secrets)
+	}
+	third := len(watchedValue) / 3
+	if got := send(watchedValue[:third]); got != 200 {
+		t.Fatalf("the first piece: %d", got)
+	}
+	reload()
+	if got := send(harmlessValue[third : 2*third]); got != 200 {
+		t.Errorf("the neighbour: %d", got)
+	}
+	if got := send(watchedValue[third : 2*third]); got != 403 {
+		t.Errorf("the second piece: %d", got)
+	}
+}

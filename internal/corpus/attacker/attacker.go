@@ -85,6 +85,13 @@ type World struct {
 	Open, Second, TLS, TLS2 string // host:port that are allowed
 	Private, Meta, Rebind   string // host:port that are allowed and lead inside
 	Exfil                   string // a zone that no route allows
+
+	// Of interception: hosts with TLS, but CredPlain. On Cred below /v1 and on
+	// CredQuery a credential is put on.
+	Cred, CredQuery, CredPlain string
+	Leak, LeakWild             string            // no credential; LeakWild is below Wild
+	Wild                       string            // a zone of which all is allowed
+	Watched                    map[string]string // by attack: a known secret, reversed
 }
 
 // Result is what became of one attack.
@@ -375,7 +382,8 @@ func reverse(s string) string {
 func All() []Attack {
 	return slices.Concat(
 		hostFiles(), hostProcesses(), kernelInterfaces(), devices(), namespaces(), sockets(), networkCard(),
-		hostPorts(), names(), literals(), privateNames(), datagrams(), web(), tlsAttacks(), driven(),
+		hostPorts(), names(), literals(), privateNames(), datagrams(), web(), tlsAttacks(),
+		credentials(), placeholders(), secrets(), bodies(), driven(),
 	)
 }
 
