@@ -79,7 +79,7 @@ var scanMutants = []mutant{
 		Name: "codings-are-not-undone", Promise: "W6",
 		Why:     "a body is looked at as it was compressed, whatever it says of itself",
 		Package: "./internal/gateway", Tests: []string{"TestUnreadableBodies"}, Says: "unknown coding: 200",
-		edits: []edit{{"internal/gateway/detect.go", "	if b.scanner, err = w.scanner(false, \"body\", codings(req.Header)); err != nil {", "	if b.scanner, err = w.scanner(false, \"body\", nil); err != nil {"}},
+		edits: []edit{{"internal/gateway/detect.go", "	s, err := w.scanner(false, \"body\", codings(req.Header))\n", "	s, err := w.scanner(false, \"body\", nil)\n"}},
 	},
 	{
 		Name: "unknown-codings-pass", Promise: "W6",
