@@ -111,6 +111,7 @@ type watch struct {
 	x     *exchange
 	d     *detectors
 	scan  policy.Scan
+	route string      // the exchange's may be written while a body is still read
 	rules *scan.Rules // nil: nothing is looked for in the request
 }
 
@@ -119,7 +120,7 @@ func newWatch(x *exchange, d *detectors, s policy.Scan) (*watch, error) {
 	if err != nil {
 		return nil, refuse(ReasonScan, "what is looked for can't be prepared: %w", err)
 	}
-	x.watch = &watch{x: x, d: d, scan: s, rules: rules}
+	x.watch = &watch{x: x, d: d, scan: s, route: x.e.Rule, rules: rules}
 	return x.watch, nil
 }
 
@@ -164,7 +165,7 @@ func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
 	}
 	e := &w.x.e
 	w.x.c.flow.g.ledger.found(Found{
-		Time: time.Now(), Name: e.Name, Port: e.Port, Method: e.Method, Rule: e.Rule, Inbound: inbound,
+		Time: time.Now(), Name: e.Name, Port: e.Port, Method: e.Method, Rule: w.route, Inbound: inbound,
 		What: f.Rule, Secret: f.Secret, Transform: f.Transform, Place: f.Place, Action: did,
 	})
 }

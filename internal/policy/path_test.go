@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -189,5 +190,49 @@ func TestAmbiguousPathsMeetNoLaterRoute(t *testing.T) {
 	}
 	if v := table.DecideRequest("a.example.com", 443, &Request{Method: "GET", Path: "/x/../v1/y"}); !v.Allowed {
 		t.Errorf("where no path matters: %+v", v)
+	}
+}
+
+// TestOverrides: what a header tells the server to serve instead must be allowed, too.
+func TestOverrides(t *testing.T) {
+	path, err := NewPathMatch(Prefix, "/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := ParseAllow("api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(m Match) *Table {
+		r, err := r.WithOptions(Options{Matches: []Match{m}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, err := Compile(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return table
+	}
+	methods, paths := with(Match{Methods: []string{"GET", "POST"}}), with(Match{Paths: []PathMatch{path}})
+	for _, x := range []struct {
+		table       *Table
+		name, value string
+		allowed     bool
+	}{
+		{methods, "X-Http-Method-Override", "DELETE", false},
+		{methods, "X-Http-Method", "delete", false},
+		{methods, "X_http_method_override", "PUT", false},
+		{methods, "X-Method-Override", "GET", true},
+		{methods, "X-Original-Url", "/admin", true},
+		{paths, "X-Original-Url", "/admin", false},
+		{paths, "X-Rewrite-Url", "/admin", false},
+		{paths, "X-Http-Method-Override", "DELETE", true},
+		{paths, "X-Original", "/admin", true},
+	} {
+		v := x.table.DecideRequest("api.example.com", 443, &Request{Method: "POST", Path: "/v1/x", Header: http.Header{x.name: {x.value}}})
+		if v.Allowed != x.allowed || !x.allowed && !strings.Contains(v.Missed, x.name) {
+			t.Errorf("%s: %s: %+v", x.name, x.value, v)
+		}
 	}
 }

@@ -177,10 +177,16 @@ func (m Match) miss(r *Request, path string) (n int, what string) {
 	if len(m.Paths) > 0 && !slices.ContainsFunc(m.Paths, func(p PathMatch) bool { return p.match(path) }) {
 		n += 4
 		missed = append(missed, m.Paths[0].String())
+	} else if name := elsewhere(r.Header, overridesPath, nil); len(m.Paths) > 0 && name != "" {
+		n += 4
+		missed = append(missed, "no header "+name+", which names another path")
 	}
 	if len(m.Methods) > 0 && !slices.Contains(m.Methods, r.Method) {
 		n += 2
 		missed = append(missed, "method "+strings.Join(m.Methods, ", "))
+	} else if name := elsewhere(r.Header, overridesMethod, m.Methods); len(m.Methods) > 0 && name != "" {
+		n += 2
+		missed = append(missed, "no header "+name+", which names another method")
 	}
 	for _, h := range m.Headers {
 		if !h.match(r.Header) {
@@ -189,6 +195,26 @@ func (m Match) miss(r *Request, path string) (n int, what string) {
 		}
 	}
 	return n, strings.Join(missed, "; ")
+}
+
+// What some servers serve instead of what the request line says.
+var (
+	overridesMethod = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+	overridesPath   = []string{"X-Original-Url", "X-Rewrite-Url"}
+)
+
+// elsewhere is the header of these that names something that is not allowed, if one
+// does. Lenient servers take X_HTTP_Method for the same.
+func elsewhere(h http.Header, names, allowed []string) string {
+	for name, values := range h {
+		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, strings.ReplaceAll(name, "_", "-")) }) {
+			continue
+		}
+		if slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(allowed, strings.ToUpper(v)) }) {
+			return name
+		}
+	}
+	return ""
 }
 
 // RequestVerdict is the answer about one request. The zero value refuses.
