@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"regexp"
@@ -23,6 +24,8 @@ type credentials struct {
 	values map[string]secret.Value
 	// named are the same by their variables.
 	named map[string][]secret.Value
+	// files are where refresh tokens are kept; empty: elsewhere.
+	files map[policy.Credential]string
 }
 
 // parseCredential reads NAME=ENV@HOST[:SCHEME], a route with a credential. SCHEME
@@ -59,6 +62,9 @@ func parseCredential(s string) (policy.Route, error) {
 		if !slices.Contains(routes.Schemes, scheme) {
 			return bad("names no scheme of " + strings.Join(routes.Schemes, ", "))
 		}
+		if c.Scheme == credential.OAuth {
+			return bad("wants oauth2, which needs a route file")
+		}
 		if needs := c.Scheme == credential.Header || c.Scheme == credential.Query; needs != (field != "") {
 			return bad("wants a field for header and query alone, such as header=X-Key")
 		}
@@ -82,41 +88,74 @@ func parseCredential(s string) (policy.Route, error) {
 // credentialName is for people alone: rules cite it.
 func credentialName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,40}$`) }
 
-// readCredentials reads what the routes put on. A variable that is not set is an
-// error: the run would only fail later, and less clearly.
-func readCredentials(rs []policy.Route, lookup func(string) string) (*credentials, error) {
-	out := &credentials{of: gateway.Credentials{}, env: map[string]string{}, values: map[string]secret.Value{}, named: map[string][]secret.Value{}}
-	for _, r := range rs {
-		c := r.Options().Credential
+// credentialReader reads what routes put on.
+type credentialReader struct {
+	lookup func(string) string
+	roots  *x509.CertPool // whom token servers' certificates must come from
+	// had are credentials that are open: one that changes its token goes on.
+	had gateway.Credentials
+}
+
+// read reads what the routes put on. A variable that is not set is an error: the run
+// would only fail later, and less clearly.
+func (r *credentialReader) read(rs []policy.Route) (*credentials, error) {
+	out := &credentials{of: gateway.Credentials{}, env: map[string]string{}, values: map[string]secret.Value{}, named: map[string][]secret.Value{}, files: map[policy.Credential]string{}}
+	for _, route := range rs {
+		c := route.Options().Credential
 		if c.IsZero() || out.of[c] != nil {
 			continue
 		}
-		if c.Env == "" {
-			return nil, fmt.Errorf("%s: there is no credential store yet; name a variable with token_env", r.Rule())
-		}
-		value := secret.NewString(lookup(c.Env))
-		opened, err := credential.Open(c.Env, c, value)
-		if errors.Is(err, credential.ErrEmpty) {
-			advice := "set that variable to the credential; inside there will be a placeholder"
-			if NameOrHidden(c.Env) == notShown {
-				advice = pasted
-			}
-			return nil, &OptionError{Option: r.Rule(), Value: NameOrHidden(c.Env), Reason: "is not set here", Advice: advice}
-		}
+		opened, err := r.open(route.Rule(), c)
 		if err != nil {
 			return nil, err
 		}
 		out.of[c] = opened
-		// Two schemes of one variable share what stands inside.
-		if _, ok := out.env[c.Env]; !ok {
-			out.env[c.Env] = opened.Placeholder()
+		name := opened.Name()
+		if c.Env != "" {
+			// Two schemes of one variable share what stands inside.
+			if _, ok := out.env[c.Env]; !ok {
+				out.env[c.Env] = opened.Placeholder()
+			}
 		}
-		out.named[c.Env] = append(out.named[c.Env], opened.Secrets()...)
+		out.files[c] = tokenFile(c.OAuth.File, r.lookup("HOME"))
+		out.named[name] = append(out.named[name], opened.Secrets()...)
 		for i, v := range opened.Secrets() {
-			out.values[strings.ToLower(c.Env)+fmt.Sprintf("-%s-%d", c.Scheme, i)] = v
+			out.values[redactionName(name)+fmt.Sprintf("-%s-%d", c.Scheme, i)] = v
 		}
 	}
 	return out, nil
+}
+
+func (r *credentialReader) open(rule string, c policy.Credential) (*credential.Credential, error) {
+	switch {
+	case c.Scheme == credential.OAuth:
+		if had := r.had[c]; had != nil {
+			return had, nil
+		}
+		return r.openOAuth(rule, c)
+	case c.Env == "":
+		return nil, fmt.Errorf("%s: there is no credential store yet; name a variable with token_env", rule)
+	}
+	opened, err := credential.Open(c.Env, c, secret.NewString(r.lookup(c.Env)))
+	if errors.Is(err, credential.ErrEmpty) {
+		advice := "set that variable to the credential; inside there will be a placeholder"
+		if NameOrHidden(c.Env) == notShown {
+			advice = pasted
+		}
+		return nil, &OptionError{Option: rule, Value: NameOrHidden(c.Env), Reason: "is not set here", Advice: advice}
+	}
+	return opened, err
+}
+
+// warnings are what a person should know of them when a run is over.
+func (c *credentials) warnings() (out []string) {
+	for _, x := range c.of {
+		if err := x.Warning(); err != nil {
+			out = append(out, sentence("Credential "+NameOrHidden(x.Name())+": "+err.Error()))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // in reports whether text holds one of the credentials.

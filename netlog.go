@@ -135,15 +135,19 @@ func (n *notes) cleaned(text string) string {
 		return notShown
 	}
 	found, err := n.rules.Check(scan.Options{Place: "log", Action: scan.Report}, []byte(text))
-	switch {
-	case err != nil:
+	if err != nil {
 		return notShown
-	case len(found) == 0 || found[0].Rule == "unreadable":
-		return text
-	case found[0].Secret != "":
-		return "[redacted:" + redactionName(found[0].Secret) + "]"
 	}
-	return "[redacted:" + redactionName(found[0].Rule) + "]"
+	for _, f := range found {
+		switch {
+		case f.Warning:
+		case f.Secret != "":
+			return "[redacted:" + redactionName(f.Secret) + "]"
+		default:
+			return "[redacted:" + redactionName(f.Rule) + "]"
+		}
+	}
+	return text
 }
 
 // tell passes on what is more than something that was allowed.

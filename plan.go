@@ -56,7 +56,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
-	if p.creds, err = readCredentials(p.routes, c.env); err != nil {
+	if p.creds, err = (&credentialReader{lookup: c.env, roots: c.opened.Roots}).read(p.routes); err != nil {
 		return nil, err
 	}
 	if p.secrets, err = readKnown(o.Secrets, c.env); err != nil {
@@ -73,6 +73,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		return nil, err
 	}
 	if p.mounts, err = parseMounts(o.Mounts, p.target, realPath(c.StateDir())); err != nil {
+		return nil, err
+	}
+	if err := p.hideTokens(); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -36,6 +36,7 @@ func (s *session) account(cause error) {
 		s.rec.Network = network(sum)
 		s.redactNetwork()
 		s.rec.Limits.Hit = append(s.rec.Limits.Hit, gatewayLimits(sum)...)
+		s.rec.Notes = append(s.rec.Notes, (&credentials{of: s.had}).warnings()...)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -88,9 +89,14 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	creds, err := readCredentials(rs, s.c.env)
+	creds, err := (&credentialReader{lookup: s.c.env, roots: s.c.opened.Roots, had: s.had}).read(rs)
 	if err != nil {
 		return err
+	}
+	for _, f := range creds.tokenFiles() {
+		if s.shows(f) {
+			return fmt.Errorf("refresh_token_file %s lies where the command can read it", f)
+		}
 	}
 	table, err := policy.Compile(rs...)
 	if err != nil {
@@ -106,6 +112,7 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 	if _, err := s.c.audit.Append(ctx, ev); err != nil {
 		return err
 	}
+	maps.Copy(s.had, creds.of)
 	s.vessel.gw.SetRoutes(table, creds.of, s.vessel.plan.secrets.with(creds))
 	s.netlog.SetLevel(file.Log)
 	s.netlog.Put(netlog.Record{Time: now(), Kind: netlog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})

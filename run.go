@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,6 +104,7 @@ type session struct {
 	events   *events
 	denials  *denials
 	netlog   *netlog.Log
+	had      gateway.Credentials // all that were opened; of the routes' watcher
 	redactor *secret.Redactor
 	facts    *trace.Collector
 	traceSum *[sha256.Size]byte // of the trace's file
@@ -252,6 +254,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	s.budget = newBudget(s.limits.Output)
 	s.openLedger()
 	s.openNetLog()
+	s.had = maps.Clone(s.creds.of)
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
@@ -283,19 +284,15 @@ func (p *plan) keepOut(command []string) error {
 // readable are the files of secrets that the command can read all the same, since
 // they lie where it works.
 func (p *plan) readable() (out []string) {
-	for _, f := range p.secrets.files {
-		dirs := []string{}
-		if p.mode != store.None && p.target != "" {
-			dirs = append(dirs, p.target)
-		}
-		for _, m := range p.mounts {
-			dirs = append(dirs, realPath(m.Source))
-		}
-		if slices.ContainsFunc(dirs, func(d string) bool { return within(f, d) }) {
-			out = append(out, f)
-		}
+	return slices.DeleteFunc(slices.Clone(p.secrets.files), func(f string) bool { return !p.shows(f) })
+}
+
+// shows reports whether a file of the host lies in the workspace or in a mount.
+func (p *plan) shows(file string) bool {
+	if p.mode != store.None && p.target != "" && within(file, p.target) {
+		return true
 	}
-	return out
+	return slices.ContainsFunc(p.mounts, func(m bottle.Mount) bool { return within(file, realPath(m.Source)) })
 }
 
 // redactionName is a name that the marks of a redactor may have.

@@ -95,7 +95,7 @@ func TestPastedSecret(t *testing.T) {
 		for _, form := range []string{"x=%s@a.example.com", "%s", "x=%s", "x=A@%s@a.example.com"} {
 			r, err := parseCredential(fmt.Sprintf(form, v))
 			if err == nil {
-				_, err = readCredentials([]policy.Route{r}, none)
+				_, err = (&credentialReader{lookup: none}).read([]policy.Route{r})
 			}
 			checkHidden(t, v, err)
 		}
@@ -145,7 +145,7 @@ func TestKnownHasCredentials(t *testing.T) {
 		}
 		rs = append(rs, r)
 	}
-	creds, err := readCredentials(rs, env)
+	creds, err := (&credentialReader{lookup: env}).read(rs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,9 +142,30 @@ func (c *checked) describe(file *routes.File, env func(string) (string, bool)) {
 			cr.Upstream = o.Upstream.String()
 		}
 		if !o.Credential.IsZero() {
-			cr.Credential = string(o.Credential.Scheme) + " " + carboy.NameOrHidden(o.Credential.Env) + o.Credential.Name
-			if _, set := env(o.Credential.Env); o.Credential.Env != "" && !set {
-				c.Warnings = append(c.Warnings, document.Problem{File: r.Rule(), Field: "token_env", What: "this variable is not set here", Advice: "set it before the run, which refuses to start without"})
+			cr.Credential = string(o.Credential.Scheme)
+			if n := o.Credential.Env; n != "" {
+				cr.Credential += " " + carboy.NameOrHidden(n)
+			}
+			if n := o.Credential.OAuth.File; n != "" {
+				cr.Credential += " " + n
+			}
+			warn := func(field, what, advice string) {
+				c.Warnings = append(c.Warnings, document.Problem{File: r.Rule(), Field: field, What: what, Advice: advice})
+			}
+			for _, v := range [][2]string{{"token_env", o.Credential.Env}, {"oauth.client_secret_env", o.Credential.OAuth.SecretEnv}} {
+				switch value, set := env(v[1]); {
+				case v[1] == "":
+				case !set:
+					warn(v[0], "this variable is not set here", "set it before the run, which refuses to start without")
+				case value == "":
+					warn(v[0], "this variable is empty here", "set it before the run, which refuses to start without")
+				}
+			}
+			if f := o.Credential.OAuth.File; f != "" {
+				home, _ := env("HOME")
+				if err := carboy.CheckTokenFile(f, home); err != nil {
+					warn("oauth.refresh_token_file", err.Error(), "a run refuses to start without")
+				}
 			}
 		}
 		c.Routes = append(c.Routes, cr)

@@ -51,6 +51,14 @@ const contentSHA = "X-Amz-Content-Sha256"
 // emptySHA is SHA-256 of nothing.
 const emptySHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
+// kept is the scope, which a server is told as it was.
+func (s *sigv4) kept(was *taken) string {
+	if m := scope().FindStringSubmatch(was.header.Get("Authorization")); m != nil {
+		return m[1] + " " + m[2]
+	}
+	return ""
+}
+
 func (s *sigv4) sign(req *http.Request, was *taken) error {
 	if was.query.Has("X-Amz-Signature") {
 		return errors.New("requests that are signed in their URL can't be signed anew")

@@ -34,7 +34,7 @@ const (
 	Header = policy.Scheme("header")    // any header
 	Query  = policy.Scheme("query")     // a parameter of the URL
 	AWS    = policy.Scheme("aws-sigv4") // ID:SECRET or ID:SECRET:TOKEN
-	OAuth  = policy.Scheme("oauth")     // a refresh token, see oauth.go
+	OAuth  = policy.Scheme("oauth2")    // Bearer, got for a refresh token, see OpenOAuth
 )
 
 // Signer sets a real credential on a request.
@@ -156,13 +156,34 @@ func (c *Credential) Sign(req *http.Request, look func(*http.Request) error) err
 		return err
 	}
 	if look != nil {
-		if err := look(req); err != nil {
+		if err := c.lookAt(req, was, look); err != nil {
 			return err
 		}
 	}
 	if err := c.signer.sign(req, was); err != nil {
 		return fmt.Errorf("credential %s: %w", c.name, err)
 	}
+	return nil
+}
+
+// keeper is a signer that puts a part of the agent's own credential on again.
+type keeper interface{ kept(was *taken) string }
+
+// lookAt also shows what of the agent's own credential leaves after all.
+func (c *Credential) lookAt(req *http.Request, was *taken, look func(*http.Request) error) error {
+	k, ok := c.signer.(keeper)
+	if !ok {
+		return look(req)
+	}
+	kept := k.kept(was)
+	req.Header["Authorization"] = []string{kept}
+	if err := look(req); err != nil {
+		return err
+	}
+	if req.Header.Get("Authorization") != kept {
+		return fmt.Errorf("credential %s: a secret in what the request's own signature says can't be masked", c.name)
+	}
+	delete(req.Header, "Authorization")
 	return nil
 }
 

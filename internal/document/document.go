@@ -108,7 +108,7 @@ func Parse(file string, data []byte) (*Document, Value, error) {
 	}
 	if at := firstInvalid(data); at >= 0 {
 		line, col := lineOf(data, at)
-		d.problems = append(d.problems, Problem{File: file, Line: line, Column: col, What: "not UTF-8 text, or a control character"})
+		d.problems = append(d.problems, Problem{File: file, Line: line, Column: col, What: "not UTF-8 text, or a control character that editors do not show"})
 		return d, root, d.Err()
 	}
 	var node yaml.Node
@@ -144,8 +144,13 @@ func Parse(file string, data []byte) (*Document, Value, error) {
 func firstInvalid(data []byte) int {
 	for i := 0; i < len(data); {
 		r, n := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && n == 1 || r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f {
+		switch {
+		case r == utf8.RuneError && n == 1, r < ' ' && r != '\n' && r != '\r' && r != '\t', 0x7f <= r && r < 0xa0:
 			return i
+		case r == '\r' && (i+1 == len(data) || data[i+1] != '\n'), r == '\u2028', r == '\u2029':
+			return i // YAML ends a line there, and a comment, and editors do not
+		case '\u202a' <= r && r <= '\u202e', '\u2066' <= r && r <= '\u2069', r == '\ufeff' && i > 0:
+			return i // shown in another order, or not at all
 		}
 		i += n
 	}

@@ -179,3 +179,23 @@ func walk(v Value, depth int) {
 		walk(e, depth+1)
 	}
 }
+
+// TestLineEndsThatAreNotSeen: what looks like the rest of a comment is one, and what
+// is shown in an order is in that order.
+func TestLineEndsThatAreNotSeen(t *testing.T) {
+	for _, c := range []string{"\u0085", "\u2028", "\u2029", "\r", "\u202e", "\u202a", "\u2066", "\u2069", "\u009b", "\ufeff"} {
+		if _, _, err := Parse("f", []byte("a: 1 # note"+c+"b: 2\n")); err == nil || !strings.Contains(err.Error(), "f:1:12") {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+	for _, good := range []string{"a: 1 # note\r\nb: 2\r\n", "\ufeffa: 1\nb: 2\n", "a: 1 # ש\u200f é 日本\nb: 2\n"} {
+		d, root, err := Parse("f", []byte(good))
+		if err != nil {
+			t.Errorf("%q: %v", good, err)
+			continue
+		}
+		if m := root.Mapping("a", "b"); m.Get("b").Int(0, 0, 9) != 2 || d.Err() != nil {
+			t.Errorf("%q: %v", good, d.Err())
+		}
+	}
+}

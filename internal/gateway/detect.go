@@ -105,6 +105,21 @@ func (d *detectors) hidden(text string) string {
 	return text
 }
 
+// shown is a place for the record. The names of headers are the bottle's choice, and
+// have lost their case on the way.
+func (d *detectors) shown(place string) string {
+	low := strings.ToLower(bound(place))
+	for _, v := range d.secrets {
+		text := strings.ToLower(v.UnsafeString())
+		for n := min(len(text), scan.MinPart); n <= len(text); n++ {
+			if strings.Contains(low, text[n-min(n, scan.MinPart):n]) {
+				return withheld
+			}
+		}
+	}
+	return d.hidden(place)
+}
+
 // watch looks at one exchange: at the request as it will leave, before a
 // credential is on it, and at the reply as it will enter.
 type watch struct {
@@ -294,7 +309,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	}
 	w.hidePath(s.Findings(), parts)
 	for _, f := range s.Findings() {
-		f.Place = placeOf(parts, f.Offset)
+		f.Place = w.d.shown(placeOf(parts, f.Offset))
 		w.found(f, act, false)
 		if !f.Warning && err == nil && act == scan.Block {
 			err = &scan.FoundError{Finding: f}
@@ -304,7 +319,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	case err != nil:
 		var found *scan.FoundError
 		if errors.As(err, &found) {
-			found.Finding.Place = placeOf(parts, found.Finding.Offset)
+			found.Finding.Place = w.d.shown(placeOf(parts, found.Finding.Offset))
 		}
 		return nil, w.stopped(err)
 	case bytes.Equal(out, text):

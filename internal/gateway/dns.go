@@ -247,7 +247,7 @@ func (g *Gateway) answerReverse(m *dns.Msg, q dns.Question, name string) {
 		m.Rcode = dns.RcodeNameError
 		m.Ns = append(m.Ns, soa())
 		g.ledger.nameAsked(NameAsked{
-			Name: strings.TrimSuffix(q.Name, "."), Type: typeName(q.Qtype), Reason: Reason(policy.ReasonNoRoute),
+			Name: g.hidden(strings.TrimSuffix(q.Name, ".")), Type: typeName(q.Qtype), Reason: Reason(policy.ReasonNoRoute),
 		})
 	case q.Qtype == dns.TypePTR || q.Qtype == dns.TypeANY:
 		m.Answer = append(m.Answer, &dns.PTR{

@@ -92,7 +92,7 @@ func (x *exchange) hide() {
 
 // refused also says so of a request that was admitted and could not be made.
 func (x *exchange) refused(why *refusal) {
-	x.e.Reason, x.e.Detail = why.Reason, bound(why.Detail)
+	x.e.Reason, x.e.Detail = why.Reason, bound(x.c.flow.g.hidden(why.Detail))
 	if why.Error == "refused" {
 		x.e.Allowed = false
 	}
@@ -107,7 +107,7 @@ func (x *exchange) done() {
 	x.e.Duration = time.Since(x.e.Time)
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
 		// Too late for an answer: what was under way was cut.
-		x.e.Reason, x.e.Detail = r.reason, bound(r.Error())
+		x.e.Reason, x.e.Detail = r.reason, bound(x.c.flow.g.hidden(r.Error()))
 		x.c.flow.note(r.reason, r.Error())
 	}
 	x.c.flow.g.ledger.request(x.e)

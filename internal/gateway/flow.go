@@ -101,9 +101,14 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 	return v, &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors}
 }
 
+// hidden is a text for the record, or for the bottle, without what must not stand
+// there: details repeat what the bottle or upstream wrote.
+func (g *Gateway) hidden(text string) string { return g.rules.Load().detectors.hidden(text) }
+
 // note sets how the flow will be recorded. The first reason stays: what
 // follows is its consequence.
 func (f *flow) note(reason Reason, detail string) {
+	detail = f.g.hidden(detail)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.reason == ReasonOK {

@@ -251,6 +251,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.serveEgress(seen, r)
 		return
 	}
+	dropHops(r.Header)
 	allowed, why := judge(c, r)
 	if n := w.busy.Add(1); why == nil && n > int64(w.g.limits.Requests) {
 		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: ReasonLimitRequests, Host: f.name, Rule: f.verdict.Rule,
@@ -273,8 +274,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if why.Allow != "" {
 			noted.Detail = strings.TrimPrefix(why.Detail+"; allowed with "+why.Allow, "; ")
 		}
-		hidden := w.g.rules.Load().detectors.hidden
-		told.Detail, noted.Detail = hidden(why.Detail), hidden(noted.Detail)
+		told.Detail, noted.Detail = w.g.hidden(why.Detail), w.g.hidden(noted.Detail)
 		f.note(noted.Reason, noted.Detail)
 		seen.refused(&noted)
 		refuseHTTP(seen, r, &told)
@@ -312,6 +312,18 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	ctx = context.WithValue(ctx, exchangeKey{}, seen)
 	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
+}
+
+// dropHops takes off what a request says is about its connection alone (RFC 9110
+// section 7.6.1): it does not go on, so no condition may be met by it.
+func dropHops(h http.Header) {
+	for _, v := range h["Connection"] {
+		for name := range strings.SplitSeq(v, ",") {
+			if name = strings.TrimSpace(name); !strings.EqualFold(name, "upgrade") {
+				h.Del(name)
+			}
+		}
+	}
 }
 
 // refusal is what a refused request is told.
@@ -511,7 +523,7 @@ func answered(res *http.Response) error {
 func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	c := r.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
-	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: failReason(r, err), Detail: bound(err.Error()), Host: f.name, Rule: f.verdict.Rule}
+	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: failReason(r, err), Detail: err.Error(), Host: f.name, Rule: f.verdict.Rule}
 	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
 		v.Rule = a.route.Rule()
 	}
@@ -527,7 +539,7 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	case bad:
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusBadRequest, "refused", ReasonHTTPMalformed, why
 	case errors.As(err, &stop):
-		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, bound(stop.Error())
+		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, stop.Error()
 		v.Hint = hints[stop.reason]
 		if stop.reason == ReasonUpstream {
 			v.Status, v.Error = http.StatusBadGateway, "failed"
@@ -545,6 +557,9 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
+	// An error of the transport repeats what upstream wrote, which may be what it was
+	// sent, with the credential.
+	v.Detail = bound(w.g.hidden(v.Detail))
 	f.note(v.Reason, v.Detail)
 	seen.refused(v)
 	refuseHTTP(rw, r, v)

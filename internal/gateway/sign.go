@@ -73,6 +73,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	c.Answered(req, res.StatusCode)
 	if err := s.scrub(scrubber, res); err != nil {
 		_ = res.Body.Close()
 		return nil, err

@@ -40,6 +40,18 @@ type Credential struct {
 	Field string
 	// Insecure permits plain HTTP to an address that is not private.
 	Insecure bool
+	// OAuth is of the scheme that needs it.
+	OAuth OAuth
+}
+
+// OAuth says where access tokens come from. Env of its Credential, or File, has the
+// refresh token.
+type OAuth struct {
+	TokenURL, ClientID string
+	SecretEnv          string // the variable with the client's secret; empty: there is none
+	File               string // a path on the host
+	Scopes             string // between spaces
+	InBody             bool   // the client names itself in the body, not by Basic
 }
 
 // IsZero reports whether there is none.

@@ -119,7 +119,9 @@ func NewHeaderMatch(kind MatchType, name, value string) (HeaderMatch, error) {
 		return HeaderMatch{}, fmt.Errorf("%.40q is no header name", name)
 	}
 	switch m.name {
-	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Trailer", "Te", "Upgrade":
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Trailer", "Te", "Upgrade", "Keep-Alive", "Expect", "Accept-Encoding",
+		"Proxy-Connection", "Proxy-Authorization", "Proxy-Authenticate", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
+		// Upstream does not get it as it came.
 		return HeaderMatch{}, fmt.Errorf("%s is the gateway's own and can't be a condition", m.name)
 	}
 	var err error

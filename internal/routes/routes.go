@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/policy"
 )
@@ -38,7 +39,7 @@ const DefaultLog = 1
 const maxRoutes = 2000
 
 // Schemes are the ways in which a credential can stand in a request.
-var Schemes = []string{"bearer", "token", "basic", "x-api-key", "header", "query", "aws-sigv4", "oauth"}
+var Schemes = []string{"bearer", "token", "basic", "x-api-key", "header", "query", "aws-sigv4", "oauth2"}
 
 // Parse reads a route file. name is its name in messages. The error is a
 // [document.Error].
@@ -101,7 +102,7 @@ func Read(v document.Value) *File {
 	return f
 }
 
-var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "insecure",
+var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "oauth", "insecure",
 	"git", "inspect", "dlp", "limits", "upstream", "private"}
 
 func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route, bool) {
@@ -229,8 +230,12 @@ func method() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z_-]{0,23}$`)
 func readCredential(m document.Mapping) policy.Credential {
 	scheme, env, name := m.Get("auth_scheme"), m.Get("token_env"), m.Get("credential")
 	field, insecure := m.Get("auth_field"), m.Get("insecure")
+	flow := m.Get("oauth")
+	if flow.Present() {
+		return readOAuth(m, flow)
+	}
 	if !env.Present() && !name.Present() {
-		for _, v := range []document.Value{scheme, field, insecure} {
+		for _, v := range []document.Value{scheme, field, flow, insecure} {
 			if v.Present() {
 				v.Bad("there is no credential that it could be about", "name its variable with token_env")
 			}
@@ -244,10 +249,10 @@ func readCredential(m document.Mapping) policy.Credential {
 		Scheme: policy.Scheme(scheme.OneOf(Schemes...)), Env: env.Text(), Name: name.Text(),
 		Field: field.Text(), Insecure: insecure.Bool(false),
 	}
-	if env.Present() && !envName().MatchString(c.Env) && c.Env != "" {
-		// It may be the value itself, which must not stand in a message.
-		env.Bad("this is no name of an environment variable", "if it is the value itself: put that into a variable, and the variable's name here")
+	if c.Scheme == "oauth2" {
+		scheme.Bad("oauth2 needs oauth: {token_url: …, client_id: …}", "")
 	}
+	checkEnv(env)
 	needs := c.Scheme == "header" || c.Scheme == "query"
 	switch {
 	case needs && c.Field == "":
@@ -257,6 +262,66 @@ func readCredential(m document.Mapping) policy.Credential {
 	}
 	return c
 }
+
+// checkEnv is about a key that names a variable.
+func checkEnv(env document.Value) {
+	if env.Present() && env.Text() != "" && !envName().MatchString(env.Text()) {
+		// It may be the value itself, which must not stand in a message.
+		env.Bad("this is no name of an environment variable", "if it is the value itself: put that into a variable, and the variable's name here")
+	}
+}
+
+// readOAuth reads a credential of the scheme oauth2. Its refresh token is in the
+// variable that token_env names, or in a file.
+func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
+	scheme, env := m.Get("auth_scheme"), m.Get("token_env")
+	f := flow.Mapping("token_url", "client_id", "client_secret_env", "refresh_token_file", "scopes", "client_auth")
+	url, id, file := f.Need("token_url"), f.Need("client_id"), f.Get("refresh_token_file")
+	c := policy.Credential{Scheme: "oauth2", Env: env.Text(), Insecure: m.Get("insecure").Bool(false)}
+	c.OAuth = policy.OAuth{
+		TokenURL: url.Text(), ClientID: id.Text(), SecretEnv: f.Get("client_secret_env").Text(), File: file.Text(),
+		InBody: f.Get("client_auth").OneOf("basic", "body") == "body",
+	}
+	if !scheme.Present() || scheme.Text() != "oauth2" {
+		flow.Bad("is about auth_scheme: oauth2", "")
+	}
+	for _, v := range []document.Value{m.Get("credential"), m.Get("auth_field")} {
+		if v.Present() {
+			v.Bad("oauth2 does not have it", "")
+		}
+	}
+	checkEnv(env)
+	checkEnv(f.Get("client_secret_env"))
+	switch {
+	case env.Present() == file.Present():
+		flow.Bad("needs the refresh token: in the variable that token_env names, or in refresh_token_file", "one of them")
+	case file.Present() && c.OAuth.File != "" && !strings.HasPrefix(c.OAuth.File, "/") && !strings.HasPrefix(c.OAuth.File, "~/"):
+		file.Bad("is not an absolute path", "write /… or ~/…")
+	}
+	if c.OAuth.TokenURL != "" {
+		if err := credential.CheckTokenURL(c.OAuth.TokenURL); err != nil {
+			url.Bad(strings.TrimPrefix(err.Error(), "token_url "), "tokens are sent there: https://…, without user, query and fragment")
+		}
+	}
+	if id.Present() && c.OAuth.ClientID == "" {
+		id.Bad("is empty", "")
+	}
+	var scopes []string
+	if sv := f.Get("scopes"); sv.Present() {
+		for _, v := range nonEmpty(sv) {
+			if s := v.Text(); s != "" && strings.Trim(s, scopeBytes) != "" {
+				v.Bad("is no scope", "one scope without spaces for each entry")
+			} else {
+				scopes = append(scopes, s)
+			}
+		}
+	}
+	c.OAuth.Scopes = strings.Join(scopes, " ")
+	return c
+}
+
+// scopeBytes are what RFC 6749 section 3.3 has, without quotes and backslash.
+const scopeBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 
 func envName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) }
 

@@ -148,6 +148,23 @@ func TestRefused(t *testing.T) {
 		{"routes: [{host: a.com, auth_scheme: bearer, auth_field: X, token_env: A}]", "only header and query"},
 		{"routes: [{host: a.com, token_env: A, credential: b}]", "both given"},
 		{"routes: [{host: a.com, token_env: 'a b'}]", "no name"},
+		{"routes: [{host: a.com/v1}]", "has a path; name paths with matches"},
+		{"routes: [{host: a.com, auth_scheme: oauth, token_env: A}]", "none of"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A}]", "oauth2 needs oauth: {token_url"},
+		{"routes: [{host: a.com, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x}}]", "routes[0].oauth: is about auth_scheme: oauth2"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, oauth: {token_url: 'https://b.com/', client_id: x}}]", "needs the refresh token"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x, refresh_token_file: /a}}]", "needs the refresh token"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, oauth: {token_url: 'https://b.com/', client_id: x, refresh_token_file: a}}]", "oauth.refresh_token_file: is not an absolute path"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'http://b.com/', client_id: x}}]", "oauth.token_url: is not an https URL"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/?k=v', client_id: x}}]", "a query"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/'}}]", "needs client_id"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {tokenurl: 'https://b.com/', client_id: x}}]", "routes[0].oauth.tokenurl: unknown key; did you mean token_url?"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x, scopes: ['a b']}}]", "is no scope"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x, scopes: []}}]", "would match nothing"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x, client_auth: post}}]", "none of basic, body"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, auth_field: x, oauth: {token_url: 'https://b.com/', client_id: x}}]", "oauth2 does not have it"},
+		{"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: x}]", "oauth"},
+		{"routes: [{host: a.com, oauth: {}}]", "oauth"},
 		{"routes: [{host: a.com, upstream: 'ftp://x'}]", "http://host:port"},
 		{"routes: [{host: a.com, upstream: 'x'}]", "needs a port"},
 		{"routes: [{host: a.com, inspect: false, upstream: 'b.com:443'}]", "opaque route can't have upstream"},
@@ -166,10 +183,22 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s:\n%v, %v; wanted %q", x.text, f, err, x.want)
 		}
 	}
+	f, err := Parse("r.yaml", []byte("routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/t', client_id: x, client_secret_env: B, scopes: [r, w], client_auth: body}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := f.Routes[0].Options().Credential; c != (policy.Credential{Scheme: "oauth2", Env: "A", OAuth: policy.OAuth{TokenURL: "https://b.com/t", ClientID: "x", SecretEnv: "B", Scopes: "r w", InBody: true}}) {
+		t.Errorf("%+v", c)
+	}
 	// A secret that stands where its variable's name belongs is not repeated.
 	value := "sk-" + strings.Repeat("a1", 20)
-	if _, err := Parse("r.yaml", []byte("routes: [{host: a.com, token_env: "+value+"}]")); err == nil || strings.Contains(err.Error(), value[:8]) || !strings.Contains(err.Error(), "the value itself") {
-		t.Errorf("%v", err)
+	for _, text := range []string{
+		"routes: [{host: a.com, token_env: " + value + "}]", "routes: [{host: a.com, token_env: sk-1}]",
+		"routes: [{host: a.com, auth_scheme: oauth2, token_env: A, oauth: {token_url: 'https://b.com/', client_id: x, client_secret_env: " + value + "}}]",
+	} {
+		if _, err := Parse("r.yaml", []byte(text)); err == nil || strings.Contains(err.Error(), value[:8]) || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "the value itself") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 

@@ -1,0 +1,344 @@
+package credential
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// memory is a refresh token in memory.
+type memory struct {
+	mu   sync.Mutex
+	v    string
+	puts []string
+	fail error
+}
+
+func (m *memory) Take(context.Context) (secret.Value, func(), error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return secret.NewString(m.v), func() {}, nil
+}
+
+func (m *memory) Put(v secret.Value) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.v = v.UnsafeString()
+	m.puts = append(m.puts, m.v)
+	return m.fail
+}
+
+// tokens is a token server: each refresh token works once when it rotates.
+type tokens struct {
+	*httptest.Server
+	mu     sync.Mutex
+	asked  []url.Values
+	basic  []string
+	answer func(n int, w http.ResponseWriter, r *http.Request)
+}
+
+func tokenServer(t *testing.T) *tokens {
+	s := &tokens{}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.ParseForm()
+		u, p, _ := r.BasicAuth()
+		s.mu.Lock()
+		s.asked = append(s.asked, r.PostForm)
+		s.basic = append(s.basic, u+":"+p)
+		n := len(s.asked)
+		s.mu.Unlock()
+		if s.answer != nil {
+			s.answer(n, w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"access-%d-zq7x","token_type":"bearer","expires_in":3600}`, n)
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail as they must
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *tokens) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked)
+}
+
+const refreshToken, clientSecret = "refresh-0-zq7x", "client-secret-zq7x"
+
+func (s *tokens) open(t *testing.T, m *memory, change ...func(*policy.Credential, *OAuthOptions)) *Credential {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	c := policy.Credential{Scheme: OAuth, Env: "R", OAuth: policy.OAuth{TokenURL: s.URL + "/token", ClientID: "me", Scopes: "a b"}}
+	o := OAuthOptions{Refresh: m, ClientSecret: secret.NewString(clientSecret), Roots: pool}
+	for _, f := range change {
+		f(&c, &o)
+	}
+	out, err := OpenOAuth("R", c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// put signs a request and returns what was put on.
+func put(c *Credential) (string, *http.Request, error) {
+	req := httptest.NewRequest("GET", "https://api.example.com/v1", nil)
+	req.Header.Set("Authorization", "Bearer the-agents-own")
+	err := c.Sign(req, nil)
+	return req.Header.Get("Authorization"), req, err
+}
+
+func wantPut(t *testing.T, c *Credential, want string) *http.Request {
+	t.Helper()
+	got, req, err := put(c)
+	if err != nil || got != "Bearer "+want {
+		t.Fatalf("%q, %v; want %q", got, err, want)
+	}
+	return req
+}
+
+func TestOAuthIsKeptUntilItExpires(t *testing.T) {
+	s, m := tokenServer(t), &memory{v: refreshToken}
+	c := s.open(t, m)
+	if s.count() != 0 {
+		t.Error("asked before it was needed")
+	}
+	now := time.Now()
+	c.signer.(*oauth).now = func() time.Time { return now }
+	wantPut(t, c, "access-1-zq7x")
+	wantPut(t, c, "access-1-zq7x")
+	now = now.Add(time.Hour - skew - time.Minute)
+	wantPut(t, c, "access-1-zq7x")
+	now = now.Add(2 * time.Minute)
+	wantPut(t, c, "access-2-zq7x")
+	f := s.asked[0]
+	if f.Get("grant_type") != "refresh_token" || f.Get("refresh_token") != refreshToken || s.basic[0] != "me:"+clientSecret || f.Get("client_secret") != "" {
+		t.Errorf("%v %q", f, s.basic[0])
+	}
+	// What must not come back in: both tokens and the one before.
+	got := map[string]bool{}
+	for _, v := range c.Secrets() {
+		got[v.UnsafeString()] = true
+	}
+	for _, v := range []string{refreshToken, clientSecret, "access-1-zq7x", "access-2-zq7x"} {
+		if !got[v] {
+			t.Errorf("%s may come back in", v)
+		}
+	}
+	h := http.Header{"X": {"a access-2-zq7x b"}}
+	if c.Scrubber().Header(h) != 1 || strings.Contains(h.Get("X"), "zq7x") {
+		t.Errorf("%v", h)
+	}
+}
+
+func TestOAuthClientInTheBody(t *testing.T) {
+	s := tokenServer(t)
+	wantPut(t, s.open(t, &memory{v: refreshToken}, func(c *policy.Credential, _ *OAuthOptions) { c.OAuth.InBody = true }), "access-1-zq7x")
+	wantPut(t, s.open(t, &memory{v: refreshToken}, func(_ *policy.Credential, o *OAuthOptions) { o.ClientSecret = secret.Value{} }), "access-2-zq7x")
+	if f := s.asked[0]; f.Get("client_id") != "me" || f.Get("client_secret") != clientSecret || s.basic[0] != ":" {
+		t.Errorf("%v", f)
+	}
+	if f := s.asked[1]; f.Get("client_id") != "me" || f.Has("client_secret") || s.basic[1] != ":" {
+		t.Errorf("%v", f)
+	}
+}
+
+// TestOAuthRefreshesOnce: however many requests find the token gone, one asks.
+func TestOAuthRefreshesOnce(t *testing.T) {
+	s := tokenServer(t)
+	c := s.open(t, &memory{v: refreshToken})
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if got, _, err := put(c); err != nil || got != "Bearer access-1-zq7x" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.count(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// TestOAuthGivesUp: a request that is given up does not wait, and does not take the
+// refresh with it.
+func TestOAuthGivesUp(t *testing.T) {
+	s := tokenServer(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s.answer = func(n int, w http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-leave
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"access_token":"access-1-zq7x","token_type":"Bearer","refresh_token":"refresh-1-zq7x"}`)
+	}
+	m := &memory{v: refreshToken}
+	c := s.open(t, m)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(ctx), nil)
+	}()
+	<-entered
+	gone, stop := context.WithCancel(context.Background())
+	stop()
+	if err := c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(gone), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	cancel()
+	close(leave)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(m.puts) != 1 || m.puts[0] != "refresh-1-zq7x" {
+		t.Errorf("the new token is lost: %v", m.puts)
+	}
+}
+
+// TestOAuthRotates: another refresh token replaces the old one, and one that can't
+// be kept is used all the same, with a warning that does not hold it.
+func TestOAuthRotates(t *testing.T) {
+	s := tokenServer(t)
+	s.answer = func(n int, w http.ResponseWriter, r *http.Request) {
+		if want := fmt.Sprintf("refresh-%d-zq7x", n-1); r.PostForm.Get("refresh_token") != want {
+			w.WriteHeader(400)
+			io.WriteString(w, `{"error":"invalid_grant"}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"access-%d-zq7x","token_type":"Bearer","expires_in":60,"refresh_token":"refresh-%d-zq7x"}`, n, n)
+	}
+	m := &memory{v: refreshToken}
+	c := s.open(t, m)
+	now := time.Now()
+	c.signer.(*oauth).now = func() time.Time { return now }
+	for n := 1; n <= 3; n++ {
+		if n == 3 {
+			m.fail = errors.New("disk full")
+		}
+		wantPut(t, c, fmt.Sprintf("access-%d-zq7x", n))
+		now = now.Add(time.Minute)
+		if w := c.Warning(); (w != nil) != (n == 3) || w != nil && strings.Contains(w.Error(), "zq7x") {
+			t.Errorf("after %d: %v", n, w)
+		}
+	}
+	wantPut(t, c, "access-4-zq7x")
+	if len(m.puts) != 4 {
+		t.Errorf("%v", m.puts)
+	}
+}
+
+// TestOAuthAfter401: a token that is not taken is changed once; a bottle that has
+// requests answered with 401 does not make the token server busy.
+func TestOAuthAfter401(t *testing.T) {
+	s := tokenServer(t)
+	c := s.open(t, &memory{v: refreshToken})
+	now := time.Now()
+	c.signer.(*oauth).now = func() time.Time { return now }
+	first := wantPut(t, c, "access-1-zq7x")
+	c.Answered(first, 401) // it is as new as can be
+	wantPut(t, c, "access-1-zq7x")
+	now = now.Add(trustedFor)
+	c.Answered(first, 403)
+	wantPut(t, c, "access-1-zq7x")
+	c.Answered(first, 401)
+	second := wantPut(t, c, "access-2-zq7x")
+	for range 10 {
+		c.Answered(first, 401) // answers to the old one
+		c.Answered(second, 401)
+		wantPut(t, c, "access-2-zq7x")
+	}
+	if n := s.count(); n != 2 {
+		t.Errorf("asked %d times", n)
+	}
+	// Another scheme does not mind.
+	b, err := Open("B", policy.Credential{Scheme: Bearer, Env: "B"}, secret.NewString("something"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Answered(first, 401)
+}
+
+// TestOAuthFailures: each is said in words of our own, which hold neither a token nor
+// what the server wrote, stands for a while, and passes.
+func TestOAuthFailures(t *testing.T) {
+	status := func(code int, body string) func(int, http.ResponseWriter, *http.Request) {
+		return func(_ int, w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			io.WriteString(w, strings.ReplaceAll(body, "ECHO", r.PostForm.Get("refresh_token")+clientSecret))
+		}
+	}
+	for name, x := range map[string]struct {
+		answer func(int, http.ResponseWriter, *http.Request)
+		want   string
+	}{
+		"expired":        {status(400, `{"error":"invalid_grant","error_description":"ECHO is over"}`), "not valid any more"},
+		"wrong client":   {status(401, `{"error":"invalid_client","error_description":"ECHO"}`), "refuses (invalid_client)"},
+		"words":          {status(400, `{"error":"ECHO"}`), "status 400"},
+		"broken":         {status(500, `ECHO`), "status 500"},
+		"not JSON":       {status(200, `ECHO`), "can't be read"},
+		"no token":       {status(200, `{"x":"ECHO"}`), "can't be read"},
+		"another type":   {status(200, `{"access_token":"ECHO","token_type":"mac"}`), "no bearer token"},
+		"a line end":     {status(200, `{"access_token":"ECHO\r\nX: y","token_type":"Bearer"}`), "that is none"},
+		"two words":      {status(200, `{"access_token":"a ECHO","token_type":"Bearer"}`), "that is none"},
+		"endless":        {status(200, `{"access_token":"`+strings.Repeat("ECHO", 1<<19)+`"}`), "can't be read"},
+		"redirected":     {func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect) }, "status 307"},
+		"cut off":        {func(int, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "can't be asked"},
+		"OAuth 1's form": {status(200, `error=invalid_grant&error_description=ECHO`), "can't be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tokenServer(t)
+			s.answer = x.answer
+			c := s.open(t, &memory{v: refreshToken})
+			now := time.Now()
+			c.signer.(*oauth).now = func() time.Time { return now }
+			got, _, err := put(c)
+			if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "zq7x") || got != "" {
+				t.Errorf("%q, %.300v; want %q", got, err, x.want)
+			}
+			n := s.count()
+			if _, _, again := put(c); again == nil || s.count() != n {
+				t.Errorf("asked again at once (%d): %v", s.count(), again)
+			}
+			s.answer = nil
+			now = now.Add(failsFor)
+			if got, _, err := put(c); err != nil || !strings.HasPrefix(got, "Bearer access-") {
+				t.Errorf("afterwards: %q, %v", got, err)
+			}
+		})
+	}
+	t.Run("certificate", func(t *testing.T) {
+		s := tokenServer(t)
+		c := s.open(t, &memory{v: refreshToken}, func(_ *policy.Credential, o *OAuthOptions) { o.Roots = x509.NewCertPool() })
+		if _, _, err := put(c); err == nil || !strings.Contains(err.Error(), "certificate") || s.count() != 0 {
+			t.Errorf("%v, asked %d times", err, s.count())
+		}
+	})
+	for _, u := range []string{"http://a.example.com/t", "https://u:p@a.example.com/t", "https:///t", "https://a.example.com/t?x", "x", ""} {
+		c := policy.Credential{Scheme: OAuth, Env: "R", OAuth: policy.OAuth{TokenURL: u, ClientID: "me"}}
+		if _, err := OpenOAuth("R", c, OAuthOptions{Refresh: &memory{v: refreshToken}}); err == nil {
+			t.Errorf("%s was taken", u)
+		}
+	}
+	if _, err := OpenOAuth("R", policy.Credential{}, OAuthOptions{Refresh: &memory{}}); !errors.Is(err, ErrEmpty) {
+		t.Errorf("%v", err)
+	}
+}

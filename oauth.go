@@ -1,0 +1,202 @@
+package carboy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// openOAuth opens the credential of a route whose access tokens are got for a
+// refresh token.
+func (r *credentialReader) openOAuth(rule string, c policy.Credential) (*credential.Credential, error) {
+	missing := func(env string) error {
+		advice := "set that variable; it stays outside"
+		if NameOrHidden(env) == notShown {
+			advice = pasted
+		}
+		return &OptionError{Option: rule, Value: NameOrHidden(env), Reason: "is not set here", Advice: advice}
+	}
+	o := credential.OAuthOptions{Roots: r.roots}
+	if env := c.OAuth.SecretEnv; env != "" {
+		if o.ClientSecret = secret.NewString(r.lookup(env)); o.ClientSecret.Empty() {
+			return nil, missing(env)
+		}
+	}
+	name := c.Env
+	if c.Env != "" {
+		v := secret.NewString(r.lookup(c.Env))
+		if v.Empty() {
+			return nil, missing(c.Env)
+		}
+		o.Refresh = &variableToken{name: c.Env, v: v}
+	} else {
+		path := tokenFile(c.OAuth.File, r.lookup("HOME"))
+		name = filepath.Base(path)
+		o.Refresh = &fileToken{path: path}
+	}
+	opened, err := credential.OpenOAuth(name, c, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rule, err)
+	}
+	return opened, nil
+}
+
+// tokenFile is the file that a route names.
+func tokenFile(name, home string) string {
+	if rest, ok := strings.CutPrefix(name, "~/"); ok {
+		return filepath.Join(home, rest)
+	}
+	return name
+}
+
+// CheckTokenFile says what is wrong with the file of a refresh token, as a route
+// names it. It does not keep what it reads.
+func CheckTokenFile(name, home string) error {
+	v, err := (&fileToken{path: tokenFile(name, home)}).read()
+	v.Destroy()
+	return err
+}
+
+// variableToken is a refresh token of a variable, and its successors in this run.
+type variableToken struct {
+	name string
+	mu   sync.Mutex
+	v    secret.Value
+}
+
+func (t *variableToken) Take(context.Context) (secret.Value, func(), error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.v, func() {}, nil
+}
+
+func (t *variableToken) Put(v secret.Value) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.v = v
+	return fmt.Errorf("the server gave another refresh token, which is gone with this run: the one in %s may not be valid any more (refresh_token_file keeps it)", NameOrHidden(t.name))
+}
+
+// fileToken is a refresh token that stands in a file of its own. Runs that share it
+// take turns, by a lock on its directory: a server that changes tokens takes each
+// but once.
+type fileToken struct {
+	path string
+	mu   sync.Mutex
+	// v is one that could not be written, and is used by this run alone.
+	v secret.Value
+}
+
+// maxTokenFile bounds the file, in bytes.
+const maxTokenFile = 64 << 10
+
+func (t *fileToken) Take(ctx context.Context) (_ secret.Value, done func(), err error) {
+	t.mu.Lock()
+	own := t.v
+	t.mu.Unlock()
+	dir, err := unix.Open(filepath.Dir(t.path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return secret.Value{}, nil, fmt.Errorf("refresh_token_file %s: %w", t.path, err)
+	}
+	done = sync.OnceFunc(func() { unix.Close(dir) })
+	if err = lockWithin(ctx, dir); err == nil && own.Empty() {
+		own, err = t.read()
+	}
+	if err != nil {
+		done()
+		return secret.Value{}, nil, fmt.Errorf("refresh_token_file %s: %w", t.path, err)
+	}
+	return own, done, nil
+}
+
+// lockWithin waits for the lock until ctx ends.
+func lockWithin(ctx context.Context, fd int) error {
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("another run is using it")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (t *fileToken) read() (secret.Value, error) {
+	f, err := os.Open(t.path)
+	if err != nil {
+		return secret.Value{}, errors.New(cause(err))
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	switch {
+	case err != nil:
+		return secret.Value{}, errors.New(cause(err))
+	case !fi.Mode().IsRegular():
+		return secret.Value{}, errors.New("not a regular file")
+	case fi.Mode().Perm()&0o077 != 0:
+		return secret.Value{}, fmt.Errorf("others may read it (mode %04o); make it yours alone with chmod 600", fi.Mode().Perm())
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	defer clear(b)
+	switch b := bytes.TrimSpace(b); {
+	case err != nil:
+		return secret.Value{}, errors.New(cause(err))
+	case len(b) > maxTokenFile:
+		return secret.Value{}, fmt.Errorf("more than %d bytes", maxTokenFile)
+	case len(b) == 0:
+		return secret.Value{}, errors.New("it is empty; put the refresh token there")
+	default:
+		return secret.New(b), nil
+	}
+}
+
+// Put replaces the file at once, so that no half of a token is ever read.
+func (t *fileToken) Put(v secret.Value) error {
+	var err error
+	v.UnsafeReveal(func(b []byte) { err = store.WriteFile(t.path, append(slices.Clone(b), '\n'), 0o600) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.v = (secret.Value{}); err != nil {
+		t.v = v
+		return fmt.Errorf("the server gave another refresh token, which could not be written to %s (%w): the one that is there may not be valid any more", t.path, err)
+	}
+	return nil
+}
+
+// tokenFiles are the files of refresh tokens, as real paths.
+func (c *credentials) tokenFiles() (out []string) {
+	for want := range c.of {
+		if f := c.files[want]; f != "" {
+			out = append(out, realPath(f))
+		}
+	}
+	return out
+}
+
+// hideTokens refuses a plan that would show the file of a refresh token inside.
+func (p *plan) hideTokens() error {
+	for _, f := range p.creds.tokenFiles() {
+		if p.shows(f) {
+			return &OptionError{Option: "refresh_token_file", Value: f, Reason: "lies where the command can read it", Advice: "keep it outside of the workspace and of what is mounted"}
+		}
+	}
+	return nil
+}
