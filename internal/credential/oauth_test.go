@@ -290,17 +290,19 @@ func TestOAuthFailures(t *testing.T) {
 		answer func(int, http.ResponseWriter, *http.Request)
 		want   string
 	}{
-		"expired":        {status(400, `{"error":"invalid_grant","error_description":"ECHO is over"}`), "not valid any more"},
-		"wrong client":   {status(401, `{"error":"invalid_client","error_description":"ECHO"}`), "refuses (invalid_client)"},
-		"words":          {status(400, `{"error":"ECHO"}`), "status 400"},
-		"broken":         {status(500, `ECHO`), "status 500"},
-		"not JSON":       {status(200, `ECHO`), "can't be read"},
-		"no token":       {status(200, `{"x":"ECHO"}`), "can't be read"},
-		"another type":   {status(200, `{"access_token":"ECHO","token_type":"mac"}`), "no bearer token"},
-		"a line end":     {status(200, `{"access_token":"ECHO\r\nX: y","token_type":"Bearer"}`), "that is none"},
-		"two words":      {status(200, `{"access_token":"a ECHO","token_type":"Bearer"}`), "that is none"},
-		"endless":        {status(200, `{"access_token":"`+strings.Repeat("ECHO", 1<<19)+`"}`), "can't be read"},
-		"redirected":     {func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect) }, "status 307"},
+		"expired":      {status(400, `{"error":"invalid_grant","error_description":"ECHO is over"}`), "not valid any more"},
+		"wrong client": {status(401, `{"error":"invalid_client","error_description":"ECHO"}`), "refuses (invalid_client)"},
+		"words":        {status(400, `{"error":"ECHO"}`), "status 400"},
+		"broken":       {status(500, `ECHO`), "status 500"},
+		"not JSON":     {status(200, `ECHO`), "can't be read"},
+		"no token":     {status(200, `{"x":"ECHO"}`), "can't be read"},
+		"another type": {status(200, `{"access_token":"ECHO","token_type":"mac"}`), "no bearer token"},
+		"a line end":   {status(200, `{"access_token":"ECHO\r\nX: y","token_type":"Bearer"}`), "that is none"},
+		"two words":    {status(200, `{"access_token":"a ECHO","token_type":"Bearer"}`), "that is none"},
+		"endless":      {status(200, `{"access_token":"`+strings.Repeat("ECHO", 1<<19)+`"}`), "can't be read"},
+		"redirected": {func(_ int, w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, "status 307"},
 		"cut off":        {func(int, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "can't be asked"},
 		"OAuth 1's form": {status(200, `error=invalid_grant&error_description=ECHO`), "can't be read"},
 	} {
