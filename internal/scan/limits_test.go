@@ -543,6 +543,15 @@ func TestCoverage(t *testing.T) {
 	if err := send(c, "query", secret[8:17]); err == nil {
 		t.Error("the second piece passes")
 	}
+	// What was refused does not pass when it is sent again, nor what came before it.
+	for _, p := range []string{secret[8:17], secret[8:17], secret[:9], secret[28:37]} {
+		if err := send(c, "query", p); err == nil {
+			t.Errorf("%d bytes pass after the secret was together", len(p))
+		}
+	}
+	if err := send(c, "query", other[6:14]); err != nil {
+		t.Errorf("a piece of another: %v", err)
+	}
 	// In two bottles nothing comes together.
 	if err := send(NewCoverage(), "query", secret[:9]); err != nil {
 		t.Error(err)

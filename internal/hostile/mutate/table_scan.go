@@ -40,6 +40,12 @@ var scanMutants = []mutant{
 		edits: []edit{{"internal/gateway/detect.go", "	o := scan.Options{Place: place, Coverage: w.d.coverage}\n", "	o := scan.Options{Place: place}\n"}},
 	},
 	{
+		Name: "refused-pieces-pass-again", Promise: "W5",
+		Why:     "a piece that was refused is known, and passes when it is sent again: a secret leaves piece by piece",
+		Package: "./internal/scan", Tests: []string{"TestCoverage"}, Says: "pass after the secret was together",
+		edits: []edit{{"internal/scan/coverage.go", "	for i := max(from, s.public); i < to; i++ {", "	before := m.count\n	defer func() { together = together && m.count > before }()\n	for i := max(from, s.public); i < to; i++ {"}},
+	},
+	{
 		Name: "a-reload-forgets-pieces", Promise: "W5",
 		Why:     "routes that are read again forget what has left already",
 		Package: "./internal/gateway", Tests: []string{"TestPiecesOverReload"}, Says: "the second piece: 200",
