@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -423,5 +425,43 @@ func TestRouteBytesOfMessages(t *testing.T) {
 	}
 	if o.limitHits(ReasonLimitRouteOut) != 1 {
 		t.Error("no event")
+	}
+}
+
+// TestRouteBytesInEarlyAnswers: of those an upstream may send any number.
+func TestRouteBytesInEarlyAnswers(t *testing.T) {
+	o := newOpened(t, "routes:\n  - {host: api.example.com, limits: {bytes_in: 10000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		n := 5
+		if r.URL.Path == "/many" {
+			n = 1000
+		}
+		rw.Header().Set("Link", strings.Repeat("x", 500))
+		for range n {
+			if r.Context().Err() != nil {
+				return
+			}
+			rw.WriteHeader(http.StatusEarlyHints)
+		}
+		rw.Header().Del("Link")
+	}))
+	if status, _, _ := get(t, o.client(false), "GET", "https://api.example.com/few", nil); status != 200 {
+		t.Errorf("a few: %d", status)
+	}
+	for _, h2 := range []bool{false, true} {
+		o.only1.Store(!h2)
+		o.gw.web.out.Load().closeIdle()
+		req, _ := http.NewRequest("GET", "https://api.example.com/many", nil)
+		entered := 0
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			entered += len(h.Get("Link"))
+			return nil
+		}}))
+		res, err := o.client(h2).Do(req)
+		if err == nil {
+			res.Body.Close()
+		}
+		if entered > 10000 || err == nil && (res.StatusCode != 403 || res.Header.Get("Carboy-Refused") != string(ReasonLimitRouteIn)) {
+			t.Errorf("http2 %v: %d bytes entered; %v %v", h2, entered, res, err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"compress/gzip"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -39,7 +40,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		w.wants(req.Header)
-		res, err := s.w.roundTrip(a.route, req)
+		res, err := s.send(a, x, nil, req)
 		return watched(w, res, err)
 	}
 	if c == nil {
@@ -60,12 +61,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 	// text, too.
 	req.Header.Set("Accept-Encoding", "identity")
 	scrubber := c.Scrubber()
-	// Before the proxy passes them on, which its own hook does.
-	early := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-		scrubber.Header(http.Header(h))
-		return nil
-	}}
-	res, err := s.w.roundTrip(a.route, req.WithContext(httptrace.WithClientTrace(req.Context(), early)))
+	res, err := s.send(a, x, scrubber, req)
 	if err != nil {
 		// What is no HTTP is repeated in the error, which the bottle is told.
 		if told := scrubber.Text(err.Error()); told != err.Error() {
@@ -79,6 +75,26 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return watched(w, res, nil)
+}
+
+// send also sees to the answers before the answer, of which there may be any number,
+// before the proxy passes them on, which its own hook does. scrubber may be nil.
+func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context()) // else ends with its parent
+	early := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		if scrubber != nil {
+			scrubber.Header(http.Header(h))
+		}
+		const line = len("HTTP/1.1 103 Early Hints\r\n\r\n")
+		if m := a.account.incoming(); !m.whole(int64(line) + headerBytes(http.Header(h))) {
+			// What an outer hook returns is not heeded.
+			clear(h)
+			_ = x.overCap(m)
+			cancel()
+		}
+		return nil
+	}}
+	return s.w.roundTrip(a.route, req.WithContext(httptrace.WithClientTrace(ctx, early)))
 }
 
 // watched is what upstream answered, looked at as it enters.
