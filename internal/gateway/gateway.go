@@ -343,7 +343,7 @@ func (g *Gateway) Close() error {
 		g.web.close()
 		g.stack.Close()
 		g.link.Shutdown()
-		g.flows.served.Wait()
+		g.abortHandshakes()
 		if g.lanes != nil {
 			g.lanes.Close()
 		}
@@ -351,6 +351,23 @@ func (g *Gateway) Close() error {
 		g.stack.Wait()
 	})
 	return nil
+}
+
+// abortHandshakes waits for connections to end. One that was being made while the
+// stack closed escapes it, and would wait two minutes for the bottle's answer.
+func (g *Gateway) abortHandshakes() {
+	done := make(chan struct{})
+	go func() { g.flows.served.Wait(); close(done) }() // ends with the last connection
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(20 * time.Millisecond):
+			for _, e := range g.stack.RegisteredEndpoints() {
+				e.Abort()
+			}
+		}
+	}
 }
 
 // rules are what is swapped together.
