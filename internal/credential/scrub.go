@@ -28,10 +28,15 @@ type Scrubber struct {
 }
 
 // Scrubber is of what this credential puts on.
-func (c *Credential) Scrubber() *Scrubber {
+func (c *Credential) Scrubber() *Scrubber { return NewScrubber(c) }
+
+// NewScrubber is of what all of these put on.
+func NewScrubber(cs ...*Credential) *Scrubber {
 	s := &Scrubber{}
-	for _, v := range c.signer.secrets() {
-		s.add(v, c.placeholder)
+	for _, c := range cs {
+		for _, v := range c.signer.secrets() {
+			s.add(v, c.placeholder)
+		}
 	}
 	return s
 }

@@ -149,7 +149,7 @@ func TestErrorsRepeatNoCredential(t *testing.T) {
 		if holds(said, value) || holds(said, "the-real%2Fkey%2B4711%3Dand-more") {
 			t.Errorf("%s: %s", name, said)
 		}
-		o.gw.web.out.Load().closeIdle()
+		o.gw.rules.Load().out.closeIdle()
 	}
 	o.unrecorded(value)
 	o.unrecorded("the-real%2Fkey%2B4711%3Dand-more")

@@ -449,7 +449,7 @@ func TestRouteBytesInEarlyAnswers(t *testing.T) {
 	}
 	for _, h2 := range []bool{false, true} {
 		o.only1.Store(!h2)
-		o.gw.web.out.Load().closeIdle()
+		o.gw.rules.Load().out.closeIdle()
 		req, _ := http.NewRequest("GET", "https://api.example.com/many", nil)
 		entered := 0
 		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {

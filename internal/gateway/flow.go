@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,15 +91,22 @@ func (f *flow) stillAllowed() bool {
 // with one that is allowed.
 func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted) {
 	now := f.g.rules.Load()
+	var same []policy.Route
 	if f.literal {
-		v = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
+		v, same = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r), now.table.RoutesOfAddr(f.addr.Addr())
 	} else {
-		v = now.table.DecideRequest(f.name, f.addr.Port(), r)
+		v, same = now.table.DecideRequest(f.name, f.addr.Port(), r), now.table.RoutesOf(f.name)
 	}
 	if !v.Allowed {
 		return v, nil
 	}
-	return v, &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors}
+	a = &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
+	for _, other := range same {
+		if c := now.credentials[other.Options().Credential]; c != nil && c != a.credential && !slices.Contains(a.beside, c) {
+			a.beside = append(a.beside, c)
+		}
+	}
+	return v, a
 }
 
 // hidden is a text for the record, or for the bottle, without what must not stand

@@ -198,7 +198,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
-	g.rules.Store(&rules{cfg.Table, cfg.Credentials, newDetectors(cfg.Secrets, scan.NewCoverage())})
+	g.rules.Store(&rules{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage())})
 	g.flows.init()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
@@ -220,6 +220,7 @@ func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
 	}
 	g.stack = s
 	g.web = newWebServer(g)
+	g.rules.Load().out = g.web.newTransports()
 	fwd := tcp.NewForwarder(s, receiveWindow, maxHandshakes, g.handleSYN)
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, fwd.HandlePacket)
 	if err := g.attach(); err != nil {
@@ -375,6 +376,7 @@ type rules struct {
 	table       *policy.Table
 	credentials Credentials
 	detectors   *detectors
+	out         *transports
 }
 
 // table returns the routes of this moment.
@@ -385,9 +387,10 @@ func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 // stay; on others the next request is judged by the new routes.
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
 	g.caps.set(t)
-	g.rules.Store(&rules{t, c, newDetectors(secrets, g.rules.Load().detectors.coverage)})
+	now := g.rules.Load()
 	// A kept upstream connection may lead where only the old ones went.
-	g.web.renew()
+	g.rules.Store(&rules{t, c, newDetectors(secrets, now.detectors.coverage), g.web.newTransports()})
+	now.out.closeIdle()
 }
 
 // Summary returns what happened so far.

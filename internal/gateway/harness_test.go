@@ -281,10 +281,10 @@ const packetsOnly = "CARBOY_TEST_PACKETS_ONLY"
 // TestByPackets runs the tests of this package once more, with connections that
 // come as packets, as they do when all lanes are taken.
 func TestByPackets(t *testing.T) {
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m")
 	if testing.Short() {
-		c.Args = append(c.Args, "-test.short")
+		t.Skip("all tests once more: leave out -short")
 	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.skip=^TestByPackets$", "-test.failfast", "-test.timeout=10m")
 	c.Env = append(os.Environ(), packetsOnly+"=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

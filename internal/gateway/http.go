@@ -33,7 +33,6 @@ type webServer struct {
 	g      *Gateway
 	server *http.Server
 	proxy  *httputil.ReverseProxy
-	out    atomic.Pointer[transports]
 	// busy is how many requests are under way.
 	busy  atomic.Int64
 	conns chan net.Conn
@@ -59,7 +58,6 @@ type (
 func newWebServer(g *Gateway) *webServer {
 	w := &webServer{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
 	quiet := log.New(io.Discard, "", 0)
-	w.renew()
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      signing{w},
@@ -125,19 +123,15 @@ func (w *webServer) newTransport(dial func(ctx context.Context, name string, por
 }
 
 // roundTrip sends a request where its route says.
-func (w *webServer) roundTrip(r *policy.Route, req *http.Request) (*http.Response, error) {
-	t := w.out.Load()
-	if r.Options().Upstream.IsZero() {
-		return t.direct.RoundTrip(req)
+func (a *admitted) roundTrip(req *http.Request) (*http.Response, error) {
+	if a.route.Options().Upstream.IsZero() {
+		return a.out.direct.RoundTrip(req)
 	}
-	return t.upstreams.RoundTrip(req)
+	return a.out.upstreams.RoundTrip(req)
 }
 
-// renew begins with new connections; requests that are under way keep theirs.
-func (w *webServer) renew() {
-	if old := w.out.Swap(&transports{w.newTransport(w.g.dial), w.newTransport(w.g.dialUpstream)}); old != nil {
-		old.closeIdle()
-	}
+func (w *webServer) newTransports() *transports {
+	return &transports{w.newTransport(w.g.dial), w.newTransport(w.g.dialUpstream)}
 }
 
 func (t *transports) closeIdle() {
@@ -210,7 +204,7 @@ func (w *webServer) serve() { _ = w.server.Serve(channelListener{w}) }
 func (w *webServer) close() {
 	w.once.Do(func() { close(w.done) })
 	_ = w.server.Close()
-	w.out.Load().closeIdle()
+	w.g.rules.Load().out.closeIdle()
 }
 
 type channelListener struct{ w *webServer }
@@ -351,8 +345,12 @@ var hints = map[Reason]string{
 type admitted struct {
 	route      *policy.Route
 	credential *credential.Credential
-	detectors  *detectors
-	account    *routeAccount // nil: the route has no caps
+	// beside are the credentials of the host's other routes: its answers may have
+	// them, too.
+	beside    []*credential.Credential
+	detectors *detectors
+	out       *transports
+	account   *routeAccount // nil: the route has no caps
 }
 
 // judge admits a request, or says why it is refused.

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
@@ -41,7 +43,7 @@ func TestUpstreamNonsense(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := ""
+	var said atomic.Value
 	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		conn, _, err := rw.(http.Hijacker).Hijack()
 		if err != nil {
@@ -49,10 +51,11 @@ func TestUpstreamNonsense(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, said, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		fmt.Fprintf(conn, said.Load().(string), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	}), func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
 	o.only1.Store(true)
-	for said = range map[string]bool{"NOT HTTP %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nX %[1]s: \x00%[1]s\r\n\r\n": true, "HTTP/1.1 2%s OK\r\n\r\n": true, "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n": true} {
+	for text := range map[string]bool{"NOT HTTP %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nX %[1]s: \x00%[1]s\r\n\r\n": true, "HTTP/1.1 2%s OK\r\n\r\n": true, "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n": true, "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n": true} {
+		said.Store(text)
 		res, err := o.client(false).Get("https://api.example.com/v1")
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +63,7 @@ func TestUpstreamNonsense(t *testing.T) {
 		b, _ := io.ReadAll(res.Body)
 		res.Body.Close()
 		if res.StatusCode != 502 || strings.Contains(string(b), value) {
-			t.Errorf("%q: %d, the bottle is told %s", said, res.StatusCode, b)
+			t.Errorf("%q: %d, the bottle is told %s", text, res.StatusCode, b)
 		}
 	}
 	text, _ := json.Marshal([]any{o.gw.Summary(), o.allEvents()})
@@ -95,5 +98,52 @@ func TestPiecesOverReload(t *testing.T) {
 	}
 	if got := send(watchedValue[third : 2*third]); got != 403 {
 		t.Errorf("the second piece: %d", got)
+	}
+}
+
+// TestBesideTheRoute: what a server was told on one route it can't hand in on
+// another of the same host, nor in two halves.
+func TestBesideTheRoute(t *testing.T) {
+	const value = "the-real-key-4711-and-more"
+	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
+	c, err := credential.Open("key", want, secret.NewString(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept atomic.Value
+	kept.Store("")
+	o := newOpened(t, "routes:\n  - host: api.example.com\n    token_env: KEY\n    matches: [{paths: [{value: /cred}]}]\n  - {host: api.example.com}\n",
+		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/cred/keep" {
+				kept.Store(r.Header.Get("Authorization"))
+			}
+			http.ServeContent(rw, r, "a.txt", time.Time{}, strings.NewReader(kept.Load().(string)+" and what follows"))
+		}), func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
+	for _, path := range []string{"/cred/keep", "/cred/again", "/plain"} {
+		got := ""
+		for _, part := range []string{"bytes=0-19", "bytes=20-", ""} {
+			r, _ := http.NewRequest("GET", "https://api.example.com"+path, nil)
+			if part != "" {
+				r.Header.Set("Range", part)
+			}
+			res, err := o.client(true).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || !strings.HasSuffix(string(b), " and what follows") {
+				t.Errorf("%s %s: %d %q, %v", path, part, res.StatusCode, b, err)
+			}
+			got += string(b)
+		}
+		for i := 0; i+8 <= len(value); i++ {
+			if strings.Contains(got, value[i:i+8]) {
+				t.Fatalf("%s: the value came in: %q", path, got)
+			}
+		}
+	}
+	if kept.Load() != "Bearer "+value {
+		t.Errorf("upstream was told %q", kept.Load())
 	}
 }

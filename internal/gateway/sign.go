@@ -39,6 +39,9 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err := w.request(req); err != nil {
 			return nil, err
 		}
+		if len(a.beside) > 0 {
+			return s.scrubbing(a, w, req)
+		}
 		w.wants(req.Header)
 		res, err := s.send(a, x, nil, req)
 		return watched(w, res, err)
@@ -57,11 +60,34 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, &refusedError{ReasonCredential, err}
 	}
+	return s.scrubbing(a, w, req)
+}
+
+// scrubber is of all credentials that an answer may have; nil: of none.
+func (a *admitted) scrubber() *credential.Scrubber {
+	if a.credential == nil && len(a.beside) == 0 {
+		return nil
+	}
+	cs := a.beside
+	if a.credential != nil {
+		cs = append([]*credential.Credential{a.credential}, cs...)
+	}
+	return credential.NewScrubber(cs...)
+}
+
+// scrubbing sends a request to whom a credential was told, and takes that out of the
+// answer.
+func (s signing) scrubbing(a *admitted, w *watch, req *http.Request) (*http.Response, error) {
 	// So that the reply can be looked at; a client that asked for gzip takes plain
 	// text, too.
 	req.Header.Set("Accept-Encoding", "identity")
-	scrubber := c.Scrubber()
-	res, err := s.send(a, x, scrubber, req)
+	if a.route.Options().Credential.Scheme != credential.AWS {
+		// Two parts have a value that neither has. Nobody need heed a range.
+		req.Header.Del("Range")
+		req.Header.Del("If-Range")
+	}
+	scrubber := a.scrubber()
+	res, err := s.send(a, w.x, scrubber, req)
 	if err != nil {
 		// What is no HTTP is repeated in the error, which the bottle is told.
 		if told := scrubber.Text(err.Error()); told != err.Error() {
@@ -69,7 +95,9 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	c.Answered(req, res.StatusCode)
+	if a.credential != nil {
+		a.credential.Answered(req, res.StatusCode)
+	}
 	if err := s.scrub(scrubber, res); err != nil {
 		_ = res.Body.Close()
 		return nil, err
@@ -94,7 +122,7 @@ func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, r
 		}
 		return nil
 	}}
-	return s.w.roundTrip(a.route, req.WithContext(httptrace.WithClientTrace(ctx, early)))
+	return a.roundTrip(req.WithContext(httptrace.WithClientTrace(ctx, early)))
 }
 
 // watched is what upstream answered, looked at as it enters.
@@ -115,7 +143,14 @@ func staysHere(host string) bool {
 		return true
 	}
 	a, err := netip.ParseAddr(host)
-	return err == nil && policy.Classify(a) != policy.ClassPublic
+	if err != nil {
+		return false
+	}
+	switch policy.Classify(a) {
+	case policy.ClassLoopback, policy.ClassPrivate, policy.ClassUniqueLocal:
+		return true
+	}
+	return false
 }
 
 // scrub takes the credential out of a reply.

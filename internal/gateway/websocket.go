@@ -80,8 +80,8 @@ func frameScans(a *admitted, w *watch) (toServer, toClient frameScan, err error)
 	if in != nil {
 		toClient = frameScan{data: in, control: in.whole}
 	}
-	if a.credential != nil {
-		toClient = scrubbing(a.credential.Scrubber(), toClient)
+	if s := a.scrubber(); s != nil {
+		toClient = scrubbing(s, toClient)
 	}
 	return toServer, toClient, nil
 }

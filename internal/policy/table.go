@@ -161,6 +161,22 @@ func (t *Table) decideName(name string, match func(Route) bool) Verdict {
 	return Verdict{Reason: ReasonNoRoute}
 }
 
+// RoutesOf are the routes of a canonical name, in their order.
+func (t *Table) RoutesOf(canonical string) []Route {
+	if t == nil {
+		return nil
+	}
+	return t.named(canonical)
+}
+
+// RoutesOfAddr are the routes of a literal address, in their order.
+func (t *Table) RoutesOfAddr(a netip.Addr) []Route {
+	if t == nil {
+		return nil
+	}
+	return t.literal[a.WithZone("")]
+}
+
 // named are the routes of a canonical name, in their order.
 func (t *Table) named(canonical string) []Route {
 	found := slices.Clone(t.exact[canonical])
