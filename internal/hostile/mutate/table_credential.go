@@ -4,6 +4,12 @@ package main
 
 var credentialMutants = []mutant{
 	{
+		Name: "answers-beside-the-route-are-believed", Promise: "W4",
+		Why:     "what a server was told on one route it hands in on another of the same host",
+		Package: "./internal/gateway", Tests: []string{"TestBesideTheRoute"}, Says: "the value came in",
+		edits: []edit{{"internal/gateway/flow.go", "			a.beside = append(a.beside, c)\n", "			_ = c\n"}},
+	},
+	{
 		Name: "credentials-follow-the-host", Promise: "W4",
 		Why:     "paths are not compared: the credential is put on every request to the host",
 		Package: "./internal/hostile", Tests: []string{"TestW4Credentials"}, Says: "escaped credentials/path-tricks",

@@ -49,7 +49,7 @@ var scanMutants = []mutant{
 		Name: "a-reload-forgets-pieces", Promise: "W5",
 		Why:     "routes that are read again forget what has left already",
 		Package: "./internal/gateway", Tests: []string{"TestPiecesOverReload"}, Says: "the second piece: 200",
-		edits: []edit{{"internal/gateway/gateway.go", "newDetectors(secrets, g.rules.Load().detectors.coverage)", "newDetectors(secrets, scan.NewCoverage())"}},
+		edits: []edit{{"internal/gateway/gateway.go", "newDetectors(secrets, now.detectors.coverage)", "newDetectors(secrets, scan.NewCoverage())"}},
 	},
 	{
 		Name: "findings-pass", Promise: "W5",
