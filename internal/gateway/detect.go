@@ -29,9 +29,10 @@ type detectors struct {
 	coverage *scan.Coverage // the bottle's: pieces of one secret may be far apart
 	inbound  func() (*scan.Rules, error)
 
-	mu    sync.Mutex
-	known *scan.Known
-	out   map[outKind]*scan.Rules
+	mu     sync.Mutex
+	known  *scan.Known
+	folded *scan.Rules
+	out    map[outKind]*scan.Rules
 }
 
 type outKind struct{ tokens, known, entropy bool }
@@ -73,6 +74,58 @@ func (d *detectors) outbound(s policy.Scan) (*scan.Rules, error) {
 	return r, nil
 }
 
+// inOneCase returns what is looked for in texts that may lose their case on the way,
+// brought into small letters: the names of headers and of hosts do; nil: nothing.
+func (d *detectors) inOneCase() (*scan.Rules, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.folded != nil || len(d.secrets) == 0 {
+		return d.folded, nil
+	}
+	small := map[string]secret.Value{}
+	for name, v := range d.secrets {
+		v.UnsafeReveal(func(b []byte) {
+			// Of what stays too little, nothing can be told from ordinary text.
+			if low := secret.New(smallLetters(b)); scan.Fit(name, low) == nil {
+				small[name] = low
+			}
+		})
+	}
+	k, err := scan.NewKnown(small)
+	if err != nil {
+		return nil, err
+	}
+	d.folded, err = scan.NewRules(scan.Config{Known: k})
+	return d.folded, err
+}
+
+// smallLetters keeps the length.
+func smallLetters(b []byte) []byte {
+	out := bytes.Clone(b)
+	for i, c := range out {
+		if 'A' <= c && c <= 'Z' {
+			out[i] = c + 'a' - 'A'
+		}
+	}
+	return out
+}
+
+// folds looks for secrets in text without regard to case.
+func (d *detectors) folds(text []byte, place string) (scan.Finding, error) {
+	rules, err := d.inOneCase()
+	if err != nil || rules == nil {
+		return scan.Finding{}, err
+	}
+	found, err := rules.Check(scan.Options{Place: place, Action: scan.Report}, smallLetters(text))
+	for _, f := range found {
+		if !f.Warning {
+			f.Transform = "in one case"
+			return f, nil
+		}
+	}
+	return scan.Finding{}, err
+}
+
 // saying looks at a text that is no part of a request that goes out: the name that
 // a resolver is asked for, or what a record would show. leaves says that it does
 // go out, so that it counts with what left before.
@@ -91,6 +144,12 @@ func (d *detectors) saying(text string, leaves bool) (scan.Finding, bool) {
 	found, err := rules.Check(o, []byte(text))
 	for _, f := range found {
 		if !f.Warning {
+			return f, true
+		}
+	}
+	if err == nil {
+		var f scan.Finding
+		if f, err = d.folds([]byte(text), "name"); f.Rule != "" {
 			return f, true
 		}
 	}
@@ -315,6 +374,14 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 			err = &scan.FoundError{Finding: f}
 		}
 	}
+	if err == nil && !w.scan.NoSecrets {
+		f, ferr := w.d.folds(out, "")
+		if err = ferr; f.Rule != "" {
+			w.hidePath([]scan.Finding{f}, parts)
+			w.found(withPlace(f, w.d.shown(placeOf(parts, f.Offset))), scan.Block, false)
+			err = &scan.FoundError{Finding: f}
+		}
+	}
 	switch {
 	case err != nil:
 		var found *scan.FoundError
@@ -327,6 +394,8 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	}
 	return out, nil
 }
+
+func withPlace(f scan.Finding, place string) scan.Finding { f.Place = place; return f }
 
 // putMasked changes a request to what may leave of it.
 func putMasked(req *http.Request, text, masked []byte, parts []part) error {

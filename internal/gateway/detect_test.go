@@ -468,6 +468,45 @@ func TestSecretInName(t *testing.T) {
 	}
 }
 
+// TestCaseIsNoCover: names of headers and hosts lose their case on the way.
+func TestCaseIsNoCover(t *testing.T) {
+	const value, other = "hV7wZk3qP9xvLw0aTm8rK2cQz7LdFy5qW1xJ", "bN4tTm8rK2cyFy5eRw6uHs9kDv3mXp7zGc1L"
+	up := &seer{}
+	o := newOpened(t, "routes:\n  - {host: \"*.example.com\"}\n", up, func(c *Config) {
+		c.Secrets = map[string]secret.Value{"deploy-key": secret.NewString(value)}
+	})
+	for _, h2 := range []bool{false, true} {
+		for _, s := range sendings {
+			if s.name != "header name" && s.name != "path" && s.name != "query" && s.name != "cookie" {
+				continue
+			}
+			for v, want := range map[string]int{other: 200, strings.ToLower(value): 403, strings.ToUpper(value): 403} {
+				res, err := o.client(h2).Do(s.make(v))
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+				if res.StatusCode != want {
+					t.Errorf("%s, http2 %v, %q: %d", s.name, h2, v, res.StatusCode)
+				}
+			}
+		}
+	}
+	if got := strings.ToLower(up.take()); strings.Contains(got, strings.ToLower(value)) {
+		t.Error("upstream saw it")
+	}
+	if _, err := o.resolve("x" + value + ".example.com"); err == nil {
+		t.Error("resolved")
+	}
+	if _, err := o.resolve("x" + other + ".example.com"); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	text, _ := json.Marshal([]any{o.gw.Summary(), o.allEvents()})
+	if strings.Contains(strings.ToLower(string(text)), strings.ToLower(value)) {
+		t.Error("the record has it")
+	}
+}
+
 // TestRefusedRequestsAreHidden: of a request that no route allows, the record
 // shows no secret either.
 func TestRefusedRequestsAreHidden(t *testing.T) {
