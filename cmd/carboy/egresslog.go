@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/netlog"
@@ -44,16 +43,8 @@ func (a *app) egressLogCmd() *cobra.Command {
 		Use: "log [RUN]", Short: "show what a run asked of the network", Long: egressLogLong, Example: egressLogExample,
 		Args: atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				m, err := find(ctx, c, arg(args))
-				if err != nil {
-					return err
-				}
-				err = a.egressLog(ctx, c, m, f)
-				if errors.Is(err, unix.EPIPE) || f.follow && ctx.Err() != nil {
-					return nil // who read it has seen enough
-				}
-				return err
+			return a.readRun(cmd, args, f.follow, func(ctx context.Context, c *carboy.Client, m store.Meta) error {
+				return a.egressLog(ctx, c, m, f)
 			})
 		},
 	}

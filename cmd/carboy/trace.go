@@ -55,16 +55,8 @@ func (a *app) traceCmd() *cobra.Command {
 		Use: "trace [RUN]", Short: "show what happened inside a run, fact by fact", Long: traceLong, Example: traceExample, GroupID: "look",
 		Args: atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				m, err := find(ctx, c, arg(args))
-				if err != nil {
-					return err
-				}
-				err = a.trace(ctx, c, m, f)
-				if errors.Is(err, unix.EPIPE) || f.follow && ctx.Err() != nil {
-					return nil // who read it has seen enough
-				}
-				return err
+			return a.readRun(cmd, args, f.follow, func(ctx context.Context, c *carboy.Client, m store.Meta) error {
+				return a.trace(ctx, c, m, f)
 			})
 		},
 	}
@@ -78,6 +70,21 @@ func (a *app) traceCmd() *cobra.Command {
 	cmd.RegisterFlagCompletionFunc("path", cobra.NoFileCompletions)
 	cmd.RegisterFlagCompletionFunc("pid", cobra.NoFileCompletions)
 	return cmd
+}
+
+// readRun shows what is kept of a run, as long as somebody reads it.
+func (a *app) readRun(cmd *cobra.Command, args []string, follow bool, show func(context.Context, *carboy.Client, store.Meta) error) error {
+	return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+		m, err := find(ctx, c, arg(args))
+		if err != nil {
+			return err
+		}
+		err = show(ctx, c, m)
+		if errors.Is(err, unix.EPIPE) || follow && ctx.Err() != nil {
+			return nil // who read it has seen enough
+		}
+		return err
+	})
 }
 
 // kindList is a repeatable flag with kinds, between commas.
