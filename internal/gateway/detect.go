@@ -164,21 +164,6 @@ func (d *detectors) hidden(text string) string {
 	return text
 }
 
-// shown is a place for the record. The names of headers are the bottle's choice, and
-// have lost their case on the way.
-func (d *detectors) shown(place string) string {
-	low := strings.ToLower(bound(place))
-	for _, v := range d.secrets {
-		text := strings.ToLower(v.UnsafeString())
-		for n := min(len(text), scan.MinPart); n <= len(text); n++ {
-			if strings.Contains(low, text[n-min(n, scan.MinPart):n]) {
-				return withheld
-			}
-		}
-	}
-	return d.hidden(place)
-}
-
 // watch looks at one exchange: at the request as it will leave, before a
 // credential is on it, and at the reply as it will enter.
 type watch struct {
@@ -368,7 +353,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	}
 	w.hidePath(s.Findings(), parts)
 	for _, f := range s.Findings() {
-		f.Place = w.d.shown(placeOf(parts, f.Offset))
+		f.Place = w.d.hidden(placeOf(parts, f.Offset))
 		w.found(f, act, false)
 		if !f.Warning && err == nil && act == scan.Block {
 			err = &scan.FoundError{Finding: f}
@@ -378,7 +363,8 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 		f, ferr := w.d.folds(out, "")
 		if err = ferr; f.Rule != "" {
 			w.hidePath([]scan.Finding{f}, parts)
-			w.found(withPlace(f, w.d.shown(placeOf(parts, f.Offset))), scan.Block, false)
+			f.Place = w.d.hidden(placeOf(parts, f.Offset))
+			w.found(f, scan.Block, false)
 			err = &scan.FoundError{Finding: f}
 		}
 	}
@@ -386,7 +372,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	case err != nil:
 		var found *scan.FoundError
 		if errors.As(err, &found) {
-			found.Finding.Place = w.d.shown(placeOf(parts, found.Finding.Offset))
+			found.Finding.Place = w.d.hidden(placeOf(parts, found.Finding.Offset))
 		}
 		return nil, w.stopped(err)
 	case bytes.Equal(out, text):
@@ -394,8 +380,6 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	}
 	return out, nil
 }
-
-func withPlace(f scan.Finding, place string) scan.Finding { f.Place = place; return f }
 
 // putMasked changes a request to what may leave of it.
 func putMasked(req *http.Request, text, masked []byte, parts []part) error {

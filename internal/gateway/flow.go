@@ -91,16 +91,22 @@ func (f *flow) stillAllowed() bool {
 // with one that is allowed.
 func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted) {
 	now := f.g.rules.Load()
-	var same []policy.Route
 	if f.literal {
-		v, same = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r), now.table.RoutesOfAddr(f.addr.Addr())
+		v = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
 	} else {
-		v, same = now.table.DecideRequest(f.name, f.addr.Port(), r), now.table.RoutesOf(f.name)
+		v = now.table.DecideRequest(f.name, f.addr.Port(), r)
 	}
 	if !v.Allowed {
 		return v, nil
 	}
 	a = &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
+	if len(now.credentials) == 0 {
+		return v, a
+	}
+	same := now.table.RoutesOf(f.name)
+	if f.literal {
+		same = now.table.RoutesOfAddr(f.addr.Addr())
+	}
 	for _, other := range same {
 		if c := now.credentials[other.Options().Credential]; c != nil && c != a.credential && !slices.Contains(a.beside, c) {
 			a.beside = append(a.beside, c)

@@ -382,9 +382,9 @@ type rules struct {
 // table returns the routes of this moment.
 func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 
-// SetRoutes swaps the routes, what they put on, and what is watched for. A question that is being
-// decided sees either the old or the new ones. Connections whose bytes pass unseen
-// stay; on others the next request is judged by the new routes.
+// SetRoutes swaps the routes, what they put on, and what is watched for. A question
+// that is being decided sees either the old or the new ones. Connections whose bytes
+// pass unseen stay; on others the next request is judged by the new routes.
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
 	g.caps.set(t)
 	now := g.rules.Load()

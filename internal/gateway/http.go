@@ -60,7 +60,7 @@ func newWebServer(g *Gateway) *webServer {
 	quiet := log.New(io.Discard, "", 0)
 	w.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
-		Transport:      signing{w},
+		Transport:      signing{},
 		FlushInterval:  -1,
 		ErrorLog:       quiet,
 		BufferPool:     bufferPool{},

@@ -16,9 +16,10 @@ import (
 )
 
 // signing is the way out of the HTTP proxy: it puts a route's credential on, after
-// the request was judged and rebuilt, and takes it out of what comes back; what leaves before it is on, and what enters, is
-// scanned. A redirect is the client's to follow, by a request of its own that is judged.
-type signing struct{ w *webServer }
+// the request was judged and rebuilt, and takes it out of what comes back; what
+// leaves before it is on, and what enters, is scanned. A redirect is the client's to
+// follow, by a request of its own that is judged.
+type signing struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {

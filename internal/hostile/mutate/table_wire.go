@@ -134,7 +134,7 @@ var wireMutants = []mutant{
 			{"internal/gateway/dns.go", "	v := g.table().DecideName(name)\n", "	v := g.table().DecideName(name)\n	v.Allowed = true\n"},
 			{"internal/gateway/flow.go", "		v = g.table().Decide(name, addr.Port())\n", "		v = g.decide(g.ctx, name, addr.Port())\n"},
 			{"internal/gateway/dial.go", "	v := g.table().Decide(name, port)\n", "	v := g.decide(ctx, name, port)\n"},
-			{"internal/gateway/flow.go", "		v, same = now.table.DecideRequest(f.name, f.addr.Port(), r), now.table.RoutesOf(f.name)\n", "		v, same = now.table.DecideRequest(f.name, f.addr.Port(), r), now.table.RoutesOf(f.name)\n		if found, err := f.g.lookup(f.ctx, f.name); !v.Allowed && err == nil {\n			v = now.table.DecideAddrRequest(found[0].Unmap(), f.addr.Port(), r)\n		}\n"},
+			{"internal/gateway/flow.go", "		v = now.table.DecideRequest(f.name, f.addr.Port(), r)\n", "		v = now.table.DecideRequest(f.name, f.addr.Port(), r)\n		if found, err := f.g.lookup(f.ctx, f.name); !v.Allowed && err == nil {\n			v = now.table.DecideAddrRequest(found[0].Unmap(), f.addr.Port(), r)\n		}\n"},
 			{"internal/gateway/dial.go", "// dial is the only way out.", `func (g *Gateway) decide(ctx context.Context, name string, port uint16) policy.Verdict {
 	v := g.table().Decide(name, port)
 	if found, err := g.lookup(ctx, name); !v.Allowed && err == nil {
