@@ -283,12 +283,16 @@ func (x *streams) attach(s *session) error {
 		if x.pressed != nil {
 			x.press(keys)
 		}
+		x.resize()
 		ptmx.Write(keys)
 		return nil
 	}, func() {})
 }
 
-// resize makes the command's terminal as large as the caller's.
+// resize makes the command's terminal as large as the caller's. A signal that says
+// so is not enough: shells that use readline read the size and write it back at
+// each prompt, and what they write can be the one from before the signal. And a
+// carboy in the background is not told.
 func (x *streams) resize() {
 	if x.ptmx != nil {
 		pty.InheritSize(x.stdin, x.ptmx)

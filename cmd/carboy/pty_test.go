@@ -148,6 +148,11 @@ func (s *session) shell() {
 		s.typed("stty size\n")
 		time.Sleep(200 * time.Millisecond)
 	}
+	// What writes an old size back, as readline can, does not make it so.
+	s.typed("stty rows 40 cols 100; echo set-$((1+1))\n")
+	s.await("set-2")
+	s.typed("echo again-$(stty size)\n")
+	s.await("again-25 77")
 	s.typed("sh -c 'echo up-$((10+1)); exec sleep 1000'\n")
 	s.await("up-11")
 	s.typed("\x03")
