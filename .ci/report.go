@@ -1,15 +1,25 @@
 //go:build ignore
 
 // Command report reads what go test -json wrote. It prints go's own line for
-// each package and the output of what failed; with -ok the lines only; with
-// -skipped it fails when a test was skipped in every file.
+// each package and the output of what failed. With
+//
+//	-ok FILE          it prints the lines only;
+//	-skipped FILE...  it fails when a test was skipped and ran in none of the files;
+//	-again PAGE FILE  it prints the packages that may be tested a second time: those
+//	                  where a test failed. It fails when one of these tests stands
+//	                  on the page of promises, where once is too often, or when
+//	                  something else than a test failed;
+//	-merge OLD NEW    it prints the events of OLD, with those of NEW in the place of
+//	                  the packages that are in both.
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -23,14 +33,30 @@ type result struct {
 	output  map[string][]string // by package and test
 	failed  []string
 	skipped map[string]string // test to reason
-	stray   []string          // lines that are no events: build failures
+	passed  map[string]bool
+	stray   []string // lines that are no events: build failures
 }
 
 func main() {
-	args, onlyOK, onlySkipped := os.Args[1:], false, false
+	args, mode := os.Args[1:], ""
 	if len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		onlyOK, onlySkipped = args[0] == "-ok", args[0] == "-skipped"
-		args = args[1:]
+		mode, args = args[0], args[1:]
+	}
+	if mode == "-merge" && len(args) == 2 {
+		if err := merge(args[0], args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, "report:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	page := ""
+	if mode == "-again" && len(args) == 2 {
+		b, err := os.ReadFile(args[0])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "report:", err)
+			os.Exit(1)
+		}
+		page, args = string(b), args[1:]
 	}
 	var all []*result
 	for _, name := range args {
@@ -42,15 +68,18 @@ func main() {
 		all = append(all, r)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(os.Stderr, "usage: report [-ok|-skipped] FILE...")
+		fmt.Fprintln(os.Stderr, "usage: report [-ok|-skipped|-again PAGE] FILE... | report -merge OLD NEW")
 		os.Exit(2)
 	}
-	if onlySkipped {
+	switch mode {
+	case "-skipped":
 		os.Exit(skipped(all))
+	case "-again":
+		os.Exit(again(all[0], page))
 	}
 	code := 0
 	for _, r := range all {
-		if !onlyOK {
+		if mode != "-ok" {
 			r.failures()
 		}
 		for _, l := range r.lines {
@@ -69,7 +98,7 @@ func read(name string) (*result, error) {
 		return nil, err
 	}
 	defer f.Close()
-	r := &result{output: map[string][]string{}, skipped: map[string]string{}}
+	r := &result{output: map[string][]string{}, skipped: map[string]string{}, passed: map[string]bool{}}
 	in := bufio.NewScanner(f)
 	in.Buffer(nil, 64<<20)
 	for in.Scan() {
@@ -98,6 +127,7 @@ func (r *result) add(e event) {
 	case e.Action == "skip" && e.Test != "":
 		r.skipped[key] = strings.Join(r.output[key], " ")
 	case e.Action == "pass":
+		r.passed[key] = true
 		delete(r.output, key)
 	}
 }
@@ -121,16 +151,18 @@ func (r *result) failures() {
 	}
 }
 
-// skipped lists tests that ran in none of the runs.
+// skipped lists tests that were skipped and ran in none of the runs.
 func skipped(all []*result) int {
 	var never []string
-	for key, why := range all[0].skipped {
-		if !slices.ContainsFunc(all[1:], func(r *result) bool { _, ok := r.skipped[key]; return !ok }) {
-			never = append(never, key+": "+why)
+	for _, r := range all {
+		for key, why := range r.skipped {
+			if !slices.ContainsFunc(all, func(r *result) bool { return r.passed[key] }) {
+				never = append(never, key+": "+why)
+			}
 		}
 	}
 	slices.Sort(never)
-	for _, s := range never {
+	for _, s := range slices.Compact(never) {
 		fmt.Println("skipped in every run:", s)
 	}
 	if len(never) > 0 {
@@ -138,4 +170,74 @@ func skipped(all []*result) int {
 	}
 	fmt.Println("every test ran at least once")
 	return 0
+}
+
+// again lists the packages of tests that failed, when each of them may be tried a
+// second time. What the page of promises names may not: an attack that succeeds
+// now and then has succeeded.
+func again(r *result, page string) int {
+	if len(r.stray) > 0 {
+		fmt.Fprintln(os.Stderr, "something else than a test failed")
+		return 1
+	}
+	tests := map[string]int{}
+	var packages []string
+	for _, key := range r.failed {
+		pkg, test, _ := strings.Cut(key, " ")
+		if test == "" {
+			packages = append(packages, pkg)
+			continue
+		}
+		tests[pkg]++
+		top, _, _ := strings.Cut(test, "/")
+		if regexp.MustCompile("`" + regexp.QuoteMeta(strings.TrimPrefix(pkg, module)+"."+top) + "[`/]").MatchString(page) {
+			fmt.Fprintln(os.Stderr, "no second time for a test of a promise:", key)
+			return 1
+		}
+	}
+	for _, pkg := range packages {
+		if tests[pkg] == 0 { // it crashed, or took too long
+			fmt.Fprintln(os.Stderr, "failed, and no test of it:", pkg)
+			return 1
+		}
+		fmt.Println(pkg)
+	}
+	if len(packages) == 0 {
+		return 1
+	}
+	return 0
+}
+
+const module = "github.com/carboy/carboy/"
+
+// merge prints the lines of old whose package is not in new, then those of new.
+func merge(old, new string) error {
+	renewed := map[string]bool{}
+	var lines [][]byte
+	for _, name := range []string{new, old} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		var kept []byte
+		for line := range bytes.Lines(b) {
+			var e event
+			if err := json.Unmarshal(line, &e); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if name == new {
+				renewed[e.Package] = true
+			} else if renewed[e.Package] {
+				continue
+			}
+			kept = append(kept, line...)
+		}
+		lines = append(lines, kept)
+	}
+	for _, b := range slices.Backward(lines) {
+		if _, err := os.Stdout.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -199,8 +199,7 @@ func TestExecTerminal(t *testing.T) {
 	x.shell()
 	x.typed("sh -c 'echo up-$((20+2)); exec sleep 1000'\n")
 	x.await("up-22")
-	x.typed("\x1a")
-	x.awaitStopped()
+	x.stop()
 	// bash asks once more when the job it has just killed counts as stopped yet.
 	x.typed("kill -9 %1; exit 9\nexit 9\n")
 	if code := x.end(); code != 9 {
