@@ -22,11 +22,7 @@ var termEnv = []string{"TERM", "COLORTERM", "NO_COLOR"}
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
-// environment builds the command's variables from nothing.
-func (c *Client) environment(p *plan, o *RunOptions) ([]string, error) {
-	return environment(c.env, p, o.Terminal, o.Env)
-}
-
+// environment builds a command's variables from nothing.
 func environment(lookup func(string) string, p *plan, terminal bool, more []string) ([]string, error) {
 	u := p.id.user
 	env := map[string]string{

@@ -355,13 +355,11 @@ func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (ex
 		k, v, _ := strings.Cut(e, "=")
 		host[k] = v
 	}
-	env, err := environment(func(n string) string { return host[n] }, s.plan, ask.Terminal, ask.Env)
+	env, leave, err := s.inside.takeIn(s.plan, func(n string) string { return host[n] }, ask.Terminal, ask.Command, ask.Env)
 	if err != nil {
 		return receipt.Exit{}, err
 	}
-	if err := s.keepOut(ask.Command); err != nil {
-		return receipt.Exit{}, err
-	}
+	defer leave()
 	ev := s.event(audit.RunExec, audit.Allowed)
 	ev.Subject, ev.Sync = s.text(strings.Join(ask.Command, " ")), true
 	if _, err := s.c.audit.Append(ctx, ev); err != nil {

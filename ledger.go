@@ -121,12 +121,7 @@ func (s *session) text(t string) audit.Text { return audit.Redact(s.redactor, t)
 // redactorFor knows the credentials, and the values that the user put into the
 // bottle under names that say "secret", so that no record repeats them.
 func (c *Client) redactorFor(p *plan, o *RunOptions) (*secret.Redactor, error) {
-	known := map[string]secret.Value{}
-	for name, v := range p.creds.values {
-		if v.Len() >= secret.MinRedacted {
-			known[name] = v
-		}
-	}
+	known := marks(p.creds)
 	for name, v := range p.secrets.values {
 		name = redactionName(name)
 		for known[name].Len() > 0 {
@@ -154,6 +149,17 @@ func (c *Client) redactorFor(p *plan, o *RunOptions) (*secret.Redactor, error) {
 		}
 	}
 	return secret.NewRedactor(known)
+}
+
+// marks are the credentials by the names that stand in their place.
+func marks(c *credentials) map[string]secret.Value {
+	out := map[string]secret.Value{}
+	for name, v := range c.values {
+		if v.Len() >= secret.MinRedacted {
+			out[name] = v
+		}
+	}
+	return out
 }
 
 // noteStart records, before the command's first instruction, that it may run

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -96,10 +95,10 @@ func recordOf(ev gateway.Event) (netlog.Record, bool) {
 
 // notes are what the log's goroutine knows.
 type notes struct {
-	s     *session
-	rules *scan.Rules
-	bad   error // rules could not be made
-	once  sync.Once
+	s       *session
+	rules   *scan.Rules
+	edition int   // of the secrets that they are of
+	bad     error // rules could not be made
 	// told holds the refusals of requests that people were told of, by target and
 	// reason: their connection ends later, for the same reason.
 	told map[string]bool
@@ -122,15 +121,17 @@ func (n *notes) cleaned(text string) string {
 	if s := n.s.redactor.String(text); s != text {
 		text = s
 	}
-	n.once.Do(func() {
+	if now, edition := n.s.inside.watched(); edition != n.edition {
 		var known *scan.Known
-		if len(n.s.known) > 0 {
-			known, n.bad = scan.NewKnown(n.s.known)
+		n.bad = nil
+		if len(now) > 0 {
+			known, n.bad = scan.NewKnown(now)
 		}
 		if n.bad == nil {
 			n.rules, n.bad = scan.NewRules(scan.Config{Known: known, Tokens: true})
 		}
-	})
+		n.edition = edition
+	}
 	if n.bad != nil {
 		return notShown
 	}

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +17,107 @@ import (
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/secret"
 )
+
+// inside is what carboy's own hand put into the bottle, and what must not be there.
+// Both change while a run goes on: commands come from outside, and route files are
+// read again.
+type inside struct {
+	mu      sync.Mutex
+	creds   *credentials            // of the routes in force
+	known   map[string]secret.Value // all that is or was watched for; not changed
+	taken   map[*taken]struct{}     // of the commands that run
+	edition int
+}
+
+// taken is what came in with one command.
+type taken struct {
+	command []string
+	asked   []string // --env
+	env     []string // NAME=VALUE
+}
+
+// watched is what is watched for at this moment, and how often that has changed.
+func (in *inside) watched() (known map[string]secret.Value, edition int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.known, in.edition
+}
+
+// takeIn makes a command's variables and refuses what would come inside with it and
+// must not, now or, until leave, by routes that are read again.
+func (in *inside) takeIn(p *plan, lookup func(string) string, terminal bool, command, asked []string) (env []string, leave func(), err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	now := *p
+	now.creds, now.known = in.creds, in.known
+	if err := now.keepOut(command); err != nil {
+		return nil, nil, err
+	}
+	if env, err = environment(lookup, &now, terminal, asked); err != nil {
+		return nil, nil, err
+	}
+	t := &taken{command, asked, env}
+	in.taken[t] = struct{}{}
+	return env, func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		delete(in.taken, t)
+	}, nil
+}
+
+// change takes over new credentials, with put, unless one of them is inside already.
+// What was watched for stays so: it may stand in what is still to be recorded.
+func (in *inside) change(secrets *known, creds *credentials, put func(all map[string]secret.Value) error) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for t := range in.taken {
+		if err := t.holds(creds); err != nil {
+			return err
+		}
+	}
+	all := &known{values: secrets.with(creds)}
+	for _, name := range slices.Sorted(maps.Keys(in.known)) {
+		if v := in.known[name]; !slices.ContainsFunc(slices.Collect(maps.Values(all.values)), v.Equal) {
+			all.put(name, v)
+		}
+	}
+	if err := put(all.values); err != nil {
+		return err
+	}
+	for name, v := range in.creds.values {
+		if _, ok := creds.values[name]; !ok {
+			creds.values[name] = v
+		}
+	}
+	in.creds, in.known = creds, all.values
+	in.edition++
+	return nil
+}
+
+// holds refuses credentials that came in with a command: the gateway would keep out
+// what is there already.
+func (t *taken) holds(creds *credentials) error {
+	const advice = "a credential that the gateway puts on does not come inside; start a new run without it"
+	for _, e := range t.asked {
+		if name, _, _ := strings.Cut(e, "="); creds.env[name] != "" {
+			return fmt.Errorf("they put on the credential of the variable %s, and --env took that variable into the bottle: %s", name, advice)
+		}
+	}
+	for _, e := range t.env {
+		if name, val, _ := strings.Cut(e, "="); creds.in(val) {
+			return fmt.Errorf("they put on a credential that the bottle's variable %s holds: %s", name, advice)
+		}
+	}
+	for _, arg := range t.command {
+		if creds.in(arg) {
+			return fmt.Errorf("they put on a credential that the command line of a command in the bottle holds: %s", advice)
+		}
+	}
+	return nil
+}
 
 // reloadEvery is how often a route file is looked at. Editors write a file in
 // several steps, or put another in its place: what is read is a file that was the
@@ -102,6 +205,16 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return s.inside.change(s.secrets, creds, func(all map[string]secret.Value) error {
+		return s.useRoutes(ctx, rs, file, table, creds, all)
+	})
+}
+
+// useRoutes has the routes decide. What they bring is known to the records first.
+func (s *session) useRoutes(ctx context.Context, rs []policy.Route, file *routes.File, table *policy.Table, creds *credentials, known map[string]secret.Value) error {
+	if err := s.redactor.Add(marks(creds)); err != nil {
+		return err
+	}
 	// Nothing that it allows happens before the log has it.
 	ev := s.event(audit.Routes, audit.Noted)
 	ev.Actor = audit.ByUser(os.Getuid())
@@ -113,7 +226,7 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 		return err
 	}
 	maps.Copy(s.had, creds.of)
-	s.vessel.gw.SetRoutes(table, creds.of, s.vessel.plan.secrets.with(creds))
+	s.vessel.gw.SetRoutes(table, creds.of, known)
 	s.netlog.SetLevel(file.Log)
 	s.netlog.Put(netlog.Record{Time: now(), Kind: netlog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})
 	s.events.send(Event{Kind: "routes", Text: fmt.Sprintf("%s was read again: %d routes", s.o.Routes, len(rs))})

@@ -115,6 +115,7 @@ type session struct {
 	execs    execs
 	socket   string   // of the control server
 	env      []string // the command's variables
+	inside   inside
 	peak     bottle.Usage
 	stopOnce sync.Once
 	stopping chan struct{} // closed when somebody asked for the end
@@ -221,11 +222,10 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	if s.redactor, err = c.redactorFor(s.plan, o); err != nil {
 		return nil, err
 	}
-	if err := s.keepOut(o.Command); err != nil {
-		return nil, err
-	}
 	ws := s.ws
-	if s.env, err = c.environment(s.plan, o); err != nil {
+	s.inside = inside{creds: s.creds, known: s.known, edition: 1, taken: map[*taken]struct{}{}}
+	// It stays to the end.
+	if s.env, _, err = s.inside.takeIn(s.plan, c.env, o.Terminal, o.Command, o.Env); err != nil {
 		return nil, err
 	}
 	access := store.Shared

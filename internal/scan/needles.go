@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/carboy/carboy/internal/secret"
 )
 
 // A needle is one form of a known secret, as it would stand in a stream.
@@ -23,10 +25,10 @@ type needle struct {
 // part of a secret is a part of one of these. Escapes (percent, \u, entities …) are
 // not among them: a view undoes these in any mixture, and eight bytes of them are
 // only one or two of the secret.
-func needlesOf(secret int, s []byte) (out []needle) {
+func needlesOf(number int, s []byte) (out []needle) {
 	add := func(transform string, text []byte) {
 		if len(text) >= gramLen && !slices.ContainsFunc(out, func(n needle) bool { return string(n.text) == string(text) }) {
-			out = append(out, needle{secret, transform, text})
+			out = append(out, needle{number, transform, text})
 		}
 	}
 	each := func(transform, sep, format string) {
@@ -42,20 +44,20 @@ func needlesOf(secret int, s []byte) (out []needle) {
 	add("reversed", reversed)
 	add("rot13", rot13(s))
 	for i := range 3 {
-		once := base64At(s, i, base64.StdEncoding)
+		once := secret.Base64At(s, i, base64.StdEncoding)
 		add("base64", once)
-		add("base64url", base64At(s, i, base64.URLEncoding))
+		add("base64url", secret.Base64At(s, i, base64.URLEncoding))
 		if len(s) > longSecret {
 			continue
 		}
 		for j := range 3 {
-			add("base64 twice", base64At(once, j, base64.StdEncoding))
+			add("base64 twice", secret.Base64At(once, j, base64.StdEncoding))
 		}
-		add("base64 of reversed", base64At(reversed, i, base64.StdEncoding))
+		add("base64 of reversed", secret.Base64At(reversed, i, base64.StdEncoding))
 		low := hex.EncodeToString(s)
-		add("base64 of hex", base64At([]byte(low), i, base64.StdEncoding))
-		add("base64 of hex", base64At([]byte(strings.ToUpper(low)), i, base64.StdEncoding))
-		add("base64 of utf-16", base64At(utf16(s), i, base64.StdEncoding))
+		add("base64 of hex", secret.Base64At([]byte(low), i, base64.StdEncoding))
+		add("base64 of hex", secret.Base64At([]byte(strings.ToUpper(low)), i, base64.StdEncoding))
+		add("base64 of utf-16", secret.Base64At(utf16(s), i, base64.StdEncoding))
 		ofBase64 := hex.EncodeToString(once)
 		add("hex of base64", []byte(ofBase64))
 		add("hex of base64", []byte(strings.ToUpper(ofBase64)))
@@ -103,12 +105,6 @@ func utf16(s []byte) []byte {
 		out = append(out, c, 0)
 	}
 	return out
-}
-
-// base64At is what of base64 depends on s alone when n bytes precede it.
-func base64At(s []byte, n int, enc *base64.Encoding) []byte {
-	t := enc.EncodeToString(append(make([]byte, n), s...))
-	return []byte(t[(n*8+5)/6 : (n+len(s))*8/6])
 }
 
 func base32At(s []byte, n int) []byte {

@@ -2,11 +2,15 @@ package secret
 
 import (
 	"bytes"
-	"errors"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
-	"io"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -14,13 +18,22 @@ import (
 // text by chance, and its marks would then spell it out.
 const MinRedacted = 6
 
-// Redactor replaces known secret values in text by "[redacted:<name>]". Only the values as they are: encodings of them
-// are the business of package scan. The zero Redactor knows none and changes nothing. It is not changed after NewRedactor
-// and may be used concurrently.
+// Redactor replaces known secret values in text by "[redacted:<name>]": as they are, and as base64, hex and URLs write
+// them. All other encodings are the business of package scan. It only ever learns: what was added once is replaced in all
+// text that comes later. The zero Redactor knows none and changes nothing. It may be used concurrently.
 type Redactor struct {
+	add sync.Mutex // held while values are added
+	now atomic.Pointer[watched]
+}
+
+// watched is what a Redactor knows at one moment. It is not changed.
+type watched struct {
 	entries []entry // longest first
-	first   [256]bool
-	longest int
+	// by has their numbers by how they begin.
+	by map[uint32][]int
+	// filter has a bit for the hash of each of the first three windows of four bytes of every entry. A text that holds a
+	// value has one of these at a multiple of three, so that most texts are read at every third byte and are done.
+	filter [1024]uint64
 }
 
 type entry struct {
@@ -28,164 +41,213 @@ type entry struct {
 	mark  []byte
 }
 
+const window = 4
+
 // NewRedactor knows the given values by their names, which appear in the marks: lower-case letters, digits and "-_." only.
 // A value shorter than MinRedacted is an error, for text with it could not be made safe.
 func NewRedactor(values map[string]Value) (*Redactor, error) {
 	r := &Redactor{}
+	return r, r.Add(values)
+}
+
+// Add makes r know more values, all of them or, with an error, none.
+func (r *Redactor) Add(values map[string]Value) error {
+	r.add.Lock()
+	defer r.add.Unlock()
+	next := &watched{by: map[uint32][]int{}}
+	if old := r.now.Load(); old != nil {
+		next.entries = slices.Clone(old.entries)
+	}
+	had := map[string]bool{}
+	for _, e := range next.entries {
+		had[e.value.UnsafeString()] = true
+	}
 	for name, v := range values {
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
-			return nil, fmt.Errorf("redact %q: not a name of lower-case letters, digits, dots, dashes and underscores", name)
+			return fmt.Errorf("redact %q: not a name of lower-case letters, digits, dots, dashes and underscores", name)
 		}
 		if v.Len() < MinRedacted {
-			return nil, fmt.Errorf("redact %s: shorter than %d bytes", name, MinRedacted)
+			return fmt.Errorf("redact %s: shorter than %d bytes", name, MinRedacted)
 		}
-		r.entries = append(r.entries, entry{New(v.bytes()), []byte("[redacted:" + name + "]")})
-		r.first[v.bytes()[0]] = true
-		r.longest = max(r.longest, v.Len())
+		for _, form := range forms(v.bytes()) {
+			if len(form) >= MinRedacted && !had[string(form)] {
+				had[string(form)] = true
+				next.entries = append(next.entries, entry{New(form), []byte("[redacted:" + name + "]")})
+			}
+		}
+	}
+	if len(next.entries) == 0 {
+		return nil
 	}
 	// Of two values that start at the same place the longer one is replaced: the shorter would leave its rest readable.
-	slices.SortFunc(r.entries, func(a, b entry) int {
+	slices.SortFunc(next.entries, func(a, b entry) int {
 		if d := b.value.Len() - a.value.Len(); d != 0 {
 			return d
 		}
 		return bytes.Compare(a.mark, b.mark)
 	})
-	return r, nil
+	for i, e := range next.entries {
+		b := e.value.bytes()
+		first := binary.LittleEndian.Uint32(b)
+		next.by[first] = append(next.by[first], i)
+		for at := range 3 {
+			word, bit := place(b[at:])
+			next.filter[word] |= bit
+		}
+	}
+	r.now.Store(next)
+	return nil
 }
 
-// String returns s without the known values.
-func (r *Redactor) String(s string) string { return string(r.Bytes([]byte(s))) }
-
-// None reports whether r knows no value: then nothing it is given changes.
-func (r *Redactor) None() bool { return r == nil || len(r.entries) == 0 }
-
-// In reports whether s holds a known value. It is many times faster than String, for the many texts that hold none.
-func (r *Redactor) In(s string) bool {
-	if r == nil {
-		return false
+// forms are a value and the ways in which programs write it that mean no harm. Of base64 those are made for each place at
+// which it may begin in a longer text, without the characters that depend on what stands around it.
+func forms(b []byte) [][]byte {
+	out := [][]byte{b}
+	for n := range 3 {
+		out = append(out, Base64At(b, n, base64.StdEncoding), Base64At(b, n, base64.URLEncoding))
 	}
-	for _, e := range r.entries {
-		v := e.value.bytes()
-		if strings.Contains(s, unsafe.String(unsafe.SliceData(v), len(v))) { // a string of its own would be a copy that stays
+	low := hex.EncodeToString(b)
+	out = append(out, []byte(low), []byte(strings.ToUpper(low)))
+	all := make([]byte, 0, 3*len(b))
+	for i := range b {
+		all = append(append(all, '%'), low[2*i:2*i+2]...)
+	}
+	out = append(out, all, bytes.ToUpper(all))
+	for _, escaped := range []string{url.QueryEscape(string(b)), url.PathEscape(string(b))} {
+		out = append(out, []byte(escaped), []byte(lowerEscapes(escaped)))
+	}
+	return out
+}
+
+// lowerEscapes writes %2F as %2f.
+func lowerEscapes(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:i+3], bytes.ToLower(b[i+1:i+3]))
+			i += 2
+		}
+	}
+	return string(b)
+}
+
+// Base64At is what of base64 depends on b alone when n bytes precede it.
+func Base64At(b []byte, n int, enc *base64.Encoding) []byte {
+	t := enc.EncodeToString(append(make([]byte, n), b...))
+	return []byte(t[(n*8+5)/6 : (n+len(b))*8/6])
+}
+
+// place is where in the filter the window stands that b begins with.
+func place(b []byte) (word int, bit uint64) {
+	h := binary.LittleEndian.Uint32(b) * 0x9E3779B1 >> 16
+	return int(h >> 6), 1 << (h & 63)
+}
+
+// maybe reports whether b may hold a value.
+func (w *watched) maybe(b []byte) bool {
+	for i := 0; i+window <= len(b); i += 3 {
+		if word, bit := place(b[i:]); w.filter[word]&bit != 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// Prefix is String for the beginning of a longer text that was cut off: its last bytes, in which a value may begin whose
-// rest is gone, are dropped.
-func (r *Redactor) Prefix(s string) string {
-	if r.None() {
-		return s
+// at returns the length of the longest value that b begins with, 0 for none, and its mark. With cut, b may also be the
+// beginning of one, which is then as long as b.
+func (w *watched) at(b []byte, cut bool) (n int, mark []byte) {
+	if len(b) < window {
+		if cut && len(b) > 0 {
+			for _, e := range w.entries {
+				if bytes.HasPrefix(e.value.bytes(), b) {
+					return len(b), nil
+				}
+			}
+		}
+		return 0, nil
 	}
-	out, _ := r.pass(nil, []byte(s), max(r.longest-1, 1))
-	return string(out)
+	if word, bit := place(b); w.filter[word]&bit == 0 {
+		return 0, nil
+	}
+	for _, i := range w.by[binary.LittleEndian.Uint32(b)] {
+		e := &w.entries[i]
+		v := e.value.bytes()
+		switch {
+		case cut && len(v) > len(b) && bytes.HasPrefix(v, b):
+			n = len(b)
+		case bytes.HasPrefix(b, v):
+			return max(n, len(v)), e.mark
+		}
+	}
+	return n, nil
 }
 
-// Bytes returns b without the known values, in new memory.
-func (r *Redactor) Bytes(b []byte) []byte {
-	out, _ := r.pass(nil, b, 0)
-	return out
-}
-
-// pass appends b, redacted, to dst, and returns what of b it left because a value might begin there. With keep 0 nothing
-// is left; else the last keep bytes are, as far as they may be the beginning of a value.
+// pass returns b, redacted, in new memory. With cut, an end goes as well in which a value may begin.
 //
 // Values may overlap in the text ("abc" and "cde" in "abcde"): everything from the first to the last of a chain is
 // replaced, so that no tail of a value stays behind the mark of another.
-func (r *Redactor) pass(dst, b []byte, keep int) (out, rest []byte) {
+func (w *watched) pass(b []byte, cut bool) []byte {
+	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); {
-		if len(b)-i <= keep {
-			return dst, b[i:]
-		}
-		n, mark := r.at(b[i:])
+		n, mark := w.at(b[i:], cut)
 		if n == 0 {
-			dst = append(dst, b[i])
+			out = append(out, b[i])
 			i++
 			continue
 		}
-		end, from := i+n, i+1
-		for ; from < end; from++ {
-			if keep > 0 && len(b)-from <= keep {
-				return dst, b[i:] // the chain may go on in what is still to come
-			}
-			if m, _ := r.at(b[from:]); from+m > end {
-				end = from + m
-			}
+		end := i + n
+		for from := i + 1; from < end; from++ {
+			m, _ := w.at(b[from:], cut)
+			end = max(end, from+m)
 		}
-		dst = append(dst, mark...)
+		out = append(out, mark...)
 		i = end
 	}
-	return dst, nil
+	return out
 }
 
-// at returns the length of the longest value that b begins with, 0 for none.
-func (r *Redactor) at(b []byte) (int, []byte) {
-	if r == nil || len(b) == 0 || !r.first[b[0]] {
-		return 0, nil
+func (r *Redactor) watched() *watched {
+	if r == nil {
+		return nil
 	}
-	for _, e := range r.entries {
-		if v := e.value.bytes(); bytes.HasPrefix(b, v) {
-			return len(v), e.mark
+	return r.now.Load()
+}
+
+// String returns s without the known values.
+func (r *Redactor) String(s string) string {
+	w := r.watched()
+	if w == nil || !w.maybe(bytesOf(s)) {
+		return s
+	}
+	return string(w.pass(bytesOf(s), false))
+}
+
+// None reports whether r knows no value: then nothing it is given changes.
+func (r *Redactor) None() bool { return r.watched() == nil }
+
+// In reports whether s holds a known value.
+func (r *Redactor) In(s string) bool {
+	w, b := r.watched(), bytesOf(s)
+	if w == nil || !w.maybe(b) {
+		return false
+	}
+	for i := range b {
+		if n, _ := w.at(b[i:], false); n > 0 {
+			return true
 		}
 	}
-	return 0, nil
+	return false
 }
 
-// maxHeld bounds a chain of overlapping values in a stream.
-const maxHeld = 1 << 20
-
-// ErrChain ends a stream whose values overlap without an end: it can't be passed on safely in bounded memory.
-var ErrChain = errors.New("redact stream: overlapping secrets without an end")
-
-// Writer redacts a stream and passes it on. It holds back as many bytes as the longest value has, less one, so that a
-// value is found wherever the stream is cut; Close gives those out. Not for concurrent use.
-type Writer struct {
-	r    *Redactor
-	w    io.Writer
-	held []byte
-	err  error
+// Prefix is String for the beginning of a longer text that was cut off: an end is dropped that may be the beginning of a
+// value whose rest is gone.
+func (r *Redactor) Prefix(s string) string {
+	w := r.watched()
+	if w == nil {
+		return s
+	}
+	return string(w.pass(bytesOf(s), true))
 }
 
-// Writer returns a Writer that passes on to w.
-func (r *Redactor) Writer(w io.Writer) *Writer { return &Writer{r: r, w: w} }
-
-// Write reports len(p) unless the underlying writer failed; that error is then final.
-func (w *Writer) Write(p []byte) (int, error) {
-	const chunk = 64 << 10
-	for off := 0; off < len(p); off += chunk {
-		if err := w.feed(p[off:min(off+chunk, len(p))], max(w.longest()-1, 0)); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), w.err
-}
-
-// Close gives out what was held back. It does not close the underlying writer.
-func (w *Writer) Close() error { return w.feed(nil, 0) }
-
-func (w *Writer) longest() int {
-	if w.r == nil {
-		return 0
-	}
-	return w.r.longest
-}
-
-func (w *Writer) feed(p []byte, keep int) error {
-	if w.err != nil {
-		return w.err
-	}
-	in := append(w.held, p...)
-	out, rest := w.r.pass(nil, in, keep)
-	if len(rest) > maxHeld {
-		w.err = ErrChain
-		return w.err
-	}
-	if len(out) > 0 {
-		_, w.err = w.w.Write(out)
-	}
-	w.held = append([]byte(nil), rest...)
-	clear(in)
-	return w.err
-}
+// bytesOf are only read: a copy would be one that stays.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -129,4 +129,22 @@ var credentialMutants = []mutant{
 		Package: "./internal/hostile", Tests: []string{"TestS3NothingKept"}, Says: "is not refused",
 		edits: []edit{{"secrets.go", "		if name := watched.in(arg); name != \"\" {", "		if name := watched.in(arg); false {"}},
 	},
+	{
+		Name: "reloads-teach-no-record", Promise: "S3",
+		Why:     "a credential that comes with routes which are read again stands in the records",
+		Package: "./internal/hostile", Tests: []string{"TestS3ReloadKept"}, Says: "holds it",
+		edits: []edit{{"reload.go", "	if err := s.redactor.Add(marks(creds)); err != nil {", "	if err := s.redactor.Add(nil); err != nil {"}},
+	},
+	{
+		Name: "what-is-inside-becomes-a-credential", Promise: "S3",
+		Why:     "routes that are read again put on what the user has put into the bottle",
+		Package: "./internal/hostile", Tests: []string{"TestS3ReloadOfWhatIsInside"}, Says: "the user is told",
+		edits: []edit{{"reload.go", "		if err := t.holds(creds); err != nil {", "		if err := t.holds(creds); false {"}},
+	},
+	{
+		Name: "records-know-plain-values", Promise: "S3",
+		Why:     "a credential stands in the records as base64 and hex write it",
+		Package: "./internal/hostile", Tests: []string{"TestS3ReloadKept"}, Says: "holds its hex",
+		edits: []edit{{"internal/secret/redact.go", "range forms(v.bytes())", "range [][]byte{v.bytes()}"}},
+	},
 }

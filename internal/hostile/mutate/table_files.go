@@ -147,7 +147,7 @@ var fileMutants = []mutant{
 		Name: "values-are-not-redacted", Promise: "A2",
 		Why:     "the redactor changes nothing: what the user passed in under a secret's name stands in the records",
 		Package: "./internal/hostile", Tests: []string{"TestA2NoSecretInRecords"}, Says: "holds the secret",
-		edits: []edit{{"internal/secret/redact.go", "		n, mark := r.at(b[i:])\n", "		n, mark := 0, []byte(nil)\n"}},
+		edits: []edit{{"internal/secret/redact.go", "		n, mark := w.at(b[i:], cut)\n", "		n, mark := 0, []byte(nil)\n"}},
 	},
 	{
 		Name: "audit-text-is-not-redacted", Promise: "A2",
