@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/secret"
 )
 
 // passEnv are the only variables that come from the host by themselves: how
@@ -85,15 +86,7 @@ func notSet(name string) error {
 }
 
 // SecretName reports whether a variable's name says that it holds a secret.
-func SecretName(name string) bool {
-	n := strings.ToUpper(name)
-	for _, part := range []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY"} {
-		if strings.Contains(n, part) {
-			return true
-		}
-	}
-	return strings.HasSuffix(n, "_KEY") || strings.HasSuffix(n, "_PAT")
-}
+func SecretName(name string) bool { return secret.NameSays(name) }
 
 // toolPath is the host's PATH without directories that a bottle does not show.
 func toolPath(host string) string {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -27,23 +26,11 @@ const (
 	maxSecrets  = 100
 )
 
-// notShown stands in messages for what may be the secret itself: somebody who
-// pastes a value where its variable's name belongs must not find it in a log.
-const notShown = "[not shown]"
+// notShown stands in messages for what may be the secret itself.
+const notShown = secret.NotShown
 
-// NameOrHidden is the name of a variable as messages may show it: words in capitals, as variables
-// have them. Keys and passwords have digits amid letters, small letters, or more
-// letters than words.
-func NameOrHidden(s string) string {
-	if len(s) <= 64 && conventionalName().MatchString(s) {
-		return s
-	}
-	return notShown
-}
-
-func conventionalName() *regexp.Regexp {
-	return regexp.MustCompile(`^_*[A-Z]{1,14}[0-9]{0,2}(_+([A-Z]{1,14}[0-9]{0,2}|[0-9]{1,2}))*$`)
-}
+// NameOrHidden is the name of a variable as messages may show it.
+func NameOrHidden(s string) string { return secret.NameOrHidden(s) }
 
 // pasted is the advice when a name was hidden.
 const pasted = "put the value into a variable and name that variable; what stands there is not repeated, for it may be the value itself"

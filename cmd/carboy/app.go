@@ -78,8 +78,8 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
-		a.gcCmd(), a.poolCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
-		a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
+		a.explainCmd(), a.gcCmd(), a.poolCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
+		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
 	root.SetUsageTemplate(flagUsages.Replace(root.UsageTemplate()) + "\n")

@@ -11,6 +11,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -51,6 +52,7 @@ func advice(err error) string {
 		newer       *store.SchemaError
 		workspace   *change.WorkspaceError
 		conflict    *change.ConflictError
+		missing     *manifest.MissingError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -63,6 +65,8 @@ func advice(err error) string {
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
 	case errors.As(err, &dir) && dir.Advice != "":
 		return dir.Advice
+	case errors.As(err, &missing):
+		return missing.Advice
 	case errors.As(err, &busy):
 		return "wait until that run is over (carboy list shows it), or run in another directory"
 	case errors.As(err, &ambiguous):

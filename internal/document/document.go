@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -97,19 +98,28 @@ type Value struct {
 	field string
 }
 
+// CheckText judges what people write before anything reads it: its size, and that
+// it has no byte that readers would take for different things. The error is an
+// [Error].
+func CheckText(file string, data []byte) error {
+	d := &Document{file: file}
+	if len(data) > MaxSize {
+		d.add(nil, "", fmt.Sprintf("larger than %d KiB", MaxSize>>10), "")
+	} else if at := firstInvalid(data); at >= 0 {
+		line, col := lineOf(data, at)
+		d.problems = append(d.problems, Problem{File: file, Line: line, Column: col, What: "not UTF-8 text, or a control character that editors do not show"})
+	}
+	return d.Err()
+}
+
 // Parse reads one document. file is only its name in messages. The error is an
 // [Error]. An empty document is an absent value.
 func Parse(file string, data []byte) (*Document, Value, error) {
 	d := &Document{file: file}
 	root := Value{d: d}
-	if len(data) > MaxSize {
-		d.add(nil, "", fmt.Sprintf("larger than %d KiB", MaxSize>>10), "")
-		return d, root, d.Err()
-	}
-	if at := firstInvalid(data); at >= 0 {
-		line, col := lineOf(data, at)
-		d.problems = append(d.problems, Problem{File: file, Line: line, Column: col, What: "not UTF-8 text, or a control character that editors do not show"})
-		return d, root, d.Err()
+	if err := CheckText(file, data); err != nil {
+		d.problems = err.(Error)
+		return d, root, err
 	}
 	var node yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -278,6 +288,20 @@ func (v Value) Line() int {
 	return v.node.Line
 }
 
+// Column counts from 1; 0 when the value is absent.
+func (v Value) Column() int {
+	if v.node == nil {
+		return 0
+	}
+	return v.node.Column
+}
+
+// IsEmpty reports whether the value is a mapping or list with nothing in it, which
+// somebody wrote.
+func (v Value) IsEmpty() bool {
+	return v.node != nil && (v.node.Kind == yaml.MappingNode || v.node.Kind == yaml.SequenceNode) && len(v.node.Content) == 0
+}
+
 // Field is the place, as in routes[2].host.
 func (v Value) Field() string { return v.field }
 
@@ -323,7 +347,11 @@ type Mapping struct {
 
 // Mapping reads a mapping of which only these keys are known; others are
 // reported, with the nearest known one. Of an absent value every key is absent.
-func (v Value) Mapping(known ...string) Mapping {
+func (v Value) Mapping(known ...string) Mapping { return v.MappingWithout(nil, known...) }
+
+// MappingWithout is Mapping where some keys were known once: of these it says what
+// to write instead.
+func (v Value) MappingWithout(gone map[string]string, known ...string) Mapping {
 	m := Mapping{v: v, values: map[string]Value{}}
 	if v.node == nil {
 		return m
@@ -335,9 +363,13 @@ func (v Value) Mapping(known ...string) Mapping {
 	for i := 0; i+1 < len(v.node.Content); i += 2 {
 		k := v.node.Content[i]
 		if !slices.Contains(known, k.Value) {
+			if advice, ok := gone[k.Value]; ok {
+				v.d.add(k, join(v.field, k.Value), "this key is not used", advice)
+				continue
+			}
 			advice := "known: " + strings.Join(known, ", ")
 			if near := Nearest(k.Value, known); near != "" {
-				advice = "did you mean " + near + "?"
+				advice = "did you mean " + near + "? (" + advice + ")"
 			}
 			v.d.add(k, join(v.field, k.Value), "unknown key", advice)
 			continue
@@ -471,6 +503,44 @@ func (v Value) Int(absent, min, max int64) int64 {
 		return absent
 	}
 	return n
+}
+
+// Size reads a number of bytes above zero: a whole number, or text with a unit, as
+// in 8GiB. 0 when it is absent or wrong.
+func (v Value) Size() int64 {
+	if v.node == nil {
+		return 0
+	}
+	if v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!int" {
+		return v.Int(0, 1, math.MaxInt64/4)
+	}
+	s := v.Text()
+	if s == "" {
+		return 0
+	}
+	n, err := ParseSize(s)
+	if err != nil {
+		v.Bad(err.Error(), "write it as in 8GiB")
+	}
+	return n
+}
+
+// Duration reads a time above zero, as in 30m. 0 when it is absent or wrong.
+func (v Value) Duration() time.Duration {
+	s := v.Text()
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		v.Bad(fmt.Sprintf("%q is no time", clip(s)), "write it as in 30m or 1h30m")
+		return 0
+	case d <= 0:
+		v.Bad("must be above zero", "")
+		return 0
+	}
+	return d
 }
 
 // OneOf reads one of some words; the first is what an absent value means.

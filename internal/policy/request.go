@@ -84,6 +84,17 @@ func (m PathMatch) Value() string {
 // Name is the header's.
 func (m HeaderMatch) Name() string { return m.name }
 
+// Type says how the value is compared.
+func (m HeaderMatch) Type() MatchType {
+	if m.re != nil {
+		return Regexp
+	}
+	return Exact
+}
+
+// Value is what NewHeaderMatch makes the same match of.
+func (m HeaderMatch) Value() string { return m.value }
+
 func (m PathMatch) match(path string) bool {
 	switch m.kind {
 	case Exact:

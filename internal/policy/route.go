@@ -349,15 +349,7 @@ func (r Route) IsZero() bool { return r.name == "" && !r.addr.IsValid() }
 // String returns HOST:PORT, or HOST for the default ports, in the canonical
 // spelling and with /tcp when anything may be spoken.
 func (r Route) String() string {
-	host := r.name
-	switch {
-	case r.addr.IsValid() && r.addr.Is6():
-		host = "[" + r.addr.String() + "]"
-	case r.addr.IsValid():
-		host = r.addr.String()
-	case r.wildcard:
-		host = "*." + r.name
-	}
+	host := r.Host()
 	if len(r.ports) == 1 {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(r.ports[0])))
 	}
@@ -365,4 +357,17 @@ func (r Route) String() string {
 		host += tcpSuffix
 	}
 	return host
+}
+
+// Host returns the name, *.NAME or address, in the canonical spelling.
+func (r Route) Host() string {
+	switch {
+	case r.addr.IsValid() && r.addr.Is6():
+		return "[" + r.addr.String() + "]"
+	case r.addr.IsValid():
+		return r.addr.String()
+	case r.wildcard:
+		return "*." + r.name
+	}
+	return r.name
 }

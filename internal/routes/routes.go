@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/document"
@@ -30,7 +31,13 @@ type File struct {
 	Log    int // 0 nothing, 1 refusals, 2 every request
 	Routes []policy.Route
 	Sum    [sha256.Size]byte // of its text
+
+	LogAt Place   // zero: nowhere
+	At    []Place // of Routes
 }
+
+// Place is one in a file, counted from 1.
+type Place struct{ Line, Column int }
 
 // DefaultLog is what a file that does not say logs.
 const DefaultLog = 1
@@ -79,7 +86,7 @@ func Load(path string) (*File, error) {
 // is wrong is reported to the document.
 func Read(v document.Value) *File {
 	m := v.Mapping("log", "routes")
-	f := &File{Log: int(m.Get("log").Int(DefaultLog, 0, 2))}
+	f := &File{Log: int(m.Get("log").Int(DefaultLog, 0, 2)), LogAt: Place{m.Get("log").Line(), m.Get("log").Column()}}
 	list := m.Get("routes").List()
 	if len(list) > maxRoutes {
 		m.Get("routes").Bad(fmt.Sprintf("more than %d routes", maxRoutes), "")
@@ -89,7 +96,7 @@ func Read(v document.Value) *File {
 	var values []document.Value
 	for _, rv := range list {
 		if r, ok := readRoute(rv, opaque); ok {
-			f.Routes, values = append(f.Routes, r), append(values, rv)
+			f.Routes, f.At, values = append(f.Routes, r), append(f.At, Place{rv.Line(), rv.Column()}), append(values, rv)
 		}
 	}
 	if table, err := policy.Compile(f.Routes...); err == nil {
@@ -225,7 +232,7 @@ func nonEmpty(v document.Value) []document.Value {
 	return l
 }
 
-func method() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z_-]{0,23}$`) }
+var method = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z_-]{0,23}$`) })
 
 func readCredential(m document.Mapping) policy.Credential {
 	scheme, env, name := m.Get("auth_scheme"), m.Get("token_env"), m.Get("credential")
@@ -323,7 +330,7 @@ func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
 // scopeBytes are what RFC 6749 section 3.3 has, without quotes and backslash.
 const scopeBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 
-func envName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) }
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) })
 
 func readUpstream(v document.Value) policy.Upstream {
 	if v.Text() == "" {

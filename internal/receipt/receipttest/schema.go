@@ -65,6 +65,32 @@ func (s Schema) at(path string, node map[string]any, v any) (problems []string) 
 			if x, ok := v.([]any); ok && float64(len(x)) > want.(float64) {
 				bad("%d items are more than %v", len(x), want)
 			}
+		case "minItems":
+			if x, ok := v.([]any); ok && float64(len(x)) < want.(float64) {
+				bad("%d items are fewer than %v", len(x), want)
+			}
+		case "minLength":
+			if x, ok := v.(string); ok && float64(len(x)) < want.(float64) {
+				bad("%q is shorter than %v", x, want)
+			}
+		case "propertyNames":
+			m, _ := v.(map[string]any)
+			for name := range m {
+				problems = append(problems, s.at(path+"."+name, want.(map[string]any), name)...)
+			}
+		case "additionalProperties":
+			m, _ := v.(map[string]any)
+			known, _ := node["properties"].(map[string]any)
+			for name, x := range m {
+				if _, ok := known[name]; ok {
+					continue
+				}
+				if sub, ok := want.(map[string]any); ok {
+					problems = append(problems, s.at(path+"."+name, sub, x)...)
+				} else if want == false {
+					bad("field %s is not known", name)
+				}
+			}
 		case "required":
 			m, _ := v.(map[string]any)
 			for _, name := range want.([]any) {
@@ -145,7 +171,12 @@ func Load(file string) (Schema, error) {
 	if err != nil {
 		return Schema{}, err
 	}
+	return Parse(b)
+}
+
+// Parse is Load of a schema's text.
+func Parse(b []byte) (Schema, error) {
 	var s Schema
-	err = json.Unmarshal(b, &s.root)
+	err := json.Unmarshal(b, &s.root)
 	return s, err
 }

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const explainLong = `Put an agent's bottles together as a start would, and print what holds: each value
+with the file and line that it came from. Nothing is started, and neither secrets
+nor variables are read.
+
+Bottles are the user's own: bottles/NAME.md in ~/.config/carboy, then in
+~/.bot-bottle. Agents are agents/NAME.md there, and before that in .carboy and
+.bot-bottle of the current directory. --bottle takes the place of the agent's own;
+of several the later ones win.`
+
+const explainExample = `  carboy explain reviewer
+  carboy explain reviewer --bottle dev --bottle offline
+  carboy explain --json reviewer`
+
+type explainFlags struct {
+	bottles list
+	json    bool
+}
+
+func (a *app) explainCmd() *cobra.Command {
+	f := &explainFlags{bottles: list{name: "NAME", eg: "dev"}}
+	cmd := &cobra.Command{
+		Use: "explain AGENT", Short: "show what an agent's bottle may do, and who said so", Long: explainLong, Example: explainExample, GroupID: "keep",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("carboy explain AGENT", "explain: wanted one agent, got %d", len(args))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.complete("agents"),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.explain(args[0], f) },
+	}
+	cmd.Flags().Var(&f.bottles, "bottle", "take this bottle instead of the agent's own; repeatable, later ones win")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the result as JSON")
+	cmd.RegisterFlagCompletionFunc("bottle", a.complete("bottles"))
+	return cmd
+}
+
+// manifests looks at the user's directories and at the current one.
+func (a *app) manifests(repo string) (*manifest.Set, error) {
+	dir, err := store.ConfigDir(a.config, a.env)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.Open(manifest.Where{Config: dir, Home: a.env("HOME"), Repo: repo})
+}
+
+func (a *app) complete(what string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		s, err := a.manifests(".")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return s.Names(what), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// explained is the result for programs.
+type explained struct {
+	Schema   string             `json:"schema"`
+	Agent    explainedAgent     `json:"agent"`
+	Values   []explainedValue   `json:"values"`
+	Files    []explainedFile    `json:"files"`
+	Warnings []document.Problem `json:"warnings"`
+}
+
+type explainedAgent struct {
+	Name   string `json:"name"`
+	File   string `json:"file"`
+	InRepo bool   `json:"in_repository"`
+}
+
+type explainedValue struct {
+	Key   string           `json:"key"`
+	Value any              `json:"value"` // null: the machine's default
+	From  *explainedPlace  `json:"from"`  // null: nobody's, a default
+	Over  []explainedPlace `json:"over,omitempty"`
+	Note  string           `json:"note,omitempty"`
+}
+
+type explainedPlace struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+}
+
+type explainedFile struct {
+	Path string `json:"path"`
+	Sum  string `json:"sha256"`
+}
+
+func (a *app) explain(agent string, f *explainFlags) error {
+	set, err := a.manifests(".")
+	if err != nil {
+		return err
+	}
+	e, err := set.Resolve(agent, f.bottles.values)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return a.printJSON(explainJSON(e))
+	}
+	a.warnOf(e)
+	a.printExplained(e)
+	return nil
+}
+
+// warnOf tells what a person should know of the manifests.
+func (a *app) warnOf(e *manifest.Effective) {
+	for _, p := range e.Warnings {
+		a.say(plainText, "warning: %s", errorLine(p))
+	}
+}
+
+func explainJSON(e *manifest.Effective) explained {
+	out := explained{
+		Schema: "carboy.dev/explain/v1", Agent: explainedAgent{e.Agent.Name, e.Agent.File, e.Agent.InRepo},
+		Values: []explainedValue{}, Files: []explainedFile{}, Warnings: append([]document.Problem{}, e.Warnings...),
+	}
+	place := func(o manifest.Origin) explainedPlace { return explainedPlace{o.File, o.Line} }
+	for _, x := range e.Entries() {
+		v := explainedValue{Key: x.Key, Value: x.Value, Note: x.Note}
+		if !x.From.IsZero() {
+			p := place(x.From)
+			v.From = &p
+		}
+		for _, o := range x.Over {
+			v.Over = append(v.Over, place(o))
+		}
+		out.Values = append(out.Values, v)
+	}
+	for _, x := range e.Files {
+		out.Files = append(out.Files, explainedFile{x.Path, hex.EncodeToString(x.Sum[:])})
+	}
+	return out
+}
+
+// maxShown bounds a value in the table, in bytes.
+const maxShown = 70
+
+func (a *app) printExplained(e *manifest.Effective) {
+	w := tabwriter.NewWriter(a.shown(), 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "KEY\tVALUE\tFROM\n")
+	from := e.Agent.File
+	if e.Agent.InRepo {
+		from += " (the repository's)"
+	}
+	fmt.Fprintf(w, "agent\t%s\t%s\n", e.Agent.Name, a.tilde(from))
+	for _, x := range e.Entries() {
+		from := x.From.String()
+		if x.Note != "" && x.From.IsZero() {
+			from = x.Note
+		} else if x.Note != "" {
+			from += " (" + x.Note + ")"
+		}
+		if n := len(x.Over); n > 0 {
+			from += ", instead of " + a.tilde(x.Over[n-1].String())
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", visible.String(x.Key, 120), visible.String(explainedText(x), maxShown), visible.String(a.tilde(from), 500))
+	}
+	w.Flush()
+}
+
+// tilde shortens paths in the user's home, as shells write them.
+func (a *app) tilde(s string) string {
+	if home := a.env("HOME"); len(home) > 1 && strings.HasPrefix(s, home+"/") {
+		return "~" + s[len(home):]
+	}
+	return s
+}
+
+func explainedText(e manifest.Entry) string {
+	switch x := e.Value.(type) {
+	case nil:
+		return "-"
+	case int64:
+		if slices.Contains([]string{"limits.memory", "limits.disk", "limits.output", "limits.egress_bytes"}, e.Key) {
+			return receipt.Bytes(x)
+		}
+	case string:
+		first, _, more := strings.Cut(x, "\n")
+		if more {
+			first += " ..."
+		}
+		return first
+	case []string:
+		return strings.Join(x, " ")
+	case routes.Description:
+		return routeText(x)
+	}
+	return fmt.Sprint(e.Value)
+}
+
+// routeText is a route in one line.
+func routeText(d routes.Description) string {
+	var more []string
+	if n := len(d.Matches); n > 0 {
+		more = append(more, number(n, "condition", "conditions"))
+	}
+	if d.AuthScheme != "" {
+		more = append(more, strings.TrimSpace(d.AuthScheme+" "+first(d.TokenEnv, d.Credential)))
+	}
+	if d.Git != nil {
+		more = append(more, "git fetch")
+	}
+	if d.Inspect != nil {
+		more = append(more, "passed unseen")
+	}
+	if d.Private {
+		more = append(more, "private")
+	}
+	if d.Upstream != "" {
+		more = append(more, "→ "+d.Upstream)
+	}
+	if len(more) == 0 {
+		return d.Host
+	}
+	return d.Host + " (" + strings.Join(more, ", ") + ")"
+}
+
+const schemaLong = `Print the JSON Schema of a bottle's or an agent's front matter, or of a route file,
+for editors and other programs.`
+
+func (a *app) schemaCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "schema bottle|agent|routes", Short: "print the JSON Schema of manifests", Long: schemaLong, GroupID: "keep",
+		Example:   "  carboy schema bottle > bottle.schema.json",
+		ValidArgs: manifest.Schemas,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("carboy schema bottle", "schema: name one of %s", strings.Join(manifest.Schemas, ", "))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			b, err := manifest.Schema(args[0])
+			if err != nil {
+				return usagef("carboy schema bottle", "schema: %w", err)
+			}
+			_, err = a.stdout.Write(b)
+			return err
+		},
+	}
+}

@@ -1,0 +1,192 @@
+// Package manifest reads what people write about bottles and agents: Markdown files
+// with YAML before the text, found in the user's own directories, composed, and
+// turned into one frozen value.
+//
+// It promises that a bottle comes from the user's own directories only, and that an
+// agent, which may come from a repository, can choose among these bottles and never
+// widen one: its type has no field for it. What has two meanings is refused, with
+// its place; what is unknown is an error; a file of a repository is read without
+// following a link; and each value of the result remembers the file and line that
+// it came from, and those that it took the place of.
+//
+// It reads no secret and no variable: manifests name variables, whose values are
+// read elsewhere.
+//
+// Start reading at [Open] and [Set.Resolve].
+package manifest
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/routes"
+)
+
+// Origin is a place in a file. The zero value stands for what nobody wrote: a
+// default.
+type Origin struct {
+	File         string
+	Line, Column int
+	Field        string // as in egress.routes[2].host
+}
+
+// IsZero reports whether nobody wrote it.
+func (o Origin) IsZero() bool { return o.Line == 0 }
+
+// String is file:line, or default.
+func (o Origin) String() string {
+	if o.IsZero() {
+		return "default"
+	}
+	return fmt.Sprintf("%s:%d", o.File, o.Line)
+}
+
+func (o Origin) problem(what, advice string) document.Problem {
+	return document.Problem{File: o.File, Line: o.Line, Column: o.Column, Field: o.Field, What: what, Advice: advice}
+}
+
+func originOf(v document.Value) Origin {
+	return Origin{File: v.File(), Line: v.Line(), Column: v.Column(), Field: v.Field()}
+}
+
+// Value is one thing that was said, where, and where others had said something else
+// before.
+type Value[T any] struct {
+	V    T
+	From Origin
+	Over []Origin // what it took the place of, the earliest first
+}
+
+// IsSet reports whether somebody said it; otherwise V is the default.
+func (v Value[T]) IsSet() bool { return !v.From.IsZero() }
+
+func said[T any](v document.Value, x T) Value[T] {
+	if !v.Present() {
+		return Value[T]{}
+	}
+	return Value[T]{V: x, From: originOf(v)}
+}
+
+// over has what src says take the place of what dst says, if src says something.
+func over[T any](dst *Value[T], src Value[T]) {
+	if !src.IsSet() || src.From == dst.From {
+		return
+	}
+	if dst.IsSet() {
+		src.Over = append(append([]Origin(nil), dst.Over...), dst.From)
+	}
+	*dst = src
+}
+
+func (v *Value[T]) fallback(x T) {
+	if !v.IsSet() {
+		v.V = x
+	}
+}
+
+// Bottle is what one says, or what several come to together.
+type Bottle struct {
+	Extends   []Value[string]
+	Env       map[string]Value[string]
+	Provider  Provider
+	Git       Git
+	Egress    Egress
+	Supervise Value[bool]
+	Limits    Limits
+	Workspace Value[string] // overlay, copy, bind, none
+}
+
+// Asked reports whether a variable's value is to be asked for at the start, and
+// with which words.
+func Asked(value string) (message string, ok bool) { return strings.CutPrefix(value, "?") }
+
+// Git is what a bottle says of repositories, and an agent of its user.
+type Git struct {
+	User  User
+	Repos map[string]Repo
+	// Cleared is where somebody wrote {}, which gives up the repositories of the
+	// bottles before.
+	Cleared Origin
+}
+
+// User is who commits.
+type User struct{ Name, Email Value[string] }
+
+func (u *User) over(src User) {
+	over(&u.Name, src.Name)
+	over(&u.Email, src.Email)
+}
+
+// Repo is an upstream repository that the git gate serves.
+type Repo struct {
+	From     Origin
+	URL      Value[string]
+	Identity Value[string] // a private key's file on the host
+	HostKey  Value[string]
+	Key      Value[Key] // instead of Identity
+}
+
+// Key is a deploy key: one that is there (static), or one that is made for the
+// bottle with a forge's token.
+type Key struct {
+	Provider      string // static, gitea, github, gitlab
+	Path          string
+	ForgeTokenEnv string
+	APIURL        string
+}
+
+// Egress is what a bottle reaches.
+type Egress struct {
+	Log    Value[int]
+	Routes []Route // in the order in which they decide
+	// Replaced are routes of earlier bottles to a host of which a later one says
+	// that its connections are of another kind.
+	Replaced []Route
+}
+
+// Route is one of the routes with its place.
+type Route struct {
+	policy.Route
+	From Origin
+	By   Origin // of Replaced: what decides instead
+
+	id    string   // what agrees in it is the same but for options
+	ports []string // the host with each of its ports
+}
+
+// Limits bound a bottle; what nobody said is the machine's default.
+type Limits struct {
+	Memory, Disk, Output, EgressBytes Value[int64] // bytes
+	Pids, CPUs                        Value[int64]
+	Timeout                           Value[time.Duration]
+}
+
+// Agent is who works in a bottle.
+type Agent struct {
+	Name    string
+	File    string
+	InRepo  bool // it came from the repository
+	Bottles []Value[string]
+	Skills  []Value[string]
+	User    User
+	// Vendor are keys of the agents' vendors: name, description, model, color,
+	// memory, and tools, which is text or a list.
+	Vendor map[string]Value[[]string]
+	Prompt Value[string]
+}
+
+// maxName bounds the name of a bottle or agent.
+const maxName = 64
+
+var nameForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`) })
+
+// ValidName reports whether a bottle or agent may be called so: [a-z][a-z0-9-]*.
+func ValidName(s string) bool { return nameForm().MatchString(s) }
+
+// logDefault is the level of a bottle that says none.
+const logDefault = routes.DefaultLog
