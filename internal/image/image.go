@@ -1,0 +1,413 @@
+// Package image turns OCI and Docker images into directories that a bottle can have
+// as its root: from a layout, an archive or a registry, by digest.
+//
+// It promises that an image, however it was made, writes only below its own new
+// directory, within limits, without set-user-id programs or device nodes; that what
+// is unpacked is what its digests say; and that a digest once fetched needs no
+// network and leads to the same files each time.
+//
+// Start reading at Store.Pull; unpack.go meets what a stranger wrote.
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Limits bound what one image may take. The zero value of a field is its default.
+type Limits struct {
+	Layers  int   // 256
+	Entries int64 // files, directories and links of all layers, 4 Mi
+	Bytes   int64 // unpacked, of all layers, 64 GiB
+}
+
+func (l Limits) orDefaults() Limits {
+	if l.Layers == 0 {
+		l.Layers = 256
+	}
+	if l.Entries == 0 {
+		l.Entries = 4 << 20
+	}
+	if l.Bytes == 0 {
+		l.Bytes = 64 << 30
+	}
+	return l
+}
+
+// Options say how an image is fetched.
+type Options struct {
+	// Pin is the digest that the reference must lead to, "sha256:…". What has been
+	// fetched under it is used without asking anybody. Empty: whatever it leads to.
+	Pin string
+	// Limits bound the image.
+	Limits Limits
+	// Transport asks registries; nil: http.DefaultTransport.
+	Transport http.RoundTripper
+	// Progress, if set, is told of each layer, before it and when it is there. It is
+	// called by one goroutine at a time.
+	Progress func(Progress)
+}
+
+// Progress is how far one layer is.
+type Progress struct {
+	Layer, Layers int   // counted from 1
+	Size          int64 // bytes to fetch; 0: it was there
+	Done          bool
+}
+
+// Config is what an image says about running it.
+type Config struct {
+	Env        []string `json:"env,omitempty"`
+	User       string   `json:"user,omitempty"`
+	WorkingDir string   `json:"working_dir,omitempty"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// Image is one that has been unpacked.
+type Image struct {
+	Schema string    `json:"schema"`
+	Ref    string    `json:"ref"`    // by which it was fetched last
+	Digest string    `json:"digest"` // of its manifest for this platform
+	Root   string    `json:"root"`   // chain ID of its layers, the name of the directory
+	Config Config    `json:"config"`
+	Layers []string  `json:"layers"`         // digests, the lowest first
+	Bytes  int64     `json:"bytes"`          // unpacked
+	Left   []string  `json:"left,omitempty"` // entries that were not made, and why; the first 100
+	When   time.Time `json:"when"`
+}
+
+// Error says what is wrong with an image and where.
+type Error struct {
+	Ref    string
+	Layer  int    // counted from 1; 0: none
+	Entry  string // of the layer
+	Reason string
+	Err    error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "image %s", e.Ref)
+	if e.Layer > 0 {
+		fmt.Fprintf(&b, ", layer %d", e.Layer)
+	}
+	if e.Entry != "" {
+		fmt.Fprintf(&b, ", %q", e.Entry)
+	}
+	b.WriteString(": " + e.Reason)
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// ErrInUse: the image's directory is the root of a bottle.
+var ErrInUse = errors.New("the image is in use")
+
+// Store keeps images in a directory of the user's:
+//
+//	blobs/HEX        layers as they came, verified
+//	roots/HEX/fs     what a chain of layers makes; beside it the lock of its users
+//	images/HEX.json  by digest of the manifest
+//	tmp/             what is being written
+//
+// Several processes may use it at once.
+type Store struct{ dir string }
+
+const kind = "image"
+
+// Open makes the directories of a store in dir, which must be the user's alone.
+func Open(dir string) (*Store, error) {
+	for _, d := range []string{"", "blobs", "roots", "images", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	fi, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case !fi.IsDir() || fi.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("%s must be a directory that only its owner may enter: chmod 700 it", dir)
+	}
+	return &Store{dir}, nil
+}
+
+func (s *Store) path(parts ...string) string {
+	return filepath.Join(append([]string{s.dir}, parts...)...)
+}
+
+// lock waits for a lock of a file of the store.
+func (s *Store) lock(ctx context.Context, how int, parts ...string) (*os.File, error) {
+	f, err := os.OpenFile(s.path(parts...), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR || ctx == nil {
+			f.Close()
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Pull fetches the image that ref names, where it is not there yet, and unpacks it.
+// ref is oci:DIR[:NAME], tar:FILE[:NAME], a path to either, or a reference to a
+// registry; an index leads to the image for this platform.
+func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error) {
+	o.Limits = o.Limits.orDefaults()
+	if o.Pin != "" {
+		if _, err := v1.NewHash(o.Pin); err != nil {
+			return nil, &Error{Ref: ref, Reason: "the pinned digest is none", Err: err}
+		}
+		if img, err := s.known(ref, o.Pin); img != nil || err != nil {
+			return img, err
+		}
+	}
+	mutex, err := s.lock(ctx, unix.LOCK_EX, "lock")
+	if err != nil {
+		return nil, err
+	}
+	defer mutex.Close()
+	if err := s.sweep(); err != nil {
+		return nil, err
+	}
+	src, done, err := s.resolve(ctx, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	digest, err := src.Digest()
+	if err != nil {
+		return nil, &Error{Ref: ref, Reason: "its digest can't be told", Err: err}
+	}
+	if o.Pin != "" && digest.String() != o.Pin {
+		return nil, &Error{Ref: ref, Reason: fmt.Sprintf("it leads to %s now, and %s was pinned", digest, o.Pin)}
+	}
+	if img, err := s.known(ref, digest.String()); img != nil || err != nil {
+		return img, err
+	}
+	p := &pull{s: s, ref: ref, o: o, src: src}
+	img, err := p.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	img.Digest = digest.String()
+	return img, store.WriteJSON(s.path("images", digest.Hex+".json"), kind, img)
+}
+
+// known is what was pulled before under a digest; nil: nothing that is whole.
+func (s *Store) known(ref, digest string) (*Image, error) {
+	h, err := v1.NewHash(digest)
+	if err != nil {
+		return nil, err
+	}
+	var img Image
+	file := s.path("images", h.Hex+".json")
+	if err := store.ReadJSON(file, kind, &img); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if !isHex(img.Root) || img.Digest != digest {
+		return nil, fmt.Errorf("%s is not what its name says: remove it", file)
+	}
+	if _, err := os.Lstat(s.path("roots", img.Root, "fs")); err != nil {
+		return nil, nil
+	}
+	img.Ref = ref
+	return &img, nil
+}
+
+func isHex(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size
+}
+
+// sweep removes what a pull that was killed has left. The store is locked.
+func (s *Store) sweep() error {
+	left, err := os.ReadDir(s.path("tmp"))
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		if err := os.RemoveAll(s.path("tmp", e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull is one image on its way.
+type pull struct {
+	s   *Store
+	ref string
+	o   Options
+	src v1.Image
+
+	layers int
+}
+
+func (p *pull) say(layer int, size int64, done bool) {
+	if p.o.Progress != nil {
+		p.o.Progress(Progress{Layer: layer + 1, Layers: p.layers, Size: size, Done: done})
+	}
+}
+
+func (p *pull) fail(layer int, reason string, err error) error {
+	return &Error{Ref: p.ref, Layer: layer, Reason: reason, Err: err}
+}
+
+func (p *pull) run(ctx context.Context) (*Image, error) {
+	cfg, err := p.src.ConfigFile()
+	if err != nil {
+		return nil, p.fail(0, "its configuration can't be read", err)
+	}
+	manifest, err := p.src.Manifest()
+	if err != nil {
+		return nil, p.fail(0, "its manifest can't be read", err)
+	}
+	switch n := len(manifest.Layers); {
+	case n == 0:
+		return nil, p.fail(0, "it has no layers", nil)
+	case n > p.o.Limits.Layers:
+		return nil, p.fail(0, fmt.Sprintf("%d layers, and at most %d are taken", n, p.o.Limits.Layers), nil)
+	case n != len(cfg.RootFS.DiffIDs):
+		return nil, p.fail(0, fmt.Sprintf("%d layers, and its configuration knows %d", n, len(cfg.RootFS.DiffIDs)), nil)
+	}
+	img := &Image{
+		Schema: store.Schema(kind), Ref: p.ref, When: time.Now().UTC().Truncate(time.Second),
+		Config: Config{cfg.Config.Env, cfg.Config.User, cfg.Config.WorkingDir, cfg.Config.Entrypoint, cfg.Config.Cmd},
+	}
+	p.layers = len(manifest.Layers)
+	var chain string
+	for i, d := range manifest.Layers {
+		// Such a layer would be fetched from wherever the manifest says.
+		if len(d.URLs) > 0 || !d.MediaType.IsDistributable() {
+			return nil, p.fail(i+1, "it lies outside of the registry, at an address that its manifest gives; such layers are not fetched", nil)
+		}
+		img.Layers = append(img.Layers, d.Digest.String())
+		chain = chainID(chain, cfg.RootFS.DiffIDs[i].String())
+	}
+	img.Root = chain
+	if fi, err := os.Lstat(p.s.path("roots", img.Root, "fs")); err == nil && fi.IsDir() {
+		return img, nil // another image of the same layers
+	}
+	tmp, err := os.MkdirTemp(p.s.path("tmp"), "root-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	dir := filepath.Join(tmp, "fs")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	u, err := newUnpacker(dir, p.o.Limits)
+	if err != nil {
+		return nil, err
+	}
+	defer u.close()
+	for i, d := range manifest.Layers {
+		if err := p.layer(ctx, u, i, d, cfg.RootFS.DiffIDs[i]); err != nil {
+			return nil, err
+		}
+	}
+	img.Bytes, img.Left = u.bytes, u.left
+	if err := unix.Syncfs(u.root); err != nil {
+		return nil, err
+	}
+	final := p.s.path("roots", img.Root)
+	if err := os.RemoveAll(final); err != nil { // without fs: it was being removed
+		return nil, err
+	}
+	return img, os.Rename(tmp, final)
+}
+
+// chainID names a stack of layers as the OCI image specification does.
+func chainID(below, diff string) string {
+	if below == "" {
+		return strings.TrimPrefix(diff, "sha256:")
+	}
+	sum := sha256.Sum256([]byte("sha256:" + below + " " + diff))
+	return hex.EncodeToString(sum[:])
+}
+
+func (p *pull) layer(ctx context.Context, u *unpacker, i int, d v1.Descriptor, diff v1.Hash) error {
+	if d.Digest.Algorithm != "sha256" || diff.Algorithm != "sha256" || !isHex(d.Digest.Hex) || !isHex(diff.Hex) {
+		return p.fail(i+1, "its digests are not SHA-256", nil)
+	}
+	blob := p.s.path("blobs", d.Digest.Hex)
+	fi, err := os.Lstat(blob)
+	switch {
+	case err == nil && fi.Mode().IsRegular() && fi.Size() == d.Size:
+		p.say(i, 0, false)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	default:
+		p.say(i, d.Size, false)
+		if err := p.fetch(ctx, i, d, blob); err != nil {
+			return err
+		}
+	}
+	f, err := os.Open(blob)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// What was kept is verified again: a digest is a promise about what is used.
+	sum := sha256.New()
+	if _, err := io.Copy(sum, reader{ctx, f}); err != nil {
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != d.Digest.Hex {
+		os.Remove(blob)
+		return p.fail(i+1, "what was kept of it has changed; it is fetched anew the next time", nil)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	plain, err := decompress(reader{ctx, f})
+	if err != nil {
+		return p.fail(i+1, "it can't be decompressed", err)
+	}
+	defer plain.Close()
+	if err := u.layer(plain, diff.Hex); err != nil {
+		var e *Error
+		if errors.As(err, &e) {
+			e.Ref, e.Layer = p.ref, i+1
+			return e
+		}
+		return p.fail(i+1, "it can't be unpacked", err)
+	}
+	p.say(i, d.Size, true)
+	return nil
+}

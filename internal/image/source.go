@@ -1,0 +1,222 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// platform is what a bottle runs.
+var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+
+// resolve finds what ref means. done lets go of what was made for it.
+func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Image, done func(), err error) {
+	done = func() {}
+	bad := func(reason string, err error) (v1.Image, func(), error) {
+		return nil, nil, &Error{Ref: ref, Reason: reason, Err: err}
+	}
+	form, rest := "", ref
+	switch {
+	case strings.HasPrefix(ref, "oci:"), strings.HasPrefix(ref, "tar:"):
+		form, rest, _ = strings.Cut(ref, ":")
+	case strings.HasPrefix(ref, "/"), strings.HasPrefix(ref, "./"), strings.HasPrefix(ref, "../"):
+		form = "path"
+	case ref == "":
+		return bad("no reference", nil)
+	}
+	if form == "" {
+		r, err := name.ParseReference(ref)
+		if err != nil {
+			return bad("it is neither oci:DIRECTORY, tar:FILE, a path, nor a reference to a registry", err)
+		}
+		t := o.Transport
+		if t == nil {
+			t = http.DefaultTransport
+		}
+		img, err := remote.Image(r, remote.WithContext(ctx), remote.WithPlatform(platform), remote.WithTransport(t), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("carboy"))
+		if err != nil {
+			return bad("the registry does not give it", err)
+		}
+		return img, done, nil
+	}
+	file, tag, err := split(rest)
+	if err != nil {
+		return bad("there is no such file", err)
+	}
+	fi, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return bad("it can't be read", err)
+	case fi.IsDir() && form == "tar", !fi.IsDir() && form == "oci":
+		return bad("oci: stands before a directory and tar: before a file", nil)
+	case fi.IsDir():
+		img, err := fromLayout(file, tag)
+		if err != nil {
+			return bad("no image can be read from this layout", err)
+		}
+		return img, done, nil
+	case !fi.Mode().IsRegular():
+		return bad("it is neither a file nor a directory", nil)
+	}
+	// An OCI archive is a layout in a tar; docker save has a file of its own, and
+	// newer ones both.
+	dir, err := os.MkdirTemp(s.path("tmp"), "archive-")
+	if err != nil {
+		return nil, nil, err
+	}
+	done = func() { os.RemoveAll(dir) }
+	isLayout, err := extractLayout(ctx, file, dir, o.Limits.Bytes)
+	if err == nil && isLayout {
+		img, err = fromLayout(dir, tag)
+	} else if err == nil {
+		img, err = fromDocker(file, tag)
+	}
+	if err != nil {
+		done()
+		return bad("no image can be read from this archive", err)
+	}
+	return img, done, nil
+}
+
+// split takes the name from the end of FILE[:NAME], where FILE exists.
+func split(s string) (file, tag string, err error) {
+	if _, err = os.Stat(s); err == nil {
+		return s, "", nil
+	}
+	for i := len(s) - 1; i > 0; i-- {
+		if s[i] == ':' {
+			if _, e := os.Stat(s[:i]); e == nil {
+				return s[:i], s[i+1:], nil
+			}
+		}
+	}
+	return "", "", err
+}
+
+// refName is where layouts keep the name of an image.
+const refName = "org.opencontainers.image.ref.name"
+
+func fromLayout(dir, tag string) (v1.Image, error) {
+	p, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	index, err := p.ImageIndex()
+	if err != nil {
+		return nil, err
+	}
+	return choose(index, tag, 0)
+}
+
+// choose finds the image for this platform; of several with none, by its name.
+func choose(index v1.ImageIndex, tag string, depth int) (v1.Image, error) {
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	var fit []v1.Descriptor
+	var names []string
+	for _, d := range m.Manifests {
+		n := d.Annotations[refName]
+		if n != "" {
+			names = append(names, n)
+		}
+		switch {
+		case tag != "" && n != tag && d.Digest.String() != tag && !strings.HasSuffix(n, ":"+tag):
+		case d.Platform != nil && d.Platform.OS != "" && !d.Platform.Satisfies(platform):
+		case d.MediaType.IsIndex(), d.MediaType.IsImage():
+			fit = append(fit, d)
+		}
+	}
+	switch {
+	case len(fit) == 0 && tag != "":
+		return nil, fmt.Errorf("it holds no %q for %s; it holds %s", tag, platform, strings.Join(names, ", "))
+	case len(fit) == 0:
+		return nil, fmt.Errorf("it holds no image for %s", platform)
+	case len(fit) > 1:
+		return nil, fmt.Errorf("it holds %d images: say which, by :NAME at the end (%s)", len(fit), strings.Join(names, ", "))
+	case fit[0].MediaType.IsImage():
+		return index.Image(fit[0].Digest)
+	case depth == 3:
+		return nil, errors.New("indexes of indexes of indexes")
+	}
+	next, err := index.ImageIndex(fit[0].Digest)
+	if err != nil {
+		return nil, err
+	}
+	return choose(next, "", depth+1)
+}
+
+func fromDocker(file, tag string) (v1.Image, error) {
+	if tag == "" {
+		return tarball.ImageFromPath(file, nil)
+	}
+	t, err := name.NewTag(tag)
+	if err != nil {
+		return nil, err
+	}
+	return tarball.ImageFromPath(file, &t)
+}
+
+// layoutFile are the only names of a layout that mean anything.
+var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/sha256/[0-9a-f]{64})$`)
+
+// extractLayout takes a layout out of an archive, if it is one.
+func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	plain, err := decompress(reader{ctx, f})
+	if err != nil {
+		return false, err
+	}
+	defer plain.Close()
+	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o700); err != nil {
+		return false, err
+	}
+	found := false
+	in := tar.NewReader(plain)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			return found, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		n := path.Clean(h.Name)
+		if h.Typeflag != tar.TypeReg || !layoutFile.MatchString(n) {
+			continue
+		}
+		if limit -= h.Size; limit < 0 {
+			return false, errors.New("it is larger than is taken")
+		}
+		found = found || n == "oci-layout"
+		out, err := os.OpenFile(filepath.Join(dir, filepath.FromSlash(n)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return false, err // twice the same name, too
+		}
+		_, err = io.Copy(out, in)
+		if err := errors.Join(err, out.Close()); err != nil {
+			return false, err
+		}
+	}
+}
