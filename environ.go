@@ -26,10 +26,11 @@ var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 // environment builds a command's variables from nothing.
 func environment(lookup func(string) string, p *plan, terminal bool, more []string) ([]string, error) {
 	u := p.id.user
-	env := map[string]string{
-		"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": "/bin/sh",
-		"PATH": toolPath(lookup("PATH")), "TMPDIR": "/tmp", "CARBOY": "1",
-	}
+	env := map[string]string{"PATH": toolPath(lookup("PATH"))}
+	maps.Copy(env, p.env)
+	maps.Copy(env, map[string]string{
+		"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": "/bin/sh", "TMPDIR": "/tmp", "CARBOY": "1",
+	})
 	for _, n := range passEnv {
 		if v := lookup(n); v != "" && p.secrets.in(v) == "" {
 			env[n] = v

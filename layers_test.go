@@ -18,7 +18,7 @@ var layers = [][]string{
 	{"internal/secret", "internal/document", "internal/ca", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/lean", "internal/scan/literal", "internal/netlog"},
 	{"internal/policy"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
-	{"internal/routes"},
+	{"internal/routes", "internal/image"},
 	{"internal/manifest", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
 	{"internal/bottle", "internal/gateway", "internal/change", "internal/wire/wiretest"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},

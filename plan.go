@@ -21,7 +21,8 @@ import (
 // machine decide about it before there is a run, and nothing of the run itself.
 type plan struct {
 	mode    store.Mode
-	rootfs  string // a directory that is the whole root; empty: the host's tools
+	rootfs  string            // a directory that is the whole root; empty: the host's tools
+	env     map[string]string // of the image that it is
 	limits  bottle.Limits
 	id      identity
 	ws      store.Workspace
@@ -63,7 +64,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		return nil, err
 	}
 	p.known = p.secrets.with(p.creds)
-	if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
+	if o.image != nil {
+		p.rootfs, p.env = o.image.root.Dir, o.image.env()
+	} else if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
 		return nil, err
 	}
 	if err := p.workspace(o.Workspace, c.StateDir()); err != nil {

@@ -63,6 +63,9 @@ func CanPrepare(o *RunOptions) error {
 	if o.RootFS != "" && o.RootFS != "host" {
 		return errors.New("the root file system is a directory, which the bottle opens when it is made")
 	}
+	if o.Image != "" {
+		return errors.New("the image is opened when the run begins")
+	}
 	return nil
 }
 

@@ -57,6 +57,11 @@ type RunOptions struct {
 	// RootFS is a directory to use as the root file system; empty or "host":
 	// this machine's tools.
 	RootFS string
+	// Image is an image to use as the root file system, in the form that PullImage
+	// takes; ImageDigest, if set, is the digest that it must have. Without Command,
+	// the image's own is run.
+	Image, ImageDigest string
+	image              *openedImage // by Run
 	// Limits: a zero field is the machine's default.
 	Limits bottle.Limits
 	// Publish are TCP ports inside, made reachable at the same port of the
@@ -180,6 +185,18 @@ func (e *RecordError) Unwrap() error { return e.Err }
 
 // newSession checks everything that can be checked before a run is recorded.
 func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err error) {
+	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
+	if o.Image != "" {
+		if o.image, err = c.openImage(ctx, o); err != nil {
+			return nil, err
+		}
+		s.cleanup = append(s.cleanup, o.image.close)
+		defer func() {
+			if err != nil {
+				o.image.close()
+			}
+		}()
+	}
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return nil, errors.New("no command to run")
 	}
@@ -189,7 +206,6 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	if o.Stderr == nil {
 		o.Stderr = io.Discard
 	}
-	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
 	defer func() {
 		if err == nil {
 			return
@@ -247,6 +263,9 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 		Workspace: receipt.Workspace{Path: ws.Path, Mode: o.Mode},
 		Limits:    receipt.Limits{Limits: s.limits},
 		Evidence:  store.Raw(s.run.Dir()),
+	}
+	if o.image != nil {
+		s.rec.Image = &receipt.Image{Ref: store.Raw(o.Image), Digest: o.image.Digest}
 	}
 	for _, m := range s.mounts {
 		s.rec.Mounts = append(s.rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: accessName(m.Access)})

@@ -45,6 +45,7 @@ const runExample = `  carboy run -- make test
   carboy run -it -- bash
   carboy run --workspace none --timeout 1m --memory 512MiB -- sh -c 'echo hi'
   carboy run --mount ~/.cache/go-build:/tmp/cache --env GOCACHE=/tmp/cache -- go vet ./...
+  carboy run --image python:3.13 -- python3 -c 'print(1)'
   carboy run --publish 8080 -- python3 -m http.server 8080
   carboy run --json -- make 2>build.log | jq .network`
 
@@ -60,6 +61,7 @@ type runFlags struct {
 	environ      list
 	mounts       list
 	rootfs       string
+	image        string
 	publish      ports
 
 	timeout      span
@@ -92,7 +94,7 @@ func (a *app) runCmd() *cobra.Command {
 		Short: "run a command in a sealed bottle", Long: runLong, Example: runExample,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 && f.image == "" {
 				return usagef("write it after the flags: carboy run -- make test", "run: no command")
 			}
 			return nil
@@ -112,6 +114,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
+	fl.StringVar(&f.image, "image", "", "an image as the root file system: oci:DIR, tar:FILE, or a registry's `REF` (carboy image)")
 	fl.Var(&f.publish, "publish", "make a server inside reachable on the host's loopback; repeatable")
 	fl.Var(&f.timeout, "timeout", "wall clock, such as 30m")
 	fl.Var(&f.memory, "memory", "memory, such as 8GiB")
@@ -139,7 +142,7 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
 		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
-		RootFS: f.rootfs, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
+		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output),
 			Pids: f.pids.n, CPUs: int(f.cpus.n),
@@ -204,6 +207,16 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 			return err
 		}
 		defer c.Close()
+	}
+	if f.image != "" {
+		// Beforehand, so that somebody sees how far it is, and may interrupt.
+		pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		img, err := a.pull(pctx, c, f.image, "")
+		stop()
+		if err != nil {
+			return err
+		}
+		o.ImageDigest = img.Digest
 	}
 	a.warnAboutSecrets(f)
 	if o.Interrupt == nil {

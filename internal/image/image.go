@@ -58,6 +58,8 @@ type Options struct {
 	Limits Limits
 	// Transport asks registries; nil: http.DefaultTransport.
 	Transport http.RoundTripper
+	// Env says where the user's passwords of registries are; nil: os.Getenv.
+	Env func(string) string
 	// Progress, if set, is told of each layer, before it and when it is there. It is
 	// called by one goroutine at a time.
 	Progress func(Progress)
@@ -157,26 +159,29 @@ func (s *Store) path(parts ...string) string {
 
 // lock waits for a lock of a file of the store.
 func (s *Store) lock(ctx context.Context, how int, parts ...string) (*os.File, error) {
-	f, err := os.OpenFile(s.path(parts...), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR || ctx == nil {
-			f.Close()
-			return nil, err
+		f, err := s.tryLock(how, parts...)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return f, err
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
 			return nil, context.Cause(ctx)
 		case <-time.After(wait):
 		}
 	}
+}
+
+func (s *Store) tryLock(how int, parts ...string) (*os.File, error) {
+	f, err := os.OpenFile(s.path(parts...), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, &os.PathError{Op: "lock", Path: f.Name(), Err: err}
+	}
+	return f, nil
 }
 
 // Pull fetches the image that ref names, where it is not there yet, and unpacks it.

@@ -454,6 +454,47 @@ func push(t *testing.T, ref string, img v1.Image) {
 	}
 }
 
+// A registry that wants a password: as docker and podman keep it, and no other.
+func TestPasswords(t *testing.T) {
+	reg := registry.New()
+	push(t, serve(t, reg)+"/x:1", imageOf(t, []e{{name: "a", body: "1"}}))
+	host := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "me" || password != "pass:word" {
+			w.Header().Set("WWW-Authenticate", "Basic realm=x")
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		reg.ServeHTTP(w, r)
+	}))
+	for config, said := range map[string]string{
+		`{"auths": {"HOST": {"auth": "bWU6cGFzczp3b3Jk"}}}`:                          "",
+		`{"auths": {"HOST": {"auth": "bWU6cGFzczp3b3Jk"}}, "credsStore": "desktop"}`: "",
+		`{"auths": {"HOST": {"auth": "bWU6d3Jvbmc="}}}`:                              "401",
+		`{"auths": {"other.example": {"auth": "bWU6cGFzczp3b3Jk"}}}`:                 "401",
+		`{"auths": {"HOST": {}}, "credsStore": "desktop"}`:                           "docker-credential-desktop, which carboy does not start",
+		`{"credHelpers": {"HOST": "gcloud"}}`:                                        "docker-credential-gcloud",
+		`{"auths": {"HOST": {"auth": "!"}}}`:                                         "base64",
+		`{`:                                                                          "config.json",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(strings.ReplaceAll(config, "HOST", host)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := newStore(t).Pull(t.Context(), host+"/x:1", Options{Env: func(k string) string {
+			if k == "DOCKER_CONFIG" {
+				return dir
+			}
+			return ""
+		}})
+		if said == "" && err != nil || said != "" && (err == nil || !strings.Contains(err.Error(), said)) {
+			t.Errorf("%s: %v, want %q", config, err, said)
+		}
+		if err != nil && strings.Contains(err.Error(), "pass:word") {
+			t.Errorf("the password is told: %v", err)
+		}
+	}
+}
+
 // A registry whose tag leads elsewhere tomorrow, and one that lies.
 func TestPin(t *testing.T) {
 	host := serve(t, registry.New())

@@ -13,8 +13,8 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -49,7 +49,10 @@ func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Imag
 		if t == nil {
 			t = http.DefaultTransport
 		}
-		img, err := remote.Image(r, remote.WithContext(ctx), remote.WithPlatform(platform), remote.WithTransport(t), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("carboy"))
+		if o.Env == nil {
+			o.Env = os.Getenv
+		}
+		img, err := remote.Image(r, remote.WithContext(ctx), remote.WithPlatform(platform), remote.WithTransport(t), remote.WithAuthFromKeychain(keychain{o.Env}), remote.WithUserAgent("carboy"))
 		if err != nil {
 			return bad("the registry does not give it", err)
 		}
@@ -175,7 +178,9 @@ func fromDocker(file, tag string) (v1.Image, error) {
 }
 
 // layoutFile are the only names of a layout that mean anything.
-var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/sha256/[0-9a-f]{64})$`)
+var layoutFile = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(oci-layout|index\.json|blobs/sha256/[0-9a-f]{64})$`)
+})
 
 // extractLayout takes a layout out of an archive, if it is one.
 func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, error) {
@@ -203,7 +208,7 @@ func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, er
 			return false, err
 		}
 		n := path.Clean(h.Name)
-		if h.Typeflag != tar.TypeReg || !layoutFile.MatchString(n) {
+		if h.Typeflag != tar.TypeReg || !layoutFile().MatchString(n) {
 			continue
 		}
 		if limit -= h.Size; limit < 0 {

@@ -97,7 +97,7 @@ func (s *Store) Remove(ctx context.Context, digest string) error {
 		return nil
 	}
 	if !roots[gone.Root] && isHex(gone.Root) {
-		lock, err := s.lock(nil, unix.LOCK_EX, "roots", gone.Root, "lock") //nolint:staticcheck // nil: does not wait
+		lock, err := s.tryLock(unix.LOCK_EX, "roots", gone.Root, "lock")
 		switch {
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return fmt.Errorf("%s: %w", digest, ErrInUse)

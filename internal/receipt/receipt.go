@@ -75,7 +75,9 @@ type Receipt struct {
 	// run did not get so far.
 	Changes *Changes `json:"changes"`
 	Network Network  `json:"network"`
-	Mounts  []Mount  `json:"mounts,omitempty"`
+	// Image is what the bottle's root was; nil: this machine's tools, or a directory.
+	Image  *Image  `json:"image,omitempty"`
+	Mounts []Mount `json:"mounts,omitempty"`
 	// Trace says what the kernel inside recorded; nil when it recorded nothing,
 	// and then Processes, Files, Privileges and Sockets are nil as well.
 	Trace      *Trace      `json:"trace,omitempty"`
@@ -332,6 +334,12 @@ type Found struct {
 	Rule      string `json:"rule"`  // the route
 	Action    Action `json:"action"`
 	Count     int64  `json:"count"`
+}
+
+// Image is an image that was a bottle's root.
+type Image struct {
+	Ref    store.Raw `json:"ref"`    // as it was named
+	Digest string    `json:"digest"` // of its manifest
 }
 
 // Mount is a host path that the command could see, beside the workspace.

@@ -251,6 +251,10 @@ func confinedSection(r *Receipt) section {
 			}})
 		}
 	}
+	root := table{Caption: "The image that was its root", Head: []string{"Image", "Digest"}}
+	if r.Image != nil {
+		root.Rows = append(root.Rows, line{"", []cell{said(string(r.Image.Ref)), said(r.Image.Digest)}})
+	}
 	mounts := table{Caption: "Host paths that it could see, beside the workspace", Head: []string{"Access", "On the host", "Inside"}}
 	for _, m := range r.Mounts {
 		class := ""
@@ -263,7 +267,7 @@ func confinedSection(r *Receipt) section {
 	for _, x := range r.Published {
 		ports.Rows = append(ports.Rows, line{"", []cell{{Text: fmt.Sprint(x.Port), Number: true}, said(x.Host)}})
 	}
-	s.Tables = filled(posture, mounts, ports)
+	s.Tables = filled(posture, root, mounts, ports)
 	return s
 }
 

@@ -823,6 +823,11 @@ func bounds(l Limits) string {
 }
 
 func (p *printer) surroundings(r *Receipt) {
+	if r.Image != nil {
+		p.section("Image", "")
+		p.item(plain, "root", plain, visible.String(string(r.Image.Ref), maxShown))
+		p.item(plain, "", plain, visible.String(r.Image.Digest, 80))
+	}
 	if len(r.Mounts) > 0 {
 		p.section("Mounts", "")
 	}
