@@ -302,7 +302,11 @@ func (f *flow) metered(a *routeAccount, fromBottle, fromUpstream io.Reader) (io.
 // account is of the route that lets a flow pass unseen, or refuses it when one of
 // its caps is reached.
 func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
-	v, _ := f.request(&policy.Request{})
+	v, by := f.request(&policy.Request{})
+	if !v.Allowed {
+		refuse(fromPolicy(v.Reason))
+		return nil, false
+	}
 	a := f.g.caps.of(v.Route)
 	for _, m := range []*routeMeter{a.outgoing(), a.incoming()} {
 		if !m.fits(1) {
@@ -312,6 +316,7 @@ func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
 			return nil, false
 		}
 	}
+	f.passes(by.rules, a)
 	return a, true
 }
 

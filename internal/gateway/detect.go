@@ -27,6 +27,7 @@ const maxHeldBody = 64 << 10
 type detectors struct {
 	secrets  map[string]secret.Value
 	coverage *scan.Coverage // the bottle's: pieces of one secret may be far apart
+	spare    *scan.Spare    // the bottle's, too
 	inbound  func() (*scan.Rules, error)
 
 	mu     sync.Mutex
@@ -37,8 +38,8 @@ type detectors struct {
 
 type outKind struct{ tokens, known, entropy bool }
 
-func newDetectors(secrets map[string]secret.Value, coverage *scan.Coverage) *detectors {
-	return &detectors{secrets: secrets, coverage: coverage, inbound: sync.OnceValues(scan.NewInjections), out: map[outKind]*scan.Rules{}}
+func newDetectors(secrets map[string]secret.Value, coverage *scan.Coverage, spare *scan.Spare) *detectors {
+	return &detectors{secrets: secrets, coverage: coverage, spare: spare, inbound: sync.OnceValues(scan.NewInjections), out: map[outKind]*scan.Rules{}}
 }
 
 // outbound returns what a route's requests are scanned for; nil: nothing.
@@ -116,7 +117,7 @@ func (d *detectors) folds(text []byte, place string) (scan.Finding, error) {
 	if err != nil || rules == nil {
 		return scan.Finding{}, err
 	}
-	found, err := rules.Check(scan.Options{Place: place, Action: scan.Report}, smallLetters(text))
+	found, err := rules.Check(scan.Options{Place: place, Spare: d.spare, Action: scan.Report}, smallLetters(text))
 	for _, f := range found {
 		if !f.Warning {
 			f.Transform = "in one case"
@@ -137,7 +138,7 @@ func (d *detectors) saying(text string, leaves bool) (scan.Finding, bool) {
 	if err != nil {
 		return scan.Finding{Rule: "unprepared"}, true
 	}
-	o := scan.Options{Place: "name", Action: scan.Report}
+	o := scan.Options{Place: "name", Spare: d.spare, Action: scan.Report}
 	if leaves {
 		o.Coverage = d.coverage
 	}
@@ -185,7 +186,7 @@ func newWatch(x *exchange, d *detectors, s policy.Scan) (*watch, error) {
 
 // options of a scanner for one place of the request.
 func (w *watch) options(place string) scan.Options {
-	o := scan.Options{Place: place, Coverage: w.d.coverage}
+	o := scan.Options{Place: place, Coverage: w.d.coverage, Spare: w.d.spare}
 	if w.scan.OnMatch == policy.Redact {
 		o.Action = scan.Redact
 	}
@@ -211,7 +212,7 @@ func (w *watch) scanner(inbound bool, place string, codings []string) (*scan.Sca
 	if err != nil {
 		return nil, refuse(ReasonScan, "what is looked for can't be prepared: %w", err)
 	}
-	return rules.NewScanner(scan.Options{Place: place, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}), nil
+	return rules.NewScanner(scan.Options{Place: place, Spare: w.d.spare, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}), nil
 }
 
 func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
@@ -340,7 +341,7 @@ func (w *watch) hidePath(findings []scan.Finding, parts []part) {
 
 // text scans a text that is there as a whole. masked is nil when it may leave as it is.
 func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
-	o := scan.Options{Coverage: w.d.coverage, Action: scan.Report}
+	o := scan.Options{Coverage: w.d.coverage, Spare: w.d.spare, Action: scan.Report}
 	act := scan.Block
 	if w.scan.OnMatch == policy.Redact {
 		o.Action, act = scan.Redact, scan.Redact

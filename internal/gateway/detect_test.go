@@ -534,3 +534,62 @@ func TestRefusedRequestsAreHidden(t *testing.T) {
 		t.Errorf("nothing is recorded: %s", text)
 	}
 }
+
+// TestSpareOfAllStreams: many small bodies that decode to much have one bound, in
+// requests and answers together; ordinary ones have none.
+func TestSpareOfAllStreams(t *testing.T) {
+	var bomb, answer, page bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	z.Write(make([]byte, 12<<20))
+	z.Close()
+	z = gzip.NewWriter(&answer)
+	z.Write(make([]byte, 2<<20))
+	z.Close()
+	z = gzip.NewWriter(&page)
+	for i := range 5000 {
+		fmt.Fprintf(z, "line %d, and %x\n", i, i*i)
+	}
+	z.Close()
+	o := newOpened(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if r.URL.Path == "/bomb" {
+			rw.Header().Set("Content-Encoding", "gzip")
+			rw.Write(answer.Bytes())
+		}
+	}))
+	c := o.client(false)
+	c.Transport.(*http.Transport).DisableCompression = true
+	ask := func(path string, body []byte) bool {
+		req, _ := http.NewRequest("POST", "https://api.example.com"+path, bytes.NewReader(body))
+		req.Header.Set("Content-Encoding", "gzip")
+		req.Header.Set("Accept-Encoding", "gzip")
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		_, err = io.Copy(io.Discard, res.Body)
+		return res.StatusCode == 200 && err == nil
+	}
+	if !ask("/", bomb.Bytes()) || !ask("/bomb", page.Bytes()) {
+		t.Fatalf("the first is refused: %+v", o.gw.Summary().Requests)
+	}
+	refused := 0
+	for range 45 {
+		if !ask("/", bomb.Bytes()) {
+			refused++
+		}
+	}
+	// What time has added meanwhile is not much.
+	for range 10 {
+		if !ask("/bomb", page.Bytes()) {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Errorf("%d of 55 are refused", refused)
+	}
+	if !ask("/", page.Bytes()) {
+		t.Error("an ordinary request is refused")
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/carboy/carboy/internal/policy"
 )
 
 // exchange is one request and its answer, watched for the record.
@@ -18,6 +20,12 @@ type exchange struct {
 	watch    *watch // nil until it is sent
 	// halt is why it was ended by us, when it was.
 	halt atomic.Pointer[refusedError]
+
+	// Of one that was admitted, see underWay.
+	asked  *policy.Request
+	end    func()
+	now    atomic.Pointer[admitted]  // by the routes of this moment
+	socket atomic.Pointer[webSocket] // nil: it is none, or not yet
 }
 
 // stop ends the exchange: whoever reads or writes its bodies gets err, which is
@@ -103,6 +111,7 @@ func (x *exchange) refused(why *refusal) {
 
 // done records it.
 func (x *exchange) done() {
+	x.c.flow.g.web.live.Delete(x)
 	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
 	x.e.Duration = time.Since(x.e.Time)
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {

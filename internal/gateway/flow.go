@@ -4,13 +4,13 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
 )
 
@@ -31,7 +31,8 @@ type flow struct {
 	conn   *bottleConn
 
 	up, down, requests atomic.Int64
-	touched            atomic.Int64 // tick of the last byte
+	touched            atomic.Int64           // tick of the last byte
+	unseen             atomic.Pointer[unseen] // nil: it is looked into, or nothing passes yet
 
 	mu       sync.Mutex
 	proto    string
@@ -99,7 +100,7 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 	if !v.Allowed {
 		return v, nil
 	}
-	a = &admitted{route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
+	a = &admitted{rules: now, route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
 	if len(now.credentials) == 0 {
 		return v, a
 	}
@@ -108,8 +109,12 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 		same = now.table.RoutesOfAddr(f.addr.Addr())
 	}
 	for _, other := range same {
-		if c := now.credentials[other.Options().Credential]; c != nil && c != a.credential && !slices.Contains(a.beside, c) {
-			a.beside = append(a.beside, c)
+		want := other.Options().Credential
+		if c := now.credentials[want]; c != nil && c != a.credential {
+			if a.beside == nil {
+				a.beside = map[policy.Credential]*credential.Credential{}
+			}
+			a.beside[want] = c
 		}
 	}
 	return v, a

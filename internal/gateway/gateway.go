@@ -198,7 +198,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
-	g.rules.Store(&rules{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage())})
+	g.rules.Store(&rules{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage(), scan.NewSpare())})
 	g.flows.init()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
@@ -383,14 +383,15 @@ type rules struct {
 func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 
 // SetRoutes swaps the routes, what they put on, and what is watched for. A question
-// that is being decided sees either the old or the new ones. Connections whose bytes
-// pass unseen stay; on others the next request is judged by the new routes.
+// that is being decided sees either the old or the new ones. What is under way is
+// reconsidered, see reload.go.
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
 	g.caps.set(t)
 	now := g.rules.Load()
 	// A kept upstream connection may lead where only the old ones went.
-	g.rules.Store(&rules{t, c, newDetectors(secrets, now.detectors.coverage), g.web.newTransports()})
+	g.rules.Store(&rules{t, c, newDetectors(secrets, now.detectors.coverage, now.detectors.spare), g.web.newTransports()})
 	now.out.closeIdle()
+	g.reconsider()
 }
 
 // Summary returns what happened so far.

@@ -34,7 +34,9 @@ type webServer struct {
 	server *http.Server
 	proxy  *httputil.ReverseProxy
 	// busy is how many requests are under way.
-	busy  atomic.Int64
+	busy atomic.Int64
+	// live are the exchanges that were admitted and are not done.
+	live  sync.Map
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
@@ -278,6 +280,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	seen.admitted(allowed)
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
 	defer cancel()
+	seen.underWay(asks(r), allowed, cancel)
 	var attempts, early atomic.Int64
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
 		// Transports count only those that nobody wants to hear of.
@@ -343,11 +346,12 @@ var hints = map[Reason]string{
 // admitted is a request that was allowed: by which route, with what put on, and
 // what is looked for. All are of the same moment.
 type admitted struct {
+	rules      *rules
 	route      *policy.Route
 	credential *credential.Credential
 	// beside are the credentials of the host's other routes: its answers may have
 	// them, too.
-	beside    []*credential.Credential
+	beside    map[policy.Credential]*credential.Credential
 	detectors *detectors
 	out       *transports
 	account   *routeAccount // nil: the route has no caps
@@ -382,7 +386,7 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 	case !strings.HasPrefix(r.URL.Path, "/"):
 		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
-	v, a := f.request(&policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header})
+	v, a := f.request(asks(r))
 	if !v.Allowed {
 		detail := v.Missed
 		if v.Reason == policy.ReasonRequest {
@@ -394,6 +398,11 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		return nil, why
 	}
 	return a, nil
+}
+
+// asks is what routes look at.
+func asks(r *http.Request) *policy.Request {
+	return &policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header}
 }
 
 // sameAuthority reports whether a Host header names the flow's host and port.
@@ -513,6 +522,7 @@ func answered(res *http.Response) error {
 	c.flow.setProtocol("websocket")
 	c.lint.raw.Store(true)
 	seen.status.Store(http.StatusSwitchingProtocols)
+	seen.socket.Store(s)
 	res.Body = s
 	return nil
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"github.com/carboy/carboy/internal/credential"
@@ -69,9 +71,9 @@ func (a *admitted) scrubber() *credential.Scrubber {
 	if a.credential == nil && len(a.beside) == 0 {
 		return nil
 	}
-	cs := a.beside
+	cs := slices.Collect(maps.Values(a.beside))
 	if a.credential != nil {
-		cs = append([]*credential.Credential{a.credential}, cs...)
+		cs = append(cs, a.credential)
 	}
 	return credential.NewScrubber(cs...)
 }

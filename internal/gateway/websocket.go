@@ -107,7 +107,10 @@ func newScanned(w *watch, inbound bool) (*scanned, error) {
 }
 
 func (m *scanned) begin() (err error) {
-	if m.s == nil {
+	if m.s != nil {
+		return nil
+	}
+	if m.w, err = m.w.current(); err == nil {
 		m.s, err = m.w.scanner(m.inbound, "message", m.codings)
 	}
 	return err
@@ -310,6 +313,7 @@ type webSocket struct {
 	toServer, toClient *frameWay
 
 	goodbye          sync.Mutex // held while both are told
+	over             bool       // nobody is told any more
 	refused          atomic.Bool
 	upDone, downDone chan struct{}
 }
@@ -351,6 +355,7 @@ func (s *webSocket) ReadFrom(io.Reader) (int64, error) {
 	}
 	close(s.upDone)
 	<-s.downDone
+	s.end()
 	return 0, err
 }
 
@@ -369,7 +374,15 @@ func (s *webSocket) WriteTo(io.Writer) (int64, error) {
 	_ = s.c.SetReadDeadline(time.Now().Add(wsGoodbye))
 	close(s.downDone)
 	<-s.upDone
+	s.end()
 	return 0, err
+}
+
+// end is the last that is done with the exchange.
+func (s *webSocket) end() {
+	s.goodbye.Lock()
+	s.over = true
+	s.goodbye.Unlock()
 }
 
 // refuses tells both sides, when err is about what one of them sent, and gives them
@@ -382,7 +395,7 @@ func (s *webSocket) refuses(err error) bool {
 	}
 	s.goodbye.Lock()
 	defer s.goodbye.Unlock()
-	if s.refused.Swap(true) {
+	if s.over || s.refused.Swap(true) {
 		return true
 	}
 	if e.limit {

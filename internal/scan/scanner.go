@@ -19,6 +19,8 @@ type Options struct {
 	Place    string // for findings
 	Action   Action
 	Coverage *Coverage // of the bottle; nil: pieces in several streams are not put together
+	// Spare is the bottle's; nil: each stream has all that Output allows.
+	Spare *Spare
 	// Codings of the stream, in the order of the header Content-Encoding. What
 	// they decode to is scanned; the stream itself leaves as far as that is clear.
 	Codings []string
@@ -58,6 +60,7 @@ type Scanner struct {
 	err      error
 
 	work, output int64
+	spared       int64 // bytes of output that were taken from opt.Spare
 }
 
 type span struct{ from, to int64 }
@@ -242,6 +245,15 @@ func (s *Scanner) decoded(n int) error {
 	s.output += int64(n)
 	if s.output > freeOutput+s.opt.Output*s.root.fed() {
 		return &LimitError{"output", s.opt.Place, s.root.fed()}
+	}
+	if s.opt.Spare == nil {
+		return nil
+	}
+	if over := s.output - freshOutput - s.opt.Output*s.root.fed() - s.spared; over > 0 {
+		if over = max(over, spareStep); !s.opt.Spare.take(over) {
+			return &LimitError{"output of all streams together", s.opt.Place, s.root.fed()}
+		}
+		s.spared += over
 	}
 	return nil
 }

@@ -54,4 +54,22 @@ var gatewayMutants = []mutant{
 			{"internal/gateway/caps.go", "		x.c.flow.g.ledger.limit(m.why, x.c.flow.name)\n", ""},
 		},
 	},
+	{
+		Name: "websockets-outlive-their-route", Promise: "W1",
+		Why:     "what is under way when routes are read again goes on without a route",
+		Package: "./internal/gateway", Tests: []string{"TestReloadedWebSocket", "TestReloadedStreams"}, Says: "reload_test.go",
+		edits: []edit{{"internal/gateway/gateway.go", "	now.out.closeIdle()\n	g.reconsider()\n", "	now.out.closeIdle()\n"}},
+	},
+	{
+		Name: "unseen-connections-outlive-their-route", Promise: "W1",
+		Why:     "a connection that passes unseen goes on without a route",
+		Package: "./internal/gateway", Tests: []string{"TestReloadedUnseen"}, Says: "goes on",
+		edits: []edit{{"internal/gateway/reload.go", "	if was == nil {\n		return\n	}\n	_, _, v", "	if was == was {\n		return\n	}\n	_, _, v"}},
+	},
+	{
+		Name: "messages-keep-old-detectors", Promise: "W5",
+		Why:     "a WebSocket does not look for what is newly watched for",
+		Package: "./internal/gateway", Tests: []string{"TestReloadedWebSocket"}, Says: "a secret that is watched for by now",
+		edits: []edit{{"internal/gateway/reload.go", "now == nil || now.detectors == w.d", "now == nil || w.d == w.d"}},
+	},
 }

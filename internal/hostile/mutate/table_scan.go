@@ -135,4 +135,10 @@ var scanMutants = []mutant{
 		Package: "./internal/scan", Tests: []string{"TestPanicFailsClosed"}, Says: "limits_test.go",
 		edits: []edit{{"internal/scan/scanner.go", "		*err = &PanicError{Place: s.opt.Place, Value: v}\n		s.stop(*err)\n", "		_ = v\n"}},
 	},
+	{
+		Name: "each-stream-decodes-for-free", Promise: "W6",
+		Why:     "a few hundred bytes cost as much work in every stream as megabytes do",
+		Package: "./internal/scan", Tests: []string{"TestSpare"}, Says: "of 40 passed",
+		edits: []edit{{"internal/scan/scanner.go", "	if s.opt.Spare == nil {\n		return nil\n	}\n", "	if s.opt.Spare != nil {\n		return nil\n	}\n"}},
+	},
 }
