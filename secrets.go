@@ -12,19 +12,14 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
 
-// Bounds of what can be watched for, in bytes. What is shorter, or has fewer
-// different bytes, stands in ordinary text by chance; longer is no secret.
-const (
-	minSecret   = 8
-	maxSecret   = 8 << 10
-	minDistinct = 4
-	maxSecrets  = 100
-)
+// maxSecrets bounds what is watched for.
+const maxSecrets = 100
 
 // notShown stands in messages for what may be the secret itself.
 const notShown = secret.NotShown
@@ -107,28 +102,12 @@ func (k *known) variable(name string, lookup func(string) string) error {
 	return nil
 }
 
-// unwatchable says why v can't be told from ordinary text, or nothing.
-func unwatchable(v secret.Value) (why string) {
-	v.UnsafeReveal(func(b []byte) {
-		b = bytes.TrimSpace(b)
-		var seen [256]bool
-		distinct := 0
-		for _, c := range b {
-			if !seen[c] {
-				seen[c] = true
-				distinct++
-			}
-		}
-		switch {
-		case len(b) < minSecret:
-			why = fmt.Sprintf("is too short to be watched for: it needs %d bytes", minSecret)
-		case distinct < minDistinct:
-			why = fmt.Sprintf("has fewer than %d different bytes, as ordinary text has", minDistinct)
-		case len(b) > maxSecret:
-			why = fmt.Sprintf("is too long to be watched for: at most %d bytes", maxSecret)
-		}
-	})
-	return why
+// unwatchable says why v can't be watched for, or nothing.
+func unwatchable(v secret.Value) string {
+	if err := scan.Fit(v); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // maxSecretFile bounds a file of secrets, in bytes.
@@ -207,7 +186,7 @@ func (k *known) envFile(base string, b []byte, bad func(why, advice string) erro
 		}
 	}
 	if found == 0 {
-		return bad("holds no value that could be watched for", fmt.Sprintf("values need %d bytes", minSecret))
+		return bad("holds no value that could be watched for", fmt.Sprintf("values need %d bytes", scan.MinSecret))
 	}
 	return nil
 }

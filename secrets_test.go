@@ -64,6 +64,8 @@ func TestReadKnown(t *testing.T) {
 		{"DULL", "different bytes"},
 		{write("short", "abc\n"), "too short"},
 		{write("long", strings.Repeat(a, 1000)), "too long"},
+		// Of a private key its lines alone are watched for.
+		{write("empty.pem", "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"), "too short"},
 		{write("huge", strings.Repeat(a, 30000)), "more than"},
 		{write("bad.env", "A="+a+"\nnot a line\n"), "line 2 is not NAME=VALUE"},
 		{write("short.env", "API_KEY=abc\n"), "line 1 is too short"},

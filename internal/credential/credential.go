@@ -20,6 +20,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/secret"
@@ -53,6 +54,10 @@ type Credential struct {
 	signer      signer
 	field       string // of Header and Query
 	scheme      policy.Scheme
+
+	mu       sync.Mutex
+	scrubber *Scrubber // nil: not made yet
+	scrubs   int       // the edition of the secrets that it is of
 }
 
 // ErrEmpty is of a credential without a value.
@@ -194,7 +199,7 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 		own = append(slices.Clone(own), textproto.CanonicalMIMEHeaderKey(c.field))
 	}
 	for h, v := range req.Header {
-		if i := slices.IndexFunc(own, func(o string) bool { return sameName(o, h) }); i >= 0 {
+		if i := slices.IndexFunc(own, func(o string) bool { return policy.SameHeader(o, h) }); i >= 0 {
 			was.header[own[i]] = append(was.header[own[i]], v...)
 			delete(req.Header, h)
 		}
@@ -202,7 +207,7 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 	if req.Trailer != nil && req.Body != nil {
 		without := func() {
 			for h := range req.Trailer {
-				if slices.ContainsFunc(own, func(o string) bool { return sameName(o, h) }) {
+				if slices.ContainsFunc(own, func(o string) bool { return policy.SameHeader(o, h) }) {
 					delete(req.Trailer, h)
 				}
 			}
@@ -252,15 +257,9 @@ func (t *trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sameName compares names of headers as lenient servers do, to which X_Api_Key is
-// X-Api-Key.
-func sameName(a, b string) bool {
-	return len(a) == len(b) && strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
-}
-
 // sameParam compares a parameter that we know with one that was sent as lenient
 // servers do, to which " access.token[]" is access_token.
 func sameParam(own, sent string) bool {
 	sent, _, _ = strings.Cut(sent, "[")
-	return sameName(own, strings.NewReplacer(".", "_", " ", "_").Replace(strings.Trim(sent, " ?\x00")))
+	return policy.SameHeader(own, strings.Trim(sent, " ?\x00"))
 }

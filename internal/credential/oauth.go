@@ -41,6 +41,7 @@ type oauth struct {
 	first   secret.Value // as it was opened
 	access  secret.Value
 	was     secret.Value // the access token before: replies to it still come
+	changed int          // how often access did
 	expires time.Time    // zero: the server does not say
 	got     time.Time    // when access came
 	stale   bool         // upstream did not take it
@@ -153,6 +154,13 @@ func (o *oauth) secrets() []secret.Value {
 	return out
 }
 
+// edition is another one when secrets are others.
+func (o *oauth) edition() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed
+}
+
 // current is the token that can be used, or the error that stands, or neither.
 func (o *oauth) current() (secret.Value, bool, error) {
 	o.mu.Lock()
@@ -192,6 +200,7 @@ func (o *oauth) token(ctx context.Context) (secret.Value, error) {
 		return secret.Value{}, err
 	}
 	o.was, o.access, o.expires, o.got, o.stale = o.access, v, expires, o.now(), false
+	o.changed++
 	return v, nil
 }
 

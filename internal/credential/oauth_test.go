@@ -344,3 +344,27 @@ func TestOAuthFailures(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestScrubberIsMadeOnce: for all requests until there is another token.
+func TestScrubberIsMadeOnce(t *testing.T) {
+	fixed, err := Open("KEY", policy.Credential{Scheme: Bearer}, secret.NewString("the/real key 4711"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fixed.Scrubber() != NewScrubber(fixed) || NewScrubber(fixed, fixed).Text("the/real key 4711") == "the/real key 4711" {
+		t.Error("the forms are made for each request")
+	}
+	o := &oauth{first: secret.NewString("the-refresh-token")}
+	c := &Credential{signer: o, placeholder: newPlaceholder(20)}
+	before := c.Scrubber()
+	if before != c.Scrubber() {
+		t.Error("the forms of tokens are made for each request")
+	}
+	o.mu.Lock()
+	o.access = secret.NewString("the-access-token")
+	o.changed++
+	o.mu.Unlock()
+	if c.Scrubber().Text("the-access-token") == "the-access-token" || c.Scrubber().Text("the-refresh-token") == "the-refresh-token" {
+		t.Error("a token is not known")
+	}
+}

@@ -21,7 +21,7 @@ const minScrubbed = 6
 
 // Scrubber takes credentials out of what upstream answers, which may repeat them,
 // as they are or as URLs, JSON and HTML write them: the placeholder stands in their
-// place, cut or repeated to the same length.
+// place, cut or repeated to the same length. It is not changed.
 type Scrubber struct {
 	values [][]byte
 	marks  [][]byte
@@ -33,12 +33,32 @@ func (c *Credential) Scrubber() *Scrubber { return NewScrubber(c) }
 // NewScrubber is of what all of these put on.
 func NewScrubber(cs ...*Credential) *Scrubber {
 	s := &Scrubber{}
+	if len(cs) == 1 {
+		return cs[0].ownScrubber()
+	}
 	for _, c := range cs {
+		own := c.ownScrubber()
+		s.values, s.marks = append(s.values, own.values...), append(s.marks, own.marks...)
+	}
+	return s
+}
+
+// ownScrubber is made once, and again when there is another token.
+func (c *Credential) ownScrubber() *Scrubber {
+	edition := 0
+	if o, ok := c.signer.(*oauth); ok {
+		edition = o.edition()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.scrubber == nil || c.scrubs != edition {
+		s := &Scrubber{}
 		for _, v := range c.signer.secrets() {
 			s.add(v, c.placeholder)
 		}
+		c.scrubber, c.scrubs = s, edition
 	}
-	return s
+	return c.scrubber
 }
 
 func (s *Scrubber) add(v secret.Value, placeholder string) {

@@ -87,7 +87,7 @@ func (d *detectors) inOneCase() (*scan.Rules, error) {
 	for name, v := range d.secrets {
 		v.UnsafeReveal(func(b []byte) {
 			// Of what stays too little, nothing can be told from ordinary text.
-			if low := secret.New(smallLetters(b)); scan.Fit(name, low) == nil {
+			if low := secret.New(smallLetters(b)); scan.Fit(low) == nil {
 				small[name] = low
 			}
 		})

@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/carboy/carboy/internal/policy"
@@ -49,8 +52,10 @@ type dialError struct {
 
 func (e *dialError) Error() string {
 	where := net.JoinHostPort(e.name, strconv.Itoa(int(e.port)))
-	if e.upstream {
+	if e.upstream && e.name != "" {
 		where = "the route's upstream " + where
+	} else if e.upstream {
+		where = "the route's upstream"
 	}
 	if e.reason == ReasonNotPublic {
 		return fmt.Sprintf("dial %s: resolves to a %s address only", where, e.class)
@@ -59,6 +64,38 @@ func (e *dialError) Error() string {
 }
 
 func (e *dialError) Unwrap() error { return e.err }
+
+// inside is the error in the words that the bottle is told: of the host's own
+// addresses, its resolvers and what names resolve to, it learns nothing.
+func (e *dialError) inside() string {
+	var errno syscall.Errno
+	var dns *net.DNSError
+	short := *e
+	if e.upstream {
+		short.name = ""
+	}
+	switch {
+	case e.reason == ReasonNotPublic || e.err == nil:
+	case errors.As(e.err, &dns) && dns.IsNotFound:
+		short.err = errors.New("no such host")
+	case isTimeout(e.err) || errors.Is(e.err, context.DeadlineExceeded):
+		short.err = errors.New("timed out")
+	case errors.As(e.err, &dns):
+		short.err = errors.New("the name can't be resolved")
+	case errors.As(e.err, &errno):
+		short.err = errno
+	case e.reason == ReasonDialFailed:
+		short.err = errors.New("no connection")
+	}
+	return short.Error()
+}
+
+// addresses are those of both ends of a connection, as errors of net name them.
+var addresses = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(tcp[46]? |udp[46]? )?(\[[0-9a-fA-F:.]+(%\w+)?\]|\d+\.\d+\.\d+\.\d+):\d+(->)?(: )?`)
+})
+
+func withoutAddresses(s string) string { return addresses().ReplaceAllString(s, "") }
 
 func dialReason(err error) Reason {
 	var de *dialError

@@ -17,7 +17,8 @@ type exchange struct {
 	e        Request
 	up, down atomic.Int64
 	status   atomic.Int64
-	watch    *watch // nil until it is sent
+	signed   atomic.Pointer[string] // the credential with which it was sent
+	watch    *watch                 // nil until it is sent
 	// halt is why it was ended by us, when it was.
 	halt atomic.Pointer[refusedError]
 
@@ -85,9 +86,6 @@ func (x *exchange) Write(b []byte) (int, error) {
 
 func (x *exchange) admitted(a *admitted) {
 	x.e.Allowed, x.e.Rule = true, a.route.Rule()
-	if a.credential != nil {
-		x.e.Credential = a.credential.Name()
-	}
 }
 
 // hide is for a request that was not looked at, since it is refused.
@@ -114,6 +112,9 @@ func (x *exchange) done() {
 	x.c.flow.g.web.live.Delete(x)
 	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
 	x.e.Duration = time.Since(x.e.Time)
+	if name := x.signed.Load(); name != nil {
+		x.e.Credential = *name
+	}
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
 		// Too late for an answer: what was under way was cut.
 		x.e.Reason, x.e.Detail = r.reason, bound(x.c.flow.g.hidden(r.Error()))

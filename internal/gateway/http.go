@@ -567,10 +567,14 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	}
 	// An error of the transport repeats what upstream wrote, which may be what it was
 	// sent, with the credential.
-	v.Detail = bound(w.g.hidden(v.Detail))
+	told := *v
+	if told.Detail = withoutAddresses(v.Detail); !bad && errors.As(err, &de) {
+		told.Detail = de.inside()
+	}
+	told.Detail, v.Detail = bound(w.g.hidden(told.Detail)), bound(w.g.hidden(v.Detail))
 	f.note(v.Reason, v.Detail)
 	seen.refused(v)
-	refuseHTTP(rw, r, v)
+	refuseHTTP(rw, r, &told)
 }
 
 // failReason is why there is no answer.

@@ -484,6 +484,40 @@ func TestCredential(t *testing.T) {
 	}
 }
 
+// TestCredentialCounts: of the requests on a route with a credential those count that
+// were sent with it, whatever upstream answered.
+func TestCredentialCounts(t *testing.T) {
+	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
+	c, err := credential.Open("key", want, secret.NewString("the-real-key-4711"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, dlp: {outbound_on_match: block}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/no" {
+			rw.WriteHeader(http.StatusNotFound)
+		}
+	}), watching, func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
+	for _, x := range []struct {
+		path, body string
+		status     int
+	}{{"/", "", 200}, {"/no", "", 404}, {"/", watchedValue, 403}, {"/" + watchedValue, "", 403}, {"/?a=b;key=c", "", 403}} {
+		if status, why, _ := get(t, o.client(true), "POST", "https://api.example.com"+x.path, strings.NewReader(x.body)); status != x.status {
+			t.Errorf("%s: %d %s", x.path, status, why)
+		}
+	}
+	with, without := uint64(0), uint64(0)
+	for _, r := range o.gw.Summary().Requests {
+		if r.Credential == "key" {
+			with += r.Count
+		} else {
+			without += r.Count
+		}
+	}
+	if with != 2 || without != 3 {
+		t.Errorf("%d were sent with it and %d were not: %+v", with, without, o.gw.Summary().Requests)
+	}
+}
+
 // TestRequestsAtOnce: one connection of HTTP/2 does not make as many upstream as it
 // has streams.
 func TestRequestsAtOnce(t *testing.T) {

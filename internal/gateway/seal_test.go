@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -465,4 +468,55 @@ func FuzzFilter(f *testing.F) {
 			t.Fatalf("let through: %x", p)
 		}
 	})
+}
+
+// TestHostAddressesStayOutside: why there is no connection is told inside in words
+// that say nothing of the host's network; the record has all of it.
+func TestHostAddressesStayOutside(t *testing.T) {
+	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: up.example.com, upstream: \"127.0.0.1:9\"}\n  - {host: gone.example.com}\n", http.HandlerFunc(echo))
+	o.world.name("up.example.com", publicAddr)
+	o.world.point(publicAddr+":443", "127.0.0.1:9")
+	o.gw.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 40123}, Addr: net.TCPAddrFromAddrPort(a),
+			Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	o.gw.resolver = resolverFunc(func(host string) ([]netip.Addr, error) {
+		if host == "gone.example.com." {
+			return nil, &net.DNSError{Err: "no such host", Name: host, Server: "10.9.8.7:53", IsNotFound: true}
+		}
+		return []netip.Addr{netip.MustParseAddr(publicAddr)}, nil
+	})
+	for host, want := range map[string]string{"api.example.com": "connection refused", "up.example.com": "the route's upstream: connection refused", "gone.example.com": "no such host"} {
+		status, _, body := get(t, o.client(false), "GET", "https://"+host+"/", nil)
+		if status != http.StatusBadGateway || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", host, status, body)
+		}
+		for _, ip := range []string{"10.1.2.3", "10.9.8.7", publicAddr, "127.0.0.1", "40123"} {
+			if strings.Contains(body, ip) {
+				t.Errorf("%s: the bottle is told %s: %s", host, ip, body)
+			}
+		}
+	}
+	recorded := fmt.Sprint(o.gw.Summary().Requests)
+	for _, ip := range []string{"10.1.2.3", "10.9.8.7", publicAddr} {
+		if !strings.Contains(recorded, ip) {
+			t.Errorf("%s is not recorded: %s", ip, recorded)
+		}
+	}
+	for text, want := range map[string]string{
+		"read tcp 10.0.0.5:40000->1.2.3.4:443: read: connection reset by peer":                  "read read: connection reset by peer",
+		"credential X: dial tcp [fe80::1%eth0]:443: connect: no route to host":                  "credential X: dial connect: no route to host",
+		"the time is 10:30:15 and the version 1.2.3":                                            "the time is 10:30:15 and the version 1.2.3",
+		"http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR": "http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR",
+	} {
+		if got := withoutAddresses(text); got != want {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+type resolverFunc func(host string) ([]netip.Addr, error)
+
+func (f resolverFunc) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	return f(host)
 }

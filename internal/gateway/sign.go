@@ -112,7 +112,12 @@ func (s signing) scrubbing(a *admitted, w *watch, req *http.Request) (*http.Resp
 // before the proxy passes them on, which its own hook does. scrubber may be nil.
 func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context()) // else ends with its parent
-	early := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+	early := &httptrace.ClientTrace{WroteHeaders: func() {
+		if a.credential != nil {
+			name := a.credential.Name()
+			x.signed.Store(&name)
+		}
+	}, Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
 		if scrubber != nil {
 			scrubber.Header(http.Header(h))
 		}

@@ -59,7 +59,7 @@ func TestUpstream(t *testing.T) {
 			{"https://inner.corp.example:8443/tls", 403, string(ReasonNotPublic)},
 			{"https://api.example.com/wrong", 502, string(ReasonUpstreamTLS)},
 			{"https://api.example.com/open", 403, "plain HTTP"},
-			{"https://api.example.com/metadata", 502, "upstream metadata.example.com:8443: resolves to a metadata address only\nrule: r.yaml:6"},
+			{"https://api.example.com/metadata", 502, "the route's upstream: resolves to a metadata address only\nrule: r.yaml:6"},
 		} {
 			res, err := o.client(h2 && strings.HasPrefix(x.url, "https")).Get(x.url)
 			if err != nil {

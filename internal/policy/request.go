@@ -157,6 +157,40 @@ func (m HeaderMatch) match(h http.Header) bool {
 	return vs[0] == m.value
 }
 
+// twin is a header that some servers take for the one of m, if h has one.
+func (m HeaderMatch) twin(h http.Header) string {
+	for name := range h {
+		if name != m.name && SameHeader(name, m.name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// SameHeader reports whether some servers take two names of headers for the same:
+// behind CGI, WSGI and the like, X_Env and X.Env are X-Env.
+func SameHeader(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if plainHeader(a[i]) != plainHeader(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func plainHeader(c byte) byte {
+	switch {
+	case 'A' <= c && c <= 'Z':
+		return c + 'a' - 'A'
+	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		return c
+	}
+	return '-'
+}
+
 func isToken(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -220,7 +254,7 @@ var (
 // does. Lenient servers take X_HTTP_Method for the same.
 func elsewhere(h http.Header, names, allowed []string) string {
 	for name, values := range h {
-		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, strings.ReplaceAll(name, "_", "-")) }) {
+		if !slices.ContainsFunc(names, func(n string) bool { return SameHeader(n, name) }) {
 			continue
 		}
 		if slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(allowed, strings.ToUpper(v)) }) {
@@ -279,6 +313,9 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 		least   int
 		missed  string
 	)
+	if name := twinned(routes, r.Header); name != "" {
+		return RequestVerdict{Verdict: refuse(ReasonAmbiguous, *routes[0]), Missed: "some servers take the header " + name + " for one that the routes are about"}
+	}
 	for _, route := range routes {
 		if len(route.opts.Matches) == 0 {
 			if pathErr != nil && byPath {
@@ -315,4 +352,19 @@ func allowed(r *Route) RequestVerdict {
 		Verdict: Verdict{Allowed: true, Private: r.private, Protocol: r.protocol, Opaque: r.opts.Opaque, Rule: r.rule, Reason: ReasonRoute},
 		Route:   r,
 	}
+}
+
+// twinned is a header that some servers take for one that a route has a condition
+// about: what the routes see of the request may not be what the server sees.
+func twinned(routes []*Route, h http.Header) string {
+	for _, route := range routes {
+		for _, m := range route.opts.Matches {
+			for _, hm := range m.Headers {
+				if name := hm.twin(h); name != "" {
+					return name
+				}
+			}
+		}
+	}
+	return ""
 }

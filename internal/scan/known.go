@@ -63,7 +63,8 @@ type posting struct {
 }
 
 const (
-	maxSecret = 8 << 10
+	maxSecret   = 8 << 10
+	minDistinct = 4 // bytes
 	// The forms of a secret are some 250 times its size: of a long one, such as
 	// a private key, only those that programs write are made.
 	longSecret = 256
@@ -82,7 +83,8 @@ func NewKnown(values map[string]secret.Value) (*Known, error) {
 		var err error
 		values[name].UnsafeReveal(func(b []byte) {
 			b = body(bytes.TrimSpace(b)) // files end in a line break, which is no part of it
-			if err = fit(name, b); err != nil {
+			if err = fit(b); err != nil {
+				err = fmt.Errorf("secret %q %w", name, err)
 				return
 			}
 			s := knownSecret{name: name, length: len(b), public: publicPrefix(b)}
@@ -101,20 +103,21 @@ func NewKnown(values map[string]secret.Value) (*Known, error) {
 	return k, k.addShort()
 }
 
-// Fit says why a value can't be watched for, if it can't.
-func Fit(name string, v secret.Value) (err error) {
-	v.UnsafeReveal(func(b []byte) { err = fit(name, body(bytes.TrimSpace(b))) })
+// Fit says why a value can't be watched for, in words that follow its name, if it
+// can't be: it could not be told from ordinary text.
+func Fit(v secret.Value) (err error) {
+	v.UnsafeReveal(func(b []byte) { err = fit(body(bytes.TrimSpace(b))) })
 	return err
 }
 
-func fit(name string, b []byte) error {
+func fit(b []byte) error {
 	switch {
 	case len(b) < MinSecret:
-		return fmt.Errorf("secret %q: %d bytes, at least %d are needed to tell it from ordinary text", name, len(b), MinSecret)
+		return fmt.Errorf("is too short to be watched for: it needs %d bytes", MinSecret)
 	case len(b) > maxSecret:
-		return fmt.Errorf("secret %q: %d bytes, at most %d", name, len(b), maxSecret)
-	case distinct(b) < 4:
-		return fmt.Errorf("secret %q: fewer than 4 different bytes, which is ordinary text", name)
+		return fmt.Errorf("is too long to be watched for: at most %d bytes", maxSecret)
+	case distinct(b) < minDistinct:
+		return fmt.Errorf("has fewer than %d different bytes, as ordinary text has", minDistinct)
 	}
 	return nil
 }

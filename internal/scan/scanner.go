@@ -56,6 +56,7 @@ type Scanner struct {
 	given    int64 // bytes of the stream that were given back
 	masks    []span
 	findings []Finding
+	reach    int64   // where the last of them ends
 	views    []*view // to be used again
 	err      error
 
@@ -122,7 +123,7 @@ func (s *Scanner) End(dst []byte) (out []byte, err error) {
 // Held is how many bytes were taken and not given back.
 func (s *Scanner) Held() int { return int(s.root.fed() - s.given) }
 
-// Findings are those so far.
+// Findings are those so far, the first of them if they are many.
 func (s *Scanner) Findings() []Finding { return s.findings }
 
 // Close gives up the stream, if it did not end, and frees what it holds.
@@ -195,17 +196,24 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 	f.Sealed = f.Sealed || from < s.given
 	f.Offset, f.Length = from, int(to-from)
 	for i, old := range s.findings {
+		if from >= s.reach {
+			break
+		}
 		if old.Rule == f.Rule && old.Secret == f.Secret && old.Offset < to && from < old.Offset+int64(old.Length) {
 			// The same seen twice, by another view or a little further on.
 			end := max(old.Offset+int64(old.Length), to)
 			s.findings[i].Offset = min(old.Offset, from)
 			s.findings[i].Length = int(end - s.findings[i].Offset)
+			s.reach = max(s.reach, end)
 			s.masks = append(s.masks, span{from, to})
 			return s.act(f)
 		}
 	}
-	s.findings = append(s.findings, f)
-	if len(s.findings) > maxFindings {
+	switch {
+	case len(s.findings) < maxFindings:
+		s.findings = append(s.findings, f)
+		s.reach = max(s.reach, to)
+	case !f.Warning:
 		return &LimitError{"findings", s.opt.Place, from}
 	}
 	if s.opt.OnFinding != nil {
@@ -215,6 +223,8 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 	return s.act(f)
 }
 
+// maxFindings bounds what is kept of them. Warnings beyond it are told and not kept:
+// what is no reason to stop a stream is none for being there often.
 const maxFindings = 1000
 
 func (s *Scanner) act(f Finding) error {

@@ -72,4 +72,22 @@ var gatewayMutants = []mutant{
 		Package: "./internal/gateway", Tests: []string{"TestReloadedWebSocket"}, Says: "a secret that is watched for by now",
 		edits: []edit{{"internal/gateway/reload.go", "now == nil || now.detectors == w.d", "now == nil || w.d == w.d"}},
 	},
+	{
+		Name: "host-addresses-are-told", Promise: "S2",
+		Why:     "an error of the way out tells the bottle addresses of the host's network",
+		Package: "./internal/gateway", Tests: []string{"TestHostAddressesStayOutside"}, Says: "the bottle is told",
+		edits: []edit{{"internal/gateway/http.go", "		told.Detail = de.inside()\n", "		told.Detail = v.Detail\n"}},
+	},
+	{
+		Name: "underscores-are-other-headers", Promise: "W4",
+		Why:     "X_Env passes a route's condition about X-Env, for which servers behind CGI take it",
+		Package: "./internal/policy", Tests: []string{"TestHeaderTwins"}, Says: "request_test.go",
+		edits: []edit{{"internal/policy/request.go", "	if name := twinned(routes, r.Header); name != \"\" {", "	if name := twinned(routes, r.Header); false {"}},
+	},
+	{
+		Name: "refused-requests-count-as-signed", Promise: "W4",
+		Why:     "the receipt says that a credential was put on requests which were not sent",
+		Package: "./internal/gateway", Tests: []string{"TestCredentialCounts"}, Says: "were sent with it",
+		edits: []edit{{"internal/gateway/sign.go", "	want, c := a.route.Options().Credential, a.credential\n", "	want, c := a.route.Options().Credential, a.credential\n	if c != nil {\n		name := c.Name()\n		x.signed.Store(&name)\n	}\n"}},
+	},
 }

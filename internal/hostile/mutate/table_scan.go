@@ -141,4 +141,10 @@ var scanMutants = []mutant{
 		Package: "./internal/scan", Tests: []string{"TestSpare"}, Says: "of 40 passed",
 		edits: []edit{{"internal/scan/scanner.go", "	if s.opt.Spare == nil {\n		return nil\n	}\n", "	if s.opt.Spare != nil {\n		return nil\n	}\n"}},
 	},
+	{
+		Name: "warnings-cut-streams", Promise: "W6",
+		Why:     "a text with many phrases of one kind, each of which stops nothing, is cut",
+		Package: "./internal/scan", Tests: []string{"TestManyWarnings"}, Says: "limits_test.go",
+		edits: []edit{{"internal/scan/scanner.go", "	case !f.Warning:\n		return &LimitError{\"findings\"", "	default:\n		return &LimitError{\"findings\""}},
+	},
 }
