@@ -562,7 +562,7 @@ func leaving(l *lab, chosen []attacker.Attack) error {
 				}
 			}
 		}
-		for _, part := range []string{hex.EncodeToString([]byte(v))[:20], strings.ToLower(base32.StdEncoding.EncodeToString([]byte(v)))[:16]} {
+		for _, part := range []string{strings.ToLower(v[:20]), hex.EncodeToString([]byte(v))[:20], strings.ToLower(base32.StdEncoding.EncodeToString([]byte(v)))[:16]} {
 			if got := l.names.matching(part); len(got) > 0 {
 				l.accuse(fmt.Sprintf("it was asked for outside: %q", got[0]), "secrets/labels")
 			}

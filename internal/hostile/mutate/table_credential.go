@@ -7,7 +7,7 @@ var credentialMutants = []mutant{
 		Name: "answers-beside-the-route-are-believed", Promise: "W4",
 		Why:     "what a server was told on one route it hands in on another of the same host",
 		Package: "./internal/gateway", Tests: []string{"TestBesideTheRoute"}, Says: "the value came in",
-		edits: []edit{{"internal/gateway/flow.go", "			a.beside = append(a.beside, c)\n", "			_ = c\n"}},
+		edits: []edit{{"internal/gateway/flow.go", "			a.beside[want] = c\n", "			_ = c\n"}},
 	},
 	{
 		Name: "credentials-follow-the-host", Promise: "W4",

@@ -43,7 +43,7 @@ var scanMutants = []mutant{
 		Name: "pieces-are-forgotten", Promise: "W5",
 		Why:     "each request is looked at alone: a secret leaves in pieces",
 		Package: "./internal/gateway", Tests: []string{"TestSecretInPieces"}, Says: "pieces: 200, 200",
-		edits: []edit{{"internal/gateway/detect.go", "	o := scan.Options{Place: place, Coverage: w.d.coverage}\n", "	o := scan.Options{Place: place}\n"}},
+		edits: []edit{{"internal/gateway/detect.go", "	o := scan.Options{Place: place, Coverage: w.d.coverage, Spare: w.d.spare}\n", "	o := scan.Options{Place: place}\n"}},
 	},
 	{
 		Name: "refused-pieces-pass-again", Promise: "W5",
@@ -55,7 +55,7 @@ var scanMutants = []mutant{
 		Name: "a-reload-forgets-pieces", Promise: "W5",
 		Why:     "routes that are read again forget what has left already",
 		Package: "./internal/gateway", Tests: []string{"TestPiecesOverReload"}, Says: "the second piece: 200",
-		edits: []edit{{"internal/gateway/gateway.go", "newDetectors(secrets, now.detectors.coverage)", "newDetectors(secrets, scan.NewCoverage())"}},
+		edits: []edit{{"internal/gateway/gateway.go", "newDetectors(secrets, now.detectors.coverage, now.detectors.spare)", "newDetectors(secrets, scan.NewCoverage(), now.detectors.spare)"}},
 	},
 	{
 		Name: "findings-pass", Promise: "W5",
