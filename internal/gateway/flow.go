@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -283,6 +285,7 @@ func (g *Gateway) watchFlows() {
 	idle := int64((g.limits.Idle + period - 1) / period)
 	life := int64((g.limits.Lifetime + period - 1) / period)
 	born := map[*flow]int64{}
+	tide := tide{rest: int64(restsFor / period)}
 	t := time.NewTicker(period)
 	defer t.Stop()
 	for {
@@ -308,7 +311,37 @@ func (g *Gateway) watchFlows() {
 			}
 		}
 		born = seen
+		if tide.ebbs(len(open), now) {
+			// What pools kept is garbage only at the second collection.
+			runtime.GC()
+			debug.FreeOSMemory()
+			g.givenBack.Add(1)
+		}
 	}
+}
+
+// tide is how many connections there were. Each takes tens of KiB, and what many of
+// them took the runtime would give back to the system late, or as long as nothing
+// happens, not at all.
+type tide struct {
+	rest int64 // ticks from one time to the next
+	high int   // connections, since the last time
+	last int64 // when that was
+}
+
+const (
+	highTide = 128              // connections: fewer are not worth a collection
+	restsFor = 30 * time.Second // between two, of which each is two collections
+)
+
+// ebbs reports whether most of many connections are gone.
+func (t *tide) ebbs(open int, now int64) bool {
+	t.high = max(t.high, open)
+	if t.high < highTide || open > t.high/4 || t.last > 0 && now-t.last < t.rest {
+		return false
+	}
+	t.high, t.last = open, now
+	return true
 }
 
 // bottleConn is the bottle's side of a connection, counted.

@@ -130,6 +130,7 @@ type Gateway struct {
 	icmpRate  *rate.Limiter
 	answered  atomic.Uint64
 	up, down  atomic.Int64
+	givenBack atomic.Int64 // how often memory was, after many connections
 
 	// ctx ends all work; it is a field because packets arrive without one.
 	ctx    context.Context

@@ -188,6 +188,7 @@ func (c *webConn) badHead() (string, bool) {
 // it already.
 func (w *webServer) accept(f *flow, inside net.Conn, first []byte) {
 	l := newLintConn(inside, first, w.g.limits.HeadBytes)
+	l.flow = f
 	_, secure := inside.(*tls.Conn)
 	w.enter(&webConn{Conn: l, lint: l, flow: f, secure: secure})
 }
@@ -241,6 +242,10 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := c.flow
+	if c.lint != nil {
+		c.lint.asked.Add(1)
+		defer c.lint.asked.Add(-1)
+	}
 	seen := newExchange(rw, r, c)
 	defer seen.done() // also when the proxy gives up by a panic
 	if f.name == egressName {

@@ -93,3 +93,43 @@ func TestIdleAndLifetime(t *testing.T) {
 		})
 	}
 }
+
+// TestMemoryAfterMany: when most of many connections are gone their memory is given
+// back, not for a few, and not again and again.
+func TestMemoryAfterMany(t *testing.T) {
+	x := tide{rest: 30}
+	for i, c := range []struct {
+		open int
+		now  int64
+		want bool
+	}{{100, 1, false}, {0, 2, false}, {400, 3, false}, {200, 4, false}, {100, 5, true}, {90, 6, false}, {400, 7, false}, {0, 8, false}, {0, 34, false}, {0, 35, true}, {0, 100, false}} {
+		if got := x.ebbs(c.open, c.now); got != c.want {
+			t.Errorf("%d: %+v: %v", i, c, got)
+		}
+	}
+	w := newWorld()
+	w.name("api.example.com", publicAddr)
+	w.serve(t, publicAddr+":7000", echoServer)
+	b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(Limits{Lifetime: 10 * time.Second}))
+	var conns []conn
+	for range highTide + 20 {
+		c := b.mustDial("api.example.com", 7000)
+		mustEcho(t, c)
+		conns = append(conns, c)
+	}
+	for len(b.gw.flows.all()) < len(conns) {
+		time.Sleep(time.Millisecond)
+	}
+	// A whole tick, for the height of the tide.
+	for tick := b.gw.flows.tick.Load(); b.gw.flows.tick.Load() < tick+2; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	for end := time.Now().Add(testTimeout); b.gw.givenBack.Load() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing is given back")
+		}
+	}
+}

@@ -6,10 +6,12 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // lintConn stands between the bottle and Go's HTTP server and lets only
@@ -27,6 +29,12 @@ type lintConn struct {
 
 	// raw is set once a WebSocket was agreed on: what follows is not HTTP.
 	raw atomic.Bool
+
+	flow *flow
+	// asked is how many requests of it are under way.
+	asked atomic.Int64
+	// woken is told of a deadline, by which the server ends a read.
+	woken chan struct{}
 
 	// Fields below belong to the reader, of which the server has one at a
 	// time.
@@ -61,7 +69,7 @@ const refusedMethod = "CARBOY-REFUSED"
 const refusedHead = refusedMethod + " / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
 
 func newLintConn(c net.Conn, first []byte, headLimit int) *lintConn {
-	return &lintConn{Conn: c, in: slices.Clip(first), headLimit: headLimit}
+	return &lintConn{Conn: c, in: slices.Clip(first), headLimit: headLimit, woken: make(chan struct{}, 1)}
 }
 
 // CloseWrite lets the server end its last answer before it closes.
@@ -103,9 +111,60 @@ func (c *lintConn) Read(b []byte) (int, error) {
 		}
 		// Judging needs more; nothing can be delivered.
 		if err := c.fill(); err != nil {
+			if err == io.EOF && c.state == lintHead && len(c.in) == 0 {
+				err = c.halfClosed()
+			}
 			return 0, err
 		}
 	}
+}
+
+// lingers is how long a client that has said its last is waited for while nothing
+// comes for it: it may only have shut down its side, or be gone.
+const lingers = 30 * time.Second
+
+// halfClosed is how a read ends after the client's last byte. To the server it would
+// be the end of the request that is under way, whose answer a client that has only
+// shut down its side still waits for; so it is told when the answer is out, or when
+// nothing of that has moved for a while. A client that is gone resets what comes.
+func (c *lintConn) halfClosed() error {
+	if c.asked.Load() == 0 {
+		return io.EOF
+	}
+	t := time.NewTicker(min(lingers, c.flow.g.limits.Idle))
+	defer t.Stop()
+	for moved := c.flow.down.Load(); c.asked.Load() > 0; {
+		select {
+		case <-c.woken:
+			return os.ErrDeadlineExceeded
+		case <-c.flow.ctx.Done():
+			return io.EOF
+		case <-t.C:
+			now := c.flow.down.Load()
+			if now == moved {
+				return io.EOF
+			}
+			moved = now
+		}
+	}
+	return io.EOF
+}
+
+// SetReadDeadline also ends a read that waits for an answer.
+func (c *lintConn) SetReadDeadline(t time.Time) error {
+	err := c.Conn.SetReadDeadline(t)
+	if !t.IsZero() && !t.After(time.Now()) {
+		select {
+		case c.woken <- struct{}{}:
+		default:
+		}
+	} else {
+		select {
+		case <-c.woken:
+		default:
+		}
+	}
+	return err
 }
 
 // lintSpace is what a connection that waits for a request holds, in bytes, and

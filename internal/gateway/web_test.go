@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 const publicAddr = "93.184.216.34"
@@ -74,4 +75,56 @@ func (b *bottle) httpClient() *http.Client {
 	}
 	b.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: testTimeout}
+}
+
+// TestHalfClosed: a client that shuts down its side after a request gets the answer,
+// and one that is gone is not waited for.
+func TestHalfClosed(t *testing.T) {
+	gone := make(chan struct{}, 10)
+	answer := make(chan struct{}, 10)
+	o := newOpened(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		select {
+		case <-answer:
+			fmt.Fprintf(rw, "%d bytes came", n)
+		case <-r.Context().Done():
+			gone <- struct{}{}
+		}
+	}), withLimits(Limits{Idle: 2 * time.Second}))
+	begin := func(port uint16, body string) (net.Conn, func()) {
+		raw := o.mustDial("api.example.com", port)
+		c := net.Conn(raw)
+		if port == 443 {
+			c = tls.Client(raw, &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
+		}
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		return c, func() { raw.CloseWrite() }
+	}
+	for _, port := range []uint16{80, 443} {
+		for _, body := range []string{"", "hello", strings.Repeat("x", 100_000)} {
+			c, half := begin(port, body)
+			half()
+			time.AfterFunc(100*time.Millisecond, func() { answer <- struct{}{} })
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(port, len(body), err)
+			}
+			text, err := io.ReadAll(res.Body)
+			if res.StatusCode != 200 || err != nil || string(text) != fmt.Sprintf("%d bytes came", len(body)) {
+				t.Errorf("port %d, %d bytes: %s %s %v", port, len(body), res.Status, text, err)
+			}
+			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+				t.Errorf("port %d: after the answer come %q, %v", port, rest, err)
+			}
+			c.Close()
+		}
+		c, half := begin(port, "x")
+		half() // and says and hears nothing more
+		select {
+		case <-gone:
+		case <-time.After(testTimeout):
+			t.Errorf("port %d: upstream is waited for without an end", port)
+		}
+		c.Close()
+	}
 }
