@@ -43,6 +43,11 @@ func needlesOf(number int, s []byte) (out []needle) {
 	slices.Reverse(reversed)
 	add("reversed", reversed)
 	add("rot13", rot13(s))
+	// Of a short one, what is left without case may be a word.
+	if len(s) >= MinPart {
+		add("small letters", inCase(s, 'A', 'Z'))
+		add("capitals", inCase(s, 'a', 'z'))
+	}
 	for i := range 3 {
 		once := secret.Base64At(s, i, base64.StdEncoding)
 		add("base64", once)
@@ -86,6 +91,17 @@ func needlesOf(number int, s []byte) (out []needle) {
 		each("decimal bytes", sep, "%d")
 	}
 	add("utf-16", utf16(s))
+	return out
+}
+
+// inCase has the letters from first to last in the other case.
+func inCase(s []byte, first, last byte) []byte {
+	out := slices.Clone(s)
+	for i, c := range out {
+		if first <= c && c <= last {
+			out[i] = c ^ 0x20
+		}
+	}
 	return out
 }
 

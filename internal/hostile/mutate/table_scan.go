@@ -147,4 +147,10 @@ var scanMutants = []mutant{
 		Package: "./internal/scan", Tests: []string{"TestManyWarnings"}, Says: "limits_test.go",
 		edits: []edit{{"internal/scan/scanner.go", "	case !f.Warning:\n		return &LimitError{\"findings\"", "	default:\n		return &LimitError{\"findings\""}},
 	},
+	{
+		Name: "case-is-a-cover-in-bodies", Promise: "W5",
+		Why:     "a secret in small letters alone leaves in a body",
+		Package: "./internal/scan", Tests: []string{"TestOneCase"}, Says: "known_test.go",
+		edits: []edit{{"internal/scan/needles.go", "	if len(s) >= MinPart {\n		add(\"small letters\"", "	if len(s) < 0 {\n		add(\"small letters\""}},
+	},
 }

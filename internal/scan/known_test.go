@@ -1,0 +1,35 @@
+package scan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// TestOneCase: a secret whose letters were all brought into one case is found, and a
+// part of it; a short one, which may be a word then, is not.
+func TestOneCase(t *testing.T) {
+	const long, short = "qR7tVmZ2kLpX9wBnH4cY8dFg", "Password1"
+	k, err := NewKnown(map[string]secret.Value{"LONG": secret.NewString(long), "SHORT": secret.NewString(short)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := NewRules(Config{Known: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"a " + strings.ToLower(long) + " b": "small letters", "a " + strings.ToUpper(long) + " b": "capitals", "x=" + strings.ToLower(long[3:20]): "small letters",
+		"a " + strings.ToLower(short) + " b": "", "a " + strings.ToUpper(short) + " b": "", "x=" + strings.ToLower(long[3:15]): "",
+	} {
+		found, err := rules.Check(Options{Place: "body", Action: Report}, []byte(text))
+		got := ""
+		if len(found) > 0 {
+			got = found[0].Transform
+		}
+		if err != nil || got != want {
+			t.Errorf("%q: %q %v", text, got, err)
+		}
+	}
+}
