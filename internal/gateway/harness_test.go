@@ -33,7 +33,7 @@ import (
 )
 
 // testTimeout bounds every wait; it is only reached when something is broken.
-var testTimeout = testenv.Patience(30 * time.Second)
+var testTimeout = testenv.Patience(2 * time.Minute)
 
 // bottle is a gateway with a network stack on the other end of its wire, made
 // as the embedded kernel makes its own.
