@@ -18,19 +18,28 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// benchTexts are what requests have in them: programs, JSON with programs in it,
-// base64, bytes without any order.
-func benchTexts(b testing.TB) []struct {
+type benchText struct {
 	name string
 	text []byte
-} {
+}
+
+// benchTexts are what messages have in them: programs, JSON with programs in it,
+// sentences (the comments of programs), the same with apostrophes and dashes of books,
+// base64, bytes without any order.
+func benchTexts(b testing.TB) []benchText {
 	const size = 4 << 20
-	var code, js []byte
-	standardLibrary(b, size, func(_ string, text []byte) {
+	var code, js, prose []byte
+	standardLibrary(b, 6*size, func(_ string, text []byte) {
 		if len(code) < size {
 			code = append(code, text...)
 		}
+		for line := range bytes.Lines(text) {
+			if comment, ok := bytes.CutPrefix(bytes.TrimLeft(line, "\t"), []byte("// ")); ok {
+				prose = append(prose, comment...)
+			}
+		}
 	})
+	book := bytes.ReplaceAll(bytes.ReplaceAll(prose, []byte("'"), []byte("’")), []byte(" -"), []byte(" —"))
 	code = code[:size]
 	for _, c := range code[:size] {
 		switch c {
@@ -47,10 +56,7 @@ func benchTexts(b testing.TB) []struct {
 	random := make([]byte, size)
 	rng := rand.NewChaCha8([32]byte{1})
 	rng.Read(random)
-	return []struct {
-		name string
-		text []byte
-	}{{"code", code}, {"json", js[:size]}, {"base64", []byte(base64.StdEncoding.EncodeToString(random))[:size]}, {"random", random}}
+	return []benchText{{"code", code}, {"json", js[:size]}, {"prose", prose[:min(size, len(prose))]}, {"book", book[:min(size, len(book))]}, {"base64", []byte(base64.StdEncoding.EncodeToString(random))[:size]}, {"random", random}}
 }
 
 // BenchmarkScan reports, besides MB/s by the clock, processor time, and what share

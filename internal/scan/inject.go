@@ -5,7 +5,6 @@ import (
 	"regexp/syntax"
 	"slices"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/carboy/carboy/internal/scan/literal"
 )
@@ -27,28 +26,81 @@ const (
 // nothing else (see decodeWords). They are written for texts that talk to a
 // model, not for talk about such texts, which no expression can tell from them:
 // so one phrase alone only warns.
+//
+// Each is in three parts, of which key is whole words, one of a few strings: where
+// no key stands there is no phrase (see words.go). So key is the part that ordinary
+// text has least of.
 var phrases = []struct {
 	id    string
 	class phraseClass
-	regex string
-}{
-	{"ignore-instructions", takesOver, `\b(?:ignore|disregard|forget|override|bypass|neglect|abandon|discard|do not follow|dont follow|stop following|pay no attention to|do not obey|dont obey)(?: [a-z0-9]{1,12}){0,4} (?:instructions?|prompts?|rules|guidelines|directives?|commands|constraints|programming|restrictions|safeguards|policies|training|orders|you were told|told before|said before|came before)\b`},
-	{"new-instructions", takesOver, `\b(?:new|updated|real|actual|true|following) (?:system |secret |hidden |priority |highest priority )?(?:instructions?|directives?|orders|prompt|task|objective) (?:follow|below|is|are|for you|from now)\b`},
-	{"instead-do", takesOver, `\b(?:instead|from now on|henceforth|starting now) (?:of (?:that|this) )?you (?:will|must|shall|should|are|can|have to|need to)\b`},
-	{"no-longer-bound", takesOver, `\byou are (?:now|no longer) (?:in |an? |the |going to be |acting as )?(?:dan|stan|free|unrestricted|unfiltered|jailbroken|uncensored|bound|restricted|limited|required|developer|root|admin|debug|evil|unbound|subject)\b`},
-	{"mode", takesOver, `\b(?:developer|debug|god|admin|administrator|sudo|jailbreak|jailbroken|unrestricted|maintenance|dan|opposite|unfiltered) mode(?: is| has been)? (?:now )?(?:enabled|activated|active|on|engaged|unlocked)\b`},
-	{"enter-mode", takesOver, `\b(?:enter|enable|activate|switch to|switch into|engage|turn on|go into) (?:the |your )?(?:developer|debug|god|admin|sudo|jailbreak|unrestricted|maintenance|dan|unfiltered) mode\b`},
-	{"do-anything-now", takesOver, `\bdo anything now\b`},
-	{"no-restrictions", takesOver, `\b(?:pretend|act|behave|respond|answer|operate|imagine|roleplay|speak)(?: [a-z0-9]{1,12}){0,6} (?:no|without|without any|free of|free from|ignoring) (?:restrictions?|rules|guidelines|limits|limitations|filters?|safety|ethical|censorship|moderation|content policy|boundaries)\b`},
-	{"system-override", takesOver, `\b(?:system|safety|security|admin|priority|emergency) override\b`},
-	{"end-of-prompt", takesOver, `\b(?:end|begin|start) of (?:the )?(?:system|user|previous|new) (?:prompt|instructions?|message|input)\b`},
-	{"do-not-tell", takesOver, `\b(?:do not|dont|never|without) (?:tell|telling|inform|informing|mention|mentioning|alert|alerting|notify|notifying|warn|warning|reveal|show|ask|asking)(?: [a-z0-9]{1,10}){0,3} (?:user|users|human|humans|operator|developer|owner|person|anyone)\b`},
 
-	{"disclose-prompt", discloses, `\b(?:reveal|print|show|display|output|repeat|disclose|leak|share|tell|give|list|dump|expose|recite|send|return|write|provide|paste|echo|summarize|translate|read)(?: [a-z0-9]{1,12}){0,4} (?:system prompt|system message|system instructions|initial prompt|initial instructions|hidden prompt|hidden instructions|original prompt|original instructions|secret instructions|your instructions|your prompt|your rules|your guidelines|your configuration|developer message|prompt verbatim|instructions verbatim)\b`},
-	{"disclose-secret", discloses, `\b(?:reveal|print|show|display|output|disclose|leak|share|tell|give|list|dump|expose|send|return|write|provide|paste|echo|cat|read|include|append|exfiltrate|upload|post|forward|email|transmit|copy|submit|encode|steal|collect|extract|curl|put|embed)(?: [a-z0-9]{1,14}){0,6} (?:api keys?|api tokens?|access tokens?|auth tokens?|secret keys?|secrets|passwords?|credentials?|environment variables|env vars|env file|dotenv|private keys?|ssh keys?|id rsa|aws credentials|bearer tokens?|session tokens?|cookies|github tokens?|tokens)\b`},
-	{"what-is-your-prompt", discloses, `\bwhat (?:is|are|was|were|does|do) (?:in )?your (?:system |initial |original |hidden |secret |full |exact |previous |first )*(?:prompt|instructions?|rules|guidelines|system message)\b`},
-	{"repeat-above", discloses, `\b(?:repeat|print|output|recite|copy|return)(?: [a-z0-9]{1,10}){0,3} (?:everything|all|text|words|lines|content|contents|conversation|message|messages)(?: [a-z0-9]{1,10}){0,2} (?:above|before this|so far|verbatim|word for word|up to here)\b`},
-	{"environment", discloses, `\b(?:output of|result of|run|execute|contents of|content of) (?:printenv|env|the env|cat env|set|cat etc passwd|etc passwd|etc shadow|proc self environ|ssh id rsa|the ssh directory|aws credentials|the env file|env file)\b`},
+	before, key, after string
+}{
+	{"ignore-instructions", takesOver,
+		`(?:ignore|disregard|forget|override|bypass|neglect|abandon|discard|do not follow|dont follow|stop following|pay no attention to|do not obey|dont obey)(?: [a-z0-9]{1,12}){0,4} `,
+		`(?:instructions?|prompts?|rules|guidelines|directives?|commands|constraints|programming|restrictions|safeguards|policies|training|orders|you were told|told before|said before|came before)`,
+		``},
+	{"new-instructions", takesOver,
+		`(?:new|updated|real|actual|true|following) (?:system |secret |hidden |priority |highest priority )?`,
+		`(?:instructions?|directives?|orders|prompt|task|objective)`,
+		` (?:follow|below|is|are|for you|from now)`},
+	{"instead-do", takesOver,
+		``,
+		`(?:instead|from now on|henceforth|starting now) (?:of (?:that|this) )?you`,
+		` (?:will|must|shall|should|are|can|have to|need to)`},
+	{"no-longer-bound", takesOver,
+		``,
+		`you are (?:now|no longer)`,
+		` (?:in |an? |the |going to be |acting as )?(?:dan|stan|free|unrestricted|unfiltered|jailbroken|uncensored|bound|restricted|limited|required|developer|root|admin|debug|evil|unbound|subject)`},
+	{"mode", takesOver,
+		``,
+		`(?:developer|debug|god|admin|administrator|sudo|jailbreak|jailbroken|unrestricted|maintenance|dan|opposite|unfiltered) mode`,
+		`(?: is| has been)? (?:now )?(?:enabled|activated|active|on|engaged|unlocked)`},
+	{"enter-mode", takesOver,
+		`(?:enter|enable|activate|switch to|switch into|engage|turn on|go into) (?:the |your )?`,
+		`(?:developer|debug|god|admin|sudo|jailbreak|unrestricted|maintenance|dan|unfiltered) mode`,
+		``},
+	{"do-anything-now", takesOver,
+		``,
+		`do anything now`,
+		``},
+	{"no-restrictions", takesOver,
+		`(?:pretend|act|behave|respond|answer|operate|imagine|roleplay|speak)(?: [a-z0-9]{1,12}){0,6} (?:no|without|without any|free of|free from|ignoring) `,
+		`(?:restrictions?|rules|guidelines|limits|limitations|filters?|safety|ethical|censorship|moderation|content policy|boundaries)`,
+		``},
+	{"system-override", takesOver,
+		``,
+		`(?:system|safety|security|admin|priority|emergency) override`,
+		``},
+	{"end-of-prompt", takesOver,
+		`(?:end|begin|start) of (?:the )?`,
+		`(?:system|user|previous|new) (?:prompt|instructions?|message|input)`,
+		``},
+	{"do-not-tell", takesOver,
+		``,
+		`(?:do not|dont|never|without) (?:tell|telling|inform|informing|mention|mentioning|alert|alerting|notify|notifying|warn|warning|reveal|show|ask|asking)`,
+		`(?: [a-z0-9]{1,10}){0,3} (?:user|users|human|humans|operator|developer|owner|person|anyone)`},
+
+	{"disclose-prompt", discloses,
+		`(?:reveal|print|show|display|output|repeat|disclose|leak|share|tell|give|list|dump|expose|recite|send|return|write|provide|paste|echo|summarize|translate|read)(?: [a-z0-9]{1,12}){0,4} `,
+		`(?:system prompt|system message|system instructions|initial prompt|initial instructions|hidden prompt|hidden instructions|original prompt|original instructions|secret instructions|your instructions|your prompt|your rules|your guidelines|your configuration|developer message|prompt verbatim|instructions verbatim)`,
+		``},
+	{"disclose-secret", discloses,
+		`(?:reveal|print|show|display|output|disclose|leak|share|tell|give|list|dump|expose|send|return|write|provide|paste|echo|cat|read|include|append|exfiltrate|upload|post|forward|email|transmit|copy|submit|encode|steal|collect|extract|curl|put|embed)(?: [a-z0-9]{1,14}){0,6} `,
+		`(?:api keys?|api tokens?|access tokens?|auth tokens?|secret keys?|secrets|passwords?|credentials?|environment variables|env vars|env file|dotenv|private keys?|ssh keys?|id rsa|aws credentials|bearer tokens?|session tokens?|cookies|github tokens?|tokens)`,
+		``},
+	{"what-is-your-prompt", discloses,
+		`what (?:is|are|was|were|does|do) (?:in )?your (?:system |initial |original |hidden |secret |full |exact |previous |first ){0,12}`,
+		`(?:prompt|instructions?|rules|guidelines|system message)`,
+		``},
+	{"repeat-above", discloses,
+		`(?:repeat|print|output|recite|copy|return)(?: [a-z0-9]{1,10}){0,3} (?:everything|all|text|words|lines|content|contents|conversation|message|messages)(?: [a-z0-9]{1,10}){0,2} `,
+		`(?:above|before this|so far|verbatim|word for word|up to here)`,
+		``},
+	{"environment", discloses,
+		``,
+		`(?:output of|result of|run|execute|contents of|content of) (?:printenv|env|the env|cat env|set|cat etc passwd|etc passwd|etc shadow|proc self environ|ssh id rsa|the ssh directory|aws credentials|the env file|env file)`,
+		``},
 }
 
 // phraseForms are the phrases and their matcher, made on first use.
@@ -56,13 +108,19 @@ var phraseForms = sync.OnceValues(func() (*phraseSet, error) {
 	p := &phraseSet{forms: &forms{}, class: map[string]phraseClass{}}
 	index := map[string]int{}
 	var errs []error
-	for _, r := range phrases {
-		re, err := syntax.Parse(r.regex, syntax.Perl)
+	for n, r := range phrases {
+		regex := `\b` + r.before + r.key + r.after + `\b`
+		re, err := syntax.Parse(regex, syntax.Perl)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		f := &form{tokenRule: tokenRule{id: r.id, regex: r.regex}, re: re, anchors: anchors(re), window: window, whole: true}
+		errs = append(errs, p.addKeys(r.before, r.key, 1<<n))
+		_, longest, bounded := width(re)
+		if p.longest = max(p.longest, longest); !bounded {
+			errs = append(errs, errors.New("phrase "+r.id+": it has no longest match"))
+		}
+		f := &form{tokenRule: tokenRule{id: r.id, regex: regex}, re: re, anchors: anchors(re), window: window, whole: true}
 		f.machine = sync.OnceValue(func() *machine {
 			m, err := newMachine(re)
 			if err != nil {
@@ -85,11 +143,14 @@ var phraseForms = sync.OnceValues(func() (*phraseSet, error) {
 			k.forms = append(k.forms, formAt{f, a.lo, a.hi})
 		}
 	}
-	if errs != nil {
-		return nil, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	var err error
-	p.lits, err = literal.New(p.forms.lits, nil)
+	if p.lits, err = literal.New(p.forms.lits, nil); err != nil {
+		return nil, err
+	}
+	p.keyLits, err = literal.New(p.keyWords, nil)
 	return p, err
 })
 
@@ -98,6 +159,15 @@ type phraseSet struct {
 	kinds []litKind
 	lits  *literal.Matcher
 	class map[string]phraseClass
+
+	longest   int // words, in bytes, from the beginning of a phrase to its end
+	keys      [][]key
+	keyOf     map[string]int // by word: index in keys
+	keyWords  []literal.Literal
+	keyLits   *literal.Matcher
+	begins    map[string]uint32 // the first words of phrases before their keys, with the bits of these
+	pairs     [1 << 10]uint32   // the same by the first two letters
+	everyWord bool              // for tests: words are made of all text, and not only around keys
 }
 
 // NewInjections returns rules for text that enters: phrases by which a text
@@ -126,143 +196,4 @@ func (s *Scanner) phrase(l *lane, id string, from, to int64) bool {
 	return slices.ContainsFunc(l.lastPhrases[takesOver+discloses-class], func(o span) bool {
 		return from-o.to <= near && o.from-to <= near
 	})
-}
-
-// feedWords is feed for rules about phrases: what is looked at is the words.
-func (l *lane) feedWords(end bool) error {
-	if l.words == nil {
-		l.words = newView(l, "", l.base, true)
-		l.words.lane.isWords = true
-		l.words.decode = decodeWords
-	}
-	return l.words.advance(l, l.fed(), end)
-}
-
-// decodeWords makes words of text: letters in lower case and as they look,
-// digits, and one space for everything between, or a bar where that has a bracket
-// or such, or a colon between two words, as programs do: no phrase goes on behind it. Escapes of JSON for line
-// breaks are such, apostrophes are nothing.
-func decodeWords(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
-	space := func(i int) {
-		if v.lastWord() == ' ' {
-			return
-		}
-		v.at(pos + int64(i))
-		v.out = append(v.out, ' ')
-	}
-	letter := func(i int, c byte) {
-		v.at(pos + int64(i))
-		v.out = append(v.out, c)
-	}
-	i := 0
-loop:
-	for i < len(in) {
-		c := in[i]
-		switch k := wordOf[c]; {
-		case k == ' ' && v.lastWord() == ' ':
-			i++
-		case k != 0:
-			// One byte for each, so that where the first is tells it of all.
-			v.at(pos + int64(i))
-			for last := byte(0); i < len(in); i++ {
-				k := wordOf[in[i]]
-				if k == 0 || k == ' ' && last == ' ' {
-					break
-				}
-				v.out = append(v.out, k)
-				last = k
-			}
-		case c == '\'':
-			v.skip(pos+int64(i), pos+int64(i)+1)
-			i++
-		case c == ':' && i+1 == len(in) && !end:
-			break loop
-		case c == ':' && i+1 < len(in) && isWord(in[i+1]): // display:none, host:port
-			v.at(pos + int64(i))
-			v.out = append(v.out, '|')
-			i++
-		case c == ':':
-			space(i)
-			i++
-		case c == '\\':
-			n, text, more := escape(in[i:])
-			if more && !end {
-				break loop
-			}
-			if n == 0 || text == `\` {
-				space(i)
-				i++
-				break
-			}
-			for _, r := range text {
-				wordRune(r, []byte(string(r)), func(c byte) { letter(i, c) }, func() { space(i) })
-			}
-			i += n
-		default:
-			if !utf8.FullRune(in[i:]) && !end {
-				break loop
-			}
-			r, n := utf8.DecodeRune(in[i:])
-			before := len(v.out)
-			wordRune(r, in[i:i+n], func(c byte) { letter(i, c) }, func() { space(i) })
-			if len(v.out) == before {
-				v.skip(pos+int64(i), pos+int64(i+n))
-			}
-			i += n
-			v.at(pos + int64(i))
-		}
-	}
-	if len(v.out) > 0 {
-		v.space = v.out[len(v.out)-1] == ' '
-	}
-	v.at(pos + int64(i))
-	return i, false
-}
-
-// wordOf is what one byte becomes by itself; 0: that needs a closer look.
-var wordOf = func() (t [256]byte) {
-	for c := range byte(utf8.RuneSelf) {
-		switch {
-		case 'a' <= c|0x20 && c|0x20 <= 'z':
-			t[c] = c | 0x20
-		case '0' <= c && c <= '9':
-			t[c] = c
-		case c == '(' || c == ')' || c == '{' || c == '}' || c == ';' || c == '=':
-			t[c] = '|'
-		case c != '\'' && c != '\\' && c != ':':
-			t[c] = ' '
-		}
-	}
-	return t
-}()
-
-// lastWord is what the words end with; at their beginning, as if with a space.
-func (v *view) lastWord() byte {
-	switch n := len(v.out); {
-	case n > 0:
-		return v.out[n-1]
-	case v.space || v.lane.fed() == 0:
-		return ' '
-	}
-	return '|'
-}
-
-func wordRune(r rune, raw []byte, letter func(byte), space func()) {
-	if r == '\u2019' || invisible(r) {
-		return
-	}
-	var buf [16]byte
-	for _, c := range appendSkeleton(buf[:0], r, raw) {
-		switch {
-		case 'a' <= c|0x20 && c|0x20 <= 'z':
-			letter(c | 0x20)
-		case '0' <= c && c <= '9':
-			letter(c)
-		case c < utf8.RuneSelf:
-			space()
-		default:
-			letter('?') // of another script: part of a word
-			return
-		}
-	}
 }

@@ -248,8 +248,8 @@ func TestUnseenInjections(t *testing.T) {
 // TestInjectionsCostLittle: four times the text costs four times the steps,
 // whatever it says.
 func TestInjectionsCostLittle(t *testing.T) {
-	r := mustInjections(t)
-	steps := func(text string) int64 {
+	r, windows := everyWord(t), mustInjections(t)
+	steps := func(r *Rules, text string) int64 {
 		s := r.NewScanner(Options{Action: Report})
 		defer s.Close()
 		_, err := s.Push(nil, []byte(text))
@@ -260,7 +260,10 @@ func TestInjectionsCostLittle(t *testing.T) {
 		return s.work
 	}
 	for _, unit := range []string{"ignore ", "ignore a b c d ", "send the api the api ", "print a a a a a a ", "act a a a a a a without ", "do not ask ", "a ", "ɑ", `\n`, "\u200b"} {
-		once, more := steps(strings.Repeat(unit, (8<<10)/len(unit))), steps(strings.Repeat(unit, (32<<10)/len(unit)))
+		once, more := steps(r, strings.Repeat(unit, (8<<10)/len(unit))), steps(r, strings.Repeat(unit, (32<<10)/len(unit)))
+		if some := steps(windows, strings.Repeat(unit, (32<<10)/len(unit))); some > more+1<<10 {
+			t.Errorf("%q: %d steps with windows, without %d", unit, some, more)
+		}
 		if more > 5*once+1<<10 || once > 256*(8<<10) {
 			t.Errorf("%q: %d steps for 8 KiB, %d for 32", unit, once, more)
 		}

@@ -38,8 +38,10 @@ type lane struct {
 	spaced      *view
 	binary      *view
 	packed      []*view
-	words       *view // of rules about phrases
+	words       *view // of rules about phrases: the window that is open, see words.go
 	isWords     bool
+	quiet       int64 // before it no phrase is under way
+	restart     int64 // from here words may be made for one that begins behind quiet
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
 
@@ -194,7 +196,10 @@ func (l *lane) clear() int64 {
 		}
 		return min(to, l.decodes[0].clear())
 	}
-	if l.words != nil {
+	if l.s.rules.phrases != nil && !l.isWords {
+		if l.words == nil {
+			return to
+		}
 		return l.words.clear()
 	}
 	// What may become a literal, or something that calls for a view.

@@ -12,6 +12,7 @@ package literal
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 )
@@ -22,10 +23,13 @@ const (
 	MaxLen = 64
 )
 
-// A Literal is a string to find. With Fold, ASCII letters match in both cases.
+// A Literal is a string to find. With Fold, ASCII letters match in both cases. With
+// Whole, no letter or digit may follow it: at the end of what is searched that is
+// not known, and it is found.
 type Literal struct {
-	Text string
-	Fold bool
+	Text  string
+	Fold  bool
+	Whole bool
 }
 
 // A Hit says that literal ID, by its index, stands at Pos.
@@ -60,18 +64,17 @@ type Matcher struct {
 	lits    []Literal
 	maxLen  int
 	folded  []string // all literals in lower case, sorted: for Tail
-	first   [256]bool
 	entries []entry
 	heads   []uint16 // by hash of a window of four bytes: index of an entry, plus one
 	shift   uint
 	maybe   [1 << 10]uint64 // a bit for each window by a longer hash, to ask without a branch
 
-	two    Pairs                // literals of two bytes, and extra
-	three  [1 << 10]uint64      // a bit for each literal of three bytes by its hash
-	extra  *Pairs               // that were asked for
-	shorts [256][]short         // the short literals by their first byte
-	begins [1 << 16 / 64]uint64 // the first two bytes of all literals, for Tail
-	tables *tables              // nil where the processor has no vectors
+	two      Pairs                // literals of two bytes, and extra
+	three    [1 << 10]uint64      // a bit for each literal of three bytes by its hash
+	extra    *Pairs               // that were asked for
+	shorts   [256][]short         // the short literals by their first byte
+	prefixes [1 << 15 / 64]uint64 // a bit for each beginning of a literal by its hash, for Tail
+	tables   *tables              // nil where the processor has no vectors
 
 	once sync.Once // the automaton is made when it is needed
 	auto *automaton
@@ -99,11 +102,11 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 	if len(lits) >= 1<<15 {
 		return nil, fmt.Errorf("literal: %d literals, at most %d", len(lits), 1<<15-1)
 	}
-	bits := 8
-	for 1<<bits < 8*len(lits) {
-		bits++
+	size := 8
+	for 1<<size < 8*len(lits) {
+		size++
 	}
-	m.heads, m.shift = make([]uint16, 1<<bits), uint(32-bits)
+	m.heads, m.shift = make([]uint16, 1<<size), uint(32-size)
 	in, offs := arrange(lits, pairs)
 	for id, l := range m.lits {
 		if len(l.Text) < MinLen || len(l.Text) > MaxLen {
@@ -112,12 +115,12 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 		m.maxLen = max(m.maxLen, len(l.Text))
 		low := lower(l.Text)
 		m.folded = append(m.folded, low)
-		m.first[low[0]] = true
-		m.first[upper(low[0])] = true
-		for _, a := range []byte{low[0], upper(low[0])} {
-			for _, b := range []byte{low[1], upper(low[1])} {
-				m.begins[(uint(a)<<8|uint(b))/64] |= 1 << (b % 64)
+		for n := 1; n < len(low); n++ {
+			h := uint32(0)
+			for i := n - 1; i >= 0; i-- {
+				h = prefixHash(h, low[i])
 			}
+			m.prefixes[h>>prefixShift/64] |= 1 << (h >> prefixShift % 64)
 		}
 		if len(l.Text) < windowLen {
 			m.addShort(uint16(id), l)
@@ -229,7 +232,7 @@ func filterHash(w uint32, n int) uint32 { return (w | 0x20202020) << (32 - 8*n) 
 func (m *Matcher) compare(dst []Hit, b []byte, at, id, from int) []Hit {
 	l := &m.lits[id]
 	end := at + len(l.Text)
-	if at < 0 || end > len(b) || end <= from {
+	if at < 0 || end > len(b) || end <= from || l.Whole && end < len(b) && isAlnum(b[end]) {
 		return dst
 	}
 	if l.Fold {
@@ -248,16 +251,28 @@ func (m *Matcher) compare(dst []Hit, b []byte, at, id, from int) []Hit {
 // being all of it: what must be kept until more bytes are known. Case is
 // ignored, so that it may be too long, never too short.
 func (m *Matcher) Tail(b []byte) int {
-	for at := max(0, len(b)-m.maxLen+1); at < len(b); at++ {
-		if at+1 < len(b) && m.begins[(uint(b[at])<<8|uint(b[at+1]))/64]>>(b[at+1]%64)&1 == 0 {
-			continue
+	// Which ends of b may be beginnings, by a hash that grows to the left.
+	var maybe uint64
+	h := uint32(0)
+	most := min(m.maxLen-1, len(b))
+	for n := 1; n <= most; n++ {
+		h = prefixHash(h, lowerByte(b[len(b)-n]))
+		maybe |= m.prefixes[h>>prefixShift/64] >> (h >> prefixShift % 64) & 1 << n
+	}
+	for maybe != 0 {
+		n := bits.Len64(maybe) - 1
+		if m.isPrefix(b[len(b)-n:]) {
+			return n
 		}
-		if m.first[b[at]] && m.isPrefix(b[at:]) {
-			return len(b) - at
-		}
+		maybe &^= 1 << n
 	}
 	return 0
 }
+
+// prefixHash is of a text from its end, of which h is without its first byte c.
+func prefixHash(h uint32, c byte) uint32 { return (h + uint32(c)) * 0x9E3779B1 }
+
+const prefixShift = 32 - 15
 
 func (m *Matcher) isPrefix(b []byte) bool {
 	lo, hi := 0, len(m.folded)
@@ -297,6 +312,10 @@ func sortHits(h []Hit) {
 	if !slices.IsSortedFunc(h, less) {
 		slices.SortFunc(h, less)
 	}
+}
+
+func isAlnum(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
 func lowerByte(c byte) byte {

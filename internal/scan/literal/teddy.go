@@ -23,12 +23,25 @@ type window struct {
 func newWindow(l Literal, off int) window {
 	var w window
 	for i := range w.fits {
-		if off+i < len(l.Text) {
+		switch {
+		case off+i < len(l.Text):
 			w.fits[i] = cases(l, off+i)
+		case off+i == len(l.Text) && l.Whole:
+			w.fits[i] = noAlnum
 		}
 	}
 	return w
 }
+
+// noAlnum are the bytes that may follow a whole word.
+var noAlnum = func() (out []byte) {
+	for c := range 256 {
+		if !isAlnum(byte(c)) {
+			out = append(out, byte(c))
+		}
+	}
+	return out
+}()
 
 // usual are bytes in the order in which programs, text and JSON have them. The
 // rest counts as one byte in a thousand.
