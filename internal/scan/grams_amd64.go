@@ -2,13 +2,19 @@ package scan
 
 import "golang.org/x/sys/cpu"
 
-func skipGrams(f []uint64, shift uint, b []byte, n int) int {
-	if !cpu.X86.HasBMI2 {
-		return skipGramsInGo(f, shift, b, n)
+func skipGrams(f []uint64, shift uint, b []byte, n, step int) int {
+	if !cpu.X86.HasBMI2 || n == 0 {
+		return skipGramsInGo(f, shift, b, n, step)
 	}
-	_, _ = b[n*4*stride-2], f[^uint64(0)>>shift>>6]
+	_, _ = b[(4*n-1)*step+gramLen-1], f[^uint64(0)>>shift>>6]
+	if step == 1 {
+		return skipEachBMI2(&f[0], shift, &b[0], n)
+	}
 	return skipGramsBMI2(&f[0], shift, &b[0], n)
 }
 
 //go:noescape
 func skipGramsBMI2(f *uint64, shift uint, b *byte, n int) int
+
+//go:noescape
+func skipEachBMI2(f *uint64, shift uint, b *byte, n int) int

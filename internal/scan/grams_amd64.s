@@ -15,17 +15,20 @@
 	ANDQ  R13, R12          \
 	ORQ   R12, acc
 
-// func skipGramsBMI2(f *uint64, shift uint, b *byte, n int) int
-//
-// The same as skipGramsInGo: it reads 36*n-1 bytes of b.
-TEXT ·skipGramsBMI2(SB), NOSPLIT, $0-40
-	MOVQ f+0(FP), DI
-	MOVQ shift+8(FP), R14
-	MOVQ b+16(FP), SI
-	MOVQ n+24(FP), CX
-	MOVQ $0x9E3779B97F4A7C15, R15
+// BEGIN loads the arguments.
+#define BEGIN \
+	MOVQ f+0(FP), DI                \
+	MOVQ shift+8(FP), R14           \
+	MOVQ b+16(FP), SI               \
+	MOVQ n+24(FP), CX               \
+	MOVQ $0x9E3779B97F4A7C15, R15   \
 	XORQ AX, AX
 
+// func skipGramsBMI2(f *uint64, shift uint, b *byte, n int) int
+//
+// The same as skipGramsInGo with a stride of nine: it reads 36*n-1 bytes of b.
+TEXT ·skipGramsBMI2(SB), NOSPLIT, $0-40
+	BEGIN
 loop:
 	CMPQ AX, CX
 	JGE  end
@@ -39,7 +42,28 @@ loop:
 	ADDQ $36, SI
 	INCQ AX
 	JMP  loop
+end:
+	MOVQ AX, ret+32(FP)
+	RET
 
+// func skipEachBMI2(f *uint64, shift uint, b *byte, n int) int
+//
+// The same with a stride of one: it reads 4*n+7 bytes of b.
+TEXT ·skipEachBMI2(SB), NOSPLIT, $0-40
+	BEGIN
+loop:
+	CMPQ AX, CX
+	JGE  end
+	XORQ DX, DX
+	GRAM(0, DX)
+	GRAM(1, DX)
+	GRAM(2, DX)
+	GRAM(3, DX)
+	TESTQ $1, DX
+	JNE  end
+	ADDQ $4, SI
+	INCQ AX
+	JMP  loop
 end:
 	MOVQ AX, ret+32(FP)
 	RET

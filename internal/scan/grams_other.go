@@ -2,4 +2,6 @@
 
 package scan
 
-func skipGrams(f []uint64, shift uint, b []byte, n int) int { return skipGramsInGo(f, shift, b, n) }
+func skipGrams(f []uint64, shift uint, b []byte, n, step int) int {
+	return skipGramsInGo(f, shift, b, n, step)
+}

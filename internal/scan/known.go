@@ -249,27 +249,27 @@ func (k *Known) missing(h uint64) uint64 {
 
 func (k *Known) twoBits(h uint64) uint64 { return 1<<(h>>k.fshift&63) | 1<<(h>>26&63) }
 
-// skip is how far into b, in strides, no gram is in the filter.
-func (k *Known) skip(b []byte) int {
+// skip is how far into b, by steps of one byte or of stride, no gram is in the filter.
+func (k *Known) skip(b []byte, step int) int {
 	at := 0
-	if n := (len(b) - gramLen + stride) / (4 * stride); n > 0 {
-		at = skipGrams(k.filter, k.fshift, b, n) * 4 * stride
+	if n := (len(b) - gramLen + step) / (4 * step); n > 0 {
+		at = skipGrams(k.filter, k.fshift, b, n, step) * 4 * step
 	}
 	for at+gramLen <= len(b) && !k.maybe(binary.LittleEndian.Uint64(b[at:])) {
-		at += stride
+		at += step
 	}
 	return at
 }
 
-// skipGramsInGo looks at n times four grams of b, and returns in how many of
-// these fours, from the first on, none is in the filter.
-func skipGramsInGo(f []uint64, shift uint, b []byte, n int) int {
+// skipGramsInGo looks at n times four grams of b, step bytes apart, and returns in how
+// many of these fours, from the first on, none is in the filter.
+func skipGramsInGo(f []uint64, shift uint, b []byte, n, step int) int {
 	for i := range n {
-		c := b[i*4*stride:][:3*stride+gramLen]
+		c := b[i*4*step:][:3*step+gramLen]
 		h0 := binary.LittleEndian.Uint64(c) * gramMul
-		h1 := binary.LittleEndian.Uint64(c[stride:]) * gramMul
-		h2 := binary.LittleEndian.Uint64(c[2*stride:]) * gramMul
-		h3 := binary.LittleEndian.Uint64(c[3*stride:]) * gramMul
+		h1 := binary.LittleEndian.Uint64(c[step:]) * gramMul
+		h2 := binary.LittleEndian.Uint64(c[2*step:]) * gramMul
+		h3 := binary.LittleEndian.Uint64(c[3*step:]) * gramMul
 		a0, a1, a2, a3 := h0>>shift, h1>>shift, h2>>shift, h3>>shift
 		w0, w1, w2, w3 := f[a0>>6], f[a1>>6], f[a2>>6], f[a3>>6]
 		if (w0>>(a0&63)&(w0>>(h0>>26&63))|w1>>(a1&63)&(w1>>(h1>>26&63))|w2>>(a2&63)&(w2>>(h2>>26&63))|w3>>(a3&63)&(w3>>(h3>>26&63)))&1 != 0 {

@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"github.com/carboy/carboy/internal/scan/literal"
@@ -295,15 +294,19 @@ func (l *lane) findKnown(k *Known, end bool) error {
 		if at+gramLen > len(b) {
 			break
 		}
+		// The fast path: nine bytes with each step, where not every one is looked at.
 		if l.probe >= l.dense {
-			// The fast path: nine bytes with each step.
-			if n := k.skip(b[at:]); n > 0 {
+			if n := k.skip(b[at:], stride); n > 0 {
 				l.probe += int64(n)
 				continue
 			}
-		} else if !k.maybe(binary.LittleEndian.Uint64(b[at:])) {
-			l.step()
-			continue
+		} else {
+			// No further than the last gram that begins in the dense part.
+			part := b[at:min(int64(len(b)), l.dense-l.base+gramLen-1)]
+			if n := k.skip(part, 1); n > 0 {
+				l.probe += int64(n)
+				continue
+			}
 		}
 		found := k.seek(nil, b, at, l.probe, l.known)
 		cost += 4 + 16*len(found)

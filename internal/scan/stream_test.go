@@ -439,10 +439,12 @@ func TestSkipGrams(t *testing.T) {
 			}
 			copy(b[put:put+gramLen], text[rng.IntN(len(text)-gramLen+1):])
 		}
-		n := (len(b) - gramLen + stride) / (4 * stride)
-		got, want := skipGrams(k.filter, k.fshift, b, n), skipGramsInGo(k.filter, k.fshift, b, n)
-		if got != want || put >= 0 && k.maybe(binary.LittleEndian.Uint64(b[put:])) && k.skip(b) > put {
-			t.Fatalf("%d of %d fours are passed over, in Go %d; %d bytes, of which a gram stands at %d", got, n, want, k.skip(b), put)
+		for _, step := range []int{stride, 1} {
+			n := (len(b) - gramLen + step) / (4 * step)
+			got, want := skipGrams(k.filter, k.fshift, b, n, step), skipGramsInGo(k.filter, k.fshift, b, n, step)
+			if got != want || put >= 0 && k.maybe(binary.LittleEndian.Uint64(b[put:])) && k.skip(b, step) > put {
+				t.Fatalf("by %d: %d of %d fours are passed over, in Go %d; %d bytes, of which a gram stands at %d", step, got, n, want, k.skip(b, step), put)
+			}
 		}
 	}
 }

@@ -409,8 +409,8 @@ func (l *lane) phraseWith(at int, phrases uint32) (from int64, ok bool) {
 			i++
 		case i+1 == at || isOdd(' ', c, b[i+1]):
 			return from, true
-		case wordBegins(b, i+2):
-			i += 2 // such as \n
+		case isSpaceEscape(b[i+1]):
+			i += 2
 		default:
 			i++
 		}
@@ -445,8 +445,11 @@ func wordBegins(b []byte, at int) bool {
 	if at == 0 || !isLetter(b[at-1]) {
 		return true
 	}
-	return at >= 2 && b[at-2] == '\\' && (b[at-1] == 'n' || b[at-1] == 'r' || b[at-1] == 't')
+	return at >= 2 && b[at-2] == '\\' && isSpaceEscape(b[at-1])
 }
+
+// isSpaceEscape: a backslash and c are a line break or a tab.
+func isSpaceEscape(c byte) bool { return c == 'n' || c == 'r' || c == 't' }
 
 // neighbours reports whether around the rare word of k the others may stand. What
 // is not plain may be anything.
@@ -454,8 +457,8 @@ func (l *lane) neighbours(k *key, from, to int) bool {
 	b := l.buf
 	for i := k.rare + 1; i < len(k.words); i++ {
 		for to < len(b) && (wordOf[b[to]] == ' ' || b[to] == '\\' && to+1 < len(b) && !isOdd(' ', '\\', b[to+1])) {
-			if b[to] == '\\' && wordBegins(b[:to+2], to+2) {
-				to++ // such as \n
+			if b[to] == '\\' && isSpaceEscape(b[to+1]) {
+				to++
 			}
 			to++
 		}
