@@ -613,21 +613,63 @@ func (l *lane) oddKey(at int) (n int, phrases uint32) {
 	if to == len(b) {
 		return to - at, 0 // the window of the end has it
 	}
+	p := l.s.rules.phrases
+	if word, plain := unapostrophed(b[from:to]); plain {
+		return to - at, p.keysOf(word)
+	}
 	v := newView(l, "", l.base+int64(from), true)
 	decodeWords(v, b[from:to], l.base+int64(from), true)
-	rest := v.out
-	for len(rest) > 0 && phrases == 0 {
+	for rest := v.out; len(rest) > 0; {
 		n := 0
 		for n < len(rest) && isLetter(rest[n]) {
 			n++
 		}
-		if _, ok := l.s.rules.phrases.keyOf[string(rest[:n])]; ok {
-			phrases = anyPhrase
+		if _, ok := p.keyOf[string(rest[:n])]; ok {
+			phrases = anyPhrase // its first word may be hidden here too
 		}
 		rest = rest[min(n+1, len(rest)):]
 	}
 	l.s.drop(v)
 	return to - at, phrases
+}
+
+// keysOf is which phrases have keys with this rare word.
+func (p *phraseSet) keysOf(word string) (phrases uint32) {
+	id, ok := p.keyOf[word]
+	if !ok {
+		return 0
+	}
+	for _, k := range p.keys[id] {
+		if k.phrases == 0 {
+			return anyPhrase
+		}
+		phrases |= k.phrases
+	}
+	return phrases
+}
+
+// unapostrophed is the word that b is without its apostrophes, if it is nothing else:
+// most of what is odd in sentences is. Of a long word only the beginning.
+func unapostrophed(b []byte) (word string, plain bool) {
+	var letters [manyLetters]byte
+	n := 0
+	for len(b) > 0 {
+		switch c := wordOf[b[0]]; {
+		case c != 0 && isLetter(c):
+			if n < len(letters) {
+				letters[n] = c
+				n++
+			}
+			b = b[1:]
+		case b[0] == '\'':
+			b = b[1:]
+		case bytes.HasPrefix(b, []byte("\u2019")):
+			b = b[len("\u2019"):]
+		default:
+			return "", false
+		}
+	}
+	return string(letters[:n]), true
 }
 
 // unlike remembers of the characters up to U+FFFF, in blocks of 64, for which

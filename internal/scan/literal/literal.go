@@ -75,6 +75,7 @@ type Matcher struct {
 	shorts   [256][]short         // the short literals by their first byte
 	prefixes [1 << 15 / 64]uint64 // a bit for each beginning of a literal by its hash, for Tail
 	tables   *tables              // nil where the processor has no vectors
+	exact    *exactTables         // nil where it has none of 64 bytes
 
 	once sync.Once // the automaton is made when it is needed
 	auto *automaton
@@ -107,7 +108,7 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 		size++
 	}
 	m.heads, m.shift = make([]uint16, 1<<size), uint(32-size)
-	in, offs := arrange(lits, pairs)
+	in, offs, where := arrange(lits, pairs)
 	for id, l := range m.lits {
 		if len(l.Text) < MinLen || len(l.Text) > MaxLen {
 			return nil, fmt.Errorf("literal %d: %d bytes, not between %d and %d", id, len(l.Text), MinLen, MaxLen)
@@ -137,6 +138,9 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 	m.folded = slices.Compact(m.folded)
 	if hasVectors {
 		m.tables = newTables(in)
+	}
+	if hasBytePermutes {
+		m.exact = newExactTables(lits, offs, where)
 	}
 	return m, nil
 }
@@ -180,8 +184,23 @@ func (m *Matcher) findVector(dst []Hit, b []byte, from int) []Hit {
 	old := len(dst)
 	start := max(0, from-m.maxLen+1)
 	var cands candidates
+	// Where the text is not ASCII, the halves of bytes are looked at; the longer, the
+	// longer that has been so.
+	other := 4
 	for len(b)-start >= vectorLen+windowLen-1 {
-		blocks, found := m.tables.scan(b[start:], (len(b)-start-(windowLen-1))/vectorLen, &cands)
+		n := (len(b) - start - (windowLen - 1)) / vectorLen
+		if m.exact != nil && n >= 2 {
+			blocks, found := m.exact.scan(b[start:], n/2, &cands)
+			if blocks > 0 {
+				dst = m.confirm(dst, b, b[start:], start, cands[:found], from)
+				start += blocks * 2 * vectorLen
+				other = 4
+				continue
+			}
+			n = min(n, other)
+			other *= 2
+		}
+		blocks, found := m.tables.scan(b[start:], n, &cands)
 		dst = m.confirm(dst, b, b[start:], start, cands[:found], from)
 		start += blocks * vectorLen
 	}

@@ -19,8 +19,15 @@ func engines(t testing.TB, lits []Literal, pairs *Pairs) map[string]*Matcher {
 	slow, _ := New(lits, pairs)
 	slow.tables = nil
 	out := map[string]*Matcher{"automaton": slow}
+	if fast.exact != nil {
+		out["vector of whole bytes"] = fast
+	} else {
+		t.Log("this processor can't look whole bytes up: that is not tested")
+	}
 	if fast.tables != nil {
-		out["vector"] = fast
+		halves, _ := New(lits, pairs)
+		halves.exact = nil
+		out["vector"] = halves
 	} else {
 		t.Log("this processor has no vector engine: only the automaton is tested")
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"unicode/utf8"
 )
 
 const (
@@ -112,7 +113,7 @@ func (b bucket) cost(texts *[2]shares) (cost float64) {
 // arrange chooses a window of each literal, and a bucket for it, so that
 // ordinary text fits little: one by one, each where it costs least, beginning
 // with those that cost most. The pairs, if any, have the last bucket.
-func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []uint8) {
+func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []uint8, where []int) {
 	t := newShares()
 	windows := make([][]int, len(lits)) // of each literal, the few best
 	alone := make([]float64, len(lits))
@@ -136,7 +137,7 @@ func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []
 		in[n] = in[n].with(pairs.window())
 	}
 	var costs [groups * buckets]float64
-	where := make([]int, len(lits))
+	where = make([]int, len(lits))
 	for round := range 3 {
 		for _, id := range order {
 			if round > 0 { // again, now that the others are known
@@ -162,7 +163,7 @@ func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []
 			costs[i] = in[i].cost(t)
 		}
 	}
-	return in, offs
+	return in, offs, where
 }
 
 // window is where the pairs begin.
@@ -206,6 +207,26 @@ func newTables(in [groups * buckets]bucket) *tables {
 			for half := range vectorLen {
 				t[i/buckets][place][0][half] |= byte(b.low[place]>>(half%16)&1) << (i % buckets)
 				t[i/buckets][place][1][half] |= byte(b.high[place]>>(half%16)&1) << (i % buckets)
+			}
+		}
+	}
+	return t
+}
+
+// exactTables hold for each group, for each place of the window, for each byte of
+// ASCII the set of buckets that fit it: not halves of bytes in any mixture, so there
+// are fewer candidates. What has other bytes goes through tables.
+type exactTables [groups][windowLen][utf8.RuneSelf]byte
+
+func newExactTables(lits []Literal, offs []uint8, where []int) *exactTables {
+	t := new(exactTables)
+	for id, l := range lits {
+		group, bit := where[id]/buckets, byte(1)<<(where[id]%buckets)
+		for place, fits := range newWindow(l, int(offs[id])).fits {
+			for c := range utf8.RuneSelf {
+				if fits == nil || slices.Contains(fits, byte(c)) {
+					t[group][place][c] |= bit
+				}
 			}
 		}
 	}

@@ -17,6 +17,19 @@ func (t *tables) scan(b []byte, n int, out *candidates) (blocks, found int) {
 //go:noescape
 func scanAVX2(t *tables, b *byte, n int, out *uint16, room int) (blocks, found int)
 
+// hasBytePermutes is false where the processor can't look 128 bytes up at once.
+var hasBytePermutes = hasVectors && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VBMI
+
+// scan is the same for n blocks of 64 bytes, as far as these are ASCII.
+func (t *exactTables) scan(b []byte, n int, out *candidates) (blocks, found int) {
+	n = min(n, most/2)
+	_ = b[n*2*vectorLen+windowLen-2]
+	return scanVBMI(t, &b[0], n, &out[0], room-vectorLen)
+}
+
+//go:noescape
+func scanVBMI(t *exactTables, b *byte, n int, out *uint16, room int) (blocks, found int)
+
 func findGaps(b []byte, n int, out *[256]uint16) int {
 	if !hasVectors {
 		return gapsInGo(b, n, out)
