@@ -309,17 +309,28 @@ func (r *reader) Read(p []byte) (int, error) {
 			r.in = make([]byte, firstRead)
 		}
 		n, err := r.src.Read(r.in)
-		r.out, r.at = r.out[:0], 0
-		r.out, r.err = r.scanner.Push(r.out, r.in[:n])
+		// No more comes out than was held and came in: where that fits into p, it
+		// needs no place of its own.
+		direct := r.scanner.Held()+n <= len(p)
+		out := r.out[:0]
+		if direct {
+			out = p[:0:len(p)]
+		}
+		out, r.err = r.scanner.Push(out, r.in[:n])
 		if n == firstRead {
 			r.in = make([]byte, chunk)
 		}
 		if r.err == nil && err == io.EOF {
-			if r.out, r.err = r.scanner.End(r.out); r.err == nil {
+			if out, r.err = r.scanner.End(out); r.err == nil {
 				r.err = io.EOF
 			}
 		} else if r.err == nil {
 			r.err = err
+		}
+		if !direct {
+			r.out, r.at = out, 0
+		} else if len(out) > 0 {
+			return len(out), nil
 		}
 	}
 	n := copy(p, r.out[r.at:])
