@@ -160,7 +160,10 @@ func (l *lane) feed(p []byte, end bool) error {
 		return l.feedCoding(end)
 	}
 	if l.s.rules.phrases != nil && !l.isWords {
-		return l.feedWords(end)
+		if err := l.feedWords(end); err != nil {
+			return err
+		}
+		return l.forgetCleared()
 	}
 	if k := l.s.rules.known; k != nil {
 		if err := l.findKnown(k, end); err != nil {
@@ -180,6 +183,12 @@ func (l *lane) feed(p []byte, end bool) error {
 			return err
 		}
 	}
+	return l.forgetCleared()
+}
+
+// forgetCleared forgets what of a lane that is not the stream itself is clear: of the
+// stream, the scanner does when it gives it back.
+func (l *lane) forgetCleared() error {
 	if l.parent != nil && len(l.buf) >= 2*history {
 		l.trim(l.clear())
 	}

@@ -194,6 +194,28 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// TestWindowsForget: what was decoded and looked at is not kept.
+func TestWindowsForget(t *testing.T) {
+	text := strings.Repeat("Some ordinary text of a page about tokens, as there is a lot of it. ", 60000)
+	s := mustInjections(t).NewScanner(Options{Codings: []string{"gzip"}})
+	defer s.Close()
+	z := []byte(gzipped(rand.New(rand.NewPCG(1, 1)), text))
+	for len(z) > 0 {
+		n := min(len(z), 100)
+		if _, err := s.Push(nil, z[:n]); err != nil {
+			t.Fatal(err)
+		}
+		z = z[n:]
+	}
+	decoded := s.root.decodes[0].lane
+	if decoded.fed() < int64(len(text))/2 {
+		t.Fatalf("only %d bytes were decoded", decoded.fed())
+	}
+	if n := len(decoded.buf); n > 4*bufferLen {
+		t.Errorf("%d bytes of %d are kept", n, decoded.fed())
+	}
+}
+
 // TestWindowsInPrograms is the same for ordinary text.
 func TestWindowsInPrograms(t *testing.T) {
 	slow := everyWord(t)
