@@ -171,6 +171,10 @@ func (s *session) noteStart(ctx context.Context) error {
 	if s.file != nil {
 		run.Digests = append(run.Digests, audit.Digest{Of: "routes", Sum: s.file.Sum})
 	}
+	if g := s.o.granted; g != nil {
+		run.Rule = s.text("bottle " + g.slug + ", agent " + g.agent)
+		run.Digests = append(run.Digests, audit.Digest{Of: "manifests", Sum: g.sum})
+	}
 	pos := s.event(audit.Posture, audit.Allowed)
 	pos.Actor = audit.ByCarboy
 	pos.Subject = s.text(string(s.rec.Isolation.Class))

@@ -24,18 +24,22 @@ const egressLog = "egress"
 // the audit log and people are told, so that the packet path does nothing but queue.
 func (s *session) openNetLog() {
 	n := &notes{s: s, told: map[string]bool{}}
-	s.netlog = netlog.Start(logLevel(s.file), netlog.Options{
+	s.netlog = netlog.Start(logLevel(s.file, s.o.granted), netlog.Options{
 		Open: func() (*os.File, error) { return s.run.OpenLog(egressLog) },
 		Run:  string(s.run.ID()), Clean: n.clean, Told: n.tell,
 	})
 }
 
-// logLevel is what the route file says, or as if there were one that says nothing.
-func logLevel(f *routes.File) int {
-	if f == nil {
-		return routes.DefaultLog
+// logLevel is what the route file or the bottle says, or as if there were a file
+// that says nothing.
+func logLevel(f *routes.File, g *granted) int {
+	switch {
+	case f != nil:
+		return f.Log
+	case g != nil:
+		return g.log
 	}
-	return f.Log
+	return routes.DefaultLog
 }
 
 // endNetLog completes the log. Nothing comes from the gateway any more.

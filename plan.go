@@ -141,6 +141,9 @@ func parseRoutes(o *RunOptions) (out []policy.Route, file *routes.File, err erro
 		}
 		out = append(out, file.Routes...)
 	}
+	if o.granted != nil {
+		out = append(out, o.granted.routes...)
+	}
 	for _, l := range []struct {
 		given []string
 		parse func(string) (policy.Route, error)

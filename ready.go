@@ -54,6 +54,9 @@ func CanPrepare(o *RunOptions) error {
 	if o.Routes != "" {
 		return errors.New("a route file may change while the bottle waits")
 	}
+	if o.granted != nil {
+		return errors.New("a bottle's manifests are read when it starts")
+	}
 	if len(o.Credentials) > 0 {
 		return errors.New("credentials are read when the run begins")
 	}

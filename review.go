@@ -252,6 +252,11 @@ func (c *Client) noteReview(ctx context.Context, kind audit.Kind, d audit.Decisi
 	return err
 }
 
+// noteDestroyed records that a run went with its bottle.
+func (c *Client) noteDestroyed(ctx context.Context, m store.Meta, slug string) error {
+	return c.noteReview(ctx, audit.RunRemoved, audit.Allowed, m, "with bottle "+slug)
+}
+
 // Log opens one of a run's logs: stdout, stderr or terminal. The bytes are the
 // command's own: show them through package visible.
 func (c *Client) Log(id store.ID, name string) (*os.File, error) {

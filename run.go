@@ -92,6 +92,9 @@ type RunOptions struct {
 	// OnEvent is told what happens, for people, one event at a time. When it is
 	// slow, events are dropped, not the run. Nil: nobody.
 	OnEvent func(Event)
+
+	// granted is what a bottle's manifests grant, from Start. Nil: nothing.
+	granted *granted
 }
 
 // session is one run while it goes on.
@@ -248,7 +251,8 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	if o.Mode == store.Bind {
 		access = store.Exclusive
 	}
-	s.run, err = c.store.Create(ctx, store.Spec{Kind: store.KindRun, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: c.build})
+	kind, name := o.granted.record()
+	s.run, err = c.store.Create(ctx, store.Spec{Kind: kind, Name: name, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: c.build})
 	if err != nil {
 		return nil, err
 	}

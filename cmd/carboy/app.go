@@ -76,9 +76,9 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
-		a.runCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
+		a.runCmd(), a.startCmd(), a.execCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
-		a.explainCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
+		a.initCmd(), a.explainCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
@@ -114,7 +114,7 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	}
 	var usage *usageError
 	switch {
-	case (cmd.Name() == "run" || cmd.Name() == "exec") && cmd.HasParent():
+	case slices.Contains([]string{"run", "start", "exec"}, cmd.Name()) && cmd.HasParent():
 		return exitcode.Refused
 	case errors.As(err, &usage):
 		return exitcode.Usage

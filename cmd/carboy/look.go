@@ -100,7 +100,7 @@ func (a *app) listCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of id, kind, state, workspace, started, exit")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of id, kind, state, name, workspace, started, exit")
 	cmd.Flags().BoolVar(&here, "here", false, "only runs of this directory")
 	cmd.Flags().Var(&limit, "limit", "at most so many")
 	return cmd
@@ -126,7 +126,15 @@ func (a *app) printList(l store.Listing, asJSON bool) error {
 	for i, m := range l.Runs {
 		rows[i] = []string{string(m.ID), started(m), string(m.State), exitOf(m), orDash(string(m.Changes)), workspaceOf(m), commandOf(m)}
 	}
-	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, 4)
+	split := 4
+	if slices.ContainsFunc(l.Runs, func(m store.Meta) bool { return m.Name != "" }) {
+		split++
+		head = slices.Insert(head, 1, "BOTTLE")
+		for i, m := range l.Runs {
+			rows[i] = slices.Insert(rows[i], 1, orDash(visible.String(m.Name, 60)))
+		}
+	}
+	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, split)
 }
 
 // printTable prints visible cells in columns. Where those do not fit into the

@@ -105,8 +105,8 @@ func (s *Store) ids() (ids []ID, odd []string, err error) {
 	return ids, odd, err
 }
 
-// Find resolves what a person typed: an id, a prefix of one id only (in any case), or "" for the newest run of the
-// workspace. ErrNotFound (ErrNoRuns when none was named), *AmbiguousError or *CorruptError when that is no one readable run.
+// Find resolves what a person typed: an id, a prefix of one id only (in any case), the name of a bottle for its newest
+// run, or "" for the newest run of the workspace. ErrNotFound (ErrNoRuns when none was named), *AmbiguousError or *CorruptError when that is no one readable run.
 func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error) {
 	if ref == "" {
 		l, err := s.List(ctx, Query{Limit: 1, Workspace: &ws})
@@ -117,6 +117,9 @@ func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error
 			return Meta{}, fmt.Errorf("workspace %s: %w", strconv.Quote(string(ws.Path)), ErrNoRuns)
 		}
 		return l.Runs[0], nil
+	}
+	if ValidSlug(ref) {
+		return s.findNamed(ctx, ref)
 	}
 	if len(ref) > 26 {
 		return Meta{}, fmt.Errorf("run %s…: %w", strconv.Quote(ref[:26]), ErrNotFound)
@@ -133,6 +136,20 @@ func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error
 		return s.Get(ids[0])
 	}
 	return Meta{}, s.ambiguous(ref, ids)
+}
+
+// findNamed is the newest run of the bottle called name. No run id begins with a letter.
+func (s *Store) findNamed(ctx context.Context, name string) (Meta, error) {
+	l, err := s.List(ctx, Query{})
+	if err != nil {
+		return Meta{}, err
+	}
+	for _, m := range l.Runs {
+		if m.Kind == KindBottle && m.Name == name {
+			return m, nil
+		}
+	}
+	return Meta{}, fmt.Errorf("run %s: %w", strconv.Quote(name), ErrNotFound)
 }
 
 func (s *Store) ambiguous(ref string, ids []ID) error {

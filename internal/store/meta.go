@@ -92,6 +92,7 @@ type Summary struct {
 	ID        ID         `json:"id"`
 	Kind      Kind       `json:"kind"`
 	State     State      `json:"state"`
+	Name      string     `json:"name,omitempty"` // a bottle's
 	Workspace Raw        `json:"workspace"`
 	Started   *time.Time `json:"started"`
 	Exit      *int       `json:"exit"`
@@ -99,7 +100,7 @@ type Summary struct {
 
 // Summary is the short form of m.
 func (m Meta) Summary() Summary {
-	return Summary{m.ID, m.Kind, m.State, m.Workspace.Path, m.Started, m.Exit}
+	return Summary{m.ID, m.Kind, m.State, m.Name, m.Workspace.Path, m.Started, m.Exit}
 }
 
 // check refuses a record that this package would not have written.

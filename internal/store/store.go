@@ -63,6 +63,8 @@ type Store struct {
 	runs  int
 	trash int
 	locks int
+
+	bottles int
 }
 
 // Open opens the state directory dir, which StateDir has returned, and makes what is missing in it. Close it after use.
@@ -78,7 +80,7 @@ func open(dir string, k sys) (_ *Store, err error) {
 	}
 	began := time.Now()
 	s := &Store{
-		sys: k, self: self, dir: dir, root: -1, runs: -1, trash: -1, locks: -1,
+		sys: k, self: self, dir: dir, root: -1, runs: -1, trash: -1, locks: -1, bottles: -1,
 		now:  func() time.Time { return time.Now().UTC().Round(0) },
 		mono: func() time.Duration { return time.Since(began) },
 	}
@@ -92,7 +94,7 @@ func open(dir string, k sys) (_ *Store, err error) {
 	if s.root, err = k.Openat(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
 		return nil, err
 	}
-	for name, fd := range map[string]*int{"runs": &s.runs, "trash": &s.trash, "locks": &s.locks} {
+	for name, fd := range map[string]*int{"runs": &s.runs, "trash": &s.trash, "locks": &s.locks, bottlesDir: &s.bottles} {
 		if *fd, err = s.ensureDir(s.root, name); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -114,7 +116,7 @@ func (s *Store) ensureDir(at int, name string) (int, error) {
 // Close releases the descriptors. Runs and claims that were opened from s stay valid until they are closed themselves,
 // but can no longer change records.
 func (s *Store) Close() error {
-	for _, fd := range []*int{&s.root, &s.runs, &s.trash, &s.locks} {
+	for _, fd := range []*int{&s.root, &s.runs, &s.trash, &s.locks, &s.bottles} {
 		if *fd >= 0 {
 			unix.Close(*fd)
 			*fd = -1

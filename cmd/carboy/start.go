@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const startLong = `Start an agent in a bottle that is called after it. What it may do stands in
+manifests (carboy explain AGENT shows them put together): this command can choose a
+bottle, and adds nothing to it.
+
+With --headless and --prompt the agent carries out the prompt and ends, and nothing
+is asked. Else it gets this terminal, after a summary and a question. --cwd gives it
+this directory, in the way that the bottle says; without it, it begins with nothing,
+and what it writes is gone at the end.
+
+The exit code is the agent's own; 130 when it was interrupted, 125 when carboy
+refused or failed. A bottle whose agent ended badly stays on record until carboy
+destroy.`
+
+const startExample = `  carboy start reviewer --cwd
+  carboy start reviewer --cwd --headless --prompt 'fix the tests'
+  carboy start reviewer --bottle node --bottle offline --label night --dry-run`
+
+type startFlags struct {
+	bottles, environ       list
+	prompt, label, backend string
+	color                  choice
+	cwd, headless, dry     bool
+	yes, quiet, json       bool
+	backendGiven           bool
+}
+
+func (a *app) startCmd() *cobra.Command {
+	f := &startFlags{bottles: list{name: "NAME", eg: "node"}, environ: list{name: "NAME=VALUE", eg: "WHO=me"}, color: choice{name: "COLOR", of: carboy.Colors}}
+	cmd := &cobra.Command{
+		Use: "start [AGENT]", Short: "start an agent in its bottle", Long: startLong, Example: startExample, GroupID: "main",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: wanted one agent, got %d", len(args))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.complete("agents"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.backendGiven = cmd.Flags().Changed("backend")
+			return a.start(cmd.Context(), f, arg(args))
+		},
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.BoolVar(&f.cwd, "cwd", false, "give the agent this directory, in the way that the bottle says (workspace)")
+	fl.Var(&f.bottles, "bottle", "take this bottle instead of the agent's own; repeatable, later ones win")
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
+	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do, a `TEXT`; with --headless")
+	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
+	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
+	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
+	fl.StringVar(&f.backend, "backend", "gvisor", "what holds the bottle, a `NAME`; also BOT_BOTTLE_BACKEND")
+	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
+	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
+	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	cmd.RegisterFlagCompletionFunc("bottle", a.complete("bottles"))
+	cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(carboy.Colors, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// startOptions turns flags into what package carboy takes.
+func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
+	o := carboy.StartOptions{
+		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
+		Backend: f.backend, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+	}
+	if b := a.env("BOT_BOTTLE_BACKEND"); b != "" && !f.backendGiven {
+		o.Backend = b
+	}
+	// An agent that is not headless has the terminal, and so have its questions.
+	o.Terminal = !f.headless
+	switch dry := a.dryRun(f); {
+	case f.headless != (f.prompt != ""):
+		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless and --prompt need each other")
+	case f.json && !f.headless:
+		return o, usagef("add --headless --prompt TEXT", "start: --json is for an agent that nobody sits in front of")
+	case f.headless && agent == "":
+		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless needs an agent")
+	case o.Terminal && !dry && (!isTerminal(a.stdin) || !isTerminal(a.stdout)):
+		return o, usagef("add --headless --prompt TEXT", "start: an agent that is not headless needs a terminal")
+	case f.json:
+		o.Stdout = a.stderr
+	}
+	if o.Terminal {
+		o.Stdin = a.stdin
+		o.Ask = a.askValue
+	} else {
+		o.Stdout, o.Stderr = tame(o.Stdout), tame(o.Stderr)
+	}
+	return o, nil
+}
+
+// dryRun reports whether nothing is to be started. What bot-bottle took for yes, is.
+func (a *app) dryRun(f *startFlags) bool {
+	v := strings.ToLower(a.env("BOT_BOTTLE_DRY_RUN"))
+	return f.dry || v != "" && v != "0" && v != "false" && v != "no"
+}
+
+func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
+	o, err := a.startOptions(f, agent)
+	if err != nil {
+		return err
+	}
+	c, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if agent == "" {
+		if o.Agent, err = a.pickAgent(c); err != nil {
+			return err
+		}
+	}
+	if a.dryRun(f) {
+		o.Ask = func(string, string) (string, error) { return "", nil } // not now
+		p, err := c.Preflight(o)
+		if err != nil {
+			return err
+		}
+		a.printPreflight(p, a.stdout)
+		return nil
+	}
+	o.Confirm = func(p *carboy.Preflight) error {
+		if f.quiet {
+			return nil
+		}
+		a.printPreflight(p, a.stderr)
+		if f.headless || f.yes {
+			return nil
+		}
+		return a.confirm(ctx, "start it?")
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	interrupts := make(chan os.Signal, 4)
+	o.Interrupt = interrupts
+	over, passed := make(chan struct{}), make(chan bool, 1)
+	go func() { // ends with start
+		interrupted := false
+		for {
+			select {
+			case s := <-signals:
+				interrupted = interrupted || s == syscall.SIGINT
+				select {
+				case interrupts <- s:
+				default: // four wait already
+				}
+			case <-over:
+				passed <- interrupted
+				return
+			}
+		}
+	}()
+	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	o.OnEvent = n.event
+	started, err := c.Start(ctx, o)
+	n.end()
+	close(over)
+	interrupted := <-passed
+	return a.started(f, started, err, interrupted && f.headless)
+}
+
+// started tells how a start ended, and decides the exit code.
+func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted bool) error {
+	if s == nil {
+		if interrupted {
+			a.code = exitcode.Signal(syscall.SIGINT)
+		}
+		return err
+	}
+	a.code = runCode(s.Receipt, nil)
+	var ended *carboy.AgentError
+	if err != nil && !errors.As(err, &ended) {
+		a.code = runCode(s.Receipt, err)
+		a.say(plainText, "%s", errorLine(err))
+		if tip := advice(err); tip != "" {
+			a.say(plainText, "hint: %s", errorText(tip))
+		}
+	}
+	if interrupted {
+		a.code = exitcode.Signal(syscall.SIGINT)
+	}
+	switch {
+	case f.json:
+		b, jerr := s.Receipt.Encode()
+		if jerr != nil {
+			return jerr
+		}
+		a.stdout.Write(b)
+	case !f.quiet:
+		a.summary(s.Receipt)
+	case s.Receipt.Exit.Reason != receipt.Exited && s.Receipt.Exit.Reason != receipt.Signalled:
+		a.ended(s.Receipt)
+	}
+	if s.Kept && !f.quiet {
+		a.say(plainText, "bottle %s stays on record: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
+	}
+	if a.code != 0 {
+		return errReported
+	}
+	return nil
+}
+
+// printPreflight says what would be started, for a person who may say no.
+func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
+	show := func(s string) string { return visible.String(s, 300) }
+	line := func(what, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		fmt.Fprintf(a.shownTo(w), "%-10s %s\n", what, text)
+	}
+	for _, s := range p.Warnings {
+		a.say(plainText, "warning: %s", errorText(s))
+	}
+	whose := ""
+	if p.InRepo {
+		whose = ", the repository's"
+	}
+	line("agent", "%s (%s%s)", p.Agent, show(a.tilde(p.AgentFile)), whose)
+	line("bottle", "%s", show(strings.Join(p.Bottles, ", ")))
+	line("program", "%s: %s", p.Template, show(strings.Join(p.Command, " ")))
+	switch p.Mode {
+	case store.None:
+		line("workspace", "none")
+	default:
+		line("workspace", "%s (%s)", show(a.tilde(p.Workspace)), p.Mode)
+	}
+	if len(p.Routes) == 0 {
+		line("reaches", "nothing")
+	}
+	for _, r := range p.Routes {
+		line("reaches", "%s", show(routeText(r)))
+	}
+	if len(p.Env) > 0 {
+		line("variables", "%s", show(strings.Join(p.Env, " ")))
+	}
+	for _, m := range p.Mounts {
+		line("shows", "%s", show(m))
+	}
+	for _, n := range p.Notes {
+		line("note", "%s", show(n))
+	}
+}
+
+// askValue asks for the value of a variable.
+func (a *app) askValue(name, words string) (string, error) {
+	fmt.Fprintf(a.stderr, "carboy: %s (%s): ", visible.String(words, 200), visible.String(name, 100))
+	return a.line()
+}
+
+// line reads one line from the terminal, byte by byte: what follows is the agent's.
+func (a *app) line() (string, error) {
+	var b []byte
+	one := make([]byte, 1)
+	for len(b) < 64<<10 {
+		n, err := a.stdin.Read(one)
+		if n == 1 && one[0] == '\n' {
+			break
+		}
+		if n == 1 {
+			b = append(b, one[0])
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	return strings.TrimRight(string(b), "\r"), nil
+}
+
+// pickAgent has a person choose.
+func (a *app) pickAgent(c *carboy.Client) (string, error) {
+	names, err := c.Agents(".")
+	if err != nil {
+		return "", err
+	}
+	if len(names) == 0 {
+		return "", &advisedError{errors.New("there is no agent yet"), "carboy init writes one"}
+	}
+	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
+		return "", usagef("there are "+strings.Join(names, ", "), "start: name an agent")
+	}
+	w := bufio.NewWriter(a.stderr)
+	for i, n := range names {
+		fmt.Fprintf(w, "%3d  %s\n", i+1, n)
+	}
+	fmt.Fprint(w, "carboy: which agent? ")
+	w.Flush()
+	s, err := a.line()
+	if err != nil {
+		return "", err
+	}
+	s = strings.TrimSpace(s)
+	if n, err := strconv.Atoi(s); err == nil && n >= 1 && n <= len(names) {
+		return names[n-1], nil
+	}
+	if !slices.Contains(names, s) {
+		return "", &manifest.MissingError{Thing: "agent", Name: s, Looked: []string{"the list"}, Advice: "type a number or a name of the list"}
+	}
+	return s, nil
+}
+
+const destroyLong = `Destroy bottles: end what runs in them, and remove their records, with receipts and
+logs. One that is not there is no error. Changes that were not landed stay, and so
+does their bottle, unless you give them up with --unlanded.`
+
+func (a *app) destroyCmd() *cobra.Command {
+	var unlanded bool
+	cmd := &cobra.Command{
+		Use: "destroy BOTTLE...", Short: "end bottles, and remove their records", Long: destroyLong, GroupID: "keep",
+		Example: "  carboy destroy reviewer\n  carboy destroy --unlanded reviewer-2",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("carboy destroy BOTTLE; carboy list shows them", "destroy: no bottle")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				l, _, err := c.Bottles(ctx)
+				for _, b := range l {
+					names = append(names, b.Slug)
+				}
+				return err
+			})
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				var errs []error
+				for _, slug := range args {
+					was, err := c.Destroy(ctx, slug, carboy.DestroyOptions{Unlanded: unlanded})
+					switch {
+					case err != nil:
+						errs = append(errs, err)
+					case was:
+						a.say(greenText, "bottle %s is gone", slug)
+					default:
+						a.say(plainText, "there is no bottle %s", visible.String(slug, 80))
+					}
+				}
+				return errors.Join(errs...)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&unlanded, "unlanded", false, "also those whose changes were not landed: the changes are lost")
+	return cmd
+}

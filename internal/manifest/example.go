@@ -1,0 +1,93 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Example is a bottle and an agent that begin to be somebody's own: every key that
+// most people want is there, or stands in a comment with what it means.
+type Example struct {
+	Template string
+	// Program is what the template command runs.
+	Program string
+	Bottle  string
+	Agent   string
+}
+
+// Files are the manifests, by their paths below a configuration directory.
+func (x Example) Files() (map[string]string, error) {
+	switch {
+	case !slices.Contains(Templates, x.Template):
+		return nil, fmt.Errorf("%.40q is no provider: there are %s", x.Template, strings.Join(Templates, ", "))
+	case !ValidName(x.Bottle):
+		return nil, fmt.Errorf("%.80q is no name of a bottle: names are [a-z][a-z0-9-]*", x.Bottle)
+	case !ValidName(x.Agent):
+		return nil, fmt.Errorf("%.80q is no name of an agent: names are [a-z][a-z0-9-]*", x.Agent)
+	case (x.Template == "command") != (x.Program != ""):
+		return nil, fmt.Errorf("a program belongs to the provider command, which needs one")
+	case strings.ContainsAny(x.Program, "\"\\\n\r\x00") || strings.ContainsFunc(x.Program, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return nil, fmt.Errorf("the program's name has a character that a name does not have")
+	}
+	var b strings.Builder
+	b.WriteString("---\n# What may be done here. carboy explain " + x.Agent + " shows what it comes to.\n")
+	b.WriteString("\n# extends: base                # another bottle, or a list, on which this one builds\n")
+	b.WriteString("\nagent_provider:\n  template: " + x.Template + "\n")
+	host := providerLines[x.Template]
+	b.WriteString(host.settings)
+	if x.Template == "command" {
+		fmt.Fprintf(&b, "  settings:\n    # An argument that is exactly {prompt} becomes the prompt.\n    command: [%q, \"{prompt}\"]\n", x.Program)
+	}
+	b.WriteString("\negress:\n  # log: 2                     # 0 nothing, 1 what was refused (default), 2 every request\n")
+	if host.route == "" {
+		b.WriteString("  routes: []                   # nothing is reached; such as:\n")
+	} else {
+		b.WriteString("  routes:\n" + host.route)
+	}
+	b.WriteString(`    # - host: registry.npmjs.org
+    #   matches: [{methods: [GET]}]
+    # - host: api.github.com
+    #   auth_scheme: token
+    #   token_env: GITHUB_TOKEN  # the value of this variable is put on outside
+    #   matches:
+    #     - paths: [{value: /repos/OWNER/NAME}]
+    #       methods: [GET, POST]
+
+# env:                         # variables inside; never secrets
+#   CI: "1"
+#   WHO: ?Who are you          # asked for at the start
+
+# git-gate:
+#   user: {name: My Agent, email: agent@example.org}
+
+workspace: overlay             # changes are reviewed, then landed; or copy, bind, none
+# limits: {memory: 4GiB, timeout: 2h, pids: 1024, disk: 10GiB, cpus: 2}
+---
+`)
+	agent := "---\nbottle: " + x.Bottle + "\n# description: what it is for\n# git-gate: {user: {name: My Agent}}\n---\nYou work in a sealed bottle. Make small changes, run the tests, and say what you did.\n"
+	return map[string]string{"bottles/" + x.Bottle + ".md": b.String(), "agents/" + x.Agent + ".md": agent}, nil
+}
+
+// providerLines are what differs between the templates.
+var providerLines = map[string]struct{ settings, route string }{
+	"claude": {settings: `  auth_token: ANTHROPIC_API_KEY  # a variable of the host; inside is a placeholder
+  # settings: {startup_args: [--verbose]}
+`},
+	"codex": {
+		settings: "  # settings: {startup_args: []}\n",
+		route:    "    - {host: api.openai.com, token_env: OPENAI_API_KEY}\n",
+	},
+	"pi": {
+		settings: "  # settings: {provider: my-own, base_url: \"http://model.example:8080/v1\", api: openai-completions, models: [a-model], api_key_env: MODEL_KEY}\n",
+		route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
+	},
+	"gemini": {
+		settings: "  # settings: {startup_args: []}\n",
+		route:    "    - {host: generativelanguage.googleapis.com, auth_scheme: header, auth_field: x-goog-api-key, token_env: GEMINI_API_KEY}\n",
+	},
+	"opencode": {
+		settings: "  # settings: {startup_args: []}\n",
+		route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
+	},
+}

@@ -1,0 +1,477 @@
+package carboy
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// StartOptions say which agent to start in which bottle. What the bottle may do its
+// manifests say, and nothing here adds to it.
+type StartOptions struct {
+	Agent string
+	// Bottles take the place of the agent's own; later ones win.
+	Bottles []string
+	// Cwd gives the agent Dir to work on, in the way that the bottle says; without
+	// it the agent begins with nothing, and what it writes is gone at the end. The
+	// agents of Dir count in any case.
+	Cwd bool
+	Dir string // empty: the current directory
+	// Headless has the agent carry out Prompt and end. Both or none are given.
+	Headless bool
+	Prompt   string
+	// Label is the bottle's name, made unique; empty: the agent's.
+	Label string
+	Color string // one of [Colors], or empty
+	// Backend is what holds the bottle: gvisor, or empty.
+	Backend string
+	// Env are NAME=VALUE: values of variables that the bottle asks for.
+	Env []string
+	// Ask asks a person for such a value. Nil: nobody can be asked.
+	Ask func(name, words string) (string, error)
+	// Confirm is shown what would be started; an error is the end of it. Nil: go
+	// ahead.
+	Confirm func(*Preflight) error
+
+	// As in RunOptions. Terminal is the way to work with an agent that is not
+	// headless.
+	Stdin          *os.File
+	Stdout, Stderr io.Writer
+	Terminal       bool
+	Interrupt      <-chan os.Signal
+	OnEvent        func(Event)
+}
+
+// Colors are the sixteen of terminals, by name.
+var Colors = []string{
+	"black", "red", "green", "yellow", "blue", "magenta", "cyan", "white",
+	"bright-black", "bright-red", "bright-green", "bright-yellow", "bright-blue", "bright-magenta", "bright-cyan", "bright-white",
+}
+
+// Preflight is what a start would do.
+type Preflight struct {
+	Agent, AgentFile string
+	InRepo           bool // the agent is the repository's
+	Bottles          []string
+	Template         string
+	Command          []string // with what stands for the prompt
+	Workspace        string   // empty: none
+	Mode             store.Mode
+	Routes           []routes.Description
+	Env              []string // names
+	Mounts           []string
+	Limits           bottle.Limits // zero fields: the machine's default
+	// Warnings are about the manifests, Notes about what is not as they say.
+	Warnings, Notes []string
+
+	run     RunOptions
+	granted *granted
+}
+
+// granted is what manifests grant to one run.
+type granted struct {
+	slug, agent string
+	routes      []policy.Route
+	log         int
+	sum         [sha256.Size]byte // of the manifests
+}
+
+func (g *granted) record() (store.Kind, string) {
+	if g == nil {
+		return store.KindRun, ""
+	}
+	return store.KindBottle, g.slug
+}
+
+// Started is a bottle whose agent has ended.
+type Started struct {
+	Slug    string
+	Receipt *receipt.Receipt
+	// Kept says that the bottle's record stays, since the agent ended badly.
+	Kept bool
+}
+
+// AgentError is of an agent that ended badly.
+type AgentError struct {
+	Agent, Slug string
+	Exit        receipt.Exit
+}
+
+func (e *AgentError) Error() string {
+	return fmt.Sprintf("agent %s in bottle %s ended with exit %d", e.Agent, e.Slug, e.Exit.Code)
+}
+
+// Code is the agent's exit code, or carboy's where it ended the agent.
+func (e *AgentError) Code() int { return e.Exit.Code }
+
+// manifests looks where the user, and dir, have bottles and agents.
+func (c *Client) manifests(dir string) (*manifest.Set, error) {
+	conf, err := store.ConfigDir(c.opened.Config, c.env)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.Open(manifest.Where{Config: conf, Home: c.env("HOME"), Repo: dir})
+}
+
+// Agents are those that can be started in dir, by name.
+func (c *Client) Agents(dir string) ([]string, error) {
+	s, err := c.manifests(dir)
+	if err != nil {
+		return nil, err
+	}
+	return s.Names("agents"), nil
+}
+
+// Preflight works out what Start would do, and asks for what is missing.
+func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	dir := o.Dir
+	if dir == "" {
+		var err error
+		if dir, err = os.Getwd(); err != nil {
+			return nil, fmt.Errorf("find the current directory: %w", err)
+		}
+	}
+	set, err := c.manifests(dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := set.Resolve(o.Agent, o.Bottles)
+	if err != nil {
+		return nil, err
+	}
+	if err := notHere(e); err != nil {
+		return nil, err
+	}
+	p := &Preflight{
+		Agent: o.Agent, AgentFile: e.Agent.File, InRepo: e.Agent.InRepo, Template: e.Provider.Template.V, Mode: store.None,
+		Limits: bottle.Limits{
+			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V,
+		},
+		granted: &granted{agent: o.Agent, log: e.Egress.Log.V, sum: sumOf(e.Files)},
+	}
+	for _, w := range e.Warnings {
+		p.Warnings = append(p.Warnings, w.Error())
+	}
+	for _, b := range e.Bottles {
+		p.Bottles = append(p.Bottles, b.V)
+	}
+	if o.Cwd {
+		p.Mode = store.Mode(e.Workspace.V)
+	}
+	if p.Mode != store.None {
+		p.Workspace = dir
+	} else if !o.Cwd {
+		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
+	}
+	if e.Supervise.V {
+		p.Notes = append(p.Notes, "nobody can be asked yet: what a route would ask about is blocked")
+	}
+	if len(e.Agent.Skills) > 0 {
+		p.Notes = append(p.Notes, "skills are not copied in yet")
+	}
+	l, err := c.launch(e, &o)
+	if err != nil {
+		return nil, err
+	}
+	env, err := o.variables(e)
+	if err != nil {
+		return nil, err
+	}
+	p.granted.routes, p.Mounts, p.Notes = l.routes, l.mounts, append(p.Notes, l.notes...)
+	for _, r := range l.routes {
+		p.Routes = append(p.Routes, routes.Describe(r))
+	}
+	maps.Copy(l.env, env)
+	var pairs []string
+	for _, n := range slices.Sorted(maps.Keys(l.env)) {
+		p.Env, pairs = append(p.Env, n), append(pairs, n+"="+l.env[n])
+	}
+	p.Command = shownCommand(l.command, o.Prompt, e.Agent.Prompt.V)
+	p.run = RunOptions{
+		Command: l.command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.mounts, Limits: p.Limits,
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, granted: p.granted,
+	}
+	return p, nil
+}
+
+// check refuses options that mean nothing together.
+func (o *StartOptions) check() error {
+	bad := func(option, value, why, advice string) error {
+		return &OptionError{Option: option, Value: value, Reason: why, Advice: advice}
+	}
+	switch {
+	case o.Headless && o.Prompt == "":
+		return bad("--headless", "", "needs a prompt", "say what the agent shall do: --headless --prompt 'fix the tests'")
+	case !o.Headless && o.Prompt != "":
+		return bad("--prompt", visible.String(o.Prompt, 80), "is for an agent that nobody sits in front of", "add --headless, or leave the prompt out")
+	case o.Backend != "" && o.Backend != "gvisor":
+		return bad("--backend", o.Backend, "is not here yet", "gvisor is; leave it out (or unset BOT_BOTTLE_BACKEND)")
+	case o.Color != "" && !slices.Contains(Colors, o.Color):
+		return bad("--color", o.Color, "is none of the sixteen", "there are "+strings.Join(Colors, ", "))
+	case strings.ContainsRune(o.Prompt, 0):
+		return bad("--prompt", "", "holds a NUL byte", "")
+	case len(o.Label) > 100 || !visible.Clean(o.Label):
+		return bad("--label", visible.String(o.Label, 100), "is too long, or has characters that are not shown", "use a few words")
+	}
+	return nil
+}
+
+// notHere refuses what a bottle declares and this carboy does not do: a bottle that
+// says what holds must not be started without it.
+func notHere(e *manifest.Effective) error {
+	refuse := func(from manifest.Origin, what, advice string) error {
+		return &OptionError{Option: from.String(), Value: from.Field, Reason: what, Advice: advice}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
+		return refuse(e.Git.Repos[name].From, "declares a repository, and the git gate is not here yet", "work on a checkout of it with --cwd, and take the bottle's git-gate.repos out (git-gate: {repos: {}} in a bottle that extends it)")
+	}
+	p := &e.Provider
+	for _, v := range []manifest.Value[string]{p.Image, p.Dockerfile} {
+		if v.IsSet() {
+			return refuse(v.From, "names an image, and bottles with images are not here yet", "leave it out: the bottle has this machine's tools")
+		}
+	}
+	if v := e.Limits.EgressBytes; v.IsSet() {
+		return refuse(v.From, "bounds all that leaves, which is not here yet", "bound each route: limits: {bytes_out: N}")
+	}
+	return nil
+}
+
+func sumOf(files []manifest.File) [sha256.Size]byte {
+	h := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(h, "%q %x\n", f.Path, f.Sum)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// variables are the bottle's, with the answers to what it asks for.
+func (o *StartOptions) variables(e *manifest.Effective) (map[string]string, error) {
+	given := map[string]string{}
+	for _, pair := range o.Env {
+		name, value, ok := strings.Cut(pair, "=")
+		v, known := e.Env[name]
+		_, asked := manifest.Asked(v.V)
+		switch {
+		case !ok:
+			return nil, &OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "has no value", Advice: "write NAME=VALUE"}
+		case !known || !asked:
+			return nil, &OptionError{Option: "--env", Value: secret.NameOrHidden(name), Reason: "is not asked for by the bottle", Advice: "variables are the bottle's: env: {" + secret.NameOrHidden(name) + ": VALUE} in its file, or ?WORDS to be asked"}
+		}
+		given[name] = value
+	}
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		v := e.Env[name]
+		words, asked := manifest.Asked(v.V)
+		answer, has := given[name]
+		switch {
+		case !asked:
+			out[name] = v.V
+		case has:
+			out[name] = answer
+		case o.Ask == nil || o.Headless:
+			return nil, &OptionError{Option: v.From.String(), Value: name, Reason: "is asked for at the start, and nobody can be asked", Advice: "say --env " + name + "=VALUE"}
+		default:
+			answer, err := o.Ask(name, strings.TrimSpace(words))
+			if err != nil {
+				return nil, err
+			}
+			out[name] = answer
+		}
+	}
+	return out, nil
+}
+
+// shownCommand is command with words for the texts, which may be long.
+func shownCommand(command []string, prompt, body string) []string {
+	out := make([]string, len(command))
+	for i, a := range command {
+		switch {
+		case prompt != "" && a == prompt:
+			a = "PROMPT"
+		case body != "" && a == body:
+			a = "TEXT-OF-THE-AGENT"
+		case prompt != "" && body != "" && strings.Contains(a, prompt):
+			a = "TEXT-AND-PROMPT"
+		}
+		out[i] = a
+	}
+	return out
+}
+
+// Start starts an agent in a bottle of its own and waits for its end. The bottle's
+// record is there while it runs, and stays when the agent ends badly, which is an
+// [AgentError]. An error without a Started means that nothing was started.
+func (c *Client) Start(ctx context.Context, o StartOptions) (*Started, error) {
+	p, err := c.Preflight(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.Confirm != nil {
+		if err := o.Confirm(p); err != nil {
+			return nil, err
+		}
+	}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.build}
+	if b.Label == "" {
+		b.Label = o.Agent
+	}
+	if p.Workspace != "" {
+		if b.Workspace, err = store.ResolveWorkspace(p.Workspace); err != nil {
+			return nil, err
+		}
+	}
+	if b, err = c.store.CreateBottle(ctx, b); err != nil {
+		return nil, err
+	}
+	p.granted.slug = b.Slug
+	rec, err := c.Run(ctx, p.run)
+	if rec == nil {
+		_, rerr := c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
+		return nil, errors.Join(err, rerr)
+	}
+	s := &Started{Slug: b.Slug, Receipt: rec}
+	if err == nil && rec.Exit.Code == 0 {
+		_, err = c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
+		return s, err
+	}
+	s.Kept = true
+	if err == nil {
+		err = &AgentError{Agent: o.Agent, Slug: b.Slug, Exit: rec.Exit}
+	}
+	return s, err
+}
+
+// Bottles are the records of bottles that run or were kept.
+func (c *Client) Bottles(ctx context.Context) ([]store.Bottle, []*store.CorruptError, error) {
+	return c.store.Bottles(ctx)
+}
+
+// DestroyOptions say what Destroy may take with it.
+type DestroyOptions struct {
+	Unlanded bool // changes that nobody has landed
+}
+
+// Bounds of the wait for a bottle that was told to end.
+const (
+	destroyIn   = 2 * time.Minute
+	destroyLook = 100 * time.Millisecond
+)
+
+// Destroy ends a bottle and removes its record with those of its runs. One that is
+// not there, or that another call destroys meanwhile, is no error: was is false.
+// Changes that were not landed are an error, and stay, unless o says otherwise.
+func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (was bool, err error) {
+	b, err := c.store.Bottle(slug)
+	if errors.Is(err, store.ErrNoBottle) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	runs, err := c.store.RunsOf(ctx, b)
+	if err != nil {
+		return false, err
+	}
+	for i, m := range runs {
+		if m, err = c.ended(ctx, m); err != nil {
+			return false, fmt.Errorf("destroy bottle %s: %w", slug, err)
+		}
+		runs[i] = m
+		if !o.Unlanded && c.holdsChanges(m) {
+			return false, fmt.Errorf("destroy bottle %s: run %s: %w", slug, m.ID, store.ErrUnlanded)
+		}
+	}
+	for _, m := range runs {
+		err := c.store.Remove(ctx, m.ID, store.RemoveOptions{Unlanded: true}) // asked for, or there are none
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("destroy bottle %s: %w", slug, err)
+		}
+		if err := c.noteDestroyed(ctx, m, slug); err != nil {
+			return false, err
+		}
+	}
+	return c.store.RemoveBottle(ctx, slug)
+}
+
+// holdsChanges reports whether somebody's work would go with m.
+func (c *Client) holdsChanges(m store.Meta) bool {
+	if m.Changes.Settled() {
+		return false
+	}
+	if m.State != store.Lost && m.State != store.Failed {
+		return true
+	}
+	_, err := c.Changes(m.ID) // of one that broke off, often none were taken
+	return err == nil
+}
+
+// ended asks for a run's end, if it goes on, and waits for it.
+func (c *Client) ended(ctx context.Context, m store.Meta) (store.Meta, error) {
+	ctx, cancel := context.WithTimeout(ctx, destroyIn)
+	defer cancel()
+	for asked := false; ; {
+		over, err := c.Over(ctx, m.ID)
+		if errors.Is(err, store.ErrNotFound) {
+			m.State, m.Changes = store.Finished, store.NoChanges
+			return m, nil
+		}
+		if err != nil {
+			return m, err
+		}
+		if over {
+			m, err := c.store.Get(m.ID)
+			if err != nil {
+				return m, err
+			}
+			return c.settled(ctx, m)
+		}
+		if now, err := c.store.Get(m.ID); err == nil && !asked && now.Socket != "" {
+			asked = c.Stop(ctx, now) == nil
+		}
+		select {
+		case <-ctx.Done():
+			return m, fmt.Errorf("run %s does not end: %w", m.ID, store.ErrLive)
+		case <-time.After(destroyLook):
+		}
+	}
+}
+
+// programOf finds a program as a shell would, in absolute directories alone: what a
+// relative one means, the repository would decide.
+func (c *Client) programOf(name string) (string, error) {
+	for _, dir := range filepath.SplitList(c.env("PATH")) {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed here: no directory of PATH has it", name)
+}
