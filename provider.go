@@ -78,12 +78,15 @@ const claudeHost = "api.anthropic.com"
 // launchClaude starts Claude Code. Its own questions are switched off: the bottle
 // is the sandbox, and what it did is reviewed.
 func launchClaude(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := c.programOf("claude")
-	if err != nil {
-		return &OptionError{Option: e.Provider.Template.From.String(), Value: "claude", Reason: "can't be started: " + err.Error(), Advice: "npm install -g @anthropic-ai/claude-code, or template: command with the program of your choice"}
+	program := "claude" // of the image
+	var err error
+	if !e.Provider.Image.IsSet() {
+		if program, err = c.programOf("claude"); err == nil {
+			program, err = l.show(program)
+		}
 	}
-	if program, err = l.show(program); err != nil {
-		return err
+	if err != nil {
+		return &OptionError{Option: e.Provider.Template.From.String(), Value: "claude", Reason: "can't be started: " + err.Error(), Advice: "npm install -g @anthropic-ai/claude-code, or an image that has it, or template: command with the program of your choice"}
 	}
 	l.command = append([]string{program, "--dangerously-skip-permissions"}, e.Provider.Settings.StartupArgs.V...)
 	if m := e.Agent.Vendor["model"]; m.IsSet() && m.V[0] != "inherit" {

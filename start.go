@@ -78,6 +78,9 @@ type Preflight struct {
 	Env              []string // names
 	Mounts           []string
 	Limits           bottle.Limits // zero fields: the machine's default
+	Image            string        // empty: this machine's tools
+	// ImageDigest is the digest that Image must have; Confirm may set it.
+	ImageDigest string
 	// Warnings are about the manifests, Notes about what is not as they say.
 	Warnings, Notes []string
 
@@ -167,6 +170,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V,
 		},
+		Image:   e.Provider.Image.V,
 		granted: &granted{agent: o.Agent, log: e.Egress.Log.V, sum: sumOf(e.Files)},
 	}
 	for _, w := range e.Warnings {
@@ -208,7 +212,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	}
 	p.Command = shownCommand(l.command, o.Prompt, e.Agent.Prompt.V)
 	p.run = RunOptions{
-		Command: l.command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.mounts, Limits: p.Limits,
+		Command: l.command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.mounts, Limits: p.Limits, Image: p.Image,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, granted: p.granted,
 	}
 	return p, nil
@@ -245,11 +249,8 @@ func notHere(e *manifest.Effective) error {
 	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
 		return refuse(e.Git.Repos[name].From, "declares a repository, and the git gate is not here yet", "work on a checkout of it with --cwd, and take the bottle's git-gate.repos out (git-gate: {repos: {}} in a bottle that extends it)")
 	}
-	p := &e.Provider
-	for _, v := range []manifest.Value[string]{p.Image, p.Dockerfile} {
-		if v.IsSet() {
-			return refuse(v.From, "names an image, and bottles with images are not here yet", "leave it out: the bottle has this machine's tools")
-		}
+	if v := e.Provider.Dockerfile; v.IsSet() {
+		return refuse(v.From, "names a Dockerfile, and carboy builds no images yet", "build it yourself, docker save -o FILE, and say image: tar:/…/FILE")
 	}
 	if v := e.Limits.EgressBytes; v.IsSet() {
 		return refuse(v.From, "bounds all that leaves, which is not here yet", "bound each route: limits: {bytes_out: N}")
@@ -345,7 +346,7 @@ func (c *Client) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	if b, err = c.store.CreateBottle(ctx, b); err != nil {
 		return nil, err
 	}
-	p.granted.slug = b.Slug
+	p.granted.slug, p.run.ImageDigest = b.Slug, p.ImageDigest
 	rec, err := c.Run(ctx, p.run)
 	if rec == nil {
 		_, rerr := c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)

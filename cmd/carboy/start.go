@@ -147,14 +147,25 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		return nil
 	}
 	o.Confirm = func(p *carboy.Preflight) error {
-		if f.quiet {
+		if !f.quiet {
+			a.printPreflight(p, a.stderr)
+		}
+		if !f.headless && !f.yes {
+			if err := a.confirm(ctx, "start it?"); err != nil {
+				return err
+			}
+		}
+		if p.Image == "" {
 			return nil
 		}
-		a.printPreflight(p, a.stderr)
-		if f.headless || f.yes {
-			return nil
+		// Beforehand, so that somebody sees how far it is, and may interrupt.
+		pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		img, err := a.pull(pctx, c, p.Image, "")
+		if err == nil {
+			p.ImageDigest = img.Digest
 		}
-		return a.confirm(ctx, "start it?")
+		return err
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -245,6 +256,9 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	line("agent", "%s (%s%s)", p.Agent, show(a.tilde(p.AgentFile)), whose)
 	line("bottle", "%s", show(strings.Join(p.Bottles, ", ")))
 	line("program", "%s: %s", p.Template, show(strings.Join(p.Command, " ")))
+	if p.Image != "" {
+		line("image", "%s", show(p.Image))
+	}
 	switch p.Mode {
 	case store.None:
 		line("workspace", "none")

@@ -116,6 +116,8 @@ func TestHostile(t *testing.T) {
 		{name: "secret by its form", bad: files{bottle: md("env: {X: ghp_" + "0123456789abcdefABCDEF0123456789abcd}")}, want: "env.X: looks like a secret (", good: files{bottle: md("env: {X: ghp_user}")}},
 		{name: "secret in an argument", bad: files{bottle: md("agent_provider: {template: command, settings: {command: [x, ghp_" + "0123456789abcdefABCDEF0123456789abcd]}}")}, want: "looks like a secret", good: files{bottle: md("agent_provider: {template: command, settings: {command: [x, y]}}")}},
 		{name: "value where a variable's name belongs", bad: files{bottle: md("agent_provider: {auth_token: 'sk-ant-api03-secret'}")}, want: "auth_token: this is no name of an environment variable", good: files{bottle: md("agent_provider: {auth_token: ANTHROPIC_API_KEY}")}},
+		{name: "image of the repository", bad: files{bottle: md("agent_provider: {image: 'oci:box'}")}, want: "image: would be looked for in the current directory", good: files{bottle: md("agent_provider: {image: 'oci:/srv/box'}")}},
+		{name: "image of the repository, as a path", bad: files{bottle: md("agent_provider: {image: ./box}")}, want: "image: would be looked for in the current directory", good: files{bottle: md("agent_provider: {image: 'ghcr.io/x/box:1'}")}},
 		{name: "variable that is none", bad: files{bottle: md("env: {'A=B': x}")}, want: "is no name of a variable", good: files{bottle: md("env: {A_B: x}")}},
 		{name: "variable with a line end in its name", bad: files{bottle: md(`env: {"A\nB": x}`)}, want: "is no name of a variable", good: files{bottle: md(`env: {A: "x\ny"}`)}},
 		{name: "number where text belongs", bad: files{bottle: md("env: {PORT: 8080}")}, want: "env.PORT: wanted text (in quotes", good: files{bottle: md("env: {PORT: '8080'}")}},

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// den is a home with manifests, and a workspace.
+type den struct {
+	t    *testing.T
+	home string
+}
+
+func newDen(t *testing.T, files map[string]string) *den {
+	t.Helper()
+	home, err := os.MkdirTemp("", "carboy-den-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	ws := filepath.Join(home, "ws")
+	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		path := filepath.Join(home, ".config/carboy", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &den{t, home}
+}
+
+func (d *den) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("carboy", args...)
+	cmd.Dir = filepath.Join(d.home, "ws")
+	cmd.Env = append(os.Environ(), "HOME="+d.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="+d.home+"/state", "XDG_RUNTIME_DIR="+d.home+"/run")
+	return cmd
+}
+
+func (d *den) carboy(args ...string) (out, msg string, code int) {
+	d.t.Helper()
+	cmd := d.command(args...)
+	var o, m bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &m
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		d.t.Fatal(err)
+	}
+	return o.String(), m.String(), cmd.ProcessState.ExitCode()
+}
+
+// begun starts an agent that writes "up", and waits for that.
+func (d *den) begun(args ...string) (cmd *exec.Cmd, over <-chan error) {
+	d.t.Helper()
+	cmd = d.command(args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	up, done := make(chan bool, 1), make(chan error, 1)
+	go func() { // ends with the command's output
+		buf := make([]byte, 4096)
+		var seen []byte
+		for {
+			n, err := out.Read(buf)
+			if seen = append(seen, buf[:n]...); bytes.Contains(seen, []byte("up\n")) {
+				select {
+				case up <- true:
+				default:
+				}
+			}
+			if err != nil {
+				done <- cmd.Wait()
+				return
+			}
+		}
+	}()
+	d.t.Cleanup(func() { cmd.Process.Kill() })
+	select {
+	case <-up:
+	case <-time.After(patience):
+		d.t.Fatal("the agent does not begin")
+	}
+	return cmd, done
+}
+
+func (d *den) await(cmd *exec.Cmd, over <-chan error) int {
+	d.t.Helper()
+	select {
+	case <-over:
+	case <-time.After(patience):
+		d.t.Fatal("carboy does not end")
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+func shellAgent(script string) map[string]string {
+	quoted, _ := json.Marshal(script)
+	return map[string]string{
+		"bottles/sh.md":   "---\nagent_provider: {template: command, settings: {command: [sh, -c, " + string(quoted) + ", x, '{prompt}']}}\n---\n",
+		"agents/waits.md": "---\nbottle: sh\n---\n",
+	}
+}
+
+// Ctrl-C is 130, whatever the agent makes of it; without it the code is the agent's.
+func TestStartInterrupted(t *testing.T) {
+	for script, what := range map[string]string{
+		`trap 'exit 5' INT; echo up; while :; do sleep 0.1; done`: "an agent that ends with a code of its own",
+		`echo up; sleep 100`:                           "one that the signal ends",
+		`trap 'exit 0' INT; echo up; sleep 100 & wait`: "one that says that all is well",
+	} {
+		d := newDen(t, shellAgent(script))
+		cmd, over := d.begun("start", "waits", "--headless", "--prompt", "x")
+		cmd.Process.Signal(unix.SIGINT)
+		if code := d.await(cmd, over); code != 130 {
+			t.Errorf("%s: exit code %d", what, code)
+		}
+	}
+	d := newDen(t, shellAgent("echo up; exit 5"))
+	if _, _, code := d.carboy("start", "waits", "--headless", "--prompt", "x"); code != 5 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A bottle that runs is ended by destroy; one whose carboy was killed stays on
+// record, and goes when it is destroyed.
+func TestDestroy(t *testing.T) {
+	d := newDen(t, shellAgent("echo up; sleep 1000"))
+	one, over := d.begun("start", "waits", "--headless", "--prompt", "x")
+	two, over2 := d.begun("start", "waits", "--headless", "--prompt", "x")
+	if out, _, _ := d.carboy("list"); !strings.Contains(out, "waits-2") {
+		t.Errorf("list:\n%s", out)
+	}
+	if _, msg, code := d.carboy("destroy", "waits"); code != 0 || !strings.Contains(msg, "bottle waits is gone") {
+		t.Errorf("destroy: %d\n%s", code, msg)
+	}
+	if code := d.await(one, over); code != 125 {
+		t.Errorf("the destroyed one: exit code %d", code)
+	}
+	two.Process.Kill()
+	d.await(two, over2)
+	out, _, _ := d.carboy("list", "--json")
+	var runs []struct{ Name, State, Kind string }
+	if err := json.Unmarshal([]byte(out), &runs); err != nil || len(runs) != 1 || runs[0].Name != "waits-2" || runs[0].State != "lost" || runs[0].Kind != "bottle" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(d.home + "/state/carboy/bottles/waits-2/meta.json"); err != nil {
+		t.Error("the record of the killed one is gone")
+	}
+	for _, want := range []string{"bottle waits-2 is gone", "there is no bottle waits-2"} {
+		if _, msg, code := d.carboy("destroy", "waits-2"); code != 0 || !strings.Contains(msg, want) {
+			t.Errorf("destroy: %d\n%s", code, msg)
+		}
+	}
+	for _, name := range []string{"../../etc", "", "x\x00"[:1], "Waits", strings.Repeat("a", 300)} {
+		if _, msg, code := d.carboy("destroy", name); code != 0 || !strings.Contains(msg, "there is no bottle") {
+			t.Errorf("destroy %q: %d\n%s", name, code, msg)
+		}
+	}
+	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
+	kept, _ := filepath.Glob(d.home + "/state/carboy/runs/*")
+	if len(left)+len(kept) > 0 {
+		t.Errorf("left: %v %v", left, kept)
+	}
+}
+
+// Two that begin at once have names of their own.
+func TestStartAtOnce(t *testing.T) {
+	d := newDen(t, shellAgent("exit 3"))
+	const n = 4
+	codes := make(chan int, n)
+	for range n {
+		go func() {
+			_, _, code := d.carboy("start", "waits", "--headless", "--prompt", "x")
+			codes <- code
+		}()
+	}
+	for range n {
+		if code := <-codes; code != 3 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	names, _ := filepath.Glob(d.home + "/state/carboy/bottles/*/meta.json")
+	if len(names) != n {
+		t.Errorf("%q", names)
+	}
+}
+
+// A person is shown what would be started, asked, and then has the terminal.
+func TestStartInteractive(t *testing.T) {
+	files := shellAgent(`stty size; echo "hello $WHO"; read x; echo "got $x"; exit 4`)
+	files["bottles/sh.md"] = strings.Replace(files["bottles/sh.md"], "---\n", "---\nenv: {WHO: ?Who are you}\n", 1)
+	d := newDen(t, files)
+	s := terminalIn(t, d.home, "start", "--cwd")
+	s.await("1  waits")
+	s.typed("1\n")
+	s.await("Who are you (WHO):")
+	s.typed("me\n")
+	s.await("workspace  ~/ws (overlay)")
+	s.await("start it? [y/N]")
+	s.typed("y\n")
+	s.await("40 100")
+	s.await("hello me")
+	s.typed("there\n")
+	s.await("got there")
+	if code := s.end(); code != 4 {
+		t.Errorf("exit code %d:\n%s", code, s.text())
+	}
+	s = terminalIn(t, d.home, "start", "waits")
+	s.await("Who are you")
+	s.typed("me\n")
+	s.await("start it? [y/N]")
+	s.typed("\n")
+	if code := s.end(); code != 125 || strings.Contains(s.text(), "hello me") {
+		t.Errorf("exit code %d:\n%s", code, s.text())
+	}
+	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
+	if len(left) != 1 { // of the first
+		t.Errorf("%q", left)
+	}
+}
+
+// An image is the bottle's root when the bottle says so.
+func TestStartImage(t *testing.T) {
+	box := toolImage(t)
+	d := newDen(t, map[string]string{
+		"bottles/box.md":  "---\nagent_provider: {template: command, image: '" + box + "', settings: {command: [carboy, version, '{prompt}']}}\n---\n",
+		"bottles/host.md": "---\nextends: box\nagent_provider: {settings: {command: [sh, -c, 'exit 0', '{prompt}']}}\n---\n",
+		"agents/boxed.md": "---\nbottle: box\n---\n",
+	})
+	out, msg, code := d.carboy("start", "boxed", "--headless", "--prompt", "--help")
+	if code != 0 || !strings.Contains(out, "carboy version") || !strings.Contains(msg, "image      "+box) {
+		t.Errorf("exit code %d\n%s%s", code, out, msg)
+	}
+	if _, msg, code := d.carboy("start", "boxed", "--bottle", "host", "--headless", "--prompt", "x"); code != 127 {
+		t.Errorf("the host's shell: exit code %d\n%s", code, msg)
+	}
+}
