@@ -282,6 +282,7 @@ func (c *Client) GC(ctx context.Context, p store.Plan) ([]store.ID, error) {
 			}
 		}
 	}
+	errs = append(errs, c.forgetBottles(ctx))
 	// And what processes left that waited for a run and were killed.
 	if dir, err := store.RuntimeDir(c.env); err == nil {
 		_, err = pool.Sweep(dir)

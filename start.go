@@ -369,6 +369,27 @@ func (c *Client) Bottles(ctx context.Context) ([]store.Bottle, []*store.CorruptE
 	return c.store.Bottles(ctx)
 }
 
+// beginsWithin is how long after its record a bottle has its run.
+const beginsWithin = time.Hour
+
+// forgetBottles removes the records of bottles of which nothing is left.
+func (c *Client) forgetBottles(ctx context.Context) error {
+	list, _, err := c.store.Bottles(ctx)
+	for _, b := range list {
+		if err != nil {
+			return err
+		}
+		if time.Since(b.Created) < beginsWithin {
+			continue
+		}
+		var runs []store.Meta
+		if runs, err = c.store.RunsOf(ctx, b); err == nil && len(runs) == 0 {
+			_, err = c.store.RemoveBottle(ctx, b.Slug)
+		}
+	}
+	return err
+}
+
 // DestroyOptions say what Destroy may take with it.
 type DestroyOptions struct {
 	Unlanded bool // changes that nobody has landed

@@ -63,19 +63,24 @@ func (s *Store) Recover(ctx context.Context) (Recovered, error) {
 
 // dropHalfMade removes what a creator left that died: under the state's lock there is no living one.
 func (s *Store) dropHalfMade() error {
-	var half []string
-	err := s.readNames(s.runs, ".", func(name string) error {
-		if strings.HasPrefix(name, newPrefix) {
-			half = append(half, name)
+	for _, at := range []int{s.runs, s.bottles} {
+		var half []string
+		err := s.readNames(at, ".", func(name string) error {
+			if strings.HasPrefix(name, newPrefix) {
+				half = append(half, name)
+			}
+			return nil
+		})
+		for _, name := range half {
+			if err == nil {
+				err = s.toTrash(at, name)
+			}
 		}
-		return nil
-	})
-	for _, name := range half {
-		if err == nil {
-			err = s.toTrash(s.runs, name)
+		if err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 func (s *Store) markLost(m Meta) (Meta, error) {
