@@ -51,4 +51,10 @@ var manifestMutants = []mutant{
 		Package: "./internal/manifest", Tests: []string{"TestHostile"}, Says: "taken:",
 		edits: []edit{{"internal/document/document.go", "		case '\\u202a' <= r && r <= '\\u202e', '\\u2066' <= r && r <= '\\u2069', r == '\\ufeff' && i > 0:", "		case false:"}},
 	},
+	{
+		Name: "a-token-opens-its-host", Promise: "S8",
+		Why:     "with claude's token all of its host is allowed, also where the bottle's own route says less",
+		Package: ".", Tests: []string{"TestStartClaude"}, Says: "files 200",
+		edits: []edit{{"provider.go", "		opts.Credential = cred\n", "		opts.Credential, opts.Matches = cred, nil\n"}},
+	},
 }
