@@ -228,6 +228,19 @@ func TestStartInteractive(t *testing.T) {
 	if code := s.end(); code != 125 || strings.Contains(s.text(), "hello me") {
 		t.Errorf("exit code %d:\n%s", code, s.text())
 	}
+	// Who presses ^C at a question is not held.
+	for _, question := range []string{"Who are you", "start it? [y/N]"} {
+		s = terminalIn(t, d.home, "start", "waits")
+		s.await("Who are you")
+		if strings.HasPrefix(question, "start") {
+			s.typed("me\n")
+		}
+		s.await(question)
+		s.typed("\x03")
+		if code := s.end(); code == 0 || strings.Contains(s.text(), "hello me") {
+			t.Errorf("^C at %q: exit code %d:\n%s", question, code, s.text())
+		}
+	}
 	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
 	if len(left) != 1 { // of the first
 		t.Errorf("%q", left)

@@ -146,6 +146,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		a.printPreflight(p, a.stdout)
 		return nil
 	}
+	signals := make(chan os.Signal, 4)
 	o.Confirm = func(p *carboy.Preflight) error {
 		if !f.quiet {
 			a.printPreflight(p, a.stderr)
@@ -155,20 +156,21 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 				return err
 			}
 		}
-		if p.Image == "" {
-			return nil
-		}
-		// Beforehand, so that somebody sees how far it is, and may interrupt.
-		pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-		defer stop()
-		img, err := a.pull(pctx, c, p.Image, "")
-		if err == nil {
+		if p.Image != "" {
+			// Beforehand, so that somebody sees how far it is, and may interrupt.
+			pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			img, err := a.pull(pctx, c, p.Image, "")
+			if err != nil {
+				return err
+			}
 			p.ImageDigest = img.Digest
 		}
-		return err
+		// From here on the agent decides what an interrupt means; until here there is
+		// nothing that it could leave behind.
+		signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		return nil
 	}
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	interrupts := make(chan os.Signal, 4)
 	o.Interrupt = interrupts
