@@ -54,6 +54,7 @@ type knownSecret struct {
 	length int
 	public int // bytes at its beginning that anybody may write
 	part   int // bytes of the rest that count as the secret
+	plain  int // the needle that is the secret as it is
 }
 
 type posting struct {
@@ -88,7 +89,7 @@ func NewKnown(values map[string]secret.Value) (*Known, error) {
 				return
 			}
 			s := knownSecret{name: name, length: len(b), public: publicPrefix(b)}
-			s.part = min(MinPart, s.length-s.public)
+			s.part, s.plain = min(MinPart, s.length-s.public), len(k.needles)
 			for _, n := range needlesOf(len(k.secrets), b) {
 				k.needles = append(k.needles, n)
 				windows += len(n.text)
@@ -301,6 +302,17 @@ func (k *Known) span(n *needle, off, length int) (from, to int) {
 		from, to = s.length-to, s.length-from
 	}
 	return from, to
+}
+
+// unchanged reports whether that part of a needle stands at the same place in the
+// secret as it is, as digits do in small letters: a match of it is one of the secret.
+func (k *Known) unchanged(m *partial) bool {
+	n := &k.needles[m.needle]
+	plain := k.secrets[n.secret].plain
+	if m.needle == plain || len(k.needles[plain].text) != len(n.text) {
+		return false
+	}
+	return bytes.Equal(n.text[m.off:m.off+m.length], k.needles[plain].text[m.off:m.off+m.length])
 }
 
 // enough reports whether that part of a needle counts as the secret.

@@ -33,3 +33,26 @@ func TestOneCase(t *testing.T) {
 		}
 	}
 }
+
+// TestUnchangedParts: what is the same in another form is told once, as what it is,
+// and not as a piece of something else beside it, which could not be masked.
+func TestUnchangedParts(t *testing.T) {
+	const value = "hV7-watched-Zk3qP9x-value-Lw0"
+	k, err := NewKnown(map[string]secret.Value{"KEY": secret.NewString(value)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := NewRules(Config{Known: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := rules.Check(Options{Place: "body", Action: Report, Coverage: NewCoverage()}, []byte("key="+value+"\n"))
+	if err != nil || len(found) != 1 || found[0].Transform != "plain" || found[0].Rule != "known-secret" {
+		t.Errorf("%+v %v", found, err)
+	}
+	// Its neighbour: pieces that are in small letters where the secret is not.
+	found, err = rules.Check(Options{Place: "body", Action: Report, Coverage: NewCoverage()}, []byte("a=hv7-watched-z&b=k3qp9x-value-l\n"))
+	if err != nil || len(found) == 0 || found[0].Rule != "pieces-of-secret" {
+		t.Errorf("pieces: %+v %v", found, err)
+	}
+}

@@ -24,8 +24,8 @@ const (
 	spareStep      = 64 << 10  // bytes that are taken at once
 )
 
-// NewSpare is that of a new bottle.
-func NewSpare() *Spare { return &Spare{now: time.Now, left: maxSpare, at: time.Now()} }
+// NewSpare is that of a new bottle, with the clock by which more is added.
+func NewSpare(now func() time.Time) *Spare { return &Spare{now: now, left: maxSpare, at: now()} }
 
 // take takes n bytes, or reports that they are not left.
 func (s *Spare) take(n int64) bool {

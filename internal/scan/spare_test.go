@@ -33,8 +33,7 @@ func TestSpare(t *testing.T) {
 	g.Write(make([]byte, 60<<10))
 	g.Close()
 	at := time.Unix(1e9, 0)
-	spare := NewSpare()
-	spare.now, spare.at = func() time.Time { return at }, at
+	spare := NewSpare(func() time.Time { return at })
 	try := func(coding string, b []byte) (int64, error) {
 		s := rules.NewScanner(Options{Place: "body", Spare: spare, Codings: []string{coding}})
 		defer s.Close()
