@@ -159,4 +159,16 @@ var scanMutants = []mutant{
 		Package: "./internal/scan", Tests: []string{"TestUnchangedParts"}, Says: "known_test.go",
 		edits: []edit{{"internal/scan/lane.go", "	if k.unchanged(m) {", "	if false {"}},
 	},
+	{
+		Name: "windows-are-short", Promise: "W6",
+		Why:     "words are made from too near before a key: a phrase that begins earlier is not followed",
+		Package: "./internal/scan", Tests: []string{"TestWindows"}, Says: "without windows",
+		edits: []edit{{"internal/scan/words.go", "if run = 0; n >= l.s.rules.phrases.longest {", "if run = 0; n >= 12 {"}},
+	},
+	{
+		Name: "what-hides-letters-is-passed-over", Promise: "W6",
+		Why:     "a phrase in full-width letters or with letters between enters unseen",
+		Package: "./internal/scan", Tests: []string{"TestWindows"}, Says: "without windows",
+		edits: []edit{{"internal/scan/words.go", "		case f.odd < at:\n", "		case f.odd < at && f.odd < 0:\n"}},
+	},
 }
