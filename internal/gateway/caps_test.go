@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -268,6 +269,9 @@ func TestRouteBytes(t *testing.T) {
 				c := o.client(h2)
 				wg.Go(func() {
 					res, err := c.Get(url + "/stream")
+					if errors.Is(err, io.EOF) {
+						return // cut before its head had left
+					}
 					if err != nil {
 						t.Error(err)
 						return
