@@ -111,7 +111,8 @@ func TestS5KillCarboy(t *testing.T) {
 			killed++
 		}
 		testenv.AllGone(t, "carboy", below, patience)
-		if i%20 == 10 { // a person looks, not the next run
+		// A person looks, not the next run: until there was something to see, each time.
+		if i%20 == 10 || i > rounds/2 && reported == 0 {
 			c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
 			if err != nil {
 				t.Fatalf("open after a crash: %v", err)
