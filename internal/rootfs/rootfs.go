@@ -243,7 +243,8 @@ func (b *builder) dirs() {
 func (b *builder) identity(o Options) {
 	u := o.User
 	shell := "/bin/sh"
-	if _, err := os.Stat(filepath.Join(b.base, "/bin/bash")); err == nil {
+	if f, err := b.open("/bin/bash"); err == nil {
+		f.Close()
 		shell = "/bin/bash"
 	}
 	var passwd, group strings.Builder

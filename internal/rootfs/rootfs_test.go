@@ -84,3 +84,37 @@ func TestDirectoriesByIdentity(t *testing.T) {
 		t.Error("another directory was put in the place of /usr, and nothing shows it")
 	}
 }
+
+// TestLinksStayInside: what carboy reads of an image is the image's, wherever its
+// links would lead on the host.
+func TestLinksStayInside(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(outside, []byte("a key of the host's"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{
+		outside: "", strings.Repeat("../", 30) + outside: "", "/proc/self/environ": "",
+		"/bundle": "the image's own", "../../../bundle": "the image's own", "../../../../../../bundle": "the image's own",
+	} {
+		dir := t.TempDir()
+		if err := errors.Join(os.MkdirAll(dir+"/etc/ssl/certs", 0o755), os.WriteFile(dir+"/bundle", []byte("the image's own"), 0o644), os.Symlink(target, dir+TrustFile)); err != nil {
+			t.Fatal(err)
+		}
+		root, err := Dir(dir, Options{User: bottle.User{UID: 1000, GID: 1000, Name: "u", Home: "/home/u"}, Hostname: "h", Trusting: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, e := range root.Entries {
+			if e.Path == TrustFile {
+				got = string(e.Content)
+			}
+			if strings.Contains(string(e.Content), "a key") {
+				t.Errorf("%s: %s holds the host's key", target, e.Path)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: the bundle is %q, want %q", target, got, want)
+		}
+	}
+}

@@ -6,10 +6,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	"software.sslmate.com/src/go-pkcs12"
 
 	"github.com/carboy/carboy/internal/bottle"
@@ -74,7 +75,8 @@ func (b *builder) trust() {
 	for _, p := range otherBundles {
 		b.replace(bottle.Entry{Path: p, Mode: os.ModeSymlink, Link: TrustFile})
 	}
-	if fi, err := os.Stat(filepath.Join(b.base, javaStore)); err == nil && fi.Mode().IsRegular() {
+	if f, err := b.open(javaStore); err == nil {
+		f.Close()
 		b.replace(bottle.Entry{Path: javaStore, Mode: 0o644})
 	}
 }
@@ -111,15 +113,40 @@ func Trust(root bottle.Root, authority []byte) (bottle.Root, error) {
 // hostBundle is the first that this machine has.
 func (b *builder) hostBundle() []byte {
 	for _, p := range hostBundles {
-		path := filepath.Join(b.base, p)
-		if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() || fi.Size() > maxBundle || fi.Size() == 0 {
+		f, err := b.open(p)
+		if err != nil {
 			continue
 		}
-		if content, err := os.ReadFile(path); err == nil {
+		content, err := io.ReadAll(io.LimitReader(f, maxBundle+1))
+		f.Close()
+		if err == nil && len(content) > 0 && len(content) <= maxBundle {
 			return content
 		}
 	}
 	return nil
+}
+
+// open opens a regular file of the root, whose links lead to where they lead inside:
+// an image whose bundle is a link to a key of the host's would bring that in.
+func (b *builder) open(path string) (*os.File, error) {
+	root, err := unix.Open(b.base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, "."+path, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		f.Close()
+		return nil, &os.PathError{Op: "open", Path: path, Err: unix.EINVAL}
+	}
+	return f, nil
 }
 
 // replace adds e, also where there was something.

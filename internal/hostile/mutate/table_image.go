@@ -39,4 +39,10 @@ var imageMutants = []mutant{
 		Package: "./internal/image", Tests: []string{"TestBombs"}, Says: "bytes: ",
 		edits: []edit{{"internal/image/unpack.go", "	if u.bytes += h.Size; u.bytes > u.limits.Bytes {", "	if u.bytes += h.Size; false {"}, {"internal/image/unpack.go", "N: u.limits.Bytes - u.bytes + (u.limits.Entries-u.entries)*1024 + 1<<20", "N: 1 << 60"}},
 	},
+	{
+		Name: "links-of-images-lead-to-the-host", Promise: "S1",
+		Why:     "an image whose bundle of certificates is a link to a key of the host's brings that in",
+		Package: "./internal/rootfs", Tests: []string{"TestLinksStayInside"}, Says: "holds the host's key",
+		edits: []edit{{"internal/rootfs/trust.go", "Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,", "Resolve: 0,"}, {"internal/rootfs/trust.go", "unix.Openat2(root, \".\"+path,", "unix.Openat2(root, b.base+path,"}},
+	},
 }
