@@ -64,11 +64,11 @@ func (c *Client) openImage(ctx context.Context, o *RunOptions) (*openedImage, er
 	if o.RootFS != "" && o.RootFS != "host" {
 		return nil, &OptionError{Option: "--image", Value: o.Image, Reason: "can't be combined with --rootfs", Advice: "leave one of them out"}
 	}
-	img, err := c.PullImage(ctx, o.Image, PullOptions{Pin: o.ImageDigest})
+	s, err := c.images()
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.images()
+	img, err := s.Pull(ctx, o.Image, PullOptions{Pin: o.ImageDigest, Env: c.env})
 	if err != nil {
 		return nil, err
 	}

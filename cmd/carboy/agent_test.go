@@ -22,15 +22,7 @@ type den struct {
 
 func newDen(t *testing.T, files map[string]string) *den {
 	t.Helper()
-	home, err := os.MkdirTemp("", "carboy-den-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(home) })
-	ws := filepath.Join(home, "ws")
-	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
-		t.Fatal(err)
-	}
+	home := newHome(t)
 	for name, text := range files {
 		path := filepath.Join(home, ".config/carboy", name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -70,8 +72,11 @@ func (a *app) imagePullCmd() *cobra.Command {
 	return cmd
 }
 
-// pull fetches an image and says how far it is, where somebody may be waiting.
+// pull fetches an image, says how far it is, and ends when it is interrupted: for who
+// runs one it comes before the run, whose command decides about interrupts.
 func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*carboy.Image, error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
 	img, err := c.PullImage(ctx, ref, carboy.PullOptions{Pin: pin, Progress: func(p image.Progress) {
 		switch {
 		case p.Done:

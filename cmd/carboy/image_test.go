@@ -4,10 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -78,29 +76,8 @@ func toolImage(t *testing.T) string {
 // An image is a bottle's root: its programs, by its PATH, and nothing of the host's.
 func TestImage(t *testing.T) {
 	box := toolImage(t)
-	home, err := os.MkdirTemp("", "carboy-image-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(home) })
-	ws := filepath.Join(home, "ws")
-	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
-		t.Fatal(err)
-	}
-	carboy := func(args ...string) (string, string, int) {
-		t.Helper()
-		cmd := exec.Command("carboy", args...)
-		cmd.Dir = ws
-		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run")
-		var out, msg bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &msg
-		err := cmd.Run()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		return out.String(), msg.String(), cmd.ProcessState.ExitCode()
-	}
+	d := newDen(t, nil)
+	carboy := d.carboy
 
 	out, msg, code := carboy("run", "--image", box)
 	if code != 0 || !strings.HasPrefix(out, "carboy ") || !strings.Contains(msg, "layer 1 of 1, ") {
@@ -138,7 +115,7 @@ func TestImage(t *testing.T) {
 	if out, _, _ := carboy("image", "list", "--json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("after image rm:\n%s", out)
 	}
-	if out, msg, code := carboy("run", "--image", filepath.Join(home, "nothing")); code != 125 || !strings.Contains(msg, "no such file") {
+	if out, msg, code := carboy("run", "--image", filepath.Join(d.home, "nothing")); code != 125 || !strings.Contains(msg, "no such file") {
 		t.Errorf("no image: exit code %d\n%s%s", code, out, msg)
 	}
 }

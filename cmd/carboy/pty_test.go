@@ -34,7 +34,13 @@ type session struct {
 // terminal starts carboy on a terminal of 40 by 100, in a workspace of its own.
 func terminal(t *testing.T, args ...string) *session {
 	t.Helper()
-	home, err := os.MkdirTemp("", "carboy-pty-")
+	return terminalIn(t, newHome(t), args...)
+}
+
+// newHome is a home with a workspace, ws, and a runtime directory, run.
+func newHome(t *testing.T) string {
+	t.Helper()
+	home, err := os.MkdirTemp("", "carboy-home-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +49,7 @@ func terminal(t *testing.T, args ...string) *session {
 	if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
 		t.Fatal(err)
 	}
-	return terminalIn(t, home, args...)
+	return home
 }
 
 func terminalIn(t *testing.T, home string, args ...string) *session {
@@ -217,18 +223,10 @@ func TestTerminalIsRestored(t *testing.T) {
 			defer ptmx.Close()
 			defer tty.Close()
 			before := stty(t, tty)
-			home, err := os.MkdirTemp("", "carboy-pty-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer os.RemoveAll(home)
-			ws := filepath.Join(home, "ws")
-			if err := errors.Join(os.Chmod(home, 0o755), os.Mkdir(ws, 0o755), os.Mkdir(filepath.Join(home, "run"), 0o700), own(ws)); err != nil {
-				t.Fatal(err)
-			}
+			home := newHome(t)
 			go io.Copy(io.Discard, ptmx) // ends when ptmx is closed
 			cmd := exec.Command("carboy", append([]string{"run", "-t", "--timeout", "5s", "--"}, command...)...)
-			cmd.Dir = ws
+			cmd.Dir = filepath.Join(home, "ws")
 			cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_RUNTIME_DIR="+home+"/run", "TERM=xterm")
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 			if err := cmd.Run(); err == nil {

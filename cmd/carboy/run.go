@@ -209,10 +209,7 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 		defer c.Close()
 	}
 	if f.image != "" {
-		// Beforehand, so that somebody sees how far it is, and may interrupt.
-		pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-		img, err := a.pull(pctx, c, f.image, "")
-		stop()
+		img, err := a.pull(ctx, c, f.image, "")
 		if err != nil {
 			return err
 		}

@@ -157,10 +157,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 			}
 		}
 		if p.Image != "" {
-			// Beforehand, so that somebody sees how far it is, and may interrupt.
-			pctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer stop()
-			img, err := a.pull(pctx, c, p.Image, "")
+			img, err := a.pull(ctx, c, p.Image, "")
 			if err != nil {
 				return err
 			}
