@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -310,7 +311,7 @@ func TestFloodsFromInside(t *testing.T) {
 // TestFloodsFromUpstream: the same from a server, and a goodbye before each answer.
 func TestFloodsFromUpstream(t *testing.T) {
 	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: evil.example.com}\n", http.HandlerFunc(echo))
-	var how string
+	var now atomic.Pointer[string] // how it floods
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: o.server.TLS.GetCertificate, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +337,7 @@ func TestFloodsFromUpstream(t *testing.T) {
 				}
 				if h, ok := fr.(*http2.HeadersFrame); ok {
 					id := h.StreamID
-					switch how {
+					switch how := *now.Load(); how {
 					case "goaway":
 						_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
 					case "reset":
@@ -369,7 +370,8 @@ func TestFloodsFromUpstream(t *testing.T) {
 	}()
 	o.world.name("evil.example.com", "93.184.216.37")
 	o.world.point("93.184.216.37:443", l.Addr().String())
-	for _, how = range []string{"goaway", "reset", "endless head", "upper case", "line end in a value", "settings", "pings", "resets of nothing", "unknown frames", "empty data"} {
+	for _, how := range []string{"goaway", "reset", "endless head", "upper case", "line end in a value", "settings", "pings", "resets of nothing", "unknown frames", "empty data"} {
+		now.Store(&how)
 		heap := watchHeap(t)
 		status, why, body := get(t, o.client(true), "POST", "https://evil.example.com/", strings.NewReader("x"))
 		if status == 200 || status == 502 && why != string(ReasonUpstream) {

@@ -559,7 +559,9 @@ func TestSpareOfAllStreams(t *testing.T) {
 		}
 	}))
 	began := time.Now() // on a slow machine time would add as much as is taken
-	o.gw.rules.Load().detectors.spare = scan.NewSpare(func() time.Time { return began })
+	now := *o.gw.rules.Load()
+	now.detectors = newDetectors(now.detectors.secrets, now.detectors.coverage, scan.NewSpare(func() time.Time { return began }))
+	o.gw.rules.Store(&now)
 	c := o.client(false)
 	c.Transport.(*http.Transport).DisableCompression = true
 	ask := func(path string, body []byte) bool {

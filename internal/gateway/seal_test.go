@@ -473,19 +473,18 @@ func FuzzFilter(f *testing.F) {
 // TestHostAddressesStayOutside: why there is no connection is told inside in words
 // that say nothing of the host's network; the record has all of it.
 func TestHostAddressesStayOutside(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: up.example.com, upstream: \"127.0.0.1:9\"}\n  - {host: gone.example.com}\n", http.HandlerFunc(echo))
-	o.world.name("up.example.com", publicAddr)
-	o.world.point(publicAddr+":443", "127.0.0.1:9")
-	o.gw.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+	dial := func(_ context.Context, a netip.AddrPort) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 40123}, Addr: net.TCPAddrFromAddrPort(a),
 			Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
-	o.gw.resolver = resolverFunc(func(host string) ([]netip.Addr, error) {
+	resolve := resolverFunc(func(host string) ([]netip.Addr, error) {
 		if host == "gone.example.com." {
 			return nil, &net.DNSError{Err: "no such host", Name: host, Server: "10.9.8.7:53", IsNotFound: true}
 		}
 		return []netip.Addr{netip.MustParseAddr(publicAddr)}, nil
 	})
+	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: up.example.com, upstream: \"127.0.0.1:9\"}\n  - {host: gone.example.com}\n", http.HandlerFunc(echo),
+		func(c *Config) { c.Dial, c.Resolver = dial, resolve })
 	for host, want := range map[string]string{"api.example.com": "connection refused", "up.example.com": "the route's upstream: connection refused", "gone.example.com": "no such host"} {
 		status, _, body := get(t, o.client(false), "GET", "https://"+host+"/", nil)
 		if status != http.StatusBadGateway || !strings.Contains(body, want) {
