@@ -133,11 +133,15 @@ func TestBrokenUpstreams(t *testing.T) {
 	heap.check(32 << 20)
 }
 
-// TestLongAnswers: what follows a whole answer is nobody's: not the body's end, and
-// not the next answer.
+// TestLongAnswers: what follows a whole answer is not that one's end, and nobody's of
+// another host, though it has the same address. HTTP/1.1 can't tell whether it was
+// sent before the next question to its own host or after it.
 func TestLongAnswers(t *testing.T) {
 	w := newWorld()
-	w.name("api.example.com", publicAddr)
+	hosts := []string{"api.example.com", "other.example.com"}
+	for _, h := range hosts {
+		w.name(h, publicAddr)
+	}
 	w.serve(t, publicAddr+":80", func(c net.Conn) {
 		defer c.Close()
 		in := bufio.NewReader(c)
@@ -146,15 +150,19 @@ func TestLongAnswers(t *testing.T) {
 			if err != nil {
 				return
 			}
-			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\nX: a\r\nSet-Cookie: b\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison", len(r.URL.Path), r.URL.Path)
+			poison := "poison of " + r.Host
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\nX: a\r\nSet-Cookie: b\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(r.URL.Path), r.URL.Path, len(poison), poison)
 		}
 	})
-	b := newBottle(t, w, routes(t, "api.example.com"))
+	b := newBottle(t, w, routes(t, hosts...))
 	c := b.httpClient()
 	for i := range 20 {
-		path := fmt.Sprintf("/%d", i)
-		if status, why, body := get(t, c, "GET", "http://api.example.com"+path, nil); body != path && (status != 502 || why != string(ReasonUpstream)) {
-			t.Fatalf("%s: %d %q", path, status, body)
+		for _, h := range hosts {
+			path := fmt.Sprintf("/%d", i)
+			status, why, body := get(t, c, "GET", "http://"+h+path, nil)
+			if body != path && body != "poison of "+h && (status != 502 || why != string(ReasonUpstream)) {
+				t.Fatalf("%s%s: %d %q", h, path, status, body)
+			}
 		}
 	}
 }
