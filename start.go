@@ -168,7 +168,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	p := &Preflight{
 		Agent: o.Agent, AgentFile: e.Agent.File, InRepo: e.Agent.InRepo, Template: e.Provider.Template.V, Mode: store.None,
 		Limits: bottle.Limits{
-			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V,
+			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
 		Image:   e.Provider.Image.V,
 		granted: &granted{agent: o.Agent, log: e.Egress.Log.V, sum: sumOf(e.Files)},
@@ -251,9 +251,6 @@ func notHere(e *manifest.Effective) error {
 	}
 	if v := e.Provider.Dockerfile; v.IsSet() {
 		return refuse(v.From, "names a Dockerfile, and carboy builds no images yet", "build it yourself, docker save -o FILE, and say image: tar:/…/FILE")
-	}
-	if v := e.Limits.EgressBytes; v.IsSet() {
-		return refuse(v.From, "bounds all that leaves, which is not here yet", "bound each route: limits: {bytes_out: N}")
 	}
 	return nil
 }

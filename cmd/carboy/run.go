@@ -67,6 +67,7 @@ type runFlags struct {
 	timeout      span
 	memory, disk size
 	output       size
+	egress       size
 	pids, cpus   whole
 
 	interactive, tty bool
@@ -122,6 +123,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.disk, "disk", "bytes written, such as 20GiB")
 	fl.Var(&f.cpus, "cpus", "processors, such as 2")
 	fl.Var(&f.output, "output", "bytes of standard output and error together, such as 1GiB")
+	fl.Var(&f.egress, "egress-bytes", "bytes that leave by the network, by all routes together, such as 100MiB")
 	fl.BoolVarP(&f.interactive, "interactive", "i", false, "give the command this standard input though it is a terminal")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (implies -i); Enter ~ . destroys the bottle")
 	fl.BoolVar(&f.json, "json", false, "print the receipt on stdout; the command's own output goes to stderr")
@@ -144,7 +146,7 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
-			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output),
+			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output), Egress: int64(f.egress),
 			Pids: f.pids.n, CPUs: int(f.cpus.n),
 		},
 	}

@@ -88,6 +88,8 @@ type Limits struct {
 	Disk    int64         `json:"disk_bytes"`   // bytes written to the overlay
 	CPUs    int           `json:"cpus"`
 	Output  int64         `json:"output_bytes"` // stdout and stderr together
+	// Egress bounds the bytes that leave by the network; 0: none.
+	Egress int64 `json:"egress_bytes,omitempty"`
 	// FileSize bounds one file written inside, bytes (RLIMIT_FSIZE).
 	FileSize int64 `json:"file_size_bytes"`
 	// OpenFiles bounds descriptors per process (RLIMIT_NOFILE).
@@ -109,6 +111,9 @@ func (l Limits) Validate() error {
 	}
 	if l.Timeout < 0 {
 		return errors.New("limits: timeout is negative")
+	}
+	if l.Egress < 0 {
+		return errors.New("limits: egress is negative")
 	}
 	return nil
 }

@@ -18,19 +18,41 @@ import (
 // the same of the same host, see [policy.Route.Identity]. Bytes are those of
 // requests and answers, heads, bodies and trailers, and of WebSocket frames; where
 // the gateway does not look inside, all that the connection carries.
+//
+// The bottle as a whole may have a cap on what leaves, see [Limits.Egress]. It counts
+// the same bytes, those of all routes together, and knows nothing of routes.
 
 // routeAccounts are those of the routes that have caps. Their number is bounded by
 // the route files that a person writes.
 type routeAccounts struct {
 	now func() time.Duration // since some moment, never backwards
+	// all is what leaves by any route; nil: it has no cap.
+	all *routeMeter
 
 	mu sync.Mutex
 	by map[string]*routeAccount
 }
 
-func newRouteAccounts() *routeAccounts {
+func newRouteAccounts(egress int64) *routeAccounts {
 	start := time.Now()
-	return &routeAccounts{now: func() time.Duration { return time.Since(start) }, by: map[string]*routeAccount{}}
+	as := &routeAccounts{now: func() time.Duration { return time.Since(start) }, by: map[string]*routeAccount{}}
+	if egress != 0 {
+		as.all = &routeMeter{why: ReasonLimitEgress, cap: "the bottle's limits.egress_bytes of %d bytes"}
+		as.all.limit.Store(egress)
+	}
+	return as
+}
+
+// outgoing are the caps of what leaves by a route.
+func (as *routeAccounts) outgoing(a *routeAccount) meters {
+	var out meters
+	if a != nil {
+		out = append(out, &a.out)
+	}
+	if as.all != nil {
+		out = append(out, as.all)
+	}
+	return out
 }
 
 // set puts the caps of a new table in force, also for what is under way.
@@ -77,41 +99,85 @@ type routeAccount struct {
 }
 
 func newRouteAccount() *routeAccount {
-	return &routeAccount{out: routeMeter{why: ReasonLimitRouteOut, key: "bytes_out"}, in: routeMeter{why: ReasonLimitRouteIn, key: "bytes_in"}}
+	return &routeAccount{
+		out: routeMeter{why: ReasonLimitRouteOut, cap: "the route's limits.bytes_out of %d bytes"},
+		in:  routeMeter{why: ReasonLimitRouteIn, cap: "the route's limits.bytes_in of %d bytes"},
+	}
 }
 
-func (a *routeAccount) outgoing() *routeMeter {
+func (a *routeAccount) incoming() meters {
 	if a == nil {
 		return nil
 	}
-	return &a.out
+	return meters{&a.in}
 }
 
-func (a *routeAccount) incoming() *routeMeter {
+func (a *routeAccount) perMinute() int64 {
 	if a == nil {
-		return nil
+		return 0
 	}
-	return &a.in
+	return a.requests.Load()
 }
 
-// routeMeter counts bytes in one direction. A nil meter has no cap.
+// meters count the same bytes, which pass when each of them lets them. What one of
+// them had taken when the next had less left goes back.
+type meters []*routeMeter
+
+// take takes up to n bytes; when it takes less, short is whose cap is reached.
+func (ms meters) take(n int64) (got int64, short *routeMeter) {
+	got = n
+	for i, m := range ms {
+		less := m.take(got)
+		if less == got {
+			continue
+		}
+		for _, before := range ms[:i] {
+			before.used.Add(less - got)
+		}
+		got, short = less, m
+	}
+	return got, short
+}
+
+// fits returns whose cap n bytes are too many for, besides what others take meanwhile.
+func (ms meters) fits(n int64) (short *routeMeter) {
+	for _, m := range ms {
+		if !m.fits(n) {
+			return m
+		}
+	}
+	return nil
+}
+
+// whole takes n bytes, or none, and returns whose cap they are too many for.
+func (ms meters) whole(n int64) (short *routeMeter) {
+	for i, m := range ms {
+		if m.whole(n) {
+			continue
+		}
+		for _, before := range ms[:i] {
+			before.used.Add(-n)
+		}
+		return m
+	}
+	return nil
+}
+
+// routeMeter counts bytes in one direction.
 type routeMeter struct {
 	why         Reason
-	key         string
+	cap         string       // in words, with a place for the number
 	used, limit atomic.Int64 // a limit of 0 is none
 }
 
 func (m *routeMeter) explain() string {
 	limit := m.limit.Load()
-	return fmt.Sprintf("the route's limits.%s of %d bytes leaves %d", m.key, limit, max(0, limit-m.used.Load()))
+	return fmt.Sprintf(m.cap+" leaves %d", limit, max(0, limit-m.used.Load()))
 }
 
 // take takes up to n bytes, and no more than are left: what all connections
 // together get is never more than the cap.
 func (m *routeMeter) take(n int64) int64 {
-	if m == nil {
-		return n
-	}
 	for {
 		used := m.used.Load()
 		got := n
@@ -126,18 +192,12 @@ func (m *routeMeter) take(n int64) int64 {
 
 // fits reports whether n bytes are left, besides what others take meanwhile.
 func (m *routeMeter) fits(n int64) bool {
-	if m == nil {
-		return true
-	}
 	limit := m.limit.Load()
 	return limit == 0 || n <= limit-m.used.Load()
 }
 
 // whole takes n bytes or none.
 func (m *routeMeter) whole(n int64) bool {
-	if m == nil {
-		return true
-	}
 	for {
 		used, limit := m.used.Load(), m.limit.Load()
 		if limit > 0 && n > limit-used {
@@ -184,41 +244,40 @@ func (w *rateWindow) admit(now time.Duration, limit int64) (retry int64, ok bool
 // charge counts a request that was admitted, or refuses it.
 func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admitted) *refusal {
 	account := w.g.caps.of(a.route)
-	if account == nil {
-		return nil
-	}
 	a.account = account
+	out := w.g.caps.outgoing(account)
 	no := func(status int, reason Reason, detail string) *refusal {
 		w.g.ledger.limit(reason, c.flow.name)
 		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: c.flow.name, Rule: a.route.Rule()}
 	}
 	head := int64(len(r.Method)+len(r.URL.RequestURI())+len(r.Host)) + headerBytes(r.Header)
-	switch {
-	case !account.in.fits(1):
-		return no(http.StatusForbidden, account.in.why, account.in.explain())
-	case !account.out.fits(head + max(0, r.ContentLength)):
-		return no(http.StatusForbidden, account.out.why, fmt.Sprintf("%s, and this request has %d", account.out.explain(), head+max(0, r.ContentLength)))
+	length := head + max(0, r.ContentLength)
+	if m := account.incoming().fits(1); m != nil {
+		return no(http.StatusForbidden, m.why, m.explain())
 	}
-	if limit := account.requests.Load(); limit > 0 {
+	if m := out.fits(length); m != nil {
+		return no(http.StatusForbidden, m.why, fmt.Sprintf("%s, and this request has %d", m.explain(), length))
+	}
+	if limit := account.perMinute(); limit > 0 {
 		if retry, ok := account.window.admit(w.g.caps.now(), limit); !ok {
 			v := no(http.StatusTooManyRequests, ReasonLimitRouteRequests, fmt.Sprintf("the route's limits.requests_per_minute of %d is used up; try again in %d s", limit, retry))
 			v.retry = retry
 			return v
 		}
 	}
-	if !account.out.whole(head) {
-		return no(http.StatusForbidden, account.out.why, account.out.explain())
+	if m := out.whole(head); m != nil {
+		return no(http.StatusForbidden, m.why, m.explain())
 	}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &meteredBody{ReadCloser: r.Body, m: &account.out, trailer: func() http.Header { return r.Trailer }, over: seen.overCap}
+	if out != nil && r.Body != nil && r.Body != http.NoBody {
+		r.Body = &meteredBody{ReadCloser: r.Body, ms: out, trailer: func() http.Header { return r.Trailer }, over: seen.overCap}
 	}
 	return nil
 }
 
 // chargeAnswer counts an answer, or refuses it.
 func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
-	m := a.account.incoming()
-	if m == nil {
+	in := a.account.incoming()
+	if in == nil {
 		return nil
 	}
 	head := int64(len(res.Status)) + headerBytes(res.Header)
@@ -226,11 +285,15 @@ func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
 	if res.Request.Method == http.MethodHead || res.Body == nil || res.Body == http.NoBody {
 		body = 0
 	}
-	if !m.fits(head+body) || !m.whole(head) {
+	m := in.fits(head + body)
+	if m == nil {
+		m = in.whole(head)
+	}
+	if m != nil {
 		return seen.overCap(m)
 	}
 	if res.Body != nil && res.Body != http.NoBody && res.StatusCode != http.StatusSwitchingProtocols {
-		res.Body = &meteredBody{ReadCloser: res.Body, m: m, trailer: func() http.Header { return res.Trailer }, over: seen.overCap}
+		res.Body = &meteredBody{ReadCloser: res.Body, ms: in, trailer: func() http.Header { return res.Trailer }, over: seen.overCap}
 	}
 	return nil
 }
@@ -249,7 +312,7 @@ func headerBytes(h http.Header) (n int64) {
 // does not look whole.
 type meteredBody struct {
 	io.ReadCloser
-	m       *routeMeter
+	ms      meters
 	trailer func() http.Header
 	over    func(*routeMeter) error
 	err     error
@@ -260,11 +323,14 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.ReadCloser.Read(p)
-	got := b.m.take(int64(n))
-	if got == int64(n) && (err != io.EOF || b.m.whole(headerBytes(b.trailer()))) {
+	got, short := b.ms.take(int64(n))
+	if short == nil && err == io.EOF {
+		short = b.ms.whole(headerBytes(b.trailer()))
+	}
+	if short == nil {
 		return n, err
 	}
-	b.err = b.over(b.m)
+	b.err = b.over(short)
 	return int(got), b.err
 }
 
@@ -272,31 +338,33 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 type meteredFlow struct {
 	io.Reader
 	f    *flow
-	m    *routeMeter
-	over bool
+	ms   meters
+	over *routeMeter // whose cap is reached
 }
 
 func (r *meteredFlow) Read(p []byte) (int, error) {
-	if r.over {
-		r.f.g.ledger.limit(r.m.why, r.f.name)
-		r.f.note(r.m.why, r.m.explain())
-		return 0, errors.New(string(r.m.why))
+	if m := r.over; m != nil {
+		r.f.g.ledger.limit(m.why, r.f.name)
+		r.f.note(m.why, m.explain())
+		return 0, errors.New(string(m.why))
 	}
 	n, err := r.Reader.Read(p)
-	if got := r.m.take(int64(n)); got < int64(n) {
+	got, short := r.ms.take(int64(n))
+	if r.over = short; short != nil {
 		// What is left goes first.
-		r.over = true
 		return int(got), nil
 	}
 	return n, err
 }
 
-// metered passes a connection on within the caps of the route that lets it.
+// metered passes a connection on within the bottle's cap and those of the route that
+// lets it.
 func (f *flow) metered(a *routeAccount, fromBottle, fromUpstream io.Reader) (io.Reader, io.Reader) {
-	if a == nil {
+	out, in := f.g.caps.outgoing(a), a.incoming()
+	if out == nil && in == nil {
 		return fromBottle, fromUpstream
 	}
-	return &meteredFlow{Reader: fromBottle, f: f, m: &a.out}, &meteredFlow{Reader: fromUpstream, f: f, m: &a.in}
+	return &meteredFlow{Reader: fromBottle, f: f, ms: out}, &meteredFlow{Reader: fromUpstream, f: f, ms: in}
 }
 
 // account is of the route that lets a flow pass unseen, or refuses it when one of
@@ -308,7 +376,7 @@ func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
 		return nil, false
 	}
 	a := f.g.caps.of(v.Route)
-	for _, m := range []*routeMeter{a.outgoing(), a.incoming()} {
+	for _, m := range append(f.g.caps.outgoing(a), a.incoming()...) {
 		if !m.fits(1) {
 			f.g.ledger.limit(m.why, f.name)
 			f.note(m.why, m.explain())

@@ -73,6 +73,9 @@ const (
 	ReasonLimitRouteRequests Reason = "limit-route-requests"
 )
 
+// ReasonLimitEgress is the bottle's own cap, see Limits.Egress.
+const ReasonLimitEgress Reason = "limit-egress"
+
 // Event is one of [NameAsked], [Conn], [Request], [Found] and [LimitHit].
 type Event interface{ event() }
 

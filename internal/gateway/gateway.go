@@ -195,7 +195,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if g.connect == nil {
 		g.connect = dialAddr
 	}
-	g.caps = newRouteAccounts()
+	g.caps = newRouteAccounts(g.limits.Egress)
 	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)

@@ -9,6 +9,10 @@ type Limits struct {
 	// bottle, HostBytes both ways together for one host. Payload is what
 	// the bottle's connections carry, TLS included.
 	BytesUp, BytesDown, HostBytes int64
+	// Egress bounds all bytes that leave towards any upstream, as the caps of
+	// routes count them; 0: no bound but the others. Nothing else leaves: names are
+	// answered here, and packets of other protocols are dropped.
+	Egress int64
 	// Conns bounds connections that are open at once.
 	Conns int
 	// Requests bounds HTTP requests that are under way at once: a connection of

@@ -122,7 +122,7 @@ func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, r
 			scrubber.Header(http.Header(h))
 		}
 		const line = len("HTTP/1.1 103 Early Hints\r\n\r\n")
-		if m := a.account.incoming(); !m.whole(int64(line) + headerBytes(http.Header(h))) {
+		if m := a.account.incoming().whole(int64(line) + headerBytes(http.Header(h))); m != nil {
 			// What an outer hook returns is not heeded.
 			clear(h)
 			_ = x.overCap(m)

@@ -326,7 +326,7 @@ func newWebSocket(c *webConn, seen *exchange, a *admitted, upstream io.ReadWrite
 	}
 	return &webSocket{
 		upstream: upstream, c: c, seen: seen,
-		toServer: newFrameWay(upstream, ws.StateServerSide, up, a.account.outgoing()),
+		toServer: newFrameWay(upstream, ws.StateServerSide, up, c.flow.g.caps.outgoing(a.account)),
 		toClient: newFrameWay(c, ws.StateClientSide, down, a.account.incoming()),
 		upDone:   make(chan struct{}), downDone: make(chan struct{}),
 	}, nil
@@ -428,7 +428,7 @@ type frameWay struct {
 	w      io.Writer
 	reader ws.State // which side we are to the one that sends
 	scan   frameScan
-	cap    *routeMeter
+	caps   meters
 	passed int64 // bytes of payload
 
 	mu     sync.Mutex // of writing a frame
@@ -442,8 +442,8 @@ type frameWay struct {
 	pending int // bytes of a character that the last piece began
 }
 
-func newFrameWay(w io.Writer, reader ws.State, scan frameScan, cap *routeMeter) *frameWay {
-	return &frameWay{w: w, reader: reader, scan: scan, cap: cap}
+func newFrameWay(w io.Writer, reader ws.State, scan frameScan, caps meters) *frameWay {
+	return &frameWay{w: w, reader: reader, scan: scan, caps: caps}
 }
 
 // pass copies frames until the sender has closed, with nil, or something fails.
@@ -601,7 +601,7 @@ func (d *frameWay) write(p []byte, fin bool) error {
 }
 
 // frame writes one, in one piece, so that those of the two directions' goodbyes
-// can't come amid it. The route's cap cuts it.
+// can't come amid it. A cap cuts it.
 func (d *frameWay) frame(op ws.OpCode, fin bool, p []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -610,8 +610,8 @@ func (d *frameWay) frame(op ws.OpCode, fin bool, p []byte) error {
 	}
 	h := ws.Header{Fin: fin, OpCode: op, Length: int64(len(p)), Masked: d.reader.ServerSide()}
 	want := int64(ws.HeaderSize(h) + len(p))
-	got := d.cap.take(want)
-	if got == want {
+	got, short := d.caps.take(want)
+	if short == nil {
 		return d.put(h, p)
 	}
 	// A shorter payload's header is not longer.
@@ -621,7 +621,7 @@ func (d *frameWay) frame(op ws.OpCode, fin bool, p []byte) error {
 			return err
 		}
 	}
-	return &webSocketError{reason: d.cap.why, code: ws.StatusPolicyViolation, detail: d.cap.explain(), limit: true}
+	return &webSocketError{reason: short.why, code: ws.StatusPolicyViolation, detail: short.explain(), limit: true}
 }
 
 func (d *frameWay) put(h ws.Header, p []byte) error {

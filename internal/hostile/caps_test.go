@@ -171,6 +171,49 @@ curl -sS http://raw.test:`+s.port+`/ || echo refused`)
 	h.told(x, "limit-route-bytes-out")
 }
 
+// TestW7Egress: whatever a command does, by all routes together, also those that have
+// a larger cap of their own and those whose bytes pass unseen, no more leaves than the
+// bottle's limit; what enters is not counted.
+func TestW7Egress(t *testing.T) {
+	const limit = 200_000
+	h := newHost(t)
+	one, two, raw := newScales(t), newScales(t), newScales(t)
+	for _, name := range []string{"one.test", "two.test", "rawer.test"} {
+		upstreamDNS.set(name, "127.0.0.1")
+	}
+	routes := routed(t, "  - {host: \"one.test:%s\", private: true, limits: {bytes_out: 10000000}}\n  - {host: \"two.test:%s\", private: true}\n  - {host: \"rawer.test:%s/tcp\", private: true}\n", one.port, two.port, raw.port)
+	tune := func(o *carboy.RunOptions) { routes(o); o.Limits.Egress = limit }
+	x := h.run(tune, "/bin/bash", "-c", `
+head -c 40000 /dev/zero > /tmp/part
+curl -sS http://one.test:`+one.port+`/much | wc -c
+for i in 1 2 3 4; do
+	for url in http://one.test:`+one.port+`/ http://two.test:`+two.port+`/ http://rawer.test:`+raw.port+`/; do
+		curl -sS -T - $url < /tmp/part > /dev/null 2>&1 &
+		curl -sS --data-binary @/tmp/part $url > /dev/null 2>&1 &
+	done
+done
+wait
+for i in $(seq 30); do curl -sS -H "X-Data: $(head -c 12000 /dev/zero | tr '\0' x)" http://two.test:`+two.port+`/ > /dev/null; done
+curl -sS http://two.test:`+two.port+`/last
+curl -sS http://rawer.test:`+raw.port+`/ 2> /dev/null || echo refused`)
+	x.exited(0)
+	if n := one.got.Load() + two.got.Load() + raw.got.Load(); n > limit || n < limit*8/10 {
+		t.Errorf("%d bytes left, over a limit of %d", n, limit)
+	}
+	if !strings.HasPrefix(x.out, "1000007\n") || !strings.Contains(x.out, "carboy: refused: limit-egress: the bottle's limits.egress_bytes of 200000 bytes leaves") || !strings.HasSuffix(x.out, "refused\n") {
+		t.Errorf("it was told %q", x.out)
+	}
+	if x.rec.Limits.Egress != limit {
+		t.Errorf("the receipt has a limit of %d", x.rec.Limits.Egress)
+	}
+	h.told(x, "limit-egress")
+	x = h.run(routes, "/bin/bash", "-c", `head -c 300000 /dev/zero | curl -sS --data-binary @- http://two.test:`+two.port+`/`)
+	x.exited(0)
+	if x.out != "served\n" || x.rec.Limits.Egress != 0 || x.hit("limit-egress") {
+		t.Errorf("without a limit: %q, %+v", x.out, x.rec.Limits)
+	}
+}
+
 // TestW7Requests: no more requests leave than the route's limit, and whoever asks
 // is told when to ask again.
 func TestW7Requests(t *testing.T) {

@@ -817,9 +817,13 @@ func bounds(l Limits) string {
 	if l.Timeout > 0 {
 		timeout = Duration(l.Timeout)
 	}
-	return fmt.Sprintf("%s, %s memory, %s, %s disk, %s, %s output",
+	s := fmt.Sprintf("%s, %s memory, %s, %s disk, %s, %s output",
 		timeout, Bytes(l.Memory), count(l.Pids, "process", "processes"), Bytes(l.Disk),
 		count(int64(l.CPUs), "CPU", "CPUs"), Bytes(l.Limits.Output))
+	if l.Egress > 0 {
+		s += ", " + Bytes(l.Egress) + " sent"
+	}
+	return s
 }
 
 func (p *printer) surroundings(r *Receipt) {

@@ -57,6 +57,7 @@ var plainWords = map[string]string{
 	"limit-route-bytes-out": "the route's limit of bytes sent",
 	"limit-route-bytes-in":  "the route's limit of bytes received",
 	"limit-route-requests":  "the route's limit of requests per minute",
+	"limit-egress":          "the bottle's limit of bytes sent",
 	"upstream-broken":       "the server gave no proper answer",
 	"websocket":             "it is no proper WebSocket",
 	"limit-head":            "headers too large",

@@ -19,7 +19,21 @@ var gatewayMutants = []mutant{
 		Name: "what-passes-unseen-is-free", Promise: "W7",
 		Why:     "bytes of connections that pass unseen are not counted",
 		Package: "./internal/hostile", Tests: []string{"TestW7Unseen"}, Says: "bytes left",
-		edits: []edit{{"internal/gateway/caps.go", "	if a == nil {\n		return fromBottle, fromUpstream\n	}\n", "	return fromBottle, fromUpstream\n"}},
+		edits: []edit{{"internal/gateway/caps.go", "	if out == nil && in == nil {\n		return fromBottle, fromUpstream\n	}\n", "	if out == nil || in != nil {\n		return fromBottle, fromUpstream\n	}\n"}},
+	},
+	{
+		Name: "what-passes-unseen-is-free-of-the-bottles-cap", Promise: "W7",
+		Why:     "the bottle's limit on what leaves counts the requests that the gateway looks into alone",
+		Package: "./internal/hostile", Tests: []string{"TestW7Egress"}, Says: "over a limit of",
+		edits: []edit{
+			{"internal/gateway/caps.go", "	out, in := f.g.caps.outgoing(a), a.incoming()\n", "	var out meters\n	in := a.incoming()\n	if a != nil {\n		out = meters{&a.out}\n	}\n"},
+		},
+	},
+	{
+		Name: "each-route-has-the-bottles-cap", Promise: "W7",
+		Why:     "the bottle's limit on what leaves holds only where a route has none of its own",
+		Package: "./internal/gateway", Tests: []string{"TestEgressBytes"}, Says: "bytes are counted of a route with a cap",
+		edits: []edit{{"internal/gateway/caps.go", "	if as.all != nil {\n", "	if as.all != nil && a == nil {\n"}},
 	},
 	{
 		Name: "each-connection-has-its-own-minute", Promise: "W7",
@@ -43,7 +57,7 @@ var gatewayMutants = []mutant{
 		Name: "messages-are-free", Promise: "W7",
 		Why:     "the frames of a WebSocket are not counted",
 		Package: "./internal/gateway", Tests: []string{"TestRouteBytesOfMessages"}, Says: "too much or too little left",
-		edits: []edit{{"internal/gateway/websocket.go", "	got := d.cap.take(want)\n", "	got := want\n"}},
+		edits: []edit{{"internal/gateway/websocket.go", "	got, short := d.caps.take(want)\n", "	got, short := meters(nil).take(want)\n"}},
 	},
 	{
 		Name: "caps-are-silent", Promise: "W7",
