@@ -70,6 +70,7 @@ type Preflight struct {
 	Agent, AgentFile string
 	InRepo           bool // the agent is the repository's
 	Bottles          []string
+	Label, Color     string // empty: none was given
 	Template         string
 	Command          []string // with what stands for the prompt
 	Workspace        string   // empty: none
@@ -166,7 +167,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 		return nil, err
 	}
 	p := &Preflight{
-		Agent: o.Agent, AgentFile: e.Agent.File, InRepo: e.Agent.InRepo, Template: e.Provider.Template.V, Mode: store.None,
+		Agent: o.Agent, Label: o.Label, Color: o.Color, AgentFile: e.Agent.File, InRepo: e.Agent.InRepo, Template: e.Provider.Template.V, Mode: store.None,
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
@@ -234,7 +235,7 @@ func (o *StartOptions) check() error {
 		return bad("--color", o.Color, "is none of the sixteen", "there are "+strings.Join(Colors, ", "))
 	case strings.ContainsRune(o.Prompt, 0):
 		return bad("--prompt", "", "holds a NUL byte", "")
-	case len(o.Label) > 100 || !visible.Clean(o.Label):
+	case !ValidLabel(o.Label):
 		return bad("--label", visible.String(o.Label, 100), "is too long, or has characters that are not shown", "use a few words")
 	}
 	return nil

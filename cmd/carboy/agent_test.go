@@ -199,9 +199,9 @@ func TestStartInteractive(t *testing.T) {
 	files := shellAgent(`stty size; echo "hello $WHO"; read x; echo "got $x"; exit 4`)
 	files["bottles/sh.md"] = strings.Replace(files["bottles/sh.md"], "---\n", "---\nenv: {WHO: ?Who are you}\n", 1)
 	d := newDen(t, files)
-	s := terminalIn(t, d.home, "start", "--cwd")
-	s.await("1  waits")
-	s.typed("1\n")
+	s := terminalIn(t, d.home, "start", "--cwd", "--label", "l", "--color", "red", "--bottle", "sh")
+	s.await("Which agent?")
+	s.typed("\r")
 	s.await("Who are you (WHO):")
 	s.typed("me\n")
 	s.await("workspace  ~/ws (overlay)")
@@ -238,6 +238,80 @@ func TestStartInteractive(t *testing.T) {
 	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
 	if len(left) != 1 { // of the first
 		t.Errorf("%q", left)
+	}
+}
+
+// Who names no agent is asked for it, for its bottles in their order, for a label and a
+// colour; what a repository's agent says of itself draws nothing.
+func TestStartAsks(t *testing.T) {
+	files := map[string]string{
+		"agents/first.md":  "---\nbottle: [one, two]\ndescription: the first one\n---\n",
+		"agents/second.md": "---\nbottle: one\n---\n",
+	}
+	for _, name := range []string{"one", "two", "three"} {
+		files["bottles/"+name+".md"] = "---\nagent_provider: {template: command, settings: {command: [sh, -c, 'echo in " + name + "; exit 3', '{prompt}']}}\n---\n"
+	}
+	d := newDen(t, files)
+	dir := d.home + "/ws/.carboy/agents"
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/zither.md", []byte("---\nbottle: one\ndescription: \"\\e]0;owned\\a\\e[2Jnice\"\n---\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	s := terminalOf(t, d.home, 100, []string{"TERM=xterm", "LC_ALL=C.UTF-8", "NO_COLOR="}, "start")
+	s.await("first")
+	s.await("the first one")
+	s.await(`\x1b]0;owned\x07\x1b[2Jnice`)
+	s.typed("first\r")
+	s.await("In which bottles?")
+	s.await("[1]")
+	s.typed("+") // one after two
+	s.await("[2]")
+	s.typed("\r")
+	s.await("A label")
+	s.typed("Night shift\r")
+	s.await("A colour")
+	s.typed("bright-bl\x1b[B\r") // below bright-black
+	s.await("bottle     two, one")
+	s.await("\x1b[94mNight shift\x1b[0m")
+	s.await("start it? [y/N]")
+	s.typed("y\n")
+	s.await("in one")
+	if code := s.end(); code != 3 {
+		t.Errorf("exit code %d:\n%s", code, s.text())
+	}
+	if strings.Contains(s.text(), "\x1b]0;owned") || strings.Contains(s.text(), "\x1b[2Jnice") {
+		t.Errorf("a manifest drew on the terminal: %q", s.text())
+	}
+	s = terminalOf(t, d.home, 200, []string{"TERM=xterm", "NO_COLOR="}, "list")
+	s.await("\x1b[94mnight-shift\x1b[0m")
+	s.end()
+	s = terminalOf(t, d.home, 200, []string{"TERM=xterm", "NO_COLOR=1"}, "list")
+	if s.end(); strings.Contains(s.text(), "\x1b[94m") || !strings.Contains(s.text(), "night-shift") {
+		t.Errorf("%q", s.text())
+	}
+	// Given up at any of the questions, nothing is started.
+	for i, key := range []string{"\x03", "\x1b", "\x03"} {
+		s := terminalIn(t, d.home, "start", "--bottle", "one")
+		s.await("Which agent?")
+		if i == 2 {
+			s.typed("\r")
+			s.await("A label")
+		}
+		s.typed(key)
+		if code := s.end(); code != 130 || !strings.Contains(s.text(), "nothing was started") {
+			t.Errorf("given up with %q: exit code %d:\n%s", key, code, s.text())
+		}
+		if on := stty(t, s.pty); strings.Contains(on, "-echo ") || strings.Contains(on, "-icanon") {
+			t.Errorf("the terminal is not as before: %s", on)
+		}
+	}
+	// Without a terminal nobody is asked, and is told how to say it.
+	for _, args := range [][]string{{"start"}, {"start", "--dry-run"}, {"start", "--headless", "--prompt", "x"}} {
+		if _, msg, code := d.carboy(args...); code != 125 || !strings.Contains(msg, "start: name an agent") || !strings.Contains(msg, "there are first, second, zither") {
+			t.Errorf("%v: exit code %d\n%s", args, code, msg)
+		}
+	}
+	if names, _ := filepath.Glob(d.home + "/state/carboy/bottles/*"); len(names) != 1 {
+		t.Errorf("%q", names)
 	}
 }
 

@@ -96,7 +96,7 @@ func (a *app) listCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printList(l, asJSON)
+				return a.printList(l, a.colorsOf(ctx, c), asJSON)
 			})
 		},
 	}
@@ -106,7 +106,21 @@ func (a *app) listCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printList(l store.Listing, asJSON bool) error {
+// colorsOf are the colours of bottles, by name, for who can see them.
+func (a *app) colorsOf(ctx context.Context, c *carboy.Client) map[string]tone {
+	out := map[string]tone{}
+	if !a.color(a.stdout) {
+		return out
+	}
+	l, _, _ := c.Bottles(ctx) // without, the list is as good
+	for _, b := range l {
+		out[b.Slug] = toneOf(b.Color)
+	}
+	return out
+}
+
+// printList prints runs; colors are those of bottles.
+func (a *app) printList(l store.Listing, colors map[string]tone, asJSON bool) error {
 	for _, e := range l.Corrupt {
 		a.say(plainText, "%s", errorLine(e))
 	}
@@ -134,14 +148,19 @@ func (a *app) printList(l store.Listing, asJSON bool) error {
 			rows[i] = slices.Insert(rows[i], 1, orDash(visible.String(m.Name, 60)))
 		}
 	}
-	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, split)
+	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, split, func(row, col int) tone {
+		if row == 0 || col != 1 || head[1] != "BOTTLE" {
+			return plainText
+		}
+		return colors[l.Runs[row-1].Name]
+	})
 }
 
 // printTable prints visible cells in columns. Where those do not fit into the
 // width, the cells from split on have a line of their own; where that does not
 // fit either, each cell has. No width (0) is no bound: what is piped into awk has
-// its columns.
-func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]string, split int) error {
+// its columns. paint is the colour of a cell where there are columns; row 0 is head.
+func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]string, split int, paint func(row, col int) tone) error {
 	const gap = 2
 	all := append([][]string{head}, rows...)
 	widths := make([]int, len(head))
@@ -160,22 +179,22 @@ func printTable(w io.Writer, width int, ascii bool, head []string, rows [][]stri
 		}
 		return n
 	}
-	columns := func(row []string, widths []int) string {
+	columns := func(n int, row []string, widths []int) string {
 		line := ""
 		for i, cell := range row {
-			line += cell + strings.Repeat(" ", widths[i]-visible.Width(cell)+gap)
+			line += paint(n, i).paint(cell) + strings.Repeat(" ", widths[i]-visible.Width(cell)+gap)
 		}
 		return strings.TrimRight(line, " ")
 	}
 	out := bufio.NewWriter(w)
 	switch {
 	case width == 0 || room(widths) <= width:
-		for _, row := range all {
-			fmt.Fprintln(out, columns(row, widths))
+		for n, row := range all {
+			fmt.Fprintln(out, columns(n, row, widths))
 		}
 	case room(widths[:split]) <= width:
-		for _, row := range all {
-			fmt.Fprintln(out, columns(row[:split], widths))
+		for n, row := range all {
+			fmt.Fprintln(out, columns(n, row[:split], widths))
 			for i, line := range visible.Wrap(strings.Join(row[split:], "  "), width-2*gap) {
 				fmt.Fprintln(out, strings.Repeat(" ", gap*min(i+1, 2))+line)
 			}

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -17,7 +14,6 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
-	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
@@ -26,6 +22,9 @@ import (
 const startLong = `Start an agent in a bottle that is called after it. What it may do stands in
 manifests (carboy explain AGENT shows them put together): this command can choose a
 bottle, and adds nothing to it.
+
+Without AGENT, in a terminal, it asks for what flags do not say: the agent, its
+bottles and their order, a label, a colour.
 
 With --headless and --prompt the agent carries out the prompt and ends, and nothing
 is asked. Else it gets this terminal, after a summary and a question. --cwd gives it
@@ -100,9 +99,7 @@ func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, er
 		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless and --prompt need each other")
 	case f.json && !f.headless:
 		return o, usagef("add --headless --prompt TEXT", "start: --json is for an agent that nobody sits in front of")
-	case f.headless && agent == "":
-		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless needs an agent")
-	case o.Terminal && !dry && (!isTerminal(a.stdin) || !isTerminal(a.stdout)):
+	case agent != "" && o.Terminal && !dry && (!isTerminal(a.stdin) || !isTerminal(a.stdout)):
 		return o, usagef("add --headless --prompt TEXT", "start: an agent that is not headless needs a terminal")
 	case f.json:
 		o.Stdout = a.stderr
@@ -133,7 +130,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 	}
 	defer c.Close()
 	if agent == "" {
-		if o.Agent, err = a.pickAgent(c); err != nil {
+		if err := a.choose(ctx, c, f, &o); err != nil {
 			return err
 		}
 	}
@@ -254,6 +251,9 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	}
 	line("agent", "%s (%s%s)", p.Agent, show(a.tilde(p.AgentFile)), whose)
 	line("bottle", "%s", show(strings.Join(p.Bottles, ", ")))
+	if p.Label != "" || p.Color != "" {
+		line("label", "%s", a.paint(w, toneOf(p.Color), show(first(p.Label, p.Agent))))
+	}
 	line("program", "%s: %s", p.Template, show(strings.Join(p.Command, " ")))
 	if p.Image != "" {
 		line("image", "%s", show(p.Image))
@@ -304,38 +304,6 @@ func (a *app) line() (string, error) {
 		}
 	}
 	return strings.TrimRight(string(b), "\r"), nil
-}
-
-// pickAgent has a person choose.
-func (a *app) pickAgent(c *carboy.Client) (string, error) {
-	names, err := c.Agents(".")
-	if err != nil {
-		return "", err
-	}
-	if len(names) == 0 {
-		return "", &advisedError{errors.New("there is no agent yet"), "carboy init writes one"}
-	}
-	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
-		return "", usagef("there are "+strings.Join(names, ", "), "start: name an agent")
-	}
-	w := bufio.NewWriter(a.stderr)
-	for i, n := range names {
-		fmt.Fprintf(w, "%3d  %s\n", i+1, n)
-	}
-	fmt.Fprint(w, "carboy: which agent? ")
-	w.Flush()
-	s, err := a.line()
-	if err != nil {
-		return "", err
-	}
-	s = strings.TrimSpace(s)
-	if n, err := strconv.Atoi(s); err == nil && n >= 1 && n <= len(names) {
-		return names[n-1], nil
-	}
-	if !slices.Contains(names, s) {
-		return "", &manifest.MissingError{Thing: "agent", Name: s, Looked: []string{"the list"}, Advice: "type a number or a name of the list"}
-	}
-	return s, nil
 }
 
 const destroyLong = `Destroy bottles: end what runs in them, and remove their records, with receipts and
