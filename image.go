@@ -68,6 +68,13 @@ func (c *Client) openImage(ctx context.Context, o *RunOptions) (*openedImage, er
 	if err != nil {
 		return nil, err
 	}
+	if file, ok := strings.CutPrefix(o.Image, image.BuildPrefix); ok && o.ImageDigest == "" && o.granted != nil {
+		img, err := c.buildImage(ctx, file, o.Workspace, nil)
+		if err != nil {
+			return nil, err
+		}
+		o.ImageDigest = img.Digest
+	}
 	img, err := s.Pull(ctx, o.Image, PullOptions{Pin: o.ImageDigest, Env: c.env})
 	if err != nil {
 		return nil, err

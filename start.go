@@ -171,8 +171,10 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
-		Image:   e.Provider.Image.V,
 		granted: &granted{agent: o.Agent, log: e.Egress.Log.V, sum: sumOf(e.Files)},
+	}
+	if p.Image, err = c.imageOf(e, dir); err != nil {
+		return nil, err
 	}
 	for _, w := range e.Warnings {
 		p.Warnings = append(p.Warnings, w.Error())
@@ -249,9 +251,6 @@ func notHere(e *manifest.Effective) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
 		return refuse(e.Git.Repos[name].From, "declares a repository, and the git gate is not here yet", "work on a checkout of it with --cwd, and take the bottle's git-gate.repos out (git-gate: {repos: {}} in a bottle that extends it)")
-	}
-	if v := e.Provider.Dockerfile; v.IsSet() {
-		return refuse(v.From, "names a Dockerfile, and carboy builds no images yet", "build it yourself, docker save -o FILE, and say image: tar:/…/FILE")
 	}
 	return nil
 }

@@ -72,6 +72,20 @@ func (a *app) imagePullCmd() *cobra.Command {
 	return cmd
 }
 
+// imageFor fetches or builds what an agent is to be started in.
+func (a *app) imageFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight) (*carboy.Image, error) {
+	if !p.Builds() {
+		return a.pull(ctx, c, p.Image, "")
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	img, err := c.BuildImage(ctx, p, func(s string) { a.say(dimText, "build: %s", visible.String(s, 200)) })
+	if errors.Is(err, context.Canceled) {
+		return nil, fmt.Errorf("%w while the image was being built; nothing half is kept", carboy.ErrInterrupted)
+	}
+	return img, err
+}
+
 // pull fetches an image, says how far it is, and ends when it is interrupted: for who
 // runs one it comes before the run, whose command decides about interrupts.
 func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*carboy.Image, error) {

@@ -154,7 +154,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 			}
 		}
 		if p.Image != "" {
-			img, err := a.pull(ctx, c, p.Image, "")
+			img, err := a.imageFor(ctx, c, p)
 			if err != nil {
 				return err
 			}
@@ -256,7 +256,11 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	}
 	line("program", "%s: %s", p.Template, show(strings.Join(p.Command, " ")))
 	if p.Image != "" {
-		line("image", "%s", show(p.Image))
+		more := ""
+		if p.Builds() {
+			more = " (built first, unless it was)"
+		}
+		line("image", "%s%s", show(p.Image), more)
 	}
 	switch p.Mode {
 	case store.None:

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// startEngine starts a Docker Engine of the test's own, and ends it. It needs no bridge
+// and changes nothing of the host's network.
+func startEngine(t *testing.T) (socket string, stop func()) {
+	t.Helper()
+	testenv.Root(t)
+	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
+	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
+	dir, err := os.MkdirTemp("", "dockerd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = dir + "/sock"
+	cmd := exec.Command(unshare, "--mount", "--kill-child=SIGTERM", "--fork", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false",
+		"--data-root="+dir+"/data", "--exec-root="+dir+"/exec", "--pidfile="+dir+"/pid", "--host=unix://"+socket)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() { cmd.Wait(); close(over) }() // ends with the engine
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		if pid, err := os.ReadFile(dir + "/pid"); err == nil {
+			exec.Command("kill", strings.TrimSpace(string(pid))).Run()
+		}
+		select {
+		case <-over:
+		case <-time.After(patience):
+			cmd.Process.Kill()
+			<-over
+		}
+	}
+	t.Cleanup(func() { stop(); os.RemoveAll(dir) })
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if c, err := net.Dial("unix", socket); err == nil {
+			c.Close()
+			return socket, stop
+		}
+		select {
+		case <-over:
+			t.Fatalf("dockerd does not run here:\n%s", log.String())
+		default:
+		}
+		if time.Now().After(end) {
+			stop()
+			t.Fatalf("dockerd does not answer:\n%s", log.String())
+		}
+	}
+}
+
+// TestStartDockerfile: a bottle's Dockerfile is built by a real engine, once; what it
+// made is the bottle's root, and is so without the engine from then on.
+func TestStartDockerfile(t *testing.T) {
+	socket, stop := startEngine(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDen(t, map[string]string{
+		"bottles/box/Dockerfile":    "FROM scratch\nCOPY carboy /opt/tools/carboy\nCOPY note /etc/\nENV PATH=/opt/tools MADE=here\n",
+		"bottles/box/note":          "made by an engine\n",
+		"bottles/box/secret":        "not to be sent\n",
+		"bottles/box/.dockerignore": "secret\n",
+		"bottles/boxed.md":          "---\nagent_provider: {template: command, dockerfile: box/Dockerfile, settings: {command: [carboy, version, '{prompt}']}}\n---\n",
+		"bottles/theirs.md":         "---\nagent_provider: {template: command, dockerfile: WS/Dockerfile, settings: {command: [carboy, version, '{prompt}']}}\n---\n",
+		"bottles/bad.md":            "---\nextends: boxed\nagent_provider: {dockerfile: bad/Dockerfile}\n---\n",
+		"bottles/bad/Dockerfile":    "FROM scratch\nCOPY nothing-\\x1b[2J /\n",
+		"agents/boxer.md":           "---\nbottle: boxed\n---\n",
+	})
+	config := d.home + "/.config/carboy"
+	theirs, _ := os.ReadFile(config + "/bottles/theirs.md")
+	if err := errors.Join(
+		os.WriteFile(config+"/bottles/box/carboy", program, 0o755),
+		os.WriteFile(config+"/bottles/theirs.md", bytes.ReplaceAll(theirs, []byte("WS"), []byte(d.home+"/ws")), 0o600),
+		os.WriteFile(d.home+"/ws/Dockerfile", []byte("FROM scratch\nCOPY . /\n"), 0o644),
+	); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_HOST", "unix://"+socket)
+	start := []string{"start", "boxer", "--headless", "--prompt", "--help"}
+	images := filepath.Join(d.home, "state/carboy/images/images")
+	if out, msg, code := d.carboy(append(start, "--dry-run")...); code != 0 || !strings.Contains(out, "/box/Dockerfile (built first, unless it was)") {
+		t.Errorf("dry run: exit code %d\n%s%s", code, out, msg)
+	}
+	if made, _ := os.ReadDir(images); len(made) > 0 {
+		t.Errorf("a dry run built %v", made)
+	}
+	out, msg, code := d.carboy(start...)
+	if code != 0 || !strings.Contains(out, "carboy version") || !strings.Contains(msg, "build: Step 2/4") {
+		t.Fatalf("exit code %d\n%s%s", code, out, msg)
+	}
+	out, msg, _ = d.carboy("receipt", "boxer", "--json")
+	if !strings.Contains(out, `"ref": "dockerfile:`) || !strings.Contains(out, `"digest": "sha256:`) {
+		t.Errorf("the receipt does not name the image:\n%s%s", out, msg)
+	}
+	roots, _ := filepath.Glob(d.home + "/state/carboy/images/roots/*/fs")
+	if len(roots) != 1 {
+		t.Fatalf("%v", roots)
+	}
+	if b, err := os.ReadFile(roots[0] + "/etc/note"); err != nil || string(b) != "made by an engine\n" {
+		t.Errorf("%q %v", b, err)
+	}
+	// What a repository holds is not built, and nobody is asked.
+	if _, msg, code := d.carboy(append(start, "--bottle", "theirs")...); code != 125 || !strings.Contains(msg, "theirs.md:2") || !strings.Contains(msg, "an agent may have written it") {
+		t.Errorf("a repository's: exit code %d\n%s", code, msg)
+	}
+	if _, msg, code := d.carboy(append(start, "--bottle", "bad")...); code != 125 || !strings.Contains(msg, "it can't be built") || strings.Contains(msg, "\x1b[2J") {
+		t.Errorf("one that can't be built: exit code %d\n%q", code, msg)
+	}
+	stop()
+	out, msg, code = d.carboy(start...)
+	if code != 0 || !strings.Contains(out, "carboy version") || strings.Contains(msg, "build: ") {
+		t.Errorf("without a change, and without the engine: exit code %d\n%s%s", code, out, msg)
+	}
+	if err := os.WriteFile(config+"/bottles/box/secret", []byte("another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, msg, code = d.carboy(start...); code != 0 {
+		t.Errorf("after a change of what is not sent: exit code %d\n%s", code, msg)
+	}
+	if err := os.WriteFile(config+"/bottles/box/note", []byte("another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, msg, code = d.carboy(start...); code != 125 || !strings.Contains(msg, "no engine is here to build it") || !strings.Contains(msg, "docker.io") {
+		t.Errorf("after a change, without the engine: exit code %d\n%s", code, msg)
+	}
+	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
+	if len(left) > 0 {
+		t.Errorf("bottles were left: %v", left)
+	}
+}

@@ -1,0 +1,213 @@
+package image
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/store"
+)
+
+// BuildPrefix stands before the path of a Dockerfile where references stand.
+const BuildPrefix = "dockerfile:"
+
+// Recipe is a Dockerfile of the user's own. What it says an engine carries out outside
+// of any bottle, so who writes it must be the user and nobody else.
+type Recipe struct {
+	File string // absolute
+	// Repo is where an agent may have written. Neither the Dockerfile nor what is
+	// around it may lie there, nor it there.
+	Repo string
+	// Home is the user's: too much to be sent to an engine.
+	Home string
+}
+
+// Ref is how what is built is called.
+func (r Recipe) Ref() string { return BuildPrefix + r.File }
+
+func (r Recipe) bad(reason string, err error) error {
+	return &Error{Ref: r.Ref(), Reason: reason, Err: err}
+}
+
+// Check refuses a Dockerfile that another than the user may have written.
+func (r Recipe) Check() error {
+	root, _, err := r.open()
+	if err != nil {
+		return err
+	}
+	return root.Close()
+}
+
+// open opens the directory that is sent to the engine: the Dockerfile's own, after
+// links. name is the Dockerfile in it.
+func (r Recipe) open() (root *os.Root, name string, err error) {
+	if !filepath.IsAbs(r.File) {
+		return nil, "", r.bad("a Dockerfile is named by its whole path", nil)
+	}
+	file, err := filepath.EvalSymlinks(r.File)
+	if err != nil {
+		return nil, "", r.bad("there is no such file", err)
+	}
+	dir, name := filepath.Split(file)
+	dir = filepath.Clean(dir)
+	if root, err = os.OpenRoot(dir); err != nil {
+		return nil, "", r.bad("its directory can't be opened", err)
+	}
+	if err := r.own(root, dir, name); err != nil {
+		root.Close()
+		return nil, "", err
+	}
+	return root, name, nil
+}
+
+// own looks at what was opened, not at names, which could lead elsewhere by now.
+func (r Recipe) own(root *os.Root, dir, name string) error {
+	fi, err := root.Stat(".")
+	if err != nil {
+		return r.bad("its directory can't be looked at", err)
+	}
+	file, err := root.Lstat(name)
+	switch {
+	case err != nil:
+		return r.bad("it can't be looked at", err)
+	case !file.Mode().IsRegular():
+		return r.bad("is not a regular file", nil)
+	}
+	for _, place := range []struct{ path, why string }{
+		{r.Repo, "it lies in the current directory, or that beside it: an agent may have written it, and what it says is carried out on this machine; keep it with your bottles"},
+		{r.Home, "it lies in your home itself, all of which would be sent to the engine: give it a directory of its own"},
+	} {
+		if place.path == "" {
+			continue
+		}
+		real, err := filepath.EvalSymlinks(place.path)
+		if err != nil {
+			return r.bad("the current directory can't be found", err)
+		}
+		if beneath(real, dir) || place.path == r.Repo && beneath(dir, real) {
+			return r.bad(place.why, nil)
+		}
+	}
+	for _, x := range []struct {
+		what string
+		fi   fs.FileInfo
+	}{{"its directory", fi}, {"it", file}} {
+		st := x.fi.Sys().(*unixStat)
+		if st.Uid != 0 && int(st.Uid) != os.Geteuid() || x.fi.Mode().Perm()&0o022 != 0 {
+			return r.bad(x.what+" can be written to by others than you: what it says is carried out on this machine; chmod go-w it", nil)
+		}
+	}
+	return nil
+}
+
+// beneath reports whether path is dir or below it.
+func beneath(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// built is what was made of a recipe.
+type built struct {
+	Schema string `json:"schema"`
+	Digest string `json:"digest"`
+}
+
+const builtKind = "built"
+
+// Build has an engine make an image of a Dockerfile and of what is beside it, and takes
+// it in. What was made of the same before is taken without asking anybody. say is told
+// what the engine says, a line at a time, which may be anything; it may be nil.
+func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)) (*Image, error) {
+	if say == nil {
+		say = func(string) {}
+	}
+	if o.Env == nil {
+		o.Env = os.Getenv
+	}
+	if err := os.MkdirAll(s.path("builds"), 0o700); err != nil {
+		return nil, err
+	}
+	root, name, err := r.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	tmp, unlock, err := s.scratch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	c, err := os.OpenFile(filepath.Join(tmp, "context.tar"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	sum, err := writeContext(ctx, c, root, name)
+	if err != nil {
+		return nil, r.bad("what is beside it can't be taken", err)
+	}
+	key := hex.EncodeToString(sum[:])
+	note := s.path("builds", key+"-"+runtime.GOARCH+".json")
+	var was built
+	if err := store.ReadJSON(note, builtKind, &was); err == nil {
+		if img, err := s.known(r.Ref(), was.Digest); img != nil || err != nil {
+			return img, err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	e, err := findEngine(ctx, o.Env)
+	if err != nil {
+		return nil, r.bad("no engine is here to build it", err)
+	}
+	defer e.close()
+	if _, err := c.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	tag := "carboy-build:" + key[:40]
+	if err := e.build(ctx, c, name, tag, say); err != nil {
+		return nil, r.bad("it can't be built", err)
+	}
+	out := filepath.Join(tmp, "image.tar")
+	if err := e.export(ctx, tag, out, o.Limits.orDefaults().Bytes); err != nil {
+		return nil, r.bad("the engine does not hand out what it built", err)
+	}
+	o.Pin = ""
+	img, err := s.Pull(ctx, "tar:"+out, o)
+	if err != nil {
+		return nil, err
+	}
+	img.Ref = r.Ref()
+	digest := strings.TrimPrefix(img.Digest, "sha256:")
+	if err := store.WriteJSON(s.path("images", digest+".json"), kind, img); err != nil {
+		return nil, err
+	}
+	return img, store.WriteJSON(note, builtKind, built{Schema: store.Schema(builtKind), Digest: img.Digest})
+}
+
+// scratch is a directory for one build at a time. Its own, since tmp is emptied by who
+// pulls meanwhile.
+func (s *Store) scratch(ctx context.Context) (dir string, done func(), err error) {
+	lock, err := s.lock(ctx, unix.LOCK_EX, "builds", "lock")
+	if err != nil {
+		return "", nil, err
+	}
+	dir = s.path("builds", "tmp")
+	done = func() { os.RemoveAll(dir); lock.Close() }
+	if err = os.RemoveAll(dir); err == nil { // of one that was killed
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err != nil {
+		done()
+		return "", nil, fmt.Errorf("make room for a build: %w", err)
+	}
+	return dir, done, nil
+}

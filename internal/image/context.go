@@ -1,0 +1,144 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"syscall"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+	"golang.org/x/sys/unix"
+)
+
+type unixStat = syscall.Stat_t
+
+// Bounds of what is sent to an engine.
+const (
+	maxContext        = 4 << 30 // bytes
+	maxContextEntries = 200_000
+	maxIgnore         = 1 << 20
+)
+
+// writeContext writes what is below root to w as engines read it, without what
+// .dockerignore leaves out. The sum is of names, modes, links and contents, and of the
+// Dockerfile's name, and not of times. Links are not followed.
+func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile string) (sum [sha256.Size]byte, err error) {
+	ignored, err := ignores(root, dockerfile)
+	if err != nil {
+		return sum, err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", dockerfile)
+	out := tar.NewWriter(w)
+	entries, left := 0, int64(maxContext)
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case name == ".":
+			return nil
+		}
+		if skip, all, err := ignored(name); err != nil || skip {
+			if err == nil && all && d.IsDir() {
+				return fs.SkipDir
+			}
+			return err
+		}
+		if entries++; entries > maxContextEntries {
+			return fmt.Errorf("more than %d files: name what is not needed in .dockerignore", maxContextEntries)
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		hdr := &tar.Header{Name: name, Mode: int64(fi.Mode().Perm()), ModTime: fi.ModTime(), Format: tar.FormatPAX}
+		switch {
+		case fi.IsDir():
+			hdr.Typeflag, hdr.Name = tar.TypeDir, name+"/"
+		case fi.Mode()&fs.ModeSymlink != 0:
+			hdr.Typeflag = tar.TypeSymlink
+			if hdr.Linkname, err = root.Readlink(name); err != nil {
+				return err
+			}
+		case fi.Mode().IsRegular():
+			return contextFile(ctx, out, h, root, hdr, &left)
+		default:
+			return fmt.Errorf("%s is neither a file, nor a directory, nor a link: name it in .dockerignore", name)
+		}
+		fmt.Fprintf(h, "%c %o %q %q\n", hdr.Typeflag, hdr.Mode, hdr.Name, hdr.Linkname)
+		return out.WriteHeader(hdr)
+	})
+	if err = errors.Join(err, out.Close()); err != nil {
+		return sum, err
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// contextFile sends one file, as long as it is when it is opened.
+func contextFile(ctx context.Context, out *tar.Writer, h io.Writer, root *os.Root, hdr *tar.Header, left *int64) error {
+	f, err := root.OpenFile(hdr.Name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !fi.Mode().IsRegular() {
+		return fmt.Errorf("%s was replaced", hdr.Name)
+	}
+	hdr.Typeflag, hdr.Size, hdr.Mode = tar.TypeReg, fi.Size(), int64(fi.Mode().Perm())
+	if *left -= hdr.Size; *left < 0 {
+		return fmt.Errorf("more than %d bytes: name what is not needed in .dockerignore", int64(maxContext))
+	}
+	fmt.Fprintf(h, "%c %o %q %d\n", hdr.Typeflag, hdr.Mode, hdr.Name, hdr.Size)
+	if err := out.WriteHeader(hdr); err != nil {
+		return err
+	}
+	if _, err := io.CopyN(io.MultiWriter(out, h), reader{ctx, f}, hdr.Size); err != nil {
+		return fmt.Errorf("read %s: %w", hdr.Name, err)
+	}
+	return nil
+}
+
+// ignores reads .dockerignore, or that of the Dockerfile alone, as engines' own
+// programs do before they send. all: what is below name is left out as well.
+func ignores(root *os.Root, dockerfile string) (func(name string) (skip, all bool, err error), error) {
+	var patterns []string
+	for _, name := range []string{dockerfile + ".dockerignore", ".dockerignore"} {
+		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		patterns, err = ignorefile.ReadAll(io.LimitReader(f, maxIgnore))
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		break
+	}
+	m, err := patternmatcher.New(patterns)
+	if err != nil {
+		return nil, fmt.Errorf("read .dockerignore: %w", err)
+	}
+	return func(name string) (skip, all bool, err error) {
+		if name = path.Clean(name); name == dockerfile {
+			return false, false, nil
+		}
+		skip, err = m.MatchesOrParentMatches(name)
+		return skip, !m.Exclusions(), err
+	}, nil
+}

@@ -1,0 +1,354 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// engine is a Docker Engine of this machine, spoken to over its socket as its user. No
+// program is started for it: one would read the user's configuration, in which
+// credentials, proxies with passwords and plugins stand, and hand these on.
+type engine struct {
+	path string
+	http *http.Client
+}
+
+const (
+	engineAnswersIn = 10 * time.Second
+	maxEngineLine   = 1 << 20
+	maxBuildLog     = 4 << 10
+)
+
+// findEngine finds one that answers.
+func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
+	var paths []string
+	switch host := env("DOCKER_HOST"); {
+	case strings.HasPrefix(host, "unix://"):
+		paths = []string{strings.TrimPrefix(host, "unix://")}
+	case host != "":
+		return nil, fmt.Errorf("DOCKER_HOST is %.80q, and only sockets of this machine (unix://) are asked", host)
+	default:
+		paths = []string{"/var/run/docker.sock"}
+		if dir := env("XDG_RUNTIME_DIR"); dir != "" {
+			paths = append(paths, dir+"/docker.sock")
+		}
+	}
+	var errs []error
+	for _, p := range paths {
+		e := newEngine(p)
+		err := e.ping(ctx)
+		if err == nil {
+			return e, nil
+		}
+		e.close()
+		errs = append(errs, fmt.Errorf("%s: %w", p, err))
+	}
+	return nil, fmt.Errorf("%w; install and start Docker (apt-get install docker.io), or build it elsewhere, docker save -o FILE, and say image: tar:/…/FILE", errors.Join(errs...))
+}
+
+func newEngine(path string) *engine {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, err
+		}
+		if err := trustedPeer(c.(*net.UnixConn)); err != nil {
+			c.Close()
+			return nil, err
+		}
+		return c, nil
+	}
+	return &engine{path: path, http: &http.Client{
+		Transport:     &http.Transport{DialContext: dial, DisableCompression: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (e *engine) close() { e.http.CloseIdleConnections() }
+
+// trustedPeer refuses an engine of another user, who would decide what is built.
+func trustedPeer(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(cerr, err); err != nil {
+		return err
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("it belongs to user %d, who is neither you nor root", cred.Uid)
+	}
+	return nil
+}
+
+func (e *engine) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, engineAnswersIn)
+	defer cancel()
+	res, err := e.do(ctx, http.MethodGet, "/_ping", nil)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// do asks for something; what is not 200 is an error, in the engine's words.
+func (e *engine) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-tar")
+	}
+	res, err := e.http.Do(req)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return nil, err
+	}
+	if res.StatusCode == http.StatusOK {
+		return res, nil
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(b, &said) != nil || said.Message == "" {
+		said.Message = strings.TrimSpace(string(b))
+	}
+	return nil, fmt.Errorf("the engine says %s: %s", res.Status, said.Message)
+}
+
+// onlyBuildKit is what an engine says of a Dockerfile that its older builder can't read.
+var onlyBuildKit = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)buildkit|unknown (instruction|flag)|parse error|classic builder`)
+})
+
+// build makes an image of a context, tar, under a tag. The older builder is asked
+// first: it fetches base images without a login; only BuildKit reads newer Dockerfiles.
+func (e *engine) build(ctx context.Context, tar io.ReadSeeker, dockerfile, tag string, say func(string)) error {
+	err := e.buildWith(ctx, "1", tar, dockerfile, tag, say)
+	if err == nil || !onlyBuildKit().MatchString(err.Error()) || ctx.Err() != nil {
+		return err
+	}
+	if _, serr := tar.Seek(0, io.SeekStart); serr != nil {
+		return serr
+	}
+	return e.buildWith(ctx, "2", tar, dockerfile, tag, say)
+}
+
+func (e *engine) buildWith(ctx context.Context, version string, tar io.Reader, dockerfile, tag string, say func(string)) error {
+	q := url.Values{"version": {version}, "dockerfile": {dockerfile}, "t": {tag}, "rm": {"1"}, "forcerm": {"1"}}
+	res, err := e.do(ctx, http.MethodPost, "/build?"+q.Encode(), io.NopCloser(tar))
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	return followBuild(res.Body, say)
+}
+
+// followBuild reads what an engine says while it builds. Only one that ends without an
+// error and says which image it made has built.
+func followBuild(r io.Reader, say func(string)) error {
+	in := newLines(r, maxEngineLine)
+	var t buildTrace
+	var log tail
+	done := false
+	for {
+		line, err := in.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read what the engine says: %w", err)
+		}
+		var m struct {
+			ID     string          `json:"id"`
+			Stream string          `json:"stream"`
+			Status string          `json:"status"`
+			Error  string          `json:"error"`
+			Aux    json.RawMessage `json:"aux"`
+		}
+		if err := json.Unmarshal(line, &m); err != nil {
+			return fmt.Errorf("the engine says what is no message: %w", err)
+		}
+		if m.Error != "" {
+			if text := strings.TrimSpace(log.String()); text != "" {
+				return fmt.Errorf("%s; it said last: %s", m.Error, text)
+			}
+			return errors.New(m.Error)
+		}
+		if m.ID == "moby.buildkit.trace" {
+			var raw []byte
+			if json.Unmarshal(m.Aux, &raw) == nil {
+				t.read(raw, say, &log)
+			}
+			continue
+		}
+		var made struct{ ID string }
+		if json.Unmarshal(m.Aux, &made) == nil && made.ID != "" {
+			done = true
+		}
+		for text := range strings.Lines(m.Stream) {
+			log.add(text)
+			if text = strings.TrimSpace(text); text != "" {
+				say(text)
+			}
+		}
+		if m.Status != "" && m.ID == "" {
+			say(m.Status)
+		}
+	}
+	if !done {
+		return errors.New("the engine stopped before it had built anything")
+	}
+	return nil
+}
+
+// export writes an image to a file.
+func (e *engine) export(ctx context.Context, tag, file string, most int64) error {
+	res, err := e.do(ctx, http.MethodGet, "/images/"+tag+"/get", nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(res.Body, most+1))
+	if err = errors.Join(err, f.Close()); err == nil && n > most {
+		err = fmt.Errorf("it has more than %d bytes", most)
+	}
+	return err
+}
+
+// lines are those of a stream, each with a bound.
+type lines struct {
+	r    io.Reader
+	buf  []byte
+	most int
+	err  error
+}
+
+func newLines(r io.Reader, most int) *lines { return &lines{r: r, most: most} }
+
+func (l *lines) next() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(l.buf, '\n'); i >= 0 {
+			line := l.buf[:i]
+			l.buf = l.buf[i+1:]
+			if len(bytes.TrimSpace(line)) > 0 {
+				return line, nil
+			}
+			continue
+		}
+		if l.err != nil {
+			line := bytes.TrimSpace(l.buf)
+			if l.buf = nil; len(line) > 0 {
+				return line, nil
+			}
+			return nil, l.err
+		}
+		if len(l.buf) > l.most {
+			return nil, fmt.Errorf("a message of more than %d bytes", l.most)
+		}
+		piece := make([]byte, 32<<10)
+		n, err := l.r.Read(piece)
+		l.buf, l.err = append(l.buf, piece[:n]...), err
+	}
+}
+
+// tail is the end of a text.
+type tail struct{ b []byte }
+
+func (t *tail) add(s string) {
+	t.b = append(t.b, s...)
+	if over := len(t.b) - maxBuildLog; over > 0 {
+		t.b = append(t.b[:0], t.b[over:]...)
+	}
+}
+
+func (t *tail) String() string { return string(t.b) }
+
+// buildTrace reads BuildKit's account of a build (moby.buildkit.v1.StatusResponse):
+// the names of steps when they begin, and what their programs write.
+type buildTrace struct{ told map[string]bool }
+
+// maxSteps bounds how many steps are told.
+const maxSteps = 1000
+
+func (t *buildTrace) read(raw []byte, say func(string), log *tail) {
+	if t.told == nil {
+		t.told = map[string]bool{}
+	}
+	fields(raw, func(field protowire.Number, vertex []byte) {
+		switch field {
+		case 1: // Vertex: its name is 3, when it began 5
+			name, began := "", false
+			fields(vertex, func(f protowire.Number, v []byte) {
+				switch f {
+				case 3:
+					name = string(v)
+				case 5:
+					began = true
+				}
+			})
+			if began && name != "" && !t.told[name] && len(t.told) < maxSteps && !strings.HasPrefix(name, "[internal]") {
+				t.told[name] = true
+				say(name)
+			}
+		case 3: // VertexLog: its text is 4
+			fields(vertex, func(f protowire.Number, v []byte) {
+				if f == 4 {
+					log.add(string(v))
+				}
+			})
+		}
+	})
+}
+
+// fields calls f for each field that is bytes. What is malformed is left out.
+func fields(b []byte, f func(protowire.Number, []byte)) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return
+		}
+		b = b[n:]
+		if typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return
+			}
+			f(num, v)
+			b = b[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return
+		}
+		b = b[n:]
+	}
+}
