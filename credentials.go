@@ -133,6 +133,8 @@ func (r *credentialReader) open(rule string, c policy.Credential) (*credential.C
 			return had, nil
 		}
 		return r.openOAuth(rule, c)
+	case c.Scheme == credential.Codex:
+		return r.openCodex(rule, c)
 	case c.Env == "":
 		return nil, fmt.Errorf("%s: there is no credential store yet; name a variable with token_env", rule)
 	}

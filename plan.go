@@ -34,6 +34,7 @@ type plan struct {
 	// known is all that is watched for, credentials included, by name.
 	known  map[string]secret.Value
 	mounts []bottle.Mount
+	files  []rootfs.File // of the home inside
 	net    wire.Config
 
 	// What of the host is shown, from look.
@@ -57,6 +58,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
+	if o.granted != nil {
+		p.files = o.granted.files
+	}
 	if p.creds, err = (&credentialReader{lookup: c.env, roots: c.opened.Roots}).read(p.routes); err != nil {
 		return nil, err
 	}
@@ -79,6 +83,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		return nil, err
 	}
 	if err := p.hideTokens(); err != nil {
+		return nil, err
+	}
+	if err := p.checkFiles(); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -203,7 +210,7 @@ func (p *plan) inspects() bool {
 
 // look finds what of the host the bottle's root shows at this moment.
 func (p *plan) look() (err error) {
-	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr(), Trusting: p.inspects()}
+	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr(), Trusting: p.inspects(), Files: p.files}
 	if p.rootfs != "" {
 		p.root, err = rootfs.Dir(p.rootfs, o)
 	} else {

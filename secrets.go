@@ -247,6 +247,23 @@ func (p *plan) keepOut(command []string) error {
 	return nil
 }
 
+// checkFiles refuses files of the home that would take a secret inside, and those
+// that would not be seen there, since something of the host's lies over them.
+func (p *plan) checkFiles() error {
+	watched := &known{values: p.known}
+	for _, f := range p.files {
+		path := filepath.Join(p.id.user.Home, f.Path)
+		if name := watched.in(string(f.Content)); name != "" {
+			return &OptionError{Option: "the file", Value: "~/" + f.Path, Reason: "holds the secret " + name, Advice: "a secret that is watched for does not come inside: leave it out of the agent's text, settings and skills"}
+		}
+		over := slices.ContainsFunc(p.mounts, func(m bottle.Mount) bool { return within(path, m.Target) })
+		if over || p.mode != store.None && within(path, p.target) {
+			return &OptionError{Option: "the file", Value: "~/" + f.Path, Reason: "is made for the agent, and would be hidden by the workspace or a mount", Advice: "work in a directory that is not the agent's own"}
+		}
+	}
+	return nil
+}
+
 // readable are the files of secrets that the command can read all the same, since
 // they lie where it works.
 func (p *plan) readable() (out []string) {

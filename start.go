@@ -17,6 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
@@ -57,6 +58,9 @@ type StartOptions struct {
 	Terminal       bool
 	Interrupt      <-chan os.Signal
 	OnEvent        func(Event)
+
+	resume bool        // continue the conversation that the bottle's home has
+	mcp    []mcpServer // that the agent is told of
 }
 
 // Colors are the sixteen of terminals, by name.
@@ -78,6 +82,7 @@ type Preflight struct {
 	Routes           []routes.Description
 	Env              []string // names
 	Mounts           []string
+	Files            []string      // of the agent's home, made for it
 	Limits           bottle.Limits // zero fields: the machine's default
 	Image            string        // empty: this machine's tools
 	// ImageDigest is the digest that Image must have; Confirm may set it.
@@ -93,6 +98,7 @@ type Preflight struct {
 type granted struct {
 	slug, agent string
 	routes      []policy.Route
+	files       []rootfs.File // of the home inside
 	log         int
 	sum         [sha256.Size]byte // of the manifests
 }
@@ -127,11 +133,16 @@ func (e *AgentError) Code() int { return e.Exit.Code }
 
 // manifests looks where the user, and dir, have bottles and agents.
 func (c *Client) manifests(dir string) (*manifest.Set, error) {
-	conf, err := store.ConfigDir(c.opened.Config, c.env)
+	where, err := c.where(dir)
 	if err != nil {
 		return nil, err
 	}
-	return manifest.Open(manifest.Where{Config: conf, Home: c.env("HOME"), Repo: dir})
+	return manifest.Open(where)
+}
+
+func (c *Client) where(dir string) (manifest.Where, error) {
+	conf, err := store.ConfigDir(c.opened.Config, c.env)
+	return manifest.Where{Config: conf, Home: c.env("HOME"), Repo: dir}, err
 }
 
 // Agents are those that can be started in dir, by name.
@@ -148,13 +159,13 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	dir := o.Dir
-	if dir == "" {
+	if o.Dir == "" {
 		var err error
-		if dir, err = os.Getwd(); err != nil {
+		if o.Dir, err = os.Getwd(); err != nil {
 			return nil, fmt.Errorf("find the current directory: %w", err)
 		}
 	}
+	dir := o.Dir
 	set, err := c.manifests(dir)
 	if err != nil {
 		return nil, err
@@ -171,7 +182,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
-		granted: &granted{agent: o.Agent, log: e.Egress.Log.V, sum: sumOf(e.Files)},
+		granted: &granted{agent: o.Agent, log: e.Egress.Log.V},
 	}
 	if p.Image, err = c.imageOf(e, dir); err != nil {
 		return nil, err
@@ -193,9 +204,6 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	if e.Supervise.V {
 		p.Notes = append(p.Notes, "nobody can be asked yet: what a route would ask about is blocked")
 	}
-	if len(e.Agent.Skills) > 0 {
-		p.Notes = append(p.Notes, "skills are not copied in yet")
-	}
 	l, err := c.launch(e, &o)
 	if err != nil {
 		return nil, err
@@ -204,7 +212,11 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.granted.routes, p.Mounts, p.Notes = l.routes, l.mounts, append(p.Notes, l.notes...)
+	p.granted.sum = sumOf(append(slices.Clone(e.Files), l.read...))
+	p.granted.routes, p.granted.files, p.Mounts, p.Notes = l.routes, l.files, l.mounts, append(p.Notes, l.notes...)
+	for _, f := range l.files {
+		p.Files = append(p.Files, "~/"+f.Path)
+	}
 	for _, r := range l.routes {
 		p.Routes = append(p.Routes, routes.Describe(r))
 	}
@@ -312,6 +324,8 @@ func shownCommand(command []string, prompt, body string) []string {
 			a = "TEXT-OF-THE-AGENT"
 		case prompt != "" && body != "" && strings.Contains(a, prompt):
 			a = "TEXT-AND-PROMPT"
+		case prompt != "" && (a == "--prompt="+prompt || a == " "+prompt):
+			a = "PROMPT"
 		}
 		out[i] = a
 	}

@@ -280,6 +280,14 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	for _, m := range p.Mounts {
 		line("shows", "%s", show(m))
 	}
+	const shown = 6
+	for i, f := range p.Files {
+		if i == shown && len(p.Files) > shown+1 {
+			line("makes", "%d files more of the agent's own", len(p.Files)-i)
+			break
+		}
+		line("makes", "%s", show(f))
+	}
 	for _, n := range p.Notes {
 		line("note", "%s", show(n))
 	}

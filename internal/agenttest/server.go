@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,8 +18,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/net/websocket"
 
 	"github.com/carboy/carboy/internal/ca"
 )
@@ -32,6 +34,8 @@ type Server struct {
 	// OnStep is told of each step before it is taken, in the request's goroutine.
 	// Nil: nobody.
 	OnStep func(n int)
+	// Others serve paths that are no vendor's API, and look at no key.
+	Others map[string]http.HandlerFunc
 
 	key    string
 	script Script
@@ -47,6 +51,7 @@ type Server struct {
 type Request struct {
 	Host, Method, Path string
 	Key                bool // it had the real key, where the vendor looks for it
+	Header             http.Header
 	Body               []byte
 }
 
@@ -126,6 +131,10 @@ func keyOf(r *http.Request) string {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if other := s.Others[r.URL.Path]; other != nil {
+		other(rw, r)
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxBody))
 	if err == nil && r.Header.Get("Content-Encoding") == "zstd" {
 		body, err = unzstd(body)
@@ -136,7 +145,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	ok := keyOf(r) == s.key
 	s.mu.Lock()
-	s.requests = append(s.requests, Request{r.Host, r.Method, r.URL.RequestURI(), ok, body})
+	s.requests = append(s.requests, Request{r.Host, r.Method, r.URL.RequestURI(), ok, r.Header.Clone(), body})
 	n := len(s.requests)
 	s.mu.Unlock()
 	if dir := os.Getenv("CARBOY_TEST_AGENTS_LOG"); dir != "" {
@@ -149,7 +158,13 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if isSocket(r) {
-		websocket.Server{Handler: func(c *websocket.Conn) { s.converse(c, r) }}.ServeHTTP(rw, r)
+		c, _, _, err := ws.UpgradeHTTP(r, rw)
+		if err != nil {
+			s.problem("websocket: %v", err)
+			return
+		}
+		defer c.Close()
+		s.converse(c, r)
 		return
 	}
 	for _, v := range vendors {
@@ -222,28 +237,27 @@ func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v 
 
 // isSocket reports whether Responses are asked for over a WebSocket.
 func isSocket(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.URL.Path == "/v1/responses" && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+	return r.Method == http.MethodGet && isResponsesPath(r) && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
 // converse answers the requests that come on a WebSocket. Each has only what is new
 // since the one that it names.
-func (s *Server) converse(c *websocket.Conn, r *http.Request) {
-	c.MaxPayloadBytes = maxBody
+func (s *Server) converse(c net.Conn, r *http.Request) {
 	results := map[string][]string{} // by response
 	for {
-		var body []byte
-		if err := websocket.Message.Receive(c, &body); err != nil {
+		body, err := wsutil.ReadClientText(c) // of as many frames as it comes in
+		if err != nil {
 			return
 		}
 		s.mu.Lock()
-		s.requests = append(s.requests, Request{r.Host, "WEBSOCKET", r.URL.RequestURI(), true, body})
+		s.requests = append(s.requests, Request{r.Host, "WEBSOCKET", r.URL.RequestURI(), true, r.Header, body})
 		s.mu.Unlock()
 		var more struct {
 			Type     string `json:"type"`
 			Previous string `json:"previous_response_id"`
 			Generate *bool  `json:"generate"`
 		}
-		err := json.Unmarshal(body, &more)
+		err = json.Unmarshal(body, &more)
 		var a *asked
 		if err == nil {
 			a, err = readResponses(r, body)
@@ -314,7 +328,7 @@ type events struct {
 	rw      http.ResponseWriter
 	c       *http.ResponseController
 	started bool
-	socket  *websocket.Conn
+	socket  net.Conn
 }
 
 // send sends one event; name is empty for those without.
@@ -324,7 +338,7 @@ func (e *events) send(name string, v any) {
 		b = compact(v)
 	}
 	if e.socket != nil {
-		_ = websocket.Message.Send(e.socket, b)
+		_ = wsutil.WriteServerText(e.socket, []byte(b))
 		return
 	}
 	if !e.started {

@@ -130,7 +130,12 @@ func writeMessages(e *events, a *asked, r reply) {
 
 // OpenAI's Responses.
 
-func isResponses(r *http.Request) bool { return post(r, "/v1/responses") }
+func isResponses(r *http.Request) bool { return r.Method == http.MethodPost && isResponsesPath(r) }
+
+// isResponsesPath: the second is for those who have signed in.
+func isResponsesPath(r *http.Request) bool {
+	return strings.HasSuffix(r.URL.Path, "/v1/responses") || r.URL.Path == "/backend-api/codex/responses"
+}
 
 func readResponses(_ *http.Request, body []byte) (*asked, error) {
 	var q struct {

@@ -36,6 +36,8 @@ const (
 	Query  = policy.Scheme("query")     // a parameter of the URL
 	AWS    = policy.Scheme("aws-sigv4") // ID:SECRET or ID:SECRET:TOKEN
 	OAuth  = policy.Scheme("oauth2")    // Bearer, got for a refresh token, see OpenOAuth
+	// Codex is what the host's codex has signed in with. Nobody writes it in a file.
+	Codex = policy.Scheme("codex-login")
 )
 
 // Signer sets a real credential on a request.

@@ -1,11 +1,14 @@
 package credential
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -34,6 +37,8 @@ type oauth struct {
 	client *http.Client
 	source RefreshSource
 	now    func() time.Time
+	// headers are set beside the token.
+	headers map[string]string
 
 	turn chan struct{} // holds one: whose turn it is to refresh
 
@@ -69,11 +74,32 @@ type RefreshSource interface {
 	Put(v secret.Value) error
 }
 
+// Tokens are what a token server gave.
+type Tokens struct {
+	Access, Refresh secret.Value // Refresh is empty when the one that was used stays
+	ID              string       // of OpenID Connect, or empty
+}
+
+// Sharer is a RefreshSource whose file others use as well: a program of the host's
+// that has signed in, and that refreshes when carboy does not.
+type Sharer interface {
+	RefreshSource
+	// Access is the access token that is kept there, and until when it is good; zero:
+	// it does not say. It is asked for after Take, before done.
+	Access() (secret.Value, time.Time)
+	// PutAll is Put for all that the server gave.
+	PutAll(Tokens) error
+}
+
 // OAuthOptions are what an OAuth credential needs beside its route.
 type OAuthOptions struct {
 	Refresh      RefreshSource
 	ClientSecret secret.Value   // may be empty
 	Roots        *x509.CertPool // nil: whom this machine trusts
+	// JSON asks the server in JSON instead of in a form.
+	JSON bool
+	// Headers are set on each request beside the token.
+	Headers map[string]string
 }
 
 // OpenOAuth is [Open] for the scheme [OAuth]. Nothing is asked of the server yet.
@@ -84,11 +110,16 @@ func OpenOAuth(name string, c policy.Credential, o OAuthOptions) (*Credential, e
 	if err != nil {
 		return nil, fmt.Errorf("credential %s: %w", name, err)
 	}
+	var access secret.Value
+	var expires time.Time
+	if shared, ok := o.Refresh.(Sharer); ok {
+		access, expires = shared.Access()
+	}
 	done()
 	if v.Empty() {
 		return nil, fmt.Errorf("%s: %w", name, ErrEmpty)
 	}
-	for _, v := range []secret.Value{v, o.ClientSecret} {
+	for _, v := range []secret.Value{v, access, o.ClientSecret} {
 		if err := printable(v); err != nil {
 			return nil, fmt.Errorf("credential %s: %w", name, err)
 		}
@@ -96,7 +127,10 @@ func OpenOAuth(name string, c policy.Credential, o OAuthOptions) (*Credential, e
 	if err := CheckTokenURL(c.OAuth.TokenURL); err != nil {
 		return nil, fmt.Errorf("credential %s: %w", name, err)
 	}
-	s := &oauth{source: o.Refresh, now: time.Now, turn: make(chan struct{}, 1), first: v, client: tokenClient(o.Roots)}
+	s := &oauth{source: o.Refresh, now: time.Now, turn: make(chan struct{}, 1), first: v, client: tokenClient(o.Roots), access: access, expires: usable(time.Now(), expires), headers: o.Headers}
+	if o.JSON {
+		s.client.Transport = inJSON{s.client.Transport}
+	}
 	s.conf = oauth2.Config{
 		ClientID: c.OAuth.ClientID, ClientSecret: o.ClientSecret.UnsafeString(), Scopes: strings.Fields(c.OAuth.Scopes),
 		Endpoint: oauth2.Endpoint{TokenURL: c.OAuth.TokenURL, AuthStyle: oauth2.AuthStyleInHeader},
@@ -139,20 +173,61 @@ func (o *oauth) sign(req *http.Request, _ *taken) error {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+v.UnsafeString())
+	for name, value := range o.headers {
+		req.Header.Set(name, value)
+	}
 	return nil
+}
+
+// usable is when a token that is good until expires is not used any more.
+func usable(now, expires time.Time) time.Time {
+	if expires.IsZero() {
+		return expires
+	}
+	// Of a token that lives no longer than that, half of the time is used.
+	life := expires.Sub(now)
+	return now.Add(max(life-skew, life/2))
+}
+
+// kept is the access token that stands with the refresh token, when it is another one
+// than was refused, and still good: somebody else has refreshed meanwhile.
+func (o *oauth) kept(s Sharer) (secret.Value, time.Time, bool) {
+	v, expires := s.Access()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.now()
+	until := usable(now, expires)
+	if v.Empty() || printable(v) != nil || v.Equal(o.access) || !expires.IsZero() && !now.Before(until) {
+		return secret.Value{}, time.Time{}, false
+	}
+	return v, until, true
 }
 
 func (o *oauth) secrets() []secret.Value {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := []secret.Value{o.first}
+	out := []secret.Value{signature(o.first)}
 	for _, v := range []secret.Value{o.access, o.was, secret.NewString(o.conf.ClientSecret)} {
 		if !v.Empty() {
-			out = append(out, v)
+			out = append(out, signature(v))
 		}
 	}
 	return out
 }
+
+// signature is what of a token is secret. A JSON Web Token (RFC 7519) says in its
+// first two parts what anybody may know, and others of its server say the same; it is
+// worth nothing without the third, which a signature of any kind makes long enough.
+func signature(v secret.Value) secret.Value {
+	parts := strings.Split(v.UnsafeString(), ".")
+	if len(parts) != 3 || !strings.HasPrefix(parts[0], "ey") || !strings.HasPrefix(parts[1], "ey") || len(parts[2]) < minSignature {
+		return v
+	}
+	return secret.NewString(parts[2])
+}
+
+// minSignature is the length of the shortest one, HS256's, in base64.
+const minSignature = 43
 
 // edition is another one when secrets are others.
 func (o *oauth) edition() int {
@@ -211,6 +286,12 @@ func (o *oauth) refresh(ctx context.Context) (secret.Value, time.Time, error) {
 		return no(err)
 	}
 	defer done()
+	shared, isShared := o.source.(Sharer)
+	if isShared {
+		if v, until, ok := o.kept(shared); ok {
+			return v, until, nil
+		}
+	}
 	asked := o.now()
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, o.client)
 	t, err := o.conf.TokenSource(ctx, &oauth2.Token{RefreshToken: v.UnsafeString()}).Token()
@@ -224,20 +305,59 @@ func (o *oauth) refresh(ctx context.Context) (secret.Value, time.Time, error) {
 	if printable(got) != nil || strings.Contains(t.AccessToken, " ") {
 		return no(fmt.Errorf("the token server %s gives a token that is none", o.host()))
 	}
-	if next := secret.NewString(t.RefreshToken); !next.Empty() && !next.Equal(v) {
-		if err := o.source.Put(next); err != nil {
-			o.mu.Lock()
-			o.warning = err
-			o.mu.Unlock()
+	next := secret.NewString(t.RefreshToken)
+	if next.Equal(v) {
+		next = secret.Value{}
+	}
+	switch id, _ := t.Extra("id_token").(string); {
+	case isShared:
+		err = shared.PutAll(Tokens{Access: got, Refresh: next, ID: id})
+	case !next.Empty():
+		err = o.source.Put(next)
+	}
+	if err != nil {
+		o.mu.Lock()
+		o.warning = err
+		o.mu.Unlock()
+	}
+	expires := t.Expiry
+	if expires.IsZero() && isShared {
+		if v, at := shared.Access(); v.Equal(got) {
+			expires = at // that the token itself says
 		}
 	}
-	if t.Expiry.IsZero() {
-		return got, time.Time{}, nil
-	}
-	// Of a token that lives no longer than that, half of the time is used.
-	life := t.Expiry.Sub(asked)
-	return got, asked.Add(max(life-skew, life/2)), nil
+	return got, usable(asked, expires), nil
 }
+
+// inJSON sends a form as JSON.
+type inJSON struct{ http.RoundTripper }
+
+func (t inJSON) RoundTrip(req *http.Request) (*http.Response, error) {
+	defer req.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(req.Body, maxForm))
+	if err != nil {
+		return nil, err
+	}
+	defer clear(b)
+	form, err := url.ParseQuery(string(b))
+	if err != nil {
+		return nil, errors.New("the request is no form")
+	}
+	fields := map[string]string{}
+	for name := range form {
+		fields[name] = form.Get(name)
+	}
+	if b, err = json.Marshal(fields); err != nil {
+		return nil, err
+	}
+	req = req.Clone(req.Context())
+	req.Body, req.ContentLength, req.GetBody = io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
+	req.Header.Set("Content-Type", "application/json")
+	return t.RoundTripper.RoundTrip(req)
+}
+
+// maxForm bounds what is asked of a token server, in bytes.
+const maxForm = 128 << 10
 
 func (o *oauth) host() string {
 	if u, err := url.Parse(o.conf.Endpoint.TokenURL); err == nil {

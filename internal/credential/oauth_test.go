@@ -368,3 +368,98 @@ func TestScrubberIsMadeOnce(t *testing.T) {
 		t.Error("a token is not known")
 	}
 }
+
+// sharing is a refresh token in memory, with the access token that somebody else may
+// have refreshed.
+type sharing struct {
+	memory
+	access  string
+	expires time.Time
+	put     []Tokens
+}
+
+func (s *sharing) Access() (secret.Value, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return secret.NewString(s.access), s.expires
+}
+
+func (s *sharing) PutAll(t Tokens) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put = append(s.put, t)
+	s.access, s.expires = t.Access.UnsafeString(), time.Time{}
+	return s.fail
+}
+
+// TestOAuthShared: an access token that is there already is used, one that somebody
+// else has got meanwhile as well, and only when there is none a server is asked.
+func TestOAuthShared(t *testing.T) {
+	s := tokenServer(t)
+	var body []byte
+	s.answer = func(n int, w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"access-%d-zq7x","token_type":"Bearer","refresh_token":"next-zq7x","id_token":"id-zq7x"}`, n)
+	}
+	real := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ = io.ReadAll(r.Body)
+		r.Body = io.NopCloser(strings.NewReader(""))
+		real.ServeHTTP(w, r)
+	})
+	now := time.Now()
+	m := &sharing{memory: memory{v: refreshToken}, access: "kept-zq7x", expires: now.Add(time.Hour)}
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	c, err := OpenOAuth("R", policy.Credential{Scheme: Codex, OAuth: policy.OAuth{TokenURL: s.URL + "/token", ClientID: "me", InBody: true}}, OAuthOptions{
+		Refresh: m, Roots: pool, JSON: true, Headers: map[string]string{"Account": "mine"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := c.signer.(*oauth)
+	o.now = func() time.Time { return now }
+	if got := fmt.Sprint(len(c.Secrets())); got != "2" {
+		t.Errorf("%s secrets before the first request", got)
+	}
+	req := wantPut(t, c, "kept-zq7x")
+	if req.Header.Get("Account") != "mine" || s.count() != 0 {
+		t.Errorf("%v, asked %d times", req.Header, s.count())
+	}
+	// Upstream does not take it any more, and somebody else has another.
+	c.Answered(req, http.StatusUnauthorized)
+	m.access, m.expires = "others-zq7x", now.Add(time.Minute)
+	wantPut(t, c, "others-zq7x")
+	if s.count() != 0 {
+		t.Errorf("asked %d times", s.count())
+	}
+	// It ends, and nobody has another.
+	now = now.Add(2 * time.Minute)
+	wantPut(t, c, "access-1-zq7x")
+	if want := `{"client_id":"me","grant_type":"refresh_token","refresh_token":"` + refreshToken + `"}`; string(body) != want {
+		t.Errorf("asked with %s", body)
+	}
+	if len(m.put) != 1 || m.put[0].Refresh.UnsafeString() != "next-zq7x" || m.put[0].ID != "id-zq7x" || m.put[0].Access.UnsafeString() != "access-1-zq7x" || len(m.puts) != 0 {
+		t.Errorf("%d %v", len(m.put), m.puts)
+	}
+	if c.Warning() != nil {
+		t.Error(c.Warning())
+	}
+}
+
+// TestOAuthSignature: of a JSON Web Token the signature is the secret; another token
+// of the same server says much of the same, and is not taken for it.
+func TestOAuthSignature(t *testing.T) {
+	long := strings.Repeat("s", minSignature)
+	for token, want := range map[string]string{
+		"eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9." + long:        long,
+		"eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9." + long[1:]:    "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9." + long[1:],
+		"eyJhbGciOiJSUzI1NiJ9.x." + long:                   "eyJhbGciOiJSUzI1NiJ9.x." + long,
+		"opaque.token.of-" + long:                          "opaque.token.of-" + long,
+		"eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9." + long + ".x": "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9." + long + ".x",
+	} {
+		if got := signature(secret.NewString(token)).UnsafeString(); got != want {
+			t.Errorf("%s: %s", token, got)
+		}
+	}
+}

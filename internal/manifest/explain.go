@@ -74,6 +74,7 @@ func (e *Effective) Entries() []Entry {
 	const settings = "agent_provider.settings."
 	list(settings+"startup_args", p.Settings.StartupArgs)
 	list(settings+"command", p.Settings.Command)
+	list(settings+"resume_command", p.Settings.ResumeCommand)
 	pi := &p.Settings.Pi
 	text(settings+"provider", pi.Provider)
 	text(settings+"base_url", pi.BaseURL)

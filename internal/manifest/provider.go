@@ -32,7 +32,9 @@ type Settings struct {
 	// Command is what the template command runs; an argument that is exactly
 	// {prompt} becomes the prompt.
 	Command Value[[]string]
-	Pi      PiSettings
+	// ResumeCommand is the same for going on with what a bottle had begun.
+	ResumeCommand Value[[]string]
+	Pi            PiSettings
 }
 
 // PiSettings are pi's: a model server of one's own.
@@ -60,11 +62,14 @@ func (r *reader) provider(v document.Value) (p Provider) {
 	}
 	p.AuthToken = r.envName(m.Get("auth_token"))
 	p.ForwardHostCredentials = said(m.Get("forward_host_credentials"), m.Get("forward_host_credentials").Bool(false))
-	s := m.Get("settings").Mapping("startup_args", "command", "provider", "base_url", "api", "models", "api_key", "api_key_env",
+	s := m.Get("settings").Mapping("startup_args", "command", "resume_command", "provider", "base_url", "api", "models", "api_key", "api_key_env",
 		"context_window", "max_tokens", "max_tokens_field")
 	p.Settings.StartupArgs, p.Settings.Command = r.args(s.Get("startup_args")), r.args(s.Get("command"))
-	if c := s.Get("command"); c.IsEmpty() {
-		c.Bad("is empty", "the program comes first")
+	p.Settings.ResumeCommand = r.args(s.Get("resume_command"))
+	for _, k := range []string{"command", "resume_command"} {
+		if c := s.Get(k); c.IsEmpty() {
+			c.Bad("is empty", "the program comes first")
+		}
 	}
 	pi := &p.Settings.Pi
 	pi.Provider, pi.BaseURL, pi.API = r.text(s.Get("provider")), r.text(s.Get("base_url")), r.text(s.Get("api"))
@@ -107,6 +112,7 @@ func (p *Provider) over(src Provider) {
 	over(&p.ForwardHostCredentials, src.ForwardHostCredentials)
 	over(&p.Settings.StartupArgs, src.Settings.StartupArgs)
 	over(&p.Settings.Command, src.Settings.Command)
+	over(&p.Settings.ResumeCommand, src.Settings.ResumeCommand)
 	d, s := &p.Settings.Pi, src.Settings.Pi
 	over(&d.Provider, s.Provider)
 	over(&d.BaseURL, s.BaseURL)
@@ -141,6 +147,7 @@ func (p *Provider) check() (bad document.Error) {
 	s := &p.Settings
 	of(s.StartupArgs.From, "claude", "codex", "pi", "gemini", "opencode")
 	of(s.Command.From, "command")
+	of(s.ResumeCommand.From, "command")
 	if template == "command" && !s.Command.IsSet() {
 		bad = append(bad, p.Template.From.problem("the template command needs settings.command", "settings: {command: [my-agent, '{prompt}']}"))
 	}

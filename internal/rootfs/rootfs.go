@@ -63,6 +63,15 @@ type Options struct {
 	Self4 netip.Addr
 	// Trusting leaves room for the certificate that Trust adds.
 	Trusting bool
+	// Files are made in the user's home, and are the user's to change.
+	Files []File
+}
+
+// File is a file of the bottle's own, in its user's home.
+type File struct {
+	Path    string // relative to the home, clean
+	Content []byte
+	Exec    bool
 }
 
 // Host returns the default root: this machine's tools.
@@ -93,7 +102,7 @@ func hostFrom(base string, o Options) (bottle.Root, error) {
 	if o.Trusting {
 		b.trust()
 	}
-	b.home(o.User)
+	b.home(o)
 	return b.root, b.err
 }
 
@@ -114,7 +123,7 @@ func Dir(dir string, o Options) (bottle.Root, error) {
 	if o.Trusting {
 		b.trust()
 	}
-	b.home(o.User)
+	b.home(o)
 	return b.root, b.err
 }
 
@@ -285,8 +294,36 @@ func (b *builder) identity(o Options) {
 	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
 }
 
-func (b *builder) home(u bottle.User) {
-	b.add(bottle.Entry{Path: u.Home, Mode: fs.ModeDir | 0o755, Owned: true})
-	b.add(bottle.Entry{Path: filepath.Join(u.Home, ".config"), Mode: fs.ModeDir | 0o755, Owned: true})
-	b.add(bottle.Entry{Path: filepath.Join(u.Home, ".cache"), Mode: fs.ModeDir | 0o755, Owned: true})
+func (b *builder) home(o Options) {
+	home := o.User.Home
+	b.add(bottle.Entry{Path: home, Mode: fs.ModeDir | 0o755, Owned: true})
+	for _, d := range []string{".config", ".cache"} {
+		b.add(bottle.Entry{Path: filepath.Join(home, d), Mode: fs.ModeDir | 0o755, Owned: true})
+	}
+	for _, f := range o.Files {
+		b.file(home, f)
+	}
+}
+
+// file makes a file of the user's and the directories that it lies in. One that is
+// there already would be silently another one, so it is an error.
+func (b *builder) file(home string, f File) {
+	path := filepath.Join(home, f.Path)
+	if !filepath.IsLocal(f.Path) || filepath.Clean(f.Path) != f.Path || f.Path == "." || b.have[path] {
+		if b.err == nil {
+			b.err = fmt.Errorf("root file system: %.200q can't be made in the home %s", f.Path, home)
+		}
+		return
+	}
+	dir := home
+	parts := strings.Split(f.Path, "/")
+	for _, part := range parts[:len(parts)-1] {
+		dir += "/" + part
+		b.add(bottle.Entry{Path: dir, Mode: fs.ModeDir | 0o755, Owned: true})
+	}
+	mode := fs.FileMode(0o600)
+	if f.Exec {
+		mode = 0o700
+	}
+	b.add(bottle.Entry{Path: path, Mode: mode, Content: f.Content, Owned: true})
 }

@@ -1,0 +1,282 @@
+package carboy
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/policy"
+)
+
+// launchPi starts pi, with the key of whichever vendor, or with a model server of
+// the user's own.
+func launchPi(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
+	program, err := l.program(c, e, "pi", "@mariozechner/pi-coding-agent")
+	if err != nil {
+		return err
+	}
+	s := &e.Provider.Settings
+	l.command = append(program, s.StartupArgs.V...)
+	own := &piServer{s: &s.Pi, name: s.Pi.Provider.V}
+	if err := own.read(); err != nil {
+		return err
+	}
+	if own.name != "" {
+		l.command = append(l.command, "--provider", own.name)
+	}
+	if m := l.model(e); m != "" {
+		l.command = append(l.command, "--model", m)
+	} else if len(s.Pi.Models.V) > 0 {
+		l.command = append(l.command, "--model", s.Pi.Models.V[0])
+	}
+	if o.resume {
+		l.command = append(l.command, "--continue")
+	}
+	if o.Headless {
+		text := o.Prompt
+		if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "@") {
+			text = " " + text // it has no other way to say that this is no option, and no file
+		}
+		l.command = append(l.command, "-p", text)
+	}
+	if err := own.add(l); err != nil {
+		return err
+	}
+	l.text(".pi/agent/APPEND_SYSTEM.md", e)
+	l.addSkills(".pi/agent/skills")
+	l.sessions = []string{".pi/agent/sessions"}
+	l.env["PI_OFFLINE"], l.env["PI_TELEMETRY"] = "1", "0"
+	if any := l.keyVariables(); !any && own.host == "" {
+		l.noteKey(claudeHost, "ANTHROPIC_API_KEY", "auth_scheme: x-api-key")
+	}
+	if len(l.mcp) > 0 {
+		l.notes = append(l.notes, "pi speaks no MCP, so it is not told of carboy's tools: "+l.mcp[0].url)
+	}
+	return nil
+}
+
+// piServer is what a bottle says of a model server, or of a vendor that pi knows.
+type piServer struct {
+	s    *manifest.PiSettings
+	name string
+	host string // empty: pi knows it itself
+	port string
+	base string
+}
+
+// piAPIs are how a key stands in requests of each API.
+var piAPIs = map[string]policy.Credential{
+	"openai-completions":   {Scheme: credential.Bearer},
+	"openai-responses":     {Scheme: credential.Bearer},
+	"anthropic-messages":   {Scheme: credential.APIKey},
+	"google-generative-ai": {Scheme: credential.Header, Field: "x-goog-api-key"},
+}
+
+// piVendors are those of keys by the names that pi has for them.
+var piVendors = map[string]string{
+	"anthropic": "api.anthropic.com", "openai": "api.openai.com", "google": "generativelanguage.googleapis.com", "groq": "api.groq.com",
+	"openrouter": "openrouter.ai", "mistral": "api.mistral.ai", "deepseek": "api.deepseek.com", "xai": "api.x.ai",
+}
+
+func (p *piServer) bad(from manifest.Origin, why, advice string) error {
+	return &OptionError{Option: from.String(), Value: from.Field, Reason: why, Advice: advice}
+}
+
+// read checks where the server is. What is this machine to the host would be the
+// bottle itself inside, so there it has the name that leads to the host.
+func (p *piServer) read() error {
+	if p.s.API.IsSet() {
+		if _, ok := piAPIs[p.s.API.V]; !ok {
+			return p.bad(p.s.API.From, "is no API that a key can be put on for", "there are openai-completions, openai-responses, anthropic-messages, google-generative-ai")
+		}
+	}
+	if !p.s.BaseURL.IsSet() {
+		return nil
+	}
+	from := p.s.BaseURL.From
+	u, err := url.Parse(p.s.BaseURL.V)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return p.bad(from, "is no URL of a server", "such as https://models.example.com/v1, without user and query")
+	}
+	p.host, p.port = strings.ToLower(u.Hostname()), u.Port()
+	if p.port == "" {
+		p.port = map[string]string{"https": "443", "http": "80"}[u.Scheme]
+	}
+	if p.host == "localhost" || p.host == "127.0.0.1" || p.host == "::1" {
+		p.host = policy.HostGateway
+	}
+	shown := p.host
+	if strings.Contains(shown, ":") {
+		shown = "[" + shown + "]"
+	}
+	u.Host = shown + ":" + p.port
+	p.base = u.String()
+	if p.name == "" {
+		p.name = "carboy"
+	}
+	if len(p.s.Models.V) == 0 {
+		return p.bad(from, "names a server, and no model of it is named", "settings: {models: [NAME]}")
+	}
+	return nil
+}
+
+// maxPlainKey is the length to which an api_key is taken for a word that servers of
+// one's own want to see, such as "ollama", and not for a secret.
+const maxPlainKey = 20
+
+// add writes pi's own file of models, with a key that is a placeholder, and has the
+// route put the real one on.
+func (p *piServer) add(l *launch) error {
+	type object = map[string]any
+	provider, model := object{}, object{}
+	if v := p.s.ContextWindow; v.IsSet() {
+		model["contextWindow"] = v.V
+	}
+	if v := p.s.MaxTokens; v.IsSet() {
+		model["maxTokens"] = v.V
+	}
+	if v := p.s.MaxTokensField; v.IsSet() {
+		model["compat"] = object{"maxTokensField": v.V}
+	}
+	key, err := p.key(l)
+	if err != nil {
+		return err
+	}
+	if key != "" {
+		provider["apiKey"] = key
+	}
+	switch {
+	case p.host != "":
+		provider["baseUrl"], provider["api"] = p.base, "openai-completions"
+		if p.s.API.IsSet() {
+			provider["api"] = p.s.API.V
+		}
+		var models []object
+		for _, id := range p.s.Models.V {
+			m := object{"id": id}
+			for k, v := range model {
+				m[k] = v
+			}
+			models = append(models, m)
+		}
+		provider["models"] = models
+	case len(model) > 0:
+		if p.name == "" || len(p.s.Models.V) == 0 {
+			return p.bad(p.anyOf(), "is about a model, and provider and models don't say which", "settings: {provider: NAME, models: [NAME]}")
+		}
+		over := object{}
+		for _, id := range p.s.Models.V {
+			over[id] = model
+		}
+		provider["modelOverrides"] = over
+	}
+	if len(provider) == 0 {
+		return nil
+	}
+	return l.json(".pi/agent/models.json", object{"providers": object{p.name: provider}})
+}
+
+// anyOf is where a bound of a model is said.
+func (p *piServer) anyOf() manifest.Origin {
+	for _, from := range []manifest.Origin{p.s.ContextWindow.From, p.s.MaxTokens.From, p.s.MaxTokensField.From} {
+		if !from.IsZero() {
+			return from
+		}
+	}
+	return manifest.Origin{}
+}
+
+// key is what stands in pi's file where it wants a key: the name of a variable, in
+// which there is a placeholder inside.
+func (p *piServer) key(l *launch) (string, error) {
+	env, plain := p.s.APIKeyEnv, p.s.APIKey
+	if len(plain.V) > maxPlainKey {
+		return "", p.bad(plain.From, "is too long for a word that is no secret, and would come inside", "put it into a variable of the host, and say api_key_env: NAME")
+	}
+	host, api := p.host, p.s.API.V
+	if host == "" {
+		host = piVendors[p.name]
+	}
+	if host == "" {
+		if env.IsSet() || plain.IsSet() {
+			return "", p.bad(firstOf(env.From, plain.From), "is a key, and it is not said for whom", "settings: {base_url: https://…/v1}, or a provider of "+vendorNames())
+		}
+		return "", nil
+	}
+	cred := piAPIs[api]
+	if api == "" {
+		cred = policy.Credential{Scheme: credential.Bearer}
+		for _, k := range keys {
+			if k.host == host {
+				cred = policy.Credential{Scheme: k.scheme, Field: k.field}
+			}
+		}
+	}
+	cred.Env = env.V
+	from := firstOf(env.From, p.s.BaseURL.From, p.s.Provider.From)
+	if p.host == "" && !env.IsSet() {
+		return plain.V, nil // the bottle's own routes say what is reached
+	}
+	if !env.IsSet() {
+		cred = policy.Credential{}
+	}
+	if err := p.route(l, host, cred, from); err != nil {
+		return "", err
+	}
+	switch {
+	case env.IsSet():
+		return env.V, nil
+	case plain.IsSet():
+		return plain.V, nil
+	}
+	return placeholder, nil // pi wants one, the server may not
+}
+
+// route lets requests to the server out.
+func (p *piServer) route(l *launch, host string, cred policy.Credential, from manifest.Origin) error {
+	port := p.port
+	if port == "" {
+		port = "443"
+	}
+	allow := policy.ParseAllow
+	if host == policy.HostGateway {
+		allow = policy.ParseAllowPrivate
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	made, err := allow(host + ":" + port)
+	if err != nil {
+		return p.bad(from, "leads where nothing may go: "+err.Error(), "")
+	}
+	own := func(r policy.Route) bool {
+		return r.Host() == made.Host() && slices.Contains(r.Ports(), made.Ports()[0]) && r.Protocol() == policy.ProtocolWeb
+	}
+	if cred.IsZero() {
+		if !slices.ContainsFunc(l.routes, own) {
+			l.routes = append([]policy.Route{made.WithRule(from.String())}, l.routes...)
+		}
+		return nil
+	}
+	return l.putOn(own, cred, from, func() (policy.Route, error) { return made, nil })
+}
+
+func vendorNames() string {
+	var names []string
+	for n := range piVendors {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func firstOf(from ...manifest.Origin) manifest.Origin {
+	for _, f := range from {
+		if !f.IsZero() {
+			return f
+		}
+	}
+	return manifest.Origin{}
+}
