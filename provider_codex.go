@@ -78,7 +78,7 @@ func launchCodex(c *Client, e *manifest.Effective, o *StartOptions, l *launch) e
 	}
 	l.text(".codex/AGENTS.md", e)
 	l.addSkills(".codex/skills")
-	l.sessions = []string{".codex"}
+	l.sessions = []string{".codex/sessions"}
 	if e.Provider.ForwardHostCredentials.V {
 		return l.forwardCodex(c, e.Provider.ForwardHostCredentials.From)
 	}

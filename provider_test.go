@@ -119,7 +119,7 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"exec", "resume", "--last", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5", nasty},
 			terminal: []string{"--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5"},
 			nextOnes: []string{"resume", "--last", "--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5"},
-			text:     ".codex/AGENTS.md", config: ".codex/config.toml", url: []string{"mcp_servers", "supervise", "url"}, sessions: ".codex", says: "OPENAI_API_KEY",
+			text:     ".codex/AGENTS.md", config: ".codex/config.toml", url: []string{"mcp_servers", "supervise", "url"}, sessions: ".codex/sessions", says: "OPENAI_API_KEY",
 		},
 		{
 			template: "gemini", model: "gemini-2.5-pro",
