@@ -104,14 +104,14 @@ func (c *Client) launch(e *manifest.Effective, o *StartOptions) (*launch, error)
 const placeholder = "put-on-outside"
 
 // program is what is started: the host's, which is shown inside, or the image's.
-func (l *launch) program(c *Client, e *manifest.Effective, name, pkg string) ([]string, error) {
+func (l *launch) program(c *Client, e *manifest.Effective, o *StartOptions, name, pkg string) ([]string, error) {
 	if e.Provider.Image.IsSet() || e.Provider.Dockerfile.IsSet() {
 		return []string{name}, nil
 	}
-	path, err := c.programOf(name)
+	path, err := c.programOf(name, o.Dir)
 	var command []string
 	if err == nil {
-		command, err = l.show(c, path)
+		command, err = l.show(c, path, o.Dir)
 	}
 	if err != nil {
 		return nil, &OptionError{Option: e.Provider.Template.From.String(), Value: name, Reason: "can't be started: " + err.Error(), Advice: "npm install -g " + pkg + ", or an image that has it, or template: command with the program of your choice"}
@@ -130,7 +130,7 @@ func isSystems(path string) bool {
 // anyway, and returns how to start it: with it all of the packages beside it when
 // npm has installed it, else the file alone. A script of node's is started with the
 // host's node, which may lie in a home as well.
-func (l *launch) show(c *Client, program string) ([]string, error) {
+func (l *launch) show(c *Client, program, work string) ([]string, error) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (l *launch) show(c *Client, program string) ([]string, error) {
 	if !wantsNode(real) {
 		return []string{real}, nil
 	}
-	node, err := c.programOf("node")
+	node, err := c.programOf("node", work)
 	if err == nil {
 		node, err = filepath.EvalSymlinks(node)
 	}

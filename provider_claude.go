@@ -14,7 +14,7 @@ const claudeHost = "api.anthropic.com"
 // launchClaude starts Claude Code. Its own questions are switched off: the bottle
 // is the sandbox, and what it did is reviewed.
 func launchClaude(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := l.program(c, e, "claude", "@anthropic-ai/claude-code")
+	program, err := l.program(c, e, o, "claude", "@anthropic-ai/claude-code")
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ const (
 // launchCodex starts Codex, with an API key, or with what the host's has signed in
 // with.
 func launchCodex(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := l.program(c, e, "codex", "@openai/codex")
+	program, err := l.program(c, e, o, "codex", "@openai/codex")
 	if err != nil {
 		return err
 	}
@@ -100,6 +100,8 @@ func (l *launch) forwardCodex(c *Client, from manifest.Origin) error {
 	tokens := c.env(codexOther)
 	if tokens == "" {
 		tokens = codexTokens
+	} else {
+		l.notes = append(l.notes, "codex's sign-in is refreshed at "+tokens+" ("+codexOther+")")
 	}
 	cred := policy.Credential{Scheme: credential.Codex, OAuth: policy.OAuth{TokenURL: tokens, ClientID: codexClient, File: file, InBody: true}}
 	if login.key {

@@ -10,7 +10,7 @@ const geminiHost = "generativelanguage.googleapis.com"
 
 // launchGemini starts Gemini CLI, with an API key.
 func launchGemini(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := l.program(c, e, "gemini", "@google/gemini-cli")
+	program, err := l.program(c, e, o, "gemini", "@google/gemini-cli")
 	if err != nil {
 		return err
 	}

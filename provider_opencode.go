@@ -8,7 +8,7 @@ import (
 
 // launchOpencode starts opencode, with the API key of whichever vendor.
 func launchOpencode(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := l.program(c, e, "opencode", "opencode-ai")
+	program, err := l.program(c, e, o, "opencode", "opencode-ai")
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // launchPi starts pi, with the key of whichever vendor, or with a model server of
 // the user's own.
 func launchPi(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
-	program, err := l.program(c, e, "pi", "@mariozechner/pi-coding-agent")
+	program, err := l.program(c, e, o, "pi", "@mariozechner/pi-coding-agent")
 	if err != nil {
 		return err
 	}

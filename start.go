@@ -494,11 +494,14 @@ func (c *Client) ended(ctx context.Context, m store.Meta) (store.Meta, error) {
 	}
 }
 
-// programOf finds a program as a shell would, in absolute directories alone: what a
-// relative one means, the repository would decide.
-func (c *Client) programOf(name string) (string, error) {
+// programOf finds a program as a shell would, but not where the repository decides
+// what stands there: in directories that are not absolute, and in those of the
+// directory to work on, which tools put on PATH. What it finds is shown inside, and a
+// link leads anywhere.
+func (c *Client) programOf(name, work string) (string, error) {
+	work = realPath(work)
 	for _, dir := range filepath.SplitList(c.env("PATH")) {
-		if !filepath.IsAbs(dir) {
+		if !filepath.IsAbs(dir) || within(filepath.Clean(dir), work) || within(realPath(dir), work) {
 			continue
 		}
 		path := filepath.Join(dir, name)
