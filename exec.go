@@ -40,6 +40,8 @@ type ExecOptions struct {
 	// bottle goes on. Resize: the terminal has another size. Nil: none.
 	Interrupt <-chan os.Signal
 	Resize    <-chan os.Signal
+
+	files bool // see execAsk
 }
 
 // ErrExecRefused means that the bottle did not take the command.
@@ -56,6 +58,9 @@ type (
 		Env      []string // NAME=VALUE, asked for
 		Host     []string // NAME=VALUE, of those that a bottle always gets
 		Terminal bool
+		// Files: what it writes to its standard output is files that somebody
+		// copies, and bounds; it is neither output of the run nor in its logs.
+		Files bool `json:",omitempty"`
 	}
 	execReply struct {
 		Error string `json:",omitempty"` // refused
@@ -82,7 +87,7 @@ func hostEnv(lookup func(string) string) []string {
 // Exec runs a command in the bottle of a run that goes on, and waits for its
 // end. An error says why it was not started.
 func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt.Exit, error) {
-	ask := execAsk{Command: o.Command, Host: hostEnv(c.env), Terminal: o.Terminal}
+	ask := execAsk{Command: o.Command, Host: hostEnv(c.env), Terminal: o.Terminal, Files: o.files}
 	for _, e := range o.Env {
 		name, _, given := strings.Cut(e, "=")
 		if SecretName(name) {
@@ -366,7 +371,7 @@ func (s *session) runGuest(h *handover.Conn, ask *execAsk, files []*os.File) (ex
 		return receipt.Exit{}, err
 	}
 	g := &guest{kill: make(chan struct{})}
-	e := ends{stdin: files[0], stdout: tame(files[1], ask.Terminal), stderr: tame(files[2], ask.Terminal), terminal: ask.Terminal, logs: "exec-", leave: g.destroy}
+	e := ends{stdin: files[0], stdout: tame(files[1], ask.Terminal), stderr: tame(files[2], ask.Terminal), terminal: ask.Terminal, logs: "exec-", leave: g.destroy, files: ask.Files && !ask.Terminal}
 	if ask.Terminal {
 		e.pressed = func(sig syscall.Signal) { g.signal(sig) }
 	}

@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"internal/policy"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes", "internal/image"},
-	{"internal/manifest", "internal/pick", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
+	{"internal/manifest", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
 	{"internal/bottle", "internal/gateway", "internal/change", "internal/wire/wiretest"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},

@@ -41,6 +41,7 @@ type ends struct {
 	stdout, stderr io.Writer
 	terminal       bool
 	logs           string // what the logs' names begin with
+	files          bool   // standard output is neither counted nor logged
 	leave          func() // ~. was typed
 	// pressed is told of keys that a terminal makes signals of. Nil: the kernel
 	// does it, for the first terminal of a bottle.
@@ -112,17 +113,20 @@ func (x *streams) pipes(s *session) error {
 
 // output copies from r to w and to a log until the bottle's end is closed.
 func (x *streams) output(s *session, r *os.File, w io.Writer, name string) error {
-	f, err := s.run.OpenLog(x.logs + name)
-	if err != nil {
-		return err
+	var log *logFile // nil: files
+	if !x.files || name != "stdout" {
+		f, err := s.run.OpenLog(x.logs + name)
+		if err != nil {
+			return err
+		}
+		fi, err := f.Stat() // commands of one bottle may share it
+		if err != nil {
+			f.Close()
+			return err
+		}
+		log = &logFile{f: f, left: maxLog - fi.Size()}
+		x.kept = append(x.kept, log)
 	}
-	fi, err := f.Stat() // commands of one bottle may share it
-	if err != nil {
-		f.Close()
-		return err
-	}
-	log := &logFile{f: f, left: maxLog - fi.Size()}
-	x.kept = append(x.kept, log)
 	raw, err := r.SyscallConn()
 	if err != nil {
 		return err
@@ -208,6 +212,10 @@ func (x *streams) flush(ctx context.Context) bool {
 // pass hands b on, up to the limit, and says whether to go on. A full log does
 // not stop the command.
 func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
+	if log == nil {
+		_, err := w.Write(b)
+		return err == nil
+	}
 	left := x.budget.left.Add(-int64(len(b)))
 	if left < 0 {
 		if n := int64(len(b)) + left; n > 0 {
