@@ -17,14 +17,16 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// starts are the bottles in which carboy start has each agent work. The keys are
-// under names of the user's own.
-var starts = []struct {
+type start struct {
 	template, agent, api string // of agents
 	model                string
 	provider             string // keys of agent_provider beside the template
 	route                string // keys of the vendor's route beside host and upstream
-}{
+}
+
+// starts are the bottles in which carboy start has each agent work. The keys are
+// under names of the user's own.
+var starts = []start{
 	{"claude", "claude-code", "anthropic messages", "claude-sonnet-4-5", "auth_token: MY_KEY", ""},
 	{"codex", "codex", "openai responses", "gpt-5-codex", "", "token_env: MY_KEY, auth_scheme: bearer"},
 	{"pi", "pi-coding-agent", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key"},
