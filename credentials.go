@@ -1,16 +1,19 @@
 package carboy
 
 import (
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/secret"
 )
@@ -158,6 +161,24 @@ func (c *credentials) warnings() (out []string) {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// keyTail is how much of a key's end Claude Code remembers of those that it may use.
+const keyTail = 20
+
+// tailMark stands in a file of the home for the end of the placeholder in a variable,
+// which is not known before there is a plan.
+func tailMark(env string) string { return "carboy-end-of-" + env }
+
+// fill puts what is known now in the place of marks.
+func (c *credentials) fill(files []rootfs.File) []rootfs.File {
+	files = slices.Clone(files)
+	for env, value := range c.env {
+		for i, f := range files {
+			files[i].Content = bytes.ReplaceAll(f.Content, []byte(strconv.Quote(tailMark(env))), []byte(strconv.Quote(value[max(0, len(value)-keyTail):])))
+		}
+	}
+	return files
 }
 
 // in reports whether text holds one of the credentials.

@@ -58,11 +58,11 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
-	if o.granted != nil {
-		p.files = o.granted.files
-	}
 	if p.creds, err = (&credentialReader{lookup: c.env, roots: c.opened.Roots}).read(p.routes); err != nil {
 		return nil, err
+	}
+	if o.granted != nil {
+		p.files = p.creds.fill(o.granted.files)
 	}
 	if p.secrets, err = readKnown(o.Secrets, c.env); err != nil {
 		return nil, err

@@ -9,7 +9,10 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-const claudeHost = "api.anthropic.com"
+const (
+	claudeHost = "api.anthropic.com"
+	claudeKey  = "ANTHROPIC_API_KEY"
+)
 
 // launchClaude starts Claude Code. Its own questions are switched off: the bottle
 // is the sandbox, and what it did is reviewed.
@@ -50,6 +53,16 @@ func launchClaude(c *Client, e *manifest.Effective, o *StartOptions, l *launch) 
 	l.env["DISABLE_AUTOUPDATER"] = "1"
 	// What it asks a person the first time.
 	state := map[string]any{"hasCompletedOnboarding": true, "bypassPermissionsModeAccepted": true}
+	approved := []string{placeholder}
+	if v := e.Provider.AuthToken.V; v == claudeKey {
+		approved = append(approved, tailMark(v))
+	}
+	for _, r := range l.routes {
+		if c := r.Options().Credential; c.Env == claudeKey {
+			approved = append(approved, tailMark(c.Env))
+		}
+	}
+	state["customApiKeyResponses"] = map[string]any{"approved": approved, "rejected": []string{}}
 	if l.workspace != "" {
 		state["projects"] = map[string]any{l.workspace: map[string]any{"hasTrustDialogAccepted": true}}
 	}
@@ -74,7 +87,7 @@ const oauthToken = "sk-ant-oat"
 // claudeToken has the gateway put the token on requests to claude's host: on those
 // that the bottle's own routes for it allow, and without such on all.
 func (l *launch) claudeToken(token manifest.Value[string], oauth bool) error {
-	cred, inside := policy.Credential{Scheme: credential.APIKey, Env: token.V}, "ANTHROPIC_API_KEY"
+	cred, inside := policy.Credential{Scheme: credential.APIKey, Env: token.V}, claudeKey
 	if oauth {
 		cred.Scheme, inside = credential.Bearer, "CLAUDE_CODE_OAUTH_TOKEN"
 	}

@@ -600,3 +600,21 @@ func TestCodexFileIsOutside(t *testing.T) {
 		}
 	}
 }
+
+// Claude Code remembers which keys it may use by their ends; which end a placeholder
+// has is known when there is a plan.
+func TestClaudeMayUseThePlaceholder(t *testing.T) {
+	w := agents(t, map[string]string{"ANTHROPIC_API_KEY": "sk-ant-api03-0123456789abcdef"}, map[string]string{
+		"bin/claude":                  "#!/bin/sh\necho \"$ANTHROPIC_API_KEY\" | grep -o '.\\{20\\}$'; cat ~/.claude.json\n",
+		".config/carboy/bottles/b.md": "---\nagent_provider: {auth_token: ANTHROPIC_API_KEY}\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n---\n",
+	})
+	var out strings.Builder
+	if _, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil {
+		t.Fatal(err, out.String())
+	}
+	end, file, _ := strings.Cut(out.String(), "\n")
+	approved, ok := at(t, parsed(t, "x.json", file), "customApiKeyResponses", "approved").([]any)
+	if !ok || len(end) != keyTail || !slices.Contains(approved, any(end)) || strings.Contains(file, "carboy-end-of") {
+		t.Errorf("%q %s", end, file)
+	}
+}
