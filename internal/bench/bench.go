@@ -39,7 +39,11 @@ type bench struct {
 	split   []Phase
 	idles   []Idle
 	traces  []Traced
-	rooted  bool // bundle/rootfs is the host's root
+	larder  *larder // nil: manifests are not measured
+	// manifestTimes are per round: parse, explain, preflight, run, start.
+	manifestTimes [5][]time.Duration
+	crowd         *Crowd
+	rooted        bool // bundle/rootfs is the host's root
 }
 
 type key struct{ load, peer string }
@@ -100,12 +104,23 @@ func (b *bench) setUp(ctx context.Context) error {
 		return err
 	}
 	b.facts = readFacts(b.base)
+	if b.carboy != "" && b.asked(manifestsMeasure) {
+		l, err := b.stock(ctx)
+		if err != nil {
+			return fmt.Errorf("manifests: %w", err)
+		}
+		b.larder = l
+		b.cleanup = append(b.cleanup, l.client.Close)
+	}
 	return b.startKept(ctx)
 }
 
 func (b *bench) selectLoads() error {
 	want := list(b.o.only)
 	for _, name := range want {
+		if name == manifestsMeasure || name == manyMeasure {
+			continue
+		}
 		if !slices.ContainsFunc(loads, func(l load) bool { return l.name == name }) {
 			return fmt.Errorf("-only: no load %q", name)
 		}
@@ -123,6 +138,12 @@ func (b *bench) selectLoads() error {
 		b.loads = append(b.loads, l)
 	}
 	return nil
+}
+
+// asked reports whether a measure that is no load is to be made.
+func (b *bench) asked(measure string) bool {
+	want := list(b.o.only)
+	return len(want) == 0 || slices.Contains(want, measure)
 }
 
 func list(s string) []string {
@@ -332,6 +353,11 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := b.idle(ctx); err != nil {
 		return err
 	}
+	if b.asked(manyMeasure) {
+		if err := b.many(ctx); err != nil {
+			return err
+		}
+	}
 	if err := b.phases(ctx); err != nil {
 		return err
 	}
@@ -344,6 +370,9 @@ func (b *bench) measure(ctx context.Context) error {
 			}
 		}
 		if err := b.traced(ctx, round); err != nil {
+			return err
+		}
+		if err := b.manifests(ctx); err != nil {
 			return err
 		}
 		b.facts.Busy = append(b.facts.Busy, loadPerCore())

@@ -112,7 +112,7 @@ func TestRewriteMarked(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-download", "4"}, {"extra"}, {"-nope"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-download", "4"}, {"extra"}, {"-nope"}, {"-idle", "-1"}, {"-idle", "1001"}} {
 		if code := run(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{}); code != 2 {
 			t.Errorf("%q: exit code %d", args, code)
 		}

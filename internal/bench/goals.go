@@ -96,8 +96,18 @@ func (r *Report) goals() []Goal {
 			idle.Also = fmt.Sprintf("%.0f with the carboy that watches it", float64(x.PSS)/1e6)
 		}
 	}
-	return append(gs, idle)
+	crowd := Goal{What: fmt.Sprintf("memory of %d bottles that wait (PSS)", crowdGoal), Limit: 4, Unit: "GiB"}
+	if m := r.Many; m != nil {
+		crowd.Got = spreadOf([]float64{float64(m.PSS) / float64(m.Bottles) * crowdGoal / (1 << 30)})
+		if m.Bottles != crowdGoal {
+			crowd.Also = fmt.Sprintf("as %d take; -idle %d measures it", m.Bottles, crowdGoal)
+		}
+	}
+	return append(gs, idle, crowd)
 }
+
+// crowdGoal is how many bottles are to wait at once.
+const crowdGoal = 90
 
 // whole and inside are one peer's rounds, zero where it failed.
 func (r *Report) whole(load, peer string) []time.Duration {

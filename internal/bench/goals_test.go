@@ -42,6 +42,7 @@ func measured() *Report {
 		},
 		Traces: []Traced{{Load: "untar", What: "untar", All: &Spread{Median: 1.02}}, {Load: "true300", What: "true300", All: one, Facts: 1805}},
 		Idle:   []Idle{{Peer: "runsc", PSS: 90_000_000}, {Peer: "carboy", PSS: 65_000_000, Own: 20_000_000}},
+		Many:   &Crowd{Bottles: 90, PSS: 4 << 30},
 	}
 	r.Goals = r.goals()
 	return r
@@ -63,7 +64,7 @@ func goalRow(t *testing.T, r *Report, what string) (goal, wanted, got, met strin
 
 func TestGoals(t *testing.T) {
 	r := measured()
-	if len(r.Goals) != 17 {
+	if len(r.Goals) != 18 {
 		t.Errorf("%d goals", len(r.Goals))
 	}
 	for _, g := range r.Goals {
@@ -81,7 +82,8 @@ func TestGoals(t *testing.T) {
 		"upload":             {"≥ 100 MB/s", "100 (100–100) MB/s"},
 		"traced ÷":           {"≤ 1.1", "1.10 (1.00–1.20)"},
 		"dropped":            {"≤ 0", "0"},
-		"memory":             {"≤ 45 MB", "45 MB, 65 with the carboy that watches it"},
+		"memory of a":        {"≤ 45 MB", "45 MB, 65 with the carboy that watches it"},
+		"memory of 90":       {"≤ 4 GiB", "4.00 GiB"},
 	} {
 		if _, wanted, got, _ := goalRow(t, r, what); wanted != want[0] || got != want[1] {
 			t.Errorf("%s: wanted %q, got %q", what, wanted, got)
@@ -112,7 +114,8 @@ func TestGoals(t *testing.T) {
 	}
 	r.Traces[0].Dropped = 1
 	r.Idle[1].PSS++
-	for _, what := range []string{"dropped", "memory"} {
+	r.Many.PSS++
+	for _, what := range []string{"dropped", "memory of a", "memory of 90"} {
 		if _, _, got, met := goalRow(t, r, what); met != "**no**" {
 			t.Errorf("%s of %s: %s", what, got, met)
 		}
@@ -123,7 +126,7 @@ func TestGoals(t *testing.T) {
 func TestGoalsOfWhatIsMissing(t *testing.T) {
 	r := &Report{}
 	r.Goals = r.goals()
-	if len(r.Goals) != 17 {
+	if len(r.Goals) != 18 {
 		t.Errorf("%d goals", len(r.Goals))
 	}
 	for _, g := range r.Goals {

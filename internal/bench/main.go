@@ -5,6 +5,7 @@
 //	go run ./internal/bench                             print
 //	go run ./internal/bench -update docs/benchmarks.md  and rewrite the table
 //	go run ./internal/bench -json                       ratios and samples
+//	go run ./internal/bench -only many -idle 90         what 90 bottles take that wait
 //	go run ./internal/bench -gateway                    the same of the gateway, beside other proxies
 //	go run ./internal/bench -soak 1h                    keep one gateway busy; fails when it grows
 //
@@ -66,6 +67,7 @@ type options struct {
 	dir           string
 	carboy, runsc string
 	megabytes     int
+	idle          int
 
 	// Of the gateway.
 	gateway bool
@@ -84,12 +86,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; in each, every load is run by every peer")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of the table")
 	fs.StringVar(&o.update, "update", "", "rewrite the table between the markers of this `file`")
-	fs.StringVar(&o.only, "only", "", "comma-separated `loads`; empty: all")
+	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many; empty: all")
 	fs.StringVar(&o.peers, "peers", "", "comma-separated `peers` beside native; empty: all")
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to measure; must be open to every user")
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")
 	fs.StringVar(&o.runsc, "runsc", "", "a runsc `binary`; empty: build the module's version")
 	fs.IntVar(&o.megabytes, "download", 500, "`MB` to download; a fifth of it is uploaded")
+	fs.IntVar(&o.idle, "idle", 8, "`bottles` that wait at once, whose memory is summed up; 0: none")
 	fs.BoolVar(&o.gateway, "gateway", false, "measure the gateway instead")
 	fs.DurationVar(&o.busy, "busy", 3*time.Second, "with -gateway: how `long` requests are made and events are read")
 	fs.IntVar(&o.bulk, "bulk", 256, "with -gateway: `MiB` up and down")
@@ -105,6 +108,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.rounds < 1 || o.megabytes < 5 {
 		return nil, errors.New("-rounds must be at least 1, -download at least 5")
+	}
+	if o.idle < 0 || o.idle > 1000 {
+		return nil, errors.New("-idle must be between 0 and 1000")
 	}
 	if o.busy < time.Second/10 || o.bulk < 1 || o.conns < 0 || o.soak < 0 {
 		return nil, errors.New("-busy must be at least 100ms, -bulk at least 1, -conns and -soak not below 0")

@@ -138,17 +138,36 @@ func (b *bench) idle(ctx context.Context) error {
 }
 
 func pss(pid int) (int64, error) {
+	x, err := rollup(pid)
+	return x["Pss"], err
+}
+
+// rollup is what a process's memory comes to, by kind, in bytes.
+func rollup(pid int) (map[string]int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
+	x, err := sizes(string(text))
+	if _, ok := x["Pss"]; !ok && err == nil {
+		err = fmt.Errorf("process %d: no Pss", pid)
+	}
+	return x, err
+}
+
+// sizes reads lines of "Name: N kB"; others are left out.
+func sizes(text string) (map[string]int64, error) {
+	out := map[string]int64{}
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == "kB" {
 			n, err := strconv.ParseInt(f[1], 10, 64)
-			return n << 10, err
+			if err != nil {
+				return nil, err
+			}
+			out[strings.TrimSuffix(f[0], ":")] = n << 10
 		}
 	}
-	return 0, fmt.Errorf("process %d: no Pss", pid)
+	return out, nil
 }
 
 // descendants are all processes below those that top selects, themselves

@@ -31,7 +31,10 @@ type Report struct {
 	Idle  []Idle  `json:"idle,omitempty"`
 	// Traces are pairs with and without a trace.
 	Traces []Traced `json:"traces,omitempty"`
-	Goals  []Goal   `json:"goals"`
+	// Manifests and Many are measures of their own.
+	Manifests *Manifests `json:"manifests,omitempty"`
+	Many      *Crowd     `json:"many,omitempty"`
+	Goals     []Goal     `json:"goals"`
 }
 
 // Result is one line of the table.
@@ -122,6 +125,7 @@ func fileSystem(magic int64) string {
 
 func (b *bench) report() *Report {
 	r := &Report{Schema: Schema, Rounds: b.o.rounds, Facts: b.facts, Skipped: append([]string{}, b.skipped...), Failed: append([]string{}, b.failed...), Start: b.split, Idle: b.idles, Traces: b.traces, Upload: int64(b.o.megabytes/5) * 1_000_000}
+	r.Manifests, r.Many = b.manifestReport(), b.crowd
 	for _, p := range b.peers[1:] {
 		r.Facts.Peers = append(r.Facts.Peers, strings.TrimSpace(p.name+" "+p.version))
 	}
@@ -220,6 +224,13 @@ func (r *Report) markdown() string {
 			}
 		}
 		fmt.Fprint(&w, ".\n")
+	}
+	if r.Many != nil {
+		fmt.Fprintf(&w, "\n%s\n", r.Many)
+	}
+	if m := r.Manifests; m != nil {
+		fmt.Fprintf(&w, "\n**Manifests**: an agent in %d bottles, and what is done with their files, as a multiple of reading them and parsing their YAML alone; and `carboy start` of an agent in one bottle, as a multiple of `carboy run` of the same.\n\n", manyManifests)
+		fmt.Fprintf(&w, "| explain ÷ parse | preflight ÷ parse | start ÷ run |\n| --- | --- | --- |\n| %s | %s | %s |\n", m.Explain.fine(), m.Preflight.fine(), m.Start.fine())
 	}
 	return w.String()
 }

@@ -91,6 +91,27 @@ var fileMutants = []mutant{
 		edits: []edit{{"review.go", "	s, m, release, err := c.forLanding(ctx, id)\n	if err != nil {\n		return nil, err\n	}\n	defer release()\n	// What was", "	s, m, release, err := c.forLanding(ctx, id)\n	if err != nil {\n		return nil, err\n	}\n	defer release()\n	if p, err := os.StartProcess(\"/usr/bin/git\", []string{\"git\", \"-C\", string(m.Workspace.Path), \"status\"}, &os.ProcAttr{Env: os.Environ()}); err == nil {\n		p.Wait()\n	}\n	// What was"}},
 	},
 	{
+		Name: "copies-lead-out-by-links", Promise: "S6",
+		Why:     "a link that carboy cp makes goes up after a step down, which another link of the copy may have made a step up",
+		Package: "./internal/carry", Tests: []string{"TestHostileStreams"}, Says: "new/a/b/p",
+		edits: []edit{{"internal/carry/carry.go", "down || depth < 1", "depth < 1 && !down"}},
+	},
+	{
+		Name: "copies-take-any-name", Promise: "S6",
+		Why:     "carboy cp takes from a bottle's tar what nobody asked for",
+		Package: "./internal/carry", Tests: []string{"TestHostileStreams"}, Says: "was not asked for",
+		edits: []edit{{"internal/carry/carry.go", "	if first != o.base {\n", "	if first == \"\" {\n"}},
+	},
+	{
+		Name: "copies-write-over-what-is-there", Promise: "S6",
+		Why:     "carboy cp puts what comes out in the place of what has the name, while nobody looks",
+		Package: "./internal/carry", Tests: []string{"TestWhatIsThere"}, Says: "file:",
+		edits: []edit{
+			{"internal/carry/carry.go", "	if _, err := parent.Lstat(name); err == nil {\n", "	if _, err := parent.Lstat(name); err == nil && name == \"\" {\n"},
+			{"internal/carry/carry.go", "unix.RENAME_NOREPLACE", "0"},
+		},
+	},
+	{
 		Name: "stream-may-name-anything", Promise: "S6",
 		Why:     "paths in what the bottle gives out are not checked",
 		Package: "./internal/change", Tests: []string{"TestHostileStream"}, Says: "got add file",

@@ -4,6 +4,18 @@ package main
 
 var manifestMutants = []mutant{
 	{
+		Name: "a-repositorys-dockerfile-is-built", Promise: "S8",
+		Why:     "a Dockerfile that an agent may have written is carried out outside of any bottle",
+		Package: "./internal/image", Tests: []string{"TestWhoseDockerfile"}, Says: "an agent may have written it",
+		edits: []edit{{"internal/image/build.go", "place.path == r.Repo && beneath(dir, real)", "place.path == r.Repo && beneath(dir, place.path+\"/.\")"}},
+	},
+	{
+		Name: "whoever-listens-builds", Promise: "S8",
+		Why:     "another user's process takes a Dockerfile's build, and decides what a bottle's root is",
+		Package: "./internal/image", Tests: []string{"TestEngineOfAnother"}, Says: "build_test.go", root: true,
+		edits: []edit{{"internal/image/engine.go", "if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {", "if cred.Uid == 0 && int(cred.Uid) != os.Geteuid() {"}},
+	},
+	{
 		Name: "bottles-of-a-repository-are-taken", Promise: "S8",
 		Why:     "a repository's bottle is found like one of the user's, so that it grants itself what it likes",
 		Package: "./internal/manifest", Tests: []string{"TestHostile"}, Says: "taken:",
