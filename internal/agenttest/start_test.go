@@ -22,17 +22,20 @@ type start struct {
 	model                string
 	provider             string // keys of agent_provider beside the template
 	route                string // keys of the vendor's route beside host and upstream
+	host                 string // empty: the vendor's
 }
 
 // starts are the bottles in which carboy start has each agent work. The keys are
 // under names of the user's own.
 var starts = []start{
-	{"claude", "claude-code", "anthropic messages", "claude-sonnet-4-5", "auth_token: MY_KEY", ""},
-	{"codex", "codex", "openai responses", "gpt-5-codex", "", "token_env: MY_KEY, auth_scheme: bearer"},
-	{"pi", "pi-coding-agent", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key"},
-	{"gemini", "gemini-cli", "gemini", "gemini-2.5-pro", "", "token_env: MY_KEY, auth_scheme: header, auth_field: x-goog-api-key"},
-	{"opencode", "opencode-ai", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key"},
-	{"opencode", "opencode-ai", "openai responses", "openai/gpt-5", "", "token_env: MY_KEY, auth_scheme: bearer"},
+	{"claude", "claude-code", "anthropic messages", "claude-sonnet-4-5", "auth_token: MY_KEY", "", ""},
+	{"codex", "codex", "openai responses", "gpt-5-codex", "", "token_env: MY_KEY, auth_scheme: bearer", ""},
+	{"pi", "pi-coding-agent", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key", ""},
+	// A model server of the user's own.
+	{"pi", "pi-coding-agent", "chat completions", "inherit", "settings: {base_url: 'https://models.example.com/v1', models: [large], api_key_env: MY_KEY, max_tokens: 4096}", "", "models.example.com"},
+	{"gemini", "gemini-cli", "gemini", "gemini-2.5-pro", "", "token_env: MY_KEY, auth_scheme: header, auth_field: x-goog-api-key", ""},
+	{"opencode", "opencode-ai", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key", ""},
+	{"opencode", "opencode-ai", "openai responses", "openai/gpt-5", "", "token_env: MY_KEY, auth_scheme: bearer", ""},
 }
 
 // TestStart has carboy start play the script with each agent as npm installs it, from
@@ -41,6 +44,9 @@ func TestStart(t *testing.T) {
 	for _, x := range starts {
 		i := slices.IndexFunc(agents, func(a agent) bool { return a.name == x.agent && a.api == x.api })
 		a := agents[i]
+		if x.host != "" {
+			a.host = x.host
+		}
 		dir, how := a.installed()
 		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
 			t.Logf("NOT RUN here: %s: %s", a.name, how) // .ci/run has said so
