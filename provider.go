@@ -15,6 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // launch is how an agent's program is started: the command, and what it needs
@@ -76,6 +77,10 @@ func (c *Client) launch(e *manifest.Effective, o *StartOptions) (*launch, error)
 			Option: e.Provider.Template.From.String(), Value: e.Provider.Template.V, Reason: "can't be started by this carboy yet",
 			Advice: "template: command starts any program: settings: {command: [" + e.Provider.Template.V + ", …, '{prompt}']}",
 		}
+	}
+	if m := e.Agent.Vendor["model"]; m.IsSet() && strings.HasPrefix(m.V[0], "-") {
+		// Of a repository's agent, perhaps: it would be an option of the program.
+		return nil, &OptionError{Option: m.From.String(), Value: visible.String(m.V[0], 80), Reason: "is no name of a model", Advice: "names of models begin with a letter"}
 	}
 	if u := e.User; u.Name.IsSet() || u.Email.IsSet() {
 		for _, who := range []string{"AUTHOR", "COMMITTER"} {

@@ -227,6 +227,22 @@ func TestPromptIsNoOption(t *testing.T) {
 	}
 }
 
+// A model that is an option is none, whoever wrote the agent.
+func TestModelIsNoOption(t *testing.T) {
+	for template := range launchers {
+		settings := ""
+		if template == "command" {
+			settings = ", settings: {command: [x]}"
+		}
+		for model, fine := range map[string]bool{"--mcp-config=x": false, "-c": false, "vendor/model-1": true} {
+			w := provided(t, nil, "agent_provider: {template: "+template+settings+"}", "model: '"+model+"'")
+			if _, err := w.preflight(StartOptions{}); (err == nil) != fine {
+				t.Errorf("%s with model %s: %v", template, model, err)
+			}
+		}
+	}
+}
+
 // A command is told how to go on by the bottle, or says that it is not.
 func TestResumeCommand(t *testing.T) {
 	w := provided(t, nil, "agent_provider: {template: command, settings: {command: [x, '{prompt}'], resume_command: [x, --continue, '{prompt}']}}", "")
@@ -616,5 +632,32 @@ func TestClaudeMayUseThePlaceholder(t *testing.T) {
 	approved, ok := at(t, parsed(t, "x.json", file), "customApiKeyResponses", "approved").([]any)
 	if !ok || len(end) != keyTail || !slices.Contains(approved, any(end)) || strings.Contains(file, "carboy-end-of") {
 		t.Errorf("%q %s", end, file)
+	}
+}
+
+// In an image, files of the home take the place of what it has there; the rest of its
+// home stays.
+func TestHomeFilesOverAnImage(t *testing.T) {
+	w := newWorld(t)
+	root := t.TempDir()
+	err := os.Mkdir(root+"/usr", 0o755)
+	for _, d := range []string{"bin", "lib", "lib64"} {
+		err = errors.Join(err, os.Symlink("usr/"+d, filepath.Join(root, d)))
+	}
+	id, ierr := whoami(w.ws)
+	home := root + id.user.Home + "/.codex"
+	err = errors.Join(err, ierr, os.MkdirAll(home, 0o755), os.WriteFile(home+"/config.toml", []byte("the image's\n"), 0o644), os.WriteFile(home+"/other", []byte("other\n"), 0o644), os.Symlink("/etc/passwd", home+"/auth.json"), os.Chmod(root, 0o755))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []rootfs.File{{Path: ".codex/config.toml", Content: []byte("the bottle's\n")}, {Path: ".codex/auth.json", Content: []byte("placeholders\n")}, {Path: ".codex/skills/a/run.sh", Content: []byte("#!/bin/sh\necho ran\n"), Exec: true}}
+	_, out, err := w.sh("cd ~/.codex && cat config.toml other auth.json && skills/a/run.sh && echo more >> auth.json && tail -n 1 auth.json && touch skills/b", func(o *RunOptions) {
+		o.RootFS, o.Mounts, o.granted = root, []string{"/usr:/usr:ro"}, &granted{files: files}
+	})
+	if want := "the bottle's\nother\nplaceholders\nran\nmore\n"; err != nil || out != want {
+		t.Errorf("%v %q, want %q", err, out, want)
+	}
+	if b, err := os.ReadFile(home + "/config.toml"); err != nil || string(b) != "the image's\n" {
+		t.Errorf("%v %q", err, b)
 	}
 }
