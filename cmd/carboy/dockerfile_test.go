@@ -90,6 +90,8 @@ func TestStartDockerfile(t *testing.T) {
 		"bottles/theirs.md":         "---\nagent_provider: {template: command, dockerfile: WS/Dockerfile, settings: {command: [carboy, version, '{prompt}']}}\n---\n",
 		"bottles/bad.md":            "---\nextends: boxed\nagent_provider: {dockerfile: bad/Dockerfile}\n---\n",
 		"bottles/bad/Dockerfile":    "FROM scratch\nCOPY nothing-\\x1b[2J /\n",
+		"bottles/kit.md":            "---\nextends: boxed\nagent_provider: {dockerfile: kit/Dockerfile}\n---\n",
+		"bottles/kit/Dockerfile":    "FROM scratch\nCOPY --chmod=600 Dockerfile /kept\n",
 		"agents/boxer.md":           "---\nbottle: boxed\n---\n",
 	})
 	config := d.home + "/.config/carboy"
@@ -131,6 +133,13 @@ func TestStartDockerfile(t *testing.T) {
 	}
 	if _, msg, code := d.carboy(append(start, "--bottle", "bad")...); code != 125 || !strings.Contains(msg, "it can't be built") || strings.Contains(msg, "\x1b[2J") {
 		t.Errorf("one that can't be built: exit code %d\n%q", code, msg)
+	}
+	// What only BuildKit can read, it builds; the program is not in there.
+	if _, msg, code := d.carboy(append(start, "--bottle", "kit")...); code != 127 || !strings.Contains(msg, "build: [1/1] COPY") {
+		t.Errorf("for BuildKit: exit code %d\n%s", code, msg)
+	}
+	if _, _, code := d.carboy("destroy", "boxer"); code != 0 {
+		t.Errorf("destroy: exit code %d", code)
 	}
 	stop()
 	out, msg, code = d.carboy(start...)

@@ -152,7 +152,7 @@ func TestContext(t *testing.T) {
 	put(t, dir+"/secret.env", "x")
 	os.Symlink("/etc/passwd", dir+"/link")
 	names, first, err := sent(t, r)
-	if want := []string{"Dockerfile", "a/", "a/one", "a/two", "link", "secret.env"}; err != nil || !slices.Equal(names, want) {
+	if want := []string{"./", "Dockerfile", "a/", "a/one", "a/two", "link", "secret.env"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("%q, %v", names, err)
 	}
 	differs := func(what string, want bool) {
@@ -176,7 +176,7 @@ func TestContext(t *testing.T) {
 	differs("another name", true)
 	put(t, dir+"/.dockerignore", "*.env\na\n!a/one\nDockerfile\n")
 	names, _, err = sent(t, r)
-	if want := []string{".dockerignore", "Dockerfile", "a/one", "link"}; err != nil || !slices.Equal(names, want) {
+	if want := []string{"./", ".dockerignore", "Dockerfile", "a/one", "link"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("with .dockerignore: %q, %v", names, err)
 	}
 	put(t, dir+"/.dockerignore", "a\n")

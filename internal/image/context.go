@@ -37,6 +37,10 @@ func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile st
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", dockerfile)
 	out := tar.NewWriter(w)
+	// BuildKit looks at the first block alone to see that it is an archive.
+	if err := out.WriteHeader(&tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatUSTAR}); err != nil {
+		return sum, err
+	}
 	entries, left := 0, int64(maxContext)
 	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -60,7 +64,7 @@ func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile st
 		if err != nil {
 			return err
 		}
-		hdr := &tar.Header{Name: name, Mode: int64(fi.Mode().Perm()), ModTime: fi.ModTime(), Format: tar.FormatPAX}
+		hdr := &tar.Header{Name: name, Mode: int64(fi.Mode().Perm()), ModTime: fi.ModTime()}
 		switch {
 		case fi.IsDir():
 			hdr.Typeflag, hdr.Name = tar.TypeDir, name+"/"

@@ -212,7 +212,7 @@ func followBuild(r io.Reader, say func(string)) error {
 		}
 		for text := range strings.Lines(m.Stream) {
 			log.add(text)
-			if text = strings.TrimSpace(text); text != "" {
+			if text = strings.TrimSpace(text); text != "" && !strings.HasPrefix(text, "--->") { // an id
 				say(text)
 			}
 		}
