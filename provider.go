@@ -173,15 +173,16 @@ func (l *launch) mount(path string) error {
 
 // wantsNode reports whether a file says of itself that node runs it.
 func wantsNode(path string) bool {
-	const first = "#!/usr/bin/env node"
 	f, err := os.Open(path)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	b := make([]byte, len(first))
+	b := make([]byte, 64)
 	n, _ := f.Read(b)
-	return string(b[:n]) == first
+	line, _, _ := strings.Cut(string(b[:n]), "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	return len(words) > 1 && words[0] == "/usr/bin/env" && (words[1] == "node" || words[1] == "-S" && len(words) > 2 && words[2] == "node")
 }
 
 // file adds one to the home inside.

@@ -661,3 +661,30 @@ func TestHomeFilesOverAnImage(t *testing.T) {
 		t.Errorf("%v %q", err, b)
 	}
 }
+
+// A script of node's is started with the host's node, where that lies in a home; the
+// system's is there anyway.
+func TestNodeOfAHome(t *testing.T) {
+	for first, fine := range map[string]bool{"#!/usr/bin/env node\n": true, "#!/usr/bin/env -S node --no-warnings\n": true, "#!/bin/sh\n# node\n": false, "\x7fELF": false, "": false} {
+		w := agents(t, nil, map[string]string{
+			"bin/node": "#!/bin/sh\necho node runs $2\n", "bin/codex": first + "exit 0\n",
+			".config/carboy/bottles/b.md": "---\nagent_provider: {template: codex}\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n---\n",
+		})
+		p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
+		bin := w.c.env("HOME") + "/bin"
+		want, mounts := []string{bin + "/codex"}, []string{bin + "/codex:" + bin + "/codex:ro"}
+		if fine {
+			want, mounts = append([]string{bin + "/node"}, want...), append(mounts, bin+"/node:"+bin+"/node:ro")
+		}
+		if !slices.Equal(p.run.Command[:len(want)], want) || !slices.Equal(p.Mounts, mounts) {
+			t.Errorf("%q: %q with %q", first, p.run.Command, p.Mounts)
+		}
+		if !fine {
+			continue
+		}
+		var out strings.Builder
+		if _, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil || out.String() != "node runs exec\n" {
+			t.Errorf("%v %q", err, out.String())
+		}
+	}
+}
