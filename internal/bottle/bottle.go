@@ -149,6 +149,9 @@ type Spec struct {
 	Trace *os.File
 	// Warm is what a Warmer made for the same user, or nil. Create uses it up.
 	Warm Warm
+	// Thaw brings back a bottle that was frozen; everything else must be as it was
+	// then, but for the files of the host, which can have changed. Nil: a new one.
+	Thaw *Thaw
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
@@ -187,7 +190,7 @@ func (s *Spec) Files() []*os.File {
 	for _, m := range append(s.Mounts, s.Root.Binds...) {
 		add(m.Tree)
 	}
-	return out
+	return append(out, s.Thaw.Files()...)
 }
 
 // Command is one process to start inside.

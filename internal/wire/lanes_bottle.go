@@ -82,6 +82,15 @@ func (l *BottleLanes) Open(to netip.AddrPort, news func()) *BottleLane {
 	return nil
 }
 
+// LostLane is a lane whose gateway is gone: what was connected through it has been
+// broken off.
+func LostLane() *BottleLane {
+	c := &BottleLane{me: &laneBottle{}, gw: &laneHost{}}
+	c.gw.answer.Store(answerOf(0, laneOpen))
+	c.gw.flags.Store(laneEnd | laneGone | laneReset)
+	return c
+}
+
 func (c *BottleLane) tell() { c.l.mem.toHost.tell(c.i, c.l.bellFD) }
 
 // Answer says whether the gateway has answered, and what.
@@ -183,7 +192,9 @@ func (c *BottleLane) WriteFrom(r io.Reader, size int) (n int, err error) {
 // CloseWrite says that no more bytes follow.
 func (c *BottleLane) CloseWrite() {
 	c.me.flags.Or(laneEnd)
-	c.tell()
+	if c.l != nil {
+		c.tell()
+	}
 }
 
 // Close gives the lane back. What was written is still taken; with reset, not.
@@ -193,7 +204,10 @@ func (c *BottleLane) Close(reset bool) {
 	if reset {
 		flags |= laneReset
 	}
-	c.l.used[c.i].Store(nil)
 	c.me.flags.Or(flags)
+	if c.l == nil {
+		return // LostLane
+	}
+	c.l.used[c.i].Store(nil)
 	c.tell()
 }

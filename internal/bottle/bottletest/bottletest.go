@@ -78,6 +78,9 @@ func Run(t *testing.T, backend func() bottle.Backend) {
 		{"TerminalInterrupt", (*suite).terminalInterrupt},
 		{"TerminalJobControl", (*suite).terminalJobs},
 
+		{"FreezeThaw", (*suite).freezeThaw},
+		{"FreezeTerminal", (*suite).freezeTerminal},
+
 		{"Trace", (*suite).trace},
 		{"Posture", (*suite).posture},
 		{"CloseIdempotent", (*suite).closeIdempotent},

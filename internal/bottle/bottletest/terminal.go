@@ -24,16 +24,30 @@ type session struct {
 
 func (b *box) terminal(rows, cols uint16, args ...string) *session {
 	b.t.Helper()
+	x, tty := openTerminal(b.t, rows, cols)
+	env := append([]string{"TERM=dumb", "PS1=ready> "}, environ...)
+	p, err := b.Start(b.ctx, &bottle.Command{Args: args, Env: env, Dir: b.spec.Workspace.Target, Stdin: tty, Stdout: tty, Stderr: tty, Terminal: true})
+	tty.Close()
+	if err != nil {
+		b.t.Fatalf("start %q on a terminal: %v", args, err)
+	}
+	x.on(b, p)
+	return x
+}
+
+// openTerminal returns a session without a command, and the end for one.
+func openTerminal(t testing.TB, rows, cols uint16) (x *session, tty *os.File) {
+	t.Helper()
 	ptmx, tty, err := pty.Open()
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := pty.Setsize(ptmx, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	x := &session{b: b, ptmx: ptmx}
+	x = &session{ptmx: ptmx}
 	x.done.Add(1)
-	go func() { // ends with the last writer, or with the cleanup below
+	go func() { // ends with the last writer, or with on's cleanup
 		defer x.done.Done()
 		buf := make([]byte, 4096)
 		for {
@@ -44,18 +58,17 @@ func (b *box) terminal(rows, cols uint16, args ...string) *session {
 			}
 		}
 	}()
-	env := append([]string{"TERM=dumb", "PS1=ready> "}, environ...)
-	x.Process, err = b.Start(b.ctx, &bottle.Command{Args: args, Env: env, Dir: b.spec.Workspace.Target, Stdin: tty, Stdout: tty, Stderr: tty, Terminal: true})
-	tty.Close()
-	if err != nil {
-		b.t.Fatalf("start %q on a terminal: %v", args, err)
-	}
+	return x, tty
+}
+
+// on says which command has the terminal.
+func (x *session) on(b *box, p bottle.Process) {
+	x.b, x.Process = b, p
 	b.t.Cleanup(func() {
 		b.Close()
-		ptmx.Close()
+		x.ptmx.Close()
 		x.done.Wait()
 	})
-	return x
 }
 
 func (x *session) keys(s string) {

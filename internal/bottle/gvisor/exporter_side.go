@@ -28,7 +28,10 @@ import (
 // holds the other end, and the calls are those of gVisor's control server, so
 // the filter needs no exception.
 
-const sideSink = "carboy"
+const (
+	sideSink = "carboy"
+	thawing  = "thaw" // in its configuration: the bottle was frozen
+)
 
 // sideEnd is the shim's end of the pair that setupSide made last. A shim makes
 // one bottle.
@@ -57,6 +60,9 @@ func setupSide(map[string]any) (*os.File, error) {
 func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	if end == nil {
 		return nil, errors.New("side channel: no descriptor")
+	}
+	if config[thawing] != nil {
+		closeGate()
 	}
 	sock, err := unet.NewSocket(end.Release())
 	if err != nil {
@@ -89,12 +95,13 @@ func growDescriptors(any int) {
 const manyFDs = 16384
 
 // writeSideConfig writes the file for gVisor's pod-init-config flag.
-func writeSideConfig(path string) error {
+func writeSideConfig(path string, thaw bool) error {
 	registerSide()
-	session := seccheck.SessionConfig{
-		Name:  seccheck.DefaultSessionName,
-		Sinks: []seccheck.SinkConfig{{Name: sideSink}},
+	side := seccheck.SinkConfig{Name: sideSink}
+	if thaw {
+		side.Config = map[string]any{thawing: true}
 	}
+	session := seccheck.SessionConfig{Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{side}}
 	if factsEnd != nil {
 		registerFacts()
 		factSession(&session)

@@ -32,6 +32,7 @@ type plan struct {
 	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
 	Stamps                bool   // say when what was reached
+	Thaw                  *planThaw
 }
 
 // planEntry is a bottle.Entry whose content stands behind the plan.
@@ -39,6 +40,13 @@ type planEntry struct {
 	bottle.Entry
 	Content []byte `json:"-"` // in place of the entry's
 	Size    int    // of the content
+}
+
+// planThaw is a bottle.Thaw.
+type planThaw struct {
+	bottle.Frozen
+	Image [3]int // state, metadata of pages, pages
+	Stdio [3]int
 }
 
 type planMount struct {
@@ -84,6 +92,16 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	if s.Lanes.Mem != nil {
 		for _, f := range s.Lanes.Files() {
 			p.Lanes = append(p.Lanes, donate(f))
+		}
+	}
+	if t := s.Thaw; t != nil {
+		p.ID = t.ID
+		p.Thaw = &planThaw{Frozen: t.Frozen}
+		for i, f := range t.Image.Files() {
+			p.Thaw.Image[i] = donate(f)
+		}
+		for i, f := range []*os.File{t.Stdin, t.Stdout, t.Stderr} {
+			p.Thaw.Stdio[i] = donate(f)
 		}
 	}
 	p.Stamps = stamp.Wanted()
@@ -141,6 +159,9 @@ type signalArgs struct {
 
 // pauseReply: Untold is how many facts were lost and nobody outside was told of.
 type pauseReply struct{ Untold uint64 }
+
+// freezeArgs say which of the three files is which by their order.
+type freezeArgs struct{ PID int32 }
 
 type createReply struct {
 	Processes []rawPosture

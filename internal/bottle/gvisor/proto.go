@@ -38,6 +38,8 @@ const (
 	callExport  method = "export"
 	callUsage   method = "usage"
 	callRefused method = "refusals"
+	callFreeze  method = "freeze"
+	callThawed  method = "thawed"
 )
 
 type request struct {

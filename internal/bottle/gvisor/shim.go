@@ -77,8 +77,18 @@ type shim struct {
 	fg  atomic.Int32 // the process that has our controlling terminal
 	// terminals holds the processes that have one.
 	terminals sync.Map
+	guests    sync.Map // commands beside the one that the bottle is for
 
 	meter *meter
+
+	// streams are the command's standard streams, by which they are found again
+	// in the sandbox.
+	streams [3]fileID
+	command int32 // the process that a bottle is made for; 0: none yet
+	// leaving: the sandbox is about to end because it was frozen.
+	leaving atomic.Bool
+	thaw    *planThaw
+	ended   *os.File // says how the thawed command ended
 
 	tracing  bool
 	starting sync.Mutex // one command at a time is announced to the trace
@@ -128,6 +138,10 @@ func (s *shim) handler(m method) handler {
 		return s.usage
 	case callRefused:
 		return s.refusals
+	case callFreeze:
+		return s.freeze
+	case callThawed:
+		return s.thawed
 	}
 	return func([]byte, []*os.File) (any, error) { return nil, fmt.Errorf("unknown call %q", m) }
 }
@@ -276,10 +290,15 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 		return err
 	}
 	s.conf.PodInitConfig = l.bundle + "/side.json"
-	if err := writeSideConfig(s.conf.PodInitConfig); err != nil {
+	if err := writeSideConfig(s.conf.PodInitConfig, p.Thaw != nil); err != nil {
 		return err
 	}
-	c, err := container.New(s.conf, container.Args{ID: p.ID, Spec: spec, BundleDir: l.bundle, Attached: true})
+	pass, err := thawStreams(p, files)
+	if err != nil {
+		return err
+	}
+	c, err := container.New(s.conf, container.Args{ID: p.ID, Spec: spec, BundleDir: l.bundle, Attached: true, PassFiles: pass})
+	closeMap(pass)
 	if err != nil {
 		return fmt.Errorf("create sandbox: %w", err)
 	}
@@ -295,10 +314,16 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 			return fmt.Errorf("plug the lanes: %w", err)
 		}
 	}
-	started := *s.conf
-	started.Network = config.NetworkHost // we have configured it: nothing to scrape
-	if err := c.Start(&started); err != nil {
-		return fmt.Errorf("start sandbox: %w", err)
+	if p.Thaw != nil {
+		if err := s.restore(c, p.Thaw, files); err != nil {
+			return err
+		}
+	} else {
+		started := *s.conf
+		started.Network = config.NetworkHost // we have configured it: nothing to scrape
+		if err := c.Start(&started); err != nil {
+			return fmt.Errorf("start sandbox: %w", err)
+		}
 	}
 	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
 		return err
@@ -306,7 +331,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if s.ctl, err = client.ConnectTo(c.Sandbox.GetControlSocketPath()); err != nil {
 		return fmt.Errorf("connect to the sandbox: %w", err)
 	}
-	if err := endWithGofer(int(c.GoferPid.Load())); err != nil {
+	if err := s.endWithGofer(int(c.GoferPid.Load())); err != nil {
 		return err
 	}
 	if s.meter, err = openMeter(c.Sandbox.Getpid(), int(c.GoferPid.Load()), l.scratch != ""); err != nil {
@@ -333,7 +358,7 @@ func donated(files []*os.File, n int) (*os.File, error) {
 
 // endWithGofer ends the bottle when the gofer ends. The sandbox does so too, but
 // not always: with files open already it can go on for a while without.
-func endWithGofer(pid int) error {
+func (s *shim) endWithGofer(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("watch the gofer: %w", err)
@@ -342,6 +367,9 @@ func endWithGofer(pid int) error {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		for {
 			if n, err := unix.Poll(fds, -1); n > 0 || err != nil && err != unix.EINTR {
+				if s.leaving.Load() {
+					return // the supervisor ends us when it has its answer
+				}
 				os.Exit(1)
 			}
 		}
@@ -408,6 +436,16 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 	if err != nil {
 		return nil, startError(err)
 	}
+	if a.Guest {
+		s.guests.Store(pid, true)
+	} else {
+		s.command = pid
+		for i, f := range files {
+			if s.streams[i], err = identify(f); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if a.Terminal {
 		s.terminals.Store(pid, true)
 		if !a.Guest {
@@ -455,6 +493,9 @@ func (s *shim) wait(body []byte, _ []*os.File) (any, error) {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, err
 	}
+	if s.thaw != nil && a.PID == s.thaw.PID {
+		return s.awaitThawed()
+	}
 	ws, err := s.c.Sandbox.WaitPID(s.c.ID, a.PID)
 	if s.fg.Load() != a.PID {
 		s.terminals.Delete(a.PID)
@@ -462,11 +503,8 @@ func (s *shim) wait(body []byte, _ []*os.File) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := bottle.Status{Exited: true, Code: ws.ExitStatus()}
-	if ws.Signaled() {
-		st.Signal, st.Code = ws.Signal(), 0
-	}
-	return st, nil
+	s.guests.Delete(a.PID)
+	return statusOf(ws), nil
 }
 
 func (s *shim) signal(body []byte, _ []*os.File) (any, error) {
@@ -488,6 +526,9 @@ func (s *shim) signal(body []byte, _ []*os.File) (any, error) {
 }
 
 func (s *shim) deliver(pid int32, sig syscall.Signal, mode boot.SignalDeliveryMode) error {
+	if s.thaw != nil && pid == s.thaw.PID && mode == boot.DeliverToForegroundProcessGroup {
+		return callSide("Foreground", &ForegroundArgs{PID: pid, Signal: int32(sig)}, nil)
+	}
 	return s.ctl.Call(boot.ContMgrSignal, &boot.SignalArgs{CID: s.c.ID, Signo: int32(sig), PID: pid, Mode: mode}, nil)
 }
 

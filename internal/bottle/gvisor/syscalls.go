@@ -42,10 +42,14 @@ func wrapSyscalls() {
 
 func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, no uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
-			lean.Collecting(100, lean.Patience)
-			lean.After(lean.Patience) // ends with the process
-		}
+		learn(t)
 		return fn(t, no, args)
+	}
+}
+
+func learn(t *kernel.Task) {
+	if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
+		lean.Collecting(100, lean.Patience)
+		lean.After(lean.Patience) // ends with the process
 	}
 }

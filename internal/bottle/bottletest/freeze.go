@@ -1,0 +1,204 @@
+package bottletest
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+)
+
+// image makes the files of an image in dir.
+func imageFiles(t *testing.T, dir string, flag int) bottle.ImageFiles {
+	t.Helper()
+	open := func(name string) *os.File {
+		f, err := os.OpenFile(filepath.Join(dir, name), flag, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	return bottle.ImageFiles{State: open("state"), PagesMeta: open("pages.meta"), Pages: open("pages")}
+}
+
+// freeze freezes b and returns what brings it back, without streams.
+func (b *box) freeze(dir string) *bottle.Thaw {
+	t := b.t.(*testing.T)
+	t.Helper()
+	if err := b.Pause(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	image := imageFiles(t, dir, os.O_CREATE|os.O_EXCL|os.O_WRONLY)
+	frozen, err := b.Bottle.(bottle.Freezer).Freeze(b.ctx, image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range image.Files() {
+		f.Close()
+	}
+	b.Close()
+	return &bottle.Thaw{Frozen: frozen, Image: imageFiles(t, dir, os.O_RDONLY)}
+}
+
+// thaw brings a bottle back on the same spec; its command's streams are p's.
+func (s *suite) thaw(t *testing.T, old *box, th *bottle.Thaw) (*box, *proc) {
+	t.Helper()
+	p := &proc{}
+	var ends [6]*os.File
+	for i := 0; i < 6; i += 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i], ends[i+1] = r, w
+	}
+	p.stdin = ends[1]
+	th.Stdin, th.Stdout, th.Stderr = ends[0], ends[3], ends[5]
+	for i, to := range []*syncBuffer{&p.out, &p.err} {
+		r := ends[2+2*i]
+		p.copied.Add(1)
+		go func() { // ends when the last writer inside is gone
+			defer p.copied.Done()
+			io.Copy(to, r)
+			r.Close()
+		}()
+	}
+	b := s.create(t, func(spec *bottle.Spec) {
+		ws := *old.spec.Workspace
+		ws.Tree = nil
+		spec.Workspace, spec.Thaw = &ws, th
+	})
+	p.b = b
+	var err error
+	if p.Process, err = b.Bottle.(bottle.Freezer).Thawed(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	return b, p
+}
+
+func (s *suite) freezer(t *testing.T) {
+	if _, ok := s.create(t).Bottle.(bottle.Freezer); !ok {
+		t.Skip("this backend keeps no processes")
+	}
+}
+
+const frozenScript = `
+	n=41; echo kept >kept.txt; exec 5>open.txt; echo early >&5
+	sleep 1000 & job=$!
+	trap 'echo caught' USR1
+	echo ready
+	while :; do
+		read -r line || continue # a signal ends it
+		case $line in
+		count) n=$((n+1)); echo "count $n" ;;
+		file) cat kept.txt; echo late >&5; cat open.txt ;;
+		job) kill -0 $job && echo "job lives" ;;
+		name) hostname ;;
+		end) kill $job; exit 7 ;;
+		esac
+	done`
+
+// freezeThaw: a shell goes on where it was, with what it held in memory, its files,
+// its job, and new streams; twice.
+func (s *suite) freezeThaw(t *testing.T) {
+	s.freezer(t)
+	b := s.create(t)
+	p := b.start("/bin/sh", "-c", frozenScript)
+	p.waitFor("ready")
+	for round := range 2 {
+		th := b.freeze(t.TempDir())
+		b, p = s.thaw(t, b, th)
+		for _, x := range [][2]string{{"count", "count " + strconv.Itoa(42+round)}, {"file", "late"}, {"job", "job lives"}, {"name", b.spec.Hostname}} {
+			if _, err := p.stdin.WriteString(x[0] + "\n"); err != nil {
+				t.Fatal(err)
+			}
+			p.waitFor(x[1])
+		}
+		g, err := b.command(func(c *bottle.Command) { c.Guest = true }, "/bin/sh", "-c", "cat kept.txt open.txt; echo $$")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.end(); !strings.HasPrefix(g.out.String(), "kept\nearly\nlate\n") {
+			t.Errorf("another command finds %q", g.out.String())
+		}
+		if err := p.Signal(syscall.SIGUSR1, false); err != nil {
+			t.Error(err)
+		}
+		p.waitFor("caught")
+	}
+	if _, err := p.stdin.WriteString("end\n"); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "status", p.end(), bottle.Status{Exited: true, Code: 7})
+}
+
+// freezeTerminal: the same on a terminal; its keys do what they did.
+func (s *suite) freezeTerminal(t *testing.T) {
+	s.freezer(t)
+	b := s.create(t)
+	x := b.terminal(24, 80, "/bin/bash", "--norc", "-i")
+	x.expect("ready> ")
+	x.keys("n=41; trap 'echo got INT' INT\n")
+	x.expect("ready> ")
+	for round := range 2 {
+		th := b.freeze(t.TempDir())
+		old := b
+		var tty *os.File
+		x, tty = openTerminal(t, 30, 100)
+		th.Stdin, th.Stdout, th.Stderr = tty, dup(t, tty), dup(t, tty)
+		b = s.create(t, func(spec *bottle.Spec) {
+			ws := *old.spec.Workspace
+			ws.Tree = nil
+			spec.Workspace, spec.Thaw = &ws, th
+		})
+		p, err := b.Bottle.(bottle.Freezer).Thawed(b.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.on(b, p)
+		x.keys("n=$((n+1)); echo n is $n\n")
+		x.expect("n is " + strconv.Itoa(42+round))
+		x.expect("ready> ")
+		x.keys("stty size\n")
+		x.expect("30 100")
+		x.keys("sleep 1000\n")
+		time.Sleep(100 * time.Millisecond)
+		x.keys("\x03")
+		x.expect("ready> ")
+		x.keys("echo status $?\n")
+		x.expect("status 130")
+		x.keys("cat\n")
+		time.Sleep(100 * time.Millisecond)
+		for range 20 { // one that meets an execve is not heard
+			x.keys("\x1a")
+			time.Sleep(50 * time.Millisecond)
+			if strings.Contains(x.out.String(), "Stopped") {
+				break
+			}
+		}
+		x.expect("Stopped")
+		x.keys("kill %1; fg\n")
+		x.expect("ready> ")
+	}
+	x.keys("exit 5\n")
+	st, err := x.Wait(b.ctx)
+	if err != nil || st.Code != 5 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+func dup(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	n, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(n), f.Name())
+}
