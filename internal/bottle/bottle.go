@@ -152,6 +152,9 @@ type Spec struct {
 	// Thaw brings back a bottle that was frozen; everything else must be as it was
 	// then, but for the files of the host, which can have changed. Nil: a new one.
 	Thaw *Thaw
+	// Upper is what ExportAll wrote of another bottle: this one begins with its
+	// files. The Backend takes ownership. Nil: with none.
+	Upper *os.File
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
@@ -190,6 +193,7 @@ func (s *Spec) Files() []*os.File {
 	for _, m := range append(s.Mounts, s.Root.Binds...) {
 		add(m.Tree)
 	}
+	add(s.Upper)
 	return append(out, s.Thaw.Files()...)
 }
 
@@ -273,10 +277,13 @@ type Bottle interface {
 	Start(ctx context.Context, cmd *Command) (Process, error)
 	// Pause stops every process inside; Export after Pause is a consistent
 	// picture, and every fact was sent to Spec.Trace; when some could not be,
-	// everything stands still and the error is a FactsLostError. There is no resume in this contract yet: callers destroy next.
+	// everything stands still and the error is a FactsLostError. There is no way
+	// on from it but a Freezer's: callers destroy next.
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error
+	// ExportAll writes all of the upper layer, for Spec.Upper of a later bottle.
+	ExportAll(ctx context.Context, w io.Writer) error
 	// Usage says what the bottle holds at this moment.
 	Usage() (Usage, error)
 	// Refusals says what limits refused so far.

@@ -80,6 +80,7 @@ func Run(t *testing.T, backend func() bottle.Backend) {
 
 		{"FreezeThaw", (*suite).freezeThaw},
 		{"FreezeTerminal", (*suite).freezeTerminal},
+		{"Upper", (*suite).upper},
 
 		{"Trace", (*suite).trace},
 		{"Posture", (*suite).posture},

@@ -202,3 +202,56 @@ func dup(t *testing.T, f *os.File) *os.File {
 	}
 	return os.NewFile(uintptr(n), f.Name())
 }
+
+// upper: a bottle that begins with what was exported of another has its files, and
+// not those that it had removed; a command there can change and remove them.
+func (s *suite) upper(t *testing.T) {
+	tune := func(sp *bottle.Spec) { write(t, filepath.Join(sp.Workspace.Source, "gone.txt"), "x") }
+	b := s.create(t, tune)
+	b.sh(`cd; mkdir -p deep/er; echo one >deep/er/f; ln deep/er/f hard; ln -s deep/er/f soft; chmod 640 deep/er/f
+		mkfifo pipe; truncate -s 100M sparse; printf x | dd of=sparse bs=1 seek=50000000 conv=notrunc 2>/dev/null
+		mkdir -m 500 locked; touch -d @1000000000 deep/er/f; touch -d @1000000001 deep; echo tmp >/tmp/t; chmod 4755 hard`)
+	b.sh(`rm gone.txt; echo more >>a.txt; mkdir d; echo "new" >d/n; rm -r /etc/passwd 2>/dev/null; umask 077; echo p >private`)
+	if err := b.Pause(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "upper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ExportAll(b.ctx, f); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	ws := *b.spec.Workspace
+	ws.Tree = nil
+	b.Close()
+	n := s.create(t, func(sp *bottle.Spec) { sp.Workspace, sp.Upper = &ws, f })
+	got := n.sh(`cd; cat deep/er/f soft; stat -c '%a %s %h %Y' deep/er/f; stat -c '%Y' deep; stat -c '%F %a' pipe locked; stat -c '%s' sparse
+		dd if=sparse bs=1 skip=50000000 count=1 2>/dev/null; echo; cat /tmp/t`)
+	want(t, "home", got, "one\none\n4755 4 2 1000000000\n1000000001\nfifo 644\ndirectory 500\n104857600\nx\ntmp\n")
+	want(t, "workspace", n.sh(`cat a.txt d/n; ls; stat -c %a private; rm -r d; rm a.txt; echo fresh >gone.txt; ls`),
+		"hello\nmore\nnew\na.txt\nd\nprivate\n600\ngone.txt\nprivate\n")
+	x := n.exported()
+	var again counter
+	if err := n.ExportAll(n.ctx, &again); err != nil || again > 8*mib {
+		t.Errorf("what was a hole is not: %d bytes, %v", again, err)
+	}
+	for _, name := range []string{"a.txt", "gone.txt", "private"} {
+		if _, ok := x[name]; !ok {
+			t.Errorf("%s is not among the changes", name)
+		}
+	}
+	if _, ok := x["d"]; ok {
+		t.Error("what was made before and removed is a change")
+	}
+}
+
+type counter int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
+}

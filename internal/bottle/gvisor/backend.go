@@ -275,7 +275,14 @@ func (x *box) Pause(ctx context.Context) error {
 }
 
 // Export implements bottle.Bottle.
-func (x *box) Export(ctx context.Context, w io.Writer) error {
+func (x *box) Export(ctx context.Context, w io.Writer) error { return x.export(ctx, exportArgs{}, w) }
+
+// ExportAll implements bottle.Bottle.
+func (x *box) ExportAll(ctx context.Context, w io.Writer) error {
+	return x.export(ctx, exportArgs{All: true}, w)
+}
+
+func (x *box) export(ctx context.Context, in exportArgs, w io.Writer) error {
 	r, pw, err := os.Pipe()
 	if err != nil {
 		return err
@@ -289,7 +296,7 @@ func (x *box) Export(ctx context.Context, w io.Writer) error {
 	errc := make(chan error, 1)
 	go func() {
 		defer pw.Close()
-		errc <- x.cl.call(ctx, callExport, nil, nil, pw)
+		errc <- x.cl.call(ctx, callExport, in, nil, pw)
 	}()
 	// Where a user's pipes may be large the sandbox waits less for its reader.
 	unix.FcntlInt(pw.Fd(), unix.F_SETPIPE_SZ, exportPipe)

@@ -33,6 +33,7 @@ type plan struct {
 	Debug                 string // directory for gVisor's own logs; empty: none
 	Stamps                bool   // say when what was reached
 	Thaw                  *planThaw
+	Upper                 int // descriptor of the files to begin with; 0: none
 }
 
 // planEntry is a bottle.Entry whose content stands behind the plan.
@@ -104,6 +105,7 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 			p.Thaw.Stdio[i] = donate(f)
 		}
 	}
+	p.Upper = donate(s.Upper)
 	p.Stamps = stamp.Wanted()
 	return p, files
 }
@@ -160,8 +162,7 @@ type signalArgs struct {
 // pauseReply: Untold is how many facts were lost and nobody outside was told of.
 type pauseReply struct{ Untold uint64 }
 
-// freezeArgs say which of the three files is which by their order.
-type freezeArgs struct{ PID int32 }
+type exportArgs struct{ All bool }
 
 type createReply struct {
 	Processes []rawPosture

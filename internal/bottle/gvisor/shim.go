@@ -325,6 +325,15 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 			return fmt.Errorf("start sandbox: %w", err)
 		}
 	}
+	if upper, err := donated(files, p.Upper); err != nil {
+		return err
+	} else if upper != nil {
+		err := importVia(upper)
+		upper.Close()
+		if err != nil {
+			return err
+		}
+	}
 	if err := limitPids(c, p.ID, p.Limits.Pids); err != nil {
 		return err
 	}
@@ -546,9 +555,17 @@ func (s *shim) pause([]byte, []*os.File) (any, error) {
 	return pauseReply{Untold: r.Untold}, nil
 }
 
-func (s *shim) export(_ []byte, files []*os.File) (any, error) {
+func (s *shim) export(body []byte, files []*os.File) (any, error) {
+	var a exportArgs
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, err
+	}
 	if len(files) != 1 {
 		return nil, fmt.Errorf("export needs 1 descriptor, got %d", len(files))
 	}
-	return nil, exportVia(s.exported, files[0])
+	prefix := s.exported
+	if a.All {
+		prefix = ""
+	}
+	return nil, exportVia(prefix, files[0])
 }
