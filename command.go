@@ -22,20 +22,16 @@ const memoryPoll = 20 * time.Millisecond
 // runCommand starts the command and waits for its end or for a limit. The
 // result has no reason when the command was never started.
 func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
-	std, err := s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
-	if err != nil {
+	if err := s.openOwnStreams(); err != nil {
 		return receipt.Exit{}, err
 	}
-	s.std = std
+	std := s.std
 	if err := s.run.Start(ctx, s.socket); err != nil {
 		return receipt.Exit{}, err
 	}
 	s.began = time.Now()
 	s.intr.enter(starting)
-	p, err := s.bottle.Start(ctx, &bottle.Command{
-		Args: s.o.Command, Env: s.env, Dir: s.dir(), Terminal: s.o.Terminal,
-		Stdin: std.in, Stdout: std.out, Stderr: std.err,
-	})
+	p, err := s.beginCommand(ctx)
 	std.started()
 	stamp.Mark("command started")
 	switch {
@@ -56,6 +52,24 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	s.closeExecs()
 	s.rec.Duration = s.run.Elapsed()
 	return exit, err
+}
+
+// openOwnStreams opens the command's streams, once.
+func (s *session) openOwnStreams() (err error) {
+	if s.std == nil {
+		s.std, err = s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
+	}
+	return err
+}
+
+func (s *session) beginCommand(ctx context.Context) (bottle.Process, error) {
+	if s.thawed {
+		return s.bottle.(bottle.Freezer).Thawed(ctx)
+	}
+	return s.bottle.Start(ctx, &bottle.Command{
+		Args: s.o.Command, Env: s.env, Dir: s.dir(), Terminal: s.o.Terminal,
+		Stdin: s.std.in, Stdout: s.std.out, Stderr: s.std.err,
+	})
 }
 
 // dir is where commands start.
@@ -98,6 +112,8 @@ func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, err
 			return s.stop(receipt.Killed, "", ctx.Err()), nil
 		case <-s.stopping:
 			return s.stop(receipt.Killed, "", nil), nil
+		case <-s.freezing:
+			return s.stop(receipt.Frozen, "", nil), nil
 		case <-clock.C:
 			return s.stop(receipt.Timeout, "timeout", nil), nil
 		case <-s.budget.full:

@@ -55,6 +55,14 @@ func (s *session) serveControl() error {
 		s.destroy()
 		w.WriteHeader(http.StatusAccepted)
 	})
+	mux.HandleFunc("POST /v1/freeze", func(w http.ResponseWriter, r *http.Request) {
+		if s.o.granted == nil || s.o.granted.lock == nil {
+			http.Error(w, "it is no bottle with a name", http.StatusConflict)
+			return
+		}
+		s.freezeOnce.Do(func() { close(s.freezing) })
+		w.WriteHeader(http.StatusAccepted)
+	})
 	mux.HandleFunc("POST /v1/exec", s.serveExec)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan struct{})
@@ -112,6 +120,15 @@ func (c *Client) Status(ctx context.Context, m store.Meta) (Status, error) {
 // Stop asks the carboy of a live run to destroy its bottle. Changes are kept.
 func (c *Client) Stop(ctx context.Context, m store.Meta) error {
 	resp, err := c.ask(ctx, m, http.MethodPost, "/v1/stop")
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// askFreeze asks the carboy of a live run to freeze its bottle.
+func (c *Client) askFreeze(ctx context.Context, m store.Meta) error {
+	resp, err := c.ask(ctx, m, http.MethodPost, "/v1/freeze")
 	if err != nil {
 		return err
 	}

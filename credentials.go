@@ -97,6 +97,8 @@ type credentialReader struct {
 	roots  *x509.CertPool // whom token servers' certificates must come from
 	// had are credentials that are open: one that changes its token goes on.
 	had gateway.Credentials
+	// seed is what a bottle's placeholders come from; nil: chance.
+	seed []byte
 }
 
 // read reads what the routes put on. A variable that is not set is an error: the run
@@ -111,6 +113,11 @@ func (r *credentialReader) read(rs []policy.Route) (*credentials, error) {
 		opened, err := r.open(route.Rule(), c)
 		if err != nil {
 			return nil, err
+		}
+		if r.seed != nil {
+			if err := opened.Keep(r.seed); err != nil {
+				return nil, err
+			}
 		}
 		out.of[c] = opened
 		name := opened.Name()

@@ -37,6 +37,11 @@ type plan struct {
 	files  []rootfs.File // of the home inside
 	net    wire.Config
 
+	// identity is what the bottle has again and again; nil: it is one run's.
+	identity *identityKept
+	// begin changes the spec before the bottle is made; nil: nothing.
+	begin func(*bottle.Spec) error
+
 	// What of the host is shown, from look.
 	root bottle.Root
 	// compared plans have the host's mounts there, too, which takes reading all
@@ -51,6 +56,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		o.Mode = store.Overlay
 	}
 	p := &plan{mode: o.Mode, net: wire.DefaultConfig()}
+	if o.granted != nil {
+		p.identity = o.granted.identity
+	}
 	var err error
 	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
 		return nil, err
@@ -58,7 +66,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}
-	if p.creds, err = (&credentialReader{lookup: c.env, roots: c.opened.Roots}).read(p.routes); err != nil {
+	if p.creds, err = (&credentialReader{lookup: c.env, roots: c.opened.Roots, seed: o.granted.seed()}).read(p.routes); err != nil {
 		return nil, err
 	}
 	if o.granted != nil {

@@ -104,33 +104,36 @@ type session struct {
 	run *store.Run
 
 	*plan
-	baseline *change.Baseline
-	claim    *store.Claim
-	vessel   *vessel
-	warm     bottle.Warm   // where the vessel's making has begun, or nil
-	bottle   bottle.Bottle // the vessel's
-	events   *events
-	denials  *denials
-	netlog   *netlog.Log
-	had      gateway.Credentials // all that were opened; of the routes' watcher
-	redactor *secret.Redactor
-	facts    *trace.Collector
-	traceSum *[sha256.Size]byte // of the trace's file
-	paused   bool               // the bottle was, so that all its facts were sent
-	began    time.Time          // when the command was started
-	std      *streams
-	budget   *budget // of all output
-	execs    execs
-	socket   string   // of the control server
-	env      []string // the command's variables
-	inside   inside
-	peak     bottle.Usage
-	stopOnce sync.Once
-	stopping chan struct{} // closed when somebody asked for the end
-	intr     *interrupts
-	conf     config
-	cleanup  []func()
-	closers  []func() // of published ports
+	baseline   *change.Baseline
+	claim      *store.Claim
+	vessel     *vessel
+	warm       bottle.Warm   // where the vessel's making has begun, or nil
+	bottle     bottle.Bottle // the vessel's
+	events     *events
+	denials    *denials
+	netlog     *netlog.Log
+	had        gateway.Credentials // all that were opened; of the routes' watcher
+	redactor   *secret.Redactor
+	facts      *trace.Collector
+	traceSum   *[sha256.Size]byte // of the trace's file
+	paused     bool               // the bottle was, so that all its facts were sent
+	began      time.Time          // when the command was started
+	std        *streams
+	budget     *budget // of all output
+	execs      execs
+	socket     string   // of the control server
+	env        []string // the command's variables
+	inside     inside
+	peak       bottle.Usage
+	stopOnce   sync.Once
+	stopping   chan struct{} // closed when somebody asked for the end
+	freezeOnce sync.Once
+	freezing   chan struct{} // closed when somebody asked to freeze it
+	thawed     bool          // the command goes on in a bottle that was frozen
+	intr       *interrupts
+	conf       config
+	cleanup    []func()
+	closers    []func() // of published ports
 
 	closeControl func() // nil: there is no control socket
 
@@ -188,7 +191,7 @@ func (e *RecordError) Unwrap() error { return e.Err }
 
 // newSession checks everything that can be checked before a run is recorded.
 func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err error) {
-	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{})}
+	s := &session{c: c, o: o, conf: c.config, stopping: make(chan struct{}), freezing: make(chan struct{})}
 	if o.Image != "" {
 		if o.image, err = c.openImage(ctx, o); err != nil {
 			return nil, err
@@ -334,7 +337,7 @@ func (s *session) execute(ctx context.Context) error {
 	v := s.vessel
 	if v == nil {
 		var err error
-		if v, err = s.c.newVessel(ctx, s.plan, "b"+string(s.run.ID()), s.run.Dir(), s.warm); err != nil {
+		if v, err = s.makeVessel(ctx); err != nil {
 			return err
 		}
 	}
@@ -360,7 +363,7 @@ func (s *session) execute(ctx context.Context) error {
 	if out.Reason != "" {
 		s.intr.enter(ending)
 		s.quietHits(ctx)
-		err = errors.Join(err, s.takeChanges(ctx))
+		err = errors.Join(err, s.takeChanges(ctx), s.keep(ctx))
 	}
 	if !s.atRest(ctx) {
 		s.bottle.Close()

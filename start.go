@@ -50,6 +50,8 @@ type StartOptions struct {
 	// Confirm is shown what would be started; an error is the end of it. Nil: go
 	// ahead.
 	Confirm func(*Preflight) error
+	// Keep keeps the bottle also when its agent ends well, so that it can be resumed.
+	Keep bool
 
 	// As in RunOptions. Terminal is the way to work with an agent that is not
 	// headless.
@@ -87,6 +89,8 @@ type Preflight struct {
 	Image            string        // empty: this machine's tools
 	// ImageDigest is the digest that Image must have; Confirm may set it.
 	ImageDigest string
+	// Resumption is of Resume alone.
+	Resumption *Resumption
 	// Warnings are about the manifests, Notes about what is not as they say.
 	Warnings, Notes []string
 
@@ -101,6 +105,12 @@ type granted struct {
 	files       []rootfs.File // of the home inside
 	log         int
 	sum         [sha256.Size]byte // of the manifests
+
+	lock     *store.BottleLock
+	identity *identityKept
+	keep     bool // also when the agent ends well
+	kept     bool // it was
+	resume   *resumption
 }
 
 func (g *granted) record() (store.Kind, string) {
@@ -114,8 +124,9 @@ func (g *granted) record() (store.Kind, string) {
 type Started struct {
 	Slug    string
 	Receipt *receipt.Receipt
-	// Kept says that the bottle's record stays, since the agent ended badly.
-	Kept bool
+	// Kept says that the bottle stays: its agent ended badly, it was frozen, or its
+	// user wanted that.
+	Kept, Frozen bool
 }
 
 // AgentError is of an agent that ended badly.
@@ -334,7 +345,8 @@ func shownCommand(command []string, prompt, body string) []string {
 
 // Start starts an agent in a bottle of its own and waits for its end. The bottle's
 // record is there while it runs, and stays when the agent ends badly, which is an
-// [AgentError]. An error without a Started means that nothing was started.
+// [AgentError], when the bottle was frozen, and with Keep. An error without a Started
+// means that nothing was started.
 func (c *Client) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	p, err := c.Preflight(o)
 	if err != nil {
@@ -357,27 +369,46 @@ func (c *Client) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	if b, err = c.store.CreateBottle(ctx, b); err != nil {
 		return nil, err
 	}
-	p.granted.slug, p.run.ImageDigest = b.Slug, p.ImageDigest
-	rec, err := c.Run(ctx, p.run)
-	if rec == nil {
+	lock, err := c.store.LockBottle(b.Slug)
+	if err != nil {
+		return nil, err // somebody destroys it already
+	}
+	defer lock.Unlock()
+	p.granted.lock, p.granted.keep, p.run.ImageDigest = lock, o.Keep, p.ImageDigest
+	s, err := c.runBottle(ctx, b, p)
+	if s == nil {
 		_, rerr := c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
 		return nil, errors.Join(err, rerr)
-	}
-	s := &Started{Slug: b.Slug, Receipt: rec}
-	if err == nil && rec.Exit.Code == 0 {
-		_, err = c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
-		return s, err
-	}
-	s.Kept = true
-	if err == nil {
-		err = &AgentError{Agent: o.Agent, Slug: b.Slug, Exit: rec.Exit}
 	}
 	return s, err
 }
 
-// Bottles are the records of bottles that run or were kept.
-func (c *Client) Bottles(ctx context.Context) ([]store.Bottle, []*store.CorruptError, error) {
-	return c.store.Bottles(ctx)
+// runBottle is one run of a bottle that the caller has locked. Without a Started
+// nothing has run.
+func (c *Client) runBottle(ctx context.Context, b store.Bottle, p *Preflight) (*Started, error) {
+	g := p.granted
+	g.slug = b.Slug
+	var err error
+	if g.identity, err = identityOf(g.lock, b.Slug); err != nil {
+		return nil, err
+	}
+	rec, err := c.Run(ctx, p.run)
+	if rec == nil {
+		return nil, err
+	}
+	s := &Started{Slug: b.Slug, Receipt: rec, Frozen: rec.Exit.Reason == receipt.Frozen}
+	if g.resume != nil {
+		err = errors.Join(err, c.supersede(context.WithoutCancel(ctx), g.resume.kept.Run, rec))
+	}
+	if err == nil && rec.Exit.Code == 0 && !g.kept {
+		_, err = c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
+		return s, err
+	}
+	s.Kept = true
+	if err == nil && rec.Exit.Code != 0 && !s.Frozen {
+		err = &AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}
+	}
+	return s, err
 }
 
 // beginsWithin is how long after its record a bottle has its run.
@@ -390,7 +421,8 @@ func (c *Client) forgetBottles(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if time.Since(b.Created) < beginsWithin {
+		k, _, kerr := c.store.Kept(b.Slug)
+		if kerr != nil || k != nil || time.Since(b.Created) < beginsWithin {
 			continue
 		}
 		var runs []store.Meta
@@ -412,14 +444,21 @@ const (
 	destroyLook = 100 * time.Millisecond
 )
 
-// Destroy ends a bottle and removes its record with those of its runs. One that is
-// not there, or that another call destroys meanwhile, is no error: was is false.
-// Changes that were not landed are an error, and stay, unless o says otherwise.
+// Destroy ends a bottle and removes its record with those of its runs, and what was
+// kept of it. One that is not there, or that another call destroys meanwhile, is no
+// error: was is false. Changes that were not landed are an error, and stay, unless o
+// says otherwise.
 func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (was bool, err error) {
-	b, err := c.store.Bottle(slug)
+	fail := func(err error) (bool, error) { return false, fmt.Errorf("destroy bottle %s: %w", slug, err) }
+	lock, err := c.seize(ctx, slug)
 	if errors.Is(err, store.ErrNoBottle) {
 		return false, nil
 	}
+	if err != nil {
+		return fail(err)
+	}
+	defer lock.Unlock()
+	b, err := c.store.Bottle(slug)
 	if err != nil {
 		return false, err
 	}
@@ -428,12 +467,11 @@ func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (wa
 		return false, err
 	}
 	for i, m := range runs {
-		if m, err = c.ended(ctx, m); err != nil {
-			return false, fmt.Errorf("destroy bottle %s: %w", slug, err)
+		if runs[i], err = c.ended(ctx, m); err != nil {
+			return fail(err)
 		}
-		runs[i] = m
-		if !o.Unlanded && c.holdsChanges(m) {
-			return false, fmt.Errorf("destroy bottle %s: run %s: %w", slug, m.ID, store.ErrUnlanded)
+		if !o.Unlanded && c.holdsChanges(runs[i]) {
+			return fail(fmt.Errorf("run %s: %w", m.ID, store.ErrUnlanded))
 		}
 	}
 	for _, m := range runs {
@@ -442,13 +480,43 @@ func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (wa
 			continue
 		}
 		if err != nil {
-			return false, fmt.Errorf("destroy bottle %s: %w", slug, err)
+			return fail(err)
 		}
 		if err := c.noteDestroyed(ctx, m, slug); err != nil {
 			return false, err
 		}
 	}
 	return c.store.RemoveBottle(ctx, slug)
+}
+
+// seize takes a bottle's lock from whoever has it: what runs is told to end, also
+// what begins to run while this waits.
+func (c *Client) seize(ctx context.Context, slug string) (*store.BottleLock, error) {
+	ctx, cancel := context.WithTimeout(ctx, destroyIn)
+	defer cancel()
+	asked := map[store.ID]bool{}
+	for {
+		lock, err := c.store.LockBottle(slug)
+		if !errors.Is(err, store.ErrBottleBusy) {
+			return lock, err
+		}
+		if b, err := c.store.Bottle(slug); err == nil {
+			runs, err := c.store.RunsOf(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range runs {
+				if !asked[m.ID] && !m.State.Over() && m.Socket != "" {
+					asked[m.ID] = c.Stop(ctx, m) == nil
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(destroyLook):
+		}
+	}
 }
 
 // holdsChanges reports whether somebody's work would go with m.

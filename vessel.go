@@ -51,7 +51,12 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 	var authority gateway.Authority
 	if p.inspects() {
 		var a *ca.Authority
-		if a, err = ca.New(id, nil); err == nil {
+		if p.identity != nil {
+			a = p.identity.authority
+		} else {
+			a, err = ca.New(id, nil)
+		}
+		if err == nil {
 			authority = a
 			v.spec.Root, err = rootfs.Trust(v.spec.Root, a.PEM())
 		}
@@ -61,6 +66,9 @@ func (c *Client) newVessel(ctx context.Context, p *plan, id, dir string, warm bo
 	}
 	if err == nil {
 		v.trace, v.spec.Trace, err = tracePair()
+	}
+	if err == nil && p.begin != nil {
+		err = p.begin(v.spec)
 	}
 	if err != nil {
 		closeFiles(v.spec.Files()) // later they are Create's

@@ -73,13 +73,23 @@ func (a *app) receiptCmd() *cobra.Command {
 }
 
 func (a *app) listCmd() *cobra.Command {
-	var asJSON, here bool
+	var asJSON, here, bottles bool
 	limit := whole{top: 1 << 30, eg: "20"}
 	cmd := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "list runs, newest first", GroupID: "look", Args: noArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "list bottles that have a name, and runs, newest first", GroupID: "look", Args: noArgs,
 		Example: "  carboy list\n  carboy list --here\n  carboy list --json | jq -r '.[].id'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				if bottles {
+					named, err := a.bottles(ctx, c)
+					if err != nil {
+						return err
+					}
+					if asJSON {
+						return a.printJSON(named)
+					}
+					return a.printBottles(named)
+				}
 				q := store.Query{Limit: int(limit.n)}
 				if here {
 					wd, err := os.Getwd()
@@ -96,11 +106,22 @@ func (a *app) listCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printList(l, a.colorsOf(ctx, c), asJSON)
+				if here || asJSON {
+					return a.printList(l, a.colorsOf(ctx, c), asJSON)
+				}
+				named, err := a.bottles(ctx, c)
+				if err != nil {
+					return err
+				}
+				if err := a.printBottles(named); err != nil || len(l.Runs) == 0 && len(named) > 0 {
+					return err
+				}
+				return a.printList(l, a.colorsOf(ctx, c), false)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of id, kind, state, name, workspace, started, exit")
+	cmd.Flags().BoolVar(&bottles, "bottles", false, "only bottles that have a name: running, frozen, kept")
 	cmd.Flags().BoolVar(&here, "here", false, "only runs of this directory")
 	cmd.Flags().Var(&limit, "limit", "at most so many")
 	return cmd

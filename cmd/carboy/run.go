@@ -403,6 +403,8 @@ func exitText(e receipt.Exit) string {
 		return "stopped (too much output)"
 	case receipt.Killed:
 		return "destroyed"
+	case receipt.Frozen:
+		return "frozen"
 	}
 	return "failed"
 }

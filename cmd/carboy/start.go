@@ -32,8 +32,9 @@ this directory, in the way that the bottle says; without it, it begins with noth
 and what it writes is gone at the end.
 
 The exit code is the agent's own; 130 when it was interrupted, 125 when carboy
-refused or failed. A bottle whose agent ended badly stays on record until carboy
-destroy.`
+refused or failed. A bottle whose agent ended badly is kept until carboy destroy, and
+so is one with --keep: carboy resume goes on with it, and carboy freeze stops one that
+runs and keeps its processes too.`
 
 const startExample = `  carboy start reviewer --cwd
   carboy start reviewer --cwd --headless --prompt 'fix the tests'
@@ -44,7 +45,7 @@ type startFlags struct {
 	prompt, label, backend string
 	color                  choice
 	cwd, headless, dry     bool
-	yes, quiet, json       bool
+	yes, quiet, json, keep bool
 	backendGiven           bool
 }
 
@@ -74,6 +75,7 @@ func (a *app) startCmd() *cobra.Command {
 	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
 	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
 	fl.StringVar(&f.backend, "backend", "gvisor", "what holds the bottle, a `NAME`; also BOT_BOTTLE_BACKEND")
+	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
@@ -87,7 +89,7 @@ func (a *app) startCmd() *cobra.Command {
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Backend: f.backend, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Backend: f.backend, Env: f.environ.values, Keep: f.keep, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	if b := a.env("BOT_BOTTLE_BACKEND"); b != "" && !f.backendGiven {
 		o.Backend = b
@@ -143,7 +145,6 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		a.printPreflight(p, a.stdout)
 		return nil
 	}
-	signals := make(chan os.Signal, 4)
 	o.Confirm = func(p *carboy.Preflight) error {
 		if !f.quiet {
 			a.printPreflight(p, a.stderr)
@@ -153,23 +154,45 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 				return err
 			}
 		}
-		if p.Image != "" {
-			img, err := a.imageFor(ctx, c, p)
-			if err != nil {
-				return err
-			}
-			p.ImageDigest = img.Digest
+		return a.pullFor(ctx, c, p)
+	}
+	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	o.OnEvent = n.event
+	confirm := o.Confirm
+	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
+		o.Interrupt = interrupts
+		o.Confirm = func(p *carboy.Preflight) error {
+			err := confirm(p)
+			arm()
+			return err
 		}
-		// From here on the agent decides what an interrupt means; until here there is
-		// nothing that it could leave behind.
-		signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		return c.Start(ctx, o)
+	})
+	n.end()
+	return a.started(f, started, err, interrupted && f.headless)
+}
+
+// pullFor has the image of a bottle here before its agent starts.
+func (a *app) pullFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight) error {
+	if p.Image == "" {
 		return nil
 	}
+	img, err := a.imageFor(ctx, c, p)
+	if err != nil {
+		return err
+	}
+	p.ImageDigest = img.Digest
+	return nil
+}
+
+// withInterrupts passes signals on from when run has called arm: until then there is
+// nothing that an interrupt could leave behind, and from then on the agent decides
+// what one means.
+func (a *app) withInterrupts(run func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error)) (s *carboy.Started, interrupted bool, err error) {
+	signals, interrupts := make(chan os.Signal, 4), make(chan os.Signal, 4)
 	defer signal.Stop(signals)
-	interrupts := make(chan os.Signal, 4)
-	o.Interrupt = interrupts
 	over, passed := make(chan struct{}), make(chan bool, 1)
-	go func() { // ends with start
+	go func() { // ends with run
 		interrupted := false
 		for {
 			select {
@@ -185,13 +208,9 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 			}
 		}
 	}()
-	n := &narrator{app: a, silent: f.quiet || o.Terminal}
-	o.OnEvent = n.event
-	started, err := c.Start(ctx, o)
-	n.end()
+	s, err = run(interrupts, func() { signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT) })
 	close(over)
-	interrupted := <-passed
-	return a.started(f, started, err, interrupted && f.headless)
+	return s, <-passed, err
 }
 
 // started tells how a start ended, and decides the exit code.
@@ -226,8 +245,12 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 	case s.Receipt.Exit.Reason != receipt.Exited && s.Receipt.Exit.Reason != receipt.Signalled:
 		a.ended(s.Receipt)
 	}
-	if s.Kept && !f.quiet {
-		a.say(plainText, "bottle %s stays on record: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
+	switch {
+	case f.quiet || !s.Kept:
+	case s.Frozen:
+		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)
+	default:
+		a.say(plainText, "bottle %s is kept: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug, s.Slug)
 	}
 	if a.code != 0 {
 		return errReported
@@ -333,17 +356,7 @@ func (a *app) destroyCmd() *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var names []string
-			a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				l, _, err := c.Bottles(ctx)
-				for _, b := range l {
-					names = append(names, b.Slug)
-				}
-				return err
-			})
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: a.completeBottles(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				var errs []error

@@ -63,6 +63,8 @@ const (
 
 	Posture  Kind = "bottle.posture" // the sandbox was looked at before its first instruction
 	LimitHit Kind = "bottle.limit"
+	Kept     Kind = "bottle.kept"    // what a bottle can be resumed from, by digest
+	Resumed  Kind = "bottle.resumed" // a run goes on where another one ended
 	HostExec Kind = "host.exec"
 
 	Resolve Kind = "net.resolve"
@@ -82,7 +84,7 @@ const (
 
 // durable kinds are on disk and signed when Append returns. Refusals are so too, whatever their kind.
 var durable = map[Kind]bool{
-	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true,
+	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
 }
 

@@ -29,8 +29,11 @@ func (f ImageFiles) Files() []*os.File { return []*os.File{f.State, f.PagesMeta,
 // Frozen is what must be known of an image beside its files. It holds nothing that
 // is secret.
 type Frozen struct {
-	ID       string `json:"id"` // Spec.ID, which the thawed bottle has again
-	PID      int32  `json:"pid"`
+	ID  string `json:"id"` // Spec.ID, which the thawed bottle has again
+	PID int32  `json:"pid"`
+	// Limits are those that it was made with: some are in the processes themselves,
+	// and stay. Memory, pids and time are Spec.Limits' again.
+	Limits   Limits `json:"limits"`
 	Terminal bool   `json:"terminal"`
 	// Streams are the backend's names of the streams in which the command's standard
 	// ones are found: for each of 0, 1 and 2.

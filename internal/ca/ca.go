@@ -1,9 +1,9 @@
 // Package ca is a bottle's own certificate authority: with it the gateway answers
 // TLS in the place of the servers that a bottle may reach.
 //
-// It promises that the key exists in this process's memory alone; that a
-// certificate names one host; and that a certificate is valid now, also after the
-// clock was set. The authority is worth nothing outside its bottle: nobody else
+// It promises that the key exists in this process's memory alone, but for what
+// Marshal gives to who keeps a bottle; that a certificate names one host; and that a
+// certificate is valid now, also after the clock was set. The authority is worth nothing outside its bottle: nobody else
 // trusts it.
 //
 // Start reading at [New] and [Authority.Leaf].
@@ -61,15 +61,11 @@ type minted struct {
 // New makes an authority for the bottle of this name. It reads the time from now,
 // nil: time.Now.
 func New(bottle string, now func() time.Time) (*Authority, error) {
-	if now == nil {
-		now = time.Now
+	a, err := empty(now)
+	if err != nil {
+		return nil, err
 	}
-	a := &Authority{now: now, leaves: map[string]*list.Element{}, used: list.New()}
-	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return nil, fmt.Errorf("make a certificate authority: %w", err)
-	}
-	if a.leaf, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, fmt.Errorf("make a certificate authority: %w", err)
 	}
 	serial, err := newSerial()
@@ -80,7 +76,7 @@ func New(bottle string, now func() time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := now()
+	t := a.now()
 	tmpl := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{Organization: []string{"carboy"}, CommonName: "carboy gateway of " + bottle},
@@ -94,6 +90,60 @@ func New(bottle string, now func() time.Time) (*Authority, error) {
 	}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	return a, nil
+}
+
+// empty is one without a key of its own.
+func empty(now func() time.Time) (*Authority, error) {
+	if now == nil {
+		now = time.Now
+	}
+	a := &Authority{now: now, leaves: map[string]*list.Element{}, used: list.New()}
+	var err error
+	if a.leaf, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, fmt.Errorf("make a certificate authority: %w", err)
+	}
+	return a, nil
+}
+
+// Marshal is the authority with its key, in PEM: a secret.
+func (a *Authority) Marshal() ([]byte, error) {
+	key, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("keep a certificate authority: %w", err)
+	}
+	out := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	return append(out, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), nil
+}
+
+// Unmarshal reads what Marshal gave. It reads the time from now, nil: time.Now.
+func Unmarshal(text []byte, now func() time.Time) (*Authority, error) {
+	a, err := empty(now)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(why any) (*Authority, error) {
+		return nil, fmt.Errorf("read a certificate authority: %v", why)
+	}
+	cert, rest := pem.Decode(text)
+	if cert == nil {
+		return fail("no certificate")
+	}
+	key, _ := pem.Decode(rest)
+	if key == nil {
+		return fail("no key")
+	}
+	if a.cert, err = x509.ParseCertificate(cert.Bytes); err != nil {
+		return fail("the certificate is not one")
+	}
+	any, err := x509.ParsePKCS8PrivateKey(key.Bytes)
+	if err != nil {
+		return fail("the key is not one") // the error could repeat it
+	}
+	var ok bool
+	if a.key, ok = any.(*ecdsa.PrivateKey); !ok || a.key.Curve != elliptic.P256() || !a.key.PublicKey.Equal(a.cert.PublicKey) || !a.cert.IsCA {
+		return fail("key and certificate do not belong together")
 	}
 	return a, nil
 }

@@ -11,7 +11,10 @@
 package credential
 
 import (
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"io"
@@ -127,6 +130,19 @@ func newPlaceholder(n int) string {
 
 // Name is by what records cite the credential.
 func (c *Credential) Name() string { return c.name }
+
+// Keep makes the placeholder one that the same seed and name always give.
+func (c *Credential) Keep(seed []byte) error {
+	const prefix = "carboy-placeholder-"
+	raw, err := hkdf.Key(sha256.New, seed, nil, "placeholder "+string(c.scheme)+" "+c.field+" "+c.name, min(len(c.placeholder), 4096))
+	if err != nil {
+		return fmt.Errorf("credential %s: %w", c.name, err)
+	}
+	text := strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
+	n := len(c.placeholder)
+	c.placeholder = (prefix + strings.Repeat(text, n/len(text)+1))[:n]
+	return nil
+}
 
 // Placeholder is what stands inside. It is worth nothing anywhere.
 func (c *Credential) Placeholder() string { return c.placeholder }

@@ -117,6 +117,7 @@ const (
 	Memory    Reason = "memory"    // the bottle's memory passed its limit
 	Output    Reason = "output"    // stdout and stderr together passed their limit
 	Killed    Reason = "killed"    // the bottle was destroyed from outside, as by a second interrupt
+	Frozen    Reason = "frozen"    // somebody froze the bottle; the command can go on in another run
 	Failed    Reason = "failed"    // carboy refused or failed; Error says why
 	Lost      Reason = "lost"      // carboy died during the run
 	Running   Reason = "running"   // the run is not over; Code means nothing yet
@@ -124,7 +125,7 @@ const (
 
 var reasons = map[Reason]bool{
 	Exited: true, Signalled: true, Timeout: true, Memory: true,
-	Output: true, Killed: true, Failed: true, Lost: true, Running: true,
+	Output: true, Killed: true, Frozen: true, Failed: true, Lost: true, Running: true,
 }
 
 // Exit is how a run ended.

@@ -175,6 +175,8 @@ func exitLine(e Exit) (color, string) {
 		return red, code + ", ended because its output passed the limit"
 	case Killed:
 		return red, join(code+", the bottle was destroyed", why)
+	case Frozen:
+		return yellow, join(code+", the bottle was frozen", why)
 	case Running:
 		return yellow, "not yet, the run goes on"
 	case Lost:

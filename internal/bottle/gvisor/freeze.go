@@ -88,7 +88,7 @@ func (s *shim) freeze(_ []byte, files []*os.File) (any, error) {
 		s.leaving.Store(false)
 		return nil, fmt.Errorf("write the image: %w", err)
 	}
-	return bottle.Frozen{ID: s.c.ID, PID: s.command, Terminal: terminal, Streams: r.Streams}, nil
+	return bottle.Frozen{ID: s.c.ID, PID: s.command, Limits: s.made, Terminal: terminal, Streams: r.Streams}, nil
 }
 
 // thawStreams are the command's streams under the numbers that Prepare gave them.

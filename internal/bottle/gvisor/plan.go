@@ -50,6 +50,14 @@ type planThaw struct {
 	Stdio [3]int
 }
 
+// made are the limits that the bottle was first made with.
+func (p *plan) made() bottle.Limits {
+	if p.Thaw != nil {
+		return p.Thaw.Limits
+	}
+	return p.Limits
+}
+
 type planMount struct {
 	Source, Target string
 	Access         bottle.Access

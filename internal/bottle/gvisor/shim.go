@@ -71,6 +71,7 @@ type shim struct {
 	conf    *config.Config
 	c       *container.Container
 
+	made     bottle.Limits
 	exported string // what Export takes out: the workspace, or ""
 
 	tty sync.Once
@@ -346,7 +347,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	if s.meter, err = openMeter(c.Sandbox.Getpid(), int(c.GoferPid.Load()), l.scratch != ""); err != nil {
 		return fmt.Errorf("open the meters: %w", err)
 	}
-	s.c, s.exported = c, p.Exported
+	s.c, s.exported, s.made = c, p.Exported, p.made()
 	return nil
 }
 

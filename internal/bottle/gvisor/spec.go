@@ -134,14 +134,14 @@ func newSpec(p *plan, l *layout) *specs.Spec {
 			User:            specs.User{UID: initID, GID: initID},
 			NoNewPrivileges: true,
 			Capabilities:    &specs.LinuxCapabilities{},
-			Rlimits:         rlimits(p.Limits),
+			Rlimits:         rlimits(p.made()),
 		},
 		Mounts: append([]specs.Mount{
 			{Type: "proc", Destination: "/proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Type: "tmpfs", Destination: "/dev", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
 			{Type: "devpts", Destination: "/dev/pts", Source: "devpts", Options: []string{"nosuid", "noexec", "gid=" + strconv.Itoa(int(p.User.GID)), "mode=620", "ptmxmode=666"}},
 			{Type: "sysfs", Destination: "/sys", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-			{Type: "tmpfs", Destination: "/dev/shm", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777", sizeOption(p.Limits.Memory / 2)}},
+			{Type: "tmpfs", Destination: "/dev/shm", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777", sizeOption(p.made().Memory / 2)}},
 			{Type: "cgroup", Destination: "/sys/fs/cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		}, l.mounts...),
 		Annotations: map[string]string{

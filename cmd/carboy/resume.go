@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// completeBottles completes names of bottles in one of the states; none: in any.
+func (a *app) completeBottles(states ...carboy.BottleState) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+			l, _, err := c.Bottles(ctx)
+			for _, b := range l {
+				if len(states) == 0 || slices.Contains(states, b.State) {
+					names = append(names, b.Slug)
+				}
+			}
+			return err
+		})
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func oneBottle(verb, eg string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef(eg+"; carboy list shows them", "%s: wanted one bottle, got %d", verb, len(args))
+		}
+		return nil
+	}
+}
+
+const freezeLong = `Stop a bottle that runs and keep it: its processes with their memory, and its files.
+The carboy start or resume that holds it ends. carboy resume goes on with it, from
+the very instruction where it was.
+
+Connections do not live on: what is inside finds them broken off. Commands of carboy
+exec end. What could not be kept of the processes is said; the files always are, and
+resume then begins with them.`
+
+func (a *app) freezeCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "freeze BOTTLE", Short: "stop a bottle and keep its processes and files", Long: freezeLong, GroupID: "keep",
+		Example: "  carboy freeze reviewer\n  carboy resume reviewer",
+		Args:    oneBottle("freeze", "carboy freeze BOTTLE"), ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				k, err := c.Freeze(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(k)
+				}
+				var size int64
+				for _, p := range k.Parts() {
+					size += p.Size
+				}
+				if k.WhyNot != "" {
+					a.say(plainText, "its processes could not be kept: %s", visible.String(k.WhyNot, 300))
+				}
+				a.say(greenText, "bottle %s is frozen (%s): carboy resume %s", args[0], receipt.Bytes(size), args[0])
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what is kept: run, at, build, files, live")
+	return cmd
+}
+
+const resumeLong = `Go on with a bottle that was frozen, or that was kept when its agent ended.
+
+A frozen one goes on where it was, with its processes, memory and files, and with the
+terminal or the streams of this command. Where that can't be (it was frozen by another
+carboy or on another kind of processor, or its workspace has lost a file that was
+open) this is said, and its agent begins with the files, in its old conversation where
+it has one. So does a kept one. --headless --prompt gives the agent its next task in
+that conversation.
+
+The bottle has the name, the placeholders and the certificate authority that it had.
+What it may do is read from its manifests again; when those have changed there is a
+summary and a question first. Its changes take the place of those of the run before.`
+
+type resumeFlags struct {
+	prompt, files          string
+	headless, filesOnly    bool
+	yes, quiet, json, keep bool
+	environ                list
+}
+
+func (a *app) resumeCmd() *cobra.Command {
+	f := &resumeFlags{environ: list{name: "NAME=VALUE", eg: "WHO=me"}}
+	cmd := &cobra.Command{
+		Use: "resume BOTTLE", Short: "go on with a bottle that was frozen or kept", Long: resumeLong, GroupID: "main",
+		Example: "  carboy resume reviewer\n  carboy resume reviewer --headless --prompt 'now the docs'",
+		Args:    oneBottle("resume", "carboy resume BOTTLE"), ValidArgsFunction: a.completeBottles(carboy.BottleFrozen, carboy.BottleKept),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.resume(cmd.Context(), f, args[0]) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
+	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do next, a `TEXT`; with --headless")
+	fl.BoolVar(&f.filesOnly, "files", false, "begin with the files, though the processes were kept")
+	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
+	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
+	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
+	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	return cmd
+}
+
+func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
+	switch {
+	case f.headless != (f.prompt != ""):
+		return usagef("carboy resume BOTTLE --headless --prompt 'go on'", "resume: --headless and --prompt need each other")
+	case f.json && !f.headless:
+		return usagef("add --headless --prompt TEXT", "resume: --json is for an agent that nobody sits in front of")
+	}
+	c, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	o := carboy.ResumeOptions{
+		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
+	}
+	if f.json {
+		o.Stdout = a.stderr
+	}
+	if !f.headless {
+		o.Stdin = a.stdin
+	}
+	if o.Terminal {
+		o.Ask = a.askValue
+	} else {
+		o.Stdout, o.Stderr = tame(o.Stdout), tame(o.Stderr)
+	}
+	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	o.OnEvent = n.event
+	s, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
+		o.Interrupt = interrupts
+		o.Confirm = func(p *carboy.Preflight) error {
+			if p.Resumption.Changed {
+				if !f.quiet {
+					a.say(plainText, "the manifests of bottle %s have changed since it was kept", slug)
+					a.printPreflight(p, a.stderr)
+				}
+				if !f.headless && !f.yes {
+					if err := a.confirm(ctx, "go on with it?"); err != nil {
+						return err
+					}
+				}
+			}
+			if !f.quiet && !p.Resumption.Live {
+				a.say(plainText, "bottle %s begins with its files: %s", slug, visible.String(p.Resumption.Why, 300))
+			}
+			err := a.pullFor(ctx, c, p)
+			arm()
+			return err
+		}
+		return c.Resume(ctx, o)
+	})
+	n.end()
+	return a.started(&startFlags{json: f.json, quiet: f.quiet}, s, err, interrupted && f.headless)
+}
+
+// bottles are those with a name. What can't be read is said.
+func (a *app) bottles(ctx context.Context, c *carboy.Client) ([]carboy.NamedBottle, error) {
+	list, corrupt, err := c.Bottles(ctx)
+	for _, e := range corrupt {
+		a.say(plainText, "%s", errorLine(e))
+	}
+	return list, err
+}
+
+// printBottles is a table of them, and a line between it and what follows.
+func (a *app) printBottles(list []carboy.NamedBottle) error {
+	if len(list) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(list))
+	for i, b := range list {
+		state := string(b.State)
+		if b.State == carboy.BottleFrozen && !b.Live {
+			state += " (files)"
+		}
+		since := b.Created
+		if b.Since != nil {
+			since = *b.Since
+		}
+		at := "-"
+		if b.Mode != store.None {
+			at = visible.String(a.tilde(string(b.Workspace.Path)), 80)
+		}
+		rows[i] = []string{b.Slug, state, visible.String(b.Agent, 40), since.Local().Format(time.DateTime), at}
+	}
+	if err := printTable(a.stdout, columns(a.stdout), !a.utf8(), []string{"BOTTLE", "STATE", "AGENT", "SINCE", "WORKSPACE"}, rows, 4, func(row, col int) tone {
+		if row == 0 || col > 0 || !a.color(a.stdout) {
+			return plainText
+		}
+		return toneOf(list[row-1].Color)
+	}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.stdout)
+	return err
+}
