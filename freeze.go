@@ -247,7 +247,7 @@ func openPart(dir string, p store.KeptPart) (*os.File, error) {
 	path := filepath.Join(dir, p.Name)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, &TamperedError{File: path, Err: errors.Unwrap(err)}
 	}
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
@@ -304,6 +304,7 @@ func (s *session) makeVessel(ctx context.Context) (*vessel, error) {
 	if err := s.noteResumed(ctx, r, "files"); err != nil {
 		return nil, err
 	}
+	s.rec.Notes = append(s.rec.Notes, "It began with the files of run "+string(r.kept.Run))
 	s.plan.begin = func(spec *bottle.Spec) (err error) {
 		spec.Upper, err = openPart(r.dir, r.kept.Files)
 		return err
@@ -349,7 +350,9 @@ func (s *session) thaw(ctx context.Context, r *resumption, id string) (*vessel, 
 		return nil
 	}
 	v, err := s.c.newVessel(ctx, s.plan, id, s.run.Dir(), s.warm)
-	s.thawed = err == nil
+	if s.thawed = err == nil; s.thawed {
+		s.rec.Notes = append(s.rec.Notes, "The processes of run "+string(r.kept.Run)+" went on; that run's receipt says what they are")
+	}
 	return v, err
 }
 

@@ -53,6 +53,7 @@ func advice(err error) string {
 		workspace   *change.WorkspaceError
 		conflict    *change.ConflictError
 		missing     *manifest.MissingError
+		tampered    *carboy.TamperedError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -65,6 +66,8 @@ func advice(err error) string {
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
 	case errors.As(err, &dir) && dir.Advice != "":
 		return dir.Advice
+	case errors.As(err, &tampered):
+		return "who changed it? carboy resume --files leaves the processes out; carboy destroy gives up all that is kept"
 	case errors.As(err, &missing):
 		return missing.Advice
 	case errors.As(err, &busy):
@@ -97,6 +100,9 @@ func adviceOn(err error) string {
 		{store.ErrNotFound, "carboy list shows the runs; without a name the newest run of this directory is taken"},
 		{store.ErrLive, "wait for the run, or interrupt it twice"},
 		{store.ErrUnlanded, "carboy land takes the changes; carboy gc --unlanded gives them up"},
+		{store.ErrNoBottle, "carboy list --bottles shows those that there are"},
+		{store.ErrBottleBusy, "it runs: carboy exec reaches into it, carboy freeze stops it and keeps it"},
+		{carboy.ErrNotKept, "carboy destroy removes its record, and carboy start begins anew"},
 		{carboy.ErrNotLive, "carboy list shows which runs go on"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
 		{change.ErrBusy, "try again when it is done"},

@@ -94,7 +94,7 @@ What it may do is read from its manifests again; when those have changed there i
 summary and a question first. Its changes take the place of those of the run before.`
 
 type resumeFlags struct {
-	prompt, files          string
+	prompt                 string
 	headless, filesOnly    bool
 	yes, quiet, json, keep bool
 	environ                list

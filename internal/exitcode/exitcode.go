@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Codes of `carboy run`, `carboy start` and `carboy exec`, beside those of the command itself.
+// Codes of `carboy run`, `carboy start`, `carboy resume` and `carboy exec`, beside those of the command itself.
 const (
 	// Timeout: the wall clock ran out.
 	Timeout = 124
@@ -47,12 +47,12 @@ type Row struct {
 
 // Table is every code that carboy ends with.
 var Table = []Row{
-	{"run, start, exec", "0-123", "the command's own exit code"},
-	{"run, start", num(Timeout), "the wall clock (`--timeout`) ran out and the bottle was ended"},
-	{"run, start, exec", num(Refused), "carboy refused or failed: wrong usage, a missing kernel feature, a locked workspace, memory or output past its limit, a run that is over, interrupted twice"},
-	{"run, start, exec", num(NotExecutable), "the command is in the bottle but cannot be executed"},
-	{"run, start, exec", num(NotFound), "the command is not in the bottle"},
-	{"run, start, exec", "128+n", "signal n ended the command"},
+	{"run, start, resume, exec", "0-123", "the command's own exit code"},
+	{"run, start, resume", num(Timeout), "the wall clock (`--timeout`) ran out and the bottle was ended"},
+	{"run, start, resume, exec", num(Refused), "carboy refused or failed: wrong usage, a missing kernel feature, a locked workspace, memory or output past its limit, a run that is over, interrupted twice; or the bottle was frozen"},
+	{"run, start, resume, exec", num(NotExecutable), "the command is in the bottle but cannot be executed"},
+	{"run, start, resume, exec", num(NotFound), "the command is not in the bottle"},
+	{"run, start, resume, exec", "128+n", "signal n ended the command"},
 	{"escape-test", num(OK), "everything was tried and contained"},
 	{"escape-test", num(Failed), "something escaped, or bottles do not work here"},
 	{"escape-test", num(Incomplete), "nothing escaped, but some attacks could not be tried"},
