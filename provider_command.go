@@ -12,12 +12,12 @@ const promptArg = "{prompt}"
 func launchCommand(c *Client, e *manifest.Effective, o *StartOptions, l *launch) error {
 	s := &e.Provider.Settings
 	command, text := s.Command, strings.TrimSpace(e.Agent.Prompt.V+"\n\n"+o.Prompt)
-	if o.resume {
-		if !s.ResumeCommand.IsSet() {
-			return &OptionError{Option: s.Command.From.String(), Value: s.Command.From.Field, Reason: "says how to begin, and nothing says how to continue", Advice: "settings: {resume_command: [my-agent, --continue, '{prompt}']}"}
-		}
+	switch {
+	case o.resume && s.ResumeCommand.IsSet():
 		// The agent's text was said at the beginning.
 		command, text = s.ResumeCommand, o.Prompt
+	case o.resume:
+		l.notes = append(l.notes, "settings say how the command begins (command), and not how it continues (resume_command): it begins again, with its files")
 	}
 	found := false
 	for _, a := range command.V {

@@ -253,9 +253,8 @@ func TestResumeCommand(t *testing.T) {
 		t.Errorf("%q", p.run.Command)
 	}
 	w = provided(t, nil, "agent_provider: {template: command, settings: {command: [x, '{prompt}']}}", "")
-	var bad *OptionError
-	if _, err := w.preflight(StartOptions{Headless: true, Prompt: "go", resume: true}); !errors.As(err, &bad) || !strings.Contains(bad.Advice, "resume_command") {
-		t.Errorf("%v", err)
+	if p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go", resume: true}); !slices.Equal(p.run.Command, []string{"x", "The text.\n\ngo"}) || !strings.Contains(strings.Join(p.Notes, "\n"), "resume_command") {
+		t.Errorf("%q %q", p.run.Command, p.Notes)
 	}
 }
 

@@ -166,6 +166,9 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 			}
 			if !f.quiet && !p.Resumption.Live {
 				a.say(plainText, "bottle %s begins with its files: %s", slug, visible.String(p.Resumption.Why, 300))
+				for _, n := range p.Notes {
+					a.say(plainText, "note: %s", visible.String(n, 300))
+				}
 			}
 			err := a.pullFor(ctx, c, p)
 			arm()

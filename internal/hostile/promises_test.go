@@ -46,6 +46,9 @@ func TestPromisesNameTheirTests(t *testing.T) {
 		}
 		for _, n := range names {
 			dir, test, part := n[1], n[2], n[3]
+			if dir == "carboy" {
+				dir = "." // the package at the top
+			}
 			if tests[dir] == nil {
 				tests[dir] = testenv.TestsOf(t, filepath.Join(root, dir))
 			}
