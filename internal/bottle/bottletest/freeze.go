@@ -145,7 +145,8 @@ func (s *suite) freezeTerminal(t *testing.T) {
 	b := s.create(t)
 	x := b.terminal(24, 80, "/bin/bash", "--norc", "-i")
 	x.expect("ready> ")
-	x.keys("n=41; trap 'echo got INT' INT\n")
+	x.keys("n=41; echo n is $n\n")
+	x.expect("n is 41")
 	x.expect("ready> ")
 	for round := range 2 {
 		th := b.freeze(t.TempDir())
@@ -184,7 +185,9 @@ func (s *suite) freezeTerminal(t *testing.T) {
 			}
 		}
 		x.expect("Stopped")
-		x.keys("kill %1; fg\n")
+		// Of keys that nobody has read a frozen terminal keeps none.
+		x.keys("kill %1; wait %1; echo killed $n\n")
+		x.expect("killed " + strconv.Itoa(42+round))
 		x.expect("ready> ")
 	}
 	x.keys("exit 5\n")
