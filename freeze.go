@@ -106,13 +106,24 @@ type resumption struct {
 const keepIn = 30 * time.Minute
 
 // keep keeps what the bottle is resumed from: when it was frozen, and when its
-// agent ended badly or its user wants it kept. The bottle is paused.
+// agent ended badly or its user wants it kept. The bottle is paused. That it could not
+// be done is an error for who asked for it.
 func (s *session) keep(run context.Context) error {
 	g := s.o.granted
 	frozen := s.rec.Exit.Reason == receipt.Frozen
 	if g == nil || g.lock == nil || !frozen && s.rec.Exit.Code == 0 && !g.keep {
 		return nil
 	}
+	err := s.keepBottle(run, frozen)
+	if err != nil && !frozen && !g.keep {
+		s.rec.Notes = append(s.rec.Notes, sentence("Not kept: "+visible.String(err.Error(), 300)))
+		return nil
+	}
+	return err
+}
+
+func (s *session) keepBottle(run context.Context, frozen bool) error {
+	g := s.o.granted
 	if !s.paused {
 		return fmt.Errorf("keep bottle %s: it could not be paused", g.slug)
 	}

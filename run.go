@@ -363,7 +363,7 @@ func (s *session) execute(ctx context.Context) error {
 	if out.Reason != "" {
 		s.intr.enter(ending)
 		s.quietHits(ctx)
-		err = errors.Join(err, s.takeChanges(ctx), s.keep(ctx))
+		err = errors.Join(err, s.takeChanges(ctx))
 	}
 	if !s.atRest(ctx) {
 		s.bottle.Close()
@@ -440,9 +440,10 @@ const (
 	exportIn = 30 * time.Minute
 )
 
-// takeChanges stops the bottle and brings home what it changed. A bottle that
-// is gone has none to give; the receipt says so. When run is over for another
-// reason, the changes are taken all the same; an interrupt gives them up.
+// takeChanges stops the bottle, brings home what it changed, and keeps the bottle
+// where it is to be kept. A bottle that is gone has none to give; the receipt says so.
+// When run is over for another reason, the changes are taken all the same; an
+// interrupt gives them up.
 func (s *session) takeChanges(run context.Context) error {
 	ctx, cancel := s.ending(run, exportIn)
 	defer cancel()
@@ -450,9 +451,9 @@ func (s *session) takeChanges(run context.Context) error {
 	stamp.Mark("bottle paused")
 	switch s.o.Mode {
 	case store.None:
-		return nil
+		return s.keep(run)
 	case store.Bind:
-		err := s.bottle.Close()
+		err := errors.Join(s.keep(run), s.bottle.Close())
 		return errors.Join(err, s.noteHostChanges(ctx))
 	}
 	slow := time.AfterFunc(slowExport, func() {
@@ -473,7 +474,7 @@ func (s *session) takeChanges(run context.Context) error {
 		}
 		s.rec.Changes.Incomplete = append(s.rec.Changes.Incomplete, err.Error())
 	}
-	return err
+	return errors.Join(err, s.keep(run))
 }
 
 // pause stops what is inside, and has all of its facts sent.

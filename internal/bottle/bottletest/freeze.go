@@ -209,7 +209,13 @@ func dup(t *testing.T, f *os.File) *os.File {
 // upper: a bottle that begins with what was exported of another has its files, and
 // not those that it had removed; a command there can change and remove them.
 func (s *suite) upper(t *testing.T) {
-	tune := func(sp *bottle.Spec) { write(t, filepath.Join(sp.Workspace.Source, "gone.txt"), "x") }
+	// What lies above a mount point is known to the bottle before it has its files.
+	shown := t.TempDir()
+	below := bottle.Mount{Source: shown, Target: "/home/carboy/deep/mounted/here", Access: bottle.AccessReadOnly}
+	tune := func(sp *bottle.Spec) {
+		write(t, filepath.Join(sp.Workspace.Source, "gone.txt"), "x")
+		sp.Mounts = append(sp.Mounts, below)
+	}
 	b := s.create(t, tune)
 	b.sh(`cd; mkdir -p deep/er; echo one >deep/er/f; ln deep/er/f hard; ln -s deep/er/f soft; chmod 640 deep/er/f
 		mkfifo pipe; truncate -s 100M sparse; printf x | dd of=sparse bs=1 seek=50000000 conv=notrunc 2>/dev/null
@@ -231,7 +237,7 @@ func (s *suite) upper(t *testing.T) {
 	ws := *b.spec.Workspace
 	ws.Tree = nil
 	b.Close()
-	n := s.create(t, func(sp *bottle.Spec) { sp.Workspace, sp.Upper = &ws, f })
+	n := s.create(t, func(sp *bottle.Spec) { sp.Workspace, sp.Upper, sp.Mounts = &ws, f, append(sp.Mounts, below) })
 	got := n.sh(`cd; cat deep/er/f soft; stat -c '%a %s %h %Y' deep/er/f; stat -c '%Y' deep; stat -c '%F %a' pipe locked; stat -c '%s' sparse
 		dd if=sparse bs=1 skip=50000000 count=1 2>/dev/null; echo; cat /tmp/t`)
 	want(t, "home", got, "one\none\n4755 4 2 1000000000\n1000000001\nfifo 644\ndirectory 500\n104857600\nx\ntmp\n")

@@ -57,7 +57,8 @@ type importer struct {
 	ctx   context.Context
 	vfs   *vfs.VirtualFilesystem
 	creds *auth.Credentials
-	root  vfs.VirtualDentry
+	root  vfs.VirtualDentry // of the upper layer
+	whole vfs.VirtualDentry // of the overlay
 	buf   []byte
 	// dirs are set up when all is in them: their times, and modes that would
 	// keep others out.
@@ -71,7 +72,13 @@ func importUpper(k *kernel.Kernel, r io.Reader) error {
 		return err
 	}
 	defer root.DecRef(ctx)
-	m := &importer{ctx: ctx, vfs: k.VFS(), creds: auth.NewRootCredentials(k.RootUserNamespace()), root: root, buf: make([]byte, copyBuffer)}
+	ns := k.GlobalInit().Leader().MountNamespace()
+	if ns == nil || !ns.TryIncRef() {
+		return errors.New("the mount namespace is gone")
+	}
+	defer ns.DecRef(ctx)
+	m := &importer{ctx: ctx, vfs: k.VFS(), creds: auth.NewRootCredentials(k.RootUserNamespace()), root: root, whole: ns.Root(ctx), buf: make([]byte, copyBuffer)}
+	defer m.whole.DecRef(ctx)
 	tr := tar.NewReader(bufio.NewReaderSize(r, copyBuffer))
 	for {
 		h, err := tr.Next()
@@ -106,6 +113,11 @@ func (m *importer) pop(name string) *vfs.PathOperation {
 func (m *importer) one(h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
+		if h.PAXRecords[recOpaque] == "" {
+			if err := m.copyUp(h.Name); err != nil {
+				return err
+			}
+		}
 		err := m.vfs.MkdirAt(m.ctx, m.creds, m.pop(h.Name), &vfs.MkdirOptions{Mode: 0o700})
 		if err != nil && !linuxerr.Equals(linuxerr.EEXIST, err) {
 			return err
@@ -135,6 +147,28 @@ func (m *importer) one(h *tar.Header, r io.Reader) error {
 		return fmt.Errorf("is of type %q", h.Typeflag)
 	}
 	return m.attributes(h)
+}
+
+// copyUp has the overlay itself make a directory of the lower layer in the upper one.
+// Those above a mount point it knows already, and would go on to look for them below.
+func (m *importer) copyUp(name string) error {
+	pop := &vfs.PathOperation{Root: m.whole, Start: m.whole, Path: fspath.Parse(name)}
+	vd, err := m.vfs.GetDentryAt(m.ctx, m.creds, pop, &vfs.GetDentryOptions{})
+	if linuxerr.Equals(linuxerr.ENOENT, err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer vd.DecRef(m.ctx)
+	if vd.Mount() != m.whole.Mount() {
+		return nil // something is mounted there
+	}
+	st, err := m.vfs.StatAt(m.ctx, m.creds, pop, &vfs.StatOptions{Mask: linux.STATX_MODE})
+	if err != nil || st.Mode&linux.S_IFMT != linux.S_IFDIR {
+		return err
+	}
+	return m.vfs.SetStatAt(m.ctx, m.creds, pop, &vfs.SetStatOptions{Stat: linux.Statx{Mask: linux.STATX_MODE, Mode: st.Mode & 0o7777}})
 }
 
 // file writes one file; what is zeros stays a hole.
