@@ -36,6 +36,7 @@ import (
 type identityKept struct {
 	authority *ca.Authority
 	seed      []byte // of placeholders
+	fresh     bool   // it was not written yet
 }
 
 type identityFile struct {
@@ -46,7 +47,8 @@ type identityFile struct {
 
 const identityKind = "bottle-identity"
 
-// identityOf reads a bottle's identity, and makes it when there is none yet.
+// identityOf reads a bottle's identity, and makes it when there is none yet. What is
+// not kept needs none later, so it is written with what is kept.
 func identityOf(l *store.BottleLock, slug string) (*identityKept, error) {
 	fail := func(err error) (*identityKept, error) {
 		return nil, fmt.Errorf("identity of bottle %s: %w", slug, err)
@@ -69,22 +71,29 @@ func identityOf(l *store.BottleLock, slug string) (*identityKept, error) {
 		}
 		return &identityKept{authority: a, seed: f.Seed}, nil
 	}
-	i := &identityKept{seed: make([]byte, sha256.Size)}
+	i := &identityKept{seed: make([]byte, sha256.Size), fresh: true}
 	_, _ = rand.Read(i.seed) // never fails
 	if i.authority, err = ca.New(slug, nil); err != nil {
 		return fail(err)
 	}
+	return i, nil
+}
+
+// write keeps it.
+func (i *identityKept) write(l *store.BottleLock) error {
+	if !i.fresh {
+		return nil
+	}
 	text, err := i.authority.Marshal()
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	if data, err = store.Encode(identityKind, &identityFile{store.Schema(identityKind), i.seed, string(text)}); err == nil {
+	data, err := store.Encode(identityKind, &identityFile{store.Schema(identityKind), i.seed, string(text)})
+	if err == nil {
 		err = l.WriteIdentity(data)
 	}
-	if err != nil {
-		return fail(err)
-	}
-	return i, nil
+	i.fresh = err != nil
+	return err
 }
 
 // seed is what placeholders come from, or nil.
@@ -147,7 +156,7 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 	if err := syncDir(dir); err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
-	if err := g.lock.Keep(k); err != nil {
+	if err := errors.Join(g.identity.write(g.lock), g.lock.Keep(k)); err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	g.kept = true

@@ -42,6 +42,7 @@ type bench struct {
 	larder  *larder // nil: manifests are not measured
 	// manifestTimes are per round: parse, explain, preflight, run, start.
 	manifestTimes [5][]time.Duration
+	frozenTimes   [3][]time.Duration // start, freeze, resume
 	crowd         *Crowd
 	rooted        bool // bundle/rootfs is the host's root
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,12 @@ type Manifests struct {
 	Explain   *Spread `json:"explain_to_parse"`
 	Preflight *Spread `json:"preflight_to_parse"`
 	Start     *Spread `json:"start_to_run"`
+	// Of an agent that says something all the time, until its first word: Resume is
+	// to its start. Freeze is the whole process, to the same. Image is what is kept of
+	// it, in bytes.
+	Resume *Spread `json:"resume_to_start"`
+	Freeze *Spread `json:"freeze_to_start"`
+	Image  int64   `json:"image_bytes"`
 }
 
 // manyManifests is how many bottles are composed.
@@ -49,6 +56,7 @@ type larder struct {
 	client *carboy.Client
 	agent  string // of many
 	single string // of one, which does nothing
+	image  int64  // bytes that were kept of the last frozen bottle
 }
 
 func (b *bench) stock(ctx context.Context) (l *larder, err error) {
@@ -81,6 +89,8 @@ What bottle %[1]d is for.
 	write("agents/"+l.agent+".md", "---\nbottle: ["+strings.Join(names, ", ")+"]\n---\nDo as you are told.\n")
 	write("bottles/alone.md", "---\nagent_provider: {template: command, settings: {command: [\"true\", \"{prompt}\"]}}\nworkspace: none\n---\n")
 	write("agents/"+l.single+".md", "---\nbottle: alone\n---\n")
+	write("bottles/talks.md", "---\nagent_provider: {template: command, settings: {command: [sh, -c, 'while :; do echo word; sleep 0.01; done', \"{prompt}\"]}}\nworkspace: none\n---\n")
+	write("agents/"+talker+".md", "---\nbottle: talks\n---\n")
 	if err != nil {
 		return nil, err
 	}
@@ -131,16 +141,73 @@ func (l *larder) preflight() error {
 	return err
 }
 
+// talker is an agent that says something all the time.
+const talker = "talker"
+
+func (l *larder) command(ctx context.Context, binary string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, binary, args...)
+	c.Dir = l.home
+	c.Env = append(os.Environ(), "HOME="+l.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="+filepath.Join(l.home, "state"), "XDG_RUNTIME_DIR="+filepath.Join(l.home, "run"))
+	return c
+}
+
+// firstWord starts a command and says after which time it said something, and how to
+// wait for its end.
+func firstWord(c *exec.Cmd) (took time.Duration, end func(), err error) {
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	begun := time.Now()
+	if err := c.Start(); err != nil {
+		return 0, nil, err
+	}
+	_, err = out.Read(make([]byte, 1))
+	took = time.Since(begun)
+	return took, func() {
+		_, _ = io.Copy(io.Discard, out)
+		_ = c.Wait() // frozen or destroyed: its code says so
+	}, err
+}
+
+// freeze measures a start, a freeze and a resume.
+func (l *larder) freeze(ctx context.Context, binary string) (start, freeze, resume time.Duration, err error) {
+	stop := func(end func()) error {
+		begun := time.Now()
+		_, err := timed(l.command(ctx, binary, "freeze", talker), false)
+		freeze = time.Since(begun)
+		end()
+		return err
+	}
+	start, end, err := firstWord(l.command(ctx, binary, "start", talker, "-q", "--headless", "--prompt", "go"))
+	if err == nil {
+		err = stop(end)
+	}
+	if err == nil {
+		if resume, end, err = firstWord(l.command(ctx, binary, "resume", talker, "-q")); err == nil {
+			err = stop(end)
+		}
+	}
+	if k, kerr := l.client.Kept(talker); kerr == nil && k != nil {
+		l.image = 0
+		for _, p := range k.Parts() {
+			l.image += p.Size
+		}
+		if len(k.Live) == 0 {
+			err = errors.Join(err, errors.New("the processes were not kept: "+k.WhyNot))
+		}
+	}
+	_, derr := timed(l.command(context.WithoutCancel(ctx), binary, "destroy", "--unlanded", talker), false)
+	return start, freeze, resume, errors.Join(err, derr)
+}
+
 // start is a bottle of a manifest, or the same by flags.
 func (l *larder) start(ctx context.Context, binary string, byManifest bool) error {
 	args := []string{"run", "-q", "--workspace", "none", "--", "true"}
 	if byManifest {
 		args = []string{"start", l.single, "-q", "--headless", "--prompt", "go"}
 	}
-	c := exec.CommandContext(ctx, binary, args...)
-	c.Dir = l.home
-	c.Env = append(os.Environ(), "HOME="+l.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="+filepath.Join(l.home, "state"), "XDG_RUNTIME_DIR="+filepath.Join(l.home, "run"))
-	_, err := timed(c, false)
+	_, err := timed(l.command(ctx, binary, args...), false)
 	return errors.Join(err, os.RemoveAll(filepath.Join(l.home, "state", "carboy", "runs")))
 }
 
@@ -173,6 +240,22 @@ func (b *bench) manifests(ctx context.Context) error {
 	for i := range does {
 		b.manifestTimes[i] = append(b.manifestTimes[i], medianTime(took[i]))
 	}
+	var frozen [3][]time.Duration
+	for range manifestReps {
+		start, freeze, resume, err := l.freeze(ctx, b.carboy)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("freeze: %w", err)
+		}
+		for i, d := range []time.Duration{start, freeze, resume} {
+			frozen[i] = append(frozen[i], d)
+		}
+	}
+	for i := range frozen {
+		b.frozenTimes[i] = append(b.frozenTimes[i], medianTime(frozen[i]))
+	}
 	return nil
 }
 
@@ -181,7 +264,11 @@ func (b *bench) manifestReport() *Manifests {
 	if len(t[0]) == 0 {
 		return nil
 	}
-	return &Manifests{Files: len(b.larder.files), Explain: spread(t[1], t[0]), Preflight: spread(t[2], t[0]), Start: spread(t[4], t[3])}
+	f := b.frozenTimes
+	return &Manifests{
+		Files: len(b.larder.files), Explain: spread(t[1], t[0]), Preflight: spread(t[2], t[0]), Start: spread(t[4], t[3]),
+		Freeze: spread(f[1], f[0]), Resume: spread(f[2], f[0]), Image: b.larder.image,
+	}
 }
 
 // Crowd is what bottles cost that wait, all at once.

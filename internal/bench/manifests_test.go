@@ -29,8 +29,11 @@ func TestManifests(t *testing.T) {
 	for i, d := range []time.Duration{1, 3, 4, 10, 12} {
 		b.manifestTimes[i] = []time.Duration{d * time.Second, 2 * d * time.Second}
 	}
+	for i, d := range []time.Duration{2, 4, 1} {
+		b.frozenTimes[i] = []time.Duration{d * time.Second, 2 * d * time.Second}
+	}
 	r := &Report{Manifests: b.manifestReport()}
-	if got := r.markdown(); !strings.Contains(got, "| 3.00 (3.00–3.00) | 4.00 (4.00–4.00) | 1.20 (1.20–1.20) |") {
+	if got := r.markdown(); !strings.Contains(got, "| 3.00 (3.00–3.00) | 4.00 (4.00–4.00) | 1.20 (1.20–1.20) |") || !strings.Contains(got, "| 2.00 (2.00–2.00) | 0.50 (0.50–0.50) |") {
 		t.Errorf("%s", got)
 	}
 }

@@ -231,6 +231,8 @@ func (r *Report) markdown() string {
 	if m := r.Manifests; m != nil {
 		fmt.Fprintf(&w, "\n**Manifests**: an agent in %d bottles, and what is done with their files, as a multiple of reading them and parsing their YAML alone; and `carboy start` of an agent in one bottle, as a multiple of `carboy run` of the same.\n\n", manyManifests)
 		fmt.Fprintf(&w, "| explain ÷ parse | preflight ÷ parse | start ÷ run |\n| --- | --- | --- |\n| %s | %s | %s |\n", m.Explain.fine(), m.Preflight.fine(), m.Start.fine())
+		fmt.Fprintf(&w, "\n**Freezing**: an agent that is a shell, until its first word; all as a multiple of `carboy start`. What is kept of it has %d KiB.\n\n", m.Image>>10)
+		fmt.Fprintf(&w, "| freeze ÷ start | resume ÷ start |\n| --- | --- |\n| %s | %s |\n", m.Freeze.fine(), m.Resume.fine())
 	}
 	return w.String()
 }
