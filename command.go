@@ -45,6 +45,9 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 	case err != nil:
 		return receipt.Exit{}, err
 	}
+	s.commandMu.Lock()
+	s.commandRuns = p
+	s.commandMu.Unlock()
 	s.intr.enter(running)
 	s.events.send(Event{Kind: "started", Text: "run " + string(s.run.ID())})
 	s.openExecs()
@@ -58,6 +61,10 @@ func (s *session) runCommand(ctx context.Context) (receipt.Exit, error) {
 func (s *session) openOwnStreams() (err error) {
 	if s.std == nil {
 		s.std, err = s.openStreams(ends{stdin: s.o.Stdin, stdout: s.o.Stdout, stderr: s.o.Stderr, terminal: s.o.Terminal, leave: s.destroy})
+		if err == nil {
+			s.audience.keys = s.std.ptmx
+			s.std.audience = &s.audience
+		}
 	}
 	return err
 }

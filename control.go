@@ -64,6 +64,7 @@ func (s *session) serveControl() error {
 		w.WriteHeader(http.StatusAccepted)
 	})
 	mux.HandleFunc("POST /v1/exec", s.serveExec)
+	mux.HandleFunc("POST /v1/attach", s.serveAttach)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan struct{})
 	go func() { srv.Serve(&ownListener{l}); close(done) }()

@@ -143,12 +143,19 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	k := &store.Kept{Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.build, Arch: runtime.GOARCH, Frozen: frozen, Manifests: hex.EncodeToString(g.sum[:])}
+	use, err := s.room(dir, 0)
+	if err != nil {
+		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
+	}
 	k.Files, err = writePart(dir, "files.tar", func(w io.Writer) error { return s.bottle.ExportAll(ctx, w) })
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	if frozen {
-		if err := s.keepProcesses(ctx, dir, k); err != nil {
+		if _, err = s.room(dir, use.Memory); err == nil {
+			err = s.keepProcesses(ctx, dir, k)
+		}
+		if err != nil {
 			k.Live, k.Thaw, k.WhyNot = nil, nil, err.Error()
 			s.events.send(Event{Kind: "frozen", Text: "its processes can't be kept (" + visible.String(err.Error(), 300) + "); its files are, and resume begins with them"})
 		}
@@ -166,12 +173,27 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 	return err
 }
 
+// room says what the bottle holds, and refuses where that, and more, would fill the
+// disk: the user's other programs need some of it.
+func (s *session) room(dir string, more int64) (bottle.Usage, error) {
+	u, err := s.bottle.Usage()
+	if err != nil {
+		return u, err
+	}
+	need, free := u.Disk+more, freeDisk(dir)
+	if free > 0 && need > free-free/10 {
+		return u, fmt.Errorf("it takes %s, and %s of the disk are free", receipt.Bytes(need), receipt.Bytes(free))
+	}
+	return u, nil
+}
+
 // digestOf is one digest of all that is kept.
 func digestOf(k *store.Kept) [sha256.Size]byte {
 	h := sha256.New()
 	for _, p := range k.Parts() {
 		fmt.Fprintf(h, "%q %d %s\n", p.Name, p.Size, p.SHA256)
 	}
+	fmt.Fprintf(h, "%s %s %s %s\n", k.Build, k.Arch, k.Manifests, k.Thaw)
 	return [sha256.Size]byte(h.Sum(nil))
 }
 

@@ -415,3 +415,57 @@ func TestDestroyRacesStart(t *testing.T) {
 		}
 	}
 }
+
+// A bottle that was frozen goes on elsewhere, from one file; only that file, as its
+// digest says, and nothing of another is left.
+func TestCarriedBottle(t *testing.T) {
+	w, v := talkers(t)
+	k := w.startTalker()
+	k.ask("count", "count 42")
+	w.freeze(k)
+	var file bytes.Buffer
+	digest, err := w.c.ExportBottle(context.Background(), "a", &file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(file.Bytes(), []byte(theToken[12:])) {
+		t.Error("the token is in the file")
+	}
+	base := filepath.Dir(w.ws)
+	there := &world{t: t, ws: w.ws, c: openClient(t, map[string]string{
+		"XDG_STATE_HOME": filepath.Join(base, "elsewhere"), "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base,
+		"PATH": filepath.Join(base, "bin") + ":" + os.Getenv("PATH"), "MINE": theToken,
+	})}
+	flipped := func(at int) []byte {
+		b := bytes.Clone(file.Bytes())
+		b[at] ^= 1
+		return b
+	}
+	bad := map[string][]byte{"nothing": nil, "cut": file.Bytes()[:file.Len()/2], "cut at its end": file.Bytes()[:file.Len()-600], "longer": append(bytes.Clone(file.Bytes()), 0), "no tar": []byte("x")}
+	for _, at := range []int{0, 512, 1024, 2000, 3000, file.Len() / 3, file.Len() / 2, file.Len() - 2000} {
+		bad[fmt.Sprintf("a bit at %d", at)] = flipped(at)
+	}
+	for name, b := range bad {
+		if slug, err := there.c.ImportBottle(context.Background(), bytes.NewReader(b), digest); err == nil {
+			t.Errorf("%s: became bottle %s", name, slug)
+		}
+		if l, _, err := there.c.Bottles(context.Background()); err != nil || len(l) > 0 {
+			t.Fatalf("%s: left %+v %v", name, l, err)
+		}
+	}
+	slug, err := there.c.ImportBottle(context.Background(), bytes.NewReader(file.Bytes()), digest)
+	if err != nil || slug != "a" {
+		t.Fatalf("%q %v", slug, err)
+	}
+	asked := len(v.asked)
+	k = there.resumeTalker(nil)
+	k.ask("count", "count 43")
+	k.ask("tls", "answer of /v1/messages to carboy-placeholder")
+	if len(v.asked) != asked+1 || v.asked[asked].Get("X-Api-Key") != theToken {
+		t.Errorf("asked: %v", v.asked[asked:])
+	}
+	there.freeze(k)
+	if slug, err = there.c.ImportBottle(context.Background(), bytes.NewReader(file.Bytes()), digest); err != nil || slug != "a-2" {
+		t.Errorf("beside it: %q %v", slug, err)
+	}
+}

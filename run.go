@@ -104,36 +104,39 @@ type session struct {
 	run *store.Run
 
 	*plan
-	baseline   *change.Baseline
-	claim      *store.Claim
-	vessel     *vessel
-	warm       bottle.Warm   // where the vessel's making has begun, or nil
-	bottle     bottle.Bottle // the vessel's
-	events     *events
-	denials    *denials
-	netlog     *netlog.Log
-	had        gateway.Credentials // all that were opened; of the routes' watcher
-	redactor   *secret.Redactor
-	facts      *trace.Collector
-	traceSum   *[sha256.Size]byte // of the trace's file
-	paused     bool               // the bottle was, so that all its facts were sent
-	began      time.Time          // when the command was started
-	std        *streams
-	budget     *budget // of all output
-	execs      execs
-	socket     string   // of the control server
-	env        []string // the command's variables
-	inside     inside
-	peak       bottle.Usage
-	stopOnce   sync.Once
-	stopping   chan struct{} // closed when somebody asked for the end
-	freezeOnce sync.Once
-	freezing   chan struct{} // closed when somebody asked to freeze it
-	thawed     bool          // the command goes on in a bottle that was frozen
-	intr       *interrupts
-	conf       config
-	cleanup    []func()
-	closers    []func() // of published ports
+	baseline    *change.Baseline
+	claim       *store.Claim
+	vessel      *vessel
+	warm        bottle.Warm   // where the vessel's making has begun, or nil
+	bottle      bottle.Bottle // the vessel's
+	events      *events
+	denials     *denials
+	netlog      *netlog.Log
+	had         gateway.Credentials // all that were opened; of the routes' watcher
+	redactor    *secret.Redactor
+	facts       *trace.Collector
+	traceSum    *[sha256.Size]byte // of the trace's file
+	paused      bool               // the bottle was, so that all its facts were sent
+	began       time.Time          // when the command was started
+	std         *streams
+	budget      *budget // of all output
+	execs       execs
+	socket      string   // of the control server
+	env         []string // the command's variables
+	inside      inside
+	peak        bottle.Usage
+	stopOnce    sync.Once
+	stopping    chan struct{} // closed when somebody asked for the end
+	freezeOnce  sync.Once
+	freezing    chan struct{} // closed when somebody asked to freeze it
+	audience    audience
+	commandMu   sync.Mutex
+	commandRuns bottle.Process // nil: not yet
+	thawed      bool           // the command goes on in a bottle that was frozen
+	intr        *interrupts
+	conf        config
+	cleanup     []func()
+	closers     []func() // of published ports
 
 	closeControl func() // nil: there is no control socket
 
@@ -406,6 +409,7 @@ func (s *session) closeStreams(ctx context.Context) {
 		ctx, cancel := s.draining(ctx)
 		defer cancel()
 		s.std.close(ctx)
+		s.audience.close()
 		s.std = nil
 	}
 }

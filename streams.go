@@ -30,8 +30,9 @@ type streams struct {
 	restore  []func(context.Context)
 	kept     []*logFile
 	passages []*passage
-	feed     *os.File // our end of the command's standard input
-	ptmx     *os.File // the command's terminal
+	feed     *os.File  // our end of the command's standard input
+	ptmx     *os.File  // the command's terminal
+	audience *audience // who looks on; nil: nobody can
 	ours     []*os.File
 }
 
@@ -227,6 +228,9 @@ func (x *streams) pass(b []byte, w io.Writer, log *logFile) bool {
 	}
 	_, err := w.Write(b)
 	log.Write(b)
+	if x.audience != nil {
+		x.audience.write(b)
+	}
 	// A reader that went away, as head(1) does, is the command's to notice: its
 	// end of the pipe breaks too.
 	return !errors.Is(err, unix.EPIPE)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -47,10 +48,15 @@ the very instruction where it was.
 
 Connections do not live on: what is inside finds them broken off. Commands of carboy
 exec end. What could not be kept of the processes is said; the files always are, and
-resume then begins with them.`
+resume then begins with them.
+
+With --to all of it is also written to a file, for carboy resume --from on another
+machine that has the same manifests and, at the same path, the workspace. The file has
+all that was in the bottle.`
 
 func (a *app) freezeCmd() *cobra.Command {
 	var asJSON bool
+	var to string
 	cmd := &cobra.Command{
 		Use: "freeze BOTTLE", Short: "stop a bottle and keep its processes and files", Long: freezeLong, GroupID: "keep",
 		Example: "  carboy freeze reviewer\n  carboy resume reviewer",
@@ -58,8 +64,14 @@ func (a *app) freezeCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				k, err := c.Freeze(ctx, args[0])
+				if to != "" && errors.Is(err, carboy.ErrNotLive) {
+					k, err = c.Kept(args[0])
+				}
 				if err != nil {
 					return err
+				}
+				if to != "" {
+					return a.exportBottle(ctx, c, args[0], to)
 				}
 				if asJSON {
 					return a.printJSON(k)
@@ -77,7 +89,31 @@ func (a *app) freezeCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what is kept: run, at, build, files, live")
+	cmd.Flags().StringVar(&to, "to", "", "write it to a new `FILE` too, also when it was frozen or kept before")
 	return cmd
+}
+
+// exportBottle writes a file that only its user may read.
+func (a *app) exportBottle(ctx context.Context, c *carboy.Client, slug, to string) (err error) {
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			_ = os.Remove(to)
+		}
+	}()
+	digest, err := c.ExportBottle(ctx, slug, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return err
+	}
+	a.say(greenText, "bottle %s is in %s: carboy resume --from FILE --digest %s", slug, visible.String(to, 200), digest)
+	fmt.Fprintln(a.stdout, digest)
+	return nil
 }
 
 const resumeLong = `Go on with a bottle that was frozen, or that was kept when its agent ended.
@@ -94,7 +130,7 @@ What it may do is read from its manifests again; when those have changed there i
 summary and a question first. Its changes take the place of those of the run before.`
 
 type resumeFlags struct {
-	prompt                 string
+	prompt, from, digest   string
 	headless, filesOnly    bool
 	yes, quiet, json, keep bool
 	environ                list
@@ -105,14 +141,27 @@ func (a *app) resumeCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume BOTTLE", Short: "go on with a bottle that was frozen or kept", Long: resumeLong, GroupID: "main",
 		Example: "  carboy resume reviewer\n  carboy resume reviewer --headless --prompt 'now the docs'",
-		Args:    oneBottle("resume", "carboy resume BOTTLE"), ValidArgsFunction: a.completeBottles(carboy.BottleFrozen, carboy.BottleKept),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.resume(cmd.Context(), f, args[0]) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case (f.from == "") != (f.digest == ""):
+				return usagef("carboy freeze --to prints the digest", "resume: --from and --digest need each other")
+			case f.from != "" && len(args) > 0:
+				return usagef("carboy resume --from FILE --digest sha256:…", "resume: a file has its bottle's name")
+			case f.from != "":
+				return nil
+			}
+			return oneBottle("resume", "carboy resume BOTTLE")(cmd, args)
+		},
+		ValidArgsFunction: a.completeBottles(carboy.BottleFrozen, carboy.BottleKept),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.resume(cmd.Context(), f, arg(args)) },
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
 	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do next, a `TEXT`; with --headless")
 	fl.BoolVar(&f.filesOnly, "files", false, "begin with the files, though the processes were kept")
+	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
+	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
@@ -133,6 +182,11 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		return err
 	}
 	defer c.Close()
+	if f.from != "" {
+		if slug, err = a.importBottle(ctx, c, f.from, f.digest); err != nil {
+			return err
+		}
+	}
 	o := carboy.ResumeOptions{
 		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
 		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
@@ -178,6 +232,19 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	})
 	n.end()
 	return a.started(&startFlags{json: f.json, quiet: f.quiet}, s, err, interrupted && f.headless)
+}
+
+func (a *app) importBottle(ctx context.Context, c *carboy.Client, from, digest string) (string, error) {
+	r, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	slug, err := c.ImportBottle(ctx, r, digest)
+	if err == nil {
+		a.say(plainText, "bottle %s is here", slug)
+	}
+	return slug, err
 }
 
 // bottles are those with a name. What can't be read is said.

@@ -59,7 +59,8 @@ const (
 	RunFailed   Kind = "run.failed"
 	RunLost     Kind = "run.lost"
 	RunRemoved  Kind = "run.removed"
-	RunExec     Kind = "run.exec" // another command was started in a bottle that goes on
+	RunAttached Kind = "run.attached" // somebody looks at what its command writes, and types
+	RunExec     Kind = "run.exec"     // another command was started in a bottle that goes on
 
 	Posture  Kind = "bottle.posture" // the sandbox was looked at before its first instruction
 	LimitHit Kind = "bottle.limit"

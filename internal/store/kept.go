@@ -217,6 +217,26 @@ func (k *Kept) check() error {
 	return nil
 }
 
+// EncodeKept is k as kept.json has it.
+func EncodeKept(k *Kept) ([]byte, error) { return Encode(keptKind, k) }
+
+// DecodeKept reads what EncodeKept gave, of a file that came from elsewhere.
+func DecodeKept(data []byte) (k Kept, err error) {
+	if err = Decode(keptFile, keptKind, data, &k); err == nil {
+		err = k.check()
+	}
+	return k, err
+}
+
+// EncodeBottle is b as its record has it.
+func EncodeBottle(b *Bottle) ([]byte, error) { return Encode(bottleKind, b) }
+
+// DecodeBottle reads what EncodeBottle gave, of a file that came from elsewhere.
+func DecodeBottle(data []byte) (b Bottle, err error) {
+	err = Decode(metaFile, bottleKind, data, &b)
+	return b, err
+}
+
 // AwaitBottle takes the lock of a bottle as soon as nobody else has it.
 func (s *Store) AwaitBottle(ctx context.Context, slug string) (*BottleLock, error) {
 	for {

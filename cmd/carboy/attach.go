@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+)
+
+const attachLong = `Show what the command of a run that goes on wrote last and writes. Where it has a
+terminal and this is one, your keys are its keys: two can work on one screen. The size
+is that of the terminal in which it was started.
+
+Enter ~ . leaves, and so does the end of the run. What you look at goes on either way.`
+
+func (a *app) attachCmd() *cobra.Command {
+	var look bool
+	cmd := &cobra.Command{
+		Use: "attach [BOTTLE|RUN]", Short: "look at a bottle that runs, and type into it", Long: attachLong, GroupID: "main",
+		Example: "  carboy attach reviewer\n  carboy attach reviewer --look",
+		Args:    atMostRun, ValidArgsFunction: a.completeBottles(carboy.BottleRunning),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				m, err := find(ctx, c, arg(args))
+				if err != nil {
+					return err
+				}
+				o := carboy.AttachOptions{Stdout: a.stdout}
+				if !look && isTerminal(a.stdin) && isTerminal(a.stdout) {
+					o.Stdin = a.stdin
+				}
+				ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+				defer stop()
+				err = c.Attach(ctx, m, o)
+				if ctx.Err() != nil {
+					a.code = exitcode.Signal(syscall.SIGINT)
+					return errReported
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&look, "look", false, "only look")
+	return cmd
+}
