@@ -247,13 +247,9 @@ func (c *Client) stateOf(b store.Bottle) (NamedBottle, error) {
 			n.State = BottleFrozen
 		}
 	}
-	lock, err := c.store.LockBottle(b.Slug)
-	if errors.Is(err, store.ErrBottleBusy) {
+	busy, err := c.store.BottleBusy(b.Slug)
+	if busy {
 		n.State, n.Since, n.Live = BottleRunning, nil, false
-		return n, nil
-	}
-	if err == nil {
-		lock.Unlock()
 	}
 	return n, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,16 +119,20 @@ func TestS5KillFreezeResume(t *testing.T) {
 		case strings.Contains(out, "frozen"):
 			frozen++
 			next := d.command("resume", "waits")
+			var said bytes.Buffer
+			next.Stderr = &said
 			if err := next.Start(); err != nil {
 				t.Fatal(err)
 			}
 			read := func() string {
-				got, _, _ := d.carboy("exec", "waits", "--", "cat", "/home/carboy/memory")
+				got, _, _ := d.carboy("exec", "waits", "--", "sh", "-c", "cat ~/memory")
 				return got
 			}
 			for deadline := time.Now().Add(patience); read() != "kept\n"; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("round %d: it does not go on: %q", i, read())
+					_ = next.Process.Kill()
+					_ = next.Wait()
+					t.Fatalf("round %d: it does not go on: %s", i, said.String())
 				}
 			}
 			if _, msg, code := d.carboy("destroy", "--unlanded", "waits"); code != 0 {

@@ -42,9 +42,34 @@ type BottleLock struct {
 	closed bool
 }
 
+// lockBottleIn bounds the wait for somebody who only looks whether a bottle is in use.
+const lockBottleIn = 500 * time.Millisecond
+
 // LockBottle takes the lock of a bottle: ErrBottleBusy when somebody has it, ErrNoBottle when there is no such bottle.
 // Death unlocks.
 func (s *Store) LockBottle(slug string) (*BottleLock, error) {
+	for end := time.Now().Add(lockBottleIn); ; time.Sleep(10 * time.Millisecond) {
+		l, err := s.tryBottle(slug, unix.LOCK_EX)
+		if !errors.Is(err, ErrBottleBusy) || time.Now().After(end) {
+			return l, err
+		}
+	}
+}
+
+// BottleBusy reports whether somebody has the lock of a bottle.
+func (s *Store) BottleBusy(slug string) (bool, error) {
+	l, err := s.tryBottle(slug, unix.LOCK_SH)
+	if err != nil {
+		if errors.Is(err, ErrBottleBusy) {
+			return true, nil
+		}
+		return false, err
+	}
+	l.Unlock()
+	return false, nil
+}
+
+func (s *Store) tryBottle(slug string, how int) (*BottleLock, error) {
 	fail := func(err error) (*BottleLock, error) {
 		return nil, fmt.Errorf("bottle %s: %w", strconv.Quote(slug), err)
 	}
@@ -60,7 +85,7 @@ func (s *Store) LockBottle(slug string) (*BottleLock, error) {
 	}
 	fd, err := s.sys.Openat(dir, lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
-		if err = s.sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		if err = s.sys.Flock(fd, how|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 			err = ErrBottleBusy
 		}
 		if err != nil {

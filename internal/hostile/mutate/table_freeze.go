@@ -13,13 +13,13 @@ var freezeMutants = []mutant{
 		Name: "bottles-are-resumed-twice", Promise: "S5",
 		Why:     "two carboys go on with one bottle",
 		Package: ".", Tests: []string{"TestResumeRefuses"}, Says: "resumed twice",
-		edits: []edit{{"internal/store/kept.go", "err = s.sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is", "err = nil; errors.Is"}},
+		edits: []edit{{"internal/store/kept.go", "err = s.sys.Flock(fd, how|unix.LOCK_NB); errors.Is", "err = nil; errors.Is"}},
 	},
 	{
 		Name: "destroy-does-not-wait", Promise: "S5",
 		Why:     "a bottle that is being started goes on after its destroy",
 		Package: ".", Tests: []string{"TestDestroyRacesStart"}, Says: "after",
-		edits: []edit{{"internal/store/kept.go", "err = s.sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is", "err = nil; errors.Is"}},
+		edits: []edit{{"internal/store/kept.go", "err = s.sys.Flock(fd, how|unix.LOCK_NB); errors.Is", "err = nil; errors.Is"}},
 	},
 	{
 		Name: "authorities-change", Promise: "S3",
