@@ -36,6 +36,7 @@ while read -r line; do
 	tls) curl -sS https://api.anthropic.com/v1/messages -H "X-Api-Key: $ANTHROPIC_API_KEY" 2>&1;;
 	time) echo "time $(date +%s)";;
 	key) echo "key $MINE $(cat ~/.key)";;
+	ca) echo "authority $(sha256sum <"${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}")";;
 	input) read -r second <&6; echo "input $first $second";;
 	end) exit 4;;
 	esac
@@ -119,6 +120,16 @@ func (k *talk) ask(line, want string) {
 	k.expect(want)
 }
 
+// authority is a digest of whom the bottle trusts.
+func (k *talk) authority() string {
+	k.t.Helper()
+	k.ask("ca", "authority ")
+	k.expect("  -")
+	_, after, _ := strings.Cut(k.out.String(), "authority ")
+	sum, _, _ := strings.Cut(after, " ")
+	return sum
+}
+
 func (w *world) startTalker() *talk {
 	k := begin(w.t, func(in *os.File, out *syncOutput) (*Started, error) {
 		return w.c.Start(context.Background(), StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "talk", Stdin: in, Stdout: out, Stderr: out})
@@ -159,6 +170,7 @@ func TestFreezeResume(t *testing.T) {
 	k := w.startTalker()
 	k.ask("tls", "answer of /v1/messages")
 	k.ask("key", "key carboy-placeholder-")
+	authority := k.authority()
 	kept := w.freeze(k)
 	if len(kept.Live) != 3 || kept.WhyNot != "" {
 		t.Fatalf("the processes are not kept: %+v", kept)
@@ -187,6 +199,9 @@ func TestFreezeResume(t *testing.T) {
 		k.ask("tls", "answer of /v1/messages to carboy-placeholder")
 		k.ask("key", "key "+placeholder+" "+placeholder)
 		k.ask("input", "input one "+next)
+		if k.authority() != authority {
+			t.Error("it has another authority than its processes trust")
+		}
 		k.ask("time", "time ")
 		_, rest, _ := strings.Cut(k.out.String(), "time ")
 		var at int64
@@ -277,6 +292,7 @@ func TestResumeRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := w.resumeTalker(func(o *ResumeOptions) { o.FilesOnly = i == 0 })
+			k.in.Close() // should it go on, it ends
 			<-k.done
 			var bad *TamperedError
 			if !errors.As(k.err, &bad) {

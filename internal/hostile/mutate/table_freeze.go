@@ -7,7 +7,7 @@ var freezeMutants = []mutant{
 		Name: "frozen-files-are-believed", Promise: "S3",
 		Why:     "an image that somebody else wrote is read",
 		Package: ".", Tests: []string{"TestResumeRefuses"}, Says: "a bit of",
-		edits: []edit{{"freeze.go", "err == nil && now != p {", "err == nil && false {"}},
+		edits: []edit{{"freeze.go", "err == nil && now != p {", "err == nil && now == (store.KeptPart{}) {"}},
 	},
 	{
 		Name: "bottles-are-resumed-twice", Promise: "S5",
@@ -24,7 +24,7 @@ var freezeMutants = []mutant{
 	{
 		Name: "authorities-change", Promise: "S3",
 		Why:     "a resumed bottle has another authority than its processes trust",
-		Package: ".", Tests: []string{"TestFreezeResume"}, Says: "no \"answer of",
+		Package: ".", Tests: []string{"TestFreezeResume"}, Says: "another authority",
 		edits: []edit{{"vessel.go", "if p.identity != nil {", "if false {"}},
 	},
 }
