@@ -120,18 +120,41 @@ func (c *Client) privateDir() (dir string, drop func(), err error) {
 	if err := os.Mkdir(top, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", nil, err
 	}
-	if dir, err = os.MkdirTemp(top, "r"); err != nil {
-		return "", nil, err
-	}
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	fd := -1
+	for range 100 {
+		// Before it is locked, one who sweeps may take it for a dead maker's.
+		if dir, err = os.MkdirTemp(top, "r"); err != nil {
+			return "", nil, err
+		}
+		if fd, err = lockDir(dir); err == nil {
+			break
+		}
+		os.RemoveAll(dir)
 	}
 	if err != nil {
-		os.RemoveAll(dir)
 		return "", nil, err
 	}
 	return dir, func() { os.RemoveAll(dir); unix.Close(fd) }, nil
+}
+
+// lockDir locks a directory that is still where it was made.
+func lockDir(dir string) (fd int, err error) {
+	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return -1, err
+	}
+	var ours, now unix.Stat_t
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = errors.Join(unix.Fstat(fd, &ours), unix.Lstat(dir, &now))
+	}
+	if err == nil && (ours.Dev != now.Dev || ours.Ino != now.Ino) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // sweepPool removes what makers of bottles left that were killed.
