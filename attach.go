@@ -1,7 +1,6 @@
 package carboy
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carboy/carboy/internal/audit"
-	"github.com/carboy/carboy/internal/handover"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -138,15 +135,7 @@ func (a *audience) close() {
 
 // serveAttach takes a connection of the control socket over.
 func (s *session) serveAttach(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Upgrade") != attachProtocol {
-		http.Error(w, "unknown protocol", http.StatusBadRequest)
-		return
-	}
-	s.execs.mu.Lock()
-	open := s.execs.open
-	s.execs.mu.Unlock()
-	if !open {
-		http.Error(w, errNotNow.Error(), http.StatusConflict)
+	if !s.upgradable(w, r, attachProtocol) {
 		return
 	}
 	ev := s.event(audit.RunAttached, audit.Allowed)
@@ -155,19 +144,9 @@ func (s *session) serveAttach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the audit log does not take it", http.StatusConflict)
 		return
 	}
-	hj, ok := w.(http.Hijacker)
-	if !ok {
-		http.Error(w, "no", http.StatusInternalServerError)
-		return
-	}
-	conn, buf, err := hj.Hijack()
-	if err != nil {
-		return
-	}
-	_ = conn.SetDeadline(time.Time{})
 	terminal := s.audience.keys != nil
-	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %v\r\n\r\n", attachProtocol, attachTerminal, terminal); err != nil {
-		conn.Close()
+	conn, ok := takeOver(w, attachProtocol, fmt.Sprintf("%s: %v\r\n", attachTerminal, terminal))
+	if !ok {
 		return
 	}
 	o, err := s.audience.admit(conn)
@@ -181,9 +160,9 @@ func (s *session) serveAttach(w http.ResponseWriter, r *http.Request) {
 	if terminal {
 		// A screen is drawn again for who has just come.
 		s.redraw()
-		_, _ = io.Copy(s.audience.keys, buf.Reader)
+		_, _ = io.Copy(s.audience.keys, conn)
 	} else {
-		_, _ = io.Copy(io.Discard, buf.Reader)
+		_, _ = io.Copy(io.Discard, conn)
 	}
 	s.audience.mu.Lock()
 	s.audience.drop(o)
@@ -211,33 +190,16 @@ type AttachOptions struct {
 // terminal and Stdin is one, passes keys on. It ends with the run, with ctx, or when
 // "~." is typed at the beginning of a line.
 func (c *Client) Attach(ctx context.Context, m store.Meta, o AttachOptions) error {
-	if m.Socket == "" || m.State.Over() {
-		return fmt.Errorf("run %s: %w", m.ID, ErrNotLive)
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
+	conn, in, resp, err := upgrade(ctx, m, "/v1/attach", attachProtocol)
 	if err != nil {
-		return fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
+		return err
 	}
 	defer conn.Close()
-	if err := handover.Own(conn.(*net.UnixConn)); err != nil {
-		return err
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return fmt.Errorf("attach to run %s: %s", m.ID, refusal(resp))
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	_ = conn.SetDeadline(time.Now().Add(askIn))
-	if _, err := io.WriteString(conn, "POST /v1/attach HTTP/1.1\r\nHost: carboy\r\nConnection: Upgrade\r\nUpgrade: "+attachProtocol+"\r\nContent-Length: 0\r\n\r\n"); err != nil {
-		return fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
-	}
-	in := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(in, nil)
-	if err != nil {
-		return fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
-	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return fmt.Errorf("attach to run %s: %s", m.ID, strings.TrimSpace(string(text)))
-	}
-	_ = conn.SetDeadline(time.Time{})
 	out := o.Stdout
 	if resp.Header.Get(attachTerminal) == "true" {
 		if o.Stdin != nil && term.IsTerminal(int(o.Stdin.Fd())) {

@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -76,10 +77,7 @@ func (c *Client) ExportBottle(ctx context.Context, slug string, w io.Writer) (di
 		name string
 		text []byte
 	}{{carriedBottle, record}, {carriedIdentity, identity}, {carriedKept, kept}} {
-		if err := tw.WriteHeader(&tar.Header{Name: x.name, Mode: 0o600, Size: int64(len(x.text)), Typeflag: tar.TypeReg}); err != nil {
-			return fail(err)
-		}
-		if _, err := tw.Write(x.text); err != nil {
+		if err := put(x.name, int64(len(x.text)), bytes.NewReader(x.text)); err != nil {
 			return fail(err)
 		}
 	}
@@ -182,7 +180,7 @@ func (c *Client) ImportBottle(ctx context.Context, r io.Reader, digest string) (
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != digest {
 		return fail(&TamperedError{File: "the file", Err: fmt.Errorf("has the digest %s", got)})
 	}
-	if err := errors.Join(syncDir(dir), lock.WriteIdentity(identity)); err != nil {
+	if err := lock.WriteIdentity(identity); err != nil {
 		return fail(err)
 	}
 	if _, err := identityOf(lock, b.Slug); err != nil {

@@ -1,14 +1,17 @@
 package carboy
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,6 +75,95 @@ func (s *session) serveControl() error {
 	s.cleanup = append(s.cleanup, s.closeControl)
 	s.socket = path // in the record with the next step
 	return nil
+}
+
+// upgradable reports whether a request may become a connection of a protocol: the
+// run's command goes on. If not, it has been answered.
+func (s *session) upgradable(w http.ResponseWriter, r *http.Request, protocol string) bool {
+	if r.Header.Get("Upgrade") != protocol {
+		http.Error(w, "unknown protocol", http.StatusBadRequest)
+		return false
+	}
+	s.execs.mu.Lock()
+	open := s.execs.open
+	s.execs.mu.Unlock()
+	if !open {
+		http.Error(w, errNotNow.Error(), http.StatusConflict)
+	}
+	return open
+}
+
+// takeOver makes a request's connection one of a protocol; header is of the answer,
+// or empty. If not ok, it is closed.
+func takeOver(w http.ResponseWriter, protocol, header string) (u *net.UnixConn, ok bool) {
+	hj, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "no", http.StatusInternalServerError)
+		return nil, false
+	}
+	conn, buf, err := hj.Hijack()
+	if err != nil {
+		return nil, false
+	}
+	u, ok = conn.(*net.UnixConn)
+	// What came with the request would have lost its descriptors.
+	if !ok || buf.Reader.Buffered() > 0 {
+		conn.Close()
+		return nil, false
+	}
+	u.SetDeadline(time.Time{})
+	if _, err := io.WriteString(u, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+protocol+"\r\n"+header+"\r\n"); err != nil {
+		u.Close()
+		return nil, false
+	}
+	return u, true
+}
+
+// dialControl connects to the control socket of this user's carboy.
+func dialControl(ctx context.Context, m store.Meta) (*net.UnixConn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
+	if err != nil {
+		return nil, err
+	}
+	u := conn.(*net.UnixConn)
+	if err := handover.Own(u); err != nil {
+		u.Close()
+		return nil, err
+	}
+	return u, nil
+}
+
+// upgrade makes a control connection of a live run one of a protocol. What follows
+// the answer is in its reader; resp says whether it was taken.
+func upgrade(ctx context.Context, m store.Meta, path, protocol string) (u *net.UnixConn, in *bufio.Reader, resp *http.Response, err error) {
+	fail := func(err error) (*net.UnixConn, *bufio.Reader, *http.Response, error) {
+		return nil, nil, nil, fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
+	}
+	if m.Socket == "" || m.State.Over() {
+		return nil, nil, nil, fmt.Errorf("run %s: %w", m.ID, ErrNotLive)
+	}
+	if u, err = dialControl(ctx, m); err != nil {
+		return fail(err)
+	}
+	u.SetDeadline(time.Now().Add(askIn))
+	if _, err = io.WriteString(u, "POST "+path+" HTTP/1.1\r\nHost: carboy\r\nConnection: Upgrade\r\nUpgrade: "+protocol+"\r\nContent-Length: 0\r\n\r\n"); err == nil {
+		in = bufio.NewReaderSize(u, 4096)
+		resp, err = http.ReadResponse(in, nil)
+	}
+	if err != nil {
+		u.Close()
+		return fail(err)
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		u.SetDeadline(time.Time{})
+	}
+	return u, in, resp, nil
+}
+
+// refusal is what a carboy answered that did not take a connection over.
+func refusal(resp *http.Response) string {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
+	return strings.TrimSpace(string(text))
 }
 
 func socketName(id store.ID) string { return string(id) + ".sock" }
@@ -145,15 +237,7 @@ func (c *Client) ask(ctx context.Context, m store.Meta, method, path string) (*h
 	}
 	hc := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
-			if err != nil {
-				return nil, err
-			}
-			if err := handover.Own(conn.(*net.UnixConn)); err != nil {
-				conn.Close()
-				return nil, err
-			}
-			return conn, nil
+			return dialControl(ctx, m)
 		},
 		DisableKeepAlives: true,
 	}}

@@ -1,12 +1,10 @@
 package carboy
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -154,39 +152,22 @@ const execProtocol = "carboy-exec-1"
 
 // openExec makes the run's control connection one that carries descriptors.
 func (c *Client) openExec(ctx context.Context, m store.Meta) (*handover.Conn, error) {
-	if m.Socket == "" || m.State.Over() {
-		return nil, fmt.Errorf("run %s: %w", m.ID, ErrNotLive)
-	}
-	fail := func(err error) error { return fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err) }
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", string(m.Socket))
+	// The other end sends nothing after its answer until it was asked.
+	u, _, resp, err := upgrade(ctx, m, "/v1/exec", execProtocol)
 	if err != nil {
-		return nil, fail(err)
-	}
-	h, err := handover.New(conn.(*net.UnixConn))
-	if err != nil {
-		return nil, fail(err)
-	}
-	h.Deadline(time.Now().Add(askIn))
-	req := "POST /v1/exec HTTP/1.1\r\nHost: carboy\r\nConnection: Upgrade\r\nUpgrade: " + execProtocol + "\r\nContent-Length: 0\r\n\r\n"
-	if _, err := io.WriteString(conn, req); err != nil {
-		h.Close()
-		return nil, fail(err)
-	}
-	// The other end sends nothing after this until it was asked.
-	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 4096), nil)
-	if err != nil {
-		h.Close()
-		return nil, fail(err)
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		h.Close()
+		defer u.Close()
 		if resp.StatusCode == http.StatusConflict {
-			return nil, fmt.Errorf("run %s: %w: %s", m.ID, ErrExecRefused, strings.TrimSpace(string(text)))
+			return nil, fmt.Errorf("run %s: %w: %s", m.ID, ErrExecRefused, refusal(resp))
 		}
 		return nil, fmt.Errorf("run %s: %w: its carboy is another version", m.ID, ErrExecRefused)
 	}
-	h.Deadline(time.Time{})
+	h, err := handover.New(u)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w: %v", m.ID, ErrNotLive, err)
+	}
 	return h, nil
 }
 
@@ -281,41 +262,18 @@ func (s *session) leave(p *receipt.Exec, e receipt.Exit) {
 
 // serveExec takes a connection of the control socket over.
 func (s *session) serveExec(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Upgrade") != execProtocol {
-		http.Error(w, "unknown protocol", http.StatusBadRequest)
+	if !s.upgradable(w, r, execProtocol) {
 		return
 	}
-	s.execs.mu.Lock()
-	open := s.execs.open
-	s.execs.mu.Unlock()
-	if !open {
-		http.Error(w, errNotNow.Error(), http.StatusConflict)
-		return
-	}
-	hj, ok := w.(http.Hijacker)
+	u, ok := takeOver(w, execProtocol, "")
 	if !ok {
-		http.Error(w, "no", http.StatusInternalServerError)
 		return
 	}
-	conn, buf, err := hj.Hijack()
-	if err != nil {
-		return
-	}
-	u, ok := conn.(*net.UnixConn)
-	// What came with the request would have lost its descriptors.
-	if !ok || buf.Reader.Buffered() > 0 {
-		conn.Close()
-		return
-	}
-	u.SetDeadline(time.Time{})
 	h, err := handover.New(u)
 	if err != nil {
 		return
 	}
 	defer h.Close()
-	if _, err := io.WriteString(u, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+execProtocol+"\r\n\r\n"); err != nil {
-		return
-	}
 	h.Deadline(time.Now().Add(askIn))
 	var ask execAsk
 	files, err := h.Recv(&ask)

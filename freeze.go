@@ -143,7 +143,10 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	k := &store.Kept{Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.build, Arch: runtime.GOARCH, Frozen: frozen, Manifests: hex.EncodeToString(g.sum[:])}
-	use, err := s.room(dir, 0)
+	use, err := s.bottle.Usage()
+	if err == nil {
+		err = roomFor(dir, use.Disk)
+	}
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
@@ -152,16 +155,13 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	if frozen {
-		if _, err = s.room(dir, use.Memory); err == nil {
+		if err = roomFor(dir, use.Disk+use.Memory); err == nil {
 			err = s.keepProcesses(ctx, dir, k)
 		}
 		if err != nil {
 			k.Live, k.Thaw, k.WhyNot = nil, nil, err.Error()
 			s.events.send(Event{Kind: "frozen", Text: "its processes can't be kept (" + visible.String(err.Error(), 300) + "); its files are, and resume begins with them"})
 		}
-	}
-	if err := syncDir(dir); err != nil {
-		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
 	}
 	if err := errors.Join(g.identity.write(g.lock), g.lock.Keep(k)); err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.slug, err)
@@ -173,18 +173,12 @@ func (s *session) keepBottle(run context.Context, frozen bool) error {
 	return err
 }
 
-// room says what the bottle holds, and refuses where that, and more, would fill the
-// disk: the user's other programs need some of it.
-func (s *session) room(dir string, more int64) (bottle.Usage, error) {
-	u, err := s.bottle.Usage()
-	if err != nil {
-		return u, err
+// roomFor refuses what would fill the disk: the user's other programs need some of it.
+func roomFor(dir string, need int64) error {
+	if free := freeDisk(dir); free > 0 && need > free-free/10 {
+		return fmt.Errorf("it takes %s, and %s of the disk are free", receipt.Bytes(need), receipt.Bytes(free))
 	}
-	need, free := u.Disk+more, freeDisk(dir)
-	if free > 0 && need > free-free/10 {
-		return u, fmt.Errorf("it takes %s, and %s of the disk are free", receipt.Bytes(need), receipt.Bytes(free))
-	}
-	return u, nil
+	return nil
 }
 
 // digestOf is one digest of all that is kept.
@@ -272,15 +266,6 @@ func sumPart(f *os.File, name string) (p store.KeptPart, err error) {
 		return p, err
 	}
 	return store.KeptPart{Name: name, Size: w.n, SHA256: hex.EncodeToString(w.h.Sum(nil))}, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // openPart opens a file of what is kept, and refuses one that is not as it was

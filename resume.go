@@ -140,8 +140,7 @@ func (c *Client) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 		}
 	}
 	p.granted.lock, p.granted.keep, p.granted.resume, p.run.ImageDigest = lock, o.Keep, r, p.ImageDigest
-	s, err := c.runBottle(ctx, b, p)
-	return s, err
+	return c.runBottle(ctx, b, p)
 }
 
 // whyNotLive says why the processes can't go on; empty: they can.

@@ -145,7 +145,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		a.printPreflight(p, a.stdout)
 		return nil
 	}
-	o.Confirm = func(p *carboy.Preflight) error {
+	confirm := func(p *carboy.Preflight) error {
 		if !f.quiet {
 			a.printPreflight(p, a.stderr)
 		}
@@ -158,7 +158,6 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 	}
 	n := &narrator{app: a, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
-	confirm := o.Confirm
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts
 		o.Confirm = func(p *carboy.Preflight) error {

@@ -168,8 +168,18 @@ func (l *BottleLock) KeptDir(run ID) (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// Keep makes k what the bottle is resumed from, and removes what was kept before. The files are in KeptDir and on disk.
+// Keep makes k what the bottle is resumed from, and removes what was kept before. The files are in KeptDir, each of them
+// on disk.
 func (l *BottleLock) Keep(k *Kept) error {
+	dir, err := l.s.sys.Openat(l.dir, keptDir+"/"+string(k.Run), dirFlags, 0)
+	if err != nil {
+		return err
+	}
+	err = l.s.sys.Fsync(dir)
+	unix.Close(dir)
+	if err != nil {
+		return err
+	}
 	k.Schema = Schema(keptKind)
 	data, err := Encode(keptKind, k)
 	if err != nil {
