@@ -29,6 +29,7 @@ type plan struct {
 	target  string // the workspace's path inside; empty: none
 	routes  []policy.Route
 	file    *routes.File // that some of them are of; nil: none
+	read    fileStamp    // the file, before it was read
 	creds   *credentials
 	secrets *known // --secret
 	// known is all that is watched for, credentials included, by name.
@@ -63,6 +64,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
 		return nil, err
 	}
+	p.read, _ = stampOf(o.Routes) // before it is read, lest a change between is missed
 	if p.routes, p.file, err = parseRoutes(o); err != nil {
 		return nil, err
 	}

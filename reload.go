@@ -142,7 +142,7 @@ func (s *session) startWatching(ctx context.Context) (stop func()) {
 // watchRoutes looks at the route file until ctx ends. One that is not good is told
 // of once, and changes nothing.
 func (s *session) watchRoutes(ctx context.Context) {
-	at, _ := stampOf(s.o.Routes)
+	at := s.read
 	t := time.NewTicker(reloadEvery)
 	defer t.Stop()
 	seen := at

@@ -48,6 +48,7 @@ type keyed struct {
 	got    []string // Authorization, as the server got it
 	addr   string
 	routes string
+	looked func() // called before the credential is read; nil: nothing
 }
 
 const (
@@ -85,11 +86,19 @@ func newKeyed(t *testing.T, key, watched string) *keyed {
 	k.vars[keyVariable], k.vars[watchedVariable] = key, watched
 	roots := x509.NewCertPool()
 	roots.AddCert(issuer.Certificate())
-	if k.client, err = carboy.Open(t.Context(), carboy.Options{Env: k.env, Roots: roots}); err != nil {
+	if k.client, err = carboy.Open(t.Context(), carboy.Options{Env: k.lookup, Roots: roots}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.client.Close() })
 	return k
+}
+
+// lookup is how carboy reads its user's variables.
+func (k *keyed) lookup(name string) string {
+	if k.looked != nil && name == keyVariable {
+		k.looked()
+	}
+	return k.env(name)
 }
 
 func (k *keyed) setRoutes(variable string) {
@@ -248,7 +257,7 @@ func TestS3ReloadOfWhatIsInside(t *testing.T) {
 				}
 			}
 		}
-	}, `curl -sS https://`+k.addr+`/; sleep 3; curl -sS https://`+k.addr+`/; exit 0`)
+	}, `curl -sS https://`+k.addr+`/; curl -sS https://`+k.addr+`/; sleep 3; curl -sS https://`+k.addr+`/; exit 0`)
 	select {
 	case text := <-said:
 		if !strings.Contains(text, "stay as they were") || !strings.Contains(text, "TICKET") || strings.Contains(text, later) {
@@ -257,16 +266,31 @@ func TestS3ReloadOfWhatIsInside(t *testing.T) {
 	default:
 		t.Error("the user is not told")
 	}
-	if got := strings.Join(k.asked(), " "); strings.Contains(got, later) || strings.Count(got, key) != 2 {
+	if got := strings.Join(k.asked(), " "); strings.Contains(got, later) || strings.Count(got, key) != 3 {
 		t.Errorf("the server got %s: %s %s", got, x.out, x.msg)
 	}
 }
 
+// TestReloadBetween: a route file that changes after it was read and before the
+// command runs is read again.
+func TestReloadBetween(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	const later = "lG2-the-later-key-Hn63vcXsQ"
+	k := newKeyed(t, "kV7-the-real-key-Zq81xkLmP04", "wX3-the-watched-one-Rt55yuBnM")
+	k.vars["HOSTILE_LATER"] = later
+	var once sync.Once
+	k.looked = func() { once.Do(func() { k.setRoutes("HOSTILE_LATER") }) }
+	x := k.sh(func(o *carboy.RunOptions) { o.Routes = k.routes }, `sleep 3; curl -sS https://`+k.addr+`/`)
+	if got := k.asked(); len(got) != 1 || got[0] != "Bearer "+later {
+		t.Errorf("the server got %q: %s", got, x.msg)
+	}
+}
+
 // reloadOnce writes the routes anew, with another credential, once the server was
-// asked.
+// asked a second time: what asks one thing at a time has had its first answer.
 func (k *keyed) reloadOnce(variable string) {
-	go func() { // ends with the server's first request, or the test's patience
-		for end := time.Now().Add(patience); len(k.asked()) == 0 && time.Now().Before(end); {
+	go func() { // ends with the server's second request, or the test's patience
+		for end := time.Now().Add(patience); len(k.asked()) < 2 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		k.setRoutes(variable)
@@ -274,8 +298,10 @@ func (k *keyed) reloadOnce(variable string) {
 }
 
 // untilReload asks until answers have another placeholder; they are in the file all.
+// The question that is under way when the routes change is cut, and asked again.
 func (k *keyed) untilReload() string {
-	return `n=0; while [ $n -lt 600 ]; do curl -sS https://` + k.addr + `/ | tee -a all | grep -q carboy-place || exit 7
+	return `n=0 cut=0; while [ $n -lt 600 ]; do curl -sS https://` + k.addr + `/ > last
+		if grep -q carboy-place last; then cat last >> all; else cut=$((cut+1)); fi; [ $cut -lt 2 ] || { cat last; exit 7; }
 		n=$((n+1)); [ -e all ] && [ "$(sort -u all | wc -l)" -gt 1 ] && break; sleep 0.1; done;`
 }
 
