@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type ExecOptions struct {
 	// Env are NAME=VALUE, or NAME for the caller's value. A name that says
 	// "secret" is refused: records of the run would not know what to leave out.
 	Env                   []string
-	Stdin, Stdout, Stderr *os.File
+	Stdin, Stdout, Stderr *os.File // nil: the null device
 	Terminal              bool
 	// Interrupt: the first signal goes to the command, the second kills it. The
 	// bottle goes on. Resize: the terminal has another size. Nil: none.
@@ -105,7 +106,12 @@ func (c *Client) Exec(ctx context.Context, m store.Meta, o ExecOptions) (receipt
 		return receipt.Exit{}, err
 	}
 	defer conn.Close()
-	if err := conn.Send(ask, o.Stdin, o.Stdout, o.Stderr); err != nil {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return receipt.Exit{}, err
+	}
+	defer null.Close()
+	if err := conn.Send(ask, cmp.Or(o.Stdin, null), cmp.Or(o.Stdout, null), cmp.Or(o.Stderr, null)); err != nil {
 		return receipt.Exit{}, fmt.Errorf("%w: %v", ErrExecRefused, err)
 	}
 	over := make(chan struct{})
