@@ -44,7 +44,7 @@ func (c *Client) imageOf(e *manifest.Effective, dir string) (string, error) {
 	return r.Ref(), nil
 }
 
-// BuildImage has the Docker Engine of this machine build the image of a Preflight whose
+// BuildImage has the Docker Engine, or a BuildKit daemon, of this machine build the image of a Preflight whose
 // Image is one that is to be built, and takes it in; without a change since, it is
 // there already. say is told what the engine says, which may be anything; nil: nobody
 // is.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,32 +19,50 @@ import (
 // and changes nothing of the host's network.
 func startEngine(t *testing.T) (socket string, stop func()) {
 	t.Helper()
+	return startDaemon(t, "dockerd", "apt-get install docker.io", func(dir string) []string {
+		return []string{"--bridge=none", "--iptables=false", "--ip-forward=false",
+			"--data-root=" + dir + "/data", "--exec-root=" + dir + "/exec", "--pidfile=" + dir + "/pid", "--host=unix://" + dir + "/sock"}
+	})
+}
+
+// startBuildkit starts a BuildKit daemon of the test's own.
+func startBuildkit(t *testing.T) (socket string, stop func()) {
+	t.Helper()
+	testenv.Need(t, "buildctl", "cd .ci/buildkit && GOBIN=/usr/local/bin go install tool")
+	return startDaemon(t, "buildkitd", "cd .ci/buildkit && GOBIN=/usr/local/bin go install tool", func(dir string) []string {
+		return []string{"--root=" + dir + "/data", "--addr=unix://" + dir + "/sock", "--oci-worker-net=host", "--oci-worker-snapshotter=native", "--containerd-worker=false"}
+	})
+}
+
+// startDaemon starts one that makes mounts, where nobody else sees them, and waits until
+// it answers at dir/sock.
+func startDaemon(t *testing.T, name, install string, args func(dir string) []string) (socket string, stop func()) {
+	t.Helper()
 	testenv.Root(t)
-	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
+	program := testenv.Need(t, name, install)
 	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
-	dir, err := os.MkdirTemp("", "dockerd-")
+	dir, err := os.MkdirTemp("", name+"-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket = dir + "/sock"
-	cmd := exec.Command(unshare, "--mount", "--kill-child=SIGTERM", "--fork", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false",
-		"--data-root="+dir+"/data", "--exec-root="+dir+"/exec", "--pidfile="+dir+"/pid", "--host=unix://"+socket)
+	cmd := exec.Command(unshare, append([]string{"--mount", "--kill-child=SIGTERM", "--fork", program}, args(dir)...)...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	over := make(chan struct{})
-	go func() { cmd.Wait(); close(over) }() // ends with the engine
+	go func() { cmd.Wait(); close(over) }() // ends with the daemon
 	stopped := false
 	stop = func() {
 		if stopped {
 			return
 		}
 		stopped = true
-		if pid, err := os.ReadFile(dir + "/pid"); err == nil {
-			exec.Command("kill", strings.TrimSpace(string(pid))).Run()
-		}
+		// unshare passes no signal on; its only child is the daemon.
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
+		exec.Command("kill", strings.Fields(string(children))...).Run()
 		select {
 		case <-over:
 		case <-time.After(patience):
@@ -59,12 +78,12 @@ func startEngine(t *testing.T) (socket string, stop func()) {
 		}
 		select {
 		case <-over:
-			t.Fatalf("dockerd does not run here:\n%s", log.String())
+			t.Fatalf("%s does not run here:\n%s", name, log.String())
 		default:
 		}
 		if time.Now().After(end) {
 			stop()
-			t.Fatalf("dockerd does not answer:\n%s", log.String())
+			t.Fatalf("%s does not answer:\n%s", name, log.String())
 		}
 	}
 }
@@ -155,11 +174,58 @@ func TestStartDockerfile(t *testing.T) {
 	if err := os.WriteFile(config+"/bottles/box/note", []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, msg, code = d.carboy(start...); code != 125 || !strings.Contains(msg, "no engine is here to build it") || !strings.Contains(msg, "docker.io") {
+	if _, msg, code = d.carboy(start...); code != 125 || !strings.Contains(msg, "nothing is here to build it") || !strings.Contains(msg, "docker.io") {
 		t.Errorf("after a change, without the engine: exit code %d\n%s", code, msg)
 	}
 	left, _ := filepath.Glob(d.home + "/state/carboy/bottles/*")
 	if len(left) > 0 {
 		t.Errorf("bottles were left: %v", left)
+	}
+}
+
+// TestStartBuildkit: the same without an Engine, by a BuildKit daemon and its client.
+func TestStartBuildkit(t *testing.T) {
+	socket, stop := startBuildkit(t)
+	d := newDen(t, map[string]string{
+		"bottles/box/Dockerfile":    "FROM scratch\nCOPY note kept/* /etc/\nCOPY linked /\n",
+		"bottles/box/note":          "made by a daemon\n",
+		"bottles/box/kept/deep":     "deep\n",
+		"bottles/box/left/secret":   "not to be sent\n",
+		"bottles/box/linked/link":   "x",
+		"bottles/box/.dockerignore": "left\nkept\n!kept/deep\n",
+		"bottles/boxed.md":          "---\nagent_provider: {template: command, dockerfile: box/Dockerfile, settings: {command: [/none, '{prompt}']}}\n---\n",
+		"bottles/bad.md":            "---\nextends: boxed\nagent_provider: {dockerfile: bad/Dockerfile}\n---\n",
+		"bottles/bad/Dockerfile":    "FROM scratch\nCOPY nothing-there /\n",
+		"bottles/bad/.dockerignore": "",
+		"agents/boxer.md":           "---\nbottle: boxed\n---\n",
+	})
+	config := d.home + "/.config/carboy"
+	if err := errors.Join(os.Remove(config+"/bottles/box/linked/link"), os.Symlink("/etc/note", config+"/bottles/box/linked/link")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BUILDKIT_HOST", "unix://"+socket)
+	start := []string{"start", "boxer", "--headless", "--prompt", "x"}
+	// There is no program in it.
+	if _, msg, code := d.carboy(start...); code != 127 || !strings.Contains(msg, "build: [1/2] COPY") {
+		t.Fatalf("exit code %d\n%s", code, msg)
+	}
+	roots, _ := filepath.Glob(d.home + "/state/carboy/images/roots/*/fs")
+	if len(roots) != 1 {
+		t.Fatalf("%v", roots)
+	}
+	for name, want := range map[string]string{"/etc/note": "made by a daemon\n", "/etc/deep": "deep\n"} {
+		if b, err := os.ReadFile(roots[0] + name); err != nil || string(b) != want {
+			t.Errorf("%s: %q %v", name, b, err)
+		}
+	}
+	if to, err := os.Readlink(roots[0] + "/link"); err != nil || to != "/etc/note" {
+		t.Errorf("a link: %q %v", to, err)
+	}
+	if _, msg, code := d.carboy(append(start, "--bottle", "bad")...); code != 125 || !strings.Contains(msg, "it can't be built") || !strings.Contains(msg, "nothing-there") {
+		t.Errorf("one that can't be built: exit code %d\n%q", code, msg)
+	}
+	stop()
+	if _, msg, code := d.carboy(start...); code != 127 || strings.Contains(msg, "build: ") {
+		t.Errorf("without a change, and without the daemon: exit code %d\n%s", code, msg)
 	}
 }

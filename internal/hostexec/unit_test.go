@@ -384,6 +384,24 @@ func TestAppArmorArguments(t *testing.T) {
 	}
 }
 
+func TestBuildctlArguments(t *testing.T) {
+	good := []string{"--addr", "unix:///run/buildkit/buildkitd.sock", "build", "--progress", "plain", "--frontend", "dockerfile.v0",
+		"--opt", "filename=Dockerfile", "--local", "context=/a/b", "--local", "dockerfile=/a/b", "--output", "type=docker,dest=/a/image.tar"}
+	if err := prepareBuildctl(&call{args: good}); err != nil {
+		t.Error(err)
+	}
+	wantReason(t, prepareBuildctl(&call{args: append(slices.Clone(good), "--allow=security.insecure")}), ReasonArgument)
+	wantReason(t, prepareBuildctl(&call{args: good[:len(good)-2]}), ReasonArgument)
+	for i, bad := range map[int]string{
+		0: "--debug", 1: "tcp://10.0.0.1:1234", 2: "du", 4: "tty", 6: "gateway.v0", 8: "target=x", 10: "context=b", 12: "dockerfile=/",
+		13: "--secret", 14: "type=docker,dest=/a/image.tar,push=true",
+	} {
+		args := slices.Clone(good)
+		args[i] = bad
+		wantReason(t, prepareBuildctl(&call{args: args}), ReasonArgument)
+	}
+}
+
 func TestErrorsDoNotShowValues(t *testing.T) {
 	err := prepareGit(&call{program: "git", args: []string{"--config-env=http.extraheader=hunter2"}})
 	if err == nil || strings.Contains(err.Error(), "hunter2") {

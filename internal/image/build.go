@@ -122,7 +122,42 @@ type built struct {
 
 const builtKind = "built"
 
-// Build has an engine make an image of a Dockerfile and of what is beside it, and takes
+// job is what a builder is to do.
+type job struct {
+	dockerfile string // its name, in the context
+	tag        string // for builders that keep what they build
+	out        string // a file that is not there yet, for the image
+	most       int64  // bytes that it may have
+}
+
+// builder makes images.
+type builder interface {
+	make(ctx context.Context, src *os.File, j job, say func(string)) error
+	close()
+}
+
+// findBuilder finds a Docker Engine or a BuildKit daemon. Where its user names one of
+// them, the other is not asked.
+func findBuilder(ctx context.Context, env func(string) string, untrusted string) (builder, error) {
+	var errs []error
+	if env("BUILDKIT_HOST") == "" || env("DOCKER_HOST") != "" {
+		e, err := findEngine(ctx, env)
+		if err == nil {
+			return e, nil
+		}
+		errs = append(errs, err)
+	}
+	if env("DOCKER_HOST") == "" || env("BUILDKIT_HOST") != "" {
+		b, err := findBuildkit(ctx, env, untrusted)
+		if err == nil {
+			return b, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w; install and start Docker (apt-get install docker.io) or BuildKit, or build it elsewhere, docker save -o FILE, and say image: tar:/…/FILE", errors.Join(errs...))
+}
+
+// Build has a builder make an image of a Dockerfile and of what is beside it, and takes
 // it in. What was made of the same before is taken without asking anybody. say is told
 // what the engine says, a line at a time, which may be anything; it may be nil.
 func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)) (*Image, error) {
@@ -164,21 +199,17 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	e, err := findEngine(ctx, o.Env)
+	e, err := findBuilder(ctx, o.Env, r.Repo)
 	if err != nil {
-		return nil, r.bad("no engine is here to build it", err)
+		return nil, r.bad("nothing is here to build it", err)
 	}
 	defer e.close()
 	if _, err := c.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	tag := "carboy-build:" + key[:40]
-	if err := e.build(ctx, c, name, tag, say); err != nil {
-		return nil, r.bad("it can't be built", err)
-	}
 	out := filepath.Join(tmp, "image.tar")
-	if err := e.export(ctx, tag, out, o.Limits.orDefaults().Bytes); err != nil {
-		return nil, r.bad("the engine does not hand out what it built", err)
+	if err := e.make(ctx, c, job{dockerfile: name, tag: "carboy-build:" + key[:40], out: out, most: o.Limits.orDefaults().Bytes}, say); err != nil {
+		return nil, r.bad("it can't be built", err)
 	}
 	o.Pin = ""
 	img, err := s.Pull(ctx, "tar:"+out, o)

@@ -413,8 +413,11 @@ func TestNoEngine(t *testing.T) {
 		"tcp://127.0.0.1:2375":    "only sockets of this machine",
 		"ssh://somebody@example":  "only sockets of this machine",
 	} {
-		if _, err := findEngine(t.Context(), func(string) string { return host }); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", host, err)
+		for _, variable := range []string{"DOCKER_HOST", "BUILDKIT_HOST"} {
+			env := func(name string) string { return map[string]string{variable: host}[name] }
+			if _, err := findBuilder(t.Context(), env, ""); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s=%s: %v", variable, host, err)
+			}
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -455,7 +458,8 @@ func TestEngineOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer close(done)
-	if _, err := findEngine(t.Context(), func(string) string { return "unix://" + dir + "/sock" }); err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
+	env := func(string) string { return "unix://" + dir + "/sock" }
+	if _, err := findBuilder(t.Context(), env, ""); err == nil || strings.Count(err.Error(), "belongs to user 12345") != 2 {
 		t.Error(err)
 	}
 }

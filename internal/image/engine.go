@@ -58,26 +58,30 @@ func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
 		e.close()
 		errs = append(errs, fmt.Errorf("%s: %w", p, err))
 	}
-	return nil, fmt.Errorf("%w; install and start Docker (apt-get install docker.io), or build it elsewhere, docker save -o FILE, and say image: tar:/…/FILE", errors.Join(errs...))
+	return nil, errors.Join(errs...)
 }
 
 func newEngine(path string) *engine {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "unix", path)
-		if err != nil {
-			return nil, err
-		}
-		if err := trustedPeer(c.(*net.UnixConn)); err != nil {
-			c.Close()
-			return nil, err
-		}
-		return c, nil
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialOwn(ctx, path) }
 	return &engine{path: path, http: &http.Client{
 		Transport:     &http.Transport{DialContext: dial, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+}
+
+// dialOwn connects to a socket of this machine that a program of the user's or of
+// root's answers.
+func dialOwn(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := trustedPeer(c.(*net.UnixConn)); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (e *engine) close() { e.http.CloseIdleConnections() }
@@ -144,6 +148,17 @@ func (e *engine) do(ctx context.Context, method, path string, body io.Reader) (*
 var onlyBuildKit = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)buildkit|unknown (instruction|flag)|parse error|classic builder`)
 })
+
+// make has an image made of a context, tar, and writes it to a file, as docker save does.
+func (e *engine) make(ctx context.Context, src *os.File, j job, say func(string)) error {
+	if err := e.build(ctx, src, j.dockerfile, j.tag, say); err != nil {
+		return err
+	}
+	if err := e.export(ctx, j.tag, j.out, j.most); err != nil {
+		return fmt.Errorf("the engine does not hand out what it built: %w", err)
+	}
+	return nil
+}
 
 // build makes an image of a context, tar, under a tag. The older builder is asked
 // first: it fetches base images without a login; only BuildKit reads newer Dockerfiles.

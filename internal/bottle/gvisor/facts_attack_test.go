@@ -966,6 +966,8 @@ for i in range(%d):
     if not os.WIFSTOPPED(st) or os.WSTOPSIG(st) != sig: print("status", st)
     os.kill(p, signal.SIGCONT)
     while i and times() == sent: pass
+# A program that is killed while it begins has failed; one that stands still is in none.
+os.kill(p, signal.SIGSTOP); os.waitpid(p, os.WUNTRACED)
 os.kill(p, 9)
 print("stopped")
 '`, rounds))

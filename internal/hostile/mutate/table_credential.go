@@ -142,6 +142,12 @@ var credentialMutants = []mutant{
 		edits: []edit{{"reload.go", "		if err := t.holds(creds); err != nil {", "		if err := t.holds(creds); false {"}},
 	},
 	{
+		Name: "changes-before-the-start-are-missed", Promise: "S3",
+		Why:     "routes that change between their reading and the command's start are not read again",
+		Package: "./internal/hostile", Tests: []string{"TestReloadBetween"}, Says: "the server got",
+		edits: []edit{{"reload.go", "	at := s.read\n", "	at, _ := stampOf(s.o.Routes)\n"}},
+	},
+	{
 		Name: "records-know-plain-values", Promise: "S3",
 		Why:     "a credential stands in the records as base64 and hex write it",
 		Package: "./internal/hostile", Tests: []string{"TestS3ReloadKept"}, Says: "holds its hex",
