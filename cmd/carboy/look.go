@@ -88,6 +88,9 @@ func (a *app) listCmd() *cobra.Command {
 					if asJSON {
 						return a.printJSON(named)
 					}
+					if len(named) == 0 {
+						a.say(plainText, "no bottle is on record; carboy start makes one")
+					}
 					return a.printBottles(named)
 				}
 				q := store.Query{Limit: int(limit.n)}
@@ -115,6 +118,9 @@ func (a *app) listCmd() *cobra.Command {
 				}
 				if err := a.printBottles(named); err != nil || len(l.Runs) == 0 && len(named) > 0 {
 					return err
+				}
+				if len(named) > 0 {
+					fmt.Fprintln(a.stdout)
 				}
 				return a.printList(l, a.colorsOf(ctx, c), false)
 			})
@@ -369,11 +375,17 @@ func (a *app) completeRuns(cmd *cobra.Command, args []string, prefix string) ([]
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer c.Close()
+	var out []cobra.Completion
+	bottles, _, _ := c.Bottles(ctx)
+	for _, b := range bottles {
+		if strings.HasPrefix(b.Slug, prefix) {
+			out = append(out, cobra.CompletionWithDesc(b.Slug, "the newest run of this bottle"))
+		}
+	}
 	l, err := c.List(ctx, store.Query{Limit: offered})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var out []cobra.Completion
 	for _, m := range l.Runs {
 		if strings.HasPrefix(string(m.ID), strings.ToLower(prefix)) {
 			out = append(out, cobra.CompletionWithDesc(string(m.ID), started(m)+" "+commandOf(m)))

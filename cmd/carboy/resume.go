@@ -277,14 +277,10 @@ func (a *app) printBottles(list []carboy.NamedBottle) error {
 		}
 		rows[i] = []string{b.Slug, state, visible.String(b.Agent, 40), since.Local().Format(time.DateTime), at}
 	}
-	if err := printTable(a.stdout, columns(a.stdout), !a.utf8(), []string{"BOTTLE", "STATE", "AGENT", "SINCE", "WORKSPACE"}, rows, 4, func(row, col int) tone {
+	return printTable(a.stdout, columns(a.stdout), !a.utf8(), []string{"BOTTLE", "STATE", "AGENT", "SINCE", "WORKSPACE"}, rows, 4, func(row, col int) tone {
 		if row == 0 || col > 0 || !a.color(a.stdout) {
 			return plainText
 		}
 		return toneOf(list[row-1].Color)
-	}); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(a.stdout)
-	return err
+	})
 }

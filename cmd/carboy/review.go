@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,12 +25,35 @@ import (
 // A path that looks so can be written ./path.
 var runRef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^0[0-9a-hjkmnp-tv-zA-HJKMNP-TV-Z]{5,25}$`) })
 
-// target splits [RUN] [PATH...]. What stands after -- is a path.
-func target(cmd *cobra.Command, args []string) (ref string, paths []string) {
-	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 && runRef().MatchString(args[0]) {
-		return args[0], args[1:]
+// target splits [RUN] [PATH...]. A run may be named by its bottle. What stands after --
+// is a path.
+func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []string) (ref string, paths []string, err error) {
+	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
+		return "", args, nil
 	}
-	return "", args
+	name := args[0]
+	if runRef().MatchString(name) {
+		return name, args[1:], nil
+	}
+	if !store.ValidSlug(name) {
+		return "", args, nil
+	}
+	switch _, err := c.Find(ctx, name, ""); {
+	case errors.Is(err, store.ErrNotFound):
+		return "", args, nil
+	case err != nil:
+		return "", nil, err
+	}
+	_, err = os.Lstat(name)
+	there := err == nil
+	if m, set, err := changes(ctx, c, ""); err == nil && !there {
+		path := fromHere(m, args[:1])
+		there = slices.ContainsFunc(set.Changes, func(ch change.Change) bool { return selected(set, &ch, path) })
+	}
+	if there {
+		return "", nil, usagef("carboy "+cmd.Name()+" ./"+name+" for the path; carboy list shows the bottle's runs, by which it can be named too", "%s: %s is a bottle, and a path here", cmd.Name(), name)
+	}
+	return name, args[1:], nil
 }
 
 // find resolves a run. Without a name it is the newest of this directory or the
@@ -77,12 +101,15 @@ output is for reading, not for patch(1). Protected paths say why they are.`
 func (a *app) diffCmd() *cobra.Command {
 	var stat, asJSON, git bool
 	cmd := &cobra.Command{
-		Use: "diff [RUN] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
-		Example:           "  carboy diff\n  carboy diff --stat\n  carboy diff 01k9x3m7 src/",
+		Use: "diff [RUN|BOTTLE] [PATH...]", Short: "show what a run changed", Long: diffLong, GroupID: "main",
+		Example:           "  carboy diff\n  carboy diff --stat\n  carboy diff 01k9x3m7 src/\n  carboy diff reviewer      # the newest run of a bottle",
 		ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				ref, paths := target(cmd, args)
+				ref, paths, err := target(ctx, c, cmd, args)
+				if err != nil {
+					return err
+				}
 				m, set, err := changes(ctx, c, ref)
 				if err != nil {
 					return err
@@ -206,11 +233,14 @@ type landFlags struct {
 func (a *app) landCmd() *cobra.Command {
 	f := &landFlags{}
 	cmd := &cobra.Command{
-		Use: "land [RUN] [PATH...]", Short: "take a run's changes into the workspace", Long: landLong, Example: landExample, GroupID: "main",
+		Use: "land [RUN|BOTTLE] [PATH...]", Short: "take a run's changes into the workspace", Long: landLong, Example: landExample, GroupID: "main",
 		ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				ref, paths := target(cmd, args)
+				ref, paths, err := target(ctx, c, cmd, args)
+				if err != nil {
+					return err
+				}
 				return a.land(ctx, c, f, ref, paths)
 			})
 		},

@@ -362,6 +362,8 @@ func (a *app) destroyCmd() *cobra.Command {
 				for _, slug := range args {
 					was, err := c.Destroy(ctx, slug, carboy.DestroyOptions{Unlanded: unlanded})
 					switch {
+					case errors.Is(err, store.ErrUnlanded):
+						errs = append(errs, &advisedError{err, "carboy land " + slug + " takes the changes; carboy destroy --unlanded " + slug + " gives them up"})
 					case err != nil:
 						errs = append(errs, err)
 					case was:
