@@ -124,20 +124,28 @@ var inCI = []string{"pi-coding-agent", "claude-code"}
 // TestAgents plays the script with every agent that is installed.
 func TestAgents(t *testing.T) {
 	for _, a := range agents {
-		dir, how := a.installed()
-		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
-			// .ci/run has said so, where it could not install.
-			t.Logf("NOT RUN here: %s: %s", a.name, how)
-			continue
-		}
-		t.Run(a.name+"/"+a.api, func(t *testing.T) {
-			if dir == "" {
-				testenv.Missing(t, a.name, how)
-			}
+		a.with(t, a.name+"/"+a.api, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
 			a.play(t, dir)
 		})
 	}
+}
+
+// with runs a test with an agent that is installed. Where CI can't install it, .ci/run
+// has said so.
+func (a agent) with(t *testing.T, name string, f func(t *testing.T, dir string)) {
+	t.Helper()
+	dir, how := a.installed()
+	if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
+		t.Logf("NOT RUN here: %s: %s", a.name, how)
+		return
+	}
+	t.Run(name, func(t *testing.T) {
+		if dir == "" {
+			testenv.Missing(t, a.name, how)
+		}
+		f(t, dir)
+	})
 }
 
 // installed is an agent's directory, or how to get it.

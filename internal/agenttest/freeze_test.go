@@ -24,19 +24,11 @@ func TestFreeze(t *testing.T) {
 		if x.host != "" {
 			continue // the same program
 		}
-		dir, how := a.installed()
-		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
-			t.Logf("NOT RUN here: %s: %s", a.name, how) // .ci/run has said so
-			continue
-		}
 		if testenv.CI() && x.template == "claude" {
 			t.Logf("NOT RUN here: %s: it takes a minute; pi is", a.name)
 			continue
 		}
-		t.Run(x.template+"/"+x.api, func(t *testing.T) {
-			if dir == "" {
-				testenv.Missing(t, a.name, how)
-			}
+		a.with(t, x.template+"/"+x.api, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
 			const one, two = "Wait for the command, asks the first.", "And once more, asks the second."
 			h := newHost(t)

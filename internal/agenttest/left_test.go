@@ -52,15 +52,7 @@ func TestSettingsLeftBehind(t *testing.T) {
 	for _, x := range left {
 		s := starts[slices.IndexFunc(starts, func(s start) bool { return s.template == x.template })]
 		a := agents[slices.IndexFunc(agents, func(a agent) bool { return a.name == s.agent && a.api == s.api })]
-		dir, how := a.installed()
-		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
-			t.Logf("NOT RUN here: %s: %s", a.name, how) // .ci/run has said so
-			continue
-		}
-		t.Run(x.template, func(t *testing.T) {
-			if dir == "" {
-				testenv.Missing(t, a.name, how)
-			}
+		a.with(t, x.template, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
 			h := newHost(t)
 			key := newKey(t)

@@ -3,7 +3,6 @@ package agenttest
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,15 +28,7 @@ func TestConversationsGoOn(t *testing.T) {
 		{"opencode-ai", "anthropic messages", "anthropic/claude-sonnet-4-5", []string{"run", "--auto", "-m", "MODEL"}, []string{"run", "--auto", "-m", "MODEL", "--continue"}, ".local/share/opencode"},
 	} {
 		a := agents[slices.IndexFunc(agents, func(a agent) bool { return a.name == x.agent && a.api == x.api })]
-		dir, how := a.installed()
-		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
-			t.Logf("NOT RUN here: %s: %s", a.name, how) // .ci/run has said so
-			continue
-		}
-		t.Run(x.agent, func(t *testing.T) {
-			if dir == "" {
-				testenv.Missing(t, a.name, how)
-			}
+		a.with(t, x.agent, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
 			const one, two = "Say which word is in calc.js, asks the first.", "And once more, asks the second."
 			h := newHost(t)

@@ -47,15 +47,7 @@ func TestStart(t *testing.T) {
 		if x.host != "" {
 			a.host = x.host
 		}
-		dir, how := a.installed()
-		if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
-			t.Logf("NOT RUN here: %s: %s", a.name, how) // .ci/run has said so
-			continue
-		}
-		t.Run(x.template+"/"+x.api, func(t *testing.T) {
-			if dir == "" {
-				testenv.Missing(t, a.name, how)
-			}
+		a.with(t, x.template+"/"+x.api, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
 			h := newHost(t)
 			key := newKey(t)

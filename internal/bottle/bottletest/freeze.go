@@ -28,6 +28,13 @@ func imageFiles(t *testing.T, dir string, flag int) bottle.ImageFiles {
 	return bottle.ImageFiles{State: open("state"), PagesMeta: open("pages.meta"), Pages: open("pages")}
 }
 
+// sameWorkspace is the box's, for the bottle that comes after it.
+func (b *box) sameWorkspace() *bottle.Mount {
+	ws := *b.spec.Workspace
+	ws.Tree = nil
+	return &ws
+}
+
 // freeze freezes b and returns what brings it back, without streams.
 func (b *box) freeze(dir string) *bottle.Thaw {
 	t := b.t.(*testing.T)
@@ -71,9 +78,7 @@ func (s *suite) thaw(t *testing.T, old *box, th *bottle.Thaw) (*box, *proc) {
 		}()
 	}
 	b := s.create(t, func(spec *bottle.Spec) {
-		ws := *old.spec.Workspace
-		ws.Tree = nil
-		spec.Workspace, spec.Thaw = &ws, th
+		spec.Workspace, spec.Thaw = old.sameWorkspace(), th
 	})
 	p.b = b
 	var err error
@@ -155,9 +160,7 @@ func (s *suite) freezeTerminal(t *testing.T) {
 		x, tty = openTerminal(t, 30, 100)
 		th.Stdin, th.Stdout, th.Stderr = tty, dup(t, tty), dup(t, tty)
 		b = s.create(t, func(spec *bottle.Spec) {
-			ws := *old.spec.Workspace
-			ws.Tree = nil
-			spec.Workspace, spec.Thaw = &ws, th
+			spec.Workspace, spec.Thaw = old.sameWorkspace(), th
 		})
 		p, err := b.Bottle.(bottle.Freezer).Thawed(b.ctx)
 		if err != nil {
@@ -234,10 +237,10 @@ func (s *suite) upper(t *testing.T) {
 	if _, err := f.Seek(0, 0); err != nil {
 		t.Fatal(err)
 	}
-	ws := *b.spec.Workspace
-	ws.Tree = nil
 	b.Close()
-	n := s.create(t, func(sp *bottle.Spec) { sp.Workspace, sp.Upper, sp.Mounts = &ws, f, append(sp.Mounts, below) })
+	n := s.create(t, func(sp *bottle.Spec) {
+		sp.Workspace, sp.Upper, sp.Mounts = b.sameWorkspace(), f, append(sp.Mounts, below)
+	})
 	got := n.sh(`cd; cat deep/er/f soft; stat -c '%a %s %h %Y' deep/er/f; stat -c '%Y' deep; stat -c '%F %a' pipe locked; stat -c '%s' sparse
 		dd if=sparse bs=1 skip=50000000 count=1 2>/dev/null; echo; cat /tmp/t`)
 	want(t, "home", got, "one\none\n4755 4 2 1000000000\n1000000001\nfifo 644\ndirectory 500\n104857600\nx\ntmp\n")
