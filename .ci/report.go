@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -189,8 +188,7 @@ func again(r *result, page string) int {
 			continue
 		}
 		tests[pkg]++
-		top, _, _ := strings.Cut(test, "/")
-		if regexp.MustCompile("`" + regexp.QuoteMeta(onPage(pkg)+"."+top) + "[`/]").MatchString(page) {
+		if promised(page, onPage(pkg)+".", test, r.failed, pkg) {
 			fmt.Fprintln(os.Stderr, "no second time for a test of a promise:", key)
 			return 1
 		}
@@ -209,6 +207,20 @@ func again(r *result, page string) int {
 }
 
 const module = "github.com/carboy/carboy/"
+
+// promised reports whether the page names a test that failed, or one that it is a part
+// of; or a part of it, when none of its parts is said to have failed.
+func promised(page, pkg, test string, failed []string, path string) bool {
+	for name := test; name != "." && name != ""; {
+		if strings.Contains(page, "`"+pkg+name+"`") {
+			return true
+		}
+		i := strings.LastIndexByte(name, '/')
+		name = name[:max(0, i)]
+	}
+	part := func(key string) bool { return strings.HasPrefix(key, path+" "+test+"/") }
+	return !slices.ContainsFunc(failed, part) && strings.Contains(page, "`"+pkg+test+"/")
+}
 
 // onPage is how the page of promises calls a package.
 func onPage(pkg string) string {
