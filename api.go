@@ -48,7 +48,7 @@ type (
 	UndoOptions = change.UndoOptions
 	UndoReport  = change.UndoReport
 
-	// RouteDescription is a route as people read it, ListedAgent an agent or a bottle
+	// RouteDescription is a route as people read it, Listed an agent or a bottle
 	// that can be chosen.
 	RouteDescription = routes.Description
 	Listed           = manifest.Listed

@@ -110,15 +110,18 @@ limits: {memory: 512MiB}
 	// may [GET] at api.example.com
 }
 
-// An agent that has failed: its bottle is kept, and resumed with another prompt.
-func ExampleClient_Start() {
-	c, project, done := opened(map[string]string{
-		".config/carboy/bottles/b.md": `---
+// scripted is a bottle whose agent is a script of the project's.
+const scripted = `---
 agent_provider:
   template: command
   settings: {command: [sh, ./agent, '{prompt}']}
 ---
-`,
+`
+
+// An agent that has failed: its bottle is kept, and resumed with another prompt.
+func ExampleClient_Start() {
+	c, project, done := opened(map[string]string{
+		".config/carboy/bottles/b.md":    scripted,
 		".config/carboy/agents/fixer.md": "---\nbottle: b\n---\n",
 		"project/agent":                  `echo "$1" >>~/prompts; cat ~/prompts; grep -q better ~/prompts || exit 3`,
 	})
@@ -149,12 +152,7 @@ agent_provider:
 // resumed, and nothing of it is left when it was destroyed.
 func ExampleClient_Freeze() {
 	c, project, done := opened(map[string]string{
-		".config/carboy/bottles/b.md": `---
-agent_provider:
-  template: command
-  settings: {command: [sh, ./agent, '{prompt}']}
----
-`,
+		".config/carboy/bottles/b.md":      scripted,
 		".config/carboy/agents/counter.md": "---\nbottle: b\n---\n",
 		"project/agent":                    `n=1; echo "pid $$ is at $n" >log; : >ready; while [ ! -e go ]; do sleep 0.05; done; n=$((n+1)); echo "pid $$ is at $n" >>log; cat log; exit 1`,
 	})

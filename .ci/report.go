@@ -188,7 +188,7 @@ func again(r *result, page string) int {
 			continue
 		}
 		tests[pkg]++
-		if promised(page, onPage(pkg)+".", test, r.failed, pkg) {
+		if promised(page, r.failed, key) {
 			fmt.Fprintln(os.Stderr, "no second time for a test of a promise:", key)
 			return 1
 		}
@@ -210,16 +210,16 @@ const module = "github.com/carboy/carboy/"
 
 // promised reports whether the page names a test that failed, or one that it is a part
 // of; or a part of it, when none of its parts is said to have failed.
-func promised(page, pkg, test string, failed []string, path string) bool {
-	for name := test; name != "." && name != ""; {
-		if strings.Contains(page, "`"+pkg+name+"`") {
+func promised(page string, failed []string, key string) bool {
+	pkg, test, _ := strings.Cut(key, " ")
+	name := "`" + onPage(pkg) + "."
+	for i := range len(test) + 1 {
+		if (i == len(test) || test[i] == '/') && strings.Contains(page, name+test[:i]+"`") {
 			return true
 		}
-		i := strings.LastIndexByte(name, '/')
-		name = name[:max(0, i)]
 	}
-	part := func(key string) bool { return strings.HasPrefix(key, path+" "+test+"/") }
-	return !slices.ContainsFunc(failed, part) && strings.Contains(page, "`"+pkg+test+"/")
+	part := func(other string) bool { return strings.HasPrefix(other, key+"/") }
+	return !slices.ContainsFunc(failed, part) && strings.Contains(page, name+test+"/")
 }
 
 // onPage is how the page of promises calls a package.

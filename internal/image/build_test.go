@@ -463,3 +463,37 @@ func TestEngineOfAnother(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSpreadStaysInside: a context is written below its directory, whatever is in it.
+func TestSpreadStaysInside(t *testing.T) {
+	for name, hostile := range map[string]*tar.Header{
+		"up":        {Name: "../out", Typeflag: tar.TypeReg},
+		"absolute":  {Name: "/out", Typeflag: tar.TypeReg},
+		"by a link": {Name: "link/out", Typeflag: tar.TypeReg},
+		"a device":  {Name: "out", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
+		"hard link": {Name: "out", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
+	} {
+		dir := t.TempDir()
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range []*tar.Header{
+			{Name: "link", Typeflag: tar.TypeSymlink, Linkname: dir},
+			{Name: "deep/er/file", Typeflag: tar.TypeReg, Mode: 0o640},
+			hostile,
+		} {
+			if err := w.WriteHeader(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Close()
+		if err := spread(t.Context(), &b, dir+"/context"); err == nil {
+			t.Errorf("%s: it was taken", name)
+		}
+		if _, err := os.Lstat(dir + "/out"); err == nil {
+			t.Errorf("%s: it lies outside", name)
+		}
+		if fi, err := os.Stat(dir + "/context/deep/er/file"); err != nil || fi.Mode() != 0o640 {
+			t.Errorf("%s: what came before is not there: %v", name, err)
+		}
+	}
+}

@@ -25,17 +25,13 @@ type buildkit struct {
 // findBuildkit finds one that answers on a socket of this machine, of the user or of
 // root.
 func findBuildkit(ctx context.Context, env func(string) string, untrusted string) (*buildkit, error) {
-	var paths []string
-	switch host := env("BUILDKIT_HOST"); {
-	case strings.HasPrefix(host, "unix://"):
-		paths = []string{strings.TrimPrefix(host, "unix://")}
-	case host != "":
-		return nil, fmt.Errorf("BUILDKIT_HOST is %.80q, and only sockets of this machine (unix://) are asked", host)
-	default:
-		if dir := env("XDG_RUNTIME_DIR"); dir != "" {
-			paths = append(paths, dir+"/buildkit/buildkitd.sock")
-		}
-		paths = append(paths, "/run/buildkit/buildkitd.sock")
+	usual := []string{"/run/buildkit/buildkitd.sock"}
+	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
+		usual = []string{dir + "/buildkit/buildkitd.sock", usual[0]}
+	}
+	paths, err := sockets(env, "BUILDKIT_HOST", usual)
+	if err != nil {
+		return nil, err
 	}
 	var errs []error
 	for _, p := range paths {
@@ -54,10 +50,7 @@ func (b *buildkit) close() {}
 
 // make has an image made of a context, tar, and writes it to out, as docker save does.
 func (b *buildkit) make(ctx context.Context, src *os.File, j job, say func(string)) error {
-	dir, err := filepath.Abs(filepath.Join(filepath.Dir(j.out), "context"))
-	if err != nil {
-		return err
-	}
+	dir := filepath.Join(filepath.Dir(j.out), "context")
 	if err := spread(ctx, src, dir); err != nil {
 		return fmt.Errorf("spread the context: %w", err)
 	}

@@ -36,17 +36,13 @@ const (
 
 // findEngine finds one that answers.
 func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
-	var paths []string
-	switch host := env("DOCKER_HOST"); {
-	case strings.HasPrefix(host, "unix://"):
-		paths = []string{strings.TrimPrefix(host, "unix://")}
-	case host != "":
-		return nil, fmt.Errorf("DOCKER_HOST is %.80q, and only sockets of this machine (unix://) are asked", host)
-	default:
-		paths = []string{"/var/run/docker.sock"}
-		if dir := env("XDG_RUNTIME_DIR"); dir != "" {
-			paths = append(paths, dir+"/docker.sock")
-		}
+	usual := []string{"/var/run/docker.sock"}
+	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
+		usual = append(usual, dir+"/docker.sock")
+	}
+	paths, err := sockets(env, "DOCKER_HOST", usual)
+	if err != nil {
+		return nil, err
 	}
 	var errs []error
 	for _, p := range paths {
@@ -59,6 +55,19 @@ func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
 		errs = append(errs, fmt.Errorf("%s: %w", p, err))
 	}
 	return nil, errors.Join(errs...)
+}
+
+// sockets are those of this machine that a variable names, or the usual ones.
+func sockets(env func(string) string, variable string, usual []string) ([]string, error) {
+	host := env(variable)
+	if host == "" {
+		return usual, nil
+	}
+	path, ok := strings.CutPrefix(host, "unix://")
+	if !ok {
+		return nil, fmt.Errorf("%s is %.80q, and only sockets of this machine (unix://) are asked", variable, host)
+	}
+	return []string{path}, nil
 }
 
 func newEngine(path string) *engine {
