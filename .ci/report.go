@@ -5,10 +5,10 @@
 //
 //	-ok FILE          it prints the lines only;
 //	-skipped FILE...  it fails when a test was skipped and ran in none of the files;
-//	-again PAGE FILE  it prints the packages that may be tested a second time: those
-//	                  where a test failed. It fails when one of these tests stands
-//	                  on the page of promises, where once is too often, or when
-//	                  something else than a test failed;
+//	-again PAGE FILE  it prints what is to be tested again: "promise PACKAGE TEST" for
+//	                  each test that failed and stands on the page of promises, and
+//	                  "package PACKAGE" for each package where a test failed. It fails
+//	                  when something else than a test failed;
 //	-merge OLD NEW    it prints the events of OLD, with those of NEW in the place of
 //	                  the packages that are in both.
 package main
@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -171,9 +172,8 @@ func skipped(all []*result) int {
 	return 0
 }
 
-// again lists the packages of tests that failed, when each of them may be tried a
-// second time. What the page of promises names may not: an attack that succeeds
-// now and then has succeeded.
+// again lists what is to be tried again: whoever reads it decides how often. Tests are
+// given as go test -run takes them.
 func again(r *result, page string) int {
 	if len(r.stray) > 0 {
 		fmt.Fprintln(os.Stderr, "something else than a test failed")
@@ -188,9 +188,13 @@ func again(r *result, page string) int {
 			continue
 		}
 		tests[pkg]++
-		if promised(page, r.failed, key) {
-			fmt.Fprintln(os.Stderr, "no second time for a test of a promise:", key)
-			return 1
+		part := func(other string) bool { return strings.HasPrefix(other, key+"/") }
+		if promised(page, r.failed, key) && !slices.ContainsFunc(r.failed, part) {
+			parts := strings.Split(test, "/")
+			for i, p := range parts {
+				parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+			}
+			fmt.Println("promise", pkg, strings.Join(parts, "/"))
 		}
 	}
 	for _, pkg := range packages {
@@ -198,7 +202,7 @@ func again(r *result, page string) int {
 			fmt.Fprintln(os.Stderr, "failed, and no test of it:", pkg)
 			return 1
 		}
-		fmt.Println(pkg)
+		fmt.Println("package", pkg)
 	}
 	if len(packages) == 0 {
 		return 1
