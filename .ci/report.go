@@ -189,7 +189,8 @@ func again(r *result, page string) int {
 		}
 		tests[pkg]++
 		part := func(other string) bool { return strings.HasPrefix(other, key+"/") }
-		if promised(page, r.failed, key) && !slices.ContainsFunc(r.failed, part) {
+		// A test that failed by its parts is told by them.
+		if !slices.ContainsFunc(r.failed, part) && promised(page, pkg, test) {
 			parts := strings.Split(test, "/")
 			for i, p := range parts {
 				parts[i] = "^" + regexp.QuoteMeta(p) + "$"
@@ -212,18 +213,16 @@ func again(r *result, page string) int {
 
 const module = "github.com/carboy/carboy/"
 
-// promised reports whether the page names a test that failed, or one that it is a part
-// of; or a part of it, when none of its parts is said to have failed.
-func promised(page string, failed []string, key string) bool {
-	pkg, test, _ := strings.Cut(key, " ")
+// promised reports whether the page names a test, one that it is a part of, or a part
+// of it.
+func promised(page, pkg, test string) bool {
 	name := "`" + onPage(pkg) + "."
 	for i := range len(test) + 1 {
 		if (i == len(test) || test[i] == '/') && strings.Contains(page, name+test[:i]+"`") {
 			return true
 		}
 	}
-	part := func(other string) bool { return strings.HasPrefix(other, key+"/") }
-	return !slices.ContainsFunc(failed, part) && strings.Contains(page, name+test+"/")
+	return strings.Contains(page, name+test+"/")
 }
 
 // onPage is how the page of promises calls a package.
