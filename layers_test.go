@@ -16,7 +16,7 @@ import (
 // small interface that each consumer declares.
 var layers = [][]string{
 	{"internal/secret", "internal/document", "internal/ca", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/lean", "internal/scan/literal", "internal/netlog"},
-	{"internal/policy"},
+	{"internal/policy", "internal/browsertest"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
@@ -48,7 +48,7 @@ var only = []struct {
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/carboy/carboy/internal/browsertest"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
@@ -119,14 +120,14 @@ func TestHTMLNamesItsReceipt(t *testing.T) {
 
 // TestPage looks at the page in a browser.
 func TestPage(t *testing.T) {
-	b := chromium(t)
-	wide := view{width: 1280, height: 900}
+	b := browsertest.Start(t)
+	wide := browsertest.View{Width: 1280, Height: 900}
 	full, crowd := rendered(t, sample()), rendered(t, busy())
 
 	t.Run("shows every process", func(t *testing.T) {
 		r := busy()
-		p := b.open(t, crowd, wide)
-		bars := eval[[][]float64](p, `Array.from(document.querySelectorAll(".track rect"), r => [r.x.baseVal.value, r.width.baseVal.value])`)
+		p := b.OpenHTML(t, crowd, wide)
+		bars := browsertest.Eval[[][]float64](p, `Array.from(document.querySelectorAll(".track rect"), r => [r.x.baseVal.value, r.width.baseVal.value])`)
 		if len(bars) != len(r.Processes.List) {
 			t.Fatalf("%d bars, want %d", len(bars), len(r.Processes.List))
 		}
@@ -135,124 +136,124 @@ func TestPage(t *testing.T) {
 			t.Errorf("make's bar is at %v s for %v s", x, w)
 		}
 		// They are drawn where they belong, on a track of the axis' width.
-		drawn := eval[[]float64](p, `(() => { const r = document.querySelector(".track rect").getBoundingClientRect(), a = document.querySelector("#axis").getBoundingClientRect(); return [r.left - a.left, r.width - a.width] })()`)
+		drawn := browsertest.Eval[[]float64](p, `(() => { const r = document.querySelector(".track rect").getBoundingClientRect(), a = document.querySelector("#axis").getBoundingClientRect(); return [r.left - a.left, r.width - a.width] })()`)
 		if drawn[0] < -2 || drawn[0] > 2 || drawn[1] < -3 || drawn[1] > 3 {
 			t.Errorf("make's bar is off by %v", drawn)
 		}
-		row := eval[string](p, `Array.from(document.querySelectorAll(".p")).find(e => e.textContent.includes("true")).textContent`)
+		row := browsertest.Eval[string](p, `Array.from(document.querySelectorAll(".p")).find(e => e.textContent.includes("true")).textContent`)
 		for _, want := range []string{"× 300", "+9 ms", "898 ms", "exit 0", "/usr/bin/true"} {
 			if !strings.Contains(row, want) {
 				t.Errorf("the row of 300 processes lacks %q: %.300s", want, row)
 			}
 		}
-		if n := eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n < 5 || n > manyKids+openRows {
+		if n := browsertest.Eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n < 5 || n > manyKids+openRows {
 			t.Errorf("%d rows are open at first", n)
 		}
-		p.screenshot("busy", true)
-		p.quiet()
+		p.Screenshot("busy", true)
+		quiet(t, p)
 	})
 
 	t.Run("zooms", func(t *testing.T) {
-		p := b.open(t, crowd, wide)
+		p := b.OpenHTML(t, crowd, wide)
 		box := func() string {
-			return eval[string](p, `document.querySelector(".p:not([hidden]) .track").getAttribute("viewBox")`)
+			return browsertest.Eval[string](p, `document.querySelector(".p:not([hidden]) .track").getAttribute("viewBox")`)
 		}
 		whole := fmt.Sprintf("0 0 %d 10", gridWidth)
 		if got := box(); got != whole {
 			t.Fatalf("first view %q", got)
 		}
-		eval[any](p, `document.querySelector(".p").focus()`)
+		browsertest.Eval[any](p, `document.querySelector(".p").focus()`)
 		for _, step := range [][2]string{{"+", "2500000 0 5000000 10"}, {",", "1250000 0 5000000 10"}, {".", "2500000 0 5000000 10"}, {"-", whole}, {"+", "2500000 0 5000000 10"}, {"0", whole}} {
-			p.key(step[0], 0)
+			p.Key(step[0], 0)
 			if got := box(); got != step[1] {
 				t.Errorf("after %q: view %q, want %q", step[0], got, step[1])
 			}
 		}
-		eval[any](p, `document.querySelector("#in").click()`)
+		browsertest.Eval[any](p, `document.querySelector("#in").click()`)
 		if got := box(); got == whole {
 			t.Error("the button does not zoom")
 		}
-		eval[any](p, `document.querySelector("#fit").click()`)
+		browsertest.Eval[any](p, `document.querySelector("#fit").click()`)
 		// Choose the second half on the overview.
-		at := eval[[]float64](p, `(() => { const o = document.querySelector("#overview"); o.scrollIntoView({block: "center"}); const b = o.getBoundingClientRect(); return [b.left, b.top + b.height / 2, b.width] })()`)
+		at := browsertest.Eval[[]float64](p, `(() => { const o = document.querySelector("#overview"); o.scrollIntoView({block: "center"}); const b = o.getBoundingClientRect(); return [b.left, b.top + b.height / 2, b.width] })()`)
 		left := map[string]any{"button": "left", "buttons": 1, "clickCount": 1}
-		p.mouse("mousePressed", at[0]+at[2]/2, at[1], left)
-		p.mouse("mouseMoved", at[0]+at[2]*3/4, at[1], left)
-		p.mouse("mouseReleased", at[0]+at[2]-0.5, at[1], left)
-		p.mouse("mouseMoved", 5, 5, nil)
+		p.Mouse("mousePressed", at[0]+at[2]/2, at[1], left)
+		p.Mouse("mouseMoved", at[0]+at[2]*3/4, at[1], left)
+		p.Mouse("mouseReleased", at[0]+at[2]-0.5, at[1], left)
+		p.Mouse("mouseMoved", 5, 5, nil)
 		var x, w float64
 		fmt.Sscanf(box(), "%g 0 %g 10", &x, &w)
 		if x < 0.45*gridWidth || x > 0.55*gridWidth || w < 0.2*gridWidth || w > 0.55*gridWidth {
 			t.Errorf("the overview chose %q", box())
 		}
-		eval[any](p, `document.querySelector("#fit").click()`)
-		at = eval[[]float64](p, `(() => { const b = document.querySelector(".track").getBoundingClientRect(); return [b.left + b.width / 2, b.top + 5] })()`)
-		p.mouse("mouseWheel", at[0], at[1], map[string]any{"deltaX": 0, "deltaY": -200, "modifiers": 2})
+		browsertest.Eval[any](p, `document.querySelector("#fit").click()`)
+		at = browsertest.Eval[[]float64](p, `(() => { const b = document.querySelector(".track").getBoundingClientRect(); return [b.left + b.width / 2, b.top + 5] })()`)
+		p.Mouse("mouseWheel", at[0], at[1], map[string]any{"deltaX": 0, "deltaY": -200, "modifiers": 2})
 		if got := box(); got == whole {
 			t.Error("the wheel with Ctrl does not zoom")
 		}
-		p.screenshot("zoomed", false)
-		p.quiet()
+		p.Screenshot("zoomed", false)
+		quiet(t, p)
 	})
 
 	t.Run("tells what a bar is", func(t *testing.T) {
-		p := b.open(t, full, wide)
-		at := eval[[]float64](p, `(() => { const r = document.querySelectorAll(".track rect")[1]; r.scrollIntoView({block: "center"}); const b = r.getBoundingClientRect(); return [b.left + 20, b.top + b.height / 2] })()`)
-		eval[any](p, "null") // the page has scrolled
-		p.mouse("mouseMoved", at[0], at[1], nil)
-		tip := eval[string](p, `document.querySelector("#tip:not([hidden])")?.textContent || ""`)
+		p := b.OpenHTML(t, full, wide)
+		at := browsertest.Eval[[]float64](p, `(() => { const r = document.querySelectorAll(".track rect")[1]; r.scrollIntoView({block: "center"}); const b = r.getBoundingClientRect(); return [b.left + 20, b.top + b.height / 2] })()`)
+		browsertest.Eval[any](p, "null") // the page has scrolled
+		p.Mouse("mouseMoved", at[0], at[1], nil)
+		tip := browsertest.Eval[string](p, `document.querySelector("#tip:not([hidden])")?.textContent || ""`)
 		for _, want := range []string{`curl -s 'https://example.org/\x1b[2J'`, "+4 ms, took 896 ms, exit 0", "/usr/bin/curl"} {
 			if !strings.Contains(tip, want) {
 				t.Errorf("the tip lacks %q: %q", want, tip)
 			}
 		}
-		p.screenshot("tip", false)
-		p.mouse("mouseMoved", 2, 2, nil)
-		if eval[bool](p, `!document.querySelector("#tip").hidden`) {
+		p.Screenshot("tip", false)
+		p.Mouse("mouseMoved", 2, 2, nil)
+		if browsertest.Eval[bool](p, `!document.querySelector("#tip").hidden`) {
 			t.Error("the tip stays")
 		}
-		p.quiet()
+		quiet(t, p)
 	})
 
 	t.Run("filters", func(t *testing.T) {
-		p := b.open(t, crowd, wide)
+		p := b.OpenHTML(t, crowd, wide)
 		shown := func() []string {
-			return eval[[]string](p, `Array.from(document.querySelectorAll(".p:not([hidden]) summary"), e => e.textContent)`)
+			return browsertest.Eval[[]string](p, `Array.from(document.querySelectorAll(".p:not([hidden]) summary"), e => e.textContent)`)
 		}
 		before := shown()
-		p.key("/", 0)
-		p.typed("NEST 37")
+		p.Key("/", 0)
+		p.Typed("NEST 37")
 		if got := shown(); len(got) != 5 || got[4] != "bash -c 'nest 37'" || got[0] != before[0] {
 			t.Errorf("shown: %q, want what matches and what is above it", got)
 		}
-		if got := eval[string](p, `document.querySelector("#matches").value`); got != "1 match" {
+		if got := browsertest.Eval[string](p, `document.querySelector("#matches").value`); got != "1 match" {
 			t.Errorf("the page says %q", got)
 		}
-		p.key("Escape", 0)
+		p.Key("Escape", 0)
 		if got := shown(); !slices.Equal(got, before) {
 			t.Errorf("after Escape %d rows, before %d", len(got), len(before))
 		}
-		p.typed("/etc/ld.so.preload")
-		if got := eval[int](p, `document.querySelectorAll("#files .list tbody tr:not([hidden])").length`); got != 1 || len(shown()) != 0 {
+		p.Typed("/etc/ld.so.preload")
+		if got := browsertest.Eval[int](p, `document.querySelectorAll("#files .list tbody tr:not([hidden])").length`); got != 1 || len(shown()) != 0 {
 			t.Errorf("%d files and %d processes match, want 1 and none", got, len(shown()))
 		}
-		p.key("Escape", 0)
-		eval[any](p, `document.querySelector("#bad").click()`)
+		p.Key("Escape", 0)
+		browsertest.Eval[any](p, `document.querySelector("#bad").click()`)
 		if got := shown(); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "configure") }) || !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "cc1") }) {
 			t.Errorf("only what failed: %q", got)
 		}
-		p.quiet()
+		quiet(t, p)
 	})
 
 	t.Run("is used with the keyboard", func(t *testing.T) {
-		p := b.open(t, full, wide)
+		p := b.OpenHTML(t, full, wide)
 		focus := func() string {
-			return eval[string](p, `document.activeElement.querySelector("summary")?.textContent || document.activeElement.id || document.activeElement.tagName`)
+			return browsertest.Eval[string](p, `document.activeElement.querySelector("summary")?.textContent || document.activeElement.id || document.activeElement.tagName`)
 		}
 		// From the filter past six buttons into the tree, and out of it again.
-		eval[any](p, `document.querySelector("#filter").focus()`)
+		browsertest.Eval[any](p, `document.querySelector("#filter").focus()`)
 		for range 7 {
-			p.key("Tab", 0)
+			p.Key("Tab", 0)
 		}
 		if got := focus(); got != "dash (sh) -c 'echo hi'" {
 			t.Fatalf("the focus is on %q", got)
@@ -261,32 +262,32 @@ func TestPage(t *testing.T) {
 			{"ArrowDown", `curl -s 'https://example.org/\x1b[2J'`}, {"ArrowRight", "(fork)"}, {"ArrowLeft", `curl -s 'https://example.org/\x1b[2J'`},
 			{"End", `'/tmp/\xff' ('') euid 0`}, {"Home", "dash (sh) -c 'echo hi'"}, {"ArrowLeft", "dash (sh) -c 'echo hi'"},
 		} {
-			p.key(step[0], 0)
+			p.Key(step[0], 0)
 			if got := focus(); got != step[1] {
 				t.Errorf("after %s the focus is on %q, want %q", step[0], got, step[1])
 			}
 		}
-		if n := eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n != 1 {
+		if n := browsertest.Eval[int](p, `document.querySelectorAll(".p:not([hidden])").length`); n != 1 {
 			t.Errorf("%d rows are left of the closed tree", n)
 		}
-		if got := eval[string](p, `document.activeElement.getAttribute("aria-expanded")`); got != "false" {
+		if got := browsertest.Eval[string](p, `document.activeElement.getAttribute("aria-expanded")`); got != "false" {
 			t.Errorf("aria-expanded is %q", got)
 		}
-		p.key("Enter", 0)
-		if !eval[bool](p, `document.activeElement.querySelector("details").open`) {
+		p.Key("Enter", 0)
+		if !browsertest.Eval[bool](p, `document.activeElement.querySelector("details").open`) {
 			t.Error("Enter does not open the details")
 		}
-		p.key("Tab", 0)
+		p.Key("Tab", 0)
 		if got := focus(); strings.Contains(got, "dash") {
 			t.Errorf("the focus stays in the tree: %q", got)
 		}
-		p.screenshot("keyboard", false)
-		p.quiet()
+		p.Screenshot("keyboard", false)
+		quiet(t, p)
 	})
 
 	t.Run("is read aloud", func(t *testing.T) {
-		p := b.open(t, full, wide)
-		eval[any](p, "null")
+		p := b.OpenHTML(t, full, wide)
+		browsertest.Eval[any](p, "null")
 		var tree struct {
 			Nodes []struct {
 				Role, Name struct{ Value string }
@@ -297,7 +298,7 @@ func TestPage(t *testing.T) {
 				}
 			}
 		}
-		p.decode(p.do("Accessibility.getFullAXTree", nil), &tree)
+		p.Decode(p.Do("Accessibility.getFullAXTree", nil), &tree)
 		roles := map[string]int{}
 		var levels []any
 		headings := ""
@@ -321,131 +322,115 @@ func TestPage(t *testing.T) {
 		if !strings.Contains(headings, "|What ran failed|") || !strings.Contains(headings, "|Processes|Network|") {
 			t.Errorf("headings: %s", headings)
 		}
-		p.quiet()
+		quiet(t, p)
 	})
 
 	t.Run("keeps hostile names inert", func(t *testing.T) {
-		for _, v := range []view{wide, {width: 320, height: 700}} {
-			p := b.open(t, rendered(t, hostile(strings.Join(markup, " "))), v)
-			eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
-			eval[any](p, `document.querySelector("#open").click()`)
-			if got := eval[[]int](p, `[document.scripts.length, document.querySelectorAll("img, iframe, object, embed, form, base, link, template").length, document.querySelectorAll("h1").length]`); !slices.Equal(got, []int{1, 0, 1}) {
+		for _, v := range []browsertest.View{wide, {Width: 320, Height: 700}} {
+			p := b.OpenHTML(t, rendered(t, hostile(strings.Join(markup, " "))), v)
+			browsertest.Eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
+			browsertest.Eval[any](p, `document.querySelector("#open").click()`)
+			if got := browsertest.Eval[[]int](p, `[document.scripts.length, document.querySelectorAll("img, iframe, object, embed, form, base, link, template").length, document.querySelectorAll("h1").length]`); !slices.Equal(got, []int{1, 0, 1}) {
 				t.Errorf("scripts, foreign elements and titles: %v", got)
 			}
-			text := eval[string](p, `document.body.textContent`)
+			text := browsertest.Eval[string](p, `document.body.textContent`)
 			if strings.ContainsAny(text, "\u202e\u2066\x1b\x00\u2028\u0085") || !strings.Contains(text, `\u202egnp.exe\u2066\x00\x1b[2J`) {
 				t.Error("what is not visible was not made so")
 			}
-			if got := eval[int](p, `document.documentElement.scrollWidth`); got > v.width {
-				t.Errorf("%d pixels wide, want %d", got, v.width)
+			if got := browsertest.Eval[int](p, `document.documentElement.scrollWidth`); got > v.Width {
+				t.Errorf("%d pixels wide, want %d", got, v.Width)
 			}
-			p.screenshot(fmt.Sprintf("hostile-%d", v.width), false)
-			p.quiet()
+			p.Screenshot(fmt.Sprintf("hostile-%d", v.Width), false)
+			quiet(t, p)
 		}
 	})
 
 	t.Run("allows no other script, style or load", func(t *testing.T) {
-		p := b.open(t, full, wide)
+		p := b.OpenHTML(t, full, wide)
 		for name, attempt := range map[string]string{
 			"script":  `(() => { const s = document.createElement("script"); s.textContent = "window.pwned = 1"; document.body.append(s) })()`,
 			"markup":  `(() => { document.body.innerHTML = "<p>x" })()`,
 			"handler": `(() => { document.body.setAttribute("onclick", "window.pwned = 1"); document.body.click() })()`,
 		} {
-			eval[any](p, `(() => { try { `+attempt+` } catch (e) {} })()`)
-			if eval[bool](p, `!!window.pwned || !document.querySelector("#summary")`) {
+			browsertest.Eval[any](p, `(() => { try { `+attempt+` } catch (e) {} })()`)
+			if browsertest.Eval[bool](p, `!!window.pwned || !document.querySelector("#summary")`) {
 				t.Errorf("%s: it did something", name)
 			}
 		}
-		if got := eval[string](p, `(() => { const i = document.createElement("img"); const done = new Promise(r => { document.addEventListener("securitypolicyviolation", e => r(e.effectiveDirective)); i.onload = () => r("loaded") }); i.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw="; document.body.append(i); return done })()`); got != "img-src" {
+		if got := browsertest.Eval[string](p, `(() => { const i = document.createElement("img"); const done = new Promise(r => { document.addEventListener("securitypolicyviolation", e => r(e.effectiveDirective)); i.onload = () => r("loaded") }); i.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw="; document.body.append(i); return done })()`); got != "img-src" {
 			t.Errorf("an image: %q", got)
 		}
 		// The neighbour that is allowed: its own script ran.
-		if !eval[bool](p, `document.documentElement.classList.contains("js")`) {
+		if !browsertest.Eval[bool](p, `document.documentElement.classList.contains("js")`) {
 			t.Error("the page's own script did not run")
 		}
 	})
 
 	t.Run("fits a phone", func(t *testing.T) {
 		for name, r := range map[string]*Receipt{"full": sample(), "busy": busy(), "wide": hostile(strings.Repeat("W", 3000)), "marks": hostile(strings.Repeat("日\u0301\u0301", 500))} {
-			p := b.open(t, rendered(t, r), view{width: 320, height: 700})
-			eval[any](p, `document.querySelector("#open").click()`)
-			eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
-			if got := eval[int](p, `document.documentElement.scrollWidth`); got > 320 {
-				t.Errorf("%s: %d pixels wide: %s", name, got, eval[string](p, `Array.from(document.querySelectorAll("body *")).filter(e => e.getBoundingClientRect().right > 321).slice(0, 5).map(e => e.tagName + "." + e.className).join(" ")`))
+			p := b.OpenHTML(t, rendered(t, r), browsertest.View{Width: 320, Height: 700})
+			browsertest.Eval[any](p, `document.querySelector("#open").click()`)
+			browsertest.Eval[any](p, `document.querySelectorAll("details").forEach(d => { d.open = true })`)
+			if got := browsertest.Eval[int](p, `document.documentElement.scrollWidth`); got > 320 {
+				t.Errorf("%s: %d pixels wide: %s", name, got, browsertest.Eval[string](p, `Array.from(document.querySelectorAll("body *")).filter(e => e.getBoundingClientRect().right > 321).slice(0, 5).map(e => e.tagName + "." + e.className).join(" ")`))
 			}
-			p.screenshot("phone-"+name, false)
-			p.quiet()
+			p.Screenshot("phone-"+name, false)
+			quiet(t, p)
 		}
 	})
 
 	t.Run("is legible by day and by night", func(t *testing.T) {
 		for _, dark := range []bool{false, true} {
-			p := b.open(t, full, view{width: 1280, height: 900, dark: dark})
-			if bright := eval[float64](p, luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); (bright < 0.2) != dark {
+			p := b.OpenHTML(t, full, browsertest.View{Width: 1280, Height: 900, Dark: dark})
+			if bright := browsertest.Eval[float64](p, browsertest.Luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); (bright < 0.2) != dark {
 				t.Errorf("dark %t: the background has luminance %v", dark, bright)
 			}
-			for _, poor := range eval[[]string](p, contrast) {
+			for _, poor := range browsertest.Eval[[]string](p, browsertest.Contrast) {
 				t.Errorf("dark %t: %s", dark, poor)
 			}
-			p.screenshot(fmt.Sprintf("full-dark-%t", dark), true)
-			p.quiet()
+			p.Screenshot(fmt.Sprintf("full-dark-%t", dark), true)
+			quiet(t, p)
 		}
 	})
 
 	t.Run("prints", func(t *testing.T) {
-		p := b.open(t, crowd, view{width: 794, height: 1123, print: true, dark: true})
-		if got := eval[[]bool](p, `["#tools", "#buttons", "#help", ".to"].map(s => document.querySelector(s).offsetParent === null)`); slices.Contains(got, false) {
+		p := b.OpenHTML(t, crowd, browsertest.View{Width: 794, Height: 1123, Print: true, Dark: true})
+		if got := browsertest.Eval[[]bool](p, `["#tools", "#buttons", "#help", ".to"].map(s => document.querySelector(s).offsetParent === null)`); slices.Contains(got, false) {
 			t.Errorf("tools are printed: %v", got)
 		}
-		if got := eval[[]bool](p, `[".sign", ".fold:not([open]) td", ".p"].map(s => { const b = document.querySelector(s).getBoundingClientRect(); return b.height > 0 })`); slices.Contains(got, false) {
+		if got := browsertest.Eval[[]bool](p, `[".sign", ".fold:not([open]) td", ".p"].map(s => { const b = document.querySelector(s).getBoundingClientRect(); return b.height > 0 })`); slices.Contains(got, false) {
 			t.Errorf("the signature, a folded table and the tree: %v", got)
 		}
-		if bright := eval[float64](p, luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); bright < 0.9 {
+		if bright := browsertest.Eval[float64](p, browsertest.Luminance+`(getComputedStyle(document.documentElement).backgroundColor)`); bright < 0.9 {
 			t.Errorf("the paper has luminance %v", bright)
 		}
-		if pdf := p.do("Page.printToPDF", nil); len(pdf) < 10_000 {
+		if pdf := p.Do("Page.printToPDF", nil); len(pdf) < 10_000 {
 			t.Errorf("a PDF of %d bytes", len(pdf))
 		}
-		p.screenshot("print", true)
-		p.quiet()
+		p.Screenshot("print", true)
+		quiet(t, p)
 	})
 
 	t.Run("works without script", func(t *testing.T) {
-		p := b.open(t, crowd, view{width: 1280, height: 900, noScript: true})
-		p.do("Emulation.setScriptExecutionDisabled", map[string]any{"value": false})
+		p := b.OpenHTML(t, crowd, browsertest.View{Width: 1280, Height: 900, NoScript: true})
+		p.Do("Emulation.setScriptExecutionDisabled", map[string]any{"value": false})
 		rows := strings.Count(string(crowd), `<tr role="row" class="p `)
-		if got := eval[[]int](p, `[Array.from(document.querySelectorAll(".p")).filter(e => e.getBoundingClientRect().height > 0).length, document.querySelectorAll(".twist").length, document.querySelector("#tools").offsetHeight]`); !slices.Equal(got, []int{rows, 0, 0}) {
+		if got := browsertest.Eval[[]int](p, `[Array.from(document.querySelectorAll(".p")).filter(e => e.getBoundingClientRect().height > 0).length, document.querySelectorAll(".twist").length, document.querySelector("#tools").offsetHeight]`); !slices.Equal(got, []int{rows, 0, 0}) {
 			t.Errorf("rows, buttons and height of tools: %v, want %d rows", got, rows)
 		}
-		p.screenshot("noscript", false)
-		p.quiet()
+		p.Screenshot("noscript", false)
+		quiet(t, p)
 	})
 
 	t.Run("shows what there is of little", func(t *testing.T) {
 		for name, r := range map[string]*Receipt{"failed": failed(), "short": short()} {
 			r.Trace, r.Processes, r.Files, r.Privileges, r.Sockets = nil, nil, nil, nil, nil
-			p := b.open(t, rendered(t, r), wide)
-			p.screenshot(name, true)
-			p.quiet()
+			p := b.OpenHTML(t, rendered(t, r), wide)
+			p.Screenshot(name, true)
+			quiet(t, p)
 		}
 	})
 }
-
-const luminance = `(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b })`
-
-// contrast lists elements with text whose contrast is below 4.5 to 1.
-const contrast = `(() => {
-  const lum = ` + luminance + `, out = new Set();
-  for (const e of document.querySelectorAll("body *")) {
-    if (!Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim()) || !e.getClientRects().length || e.closest("svg, script, .sign, .skip")) continue;
-    let on = e, bg;
-    while (on && /^rgba\(.*, 0\)$|^transparent$/.test(bg = getComputedStyle(on).backgroundColor)) on = on.parentElement;
-    const a = lum(getComputedStyle(e).color), b = lum(bg);
-    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-    if (ratio < 4.5) out.add(e.tagName + "." + e.className + " " + ratio.toFixed(2) + ": " + e.textContent.slice(0, 40));
-  }
-  return Array.from(out).slice(0, 10);
-})()`
 
 // Nothing in the page's own files refers to anywhere else.
 func TestPageLoadsNothing(t *testing.T) {
