@@ -1,0 +1,135 @@
+package tui
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// sheet is a proposal as it is shown.
+type sheet struct {
+	id      supervise.ID
+	digest  supervise.Digest
+	entry   supervise.Entry
+	detail  supervise.Detail
+	warning string
+
+	lines []string // laid out for width; nil: not yet
+	width int
+	seen  int // how many lines from the first on were on the screen
+}
+
+func newSheet(e supervise.Entry) *sheet {
+	d := e.Proposal.Detail(true)
+	return &sheet{id: e.Proposal.ID, digest: e.Proposal.Digest, entry: e, detail: d, warning: d.Warning.String()}
+}
+
+// laid are its lines in so many columns. They are made when they are needed, and when
+// the columns change.
+func (sh *sheet) laid(s style, width int) []string {
+	if sh.lines != nil && sh.width == width {
+		return sh.lines
+	}
+	if sh.lines != nil {
+		sh.seen = 0
+	}
+	sh.width = width
+	l := layout{style: s, width: width}
+	p := sh.entry.Proposal
+	l.words(bold, "", sh.detail.Title.String())
+	l.words(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, visible.String(p.Bottle, 200)))
+	if sh.warning != "" {
+		l.gap()
+		l.words(yellow, s.glyph("▲ ", "! "), sh.warning)
+	}
+	for _, n := range sh.detail.Notices {
+		l.gap()
+		l.words(red, s.glyph("▲ ", "! "), n.String())
+	}
+	for _, sec := range sh.detail.Sections {
+		l.section(sec)
+	}
+	l.gap()
+	l.words(dim, "", fmt.Sprintf("id %s  digest %s", p.ID, p.Digest))
+	sh.lines = l.out
+	return sh.lines
+}
+
+type layout struct {
+	style style
+	width int
+	out   []string
+}
+
+func (l *layout) gap() {
+	if n := len(l.out); n > 0 && l.out[n-1] != "" {
+		l.out = append(l.out, "")
+	}
+}
+
+// words are text in a colour, behind a lead on each line.
+func (l *layout) words(sgr, lead, text string) {
+	for _, w := range l.style.wrap(text, l.width-visible.Width(lead)) {
+		l.out = append(l.out, l.style.paint(sgr, l.style.fit(lead+w, l.width)))
+	}
+}
+
+func (l *layout) section(sec supervise.Section) {
+	if len(sec.Fields) == 0 && len(sec.Lines) == 0 {
+		return
+	}
+	l.gap()
+	if sec.Title != "" {
+		l.words(bold, "", sec.Title)
+	}
+	wide := 0
+	for _, f := range sec.Fields {
+		wide = max(wide, len(f.Name))
+	}
+	for _, f := range sec.Fields {
+		if l.width < 60 {
+			l.words(dim, "", f.Name)
+			l.words("", "  ", f.Value.String())
+			continue
+		}
+		for i, w := range l.style.wrap(f.Value.String(), l.width-wide-2) {
+			name := f.Name
+			if i > 0 {
+				name = ""
+			}
+			l.out = append(l.out, l.style.line(l.width, text{dim, fmt.Sprintf("%-*s  ", wide, name)}, text{"", w}))
+		}
+	}
+	for _, x := range sec.Lines {
+		switch {
+		case x.Mark == '+':
+			l.words(green, "+ ", x.Text.String())
+		case x.Mark == '-':
+			l.words(red, "- ", x.Text.String())
+		case x.Mark == '@':
+			l.words(cyan, "", x.Text.String())
+		case x.Mark == '~':
+			l.words(yellow, l.style.glyph("┊ ", ": "), x.Text.String())
+		case sec.Theirs:
+			l.words("", l.style.glyph("│ ", "| "), x.Text.String())
+		default:
+			l.words("", "  ", x.Text.String())
+		}
+	}
+}
+
+// left is how much time is left, in few letters.
+func left(until, now time.Time) string {
+	d := until.Sub(now).Round(time.Second)
+	switch {
+	case d <= 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
