@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
-	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest"},
+	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},
 	{""},
@@ -40,8 +40,8 @@ var only = []struct {
 	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire", "internal/bottle/gvisor"}, "packets are the gateway's, sockets the embedded kernel's"},
 	{"github.com/miekg/dns", []string{"internal/gateway", "internal/corpus/attacker"}, "names are answered in one place"},
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
-	{"charm.land", []string{"internal/pick"}, "a person is asked in one place"},
-	{"github.com/charmbracelet", []string{"internal/pick"}, "a person is asked in one place"},
+	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
+	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 }
 

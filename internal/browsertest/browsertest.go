@@ -56,7 +56,7 @@ var patience = testenv.Patience(2 * time.Minute)
 
 // names are what the browser resolves: addresses of this machine by number, and
 // every name below .test as 127.0.0.1.
-const names = "MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE [::1], EXCLUDE localhost, EXCLUDE *.test"
+const names = "MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE [::1], EXCLUDE localhost"
 
 // Start starts the browser, which ends with the test. Its sandbox is off under root,
 // where it cannot work; an ordinary user's tests run with it. The test is skipped with
@@ -130,6 +130,15 @@ func Start(t testing.TB) *Browser {
 // call does one thing in a session and waits for its result.
 func (b *Browser) call(session, method string, params any) json.RawMessage {
 	b.t.Helper()
+	raw, problem := b.try(session, method, params)
+	if problem != "" {
+		b.t.Fatalf("%s: %s", method, problem)
+	}
+	return raw
+}
+
+func (b *Browser) try(session, method string, params any) (result json.RawMessage, problem string) {
+	b.t.Helper()
 	p, err := json.Marshal(params)
 	if err != nil {
 		b.t.Fatal(err)
@@ -146,9 +155,9 @@ func (b *Browser) call(session, method string, params any) json.RawMessage {
 			continue
 		}
 		if m.Error != nil {
-			b.t.Fatalf("%s: %s", method, m.Error.Message)
+			return nil, m.Error.Message
 		}
-		return m.Result
+		return m.Result, ""
 	}
 }
 
@@ -209,6 +218,7 @@ func (b *Browser) Open(t testing.TB, url string, v View) *Tab {
 		p.Script(false)
 	}
 	p.Media(v.Dark, v.Print)
+	p.Front()
 	p.Go(url)
 	return p
 }
@@ -249,9 +259,15 @@ func (p *Tab) Go(url string) {
 // Loads does what leads to another page and waits until that is loaded.
 func (p *Tab) Loads(do func()) {
 	p.t.Helper()
+	p.LoadsThrough(1, do)
+}
+
+// LoadsThrough is Loads for the last of n pages, each of which leads to the next.
+func (p *Tab) LoadsThrough(n int, do func()) {
+	p.t.Helper()
 	seen := p.count("Page.loadEventFired")
 	do()
-	p.await("Page.loadEventFired", seen)
+	p.await("Page.loadEventFired", seen+n-1)
 }
 
 func (p *Tab) count(method string) (n int) {
@@ -318,16 +334,21 @@ func Eval[T any](p *Tab, expression string) T {
 	return run[T](p, "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done((() => ("+expression+"))()))))", expression)
 }
 
-// Until waits until an expression is true in the page; every frame looks anew.
+// Until waits until an expression is true in the page, whichever page that is by then.
 func (p *Tab) Until(expression string) {
 	p.t.Helper()
-	ms := patience.Milliseconds()
-	said := run[string](p, `new Promise(done => { const end = performance.now() + `+jsonOf(ms)+`; const look = () => {
-  let ok = false; try { ok = (() => (`+expression+`))() } catch (e) {}
-  if (ok) done(""); else if (performance.now() > end) done(document.body.innerText || "nothing"); else requestAnimationFrame(look) }; look() })`, expression)
-	if said != "" {
-		p.t.Fatalf("waited in vain for %s; the page shows:\n%.3000s", expression, said)
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		raw, problem := p.try(p.session, "Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "(() => { try { return !!(" + expression + ") } catch (e) { return false } })()"})
+		if problem != "" {
+			continue // it is on its way to another page
+		}
+		var out struct{ Result struct{ Value bool } }
+		if p.decode(raw, &out); out.Result.Value {
+			return
+		}
 	}
+	raw, _ := p.try(p.session, "Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "location.href + '\\n' + document.body.innerText"})
+	p.t.Fatalf("waited in vain for %s; the page shows:\n%.3000s", expression, raw)
 }
 
 func jsonOf(v any) string {

@@ -17,8 +17,8 @@ type ask struct {
 	since   time.Time // on the screen
 
 	payload supervise.Editable
-	edit    *editor           // not nil: the payload is being edited
-	changed supervise.Payload // what it became
+	edit    *editor // not nil: the payload is being edited
+	changed *sheet  // what it became
 
 	note    field
 	warning string // to be confirmed; visible
@@ -28,6 +28,14 @@ type ask struct {
 
 	wrong string // visible
 	sent  bool
+}
+
+// payloadOf is what is approved instead; nil: what was proposed.
+func (a *ask) payloadOf() supervise.Payload {
+	if a.changed == nil {
+		return nil
+	}
+	return a.changed.entry.Proposal.Payload
 }
 
 // line is where keys go.

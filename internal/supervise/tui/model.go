@@ -35,7 +35,7 @@ type row struct {
 
 func newRow(e supervise.Entry) *row {
 	p := e.Proposal
-	r := &row{entry: e, title: supervise.TitleOf(p).String()}
+	r := &row{entry: e, title: p.Title().String()}
 	r.find = strings.ToLower(string(p.Kind) + " " + visible.String(p.Bottle, 200) + " " + r.title + " " + string(p.ID))
 	return r
 }
@@ -93,9 +93,9 @@ type (
 		err   error
 	}
 	decided struct {
-		decision supervise.Decision
-		answer   supervise.Answer
-		err      error
+		reply  supervise.Reply
+		answer supervise.Answer
+		err    error
 	}
 )
 
@@ -193,7 +193,7 @@ func (m *model) merge(l supervise.Listing) tea.Cmd {
 			r.gone = "nobody waits for an answer any more"
 			id := r.id()
 			cmds = append(cmds, func() tea.Msg {
-				e, err := m.queue.Get(m.ctx, id)
+				e, err := m.queue.Find(m.ctx, string(id))
 				return went{id, e, err}
 			})
 		}
@@ -284,7 +284,7 @@ func (m *model) show() tea.Cmd {
 	}
 	r := m.row(m.at)
 	if m.sheet == nil || m.sheet.id != m.at || m.sheet.digest != r.entry.Proposal.Digest {
-		m.sheet, m.scroll = newSheet(r.entry), 0
+		m.sheet, m.scroll = newSheet(r.entry, false), 0
 		return m.unsettle()
 	}
 	return nil
@@ -364,6 +364,11 @@ func (m *model) press(key, typed string) tea.Cmd {
 		m.scrollTo(m.scroll + m.sheetRoom()/2)
 	case "ctrl+u", "K":
 		m.scrollTo(m.scroll - m.sheetRoom()/2)
+	case "f":
+		if m.sheet != nil {
+			m.sheet = newSheet(m.sheet.entry, !m.sheet.full)
+			return m.unsettle()
+		}
 	case "a", "r", "m":
 		return m.begin(key)
 	default:
@@ -532,7 +537,10 @@ func (m *model) pressAsk(key, typed string) tea.Cmd {
 			a.wrong = visible.String(err.Error(), 400)
 			return nil
 		}
-		a.changed, a.warning, a.edit = p, visible.String(p.Warn(), 600), nil
+		changed := a.of.entry
+		changed.Proposal.Payload = p
+		a.changed, a.edit = newSheet(changed, true), nil
+		a.warning, a.since = a.changed.warning, m.now()
 		return nil
 	}
 	if key != "enter" {
@@ -551,7 +559,7 @@ func (m *model) pressAsk(key, typed string) tea.Cmd {
 		return nil
 	}
 	a.sent, a.wrong = true, ""
-	d := supervise.Decision{ID: a.of.id(), Digest: a.digest, Verdict: a.verdict, Note: strings.TrimSpace(a.note.s), Payload: a.changed}
+	d := supervise.Reply{ID: a.of.id(), Digest: a.digest, Verdict: a.verdict, Payload: a.payloadOf(), Note: strings.TrimSpace(a.note.s), Channel: supervise.ChannelTUI}
 	return func() tea.Msg {
 		answer, err := m.queue.Answer(m.ctx, d)
 		return decided{d, answer, err}
@@ -560,7 +568,7 @@ func (m *model) pressAsk(key, typed string) tea.Cmd {
 
 // isDecided goes on to the next proposal, or says why nothing was decided.
 func (m *model) isDecided(d decided) tea.Cmd {
-	if m.ask == nil || m.ask.of.id() != d.decision.ID {
+	if m.ask == nil || m.ask.of.id() != d.reply.ID {
 		return nil
 	}
 	r := m.ask.of
@@ -574,7 +582,7 @@ func (m *model) isDecided(d decided) tea.Cmd {
 		r.gone = visible.String(d.err.Error(), 200)
 		m.say(true, "your answer came too late: %s", r.gone)
 	case d.err != nil:
-		m.say(true, "%s was not answered: %s", d.decision.ID, visible.String(d.err.Error(), 300))
+		m.say(true, "%s was not answered: %s", d.reply.ID, visible.String(d.err.Error(), 300))
 	default:
 		m.say(false, "%s: %s", d.answer.Verdict, r.title)
 		at := m.place()

@@ -15,15 +15,16 @@ type sheet struct {
 	entry   supervise.Entry
 	detail  supervise.Detail
 	warning string
+	full    bool // nothing is cut
 
 	lines []string // laid out for width; nil: not yet
 	width int
 	seen  int // how many lines from the first on were on the screen
 }
 
-func newSheet(e supervise.Entry) *sheet {
-	d := e.Proposal.Detail(true)
-	return &sheet{id: e.Proposal.ID, digest: e.Proposal.Digest, entry: e, detail: d, warning: d.Warning.String()}
+func newSheet(e supervise.Entry, full bool) *sheet {
+	d := e.Proposal.Detail(full)
+	return &sheet{id: e.Proposal.ID, digest: e.Proposal.Digest, entry: e, detail: d, warning: d.Warning.String(), full: full}
 }
 
 // laid are its lines in so many columns. They are made when they are needed, and when

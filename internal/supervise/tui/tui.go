@@ -31,10 +31,8 @@ import (
 // goroutines.
 type Queue interface {
 	List(context.Context, supervise.Query) (supervise.Listing, error)
-	Get(context.Context, supervise.ID) (supervise.Entry, error)
-	Answer(context.Context, supervise.Decision) (supervise.Answer, error)
-	// Watch gives a value after something changed, until the context ends, when it
-	// closes the channel.
+	Find(ctx context.Context, prefix string) (supervise.Entry, error)
+	Answer(context.Context, supervise.Reply) (supervise.Answer, error)
 	Watch(context.Context) (<-chan struct{}, error)
 }
 

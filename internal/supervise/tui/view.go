@@ -201,6 +201,9 @@ func (m *model) sheetLines(room int) []string {
 	if m.sheet == nil {
 		return nil
 	}
+	if m.ask != nil && m.ask.changed != nil {
+		return m.ask.changed.laid(m.style, m.sheetWidth())
+	}
 	lines := m.sheet.laid(m.style, m.sheetWidth())
 	room = max(room-1, 1)
 	m.scroll = max(0, min(m.scroll, len(lines)-room))
@@ -354,6 +357,7 @@ var helpText = [][2]string{
 	{"g G", "first, last"},
 	{"Enter", "open the proposal; Esc goes back"},
 	{"n p", "next proposal, one before, also when one is open"},
+	{"f", "show long words whole, or cut again"},
 	{"J K", "scroll the proposal beside the list"},
 	{"a", "approve what is on the screen, with a note"},
 	{"r", "reject it, with a note"},
