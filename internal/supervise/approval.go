@@ -1,6 +1,9 @@
 package supervise
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // Outcome is how a proposal ended, as its Asker sees it. The zero Outcome refuses.
 type Outcome struct {
@@ -44,9 +47,10 @@ func ApprovalOf[P Payload](o Outcome) (Approval[P], bool) {
 	return Approval[P]{bare, o}, true
 }
 
-// Ask proposes, waits and, when it was approved, has effect carried out; what became
-// of that is kept with the proposal. effect may be nil. The error is of the asking or
-// of the effect: with one, nothing is approved.
+// Ask proposes, waits and, when it was approved, has effect carried out, once for all
+// who ask for the same at a time; what became of that is kept with the proposal.
+// effect may be nil. The error is of the asking or of the effect: with one, nothing is
+// approved.
 func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P]) (Outcome, error) {
 	t, err := a.Propose(ctx, p, d)
 	if err != nil {
@@ -61,9 +65,13 @@ func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P
 	if !ok || effect == nil {
 		return o, nil
 	}
-	err = t.carry(func() error { return effect.Carry(ctx, approval) })
-	if err != nil {
-		return Outcome{Proposal: o.Proposal}, err
+	// Of several who asked for the same, one carries it out.
+	t.w.effect.Do(func() {
+		t.w.failed = effect.Carry(ctx, approval)
+		_ = t.Record(t.w.failed) // the audit log has the approval
+	})
+	if t.w.failed != nil {
+		return Outcome{Proposal: o.Proposal}, fmt.Errorf("carry out proposal %s: %w", o.Proposal.ID, t.w.failed)
 	}
 	return o, nil
 }

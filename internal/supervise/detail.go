@@ -3,6 +3,7 @@ package supervise
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -77,6 +78,9 @@ func (d *Detail) Field(name, value string) {
 		return
 	}
 	s := d.last()
+	if strings.ContainsFunc(value, func(r rune) bool { return r >= utf8.RuneSelf && unicode.IsLetter(r) }) {
+		d.notice(fmt.Sprintf("%s: holds letters other than a to z, which can look like those", name))
+	}
 	s.Fields = append(s.Fields, Field{name, d.show(name, value)})
 }
 
@@ -86,6 +90,7 @@ func (d *Detail) Words(text string) {
 	s := d.last()
 	s.Theirs = true
 	head, tail := text, ""
+	left := 0
 	if !d.full && len(text) > cutText {
 		h, t := cutText/2, len(text)-cutText/2
 		for h > 0 && !utf8.RuneStart(text[h]) {
@@ -94,19 +99,20 @@ func (d *Detail) Words(text string) {
 		for t < len(text) && !utf8.RuneStart(text[t]) {
 			t++
 		}
-		head, tail = text[:h], text[t:]
-		s.Cut += t - h
+		head, tail, left = text[:h], text[t:], t-h
+		s.Cut += left
+		d.look(s.Title, text[h:t])
 	}
 	d.lines(s, head)
-	if tail != "" {
-		s.Lines = append(s.Lines, Line{'~', Text{fmt.Sprintf("[%d bytes are left out here]", s.Cut)}})
+	if left > 0 {
+		s.Lines = append(s.Lines, Line{'~', Text{fmt.Sprintf("[%d bytes are left out here]", left)}})
 		d.lines(s, tail)
 	}
 }
 
 func (d *Detail) lines(s *Section, text string) {
-	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		s.Lines = append(s.Lines, Line{' ', d.show(s.Title, strings.TrimSuffix(l, "\r"))})
+	for l := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		s.Lines = append(s.Lines, Line{' ', d.line(s.Title, strings.TrimSuffix(l, "\r"))})
 	}
 }
 
@@ -116,7 +122,13 @@ func (d *Detail) Change(before, after string) {
 	unified := udiff.Unified("before", "after", ended(before), ended(after))
 	// The first two lines name the texts; lines of content that look like those stay.
 	lines := strings.Split(strings.TrimSuffix(unified, "\n"), "\n")
-	for _, l := range lines[min(2, len(lines)):] {
+	lines = lines[min(2, len(lines)):]
+	show := d.line
+	if alike(lines) {
+		// Only what does not show differs, so that is shown.
+		show = d.show
+	}
+	for _, l := range lines {
 		if l == "" {
 			continue
 		}
@@ -124,8 +136,25 @@ func (d *Detail) Change(before, after string) {
 		if mark == '@' {
 			rest = l
 		}
-		s.Lines = append(s.Lines, Line{mark, d.show(s.Title, rest)})
+		s.Lines = append(s.Lines, Line{mark, show(s.Title, rest)})
 	}
+}
+
+// alike reports whether a line that goes and one that comes differ in white space
+// alone.
+func alike(lines []string) bool {
+	gone := map[string]bool{}
+	for _, l := range lines {
+		if strings.HasPrefix(l, "-") {
+			gone[strings.Join(strings.Fields(l[1:]), " ")] = true
+		}
+	}
+	for _, l := range lines {
+		if strings.HasPrefix(l, "+") && gone[strings.Join(strings.Fields(l[1:]), " ")] {
+			return true
+		}
+	}
+	return false
 }
 
 func ended(s string) string {
@@ -148,16 +177,36 @@ func (d *Detail) Code(number int, text string, here bool) {
 	if here {
 		mark = '>'
 	}
-	s.Lines = append(s.Lines, Line{mark, Text{fmt.Sprintf("%5d  ", number) + d.show("the code", text).s}})
+	s.Lines = append(s.Lines, Line{mark, Text{fmt.Sprintf("%5d  ", number) + d.line("the code", text).s}})
 }
 
-// show makes text visible, whole: payloads are bounded.
+// line is show for a line of a text, in which tabs are no surprise.
+func (d *Detail) line(where, text string) Text {
+	return d.show(where, strings.ReplaceAll(text, "\t", "    "))
+}
+
+// show makes text visible, whole: payloads are bounded. What did not show by itself is
+// pointed out. White space at the end is written out.
 func (d *Detail) show(where, text string) Text {
+	d.look(where, text)
 	v := visible.String(text, 16*len(text)+16)
-	if v != text {
-		d.notice(fmt.Sprintf("%s holds characters that do not show, or that change how text is shown; they are written out, as in \\u202e", first(where, "the text")))
+	if kept := strings.TrimRight(v, " "); kept != v {
+		v = kept + strings.Repeat(`\x20`, len(v)-len(kept))
 	}
 	return Text{v}
+}
+
+// plainBreaks are the characters that lines are made of.
+var plainBreaks = strings.NewReplacer("\n", " ", "\t", " ", "\r\n", " ")
+
+func (d *Detail) look(where, text string) {
+	if !visible.Clean(plainBreaks.Replace(text)) {
+		d.hidden(where)
+	}
+}
+
+func (d *Detail) hidden(where string) {
+	d.notice(fmt.Sprintf("%s: holds characters that do not show, or that change how text is shown; they are written out, as in \\u202e", first(where, "the text")))
 }
 
 func (d *Detail) notice(s string) {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"sort"
 )
@@ -55,7 +54,13 @@ type EffectFunc[P Payload] func(context.Context, Approval[P]) error
 func (f EffectFunc[P]) Carry(ctx context.Context, a Approval[P]) error { return f(ctx, a) }
 
 // kinds are those that are known, by name.
-var kinds = map[Kind]func([]byte) (Payload, error){}
+var kinds = map[Kind]known{}
+
+// known is a registered kind.
+type known struct {
+	zero   Payload
+	decode func([]byte) (Payload, error)
+}
 
 // register makes a kind known. It is for init functions, and panics when the name is
 // taken or none.
@@ -68,18 +73,13 @@ func register[P Payload]() {
 	if _, taken := kinds[k]; taken {
 		panic(fmt.Sprintf("supervise: kind %s is registered twice", k))
 	}
-	kinds[k] = func(data []byte) (Payload, error) {
+	kinds[k] = known{zero, func(data []byte) (Payload, error) {
 		var p P
-		dec := json.NewDecoder(bytes.NewReader(data))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&p); err != nil {
+		if err := strict(data, &p); err != nil {
 			return nil, err
 		}
-		if _, err := dec.Token(); err != io.EOF {
-			return nil, fmt.Errorf("more than one JSON value")
-		}
 		return p, p.Check()
-	}
+	}}
 }
 
 func validKind(k Kind) bool {
@@ -101,7 +101,7 @@ func Kinds() []Kind {
 
 // decode reads a payload of a kind, strictly.
 func decode(k Kind, data []byte) (Payload, error) {
-	f := kinds[k]
+	f := kinds[k].decode
 	if f == nil {
 		return nil, fmt.Errorf("kind %.60q is not known to this carboy", k)
 	}

@@ -68,8 +68,15 @@ func (p EgressAllow) Check() error {
 			return fmt.Errorf("field \"routes[%d].host\": %s is no public address (%s); only the user's own files allow one", i, a, policy.Classify(a))
 		}
 	}
-	if _, err := p.Policy(); err != nil {
+	rs, err := p.Policy()
+	if err != nil {
 		return err
+	}
+	for i, r := range rs {
+		// One spelling only: that is what is shown, named by the digest and compared by rules.
+		if want := routesText([]routes.Description{routes.Describe(r)}); want != routesText([]routes.Description{p.Routes[i].description()}) {
+			return fmt.Errorf("field \"routes[%d]\": is not written as carboy writes it; make it with NewEgressAllow", i)
+		}
 	}
 	return checkPast(p.Past)
 }
@@ -94,6 +101,22 @@ func literal(host string) (netip.Addr, bool) {
 	a, err := netip.ParseAddrPort(host)
 	return a.Addr(), err == nil
 }
+
+// NewEgressAllow makes a payload of routes. They hold nothing but host, matches and git.
+func NewEgressAllow(rs []policy.Route, before []routes.Description, past []PastRequest) (EgressAllow, error) {
+	out := EgressAllow{Before: before, Past: past}
+	for i, r := range rs {
+		d := routes.Describe(r)
+		added := RouteAdded{Host: d.Host, Matches: d.Matches, Git: d.Git}
+		if routesText([]routes.Description{d}) != routesText([]routes.Description{added.description()}) {
+			return EgressAllow{}, fmt.Errorf("routes[%d]: %w", i, errRouteSaysMore)
+		}
+		out.Routes = append(out.Routes, added)
+	}
+	return out, out.Check()
+}
+
+var errRouteSaysMore = errors.New("says more than host, matches and git, which only the bottle's own file may")
 
 // Policy is the routes as the gateway takes them.
 func (p EgressAllow) Policy() ([]policy.Route, error) {
@@ -193,17 +216,12 @@ func (p EgressAllow) Edit(file string, text []byte) (Payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := EgressAllow{Before: p.Before, Past: p.Past}
 	for i, r := range f.Routes {
-		d := routes.Describe(r)
-		added := RouteAdded{Host: d.Host, Matches: d.Matches, Git: d.Git}
-		if routesText([]routes.Description{d}) != routesText([]routes.Description{added.description()}) {
-			return nil, document.Error{{File: file, Line: f.At[i].Line, Column: f.At[i].Column, Field: fmt.Sprintf("routes[%d]", i),
-				What: "says more than host, matches and git", Advice: "what grants more belongs in the bottle's own file"}}
+		if _, err := NewEgressAllow([]policy.Route{r}, nil, nil); err != nil {
+			return nil, document.Error{{File: file, Line: f.At[i].Line, Column: f.At[i].Column, Field: fmt.Sprintf("routes[%d]", i), What: err.Error()}}
 		}
-		out.Routes = append(out.Routes, added)
 	}
-	return out, out.Check()
+	return NewEgressAllow(f.Routes, p.Before, p.Past)
 }
 
 // routesText is routes as a route file has them.
@@ -212,4 +230,29 @@ func routesText(rs []routes.Description) string {
 		return ""
 	}
 	return yamlText(map[string]any{"routes": rs})
+}
+
+// Subjects implements Ruled.
+func (p EgressAllow) Subjects() []Subject {
+	var out []Subject
+	for _, r := range p.Routes {
+		out = append(out, routeSubjects(r.description())...)
+	}
+	return out
+}
+
+// Needs implements Ruled.
+func (EgressAllow) Needs() []string { return []string{"host"} }
+
+// routeSubjects: each of a route's matches allows something by itself.
+func routeSubjects(r routes.Description) []Subject {
+	git := r.Git != nil && r.Git.Fetch
+	if len(r.Matches) == 0 {
+		return []Subject{{Host: r.Host, Git: git}}
+	}
+	var out []Subject
+	for _, m := range r.Matches {
+		out = append(out, Subject{Host: r.Host, Methods: m.Methods, Paths: m.Paths, Git: git})
+	}
+	return out
 }

@@ -78,3 +78,15 @@ func (p EgressBlock) Describe(d *Detail) {
 	}
 	describePast(d, p.Past, "in the last hour these allowed")
 }
+
+// Subjects implements Ruled.
+func (p EgressBlock) Subjects() []Subject {
+	var out []Subject
+	for _, r := range p.Routes {
+		out = append(out, Subject{Host: r.Host})
+	}
+	return out
+}
+
+// Needs implements Ruled.
+func (EgressBlock) Needs() []string { return nil }

@@ -128,3 +128,11 @@ func (p EgressTokenAllow) Edit(file string, text []byte) (Payload, error) {
 	}
 	return p, p.Check()
 }
+
+// Subjects implements Ruled.
+func (p EgressTokenAllow) Subjects() []Subject {
+	return []Subject{{Host: p.Host, Rule: p.Rule}}
+}
+
+// Needs implements Ruled.
+func (EgressTokenAllow) Needs() []string { return []string{"host", "rule"} }

@@ -120,3 +120,15 @@ func (p GitleaksAllow) Describe(d *Detail) {
 		}
 	}
 }
+
+// Subjects implements Ruled.
+func (p GitleaksAllow) Subjects() []Subject {
+	var out []Subject
+	for _, f := range p.Findings {
+		out = append(out, Subject{Repository: p.Repository, Rule: f.Rule})
+	}
+	return out
+}
+
+// Needs implements Ruled.
+func (GitleaksAllow) Needs() []string { return []string{"repository", "rule"} }
