@@ -190,7 +190,7 @@ func (q *Queue) answer(r supervise.Reply) (supervise.Answer, error) {
 }
 
 // Watch is supervise.Queue's.
-func (q *Queue) Watch(ctx context.Context) (<-chan struct{}, error) {
+func (q *Queue) Watch(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	q.mu.Lock()
 	q.watchers = append(q.watchers, c)
@@ -201,5 +201,5 @@ func (q *Queue) Watch(ctx context.Context) (<-chan struct{}, error) {
 		q.watchers = slices.DeleteFunc(q.watchers, func(w chan struct{}) bool { return w == c })
 		close(c)
 	})
-	return c, nil
+	return c
 }

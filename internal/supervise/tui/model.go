@@ -47,6 +47,7 @@ type model struct {
 	ctx     context.Context
 	queue   Queue
 	now     func() time.Time
+	after   func(time.Duration, tea.Msg) tea.Cmd
 	changes <-chan struct{}
 	style   style
 
@@ -77,7 +78,9 @@ type model struct {
 }
 
 func newModel(ctx context.Context, q Queue, now func() time.Time) *model {
-	return &model{ctx: ctx, queue: q, now: now}
+	return &model{ctx: ctx, queue: q, now: now, after: func(d time.Duration, msg tea.Msg) tea.Cmd {
+		return tea.Tick(d, func(time.Time) tea.Msg { return msg })
+	}}
 }
 
 // What comes in beside keys.
@@ -99,9 +102,9 @@ type (
 	}
 )
 
-func (m *model) Init() tea.Cmd { return tea.Batch(m.load(), m.watch(), tick()) }
+func (m *model) Init() tea.Cmd { return tea.Batch(m.load(), m.watch(), m.tick()) }
 
-func tick() tea.Cmd { return tea.Tick(time.Second, func(time.Time) tea.Msg { return ticked{} }) }
+func (m *model) tick() tea.Cmd { return m.after(time.Second, ticked{}) }
 
 // load looks at the queue, once at a time.
 func (m *model) load() tea.Cmd {
@@ -139,18 +142,18 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.KeyPressMsg:
 		return m, m.press(msg.Keystroke(), msg.Text)
 	case ticked:
-		return m, tick()
+		return m, m.tick()
 	case settled: // drawn anew: its keys work now
 	case changed:
 		if msg.over {
 			return m, nil
 		}
-		return m, tea.Batch(m.load(), tea.Tick(calm, func(time.Time) tea.Msg { return again{} }))
+		return m, tea.Batch(m.load(), m.after(calm, again{}))
 	case again:
 		return m, m.watch()
 	case unread:
 		m.loading, m.failed = false, visible.String(msg.err.Error(), 300)
-		return m, tea.Tick(time.Second, func(time.Time) tea.Msg { return changed{} })
+		return m, m.after(time.Second, changed{})
 	case listed:
 		m.loading, m.failed, m.loaded = false, "", true
 		cmd := m.merge(msg.listing)
@@ -299,7 +302,7 @@ func (m *model) unsettle() tea.Cmd {
 	m.since = m.now()
 	m.shows++
 	shows := m.shows
-	return tea.Tick(settle, func(time.Time) tea.Msg { return settled{shows} })
+	return m.after(settle, settled{shows})
 }
 
 func (m *model) isSettled() bool { return m.now().Sub(m.since) >= settle }

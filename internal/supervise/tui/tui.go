@@ -33,7 +33,7 @@ type Queue interface {
 	List(context.Context, supervise.Query) (supervise.Listing, error)
 	Find(ctx context.Context, prefix string) (supervise.Entry, error)
 	Answer(context.Context, supervise.Reply) (supervise.Answer, error)
-	Watch(context.Context) (<-chan struct{}, error)
+	Watch(context.Context) <-chan struct{}
 }
 
 // Options are how a person sits before the queue. In and Out must be terminals.
@@ -49,18 +49,14 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	changes, err := o.Queue.Watch(ctx)
-	if err != nil {
-		return fmt.Errorf("watch the queue: %w", err)
-	}
 	m := newModel(ctx, o.Queue, time.Now)
 	m.style = style{ascii: o.ASCII, color: o.Color}
-	m.changes = changes
+	m.changes = o.Queue.Watch(ctx)
 	profile := colorprofile.Ascii
 	if o.Color {
 		profile = colorprofile.ANSI
 	}
-	_, err = tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out),
+	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out),
 		// As in package pick: it neither starts tmux nor asks the terminal for what it
 		// would answer too late.
 		tea.WithColorProfile(profile), tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()

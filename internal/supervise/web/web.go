@@ -49,7 +49,7 @@ type Queue interface {
 	List(context.Context, supervise.Query) (supervise.Listing, error)
 	Find(ctx context.Context, prefix string) (supervise.Entry, error)
 	Answer(context.Context, supervise.Reply) (supervise.Answer, error)
-	Watch(context.Context) (<-chan struct{}, error)
+	Watch(context.Context) <-chan struct{}
 }
 
 // Options are a Server's.
@@ -127,11 +127,7 @@ func (s *Server) Link() string { return s.origin + "/in/" + s.doors.newToken() }
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes, err := s.queue.Watch(ctx)
-	if err != nil {
-		s.ln.Close()
-		return fmt.Errorf("watch the queue: %w", err)
-	}
+	changes := s.queue.Watch(ctx)
 	s.look(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() { s.follow(ctx, changes) })
@@ -155,7 +151,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.log.Warn("supervise page: a connection was refused", "from", peer, "why", err)
 	}}
 	// The bound is on those that are ours: others hold no place.
-	err = server.Serve(netutil.LimitListener(own, maxConns))
+	err := server.Serve(netutil.LimitListener(own, maxConns))
 	cancel()
 	wait.Wait()
 	if errors.Is(err, http.ErrServerClosed) {

@@ -1,0 +1,227 @@
+package tui
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/supervise/supervisetest"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// nowhere is an audit log that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) Append(context.Context, ...audit.Event) (audit.Position, error) {
+	return audit.Position{}, nil
+}
+
+// crashing is a queue in which an answer is a crash.
+type crashing struct{ Queue }
+
+func (crashing) Answer(context.Context, supervise.Reply) (supervise.Answer, error) {
+	panic("crash on purpose")
+}
+
+const tuiArg = "tui-in-a-terminal"
+
+// TestMain is the terminal, when this program is told to be one: on the queue in a
+// directory.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 4 || os.Args[1] != tuiArg {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	real, err := supervise.Open(os.Args[2], supervise.Options{Audit: nowhere{}})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	o := Options{In: os.Stdin, Out: os.Stdout, ASCII: true, Queue: real}
+	if os.Args[3] == "crash" {
+		o.Queue = crashing{real}
+	}
+	if err := Run(ctx, o); err != nil {
+		fmt.Println("ended:", err)
+		os.Exit(3)
+	}
+}
+
+// terminal is a tmux with the program in it, which a shell started.
+type terminal struct {
+	t      *testing.T
+	socket string
+	dir    string
+}
+
+func newTerminal(t *testing.T, queue, how string, width, height int) *terminal {
+	t.Helper()
+	testenv.Need(t, "tmux", "apt-get install tmux")
+	dir, err := os.MkdirTemp("", "carboy-tui-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &terminal{t: t, socket: filepath.Join(dir, "s"), dir: dir}
+	t.Cleanup(func() {
+		p.tmux("kill-server")
+		os.RemoveAll(dir)
+	})
+	// The shell is there before and after, and says how the terminal is.
+	script := fmt.Sprintf(`stty -a >%[1]s/before; echo shell-before; %[2]s %[3]s %[4]s %[5]s & echo $! >%[1]s/pid; fg >/dev/null; code=$?; stty -a >%[1]s/after; echo "code=$code"; touch %[1]s/over; exec sleep 1000`,
+		dir, self, tuiArg, queue, how)
+	p.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "bash", "-mc", script)
+	return p
+}
+
+func (p *terminal) tmux(args ...string) string {
+	p.t.Helper()
+	cmd := exec.Command("tmux", append([]string{"-S", p.socket}, args...)...)
+	cmd.Env = append(os.Environ(), "TERM=xterm", "LC_ALL=C.UTF-8", "TMUX=")
+	out, err := cmd.CombinedOutput()
+	if err != nil && args[0] != "kill-server" {
+		p.t.Fatalf("tmux %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+func (p *terminal) screen() string { return p.tmux("capture-pane", "-p") }
+
+var patience = testenv.Patience(time.Minute)
+
+func (p *terminal) await(what string) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if strings.Contains(p.screen(), what) {
+			return
+		}
+	}
+	p.t.Fatalf("%q did not appear:\n%s", what, p.screen())
+}
+
+func (p *terminal) keys(keys ...string) { p.tmux(append([]string{"send-keys"}, keys...)...) }
+
+// ended waits until the program has, and fails the test unless the terminal is as
+// it was.
+func (p *terminal) ended(code string) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(p.dir, "over")); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("it did not end:\n%s", p.screen())
+		}
+	}
+	p.await("code=" + code)
+	before, _ := os.ReadFile(filepath.Join(p.dir, "before"))
+	after, _ := os.ReadFile(filepath.Join(p.dir, "after"))
+	if len(before) == 0 || string(before) != string(after) {
+		p.t.Errorf("the terminal was\n%s\nand is\n%s", before, after)
+	}
+	if got := strings.TrimSpace(p.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag} #{bracketed_paste_flag}")); !strings.HasPrefix(got, "0 1") {
+		p.t.Errorf("another screen is shown, or no cursor: %s", got)
+	}
+	p.await("shell-before")
+}
+
+func (p *terminal) pid() int {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.dir, "pid"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var pid int
+	fmt.Sscan(string(b), &pid)
+	return pid
+}
+
+// waiting is a queue in a directory of its own, with routes that wait.
+func waiting(t *testing.T, hosts ...string) (dir string, asker *supervise.Asker, tickets []*supervise.Ticket) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "supervise")
+	q, err := supervise.Open(dir, supervise.Options{Audit: nowhere{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asker, err = q.Asker(t.Context(), supervise.AskerOptions{Bottle: "fix-login"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { asker.Close() })
+	for _, h := range hosts {
+		ticket, err := asker.Propose(t.Context(), supervisetest.Route(h), supervise.Draft{Why: "the tests need it", Tool: "egress-allow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tickets = append(tickets, ticket)
+	}
+	return dir, asker, tickets
+}
+
+// TestTerminal answers in a real terminal, and whoever waits goes on.
+func TestTerminal(t *testing.T) {
+	dir, asker, tickets := waiting(t, "one.example", "two.example")
+	p := newTerminal(t, dir, "", 80, 24)
+	p.await("2 waiting")
+	p.keys("j", "Enter")
+	p.await("host: two.example")
+	p.await("a approve")
+	p.keys("a")
+	p.await("Note")
+	p.keys("-l", "go on, then")
+	p.await("go on, then")
+	time.Sleep(settle)
+	p.keys("Enter")
+	<-tickets[1].Done()
+	o, err := tickets[1].Wait(t.Context())
+	if err != nil || !o.Allowed() || o.Answer.Note != "go on, then" || o.Answer.By.Channel != supervise.ChannelTUI || o.Answer.By.UID != os.Getuid() {
+		t.Fatalf("%+v %v", o.Answer, err)
+	}
+	p.await("1 waiting")
+
+	// Live, and narrow.
+	if _, err := asker.Propose(t.Context(), supervisetest.Route("three.example"), supervise.Draft{}); err != nil {
+		t.Fatal(err)
+	}
+	p.await("2 waiting")
+	p.tmux("resize-window", "-x", "40", "-y", "12")
+	p.await("allow one.example")
+	tickets[0].Close()
+	p.await("gone")
+	p.keys("q")
+	p.ended("0")
+}
+
+// TestTerminalIsRestored: however it ends.
+func TestTerminalIsRestored(t *testing.T) {
+	for how, end := range map[string]func(*terminal){
+		"key":   func(p *terminal) { p.keys("C-c") },
+		"TERM":  func(p *terminal) { syscall.Kill(p.pid(), syscall.SIGTERM) },
+		"HUP":   func(p *terminal) { syscall.Kill(p.pid(), syscall.SIGHUP) },
+		"INT":   func(p *terminal) { syscall.Kill(p.pid(), syscall.SIGINT) },
+		"crash": func(p *terminal) { p.keys("a"); p.await("Note"); time.Sleep(settle); p.keys("Enter") },
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			dir, _, _ := waiting(t, "one.example")
+			p := newTerminal(t, dir, how, 110, 30)
+			p.await("a approve")
+			end(p)
+			p.ended(map[string]string{"key": "0"}[how])
+		})
+	}
+}
