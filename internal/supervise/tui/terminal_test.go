@@ -37,8 +37,11 @@ const tuiArg = "tui-in-a-terminal"
 // TestMain is the terminal, when this program is told to be one: on the queue in a
 // directory.
 func TestMain(m *testing.M) {
-	if len(os.Args) != 4 || os.Args[1] != tuiArg {
+	if len(os.Args) < 2 || os.Args[1] != tuiArg {
 		os.Exit(m.Run())
+	}
+	if len(os.Args) != 4 {
+		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -81,7 +84,7 @@ func newTerminal(t *testing.T, queue, how string, width, height int) *terminal {
 		os.RemoveAll(dir)
 	})
 	// The shell is there before and after, and says how the terminal is.
-	script := fmt.Sprintf(`stty -a >%[1]s/before; echo shell-before; %[2]s %[3]s %[4]s %[5]s & echo $! >%[1]s/pid; fg >/dev/null; code=$?; stty -a >%[1]s/after; echo "code=$code"; touch %[1]s/over; exec sleep 1000`,
+	script := fmt.Sprintf(`stty -g >%[1]s/before; echo shell-before; %[2]s %[3]s %[4]s %[5]q & echo $! >%[1]s/pid; fg >/dev/null; code=$?; stty -g >%[1]s/after; echo "code=$code"; touch %[1]s/over; exec sleep 1000`,
 		dir, self, tuiArg, queue, how)
 	p.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "bash", "-mc", script)
 	return p
@@ -104,7 +107,7 @@ var patience = testenv.Patience(time.Minute)
 
 func (p *terminal) await(what string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(30 * time.Millisecond) {
 		if strings.Contains(p.screen(), what) {
 			return
 		}
@@ -118,7 +121,7 @@ func (p *terminal) keys(keys ...string) { p.tmux(append([]string{"send-keys"}, k
 // it was.
 func (p *terminal) ended(code string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(30 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(p.dir, "over")); err == nil {
 			break
 		}
@@ -157,7 +160,7 @@ func waiting(t *testing.T, hosts ...string) (dir string, asker *supervise.Asker,
 	if err != nil {
 		t.Fatal(err)
 	}
-	asker, err = q.Asker(t.Context(), supervise.AskerOptions{Bottle: "fix-login"})
+	asker, err = q.Asker(supervise.AskerOptions{Bottle: "fix-login"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +178,7 @@ func waiting(t *testing.T, hosts ...string) (dir string, asker *supervise.Asker,
 // TestTerminal answers in a real terminal, and whoever waits goes on.
 func TestTerminal(t *testing.T) {
 	dir, asker, tickets := waiting(t, "one.example", "two.example")
-	p := newTerminal(t, dir, "", 80, 24)
+	p := newTerminal(t, dir, "plain", 80, 24)
 	p.await("2 waiting")
 	p.keys("j", "Enter")
 	p.await("host: two.example")
@@ -216,7 +219,6 @@ func TestTerminalIsRestored(t *testing.T) {
 		"crash": func(p *terminal) { p.keys("a"); p.await("Note"); time.Sleep(settle); p.keys("Enter") },
 	} {
 		t.Run(how, func(t *testing.T) {
-			t.Parallel()
 			dir, _, _ := waiting(t, "one.example")
 			p := newTerminal(t, dir, how, 110, 30)
 			p.await("a approve")
