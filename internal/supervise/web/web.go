@@ -279,7 +279,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.file(w, rest)
 		return
 	default:
-		if id, ok := strings.CutPrefix(rest, "p/"); ok {
+		if id, ok := strings.CutPrefix(rest, "p/"); ok && id != "" {
 			s.page(w, r, in, view{id: id})
 			return
 		}
