@@ -26,17 +26,23 @@ on its way out, a finding in a commit. Whoever asked waits for you, and goes on 
 the moment of your answer. No answer is a refusal.
 
 An answer is to what was shown to you, by its digest, and to nothing else. What
-you decided stands in the audit log and in the run's receipt.`
+you decided stands in the audit log and in the run's receipt.
 
-const superviseExample = `  carboy supervise list
+By itself it shows the queue in this terminal, live: j and k choose, Enter opens, a
+approves, r rejects, m approves in another form, ? shows the other keys. With --web
+it serves the same as a page to one browser on this machine.`
+
+const superviseExample = `  carboy supervise
+  carboy supervise --web
+  carboy supervise list
   carboy supervise show 7h3k
   carboy supervise approve 7h3k --note "for the tests only"
   carboy supervise reject 7h3k
   carboy supervise watch --policy ~/.config/carboy/supervise.yaml`
 
 func (a *app) superviseCmd() *cobra.Command {
-	cmd := &cobra.Command{Use: "supervise", Short: "decide what bottles wait for", Long: superviseLong, Example: superviseExample, GroupID: "main", Args: a.unknownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{Use: "supervise", Short: "decide what bottles wait for", Long: superviseLong, Example: superviseExample, GroupID: "main", Args: a.unknownCommand}
+	a.faces(cmd)
 	cmd.AddCommand(a.superviseListCmd(), a.superviseShowCmd(), a.superviseApproveCmd(), a.superviseRejectCmd(), a.superviseModifyCmd(), a.superviseWatchCmd())
 	return cmd
 }
