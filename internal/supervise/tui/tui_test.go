@@ -321,7 +321,7 @@ func TestAnotherUnderTheSameID(t *testing.T) {
 	d.q.Change(d.at, supervisetest.AnyRoute("evil.example"))
 	d.slowly("enter")
 	if r := d.q.Replies(); len(r) != 1 || r[0].Digest != shown || d.q.Entry(r[0].ID).Answer != nil {
-		t.Fatalf("%+v", r)
+		t.Fatalf("what was not shown was answered: %+v", r)
 	}
 	d.has(supervise.ErrDigest.Error())
 	// When it is seen, it is another proposal.

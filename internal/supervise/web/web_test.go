@@ -349,11 +349,11 @@ func TestWarningIsNeeded(t *testing.T) {
 	c := enter(t, served(t, q))
 	form := c.form(one, "approved")
 	if r := c.post(one, form, nil); r.status != 422 || len(q.Replies()) != 0 {
-		t.Errorf("%d", r.status)
+		t.Errorf("approved in spite of its warning: %d", r.status)
 	}
 	form.Set("sure", "yes")
 	if r := c.post(one, form, nil); r.status != 303 {
-		t.Errorf("%d", r.status)
+		t.Errorf("with its box checked: %d", r.status)
 	}
 }
 
