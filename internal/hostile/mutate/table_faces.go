@@ -6,31 +6,31 @@ var faceMutants = []mutant{
 	{
 		Name: "page-is-used-from-other-sites", Promise: "H1",
 		Why:     "a form of any site that the browser shows answers a proposal",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another site: 303",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another site: ",
 		edits: []edit{{"internal/supervise/web/guard.go", "	default:\n		return http.StatusForbidden, \"another site asked for this page; open it from your own address bar\"", "	default:"}},
 	},
 	{
 		Name: "page-takes-any-origin", Promise: "H1",
 		Why:     "where a form was does not matter",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another origin: 303",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another origin: ",
 		edits: []edit{{"internal/supervise/web/guard.go", "o != \"\" && o != origin {", "o == origin+origin {"}},
 	},
 	{
 		Name: "page-has-any-name", Promise: "H1",
 		Why:     "a name of an attacker's that turns to this address shows the page as the attacker's own",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another host: 303",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another host: ",
 		edits: []edit{{"internal/supervise/web/web.go", "	if r.Host != s.host {", "	if r.Host == \"\" {"}},
 	},
 	{
 		Name: "page-needs-no-cookie-of-its-own", Promise: "H1",
 		Why:     "whoever knows a session's path is in it",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another session's cookie: 303",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another session's cookie: ",
 		edits: []edit{{"internal/supervise/web/guard.go", "		if i < 8 && subtle.ConstantTimeCompare(sum[:], s.cookie[:]) == 1 {", "		if i < 8 && len(sum) > 0 {"}},
 	},
 	{
 		Name: "forms-need-no-token", Promise: "H1",
 		Why:     "a form that the page did not make is taken",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "no token: 303",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "no token: ",
 		edits: []edit{{"internal/supervise/web/web.go", "	if !in.formTokenIs(f.Get(\"token\"), id, f.Get(\"digest\")+as) {", "	if in == nil {"}},
 	},
 	{
@@ -54,7 +54,7 @@ var faceMutants = []mutant{
 	{
 		Name: "a-form-is-for-any-digest", Promise: "H2",
 		Why:     "the form that was made for one digest answers another",
-		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another digest: 409",
+		Package: "./internal/supervise/web", Tests: []string{"TestForged"}, Says: "another digest: ",
 		edits: []edit{{"internal/supervise/web/guard.go", "	m.Write([]byte(id + \"\\x00\" + digest))", "	m.Write([]byte(id + digest[:0]))"}},
 	},
 	{

@@ -283,7 +283,7 @@ func (m *model) show() tea.Cmd {
 		return nil
 	}
 	if m.at == "" || m.row(m.at) == nil {
-		m.at = list[min(m.top, len(list)-1)].id()
+		m.at = list[max(0, min(m.top, len(list)-1))].id()
 	}
 	r := m.row(m.at)
 	if m.sheet == nil || m.sheet.id != m.at || m.sheet.digest != r.entry.Proposal.Digest {

@@ -304,7 +304,7 @@ func TestGoneWhileAsked(t *testing.T) {
 	d.q.End(d.at, supervise.Rejected)
 	d.look()
 	d.has("gone meanwhile: rejected by someone (cli)")
-	d.slowly("a", "enter", "j", "r", "enter", "q", "y", "enter")
+	d.slowly("a", "enter", "j", "r", "enter", "q", "q", "q", "y", "enter")
 	d.answered()
 	if d.over {
 		t.Error("a letter of the note left")
