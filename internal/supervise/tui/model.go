@@ -152,8 +152,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case again:
 		return m, m.watch()
 	case unread:
+		// The queue says every few seconds that it is to be looked at.
 		m.loading, m.failed = false, visible.String(msg.err.Error(), 300)
-		return m, m.after(time.Second, changed{})
 	case listed:
 		m.loading, m.failed, m.loaded = false, "", true
 		cmd := m.merge(msg.listing)

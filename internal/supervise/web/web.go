@@ -31,6 +31,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,7 +172,7 @@ func (s *Server) follow(ctx context.Context, changes <-chan struct{}) {
 	}
 }
 
-// look reads the queue.
+// look reads the queue. There is a new state only when something is different.
 func (s *Server) look(ctx context.Context) {
 	l, err := s.queue.List(ctx, supervise.Query{})
 	s.mu.Lock()
@@ -196,6 +197,9 @@ func (s *Server) look(ctx context.Context) {
 			break
 		}
 		next.skipped = append(next.skipped, visible.String(p.Error(), 300))
+	}
+	if s.now.version > 0 && next.failed == s.now.failed && slices.Equal(next.rows, s.now.rows) && slices.Equal(next.skipped, s.now.skipped) {
+		return
 	}
 	s.now = next
 	close(s.changed)

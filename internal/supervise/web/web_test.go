@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/supervise/supervisetest"
 	"github.com/carboy/carboy/internal/testenv"
@@ -293,6 +294,45 @@ func TestAddressWorksOnce(t *testing.T) {
 	}
 	if r := enter(t, s).get(""); r.status != 200 {
 		t.Errorf("the newest: %d", r.status)
+	}
+}
+
+// nowhere is an audit log that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) Append(context.Context, ...audit.Event) (audit.Position, error) {
+	return audit.Position{}, nil
+}
+
+// TestWhoWaitsGoesOn: the same on a queue on disk, whose other side waits.
+func TestWhoWaitsGoesOn(t *testing.T) {
+	q, err := supervise.Open(t.TempDir()+"/supervise", supervise.Options{Audit: nowhere{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	asker, err := q.Asker(supervise.AskerOptions{Bottle: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asker.Close()
+	for _, verdict := range []string{"approved", "rejected"} {
+		ticket, err := asker.Propose(t.Context(), supervisetest.Route(verdict+".example"), supervise.Draft{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := enter(t, served(t, q))
+		p := ticket.Proposal()
+		if r := c.post(p, c.form(p, verdict), nil); r.status != 303 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		o, err := ticket.Wait(t.Context())
+		if err != nil || string(o.Answer.Verdict) != verdict || o.Answer.By.Channel != supervise.ChannelWeb || o.Answer.By.UID != os.Getuid() || o.Answer.Note != "n" || o.Answer.Digest != p.Digest {
+			t.Errorf("%+v %v", o.Answer, err)
+		}
+		if r := c.get("p/" + string(p.ID)); !strings.Contains(r.body, "on this page") || tokenInForm.MatchString(r.body) {
+			t.Errorf("afterwards the page shows %s", r.body)
+		}
 	}
 }
 
