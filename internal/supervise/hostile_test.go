@@ -386,7 +386,7 @@ func TestSwappedProposal(t *testing.T) {
 func TestRacingAnswers(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
-	rounds, goroutines, processes := 3, 100, 6
+	rounds, goroutines, processes := 2, 100, 4
 	if !testing.Short() && os.Getenv("CARBOY_LONG") != "" {
 		rounds, goroutines, processes = 30, 300, 16
 	}
@@ -453,7 +453,7 @@ func TestRacingAnswers(t *testing.T) {
 func TestKilledAnswerer(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
-	rounds := 12
+	rounds := 8
 	if os.Getenv("CARBOY_LONG") != "" {
 		rounds = 300
 	}
