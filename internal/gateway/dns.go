@@ -114,8 +114,8 @@ func (g *Gateway) resolveInside(q *dns.Msg) *dns.Msg {
 	case isUnder(name, "localhost."):
 		answerLocalhost(m, question)
 		return m
-	case isEgress(name):
-		g.answerEgress(m, question)
+	case g.servesInside(insideName(name)):
+		g.answerInside(m, question, insideName(name))
 		return m
 	case isUnder(name, "in-addr.arpa.") || isUnder(name, "ip6.arpa."):
 		g.answerReverse(m, question, name)

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strings"
 
-	"github.com/miekg/dns"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/carboy/carboy/internal/policy"
@@ -24,40 +22,7 @@ const (
 	egressAlias = "_egress.local"
 	egressPath  = "/allowlist"
 	egressRule  = "carboy: " + egressPath
-	egressPort  = 80
-	// egressOffset is where in the synthetic range its address is: below those of
-	// names, so that it has one also when these are used up.
-	egressOffset = 200
 )
-
-// isEgress reports whether a name is one of the endpoint's, in any spelling of a
-// query or of a Host header.
-func isEgress(name string) bool {
-	name = strings.TrimSuffix(strings.ToLower(name), ".")
-	return name == egressName || name == egressAlias
-}
-
-// answerEgress answers for its names.
-func (g *Gateway) answerEgress(m *dns.Msg, q dns.Question) {
-	g.ledger.nameAsked(NameAsked{Name: egressName, Type: typeName(q.Qtype), Allowed: true, Rule: egressRule})
-	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
-		noData(m, q)
-		return
-	}
-	addr, _ := g.names.assign(egressName)
-	m.Answer = append(m.Answer, &dns.A{
-		Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: dnsTTL},
-		A:   addr.AsSlice(),
-	})
-}
-
-// placeEgress judges a connection to it.
-func placeEgress(port uint16) (policy.Verdict, Reason) {
-	if port != egressPort {
-		return policy.Verdict{Reason: policy.ReasonPort, Rule: egressRule}, fromPolicy(policy.ReasonPort)
-	}
-	return policy.Verdict{Allowed: true, Rule: egressRule, Reason: policy.ReasonRoute}, ReasonOK
-}
 
 // egressRoutes is a route file. Its keys are those of package routes.
 type egressRoutes struct {
@@ -154,40 +119,23 @@ func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// serveEgress answers on a connection to the endpoint.
+// serveEgress answers a request to the endpoint.
 func (w *webServer) serveEgress(seen *exchange, r *http.Request) {
-	f := seen.c.flow
-	no := func(status int, reason Reason, detail string) {
-		v := &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: egressName, Rule: egressRule}
-		f.note(reason, detail)
-		seen.hide()
-		seen.refused(v)
-		refuseHTTP(seen, r, v)
-	}
-	name, port, ok := splitAuthority(r.Host, egressPort)
-	switch bad, isBad := seen.c.badHead(); {
-	case isBad:
-		no(http.StatusBadRequest, ReasonHTTPMalformed, bad)
-		return
-	case !ok || port != egressPort || !isEgress(name):
-		no(http.StatusMisdirectedRequest, ReasonHostMismatch, "this is "+egressName)
-		return
+	switch {
 	case r.URL.Path != egressPath:
-		no(http.StatusNotFound, Reason(policy.ReasonRequest), "there is only "+egressPath)
+		seen.refuseInside(r, http.StatusNotFound, Reason(policy.ReasonRequest), "there is only "+egressPath)
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		no(http.StatusMethodNotAllowed, Reason(policy.ReasonRequest), "it can be read, by GET")
+		seen.refuseInside(r, http.StatusMethodNotAllowed, Reason(policy.ReasonRequest), "it can be read, by GET")
 		return
 	}
 	asJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
 	body, err := allowlist(w.g.table(), asJSON)
 	if err != nil {
-		no(http.StatusInternalServerError, ReasonHTTPMalformed, err.Error())
+		seen.refuseInside(r, http.StatusInternalServerError, ReasonHTTPMalformed, err.Error())
 		return
 	}
-	f.setUpstream(netip.AddrPort{})
-	f.requests.Add(1)
-	seen.e.Allowed, seen.e.Rule = true, egressRule
+	seen.allowInside()
 	h := seen.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")

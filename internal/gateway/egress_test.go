@@ -146,7 +146,7 @@ func TestAllowlistAddress(t *testing.T) {
 			t.Errorf("name %d: %v %v", i, a, ok)
 		}
 	}
-	if again, _ := n.assign(egressName); !ok || again != at || n.lookup(at) != egressName || n.lookup(at.Next()) != "" {
+	if again, _ := n.assign(egressName); !ok || again != at || n.lookup(at) != egressName || n.lookup(at.Next()) != GitName {
 		t.Errorf("%v %v, %q", at, again, n.lookup(at))
 	}
 	if !policy.Classify(at).Permits(true) {

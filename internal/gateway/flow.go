@@ -56,8 +56,8 @@ func (g *Gateway) place(addr netip.AddrPort) (name string, literal bool, v polic
 		if name == "" {
 			return a.String(), true, policy.Verdict{}, ReasonUnknownAddress
 		}
-		if name == egressName {
-			v, reason = placeEgress(addr.Port())
+		if insideName(name) != "" {
+			v, reason = g.placeInside(name, addr.Port())
 			return name, false, v, reason
 		}
 		v = g.table().Decide(name, addr.Port())

@@ -23,6 +23,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -101,6 +102,10 @@ type Config struct {
 	// Roots are whom upstream's certificates must come from; nil: whom this
 	// machine trusts.
 	Roots *x509.CertPool
+	// Inside are what answers in this process for [GitName] and [SuperviseName], on
+	// port 80, in HTTP. A handler that panics ends its connection. A name without
+	// one does not exist in the bottle.
+	Inside map[string]http.Handler
 	// Observer receives events; it may be nil.
 	Observer Observer
 }
@@ -119,6 +124,7 @@ type Gateway struct {
 
 	authority Authority
 	roots     *x509.CertPool
+	handlers  map[string]http.Handler // by names inside
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -178,6 +184,9 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if !cfg.Range.Addr().Is4() || cfg.Range.Bits() > 22 {
 		return nil, fmt.Errorf("gateway: range %v: not an ipv4 prefix of at most 22 bits", cfg.Range)
 	}
+	if err := checkInside(cfg.Inside); err != nil {
+		return nil, err
+	}
 	g := &Gateway{
 		wire:     cfg.Wire,
 		limits:   cfg.Limits.withDefaults(),
@@ -188,6 +197,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 
 		authority: cfg.Authority,
 		roots:     cfg.Roots,
+		handlers:  maps.Clone(cfg.Inside),
 	}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver

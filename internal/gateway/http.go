@@ -248,8 +248,8 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	seen := newExchange(rw, r, c)
 	defer seen.done() // also when the proxy gives up by a panic
-	if f.name == egressName {
-		w.serveEgress(seen, r)
+	if insideName(f.name) != "" {
+		w.serveInside(seen, r)
 		return
 	}
 	dropHops(r.Header)

@@ -24,9 +24,13 @@ type names struct {
 
 func newNames(base netip.Prefix, limit int) *names {
 	room := 1<<(32-base.Bits()) - firstName - 1
-	b := base.Masked().Addr().As4()
-	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+egressOffset)
-	return &names{base: base.Masked(), max: min(limit, room), byName: map[string]netip.Addr{egressName: netip.AddrFrom4(b)}}
+	n := &names{base: base.Masked(), max: min(limit, room), byName: map[string]netip.Addr{}}
+	for i, name := range insideNames {
+		b := n.base.Addr().As4()
+		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+insideOffset+uint32(i))
+		n.byName[name] = netip.AddrFrom4(b)
+	}
+	return n
 }
 
 // assign returns the address of a canonical name, and false when there is no
@@ -67,8 +71,8 @@ func (n *names) lookup(a netip.Addr) string {
 	i := int64(binary.BigEndian.Uint32(b[:])) - int64(binary.BigEndian.Uint32(base[:])) - firstName
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	if i == egressOffset-firstName {
-		return egressName
+	if i := i + firstName - insideOffset; i >= 0 && i < int64(len(insideNames)) {
+		return insideNames[i]
 	}
 	if i < 0 || i >= int64(len(n.list)) {
 		return ""

@@ -175,7 +175,7 @@ func (g *Gateway) serveFlow(f *flow) {
 	switch kind {
 	case kindTLS:
 		f.setProtocol("tls")
-		if f.name == egressName {
+		if insideName(f.name) != "" {
 			g.refuseBytes(f, ReasonProtocol, alert(alertAccessDenied))
 			return
 		}
