@@ -32,12 +32,6 @@ func (s style) fit(text string, room int) string {
 	return visible.Fit(s.plain(text), max(room, 0), s.glyph("…", "..."))
 }
 
-// pad is fit, filled with spaces to room columns.
-func (s style) pad(text string, room int) string {
-	text = s.fit(text, room)
-	return text + strings.Repeat(" ", max(0, room-visible.Width(text)))
-}
-
 // wrap is text that is visible already, in lines of room columns.
 func (s style) wrap(text string, room int) []string {
 	return visible.Wrap(s.plain(text), max(room, 8))

@@ -119,13 +119,6 @@ func (d *doors) whose(r *http.Request) (s *session, rest string, ok bool) {
 	return nil, "", false
 }
 
-// leave ends a session.
-func (d *doors) leave(s *session) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.sessions, s.path)
-}
-
 // maxStreams bounds the streams of events of a session: one for each tab.
 const maxStreams = 12
 
