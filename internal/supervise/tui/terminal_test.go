@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) != 4 {
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	real, err := supervise.Open(os.Args[2], supervise.Options{Audit: nowhere{}})
 	if err != nil {

@@ -45,7 +45,7 @@ type Options struct {
 }
 
 // Run shows the queue until the person leaves (nil), the context ends (its error), or
-// the terminal fails.
+// the terminal fails. Signals are the caller's: one that is to end it ends the context.
 func Run(ctx context.Context, o Options) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -57,6 +57,9 @@ func Run(ctx context.Context, o Options) error {
 		profile = colorprofile.ANSI
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out),
+		// The caller ends ctx on a signal. Its own handler would then send to a loop that
+		// is over, and wait for good.
+		tea.WithoutSignalHandler(),
 		// As in package pick: it neither starts tmux nor asks the terminal for what it
 		// would answer too late.
 		tea.WithColorProfile(profile), tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()
