@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/notify"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/visible"
@@ -476,9 +477,10 @@ func (a *app) confirmProposal(ctx context.Context, e supervise.Entry, to supervi
 }
 
 const superviseWatchLong = `Print what is proposed as it comes, a line each, and with --policy answer what a
-rule of yours decides; the rest waits for you elsewhere. --bell rings the
-terminal's bell, which many terminals turn into a notification. carboy starts no
-program for this: --json is for one of your own that does.
+rule of yours decides; the rest waits for you elsewhere. --notify shows what waits
+on your desktop, over the session's D-Bus; --bell rings the terminal's bell, which
+many terminals turn into a notification. carboy starts no program for this: --json
+is for one of your own.
 
 A policy is a file of your own, outside of any workspace, which nobody else can
 write to:
@@ -496,13 +498,14 @@ The first rule that fits answers. A rule that approves must cover all that is
 proposed; one that rejects, any of it. gate-override, baseline-update and apply
 are approved by people only.`
 
-const superviseWatchExample = `  carboy supervise watch --bell
+const superviseWatchExample = `  carboy supervise watch --notify
   carboy supervise watch --policy ~/.config/carboy/supervise.yaml
-  carboy supervise watch --json | while read -r p; do notify-send carboy "$(jq -r .title <<<"$p")"; done`
+  carboy supervise watch --json | while read -r p; do curl -d "$(jq -r .title <<<"$p")" https://ntfy.example/me; done`
 
 type watchFlags struct {
-	policy     string
-	bell, json bool
+	policy             string
+	bell, json, notify bool
+	desktop            *notify.Desktop // with notify
 }
 
 func (a *app) superviseWatchCmd() *cobra.Command {
@@ -519,11 +522,18 @@ func (a *app) superviseWatchCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if f.notify {
+					if f.desktop, err = notify.Open(ctx, a.env("DBUS_SESSION_BUS_ADDRESS")); err != nil {
+						return errors.Join(err, q.Close())
+					}
+					defer f.desktop.Close()
+				}
 				return errors.Join(a.watchProposals(ctx, q, f, policy), q.Close())
 			})
 		},
 	}
 	cmd.Flags().StringVar(&f.policy, "policy", "", "answer by the rules in `FILE`")
+	cmd.Flags().BoolVar(&f.notify, "notify", false, "show what waits for a person on the desktop")
 	cmd.Flags().BoolVar(&f.bell, "bell", false, "ring the terminal's bell for what waits for a person")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object per line")
 	return cmd
@@ -592,6 +602,11 @@ func (a *app) watchProposals(ctx context.Context, q *supervise.Queue, f *watchFl
 			}
 			if err := a.tellProposal(f, e); err != nil {
 				return err
+			}
+			if f.desktop != nil && e.Answer == nil {
+				if err := f.desktop.Show(ctx, "carboy: "+e.Proposal.Bottle+" waits", e.Proposal.Title().String()); err != nil && ctx.Err() == nil {
+					a.say(plainText, "%s", errorLine(err))
+				}
 			}
 		}
 		told = waiting
