@@ -110,7 +110,9 @@ func (l *layout) section(sec supervise.Section) {
 		case x.Mark == '-':
 			l.words(red, "- ", x.Text.String())
 		case x.Mark == '@':
-			l.words(cyan, "", x.Text.String())
+			l.words(cyan, "@", x.Text.String())
+		case x.Mark == '>':
+			l.words(bold, "> ", x.Text.String())
 		case x.Mark == '~':
 			l.words(yellow, l.style.glyph("┊ ", ": "), x.Text.String())
 		case sec.Theirs:

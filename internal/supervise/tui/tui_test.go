@@ -133,7 +133,7 @@ func TestAnswers(t *testing.T) {
 		d := newDesk(t, three(), width, 50)
 		d.has("3 waiting", "one.example", "two.example")
 		d.slowly("enter")
-		d.has("+ ", "proxy.golang.org", "because of one.example", "GET https://one.example/api/v1/users")
+		d.has("@@ -1,3 ", "+ ", "proxy.golang.org", "because of one.example", "GET https://one.example/api/v1/users")
 		d.slowly("a")
 		d.has("Approve: ", "Note")
 		d.answered()

@@ -317,8 +317,10 @@ func oneOf(e supervise.Entry, in *session, v view, whole bool) *one {
 		for _, l := range s.Lines {
 			text := l.Text.String()
 			switch l.Mark {
-			case '+', '-', ' ':
+			case '+', '-', ' ', '>':
 				text = string(l.Mark) + " " + text
+			case '@':
+				text = "@" + text
 			}
 			out.Lines = append(out.Lines, line{classes[l.Mark], text})
 		}
