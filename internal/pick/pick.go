@@ -52,6 +52,9 @@ func Run(ctx context.Context, t Terminal, questions ...func() Question) error {
 		profile = colorprofile.ANSI
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(t.In), tea.WithOutput(t.Out),
+		// The caller ends ctx on a signal. Its own handler would then send to a loop that
+		// is over, and wait for good.
+		tea.WithoutSignalHandler(),
 		// Else it looks for what the terminal can do in the environment, and to that
 		// end starts tmux.
 		tea.WithColorProfile(profile),
