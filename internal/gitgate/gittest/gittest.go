@@ -187,7 +187,7 @@ func spool(t testing.TB, r *http.Request) error {
 	if _, err := f.Seek(0, 0); err != nil {
 		return err
 	}
-	r.Body, r.ContentLength = f, n
+	r.Body, r.ContentLength, r.TransferEncoding = f, n, nil
 	return nil
 }
 
