@@ -18,6 +18,7 @@ import (
 	"testing"
 	"unicode/utf16"
 
+	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/secret"
 )
 
@@ -68,7 +69,7 @@ func pipeGit(t testing.TB, dir, in string, args ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "git", args...)
 	c.Dir, c.Stdin = dir, strings.NewReader(in)
-	c.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null")
+	c.Env = gittest.Env(nil)
 	out, err := c.CombinedOutput()
 	if err != nil {
 		t.Fatalf("git %q: %v\n%s", args, err, out)
@@ -185,7 +186,9 @@ var smugglers = []smuggler{
 		return []string{"b/" + s}
 	}, "a reference's name"},
 	{"as the name of a reference to delete", func(t *testing.T, w, s string) []string { return []string{":refs/heads/" + s} }, "a reference's name"},
-	{"in a push option", func(t *testing.T, w, s string) []string { return []string{"--push-option=" + s, "HEAD:refs/heads/o"} }, "a push option"},
+	{"in a push option", func(t *testing.T, w, s string) []string {
+		return []string{"--push-option=" + s, "HEAD:refs/heads/o-" + s[:1]}
+	}, "a push option"},
 	{"in a submodule's URL", inFile(".gitmodules", text("[submodule \"x\"]\n\tpath = x\n\turl = https://user:%s@example.org/x\n")), ".gitmodules:3"},
 	{"in .gitattributes", inFile(".gitattributes", text("# %s\n*.txt text\n")), ".gitattributes:1"},
 	{"in a pointer of LFS", inFile("big.iso", text("version https://git-lfs.github.com/spec/v1\next-0-x sha256:%s\noid sha256:"+strings.Repeat("4d", 32)+"\nsize 1\n")), "big.iso:2"},
@@ -226,7 +229,9 @@ var smugglers = []smuggler{
 	{"at the end of what is large", inFile("large.txt", func(s string) []byte {
 		return []byte(strings.Repeat("0123456789 abcdefg\n", 80_000) + s + "\n")
 	}), "large.txt:80001"},
-	{"in a line that is long", inFile("long.txt", func(s string) []byte { return []byte(strings.Repeat("word ", 50_000) + s + strings.Repeat(" word", 50_000)) }), "long.txt:1"},
+	{"in a line that is long", inFile("long.txt", func(s string) []byte {
+		return []byte(strings.Repeat("word ", 50_000) + s + strings.Repeat(" word", 50_000))
+	}), "long.txt:1"},
 	{"by a delta of a file that was there", func(t *testing.T, w, s string) []string {
 		r := rand.New(rand.NewPCG(1, 2))
 		var lines []string

@@ -15,7 +15,9 @@ import (
 // transports are the ways to an upstream repository on this machine.
 var transports = map[string]func(t *testing.T, path string) (Repo, Config){
 	"local": func(t *testing.T, path string) (Repo, Config) { return Repo{Name: "app", URL: path}, Config{} },
-	"file":  func(t *testing.T, path string) (Repo, Config) { return Repo{Name: "app", URL: "file://" + path}, Config{} },
+	"file": func(t *testing.T, path string) (Repo, Config) {
+		return Repo{Name: "app", URL: "file://" + path}, Config{}
+	},
 	"ssh": func(t *testing.T, path string) (Repo, Config) {
 		s := gittest.StartSSH(t, "AcceptEnv GIT_PROTOCOL")
 		return overSSHTo(s, path), Config{}
