@@ -251,6 +251,9 @@ func parseReport(b []byte, updates []RefUpdate) error {
 	failed := 0
 	for i, u := range updates {
 		updates[i].Result = results[u.Name]
+		if unpacked != "ok" {
+			updates[i].Result = "upstream could not unpack it"
+		}
 		if updates[i].Result == "" {
 			updates[i].Result = "upstream says nothing of it"
 		}
@@ -350,7 +353,7 @@ func (r *report) relay(l *lineReader, band bool) ([]byte, error) {
 		case p[0] == bandMessage:
 			r.send(appendBand(nil, bandMessage, progress(p[1:])))
 		case p[0] == bandError:
-			return nil, fmt.Errorf("it says %q", visible.Bytes(p[1:], 500))
+			return nil, fmt.Errorf("it says %q", p[1:])
 		default:
 			return nil, errFraming
 		}
