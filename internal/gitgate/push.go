@@ -133,7 +133,9 @@ func (p *pushing) judge(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	begun := time.Now()
 	found, err := p.inspect(ctx)
+	p.ev.Reading = time.Since(begun)
 	<-p.g.pushes // while a person decides, others may push
 	if err != nil {
 		return err
