@@ -8,6 +8,7 @@
 //	go run ./internal/bench -only many -idle 90         what 90 bottles take that wait
 //	go run ./internal/bench -only faces                 the terminal and the page where people decide
 //	go run ./internal/bench -gateway                    the same of the gateway, beside other proxies
+//	go run ./internal/bench -only git                   the git gate, beside git without it
 //	go run ./internal/bench -soak 1h                    keep one gateway busy; fails when it grows
 //
 // It is a developer's program: nothing of it is linked into carboy. Start
@@ -87,13 +88,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; in each, every load is run by every peer")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of the table")
 	fs.StringVar(&o.update, "update", "", "rewrite the table between the markers of this `file`")
-	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, faces; empty: all")
+	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, faces, or git alone; empty: all but git")
 	fs.StringVar(&o.peers, "peers", "", "comma-separated `peers` beside native; empty: all")
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to measure; must be open to every user")
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")
 	fs.StringVar(&o.runsc, "runsc", "", "a runsc `binary`; empty: build the module's version")
 	fs.IntVar(&o.megabytes, "download", 500, "`MB` to download; a fifth of it is uploaded")
-	fs.IntVar(&o.idle, "idle", 8, "`bottles` that wait at once, whose memory is summed up; 0: none")
+	fs.IntVar(&o.idle, "idle", 8, "`bottles` that wait at once, whose memory is summed up; 0: none, and with -only git no clones at once")
 	fs.BoolVar(&o.gateway, "gateway", false, "measure the gateway instead")
 	fs.DurationVar(&o.busy, "busy", 3*time.Second, "with -gateway: how `long` requests are made and events are read")
 	fs.IntVar(&o.bulk, "bulk", 256, "with -gateway: `MiB` up and down")
@@ -133,12 +134,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = soak(ctx, o, stdout, stderr)
 	case o.gateway:
 		err = benchmarkGateway(ctx, o, stdout, stderr)
+	case o.only == gitMeasure:
+		err = benchmarkGit(ctx, o, stdout, stderr)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 1
 	}
-	if o.gateway || o.soak > 0 {
+	if o.gateway || o.soak > 0 || o.only == gitMeasure {
 		return 0
 	}
 	// Root's bind mounts (runsc's root) must go when this program goes.
@@ -197,6 +200,7 @@ type marks struct{ begin, end string }
 var (
 	tables        = marks{"<!-- bench: written by `go run ./internal/bench -update docs/benchmarks.md` -->", "<!-- /bench -->"}
 	gatewayTables = marks{"<!-- gateway: written by `go run ./internal/bench -gateway -update docs/benchmarks.md` -->", "<!-- /gateway -->"}
+	gitTables     = marks{"<!-- git: written by `go run ./internal/bench -only git -update docs/benchmarks.md` -->", "<!-- /git -->"}
 )
 
 // readMarked gives what stands before and after the table.
