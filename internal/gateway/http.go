@@ -285,6 +285,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	seen.admitted(allowed)
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
 	defer cancel()
+	seen.ctx = ctx
 	seen.underWay(asks(r), allowed, cancel)
 	var attempts, early atomic.Int64
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {

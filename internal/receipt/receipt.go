@@ -316,9 +316,10 @@ const (
 	Blocked  Action = "blocked"  // it did not get through
 	Masked   Action = "redacted" // it got through with something else in its place
 	Reported Action = "reported" // it got through
+	Allowed  Action = "allowed"  // it got through: somebody was asked and allowed it
 )
 
-func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported }
+func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported || a == Allowed }
 
 // Found is a group of findings of one kind in what went to or came from one host.
 type Found struct {
