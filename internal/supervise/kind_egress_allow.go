@@ -1,0 +1,258 @@
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/routes"
+)
+
+// KindEgressAllow is more that a bottle may reach.
+const KindEgressAllow Kind = "egress-allow"
+
+// EgressAllow adds routes to those of a bottle, for the bottle's life.
+type EgressAllow struct {
+	// Routes are added behind those in force. They hold hosts and what may be asked of
+	// them, and nothing that only the user's own files grant: credentials, addresses
+	// that are not public, other upstreams, connections that nobody looks into.
+	Routes []RouteAdded `json:"routes"`
+	// Before are the routes in force, and Past what these would have allowed of what
+	// was refused in the last hour. Both are only shown.
+	Before []routes.Description `json:"before,omitempty"`
+	Past   []PastRequest        `json:"past,omitempty"`
+}
+
+// RouteAdded is a route in the words of route files.
+type RouteAdded struct {
+	Host    string                    `json:"host"`
+	Matches []routes.MatchDescription `json:"matches,omitempty"`
+	Git     *routes.GitDescription    `json:"git,omitempty"`
+}
+
+func (r RouteAdded) description() routes.Description {
+	return routes.Description{Host: r.Host, Matches: r.Matches, Git: r.Git}
+}
+
+// PastRequest is a request, or a connection, that was refused.
+type PastRequest struct {
+	What  string `json:"what"` // as in "GET https://example.com/x"; untrusted
+	Count int    `json:"count"`
+}
+
+// EgressAllowEffect puts the routes in force.
+type EgressAllowEffect = Effect[EgressAllow]
+
+func init() { register[EgressAllow]() }
+
+// Bounds of what stands in a proposal about routes.
+const (
+	maxRoutes = 16
+	maxPast   = 50
+	maxWhat   = 1024
+)
+
+// Kind implements Payload.
+func (EgressAllow) Kind() Kind { return KindEgressAllow }
+
+// Check implements Payload.
+func (p EgressAllow) Check() error {
+	if len(p.Routes) == 0 || len(p.Routes) > maxRoutes {
+		return fmt.Errorf("field \"routes\": %d routes, want 1 to %d", len(p.Routes), maxRoutes)
+	}
+	for i, r := range p.Routes {
+		if a, ok := literal(r.Host); ok && policy.Classify(a) != policy.ClassPublic {
+			return fmt.Errorf("field \"routes[%d].host\": %s is no public address (%s); only the user's own files allow one", i, a, policy.Classify(a))
+		}
+	}
+	rs, err := p.Policy()
+	if err != nil {
+		return err
+	}
+	for i, r := range rs {
+		// One spelling only: that is what is shown, named by the digest and compared by rules.
+		if want := routesText([]routes.Description{routes.Describe(r)}); want != routesText([]routes.Description{p.Routes[i].description()}) {
+			return fmt.Errorf("field \"routes[%d]\": is not written as carboy writes it; make it with NewEgressAllow", i)
+		}
+	}
+	return checkPast(p.Past)
+}
+
+func checkPast(past []PastRequest) error {
+	if len(past) > maxPast {
+		return fmt.Errorf("field \"past\": %d requests, at most %d", len(past), maxPast)
+	}
+	for _, s := range past {
+		if len(s.What) > maxWhat || s.Count < 1 {
+			return errors.New("field \"past\": a request that is too long, or was not made")
+		}
+	}
+	return nil
+}
+
+// literal is the address that a route's host is, with a port or without.
+func literal(host string) (netip.Addr, bool) {
+	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return a, true
+	}
+	a, err := netip.ParseAddrPort(host)
+	return a.Addr(), err == nil
+}
+
+// NewEgressAllow makes a payload of routes. They hold nothing but host, matches and git.
+func NewEgressAllow(rs []policy.Route, before []routes.Description, past []PastRequest) (EgressAllow, error) {
+	out := EgressAllow{Before: before, Past: past}
+	for i, r := range rs {
+		d := routes.Describe(r)
+		added := RouteAdded{Host: d.Host, Matches: d.Matches, Git: d.Git}
+		if routesText([]routes.Description{d}) != routesText([]routes.Description{added.description()}) {
+			return EgressAllow{}, fmt.Errorf("routes[%d]: %w", i, errRouteSaysMore)
+		}
+		out.Routes = append(out.Routes, added)
+	}
+	return out, out.Check()
+}
+
+var errRouteSaysMore = errors.New("says more than host, matches and git, which only the bottle's own file may")
+
+// Policy is the routes as the gateway takes them.
+func (p EgressAllow) Policy() ([]policy.Route, error) {
+	f, err := routes.Parse("proposal", []byte(p.EditText()))
+	if err != nil {
+		return nil, err
+	}
+	return f.Routes, nil
+}
+
+// Bare implements Payload.
+func (p EgressAllow) Bare() Payload { return EgressAllow{Routes: p.Routes} }
+
+// Title implements Payload.
+func (p EgressAllow) Title() string {
+	var out []string
+	for _, r := range p.Routes {
+		out = append(out, routeTitle(r.description()))
+	}
+	return "allow " + strings.Join(out, "; ")
+}
+
+// routeTitle is a route in a few words.
+func routeTitle(r routes.Description) string {
+	s := r.Host
+	for i, m := range r.Matches {
+		if i > 0 {
+			s += " or"
+		}
+		if len(m.Methods) > 0 {
+			s += " " + strings.Join(m.Methods, ",")
+		}
+		for _, p := range m.Paths {
+			s += " " + p.Value
+			if p.Type == policy.Prefix.String() {
+				s += "…"
+			}
+		}
+		if len(m.Headers) > 0 {
+			s += " with headers"
+		}
+	}
+	if r.Git != nil && r.Git.Fetch {
+		s += " git fetch"
+	}
+	return s
+}
+
+// Warn implements Payload.
+func (p EgressAllow) Warn() string {
+	for _, r := range p.Routes {
+		if strings.HasPrefix(r.Host, "*.") {
+			return "every name below " + r.Host[2:] + " is allowed; who can make such a name can be sent data"
+		}
+	}
+	for _, r := range p.Routes {
+		if len(r.Matches) == 0 {
+			return "every request to " + r.Host + " is allowed, also one that sends data there"
+		}
+	}
+	return ""
+}
+
+// Describe implements Payload.
+func (p EgressAllow) Describe(d *Detail) {
+	after := append([]routes.Description(nil), p.Before...)
+	for _, r := range p.Routes {
+		after = append(after, r.description())
+	}
+	d.Section("allowlist")
+	d.Change(routesText(p.Before), routesText(after))
+	describePast(d, p.Past, "of the last hour's refusals this would have allowed")
+}
+
+func describePast(d *Detail, past []PastRequest, title string) {
+	d.Section(title)
+	if len(past) == 0 {
+		d.Say("none")
+	}
+	for _, r := range past {
+		d.Words(fmt.Sprintf("%d × %s", r.Count, r.What))
+	}
+}
+
+// EditText implements Editable.
+func (p EgressAllow) EditText() string {
+	out := make([]routes.Description, len(p.Routes))
+	for i, r := range p.Routes {
+		out[i] = r.description()
+	}
+	return routesText(out)
+}
+
+// Edit implements Editable.
+func (p EgressAllow) Edit(file string, text []byte) (Payload, error) {
+	f, err := routes.Parse(file, text)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range f.Routes {
+		if _, err := NewEgressAllow([]policy.Route{r}, nil, nil); err != nil {
+			return nil, document.Error{{File: file, Line: f.At[i].Line, Column: f.At[i].Column, Field: fmt.Sprintf("routes[%d]", i), What: err.Error()}}
+		}
+	}
+	return NewEgressAllow(f.Routes, p.Before, p.Past)
+}
+
+// routesText is routes as a route file has them.
+func routesText(rs []routes.Description) string {
+	if len(rs) == 0 {
+		return ""
+	}
+	return yamlText(map[string]any{"routes": rs})
+}
+
+// Subjects implements Ruled.
+func (p EgressAllow) Subjects() []Subject {
+	var out []Subject
+	for _, r := range p.Routes {
+		out = append(out, routeSubjects(r.description())...)
+	}
+	return out
+}
+
+// Needs implements Ruled.
+func (EgressAllow) Needs() []string { return []string{"host"} }
+
+// routeSubjects: each of a route's matches allows something by itself.
+func routeSubjects(r routes.Description) []Subject {
+	git := r.Git != nil && r.Git.Fetch
+	if len(r.Matches) == 0 {
+		return []Subject{{Host: r.Host, Git: git}}
+	}
+	var out []Subject
+	for _, m := range r.Matches {
+		out = append(out, Subject{Host: r.Host, Methods: m.Methods, Paths: m.Paths, Git: git})
+	}
+	return out
+}

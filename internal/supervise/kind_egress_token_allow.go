@@ -1,0 +1,138 @@
+package supervise
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/secret"
+)
+
+// KindEgressTokenAllow is a value that was held back on its way out.
+const KindEgressTokenAllow Kind = "egress-token-allow"
+
+// EgressTokenAllow lets one value pass to one host, for the bottle's life. The value
+// itself is not in it.
+type EgressTokenAllow struct {
+	// Value names the value, as [Fingerprint] has it, and Length is its length in bytes.
+	Value  string `json:"value"`
+	Length int    `json:"length"`
+	// Shown is what a person may see of it, without the value.
+	Shown string `json:"shown,omitempty"`
+	// Rule is the detector's that found it, and Place where in the request.
+	Rule  string `json:"rule"`
+	Place string `json:"place,omitempty"`
+	// Host is where it goes, HOST or HOST:PORT, and Route the one that allows the host.
+	Host  string `json:"host"`
+	Route string `json:"route,omitempty"`
+	// Action is TokenAllow, or TokenRedact: the request goes on without the value.
+	Action TokenAction `json:"action"`
+	// Method and Path are of the request that waits. They are only shown.
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"`
+}
+
+// TokenAction is what happens to a value.
+type TokenAction string
+
+// The actions.
+const (
+	TokenAllow  TokenAction = "allow"
+	TokenRedact TokenAction = "redact"
+)
+
+// EgressTokenAllowEffect remembers the value for the bottle.
+type EgressTokenAllowEffect = Effect[EgressTokenAllow]
+
+func init() { register[EgressTokenAllow]() }
+
+// Fingerprint names a value for one bottle: HMAC-SHA256 under a key that only that
+// bottle's carboy has, since short values could be found from a plain digest.
+func Fingerprint(key [32]byte, v secret.Value) string {
+	m := hmac.New(sha256.New, key[:])
+	v.UnsafeReveal(func(b []byte) { m.Write(b) })
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// Kind implements Payload.
+func (EgressTokenAllow) Kind() Kind { return KindEgressTokenAllow }
+
+// Check implements Payload.
+func (p EgressTokenAllow) Check() error {
+	if b, err := hex.DecodeString(p.Value); err != nil || len(b) != sha256.Size {
+		return errors.New("field \"value\": is no fingerprint of 64 hexadecimal digits")
+	}
+	if p.Length < 1 || p.Rule == "" || p.Host == "" {
+		return errors.New("one of the fields \"length\", \"rule\" and \"host\" is missing")
+	}
+	if p.Action != TokenAllow && p.Action != TokenRedact {
+		return fmt.Errorf("field \"action\" is %.40q, want %s or %s", p.Action, TokenAllow, TokenRedact)
+	}
+	return bounds(field{"shown", p.Shown, 256}, field{"rule", p.Rule, 128}, field{"place", p.Place, 256}, field{"host", p.Host, 300},
+		field{"route", p.Route, 1024}, field{"method", p.Method, 64}, field{"path", p.Path, 4096})
+}
+
+// Bare implements Payload.
+func (p EgressTokenAllow) Bare() Payload {
+	p.Shown, p.Place, p.Method, p.Path = "", "", "", ""
+	return p
+}
+
+// Title implements Payload.
+func (p EgressTokenAllow) Title() string {
+	return fmt.Sprintf("%s a value (%s) to %s", map[TokenAction]string{TokenAllow: "send", TokenRedact: "mask"}[p.Action], p.Rule, p.Host)
+}
+
+// Warn implements Payload.
+func (p EgressTokenAllow) Warn() string {
+	if p.Action == TokenRedact {
+		return ""
+	}
+	return "the value leaves for " + p.Host + " and can't be taken back"
+}
+
+// Describe implements Payload.
+func (p EgressTokenAllow) Describe(d *Detail) {
+	d.Section("value that is held")
+	d.Field("goes to", p.Host)
+	d.Field("request", join(p.Method, p.Path))
+	d.Field("found in", p.Place)
+	d.Field("found by", p.Rule)
+	d.Field("looks like", p.Shown)
+	d.Field("length", fmt.Sprintf("%d bytes", p.Length))
+	d.Field("fingerprint", p.Value)
+	d.Field("route", p.Route)
+	d.Field("if approved", map[TokenAction]string{
+		TokenAllow:  "this value may go to this host for the bottle's life",
+		TokenRedact: "the request goes on with the value masked",
+	}[p.Action])
+}
+
+// EditText implements Editable.
+func (p EgressTokenAllow) EditText() string {
+	return "action: " + string(p.Action) + " # allow or redact\n"
+}
+
+// Edit implements Editable.
+func (p EgressTokenAllow) Edit(file string, text []byte) (Payload, error) {
+	doc, v, err := document.Parse(file, text)
+	if err != nil {
+		return nil, err
+	}
+	p.Action = TokenAction(v.Mapping("action").Need("action").OneOf(string(TokenAllow), string(TokenRedact)))
+	if err := doc.Err(); err != nil {
+		return nil, err
+	}
+	return p, p.Check()
+}
+
+// Subjects implements Ruled.
+func (p EgressTokenAllow) Subjects() []Subject {
+	return []Subject{{Host: p.Host, Rule: p.Rule}}
+}
+
+// Needs implements Ruled.
+func (EgressTokenAllow) Needs() []string { return []string{"host", "rule"} }

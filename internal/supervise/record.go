@@ -1,0 +1,193 @@
+package supervise
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// recordProposal puts into the log that something is proposed. It need not be on disk
+// at once: nothing follows from it.
+func (q *Queue) recordProposal(ctx context.Context, p Proposal) error {
+	actor := audit.ByBottle
+	if p.Run == "" {
+		actor = audit.ByUser(q.by.UID)
+	}
+	_, err := q.o.Audit.Append(ctx, audit.Event{
+		Kind: audit.Proposal, Run: string(p.Run), Actor: actor, Decision: audit.Noted,
+		Subject: q.redact(p.Title().s), Rule: q.redact(string(p.Kind)), Text: q.redact("proposal " + string(p.ID) + " of bottle " + p.Bottle),
+		Digests: []audit.Digest{{Of: "proposal", Sum: p.Digest}},
+	})
+	return err
+}
+
+// recordAnswer puts an answer into the log. It is on disk, and signed, when this
+// returns.
+func (q *Queue) recordAnswer(ctx context.Context, p Proposal, a Answer) error {
+	e := audit.Event{
+		Kind: audit.Approval, Run: string(p.Run), Actor: audit.ByUser(a.By.UID), Decision: audit.Refused,
+		Subject: q.redact(p.Title().s), Rule: q.redact(string(a.By.Channel)),
+		Digests: []audit.Digest{{Of: "proposal", Sum: a.Digest}},
+		Text:    q.redact(join("proposal", string(p.ID), string(a.Verdict), visible.String(a.Note, audit.MaxText))),
+	}
+	if a.Verdict.Allows() {
+		e.Decision = audit.Allowed
+	}
+	switch a.By.Channel {
+	case ChannelQueue:
+		e.Actor = audit.ByCarboy
+	case ChannelPolicy:
+		e.Actor = audit.ByCarboy
+		e.Rule = q.redact(a.By.Policy.String())
+		e.Digests = append(e.Digests, audit.Digest{Of: "policy", Sum: a.By.Policy.Digest})
+	}
+	if a.Verdict == Modified {
+		e.Digests = append(e.Digests, audit.Digest{Of: "modified proposal", Sum: a.PayloadDigest})
+	}
+	_, err := q.o.Audit.Append(ctx, e)
+	return err
+}
+
+func (q *Queue) redact(s string) audit.Text { return audit.Redact(q.o.Redactor, s) }
+
+// String is who answered, in one visible line.
+func (b By) String() string {
+	who := b.User
+	if who == "" {
+		who = fmt.Sprintf("user %d", b.UID)
+	}
+	switch b.Channel {
+	case ChannelQueue:
+		return "nobody"
+	case ChannelPolicy:
+		return b.Policy.String()
+	}
+	return visible.String(fmt.Sprintf("%s (%s)", who, b.Channel), 300)
+}
+
+// String is the rule in one visible line.
+func (r *PolicyRef) String() string {
+	if r == nil {
+		return "policy"
+	}
+	return fmt.Sprintf("policy %s:%d (sha256 %.12s)", visible.String(r.File, 500), r.Line, r.Digest)
+}
+
+// Record is a proposal as a run's receipt has it. Its texts are visible.
+type Record struct {
+	ID      ID        `json:"id"`
+	Kind    Kind      `json:"kind"`
+	Title   string    `json:"title"`
+	Digest  Digest    `json:"digest"`
+	Created time.Time `json:"created"`
+	Verdict Verdict   `json:"verdict,omitempty"` // empty: it still waited
+	By      *By       `json:"by,omitempty"`
+	Note    string    `json:"note,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+	// Modified names what was approved instead.
+	Modified Digest `json:"payload_digest,omitzero"`
+	Effect   string `json:"effect,omitempty"`
+}
+
+// Record is e for a run's receipt.
+func (e Entry) Record() Record {
+	p := e.Proposal
+	r := Record{ID: p.ID, Kind: p.Kind, Title: p.Title().s, Digest: p.Digest, Created: p.Created, Effect: visible.String(e.Effect, maxEffect)}
+	if a := e.Answer; a != nil {
+		by := a.By
+		r.Verdict, r.By, r.Note, r.At, r.Modified = a.Verdict, &by, visible.String(a.Note, MaxNote), a.At, a.PayloadDigest
+	}
+	return r
+}
+
+// Records are the proposals of a run, oldest first, for its receipt.
+func (q *Queue) Records(ctx context.Context, run store.ID) ([]Record, []Problem, error) {
+	l, err := q.List(ctx, Query{Archived: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	var out []Record
+	for i := len(l.Entries) - 1; i >= 0; i-- {
+		if e := l.Entries[i]; run != "" && e.Proposal.Run == run {
+			out = append(out, e.Record())
+		}
+	}
+	return out, l.Problems, nil
+}
+
+// View is a proposal as JSON for programs. Why, Payload and Note are what was said, not
+// made visible.
+type View struct {
+	Schema  string    `json:"schema"`
+	ID      ID        `json:"id"`
+	State   State     `json:"state"`
+	Bottle  string    `json:"bottle"`
+	Run     store.ID  `json:"run,omitempty"`
+	Kind    Kind      `json:"kind"`
+	Title   string    `json:"title"`
+	Warning string    `json:"warning,omitempty"`
+	Digest  Digest    `json:"digest"`
+	Payload Payload   `json:"payload"`
+	Why     string    `json:"why,omitempty"`
+	Tool    string    `json:"tool,omitempty"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	Answer  *Answer   `json:"answer,omitempty"`
+	// Approved is what is in force where a Modified answer says so.
+	Approved Payload `json:"approved,omitempty"`
+	Effect   string  `json:"effect,omitempty"`
+}
+
+// View is e for programs.
+func (e Entry) View() View {
+	p := e.Proposal
+	v := View{
+		Schema: proposalSchema, ID: p.ID, State: e.State(), Bottle: p.Bottle, Run: p.Run, Kind: p.Kind, Title: p.Title().s,
+		Warning: visible.String(p.Payload.Warn(), maxTitle), Digest: p.Digest, Payload: p.Payload, Why: p.Why, Tool: p.Tool,
+		Created: p.Created, Expires: p.Expires, Answer: e.Answer, Effect: e.Effect,
+	}
+	if e.Answer != nil {
+		v.Approved = e.Answer.Payload
+	}
+	return v
+}
+
+// Title is the proposal's line in a list.
+func (p Proposal) Title() Text {
+	if p.Payload == nil {
+		return Text{}
+	}
+	return Text{visible.String(p.Payload.Title(), maxTitle)}
+}
+
+// Detail is all that is to be shown of it. Long words from inside are cut in the
+// middle, and counted, unless full.
+func (p Proposal) Detail(full bool) Detail {
+	d := Detail{Title: p.Title(), full: full}
+	if p.Payload == nil {
+		return d
+	}
+	if visible.String(p.Payload.Title(), 1<<20) != p.Payload.Title() {
+		d.hidden("the title")
+	}
+	d.Warning = Text{visible.String(p.Payload.Warn(), 2*maxTitle)}
+	p.Payload.Describe(&d)
+	if p.Why != "" {
+		d.Section("why, in the words of whoever asks (nothing checks them)")
+		d.Words(p.Why)
+	}
+	d.Section("proposal")
+	d.Field("kind", string(p.Kind))
+	d.Field("bottle", p.Bottle)
+	d.Field("run", string(p.Run))
+	d.Field("asked by", p.Tool)
+	d.Field("since", p.Created.Format(time.RFC3339))
+	d.Field("until", p.Expires.Format(time.RFC3339))
+	d.Field("digest", p.Digest.String())
+	d.Field("id", string(p.ID))
+	return d
+}
