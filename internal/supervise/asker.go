@@ -368,7 +368,7 @@ func (a *Asker) finish(w *pending, answer Answer) {
 
 // end answers a proposal for nobody, unless somebody was faster.
 func (a *Asker) end(w *pending, v Verdict, note string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
 	defer cancel()
 	_, answer, err := a.q.decide(ctx, w.p.ID, func(p Proposal) (Answer, error) { return a.answer(w.p, v, note), nil })
 	var answered *AnsweredError

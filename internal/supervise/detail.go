@@ -132,11 +132,7 @@ func (d *Detail) Change(before, after string) {
 		if l == "" {
 			continue
 		}
-		mark, rest := l[0], l[1:]
-		if mark == '@' {
-			rest = l
-		}
-		s.Lines = append(s.Lines, Line{mark, show(s.Title, rest)})
+		s.Lines = append(s.Lines, Line{l[0], show(s.Title, l[1:])})
 	}
 }
 

@@ -17,8 +17,8 @@ const KindEgressAllow Kind = "egress-allow"
 // EgressAllow adds routes to those of a bottle, for the bottle's life.
 type EgressAllow struct {
 	// Routes are added behind those in force. They hold hosts and what may be asked of
-	// them, and nothing that only the user's own files grant: credentials, addresses
-	// that are not public, other upstreams, connections that nobody looks into.
+	// them, and nothing that only the user's own files grant: credentials,
+	// addresses, other upstreams, connections that nobody looks into.
 	Routes []RouteAdded `json:"routes"`
 	// Before are the routes in force, and Past what these would have allowed of what
 	// was refused in the last hour. Both are only shown.
@@ -64,8 +64,8 @@ func (p EgressAllow) Check() error {
 		return fmt.Errorf("field \"routes\": %d routes, want 1 to %d", len(p.Routes), maxRoutes)
 	}
 	for i, r := range p.Routes {
-		if a, ok := literal(r.Host); ok && policy.Classify(a) != policy.ClassPublic {
-			return fmt.Errorf("field \"routes[%d].host\": %s is no public address (%s); only the user's own files allow one", i, a, policy.Classify(a))
+		if literal(r.Host) {
+			return fmt.Errorf("field \"routes[%d].host\": is an address, which only the bottle's own file allows; propose a name", i)
 		}
 	}
 	rs, err := p.Policy()
@@ -93,13 +93,12 @@ func checkPast(past []PastRequest) error {
 	return nil
 }
 
-// literal is the address that a route's host is, with a port or without.
-func literal(host string) (netip.Addr, bool) {
-	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return a, true
-	}
-	a, err := netip.ParseAddrPort(host)
-	return a.Addr(), err == nil
+// literal reports whether a route's host is an address, with a port or without: what is
+// at it, a person can't tell.
+func literal(host string) bool {
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	_, err2 := netip.ParseAddrPort(host)
+	return err == nil || err2 == nil
 }
 
 // NewEgressAllow makes a payload of routes. They hold nothing but host, matches and git.

@@ -395,6 +395,10 @@ func (q *Queue) bury(ctx context.Context, id ID) error {
 	return q.waiting.remove(string(p.asker) + askerEnd)
 }
 
+// lockPatience bounds how long somebody else's decision is waited for; it takes a few
+// milliseconds.
+const lockPatience = 10 * time.Second
+
 // archiveEntry moves a proposal that is over. What is in the archive already stays: it
 // may know of the effect.
 func (q *Queue) archiveEntry(e Entry) error {
@@ -406,6 +410,17 @@ func (q *Queue) archiveEntry(e Entry) error {
 	if err := q.archive.write(id+archiveEnd, data, false); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	// Not while somebody decides: who has the lock finds the answer, or the archive.
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	f, err := q.waiting.lockFile(ctx, id+proposalEnd)
+	if errors.Is(err, fs.ErrNotExist) {
+		return q.waiting.remove(id + answerEnd)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	// The proposal goes first: an answer without one is nothing.
 	return errors.Join(q.waiting.remove(id+proposalEnd), q.waiting.remove(id+answerEnd))
 }

@@ -2,6 +2,8 @@ package supervise
 
 import (
 	"encoding/json"
+	"errors"
+	"strings"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -18,11 +20,13 @@ func yamlText(v any) string {
 		return ""
 	}
 	plain(&n)
-	out, err := yaml.Marshal(&n)
-	if err != nil {
+	var out strings.Builder
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := errors.Join(enc.Encode(&n), enc.Close()); err != nil {
 		return ""
 	}
-	return string(out)
+	return out.String()
 }
 
 // plain takes JSON's brackets and quotes off; where quotes are needed they come back.
