@@ -9,6 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -57,6 +58,9 @@ type (
 	Fact        = trace.Fact
 	EgressLog   = netlog.Reader
 	AuditReport = audit.Report
+
+	// ProposalQueue is where people answer what no rule decides.
+	ProposalQueue = supervise.Queue
 )
 
 // How a run sees its workspace.

@@ -13,6 +13,7 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise"
 )
 
 // usageError is a command line that means nothing.
@@ -102,6 +103,11 @@ func adviceOn(err error) string {
 		{store.ErrUnlanded, "carboy land takes the changes; carboy gc --unlanded gives them up"},
 		{store.ErrNoBottle, "carboy list --bottles shows those that there are"},
 		{store.ErrBottleBusy, "it runs: carboy exec reaches into it, carboy freeze stops it and keeps it"},
+		{supervise.ErrNotFound, "carboy supervise list --all shows those that there are"},
+		{supervise.ErrDigest, "carboy supervise show shows what waits now"},
+		{supervise.ErrExpired, "nothing was allowed; whoever asked may ask again"},
+		{supervise.ErrGone, "nothing was allowed; the bottle is over"},
+		{supervise.ErrNotModifiable, "carboy supervise approve or reject"},
 		{carboy.ErrNotKept, "carboy destroy removes its record, and carboy start begins anew"},
 		{carboy.ErrNotLive, "carboy list shows which runs go on"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},

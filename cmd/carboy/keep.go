@@ -83,6 +83,15 @@ func (a *app) gc(ctx context.Context, c *carboy.Client, f *gcFlags) error {
 		out.Planned = append(out.Planned, x.Meta.ID)
 	}
 	a.printPlan(plan)
+	if !f.dry {
+		// Nothing can be lost here that somebody might want to keep for long: the audit
+		// log has the answers.
+		if n, err := c.PruneProposals(ctx, defaultAge); err != nil {
+			a.say(plainText, "proposals stay: %s", errorLine(err))
+		} else if n > 0 {
+			a.say(plainText, "removed %s of more than 30 days ago", number(n, "answered proposal", "answered proposals"))
+		}
+	}
 	if len(plan.Remove) > 0 && !f.dry {
 		if !f.yes {
 			if err := a.confirm(ctx, fmt.Sprintf("remove %s?", number(len(plan.Remove), "run", "runs"))); err != nil {

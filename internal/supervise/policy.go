@@ -170,6 +170,9 @@ func ParsePolicy(file string, data []byte) (*Policy, error) {
 	if err := doc.Err(); err != nil {
 		return nil, err
 	}
+	if len(p.rules) == 0 {
+		return nil, document.Error{{File: file, What: "has no rules", Advice: "write them under rules:"}}
+	}
 	return p, nil
 }
 

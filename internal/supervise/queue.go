@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -26,6 +27,25 @@ type Queue struct {
 	waiting, archive *directory
 	o                Options
 	by               By
+
+	mu   sync.Mutex
+	seen map[ID]seen // of List
+}
+
+// seen is a proposal as it was read, and the file that it was read from. Who answers
+// reads it again.
+type seen struct {
+	stat fileStat
+	p    Proposal
+}
+
+// fileStat tells whether a file is the one that was read, unchanged: the kernel sets
+// the time of the last change, and nobody else.
+type fileStat struct {
+	dev, ino  uint64
+	size      int64
+	changed   unix.Timespec
+	uid, mode uint32
 }
 
 // Open opens the queue in dir, making what is missing. A directory that is not the
@@ -72,12 +92,13 @@ func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 	for _, n := range strange {
 		l.Problems = append(l.Problems, Problem{filepath.Join(q.waiting.path, n), errors.New("is no file of the queue")})
 	}
+	q.forget(ids)
 	alive := map[ID]bool{}
 	for _, id := range ids {
 		if err := ctx.Err(); err != nil {
 			return l, err
 		}
-		e, err := q.load(id)
+		e, err := q.glance(id)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -133,6 +154,43 @@ func (q *Queue) listArchive(ctx context.Context, query Query, l *Listing) error 
 		}
 	}
 	return nil
+}
+
+// glance is load for lists: what has not changed since it was read is not read again.
+func (q *Queue) glance(id ID) (Entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(q.waiting.fd(), string(id)+proposalEnd, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return Entry{}, &fs.PathError{Op: "look at", Path: filepath.Join(q.waiting.path, string(id)+proposalEnd), Err: err}
+	}
+	now := fileStat{st.Dev, st.Ino, st.Size, st.Ctim, st.Uid, st.Mode}
+	q.mu.Lock()
+	old, ok := q.seen[id]
+	q.mu.Unlock()
+	if ok && old.stat == now {
+		a, err := q.answerOf(old.p)
+		return Entry{Proposal: old.p, Answer: a}, err
+	}
+	e, err := q.load(id)
+	if err == nil {
+		q.mu.Lock()
+		if q.seen == nil {
+			q.seen = map[ID]seen{}
+		}
+		q.seen[id] = seen{now, e.Proposal}
+		q.mu.Unlock()
+	}
+	return e, err
+}
+
+// forget drops what is not among the sorted ids.
+func (q *Queue) forget(ids []ID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id := range q.seen {
+		if _, ok := slices.BinarySearch(ids, id); !ok {
+			delete(q.seen, id)
+		}
+	}
 }
 
 // load reads a proposal that waits, with its answer where its asker has not read that

@@ -191,3 +191,6 @@ func (p Proposal) Detail(full bool) Detail {
 	d.Field("id", string(p.ID))
 	return d
 }
+
+// Short is as much of an id as people type: its end, since ids of one hour begin alike.
+func (id ID) Short() string { return string(id[max(0, len(id)-6):]) }
