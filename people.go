@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,6 +106,7 @@ type asks struct {
 	signals []receipt.Signal
 	left    int // records that did not fit
 	over    bool
+	under   sync.WaitGroup // what asks at this moment
 }
 
 // decided is decided.json: what people decided for the bottle's life.
@@ -147,7 +149,8 @@ type pastRefusal struct {
 
 // readDecided is what was decided in a bottle's earlier runs.
 func readDecided(l *store.BottleLock) (d decided, err error) {
-	d = decided{Schema: store.Schema(decidedKind), Key: randomKey()}
+	d = decided{Schema: store.Schema(decidedKind), Key: make([]byte, keyBytes)}
+	_, _ = rand.Read(d.Key) // never fails
 	if l == nil {
 		return d, nil
 	}
@@ -254,7 +257,9 @@ func (a *asks) close() {
 		return
 	}
 	a.s.people.asks.CompareAndSwap(a, nil)
-	if err := errors.Join(a.asker.Close(), a.queue.Close()); err != nil {
+	err := a.asker.Close()
+	a.under.Wait()
+	if err := errors.Join(err, a.queue.Close()); err != nil {
 		a.s.c.log.Warn("the queue could not be left in order", "err", err)
 	}
 }
@@ -269,11 +274,19 @@ func draft(tool, why string) supervise.Draft { return supervise.Draft{Tool: tool
 
 // ask proposes and waits; carry puts in force what was approved.
 func ask[P supervise.Payload](ctx context.Context, a *asks, p P, d supervise.Draft, carry func(supervise.Approval[P]) error) (supervise.Outcome, error) {
+	a.mu.Lock()
+	if a.over {
+		a.mu.Unlock()
+		return supervise.Outcome{}, errNobody
+	}
+	a.under.Add(1)
+	a.mu.Unlock()
+	defer a.under.Done()
 	o, err := supervise.Ask(ctx, a.asker, p, d, supervise.EffectFunc[P](func(_ context.Context, ok supervise.Approval[P]) error { return carry(ok) }))
 	if o.Proposal.ID != "" {
 		e := supervise.Entry{Proposal: o.Proposal}
 		switch {
-		case err != nil:
+		case err != nil && o.Answer.Verdict == "":
 			e.Effect = err.Error()
 		case o.Allowed():
 			e.Effect = "done"
@@ -320,7 +333,11 @@ func (a *asks) value(ctx context.Context, h gateway.Held) gateway.Answer {
 			if len(d.Values) >= maxValues {
 				return fmt.Errorf("%d values were decided about, which are all that there may be", maxValues)
 			}
-			d.Values = append(d.Values, key)
+			if !slices.ContainsFunc(d.Values, func(v decidedValue) bool {
+				return v.Host == key.Host && v.Route == key.Route && v.Digest == key.Digest
+			}) {
+				d.Values = append(d.Values, key)
+			}
 			return nil
 		})
 	})
@@ -566,6 +583,19 @@ func (a *asks) reroute(o supervise.Outcome, f func(*decided) error) error {
 	return nil
 }
 
+// decidedOver is base with what people decided about routes. inside.mu is held.
+func (s *session) decidedOver(base []policy.Route) (*policy.Table, error) {
+	if s.asks != nil {
+		s.asks.mu.Lock()
+		defer s.asks.mu.Unlock()
+		var err error
+		if base, err = s.asks.decided.over(base); err != nil {
+			return nil, err
+		}
+	}
+	return policy.Compile(base...)
+}
+
 // refused remembers what was refused, for an hour. It was cleaned of secrets.
 func (a *asks) refused(r *netlog.Record) {
 	p := &pastRefusal{host: r.Host, port: r.Port}
@@ -678,4 +708,3 @@ func (a *asks) account() *receipt.Proposals {
 	}
 	return p
 }
-
