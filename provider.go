@@ -49,6 +49,10 @@ type mcpServer struct{ name, url string }
 // toolsName is what an agent calls the server of carboy's own tools.
 const toolsName = "carboy"
 
+// toolsWait is how long agents are told to wait for a tool, in seconds: longer than
+// people are waited for.
+const toolsWait = 900
+
 // launchers start the templates that there are. Another one is a line here.
 var launchers = map[string]func(*Client, *manifest.Effective, *StartOptions, *launch) error{
 	"claude":   launchClaude,
