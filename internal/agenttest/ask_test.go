@@ -38,15 +38,16 @@ func TestAgentsAsk(t *testing.T) {
 			h.vars["MY_KEY"] = key
 			h.install(dir)
 			get := "curl -sS -m 60 http://new.example.com/ || echo NOT-YET"
-			server := New(t, key, Script{
-				Steps: []Step{
-					{Run: get, Expect: "NOT-YET"},
-					{Tool: "egress-allow", Args: map[string]any{"host": "new.example.com", "reason": "the task needs it"}, Expect: "Approved"},
-					{Run: get, Expect: "resolve-failed"},
-					{Tool: "signal-done", Args: map[string]any{"status": "done", "summary": "it was reached"}, Expect: "taken down"},
-				},
-				Final: final,
-			})
+			steps := []Step{
+				{Run: get, Expect: "NOT-YET"},
+				{Tool: "egress-allow", Args: map[string]any{"host": "new.example.com", "reason": "the task needs it"}, Expect: "Approved"},
+				{Run: get, Expect: "resolve-failed"},
+				{Tool: "signal-done", Args: map[string]any{"status": "done", "summary": "it was reached"}, Expect: "taken down"},
+			}
+			if a.bin == "claude" { // it has its model look for tools of servers
+				steps = slices.Insert(steps, 1, Step{Tool: "ToolSearch", Args: map[string]any{"query": "select:mcp__carboy__egress-allow,mcp__carboy__signal-done", "max_results": 5}})
+			}
+			server := New(t, key, Script{Steps: steps, Final: final})
 			h.manifests(t, map[string]string{
 				"bottles/js.md": fmt.Sprintf("---\nagent_provider: {template: %s, %s}\negress:\n  routes: [{host: %s, upstream: %q, %s}]\n---\n", x.template, x.provider, a.host, server.Addr, x.route),
 				"agents/fix.md": "---\nbottle: js\nmodel: " + x.model + "\n---\n",

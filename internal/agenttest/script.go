@@ -60,8 +60,9 @@ func (s Step) String() string {
 // tool is one that an agent offers.
 type tool struct {
 	name     string
-	freeform bool // takes text, not JSON
-	local    bool // OpenAI's local_shell
+	space    string // empty: none
+	freeform bool   // takes text, not JSON
+	local    bool   // OpenAI's local_shell
 	schema   schema
 }
 
