@@ -173,8 +173,7 @@ func (a *Asker) Propose(ctx context.Context, payload Payload, d Draft) (*Ticket,
 		return t, nil
 	}
 	if err := a.publish(ctx, w); err != nil {
-		a.forget(w)
-		if w.settle(Outcome{Proposal: w.p, Answer: a.answer(w.p, Withdrawn, "it could not be put in the queue")}) {
+		if a.settle(w, Outcome{Proposal: w.p, Answer: a.answer(w.p, Withdrawn, "it could not be put in the queue")}) {
 			_ = a.q.waiting.remove(string(w.p.ID) + proposalEnd)
 			close(w.saved)
 			a.ending.Done()
@@ -307,10 +306,12 @@ func (a *Asker) answer(p Proposal, v Verdict, note string) Answer {
 	return Answer{ID: p.ID, Digest: p.Digest, Verdict: v, By: by, Note: note, At: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
-// settle has the outcome be known. The first one counts.
-func (w *pending) settle(o Outcome) bool {
+// settle has the outcome be known, and nobody join the proposal any more. The first one
+// counts.
+func (a *Asker) settle(w *pending, o Outcome) bool {
 	first := false
 	w.once.Do(func() {
+		a.forget(w) // first: who asks for the same once more must not get this answer
 		w.outcome = o
 		close(w.done)
 		first = true
@@ -354,10 +355,9 @@ func (a *Asker) look(w *pending) {
 
 // finish settles a proposal and takes it out of the queue.
 func (a *Asker) finish(w *pending, answer Answer) {
-	if !w.settle(Outcome{w.p, answer}) {
+	if !a.settle(w, Outcome{w.p, answer}) {
 		return
 	}
-	a.forget(w)
 	go func() {
 		defer a.ending.Done()
 		defer close(w.saved)
