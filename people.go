@@ -448,7 +448,7 @@ func (a *asks) allow(ctx context.Context, r tools.Route) (tools.Decision, error)
 	table, before := a.inForce()
 	for _, b := range before {
 		if sameRoute(b, routes.Describe(f.Routes[0])) {
-			return tools.Decision{Verdict: string(supervise.Approved), Allowed: true, Words: "This route is in force already."}, nil
+			return tools.Decision{Words: "This route is in force already."}, nil
 		}
 	}
 	p, err := supervise.NewEgressAllow(f.Routes, before, a.wouldAllow(table, f.Routes))
@@ -517,8 +517,8 @@ func (a *asks) decision(o supervise.Outcome, err error, done string) (tools.Deci
 	if err != nil {
 		return tools.Decision{}, errors.New("nothing was decided: " + a.told(err.Error()))
 	}
-	d := tools.Decision{Proposal: string(o.Proposal.ID), Verdict: string(o.Answer.Verdict), Allowed: o.Allowed(), Words: a.words(o)}
-	if d.Allowed {
+	d := tools.Decision{Proposal: string(o.Proposal.ID), Verdict: string(o.Answer.Verdict), Words: a.words(o)}
+	if o.Allowed() {
 		d.Words += " " + a.told(done)
 	}
 	return d, nil

@@ -69,9 +69,8 @@ type Route struct {
 
 // Decision is how a proposal ended.
 type Decision struct {
-	Proposal string // its id
+	Proposal string // its id; empty: nobody had to be asked
 	Verdict  string // as the queue says it
-	Allowed  bool
 	Words    string // for the agent; what to do now, and a person's note
 }
 
@@ -201,7 +200,7 @@ var tools = []tool{
 				return nil, err
 			}
 			text, err := h.Routes(ctx)
-			return said(text, nil), err
+			return said(text), err
 		},
 	},
 	{
@@ -279,7 +278,7 @@ var tools = []tool{
 			if err := text("summary", in.Summary, 1, MaxSummary); err != nil {
 				return nil, err
 			}
-			return said("It is taken down.", nil), h.Done(ctx, in.Status, in.Summary)
+			return said("It is taken down."), h.Done(ctx, in.Status, in.Summary)
 		},
 	},
 }
@@ -322,10 +321,15 @@ func texts(field string, list []string, most, each int) error {
 	return nil
 }
 
-func said(words string, structured any) *mcp.CallToolResult {
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: words}}, StructuredContent: structured}
+// said is a result in words. There is no structured one: some agents show their model
+// that alone, and the words hold what a person says.
+func said(words string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: words}}}
 }
 
 func decided(d Decision) *mcp.CallToolResult {
-	return said(d.Words, map[string]any{"proposal": d.Proposal, "verdict": d.Verdict, "allowed": d.Allowed})
+	if d.Proposal != "" {
+		d.Words += " (proposal " + d.Proposal + ": " + d.Verdict + ")"
+	}
+	return said(d.Words)
 }

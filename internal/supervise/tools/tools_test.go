@@ -46,12 +46,12 @@ func (f *fake) Allow(ctx context.Context, r Route) (Decision, error) {
 	if ctx.Err() != nil {
 		return Decision{}, ctx.Err()
 	}
-	return Decision{"01", "approved", true, "Approved: go on."}, nil
+	return Decision{"01", "approved", "Approved: go on."}, nil
 }
 
 func (f *fake) Block(_ context.Context, host, reason string) (Decision, error) {
 	f.note("block " + host + " " + reason)
-	return Decision{"02", "rejected", false, "Rejected."}, nil
+	return Decision{"02", "rejected", "Rejected."}, nil
 }
 
 func (f *fake) Done(_ context.Context, s Status, summary string) error {
