@@ -1,7 +1,6 @@
 package carboy
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,54 +16,45 @@ import (
 // queue lies on the host.
 const attackQueue = `
 url=http://supervise.carboy.internal
-post() { curl -sS -o /dev/null -w "%{http_code} $1\n" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' "$@"; }
 
-call egress-allow '{"host":"wanted.example.com","reason":"mine"}' > /tmp/wanted &
-for i in 1 2 3 4 5 6 7 8 9 10; do test -e /tmp/asked && break; sleep 0.1; done
+call egress-allow '{"host":"wanted.example.com","reason":"mine"}'
 
 # Words for an answer, to whatever listens.
-for tool in egress-approve approve answer supervise/answer egress-token-allow gate-override apply; do
-	call "$tool" '{"id":"01","verdict":"approved","host":"wanted.example.com"}' | grep -q '"result"' && echo "GOT a tool $tool"
+for tool in egress-approve supervise/answer apply; do
+	call "$tool" '{"id":"01","verdict":"approved"}' | grep -q '"result"' && echo "GOT a tool $tool"
 done
-for path in / /approve /api/approve /mcp/approve /mcp/../waiting /waiting /answer /sse /events /.well-known/oauth-protected-resource; do
-	for host in supervise.carboy.internal git.carboy.internal egress.carboy.internal; do
-		for m in GET POST PUT DELETE; do
-			case $(curl -sS -X $m -o /tmp/body -w '%{http_code}' --path-as-is "http://$host$path" -d '{"verdict":"approved"}' 2>/dev/null) in 2*) echo "GOT $m $host$path";; esac
-		done
-	done
+urls=
+for path in / /approve /mcp/approve /mcp/../waiting /answer; do
+	urls="$urls http://supervise.carboy.internal$path http://git.carboy.internal$path http://egress.carboy.internal$path"
 done
-for m in PUT DELETE PATCH GET; do
-	case $(curl -sS -X $m -o /dev/null -w '%{http_code}' -H 'Mcp-Session-Id: 1' $url/mcp) in 2*) echo "GOT $m of a session";; esac
+for m in GET POST; do
+	curl -s -X $m -o /dev/null -w "%{http_code} $m %{url_effective}\n" --path-as-is -d '{"verdict":"approved"}' $(echo $urls | sed 's/ / -o \/dev\/null /g') | sed -n 's/^2/GOT 2/p'
 done
+curl -s -X DELETE -o /dev/null -w '%{http_code} a session\n' -H 'Mcp-Session-Id: 1' $url/mcp | sed -n 's/^2/GOT 2/p'
 
 # Files and sockets of the host's.
 ls STATE/supervise 2>/dev/null && echo GOT the queue
 mkdir -p STATE/supervise/waiting 2>/dev/null && echo '{"verdict":"approved"}' > STATE/supervise/waiting/01.answer
-find / -xdev -name '*.sock' 2>/dev/null | grep -i carboy && echo GOT a socket
+ls /run /tmp | grep -i -e carboy -e sock && echo GOT a socket
 
 # Hosts that are others.
-for host in 'https://evil.example.com' 'evil.example.com/x' 'user@evil.example.com' '*' '*.com:0' '127.0.0.1' '[::1]' '169.254.169.254' '10.1.2.3:80' 'localhost' 'host.carboy.internal:22' 'supervise.carboy.internal' 'evil.example.com\u0000.example.com' 'evil\u202emoc.example.com' 'ev\u0456l.example.com' '\u001b[2Jevil.example.com' 'evil.example.com\nroutes:' '2130706433' '0x7f.1' 'a..b' ''; do
+for host in '*' '[::1]' '169.254.169.254' 'localhost' 'host.carboy.internal:22' 'supervise.carboy.internal' 'evil.example.com\u0000.example.com' 'evil\u202emoc.example.com' 'evil.example.com\nroutes:'; do
 	call egress-allow "{\"host\":\"$host\",\"reason\":\"x\"}" | grep -q '"isError":true' || echo "ASKED for $host"
 done
-for more in '"private":true' '"upstream":"127.0.0.1:22"' '"token_env":"HOME"' '"inspect":false' '"bottle":"another"'; do
+for more in '"private":true' '"upstream":"127.0.0.1:22"' '"bottle":"other"'; do
 	call egress-allow "{\"host\":\"a.example.com\",\"reason\":\"x\",$more}" | grep -q '"isError":true' || echo "ASKED with $more"
 done
 
 # Too much.
-head -c 70000 /dev/zero | tr '\0' '[' | post $url/mcp --data-binary @-
-printf '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"egress-allow","arguments":{"host":"big.example.com","reason":"%s"}}}' "$(head -c 3000 /dev/zero | tr '\0' x)" | curl -sS -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' --data-binary @- $url/mcp | grep -q '"isError":true' || echo ASKED with a long reason
-for i in $(seq 60); do call egress-allow "{\"host\":\"h$i.example.com\",\"reason\":\"x\"}" > /tmp/flood.$i & done
-wait
-cat /tmp/flood.* | grep -c -e 'too many' -e 'Too many' | sed 's/^/floods refused: /'
-cat /tmp/wanted
+head -c 70000 /dev/zero | tr '\0' '[' | curl -s -o /dev/null -w '%{http_code} too large\n' -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' --data-binary @- $url/mcp
 curl -sS http://wanted.example.com/ -o /dev/null && echo REACHED
 curl -sS http://egress.carboy.internal/allowlist | grep -i host:
 echo END
 `
 
 // TestNothingInsideAnswers: what runs in a bottle can ask and no more. It finds no
-// way to answer, no queue, nobody else's proposals; it can't ask for what a user alone
-// may grant; and it can't keep people from others by asking too much.
+// way to answer, no queue, nobody else's proposals, and can't ask for what a user alone
+// may grant.
 func TestNothingInsideAnswers(t *testing.T) {
 	base := t.TempDir()
 	w := &world{t: t, ws: filepath.Join(base, "ws")}
@@ -95,20 +85,8 @@ func TestNothingInsideAnswers(t *testing.T) {
 	}
 	defer ticket.Close()
 
-	// The one that is meant is approved when all is over, and is the neighbour.
-	most := 0
+	// What it may ask for reaches people, who say no.
 	answers := w.answering(func(p supervise.Proposal) supervise.Reply {
-		l, err := q.List(context.Background(), supervise.Query{})
-		if err != nil {
-			t.Error(err)
-		}
-		mine := 0
-		for _, e := range l.Entries {
-			if e.Proposal.Bottle != "other" {
-				mine++
-			}
-		}
-		most = max(most, mine)
 		if p.Bottle == "other" {
 			return supervise.Reply{}
 		}
@@ -133,16 +111,13 @@ func TestNothingInsideAnswers(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, said)
 		}
 	}
-	if most > supervise.MaxWaiting {
-		t.Errorf("%d waited at once", most)
-	}
 	for _, p := range rec.Proposals.List {
 		if p.Verdict == "approved" || p.Verdict == "modified" {
 			t.Errorf("%+v", p)
 		}
 	}
-	if answers.kinds() == "" {
-		t.Error("nothing was asked")
+	if k := answers.kinds(); k != "egress-allow" {
+		t.Errorf("asked: %q", k)
 	}
 	select {
 	case <-ticket.Done():

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gobwas/ws"
@@ -261,9 +262,12 @@ func TestHeldIsGivenUp(t *testing.T) {
 // TestHeldIsBounded: so many requests wait and no more.
 func TestHeldIsBounded(t *testing.T) {
 	asked, release := make(chan struct{}, maxAsking), make(chan struct{})
+	var all atomic.Int64
 	p := &person{answer: func(context.Context, Held) Answer {
-		asked <- struct{}{}
-		<-release
+		if all.Add(1) <= maxAsking {
+			asked <- struct{}{}
+			<-release
+		}
 		return Answer{Ruling: RulingPass}
 	}}
 	o := newOpened(t, askRoutes, &seer{}, watching, p.option)
