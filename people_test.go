@@ -10,10 +10,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
 )
 
@@ -267,4 +272,107 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 			}
 		})
 	}
+}
+
+// BenchmarkApproval is how long it takes from a person's answer to the request that
+// waited for it being at the server.
+func BenchmarkApproval(b *testing.B) {
+	base := b.TempDir()
+	ws := filepath.Join(base, "ws")
+	for _, d := range []string{base, filepath.Dir(base), ws} {
+		_ = os.Mkdir(d, 0o755)
+		if err := os.Chmod(d, 0o755); err != nil {
+			b.Fatal(err)
+		}
+	}
+	vars := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "XDG_RUNTIME_DIR": base, "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+	w := &world{t: b, ws: ws, c: openClient(b, vars)}
+	var mu sync.Mutex
+	var asked time.Time
+	var took []time.Duration
+	w.outside(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		took = append(took, time.Since(asked))
+		mu.Unlock()
+	}))
+	w.answering(func(p supervise.Proposal) supervise.Reply {
+		mu.Lock()
+		asked = time.Now()
+		mu.Unlock()
+		return supervise.Reply{Verdict: supervise.Approved}
+	})
+	var out strings.Builder
+	script := fmt.Sprintf(`for i in $(seq %d); do curl -sS https://example.com/x -d "token=gh""p_$(printf '%%s%%020d' aB3dE5gH7jKLmN9x $i)" || exit 1; done`, b.N)
+	_, err := w.c.Run(b.Context(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
+	if err != nil || len(took) != b.N {
+		b.Fatalf("%d of %d: %v %s", len(took), b.N, err, out.String())
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "ms/median")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "ms/p99")
+}
+
+// TestManyWait: twenty bottles wait while whoever looks at the queue ends and is
+// started again; each goes on with its own answer.
+func TestManyWait(t *testing.T) {
+	w := newWorld(t)
+	var wg sync.WaitGroup
+	proposed := make(chan struct{}, 20)
+	for i := range 20 {
+		q, err := w.c.Proposals()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		a, err := q.Asker(supervise.AskerOptions{Bottle: fmt.Sprintf("b%d", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		wg.Go(func() {
+			k, err := a.Propose(t.Context(), supervise.EgressAllow{Routes: []supervise.RouteAdded{{Host: fmt.Sprintf("h%d.example.com", i)}}}, supervise.Draft{})
+			proposed <- struct{}{}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			o, err := k.Wait(t.Context())
+			if err != nil || o.Allowed() != (i%2 == 0) || o.Answer.Note != fmt.Sprintf("for b%d", i) {
+				t.Errorf("b%d: %v %+v", i, err, o.Answer)
+			}
+		})
+	}
+	for range 20 {
+		<-proposed
+	}
+	for n := range 4 { // each looks, answers five, and ends
+		q, err := w.c.Proposals()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := q.List(t.Context(), supervise.Query{})
+		if err != nil || len(l.Entries) < 20-5*n-5 {
+			t.Fatalf("%v %d", err, len(l.Entries))
+		}
+		left := 5
+		for _, e := range l.Entries {
+			var i int
+			fmt.Sscanf(e.Proposal.Bottle, "b%d", &i)
+			if i/5 != n || left == 0 {
+				continue
+			}
+			left--
+			v := supervise.Rejected
+			if i%2 == 0 {
+				v = supervise.Approved
+			}
+			if _, err := q.Answer(t.Context(), supervise.Reply{ID: e.Proposal.ID, Digest: e.Proposal.Digest, Verdict: v, Note: "for " + e.Proposal.Bottle, Channel: supervise.ChannelCLI}); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
 }
