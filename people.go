@@ -423,6 +423,9 @@ func (a *asks) words(o supervise.Outcome) string {
 	return w
 }
 
+// ownNames are below this one.
+const ownNames = "carboy.internal"
+
 // allow proposes a route of the agent's.
 func (a *asks) allow(ctx context.Context, r tools.Route) (tools.Decision, error) {
 	type match struct {
@@ -444,6 +447,9 @@ func (a *asks) allow(ctx context.Context, r tools.Route) (tools.Decision, error)
 	f, err := routes.Parse("egress-allow", text)
 	if err != nil {
 		return tools.Decision{}, errors.New(a.told(err.Error()))
+	}
+	if name := f.Routes[0].Host(); name == ownNames || strings.HasSuffix(name, "."+ownNames) {
+		return tools.Decision{}, fmt.Errorf("%s is a name of carboy's own, of which no route speaks", visible.String(name, 260))
 	}
 	table, before := a.inForce()
 	for _, b := range before {
