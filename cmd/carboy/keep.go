@@ -83,15 +83,6 @@ func (a *app) gc(ctx context.Context, c *carboy.Client, f *gcFlags) error {
 		out.Planned = append(out.Planned, x.Meta.ID)
 	}
 	a.printPlan(plan)
-	if !f.dry {
-		// Nothing can be lost here that somebody might want to keep for long: the audit
-		// log has the answers.
-		if n, err := c.PruneProposals(ctx, defaultAge); err != nil {
-			a.say(plainText, "proposals stay: %s", errorLine(err))
-		} else if n > 0 {
-			a.say(plainText, "removed %s of more than 30 days ago", number(n, "answered proposal", "answered proposals"))
-		}
-	}
 	if len(plan.Remove) > 0 && !f.dry {
 		if !f.yes {
 			if err := a.confirm(ctx, fmt.Sprintf("remove %s?", number(len(plan.Remove), "run", "runs"))); err != nil {
@@ -104,6 +95,14 @@ func (a *app) gc(ctx context.Context, c *carboy.Client, f *gcFlags) error {
 		}
 		out.Removed = append(out.Removed, removed...)
 		a.say(greenText, "removed %s", number(len(removed), "run", "runs"))
+	}
+	if !f.dry {
+		// The audit log has the answers for good.
+		if n, err := c.PruneProposals(ctx, defaultAge); err != nil {
+			a.say(plainText, "proposals stay: %s", errorLine(err))
+		} else if n > 0 {
+			a.say(greenText, "removed %s of more than 30 days ago", number(n, "answered proposal", "answered proposals"))
+		}
 	}
 	if f.json {
 		return a.printJSON(out)

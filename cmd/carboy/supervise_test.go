@@ -100,7 +100,9 @@ func TestSuperviseAsks(t *testing.T) {
 	s := terminalIn(t, home, "supervise", "list")
 	s.await("nothing waits")
 	s.end()
-	env := func(name string) string { return map[string]string{"HOME": home, "XDG_STATE_HOME": home + "/state"}[name] }
+	env := func(name string) string {
+		return map[string]string{"HOME": home, "XDG_STATE_HOME": home + "/state"}[name]
+	}
 	ctx := context.Background()
 	c, err := carboy.Open(ctx, carboy.Options{Quick: true, Env: env})
 	if err != nil {

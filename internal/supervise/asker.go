@@ -348,6 +348,9 @@ func (a *Asker) look(w *pending) {
 	case err != nil:
 		refused := a.answer(w.p, Rejected, cut(err.Error(), MaxNote))
 		a.finish(w, refused)
+	case answer != nil && answer.By.UID != a.q.by.UID:
+		// Its file is this user's, so it says so too.
+		a.finish(w, a.answer(w.p, Rejected, fmt.Sprintf("the answer says that user %d gave it", answer.By.UID)))
 	case answer != nil:
 		a.finish(w, *answer)
 	}

@@ -54,7 +54,7 @@ type Line struct {
 }
 
 // cutText bounds a text that Detail(false) shows, in bytes as they stand in the proposal.
-const cutText = 4 << 10
+const cutText = 2 << 10
 
 // maxTitle bounds the line of a list, in bytes.
 const maxTitle = 400

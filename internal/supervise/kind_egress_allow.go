@@ -20,10 +20,12 @@ type EgressAllow struct {
 	// them, and nothing that only the user's own files grant: credentials,
 	// addresses, other upstreams, connections that nobody looks into.
 	Routes []RouteAdded `json:"routes"`
-	// Before are the routes in force, and Past what these would have allowed of what
-	// was refused in the last hour. Both are only shown.
-	Before []routes.Description `json:"before,omitempty"`
-	Past   []PastRequest        `json:"past,omitempty"`
+	// Before are the last of the routes in force, and Earlier how many more there are.
+	// Past is what these would have allowed of what was refused in the last hour. All
+	// are only shown.
+	Before  []routes.Description `json:"before,omitempty"`
+	Earlier int                  `json:"earlier,omitempty"`
+	Past    []PastRequest        `json:"past,omitempty"`
 }
 
 // RouteAdded is a route in the words of route files.
@@ -53,6 +55,8 @@ const (
 	maxRoutes = 16
 	maxPast   = 50
 	maxWhat   = 1024
+	// maxContext bounds the routes that are shown around a change, in bytes.
+	maxContext = MaxPayload / 4
 )
 
 // Kind implements Payload.
@@ -67,6 +71,9 @@ func (p EgressAllow) Check() error {
 		if literal(r.Host) {
 			return fmt.Errorf("field \"routes[%d].host\": is an address, which only the bottle's own file allows; propose a name", i)
 		}
+	}
+	if p.Earlier < 0 || len(routesText(p.Before)) > maxContext {
+		return fmt.Errorf("field \"before\": more than %d bytes of routes", maxContext)
 	}
 	rs, err := p.Policy()
 	if err != nil {
@@ -102,8 +109,13 @@ func literal(host string) bool {
 }
 
 // NewEgressAllow makes a payload of routes. They hold nothing but host, matches and git.
+// before are all routes in force, and past is cut to what a proposal holds.
 func NewEgressAllow(rs []policy.Route, before []routes.Description, past []PastRequest) (EgressAllow, error) {
-	out := EgressAllow{Before: before, Past: past}
+	out := EgressAllow{Before: before, Past: past[:min(len(past), maxPast)]}
+	for len(out.Before) > 0 && len(routesText(out.Before)) > maxContext {
+		half := (len(out.Before) + 1) / 2
+		out.Before, out.Earlier = out.Before[half:], out.Earlier+half
+	}
 	for i, r := range rs {
 		d := routes.Describe(r)
 		added := RouteAdded{Host: d.Host, Matches: d.Matches, Git: d.Git}
@@ -186,6 +198,9 @@ func (p EgressAllow) Describe(d *Detail) {
 		after = append(after, r.description())
 	}
 	d.Section("allowlist")
+	if p.Earlier > 0 {
+		d.Say(fmt.Sprintf("%d routes stand before these", p.Earlier))
+	}
 	d.Change(routesText(p.Before), routesText(after))
 	describePast(d, p.Past, "of the last hour's refusals this would have allowed")
 }
@@ -220,7 +235,9 @@ func (p EgressAllow) Edit(file string, text []byte) (Payload, error) {
 			return nil, document.Error{{File: file, Line: f.At[i].Line, Column: f.At[i].Column, Field: fmt.Sprintf("routes[%d]", i), What: err.Error()}}
 		}
 	}
-	return NewEgressAllow(f.Routes, p.Before, p.Past)
+	out, err := NewEgressAllow(f.Routes, p.Before, p.Past)
+	out.Earlier += p.Earlier
+	return out, err
 }
 
 // routesText is routes as a route file has them.

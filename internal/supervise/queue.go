@@ -116,7 +116,7 @@ func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 			}
 			continue
 		}
-		if e.Answer == nil && (query.Bottle == "" || query.Bottle == e.Proposal.Bottle) {
+		if (e.Answer == nil || query.Archived) && (query.Bottle == "" || query.Bottle == e.Proposal.Bottle) {
 			l.Entries = append(l.Entries, e)
 		}
 	}
@@ -146,7 +146,7 @@ func (q *Queue) listArchive(ctx context.Context, query Query, l *Listing) error 
 		}
 		e, err := q.archived(id)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, fs.ErrNotExist), slices.ContainsFunc(l.Entries, func(x Entry) bool { return x.Proposal.ID == id }):
 		case err != nil:
 			l.Problems = append(l.Problems, Problem{filepath.Join(q.archive.path, string(id)+archiveEnd), err})
 		case query.Bottle == "" || query.Bottle == e.Proposal.Bottle:
@@ -167,8 +167,7 @@ func (q *Queue) glance(id ID) (Entry, error) {
 	old, ok := q.seen[id]
 	q.mu.Unlock()
 	if ok && old.stat == now {
-		a, err := q.answerOf(old.p)
-		return Entry{Proposal: old.p, Answer: a}, err
+		return q.withAnswer(old.p)
 	}
 	e, err := q.load(id)
 	if err == nil {
@@ -204,7 +203,19 @@ func (q *Queue) load(id ID) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
+	return q.withAnswer(p)
+}
+
+// withAnswer is p with its answer, if there is one. It fails with fs.ErrNotExist when
+// both have gone to the archive meanwhile.
+func (q *Queue) withAnswer(p Proposal) (Entry, error) {
 	a, err := q.answerOf(p)
+	if a == nil && err == nil {
+		var st unix.Stat_t
+		if err := unix.Fstatat(q.waiting.fd(), string(p.ID)+proposalEnd, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return Entry{}, &fs.PathError{Op: "look at", Path: filepath.Join(q.waiting.path, string(p.ID)+proposalEnd), Err: err}
+		}
+	}
 	return Entry{Proposal: p, Answer: a}, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -233,7 +234,7 @@ func TestEveryKind(t *testing.T) {
 func TestEffect(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
-	ask := func(answer Verdict, fail error) (EgressAllow, Outcome, error, Entry) {
+	ask := func(answer Verdict, fail error) (EgressAllow, Outcome, Entry, error) {
 		var got EgressAllow
 		var id ID
 		started := make(chan Proposal, 1)
@@ -249,26 +250,24 @@ func TestEffect(t *testing.T) {
 			got = x.Payload()
 			return fail
 		}))
-		a.mu.Lock()
-		a.mu.Unlock()
 		a.ending.Wait()
 		e, ferr := w.q.Find(context.Background(), string(id))
 		if ferr != nil {
 			t.Fatal(ferr)
 		}
-		return got, o, err, e
+		return got, o, e, err
 	}
-	got, o, err, e := ask(Approved, nil)
+	got, o, e, err := ask(Approved, nil)
 	if err != nil || !o.Allowed() || len(got.Routes) != 1 || got.Routes[0].Host != "a.example.com" || e.Effect != "done" {
 		t.Errorf("approved: %+v, %+v, %v, %q", got, o, err, e.Effect)
 	}
 	if got.Before != nil || got.Past != nil {
 		t.Errorf("the effect got what was only shown: %+v", got)
 	}
-	if got, o, err, _ := ask(Rejected, nil); err != nil || o.Allowed() || len(got.Routes) != 0 {
+	if got, o, _, err := ask(Rejected, nil); err != nil || o.Allowed() || len(got.Routes) != 0 {
 		t.Errorf("rejected, and carried out: %+v, %+v, %v", got, o, err)
 	}
-	if _, o, err, e := ask(Approved, errors.New("route is not possible")); err == nil || o.Allowed() || e.Effect != "route is not possible" {
+	if _, o, e, err := ask(Approved, errors.New("route is not possible")); err == nil || o.Allowed() || e.Effect != "route is not possible" {
 		t.Errorf("a failed effect: %+v, %v, %q", o, err, e.Effect)
 	}
 }
@@ -467,5 +466,54 @@ func TestWatch(t *testing.T) {
 			for range changes {
 			}
 		})
+	}
+}
+
+// Records are those of one run, with what became of them.
+func TestRecords(t *testing.T) {
+	w := newWorld(t)
+	run := store.ID(newID())
+	a := w.asker("dev", func(o *AskerOptions) { o.Run = run })
+	b := w.asker("dev", func(o *AskerOptions) { o.Run = store.ID(newID()) })
+	w.propose(b, allowHost(t, "other.example.com"))
+	first := w.propose(a, allowHost(t, "a.example.com"))
+	second := w.propose(a, allowHost(t, "b.example.com"))
+	w.must(first.Proposal(), Rejected)
+	w.outcome(first)
+	if err := first.Record(errors.New("no\x1b[2J")); err != nil {
+		t.Fatal(err)
+	}
+	got, problems, err := w.q.Records(context.Background(), run)
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	if len(got) != 2 || got[0].ID != first.Proposal().ID || got[0].Verdict != Rejected || got[0].Effect != `no\x1b[2J` || got[1].ID != second.Proposal().ID || got[1].Verdict != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// However many routes are in force, a change of them can be proposed.
+func TestManyRoutes(t *testing.T) {
+	var before []routes.Description
+	for i := range 5000 {
+		before = append(before, routes.Description{Host: fmt.Sprintf("h%d.example.com", i)})
+	}
+	r, err := policy.ParseAllow("a.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewEgressAllow([]policy.Route{r}, before, make([]PastRequest, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Earlier+len(p.Before) != len(before) {
+		t.Errorf("%d and %d routes of %d", p.Earlier, len(p.Before), len(before))
+	}
+	s := shown(Proposal{Payload: p}.Detail(false))
+	if !strings.Contains(s, fmt.Sprintf("%d routes stand before these", p.Earlier)) || !strings.Contains(s, "+  - host: a.example.com") {
+		t.Errorf("shown: %.500s", s)
+	}
+	if _, err := encode(p); err != nil {
+		t.Error(err)
 	}
 }
