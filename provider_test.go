@@ -143,7 +143,7 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"--own", "--model", "openai/gpt-5", "--continue", "-p", nasty},
 			terminal: []string{"--own", "--model", "openai/gpt-5"},
 			nextOnes: []string{"--own", "--model", "openai/gpt-5", "--continue"},
-			text:     ".pi/agent/APPEND_SYSTEM.md", sessions: ".pi/agent/sessions", says: tools,
+			text:     ".pi/agent/APPEND_SYSTEM.md", sessions: ".pi/agent/sessions", says: "ANTHROPIC_API_KEY",
 		},
 		{
 			template: "claude", model: "opus",

@@ -72,8 +72,8 @@ type asking struct {
 	waiting atomic.Int64
 }
 
-func newAsking(cfg *Config) asking {
-	a := asking{asker: cfg.Ask, key: cfg.AskKey}
+func newAsking(cfg *Config) *asking {
+	a := &asking{asker: cfg.Ask, key: cfg.AskKey}
 	if len(a.key) == 0 {
 		a.key = make([]byte, sha256.Size)
 		_, _ = rand.Read(a.key) // never fails

@@ -130,7 +130,7 @@ type Gateway struct {
 	authority Authority
 	roots     *x509.CertPool
 	handlers  map[string]http.Handler // by names inside
-	asking    asking
+	asking    *asking
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
