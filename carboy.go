@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -59,6 +60,9 @@ type Options struct {
 	// Roots are whom the certificates of servers must come from; nil: whom this
 	// machine trusts.
 	Roots *x509.CertPool
+
+	// dial connects to an address that was judged; nil: to that address.
+	dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 }
 
 // Resolver finds the addresses of a name, outside of bottles. *net.Resolver is

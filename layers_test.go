@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"internal/policy", "internal/browsertest"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
-	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
+	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/supervise/tools"},
 	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/gitgate", "internal/gitgate/gittest"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},
@@ -42,6 +42,9 @@ var only = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
 	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
+	{"charm.land", []string{"internal/pick"}, "a person is asked in one place"},
+	{"github.com/charmbracelet", []string{"internal/pick"}, "a person is asked in one place"},
+	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 }
 

@@ -158,6 +158,9 @@ func (n *notes) cleaned(text string) string {
 // tell passes on what is more than something that was allowed.
 func (n *notes) tell(r *netlog.Record) {
 	s := n.s
+	if s.asks != nil {
+		s.asks.refused(r)
+	}
 	switch r.Kind {
 	case netlog.Name:
 		if r.Count == 1 {

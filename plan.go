@@ -38,6 +38,11 @@ type plan struct {
 	files  []rootfs.File // of the home inside
 	net    wire.Config
 
+	// people are asked; nil: nobody can be. askKey is of the digests of what they
+	// are asked about.
+	people *people
+	askKey []byte
+
 	// identity is what the bottle has again and again; nil: it is one run's.
 	identity *identityKept
 	// begin changes the spec before the bottle is made; nil: nothing.
@@ -59,6 +64,11 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	p := &plan{mode: o.Mode, net: wire.DefaultConfig()}
 	if o.granted != nil {
 		p.identity = o.granted.identity
+	}
+	if o.Supervise {
+		p.people = newPeople(c.build)
+	} else if o.Policy != "" {
+		return nil, &OptionError{Option: "--policy", Value: o.Policy, Reason: "answers what people are asked, and nobody is", Advice: "add --supervise, or say supervise: true in the bottle's file"}
 	}
 	var err error
 	if p.limits, err = fillLimits(o.Limits, c.StateDir()); err != nil {
@@ -214,8 +224,8 @@ const hostname = "carboy"
 
 // inspects reports whether the gateway answers TLS in some server's place.
 func (p *plan) inspects() bool {
-	// A route file may come to have some.
-	return p.file != nil || slices.ContainsFunc(p.routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
+	// A route file may come to have some, and people may.
+	return p.file != nil || p.people != nil || slices.ContainsFunc(p.routes, func(r policy.Route) bool { return r.Protocol() == policy.ProtocolWeb && !r.Options().Opaque })
 }
 
 // look finds what of the host the bottle's root shows at this moment.

@@ -12,9 +12,11 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/supervise/tools"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -44,6 +46,13 @@ type launch struct {
 // mcpServer is a server of tools that the agent is told of: streamable HTTP.
 type mcpServer struct{ name, url string }
 
+// toolsName is what an agent calls the server of carboy's own tools.
+const toolsName = "carboy"
+
+// toolsWait is how long agents are told to wait for a tool, in seconds: longer than
+// people are waited for.
+const toolsWait = 900
+
 // launchers start the templates that there are. Another one is a line here.
 var launchers = map[string]func(*Client, *manifest.Effective, *StartOptions, *launch) error{
 	"claude":   launchClaude,
@@ -58,6 +67,9 @@ var launchers = map[string]func(*Client, *manifest.Effective, *StartOptions, *la
 // conversation that the home inside has, and differs in the command alone.
 func (c *Client) launch(e *manifest.Effective, o *StartOptions) (*launch, error) {
 	l := &launch{env: map[string]string{}, mcp: o.mcp}
+	if e.Supervise.V {
+		l.mcp = append(slices.Clip(l.mcp), mcpServer{toolsName, "http://" + gateway.SuperviseName + tools.Path})
+	}
 	for _, r := range e.Egress.Routes {
 		l.routes = append(l.routes, r.Route)
 	}

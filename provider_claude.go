@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"github.com/carboy/carboy/internal/credential"
@@ -42,6 +43,7 @@ func launchClaude(c *Client, e *manifest.Effective, o *StartOptions, l *launch) 
 			return err
 		}
 		l.command = append(l.command, "--mcp-config="+string(b))
+		l.env["MCP_TOOL_TIMEOUT"] = strconv.Itoa(toolsWait * 1000)
 	}
 	if o.resume {
 		l.command = append(l.command, "--continue")

@@ -69,7 +69,7 @@ func launchCodex(c *Client, e *manifest.Effective, o *StartOptions, l *launch) e
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.name] = object{"url": m.url}
+			servers[m.name] = object{"url": m.url, "tool_timeout_sec": toolsWait}
 		}
 		config["mcp_servers"] = servers
 	}

@@ -37,7 +37,7 @@ func launchGemini(c *Client, e *manifest.Effective, o *StartOptions, l *launch) 
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.name] = object{"httpUrl": m.url, "trust": true}
+			servers[m.name] = object{"httpUrl": m.url, "trust": true, "timeout": toolsWait * 1000}
 		}
 		settings["mcpServers"] = servers
 	}

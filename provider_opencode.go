@@ -35,7 +35,7 @@ func launchOpencode(c *Client, e *manifest.Effective, o *StartOptions, l *launch
 	if len(l.mcp) > 0 {
 		servers := object{}
 		for _, m := range l.mcp {
-			servers[m.name] = object{"type": "remote", "url": m.url, "enabled": true, "oauth": false}
+			servers[m.name] = object{"type": "remote", "url": m.url, "enabled": true, "oauth": false, "timeout": toolsWait * 1000}
 		}
 		config["mcp"] = servers
 	}

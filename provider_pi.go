@@ -1,14 +1,21 @@
 package carboy
 
 import (
+	_ "embed"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/policy"
 )
+
+// piTools is an extension of pi: it speaks no MCP by itself.
+//
+//go:embed provider_pi_tools.ts
+var piTools string
 
 // launchPi starts pi, with the key of whichever vendor, or with a model server of
 // the user's own.
@@ -51,8 +58,8 @@ func launchPi(c *Client, e *manifest.Effective, o *StartOptions, l *launch) erro
 	if any := l.keyVariables(); !any && own.host == "" {
 		l.noteKey(claudeHost, "ANTHROPIC_API_KEY", "auth_scheme: x-api-key")
 	}
-	if len(l.mcp) > 0 {
-		l.notes = append(l.notes, "pi speaks no MCP, so it is not told of carboy's tools: "+l.mcp[0].url)
+	for _, m := range l.mcp {
+		l.file(".pi/agent/extensions/"+m.name+".ts", []byte(strings.Replace(piTools, `"URL"`, strconv.Quote(m.url), 1)))
 	}
 	return nil
 }

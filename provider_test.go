@@ -119,7 +119,7 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"exec", "resume", "--last", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5", nasty},
 			terminal: []string{"--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5"},
 			nextOnes: []string{"resume", "--last", "--dangerously-bypass-approvals-and-sandbox", "--own", "-m", "gpt-5"},
-			text:     ".codex/AGENTS.md", config: ".codex/config.toml", url: []string{"mcp_servers", "supervise", "url"}, sessions: ".codex/sessions", says: "OPENAI_API_KEY",
+			text:     ".codex/AGENTS.md", config: ".codex/config.toml", url: []string{"mcp_servers", "carboy", "url"}, sessions: ".codex/sessions", says: "OPENAI_API_KEY",
 		},
 		{
 			template: "gemini", model: "gemini-2.5-pro",
@@ -127,7 +127,7 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"--yolo", "--skip-trust", "--own", "-m", "gemini-2.5-pro", "--resume", "latest", "-p", nasty},
 			terminal: []string{"--yolo", "--skip-trust", "--own", "-m", "gemini-2.5-pro"},
 			nextOnes: []string{"--yolo", "--skip-trust", "--own", "-m", "gemini-2.5-pro", "--resume", "latest"},
-			text:     ".gemini/GEMINI.md", config: ".gemini/settings.json", url: []string{"mcpServers", "supervise", "httpUrl"}, sessions: ".gemini/tmp", says: "GEMINI_API_KEY",
+			text:     ".gemini/GEMINI.md", config: ".gemini/settings.json", url: []string{"mcpServers", "carboy", "httpUrl"}, sessions: ".gemini/tmp", says: "GEMINI_API_KEY",
 		},
 		{
 			template: "opencode", model: "openai/gpt-5",
@@ -135,7 +135,7 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"run", "--auto", "--own", "-m", "openai/gpt-5", "--continue", nasty},
 			terminal: []string{"--own", "-m", "openai/gpt-5"},
 			nextOnes: []string{"--own", "-m", "openai/gpt-5", "--continue"},
-			text:     ".config/opencode/AGENTS.md", config: ".config/opencode/opencode.json", url: []string{"mcp", "supervise", "url"}, sessions: ".local/share/opencode", says: "ANTHROPIC_API_KEY",
+			text:     ".config/opencode/AGENTS.md", config: ".config/opencode/opencode.json", url: []string{"mcp", "carboy", "url"}, sessions: ".local/share/opencode", says: "ANTHROPIC_API_KEY",
 		},
 		{
 			template: "pi", model: "openai/gpt-5",
@@ -143,20 +143,20 @@ func TestLaunchCommands(t *testing.T) {
 			next:     []string{"--own", "--model", "openai/gpt-5", "--continue", "-p", nasty},
 			terminal: []string{"--own", "--model", "openai/gpt-5"},
 			nextOnes: []string{"--own", "--model", "openai/gpt-5", "--continue"},
-			text:     ".pi/agent/APPEND_SYSTEM.md", sessions: ".pi/agent/sessions", says: tools,
+			text:     ".pi/agent/APPEND_SYSTEM.md", sessions: ".pi/agent/sessions", says: "ANTHROPIC_API_KEY",
 		},
 		{
 			template: "claude", model: "opus",
-			first:    []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"supervise\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "-p", nasty},
-			next:     []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"supervise\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "--continue", "-p", nasty},
-			terminal: []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"supervise\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}"},
-			nextOnes: []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"supervise\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "--continue"},
+			first:    []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"carboy\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "-p", nasty},
+			next:     []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"carboy\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "--continue", "-p", nasty},
+			terminal: []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"carboy\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}"},
+			nextOnes: []string{"--dangerously-skip-permissions", "--own", "--model", "opus", "--append-system-prompt", "The text.", "--mcp-config={\"mcpServers\":{\"carboy\":{\"type\":\"http\",\"url\":\"" + tools + "\"}}}", "--continue"},
 			sessions: ".claude/projects", says: "auth_token",
 		},
 	} {
 		t.Run(x.template, func(t *testing.T) {
 			w := provided(t, nil, "agent_provider: {template: "+x.template+", settings: {startup_args: [--own]}}", "model: "+x.model)
-			o := StartOptions{Cwd: true, mcp: []mcpServer{{"supervise", tools}}}
+			o := StartOptions{Cwd: true}
 			var files []string
 			for _, y := range []struct {
 				headless, resume bool

@@ -54,6 +54,9 @@ func CanPrepare(o *RunOptions) error {
 	if o.Routes != "" {
 		return errors.New("a route file may change while the bottle waits")
 	}
+	if o.Supervise {
+		return errors.New("the queue is opened when the run begins")
+	}
 	if o.granted != nil {
 		return errors.New("a bottle's manifests are read when it starts")
 	}

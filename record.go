@@ -30,6 +30,9 @@ func (s *session) account(cause error) {
 		s.rec.Exit = failure(cause)
 	}
 	defer s.endNetLog() // after the last of the gateway's
+	if s.asks != nil {
+		s.rec.Proposals = s.asks.account()
+	}
 	if s.vessel != nil {
 		s.vessel.closeGateway()
 		sum := s.vessel.gw.Summary()

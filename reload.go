@@ -201,17 +201,20 @@ func (s *session) reloadRoutes(ctx context.Context) error {
 			return fmt.Errorf("refresh_token_file %s lies where the command can read it", f)
 		}
 	}
-	table, err := policy.Compile(rs...)
-	if err != nil {
+	if _, err := policy.Compile(rs...); err != nil {
 		return err
 	}
 	return s.inside.change(s.secrets, creds, func(all map[string]secret.Value) error {
-		return s.useRoutes(ctx, rs, file, table, creds, all)
+		return s.useRoutes(ctx, rs, file, creds, all)
 	})
 }
 
 // useRoutes has the routes decide. What they bring is known to the records first.
-func (s *session) useRoutes(ctx context.Context, rs []policy.Route, file *routes.File, table *policy.Table, creds *credentials, known map[string]secret.Value) error {
+func (s *session) useRoutes(ctx context.Context, rs []policy.Route, file *routes.File, creds *credentials, known map[string]secret.Value) error {
+	table, err := s.decidedOver(rs)
+	if err != nil {
+		return err
+	}
 	if err := s.redactor.Add(marks(creds)); err != nil {
 		return err
 	}
@@ -226,6 +229,7 @@ func (s *session) useRoutes(ctx context.Context, rs []policy.Route, file *routes
 		return err
 	}
 	maps.Copy(s.had, creds.of)
+	s.base = rs
 	s.vessel.gw.SetRoutes(table, creds.of, known)
 	s.netlog.SetLevel(file.Log)
 	s.netlog.Put(netlog.Record{Time: now(), Kind: netlog.Routes, Detail: fmt.Sprintf("%d routes", len(rs))})

@@ -27,7 +27,8 @@ type ResumeOptions struct {
 	Prompt   string
 	// FilesOnly begins with the files also where the processes could go on.
 	FilesOnly bool
-	Keep      bool // as in StartOptions
+	Keep      bool   // as in StartOptions
+	Policy    string // as in StartOptions
 
 	// As in StartOptions; Preflight.Resumption says what is not as it was.
 	Env            []string
@@ -121,7 +122,7 @@ func (c *Client) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Env: o.Env, Ask: o.Ask, resume: true,
+		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, Env: o.Env, Ask: o.Ask, resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/netlog"
+	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/stamp"
@@ -93,6 +94,15 @@ type RunOptions struct {
 	// slow, events are dropped, not the run. Nil: nobody.
 	OnEvent func(Event)
 
+	// Supervise has people asked: about a value that is held back where a route says
+	// so, and about routes, which what runs inside proposes with its tools. Without it
+	// such a value is blocked, and there are no tools.
+	Supervise bool
+	// Policy is a file of the user's own that answers some of it by rule; empty: none.
+	Policy string
+	// AskFor is how long an answer is waited for; 0: five minutes.
+	AskFor time.Duration
+
 	// granted is what a bottle's manifests grant, from Start. Nil: nothing.
 	granted *granted
 }
@@ -124,6 +134,8 @@ type session struct {
 	socket      string   // of the control server
 	env         []string // the command's variables
 	inside      inside
+	base        []policy.Route // before people decided about them; under inside.mu
+	asks        *asks          // nil: nobody is asked
 	peak        bottle.Usage
 	stopOnce    sync.Once
 	stopping    chan struct{} // closed when somebody asked for the end
@@ -268,6 +280,11 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 			return nil, err
 		}
 	}
+	if err := s.openAsks(); err != nil {
+		s.release()
+		s.abandon(err)
+		return nil, err
+	}
 	s.rec = receipt.Receipt{
 		Schema: receipt.Schema, ID: s.run.ID(), Build: c.build, Command: store.Raws(s.command()),
 		Workspace: receipt.Workspace{Path: ws.Path, Mode: o.Mode},
@@ -398,6 +415,9 @@ func (s *session) board(v *vessel) error {
 	s.vessel, s.bottle = v, v.bottle
 	observe := gateway.Observer(s.observe)
 	v.observer.Store(&observe)
+	if s.asks != nil {
+		s.people.asks.Store(s.asks)
+	}
 	s.cleanup = append(s.cleanup, v.close)
 	p := s.bottle.Posture()
 	s.rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}

@@ -50,6 +50,9 @@ type StartOptions struct {
 	// Confirm is shown what would be started; an error is the end of it. Nil: go
 	// ahead.
 	Confirm func(*Preflight) error
+	// Policy is a file of the user's own that answers some of what people are asked by
+	// rule; empty: none.
+	Policy string
 	// Keep keeps the bottle also when its agent ends well, so that it can be resumed.
 	Keep bool
 
@@ -212,9 +215,6 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	} else if !o.Cwd {
 		p.Notes = append(p.Notes, "there is no workspace: what the agent writes is gone at the end (--cwd gives it this directory)")
 	}
-	if e.Supervise.V {
-		p.Notes = append(p.Notes, "nobody can be asked yet: what a route would ask about is blocked")
-	}
 	l, err := c.launch(e, &o)
 	if err != nil {
 		return nil, err
@@ -240,6 +240,7 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	p.run = RunOptions{
 		Command: l.command, Workspace: dir, Mode: p.Mode, Env: pairs, Mounts: l.mounts, Limits: p.Limits, Image: p.Image,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent, granted: p.granted,
+		Supervise: e.Supervise.V, Policy: o.Policy,
 	}
 	return p, nil
 }

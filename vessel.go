@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -97,7 +98,12 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, authority
 		return err
 	}
 	v.spec.Lanes = inside
-	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}); err != nil {
+	conf := gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}
+	if p := v.plan.people; p != nil {
+		conf.Ask, conf.AskKey = p, v.plan.askKey
+		conf.Inside = map[string]http.Handler{gateway.SuperviseName: p.tools}
+	}
+	if v.gw, err = gateway.New(conf); err != nil {
 		return err
 	}
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -72,6 +72,8 @@ type runFlags struct {
 
 	interactive, tty bool
 	json, quiet      bool
+	supervise        bool
+	policy           string
 
 	pool     whole
 	poolIdle span
@@ -112,6 +114,8 @@ func (a *app) runCmd() *cobra.Command {
 	fl.StringVar(&f.routes, "routes", "", "a route `FILE`: hosts, paths, methods, what is put on and looked for (carboy egress check)")
 	fl.Var(&f.credentials, "credential", "put the value of a host's variable on requests to a host, as bearer unless a scheme is named; inside is a placeholder; repeatable")
 	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
+	fl.BoolVar(&f.supervise, "supervise", false, "have people asked about values that are held back and about routes, which the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
+	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own that answers some of it by rule")
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -143,7 +147,7 @@ func (a *app) runCmd() *cobra.Command {
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output), Egress: int64(f.egress),

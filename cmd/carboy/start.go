@@ -43,6 +43,7 @@ const startExample = `  carboy start reviewer --cwd
 type startFlags struct {
 	bottles, environ       list
 	prompt, label, backend string
+	policy                 string
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
@@ -75,6 +76,7 @@ func (a *app) startCmd() *cobra.Command {
 	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
 	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
 	fl.StringVar(&f.backend, "backend", "gvisor", "what holds the bottle, a `NAME`; also BOT_BOTTLE_BACKEND")
+	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
@@ -89,7 +91,7 @@ func (a *app) startCmd() *cobra.Command {
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Backend: f.backend, Env: f.environ.values, Keep: f.keep, Stdout: a.stdout, Stderr: a.stderr,
+		Backend: f.backend, Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	if b := a.env("BOT_BOTTLE_BACKEND"); b != "" && !f.backendGiven {
 		o.Backend = b

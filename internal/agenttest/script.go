@@ -15,6 +15,7 @@ package agenttest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,11 +28,15 @@ type Script struct {
 	Final string
 }
 
-// Step is one intent; exactly one of Read, Edit and Run is set.
+// Step is one intent; exactly one of Read, Edit, Run and Tool is set.
 type Step struct {
 	Read string // a file's absolute path
 	Edit *Edit
 	Run  string // a command line for a shell
+	// Tool is of a server of tools: the end of the name by which the agent offers it,
+	// and Args are its arguments.
+	Tool string
+	Args map[string]any
 	// Expect is what the tool's result must hold.
 	Expect string
 }
@@ -45,6 +50,8 @@ func (s Step) String() string {
 		return "read " + s.Read
 	case s.Edit != nil:
 		return "edit " + s.Edit.Path
+	case s.Tool != "":
+		return "call " + s.Tool
 	default:
 		return "run " + s.Run
 	}
@@ -53,8 +60,9 @@ func (s Step) String() string {
 // tool is one that an agent offers.
 type tool struct {
 	name     string
-	freeform bool // takes text, not JSON
-	local    bool // OpenAI's local_shell
+	space    string // empty: none
+	freeform bool   // takes text, not JSON
+	local    bool   // OpenAI's local_shell
 	schema   schema
 }
 
@@ -125,6 +133,13 @@ func works(tools []tool) bool {
 // translate says how a step is taken with these tools.
 func translate(s Step, tools []tool) (call, error) {
 	switch {
+	case s.Tool != "":
+		for _, t := range tools {
+			if strings.HasSuffix(strings.ReplaceAll(t.name, "_", "-"), s.Tool) {
+				return t.call(maps.Clone(s.Args)), nil
+			}
+		}
+		return call{}, fmt.Errorf("none of %s is %s", names(tools), s.Tool)
 	case s.Read != "":
 		if t, ok := pick(tools, readers); ok {
 			if key, ok := property(t.schema, pathArgs); ok {

@@ -146,6 +146,10 @@ func readResponses(_ *http.Request, body []byte) (*asked, error) {
 			Type       string `json:"type"`
 			Name       string `json:"name"`
 			Parameters schema `json:"parameters"`
+			Tools      []struct {
+				Name       string `json:"name"`
+				Parameters schema `json:"parameters"`
+			} `json:"tools"` // of a namespace
 		} `json:"tools"`
 		Text json.RawMessage `json:"text"`
 	}
@@ -161,6 +165,10 @@ func readResponses(_ *http.Request, body []byte) (*asked, error) {
 			a.tools = append(a.tools, tool{name: t.Name, freeform: true})
 		case "local_shell":
 			a.tools = append(a.tools, tool{name: t.Type, local: true})
+		case "namespace":
+			for _, n := range t.Tools {
+				a.tools = append(a.tools, tool{name: n.Name, space: t.Name, schema: n.Parameters})
+			}
 		}
 	}
 	var items []struct {
@@ -194,6 +202,9 @@ func writeResponses(e *events, a *asked, r reply) {
 			item = object{"type": "custom_tool_call", "id": id, "call_id": callID, "status": "completed", "name": c.tool.name, "input": c.text}
 		default:
 			item = object{"type": "function_call", "id": id, "call_id": callID, "status": "completed", "name": c.tool.name, "arguments": c.JSON()}
+			if c.tool.space != "" {
+				item["namespace"] = c.tool.space
+			}
 		}
 	}
 	response := object{

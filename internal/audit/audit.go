@@ -79,6 +79,8 @@ const (
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
 
+	Signal Kind = "agent.signal" // what an agent says of its work
+
 	Proposal Kind = "proposal"
 	Approval Kind = "approval"
 )

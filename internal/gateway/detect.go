@@ -111,16 +111,19 @@ func smallLetters(b []byte) []byte {
 	return out
 }
 
-// folds looks for secrets in text without regard to case.
-func (d *detectors) folds(text []byte, place string) (scan.Finding, error) {
+// folds looks for secrets in text without regard to case. What passes says yes to is
+// none; nil: it says no.
+func (d *detectors) folds(text []byte, place string, passes func(scan.Finding) bool) (scan.Finding, error) {
 	rules, err := d.inOneCase()
 	if err != nil || rules == nil {
 		return scan.Finding{}, err
 	}
 	found, err := rules.Check(scan.Options{Place: place, Spare: d.spare, Action: scan.Report}, smallLetters(text))
 	for _, f := range found {
-		if !f.Warning {
-			f.Transform = "in one case"
+		if f.Warning {
+			continue
+		}
+		if f.Transform = "in one case"; passes == nil || !passes(f) {
 			return f, nil
 		}
 	}
@@ -150,7 +153,7 @@ func (d *detectors) saying(text string, leaves bool) (scan.Finding, bool) {
 	}
 	if err == nil {
 		var f scan.Finding
-		if f, err = d.folds([]byte(text), "name"); f.Rule != "" {
+		if f, err = d.folds([]byte(text), "name", nil); f.Rule != "" {
 			return f, true
 		}
 	}
@@ -191,6 +194,14 @@ func (w *watch) options(place string) scan.Options {
 		o.Action = scan.Redact
 	}
 	o.OnFinding = func(f scan.Finding) { w.found(f, o.Action, false) }
+	if w.asks() {
+		o.OnFinding = func(f scan.Finding) {
+			if f.Warning {
+				w.found(f, o.Action, false)
+			}
+		}
+		o.Ask = w.ask
+	}
 	return o
 }
 
@@ -222,6 +233,8 @@ func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
 		did = FoundReported
 	case a == scan.Redact && !f.Sealed:
 		did = FoundRedacted
+	case a == scan.Report:
+		did = FoundAllowed
 	}
 	e := &w.x.e
 	w.x.c.flow.g.ledger.found(Found{
@@ -346,6 +359,19 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	if w.scan.OnMatch == policy.Redact {
 		o.Action, act = scan.Redact, scan.Redact
 	}
+	var passes func(scan.Finding) bool
+	if w.asks() {
+		o.Action = scan.Block
+		o.Ask = func(f scan.Finding, value []byte) scan.Action {
+			w.hidePath([]scan.Finding{f}, parts)
+			f.Place = w.d.hidden(placeOf(parts, f.Offset))
+			return w.ask(f, value)
+		}
+		passes = func(f scan.Finding) bool {
+			f.Sealed = true // its letters in another case are not found again, to be masked
+			return o.Ask(f, nil) == scan.Report
+		}
+	}
 	s := w.rules.NewScanner(o)
 	defer s.Close()
 	out, err := s.Push(make([]byte, 0, len(text)), text)
@@ -355,17 +381,21 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 	w.hidePath(s.Findings(), parts)
 	for _, f := range s.Findings() {
 		f.Place = w.d.hidden(placeOf(parts, f.Offset))
-		w.found(f, act, false)
-		if !f.Warning && err == nil && act == scan.Block {
+		if f.Warning || o.Ask == nil {
+			w.found(f, act, false)
+		}
+		if !f.Warning && err == nil && act == scan.Block && o.Ask == nil {
 			err = &scan.FoundError{Finding: f}
 		}
 	}
 	if err == nil && !w.scan.NoSecrets {
-		f, ferr := w.d.folds(out, "")
+		f, ferr := w.d.folds(out, "", passes)
 		if err = ferr; f.Rule != "" {
 			w.hidePath([]scan.Finding{f}, parts)
 			f.Place = w.d.hidden(placeOf(parts, f.Offset))
-			w.found(f, scan.Block, false)
+			if passes == nil {
+				w.found(f, scan.Block, false)
+			}
 			err = &scan.FoundError{Finding: f}
 		}
 	}
@@ -420,6 +450,9 @@ func (w *watch) stopped(err error) error {
 	}
 	if f.Transform != "" && f.Transform != "plain" {
 		what += ", written as " + f.Transform
+	}
+	if words := w.x.words.Load(); words != nil {
+		return w.x.stop(refuse(ReasonSecret, "%s, in %s: %s", what, f.Place, *words))
 	}
 	return w.x.stop(refuse(ReasonSecret, "%s, in %s", what, f.Place))
 }

@@ -119,6 +119,9 @@ func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// Allowlist is the routes in force, as a route file, as what is inside is told them.
+func (g *Gateway) Allowlist() ([]byte, error) { return allowlist(g.table(), false) }
+
 // serveEgress answers a request to the endpoint.
 func (w *webServer) serveEgress(seen *exchange, r *http.Request) {
 	switch {

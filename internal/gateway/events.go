@@ -162,6 +162,7 @@ const (
 	FoundBlocked  FoundAction = "blocked"
 	FoundRedacted FoundAction = "redacted"
 	FoundReported FoundAction = "reported" // it passed: no reason to block by itself
+	FoundAllowed  FoundAction = "allowed"  // it passed: somebody was asked and allowed it
 )
 
 // LimitHit says that a limit ended or refused something.

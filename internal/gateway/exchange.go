@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +21,14 @@ type exchange struct {
 	status   atomic.Int64
 	signed   atomic.Pointer[string] // the credential with which it was sent
 	watch    *watch                 // nil until it is sent
-	// halt is why it was ended by us, when it was.
-	halt atomic.Pointer[refusedError]
+	// halt is why it was ended by us, when it was; ended is closed then.
+	halt  atomic.Pointer[refusedError]
+	ended chan struct{}
+	// words are those of who was asked about it and refused it; nil: nobody.
+	words atomic.Pointer[string]
+	ctx   context.Context // the request's
+	// rulings are Answers by the digests of what was asked about.
+	rulings sync.Map
 
 	// Of one that was admitted, see underWay.
 	asked  *policy.Request
@@ -36,7 +44,9 @@ func (x *exchange) stop(err error) error {
 	if !errors.As(err, &r) {
 		r = &refusedError{ReasonScan, err}
 	}
-	x.halt.CompareAndSwap(nil, r)
+	if x.halt.CompareAndSwap(nil, r) {
+		close(x.ended)
+	}
 	return x.halt.Load()
 }
 
@@ -53,7 +63,7 @@ func (x *exchange) withhold(place string) {
 const withheld = "(withheld: a secret)"
 
 func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange {
-	x := &exchange{ResponseWriter: rw, c: c, e: Request{
+	x := &exchange{ResponseWriter: rw, c: c, ended: make(chan struct{}), ctx: r.Context(), e: Request{
 		Time: time.Now(), Name: c.flow.name, Port: c.flow.addr.Port(), Version: "h1", Secure: c.secure,
 		Method: bound(r.Method), Path: bound(r.URL.EscapedPath()), Rule: c.flow.verdict.Rule,
 	}}

@@ -34,6 +34,7 @@ type flow struct {
 
 	up, down, requests atomic.Int64
 	touched            atomic.Int64           // tick of the last byte
+	waiting            atomic.Int64           // requests that wait for a person
 	unseen             atomic.Pointer[unseen] // nil: it is looked into, or nothing passes yet
 
 	mu       sync.Mutex
@@ -304,7 +305,7 @@ func (g *Gateway) watchFlows() {
 			}
 			seen[f] = first
 			switch {
-			case now-f.touched.Load() > idle:
+			case now-f.touched.Load() > idle && f.waiting.Load() == 0:
 				f.hitLimit(ReasonLimitIdle)
 			case now-first > life:
 				f.hitLimit(ReasonLimitLifetime)

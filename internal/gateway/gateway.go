@@ -106,6 +106,11 @@ type Config struct {
 	// port 80, in HTTP. A handler that panics ends its connection. A name without
 	// one does not exist in the bottle.
 	Inside map[string]http.Handler
+	// Ask is asked where a route says supervise; nil: what would be asked about is
+	// blocked. AskKey is of the digests that it is given; empty: one of this gateway's
+	// own.
+	Ask    Asker
+	AskKey []byte
 	// Observer receives events; it may be nil.
 	Observer Observer
 }
@@ -125,6 +130,7 @@ type Gateway struct {
 	authority Authority
 	roots     *x509.CertPool
 	handlers  map[string]http.Handler // by names inside
+	asking    *asking
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -198,6 +204,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 		authority: cfg.Authority,
 		roots:     cfg.Roots,
 		handlers:  maps.Clone(cfg.Inside),
+		asking:    newAsking(&cfg),
 	}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver

@@ -285,6 +285,7 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	seen.admitted(allowed)
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
 	defer cancel()
+	seen.ctx = ctx
 	seen.underWay(asks(r), allowed, cancel)
 	var attempts, early atomic.Int64
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
@@ -348,6 +349,9 @@ var hints = map[Reason]string{
 	ReasonScan:      "send it without compression, or in a smaller piece",
 }
 
+// proposeHint is for an agent that has tools to ask with.
+const proposeHint = "or propose it: the tool egress-allow of the MCP server http://" + SuperviseName + "/mcp; a person answers with `carboy supervise`"
+
 // admitted is a request that was allowed: by which route, with what put on, and
 // what is looked for. All are of the same moment.
 type admitted struct {
@@ -400,6 +404,12 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		why := no(http.StatusForbidden, fromPolicy(v.Reason), bound(detail))
 		why.Rule = v.Rule
 		why.Allow, why.Hint = v.Remedy(f.name, f.addr.Port(), r.URL.EscapedPath(), f.verdict.Private)
+		if f.g.handlers[SuperviseName] != nil {
+			if why.Hint != "" {
+				why.Hint += "; "
+			}
+			why.Hint += proposeHint
+		}
 		return nil, why
 	}
 	return a, nil

@@ -24,6 +24,8 @@ type bottleSide interface {
 	net.Conn
 	halfCloser
 	Abort() // resets it
+	// Ended reports whether the bottle has said its last, or is gone.
+	Ended() bool
 }
 
 // knock is a connection that the bottle asks for.
@@ -62,6 +64,8 @@ type tcpSide struct {
 }
 
 func (c tcpSide) Abort() { c.ep.Abort() }
+
+func (c tcpSide) Ended() bool { return tcp.EndpointState(c.ep.State()) != tcp.StateEstablished }
 
 // laneKnock asks on a lane.
 type laneKnock struct{ lane *wire.Lane }

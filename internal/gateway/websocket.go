@@ -372,6 +372,7 @@ func (s *webSocket) WriteTo(io.Writer) (int64, error) {
 	_ = s.c.CloseWrite()
 	s.goodbye.Unlock()
 	_ = s.c.SetReadDeadline(time.Now().Add(wsGoodbye))
+	s.seen.end() // nobody need be asked any more about what the bottle says
 	close(s.downDone)
 	<-s.upDone
 	s.end()

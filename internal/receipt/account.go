@@ -42,6 +42,9 @@ func (r *Receipt) Unknown() []string {
 	if x := r.Execs; x != nil {
 		unlisted(say, int64(len(x.List)), x.Total, "command of carboy exec", "commands of carboy exec")
 	}
+	if x := r.Proposals; x != nil {
+		unlisted(say, int64(len(x.List)), x.Total, "proposal", "proposals")
+	}
 	unlisted(say, int64(len(n.Names)), n.NamesTotal, "name", "names")
 	unlisted(say, int64(len(n.Connections)), n.ConnectionsTotal, "connection", "connections")
 	unlisted(say, int64(len(n.Requests)), n.RequestsTotal, "group of requests", "groups of requests")

@@ -88,6 +88,8 @@ type Receipt struct {
 	// Execs are the commands that were started in the bottle beside Command;
 	// nil: none.
 	Execs *Execs `json:"execs,omitempty"`
+	// Proposals is nil when nobody was asked, and nothing said.
+	Proposals *Proposals `json:"proposals,omitempty"`
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
@@ -316,9 +318,10 @@ const (
 	Blocked  Action = "blocked"  // it did not get through
 	Masked   Action = "redacted" // it got through with something else in its place
 	Reported Action = "reported" // it got through
+	Passed   Action = "allowed"  // it got through: somebody was asked and allowed it
 )
 
-func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported }
+func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported || a == Passed }
 
 // Found is a group of findings of one kind in what went to or came from one host.
 type Found struct {
@@ -593,6 +596,10 @@ func (r *Receipt) validateLists() error {
 	}
 	if x := r.Execs; x != nil {
 		check("execs", len(x.List), x.Total, MaxExecs)
+	}
+	if x := r.Proposals; x != nil {
+		check("proposals", len(x.List), x.Total, MaxProposals)
+		check("signals", len(x.Signals), int64(len(x.Signals)), MaxSignals)
 	}
 	if p := r.Processes; p != nil {
 		check("processes", len(p.List), p.Total, MaxProcesses)

@@ -267,7 +267,7 @@ func confinedSection(r *Receipt) section {
 	for _, x := range r.Published {
 		ports.Rows = append(ports.Rows, line{"", []cell{{Text: fmt.Sprint(x.Port), Number: true}, said(x.Host)}})
 	}
-	s.Tables = filled(posture, root, mounts, ports)
+	s.Tables = filled(append([]table{posture, root, mounts, ports}, proposalTables(r.Proposals)...)...)
 	return s
 }
 

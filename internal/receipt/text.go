@@ -858,6 +858,7 @@ func (p *printer) surroundings(r *Receipt) {
 		})
 		p.more(shown, x.Total, "")
 	}
+	p.proposals(r.Proposals)
 	if len(r.Published) > 0 {
 		p.section("Published", "")
 	}

@@ -467,6 +467,7 @@ func (l *lane) follow(t *liveTrial, end bool) (cost int, err error) {
 	if len(t.threads) > 0 && t.length < t.form.window {
 		return cost, nil
 	}
+	cut := len(t.threads) > 0
 	t.threads = t.threads[:0]
 	if t.matched < 0 {
 		return cost, nil
@@ -475,7 +476,7 @@ func (l *lane) follow(t *liveTrial, end bool) (cost int, err error) {
 	if !ok {
 		return cost + t.matched, nil
 	}
-	return cost + t.matched, l.s.found(l, Finding{Rule: t.form.id}, t.start+int64(a), t.start+int64(b))
+	return cost + t.matched, l.s.found(l, Finding{Rule: t.form.id, Cut: cut}, t.start+int64(a), t.start+int64(b))
 }
 
 func (l *lane) reap() {

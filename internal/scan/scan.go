@@ -95,6 +95,8 @@ type Finding struct {
 	// Sealed says that it can't be masked in place: it is inside of something
 	// compressed, or a part of it left before the rest came.
 	Sealed bool
+	// Cut says that it goes on behind what is looked at of such a thing.
+	Cut bool
 	// Warning says that it is no reason to block by itself: one phrase alone, or
 	// something that can't be looked at, such as an encrypted file ("unreadable").
 	Warning bool

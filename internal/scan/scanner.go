@@ -26,6 +26,11 @@ type Options struct {
 	Codings []string
 	// OnFinding is called for each finding, blocked or not.
 	OnFinding func(Finding)
+	// Ask says what is done about a finding for which Action is Block. Meanwhile
+	// nothing of it leaves, nor of what came after it. value is what was found, as it
+	// stands in the text that it was found in, and valid until Ask returns; nil: it is
+	// not there as a whole. What was asked may come again, by another view. Nil: Block.
+	Ask func(f Finding, value []byte) Action
 
 	// Limits; zero: the defaults.
 	Depth  int   // views and decoders inside one another; 4
@@ -182,6 +187,10 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 	} else if f.Transform == "" {
 		f.Transform = "plain"
 	}
+	var value []byte
+	if from >= l.base && to <= l.fed() && !f.Cut {
+		value = l.bytes(from, to)
+	}
 	for ; l.parent != nil; l = l.parent {
 		switch {
 		case !l.linear:
@@ -206,7 +215,7 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 			s.findings[i].Length = int(end - s.findings[i].Offset)
 			s.reach = max(s.reach, end)
 			s.masks = append(s.masks, span{from, to})
-			return s.act(f)
+			return s.act(f, value)
 		}
 	}
 	switch {
@@ -220,22 +229,24 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 		s.opt.OnFinding(f)
 	}
 	s.masks = append(s.masks, span{from, to})
-	return s.act(f)
+	return s.act(f, value)
 }
 
 // maxFindings bounds what is kept of them. Warnings beyond it are told and not kept:
 // what is no reason to stop a stream is none for being there often.
 const maxFindings = 1000
 
-func (s *Scanner) act(f Finding) error {
+// act does what is to be done about f, whose mask is the last.
+func (s *Scanner) act(f Finding, value []byte) error {
+	act := s.opt.Action
+	if act == Block && !f.Warning && s.opt.Ask != nil {
+		act = s.opt.Ask(f, value)
+	}
 	switch {
-	case f.Warning:
+	case f.Warning || act == Report:
 		s.masks = s.masks[:max(0, len(s.masks)-1)]
 		return nil
-	case s.opt.Action == Report:
-		s.masks = s.masks[:0]
-		return nil
-	case s.opt.Action == Redact && !f.Sealed:
+	case act == Redact && !f.Sealed:
 		return nil
 	}
 	return &FoundError{f}

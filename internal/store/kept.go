@@ -25,6 +25,7 @@ import (
 
 const (
 	identityFile = "identity.json"
+	decidedFile  = "decided.json"
 	keptFile     = "kept.json"
 	keptDir      = "kept"
 	keptKind     = "kept"
@@ -127,6 +128,20 @@ func (l *BottleLock) Identity() ([]byte, error) {
 // WriteIdentity keeps it, for this user's eyes.
 func (l *BottleLock) WriteIdentity(b []byte) error {
 	return replaceFile(l.s.sys, l.dir, identityFile, "."+identityFile+".tmp", b, 0o600)
+}
+
+// Decided reads what WriteDecided wrote; nil: nothing yet.
+func (l *BottleLock) Decided() ([]byte, error) {
+	b, err := readAt(l.s.sys, l.dir, decidedFile)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return b, err
+}
+
+// WriteDecided keeps what people decided for the bottle's life, for this user's eyes.
+func (l *BottleLock) WriteDecided(b []byte) error {
+	return replaceFile(l.s.sys, l.dir, decidedFile, "."+decidedFile+".tmp", b, 0o600)
 }
 
 // Kept is kept.json: what a bottle can be resumed from.

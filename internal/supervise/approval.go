@@ -59,7 +59,14 @@ func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P
 	defer t.Close()
 	o, err := t.Wait(ctx)
 	if err != nil {
-		return Outcome{}, err
+		t.Close()
+		select {
+		case <-t.Done():
+			o = t.w.outcome
+		default: // somebody else still waits for it
+			o.Proposal = t.w.p
+		}
+		return o, err
 	}
 	approval, ok := ApprovalOf[P](o)
 	if !ok || effect == nil {

@@ -319,6 +319,20 @@ func (c *Lane) Close() error {
 	return nil
 }
 
+// Ended reports whether the bottle has said its last on it, or is gone.
+func (c *Lane) Ended() bool {
+	if !c.writeMu.TryLock() {
+		return false // somebody writes, and is told
+	}
+	defer c.writeMu.Unlock()
+	select {
+	case <-c.closed: // and the memory may be gone
+		return true
+	default:
+	}
+	return c.bottle.flags.Load()&(laneEnd|laneGone|laneReset) != 0
+}
+
 // Abort resets the connection.
 func (c *Lane) Abort() { c.finish(laneReset) }
 
