@@ -97,7 +97,7 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, authority
 		return err
 	}
 	v.spec.Lanes = inside
-	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}); err != nil {
+	if v.gw, err = gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Inside: v.plan.git.inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}); err != nil {
 		return err
 	}
 	gctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

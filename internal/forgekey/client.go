@@ -114,9 +114,11 @@ func dialer(r Resolver, plain bool) func(ctx context.Context, network, addr stri
 		if err != nil {
 			return nil, err
 		}
-		addrs, err := r.LookupHost(ctx, host)
-		if err != nil {
-			return nil, err
+		addrs := []string{host}
+		if _, perr := netip.ParseAddr(host); perr != nil {
+			if addrs, err = r.LookupHost(ctx, host); err != nil {
+				return nil, err
+			}
 		}
 		err = fmt.Errorf("%s has no address", visible.String(host, 200))
 		for _, a := range addrs {
