@@ -1,6 +1,9 @@
 package hostexec
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // gitSettings are forced on git through its environment, where they win over
 // every file. The repository's own configuration is not read at all (repo.go);
@@ -49,7 +52,15 @@ var gitSettings = [][2]string{
 	{"core.quotePath", "true"},
 }
 
-func gitEnv() []string {
+// serveSettings are those for what answers a fetch: git would run an empty hook, and
+// takes none from a repository's own configuration.
+func serveSettings() [][2]string {
+	return slices.DeleteFunc(slices.Clone(gitSettings), func(kv [2]string) bool { return kv[0] == "uploadpack.packObjectsHook" })
+}
+
+func gitEnv() []string { return gitEnvWith(gitSettings) }
+
+func gitEnvWith(settings [][2]string) []string {
 	env := []string{
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_GLOBAL=/dev/null",
 		"XDG_CONFIG_HOME=/nonexistent", "GIT_ATTR_NOSYSTEM=1",
@@ -59,9 +70,9 @@ func gitEnv() []string {
 		// versions.
 		"GIT_ALLOW_PROTOCOL=none", "GIT_PROTOCOL_FROM_USER=0", "GIT_NO_LAZY_FETCH=1",
 		"GIT_OPTIONAL_LOCKS=0", "GIT_NO_REPLACE_OBJECTS=1", "GIT_LITERAL_PATHSPECS=1",
-		fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(gitSettings)),
+		fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)),
 	}
-	for i, kv := range gitSettings {
+	for i, kv := range settings {
 		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
 	}
 	return env

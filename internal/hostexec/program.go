@@ -17,6 +17,9 @@ const (
 	AppArmorParser
 	// Buildctl has a BuildKit daemon build the user's own Dockerfile.
 	Buildctl
+	// GitServe stores, checks and reads what the git gate was sent, and answers for
+	// upstream repositories on this machine.
+	GitServe
 )
 
 // String gives the bare name, or "unknown program".
@@ -69,6 +72,11 @@ var hostPrograms = map[Program]*spec{
 	Buildctl: {
 		name:    "buildctl",
 		prepare: prepareBuildctl,
+	},
+	GitServe: {
+		name:         "git",
+		prepare:      prepareGitServe,
+		addressSpace: 16 << 30,
 	},
 }
 

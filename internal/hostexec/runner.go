@@ -110,6 +110,11 @@ type Command struct {
 	Env []string
 	// Stdin is the whole standard input; nil is /dev/null.
 	Stdin []byte
+	// Input, in the place of Stdin, and Output, in the place of what is kept of
+	// standard output, are given to the command itself: ends of pipes, so that what
+	// streams through is neither held nor copied. Run closes both, also when it fails.
+	// The other end of Output ends when no descendant is left.
+	Input, Output *os.File
 	// Stdout and Stderr bound what is kept of the streams.
 	Stdout, Stderr Keep
 }
@@ -131,6 +136,7 @@ type Result struct {
 // (nothing was spawned), a *FailedError (it ran; the Result is filled in),
 // ErrUnkilled, ErrLost, or what the system said when it could not be started.
 func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
+	defer closeAll([]*os.File{cmd.Input, cmd.Output})
 	rec := Record{Schema: RecordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
 	res, err := r.run(ctx, cmd, &rec)
 	rec.Duration = time.Since(rec.Started)
@@ -209,6 +215,9 @@ func (r *Runner) admit(cmd *Command) (*spec, error) {
 	cmd.Stdout, cmd.Stderr = cmd.Stdout.orDefault(), cmd.Stderr.orDefault()
 	if !cmd.Stdout.valid() || !cmd.Stderr.valid() {
 		return nil, refuse(name, ReasonOutput, "kept bytes must be 0 to %d", MaxKeep)
+	}
+	if cmd.Input != nil && cmd.Stdin != nil {
+		return nil, refuse(name, ReasonArgument, "standard input is given twice")
 	}
 	for _, a := range cmd.Args {
 		if strings.IndexByte(a, 0) >= 0 {

@@ -55,7 +55,7 @@ func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []strin
 	if p.id, err = r.register(s.name, cmd.Dir, p.stop); err != nil {
 		return nil, err
 	}
-	if err := p.spawn(cmd.Stdin != nil); err != nil {
+	if err := p.spawn(&cmd); err != nil {
 		r.unregister(p.id)
 		return nil, fmt.Errorf("hostexec: start supervisor for %s: %w", s.name, err)
 	}
@@ -70,7 +70,7 @@ func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []strin
 }
 
 // spawn opens the channels and starts this binary as a supervisor.
-func (p *proc) spawn(withInput bool) (err error) {
+func (p *proc) spawn(c *Command) (err error) {
 	var ours, theirs []*os.File
 	defer func() {
 		if err != nil {
@@ -101,7 +101,7 @@ func (p *proc) spawn(withInput bool) (err error) {
 	var outW, errW, inR *os.File
 	p.out, outW = pipe()
 	p.err, errW = pipe()
-	if withInput {
+	if c.Stdin != nil {
 		inR, p.in = pipe()
 	}
 	ours, theirs = append(ours, p.out, p.err, p.in), append(theirs, outW, errW, inR)
@@ -115,10 +115,21 @@ func (p *proc) spawn(withInput bool) (err error) {
 		// Its own session: the terminal's signals are for carboy.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if inR != nil {
+	switch {
+	case inR != nil:
 		p.cmd.Stdin = inR
+	case c.Input != nil:
+		p.cmd.Stdin = c.Input
 	}
-	return p.cmd.Start()
+	if c.Output != nil {
+		p.cmd.Stdout = c.Output
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	// From here on the command alone has them, so that their other ends end with it.
+	closeAll([]*os.File{c.Input, c.Output})
+	return nil
 }
 
 func closeAll(files []*os.File) {

@@ -1,0 +1,307 @@
+package gitgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What upstream offers is cut to what the gate understands: an offer that is not in
+// these lists is not passed on, so nobody takes it up.
+var (
+	offersV2 = map[string][]string{
+		"agent": nil, "ls-refs": {"unborn"}, "fetch": {"shallow", "wait-for-done", "filter", "ref-in-want"}, "object-format": nil,
+	}
+	offersFetch = []string{
+		"multi_ack", "thin-pack", "side-band", "side-band-64k", "ofs-delta", "shallow", "deepen-since", "deepen-not", "deepen-relative",
+		"no-progress", "include-tag", "multi_ack_detailed", "allow-tip-sha1-in-want", "allow-reachable-sha1-in-want", "no-done", "symref",
+		"filter", "object-format", "agent",
+	}
+	// Of a push, these must be upstream's; the gate has its own of the others. Signed
+	// pushes (push-cert) are not among them: they name the URL that was pushed to.
+	offersPush = []string{"report-status", "report-status-v2", "delete-refs", "side-band-64k", "quiet", "atomic", "ofs-delta", "push-options", "object-format", "agent"}
+)
+
+// offer is what an upstream advertises.
+type offer struct {
+	v      version
+	lines  []string // as they go to the bottle, the first without its capabilities
+	caps   []string // of version 0
+	format string   // "sha1" or "sha256"
+}
+
+func (o *offer) has(capability string) bool { return slices.Contains(o.caps, capability) }
+
+// readOffer reads an advertisement.
+func readOffer(r io.Reader, service string) (*offer, error) {
+	l := newLineReader(r)
+	o := &offer{format: "sha1"}
+	first, headed := true, false
+	for {
+		k, line, err := l.next()
+		if err != nil {
+			return nil, noEOF(err)
+		}
+		if k == flush {
+			if headed && first { // after "# service="
+				headed = false
+				continue
+			}
+			if first && service == uploadPack {
+				return nil, errors.New("it lists nothing, not even what it can do")
+			}
+			return o, nil
+		}
+		text := chomp(line)
+		if k != data {
+			return nil, errFraming
+		}
+		if msg, ok := strings.CutPrefix(text, "ERR "); ok {
+			return nil, fmt.Errorf("it says %q", msg)
+		}
+		switch {
+		case first && text == "# service="+service:
+			headed = true
+			continue
+		case first && text == "version 2" && service == uploadPack:
+			o.v, first = 2, false
+			continue
+		case first && text == "version 1":
+			continue
+		case o.v == 2:
+			err = o.addV2(text)
+		case first:
+			first = false
+			err = o.addFirst(text, service)
+		default:
+			err = o.addRef(text)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (o *offer) addV2(text string) error {
+	if !printable(text) {
+		return errFraming
+	}
+	name, value, has := strings.Cut(text, "=")
+	keep, ok := offersV2[name]
+	switch {
+	case !ok:
+		return nil
+	case name == "object-format":
+		o.format = value
+	case has && keep != nil:
+		var left []string
+		for _, f := range strings.Fields(value) {
+			if slices.Contains(keep, f) {
+				left = append(left, f)
+			}
+		}
+		if text = name; len(left) > 0 {
+			text += "=" + strings.Join(left, " ")
+		}
+	}
+	o.lines = append(o.lines, text)
+	return o.check()
+}
+
+func (o *offer) addFirst(text, service string) error {
+	ref, caps, ok := strings.Cut(text, "\x00")
+	if !ok || !printable(caps) {
+		return fmt.Errorf("%w: the first reference names no capabilities", errFraming)
+	}
+	allowed := offersFetch
+	if service == receivePack {
+		allowed = offersPush
+	}
+	for _, c := range strings.Fields(caps) {
+		name, value, _ := strings.Cut(c, "=")
+		if name == "object-format" {
+			o.format = value
+		}
+		if slices.Contains(allowed, name) {
+			o.caps = append(o.caps, c)
+		}
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	if name, _, _ := strings.Cut(ref, " "); strings.HasSuffix(ref, " capabilities^{}") && len(ref) == len(name)+len(" capabilities^{}") && isZero(name) {
+		o.lines = append(o.lines, ref)
+		return nil
+	}
+	return o.addRef(ref)
+}
+
+// addRef takes a reference, ".have" or "shallow".
+func (o *offer) addRef(text string) error {
+	id, name, ok := strings.Cut(text, " ")
+	if id == "shallow" {
+		id, name = name, "refs/shallow"
+	}
+	peeled := strings.TrimSuffix(name, "^{}")
+	if !ok || !isID(id) || len(id) != idLen(o.format) || name != ".have" && checkRef(peeled) != nil && peeled != "HEAD" {
+		return fmt.Errorf("%w: a reference that is none", errFraming)
+	}
+	o.lines = append(o.lines, text)
+	return nil
+}
+
+func (o *offer) check() error {
+	if o.format != "sha1" && o.format != "sha256" {
+		return errors.New("its objects are of a format that the gate does not know")
+	}
+	return nil
+}
+
+func idLen(format string) int {
+	if format == "sha256" {
+		return 64
+	}
+	return 40
+}
+
+func isID(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func isZero(s string) bool { return isID(s) && strings.Trim(s, "0") == "" }
+
+// printable reports whether s is text that can't steer a terminal.
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 })
+}
+
+// list asks upstream for an offer.
+func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*offer, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience*g.cfg.Limits.Idle)
+	defer cancel()
+	r, err := rp.up.advertise(ctx, service, v)
+	if err != nil {
+		return nil, &UpstreamError{"list", timely(ctx, err)}
+	}
+	b := bound(r, g.cfg.Limits.Advert, g.cfg.Limits.Idle, cancel)
+	o, err := readOffer(b, service)
+	if err != nil {
+		err = timely(ctx, err)
+	}
+	if cerr := b.Close(); err != nil {
+		_ = cerr
+		return nil, &UpstreamError{"list", err}
+	}
+	return o, nil
+}
+
+// timely says that it was the deadline, where it was.
+func timely(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ErrSilent
+	}
+	return err
+}
+
+// advertise answers info/refs with what upstream has at this moment.
+func (g *Gate) advertise(w http.ResponseWriter, r *http.Request, rp *repo) {
+	service := r.URL.Query().Get("service")
+	if (service != uploadPack && service != receivePack) || r.URL.RawQuery != "service="+service {
+		plain(w, http.StatusForbidden, "the git gate speaks git's smart protocol only: ask for service=git-upload-pack or git-receive-pack")
+		return
+	}
+	v := version(0)
+	if service == uploadPack {
+		v = asked(r)
+	}
+	ev := Event{Start: time.Now(), Repo: rp.name, Op: "list", Verdict: Done}
+	o, err := g.list(r.Context(), rp, service, v)
+	var b []byte
+	if v == 0 || err == nil && o.v == 0 {
+		b = appendFlush(appendLine(b, "# service="+service+"\n"))
+	}
+	if err != nil {
+		ev.Verdict, ev.Reason = Failed, err.Error()
+		b = appendLine(b, "ERR git gate: "+err.Error())
+	} else {
+		b = o.appendTo(b, service)
+	}
+	w.Header().Set("Content-Type", "application/x-"+service+"-advertisement")
+	_, _ = w.Write(b)
+	ev.Out = int64(len(b))
+	g.observe(ev)
+}
+
+func (g *Gate) observe(ev Event) {
+	ev.Duration = time.Since(ev.Start)
+	if g.cfg.Observe != nil {
+		g.cfg.Observe(ev)
+	}
+}
+
+// asked is the version that a request names.
+func asked(r *http.Request) version {
+	if slices.Contains(strings.Split(r.Header.Get("Git-Protocol"), ":"), "version=2") {
+		return 2
+	}
+	return 0
+}
+
+func (o *offer) appendTo(b []byte, service string) []byte {
+	if o.v == 2 {
+		b = appendLine(b, "version 2\n")
+		for _, l := range o.lines {
+			b = appendLine(b, l, "\n")
+		}
+		return appendFlush(b)
+	}
+	caps := slices.Clone(o.caps)
+	lines := o.lines
+	if service == receivePack {
+		caps = o.pushCaps()
+	}
+	if len(lines) == 0 {
+		lines = []string{strings.Repeat("0", idLen(o.format)) + " capabilities^{}"}
+	}
+	for i, l := range lines {
+		if i == 0 {
+			l += "\x00" + strings.Join(caps, " ")
+		}
+		b = appendLine(b, l, "\n")
+	}
+	return appendFlush(b)
+}
+
+// pushCaps are what the gate offers for a push: its own, which are those of any
+// upstream, and of upstream's the ones that only it can keep. Packs are to be whole
+// (no-thin), so that they can be read without what upstream has.
+func (o *offer) pushCaps() []string {
+	caps := []string{"report-status", "side-band-64k", "quiet", "ofs-delta", "no-thin", "object-format=" + o.format, "agent=git/carboy"}
+	for _, c := range []string{"delete-refs", "atomic", "push-options", "report-status-v2"} {
+		if o.has(c) {
+			caps = append(caps, c)
+		}
+	}
+	return caps
+}
+
+// checkRef is git's check-ref-format, and that it lies in refs/.
+func checkRef(s string) error {
+	if !strings.HasPrefix(s, "refs/") || len(s) > 1024 || strings.HasSuffix(s, "/") || strings.HasSuffix(s, ".") {
+		return errors.New("a reference is of the form refs/…, of at most 1024 bytes")
+	}
+	for _, part := range strings.Split(s, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return errors.New("a part of the reference is empty, begins with a dot or ends in .lock")
+		}
+	}
+	if strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.ContainsAny(s, " ~^:?*[\\") || !printable(s) {
+		return errors.New("the reference has characters that git does not take")
+	}
+	return nil
+}

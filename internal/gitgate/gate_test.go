@@ -1,0 +1,103 @@
+package gitgate
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/hostexec"
+)
+
+// git runs git in dir and returns what it printed, with no configuration but ours.
+func tryGit(t testing.TB, dir string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "git", args...)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+gitConfig(), "GIT_TERMINAL_PROMPT=0",
+		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
+	b, err := c.CombinedOutput()
+	return string(b), err
+}
+
+func git(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	out, err := tryGit(t, dir, args...)
+	if err != nil {
+		t.Fatalf("git %q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func gitConfig() string { return filepath.Join(os.TempDir(), "none") }
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newGate serves cfg's repositories and returns where.
+func newGate(t testing.TB, cfg Config) (*Gate, string) {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = t.TempDir()
+		if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cfg.Git == nil {
+		r, err := hostexec.New(hostexec.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Git = r
+	}
+	g, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(g)
+	t.Cleanup(func() {
+		s.Close()
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g, s.URL
+}
+
+// newUpstreamRepo makes a bare repository with one commit.
+func newUpstreamRepo(t testing.TB, args ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	up := filepath.Join(dir, "up.git")
+	git(t, dir, append([]string{"init", "-q", "--bare", "-b", "trunk"}, append(args, up)...)...)
+	w := filepath.Join(dir, "w")
+	git(t, dir, append([]string{"init", "-q", "-b", "trunk"}, append(args, w)...)...)
+	write(t, w+"/a.txt", "hello\n")
+	git(t, w, "add", ".")
+	git(t, w, "commit", "-qm", "one")
+	git(t, w, "push", "-q", up, "trunk")
+	return up
+}
+
+func TestClone(t *testing.T) {
+	up := newUpstreamRepo(t)
+	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+	dir := t.TempDir()
+	git(t, dir, "clone", "-q", url+"/app.git", "c")
+	if got := git(t, dir+"/c", "symbolic-ref", "--short", "HEAD"); got != "trunk\n" {
+		t.Errorf("HEAD is %q", got)
+	}
+	git(t, dir, "-c", "protocol.version=0", "clone", "-q", url+"/app.git", "c0")
+}
