@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},
 	{""},
-	{"internal/corpus"},
+	{"internal/corpus", "internal/gittest"},
 	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate"},
 }
 
@@ -48,7 +48,7 @@ var only = []struct {
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest"}
+var exempt = []string{"internal/agenttest", "internal/gittest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

@@ -40,7 +40,7 @@ type plan struct {
 
 	// identity is what the bottle has again and again; nil: it is one run's.
 	identity *identityKept
-	git *granted // whose repositories are served; nil: there are none
+	git      *granted // whose repositories are served; nil: there are none
 
 	// begin changes the spec before the bottle is made; nil: nothing.
 	begin func(*bottle.Spec) error

@@ -112,7 +112,7 @@ type session struct {
 	events      *events
 	denials     *denials
 	netlog      *netlog.Log
-	git         *gitAccount // nil: the bottle has no repository
+	git         *gitAccount         // nil: the bottle has no repository
 	had         gateway.Credentials // all that were opened; of the routes' watcher
 	redactor    *secret.Redactor
 	facts       *trace.Collector
