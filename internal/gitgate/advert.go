@@ -24,7 +24,7 @@ var (
 	}
 	// Of a push, these must be upstream's; the gate has its own of the others. Signed
 	// pushes (push-cert) are not among them: they name the URL that was pushed to.
-	offersPush = []string{"report-status", "report-status-v2", "delete-refs", "side-band-64k", "quiet", "atomic", "ofs-delta", "push-options", "object-format", "agent"}
+	offersPush = []string{"report-status", "delete-refs", "side-band-64k", "quiet", "atomic", "ofs-delta", "push-options", "object-format", "agent"}
 )
 
 // offer is what an upstream advertises.
@@ -282,7 +282,7 @@ func (o *offer) appendTo(b []byte, service string) []byte {
 // (no-thin), so that they can be read without what upstream has.
 func (o *offer) pushCaps() []string {
 	caps := []string{"report-status", "side-band-64k", "quiet", "ofs-delta", "no-thin", "object-format=" + o.format, "agent=git/carboy"}
-	for _, c := range []string{"delete-refs", "atomic", "push-options", "report-status-v2"} {
+	for _, c := range []string{"delete-refs", "atomic", "push-options"} {
 		if o.has(c) {
 			caps = append(caps, c)
 		}

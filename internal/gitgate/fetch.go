@@ -23,13 +23,15 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	if err == nil {
 		req, empty, err = readFetch(body, v, g.cfg.Limits.Request)
 	}
-	if err != nil {
-		ev.Verdict, ev.Reason = Refused, err.Error()
-		plain(w, http.StatusBadRequest, "git gate: "+err.Error())
-		return
-	}
 	ev.In = int64(len(req))
 	w.Header().Set("Content-Type", "application/x-"+uploadPack+"-result")
+	if err != nil {
+		// git shows no text of an HTTP error here.
+		ev.Verdict, ev.Reason = Refused, err.Error()
+		out := answer{w: w, http: http.NewResponseController(w)}
+		out.fail(err)
+		return
+	}
 	if empty {
 		return
 	}

@@ -1,0 +1,147 @@
+package gitgate
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// inlineAllow is what gitleaks takes on a line as leave to pass it over. Here it is
+// leave to ask a person.
+const inlineAllow = "gitleaks:allow"
+
+// maxAsked are the findings that one push may ask about.
+const maxAsked = 20
+
+func visiblePath(p string) string { return visible.Path([]byte(p)) }
+
+// decide refuses a push for what was found in it, unless a person allows all of it.
+func (p *pushing) decide(ctx context.Context, fs []found) error {
+	defer func() {
+		for _, f := range fs {
+			p.ev.Findings = append(p.ev.Findings, f.Finding)
+		}
+	}()
+	var bad []*found
+	var ask []*found
+	for i := range fs {
+		f := &fs[i]
+		if f.mayBeAllowed() && p.g.cfg.Ask != nil && len(ask) < maxAsked {
+			ask = append(ask, f)
+		} else {
+			bad = append(bad, f)
+		}
+	}
+	// Nobody is asked about a push that can't go on anyway.
+	if len(bad) > 0 {
+		return p.refusal(bad)
+	}
+	for _, f := range ask {
+		p.out.say("git gate: %s says %s: waiting for a person outside to decide", f.site(), inlineAllow)
+		if err := p.g.cfg.Ask(ctx, f.allow(p.rp.name)); err != nil {
+			f.Allow = visible.String(err.Error(), 300)
+			return refused("%s: %s was not approved: %s", f.site(), f.Rule, f.Allow)
+		}
+		f.Allow = "approved"
+		p.out.say("git gate: %s: approved", f.site())
+	}
+	return nil
+}
+
+// mayBeAllowed: only what is on a line of a file, to be seen there as it is, and not
+// one of the host's own secrets.
+func (f *found) mayBeAllowed() bool {
+	return f.Where == "file" && f.Commit != "" && f.Line > 0 && !f.indirect && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
+}
+
+// at_ says where it is, in the words of git's own messages.
+func (f *found) site() string {
+	short := f.Commit
+	if len(short) > 12 {
+		short = short[:12]
+	}
+	switch f.Where {
+	case "file", "note":
+		s := f.File
+		if f.Line > 0 && f.Rule != "unreadable" {
+			s += fmt.Sprintf(":%d", f.Line)
+		}
+		return fmt.Sprintf("%s in commit %s", s, short)
+	case "commit", "tag":
+		return fmt.Sprintf("the text of %s %s, line %d", f.Where, short, f.Line)
+	case "name":
+		if short == "" {
+			return "a file's name"
+		}
+		return "a file's name in commit " + short
+	case "reference":
+		return "a reference's name"
+	case "option":
+		return "a push option"
+	}
+	return "object " + f.Object
+}
+
+func (f *found) what() string {
+	s := f.Rule
+	if s == "unreadable" {
+		return "can't be read to its end (packed in itself too often, or encrypted)"
+	}
+	if f.Secret != "" {
+		s += " " + f.Secret
+	}
+	if f.Transform != "" && f.Transform != "plain" {
+		s += ", written as " + f.Transform
+	}
+	return s
+}
+
+func (p *pushing) refusal(bad []*found) error {
+	var b strings.Builder
+	b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
+	seen := map[string]bool{}
+	inline := false
+	for _, f := range bad {
+		line := "  " + f.site() + ": " + f.what() + "\n"
+		if seen[line] {
+			continue
+		}
+		seen[line] = true
+		inline = inline || f.mayBeAllowed()
+		if len(seen) > 20 {
+			b.WriteString("  …\n")
+			break
+		}
+		b.WriteString(line)
+	}
+	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again\n")
+	if inline {
+		b.WriteString("a line that says " + inlineAllow + " needs a person to approve it, and nobody can be asked here")
+	} else {
+		b.WriteString("if a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
+	}
+	return &RefusedError{b.String()}
+}
+
+// allow is what a person is asked about f.
+func (f *found) allow(repo string) Allow {
+	a := Allow{
+		Repo: repo, Ref: visible.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
+		Code: codeOf(f),
+	}
+	from := min(f.column, len(f.code))
+	to := min(from+max(f.length, 0), len(f.code))
+	masked := bytes.Join([][]byte{f.code[:from], bytes.Repeat([]byte("*"), to-from), f.code[to:]}, nil)
+	a.Text = visible.Bytes(masked, 500)
+	h := sha256.New()
+	for _, s := range []string{"carboy gitleaks-allow v1", repo, f.ref, f.Commit, f.Object, f.path, fmt.Sprint(f.Line), f.Rule, string(f.code)} {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	a.Digest = hex.EncodeToString(h.Sum(nil))
+	return a
+}

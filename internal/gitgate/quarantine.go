@@ -1,0 +1,237 @@
+package gitgate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// A quarantine is a repository of nothing but what one push brought. Nobody fetches
+// from it, and it is removed when the push is over, or by the next gate.
+type quarantine struct {
+	g      *Gate
+	dir    string
+	format string
+	pack   string // the file
+	size   int64  // of it, in bytes
+	count  int    // objects
+	// missing are objects, of upstream's presumably, that are to be checked under the
+	// names that they have in what was pushed.
+	missing []string
+}
+
+// makeRepository lays out a bare repository, as git init would.
+func makeRepository(dir, format string) error {
+	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+	if format == "sha256" {
+		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"
+	}
+	for _, d := range []string{"objects/pack", "objects/info", "refs"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	for name, text := range map[string]string{"config": config, "HEAD": "ref: refs/heads/none\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newQuarantine(g *Gate, format string) (*quarantine, error) {
+	dir, err := os.MkdirTemp(g.cfg.Dir, "push-")
+	if err != nil {
+		return nil, err
+	}
+	q := &quarantine{g: g, dir: dir, format: format}
+	if err := makeRepository(dir, format); err != nil {
+		q.remove()
+		return nil, err
+	}
+	return q, nil
+}
+
+func (q *quarantine) remove() { _ = os.RemoveAll(q.dir) }
+
+// receive reads a pack to its end. git stores it and checks each object as
+// receive.fsckObjects would.
+func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
+	head, err := r.Peek(12)
+	if err != nil || string(head[:4]) != "PACK" {
+		return refused("no pack came with the push")
+	}
+	n := binary.BigEndian.Uint32(head[8:])
+	if int64(n) > int64(q.g.cfg.Limits.Objects) {
+		return refused("the push has %d objects, more than %d: push it in parts", n, q.g.cfg.Limits.Objects)
+	}
+	q.count = int(n)
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, &counted{r, &q.size}, q.with("index-pack", strconv.FormatInt(q.g.cfg.Limits.Pack, 10))...)
+	if err != nil {
+		return err
+	}
+	out, readErr := readAll(c, 1<<20)
+	closeErr := c.Close()
+	fed := <-c.fed
+	name, rest, _ := strings.Cut(string(out), "\n")
+	id, ok := strings.CutPrefix(name, "pack\t")
+	if readErr != nil || closeErr != nil || !ok || !isID(id) || fed != nil {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case q.size > q.g.cfg.Limits.Pack, strings.Contains(fmt.Sprint(readErr), "pack exceeds maximum allowed size"):
+			return refused("the push has more than %d bytes: push it in parts, and keep what is large out of git", q.g.cfg.Limits.Pack)
+		}
+		missing, err := complaints(c, readErr, q.format)
+		if err != nil || !ok || !isID(id) || fed != nil {
+			if err == nil {
+				err = errors.Join(refused("the pack is broken"), fed)
+			}
+			return err
+		}
+		q.missing = missing
+	}
+	q.pack = filepath.Join(q.dir, "objects/pack/pack-"+id+".pack")
+	fi, err := os.Stat(q.pack)
+	if err != nil {
+		return err
+	}
+	if fi.Size() != q.size {
+		return refused("something follows the pack")
+	}
+	for _, s := range strings.Fields(rest) {
+		if !isID(s) {
+			return refused("something follows the pack")
+		}
+		q.missing = append(q.missing, s)
+	}
+	return nil
+}
+
+// with completes the arguments of a check by the objects of upstream that are here.
+func (q *quarantine) with(args ...string) []string { return args }
+
+var (
+	missingBlob = regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): git(?:attributes|modules)Missing: `)
+	// complaint is what git says of an object, by the name that the fault has in
+	// git-fsck: "error: object <id>: <fault>: <words>".
+	complaint = regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): ([A-Za-z0-9]+): (.*)$`)
+)
+
+// complaints reads why a check failed. If all that is wrong is that files of attributes
+// are not here, those are what is missing.
+func complaints(c *command, failed error, format string) ([]string, error) {
+	var fe *hostexec.FailedError
+	if !errors.As(failed, &fe) {
+		return nil, failed
+	}
+	if fe.Outcome != hostexec.Exited {
+		return nil, refused("git did not end by itself (%s): the pack wants too much time or memory", fe.Outcome)
+	}
+	text, err := c.res.Stderr.Complete()
+	if err != nil {
+		return nil, refused("git finds too much wrong with the objects")
+	}
+	var missing []string
+	for line := range bytes.Lines(text) {
+		s := strings.TrimRight(string(line), "\n")
+		if m := missingBlob.FindStringSubmatch(s); m != nil && len(m[1]) == idLen(format) {
+			missing = append(missing, m[1])
+			continue
+		}
+		if s == "fatal: fsck error in pack objects" && len(missing) > 0 {
+			continue
+		}
+		if m := complaint.FindStringSubmatch(s); m != nil {
+			return nil, refused("object %s is refused (%s): %s", m[1], m[2], visible.String(m[3], 300))
+		}
+		if strings.HasPrefix(s, "fatal: ") {
+			return nil, refused("git does not take the pack: %s", visible.String(strings.TrimPrefix(s, "fatal: "), 300))
+		}
+	}
+	if len(missing) == 0 {
+		return nil, refused("git does not take the pack")
+	}
+	return missing, nil
+}
+
+// An object as git has it.
+type object struct {
+	id, kind string
+	size     int64
+	// body is the content, to be read before the next object.
+	body io.Reader
+}
+
+// each reads all objects of the quarantine, in the order of the pack.
+func (q *quarantine) each(ctx context.Context, f func(object) error) error {
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, nil, "cat-file")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return readObjects(c, f)
+}
+
+// readObjects reads what cat-file --batch prints.
+func readObjects(r io.Reader, f func(object) error) error {
+	b := bufio.NewReaderSize(r, 256<<10)
+	for {
+		line, err := b.ReadSlice('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read objects: %w", noEOF(err))
+		}
+		field := strings.Fields(string(line))
+		if len(field) == 2 && field[1] == "missing" {
+			continue
+		}
+		if len(field) != 3 || !isID(field[0]) {
+			return errors.New("read objects: git prints something else")
+		}
+		n, err := strconv.ParseInt(field[2], 10, 64)
+		if err != nil || n < 0 {
+			return errors.New("read objects: git prints something else")
+		}
+		body := &io.LimitedReader{R: b, N: n}
+		if err := f(object{field[0], field[1], n, body}); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, body); err != nil {
+			return fmt.Errorf("read objects: %w", err)
+		}
+		if c, err := b.ReadByte(); err != nil || c != '\n' || body.N != 0 {
+			return errors.New("read objects: one of them ends too early")
+		}
+	}
+}
+
+// settle has what was missing at the check checked as well.
+func (q *quarantine) settle(ctx context.Context, rp *repo) error {
+	if len(q.missing) == 0 {
+		return nil
+	}
+	return refused("not yet")
+}
+
+// baseObjects are objects of upstream that checks needed. They are kept as long as the
+// gate, and never part of a scan.
+type baseObjects struct {
+	dir string
+	mu  sync.Mutex
+}
