@@ -182,7 +182,7 @@ func (u *sshUpstream) call(ctx context.Context, service string, v version, body 
 	timer := time.AfterFunc(answerPatience*u.limits.Idle, func() { _ = s.Close() })
 	defer timer.Stop()
 	left := u.limits.Advert
-	lines := newLineReader(s)
+	lines := newLineReader(s.out)
 	for first := true; ; first = false {
 		k, line, err := lines.next()
 		if err != nil {
