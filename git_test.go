@@ -27,6 +27,7 @@ type gitWorld struct {
 	sshd            *gittest.SSHD
 	forge           *gittest.Forge
 	app, lib, local string // bare repositories
+	webURL          string
 }
 
 func newGitWorld(t *testing.T) *gitWorld {
@@ -38,6 +39,7 @@ func newGitWorld(t *testing.T) *gitWorld {
 	gittest.Bare(t, g.lib)
 	gittest.Bare(t, g.local, "--object-format=sha256")
 	web, roots := gittest.NewHTTPS(t, top, "x-access-token", gitToken)
+	g.webURL = web
 	g.forge = gittest.NewForge(t, sshd, g.app, forgeToken)
 	g.base = t.TempDir()
 	g.world = &world{t: t, ws: filepath.Join(g.base, "ws")}
@@ -84,6 +86,7 @@ func (g *gitWorld) start(o StartOptions, script string) (*Started, string, error
 	g.t.Helper()
 	var out, msg bytes.Buffer
 	o.Agent, o.Dir, o.Headless, o.Prompt, o.Stdout, o.Stderr = "a", g.ws, true, script, &out, &msg
+	o.OnEvent = func(e Event) { g.t.Logf("%s %s %s", e.Kind, e.Name, e.Text) }
 	s, err := g.c.Start(context.Background(), o)
 	return s, out.String() + msg.String(), err
 }
@@ -103,26 +106,69 @@ func (g *gitWorld) ref(repo, name string) string {
 func TestGitBottle(t *testing.T) {
 	g := newGitWorld(t)
 	path := strings.TrimPrefix(g.app, "/")
+	gittest.Write(t, filepath.Join(g.app, "hooks/post-receive"), "#!/bin/sh\necho got $GIT_PUSH_OPTION_COUNT $GIT_PUSH_OPTION_0\n")
+	if err := os.Chmod(filepath.Join(g.app, "hooks/post-receive"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	s, said, err := g.start(StartOptions{}, `set -e; cd /tmp; exec 2>&1
 git clone -q `+g.sshd.URL(g.app)+` one
 git clone -q ssh://`+g.sshd.User+`@127.0.0.1/`+path+` two
 git clone -q `+g.sshd.User+`@forge:`+g.app+` three
 git clone -q https://127.0.0.1/`+strings.TrimSuffix(path, ".git")+` four
 git clone -q http://git.carboy.internal/app.git five
-for d in one two three four five; do grep -q two $d/README; done; echo cloned
+git clone -q file://`+g.local+` sha
+for d in one two three four five sha; do grep -q two $d/README; done; echo cloned
 git -C one remote -v | grep -c git.carboy.internal
 git config --system user.name
 test "$(git -C one symbolic-ref HEAD)" = refs/heads/main
+
+cd one
+echo more >>README; git commit -qam second; git push -q
+git checkout -qb topic; echo x >x; git add x; git commit -qm x
+git tag -a v1 -m 'first version'; git notes add -m 'a note'
+git push -q -o ci.skip --atomic origin topic v1 refs/notes/commits
+git commit -q --amend -m y; git push -q 2>&1 | grep -q rejected || git push -q origin topic 2>&1 | grep -q rejected; git push -q --force origin topic
+git push -q origin HEAD:gone; git push -q origin :gone
+git worktree add -q ../tree main; cd ../tree; echo t >t; git add t; git commit -qm tree; git push -q origin HEAD:main
+cd ../two; git pull -q; grep -q more README; git fetch -q --tags origin refs/notes/*:refs/notes/*; git show -s --format=%N v1~0^{} >/dev/null; echo pulled
+
+cd /tmp/sha; echo s >s; git add s; git commit -qm sha; git push -q; git rev-parse --show-object-format; cd ..
+git clone -q --depth 1 `+g.sshd.URL(g.app)+` shallow; git -C shallow log --oneline | wc -l; git -C shallow fetch -q --unshallow
+cd shallow; echo z >z; git add z; git commit -qm z; git push -q origin HEAD:refs/heads/z; cd ..
+git clone -q --filter=blob:none --no-checkout `+g.sshd.URL(g.app)+` partial; git -C partial rev-list --objects --missing=print main | grep -q '^?'; git -C partial checkout -q main; echo partial
+cd two; git submodule add -q `+strings.TrimSuffix(g.webURL, "/")+`/org/lib.git sub; git commit -qam sub; git push -q
+git clone -q --recurse-submodules `+g.sshd.URL(g.app)+` ../deep; grep -q two ../deep/sub/README; echo deep
+cd ../deep/sub; git checkout -q main; echo l >l; git add l; git commit -qm l; git push -q
+echo done
 `)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, said)
+		t.Fatalf("%v %+v\n%s", err, s.Receipt.Exit, said)
 	}
-	if s.Kept || !strings.Contains(said, "cloned\n2\nBot\n") {
+	if s.Kept || !strings.HasPrefix(said, "cloned\n2\nBot\n") || !strings.HasSuffix(said, "done\n") || !strings.Contains(said, "got 1 ci.skip") {
 		t.Errorf("%+v\n%s", s, said)
 	}
+	for _, want := range []string{"pulled\nsha256\n1\npartial\ndeep\n"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no %q in\n%s", want, said)
+		}
+	}
+	for name, there := range map[string]bool{"refs/heads/topic": true, "refs/tags/v1": true, "refs/notes/commits": true, "refs/heads/z": true, "refs/heads/gone": false} {
+		if (g.ref(g.app, name) != "") != there {
+			t.Errorf("upstream's %s: %q", name, g.ref(g.app, name))
+		}
+	}
+	if out := gittest.Git(t, g.app, "log", "-1", "--format=%an %ce", "topic"); out != "Bot bot@x.example" {
+		t.Errorf("%s", out)
+	}
 	rec := s.Receipt.Git
-	if rec == nil || len(rec.Repos) != 3 || rec.Repos[0].Fetches < 10 || len(rec.Keys) != 1 || rec.Keys[0].State != receipt.KeyRevoked {
-		t.Errorf("%+v", rec)
+	if rec == nil || len(rec.Repos) != 3 || rec.Repos[0].Fetches < 10 || rec.Repos[0].Pushes != 9 || rec.Repos[1].Pushes != 1 || rec.Repos[2].Pushes != 1 || rec.PushesTotal < 11 {
+		t.Fatalf("%+v", rec)
+	}
+	if len(rec.Keys) != 1 || rec.Keys[0].State != receipt.KeyRevoked || rec.Keys[0].Title != "carboy:a:app" {
+		t.Errorf("%+v", rec.Keys)
+	}
+	if p := rec.Pushes[1]; p.Verdict != receipt.Pushed || p.RefsTotal != 3 || p.CommitsTotal != 2 || len(p.Refs) != 3 || p.Refs[0].Result != "ok" {
+		t.Errorf("%+v", p)
 	}
 	if k := g.forge.Keys(); len(k) != 0 {
 		t.Errorf("the forge has %+v", k)
