@@ -402,6 +402,11 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		why.Allow, why.Hint = v.Remedy(f.name, f.addr.Port(), r.URL.EscapedPath(), f.verdict.Private)
 		return nil, why
 	}
+	if reason, detail, hint := refuseGit(r, a.route); reason != ReasonOK {
+		why := no(http.StatusForbidden, reason, detail)
+		why.Rule, why.Hint = a.route.Rule(), hint
+		return nil, why
+	}
 	return a, nil
 }
 
