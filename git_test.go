@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carboy/carboy/internal/gittest"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
 )
 
@@ -24,7 +26,7 @@ type gitWorld struct {
 	*world
 	base            string
 	vars            map[string]string
-	sshd            *gittest.SSHD
+	sshd            *gittest.SSH
 	forge           *gittest.Forge
 	app, lib, local string // bare repositories
 	webURL          string
@@ -32,14 +34,14 @@ type gitWorld struct {
 
 func newGitWorld(t *testing.T) *gitWorld {
 	t.Helper()
-	sshd := gittest.NewSSHD(t)
+	sshd := gittest.StartSSH(t, "AcceptEnv GIT_PROTOCOL")
 	top := t.TempDir()
 	g := &gitWorld{sshd: sshd, app: filepath.Join(top, "org/app.git"), lib: filepath.Join(top, "org/lib.git"), local: filepath.Join(top, "local.git")}
 	gittest.Bare(t, g.app)
 	gittest.Bare(t, g.lib)
 	gittest.Bare(t, g.local, "--object-format=sha256")
-	web, roots := gittest.NewHTTPS(t, top, "x-access-token", gitToken)
-	g.webURL = web
+	web := gittest.StartHTTPS(t, top, gitToken)
+	g.webURL = web.URL
 	g.forge = gittest.NewForge(t, sshd, g.app, forgeToken)
 	g.base = t.TempDir()
 	g.world = &world{t: t, ws: filepath.Join(g.base, "ws")}
@@ -58,14 +60,14 @@ git-gate:
   repos:
     app:
       url: `+sshd.URL(g.app)+`
-      host_key: `+sshd.HostKey+`
+      host_key: `+strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshd.HostKey)))+`
       aliases: [forge]
       key: {provider: gitlab, forge_token_env: FORGE_TOKEN, api_url: "`+g.forge.URL+`"}
-    lib: {url: "`+web+`/org/lib.git", token_env: GIT_TOKEN}
+    lib: {url: "`+web.URL+`/org/lib.git", token_env: GIT_TOKEN}
     local: {url: "file://`+g.local+`"}
 ---
 `)
-	c, err := Open(context.Background(), Options{Env: func(n string) string { return g.vars[n] }, Roots: roots})
+	c, err := Open(context.Background(), Options{Env: func(n string) string { return g.vars[n] }, Roots: web.Roots})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,11 +20,11 @@ var layers = [][]string{
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
 	{"internal/manifest", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
-	{"internal/bottle", "internal/gateway", "internal/gitgate", "internal/change", "internal/image", "internal/wire/wiretest", "internal/forgekey"},
+	{"internal/bottle", "internal/gateway", "internal/gitgate", "internal/change", "internal/image", "internal/wire/wiretest", "internal/gitgate/gittest", "internal/forgekey"},
 	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
 	{"internal/bottle/bottletest"},
 	{""},
-	{"internal/corpus", "internal/gittest"},
+	{"internal/corpus"},
 	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate"},
 }
 
@@ -48,7 +48,7 @@ var only = []struct {
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/gittest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/gitgate/gittest"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

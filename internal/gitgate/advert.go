@@ -33,6 +33,7 @@ type offer struct {
 	lines  []string // as they go to the bottle, the first without its capabilities
 	caps   []string // of version 0
 	format string   // "sha1" or "sha256"
+	at     time.Time
 }
 
 func (o *offer) has(capability string) bool { return slices.Contains(o.caps, capability) }
@@ -193,9 +194,13 @@ func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*
 	if err != nil {
 		err = timely(ctx, err)
 	}
-	if cerr := b.Close(); err != nil {
-		_ = cerr
+	_ = b.Close()
+	if err != nil {
 		return nil, &UpstreamError{"list", err}
+	}
+	if service == receivePack {
+		o.at = time.Now()
+		rp.offer.Store(o)
 	}
 	return o, nil
 }

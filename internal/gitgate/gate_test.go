@@ -6,6 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,4 +103,51 @@ func TestClone(t *testing.T) {
 		t.Errorf("HEAD is %q", got)
 	}
 	git(t, dir, "-c", "protocol.version=0", "clone", "-q", url+"/app.git", "c0")
+}
+
+// recorder keeps the events of a gate.
+type recorder struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+func record(cfg *Config) *recorder {
+	r := &recorder{}
+	cfg.Observe = func(e Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.all = append(r.all, e)
+	}
+	return r
+}
+
+// last is the newest event of a kind; it may come a moment after git's end.
+func (r *recorder) last(op string) Event {
+	for range 500 {
+		r.mu.Lock()
+		all := slices.Clone(r.all)
+		r.mu.Unlock()
+		for _, e := range slices.Backward(all) {
+			if e.Op == op {
+				return e
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return Event{}
+}
+
+// refusedPush pushes all branches and tags of w and wants the gate to refuse that,
+// naming each of want.
+func refusedPush(t *testing.T, w string, want ...string) {
+	t.Helper()
+	out, err := tryGit(t, w, "push", "origin", "trunk")
+	if err == nil {
+		t.Fatalf("was pushed:\n%s", out)
+	}
+	for _, s := range append(want, "remote: git gate: ", "refused by the git gate") {
+		if !strings.Contains(out, s) {
+			t.Errorf("git does not say %q:\n%s", s, out)
+		}
+	}
 }

@@ -29,6 +29,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -166,6 +167,8 @@ type repo struct {
 	name string
 	up   upstream
 	base baseObjects
+	// offer is the last that upstream made for a push; its references are old.
+	offer atomic.Pointer[offer]
 }
 
 // New checks the configuration, and removes what a Gate that was killed left in Dir.

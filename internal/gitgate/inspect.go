@@ -94,7 +94,9 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := p.q.settle(ctx, p.rp); err != nil {
 			return nil, err
 		}
-		if err := in.objects(ctx, p.q); err != nil {
+		p.history = newHistory(p.req.format)
+		p.history.room = keptTrees
+		if err := in.objects(ctx, p.q, p.history); err != nil {
 			return nil, err
 		}
 		p.ev.Objects = p.q.count
@@ -109,7 +111,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 // errEnough ends a scan that found more than anybody reads.
 var errEnough = errors.New("enough")
 
-func (in *inspection) objects(ctx context.Context, q *quarantine) error {
+func (in *inspection) objects(ctx context.Context, q *quarantine, h *history) error {
 	group, ctx := errgroup.WithContext(ctx)
 	type job struct {
 		object
@@ -144,7 +146,9 @@ func (in *inspection) objects(ctx context.Context, q *quarantine) error {
 			in.mu.Unlock()
 			switch {
 			case o.kind == "tree":
-				return in.tree(o, q.format)
+				return in.tree(o, h)
+			case o.size > smallObject && o.kind != "blob":
+				return refused("%s %s has more than %d bytes", o.kind, o.id, smallObject)
 			case o.size > smallObject:
 				return in.stream(o.body, o)
 			}
@@ -155,6 +159,9 @@ func (in *inspection) objects(ctx context.Context, q *quarantine) error {
 			*b = (*b)[:o.size]
 			if _, err := io.ReadFull(o.body, *b); err != nil {
 				return noEOF(err)
+			}
+			if o.kind != "blob" {
+				h.add(o, *b)
 			}
 			select {
 			case jobs <- job{o, b}:
@@ -239,7 +246,7 @@ func (in *inspection) read(r io.Reader, what found) error {
 
 // tree takes the names of a tree; they are read once each, however many trees have
 // them.
-func (in *inspection) tree(o object, format string) error {
+func (in *inspection) tree(o object, h *history) error {
 	if o.size > 64<<20 {
 		return refused("tree %s has more than 64 MiB", o.id)
 	}
@@ -247,7 +254,8 @@ func (in *inspection) tree(o object, format string) error {
 	if _, err := io.ReadFull(o.body, b); err != nil {
 		return noEOF(err)
 	}
-	return eachEntry(b, format, func(_ string, name []byte, _ string) error {
+	h.add(o, b)
+	return eachEntry(b, h.format, func(_ string, name []byte, _ string) error {
 		if _, ok := in.names[string(name)]; ok {
 			return nil
 		}

@@ -3,7 +3,6 @@ package gitgate
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,8 +12,9 @@ import (
 )
 
 const (
-	// maxHistory bounds the commits and trees that are held to say where something
-	// was found, in bytes.
+	// keptTrees are held while a push is read, in case something is found, and
+	// maxHistory when it was, in bytes. Beyond that it is not said where.
+	keptTrees  = 32 << 20
 	maxHistory = 512 << 20
 	// maxLineText bounds what of a line is held, in bytes.
 	maxLineText = 64 << 10
@@ -29,6 +29,9 @@ type history struct {
 	tags    map[string]string // to what they name
 	trees   map[string][]byte
 	order   []string // commits, as they stand in the pack
+	size    int64    // of trees, in bytes
+	room    int64    // for them
+	partial bool     // there was no room
 }
 
 type commit struct {
@@ -36,36 +39,38 @@ type commit struct {
 	parents []string
 }
 
-// readHistory holds the shape of what was pushed: the trees only where they are wanted.
-func (q *quarantine) readHistory(ctx context.Context, trees bool) (*history, error) {
-	h := &history{format: q.format, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
-	left := int64(maxHistory)
-	err := q.each(ctx, func(o object) error {
-		if o.kind == "blob" || o.kind == "tree" && !trees {
+func newHistory(format string) *history {
+	return &history{format: format, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
+}
+
+// add takes an object's content, which it keeps if it is a tree: while there is room.
+func (h *history) add(o object, b []byte) {
+	switch o.kind {
+	case "commit":
+		h.commits[o.id] = parseCommit(b)
+		h.order = append(h.order, o.id)
+	case "tag":
+		h.tags[o.id] = header(b, "object ")
+	case "tree":
+		if h.size += int64(len(b)); h.size > h.room {
+			h.trees, h.partial = map[string][]byte{}, true
+			return
+		}
+		h.trees[o.id] = b
+	}
+}
+
+// readTrees reads the trees that there was no room for, where they are needed.
+func (q *quarantine) readTrees(ctx context.Context, h *history) error {
+	h.partial, h.size, h.room = false, 0, maxHistory
+	return q.each(ctx, func(o object) error {
+		if o.kind != "tree" || h.partial {
 			return nil
 		}
-		if left -= o.size; left < 0 {
-			return errEnough
-		}
 		b, err := io.ReadAll(o.body)
-		if err != nil {
-			return err
-		}
-		switch o.kind {
-		case "commit":
-			h.commits[o.id] = parseCommit(b)
-			h.order = append(h.order, o.id)
-		case "tag":
-			h.tags[o.id] = header(b, "object ")
-		case "tree":
-			h.trees[o.id] = b
-		}
-		return nil
+		h.add(o, b)
+		return err
 	})
-	if errors.Is(err, errEnough) {
-		err = nil // then it is not said where
-	}
-	return h, err
 }
 
 // header gives the value of the first line of the head that begins with key.
@@ -186,15 +191,16 @@ func (h *history) refOf(id string, updates []RefUpdate) string {
 
 // locate says of each finding where it stands, and of the push which commits it has.
 func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
-	h, err := q.readHistory(ctx, len(fs) > 0)
-	if err != nil {
-		return err
-	}
+	h := p.history
 	p.ev.New = len(h.order)
 	p.ev.Commits = slices.Clone(h.order[:min(len(h.order), maxCommits)])
-	p.history = h
 	if len(fs) == 0 {
 		return nil
+	}
+	if h.partial {
+		if err := q.readTrees(ctx, h); err != nil {
+			return err
+		}
 	}
 	want := map[string]bool{}
 	for _, f := range fs {

@@ -118,7 +118,7 @@ func (p *pushing) take(r *http.Request, in *lineReader) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	q, err := newQuarantine(p.g, p.req.format)
+	q, err := newQuarantine(p.g, &p.rp.base, p.req.format)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (p *pushing) judge(ctx context.Context) error {
 
 // forward sends upstream what was judged, and reads what became of it.
 func (p *pushing) forward(ctx context.Context) error {
-	up, err := p.g.list(ctx, p.rp, receivePack, 0)
+	up, err := p.g.offerOf(ctx, p.rp)
 	if err != nil {
 		return err
 	}
@@ -180,6 +180,15 @@ func (p *pushing) forward(ctx context.Context) error {
 		return p.unknown(ctx, err)
 	}
 	return err
+}
+
+// offerOf is what upstream can do. It said so a moment ago, when git asked; the
+// references are its own matter, since a push names what it expects of each.
+func (g *Gate) offerOf(ctx context.Context, rp *repo) (*offer, error) {
+	if o := rp.offer.Load(); o != nil && time.Since(o.at) < time.Minute {
+		return o, nil
+	}
+	return g.list(ctx, rp, receivePack, 0)
 }
 
 // unknown is for a push that upstream broke off: it asks what became of it.

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/visible"
@@ -23,6 +22,7 @@ import (
 // from it, and it is removed when the push is over, or by the next gate.
 type quarantine struct {
 	g      *Gate
+	base   *baseObjects
 	dir    string
 	format string
 	pack   string // the file
@@ -52,12 +52,12 @@ func makeRepository(dir, format string) error {
 	return nil
 }
 
-func newQuarantine(g *Gate, format string) (*quarantine, error) {
+func newQuarantine(g *Gate, base *baseObjects, format string) (*quarantine, error) {
 	dir, err := os.MkdirTemp(g.cfg.Dir, "push-")
 	if err != nil {
 		return nil, err
 	}
-	q := &quarantine{g: g, dir: dir, format: format}
+	q := &quarantine{g: g, base: base, dir: dir, format: format}
 	if err := makeRepository(dir, format); err != nil {
 		q.remove()
 		return nil, err
@@ -79,7 +79,11 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
 		return refused("the push has %d objects, more than %d: push it in parts", n, q.g.cfg.Limits.Objects)
 	}
 	q.count = int(n)
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, &counted{r, &q.size}, q.with("index-pack", strconv.FormatInt(q.g.cfg.Limits.Pack, 10))...)
+	args := []string{"index-pack", strconv.FormatInt(q.g.cfg.Limits.Pack, 10)}
+	if dir := q.base.objects(); dir != "" {
+		args = append(args, dir)
+	}
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, &counted{r, &q.size}, args...)
 	if err != nil {
 		return err
 	}
@@ -120,9 +124,6 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
 	}
 	return nil
 }
-
-// with completes the arguments of a check by the objects of upstream that are here.
-func (q *quarantine) with(args ...string) []string { return args }
 
 var (
 	missingBlob = regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): git(?:attributes|modules)Missing: `)
@@ -219,19 +220,4 @@ func readObjects(r io.Reader, f func(object) error) error {
 			return errors.New("read objects: one of them ends too early")
 		}
 	}
-}
-
-// settle has what was missing at the check checked as well.
-func (q *quarantine) settle(ctx context.Context, rp *repo) error {
-	if len(q.missing) == 0 {
-		return nil
-	}
-	return refused("not yet")
-}
-
-// baseObjects are objects of upstream that checks needed. They are kept as long as the
-// gate, and never part of a scan.
-type baseObjects struct {
-	dir string
-	mu  sync.Mutex
 }

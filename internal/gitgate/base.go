@@ -1,0 +1,196 @@
+package gitgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// baseObjects are objects of upstream that judging a push needed: a .gitmodules that
+// stands unchanged in a tree that is new, say. They are kept as long as the gate, and are
+// never part of what is scanned or sent.
+type baseObjects struct {
+	dir string
+	mu  sync.Mutex // held while they are added to
+	has map[string]bool
+}
+
+// objects is the directory for git, or "" while there is none.
+func (b *baseObjects) objects() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.has) == 0 {
+		return ""
+	}
+	return filepath.Join(b.dir, "objects")
+}
+
+// maxBase bounds one fetch of base objects, in bytes.
+const maxBase = 256 << 20
+
+// errNoBase says that upstream does not give out an object.
+var errNoBase = errors.New("upstream does not have it")
+
+// need fetches those of ids that are not here yet. shape fetches commits without their
+// history, and their trees without files.
+func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, shape bool) error {
+	b := &rp.base
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return b.has[id] })
+	if len(ids) == 0 {
+		return nil
+	}
+	if b.has == nil {
+		if err := makeRepository(b.dir, format); err != nil {
+			return err
+		}
+		b.has = map[string]bool{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience*g.cfg.Limits.Idle)
+	defer cancel()
+	up, err := g.list(ctx, rp, uploadPack, 2)
+	if err != nil {
+		return err
+	}
+	if up.format != format {
+		return fmt.Errorf("upstream's objects are of the format %s", up.format)
+	}
+	r, err := rp.up.call(ctx, uploadPack, up.v, strings.NewReader(string(wantObjects(up, ids, shape))), -1)
+	if err != nil {
+		return &UpstreamError{"fetch", timely(ctx, err)}
+	}
+	in := bound(r, maxBase, g.cfg.Limits.Idle, cancel)
+	defer in.Close()
+	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Time, &packReader{l: newLineReader(in)}, "index-pack", strconv.Itoa(maxBase))
+	if err != nil {
+		return err
+	}
+	_, readErr := readAll(c, 16<<20)
+	_ = c.Close()
+	if fed := <-c.fed; fed != nil {
+		return fmt.Errorf("%w: %w", errNoBase, fed)
+	}
+	if readErr != nil {
+		// Trees without their files miss some; whoever needs those asks for them.
+		if _, err := complaints(c, readErr, format); err != nil {
+			return fmt.Errorf("%w: %w", errNoBase, err)
+		}
+	}
+	for _, id := range ids {
+		b.has[id] = true
+	}
+	return nil
+}
+
+// wantObjects is a request for ids alone.
+func wantObjects(up *offer, ids []string, shape bool) []byte {
+	var b []byte
+	filter := shape && (up.v == 0 && up.has("filter") || slices.ContainsFunc(up.lines, func(l string) bool {
+		return strings.HasPrefix(l, "fetch=") && strings.Contains(l, "filter")
+	}))
+	if up.v == 2 {
+		b = appendLine(b, "command=fetch\n")
+		if slices.ContainsFunc(up.lines, func(l string) bool { return strings.HasPrefix(l, "object-format=") }) {
+			b = appendLine(b, "object-format=", up.format, "\n")
+		}
+		b = append(b, "0001"...)
+		b = appendLine(b, "no-progress\n")
+		b = appendLine(b, "ofs-delta\n")
+		for _, id := range ids {
+			b = appendLine(b, "want ", id, "\n")
+		}
+	} else {
+		caps := " side-band-64k ofs-delta no-progress"
+		if filter {
+			caps += " filter"
+		}
+		if up.format != "sha1" {
+			caps += " object-format=" + up.format
+		}
+		for i, id := range ids {
+			if i > 0 {
+				caps = ""
+			}
+			b = appendLine(b, "want ", id, caps, "\n")
+		}
+	}
+	if shape {
+		b = appendLine(b, "deepen 1\n")
+	}
+	if filter {
+		b = appendLine(b, "filter blob:none\n")
+	}
+	if up.v == 2 {
+		return appendFlush(appendLine(b, "done\n"))
+	}
+	return appendLine(appendFlush(b), "done\n")
+}
+
+// packReader gives the pack of an answer to a fetch.
+type packReader struct {
+	l    *lineReader
+	rest []byte
+}
+
+func (p *packReader) Read(b []byte) (int, error) {
+	for len(p.rest) == 0 {
+		k, line, err := p.l.next()
+		switch {
+		case err != nil:
+			return 0, err
+		case k != data || len(line) == 0:
+		case line[0] == bandData:
+			p.rest = line[1:]
+		case line[0] == bandMessage:
+		case line[0] == bandError:
+			return 0, fmt.Errorf("it says %q", line[1:])
+		case strings.HasPrefix(string(line), "ERR "):
+			return 0, fmt.Errorf("it says %q", chomp(line[4:]))
+		}
+	}
+	n := copy(b, p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
+// settle has files that the pack only names checked under the names that it gives them:
+// what was pushed as any file may be meant to become .gitmodules by a later push.
+func (q *quarantine) settle(ctx context.Context, rp *repo) error {
+	if len(q.missing) == 0 {
+		return nil
+	}
+	slices.Sort(q.missing)
+	q.missing = slices.Compact(q.missing)
+	if err := q.g.need(ctx, rp, q.format, q.missing, false); err != nil {
+		return refused("a tree names .gitmodules or .gitattributes that the push does not have (%s), and that upstream does not give out to be checked: %v. Push the file's commit as well", q.missing[0], err)
+	}
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, nil, "recheck", filepath.Base(q.pack), filepath.Join(rp.base.dir, "objects"))
+	if err != nil {
+		return err
+	}
+	out, readErr := readAll(c, 1<<20)
+	if err := c.Close(); err != nil {
+		return err
+	}
+	if readErr != nil {
+		if _, err := complaints(c, readErr, q.format); err != nil {
+			return err
+		}
+		return refused("upstream does not have a .gitattributes that a tree names")
+	}
+	// The pack's own name, and then what is missing still.
+	if strings.Count(strings.TrimSpace(string(out)), "\n") > 0 {
+		return refused("upstream does not have a .gitmodules that a tree names")
+	}
+	return os.Remove(filepath.Join(q.dir, "recheck.idx"))
+}
+
+var _ io.Reader = (*packReader)(nil)
