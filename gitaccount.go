@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type gitAccount struct {
 	mu    sync.Mutex
 	rec   *receipt.Git
 	index map[string]int // of repositories in rec
+	notes *notes         // takes out what spells a secret
 	log   *os.File       // nil: nothing happened yet, or it can't be written
 	left  int64          // of the log, in bytes
 	over  bool
@@ -37,7 +39,7 @@ func (s *session) openGit() {
 	if g == nil || g.mount == nil {
 		return
 	}
-	a := &gitAccount{rec: &receipt.Git{}, index: map[string]int{}, left: maxGitLog}
+	a := &gitAccount{rec: &receipt.Git{}, index: map[string]int{}, left: maxGitLog, notes: &notes{s: s}}
 	for _, r := range g.git.repos {
 		if len(a.rec.Repos) < receipt.MaxGitRepos {
 			a.index[r.Name] = len(a.rec.Repos)
@@ -56,6 +58,7 @@ func (s *session) gitDone(ev gitgate.Event) {
 	if a.over {
 		return
 	}
+	ev = a.clean(ev)
 	a.count(ev)
 	subject := ev.Repo
 	if ev.Op == opPush {
@@ -69,7 +72,7 @@ func (s *session) gitDone(ev gitgate.Event) {
 	}
 	text := string(ev.Verdict)
 	if ev.Reason != "" {
-		text += ": " + ev.Reason
+		text += ": " + oneLine(ev.Reason)
 	}
 	if ev.Op == opPush {
 		kind = audit.GitPush
@@ -103,8 +106,44 @@ func gitEvent(ev gitgate.Event) Event {
 	if ev.Verdict == gitgate.Refused {
 		out.Kind = "refused"
 	}
-	out.Text = ev.Op + " " + what + ": " + why
+	out.Text = ev.Op + " " + what + ": " + oneLine(why)
 	return out
+}
+
+// clean is ev without what spells a secret: names of references and files are the
+// command's own choice, and what a push was refused for must not stand here instead.
+func (a *gitAccount) clean(ev gitgate.Event) gitgate.Event {
+	ev.Refs, ev.Findings, ev.Options = slices.Clone(ev.Refs), slices.Clone(ev.Findings), nil
+	texts := []*string{&ev.Reason}
+	for i := range ev.Refs {
+		texts = append(texts, &ev.Refs[i].Name, &ev.Refs[i].Result)
+	}
+	for i := range ev.Findings {
+		texts = append(texts, &ev.Findings[i].File, &ev.Findings[i].Allow)
+	}
+	for i, t := range texts {
+		switch {
+		case *t == "":
+		case i > maxCleaned:
+			*t = notShown
+		default:
+			*t = a.notes.cleaned(*t)
+		}
+	}
+	return ev
+}
+
+// maxCleaned bounds the texts of one push that are looked through; what is beyond them
+// is not shown, and in no list either.
+const maxCleaned = 2*receipt.MaxPushRefs + 2*receipt.MaxPushFindings + 50
+
+// oneLine is the beginning of a text of several lines.
+func oneLine(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines[:min(len(lines), 2)], ", ")
 }
 
 // count adds an exchange to the receipt.
@@ -143,16 +182,16 @@ func pushOf(ev gitgate.Event) receipt.Push {
 		verdict = receipt.PushFailed
 	}
 	p := receipt.Push{
-		Repo: ev.Repo, Verdict: verdict, Reason: ev.Reason, RefsTotal: int64(len(ev.Refs)), CommitsTotal: max(int64(ev.New), int64(len(ev.Commits))),
+		Repo: ev.Repo, Verdict: verdict, Reason: visible.String(oneLine(ev.Reason), 500), RefsTotal: int64(len(ev.Refs)), CommitsTotal: max(int64(ev.New), int64(len(ev.Commits))),
 		Objects: int64(ev.Objects), Scanned: ev.Scanned, FoundTotal: int64(len(ev.Findings)), Bytes: ev.In,
 		Commits: append([]string(nil), cut(ev.Commits, receipt.MaxPushCommits)...),
 	}
 	for _, r := range cut(ev.Refs, receipt.MaxPushRefs) {
-		p.Refs = append(p.Refs, receipt.PushRef{Name: store.Raw(r.Name), Old: objectName(r.Old), New: objectName(r.New), Result: r.Result})
+		p.Refs = append(p.Refs, receipt.PushRef{Name: store.Raw(r.Name), Old: objectName(r.Old), New: objectName(r.New), Result: visible.String(r.Result, 200)})
 	}
 	for _, f := range cut(ev.Findings, receipt.MaxPushFindings) {
 		p.Found = append(p.Found, receipt.PushFound{
-			Rule: f.Rule, Secret: f.Secret, Transform: f.Transform, Commit: f.Commit, Where: f.Where, File: store.Raw(f.File), Line: int64(f.Line), Allow: f.Allow,
+			Rule: f.Rule, Secret: f.Secret, Transform: f.Transform, Commit: f.Commit, Where: f.Where, File: store.Raw(f.File), Line: int64(f.Line), Allow: visible.String(f.Allow, 200),
 		})
 	}
 	return p
@@ -226,7 +265,7 @@ func (a *gitAccount) line(s *session, ev gitgate.Event, subject, text string) {
 		a.log = f
 	}
 	line := fmt.Sprintf("%s %-5s %s: %s (%d bytes up, %d down, %s)\n", ev.Start.UTC().Format(time.RFC3339Nano), ev.Op,
-		visible.String(s.redactor.String(subject), 600), visible.String(s.redactor.String(text), 1000), ev.In, ev.Out, ev.Duration.Round(time.Millisecond))
+		visible.String(subject, 600), visible.String(text, 1000), ev.In, ev.Out, ev.Duration.Round(time.Millisecond))
 	if a.left -= int64(len(line)); a.left < 0 || a.log == nil {
 		return
 	}
@@ -254,18 +293,6 @@ func (s *session) endGit(ctx context.Context) {
 	a.rec.Keys = append([]receipt.GitKey(nil), m.made...)
 	m.mu.Unlock()
 	s.rec.Git = a.rec
-	for i := range a.rec.Pushes {
-		p := &a.rec.Pushes[i]
-		p.Reason = visible.String(s.redactor.String(p.Reason), 500)
-		for j := range p.Refs {
-			r := &p.Refs[j]
-			r.Name, r.Result = store.Raw(s.redactor.String(string(r.Name))), visible.String(s.redactor.String(r.Result), 200)
-		}
-		for j := range p.Found {
-			f := &p.Found[j]
-			f.File, f.Allow = store.Raw(s.redactor.String(string(f.File))), visible.String(s.redactor.String(f.Allow), 200)
-		}
-	}
 	for _, l := range m.left {
 		s.rec.Notes = append(s.rec.Notes, sentence(visible.String(l.Error()+"; "+l.Advice(), 600)))
 		s.events.send(Event{Kind: "git", Text: visible.String(l.Error(), 300)})
