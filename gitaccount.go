@@ -139,7 +139,7 @@ const maxCleaned = 2*receipt.MaxPushRefs + 2*receipt.MaxPushFindings + 50
 
 // oneLine is the beginning of a text of several lines.
 func oneLine(s string) string {
-	lines := strings.Split(s, "\n")
+	lines := strings.Split(strings.ReplaceAll(s, `\n`, "\n"), "\n") // also made visible
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
