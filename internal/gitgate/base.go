@@ -1,10 +1,10 @@
 package gitgate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,15 +38,23 @@ const maxBase = 256 << 20
 // errNoBase says that upstream does not give out an object.
 var errNoBase = errors.New("upstream does not have it")
 
-// need fetches those of ids that are not here yet. shape fetches commits without their
-// history, and their trees without files.
-func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, shape bool) error {
+// how much of what is asked for comes along.
+type depth uint8
+
+const (
+	exactly  depth = iota // blobs, each by itself
+	oneDeep               // commits with all their files, without their history
+	treeOnly              // and without their files, where upstream can do that
+)
+
+// need fetches those of ids that are not here yet.
+func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, d depth) error {
 	b := &rp.base
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return b.has[id] })
 	if len(ids) == 0 {
-		return nil
+		return nil // all here, or nothing to ask for
 	}
 	if b.has == nil {
 		if err := makeRepository(b.dir, format); err != nil {
@@ -63,7 +71,8 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	if up.format != format {
 		return fmt.Errorf("upstream's objects are of the format %s", up.format)
 	}
-	r, err := rp.up.call(ctx, uploadPack, up.v, strings.NewReader(string(wantObjects(up, ids, shape))), -1)
+	req := wantObjects(up, ids, d)
+	r, err := rp.up.call(ctx, uploadPack, up.v, bytes.NewReader(req), int64(len(req)))
 	if err != nil {
 		return &UpstreamError{"fetch", timely(ctx, err)}
 	}
@@ -91,9 +100,9 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 }
 
 // wantObjects is a request for ids alone.
-func wantObjects(up *offer, ids []string, shape bool) []byte {
+func wantObjects(up *offer, ids []string, d depth) []byte {
 	var b []byte
-	filter := shape && (up.v == 0 && up.has("filter") || slices.ContainsFunc(up.lines, func(l string) bool {
+	filter := d == treeOnly && (up.v == 0 && up.has("filter") || slices.ContainsFunc(up.lines, func(l string) bool {
 		return strings.HasPrefix(l, "fetch=") && strings.Contains(l, "filter")
 	}))
 	if up.v == 2 {
@@ -122,7 +131,7 @@ func wantObjects(up *offer, ids []string, shape bool) []byte {
 			b = appendLine(b, "want ", id, caps, "\n")
 		}
 	}
-	if shape {
+	if d != exactly {
 		b = appendLine(b, "deepen 1\n")
 	}
 	if filter {
@@ -163,13 +172,18 @@ func (p *packReader) Read(b []byte) (int, error) {
 
 // settle has files that the pack only names checked under the names that it gives them:
 // what was pushed as any file may be meant to become .gitmodules by a later push.
-func (q *quarantine) settle(ctx context.Context, rp *repo) error {
+func (q *quarantine) settle(ctx context.Context, rp *repo, updates []RefUpdate) error {
 	if len(q.missing) == 0 {
 		return nil
 	}
 	slices.Sort(q.missing)
 	q.missing = slices.Compact(q.missing)
-	if err := q.g.need(ctx, rp, q.format, q.missing, false); err != nil {
+	err := q.g.need(ctx, rp, q.format, q.missing, exactly)
+	if errors.Is(err, errNoBase) {
+		// An upstream of the first protocol gives out only what a reference names.
+		err = q.g.need(ctx, rp, q.format, tips(rp, updates), oneDeep)
+	}
+	if err != nil {
 		return refused("a tree names .gitmodules or .gitattributes that the push does not have (%s), and that upstream does not give out to be checked: %v. Push the file's commit as well", q.missing[0], err)
 	}
 	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, nil, "recheck", filepath.Base(q.pack), filepath.Join(rp.base.dir, "objects"))
@@ -193,4 +207,24 @@ func (q *quarantine) settle(ctx context.Context, rp *repo) error {
 	return os.Remove(filepath.Join(q.dir, "recheck.idx"))
 }
 
-var _ io.Reader = (*packReader)(nil)
+// tips are where upstream's branches stood when it was last asked, those first that the
+// push changes.
+func tips(rp *repo, updates []RefUpdate) []string {
+	var ids []string
+	add := func(id string) {
+		if !isZero(id) && !slices.Contains(ids, id) && len(ids) < 8 {
+			ids = append(ids, id)
+		}
+	}
+	for _, u := range updates {
+		add(u.Old)
+	}
+	if o := rp.offer.Load(); o != nil {
+		for _, l := range o.lines {
+			if id, name, _ := strings.Cut(l, " "); strings.HasPrefix(name, "refs/heads/") {
+				add(id)
+			}
+		}
+	}
+	return ids
+}

@@ -142,8 +142,6 @@ func (p *pushRequest) addCommand(s string, limit int) error {
 		return fmt.Errorf("reference %q is changed twice", shown)
 	case len(p.updates) == limit:
 		return fmt.Errorf("more than %d references are changed by one push: push them in parts", limit)
-	case isZero(f[0]) && isZero(f[1]):
-		return badRequest("a command that neither makes nor deletes anything")
 	}
 	p.updates = append(p.updates, RefUpdate{Name: name, Old: f[0], New: f[1]})
 	return nil

@@ -1,6 +1,7 @@
 package gitgate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 }
 
 func (g *Gate) relay(ctx context.Context, cancel func(), out *answer, rp *repo, v version, req []byte) error {
-	r, err := rp.up.call(ctx, uploadPack, v, strings.NewReader(string(req)), int64(len(req)))
+	r, err := rp.up.call(ctx, uploadPack, v, bytes.NewReader(req), int64(len(req)))
 	if err != nil {
 		return &UpstreamError{"fetch", timely(ctx, err)}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
@@ -22,8 +23,7 @@ func tryGit(t testing.TB, dir string, args ...string) (string, error) {
 	defer cancel()
 	c := exec.CommandContext(ctx, "git", args...)
 	c.Dir = dir
-	c.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+gitConfig(), "GIT_TERMINAL_PROMPT=0",
-		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
+	c.Env = gittest.Env(nil)
 	b, err := c.CombinedOutput()
 	return string(b), err
 }
@@ -36,8 +36,6 @@ func git(t testing.TB, dir string, args ...string) string {
 	}
 	return out
 }
-
-func gitConfig() string { return filepath.Join(os.TempDir(), "none") }
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
@@ -150,4 +148,43 @@ func refusedPush(t *testing.T, w string, want ...string) {
 			t.Errorf("git does not say %q:\n%s", s, out)
 		}
 	}
+}
+
+// rawOutput runs git with a file as its input and gives what it prints as it is.
+func rawOutput(t testing.TB, dir, in string, args ...string) []byte {
+	t.Helper()
+	f, err := os.Open(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := exec.CommandContext(t.Context(), "git", args...)
+	c.Dir, c.Stdin, c.Env = dir, f, gittest.Env(nil)
+	b, err := c.Output()
+	if err != nil {
+		t.Fatalf("git %q: %v", args, err)
+	}
+	return b
+}
+
+func newRunner(t testing.TB) *hostexec.Runner {
+	t.Helper()
+	r, err := hostexec.New(hostexec.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func listed(t testing.TB, dir string) string {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
 }

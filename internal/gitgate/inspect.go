@@ -91,7 +91,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		}
 	}
 	if p.q != nil {
-		if err := p.q.settle(ctx, p.rp); err != nil {
+		if err := p.q.settle(ctx, p.rp, p.req.updates); err != nil {
 			return nil, err
 		}
 		p.history = newHistory(p.req.format)

@@ -45,7 +45,8 @@ func requestBody(w http.ResponseWriter, r *http.Request, service string, max int
 // writes it anew. empty is one that asks for nothing, by which git tries a connection.
 func readFetch(body io.Reader, v version, max int64) (req []byte, empty bool, err error) {
 	in, err := readAll(body, max)
-	if errors.Is(err, ErrTooMuch) {
+	var large *http.MaxBytesError
+	if errors.Is(err, ErrTooMuch) || errors.As(err, &large) {
 		return nil, false, badRequest("it has more than %d bytes", max)
 	}
 	if err != nil {

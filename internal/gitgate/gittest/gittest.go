@@ -95,7 +95,7 @@ func StartSSH(t testing.TB, lines ...string) *SSH {
 	write("config", strings.Join(append([]string{
 		"Port " + port, "ListenAddress 127.0.0.1", "HostKey " + dir + "/host", "PidFile none", "UsePAM no", "StrictModes no",
 		"PasswordAuthentication no", "KbdInteractiveAuthentication no", "AuthorizedKeysFile " + dir + "/authorized",
-		"LogLevel ERROR", "UseDNS no", "PrintMotd no",
+		"LogLevel QUIET", "UseDNS no", "PrintMotd no",
 	}, lines...), "\n")+"\n")
 	run(t, exec.CommandContext(t.Context(), sshd, "-D", "-e", "-f", dir+"/config"), s.Addr)
 	return s
@@ -187,7 +187,7 @@ func spool(t testing.TB, r *http.Request) error {
 	if _, err := f.Seek(0, 0); err != nil {
 		return err
 	}
-	r.Body, r.ContentLength = f, n
+	r.Body, r.ContentLength, r.TransferEncoding = f, n, nil
 	return nil
 }
 
