@@ -377,6 +377,9 @@ func TestRevokeHalfWay(t *testing.T) {
 				return
 			}
 			var left *LeftError
+			if err == nil {
+				t.Fatal("it counts as revoked, and is there")
+			}
 			if !errors.As(err, &left) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), token) {
 				t.Fatalf("%v", err)
 			}
