@@ -132,7 +132,7 @@ func short() *Receipt {
 	r.Command = []store.Raw{"true"}
 	r.Workspace = Workspace{Mode: store.None}
 	r.Exit = Exit{Reason: Exited}
-	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Notes = nil, Network{}, nil, nil, nil, nil
+	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Git, r.Notes = nil, Network{}, nil, nil, nil, nil, nil
 	r.Limits.Hit = nil
 	r.Duration = 131 * time.Millisecond
 	return r
