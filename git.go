@@ -58,11 +58,17 @@ func (c *Client) gitOf(e *manifest.Effective) (*gitGrant, error) {
 	}
 	g := &gitGrant{}
 	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
+		if m := e.Git.Repos[name]; m.Transport() == manifest.OverSSH && !m.HostKey.IsSet() {
+			continue // of bot-bottle's, with a warning: neither fetched from nor pushed to
+		}
 		r, err := c.gitRepo(name, e.Git.Repos[name])
 		if err != nil {
 			return nil, err
 		}
 		g.repos = append(g.repos, *r)
+	}
+	if len(g.repos) == 0 {
+		return nil, nil
 	}
 	return g, nil
 }
@@ -97,6 +103,9 @@ func (c *Client) gitRepo(name string, m manifest.Repo) (*gitRepo, error) {
 			return bad(from, err.Error(), "name the file of a private key without a passphrase, readable by you alone, in full or with ~/")
 		}
 		r.SSH.Signer, r.keyFile, r.access = signer, real, "key "+file
+	}
+	if r.SSH != nil && r.SSH.Signer == nil {
+		return bad(m.From, "is spoken to by ssh, and nothing opens it", "say identity, a private key's file, or key, for a deploy key")
 	}
 	if env := m.TokenEnv.V; env != "" {
 		r.tokenEnv, r.access = env, "token of "+secret.NameOrHidden(env)

@@ -417,6 +417,7 @@ func TestGitKeys(t *testing.T) {
 		"not a host key":   {"host_key: ssh-ed25519 ", "host_key: ssh-ed25519 x", "is no public key"},
 		"key in workspace": {"key: {provider: gitlab, forge_token_env: FORGE_TOKEN,", "key: {provider: static, path: " + g.ws + "/key} #", "lies where the command can read it"},
 		"key of others":    {"key: {provider: gitlab, forge_token_env: FORGE_TOKEN,", "key: {provider: static, path: " + g.base + "/open} #", "can be read by others"},
+		"nothing opens it": {"key: {provider: gitlab, forge_token_env: FORGE_TOKEN,", "#", "nothing opens it"},
 		"relative key":     {"key: {provider: gitlab, forge_token_env: FORGE_TOKEN,", "key: {provider: static, path: key} #", "names no file in full"},
 		"no key":           {"key: {provider: gitlab, forge_token_env: FORGE_TOKEN,", "key: {provider: static, path: " + g.base + "/.config/carboy/agents/a.md} #", "is no private key"},
 	} {

@@ -303,7 +303,7 @@ func (c *Client) revokeLeft(ctx context.Context, lock *store.BottleLock, slug st
 	return os.RemoveAll(dir)
 }
 
-// recoverIn bounds what a command waits for keys of bottles whose carboy died.
+// recoverKeysIn bounds what a command waits for keys of bottles whose carboy died.
 const recoverKeysIn = 5 * time.Second
 
 // recoverKeys revokes the keys of bottles whose carboy died. What can't be revoked now
@@ -317,9 +317,12 @@ func (c *Client) recoverKeys(ctx context.Context) {
 	defer cancel()
 	slices.Sort(dirs)
 	for _, slug := range slices.Compact(mapped(dirs, func(d string) string { return filepath.Base(filepath.Dir(filepath.Dir(d))) })) {
+		if busy, err := c.store.BottleBusy(slug); busy || err != nil {
+			continue // it runs; taking its lock would wait
+		}
 		lock, err := c.store.LockBottle(slug)
 		if err != nil {
-			continue // it runs
+			continue
 		}
 		if err := c.revokeLeft(ctx, lock, slug, false); err != nil {
 			c.log.Warn("deploy keys of a bottle whose carboy died are left", "bottle", slug, "err", err)
