@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -207,7 +208,8 @@ func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*
 
 // timely says that it was the deadline, where it was.
 func timely(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	var slow net.Error
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
 		return ErrSilent
 	}
 	return err

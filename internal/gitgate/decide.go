@@ -56,7 +56,7 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 // mayBeAllowed: only what is on a line of a file, to be seen there as it is, and not
 // one of the host's own secrets.
 func (f *found) mayBeAllowed() bool {
-	return f.Where == "file" && f.Commit != "" && f.Line > 0 && !f.indirect && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
+	return f.Where == "file" && f.Commit != "" && f.within() && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
 }
 
 // at_ says where it is, in the words of git's own messages.

@@ -31,7 +31,8 @@ type Event struct {
 	Commits  []string // that are new, by their names, the first 1,000
 	New      int      // commits in all
 	Objects  int
-	Scanned  int64 // bytes of objects that were read
+	Scanned  int64         // bytes of objects that were read
+	Reading  time.Duration // how long that took
 	Options  []string
 	Findings []Finding
 }

@@ -110,7 +110,7 @@ func (a *answer) copy(l *lineReader) error {
 			a.band = true
 			a.buf = appendBand(a.buf, bandMessage, progress(p[1:]))
 		case len(p) > 0 && p[0] == bandError:
-			return &UpstreamError{"fetch", fmt.Errorf("it says %q", visible.Bytes(p[1:], 500))}
+			return &UpstreamError{"fetch", fmt.Errorf("it says %q", p[1:])}
 		default:
 			text := chomp(p)
 			if msg, ok := strings.CutPrefix(text, "ERR "); ok {

@@ -104,6 +104,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := p.q.locate(ctx, in.found, p); err != nil {
 			return nil, err
 		}
+		in.found = p.dropOld(ctx, in.found)
 	}
 	return in.found, nil
 }

@@ -133,7 +133,9 @@ func (p *pushing) judge(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	begun := time.Now()
 	found, err := p.inspect(ctx)
+	p.ev.Reading = time.Since(begun)
 	<-p.g.pushes // while a person decides, others may push
 	if err != nil {
 		return err
@@ -251,6 +253,9 @@ func parseReport(b []byte, updates []RefUpdate) error {
 	failed := 0
 	for i, u := range updates {
 		updates[i].Result = results[u.Name]
+		if unpacked != "ok" {
+			updates[i].Result = "upstream could not unpack it"
+		}
 		if updates[i].Result == "" {
 			updates[i].Result = "upstream says nothing of it"
 		}
@@ -350,7 +355,7 @@ func (r *report) relay(l *lineReader, band bool) ([]byte, error) {
 		case p[0] == bandMessage:
 			r.send(appendBand(nil, bandMessage, progress(p[1:])))
 		case p[0] == bandError:
-			return nil, fmt.Errorf("it says %q", visible.Bytes(p[1:], 500))
+			return nil, fmt.Errorf("it says %q", p[1:])
 		default:
 			return nil, errFraming
 		}

@@ -1,13 +1,13 @@
 package gitgate
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
+
+	"github.com/carboy/carboy/internal/gitgate/gittest"
 )
 
-// clone gives a work tree with the gate as its origin.
+// cloneOf gives a work tree with the gate as its origin.
 func cloneOf(t testing.TB, url string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,51 +24,102 @@ func commitFile(t testing.TB, w, path, text string) {
 
 var awsKey = "AKIA" + "QYLPMN5HHHFPZAM2"
 
-func TestPush(t *testing.T) {
+// What leaves by git is told: references, commits, what was found, how it ended.
+func TestEvents(t *testing.T) {
+	t.Parallel()
 	up := newUpstreamRepo(t)
-	var events []Event
-	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Observe: func(e Event) { events = append(events, e) }})
+	cfg := Config{Repos: []Repo{{Name: "app", URL: up}}}
+	events := record(&cfg)
+	_, url := newGate(t, cfg)
 	w := cloneOf(t, url)
+	if e := events.last("fetch"); e.Verdict != Done || e.Repo != "app" || e.Out == 0 || e.In == 0 {
+		t.Errorf("a fetch: %+v", e)
+	}
 	commitFile(t, w, "b.txt", "fine\n")
-	t.Log(git(t, w, "push", "origin", "trunk"))
-	if got := git(t, up, "log", "--format=%s", "trunk"); got != "change b.txt\none\n" {
-		t.Errorf("upstream has %q", got)
+	git(t, w, "push", "-q", "origin", "trunk")
+	id := strings.TrimSpace(git(t, w, "rev-parse", "HEAD"))
+	e := events.last("push")
+	if e.Verdict != Done || len(e.Refs) != 1 || e.Refs[0].New != id || e.Refs[0].Result != "ok" || len(e.Commits) != 1 || e.Commits[0] != id || e.New != 1 || e.Objects != 3 || e.Scanned == 0 {
+		t.Errorf("a push: %+v", e)
 	}
-	before := git(t, up, "for-each-ref")
 	commitFile(t, w, "src/c.txt", "x\nkey = \""+awsKey+"\"\n")
-	out, err := tryGit(t, w, "push", "origin", "trunk")
-	t.Log(out)
-	if err == nil || !strings.Contains(out, "src/c.txt:2") || !strings.Contains(out, "aws-access-token") {
-		t.Errorf("push of a secret: %v", err)
+	refusedPush(t, w, "src/c.txt:2", "aws-access-token")
+	e = events.last("push")
+	if len(e.Findings) != 1 {
+		t.Fatalf("a refused push: %+v", e)
 	}
-	if got := git(t, up, "for-each-ref"); got != before {
-		t.Error("upstream changed")
-	}
-	git(t, w, "reset", "-q", "--hard", "HEAD~1")
-	t.Log(git(t, w, "push", "origin", "trunk:refs/heads/other", "trunk:refs/tags/t"))
-	t.Log(git(t, w, "push", "origin", ":refs/heads/other"))
-	for _, e := range events {
-		t.Logf("%+v", e)
+	f := e.Findings[0]
+	if e.Verdict != Refused || strings.Contains(e.Reason, awsKey) || f.File != "src/c.txt" || f.Line != 2 || f.Rule != "aws-access-token" || f.Commit != strings.TrimSpace(git(t, w, "rev-parse", "HEAD")) {
+		t.Errorf("a refused push: %+v", e)
 	}
 }
 
-func TestAsk(t *testing.T) {
-	up := newUpstreamRepo(t)
-	var asked []Allow
-	var answer error
-	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Ask: func(_ context.Context, a Allow) error {
-		asked = append(asked, a)
-		return answer
-	}})
-	w := cloneOf(t, url)
-	commitFile(t, w, "src/c.txt", "x\nkey = \""+awsKey+"\" # gitleaks:allow\n")
-	answer = errors.New("rejected by tester: no")
-	out, err := tryGit(t, w, "push", "origin", "trunk")
-	t.Log(out)
-	if err == nil || !strings.Contains(out, "rejected by tester") {
-		t.Error("went on")
+// Several references are changed all or none, whether git asked for that or not.
+func TestAtomic(t *testing.T) {
+	t.Parallel()
+	for name, goes := range map[string]bool{"one of two is refused": false, "neighbour": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := newUpstreamRepo(t)
+			_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+			w := cloneOf(t, url)
+			commitFile(t, w, "b.txt", "b\n")
+			if !goes {
+				// Upstream moves on after git has looked: the push of trunk is then too old.
+				git(t, up, "config", "receive.denyNonFastForwards", "true")
+				git(t, w, "commit", "-q", "--amend", "-m", "x")
+				git(t, w, "push", "-q", "origin", "trunk")
+				git(t, w, "commit", "-q", "--amend", "-m", "y")
+			}
+			before := git(t, up, "for-each-ref")
+			out, err := tryGit(t, w, "push", "origin", "+trunk", "+trunk:refs/heads/more")
+			if (err == nil) != goes {
+				t.Fatalf("pushed: %v\n%s", err == nil, out)
+			}
+			if changed := git(t, up, "for-each-ref") != before; changed != goes {
+				t.Errorf("changed: %v", changed)
+			}
+		})
 	}
-	answer = nil
-	t.Log(git(t, w, "push", "origin", "trunk"))
-	t.Logf("%+v", asked)
+}
+
+// A fetch after a refused push shows nothing of it, whoever fetches.
+func TestRefusedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	git(t, up, "config", "uploadpack.allowAnySHA1InWant", "true")
+	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+	w := cloneOf(t, url)
+	commitFile(t, w, "fine.txt", "fine\n")
+	git(t, w, "push", "-q", "origin", "trunk")
+	fine := strings.TrimSpace(git(t, w, "rev-parse", "HEAD"))
+	commitFile(t, w, "k.txt", awsKey+"\n")
+	refusedPush(t, w, "k.txt:1")
+	bad := strings.TrimSpace(git(t, w, "rev-parse", "HEAD"))
+	other := cloneOf(t, url)
+	git(t, other, "fetch", "-q", "origin", fine)
+	if out, err := tryGit(t, other, "fetch", "origin", bad); err == nil {
+		t.Errorf("the refused commit can be fetched: %s", out)
+	}
+}
+
+// Many clones at once: more than a connection to sshd has sessions.
+func TestManyClones(t *testing.T) {
+	t.Parallel()
+	s := gittest.StartSSH(t, "AcceptEnv GIT_PROTOCOL", "MaxSessions 3")
+	_, url := newGate(t, Config{Repos: []Repo{overSSHTo(s, newUpstreamRepo(t))}})
+	done := make(chan error)
+	const many = 12
+	dir := t.TempDir()
+	for i := range many {
+		go func() {
+			_, err := tryGit(t, dir, "clone", "-q", url+"/app.git", string(rune('a'+i)))
+			done <- err
+		}()
+	}
+	for range many {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -343,6 +343,7 @@ func TestInlineAllow(t *testing.T) {
 		ask  func(context.Context, Allow) error
 		goes bool
 	}{
+		"a key of several lines":       {"-----BEGIN RSA PRIVATE " + "KEY----- # gitleaks:allow\n" + strings.Repeat("MIIEpAIBAAKCAQEA7bq2rJw9Xk3v\n", 12) + "-----END RSA PRIVATE " + "KEY-----", approve, false},
 		"approved":                     {"k = " + awsKey + " # gitleaks:allow", approve, true},
 		"nobody to ask":                {"k = " + awsKey + " # gitleaks:allow", nil, false},
 		"on another line":              {"k = " + awsKey + "\n# gitleaks:allow", approve, false},
@@ -387,5 +388,45 @@ func TestInlineAllow(t *testing.T) {
 				t.Errorf("recorded %+v", f)
 			}
 		})
+	}
+}
+
+// What upstream has already is not what a push adds: a line that stands there is no
+// reason to refuse, and the same line anywhere else is.
+func TestOldLines(t *testing.T) {
+	t.Parallel()
+	for _, transport := range []string{"local", "ssh without version 2"} {
+		for name, c := range map[string]struct {
+			file, text string
+			goes       bool
+		}{
+			"another line of the file is changed": {"old.txt", "a\nkey = " + awsKey + "\nchanged\n", true},
+			"the line is moved in the file":       {"old.txt", "a\nb\nc\nkey = " + awsKey + "\n", true},
+			"the line is changed":                 {"old.txt", "a\nkey  = " + awsKey + "\nb\n", false},
+			"another of its kind is added":        {"old.txt", "a\nkey = " + awsKey + "\nkey = AKIAQYLPMN5HHHFPZXM3\n", false},
+			"the line is copied to another file":  {"new.txt", "key = " + awsKey + "\n", false},
+		} {
+			t.Run(transport+", "+name, func(t *testing.T) {
+				t.Parallel()
+				up := newUpstreamRepo(t)
+				git(t, up, "config", "uploadpack.allowFilter", "true")
+				direct := t.TempDir() + "/d"
+				git(t, up, "clone", "-q", up, direct)
+				commitFile(t, direct, "old.txt", "a\nkey = "+awsKey+"\nb\n")
+				git(t, direct, "push", "-q", "origin", "trunk")
+				repo, cfg := transports[transport](t, up)
+				cfg.Repos = []Repo{repo}
+				_, url := newGate(t, cfg)
+				w := cloneOf(t, url)
+				commitFile(t, w, "other.txt", "x\n")
+				commitFile(t, w, c.file, c.text)
+				out, err := tryGit(t, w, "push", "origin", "trunk")
+				// The first protocol gives out no file by itself: then what is found is
+				// refused, old or not.
+				if goes := err == nil; goes != (c.goes && transport == "local") {
+					t.Errorf("went on: %v\n%s", goes, out)
+				}
+			})
+		}
 	}
 }

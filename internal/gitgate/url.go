@@ -101,7 +101,7 @@ func scpAddress(s string) (address, error) {
 		where, p, ok = strings.Cut(s, "]:")
 		where += "]"
 	}
-	if !ok || strings.Contains(where, "/") {
+	if !ok || strings.Contains(where, "/") || strings.HasPrefix(p, ":") { // name::… starts a helper of git's
 		return address{}, errors.New("neither a URL, nor user@host:path, nor an absolute path")
 	}
 	a := address{scheme: overSSH, user: "git", path: p}

@@ -28,8 +28,26 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
+// T is what is used of a test, so that a benchmark that is a program can be one too.
+type T interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+	TempDir() string
+	Cleanup(func())
+	Context() context.Context
+}
+
+// missing skips a test that can't be, and ends anything else.
+func missing(t T, what, install string) {
+	if tb, ok := t.(testing.TB); ok {
+		testenv.Missing(tb, what, install)
+	}
+	t.Fatalf("%s is missing: %s", what, install)
+}
+
 // Key makes an ed25519 key, and writes it to file if that is not empty.
-func Key(t testing.TB, file string) ssh.Signer {
+func Key(t T, file string) ssh.Signer {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -61,11 +79,11 @@ type SSH struct {
 }
 
 // StartSSH starts sshd, with lines added to its configuration.
-func StartSSH(t testing.TB, lines ...string) *SSH {
+func StartSSH(t T, lines ...string) *SSH {
 	t.Helper()
 	const sshd = "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
-		testenv.Missing(t, "sshd", "apt-get install openssh-server")
+		missing(t, "sshd", "apt-get install openssh-server")
 	}
 	me, err := user.Current()
 	if err != nil {
@@ -102,7 +120,7 @@ func StartSSH(t testing.TB, lines ...string) *SSH {
 }
 
 // run starts a server and waits until it listens.
-func run(t testing.TB, c *exec.Cmd, addr string) {
+func run(t T, c *exec.Cmd, addr string) {
 	t.Helper()
 	c.Stderr = os.Stderr
 	if err := c.Start(); err != nil {
@@ -139,13 +157,13 @@ type HTTPS struct {
 
 // StartHTTPS serves the repositories below root to whoever shows the token, to
 // everybody if it is empty.
-func StartHTTPS(t testing.TB, root, token string) *HTTPS {
+func StartHTTPS(t T, root, token string) *HTTPS {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	path, err := exec.CommandContext(ctx, "git", "--exec-path").Output()
 	if err != nil {
-		testenv.Missing(t, "git", "apt-get install git")
+		missing(t, "git", "apt-get install git")
 	}
 	backend := filepath.Join(strings.TrimSpace(string(path)), "git-http-backend")
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +193,7 @@ func StartHTTPS(t testing.TB, root, token string) *HTTPS {
 	return &HTTPS{URL: s.URL, Roots: pool, Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}
 }
 
-func spool(t testing.TB, r *http.Request) error {
+func spool(t T, r *http.Request) error {
 	f, err := os.CreateTemp(t.TempDir(), "body")
 	if err != nil {
 		return err
