@@ -31,7 +31,7 @@ var gitMutants = []mutant{
 		Name: "keys-outlive-their-bottle", Promise: "G2",
 		Why:     "the end of a run leaves its deploy keys at the forge",
 		Package: ".", Tests: []string{"TestGitBottle"}, Says: "the forge has",
-		edits: []edit{{"gitmount.go", "		m.left = m.c.revokeKeys(ctx, m.keys, m.token, m.noteKey)\n", "		m.left = nil\n"}},
+		edits: []edit{{"gitmount.go", "		m.left = m.c.revokeKeys(ctx, m.keys, m.token, m.noteKey)\n", "		_, m.left = ctx, nil\n"}},
 	},
 	{
 		Name: "keys-outlive-their-carboy", Promise: "G2",
