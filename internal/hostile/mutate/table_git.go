@@ -6,7 +6,7 @@ var gitMutants = []mutant{
 	{
 		Name: "pushes-go-on-unread", Promise: "G1",
 		Why:     "what is pushed goes on to upstream without having been looked at",
-		Package: "./internal/gitgate", Tests: []string{"TestPush"}, Says: "push",
+		Package: "./internal/gitgate", Tests: []string{"TestSmuggle"}, Says: "... left:",
 		edits: []edit{{"internal/gitgate/push.go", "		err = p.judge(r.Context())\n", "		err = nil\n"}},
 	},
 	{
