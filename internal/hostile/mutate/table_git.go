@@ -66,7 +66,7 @@ var gitMutants = []mutant{
 	{
 		Name: "what-is-gone-is-empty", Promise: "G3",
 		Why:     "where upstream does not answer, a fetch shows a repository without references",
-		Package: ".", Tests: []string{"TestGitRefuses"}, Says: "THROUGH gone",
+		Package: "./internal/gitgate", Tests: []string{"TestUpstreamGone"}, Says: "<nil>: ",
 		edits: []edit{{"internal/gitgate/advert.go", "		b = appendLine(b, \"ERR git gate: \"+err.Error())\n", "		b = appendFlush(b)\n"}},
 	},
 	{
