@@ -4,6 +4,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/forgekey"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
@@ -38,6 +39,9 @@ type (
 	Limits  = bottle.Limits
 	Usage   = bottle.Usage
 	Posture = bottle.Posture
+
+	// DeployKeyError is about a deploy key that may be at its forge still.
+	DeployKeyError = forgekey.LeftError
 
 	// ChangeSet is what a run changed.
 	ChangeSet   = change.Set

@@ -198,6 +198,7 @@ func (c *Client) recover(ctx context.Context) error {
 		c.lost = append(c.lost, m)
 		errs = append(errs, c.store.Cleaned(ctx, m.ID))
 	}
+	c.recoverKeys(ctx)
 	return errors.Join(append(errs, c.recoverLandings(ctx))...)
 }
 

@@ -39,6 +39,9 @@ func environment(lookup func(string) string, p *plan, terminal bool, more []stri
 	if p.inspects() {
 		maps.Copy(env, rootfs.TrustEnv())
 	}
+	if p.git.gitConfig() != "" {
+		env["GIT_CONFIG_SYSTEM"] = rootfs.GitConfig // wherever a build of git would look
+	}
 	if terminal {
 		env["TERM"] = "xterm"
 		for _, n := range termEnv {

@@ -201,6 +201,7 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 		events = append(events, ev)
 	}
 	events = append(events, s.served()...)
+	events = append(events, s.fetched()...)
 	kind := audit.RunFinished
 	if s.rec.Exit.Reason == receipt.Failed {
 		kind = audit.RunFailed

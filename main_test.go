@@ -7,5 +7,6 @@ import (
 
 func TestMain(m *testing.M) {
 	Main()
+	gitVictim()
 	os.Exit(m.Run())
 }

@@ -45,6 +45,8 @@ type plan struct {
 
 	// identity is what the bottle has again and again; nil: it is one run's.
 	identity *identityKept
+	git      *granted // whose repositories are served; nil: there are none
+
 	// begin changes the spec before the bottle is made; nil: nothing.
 	begin func(*bottle.Spec) error
 
@@ -87,6 +89,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if p.secrets, err = readKnown(o.Secrets, c.env); err != nil {
 		return nil, err
 	}
+	if err := p.watchGit(o.granted); err != nil {
+		return nil, err
+	}
 	p.known = p.secrets.with(p.creds)
 	if o.image != nil {
 		p.rootfs, p.env = o.image.root.Dir, o.image.env()
@@ -103,6 +108,9 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 		return nil, err
 	}
 	if err := p.hideTokens(); err != nil {
+		return nil, err
+	}
+	if err := p.hideKeys(); err != nil {
 		return nil, err
 	}
 	if err := p.checkFiles(); err != nil {
@@ -230,7 +238,7 @@ func (p *plan) inspects() bool {
 
 // look finds what of the host the bottle's root shows at this moment.
 func (p *plan) look() (err error) {
-	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr(), Trusting: p.inspects(), Files: p.files}
+	o := rootfs.Options{User: p.id.user, Hostname: hostname, DNS: p.net.DNS, Self4: p.net.Bottle4.Addr(), Trusting: p.inspects(), Files: p.files, Git: p.git.gitConfig()}
 	if p.rootfs != "" {
 		p.root, err = rootfs.Dir(p.rootfs, o)
 	} else {

@@ -78,6 +78,7 @@ func (c *Client) settled(ctx context.Context, m store.Meta) (store.Meta, error) 
 func (s *session) record() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	s.endGit(ctx)
 	s.endTrace()
 	s.endExecs()
 	stamp.Mark("trace ended")

@@ -122,6 +122,7 @@ type session struct {
 	events      *events
 	denials     *denials
 	netlog      *netlog.Log
+	git         *gitAccount         // nil: the bottle has no repository
 	had         gateway.Credentials // all that were opened; of the routes' watcher
 	redactor    *secret.Redactor
 	facts       *trace.Collector
@@ -300,6 +301,7 @@ func (c *Client) newSession(ctx context.Context, o *RunOptions) (_ *session, err
 	s.budget = newBudget(s.limits.Output)
 	s.openLedger()
 	s.openNetLog()
+	s.openGit()
 	s.had = maps.Clone(s.creds.of)
 	if o.OnEvent == nil {
 		o.OnEvent = func(Event) {}

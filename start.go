@@ -92,6 +92,8 @@ type Preflight struct {
 	Image            string        // empty: this machine's tools
 	// ImageDigest is the digest that Image must have; Confirm may set it.
 	ImageDigest string
+	// Repositories are served by the git gate, by name.
+	Repositories []Repository
 	// Resumption is of Resume alone.
 	Resumption *Resumption
 	// Warnings are about the manifests, Notes about what is not as they say.
@@ -108,6 +110,9 @@ type granted struct {
 	files       []rootfs.File // of the home inside
 	log         int
 	sum         [sha256.Size]byte // of the manifests
+	git         *gitGrant         // nil: no repositories
+	gitFile     string            // the system's git configuration inside; empty: none
+	mount       *gitMount         // of git, while it runs
 
 	lock     *store.BottleLock
 	identity *identityKept
@@ -188,7 +193,8 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := notHere(e); err != nil {
+	repos, err := c.gitOf(e)
+	if err != nil {
 		return nil, err
 	}
 	p := &Preflight{
@@ -196,7 +202,8 @@ func (c *Client) Preflight(o StartOptions) (*Preflight, error) {
 		Limits: bottle.Limits{
 			Timeout: e.Limits.Timeout.V, Memory: e.Limits.Memory.V, Pids: e.Limits.Pids.V, Disk: e.Limits.Disk.V, CPUs: int(e.Limits.CPUs.V), Output: e.Limits.Output.V, Egress: e.Limits.EgressBytes.V,
 		},
-		granted: &granted{agent: o.Agent, log: e.Egress.Log.V},
+		granted:      &granted{agent: o.Agent, log: e.Egress.Log.V, git: repos, gitFile: gitConfig(e.User, repos)},
+		Repositories: repos.described(),
 	}
 	if p.Image, err = c.imageOf(e, dir); err != nil {
 		return nil, err
@@ -263,18 +270,6 @@ func (o *StartOptions) check() error {
 		return bad("--prompt", "", "holds a NUL byte", "")
 	case !ValidLabel(o.Label):
 		return bad("--label", visible.String(o.Label, 100), "is too long, or has characters that are not shown", "use a few words")
-	}
-	return nil
-}
-
-// notHere refuses what a bottle declares and this carboy does not do: a bottle that
-// says what holds must not be started without it.
-func notHere(e *manifest.Effective) error {
-	refuse := func(from manifest.Origin, what, advice string) error {
-		return &OptionError{Option: from.String(), Value: from.Field, Reason: what, Advice: advice}
-	}
-	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
-		return refuse(e.Git.Repos[name].From, "declares a repository, and the git gate is not here yet", "work on a checkout of it with --cwd, and take the bottle's git-gate.repos out (git-gate: {repos: {}} in a bottle that extends it)")
 	}
 	return nil
 }
@@ -378,6 +373,9 @@ func (c *Client) Start(ctx context.Context, o StartOptions) (*Started, error) {
 	p.granted.lock, p.granted.keep, p.run.ImageDigest = lock, o.Keep, p.ImageDigest
 	s, err := c.runBottle(ctx, b, p)
 	if s == nil {
+		if c.hasKeys(b.Slug) {
+			return nil, err // which says that its record stays, with what revokes them
+		}
 		_, rerr := c.store.RemoveBottle(context.WithoutCancel(ctx), b.Slug)
 		return nil, errors.Join(err, rerr)
 	}
@@ -393,7 +391,18 @@ func (c *Client) runBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 	if g.identity, err = identityOf(g.lock, b.Slug); err != nil {
 		return nil, err
 	}
+	if g.git != nil {
+		if g.mount, err = c.mountGit(ctx, g.git, g.lock, b.Slug, p.Workspace); err != nil {
+			return nil, err
+		}
+	}
 	rec, err := c.Run(ctx, p.run)
+	if g.mount != nil {
+		g.mount.end(context.WithoutCancel(ctx)) // also when nothing was recorded
+		if len(g.mount.left) > 0 {
+			err = errors.Join(err, &KeysLeftError{b.Slug, g.mount.left})
+		}
+	}
 	if rec == nil {
 		return nil, err
 	}
@@ -406,8 +415,8 @@ func (c *Client) runBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 		return s, err
 	}
 	s.Kept = true
-	if err == nil && rec.Exit.Code != 0 && !s.Frozen {
-		err = &AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}
+	if rec.Exit.Code != 0 && !s.Frozen && onlyKeysLeft(err) {
+		err = errors.Join(&AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}, err)
 	}
 	return s, err
 }
@@ -423,6 +432,9 @@ func (c *Client) forgetBottles(ctx context.Context) error {
 			return err
 		}
 		k, _, kerr := c.store.Kept(b.Slug)
+		if c.hasKeys(b.Slug) {
+			continue
+		}
 		if kerr != nil || k != nil || time.Since(b.Created) < beginsWithin {
 			continue
 		}
@@ -437,6 +449,9 @@ func (c *Client) forgetBottles(ctx context.Context) error {
 // DestroyOptions say what Destroy may take with it.
 type DestroyOptions struct {
 	Unlanded bool // changes that nobody has landed
+	// LeaveKeys gives up deploy keys that can't be revoked: somebody has removed them
+	// at the forge.
+	LeaveKeys bool
 }
 
 // Bounds of the wait for a bottle that was told to end.
@@ -486,6 +501,9 @@ func (c *Client) Destroy(ctx context.Context, slug string, o DestroyOptions) (wa
 		if err := c.noteDestroyed(ctx, m, slug); err != nil {
 			return false, err
 		}
+	}
+	if err := c.revokeLeft(ctx, lock, slug, o.LeaveKeys); err != nil {
+		return fail(err)
 	}
 	return c.store.RemoveBottle(ctx, slug)
 }

@@ -98,10 +98,13 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, authority
 		return err
 	}
 	v.spec.Lanes = inside
-	conf := gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}
+	conf := gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Inside: v.plan.git.inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}
 	if p := v.plan.people; p != nil {
 		conf.Ask, conf.AskKey = p, v.plan.askKey
-		conf.Inside = map[string]http.Handler{gateway.SuperviseName: p.tools}
+		if conf.Inside == nil {
+			conf.Inside = map[string]http.Handler{}
+		}
+		conf.Inside[gateway.SuperviseName] = p.tools
 	}
 	if v.gw, err = gateway.New(conf); err != nil {
 		return err

@@ -55,6 +55,8 @@ func advice(err error) string {
 		conflict    *change.ConflictError
 		missing     *manifest.MissingError
 		tampered    *carboy.TamperedError
+		keys        *carboy.KeysLeftError
+		key         *carboy.DeployKeyError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -69,6 +71,10 @@ func advice(err error) string {
 		return dir.Advice
 	case errors.As(err, &tampered):
 		return "who changed it? carboy resume --files leaves the processes out; carboy destroy gives up all that is kept"
+	case errors.As(err, &keys):
+		return keys.Advice()
+	case errors.As(err, &key):
+		return key.Advice()
 	case errors.As(err, &missing):
 		return missing.Advice
 	case errors.As(err, &busy):

@@ -301,10 +301,11 @@ var logNames = []string{"stdout", "stderr", "terminal", "exec-stdout", "exec-std
 
 func (a *app) logsCmd() *cobra.Command {
 	var raw bool
-	which := choice{name: "LOG", of: logNames}
+	only := append(append([]string{}, logNames...), "git")
+	which := choice{name: "LOG", of: only}
 	cmd := &cobra.Command{
 		Use: "logs [RUN]", Short: "print what a run wrote", Long: logsLong, GroupID: "look",
-		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7",
+		Example: "  carboy logs\n  carboy logs --only stderr 01k9x3m7\n  carboy logs --only git reviewer",
 		Args:    atMostRun, ValidArgsFunction: a.completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
@@ -320,9 +321,9 @@ func (a *app) logsCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal, or the same of carboy exec: exec-stdout and so on")
+	cmd.Flags().Var(&which, "only", "only this one: stdout, stderr or terminal, or the same of carboy exec: exec-stdout and so on; or git, what went through the git gate")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the bytes as they were")
-	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(logNames, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(only, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -231,6 +231,11 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 			a.say(plainText, "hint: %s", errorText(tip))
 		}
 	}
+	var left *carboy.KeysLeftError
+	if ended != nil && errors.As(err, &left) {
+		a.say(redText, "%s", errorLine(left))
+		a.say(plainText, "hint: %s", errorText(left.Advice()))
+	}
 	if interrupted {
 		a.code = exitcode.Signal(syscall.SIGINT)
 	}
@@ -298,6 +303,9 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	for _, r := range p.Routes {
 		line("reaches", "%s", show(routeText(r)))
 	}
+	for _, r := range p.Repositories {
+		line("repository", "%s", show(repositoryText(r)))
+	}
 	if len(p.Env) > 0 {
 		line("variables", "%s", show(strings.Join(p.Env, " ")))
 	}
@@ -315,6 +323,14 @@ func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
 	for _, n := range p.Notes {
 		line("note", "%s", show(n))
 	}
+}
+
+func repositoryText(r carboy.Repository) string {
+	s := r.Name + ": " + r.URL + ", opened by " + r.Access
+	if r.HostKey != "" {
+		s += ", host key " + r.HostKey
+	}
+	return s
 }
 
 // askValue asks for the value of a variable.
@@ -344,10 +360,12 @@ func (a *app) line() (string, error) {
 
 const destroyLong = `Destroy bottles: end what runs in them, and remove their records, with receipts and
 logs. One that is not there is no error. Changes that were not landed stay, and so
-does their bottle, unless you give them up with --unlanded.`
+does their bottle, unless you give them up with --unlanded. Deploy keys that were made
+for a bottle are revoked; one that can't be keeps the bottle, until it is gone from the
+forge and you say --leave-keys.`
 
 func (a *app) destroyCmd() *cobra.Command {
-	var unlanded bool
+	var unlanded, leave bool
 	cmd := &cobra.Command{
 		Use: "destroy BOTTLE...", Short: "end bottles, and remove their records", Long: destroyLong, GroupID: "keep",
 		Example: "  carboy destroy reviewer\n  carboy destroy --unlanded reviewer-2",
@@ -362,7 +380,7 @@ func (a *app) destroyCmd() *cobra.Command {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				var errs []error
 				for _, slug := range args {
-					was, err := c.Destroy(ctx, slug, carboy.DestroyOptions{Unlanded: unlanded})
+					was, err := c.Destroy(ctx, slug, carboy.DestroyOptions{Unlanded: unlanded, LeaveKeys: leave})
 					switch {
 					case errors.Is(err, store.ErrUnlanded):
 						errs = append(errs, &advisedError{err, "carboy land " + slug + " takes the changes; carboy destroy --unlanded " + slug + " gives them up"})
@@ -378,6 +396,7 @@ func (a *app) destroyCmd() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&leave, "leave-keys", false, "also those whose deploy keys can't be revoked: you have removed them at the forge")
 	cmd.Flags().BoolVar(&unlanded, "unlanded", false, "also those whose changes were not landed: the changes are lost")
 	return cmd
 }

@@ -75,6 +75,10 @@ const (
 	Routes  Kind = "net.routes"     // other routes are in force from here on
 	Dropped Kind = "events.dropped" // how many records were left out, and of what
 
+	GitPush  Kind = "git.push"  // by the git gate, each with its references
+	GitFetch Kind = "git.fetch" // each that was refused or failed, the others summed up
+	GitKey   Kind = "git.key"   // a deploy key was made or revoked, or is left
+
 	Land    Kind = "workspace.land"
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"

@@ -38,6 +38,8 @@ const (
 	ReasonHTTPMalformed   Reason = "http-malformed"    // ambiguous or invalid framing
 	ReasonHostMismatch    Reason = "host-mismatch"     // authority is not the name of the address
 	ReasonConnect         Reason = "connect-method"    // CONNECT
+	ReasonGitPush         Reason = "git-push"          // git pushes by the git gate alone
+	ReasonGitFetch        Reason = "git-fetch"         // the route does not permit git to fetch
 	ReasonNotPublic       Reason = "not-public"        // the name resolved to addresses that are not public
 	ReasonResolveFailed   Reason = "resolve-failed"    // the name does not resolve outside
 	ReasonDialFailed      Reason = "dial-failed"       // no address accepted the connection

@@ -412,6 +412,11 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		}
 		return nil, why
 	}
+	if reason, detail, hint := refuseGit(r, a.route); reason != ReasonOK {
+		why := no(http.StatusForbidden, reason, detail)
+		why.Rule, why.Hint = a.route.Rule(), hint
+		return nil, why
+	}
 	return a, nil
 }
 

@@ -19,8 +19,12 @@ var (
 	bottleKeys = []string{"extends", "env", "agent_provider", "git-gate", "egress", "supervise", "limits", "workspace"}
 	agentKeys  = []string{"bottle", "skills", "git-gate", "name", "description", "model", "color", "tools", "memory"}
 	vendorKeys = agentKeys[3:]
+	repoKeys   = []string{"url", "identity", "host_key", "key", "token_env", "token_user", "aliases"}
 	limitKeys  = []string{"memory", "pids", "disk", "cpus", "timeout", "output", "egress_bytes"}
 )
+
+// keyProviders say where a key comes from.
+var keyProviders = []string{"static", "gitea", "github", "gitlab"}
 
 // gone are keys that bottles had once, and where each went.
 var gone = map[string]string{
@@ -290,8 +294,8 @@ func (r *reader) git(v document.Value) (g Git) {
 	keys, values := rv.Entries()
 	for i, name := range keys {
 		e := values[i]
-		if !repoName().MatchString(name) || strings.HasSuffix(name, ".git") {
-			e.Bad(fmt.Sprintf("%.40q is no name of a repository", name), "letters, digits, dots and dashes, without .git at the end")
+		if !repoName().MatchString(name) || strings.Contains(strings.ToLower(name), ".git") {
+			e.Bad(fmt.Sprintf("%.40q is no name of a repository", name), "letters, digits, dots and dashes, without .git")
 			continue
 		}
 		if e.IsEmpty() {
@@ -307,8 +311,24 @@ func (r *reader) git(v document.Value) (g Git) {
 }
 
 func (r *reader) repo(v document.Value) Repo {
-	m := v.Mapping("url", "identity", "host_key", "key")
-	out := Repo{From: originOf(v), URL: r.text(m.Get("url")), Identity: r.text(m.Get("identity")), HostKey: r.text(m.Get("host_key"))}
+	m := v.Mapping(repoKeys...)
+	out := Repo{
+		From: originOf(v), URL: r.text(m.Get("url")), Identity: r.text(m.Get("identity")), HostKey: r.text(m.Get("host_key")),
+		TokenEnv: r.envName(m.Get("token_env")), TokenUser: r.text(m.Get("token_user")), legacy: r.k == legacy,
+	}
+	if av := m.Get("aliases"); av.Present() {
+		out.Aliases = said(av, []string{})
+		for _, e := range av.List() {
+			if s := e.Text(); !hostForm().MatchString(s) {
+				e.Bad(fmt.Sprintf("%.40q is no name of a host", s), "such as forge, or git.example.org")
+			} else {
+				out.Aliases.V = append(out.Aliases.V, s)
+			}
+		}
+	}
+	if u := out.TokenUser.V; strings.ContainsAny(u, ":\t ") {
+		m.Get("token_user").Bad("has a character that no user's name has there", "leave it out unless the forge asks for one")
+	}
 	if u := m.Get("url"); u.Present() && out.URL.V != "" {
 		if why := badGitURL(out.URL.V); why != "" {
 			u.Bad(why, "such as ssh://git@host/path.git, git@host:path.git or https://host/path.git")
@@ -331,7 +351,7 @@ func (r *reader) key(v document.Value) Key {
 	if !pv.Present() {
 		return k
 	}
-	k.Provider = r.word(pv, []string{"static", "gitea", "github", "gitlab"})
+	k.Provider = r.word(pv, keyProviders)
 	static := k.Provider == "static"
 	switch {
 	case static && !m.Get("path").Present():
@@ -357,6 +377,8 @@ var scpForm = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^-:][^:]*$`)
 })
 
+var hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`) })
+
 // badGitURL says why s is no upstream, or nothing. It may hold a password, so it is
 // not repeated.
 func badGitURL(s string) string {
@@ -374,7 +396,9 @@ func badGitURL(s string) string {
 		return "has a password in it"
 	}
 	switch u.Scheme {
-	case "ssh", "https", "http", "git":
+	case "http", "git":
+		return "is spoken to by nothing that says who answers"
+	case "ssh", "https":
 		if u.Host == "" || strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User.Username(), "-") || strings.Trim(u.Path, "/") == "" {
 			return "names no host or no repository"
 		}

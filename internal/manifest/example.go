@@ -60,6 +60,11 @@ func (x Example) Files() (map[string]string, error) {
 
 # git-gate:
 #   user: {name: My Agent, email: agent@example.org}
+#   repos:                     # reached through the git gate, which reads what is pushed
+#     app:
+#       url: git@github.com:OWNER/NAME.git
+#       host_key: ssh-ed25519 AAAA…   # ssh-keyscan github.com
+#       key: {provider: github, forge_token_env: GITHUB_TOKEN}
 
 workspace: overlay             # changes are reviewed, then landed; or copy, bind, none
 # limits: {memory: 4GiB, timeout: 2h, pids: 1024, disk: 10GiB, cpus: 2}

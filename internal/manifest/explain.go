@@ -108,6 +108,9 @@ func (e *Effective) Entries() []Entry {
 		text(key+"url", r.URL)
 		text(key+"identity", r.Identity)
 		text(key+"host_key", r.HostKey)
+		env(key+"token_env", r.TokenEnv)
+		text(key+"token_user", r.TokenUser)
+		list(key+"aliases", r.Aliases)
 		if k := r.Key; k.IsSet() {
 			words := []string{k.V.Provider}
 			if k.V.Path != "" {

@@ -129,6 +129,37 @@ type Repo struct {
 	Identity Value[string] // a private key's file on the host
 	HostKey  Value[string]
 	Key      Value[Key] // instead of Identity
+	// TokenEnv is the variable of the host whose value the gate signs in with over
+	// https; TokenUser is the user's name that goes with it, or empty.
+	TokenEnv, TokenUser Value[string]
+
+	// Aliases are further names of the host of URL, by which what runs inside may
+	// call it.
+	Aliases Value[[]string]
+
+	legacy bool // of bot-bottle's own directory
+}
+
+// Transport says how an upstream is spoken to.
+type Transport string
+
+// The transports.
+const (
+	OverSSH   Transport = "ssh"
+	OverHTTPS Transport = "https"
+	OverFile  Transport = "file" // it is on this machine
+)
+
+// Transport is of a repository that Resolve gave.
+func (r Repo) Transport() Transport {
+	u := r.URL.V
+	switch {
+	case strings.HasPrefix(u, "https://"):
+		return OverHTTPS
+	case strings.HasPrefix(u, "file://"):
+		return OverFile
+	}
+	return OverSSH
 }
 
 // Key is a deploy key: one that is there (static), or one that is made for the

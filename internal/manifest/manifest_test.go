@@ -137,6 +137,7 @@ git-gate:
       host_key: ssh-ed25519 AAAA
     two:
       url: git@example.org:two.git
+      host_key: ssh-ed25519 BBBB
       key: {provider: gitea, forge_token_env: GITEA_TOKEN, api_url: "https://example.org/api/v1"}
 egress:
   log: 2
@@ -177,25 +178,26 @@ workspace: copy`),
 		"env.CI":                               "1 @ bottles/dev.md:4 over bottles/base.md:2",
 		"env.LANG":                             "C @ bottles/base.md:2",
 		"env.WHO":                              "?Who are you @ bottles/dev.md:5",
-		"egress.log":                           "2 @ bottles/dev.md:25 over bottles/base.md:3",
-		"egress.routes[0]":                     "api.anthropic.com @ bottles/dev.md:27",
-		"egress.routes[1]":                     "*.example.org @ bottles/dev.md:28",
+		"egress.log":                           "2 @ bottles/dev.md:26 over bottles/base.md:3",
+		"egress.routes[0]":                     "api.anthropic.com @ bottles/dev.md:28",
+		"egress.routes[1]":                     "*.example.org @ bottles/dev.md:29",
 		"git-gate.user.name":                   "Rev @ agents/rev.md:4 over bottles/dev.md:14",
 		"git-gate.user.email":                  "b@example.org @ bottles/dev.md:15",
 		"git-gate.repos.one.url":               "ssh://git@example.org/one.git @ bottles/dev.md:18",
 		"git-gate.repos.one.identity":          "~/.ssh/one @ bottles/dev.md:19",
 		"git-gate.repos.one.host_key":          "ssh-ed25519 AAAA @ bottles/dev.md:20",
 		"git-gate.repos.two.url":               "git@example.org:two.git @ bottles/dev.md:22",
-		"git-gate.repos.two.key":               "gitea, token of GITEA_TOKEN, at https://example.org/api/v1 @ bottles/dev.md:23",
-		"supervise":                            "false @ bottles/dev.md:30",
-		"limits.memory":                        "2147483648 @ bottles/dev.md:32 over bottles/base.md:4",
+		"git-gate.repos.two.host_key":          "ssh-ed25519 BBBB @ bottles/dev.md:23",
+		"git-gate.repos.two.key":               "gitea, token of GITEA_TOKEN, at https://example.org/api/v1 @ bottles/dev.md:24",
+		"supervise":                            "false @ bottles/dev.md:31",
+		"limits.memory":                        "2147483648 @ bottles/dev.md:33 over bottles/base.md:4",
 		"limits.pids":                          "9 @ bottles/base.md:4",
-		"limits.disk":                          "3221225472 @ bottles/dev.md:33",
-		"limits.cpus":                          "2 @ bottles/dev.md:35",
-		"limits.output":                        "1048576 @ bottles/dev.md:34",
-		"limits.timeout":                       "1h30m0s @ bottles/dev.md:36",
-		"limits.egress_bytes":                  "5000 @ bottles/dev.md:37",
-		"workspace":                            "copy @ bottles/dev.md:38",
+		"limits.disk":                          "3221225472 @ bottles/dev.md:34",
+		"limits.cpus":                          "2 @ bottles/dev.md:36",
+		"limits.output":                        "1048576 @ bottles/dev.md:35",
+		"limits.timeout":                       "1h30m0s @ bottles/dev.md:37",
+		"limits.egress_bytes":                  "5000 @ bottles/dev.md:38",
+		"workspace":                            "copy @ bottles/dev.md:39",
 		"skills[0]":                            "a-skill @ agents/rev.md:3",
 		"skills[1]":                            "other @ agents/rev.md:3",
 		"name":                                 "Reviewer @ agents/rev.md:5",
@@ -388,7 +390,7 @@ func TestMergeRoutes(t *testing.T) {
 
 func TestMergeRepos(t *testing.T) {
 	w := newWorld(t, map[string]string{
-		"config/bottles/a.md":     md("git-gate: {user: {name: A, email: a@x}, repos: {one: {url: 'https://x.example/one', host_key: K}, two: {url: 'https://x.example/two', identity: /k}}}"),
+		"config/bottles/a.md":     md("git-gate: {user: {name: A, email: a@x}, repos: {one: {url: 'ssh://x.example/one', host_key: K}, two: {url: 'ssh://x.example/two', host_key: K, identity: /k}}}"),
 		"config/bottles/b.md":     md("extends: a\ngit-gate: {user: {name: B}, repos: {one: {identity: /i}, three: {url: 'file:///srv/three'}}}"),
 		"config/bottles/none.md":  md("extends: a\ngit-gate: {repos: {}}"),
 		"config/bottles/key.md":   md("extends: a\ngit-gate: {repos: {two: {key: {provider: static, path: /k2}}}}"),
@@ -398,7 +400,7 @@ func TestMergeRepos(t *testing.T) {
 	})
 	e := w.mustResolve("x", "b")
 	one := e.Git.Repos["one"]
-	if one.URL.V != "https://x.example/one" || one.HostKey.V != "K" || one.Identity.V != "/i" || one.URL.From.File != w.path("config/bottles/a.md") || len(e.Git.Repos) != 3 {
+	if one.URL.V != "ssh://x.example/one" || one.HostKey.V != "K" || one.Identity.V != "/i" || one.URL.From.File != w.path("config/bottles/a.md") || len(e.Git.Repos) != 3 {
 		t.Errorf("%+v", e.Git.Repos)
 	}
 	if e.User.Name.V != "B" || e.User.Email.V != "agent@x" || len(e.User.Email.Over) != 1 {
@@ -414,6 +416,37 @@ func TestMergeRepos(t *testing.T) {
 		t.Errorf("%+v", two)
 	}
 	w.refuse("lost.md:2:26: git-gate.repos.four: needs url", "x", "lost")
+	for i, c := range []struct{ repo, want string }{
+		{"url: 'git@x.example:a.git'", "needs host_key"},
+		{"url: 'ssh://x.example/a', host_key: K, token_env: A_TOKEN", "token_env is for https"},
+		{"url: 'https://x.example/a', identity: /k", "identity is for ssh"},
+		{"url: 'https://x.example/a', key: {provider: static, path: /k}", "key is for ssh"},
+		{"url: 'https://x.example/a', host_key: K", "host_key is for ssh"},
+		{"url: 'https://x.example/a', token_user: me", "token_user needs token_env"},
+		{"url: 'https://x.example/a', token_env: 'not a name'", "no name of an environment variable"},
+		{"url: 'https://x.example/a', token_env: A_TOKEN, token_user: 'a:b'", "no user's name"},
+		{"url: 'ssh://x.example/a', host_key: K, aliases: ['a/b']", "is no name of a host"},
+		{"url: 'file:///srv/a', aliases: [x]", "aliases are of a host"},
+		{"url: 'http://x.example/a'", "nothing that says who answers"},
+		{"url: 'git://x.example/a'", "nothing that says who answers"},
+		{"url: 'git@x.example:a.git', host_key: K, key: {provider: gitae, forge_token_env: T}", "did you mean gitea?"},
+		{"url: 'https://x.example/a'}, b: {url: 'https://x.example/a'", "is the address of a, too"},
+		{"url: 'https://x.example/a'}, b.git-x: {url: 'https://x.example/b'", "no name of a repository"},
+	} {
+		name := fmt.Sprintf("bad-%d", i)
+		w.write("config/bottles/"+name+".md", md("git-gate: {repos: {a: {"+c.repo+"}}}"))
+		w.refuse(c.want, "x", name)
+	}
+	w.write("config/bottles/good.md", md("git-gate: {repos: {a: {url: 'https://x.example/a', token_env: A_TOKEN, token_user: me}, b: {url: 'git@x.example:b.git', host_key: K, key: {provider: github, forge_token_env: T}}, c: {url: 'file:///srv/c'}, d: {url: 'ssh://git@x.example/d', host_key: K, aliases: [forge, x]}}}"))
+	e = w.mustResolve("x", "good")
+	if e.Git.Repos["a"].Transport() != OverHTTPS || e.Git.Repos["b"].Transport() != OverSSH || e.Git.Repos["c"].Transport() != OverFile || e.Git.Repos["a"].TokenUser.V != "me" || len(e.Git.Repos["d"].Aliases.V) != 2 {
+		t.Errorf("%+v", e.Git.Repos)
+	}
+	// bot-bottle took such a one, and served nothing of it.
+	w.write("home/.bot-bottle/bottles/old.md", md("git-gate: {repos: {a: {url: 'git@x.example:a.git', identity: /k}}}"))
+	if e := w.mustResolve("x", "old"); len(e.Warnings) != 1 || !strings.Contains(e.Warnings[0].Error(), "neither fetched from nor pushed to") {
+		t.Errorf("%v", e.Warnings)
+	}
 }
 
 func TestMergeProvider(t *testing.T) {

@@ -70,7 +70,7 @@ func (s *Set) Resolve(agent string, bottles []string) (*Effective, error) {
 	}
 	e.User = e.Git.User
 	e.User.over(a.User)
-	if err := e.finish(); err != nil {
+	if err := e.finish(s); err != nil {
 		return nil, err
 	}
 	e.Files, e.Warnings, e.hidden = unique(s.files), slices.Clone(s.warned), maps.Clone(s.hidden)
@@ -200,11 +200,14 @@ func (g *Git) over(src Git) {
 		if r.Key.IsSet() {
 			had.Identity = Value[string]{}
 		}
-		had.From = r.From
+		had.From, had.legacy = r.From, had.legacy || r.legacy
 		over(&had.URL, r.URL)
 		over(&had.Identity, r.Identity)
 		over(&had.HostKey, r.HostKey)
 		over(&had.Key, r.Key)
+		over(&had.TokenEnv, r.TokenEnv)
+		over(&had.TokenUser, r.TokenUser)
+		over(&had.Aliases, r.Aliases)
 		repos[name] = had
 	}
 	g.Repos = repos
@@ -267,19 +270,61 @@ func sameRoute(a, b Route) bool {
 	return a.From == b.From || reflect.DeepEqual(a.Route.WithRule(""), b.Route.WithRule(""))
 }
 
+// checkRepos refuses repositories that could not be served as they are declared.
+func (e *Effective) checkRepos(s *Set) (bad document.Error) {
+	no := func(from Origin, what, advice string) { bad = append(bad, from.problem(what, advice)) }
+	of := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
+		r := e.Git.Repos[name]
+		if !r.URL.IsSet() {
+			no(r.From, "needs url: no bottle before says it", "")
+			continue
+		}
+		if other, ok := of[r.URL.V]; ok {
+			no(r.URL.From, "is the address of "+other+", too", "keep one of them")
+		}
+		of[r.URL.V] = name
+		if r.Transport() == OverSSH {
+			switch {
+			case r.HostKey.IsSet():
+			case r.legacy:
+				s.warnAt(r.From.problem("has no host_key, and is neither fetched from nor pushed to", keyAdvice))
+			default:
+				no(r.From, "needs host_key: without it nobody knows who answers at that address", keyAdvice)
+			}
+		} else {
+			for _, x := range []struct {
+				from Origin
+				key  string
+			}{{r.Identity.From, "identity"}, {r.Key.From, "key"}, {r.HostKey.From, "host_key"}} {
+				if !x.from.IsZero() {
+					no(x.from, x.key+" is for ssh, and "+name+" is spoken to by "+string(r.Transport())+" ("+r.URL.From.String()+")", "leave it out, or write the url as ssh://git@HOST/PATH.git")
+				}
+			}
+		}
+		switch {
+		case r.TokenEnv.IsSet() && r.Transport() != OverHTTPS:
+			no(r.TokenEnv.From, "token_env is for https, and "+name+" is spoken to by "+string(r.Transport())+" ("+r.URL.From.String()+")", "use identity or key for ssh")
+		case r.Aliases.IsSet() && r.Transport() == OverFile:
+			no(r.Aliases.From, "aliases are of a host, and "+name+" is on this machine", "leave it out")
+		case r.TokenUser.IsSet() && !r.TokenEnv.IsSet():
+			no(r.TokenUser.From, "token_user needs token_env, the variable with the token", "")
+		}
+	}
+	return bad
+}
+
+const keyAdvice = "ssh-keyscan HOST prints it; compare it with what the forge publishes, and write it as host_key: ssh-ed25519 AAAA…"
+
 // finish fills in defaults and refuses what does not go together.
-func (e *Effective) finish() error {
+func (e *Effective) finish(s *Set) error {
 	var bad document.Error
 	e.Provider.Template.fallback(Templates[0])
 	e.Supervise.fallback(true)
 	e.Workspace.fallback("overlay")
 	e.Egress.Log.fallback(logDefault)
 	bad = append(bad, e.Provider.check()...)
-	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
-		if r := e.Git.Repos[name]; !r.URL.IsSet() {
-			bad = append(bad, r.From.problem("needs url: no bottle before says it", ""))
-		}
-	}
+	bad = append(bad, e.checkRepos(s)...)
 	var all []policy.Route
 	for _, r := range e.Egress.Routes {
 		all = append(all, r.Route)

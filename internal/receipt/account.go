@@ -39,6 +39,13 @@ func (r *Receipt) Unknown() []string {
 	r.unknownChanges(say)
 	r.unknownTrace(say)
 	n := &r.Network
+	if g := r.Git; g != nil {
+		unlisted(say, int64(len(g.Pushes)), g.PushesTotal, "push", "pushes")
+		for _, x := range g.Pushes {
+			unlisted(say, int64(len(x.Refs)), x.RefsTotal, "reference of a push", "references of a push")
+			unlisted(say, int64(len(x.Found)), x.FoundTotal, "finding in a push", "findings in a push")
+		}
+	}
 	if x := r.Execs; x != nil {
 		unlisted(say, int64(len(x.List)), x.Total, "command of carboy exec", "commands of carboy exec")
 	}

@@ -44,6 +44,12 @@ const (
 	MaxAttempts    = 200
 	MaxSockets     = 100
 	MaxExecs       = 200
+	MaxGitRepos    = 200
+	MaxPushes      = 200
+	// Of one push, and in the whole receipt.
+	MaxPushRefs     = 50
+	MaxPushCommits  = 100
+	MaxPushFindings = 50
 	// MaxArguments bounds the arguments of one process, in bytes.
 	MaxArguments = 4 << 10
 )
@@ -90,6 +96,8 @@ type Receipt struct {
 	Execs *Execs `json:"execs,omitempty"`
 	// Proposals is nil when nobody was asked, and nothing said.
 	Proposals *Proposals `json:"proposals,omitempty"`
+	// Git is what went through the git gate; nil: the bottle declares no repository.
+	Git *Git `json:"git,omitempty"`
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
@@ -552,6 +560,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		ch.List = notNil(ch.List)
 		c.Changes = &ch
 	}
+	c.Git = r.Git.filled()
 	c.Processes, c.Files, c.Privileges, c.Sockets = r.Processes.filled(), r.Files.filled(), r.Privileges.filled(), r.Sockets.filled()
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -600,6 +609,9 @@ func (r *Receipt) validateLists() error {
 	if x := r.Proposals; x != nil {
 		check("proposals", len(x.List), x.Total, MaxProposals)
 		check("signals", len(x.Signals), int64(len(x.Signals)), MaxSignals)
+	}
+	if g := r.Git; g != nil {
+		errs = append(errs, g.validate())
 	}
 	if p := r.Processes; p != nil {
 		check("processes", len(p.List), p.Total, MaxProcesses)

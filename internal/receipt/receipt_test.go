@@ -102,6 +102,21 @@ func sample() *Receipt {
 			{Command: []store.Raw{"ps", "-ef"}, By: 1000, Start: 2 * time.Second, Duration: 30 * time.Millisecond, Exit: Exit{Reason: Exited}},
 			{Command: []store.Raw{"sh", "-c", "kill $$\x1b[2J"}, By: 1000, Start: 3 * time.Second, Duration: time.Second, Exit: Exit{Code: 143, Reason: Signalled, Signal: "SIGTERM"}},
 		}},
+		Git: &Git{
+			Repos: []GitRepo{{Name: "app", URL: "ssh://git@example.org/org/app.git", Fetches: 12, FetchesFailed: 1, Pushes: 1, PushesRefused: 1, BytesUp: 4200, BytesDown: 3 << 20}},
+			Pushes: []Push{
+				{Repo: "app", Verdict: Pushed, Refs: []PushRef{{Name: "refs/heads/main", Old: strings.Repeat("1a", 20), New: strings.Repeat("2b", 20), Result: "ok"}, {Name: "refs/tags/old", Old: strings.Repeat("3c", 20)}}, RefsTotal: 2,
+					Commits: []string{strings.Repeat("2b", 20)}, CommitsTotal: 1, Objects: 3, Scanned: 812, Bytes: 415},
+				{Repo: "app", Verdict: PushRefused, Reason: "push refused, nothing was sent: a secret in what is pushed", Refs: []PushRef{{Name: "refs/heads/\x1b[2J", New: strings.Repeat("4d", 20)}}, RefsTotal: 3,
+					CommitsTotal: 2, Objects: 7, Scanned: 1 << 20, Bytes: 9000,
+					Found: []PushFound{{Rule: "known-secret", Secret: "DEPLOY_KEY", Transform: "base64", Commit: strings.Repeat("4d", 20), Where: "file", File: "conf/\xff.yaml", Line: 7, Allow: "rejected"}}, FoundTotal: 2},
+			},
+			PushesTotal: 3,
+			Keys: []GitKey{
+				{Repo: "app", Title: "carboy:reviewer:app", Fingerprint: "SHA256:abc", ID: "7", State: KeyRevoked},
+				{Repo: "app", Title: "carboy:reviewer:lib", Fingerprint: "SHA256:def", ID: "8", State: KeyLeft, Error: "the forge answers 503", RemoveAt: "https://example.org/org/lib/settings/keys"},
+			},
+		},
 		Published: []Published{{Port: 8080, Host: "127.0.0.1:8080"}},
 		Audit:     &Audit{Seq: 12, Root: strings.Repeat("3f2a", 16)},
 		Evidence:  "/home/ada/.local/state/carboy/runs/01k9x3m7q8r5t2v6w4y0z1a2b3",
@@ -117,7 +132,7 @@ func short() *Receipt {
 	r.Command = []store.Raw{"true"}
 	r.Workspace = Workspace{Mode: store.None}
 	r.Exit = Exit{Reason: Exited}
-	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Notes = nil, Network{}, nil, nil, nil, nil
+	r.Changes, r.Network, r.Mounts, r.Published, r.Execs, r.Git, r.Notes = nil, Network{}, nil, nil, nil, nil, nil
 	r.Limits.Hit = nil
 	r.Duration = 131 * time.Millisecond
 	return r

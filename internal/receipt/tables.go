@@ -23,6 +23,9 @@ func verdictClass(v Verdict) string { return map[Verdict]string{Allowed: "ok", R
 // sections are the tables of the page, in their order.
 func sections(r *Receipt) []section {
 	out := []section{networkSection(r), changesSection(r)}
+	if r.Git != nil {
+		out = append(out, gitSection(r.Git))
+	}
 	if r.Files != nil {
 		out = append(out, filesSection(r))
 	}

@@ -55,6 +55,7 @@ func Text(w io.Writer, r *Receipt, s Style) error {
 	p.head(r)
 	p.changes(r)
 	p.network(r)
+	p.git(r)
 	p.processes(r)
 	p.files(r)
 	p.rights(r)

@@ -26,6 +26,8 @@ var plainWords = map[string]string{
 	"http-malformed":        "ambiguous or invalid HTTP",
 	"host-mismatch":         "HTTP names another host",
 	"connect-method":        "CONNECT is refused",
+	"git-push":              "git pushes by the git gate alone",
+	"git-fetch":             "the route does not let git fetch",
 	"not-public":            "it resolves to an address that is not public",
 	"resolve-failed":        "it does not resolve",
 	"dial-failed":           "it does not answer",

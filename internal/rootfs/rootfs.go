@@ -10,6 +10,7 @@ package rootfs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -63,6 +64,9 @@ type Options struct {
 	Self4 netip.Addr
 	// Trusting leaves room for the certificate that Trust adds.
 	Trusting bool
+	// Git is what the system's git configuration says, after what an image's says;
+	// empty: nothing.
+	Git string
 	// Files are made in the user's home, and are the user's to change.
 	Files []File
 }
@@ -99,6 +103,7 @@ func hostFrom(base string, o Options) (bottle.Root, error) {
 		}
 	}
 	b.identity(o)
+	b.git(o)
 	if o.Trusting {
 		b.trust()
 	}
@@ -120,6 +125,7 @@ func Dir(dir string, o Options) (bottle.Root, error) {
 	b.root.Dir = dir
 	b.dirs()
 	b.identity(o)
+	b.git(o)
 	if o.Trusting {
 		b.trust()
 	}
@@ -292,6 +298,29 @@ func (b *builder) identity(o Options) {
 	b.text("/etc/profile", "[ -r /etc/bash.bashrc ] && [ -n \"$BASH_VERSION\" ] && . /etc/bash.bashrc\n")
 	b.text("/etc/bash.bashrc", "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n")
 	b.text("/etc/machine-id", "ca4b0700000000000000000000000000\n")
+}
+
+// GitConfig is where the system's git configuration stands.
+const GitConfig = "/etc/gitconfig"
+
+// git has an image's own configuration first: what is said later holds. This machine's
+// is left out, since it may name helpers and keys.
+func (b *builder) git(o Options) {
+	if o.Git == "" {
+		return
+	}
+	text := ""
+	if b.root.Dir != "" {
+		if f, err := b.open(GitConfig); err == nil {
+			defer f.Close()
+			own, err := io.ReadAll(io.LimitReader(f, maxEtcFile))
+			if err != nil {
+				b.err = errors.Join(b.err, err)
+			}
+			text = strings.TrimRight(string(own), "\n") + "\n"
+		}
+	}
+	b.text(GitConfig, text+o.Git)
 }
 
 func (b *builder) home(o Options) {

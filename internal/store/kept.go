@@ -173,6 +173,25 @@ type KeptPart struct {
 // Parts are all files of it.
 func (k *Kept) Parts() []KeptPart { return append([]KeptPart{k.Files}, k.Live...) }
 
+// Dir is the bottle's directory.
+func (l *BottleLock) Dir() string { return filepath.Join(l.s.dir, bottlesDir, l.slug) }
+
+// Private is a directory in it for this user alone, made when there is none. It goes with the bottle.
+func (l *BottleLock) Private(name string) (string, error) {
+	dir := filepath.Join(l.Dir(), name)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	fi, err := os.Lstat(dir)
+	if err == nil && !fi.IsDir() {
+		err = &fs.PathError{Op: "open", Path: dir, Err: unix.ENOTDIR}
+	}
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o700)
+}
+
 // KeptDir makes an empty directory for what is kept of a run, in place of any before of that run.
 func (l *BottleLock) KeptDir(run ID) (string, error) {
 	top := filepath.Join(l.s.dir, bottlesDir, l.slug, keptDir)

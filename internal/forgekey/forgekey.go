@@ -1,0 +1,415 @@
+// Package forgekey makes deploy keys: an ed25519 key for one bottle and one
+// repository, which a forge is told of when the bottle starts and told to forget
+// when it ends. The private half never leaves this machine.
+//
+// It promises that no key is forgotten. What is about to be asked of a forge is on
+// disk before it is asked, with the key itself, so that a crash, a time-out or an
+// answer that can't be believed at any point leaves a record from which Revoke finds
+// the key at the forge: by the key, not by what the forge once answered. A key is gone
+// when the forge lists the repository's keys without it, not when it said so once. A
+// key that can't be revoked is a [LeftError], which says where a person removes it.
+//
+// The token is sent to the forge's own address only: redirects are refused, and plain
+// HTTP goes to private addresses alone.
+//
+// Start reading at [Make] and [Revoke]. Each forge is one small file that implements
+// forge.
+package forgekey
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Providers are the forges that there are.
+func Providers() []string {
+	out := make([]string, 0, len(forges))
+	for name := range forges {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// forges make a forge's part of the conversation; each is one file.
+var forges = map[string]forge{"gitea": gitea{}, "github": github{}, "gitlab": gitlab{}}
+
+// Target is a repository at a forge.
+type Target struct {
+	Provider string `json:"provider"`
+	API      string `json:"api_url"` // without a slash at the end
+	Repo     string `json:"path"`    // owner/name; GitLab's may have more parts
+	// Settings is the page on which a person removes a key.
+	Settings string `json:"settings_url"`
+}
+
+// Resolve finds the repository of an upstream's address at its forge. Without apiURL
+// it is asked at the upstream's own host.
+func Resolve(provider, upstream, apiURL string) (Target, error) {
+	f, ok := forges[provider]
+	if !ok {
+		return Target{}, fmt.Errorf("%.40q is no forge: there are %s", provider, strings.Join(Providers(), ", "))
+	}
+	host, path, err := split(upstream)
+	if err != nil {
+		return Target{}, err
+	}
+	parts := strings.Split(path, "/")
+	if len(parts) < 2 || len(parts) > 2 && provider != "gitlab" || slices.ContainsFunc(parts, func(p string) bool { return p == "" || p == "." || p == ".." }) {
+		return Target{}, fmt.Errorf("its path is not OWNER/NAME, by which %s calls a repository", provider)
+	}
+	base := apiURL
+	if base == "" {
+		base = f.api(host)
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return Target{}, errors.New("api_url is no address of a forge, such as https://gitea.example.org/api/v1")
+	}
+	web := &url.URL{Scheme: u.Scheme, Host: u.Host}
+	if apiURL == "" || provider == "github" && u.Hostname() == "api.github.com" {
+		web = &url.URL{Scheme: "https", Host: host}
+	}
+	return Target{Provider: provider, API: strings.TrimRight(u.String(), "/"), Repo: path, Settings: web.String() + "/" + f.settings(path)}, nil
+}
+
+// split takes an upstream's address apart: ssh://, scp-like or https://.
+func split(upstream string) (host, path string, err error) {
+	if !strings.Contains(upstream, "://") {
+		at, rest, ok := strings.Cut(upstream, ":")
+		if !ok {
+			return "", "", errors.New("it is on no forge's host")
+		}
+		host, path = at[strings.LastIndexByte(at, '@')+1:], rest
+	} else {
+		u, err := url.Parse(upstream)
+		if err != nil || u.Hostname() == "" {
+			return "", "", errors.New("it is on no forge's host")
+		}
+		host, path = u.Hostname(), u.Path
+	}
+	switch {
+	case host == "ssh.github.com":
+		host = "github.com" // ssh on port 443
+	case strings.Contains(host, ":"):
+		host = "[" + host + "]"
+	}
+	return host, strings.TrimSuffix(strings.Trim(path, "/"), ".git"), nil
+}
+
+// Options are of whoever makes or revokes keys.
+type Options struct {
+	// Dir holds the keys and their records, for this user's eyes alone; made when
+	// there is none.
+	Dir   string
+	Token secret.Value
+	// Roots are whom a forge's certificate must come from; nil: whom this machine trusts.
+	Roots *x509.CertPool
+	// Timeout bounds one call; zero: 30 s.
+	Timeout time.Duration
+	// Resolver finds the forge's addresses; nil: as the machine does.
+	Resolver Resolver
+}
+
+// Resolver finds the addresses of a name. *net.Resolver is one.
+type Resolver interface {
+	LookupHost(ctx context.Context, host string) ([]string, error)
+}
+
+const callIn = 30 * time.Second
+
+func (o Options) filled() Options {
+	if o.Timeout <= 0 {
+		o.Timeout = callIn
+	}
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	return o
+}
+
+// Record is what is known of one key, beside the key itself.
+type Record struct {
+	Schema string `json:"schema"`
+	// Name is the repository's in the bottle, Title the key's at the forge.
+	Name   string `json:"name"`
+	Title  string `json:"title"`
+	Target Target `json:"target"`
+	// Public is the key as authorized_keys has it, without its title.
+	Public string `json:"public_key"`
+	// TokenEnv is the variable of the host that had the token.
+	TokenEnv string    `json:"forge_token_env"`
+	Asked    time.Time `json:"asked"`
+	// ID is the forge's; empty: it was asked, and nobody knows what came of it.
+	ID string `json:"id,omitempty"`
+}
+
+// Fingerprint is the key's, as ssh-keygen -l shows it.
+func (r *Record) Fingerprint() string {
+	k, _, _, _, err := ssh.ParseAuthorizedKey([]byte(r.Public))
+	if err != nil {
+		return ""
+	}
+	return ssh.FingerprintSHA256(k)
+}
+
+const recordKind = "deploy-key"
+
+// LeftError is about a key that may be at a forge still, and that this machine could
+// not remove.
+type LeftError struct {
+	Record Record
+	Err    error
+}
+
+func (e *LeftError) Error() string {
+	id := e.Record.ID
+	if id == "" {
+		id = "unknown"
+	}
+	return fmt.Sprintf("deploy key %s (id %s, %s) may still open %s: %v", e.Record.Title, id, e.Record.Fingerprint(), e.Record.Target.Repo, e.Err)
+}
+
+func (e *LeftError) Unwrap() error { return e.Err }
+
+// Advice says what a person does about it.
+func (e *LeftError) Advice() string {
+	return "set " + secret.NameOrHidden(e.Record.TokenEnv) + " to a token of the forge and try again, or remove the key at " + e.Record.Target.Settings
+}
+
+// Key is a key that the forge knows.
+type Key struct {
+	Signer ssh.Signer
+	Record Record
+}
+
+// keyName is how a key and its record are called on disk: what a repository may be
+// called in a manifest, and nothing that leads elsewhere.
+func keyName(s string) bool {
+	return s != "" && len(s) <= 100 && s[0] != '.' && s[0] != '-' &&
+		strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == ""
+}
+
+const (
+	recordSuffix = ".json"
+	keySuffix    = ".key"
+)
+
+// Make makes a key and has the forge know it. One of that name that is still there,
+// of a life before, is revoked first. After an error either the forge does not have
+// the key, or the error is a [LeftError] and the record is there for Revoke.
+func Make(ctx context.Context, o Options, name, title string, to Target, tokenEnv string) (*Key, error) {
+	o = o.filled()
+	fail := func(err error) (*Key, error) { return nil, fmt.Errorf("deploy key for %s: %w", name, err) }
+	if !keyName(name) {
+		return fail(fmt.Errorf("%.40q is no name of a repository", name))
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return fail(err)
+	}
+	old, err := read(o.Dir, name)
+	if err == nil {
+		err = Revoke(ctx, o, *old)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail(err)
+	}
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return fail(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		return fail(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, title)
+	if err != nil {
+		return fail(err)
+	}
+	authorized, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return fail(err)
+	}
+	rec := Record{
+		Schema: store.Schema(recordKind), Name: name, Title: title, Target: to, TokenEnv: tokenEnv, Asked: time.Now().UTC(),
+		Public: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(authorized))),
+	}
+	text := pem.EncodeToMemory(block)
+	err = store.WriteFile(filepath.Join(o.Dir, name+keySuffix), text, 0o600)
+	clear(text)
+	if err == nil {
+		err = rec.write(o.Dir)
+	}
+	if err != nil {
+		return fail(errors.Join(err, drop(o.Dir, name)))
+	}
+	c, err := dial(o, to)
+	if err != nil {
+		return fail(errors.Join(err, drop(o.Dir, name)))
+	}
+	defer c.close()
+	if err := rec.create(ctx, c); err != nil {
+		var left *LeftError
+		if !errors.As(err, &left) {
+			err = errors.Join(err, drop(o.Dir, name))
+		}
+		return fail(err)
+	}
+	if err := rec.write(o.Dir); err != nil {
+		// It is at the forge, and the record that asked for it is on disk.
+		return fail(err)
+	}
+	return &Key{Signer: signer, Record: rec}, nil
+}
+
+// create asks for the key and learns its id. What the forge answers is believed when
+// it is the key; else the forge's own list of keys decides.
+func (r *Record) create(ctx context.Context, c *client) error {
+	made, err := c.forge.create(ctx, c, r.Target.Repo, r.Title, r.Public)
+	if err == nil && made.ID != "" && sameKey(made.Key, r.Public) {
+		r.ID = made.ID
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the forge's answer does not have the key")
+	}
+	// It may have been made all the same, and who asked may have gone away since.
+	lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	defer cancel()
+	found, lerr := c.find(lctx, r)
+	switch {
+	case lerr != nil && declined(err):
+		return err // whom it does not know it shows no list
+	case lerr != nil:
+		return &LeftError{*r, errors.Join(err, lerr)}
+	case len(found) == 0:
+		return err
+	}
+	r.ID = found[0].ID
+	return nil
+}
+
+// declined reports whether err is an answer after which nothing was done.
+func declined(err error) bool {
+	var s *statusError
+	return errors.As(err, &s) && s.code >= 400 && s.code < 500 && s.code != http.StatusRequestTimeout
+}
+
+// Revoke has the forge forget a key, and forgets it here. A key that the forge does not
+// list any more is gone. The error is a [LeftError], and the record stays.
+func Revoke(ctx context.Context, o Options, r Record) error {
+	o = o.filled()
+	left := func(err error) error { return &LeftError{r, err} }
+	if o.Token.Empty() {
+		return left(errors.New(secret.NameOrHidden(r.TokenEnv) + ", which had the forge's token, is not set here"))
+	}
+	c, err := dial(o, r.Target)
+	if err != nil {
+		return left(err)
+	}
+	defer c.close()
+	found, err := c.find(ctx, &r)
+	if err != nil {
+		return left(err)
+	}
+	for _, k := range found {
+		if r.ID == "" {
+			r.ID = k.ID
+		}
+		err = errors.Join(err, c.forge.remove(ctx, c, r.Target.Repo, k.ID))
+	}
+	if len(found) > 0 {
+		// A forge says 404 also to who may not look.
+		still, lerr := c.find(ctx, &r)
+		switch {
+		case lerr != nil:
+			return left(errors.Join(err, lerr))
+		case len(still) > 0 && err == nil:
+			return left(errors.New("the forge says that it is removed, and lists it still"))
+		case len(still) > 0:
+			return left(err)
+		}
+	}
+	if err := drop(o.Dir, r.Name); err != nil {
+		return left(err)
+	}
+	return nil
+}
+
+// Leave forgets a key here without asking the forge, for who removes it there.
+func Leave(dir string, r Record) error { return drop(dir, r.Name) }
+
+// Left are the records of keys that may be at a forge, by name. A record that can't
+// be read is an error: there is a key that nobody would revoke.
+func Left(dir string) ([]Record, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Record
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), recordSuffix); ok && keyName(name) {
+			r, err := read(dir, name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, *r)
+		}
+	}
+	return out, nil
+}
+
+func read(dir, name string) (*Record, error) {
+	r := &Record{}
+	path := filepath.Join(dir, name+recordSuffix)
+	if err := store.ReadJSON(path, recordKind, r); err != nil {
+		return nil, err
+	}
+	if _, ok := forges[r.Target.Provider]; !ok || r.Name != name || r.Fingerprint() == "" {
+		return nil, fmt.Errorf("%s: it is no record of a deploy key of %s", path, name)
+	}
+	return r, nil
+}
+
+func (r *Record) write(dir string) error {
+	return store.WriteJSON(filepath.Join(dir, r.Name+recordSuffix), recordKind, r)
+}
+
+// drop removes the key first: a record without its key can be revoked still.
+func drop(dir, name string) error {
+	var errs []error
+	for _, suffix := range []string{keySuffix, recordSuffix} {
+		if err := os.Remove(filepath.Join(dir, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sameKey compares two keys as authorized_keys has them; forges drop or add comments.
+func sameKey(a, b string) bool {
+	x, y := strings.Fields(a), strings.Fields(b)
+	return len(x) >= 2 && len(y) >= 2 && x[0] == y[0] && x[1] == y[1]
+}
