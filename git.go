@@ -19,6 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/supervise"
 )
 
 // Repository is an upstream repository that a bottle declares, for people and programs.
@@ -267,10 +268,25 @@ func (g *granted) inside() map[string]http.Handler {
 	return g.mount.handlers()
 }
 
-// askAllow has a person decide about a line that asks to be let through. Nobody can be
-// asked: it refuses.
-func (s *session) askAllow(_ context.Context, a gitgate.Allow) error {
-	return fmt.Errorf("nobody can be asked whether line %d of %s may leave", a.Line, a.File)
+// askAllow has a person decide about a line that asks to be let through.
+func (s *session) askAllow(ctx context.Context, a gitgate.Allow) error {
+	if s.asks == nil {
+		return errors.New("the bottle says supervise: false, so nobody can be asked")
+	}
+	o, err := ask(ctx, s.asks, supervise.GitleaksAllow{
+		Repository: a.Repo, Refs: []string{fit(a.Ref, 1024)},
+		Findings: []supervise.GitFinding{{
+			Commit: a.Commit, File: fit(a.File, 4096), Line: a.Line, Rule: fit(a.Rule, 128), Value: supervise.Fingerprint([32]byte(s.plan.askKey), a.Code),
+			Code: []supervise.CodeLine{{Number: a.Line, Text: fit(a.Text, 1024)}},
+		}},
+	}, draft("git push", ""), func(supervise.Approval[supervise.GitleaksAllow]) error { return nil })
+	switch {
+	case err != nil:
+		return fmt.Errorf("nobody could be asked: %s", s.asks.told(err.Error()))
+	case !o.Allowed():
+		return errors.New(s.asks.words(o))
+	}
+	return nil
 }
 
 // gitConfig is the system's git configuration of a bottle: who commits, and that what
