@@ -78,7 +78,7 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	}
 	in := bound(r, maxBase, g.cfg.Limits.Idle, cancel)
 	defer in.Close()
-	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Time, &packReader{l: newLineReader(in)}, "index-pack", strconv.Itoa(maxBase))
+	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, &packReader{l: newLineReader(in)}, "index-pack", strconv.Itoa(maxBase))
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (q *quarantine) settle(ctx context.Context, rp *repo, updates []RefUpdate) 
 	if err != nil {
 		return refused("a tree names .gitmodules or .gitattributes that the push does not have (%s), and that upstream does not give out to be checked: %v. Push the file's commit as well", q.missing[0], err)
 	}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, nil, "recheck", filepath.Base(q.pack), filepath.Join(rp.base.dir, "objects"))
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, "recheck", filepath.Base(q.pack), filepath.Join(rp.base.dir, "objects"))
 	if err != nil {
 		return err
 	}

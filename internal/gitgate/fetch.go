@@ -86,8 +86,11 @@ func (a *answer) copy(l *lineReader) error {
 	for {
 		k, p, err := l.next()
 		if errors.Is(err, io.EOF) {
-			if !ended && a.n == 0 {
+			switch {
+			case a.n == 0:
 				return &UpstreamError{"fetch", errors.New("it answers with nothing")}
+			case a.band && !ended:
+				return &UpstreamError{"fetch", io.ErrUnexpectedEOF}
 			}
 			return a.flush()
 		}

@@ -81,8 +81,12 @@ type Limits struct {
 	Idle       time.Duration // without a byte from upstream; 2 min
 	Connect    time.Duration // to reach upstream, proof of keys included; 20 s
 	Time       time.Duration // of one exchange, waiting for people apart; 1 h
-	Concurrent int           // requests; 128. Pushes are looked at two at a time
+	Check      time.Duration // of git at one push: to unpack it, to read it out; 15 min
+	Concurrent int           // requests; 128. Of pushes, two are looked at and eight kept at a time
 }
+
+// maxKept pushes lie on the disk at once.
+const maxKept = 8
 
 func (l *Limits) fill() {
 	def := func(p *int64, v int64) {
@@ -98,6 +102,7 @@ func (l *Limits) fill() {
 	def((*int64)(&l.Idle), int64(2*time.Minute))
 	def((*int64)(&l.Connect), int64(20*time.Second))
 	def((*int64)(&l.Time), int64(time.Hour))
+	def((*int64)(&l.Check), int64(15*time.Minute))
 	if l.Objects == 0 {
 		l.Objects = 1_000_000
 	}
@@ -154,6 +159,7 @@ type Gate struct {
 	spare    *scan.Spare
 	slots    chan struct{} // one for each exchange
 	pushes   chan struct{} // one for each push that is looked at
+	kept     chan struct{} // one for each push on the disk, those that wait for a person included
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -183,7 +189,7 @@ func New(cfg Config) (*Gate, error) {
 	}
 	g := &Gate{
 		cfg: cfg, repos: map[string]*repo{}, coverage: cfg.Coverage, spare: scan.NewSpare(time.Now),
-		slots: make(chan struct{}, cfg.Limits.Concurrent), pushes: make(chan struct{}, 2),
+		slots: make(chan struct{}, cfg.Limits.Concurrent), pushes: make(chan struct{}, 2), kept: make(chan struct{}, maxKept),
 	}
 	if g.coverage == nil {
 		g.coverage = scan.NewCoverage()

@@ -256,7 +256,7 @@ func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, e
 		fmt.Fprintln(&ids, id)
 	}
 	out := map[int]textLine{}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, &ids, "read-objects")
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, &ids, "read-objects")
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (h *history) outside(fs []*found) []string {
 // read gives the objects of ids, of at most 64 MiB each.
 func (b *baseObjects) read(ctx context.Context, g *Gate, ids []string) (map[string][]byte, error) {
 	out := map[string][]byte{}
-	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Time, strings.NewReader(strings.Join(ids, "\n")+"\n"), "read-objects")
+	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, strings.NewReader(strings.Join(ids, "\n")+"\n"), "read-objects")
 	if err != nil {
 		return nil, err
 	}

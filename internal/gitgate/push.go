@@ -113,13 +113,20 @@ func (p *pushing) take(r *http.Request, in *lineReader) error {
 		return nil
 	}
 	select {
+	case p.g.kept <- struct{}{}:
+	default:
+		return refused("%d pushes are under way already, or wait for a person: push again when one is done", maxKept)
+	}
+	select {
 	case p.g.pushes <- struct{}{}:
 		defer func() { <-p.g.pushes }()
 	case <-ctx.Done():
+		<-p.g.kept
 		return ctx.Err()
 	}
 	q, err := newQuarantine(p.g, &p.rp.base, p.req.format)
 	if err != nil {
+		<-p.g.kept
 		return err
 	}
 	p.q = q

@@ -1,6 +1,8 @@
 package gitgate
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -25,7 +27,7 @@ func commitFile(t testing.TB, w, path, text string) {
 var awsKey = "AKIA" + "QYLPMN5HHHFPZAM2"
 
 // What leaves by git is told: references, commits, what was found, how it ended.
-func TestEvents(t *testing.T) {
+func TestPush(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
 	cfg := Config{Repos: []Repo{{Name: "app", URL: up}}}
@@ -121,5 +123,56 @@ func TestManyClones(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A push waits for a person, and upstream has seen nothing meanwhile; then it goes on,
+// or fails with what they said.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{"approved": nil, "rejected": errors.New("rejected by somebody: \x1b[2Jno")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := newUpstreamRepo(t)
+			asked, decide := make(chan Allow), make(chan error)
+			_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Ask: func(ctx context.Context, a Allow) error {
+				select {
+				case asked <- a:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				return <-decide
+			}})
+			w := cloneOf(t, url)
+			commitFile(t, w, "k.py", awsKey+" # gitleaks:allow\n")
+			before := git(t, up, "for-each-ref")
+			type end struct {
+				out string
+				err error
+			}
+			ended := make(chan end, 1)
+			go func() {
+				out, err := tryGit(t, w, "push", "origin", "trunk")
+				ended <- end{out, err}
+			}()
+			select {
+			case <-asked:
+			case e := <-ended:
+				t.Fatalf("nobody was asked: %v\n%s", e.err, e.out)
+			}
+			if git(t, up, "for-each-ref") != before {
+				t.Error("upstream changed before anybody decided")
+			}
+			// Others are not held up.
+			git(t, cloneOf(t, url), "push", "-q", "origin", "trunk:refs/heads/meanwhile")
+			decide <- answer
+			e := <-ended
+			if (e.err == nil) != (answer == nil) || !strings.Contains(e.out, "waiting for a person") || strings.Contains(strings.ReplaceAll(e.out, "\x1b[K", ""), "\x1b") {
+				t.Errorf("pushed: %v\n%q", e.err == nil, e.out)
+			}
+			if answer != nil && !strings.Contains(e.out, `rejected by somebody: \x1b[2Jno`) {
+				t.Errorf("git does not say why: %s", e.out)
+			}
+		})
 	}
 }

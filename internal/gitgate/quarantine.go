@@ -59,13 +59,17 @@ func newQuarantine(g *Gate, base *baseObjects, format string) (*quarantine, erro
 	}
 	q := &quarantine{g: g, base: base, dir: dir, format: format}
 	if err := makeRepository(dir, format); err != nil {
-		q.remove()
+		_ = os.RemoveAll(dir)
 		return nil, err
 	}
 	return q, nil
 }
 
-func (q *quarantine) remove() { _ = os.RemoveAll(q.dir) }
+// remove frees its place among those that are kept.
+func (q *quarantine) remove() {
+	_ = os.RemoveAll(q.dir)
+	<-q.g.kept
+}
 
 // receive reads a pack to its end. git stores it and checks each object as
 // receive.fsckObjects would.
@@ -83,7 +87,7 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
 	if dir := q.base.objects(); dir != "" {
 		args = append(args, dir)
 	}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, &counted{r, &q.size}, args...)
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, &counted{r, &q.size}, args...)
 	if err != nil {
 		return err
 	}
@@ -179,7 +183,7 @@ type object struct {
 
 // each reads all objects of the quarantine, in the order of the pack.
 func (q *quarantine) each(ctx context.Context, f func(object) error) error {
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Time, nil, "cat-file")
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, "cat-file")
 	if err != nil {
 		return err
 	}

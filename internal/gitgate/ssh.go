@@ -97,11 +97,11 @@ func ParseHostKeys(text string) ([]ssh.PublicKey, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
+		if line[0] == '@' {
+			return nil, fmt.Errorf("line %d: certificates and revoked keys are not taken: give the host's own key", i+1)
+		}
 		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
 		if err != nil {
-			if strings.HasPrefix(line, "@") {
-				return nil, fmt.Errorf("line %d: certificates and revoked keys are not taken: give the host's own key", i+1)
-			}
 			_, _, key, _, _, err = ssh.ParseKnownHosts([]byte(line))
 		}
 		if err != nil {
@@ -247,12 +247,16 @@ func (s *session) why(err error) error {
 }
 
 func (s *session) Close() error {
+	s.stop()
+	s.end()
+	return nil
+}
+
+func (s *session) end() {
 	s.once.Do(func() {
-		s.stop()
 		_ = s.s.Close()
 		s.leave()
 	})
-	return nil
 }
 
 // open starts a service on a connection that has room, or on a new one.
@@ -416,7 +420,7 @@ func (u *sshUpstream) session(ctx context.Context, c *sshConn, service string, v
 		_ = x.Close()
 		return nil, err
 	}
-	s.stop = context.AfterFunc(ctx, func() { _ = s.Close() })
+	s.stop = context.AfterFunc(ctx, s.end)
 	s.errs.Go(func() { // ends with the session
 		_, _ = io.Copy(&s.stderr, io.LimitReader(stderr, 4<<10))
 		_, _ = io.Copy(io.Discard, stderr)
