@@ -7,7 +7,7 @@ var gitGateMutants = []mutant{
 		Name: "what-follows-a-pack", Promise: "G1",
 		Why:     "bytes behind the pack are nobody's to read",
 		Package: "./internal/gitgate", Tests: []string{"TestHostilePacks"}, Says: "something follows the pack",
-		edits: []edit{{"internal/gitgate/quarantine.go", "	if fi.Size() != q.size {\n", "	if false {\n"}},
+		edits: []edit{{"internal/gitgate/quarantine.go", "	if fi.Size() != q.size {\n", "	if fi == nil {\n"}},
 	},
 	{
 		Name: "innocent-by-another-name", Promise: "G1",
