@@ -4,12 +4,6 @@ package main
 
 var gitGateMutants = []mutant{
 	{
-		Name: "what-follows-a-pack", Promise: "G1",
-		Why:     "bytes behind the pack are nobody's to read",
-		Package: "./internal/gitgate", Tests: []string{"TestHostilePacks"}, Says: "something follows the pack",
-		edits: []edit{{"internal/gitgate/quarantine.go", "	if fi.Size() != q.size {\n", "	if fi == nil {\n"}},
-	},
-	{
 		Name: "innocent-by-another-name", Promise: "G1",
 		Why:     "a file that was pushed as another becomes .gitmodules without being checked as one",
 		Package: "./internal/gitgate", Tests: []string{"TestHarmfulObjects"}, Says: "was pushed",
