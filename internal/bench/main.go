@@ -93,7 +93,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")
 	fs.StringVar(&o.runsc, "runsc", "", "a runsc `binary`; empty: build the module's version")
 	fs.IntVar(&o.megabytes, "download", 500, "`MB` to download; a fifth of it is uploaded")
-	fs.IntVar(&o.idle, "idle", 8, "`bottles` that wait at once, whose memory is summed up; 0: none")
+	fs.IntVar(&o.idle, "idle", 8, "`bottles` that wait at once, whose memory is summed up; 0: none, and with -only git no clones at once")
 	fs.BoolVar(&o.gateway, "gateway", false, "measure the gateway instead")
 	fs.DurationVar(&o.busy, "busy", 3*time.Second, "with -gateway: how `long` requests are made and events are read")
 	fs.IntVar(&o.bulk, "bulk", 256, "with -gateway: `MiB` up and down")

@@ -68,7 +68,6 @@ type answer struct {
 	buf  []byte
 	n    int64 // bytes written
 	band bool  // the pack has begun, so messages have a band of their own
-	bare bool  // nothing was written yet
 }
 
 // bandMessage and the others are the first bytes of a line with a side band.

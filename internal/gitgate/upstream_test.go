@@ -58,8 +58,10 @@ var hostileUpstreams = map[string]struct {
 	"answers with a page":          {"is the URL that of a repository", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }},
 	"answers with 500":             {"HTTP 500", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", 500) }},
 	"takes no token":               {"does not accept the declared token", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }},
-	"leads to a page of itself":    {"no list of references", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", 302) }},
-	"leads in circles":             {"in circles", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.RequestURI(), 302) }},
+	"leads to a page of itself":    {"no list of references", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }},
+	"leads in circles": {"in circles", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.RequestURI(), http.StatusFound)
+	}},
 	"breaks off in the answer":     {"EOF", answering(line("packfile\n") + "0fff\x01PACK")},
 	"stops in the answer":          {"silent", answeringThen(line("packfile\n")+line("\x01PACK"), hang)},
 	"answers without end":          {"", answeringThen(line("packfile\n")+line("\x01PACK"), nil)},
@@ -176,7 +178,9 @@ func TestRedirects(t *testing.T) {
 	t.Cleanup(thief.Close)
 	up := newUpstreamRepo(t)
 	repo, cfg := transports["https"](t, up)
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.URL+r.URL.RequestURI(), 302) }))
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, thief.URL+r.URL.RequestURI(), http.StatusFound)
+	}))
 	t.Cleanup(s.Close)
 	cfg.Roots.AddCert(s.Certificate())
 	cfg.Roots.AddCert(thief.Certificate())
