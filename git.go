@@ -269,9 +269,9 @@ func (g *granted) inside() map[string]http.Handler {
 }
 
 // askAllow has a person decide about a line that asks to be let through.
-func (s *session) askAllow(ctx context.Context, a gitgate.Allow) error {
+func (s *session) askAllow(ctx context.Context, a gitgate.Allow) (by string, err error) {
 	if s.asks == nil {
-		return errors.New("the bottle says supervise: false, so nobody can be asked")
+		return "", errors.New("nobody can be asked: the bottle says supervise: false")
 	}
 	o, err := ask(ctx, s.asks, supervise.GitleaksAllow{
 		Repository: a.Repo, Refs: []string{fit(a.Ref, 1024)},
@@ -282,11 +282,11 @@ func (s *session) askAllow(ctx context.Context, a gitgate.Allow) error {
 	}, draft("git push", ""), func(supervise.Approval[supervise.GitleaksAllow]) error { return nil })
 	switch {
 	case err != nil:
-		return fmt.Errorf("nobody could be asked: %s", s.asks.told(err.Error()))
+		return "", fmt.Errorf("nobody could be asked: %s", s.asks.told(err.Error()))
 	case !o.Allowed():
-		return errors.New(s.asks.words(o))
+		return "", errors.New(s.asks.words(o))
 	}
-	return nil
+	return o.Answer.By.String(), nil
 }
 
 // gitConfig is the system's git configuration of a bottle: who commits, and that what

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/supervise"
 )
 
 const (
@@ -207,6 +209,13 @@ func TestGitRefuses(t *testing.T) {
 	key := "ghp_" + "Zq81xkLmP04wT9aB7cD3eF5gH2jK6nQ0rS1u" // no such token was ever given
 	before := g.ref(g.app, "main")
 	ready := make(chan struct{})
+	people := g.answering(func(p supervise.Proposal) supervise.Reply {
+		x := p.Payload.(supervise.GitleaksAllow)
+		if f := x.Findings[0]; x.Repository == "app" && f.File == "example" && f.Line == 1 && f.Rule == "github-pat" && strings.Contains(f.Code[0].Text, "gitleaks:allow") && !strings.Contains(fmt.Sprint(x), key) {
+			return supervise.Reply{Verdict: supervise.Approved}
+		}
+		return supervise.Reply{Verdict: supervise.Rejected, Note: "no, take it out"}
+	})
 	s, said, err := g.startTelling(StartOptions{}, func(e Event) {
 		if e.Kind == "git" && strings.Contains(e.Text, "refs/heads/ready") {
 			close(ready)
@@ -226,6 +235,7 @@ fresh; git tag -a t -m "tag $k"; refused tag git push origin t
 fresh; git notes add -m "note $k"; refused note git push origin refs/notes/commits
 fresh; echo x >"$k"; git add .; git commit -qm name; refused name git push origin HEAD:name
 fresh; echo "key = $k # gitleaks:allow" >a; git add .; git commit -qm allow; refused allow git push origin HEAD:allow
+fresh; echo "key = $k # gitleaks:allow" >example; git add .; git commit -qm example; git push origin HEAD:example >/tmp/out 2>&1 || { echo "THROUGH not"; cat /tmp/out; }
 fresh; refused option git push -o "$k" origin HEAD:option
 fresh; refused atomic git push origin HEAD:refs/heads/good t
 git clone -q $app /tmp/two; refused lost git -C /tmp/two fetch -q origin $lost
@@ -267,7 +277,7 @@ refused gone git fetch origin; refused gone-clone git clone $app /tmp/g
 	}
 	for name, want := range map[string][]string{
 		"file": {"remote:", "secret.txt", "github-pat"}, "removed": {"remote:", "secret.txt", "github-pat"}, "message": {"github-pat"}, "tag": {"github-pat"}, "note": {"github-pat"},
-		"name": {"github-pat"}, "allow": {"remote:", "nobody can be asked"}, "option": {"github-pat"}, "atomic": {"github-pat"},
+		"name": {"github-pat"}, "allow": {"remote:", "waiting for a person", "Rejected", "no, take it out"}, "option": {"github-pat"}, "atomic": {"github-pat"},
 		"undeclared": {"declares no repository"}, "prefix": {"not found"}, "lost": {"fatal"}, "gone": {"fatal"}, "gone-clone": {"fatal"},
 	} {
 		for _, w := range want {
@@ -284,7 +294,10 @@ refused gone git fetch origin; refused gone-clone git clone $app /tmp/g
 			t.Errorf("upstream has %s", name)
 		}
 	}
-	if g.ref(g.app, "main") != before || g.ref(g.app, "refs/heads/fine") == "" {
+	if k := people.kinds(); k != "gitleaks-allow gitleaks-allow" {
+		t.Errorf("people were asked for %s", k)
+	}
+	if g.ref(g.app, "main") != before || g.ref(g.app, "refs/heads/fine") == "" || g.ref(g.app, "refs/heads/example") == "" {
 		t.Error("what is fine did not arrive, or main moved")
 	}
 	_, inside, _ := strings.Cut(said, "inside\n")
@@ -298,8 +311,13 @@ refused gone git fetch origin; refused gone-clone git clone $app /tmp/g
 		t.Errorf("inside: %s", inside)
 	}
 	rec := s.Receipt.Git
-	if rec == nil || rec.Repos[0].PushesRefused < 9 || rec.Repos[0].Pushes != 1 || rec.Repos[0].FetchesFailed < 2 {
+	if rec == nil || rec.Repos[0].PushesRefused < 9 || rec.Repos[0].Pushes != 2 || rec.Repos[0].FetchesFailed < 2 {
 		t.Fatalf("%+v", rec)
+	}
+	if i := slices.IndexFunc(rec.Pushes, func(p receipt.Push) bool {
+		return len(p.Found) == 1 && strings.HasPrefix(p.Found[0].Allow, "approved by ")
+	}); i < 0 || rec.Pushes[i].Verdict != receipt.Pushed || rec.Pushes[i].Found[0].File != "example" {
+		t.Errorf("who allowed what: %+v", rec.Pushes)
 	}
 	if p := rec.Pushes[1]; p.Verdict != receipt.PushRefused || len(p.Found) == 0 || p.Found[0].File != "secret.txt" || p.Found[0].Line != 1 || p.Found[0].Rule != "github-pat" || p.Found[0].Commit == "" {
 		t.Errorf("%+v", p)

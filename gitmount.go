@@ -203,10 +203,10 @@ func (m *gitMount) secrets() map[string]secret.Value {
 	return m.watched
 }
 
-func (m *gitMount) ask(ctx context.Context, a gitgate.Allow) error {
+func (m *gitMount) ask(ctx context.Context, a gitgate.Allow) (by string, err error) {
 	s := m.session.Load()
 	if s == nil {
-		return errors.New("nobody can be asked")
+		return "", errors.New("nobody can be asked")
 	}
 	return s.askAllow(ctx, a)
 }

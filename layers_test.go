@@ -42,8 +42,8 @@ var only = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
 	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
-	{"charm.land", []string{"internal/pick"}, "a person is asked in one place"},
-	{"github.com/charmbracelet", []string{"internal/pick"}, "a person is asked in one place"},
+	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "terminals are drawn in two places"},
+	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "terminals are drawn in two places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 }

@@ -43,11 +43,12 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 	}
 	for _, f := range ask {
 		p.out.say("git gate: %s says %s: waiting for a person outside to decide", f.site(), inlineAllow)
-		if err := p.g.cfg.Ask(ctx, f.allow(p.rp.name)); err != nil {
+		by, err := p.g.cfg.Ask(ctx, f.allow(p.rp.name))
+		if err != nil {
 			f.Allow = visible.String(err.Error(), 300)
 			return refused("%s: %s was not approved: %s", f.site(), f.Rule, f.Allow)
 		}
-		f.Allow = "approved"
+		f.Allow = "approved by " + visible.String(by, 300)
 		p.out.say("git gate: %s: approved", f.site())
 	}
 	return nil

@@ -54,7 +54,7 @@ type Finding struct {
 	Where     string // "file", "commit", "tag", "tree", "note", "reference", "option"
 	File      string // visible
 	Line      int    // from 1; 0 where it has none
-	Allow     string // "approved" or why not, where a person was asked
+	Allow     string // "approved by", and who did; or why not, where a person was asked
 }
 
 func joined(s []string) string {

@@ -123,9 +123,9 @@ type Config struct {
 	// Git runs git on the host.
 	Git *hostexec.Runner
 	// Ask has a person decide on a finding whose line says gitleaks:allow. It returns
-	// nil when that was approved, and otherwise why not, in words for the bottle. It
+	// who approved that, and otherwise why not, in words for the bottle. It
 	// waits until then or the end of ctx; the push waits with it. nil: refused.
-	Ask func(ctx context.Context, a Allow) error
+	Ask func(ctx context.Context, a Allow) (by string, err error)
 	// Secrets are looked for in what is pushed, by value and by their names here.
 	Secrets func() map[string]secret.Value
 	// Coverage is the bottle's memory of what pieces of secrets have left it; nil: the

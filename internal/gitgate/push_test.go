@@ -135,13 +135,13 @@ func TestAsk(t *testing.T) {
 			t.Parallel()
 			up := newUpstreamRepo(t)
 			asked, decide := make(chan Allow), make(chan error)
-			_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Ask: func(ctx context.Context, a Allow) error {
+			_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Ask: func(ctx context.Context, a Allow) (string, error) {
 				select {
 				case asked <- a:
 				case <-ctx.Done():
-					return ctx.Err()
+					return "", ctx.Err()
 				}
-				return <-decide
+				return "me (web)", <-decide
 			}})
 			w := cloneOf(t, url)
 			commitFile(t, w, "k.py", awsKey+" # gitleaks:allow\n")

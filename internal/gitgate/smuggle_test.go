@@ -360,9 +360,9 @@ func TestInlineAllow(t *testing.T) {
 				return map[string]secret.Value{"deploy-token": secret.NewString(knownSecret)}
 			}}
 			if c.ask != nil {
-				cfg.Ask = func(ctx context.Context, a Allow) error {
+				cfg.Ask = func(ctx context.Context, a Allow) (string, error) {
 					got = append(got, a)
-					return c.ask(ctx, a)
+					return "me (web)", c.ask(ctx, a)
 				}
 			}
 			events := record(&cfg)

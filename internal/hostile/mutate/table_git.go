@@ -10,10 +10,10 @@ var gitMutants = []mutant{
 		edits: []edit{{"internal/gitgate/push.go", "		err = p.judge(r.Context())\n", "		err = nil\n"}},
 	},
 	{
-		Name: "nobody-is-nobody-against-it", Promise: "G1",
-		Why:     "where nobody can be asked, a line that says gitleaks:allow is let through",
+		Name: "a-no-is-a-yes", Promise: "G1",
+		Why:     "a line that says gitleaks:allow is let through whatever a person answers",
 		Package: ".", Tests: []string{"TestGitRefuses"}, Says: "THROUGH allow",
-		edits: []edit{{"git.go", "	return fmt.Errorf(\"nobody can be asked whether line %d of %s may leave\", a.Line, a.File)\n", "	return nil\n"}},
+		edits: []edit{{"git.go", "	case !o.Allowed():\n		return \"\", errors.New(s.asks.words(o))\n", ""}},
 	},
 	{
 		Name: "pushes-by-https", Promise: "G1",
