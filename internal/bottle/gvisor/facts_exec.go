@@ -584,6 +584,7 @@ func (w *factWriter) settleLocked() {
 
 // forget ends what is remembered of a process by its number.
 func (w *factWriter) forget(pid uint32, tg *kernel.ThreadGroup) {
+	w.sends.forget(pid)
 	w.startMu.Lock()
 	defer w.startMu.Unlock()
 	delete(w.settled, pid)
