@@ -24,7 +24,25 @@ const maxWords = 2 << 10
 type Shells map[string]string
 
 // shellNames are shells by name, for those whose content is not known.
-var shellNames = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox", "toybox", "rbash"}
+var shellNames = []string{"busybox", "toybox", "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "rbash"}
+
+// manyInOne are programs that are a shell or another, as their arguments say.
+var manyInOne = []string{"busybox", "toybox"}
+
+// applet is the shell that such a program is asked to be; empty: it is none.
+func applet(args []string) string {
+	for _, a := range args[:min(2, len(args))] {
+		name := strings.TrimPrefix(path.Base(a), "-")
+		if slices.Contains(manyInOne, name) {
+			continue
+		}
+		if slices.Contains(shellNames, name) {
+			return name
+		}
+		return ""
+	}
+	return ""
+}
 
 // ShellNames are the names of programs that count as shells.
 func ShellNames() []string { return slices.Clone(shellNames) }
@@ -34,6 +52,7 @@ func ShellNames() []string { return slices.Clone(shellNames) }
 type Slices struct {
 	shells Shells
 	names  []string // of scenarios
+	lost   int64
 
 	binaries  bag[binaryKey]
 	refused   bag[refusedKey]
@@ -109,6 +128,7 @@ func NewSlices(shells Shells) *Slices { return &Slices{shells: shells} }
 
 // merge takes in what was seen in one scenario.
 func (s *Slices) merge(o *Slices, scenario int) {
+	s.lost += o.lost
 	s.binaries.merge(&o.binaries, scenario)
 	s.refused.merge(&o.refused, scenario)
 	s.libraries.merge(&o.libraries, scenario)
@@ -121,7 +141,7 @@ func (s *Slices) merge(o *Slices, scenario int) {
 
 // Cut is how many observations did not fit.
 func (s *Slices) Cut() int64 {
-	return s.binaries.more + s.refused.more + s.libraries.more + s.files.more + s.certs.more + s.shellRuns.more + s.endpoints.more + s.rights.more
+	return s.lost + s.binaries.more + s.refused.more + s.libraries.more + s.files.more + s.certs.more + s.shellRuns.more + s.endpoints.more + s.rights.more
 }
 
 const accMode = unix.O_RDONLY | unix.O_WRONLY | unix.O_RDWR
@@ -221,6 +241,9 @@ func (s *Slices) exec(f *trace.Fact, errno string) {
 	if base := path.Base(f.Path); k.shell == "" && slices.Contains(shellNames, base) {
 		k.shell = base
 	}
+	if slices.Contains(manyInOne, k.shell) {
+		k.shell = applet(f.Args)
+	}
 	s.binaries.add(k, 1)
 	if k.shell == "" {
 		return
@@ -241,6 +264,9 @@ type Endpoint struct {
 func (s *Slices) AddEndpoint(e Endpoint) {
 	s.endpoints.add(endpointKey{what: e.What, family: e.Family, address: e.Address, verdict: e.Verdict, rule: e.Rule}, max(1, e.Count))
 }
+
+// Missing counts observations that were made and are not here.
+func (s *Slices) Missing(n int64) { s.lost += max(0, n) }
 
 // certDirs and certEnds are where certificates and keys to them lie.
 var (
