@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/store"
@@ -132,7 +133,7 @@ func (c *Client) inspectImage(name string) (*Sandbox, error) {
 	i := found[0]
 	class := ""
 	if c.backend.Check(context.Background()) == nil {
-		class = "gvisor"
+		class = string(bottle.IsolationUserKernel)
 	}
 	x := &Sandbox{
 		Schema: store.Schema("sandbox"), Kind: "image", Name: i.Ref, Command: slices.Concat(i.Config.Entrypoint, i.Config.Cmd), Isolation: class, Kernel: gvisor.Build(),

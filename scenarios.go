@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,8 +44,8 @@ type TraceOptions struct {
 	Image, Dockerfile string
 	// Digest is what Image was built as, "sha256:…"; empty: nobody said.
 	Digest string
-	// Env is for all, as RunOptions has it.
-	Env []string
+	// Env and Mounts are for all, as RunOptions has them.
+	Env, Mounts []string
 	// Each bounds every scenario that says nothing itself; zero fields are the
 	// machine's defaults, but a GiB of memory and 512 processes.
 	Each Limits
@@ -75,7 +76,7 @@ func (c *Client) TraceScenarios(ctx context.Context, o TraceOptions) (*TraceRepo
 	if err := c.backend.Check(ctx); err != nil {
 		return nil, err
 	}
-	r := &scenarioRunner{c: c, o: &o, run: RunOptions{Mode: store.None, Workspace: o.Workspace, Env: o.Env, EndAtPids: true, throwaway: true}}
+	r := &scenarioRunner{c: c, o: &o, run: RunOptions{Mode: store.None, Workspace: o.Workspace, Env: o.Env, Mounts: o.Mounts, EndAtPids: true, throwaway: true}}
 	if o.Workspace != "" {
 		r.run.Mode = store.Overlay
 	}
@@ -266,7 +267,7 @@ func onTheWire(seen *scenario.Slices, n *receipt.Network) {
 	}
 	for _, x := range n.Connections {
 		seen.AddEndpoint(scenario.Endpoint{
-			What: "wire", Family: x.Proto, Address: fmt.Sprintf("%s:%d", x.Name, x.Port), Verdict: string(x.Verdict), Rule: x.Rule, Count: x.Count,
+			What: "wire", Family: x.Proto, Address: net.JoinHostPort(x.Name, fmt.Sprint(x.Port)), Verdict: string(x.Verdict), Rule: x.Rule, Count: x.Count,
 		})
 	}
 	seen.Missing(n.NamesTotal - int64(len(n.Names)) + n.ConnectionsTotal - int64(len(n.Connections)))

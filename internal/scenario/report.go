@@ -72,7 +72,8 @@ func CoverageOf(results []Result, seen *Slices, start bool) Coverage {
 		if r.traced {
 			traced++
 		}
-		if r.Outcome != Skipped {
+		// What never began has no facts; what counts as done must have all.
+		if r.traced || r.Outcome == Completed || r.Outcome == TimedOut {
 			whole = whole && r.whole()
 		}
 	}

@@ -283,7 +283,7 @@ func (r *Result) judge(s *Scenario, e *Ended, given bool) {
 		r.Reason, r.Detail = Broken, visible.String(strings.TrimSpace(e.How+" "+e.Error), maxDetail)
 		switch {
 		case e.NotStarted:
-			r.Reason = NotStarted
+			r.Reason, r.Detail = NotStarted, visible.String(e.Error, maxDetail)
 		case given:
 			r.Reason = Canceled
 		}

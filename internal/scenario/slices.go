@@ -234,7 +234,8 @@ func (s *Slices) exec(f *trace.Fact, errno string) {
 		path: f.Path, digest: hex.EncodeToString([]byte(f.Digest)), nameless: f.Flags&trace.Deleted != 0, mutable: f.Flags&trace.Mutable != 0,
 		uid: f.UID, euid: f.EUID,
 	}
-	if f.Path2 != f.Path {
+	// What was asked for is a path too where it is another file, such as a script.
+	if f.Path2 != f.Path && strings.Contains(f.Path2, "/") {
 		k.script = f.Path2
 	}
 	k.shell = s.shells[k.digest]
