@@ -214,7 +214,7 @@ func (s *session) watchPids(ctx context.Context) <-chan struct{} {
 	met := make(chan struct{})
 	go func() { // ends with ctx or, when a question hangs, with the bottle
 		for ctx.Err() == nil {
-			if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids > 0 {
+			if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids != 0 {
 				close(met)
 				return
 			}

@@ -59,14 +59,14 @@ var defences = map[string]struct {
 	"memory-limit":               {what: "the sandbox's memory is metered from outside", mutants: []string{"scenarios-have-no-limits"}},
 	"every-family-is-seen":       {what: "sockets, addresses and what the gateway was asked are facts, whatever came of them", mutants: []string{"endpoints-are-not-listed"}},
 	"no-capabilities":            {what: "no process inside has a capability", mutants: []string{"scenarios-have-rights"}},
-	"no-new-privileges":          {what: "no_new_privs, and mounts without set-user-id", mutants: []string{"scenarios-have-rights"}},
+	"no-new-privileges":          {what: "no_new_privs, and mounts without set-user-id", mutants: []string{"set-user-id-works"}},
 	"nameless-programs":          {what: "a program is described by the file that was loaded, when it was", mutants: []string{"renamed-programs-are-lost"}},
 	"content-digests":            {what: "shells are known by their content", mutants: []string{"renamed-programs-are-lost"}},
 	"trace-outside-the-workload": {what: "facts come from the kernel's own objects", mutants: []string{"printed-facts-are-believed"}},
-	"init-is-another-user":       {what: "process 1 belongs to a user of its own", mutants: []string{"init-can-be-killed"}},
+	"init-is-another-user":       {what: "process 1 belongs to a user of its own", mutants: []string{"scenarios-can-kill-init"}},
 	"calls-not-served":           {what: "the kernel inside does not have them, and says that they were tried", mutants: []string{"missing-calls-succeed"}},
 	"siblings-apart":             {what: "each scenario has a sandbox of its own, and they run side by side", mutants: []string{"scenarios-wait-for-one-another"}},
-	"protected-paths":            {what: "what a host runs by itself lands only when a person says so", mutants: []string{"protected-paths-land"}},
+	"protected-paths":            {what: "what a host runs by itself lands only when a person says so", mutants: []string{"hooks-of-a-fixture-land"}},
 	"descendants-only":           {what: "who is no ancestor may not trace", unseen: "the embedded kernel's own rule (Yama): no line of carboy's sets it"},
 	"no-terminal":                {what: "no terminal of the host is given, and pushing characters does not exist", unseen: "the embedded kernel has no TIOCSTI: no line of carboy's takes it away"},
 	"resolved-inside":            {what: "paths are resolved by one kernel, in its own file system", unseen: "TestS1HostFiles and the mutant workspace-brings-its-surroundings show what lies around the workspace"},
@@ -416,6 +416,11 @@ func TestT1FixturesAreMapped(t *testing.T) {
 			t.Fatal(err)
 		}
 		mutants += string(b)
+	}
+	for _, f := range loadFixtures(t) {
+		if defences[f.defence].unseen == "" && !strings.Contains(mutants, fmt.Sprintf("%q", "TestT1Fixtures/"+f.name)) {
+			t.Errorf("no mutant makes TestT1Fixtures/%s fail", f.name)
+		}
 	}
 	for name, d := range defences {
 		if !used[name] {

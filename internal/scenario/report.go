@@ -172,7 +172,7 @@ type Codegenie struct {
 	Isolation string   `json:"isolation"`
 	Traced    string   `json:"image_digest_traced"`
 	Built     string   `json:"image_digest_built"`
-	Match     *bool    `json:"image_digest_match"`
+	Match     *bool    `json:"image_digest_match,omitempty"`
 	Coverage  Level    `json:"trace_coverage_confidence"`
 	Dropped   uint64   `json:"events_dropped"`
 	Scenarios []Result `json:"scenarios"`
