@@ -183,7 +183,16 @@ func (f *fixture) build(t *testing.T, ws, outside string) {
 		if err != nil {
 			testenv.Missing(t, "/usr/bin/id", "apt-get install coreutils")
 		}
-		file(f.setuid, b, 0o755|os.ModeSetuid)
+		file(f.setuid, b, 0o755)
+		if os.Geteuid() == 0 {
+			// Another's than the scenario's, or its rights are those that one has.
+			if err := os.Chown(filepath.Join(ws, f.setuid), otherUser, otherUser); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(filepath.Join(ws, f.setuid), 0o755|os.ModeSetuid); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if f.secret != "" {
 		if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("CARBOY-CANARY-of-the-host"), 0o644); err != nil {
@@ -194,6 +203,8 @@ func (f *fixture) build(t *testing.T, ws, outside string) {
 		f.buildRepository(t, ws)
 	}
 }
+
+const otherUser = 54321
 
 type zeros struct{}
 
