@@ -430,6 +430,9 @@ func (w *factWriter) tellExec(t *kernel.Task, own bool) {
 	if l.loaded {
 		if !runs {
 			l.fact.Errno = uint32(linuxerr.EINTR.Errno())
+		} else {
+			// What it gained by being executed it has only now.
+			l.fact.UID, l.fact.EUID = ids(t)
 		}
 		w.emit(&l.fact)
 	}

@@ -74,9 +74,9 @@ var scenarioMutants = []mutant{
 	},
 	{
 		Name: "set-user-id-works", Promise: "S1",
-		Why:     "a set-user-id program of root's gives its rights: two walls hold that, the process's own mark and the kernel's, and both are off",
+		Why:     "a set-user-id program of root's gives its rights: three walls hold that, the process's own mark, the kernel's setting and the mount's flag, and all are off",
 		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/setuid-no-new-privs"}, Says: "setuid-no-new-privs got through", root: true,
-		edits: []edit{{"internal/bottle/gvisor/shim.go", "		NoNewPrivileges: true,\n		Capabilities:    &auth.TaskCapabilities{},", "		Capabilities: &auth.TaskCapabilities{},"}, {"internal/bottle/gvisor/spec.go", "\"allow-suid\":                  \"false\"", "\"allow-suid\":                  \"true\""}},
+		edits: []edit{{"internal/bottle/gvisor/shim.go", "		NoNewPrivileges: true,\n		Capabilities:    &auth.TaskCapabilities{},", "		Capabilities: &auth.TaskCapabilities{},"}, {"internal/bottle/gvisor/spec.go", "\"allow-suid\":                  \"false\"", "\"allow-suid\":                  \"true\""}, {"internal/bottle/gvisor/root.go", "o := []string{\"rbind\", \"nosuid\", \"nodev\"}", "o := []string{\"rbind\", \"nodev\"}"}},
 	},
 	{
 		Name: "libraries-are-not-told", Promise: "T1",
