@@ -18,16 +18,6 @@ import (
 	"github.com/carboy/carboy/internal/visible"
 )
 
-// gateCmd is the parent of what proves changes.
-func (a *app) gateCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "gate", Short: "prove what a program does before it is trusted", GroupID: "main", Args: a.unknownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.gateTraceCmd())
-	return cmd
-}
-
 const gateTraceLong = `Try a command or an image in the ways that a file of scenarios says, each in a
 fresh sandbox of its own, and report what became of each and what all of them
 touched: binaries executed, shared libraries loaded, certificates and files read,
@@ -171,7 +161,7 @@ func (a *app) gateTrace(cmd *cobra.Command, f *gateTraceFlags, args []string) er
 			return err
 		}
 		if !rep.OK() {
-			a.code = exitcode.Final
+			a.code = exitcode.Rejected
 		}
 		switch {
 		case f.format.value == "codegenie":

@@ -36,6 +36,7 @@ const (
 	OutLimit   Reason = "output"      // of what it may print
 	NotStarted Reason = "not_started" // there is no such program, or it is none
 	Broken     Reason = "sandbox"     // the sandbox failed, or was not made
+	Declared   Reason = "declared"    // the file says that it is to be skipped
 	Offline    Reason = "offline"     // it needs a network, and none is given
 	TooLarge   Reason = "too_large"   // it needs more than all together may have
 	Canceled   Reason = "canceled"    // the caller gave up before it began or ended
@@ -206,6 +207,8 @@ func (s *Scenario) fill(t *Together) {
 
 func (s *Scenario) unfit(t *Together) (Reason, string) {
 	switch {
+	case s.Skip != "":
+		return Declared, s.Skip
 	case t.NoNetwork && len(s.Network) > 0:
 		return Offline, "it needs " + strings.Join(s.Network, ", ") + ", and no network is given"
 	case s.Memory > t.Memory:

@@ -54,6 +54,8 @@ type Scenario struct {
 	Timeout  time.Duration // 0: DefaultTimeout
 	// Network are routes, as carboy run --allow takes them; none: nothing is reached.
 	Network []string
+	// Skip is why it is not to be run for now; empty: it is run.
+	Skip string
 	// Bounds of its sandbox, in bytes and numbers; 0: Set's, or the caller's.
 	Memory, Pids, Disk, Output int64
 }
@@ -106,11 +108,14 @@ func memory(v document.Value) int64 {
 }
 
 func parseOne(v document.Value) Scenario {
-	m := v.Mapping("name", "command", "expected_exit_code", "timeout", "network", "memory", "pids", "disk", "output")
+	m := v.Mapping("name", "command", "expected_exit_code", "timeout", "network", "skip", "memory", "pids", "disk", "output")
 	s := Scenario{
 		Name: m.Need("name").Text(), Expected: int(m.Get("expected_exit_code").Int(0, 0, 255)), Timeout: m.Get("timeout").Duration(),
 		Network: m.Get("network").Strings(), Memory: memory(m.Get("memory")), Pids: m.Get("pids").Int(0, 1, 1<<22),
-		Disk: m.Get("disk").Size(), Output: m.Get("output").Size(),
+		Disk: m.Get("disk").Size(), Output: m.Get("output").Size(), Skip: m.Get("skip").Text(),
+	}
+	if skip := m.Get("skip"); skip.Present() && s.Skip == "" {
+		skip.Bad("gives no reason", "write why, or leave it out")
 	}
 	if s.Name != "" && !validName().MatchString(s.Name) {
 		m.Get("name").Bad("is no name", "use letters, digits, spaces, dots, dashes and underscores, at most 64")

@@ -61,6 +61,7 @@ func TestParseRefuses(t *testing.T) {
 		"scenarios: [{name: a, command: [x], confidence: 1}]":                                           "confidence",
 		"scenarios: [{name: a, command: [x], network: ['a b']}]":                                        "network",
 		"{limits: {memory: 1GiB}, scenarios: [{name: a, command: [x], memory: 2GiB}]}":                  "more than limits allow",
+		"scenarios: [{name: a, command: [x], skip: ''}]":                                                "gives no reason",
 		"scenarios: [{name: a, command: [x], memory: 1MiB}]":                                            "below 64MiB",
 		"scenarios: [" + strings.Repeat("{name: a, command: [x]}, ", 0) + "{name: 1, command: [true]}]": "name",
 	} {
@@ -162,7 +163,9 @@ func TestOutcomes(t *testing.T) {
 	net.Network = []string{"example.org"}
 	large := one("large")
 	large.Memory = 2000
-	set.Scenarios = append(set.Scenarios, net, large)
+	left := one("left-out")
+	left.Skip = "it needs a camera"
+	set.Scenarios = append(set.Scenarios, net, large, left)
 	tg := together
 	tg.NoNetwork = true
 	events := 0
@@ -180,6 +183,8 @@ func TestOutcomes(t *testing.T) {
 			w.want = want{Skipped, Offline}
 		case r.Name == "large":
 			w.want = want{Skipped, TooLarge}
+		case r.Name == "left-out":
+			w.want = want{Skipped, Declared}
 		case !ok || r.Name != set.Scenarios[i].Name:
 			t.Errorf("result %d is of %q", i, r.Name)
 		}
@@ -191,7 +196,7 @@ func TestOutcomes(t *testing.T) {
 		}
 		orders[r.Order] = true
 	}
-	if want := 2*len(ends) + 2; events != want {
+	if want := 2*len(ends) + 3; events != want {
 		t.Errorf("%d events, want %d", events, want)
 	}
 }
