@@ -9,6 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/scenario"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/trace"
@@ -57,6 +58,11 @@ type (
 	// that can be chosen.
 	RouteDescription = routes.Description
 	Listed           = manifest.Listed
+
+	// ScenarioSet is what is tried of a program, TraceReport what it touched.
+	ScenarioSet   = scenario.Set
+	ScenarioEvent = scenario.Event
+	TraceReport   = scenario.Report
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact

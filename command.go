@@ -110,6 +110,7 @@ func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, err
 	mctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	meter := s.watchMemory(mctx)
+	crowd := s.watchPids(mctx)
 	interrupts := 0
 	for {
 		select {
@@ -123,6 +124,8 @@ func (s *session) wait(ctx context.Context, p bottle.Process) (receipt.Exit, err
 			return s.stop(receipt.Frozen, "", nil), nil
 		case <-clock.C:
 			return s.stop(receipt.Timeout, "timeout", nil), nil
+		case <-crowd:
+			return s.stop(receipt.Pids, "pids", nil), nil
 		case <-s.budget.full:
 			return s.stop(receipt.Output, "output", nil), nil
 		case m := <-meter:
@@ -203,6 +206,27 @@ func (s *session) watchMemory(ctx context.Context) <-chan reading {
 	return out
 }
 
+// watchPids hears that the limit of processes was met, where that ends the run.
+func (s *session) watchPids(ctx context.Context) <-chan struct{} {
+	if !s.o.EndAtPids {
+		return nil
+	}
+	met := make(chan struct{})
+	go func() { // ends with ctx or, when a question hangs, with the bottle
+		for ctx.Err() == nil {
+			if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids != 0 {
+				close(met)
+				return
+			}
+			select {
+			case <-time.After(memoryPoll):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return met
+}
+
 func (s *session) notePeak(u bottle.Usage) {
 	s.peak.Memory = max(s.peak.Memory, u.Memory)
 	s.peak.Disk = max(s.peak.Disk, u.Disk)
@@ -222,7 +246,15 @@ func (s *session) quietHits(run context.Context) {
 	case <-s.bottle.Done():
 	case <-ctx.Done():
 	}
-	hit := func(h receipt.Hit) { s.rec.Limits.Hit = append(s.rec.Limits.Hit, h) }
+	hit := func(h receipt.Hit) {
+		for i := range s.rec.Limits.Hit {
+			if s.rec.Limits.Hit[i].Limit == h.Limit {
+				s.rec.Limits.Hit[i].Count = max(s.rec.Limits.Hit[i].Count, h.Count)
+				return
+			}
+		}
+		s.rec.Limits.Hit = append(s.rec.Limits.Hit, h)
+	}
 	if r, err := s.bottle.Refusals(ctx); err == nil && r.Pids > 0 {
 		hit(receipt.Hit{Limit: "pids", Count: r.Pids, Detail: "processes could not be started: the limit was reached"})
 	}
@@ -276,5 +308,6 @@ func (s *session) stop(why receipt.Reason, limit string, cause error) receipt.Ex
 var limitDetail = map[string]string{
 	"timeout": "the wall clock ran out; the command was stopped",
 	"memory":  "the bottle used more memory than its limit; the command was stopped",
+	"pids":    "the command met its limit of processes; it was stopped",
 	"output":  "the command wrote more output than its limit; it was stopped",
 }

@@ -102,9 +102,14 @@ type RunOptions struct {
 	Policy string
 	// AskFor is how long an answer is waited for; 0: five minutes.
 	AskFor time.Duration
+	// EndAtPids ends the run when it meets its limit of processes. Otherwise that
+	// refuses to start more, and the receipt says so.
+	EndAtPids bool
 
 	// granted is what a bottle's manifests grant, from Start. Nil: nothing.
 	granted *granted
+	// throwaway gives up what is changed, without collecting it.
+	throwaway bool
 }
 
 // session is one run while it goes on.
@@ -475,10 +480,10 @@ func (s *session) takeChanges(run context.Context) error {
 	defer cancel()
 	perr := s.pause(ctx)
 	stamp.Mark("bottle paused")
-	switch s.o.Mode {
-	case store.None:
+	switch {
+	case s.o.Mode == store.None, s.o.throwaway:
 		return s.keep(run)
-	case store.Bind:
+	case s.o.Mode == store.Bind:
 		err := errors.Join(s.keep(run), s.bottle.Close())
 		return errors.Join(err, s.noteHostChanges(ctx))
 	}

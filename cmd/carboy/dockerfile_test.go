@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -156,6 +157,18 @@ func TestStartDockerfile(t *testing.T) {
 	// What only BuildKit can read, it builds; the program is not in there.
 	if _, msg, code := d.carboy(append(start, "--bottle", "kit")...); code != 127 || !strings.Contains(msg, "build: [1/1] COPY") {
 		t.Errorf("for BuildKit: exit code %d\n%s", code, msg)
+	}
+	// A tracing of the same: what was built is what was traced.
+	out, msg, code = d.carboy("gate", "trace", "-q", "--json", "--dockerfile", config+"/bottles/box/Dockerfile", "--", "carboy", "version")
+	var traced struct {
+		Target struct {
+			Built, Traced string
+			Match         bool
+		}
+	}
+	text := strings.NewReplacer("image_digest_built", "built", "image_digest_traced", "traced", "image_digest_match", "match").Replace(out)
+	if err := json.Unmarshal([]byte(text), &traced); err != nil || code != 0 || !traced.Target.Match || traced.Target.Built == "" || traced.Target.Built != traced.Target.Traced || !strings.Contains(out, "/opt/tools/carboy") {
+		t.Errorf("a tracing: exit code %d, %v\n%s%s", code, err, out, msg)
 	}
 	if _, _, code := d.carboy("destroy", "boxer"); code != 0 {
 		t.Errorf("destroy: exit code %d", code)

@@ -405,6 +405,8 @@ func exitText(e receipt.Exit) string {
 		return "stopped (too much memory)"
 	case receipt.Output:
 		return "stopped (too much output)"
+	case receipt.Pids:
+		return "stopped (too many processes)"
 	case receipt.Killed:
 		return "destroyed"
 	case receipt.Frozen:

@@ -33,6 +33,8 @@ const (
 	Usage  = 2
 	// Incomplete: escape-test found no escape, and could not try everything.
 	Incomplete = 3
+	// Rejected: a gate says no, for good.
+	Rejected = 12
 )
 
 // Signal is the code of a command that signal s ended.
@@ -56,6 +58,8 @@ var Table = []Row{
 	{"escape-test", num(OK), "everything was tried and contained"},
 	{"escape-test", num(Failed), "something escaped, or bottles do not work here"},
 	{"escape-test", num(Incomplete), "nothing escaped, but some attacks could not be tried"},
+	{"gate trace", num(OK), "no scenario failed, and what was traced is what was built, where that is known"},
+	{"gate trace", num(Rejected), "a scenario failed or ran out of time, there is no trace, or another image was traced than was built"},
 	{"others", num(OK), "done"},
 	{"others", num(Failed), "failed or refused"},
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},

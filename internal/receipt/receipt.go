@@ -126,6 +126,7 @@ const (
 	Timeout   Reason = "timeout"   // the wall clock ran out
 	Memory    Reason = "memory"    // the bottle's memory passed its limit
 	Output    Reason = "output"    // stdout and stderr together passed their limit
+	Pids      Reason = "pids"      // the limit of processes was met, where that was to end the run
 	Killed    Reason = "killed"    // the bottle was destroyed from outside, as by a second interrupt
 	Frozen    Reason = "frozen"    // somebody froze the bottle; the command can go on in another run
 	Failed    Reason = "failed"    // carboy refused or failed; Error says why
@@ -135,7 +136,7 @@ const (
 
 var reasons = map[Reason]bool{
 	Exited: true, Signalled: true, Timeout: true, Memory: true,
-	Output: true, Killed: true, Frozen: true, Failed: true, Lost: true, Running: true,
+	Output: true, Pids: true, Killed: true, Frozen: true, Failed: true, Lost: true, Running: true,
 }
 
 // Exit is how a run ended.

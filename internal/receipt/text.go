@@ -174,6 +174,8 @@ func exitLine(e Exit) (color, string) {
 		return red, code + ", ended because its memory passed the limit"
 	case Output:
 		return red, code + ", ended because its output passed the limit"
+	case Pids:
+		return red, code + ", ended because it met its limit of processes"
 	case Killed:
 		return red, join(code+", the bottle was destroyed", why)
 	case Frozen:

@@ -61,6 +61,8 @@ const (
 	Accept   Op = 34 // as Connect; Path2: the peer
 	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …; without Errno it was served after all
 	Memfd    Op = 36 // Path: the name given; A: flags; an anonymous file was made
+	Load     Op = 37 // a file was mapped to be executed, as libraries are; not what exec maps itself
+	Send     Op = 38 // as Connect: a message to an address that it names itself; the first of each process to each address, by errno
 )
 
 // Flags qualify a fact.
@@ -280,10 +282,10 @@ var ops = [...]opInfo{
 	List: {"list", KindFile}, Chdir: {"chdir", KindFile}, Write: {"write", KindFile}, Truncate: {"truncate", KindFile},
 	Unlink: {"unlink", KindFile}, Rmdir: {"rmdir", KindFile}, Rename: {"rename", KindFile}, Link: {"link", KindFile},
 	Symlink: {"symlink", KindFile}, Mkdir: {"mkdir", KindFile}, Mknod: {"mknod", KindPriv}, Chmod: {"chmod", KindFile},
-	Chown: {"chown", KindPriv}, Utimes: {"utimes", KindFile}, Xattr: {"xattr", KindFile}, Memfd: {"memfd", KindFile},
+	Chown: {"chown", KindPriv}, Utimes: {"utimes", KindFile}, Xattr: {"xattr", KindFile}, Memfd: {"memfd", KindFile}, Load: {"load", KindFile},
 	Mount: {"mount", KindPriv}, Umount: {"umount", KindPriv}, Chroot: {"chroot", KindPriv},
 	SetID: {"setid", KindPriv}, Caps: {"caps", KindPriv}, Ptrace: {"ptrace", KindProc}, Kill: {"kill", KindProc},
-	Socket: {"socket", KindNet}, Connect: {"connect", KindNet}, Bind: {"bind", KindNet}, Listen: {"listen", KindNet}, Accept: {"accept", KindNet},
+	Socket: {"socket", KindNet}, Connect: {"connect", KindNet}, Bind: {"bind", KindNet}, Listen: {"listen", KindNet}, Accept: {"accept", KindNet}, Send: {"send", KindNet},
 	Refused: {"refused", KindPriv},
 }
 

@@ -55,7 +55,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestEveryOpHasANameAndAKind(t *testing.T) {
-	for o := Exec; o <= Memfd; o++ {
+	for o := Exec; o <= Send; o++ {
 		if o.Kind() == "" {
 			t.Errorf("op %d has no name and kind", o)
 		}

@@ -52,6 +52,7 @@ type factWriter struct {
 
 	execs  execs
 	people people
+	sends  sends
 
 	startMu   sync.Mutex
 	starting  atomic.Pointer[start]

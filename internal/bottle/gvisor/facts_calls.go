@@ -67,7 +67,7 @@ func wrapFacts(name string, orig call) call {
 			}
 		}
 	}
-	for _, m := range []map[string]around{processCalls, rightsCalls, passCalls} {
+	for _, m := range []map[string]around{processCalls, rightsCalls, passCalls, sendCalls} {
 		if ours, ok := m[name]; ok {
 			return func(t *kernel.Task, no uintptr, a arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 				w := facts.Load()

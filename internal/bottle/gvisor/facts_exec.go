@@ -430,6 +430,9 @@ func (w *factWriter) tellExec(t *kernel.Task, own bool) {
 	if l.loaded {
 		if !runs {
 			l.fact.Errno = uint32(linuxerr.EINTR.Errno())
+		} else {
+			// What it gained by being executed it has only now.
+			l.fact.UID, l.fact.EUID = ids(t)
 		}
 		w.emit(&l.fact)
 	}
@@ -584,6 +587,7 @@ func (w *factWriter) settleLocked() {
 
 // forget ends what is remembered of a process by its number.
 func (w *factWriter) forget(pid uint32, tg *kernel.ThreadGroup) {
+	w.sends.forget(pid)
 	w.startMu.Lock()
 	defer w.startMu.Unlock()
 	delete(w.settled, pid)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	_ "unsafe" // for go:linkname
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -207,4 +208,115 @@ func address(b []byte) (string, trace.Flags) {
 	default:
 		return fmt.Sprintf("family %d: %x", family, b[2:]), 0
 	}
+}
+
+// Messages that name where they go. The address is copied apart from the call, so it
+// is claimed: what leaves the bottle, the gateway sees itself. Single packets are no
+// facts; the first of a process to an address is.
+var sendCalls = map[string]around{
+	"sendto": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		if a[4].Pointer() == 0 {
+			return orig(t, no, a)
+		}
+		b, cerr := syslinux.CaptureAddress(t, a[4].Pointer(), a[5].Uint())
+		r, c, err := orig(t, no, a)
+		if cerr == nil {
+			w.sent(t, a[0].Int(), b, err)
+		}
+		return r, c, err
+	},
+	"sendmsg": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		b := messageAddress(t, a[1].Pointer())
+		r, c, err := orig(t, no, a)
+		w.sent(t, a[0].Int(), b, err)
+		return r, c, err
+	},
+	"sendmmsg": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		var to [][]byte
+		for i := range uint64(min(a[2].Uint(), linux.UIO_MAXIOV)) {
+			at, ok := a[1].Pointer().AddLength(i * messageStep)
+			if !ok {
+				break
+			}
+			if b := messageAddress(t, at); b != nil {
+				to = append(to, b)
+			}
+		}
+		r, c, err := orig(t, no, a)
+		for _, b := range to {
+			w.sent(t, a[0].Int(), b, err)
+		}
+		return r, c, err
+	},
+}
+
+// messageStep is the size of a struct mmsghdr on 64-bit machines.
+const messageStep = 64
+
+// messageAddress copies the address of a message, or nothing.
+func messageAddress(t *kernel.Task, at hostarch.Addr) []byte {
+	var m syslinux.MessageHeader64
+	if _, err := m.CopyIn(t, at); err != nil || m.Name == 0 || m.NameLen == 0 {
+		return nil
+	}
+	b, err := syslinux.CaptureAddress(t, hostarch.Addr(m.Name), m.NameLen)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func (w *factWriter) sent(t *kernel.Task, fd int32, to []byte, err error) {
+	if len(to) == 0 || linuxerr.Equals(linuxerr.ErrWouldBlock, err) {
+		return
+	}
+	file, s, serr := socketOf(t, fd)
+	if serr != nil {
+		return
+	}
+	defer file.DecRef(t)
+	f := sockFact(t, trace.Send, s, err)
+	if !w.sends.first(f.PID, f.Errno, to) {
+		return
+	}
+	f.Path, f.Flags = address(to)
+	f.Flags |= trace.Claimed
+	w.emit(&f)
+}
+
+// sends remembers to which addresses living processes have sent. Of what does not fit
+// each message is a fact.
+type sends struct {
+	mu sync.Mutex
+	n  int
+	of map[uint32]map[string]bool
+}
+
+const maxSends = 4096
+
+func (s *sends) first(pid, errno uint32, to []byte) bool {
+	key := string(to) + string(rune(errno))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[pid][key] {
+		return false
+	}
+	if s.n < maxSends {
+		if s.of == nil {
+			s.of = map[uint32]map[string]bool{}
+		}
+		if s.of[pid] == nil {
+			s.of[pid] = map[string]bool{}
+		}
+		s.of[pid][key] = true
+		s.n++
+	}
+	return true
+}
+
+func (s *sends) forget(pid uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n -= len(s.of[pid])
+	delete(s.of, pid)
 }

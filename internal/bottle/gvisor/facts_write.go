@@ -320,16 +320,51 @@ var passCalls = map[string]around{
 	"splice":          passWrite(2),
 	"copy_file_range": passWrite(2),
 	"mmap": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (r uintptr, c *kernel.SyscallControl, err error) {
-		// Without PROT_WRITE too: mprotect can add it.
-		if flags := a[3].Int(); flags&linux.MAP_SHARED == 0 || flags&linux.MAP_ANONYMOUS != 0 {
+		flags := a[3].Int()
+		if flags&linux.MAP_ANONYMOUS != 0 {
 			return orig(t, no, a)
 		}
-		w.writesTo(t, a[4].Int(), func() bool {
+		do := func() bool {
 			r, c, err = orig(t, no, a)
 			return err == nil
-		})
+		}
+		if a[2].Int()&linux.PROT_EXEC != 0 {
+			do = w.loads(t, a[4].Int(), do)
+		}
+		// Without PROT_WRITE too: mprotect can add it.
+		if flags&linux.MAP_SHARED == 0 {
+			do()
+		} else {
+			w.writesTo(t, a[4].Int(), do)
+		}
 		return r, c, err
 	},
+}
+
+// loads is do, with a look at the descriptor before that is reported when do mapped
+// it. Code that a program copies into memory itself, or makes executable later, is no
+// file any more by then: that it was opened is a fact of its own.
+func (w *factWriter) loads(t *kernel.Task, fd int32, do func() bool) func() bool {
+	return func() bool {
+		file := t.GetFile(fd)
+		if file == nil {
+			return do()
+		}
+		defer file.DecRef(t)
+		if !do() {
+			return false
+		}
+		f := trace.Fact{Op: trace.Load, PID: pidOf(t)}
+		f.Path, f.Flags = truePath(t, file.VirtualDentry())
+		if t.FDTable().ReadRefs() > 1 {
+			f.Flags |= trace.Claimed
+		}
+		if !fixed(t, file) {
+			f.Flags |= trace.Mutable
+		}
+		w.emit(&f)
+		return true
+	}
 }
 
 // passWrite is for calls that write to the descriptor in this argument, and

@@ -11,10 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// touchMemory takes memory until it is stopped.
-func touchMemory([]string) error {
+// touchMemory takes memory until it is stopped, or so many MiB as args say.
+func touchMemory(args []string) error {
 	var keep [][]byte
+	most := 0
+	if len(args) > 0 {
+		fmt.Sscan(args[0], &most)
+	}
 	for {
+		if most > 0 && len(keep)*4 >= most {
+			fmt.Println("took", most, "MiB")
+			return nil
+		}
 		b := make([]byte, 4<<20)
 		for i := 0; i < len(b); i += 4096 {
 			b[i] = byte(i)

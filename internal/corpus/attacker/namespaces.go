@@ -48,6 +48,8 @@ func namespaces() []Attack {
 func toolOf(name string) func(args []string) error {
 	return map[string]func(args []string) error{
 		"nothing":      func([]string) error { return nil },
+		"attempt":      attempt,
+		"touch":        touchNetwork,
 		"kill-init":    func([]string) error { return unix.Kill(1, unix.SIGKILL) },
 		"ptrace":       tracePID,
 		"make-devices": makeDevices,

@@ -38,7 +38,7 @@ var traceMutants = []mutant{
 		Package: inKernel, Tests: []string{"TestFactsOfEveryWayToWrite"}, Says: "splice: 0 writes",
 		edits: []edit{
 			{"internal/bottle/gvisor/facts_write.go", "	\"splice\":          passWrite(2),\n", ""},
-			{"internal/bottle/gvisor/facts_write.go", "flags&linux.MAP_SHARED == 0 ||", "flags&linux.MAP_SHARED != 0 ||"},
+			{"internal/bottle/gvisor/facts_write.go", "		if flags&linux.MAP_SHARED == 0 {", "		if flags&linux.MAP_SHARED != 0 {"},
 		},
 	},
 	{

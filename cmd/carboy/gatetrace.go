@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/scenario"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const gateTraceLong = `Try a command or an image in the ways that a file of scenarios says, each in a
+fresh sandbox of its own, and report what became of each and what all of them
+touched: binaries executed, shared libraries loaded, certificates and files read,
+shells started, network endpoints touched, rights asked for. All of it is what the
+sandbox's kernel and gateway saw; nothing that the command prints is read.
+
+A scenario ends as completed, failed, timed out or skipped, and stops none of the
+others. They run side by side as far as their limits fit together. The coverage
+word says how far the report can be relied upon: unavailable, low (only a start),
+medium (one to four scenarios completed), high (five or more); facts that were lost
+lower it.
+
+The scenarios judge, so they must be yours: --scenarios names a file outside of the
+directory that is traced, --base reads it from a commit that you approve, and never
+from the work tree. Without either, what stands after -- is tried, or the command
+that the image itself has.
+
+It ends with 0 when no scenario failed, with 12 when one did, when there is no
+trace, or when what was traced is not the image that --digest names or that was
+built. docs/gate-trace.md has the file and the report.`
+
+const gateTraceExample = `  carboy gate trace -- ./server --check
+  carboy gate trace --scenarios ~/scenarios.yaml
+  carboy gate trace --base main --dir .
+  carboy gate trace --image tar:server.tar --digest sha256:4b0f… --scenarios ~/server.yaml
+  carboy gate trace --dockerfile ~/server/Dockerfile --format codegenie > trace.json
+  carboy gate trace --json -- make test | jq '.slices.network_endpoints_touched'`
+
+// gateTraceFlags are what the command line says about a tracing.
+type gateTraceFlags struct {
+	scenarios, base, path string
+	dir                   string
+	none                  bool
+	image, dockerfile     string
+	digest                string
+	format                choice
+	json, all, quiet      bool
+	offline               bool
+	environ               list
+	timeout               span
+	memory, each          size
+	pids, eachPids        whole
+	parallel              whole
+}
+
+func (a *app) gateTraceCmd() *cobra.Command {
+	f := &gateTraceFlags{
+		format:  choice{"text", "FORMAT", []string{"text", "json", "codegenie"}},
+		environ: list{name: "NAME[=VALUE]", eg: "CI=1"},
+		pids:    whole{top: 1 << 22, eg: "2048"}, eachPids: whole{top: 1 << 22, eg: "512"}, parallel: whole{top: 256, eg: "2"},
+	}
+	cmd := &cobra.Command{
+		Use: "trace [flags] [-- COMMAND [ARG...]]", Short: "report what a command or an image touches, by scenarios", Long: gateTraceLong, Example: gateTraceExample,
+		DisableFlagsInUseLine: true, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.gateTrace(cmd, f, args) },
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.SortFlags = false
+	fl.StringVar(&f.scenarios, "scenarios", "", "the `FILE` of scenarios, of your own")
+	fl.StringVar(&f.base, "base", "", "read the scenarios from this `REV`, which you approve")
+	fl.StringVar(&f.path, "scenarios-path", "", "where the file is in that commit, a `PATH` (default "+scenario.FileName+")")
+	fl.StringVar(&f.dir, "dir", "", "the `DIR` that scenarios see, each a view of its own (default: the current directory; none with an image)")
+	fl.BoolVar(&f.none, "no-dir", false, "show no directory")
+	fl.StringVar(&f.image, "image", "", "an image as the root file system: oci:DIR, tar:FILE, a path to either, a directory, or a registry's `REF`")
+	fl.StringVar(&f.dockerfile, "dockerfile", "", "build the image from this `FILE`, with an engine of this machine")
+	fl.StringVar(&f.digest, "digest", "", "what the image was built as, a `DIGEST` (sha256:…)")
+	fl.Var(&f.format, "format", "text, json, or codegenie: json with the slices at the top")
+	fl.BoolVar(&f.json, "json", false, "print JSON: --format json")
+	fl.BoolVar(&f.all, "all", false, "show every entry of every slice")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing while scenarios run")
+	fl.BoolVar(&f.offline, "offline", false, "skip scenarios that need a network")
+	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
+	fl.Var(&f.timeout, "timeout", "for a command without a file: its time (default 2m)")
+	fl.Var(&f.memory, "memory", "memory of all that run side by side, such as 4GiB")
+	fl.Var(&f.pids, "pids", "processes of all that run side by side, such as 2048")
+	fl.Var(&f.each, "scenario-memory", "memory of a scenario that says nothing (default 1GiB)")
+	fl.Var(&f.eachPids, "scenario-pids", "processes of a scenario that says nothing (default 512)")
+	fl.Var(&f.parallel, "parallel", "how many run at a time (default: as many as fit)")
+	cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(f.format.of, cobra.ShellCompDirectiveNoFileComp))
+	cmd.MarkFlagFilename("scenarios", "yaml", "yml")
+	cmd.MarkFlagDirname("dir")
+	return cmd
+}
+
+// traceOptions turns flags into what package carboy takes, but for the scenarios.
+func (f *gateTraceFlags) traceOptions(args []string) (carboy.TraceOptions, error) {
+	o := carboy.TraceOptions{
+		Command: args, Workspace: f.dir, Image: f.image, Dockerfile: f.dockerfile, Digest: f.digest, Env: f.environ.values,
+		Each: bottle.Limits{Timeout: time.Duration(f.timeout), Memory: int64(f.each), Pids: f.eachPids.n}, Memory: int64(f.memory), Pids: f.pids.n,
+		Parallel: int(f.parallel.n), NoNetwork: f.offline,
+	}
+	switch {
+	case f.none && f.dir != "":
+		return o, usagef("leave one of them out", "gate trace: --dir and --no-dir cannot be combined")
+	case f.scenarios != "" && f.base != "":
+		return o, usagef("leave one of them out", "gate trace: --scenarios and --base cannot be combined")
+	case f.path != "" && f.base == "":
+		return o, usagef("add --base REV", "gate trace: --scenarios-path is of a commit")
+	case len(args) > 0 && (f.scenarios != "" || f.base != ""):
+		return o, usagef("write the command into the file, or leave the file out", "gate trace: scenarios and a command cannot be combined")
+	case len(args) == 0 && f.scenarios == "" && f.base == "" && f.image == "" && f.dockerfile == "":
+		return o, usagef("carboy gate trace -- ./server --check, or name --scenarios FILE", "gate trace: nothing to trace")
+	case f.format.value != "text" && f.json && f.format.value != "json":
+		return o, usagef("leave one of them out", "gate trace: --json and --format %s cannot be combined", f.format.value)
+	}
+	if o.Workspace == "" && !f.none && f.image == "" && f.dockerfile == "" {
+		var err error
+		if o.Workspace, err = os.Getwd(); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+func (a *app) gateTrace(cmd *cobra.Command, f *gateTraceFlags, args []string) error {
+	o, err := f.traceOptions(args)
+	if err != nil {
+		return err
+	}
+	return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+		switch {
+		case f.scenarios != "":
+			o.Scenarios, err = carboy.LoadScenarios(f.scenarios, o.Workspace)
+		case f.base != "":
+			dir := first(f.dir, ".")
+			o.Scenarios, err = c.ScenariosAt(ctx, dir, f.base, f.path)
+		}
+		if errors.Is(err, carboy.ErrNoScenarios) {
+			return &advisedError{err, "add one to the base (docs/gate-trace.md), or name a file of your own with --scenarios"}
+		}
+		if err != nil {
+			return err
+		}
+		if !f.quiet {
+			o.Progress = a.scenarioProgress()
+			o.Say = func(s string) { a.say(dimText, "build: %s", visible.String(s, 200)) }
+		}
+		rep, err := c.TraceScenarios(ctx, o)
+		if err != nil {
+			return err
+		}
+		if !rep.OK() {
+			a.code = exitcode.Rejected
+		}
+		switch {
+		case f.format.value == "codegenie":
+			return a.printJSON(rep.Codegenie())
+		case f.json || f.format.value == "json":
+			return a.printJSON(rep)
+		}
+		return rep.Text(a.shown(), f.all)
+	})
+}
+
+// scenarioProgress says on stderr what begins and ends.
+func (a *app) scenarioProgress() func(carboy.ScenarioEvent) {
+	return func(e carboy.ScenarioEvent) {
+		r := e.Result
+		if r == nil {
+			a.say(dimText, "%s …", e.Name)
+			return
+		}
+		tone := redText
+		switch r.Outcome {
+		case scenario.Completed:
+			tone = greenText
+		case scenario.Skipped:
+			tone = plainText
+		}
+		text := fmt.Sprintf("%s: %s", e.Name, strings.ReplaceAll(string(r.Outcome), "_", " "))
+		if r.Detail != "" {
+			text += ", " + r.Detail
+		}
+		if r.Run != "" && r.Outcome != scenario.Completed {
+			text += " (carboy logs " + r.Run + ")"
+		}
+		a.say(tone, "%s", text)
+	}
+}
+
+const sandboxLong = `A sandbox is what a bottle runs in: an embedded kernel in user space, confined by
+the host's. health says whether this machine can run one and what holds it,
+inspect what one was or would be, gc removes what dead ones left.`
+
+func (a *app) sandboxCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sandbox", Short: "whether sandboxes work here, what they are, what they left", Long: sandboxLong, GroupID: "keep", Args: a.unknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.sandboxHealthCmd(), a.sandboxInspectCmd(), a.sandboxGCCmd())
+	return cmd
+}
+
+func (a *app) sandboxHealthCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "health", Short: "whether this machine can run sandboxes, and what is missing", Args: noArgs,
+		Long: `Make a real sandbox, judge it, destroy it, and say whether that worked, what class
+of isolation it has, what was checked and what is missing. It ends with 1 when
+something is missing. carboy doctor --fix helps with that.`,
+		Example: "  carboy sandbox health\n  carboy sandbox health --json | jq .isolation",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				h := c.SandboxHealth(ctx)
+				if !h.OK {
+					a.code = exitcode.Failed
+				}
+				if asJSON {
+					return a.printJSON(h)
+				}
+				return a.showHealth(h)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) showHealth(h carboy.SandboxHealth) error {
+	w := a.shown()
+	state := a.paint(a.stdout, greenText, "sandboxes work here")
+	if !h.OK {
+		state = a.paint(a.stdout, redText, "sandboxes do not work here")
+	}
+	fmt.Fprintf(w, "%s\n", state)
+	fmt.Fprintf(w, "isolation  %s, by %s\n", first(h.Isolation, "none"), visible.String(h.Kernel, 200))
+	for _, f := range h.Findings {
+		mark := "ok"
+		if !f.OK {
+			mark = "MISSING"
+		}
+		fmt.Fprintf(w, "%-9s  %-8s %s\n", f.Check, mark, visible.String(f.Detail, 500))
+		if f.Advice != "" && !f.OK {
+			fmt.Fprintf(w, "%20s%s\n", "", visible.String(f.Advice, 500))
+		}
+	}
+	_, err := fmt.Fprintf(w, "left       %d runs of dead carboys, %d bottles that wait\n", h.Lost, h.Waiting)
+	return err
+}
+
+func (a *app) sandboxInspectCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "inspect RUN|IMAGE", Short: "what the sandbox of a run was, or that of an image would be",
+		Long: `Say what held a run (its isolation, limits, root file system, mounts, processes of
+the host, read before its first instruction), or what an image that was pulled would
+be run as.`,
+		Example:           "  carboy sandbox inspect 01k9x3\n  carboy sandbox inspect sha256:4b0f…\n  carboy sandbox inspect --json 01k9x3 | jq .posture",
+		ValidArgsFunction: a.completeRuns,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("carboy list shows runs, carboy image list images", "sandbox inspect: name one run or image")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				x, err := c.InspectSandbox(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(x)
+				}
+				return a.showSandbox(x)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) showSandbox(x *carboy.Sandbox) error {
+	w := a.shown()
+	row := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(w, "%-10s %s\n", name, text)
+		}
+	}
+	row(x.Kind, visible.String(x.Name, 300))
+	row("command", visible.String(strings.Join(x.Command, " "), 300))
+	row("isolation", strings.TrimSpace(x.Isolation+" "+visible.String(x.Kernel, 200)))
+	row("root", visible.String(x.Root, 300))
+	row("image", visible.String(x.ImageDigest, 100))
+	l := x.Limits
+	row("limits", fmt.Sprintf("%d MiB of memory, %d processes, %d MiB of disk, %d processors", l.Memory>>20, l.Pids, l.Disk>>20, l.CPUs))
+	row("met", strings.Join(x.Hit, ", "))
+	for _, m := range x.Mounts {
+		row("mount", visible.String(m, 500))
+	}
+	if p := x.Posture; p != nil {
+		row("processes", fmt.Sprintf("%d of the host, judged before the first instruction", len(p.Processes)))
+	}
+	for _, n := range x.Left {
+		row("left out", visible.String(n, 300))
+	}
+	return nil
+}
+
+func (a *app) sandboxGCCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "gc", Short: "remove what sandboxes left that are gone", Args: noArgs,
+		Long: `Remove what dead sandboxes left: scratch files, control sockets, bottles that waited
+and were killed. Records of runs, and changes that nobody has landed, stay: carboy gc
+is for those.`,
+		Example: "  carboy sandbox gc\n  carboy sandbox gc --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				g, err := c.SweepSandboxes(ctx)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(g)
+				}
+				for _, p := range slices.Concat(g.Runs, g.Removed) {
+					fmt.Fprintln(a.shown(), visible.String(p, 500))
+				}
+				a.say(plainText, "%d runs marked as lost, %d leftovers removed", len(g.Runs), len(g.Removed))
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

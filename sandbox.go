@@ -1,0 +1,192 @@
+package carboy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy/internal/pool"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// SandboxHealth says whether this machine can run sandboxes.
+type SandboxHealth struct {
+	Schema string `json:"schema"`
+	OK     bool   `json:"ok"`
+	// Isolation is the class of one that was made and judged; empty: none could be.
+	Isolation string    `json:"isolation"`
+	Kernel    string    `json:"kernel"` // the embedded one
+	Build     string    `json:"build"`
+	Findings  []Finding `json:"findings"`
+	Limits    Limits    `json:"default_limits"`
+	// Lost runs died with their carboy and were found so now; Waiting bottles wait
+	// for a run.
+	Lost    int `json:"lost"`
+	Waiting int `json:"waiting"`
+}
+
+// SandboxHealth makes a sandbox, judges it and destroys it. It looks at nothing that
+// a sandbox does not need, such as the audit log: Doctor does.
+func (c *Client) SandboxHealth(ctx context.Context) SandboxHealth {
+	d := c.Doctor(ctx)
+	h := SandboxHealth{Schema: store.Schema("sandbox-health"), OK: true, Kernel: d.Kernel, Build: d.Build, Findings: []Finding{}, Limits: d.Limits, Lost: len(c.lost)}
+	for _, f := range d.Findings {
+		if f.Check == "audit" {
+			continue
+		}
+		h.Findings = append(h.Findings, f)
+		h.OK = h.OK && f.OK
+	}
+	if d.Posture != nil {
+		h.Isolation = string(d.Posture.Isolation)
+	}
+	if dir, err := store.RuntimeDir(c.env); err == nil {
+		h.Waiting, _ = pool.Sweep(dir)
+	}
+	return h
+}
+
+// Sandbox is what held a run, or would hold an image.
+type Sandbox struct {
+	Schema      string   `json:"schema"`
+	Kind        string   `json:"kind"` // run, image
+	Name        string   `json:"name"` // the run's id, the image's reference
+	Command     []string `json:"command"`
+	Isolation   string   `json:"isolation"`
+	Kernel      string   `json:"kernel"`
+	Root        string   `json:"root"` // host, directory or image
+	ImageDigest string   `json:"image_digest,omitempty"`
+	Limits      Limits   `json:"limits"`
+	Hit         []string `json:"limits_met"`
+	Mounts      []string `json:"mounts"`
+	// Left are entries of the image that were not made, and why.
+	Left []string `json:"left_out"`
+	// Posture was read from the live processes of a run; nil: there is none.
+	Posture *Posture `json:"posture,omitempty"`
+}
+
+// InspectSandbox says what held a run, by a part of its id, or what would hold an
+// image that was pulled, by its digest, a part of that, or its reference.
+func (c *Client) InspectSandbox(ctx context.Context, name string) (*Sandbox, error) {
+	x, ierr := c.inspectImage(name)
+	if x != nil || ierr != nil {
+		return x, ierr
+	}
+	m, err := c.Find(ctx, name, "")
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Receipt(ctx, m.ID)
+	if err != nil {
+		return nil, err
+	}
+	x = &Sandbox{
+		Schema: store.Schema("sandbox"), Kind: "run", Name: string(m.ID), Isolation: string(r.Isolation.Class), Kernel: r.Isolation.Build, Root: "host or directory",
+		Limits: r.Limits.Limits, Hit: []string{}, Mounts: []string{}, Left: []string{}, Posture: r.Isolation.Posture,
+	}
+	for _, w := range r.Command {
+		x.Command = append(x.Command, string(w))
+	}
+	if r.Image != nil {
+		x.Root, x.ImageDigest = "image "+string(r.Image.Ref), r.Image.Digest
+	}
+	for _, h := range r.Limits.Hit {
+		x.Hit = append(x.Hit, h.Limit)
+	}
+	if r.Workspace.Mode != store.None {
+		x.Mounts = append(x.Mounts, fmt.Sprintf("%s, the workspace (%s)", string(r.Workspace.Path), r.Workspace.Mode))
+	}
+	for _, mt := range r.Mounts {
+		x.Mounts = append(x.Mounts, fmt.Sprintf("%s at %s (%s)", string(mt.Source), string(mt.Target), mt.Access))
+	}
+	return x, nil
+}
+
+// minDigest is how much of a digest names an image, in hexadecimal digits.
+const minDigest = 6
+
+func (c *Client) inspectImage(name string) (*Sandbox, error) {
+	all, err := c.Images()
+	if err != nil {
+		return nil, err
+	}
+	short := strings.TrimPrefix(name, "sha256:")
+	var found []Image
+	for _, i := range all {
+		if i.Ref == name || i.Digest == name || len(short) >= minDigest && strings.HasPrefix(strings.TrimPrefix(i.Digest, "sha256:"), short) {
+			found = append(found, i)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return nil, nil
+	case len(found) > 1:
+		return nil, &OptionError{Option: "image", Value: name, Reason: "names several", Advice: "write more of the digest: carboy image list"}
+	}
+	i := found[0]
+	class := ""
+	if c.backend.Check(context.Background()) == nil {
+		class = string(bottle.IsolationUserKernel)
+	}
+	x := &Sandbox{
+		Schema: store.Schema("sandbox"), Kind: "image", Name: i.Ref, Command: slices.Concat(i.Config.Entrypoint, i.Config.Cmd), Isolation: class, Kernel: gvisor.Build(),
+		Root: "image " + i.Ref, ImageDigest: i.Digest, Limits: DefaultLimits(c.StateDir()), Hit: []string{}, Mounts: []string{}, Left: i.Left,
+	}
+	if x.Left == nil {
+		x.Left = []string{}
+	}
+	return x, nil
+}
+
+// Swept is what was left of sandboxes that are gone.
+type Swept struct {
+	Schema string `json:"schema"`
+	// Runs died with their carboy, and are marked as lost.
+	Runs []string `json:"lost"`
+	// Removed are paths of the host.
+	Removed []string `json:"removed"`
+}
+
+// SweepSandboxes removes what dead sandboxes left on the host. Most is gone when Open
+// returns; the records of runs and their changes stay.
+func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
+	g := &Swept{Schema: store.Schema("sandbox-gc"), Runs: []string{}, Removed: []string{}}
+	for _, m := range c.lost {
+		g.Runs = append(g.Runs, string(m.ID))
+	}
+	l, err := c.List(ctx, store.Query{})
+	errs := []error{err, c.sweepPool()}
+	rt, rerr := store.RuntimeDir(c.env)
+	errs = append(errs, rerr)
+	for _, m := range l.Runs {
+		if !m.State.Over() {
+			continue
+		}
+		left := []string{filepath.Join(c.store.RunDir(m.ID), "scratch"), filepath.Join(c.store.RunDir(m.ID), "base")}
+		if rerr == nil {
+			left = append(left, filepath.Join(rt, socketName(m.ID)))
+		}
+		for _, p := range left {
+			if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err := removeTree(p); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			g.Removed = append(g.Removed, p)
+		}
+	}
+	if rerr == nil {
+		_, err := pool.Sweep(rt)
+		errs = append(errs, err)
+	}
+	return g, errors.Join(errs...)
+}

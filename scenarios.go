@@ -1,0 +1,432 @@
+package carboy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/image"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/scenario"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
+)
+
+// TraceOptions say what Client.TraceScenarios tries, and in what.
+type TraceOptions struct {
+	// Scenarios come from LoadScenarios or ScenariosAt; nil: Command alone, or
+	// without one the image's own.
+	Scenarios *ScenarioSet
+	Command   []string
+	// Workspace is a directory that each scenario sees a view of; what it changes
+	// there is gone with it. Empty: none.
+	Workspace string
+	// At most one of these says what the root file system is; none: this machine's
+	// tools. Image is as RunOptions has it, or a path; a directory that is no OCI
+	// layout is a root file system itself. Dockerfile is a file of the user's own,
+	// outside of the workspace.
+	Image, Dockerfile string
+	// Digest is what Image was built as, "sha256:…"; empty: nobody said.
+	Digest string
+	// Env and Mounts are for all, as RunOptions has them.
+	Env, Mounts []string
+	// Each bounds every scenario that says nothing itself; zero fields are the
+	// machine's defaults, but a GiB of memory and 512 processes.
+	Each Limits
+	// Memory in bytes and Pids bound what runs side by side; 0: the machine's default
+	// for one run. Parallel bounds how many; 0: as many as fit.
+	Memory, Pids int64
+	Parallel     int
+	// NoNetwork skips scenarios that need a network.
+	NoNetwork bool
+	// Progress is told what begins and ends, one event at a time, and Say what an
+	// engine that builds an image says, which may be anything. Nil: nobody.
+	Progress func(ScenarioEvent)
+	Say      func(string)
+}
+
+// Defaults of one scenario.
+const (
+	scenarioMemory = gib
+	scenarioPids   = 512
+)
+
+// TraceScenarios runs scenarios, each in a fresh bottle, and reports what became of
+// them and what they touched. An error means that none could be run; what is wrong
+// with one is in the report.
+func (c *Client) TraceScenarios(ctx context.Context, o TraceOptions) (*TraceReport, error) {
+	rep := &TraceReport{Build: c.build, Started: time.Now().UTC().Truncate(time.Millisecond)}
+	began := time.Now()
+	if err := c.backend.Check(ctx); err != nil {
+		return nil, err
+	}
+	r := &scenarioRunner{c: c, o: &o, run: RunOptions{Mode: store.None, Workspace: o.Workspace, Env: o.Env, Mounts: o.Mounts, EndAtPids: true, throwaway: true}}
+	if o.Workspace != "" {
+		r.run.Mode = store.Overlay
+	}
+	img, err := r.root(ctx, &rep.Target)
+	if err != nil {
+		return nil, err
+	}
+	set, start := o.Scenarios, false
+	if set == nil {
+		one := scenario.Scenario{Name: "command", Command: o.Command, Timeout: o.Each.Timeout}
+		if len(o.Command) == 0 {
+			if img != nil {
+				one.Name, one.Command, start = "start", slices.Concat(img.Config.Entrypoint, img.Config.Cmd), true
+			}
+			if len(one.Command) == 0 {
+				return nil, &OptionError{Option: "scenarios", Value: "", Reason: "are not there, nor is a command, nor an image with one", Advice: "name a file of scenarios, or write a command after --"}
+			}
+		}
+		set = &ScenarioSet{Scenarios: []scenario.Scenario{one}}
+	} else if len(o.Command) > 0 {
+		return nil, &OptionError{Option: "scenarios", Value: "", Reason: "can't be combined with a command", Advice: "write the command into the file, or leave the file out"}
+	}
+	d := DefaultLimits(c.StateDir())
+	def := func(v *int64, to int64) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	def(&o.Memory, d.Memory)
+	def(&o.Pids, d.Pids)
+	def(&o.Each.Memory, min(scenarioMemory, d.Memory))
+	def(&o.Each.Pids, scenarioPids)
+	together := scenario.Together{
+		Memory: o.Memory, Pids: o.Pids, Runs: o.Parallel, EachMemory: o.Each.Memory, EachPids: o.Each.Pids, NoNetwork: o.NoNetwork,
+	}
+	results, seen := scenario.Run(ctx, set, together, r, r.shells(img), o.Progress)
+	rep.Took = time.Since(began)
+	rep.Fill(results, seen, start)
+	return rep, nil
+}
+
+// scenarioRunner makes bottles of one kind.
+type scenarioRunner struct {
+	c   *Client
+	o   *TraceOptions
+	run RunOptions // of each, without its command
+}
+
+// root decides what the bottles' root file system is; the image is nil where it is
+// none.
+func (r *scenarioRunner) root(ctx context.Context, t *scenario.Target) (*Image, error) {
+	o := r.o
+	switch {
+	case o.Image != "" && o.Dockerfile != "":
+		return nil, &OptionError{Option: "image", Value: o.Image, Reason: "can't be combined with a Dockerfile", Advice: "leave one of them out"}
+	case o.Dockerfile != "":
+		file, err := filepath.Abs(o.Dockerfile)
+		if err != nil {
+			return nil, err
+		}
+		recipe := image.Recipe{File: file, Repo: o.Workspace, Home: r.c.env("HOME")}
+		if err := recipe.Check(); err != nil {
+			return nil, err
+		}
+		img, err := r.c.buildImage(ctx, file, o.Workspace, o.Say)
+		if err != nil {
+			return nil, err
+		}
+		t.Kind, t.Ref, t.Built = "dockerfile", store.Raw(file), img.Digest
+		if o.Digest != "" {
+			t.Built = o.Digest
+		}
+		r.run.Image, r.run.ImageDigest = recipe.Ref(), img.Digest
+		return img, nil
+	case o.Image == "":
+		if o.Digest != "" {
+			return nil, &OptionError{Option: "digest", Value: o.Digest, Reason: "is of an image, and none is named", Advice: "name the image"}
+		}
+		t.Kind = "host"
+		return nil, nil
+	}
+	if dir, ok := plainDir(o.Image); ok {
+		if o.Digest != "" {
+			return nil, &OptionError{Option: "digest", Value: o.Digest, Reason: "is of an image, and " + o.Image + " is a directory without one", Advice: "name an OCI layout"}
+		}
+		t.Kind, t.Ref = "directory", store.Raw(dir)
+		r.run.RootFS = dir
+		return nil, nil
+	}
+	img, err := r.c.PullImage(ctx, o.Image, PullOptions{})
+	if err != nil {
+		return nil, err
+	}
+	t.Kind, t.Ref, t.Built = "image", store.Raw(o.Image), o.Digest
+	r.run.Image, r.run.ImageDigest = o.Image, img.Digest
+	return img, nil
+}
+
+// plainDir reports whether ref is a directory that is no OCI layout.
+func plainDir(ref string) (string, bool) {
+	fi, err := os.Stat(ref)
+	if err != nil || !fi.IsDir() {
+		return "", false
+	}
+	if _, err := os.Lstat(filepath.Join(ref, "oci-layout")); err == nil {
+		return "", false
+	}
+	return ref, true
+}
+
+// Run implements scenario.Runner.
+func (r *scenarioRunner) Run(ctx context.Context, s *scenario.Scenario, seen *scenario.Slices) (*scenario.Ended, error) {
+	o := r.run
+	o.Command, o.Allow, o.Limits = slices.Clone(s.Command), s.Network, r.o.Each
+	o.Limits.Timeout, o.Limits.Memory, o.Limits.Pids = s.Timeout, s.Memory, s.Pids
+	if s.Disk > 0 {
+		o.Limits.Disk = s.Disk
+	}
+	if s.Output > 0 {
+		o.Limits.Output = s.Output
+	}
+	rec, err := r.c.Run(ctx, o)
+	if rec == nil {
+		return nil, err
+	}
+	e := &scenario.Ended{
+		Run: string(rec.ID), How: string(rec.Exit.Reason), Code: rec.Exit.Code, Signal: rec.Exit.Signal, Error: rec.Exit.Error,
+		NotStarted: errors.Is(err, bottle.ErrNotFound) || errors.Is(err, bottle.ErrNotExecutable),
+		Duration:   rec.Duration, Isolation: string(rec.Isolation.Class),
+	}
+	if e.NotStarted && rec.Exit.Code != exitcode.NotFound && rec.Exit.Code != exitcode.NotExecutable {
+		e.NotStarted = false
+	}
+	for _, h := range rec.Limits.Hit {
+		e.Hits = append(e.Hits, h.Limit)
+	}
+	if rec.Image != nil {
+		e.Image = rec.Image.Digest
+	}
+	onTheWire(seen, &rec.Network)
+	r.facts(rec, e, seen)
+	return e, nil
+}
+
+// facts reads the trace of a run that is over.
+func (r *scenarioRunner) facts(rec *receipt.Receipt, e *scenario.Ended, seen *scenario.Slices) {
+	if rec.Trace == nil || rec.Trace.Facts == 0 {
+		e.NoTrace = true
+		if rec.Trace != nil {
+			e.Incomplete = rec.Trace.Incomplete
+		}
+		return
+	}
+	t := rec.Trace
+	e.Facts, e.Dropped, e.Unkept, e.Incomplete, e.Trace = uint64(t.Facts), uint64(t.Dropped), uint64(t.Unkept), t.Incomplete, t.Digest
+	f, err := r.c.Trace(rec.ID)
+	if err != nil {
+		e.NoTrace, e.Incomplete = true, sentence(e.Incomplete, err.Error())
+		return
+	}
+	defer f.Close()
+	for {
+		var x trace.Fact
+		var damage *trace.DamageError
+		err := f.Next(&x)
+		switch {
+		case err == io.EOF:
+			// Another file than the one that was written says other things.
+			if got := hex.EncodeToString(f.Tail().Digest); got != t.Digest {
+				e.Incomplete = sentence(e.Incomplete, "the trace was changed after it was written")
+			}
+			return
+		case errors.As(err, &damage):
+			e.Incomplete = sentence(e.Incomplete, damage.Error())
+			continue
+		case err != nil:
+			e.Incomplete = sentence(e.Incomplete, err.Error())
+			return
+		}
+		seen.Add(&x)
+	}
+}
+
+// onTheWire adds what the gateway saw.
+func onTheWire(seen *scenario.Slices, n *receipt.Network) {
+	for _, x := range n.Names {
+		seen.AddEndpoint(scenario.Endpoint{What: "name", Family: "dns", Address: x.Name, Verdict: string(x.Verdict), Rule: x.Rule, Count: x.Count})
+	}
+	for _, x := range n.Connections {
+		seen.AddEndpoint(scenario.Endpoint{
+			What: "wire", Family: x.Proto, Address: net.JoinHostPort(x.Name, fmt.Sprint(x.Port)), Verdict: string(x.Verdict), Rule: x.Rule, Count: x.Count,
+		})
+	}
+	seen.Missing(n.NamesTotal - int64(len(n.Names)) + n.ConnectionsTotal - int64(len(n.Connections)))
+}
+
+// maxShell bounds the shells that are known by content, in bytes.
+const maxShell = 16 << 20
+
+// shells are those of the root file system, by content. Of one that can't be read the
+// name alone is known.
+func (r *scenarioRunner) shells(img *Image) scenario.Shells {
+	root := "/"
+	switch {
+	case r.run.RootFS != "":
+		root = r.run.RootFS
+	case img != nil:
+		s, err := r.c.images()
+		if err != nil {
+			return nil
+		}
+		used, err := s.Use(context.Background(), img)
+		if err != nil {
+			return nil
+		}
+		defer used.Close()
+		root = used.Dir
+	}
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	known := scenario.Shells{}
+	for _, name := range scenario.ShellNames() {
+		for _, in := range []string{"bin", "usr/bin", "usr/local/bin", "sbin"} {
+			if sum, err := sumInside(dir, in+"/"+name); err == nil && known[sum] == "" {
+				known[sum] = name
+			}
+		}
+	}
+	return known
+}
+
+// sumInside is the SHA-256 of a file below dir, whose links lead inside.
+func sumInside(dir int, name string) (string, error) {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return "", err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || fi.Size() > maxShell {
+		return "", errors.Join(err, errors.New("is no program of usual size"))
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.LimitReader(f, maxShell)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// LoadScenarios reads a file of the user's own. One that lies in the workspace is
+// refused: what is judged must not say how. The error of what is wrong in it is a
+// document's, with places.
+func LoadScenarios(file, workspace string) (*ScenarioSet, error) {
+	real, err := filepath.EvalSymlinks(file)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scenarios: %w", err)
+	}
+	if workspace != "" && within(real, realPath(workspace)) {
+		return nil, &OptionError{
+			Option: "scenarios", Value: file, Reason: "lies in the directory that is traced, which then says itself how it is judged",
+			Advice: "keep the file elsewhere, or have it read from a commit that you approved: --base REV",
+		}
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return nil, fmt.Errorf("scenarios: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, document.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("scenarios: %w", err)
+	}
+	return scenario.Parse(file, b)
+}
+
+// ErrNoScenarios means that a commit has no file of scenarios.
+var ErrNoScenarios = errors.New("there is no " + scenario.FileName)
+
+// ScenariosAt reads the file of scenarios of a commit, which its caller approves: path
+// is relative to the top of the repository that dir lies in; empty:
+// scenario.FileName. The work tree, which may be what is judged, is not read.
+func (c *Client) ScenariosAt(ctx context.Context, dir, rev, path string) (set *ScenarioSet, err error) {
+	if path == "" {
+		path = scenario.FileName
+	}
+	if rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, ":\x00\n") {
+		return nil, &OptionError{Option: "base", Value: rev, Reason: "is no revision", Advice: "name a branch, a tag or a commit"}
+	}
+	top, err := repositoryOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	r, err := hostexec.New(hostexec.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close(ctx)) }()
+	git := func(args ...string) ([]byte, error) {
+		res, err := r.Run(ctx, hostexec.Command{
+			Program: hostexec.Git, Args: args, Dir: top, Timeout: time.Minute, Stdout: hostexec.Keep{Head: document.MaxSize + 1},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return res.Stdout.Complete()
+	}
+	var failed *hostexec.FailedError
+	commit, err := git("rev-parse", "--verify", "-q", rev+"^{commit}")
+	if errors.As(err, &failed) {
+		return nil, &OptionError{Option: "base", Value: rev, Reason: "is no revision of " + top, Advice: "name a branch, a tag or a commit"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	at := strings.TrimSpace(string(commit)) + ":" + path
+	text, err := git("cat-file", "-p", at)
+	if errors.As(err, &failed) {
+		return nil, fmt.Errorf("%s of %s: %w", path, rev, ErrNoScenarios)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return scenario.Parse(rev+":"+path, text)
+}
+
+// repositoryOf is the top of the work tree that dir lies in.
+func repositoryOf(dir string) (string, error) {
+	real, err := filepath.Abs(dir)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return "", err
+	}
+	for at := real; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if at == "/" {
+			return "", fmt.Errorf("%s is in no git repository", real)
+		}
+	}
+}
