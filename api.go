@@ -4,6 +4,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
@@ -52,6 +53,14 @@ type (
 	// that can be chosen.
 	RouteDescription = routes.Description
 	Listed           = manifest.Listed
+
+	// Verdict is what a gate found of a change.
+	Verdict = gate.Verdict
+	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
+	// GateDrift what they did beside that.
+	GateEvent    = gate.Event
+	GateBaseline = gate.Baseline
+	GateDrift    = gate.Drift
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact

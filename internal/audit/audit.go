@@ -75,6 +75,11 @@ const (
 	Routes  Kind = "net.routes"     // other routes are in force from here on
 	Dropped Kind = "events.dropped" // how many records were left out, and of what
 
+	GateVerdict  Kind = "gate.verdict"  // a change was judged; the digest is the verdict's
+	GateAttempt  Kind = "gate.attempt"  // an attempt began, or was recorded
+	GateBaseline Kind = "gate.baseline" // a person accepted what phases may do
+	GateOverride Kind = "gate.override" // a person let a change go on against a verdict
+
 	Land    Kind = "workspace.land"
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
@@ -87,6 +92,7 @@ const (
 var durable = map[Kind]bool{
 	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
+	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true,
 }
 
 // Decision is what was decided. The zero value says refused.

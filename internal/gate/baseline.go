@@ -203,8 +203,78 @@ func (t *Tree) lockfiles(ctx context.Context) (string, error) {
 	h := sha256.New()
 	for _, f := range t.Files {
 		if isLockfile(f.Path) {
+			t.note(f.Path)
 			fmt.Fprintf(h, "%x %s\x00", t.sums[f.Path], f.Path)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// lockfilesThatDiffer are those that are not the same on both sides.
+func lockfilesThatDiffer(ctx context.Context, base, change *Tree) ([]string, error) {
+	sums := map[string][2][sha256.Size]byte{}
+	for i, t := range []*Tree{base, change} {
+		if err := t.hash(ctx); err != nil {
+			return nil, err
+		}
+		for _, f := range t.Files {
+			if isLockfile(f.Path) {
+				t.note(f.Path)
+				s := sums[f.Path]
+				s[i] = t.sums[f.Path]
+				sums[f.Path] = s
+			}
+		}
+	}
+	var out []string
+	for p, s := range sums {
+		if s[0] != s[1] {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Drift is what next has and b does not allow, by signal.
+func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
+	out := map[string][]Drift{}
+	for _, n := range next.Entries {
+		e := b.Entry(n.Signal)
+		if e == nil {
+			e = &Entry{}
+		}
+		if d := e.drift(n); len(d) > 0 {
+			out[n.Signal] = d
+		}
+	}
+	return out
+}
+
+// MergeBaselines allows what either does. Image and lockfiles are those of next.
+func MergeBaselines(was, next *Baseline) *Baseline {
+	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
+	if was != nil {
+		for _, e := range was.Entries {
+			if next.Entry(e.Signal) == nil {
+				out.Entries = append(out.Entries, e)
+			}
+		}
+	}
+	for _, n := range next.Entries {
+		x := *n
+		if e := was.Entry(n.Signal); e != nil && e.Image == n.Image {
+			for _, l := range []struct {
+				to   *[]string
+				from []string
+			}{{&x.Execs, e.Execs}, {&x.Shells, e.Shells}, {&x.Endpoints, e.Endpoints}, {&x.Reads, e.Reads}, {&x.Writes, e.Writes}, {&x.Rights, e.Rights}} {
+				*l.to = append(slices.Clone(*l.to), l.from...)
+				slices.Sort(*l.to)
+				*l.to = slices.Compact(*l.to)
+			}
+		}
+		out.Entries = append(out.Entries, &x)
+	}
+	slices.SortFunc(out.Entries, func(a, b *Entry) int { return strings.Compare(a.Signal, b.Signal) })
+	return out
 }

@@ -16,23 +16,13 @@ import (
 // change. It looks at the text of files of tests that differ; a test can be made to
 // prove less in many more ways, which the policy signal names the files of.
 func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
-	diff, err := change.Differences(ctx, base)
-	if err != nil {
-		return nil, err
-	}
-	look := map[string]bool{}
-	for _, d := range diff {
-		if d.Base != nil && d.Change != nil && d.Base.Mode != Link && d.Change.Mode != Link && bodiesOf(d.Path) != nil {
-			look[d.Path] = true
-		}
-	}
-	pick := func(f File) bool { return look[f.Path] }
+	pick := func(f File) bool { return f.Mode != Link && bodiesOf(f.Path) != nil }
 	was := map[string]map[string]bool{}
 	if err := base.Each(ctx, pick, func(f File, b []byte) error { was[f.Path] = bodiesOf(f.Path)(b); return nil }); err != nil {
 		return nil, err
 	}
 	var out []Finding
-	err = change.Each(ctx, pick, func(f File, b []byte) error {
+	err := change.Each(ctx, pick, func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
 			if !full && was[f.Path][name] {
 				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test had a body on the base, and has none that could fail"})

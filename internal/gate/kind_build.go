@@ -15,16 +15,14 @@ func init() {
 		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
 		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
 			f := installFacts{MayChange: mayChange}
-			diff, err := c.Change.Differences(ctx, c.Base)
+			changed, err := lockfilesThatDiffer(ctx, c.Base, c.Change)
 			if err != nil {
 				return f, nil, err
 			}
+			f.Changed = changed
 			var found []Finding
-			for _, d := range diff {
-				if isLockfile(d.Path) {
-					f.Changed = append(f.Changed, d.Path)
-					found = append(found, Finding{ID: "lockfile", File: d.Path, Noted: mayChange, Text: "the change asks for other dependencies than the base approves"})
-				}
+			for _, p := range changed {
+				found = append(found, Finding{ID: "lockfile", File: p, Noted: mayChange, Text: "the change asks for other dependencies than the base approves"})
 			}
 			if len(f.Changed) > 0 && !mayChange {
 				return f, found, nil

@@ -82,7 +82,8 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		}
 		return s
 	}
-	base, now := run(c.Base), run(c.Change)
+	now := run(c.Change)
+	base := run(c.Base)
 	switch {
 	case now.err != nil:
 		var found []Finding

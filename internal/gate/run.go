@@ -110,7 +110,7 @@ type Gate struct {
 	mu     sync.Mutex
 	phases []*Phase
 	dirs   map[string]func() (string, error)
-	kept   map[string]*Phase // by signal
+	kept   map[string]*Phase // by signal and side
 	slots  *slots
 }
 
@@ -235,47 +235,57 @@ type DisagreementError struct{ What string }
 func (e *DisagreementError) Error() string { return e.What }
 
 // Run runs the signal's command on a tree. An error means that it did not come to an
-// end by itself.
+// end by itself, or that its trace is not whole.
 func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
-	g, on := c.g, "change"
-	if t == g.Base {
+	p, err := c.g.phase(ctx, c.Signal, t)
+	if p != nil && !p.Own() && c.lost == nil {
+		c.lost = p
+	}
+	return p, err
+}
+
+// phase runs a signal's command on a tree.
+func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
+	on := "change"
+	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
 		on = "base"
 	}
-	dir, err := g.layOut(ctx, t, on, c.After)
+	dir, err := g.layOut(ctx, t, on, s.After)
 	if err != nil {
 		return nil, err
 	}
-	if err := g.slots.take(ctx, c.Limits.Memory, c.Limits.Pids); err != nil {
+	if err := g.slots.take(ctx, s.Limits.Memory, s.Limits.Pids); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
-	g.tell(Event{Signal: c.Name, Phase: on})
+	g.tell(Event{Signal: s.Name, Phase: on})
 	g.mu.Unlock()
 	e, err := g.Runner.Run(ctx, Job{
-		Signal: c.Name, On: on, Tree: dir, Command: c.Command, Env: c.Env, Network: c.Network,
-		Image: g.Catalog.Image, ImageDigest: g.Catalog.ImageDigest, Limits: c.Limits,
+		Signal: s.Name, On: on, Tree: dir, Command: s.Command, Env: s.Env, Network: s.Network,
+		Image: g.Catalog.Image, ImageDigest: g.Catalog.ImageDigest, Limits: s.Limits,
 	})
-	g.slots.give(c.Limits.Memory, c.Limits.Pids)
+	g.slots.give(s.Limits.Memory, s.Limits.Pids)
 	if err != nil {
-		return nil, fmt.Errorf("run %s on the %s: %w", c.Name, on, err)
+		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, on, err)
 	}
-	p := &Phase{Signal: c.Name, On: on, Command: c.Command, Ended: e}
+	p := &Phase{Signal: s.Name, On: on, Command: s.Command, Ended: e}
 	g.mu.Lock()
 	g.phases = append(g.phases, p)
-	if on == "change" {
-		g.kept[c.Name] = p
-	}
+	g.kept[s.Name+" "+on] = p
 	g.mu.Unlock()
 	if !p.Own() {
-		if c.lost == nil {
-			c.lost = p
-		}
-		return p, fmt.Errorf("%s on the %s did not end by itself: %s", c.Name, on, lostWhy(p))
+		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, lostWhy(p))
 	}
 	if !e.Observed.Whole() {
-		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", c.Name, on, gaps(e.Observed))
+		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gaps(e.Observed))
 	}
 	return p, nil
+}
+
+func (g *Gate) ran(signal, on string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.kept[signal+" "+on] != nil
 }
 
 func gaps(o *Observed) string {
@@ -313,7 +323,7 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (
 			t := t
 			for _, a := range after {
 				var err error
-				if t, err = g.withKept(t, a); err != nil {
+				if t, err = g.withKept(ctx, t, a, on); err != nil {
 					return "", err
 				}
 			}
@@ -325,14 +335,20 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (
 	return f()
 }
 
-// withKept adds what a signal left below the paths that it keeps.
-func (g *Gate) withKept(t *Tree, signal string) (*Tree, error) {
-	g.mu.Lock()
-	p := g.kept[signal]
-	g.mu.Unlock()
+// withKept adds what a signal left below the paths that it keeps. What the change left
+// is not there when the base runs: for that, the signal runs on the base too.
+func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
 	s := g.Catalog.Signal(signal)
+	if on == "base" && !g.ran(signal, on) {
+		if _, err := g.phase(ctx, s, g.Base); err != nil {
+			return nil, err
+		}
+	}
+	g.mu.Lock()
+	p := g.kept[signal+" "+on]
+	g.mu.Unlock()
 	if p == nil || p.Changes == nil || !p.Own() || p.Code != 0 {
-		return nil, fmt.Errorf("%s did not end well, and is needed", signal)
+		return nil, fmt.Errorf("%s on the %s did not end well, and is needed", signal, on)
 	}
 	set := *p.Changes
 	set.Changes = slices.DeleteFunc(slices.Clone(set.Changes), func(x change.Change) bool {

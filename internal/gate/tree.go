@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,6 +61,28 @@ type Tree struct {
 	Files        []File // by path
 	src          source
 	sums         map[string][sha256.Size]byte // by path, once hashed
+
+	// What was looked at to judge, beside what phases were seen to open. whole: all
+	// of it.
+	mu    sync.Mutex
+	looks map[string]bool
+	whole bool
+}
+
+// note remembers that a judgement depends on a file.
+func (t *Tree) note(p string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.looks == nil {
+		t.looks = map[string]bool{}
+	}
+	t.looks[p] = true
+}
+
+func (t *Tree) noteAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.whole = true
 }
 
 // TreeError is a tree that is not judged.
@@ -125,6 +148,7 @@ func (t *Tree) Lookup(p string) (File, bool) {
 
 // Read is the content of one file, fs.ErrNotExist when there is none.
 func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
+	t.note(p)
 	f, ok := t.Lookup(p)
 	if !ok || f.Mode == Link {
 		return nil, &fs.PathError{Op: "read", Path: p + " of " + t.Name, Err: fs.ErrNotExist}
@@ -137,6 +161,16 @@ func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
 // Each gives the contents of the files that pick chooses, in no order. The bytes are
 // f's until it returns.
 func (t *Tree) Each(ctx context.Context, pick func(File) bool, f func(File, []byte) error) error {
+	return t.each(ctx, func(x File) bool {
+		if !pick(x) {
+			return false
+		}
+		t.note(x.Path)
+		return true
+	}, f)
+}
+
+func (t *Tree) each(ctx context.Context, pick func(File) bool, f func(File, []byte) error) error {
 	var want []File
 	for _, x := range t.Files {
 		if pick(x) {
@@ -203,7 +237,7 @@ func (t *Tree) Digest(ctx context.Context) (string, error) {
 // listing names all files with modes and sizes, and where links lead.
 func (t *Tree) listing(ctx context.Context) (string, error) {
 	links := map[string]string{}
-	err := t.Each(ctx, func(f File) bool { return f.Mode == Link }, func(f File, b []byte) error {
+	err := t.each(ctx, func(f File) bool { return f.Mode == Link }, func(f File, b []byte) error {
 		links[f.Path] = string(b)
 		return nil
 	})
@@ -228,6 +262,8 @@ func (t *Tree) Differences(ctx context.Context, base *Tree) ([]Difference, error
 	if err := errors.Join(base.hash(ctx), t.hash(ctx)); err != nil {
 		return nil, err
 	}
+	base.noteAll()
+	t.noteAll()
 	var out []Difference
 	i, j := 0, 0
 	for i < len(base.Files) || j < len(t.Files) {
@@ -290,7 +326,7 @@ func (t *Tree) LayOut(ctx context.Context, dir string) error {
 	}
 	// Links come last, so that no file is written through one.
 	for _, links := range []bool{false, true} {
-		if err := t.Each(ctx, func(f File) bool { return (f.Mode == Link) == links }, write); err != nil {
+		if err := t.each(ctx, func(f File) bool { return (f.Mode == Link) == links }, write); err != nil {
 			return fmt.Errorf("lay out %s: %w", t.Name, err)
 		}
 	}

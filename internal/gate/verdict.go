@@ -94,15 +94,8 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 		Catalog: g.Catalog.File, CatalogFrom: g.CatalogFrom, CatalogDigest: g.Catalog.Digest,
 		Signals: results, Phases: g.phases, Duration: time.Since(began),
 	}
-	for _, s := range []struct {
-		to *Side
-		t  *Tree
-	}{{&v.Base, g.Base}, {&v.Change, g.Change}} {
-		d, err := s.t.Digest(ctx)
-		if err != nil {
-			return nil, err
-		}
-		*s.to = Side{s.t.Name, s.t.Commit, s.t.Run, len(s.t.Files), d}
+	if err := g.Sides(ctx, v); err != nil {
+		return nil, err
 	}
 	if g.Baseline != nil {
 		v.Baseline = g.Baseline.digest
@@ -116,6 +109,21 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 	}
 	v.Outcome = outcome(results)
 	return v, nil
+}
+
+// Sides says which two trees a verdict is about.
+func (g *Gate) Sides(ctx context.Context, v *Verdict) error {
+	for _, s := range []struct {
+		to *Side
+		t  *Tree
+	}{{&v.Base, g.Base}, {&v.Change, g.Change}} {
+		d, err := s.t.Digest(ctx)
+		if err != nil {
+			return err
+		}
+		*s.to = Side{s.t.Name, s.t.Commit, s.t.Run, len(s.t.Files), d}
+	}
+	return nil
 }
 
 // outcome is strict: all signals passed, or it is no pass. What is worst decides.
