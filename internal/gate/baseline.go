@@ -99,7 +99,10 @@ var digits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[
 // general takes out of a path what differs from run to run. Names in the temporary
 // directory are a program's whim as far as they have digits.
 func general(p string) string {
-	if strings.HasPrefix(p, "/tmp/") {
+	if strings.HasPrefix(p, "/sys/fs/cgroup/") {
+		return "/sys/fs/cgroup/*" // named after the run
+	}
+	if strings.HasPrefix(p, "/tmp/") || strings.HasPrefix(p, "/proc/") {
 		p = regexpDigits1().ReplaceAllString(p, "*")
 	} else {
 		p = digits().ReplaceAllString(p, "*")
@@ -112,7 +115,7 @@ var regexpDigits1 = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCom
 // area is the directory that stands for a file.
 func area(p string) string {
 	d := strings.Split(path.Dir(p), "/")
-	return general(strings.Join(d[:min(len(d), 5)], "/")) + "/"
+	return general(strings.Join(append(d[:min(len(d), 5)], ""), "/"))
 }
 
 // entryOf sums up what a phase did.
