@@ -55,7 +55,9 @@ type (
 	Listed           = manifest.Listed
 
 	// Verdict is what a gate found of a change.
-	Verdict = gate.Verdict
+	Verdict     = gate.Verdict
+	GateOutcome = gate.Outcome
+
 	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
 	// GateDrift what they did beside that.
 	GateEvent    = gate.Event
