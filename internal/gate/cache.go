@@ -174,7 +174,11 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 			return strings.TrimSpace(why + " of the " + s.name), err
 		}
 	}
-	for _, p := range slices.Sorted(maps.Keys(in.Host)) {
+	// Files before the directories that they lie in: those change with them.
+	byDepth := func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(in.Host), byDepth) {
 		if now, _ := print1(p); now != in.Host[p] {
 			switch {
 			case in.Host[p] == absent:

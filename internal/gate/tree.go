@@ -124,7 +124,7 @@ func (t *Tree) finish() (*Tree, error) {
 // badPath says why a name cannot be laid out, or nothing. git itself may hold any.
 func badPath(p string) string {
 	switch {
-	case p == "" || len(p) > 4000 || strings.HasPrefix(p, "/") || path.Clean(p) != p:
+	case p == "" || p == "." || len(p) > 4000 || strings.HasPrefix(p, "/") || path.Clean(p) != p:
 		return "is no relative path"
 	case strings.IndexByte(p, 0) >= 0:
 		return "has a NUL"
