@@ -58,6 +58,11 @@ type (
 	Verdict     = gate.Verdict
 	GateOutcome = gate.Outcome
 
+	// Scenario is one way to use what is traced, TraceReport what was seen of all.
+	Scenario       = gate.Scenario
+	ScenarioResult = gate.ScenarioResult
+	TraceReport    = gate.TraceReport
+
 	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
 	// GateDrift what they did beside that.
 	GateEvent    = gate.Event

@@ -156,7 +156,9 @@ func TestWorkContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, do := range map[string]func() error{
-		"edited":    func() error { return os.WriteFile(mid, bytes.Replace(was, []byte("failed"), []byte("passed"), 1), 0o600) },
+		"edited": func() error {
+			return os.WriteFile(mid, bytes.Replace(was, []byte("failed"), []byte("passed"), 1), 0o600)
+		},
 		"exchanged": func() error { b, _ := os.ReadFile(last); return os.WriteFile(mid, b, 0o600) },
 		"taken out": func() error { return os.Remove(mid) },
 	} {

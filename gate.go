@@ -720,26 +720,36 @@ func (c *Client) auditRecords(f func(*audit.Record)) error {
 
 // Run runs one phase.
 func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
+	e, err := w.c.runPhase(ctx, RunOptions{
+		Command: j.Command, Workspace: j.Tree, at: gate.Workspace, Mode: store.Overlay, Allow: j.Network, Env: append([]string{"CI=1"}, j.Env...),
+		Image: j.Image, ImageDigest: j.ImageDigest,
+		Limits: bottle.Limits{Timeout: j.Limits.Timeout, Memory: j.Limits.Memory, Disk: j.Limits.Disk, Pids: j.Limits.Pids},
+	})
+	if e != nil {
+		w.mu.Lock()
+		w.runs = append(w.runs, store.ID(e.Run))
+		w.mu.Unlock()
+	}
+	return e, err
+}
+
+// runPhase runs a command in a bottle of its own, and collects all that is known of it.
+// Its run stays on record.
+func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error) {
 	out, msg := &capped{max: maxOutput}, &capped{max: maxOutput}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	rec, err := w.c.Run(ctx, RunOptions{
-		Command: j.Command, Workspace: j.Tree, at: gate.Workspace, Mode: store.Overlay, Allow: j.Network, Env: append([]string{"CI=1"}, j.Env...),
-		Image: j.Image, ImageDigest: j.ImageDigest, Stdin: null, Stdout: out, Stderr: msg,
-		Limits: bottle.Limits{Timeout: j.Limits.Timeout, Memory: j.Limits.Memory, Disk: j.Limits.Disk, Pids: j.Limits.Pids},
-	})
+	o.Stdin, o.Stdout, o.Stderr = null, out, msg
+	rec, err := c.Run(ctx, o)
 	if rec == nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	w.runs = append(w.runs, rec.ID)
-	w.mu.Unlock()
 	e := &gate.Ended{
 		Run: string(rec.ID), Code: rec.Exit.Code, Reason: string(rec.Exit.Reason), Error: rec.Exit.Error, Duration: rec.Duration,
-		Isolation: string(rec.Isolation.Class), Engine: rec.Isolation.Backend + " " + rec.Isolation.Build, Networked: len(j.Network) > 0,
+		Isolation: string(rec.Isolation.Class), Engine: rec.Isolation.Backend + " " + rec.Isolation.Build, Networked: len(o.Allow) > 0,
 		Stdout: out.output(), Stderr: msg.output(),
 	}
 	if rec.Exit.Reason == receipt.Signalled {
@@ -748,23 +758,32 @@ func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
 	if err != nil && rec.Exit.Error == "" {
 		e.Error = err.Error()
 	}
-	if b, err := os.ReadFile(filepath.Join(w.c.store.RunDir(rec.ID), store.ReceiptFile)); err == nil {
+	if b, err := os.ReadFile(filepath.Join(c.store.RunDir(rec.ID), store.ReceiptFile)); err == nil {
 		e.Receipt = hexSum(b)
 	}
 	if rec.Trace != nil {
 		e.Trace = rec.Trace.Digest
 	}
-	if r, err := w.c.Trace(rec.ID); err == nil {
+	if rec.Image != nil {
+		e.ImageDigest = rec.Image.Digest
+	}
+	for _, x := range rec.Network.Connections {
+		e.Asked = append(e.Asked, gate.Endpoint{What: "connection " + string(x.Verdict), Address: fmt.Sprintf("%s:%d", x.Name, x.Port), Count: uint64(max(x.Count, 0))})
+	}
+	for _, x := range rec.Network.Names {
+		e.Asked = append(e.Asked, gate.Endpoint{What: "name " + string(x.Verdict), Address: x.Name, Count: uint64(max(x.Count, 0))})
+	}
+	if r, err := c.Trace(rec.ID); err == nil {
 		e.Observed, err = gate.Observe(r)
 		r.Close()
 		if err != nil {
-			return nil, err
+			return e, err
 		}
 		if rec.Trace != nil && rec.Trace.Incomplete != "" && len(e.Observed.Gaps) == 0 {
 			e.Observed.Gaps = []string{rec.Trace.Incomplete}
 		}
 	}
-	if set, err := w.c.Changes(rec.ID); err == nil {
+	if set, err := c.Changes(rec.ID); err == nil {
 		e.Changes = set
 	}
 	return e, nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
@@ -415,5 +416,75 @@ func TestGateLocked(t *testing.T) {
 	unlock()
 	if j := p.judge(GateOptions{Base: "HEAD"}); j.Outcome != gate.Passed {
 		t.Errorf("%+v", j.Verdict)
+	}
+}
+
+// TestGateTrace: each scenario has its own fate, and what the kernel inside saw is in the
+// report, whatever is printed.
+func TestGateTrace(t *testing.T) {
+	w := newWorld(t)
+	sh := func(name, script string) gate.Scenario {
+		return gate.Scenario{Name: name, Command: []string{"/bin/sh", "-c", script}, Timeout: testenv.Patience(time.Minute)}
+	}
+	loop := sh("loop", "while :; do :; done")
+	loop.Timeout = time.Second
+	expects := sh("expects", "exit 3")
+	expects.Expected = 3
+	list := []gate.Scenario{
+		sh("light", "cat /etc/hostname >/dev/null"),
+		sh("wrong", "exit 4"), expects, loop,
+		{Name: "none", Command: []string{"/nowhere"}, Timeout: time.Minute},
+		{Name: "skipped", Command: []string{"x"}, Skip: "not here"},
+		sh("renamed", "cp /bin/sh /tmp/innocent; /tmp/innocent -c true"),
+		sh("chown", "chown 0:0 /tmp 2>/dev/null; true"),
+		sh("touch", "bash -c 'exec 3<>/dev/tcp/192.0.2.7/443' 2>/dev/null; true"),
+		sh("lies", "echo 'execve(\"/usr/bin/honest\", [], 0x0) = 0' >&2; echo 42 passed"),
+	}
+	r, err := w.c.GateTrace(t.Context(), GateTraceOptions{Scenarios: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]gate.ScenarioResult{}
+	for _, s := range r.Scenarios {
+		by[s.Name] = s
+	}
+	for name, want := range map[string]string{
+		"light": "completed", "wrong": "failed", "expects": "completed", "loop": "timed_out", "none": "failed", "skipped": "skipped",
+		"renamed": "completed", "chown": "completed", "touch": "completed", "lies": "completed",
+	} {
+		if by[name].Outcome != want {
+			t.Errorf("%s: %+v, want %s", name, by[name], want)
+		}
+	}
+	has := func(name, what string) {
+		t.Helper()
+		b, err := json.Marshal(by[name].Slices)
+		if err != nil || !bytes.Contains(b, []byte(what)) {
+			t.Errorf("%s: nothing of %q in %s", name, what, b)
+		}
+	}
+	has("light", `/etc/hostname`)
+	has("renamed", `/tmp/innocent`)
+	has("chown", `"what":"chown"`)
+	has("chown", `EPERM`)
+	has("touch", `192.0.2.7:443`)
+	shell := false
+	for _, x := range by["renamed"].Slices.Shells {
+		shell = shell || x.Path == "/tmp/innocent"
+	}
+	if !shell {
+		t.Errorf("a shell by another name is none: %+v", by["renamed"].Slices.Shells)
+	}
+	if b, _ := json.Marshal(r); bytes.Contains(b, []byte("honest")) {
+		t.Error("what was printed is in the trace")
+	}
+	if r.Coverage != "high" {
+		t.Error(r.Coverage)
+	}
+	for _, s := range []string{"binaries_executed", "shared_libs_loaded", "cert_paths_read", "files_read_at_runtime", "shell_invocations", "network_endpoints_touched"} {
+		b, err := json.Marshal(r.Codegenie())
+		if err != nil || !bytes.Contains(b, []byte(`"`+s+`"`)) {
+			t.Errorf("no %s in %s", s, b)
+		}
 	}
 }

@@ -78,7 +78,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.runCmd(), a.startCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
 		a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.gateCmd(), a.workCmd(),
-		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
+		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })

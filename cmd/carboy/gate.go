@@ -38,7 +38,7 @@ func (a *app) gateCmd() *cobra.Command {
 		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateKindsCmd())
+	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateKindsCmd(), a.gateTraceCmd())
 	return cmd
 }
 

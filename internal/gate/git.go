@@ -15,11 +15,13 @@ import (
 )
 
 // Repository reads commits and trees with git, which runs nothing that a repository
-// carries.
+// carries. It is for one goroutine, its trees' contents for any number.
 type Repository struct {
 	// Dir is the top of the work tree.
 	Dir    string
 	Runner *hostexec.Runner
+
+	known map[string]bool // full names of commits that are there
 }
 
 const gitTimeout = 2 * time.Minute
@@ -43,12 +45,22 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	if rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, "\x00\n") {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
+	if r.known[rev] {
+		return rev, nil
+	}
 	out, err := r.git(ctx, nil, "rev-parse", "--verify", "-q", rev+"^{commit}")
 	var failed *hostexec.FailedError
 	if errors.As(err, &failed) {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	return strings.TrimSpace(string(out)), err
+	commit := strings.TrimSpace(string(out))
+	if err == nil {
+		if r.known == nil {
+			r.known = map[string]bool{}
+		}
+		r.known[commit] = true
+	}
+	return commit, err
 }
 
 // MergeBase is the commit that two have in common.

@@ -259,6 +259,16 @@ func (b *observer) end(t trace.Tail) *Observed {
 		x.Count = n
 		o.Execs = append(o.Execs, x)
 	}
+	// A shell by another name has the digest of one that was seen by its own.
+	known := map[string]bool{}
+	for _, x := range o.Execs {
+		if x.Shell && x.Digest != "" {
+			known[x.Digest] = true
+		}
+	}
+	for i := range o.Execs {
+		o.Execs[i].Shell = o.Execs[i].Shell || known[o.Execs[i].Digest]
+	}
 	slices.SortFunc(o.Execs, func(a, c Exec) int {
 		return strings.Compare(a.Path+"\x00"+a.Digest+a.Asked, c.Path+"\x00"+c.Digest+c.Asked)
 	})

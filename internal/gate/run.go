@@ -48,6 +48,11 @@ type Ended struct {
 	// Networked: it could reach something, so that what it did depends on that.
 	Networked bool `json:"networked,omitempty"`
 
+	// ImageDigest is of the image that it ran on, if it did.
+	ImageDigest string `json:"image_digest,omitempty"`
+	// Asked is what the gateway was asked for, by name, and what it said.
+	Asked []Endpoint `json:"asked,omitempty"`
+
 	Stdout   Output      `json:"-"`
 	Stderr   Output      `json:"-"`
 	Observed *Observed   `json:"-"` // nil: nothing was recorded
