@@ -488,3 +488,29 @@ func TestGateTrace(t *testing.T) {
 		}
 	}
 }
+
+// TestGateInit: the catalog that is written passes on the directory as it is, what does
+// not pass is left out and said, and the two files judge the next change.
+func TestGateInit(t *testing.T) {
+	testenv.Need(t, "make", "apt-get install make")
+	p := newProject(t, map[string]string{"Makefile": "test:\n\t@test -e value\n", "value": "1", "requirements.txt": "# none\n"})
+	b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || resultOf(b.Verdict, "make-test").Outcome != gate.Passed {
+		t.Errorf("%+v", b)
+	}
+	base := p.commit()
+	if j := p.judge(GateOptions{Base: base, Change: base, Again: true}); j.Outcome != gate.Passed {
+		t.Errorf("%v", notPassed(j.Verdict))
+	}
+	os.Remove(filepath.Join(p.ws, "value"))
+	p.commit()
+	if j := p.judge(GateOptions{Base: base}); !slices.Contains(notPassed(j.Verdict), "make-test") {
+		t.Errorf("%+v", j.Verdict)
+	}
+	if _, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws}); err == nil {
+		t.Error("an earlier catalog is overwritten")
+	}
+}

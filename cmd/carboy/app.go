@@ -114,7 +114,7 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	}
 	var usage *usageError
 	switch {
-	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent():
+	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent() && !cmd.Parent().HasParent():
 		return exitcode.Refused
 	case errors.As(err, &usage):
 		return exitcode.Usage
