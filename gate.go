@@ -282,7 +282,12 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	if w.g.Base, err = w.repo.Tree(ctx, base); err != nil {
 		return fmt.Errorf("base: %w", err)
 	}
-	return nil
+	// All contents at once: what follows asks for some of them, one by one.
+	_, err = w.g.Change.Digest(ctx)
+	if err == nil {
+		_, err = w.g.Base.Digest(ctx)
+	}
+	return err
 }
 
 // defaultBase is where the change left the main line.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/hostexec"
@@ -22,6 +23,12 @@ type Repository struct {
 	Runner *hostexec.Runner
 
 	known map[string]bool // full names of commits that are there
+
+	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
+	// and asking git costs more than they do.
+	mu    sync.Mutex
+	blobs map[string][]byte
+	held  int64
 }
 
 const gitTimeout = 2 * time.Minute
@@ -135,7 +142,36 @@ type gitSource struct{ r *Repository }
 // batchBytes bounds what is asked of git at once.
 const batchBytes = 64 << 20
 
-func (s gitSource) each(ctx context.Context, files []File, f func(File, []byte) error) error {
+// maxHeld bounds the blobs that a Repository keeps, in bytes.
+const maxHeld = 64 << 20
+
+// hold gives a blob that was read before, or keeps one.
+func (r *Repository) hold(id string, b []byte) ([]byte, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b == nil {
+		b, ok := r.blobs[id]
+		return b, ok
+	}
+	if r.held+int64(len(b)) <= maxHeld {
+		if r.blobs == nil {
+			r.blobs = map[string][]byte{}
+		}
+		r.blobs[id] = bytes.Clone(b)
+		r.held += int64(len(b))
+	}
+	return b, true
+}
+
+func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) error) error {
+	var files []File
+	for _, x := range all {
+		if b, ok := s.r.hold(x.id, nil); !ok {
+			files = append(files, x)
+		} else if err := f(x, b); err != nil {
+			return err
+		}
+	}
 	for len(files) > 0 {
 		n, size := 0, int64(0)
 		for n < len(files) && (n == 0 || size+files[n].Size < batchBytes) && n < 50_000 {
@@ -165,7 +201,8 @@ func (s gitSource) batch(ctx context.Context, files []File, f func(File, []byte)
 		if !ok || string(head) != want || int64(len(rest)) < x.Size+1 {
 			return fmt.Errorf("read %s: git said %q, not %q", x.Path, cut(string(head), 200), want)
 		}
-		if err := f(x, rest[:x.Size]); err != nil {
+		b, _ := s.r.hold(x.id, rest[:x.Size:x.Size])
+		if err := f(x, b); err != nil {
 			return err
 		}
 		out = rest[x.Size+1:]
