@@ -5,6 +5,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/forgekey"
+	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
@@ -63,6 +64,16 @@ type (
 	ScenarioSet   = scenario.Set
 	ScenarioEvent = scenario.Event
 	TraceReport   = scenario.Report
+
+	// Verdict is what a gate found of a change.
+	Verdict     = gate.Verdict
+	GateOutcome = gate.Outcome
+
+	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
+	// GateDrift what they did beside that.
+	GateEvent    = gate.Event
+	GateBaseline = gate.Baseline
+	GateDrift    = gate.Drift
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact

@@ -24,7 +24,7 @@ func (p *plan) copyWorkspace(ctx context.Context, dst string) error {
 	if os.Geteuid() == 0 && p.id.hostUID != 0 {
 		c.as = &p.id
 	}
-	if err := c.tree(ctx, p.target, dst); err != nil {
+	if err := c.tree(ctx, p.source, dst); err != nil {
 		return fmt.Errorf("copy workspace: %w", err)
 	}
 	return nil

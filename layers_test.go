@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"internal/routes"},
 	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
 	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario"},
-	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
+	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt", "internal/gate"},
 	{"internal/bottle/bottletest"},
 	{""},
 	{"internal/corpus"},

@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -27,6 +28,7 @@ type plan struct {
 	id      identity
 	ws      store.Workspace
 	target  string // the workspace's path inside; empty: none
+	source  string // and on the host
 	routes  []policy.Route
 	file    *routes.File // that some of them are of; nil: none
 	read    fileStamp    // the file, before it was read
@@ -98,7 +100,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	} else if p.rootfs, err = rootDir(o.RootFS, realPath(c.StateDir())); err != nil {
 		return nil, err
 	}
-	if err := p.workspace(o.Workspace, c.StateDir()); err != nil {
+	if err := p.workspace(o, c.StateDir()); err != nil {
 		return nil, err
 	}
 	if p.id, err = whoami(string(p.ws.Path)); err != nil {
@@ -146,10 +148,11 @@ func rootDir(dir, state string) (string, error) {
 func showsState(dir, state string) bool { return within(state, dir) || within(dir, state) }
 
 // workspace resolves and judges the directory to work on.
-func (p *plan) workspace(dir, state string) error {
+func (p *plan) workspace(o *RunOptions, state string) error {
 	if p.mode == store.None {
 		return nil
 	}
+	dir := o.Workspace
 	if dir == "" {
 		var err error
 		if dir, err = os.Getwd(); err != nil {
@@ -160,10 +163,10 @@ func (p *plan) workspace(dir, state string) error {
 	if err != nil {
 		return err
 	}
-	if showsState(real, state) {
+	if o.at == "" && showsState(real, state) {
 		return &OptionError{Option: "workspace", Value: real, Reason: "holds carboy's own state, or lies in it", Advice: "work in another directory"}
 	}
-	p.target = real
+	p.source, p.target = real, cmp.Or(o.at, real)
 	p.ws, err = store.ResolveWorkspace(real)
 	return err
 }
@@ -251,7 +254,7 @@ func (p *plan) look() (err error) {
 }
 
 func (p *plan) workspaceMount(ctx context.Context, base string) (*bottle.Mount, error) {
-	live := &bottle.Mount{Source: p.target, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}
+	live := &bottle.Mount{Source: p.source, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}
 	switch p.mode {
 	case store.Overlay:
 		live.Access = bottle.AccessOverlay

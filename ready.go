@@ -203,7 +203,7 @@ func (r *Ready) Stale() error {
 	if p.target == "" {
 		return nil
 	}
-	ws, err := store.ResolveWorkspace(p.target)
+	ws, err := store.ResolveWorkspace(p.source)
 	if err != nil || ws != p.ws {
 		return fmt.Errorf("%w: the workspace is gone", ErrUnfit)
 	}

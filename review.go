@@ -305,7 +305,17 @@ func (c *Client) AuditVerify(ctx context.Context, key string) (audit.Report, err
 			o.Anchors = append(o.Anchors, cp)
 		}
 	}
-	return audit.Verify(ctx, c.AuditDir(), o)
+	r, err := audit.Verify(ctx, c.AuditDir(), o)
+	if err != nil {
+		return r, err
+	}
+	// What gates keep apart from the log is there by its digest.
+	found, err := c.verifyGates(ctx)
+	if len(found) > 0 {
+		r.Status = audit.Tampered
+		r.Findings = append(r.Findings, found...)
+	}
+	return r, err
 }
 
 // AuditDir is where the audit log lies.

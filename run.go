@@ -110,6 +110,9 @@ type RunOptions struct {
 	granted *granted
 	// throwaway gives up what is changed, without collecting it.
 	throwaway bool
+	// at is where the workspace stands inside, for a tree that carboy itself has
+	// laid out. Empty: at its own path.
+	at string
 }
 
 // session is one run while it goes on.
@@ -445,7 +448,7 @@ func (s *session) begin(ctx context.Context) error {
 	if s.target == "" {
 		return nil
 	}
-	b, err := change.Begin(ctx, s.target, s.run.Dir())
+	b, err := change.Begin(ctx, s.source, s.run.Dir())
 	if err != nil {
 		return err
 	}
@@ -454,7 +457,7 @@ func (s *session) begin(ctx context.Context) error {
 	// The bottle shows the directory that was looked at first; were this another
 	// one, its changes would be compared with, and land in, the wrong place.
 	if b.ID.Dev != s.ws.Dev || b.ID.Ino != s.ws.Ino {
-		return fmt.Errorf("%w: %s; run the command again", errReplaced, s.target)
+		return fmt.Errorf("%w: %s; run the command again", errReplaced, s.source)
 	}
 	return nil
 }

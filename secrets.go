@@ -272,7 +272,7 @@ func (p *plan) readable() (out []string) {
 
 // shows reports whether a file of the host lies in the workspace or in a mount.
 func (p *plan) shows(file string) bool {
-	if p.mode != store.None && p.target != "" && within(file, p.target) {
+	if p.mode != store.None && p.source != "" && within(file, p.source) {
 		return true
 	}
 	return slices.ContainsFunc(p.mounts, func(m bottle.Mount) bool { return within(file, realPath(m.Source)) })

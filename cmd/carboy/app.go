@@ -77,9 +77,8 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "main", Title: "Run and review:"}, &cobra.Group{ID: "look", Title: "Look back:"}, &cobra.Group{ID: "keep", Title: "Keep in order:"})
 	root.AddCommand(
 		a.runCmd(), a.startCmd(), a.resumeCmd(), a.execCmd(), a.attachCmd(), a.cpCmd(), a.diffCmd(), a.landCmd(), a.undoCmd(),
-		a.superviseCmd(), a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(),
-		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
-		a.gateCmd(), a.sandboxCmd(),
+		a.superviseCmd(), a.receiptCmd(), a.listCmd(), a.logsCmd(), a.traceCmd(), a.gateCmd(), a.workCmd(),
+		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
@@ -115,7 +114,7 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	}
 	var usage *usageError
 	switch {
-	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent():
+	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent() && !cmd.Parent().HasParent():
 		return exitcode.Refused
 	case errors.As(err, &usage):
 		return exitcode.Usage

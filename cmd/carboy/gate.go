@@ -1,13 +1,470 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
-// gateCmd is the parent of what proves changes.
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const gateLong = `A gate proves a change before anyone trusts it. It takes a commit, the work tree
+or what a run changed, runs what the catalog asks for on it, each phase in a
+fresh sealed bottle, and gives a verdict: every signal must pass.
+
+What judges is the base's: .carboy/gate.yaml and .carboy/gate-baseline.json as
+they stand there, never as the change has them. --catalog takes a file of your
+own instead, which must lie outside of the repository.`
+
 func (a *app) gateCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "gate", Short: "prove what a program does before it is trusted", GroupID: "main", Args: a.unknownCommand,
+		Use: "gate", GroupID: "main", Short: "prove a change in sealed bottles, before anyone trusts it", Long: gateLong,
+		Example: `  carboy gate init                  a catalog for this repository
+  carboy gate run                   judge HEAD
+  carboy gate run --change RUN      judge what an agent's run changed
+  carboy gate explain               the newest verdict, with all it found`,
+		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.gateTraceCmd())
+	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateKindsCmd(), a.gateTraceCmd())
 	return cmd
+}
+
+// gateCode is the exit code of a verdict.
+func gateCode(v *gate.Verdict) int {
+	switch {
+	case v.Allowed():
+		return exitcode.OK
+	case v.Outcome == gate.Escalated:
+		return exitcode.Escalated
+	}
+	return exitcode.Rejected
+}
+
+// gateFailed gives errors of gates their own codes.
+func (a *app) gateFailed(err error) error {
+	switch {
+	case err == nil:
+	case errors.Is(err, carboy.ErrGateLocked):
+		a.code = exitcode.Locked
+		return &advisedError{err, "wait until it is over"}
+	case errors.Is(err, carboy.ErrLedger):
+		a.code = exitcode.Broken
+		return &advisedError{err, "carboy audit verify shows what else was changed; carboy gate run --again judges anew"}
+	case errors.Is(err, carboy.ErrNoCatalog):
+		return &advisedError{err, "carboy gate init writes one for you to commit, or name one of your own: --catalog FILE"}
+	case errors.Is(err, gate.ErrNoRevision):
+		return &advisedError{err, "name a revision of this repository: --base main --change HEAD"}
+	case errors.Is(err, carboy.ErrNoVerdict):
+		return &advisedError{err, "carboy gate list shows those that there are"}
+	}
+	return err
+}
+
+// gateEvents narrates on stderr.
+func (a *app) gateEvents(quiet bool) func(carboy.GateEvent) {
+	if quiet {
+		return nil
+	}
+	return func(e carboy.GateEvent) {
+		name := visible.String(e.Signal, 60)
+		switch {
+		case e.Result == nil:
+			a.say(dimText, "%s: running on the %s", name, e.Phase)
+		case e.Result.Outcome == gate.Passed:
+			a.say(greenText, "%s: passed after %s", name, e.Result.Duration.Round(time.Millisecond))
+		default:
+			a.say(redText, "%s: %s after %s", name, e.Result.Outcome, e.Result.Duration.Round(time.Millisecond))
+		}
+	}
+}
+
+func (a *app) gateInitCmd() *cobra.Command {
+	var dir string
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use: "init", Short: "write a catalog and the first baseline for this repository",
+		Long: `Looks for what is built and tested here (Go, Node, Python, Rust, Make), tries it
+in bottles on the directory as it is, and writes what passes to
+.carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. Read
+both, then commit them: that commit accepts them.`,
+		Example: "  carboy gate init\n  git add .carboy && git commit -m 'judge changes by a gate'",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				b, err := c.GateInit(ctx, carboy.GateOptions{Dir: dir, OnEvent: a.gateEvents(quiet || asJSON)})
+				if errors.Is(err, fs.ErrExist) {
+					return &advisedError{err, "edit it by hand, or remove it to begin anew"}
+				}
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				if asJSON {
+					return a.printJSON(struct {
+						Schema  string            `json:"schema"`
+						Files   []string          `json:"files"`
+						Found   []string          `json:"found"`
+						LeftOut map[string]string `json:"left_out"`
+						Verdict *gate.Verdict     `json:"verdict"`
+					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Verdict})
+				}
+				for _, name := range slices.Sorted(maps.Keys(b.LeftOut)) {
+					a.say(plainText, "%s is left out, since it does not pass here: %s", name, visible.String(b.LeftOut[name], 300))
+				}
+				a.say(greenText, "wrote %s for a project with %s", strings.Join(b.Files, " and "), strings.Join(b.Found, ", "))
+				a.say(plainText, "next: read both, then git add .carboy && git commit; from then on carboy gate run judges changes")
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "the repository's `DIR` (default: the current directory)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
+	return cmd
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usagef("name one "+what, "%q is one argument too many", visible.String(args[1], 80))
+		}
+		return nil
+	}
+}
+
+func onlyArg(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return ""
+}
+
+func (a *app) gateRunCmd() *cobra.Command {
+	var o carboy.GateOptions
+	var asJSON, quiet, why bool
+	cmd := &cobra.Command{
+		Use: "run", Short: "judge a change",
+		Long: `Runs every signal of the catalog on the change and says what it found. The tests
+run on the base too, so that lost, skipped and emptied ones are named.
+
+When nothing has changed that a verdict of before depended on, that verdict is
+given again; --why says which input was another, --again runs all the same.`,
+		Example: `  carboy gate run
+  carboy gate run --base main --change feature
+  carboy gate run --change . --why
+  carboy gate run --catalog ~/.config/carboy/gates/strict.yaml`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				o.OnEvent = a.gateEvents(quiet || asJSON)
+				j, err := c.Gate(ctx, o)
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				if why && !j.Cached {
+					a.say(plainText, "everything was run: %s", visible.String(j.Miss, 400))
+				}
+				if why && j.Cached {
+					a.say(plainText, "nothing was run: all that the verdict depended on is as it was")
+				}
+				a.code = gateCode(j.Verdict)
+				if asJSON {
+					return a.printJSON(j.Verdict)
+				}
+				j.Text(a.shown(), false)
+				return nil
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Dir, "dir", "", "the repository's `DIR` (default: the current directory)")
+	f.StringVar(&o.Base, "base", "", "the approved `REV` (default: where the change left main; HEAD for a run or the work tree)")
+	f.StringVar(&o.Change, "change", "", "what is judged: a `REV`, a run, or . for the work tree (default HEAD)")
+	f.StringVar(&o.Catalog, "catalog", "", "a `FILE` of your own instead of the base's "+gate.CatalogPath)
+	f.BoolVar(&o.Again, "again", false, "run everything, also when a verdict of before holds")
+	f.BoolVar(&why, "why", false, "say which input made everything run")
+	f.BoolVar(&asJSON, "json", false, "print the verdict as JSON")
+	f.BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
+	cmd.MarkFlagDirname("dir")
+	cmd.MarkFlagFilename("catalog", "yaml", "yml")
+	return cmd
+}
+
+func (a *app) gateExplainCmd() *cobra.Command {
+	format := choice{"text", "FORMAT", []string{"text", "json", "html", "junit", "sarif"}}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "explain [VERDICT]", Short: "show a verdict with all that it found",
+		Long:    "Shows a verdict, the newest unless another is named, in the form that people or\nforges read.",
+		Example: "  carboy gate explain\n  carboy gate explain --format html 01m8 >verdict.html\n  carboy gate explain --format sarif >gate.sarif",
+		Args:    oneArg("verdict"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				v, _, err := c.Verdict(ctx, onlyArg(args))
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				if asJSON {
+					format.value = "json"
+				}
+				switch format.value {
+				case "json":
+					return a.printJSON(v)
+				case "html":
+					return v.HTML(a.stdout)
+				case "junit":
+					return v.JUnit(a.stdout)
+				case "sarif":
+					return v.SARIF(a.stdout)
+				}
+				v.Text(a.shown(), true)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().Var(&format, "format", "text, json, html, junit or sarif")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "the same as --format json")
+	return cmd
+}
+
+func (a *app) gateListCmd() *cobra.Command {
+	limit := whole{n: 20, top: 10_000, eg: "20"}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "list verdicts, newest first", Example: "  carboy gate list --limit 5", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				list, err := c.Verdicts(ctx, int(limit.n))
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					if list == nil {
+						list = []*gate.Verdict{}
+					}
+					return a.printJSON(list)
+				}
+				w := a.shown()
+				for _, v := range list {
+					o := string(v.Outcome)
+					if v.Override != nil {
+						o += "*"
+					}
+					fmt.Fprintf(w, "%s  %s  %-12s %s\n", v.ID, v.At.Format("2006-01-02 15:04"), o, visible.String(v.Change.Name, 60))
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().Var(&limit, "limit", "at most so many")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the verdicts as JSON")
+	return cmd
+}
+
+func (a *app) gateOverrideCmd() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "override --reason TEXT VERDICT", Short: "let a change go on against its verdict",
+		Long:    "Puts your word against a verdict. What was found stays as it was; who, when and\nwhy is in the verdict, in its attestation and in the audit log.",
+		Example: "  carboy gate override --reason 'the lost test moved to the integration suite' 01m8",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return usagef("carboy gate list shows the verdicts", "override: name one verdict")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				v, err := c.OverrideVerdict(ctx, args[0], reason)
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				a.say(plainText, "verdict %s is overridden, and that is on record", v.ID)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the change may go on, in a `SENTENCE`")
+	return cmd
+}
+
+func (a *app) gateAttestCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
+		Long: `Prints two DSSE envelopes, one on each line, signed with your key: in-toto
+statements about the tree that was judged, one with the verdict, one with SLSA
+provenance of how it was judged. The key that verifies is said on stderr.`,
+		Example: "  carboy gate attest >gate.intoto.jsonl", Args: oneArg("verdict"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				key, err := c.AttestVerdict(ctx, onlyArg(args), a.stdout)
+				if err == nil {
+					a.say(plainText, "signed with the Ed25519 key %s", key)
+				}
+				return a.gateFailed(err)
+			})
+		},
+	}
+}
+
+func (a *app) gateKindsCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "kinds", Short: "list the kinds of signals that a catalog can ask for", Example: "  carboy gate kinds", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			type kind struct {
+				Name    string   `json:"name"`
+				Summary string   `json:"summary"`
+				Runs    bool     `json:"runs"`
+				Keys    []string `json:"keys"`
+			}
+			var list []kind
+			for _, k := range gate.Kinds() {
+				list = append(list, kind{k.Name, k.Summary, k.Runs, append([]string{}, k.Keys...)})
+			}
+			if asJSON {
+				return a.printJSON(list)
+			}
+			for _, k := range list {
+				fmt.Fprintf(a.stdout, "%-16s %s\n", k.Name, k.Summary)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the kinds as JSON")
+	return cmd
+}
+
+func (a *app) gateBaselineCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "baseline", Short: "what phases are allowed to do", Args: a.unknownCommand,
+		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
+they were approved. Whatever is new fails the trace signal, until a person
+accepts it: the file counts once it is committed to the base.`,
+		Example: "  carboy gate baseline diff\n  carboy gate baseline accept && git add .carboy && git commit",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.baselineShowCmd(), a.baselineRecordCmd(), a.baselineDiffCmd(), a.baselineAcceptCmd())
+	return cmd
+}
+
+func (a *app) baselineShowCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "show", Short: "show this directory's baseline", Example: "  carboy gate baseline show", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				b, err := c.Baseline(ctx, ".")
+				if errors.Is(err, fs.ErrNotExist) {
+					return &advisedError{err, "carboy gate init or carboy gate baseline record makes one"}
+				}
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(b)
+				}
+				w := a.shown()
+				for _, e := range b.Entries {
+					fmt.Fprintf(w, "%s, on %s\n", visible.String(e.Signal, 60), visible.String(e.Image, 100))
+					for _, l := range []struct {
+						name string
+						list []string
+					}{{"executes", e.Execs}, {"reaches", e.Endpoints}, {"reads", e.Reads}, {"writes", e.Writes}, {"asks for", e.Rights}} {
+						for _, s := range l.list {
+							fmt.Fprintf(w, "  %-8s %s\n", l.name, visible.String(s, 300))
+						}
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the baseline as JSON")
+	return cmd
+}
+
+func (a *app) baselineRecordCmd() *cobra.Command {
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "record", Short: "run the gate on HEAD as it is and write what its phases did",
+		Long:    "Runs the catalog of HEAD on HEAD, which you approved, and writes what its phases\ndid as the new baseline. Look at the difference, and commit it.",
+		Example: "  carboy gate baseline record && git diff .carboy", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				j, err := c.Gate(ctx, carboy.GateOptions{Base: "HEAD", Change: "HEAD", Again: true, OnEvent: a.gateEvents(quiet)})
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				return a.accept(ctx, c, j.ID)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
+	return cmd
+}
+
+func (a *app) accept(ctx context.Context, c *carboy.Client, ref string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	file, err := c.AcceptBaseline(ctx, dir, ref)
+	if err != nil {
+		return a.gateFailed(err)
+	}
+	a.say(plainText, "wrote %s; it counts once it is committed to the base", filepath.Clean(file))
+	return nil
+}
+
+func (a *app) baselineDiffCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "diff [VERDICT]", Short: "show what a verdict's phases did beside the baseline", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				d, err := c.BaselineDrift(ctx, ".", onlyArg(args))
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				if asJSON {
+					return a.printJSON(d)
+				}
+				w := a.shown()
+				for _, name := range slices.Sorted(maps.Keys(d)) {
+					for _, x := range d[name] {
+						for _, s := range x.New {
+							fmt.Fprintf(w, "%s %s: + %s\n", visible.String(name, 60), x.What, visible.String(s, 300))
+						}
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
+	return cmd
+}
+
+func (a *app) baselineAcceptCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "accept [VERDICT]", Short: "take what a verdict's phases did into the baseline",
+		Long:    "Adds what the phases of a verdict did to the work tree's baseline: your decision,\nwhich is recorded in the audit log. It counts once it is committed to the base.",
+		Example: "  carboy gate baseline accept && git add .carboy && git commit", Args: oneArg("verdict"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error { return a.accept(ctx, c, onlyArg(args)) })
+		},
+	}
 }

@@ -78,6 +78,10 @@ const (
 	GitPush  Kind = "git.push"  // by the git gate, each with its references
 	GitFetch Kind = "git.fetch" // each that was refused or failed, the others summed up
 	GitKey   Kind = "git.key"   // a deploy key was made or revoked, or is left
+	GateVerdict  Kind = "gate.verdict"  // a change was judged; the digest is the verdict's
+	GateAttempt  Kind = "gate.attempt"  // an attempt began, or was recorded
+	GateBaseline Kind = "gate.baseline" // a person accepted what phases may do
+	GateOverride Kind = "gate.override" // a person let a change go on against a verdict
 
 	Land    Kind = "workspace.land"
 	Undo    Kind = "workspace.undo"
@@ -93,6 +97,7 @@ const (
 var durable = map[Kind]bool{
 	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
+	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true,
 }
 
 // Decision is what was decided. The zero value says refused.

@@ -31,6 +31,12 @@ const (
 	OK     = 0
 	Failed = 1
 	Usage  = 2
+	// Escalated: a person must decide about the change.
+	Escalated = 11
+	// Broken: a verdict, an attempt or the audit log is not what was recorded.
+	Broken = 13
+	// Locked: another gate works on the directory.
+	Locked = 14
 	// Incomplete: escape-test found no escape, and could not try everything.
 	Incomplete = 3
 	// Rejected: a gate says no, for good.
@@ -60,6 +66,12 @@ var Table = []Row{
 	{"escape-test", num(Incomplete), "nothing escaped, but some attacks could not be tried"},
 	{"gate trace", num(OK), "no scenario failed, and what was traced is what was built, where that is known"},
 	{"gate trace", num(Rejected), "a scenario failed or ran out of time, there is no trace, or another image was traced than was built"},
+	{"gate run, gate init, work", num(OK), "every signal passed, or a person has overridden the verdict"},
+	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle"},
+	{"gate, work", num(Escalated), "a person must decide: witnesses disagree, or all attempts are spent"},
+	{"gate, work", num(Rejected), "a signal did not pass"},
+	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded"},
+	{"gate, work", num(Locked), "another gate works on this directory"},
 	{"others", num(OK), "done"},
 	{"others", num(Failed), "failed or refused"},
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},

@@ -8,7 +8,7 @@ var sealMutants = []mutant{
 		Name: "workspace-brings-its-surroundings", Promise: "S1",
 		Why:     "what lies two directories above the workspace is shown with it",
 		Package: "./internal/hostile", Tests: []string{"TestS1HostFiles", "TestS6Bind"}, Says: "escaped host-files/",
-		edits: []edit{{"plan.go", "	live := &bottle.Mount{Source: p.target, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}", "	above := filepath.Dir(filepath.Dir(p.target))\n	live := &bottle.Mount{Source: above, Target: above}"}},
+		edits: []edit{{"plan.go", "	live := &bottle.Mount{Source: p.source, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}", "	above := filepath.Dir(filepath.Dir(p.target))\n	live := &bottle.Mount{Source: above, Target: above}"}},
 	},
 	{
 		Name: "environment-is-handed-on", Promise: "S1",

@@ -1,0 +1,396 @@
+package carboy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// MaxAttempts is how often an agent may try before a person decides.
+const MaxAttempts = 3
+
+// WorkOptions say what an agent is to do, and what judges it.
+type WorkOptions struct {
+	// Agent and Bottles are as in StartOptions; the agent works on Dir, which is the top
+	// of a git work tree.
+	Agent   string
+	Bottles []string
+	Dir     string
+	Prompt  string
+	// Base and Catalog are as in GateOptions.
+	Base, Catalog string
+	// Attempts is at most MaxAttempts; 0: the catalog's.
+	Attempts int
+	// Continue names work that carboy's death has ended; the other fields but those
+	// below come from its record then.
+	Continue string
+
+	Stdout, Stderr io.Writer
+	Interrupt      <-chan os.Signal
+	Env            []string
+	Ask            func(name, words string) (string, error)
+	Confirm        func(*Preflight) error
+	OnEvent        func(Event)
+	OnGate         func(GateEvent)
+	OnAttempt      func(Attempt)
+}
+
+// AttemptState is how far an attempt is. Only these steps exist, in this order.
+type AttemptState string
+
+// The states. Each is on disk and on record before what follows it begins.
+const (
+	AttemptPending  AttemptState = "pending"  // it will be made
+	AttemptRunning  AttemptState = "running"  // the agent works
+	AttemptJudging  AttemptState = "judging"  // the agent has ended
+	AttemptRecorded AttemptState = "recorded" // its outcome is known
+)
+
+// Attempt is one step of one attempt, as the ledger has it.
+type Attempt struct {
+	Schema string       `json:"schema"`
+	Work   string       `json:"work"`
+	Seq    int          `json:"seq"` // from 0
+	Number int          `json:"number"`
+	State  AttemptState `json:"state"`
+	At     time.Time    `json:"at"`
+	// Task stands in the first step.
+	Task *Task `json:"task,omitempty"`
+
+	Bottle   string       `json:"bottle,omitempty"`
+	Run      store.ID     `json:"run,omitempty"`
+	Exit     *int         `json:"exit,omitempty"` // of the agent
+	Verdict  string       `json:"verdict,omitempty"`
+	Outcome  gate.Outcome `json:"outcome,omitempty"`
+	Failing  string       `json:"failing,omitempty"`
+	Feedback string       `json:"feedback,omitempty"`
+	// Previous is the SHA-256 of the step before, in hexadecimal digits.
+	Previous string `json:"previous,omitempty"`
+}
+
+// Task is what was asked for.
+type Task struct {
+	Agent    string   `json:"agent"`
+	Bottles  []string `json:"bottles,omitempty"`
+	Dir      string   `json:"dir"`
+	Prompt   string   `json:"prompt"`
+	Base     string   `json:"base"`
+	Catalog  string   `json:"catalog,omitempty"`
+	Attempts int      `json:"attempts"`
+}
+
+const attemptSchema = "carboy.dev/attempt/v1"
+
+// Worked is how work ended: passed, final or escalated.
+type Worked struct {
+	ID       string
+	Outcome  gate.Outcome
+	Attempts []Attempt // as they were recorded
+	Why      string
+	Verdict  *gate.Verdict // the last
+	Run      store.ID      // whose changes it is about
+	Bottle   string        // kept, for whoever goes on
+}
+
+// attemptPrefix begins the name of each step's file in a work's directory.
+const attemptPrefix = "attempt-"
+
+func attemptNumber(file string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), attemptPrefix), ".json")
+}
+
+// work is a loop that goes on.
+type work struct {
+	c     *Client
+	o     *WorkOptions
+	id    string
+	dir   string
+	task  Task
+	steps []Attempt
+	last  string // digest of the last step
+}
+
+// Work has an agent carry out a prompt until the gate passes: at most three times, then a
+// person decides. The agent's bottle is kept between attempts, and it is told what
+// failed. Each step is on disk before the next begins, so that Continue goes on after
+// carboy has died at any moment.
+func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
+	w := &work{c: c, o: &o}
+	if o.Continue != "" {
+		if err := w.reopen(ctx, o.Continue); err != nil {
+			return nil, err
+		}
+	} else if err := w.begin(ctx); err != nil {
+		return nil, err
+	}
+	f, err := lockFile(filepath.Join(w.dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("work %s: %w: %w", w.id, ErrGateLocked, err)
+	}
+	defer f.Close()
+	return w.loop(ctx)
+}
+
+func (w *work) begin(ctx context.Context) error {
+	o := w.o
+	if o.Attempts < 0 || o.Attempts > MaxAttempts {
+		return &OptionError{Option: "--attempts", Value: fmt.Sprint(o.Attempts), Reason: "is not from 1 to 3", Advice: "after three attempts a person decides"}
+	}
+	if o.Prompt == "" {
+		return &OptionError{Option: "--prompt", Reason: "is empty", Advice: "say what the agent is to do"}
+	}
+	ws, err := store.ResolveWorkspace(o.Dir)
+	if err != nil {
+		return err
+	}
+	// That it can be judged is seen before the agent works. The base is pinned: it must
+	// not move while the agent does.
+	g := GateOptions{Dir: string(ws.Path), Base: o.Base, Change: ".", Catalog: o.Catalog}
+	probe, err := w.c.gateWork(ctx, &g)
+	if err != nil {
+		return err
+	}
+	base, attempts := probe.g.Base.Commit, probe.g.Catalog.Attempts
+	probe.close()
+	if o.Attempts != 0 {
+		attempts = min(o.Attempts, MaxAttempts)
+	}
+	w.id = strings.ToLower(ulid.Make().String())
+	w.dir = w.c.gateDir("work", w.id)
+	w.task = Task{o.Agent, o.Bottles, string(ws.Path), o.Prompt, base, o.Catalog, attempts}
+	if o.Catalog != "" {
+		if w.task.Catalog, err = filepath.Abs(o.Catalog); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	return w.step(ctx, Attempt{Number: 1, State: AttemptPending, Task: &w.task})
+}
+
+// step writes the next step, then puts it on record. It counts when both are done.
+func (w *work) step(ctx context.Context, a Attempt) error {
+	a.Schema, a.Work, a.Seq, a.At, a.Previous = attemptSchema, w.id, len(w.steps), time.Now().UTC(), w.last
+	b, err := json.MarshalIndent(&a, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("%s%03d.json", attemptPrefix, a.Seq)
+	if err := store.WriteFile(filepath.Join(w.dir, name), b, 0o600); err != nil {
+		return err
+	}
+	none := new(secret.Redactor)
+	_, err = w.c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateAttempt, Actor: audit.ByCarboy, Decision: audit.Noted, Subject: audit.Redact(none, w.id+"/"+attemptNumber(name)),
+		Digests: []audit.Digest{{Of: "attempt", Sum: sum256(b)}}, Text: audit.Redact(none, fmt.Sprintf("attempt %d: %s %s", a.Number, a.State, a.Outcome)),
+	})
+	if err != nil {
+		return err
+	}
+	w.steps, w.last = append(w.steps, a), hexSum(b)
+	if w.o.OnAttempt != nil {
+		w.o.OnAttempt(a)
+	}
+	return nil
+}
+
+// reopen reads the steps of work that carboy's death has ended. The newest is left out
+// when it never came on record: it did not happen.
+func (w *work) reopen(ctx context.Context, ref string) error {
+	dirs, err := filepath.Glob(w.c.gateDir("work", strings.ToLower(ref)+"*"))
+	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
+		return fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoVerdict)
+	}
+	w.dir, w.id = dirs[0], filepath.Base(dirs[0])
+	files, err := filepath.Glob(filepath.Join(w.dir, attemptPrefix+"*.json"))
+	if err != nil {
+		return err
+	}
+	slices.Sort(files)
+	for i, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if err := w.c.onRecord(ctx, w.id+"/"+attemptNumber(f), "attempt", b); err != nil {
+			if i == len(files)-1 && i > 0 {
+				if err := os.Remove(f); err != nil {
+					return err
+				}
+				break
+			}
+			return err
+		}
+		var a Attempt
+		if err := json.Unmarshal(b, &a); err != nil || a.Schema != attemptSchema || a.Seq != i || a.Previous != w.last {
+			return fmt.Errorf("%s: %w", f, ErrLedger)
+		}
+		w.steps, w.last = append(w.steps, a), hexSum(b)
+	}
+	if len(w.steps) == 0 || w.steps[0].Task == nil {
+		return fmt.Errorf("work %s: %w: its first step is missing", w.id, ErrLedger)
+	}
+	w.task = *w.steps[0].Task
+	return nil
+}
+
+func (w *work) loop(ctx context.Context) (*Worked, error) {
+	for {
+		last := w.steps[len(w.steps)-1]
+		var err error
+		switch last.State {
+		case AttemptPending:
+			err = w.run(ctx, last)
+		case AttemptRunning:
+			// carboy died while the agent worked: what it did in that attempt is lost
+			// with its bottle, or kept with the one of before. The attempt counts.
+			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: "lost", Feedback: w.feedback()})
+		case AttemptJudging:
+			err = w.judge(ctx, last)
+		case AttemptRecorded:
+			done, werr := w.after(ctx, last)
+			if done != nil || werr != nil {
+				return done, werr
+			}
+		default:
+			err = fmt.Errorf("work %s: %w: state %q", w.id, ErrLedger, last.State)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// feedback is the last that was recorded.
+func (w *work) feedback() string {
+	for _, a := range slices.Backward(w.steps) {
+		if a.State == AttemptRecorded && a.Feedback != "" {
+			return a.Feedback
+		}
+	}
+	return ""
+}
+
+func (w *work) bottle() string {
+	for _, a := range slices.Backward(w.steps) {
+		if a.Bottle != "" {
+			return a.Bottle
+		}
+	}
+	return ""
+}
+
+// run has the agent work.
+func (w *work) run(ctx context.Context, a Attempt) error {
+	prompt := w.task.Prompt
+	if f := w.feedback(); f != "" {
+		var err error
+		if prompt, err = gate.Fence(prompt, f); err != nil {
+			return err
+		}
+	}
+	slug := w.bottle()
+	if slug != "" {
+		if k, err := w.c.Kept(slug); err != nil || k == nil {
+			slug = "" // it died with its carboy
+		}
+	}
+	if err := w.step(ctx, Attempt{Number: a.Number, State: AttemptRunning, Bottle: slug}); err != nil {
+		return err
+	}
+	var s *Started
+	var err error
+	if slug != "" {
+		s, err = w.c.Resume(ctx, ResumeOptions{
+			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm,
+			Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
+		})
+	} else {
+		s, err = w.c.Start(ctx, StartOptions{
+			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true,
+			Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm, Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
+		})
+	}
+	var ended *AgentError
+	if err != nil && !errors.As(err, &ended) {
+		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
+	}
+	if s == nil || s.Receipt == nil {
+		return fmt.Errorf("work %s, attempt %d: the agent left no receipt", w.id, a.Number)
+	}
+	code := s.Receipt.Exit.Code
+	return w.step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code})
+}
+
+// judge runs the gate on what the agent left. What the agent says of it counts for
+// nothing.
+func (w *work) judge(ctx context.Context, a Attempt) error {
+	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate})
+	if err != nil {
+		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
+	}
+	f, err := j.Feedback(nil)
+	if err != nil {
+		return err
+	}
+	return w.step(ctx, Attempt{
+		Number: a.Number, State: AttemptRecorded, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit,
+		Verdict: j.ID, Outcome: j.Outcome, Failing: j.Failing(), Feedback: f,
+	})
+}
+
+// after decides what follows an attempt: nothing, the next, or a person.
+func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
+	r := &Worked{ID: w.id, Outcome: a.Outcome, Run: a.Run, Bottle: a.Bottle}
+	same := 0
+	for _, s := range w.steps {
+		if s.State == AttemptRecorded {
+			r.Attempts = append(r.Attempts, s)
+			if s.Failing == a.Failing {
+				same++
+			}
+		}
+	}
+	if a.Verdict != "" {
+		v, _, err := w.c.Verdict(ctx, a.Verdict)
+		if err != nil {
+			return nil, err
+		}
+		if r.Verdict = v; v.Override != nil {
+			r.Outcome = gate.Passed
+			return r, nil
+		}
+	}
+	switch {
+	case a.Outcome == gate.Passed:
+		return r, nil
+	case a.Outcome == gate.Final:
+		r.Why = "what failed is nothing that another attempt is for"
+		return r, nil
+	case a.Outcome == gate.Escalated:
+		r.Why = "witnesses disagree"
+		return r, nil
+	case same >= 3:
+		r.Outcome, r.Why = gate.Escalated, "the same failed three times"
+		return r, nil
+	case a.Number >= w.task.Attempts:
+		r.Outcome, r.Why = gate.Escalated, fmt.Sprintf("all %d attempts are spent", w.task.Attempts)
+		return r, nil
+	}
+	return nil, w.step(ctx, Attempt{Number: a.Number + 1, State: AttemptPending, Bottle: a.Bottle})
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+const workLong = `Has an agent carry out a prompt in a bottle, judges what it changed by the gate,
+tells it what failed, and lets it try again: three times at most, then you
+decide. Only signals that were observed count, never what the agent says.
+
+The workspace stays as it is: what passed waits for carboy land. When carboy is
+killed, carboy work --continue ID goes on where it was.`
+
+func (a *app) workCmd() *cobra.Command {
+	var o carboy.WorkOptions
+	bottles := list{name: "NAME", eg: "dev"}
+	environ := list{name: "NAME=VALUE", eg: "CI=1"}
+	attempts := whole{top: carboy.MaxAttempts, eg: "3"}
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use: "work --agent NAME --prompt TEXT", GroupID: "main", Short: "have an agent work until the gate passes, or a person must decide", Long: workLong,
+		Example: "  carboy work --agent coder --prompt 'fix issue 12'\n  carboy work --agent coder --prompt - <task.md\n  carboy work --continue 01m8",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case o.Continue == "" && o.Agent == "":
+				return usagef("carboy work --agent NAME --prompt TEXT", "work: which agent?")
+			case o.Continue != "" && (o.Agent != "" || o.Prompt != ""):
+				return usagef("what is continued has its agent and its prompt", "work: --continue goes alone")
+			}
+			if o.Prompt == "-" {
+				text, err := readPrompt(a.stdin)
+				if err != nil {
+					return err
+				}
+				o.Prompt = text
+			}
+			interrupts := make(chan os.Signal, 4)
+			signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+			defer signal.Stop(interrupts)
+			o.Interrupt, o.Bottles, o.Env, o.Attempts = interrupts, bottles.values, environ.values, int(attempts.n)
+			o.Stdout, o.Stderr = tame(a.stdout), tame(a.stderr)
+			if asJSON {
+				o.Stdout = o.Stderr
+			}
+			n := &narrator{app: a, silent: quiet || asJSON}
+			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
+			o.OnAttempt = func(t carboy.Attempt) {
+				if !quiet && !asJSON && t.State != carboy.AttemptPending {
+					a.say(boldText, "attempt %d: %s %s (carboy work --continue %s goes on after a crash)", t.Number, t.State, t.Outcome, t.Work)
+				}
+			}
+			ctx := context.WithoutCancel(cmd.Context())
+			c, err := a.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			w, err := c.Work(ctx, o)
+			if err != nil {
+				return a.gateFailed(err)
+			}
+			return a.worked(w, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Agent, "agent", "", "which agent, by its `NAME`")
+	f.StringVar(&o.Prompt, "prompt", "", "what it is to do, in `WORDS`; - reads them from standard input")
+	f.Var(&bottles, "bottle", "a bottle instead of the agent's own; repeatable")
+	f.Var(&environ, "env", "the value of a variable that the bottle asks for; repeatable")
+	f.StringVar(&o.Dir, "dir", ".", "the repository's `DIR`")
+	f.StringVar(&o.Base, "base", "", "the approved `REV` (default HEAD)")
+	f.StringVar(&o.Catalog, "gate", "", "a catalog `FILE` of your own instead of the base's "+gate.CatalogPath)
+	f.Var(&attempts, "attempts", "how often it may try, up to 3 (default: the catalog's)")
+	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which carboy's death has ended")
+	f.BoolVar(&asJSON, "json", false, "print the outcome as JSON; the agent's output goes to stderr")
+	f.BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
+	cmd.MarkFlagDirname("dir")
+	return cmd
+}
+
+// maxPrompt bounds what is read from standard input, in bytes.
+const maxPrompt = 1 << 20
+
+func readPrompt(f *os.File) (string, error) {
+	b := make([]byte, 0, 4096)
+	for len(b) <= maxPrompt {
+		buf := make([]byte, 4096)
+		n, err := f.Read(buf)
+		b = append(b, buf[:n]...)
+		if err != nil {
+			return strings.TrimSpace(string(b)), nil
+		}
+	}
+	return "", errors.New("the prompt has more than 1 MiB")
+}
+
+func (a *app) worked(w *carboy.Worked, asJSON bool) error {
+	switch w.Outcome {
+	case gate.Passed:
+	case gate.Escalated:
+		a.code = exitcode.Escalated
+	default:
+		a.code = exitcode.Rejected
+	}
+	if asJSON {
+		return a.printJSON(struct {
+			Schema   string           `json:"schema"`
+			ID       string           `json:"id"`
+			Outcome  gate.Outcome     `json:"outcome"`
+			Why      string           `json:"why,omitempty"`
+			Run      string           `json:"run,omitempty"`
+			Bottle   string           `json:"bottle,omitempty"`
+			Verdict  *gate.Verdict    `json:"verdict,omitempty"`
+			Attempts []carboy.Attempt `json:"attempts"`
+		}{"carboy.dev/work/v1", w.ID, w.Outcome, w.Why, string(w.Run), w.Bottle, w.Verdict, w.Attempts})
+	}
+	if w.Verdict != nil {
+		w.Verdict.Text(a.shown(), w.Outcome != gate.Passed)
+	}
+	switch w.Outcome {
+	case gate.Passed:
+		a.say(greenText, "passed after %d attempts; next: carboy diff %s, then carboy land %s", len(w.Attempts), w.Run, w.Run)
+	case gate.Escalated:
+		a.say(redText, "escalated: %s", visible.String(w.Why, 300))
+		for _, t := range w.Attempts {
+			a.say(plainText, "  attempt %d: %s %s", t.Number, t.Outcome, visible.String(t.Failing, 300))
+		}
+		a.say(plainText, "you decide: carboy diff %s shows what there is, carboy resume %s goes on with the agent, carboy gate override takes it as it is", w.Run, visible.String(w.Bottle, 60))
+	default:
+		a.say(redText, "failed for good: %s", visible.String(w.Why, 300))
+	}
+	return nil
+}

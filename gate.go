@@ -1,0 +1,817 @@
+package carboy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// GateOptions say what is judged, by what.
+type GateOptions struct {
+	// Dir is the top of a git work tree; empty: the current directory.
+	Dir string
+	// Base is the approved revision; empty: HEAD for a run and for the work tree, else
+	// what the change has in common with main or master.
+	Base string
+	// Change is a revision, a run, or "." for the work tree; empty: HEAD.
+	Change string
+	// Catalog is a file of the user's, outside of Dir; empty: the one of the base.
+	Catalog string
+	// Again runs everything, also when a verdict of before still holds.
+	Again bool
+	// OnEvent is told what happens, one event at a time. Nil: nobody.
+	OnEvent func(GateEvent)
+
+	own *ownJudge
+}
+
+// ownJudge is a catalog that whoever begins a repository's gate has just written: it is
+// the user's word, and becomes the base's by their commit.
+type ownJudge struct {
+	catalog   *gate.Catalog
+	recording bool
+}
+
+// Judged is a verdict, and why nothing of before could be given for it.
+type Judged struct {
+	*gate.Verdict
+	// Miss says which input changed; empty for a cached verdict.
+	Miss string
+	// Dir is where the verdict and its evidence lie.
+	Dir string
+}
+
+// Errors of gates.
+var (
+	// ErrGateLocked: another gate works on this directory.
+	ErrGateLocked = errors.New("another gate works on this directory")
+	// ErrNoCatalog: nothing says what a change must show.
+	ErrNoCatalog = errors.New("there is no catalog")
+	// ErrNoVerdict is returned for a verdict that is not there.
+	ErrNoVerdict = errors.New("no such verdict")
+	// ErrLedger: what is on record of a gate is not what was recorded.
+	ErrLedger = errors.New("the gate's records are not what the audit log says")
+)
+
+// gateDir is where everything of gates lies.
+func (c *Client) gateDir(elem ...string) string {
+	return filepath.Join(append([]string{c.StateDir(), "gates"}, elem...)...)
+}
+
+// Gate judges a change: every signal of the catalog, each phase in a fresh bottle. The
+// verdict is on record when it returns; one that is no pass is no error.
+func (c *Client) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
+	w, err := c.gateWork(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	miss := "it was not looked for"
+	if !o.Again && o.own == nil {
+		var v *Judged
+		if v, miss, err = w.cached(ctx); err != nil || v != nil {
+			return v, err
+		}
+	}
+	v, err := w.judge(ctx)
+	if err != nil {
+		return nil, err
+	}
+	j := &Judged{Verdict: v, Miss: miss, Dir: c.gateDir("verdicts", v.ID)}
+	return j, nil
+}
+
+// gateWork is one judgement while it goes on.
+type gateWork struct {
+	c       *Client
+	o       *GateOptions
+	dir     string
+	repo    *gate.Repository
+	g       *gate.Gate
+	given   map[string]string
+	homes   []string
+	unlock  func()
+	scratch string
+	exec    *hostexec.Runner
+	runs    []store.ID
+	mu      sync.Mutex
+}
+
+func (w *gateWork) close() {
+	if w.scratch != "" {
+		removeTree(w.scratch)
+	}
+	for _, id := range w.runs {
+		w.c.store.Remove(context.Background(), id, store.RemoveOptions{Unlanded: true})
+	}
+	if w.exec != nil {
+		w.exec.Close(context.Background())
+	}
+	if w.unlock != nil {
+		w.unlock()
+	}
+}
+
+func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err error) {
+	w := &gateWork{c: c, o: o}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if o.Dir == "" {
+		o.Dir = "."
+	}
+	ws, err := store.ResolveWorkspace(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	w.dir = string(ws.Path)
+	if w.exec, err = hostexec.New(hostexec.Options{Untrusted: []string{w.dir}}); err != nil {
+		return nil, err
+	}
+	w.repo = &gate.Repository{Dir: w.dir, Runner: w.exec}
+	if w.unlock, err = c.gateLock(w.dir); err != nil {
+		return nil, err
+	}
+	c.sweepGates()
+	w.g = &gate.Gate{Runner: w}
+	if o.OnEvent != nil {
+		w.g.Progress = o.OnEvent
+	}
+	if err := w.trees(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.judges(ctx); err != nil {
+		return nil, err
+	}
+	return w, w.decide()
+}
+
+// gateLock keeps two gates from working on one directory. Death unlocks.
+func (c *Client) gateLock(dir string) (func(), error) {
+	if err := os.MkdirAll(c.gateDir("locks"), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := lockFile(c.gateDir("locks", shortSum(dir)))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%s: %w", dir, ErrGateLocked)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func shortSum(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:12])
+}
+
+// newScratch makes a directory for trees, which the next gate removes when carboy dies.
+func (w *gateWork) newScratch() error {
+	top := w.c.gateDir("scratch")
+	if err := os.MkdirAll(top, 0o700); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(top, "g")
+	if err != nil {
+		return err
+	}
+	f, err := lockFile(dir + "/lock")
+	if err != nil {
+		return err
+	}
+	unlock := w.unlock
+	w.scratch, w.unlock = dir, func() { f.Close(); unlock() }
+	w.g.Scratch = dir + "/trees"
+	return os.Mkdir(w.g.Scratch, 0o755)
+}
+
+// sweepGates removes what dead gates left.
+func (c *Client) sweepGates() {
+	dirs, _ := filepath.Glob(c.gateDir("scratch", "g*"))
+	for _, d := range dirs {
+		fi, err := os.Stat(d)
+		if err != nil || time.Since(fi.ModTime()) < time.Minute {
+			continue // one that is being made has no lock yet
+		}
+		if f, err := lockFile(d + "/lock"); err == nil {
+			removeTree(d)
+			f.Close()
+		}
+	}
+}
+
+// trees finds what is judged, and against what.
+func (w *gateWork) trees(ctx context.Context) (err error) {
+	change, base := w.o.Change, w.o.Base
+	if change == "" {
+		change = "HEAD"
+	}
+	if w.o.own != nil && !w.repo.Top(ctx) {
+		w.g.Change, err = gate.DirTree("the directory", w.dir, nil)
+		w.g.Base = w.g.Change
+		return err
+	}
+	commit, cerr := w.repo.Commit(ctx, change)
+	switch {
+	case change == ".":
+		if w.g.Change, err = w.repo.WorkTree(ctx); err != nil {
+			return err
+		}
+	case cerr == nil:
+		if w.g.Change, err = w.repo.Tree(ctx, commit); err != nil {
+			return err
+		}
+		w.g.Change.Name = change
+	default:
+		if w.g.Change, err = w.runTree(ctx, change); err != nil {
+			if errors.Is(err, store.ErrNotFound) && errors.Is(cerr, gate.ErrNoRevision) {
+				return fmt.Errorf("change %q is no revision and no run: %w", change, gate.ErrNoRevision)
+			}
+			return errors.Join(err)
+		}
+	}
+	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
+		base = "HEAD"
+	}
+	if w.o.own != nil && w.o.own.recording {
+		w.g.Base = w.g.Change
+		return nil
+	}
+	if base == "" {
+		if base, err = w.defaultBase(ctx, commit); err != nil {
+			return err
+		}
+	}
+	if w.g.Base, err = w.repo.Tree(ctx, base); err != nil {
+		return fmt.Errorf("base: %w", err)
+	}
+	// All contents at once: what follows asks for some of them, one by one.
+	_, err = w.g.Change.Digest(ctx)
+	if err == nil {
+		_, err = w.g.Base.Digest(ctx)
+	}
+	return err
+}
+
+// defaultBase is where the change left the main line.
+func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, error) {
+	for _, name := range []string{"refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"} {
+		main, err := w.repo.Commit(ctx, name)
+		if err != nil || main == commit {
+			continue
+		}
+		if b, err := w.repo.MergeBase(ctx, main, commit); err == nil && b != commit {
+			return b, nil
+		}
+	}
+	parent, err := w.repo.Commit(ctx, commit+"^")
+	if err != nil {
+		return "", fmt.Errorf("the change has no commit before it to be compared with; name one: %w", err)
+	}
+	return parent, nil
+}
+
+// runTree is the work tree with what a run changed in it.
+func (w *gateWork) runTree(ctx context.Context, ref string) (*gate.Tree, error) {
+	m, err := w.c.Find(ctx, ref, w.dir)
+	if err != nil {
+		return nil, err
+	}
+	if string(m.Workspace.Path) != w.dir {
+		return nil, fmt.Errorf("run %s worked on %s: %w", m.ID, m.Workspace.Path, gate.ErrNoRevision)
+	}
+	set, err := w.c.Changes(m.ID)
+	if err != nil {
+		return nil, err
+	}
+	was, err := w.repo.WorkTree(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return gate.WithChanges("run "+string(m.ID), string(m.ID), was, set)
+}
+
+// judges finds what judges: of the approved base, or of the user's own.
+func (w *gateWork) judges(ctx context.Context) error {
+	g := w.g
+	var baseline []byte
+	var err error
+	switch {
+	case w.o.own != nil:
+		g.Catalog, g.CatalogFrom, g.Recording = w.o.own.catalog, "user", w.o.own.recording
+	case w.o.Catalog != "":
+		if err := w.userCatalog(w.o.Catalog); err != nil {
+			return err
+		}
+		side := strings.TrimSuffix(g.Catalog.File, filepath.Ext(g.Catalog.File)) + "-baseline.json"
+		if baseline, err = os.ReadFile(side); err == nil {
+			g.Baseline, err = gate.ParseBaseline(baseline)
+		}
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	default:
+		b, err := g.Base.Read(ctx, gate.CatalogPath)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s has no %s: %w", g.Base.Name, gate.CatalogPath, ErrNoCatalog)
+		}
+		if err != nil {
+			return err
+		}
+		if g.Catalog, err = gate.ParseCatalog(gate.CatalogPath+" of "+g.Base.Name, b); err != nil {
+			return err
+		}
+		g.CatalogFrom = "base"
+	}
+	baseline, err = g.Base.Read(ctx, gate.BaselinePath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.Baseline, err = gate.ParseBaseline(baseline)
+	return err
+}
+
+// userCatalog reads a catalog of the user's. One that lies in what is judged could be
+// the change's own.
+func (w *gateWork) userCatalog(file string) error {
+	abs, err := filepath.Abs(file)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return err
+	}
+	if within(abs, w.dir) {
+		return &OptionError{Option: "--catalog", Value: file, Reason: "lies in what is judged, so that the change could have written it", Advice: "commit it to the base as " + gate.CatalogPath + ", or keep it in your configuration directory"}
+	}
+	b, err := os.ReadFile(abs)
+	if err != nil {
+		return err
+	}
+	w.g.Catalog, err = gate.ParseCatalog(abs, b)
+	w.g.CatalogFrom = "user"
+	return err
+}
+
+// decide names everything that carboy itself decides by.
+func (w *gateWork) decide() error {
+	dir, err := store.ConfigDir(w.c.opened.Config, w.c.env)
+	if err != nil {
+		return err
+	}
+	db := filepath.Join(dir, "osv")
+	print, err := gate.DirPrint(db)
+	if err != nil {
+		return err
+	}
+	if print != "absent" {
+		w.g.Database = db
+	}
+	id, err := whoami(w.dir)
+	if err != nil {
+		return err
+	}
+	w.homes = []string{id.user.Home}
+	exe, err := buildDigest()
+	if err != nil {
+		return err
+	}
+	baseline := "none"
+	if w.g.Baseline != nil {
+		b, err := w.g.Baseline.Encode()
+		if err != nil {
+			return err
+		}
+		baseline = hexSum(b)
+	}
+	l := DefaultLimits(w.c.StateDir())
+	conf, err := json.Marshal(w.c.config)
+	if err != nil {
+		return err
+	}
+	w.given = map[string]string{
+		"carboy": w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
+		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
+		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
+		"configuration": hexSum(conf), "user": fmt.Sprintf("%d %s", id.user.UID, id.user.Home),
+	}
+	return nil
+}
+
+// buildDigest tells this carboy from every other build, also where versions are the
+// same: what its file is, and when it was changed.
+var buildDigest = sync.OnceValues(func() (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/exe", &st); err != nil {
+		return "", fmt.Errorf("look at carboy itself: %w", err)
+	}
+	return fmt.Sprintf("%d:%d:%d:%d", st.Dev, st.Ino, st.Size, st.Ctim.Nano()), nil
+})
+
+func sum256(b []byte) [sha256.Size]byte { return sha256.Sum256(b) }
+
+func hexSum(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// judge runs the gate, and puts what it found on record.
+func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
+	if err := w.newScratch(); err != nil {
+		return nil, err
+	}
+	w.g.Redact = new(secret.Redactor)
+	v, err := w.g.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v.Build = w.c.build
+	if err := w.keep(v); err != nil {
+		return nil, err
+	}
+	if err := w.c.recordVerdict(ctx, v); err != nil {
+		return nil, err
+	}
+	if w.o.own == nil {
+		w.remember(ctx, v)
+	}
+	return v, nil
+}
+
+// Evidence of a phase, in the verdict's directory.
+const (
+	verdictFile  = "verdict.json"
+	proposedFile = "baseline.json"
+	maxOutput    = 8 << 20 // of each stream of a phase that is read and kept
+)
+
+// keep moves what the phases left to where the verdict is, so that it stays as long.
+func (w *gateWork) keep(v *gate.Verdict) error {
+	dir := w.c.gateDir("verdicts", v.ID)
+	if err := os.MkdirAll(dir+"/evidence", 0o700); err != nil {
+		return err
+	}
+	// What a person would accept as the next baseline.
+	if b, err := w.g.Record(context.Background()); err == nil {
+		enc, err := b.Encode()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, proposedFile), enc, 0o600); err != nil {
+			return err
+		}
+	}
+	for _, p := range v.Phases {
+		to := dir + "/evidence/" + p.Signal + "-" + p.On
+		if err := os.Mkdir(to, 0o700); err != nil {
+			return err
+		}
+		for _, name := range []string{store.ReceiptFile, store.TraceFile} {
+			err := os.Rename(filepath.Join(w.c.store.RunDir(store.ID(p.Run)), name), filepath.Join(to, name))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		obs, err := json.Marshal(p.Observed)
+		if err != nil {
+			return err
+		}
+		for name, b := range map[string][]byte{"stdout": p.Stdout.Bytes, "stderr": p.Stderr.Bytes, "observed.json": obs} {
+			if err := os.WriteFile(filepath.Join(to, name), b, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// recordVerdict writes the verdict and puts its digest into the audit log.
+func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict) error {
+	b, err := v.Encode()
+	if err != nil {
+		return err
+	}
+	dir := c.gateDir("verdicts", v.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600); err != nil {
+		return err
+	}
+	d := audit.Allowed
+	if v.Outcome != gate.Passed {
+		d = audit.Refused
+	}
+	none := new(secret.Redactor)
+	_, err = c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateVerdict, Actor: audit.ByCarboy, Decision: d, Subject: audit.Redact(none, v.ID),
+		Digests: []audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}}, Text: audit.Redact(none, string(v.Outcome)),
+	})
+	return err
+}
+
+// remember keeps what the verdict depended on, where it may be given again.
+func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) {
+	in, err := w.g.Inputs(ctx, v, w.given, w.homes...)
+	if err == nil {
+		dir := w.c.gateDir("cache", shortSum(w.dir))
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			err = store.WriteJSON(filepath.Join(dir, v.ID+".json"), "gate-inputs", in)
+		}
+		w.forget(dir)
+	}
+	if err != nil {
+		w.c.log.Info("the verdict is not kept for later", "verdict", v.ID, "why", err)
+	}
+}
+
+// maxRemembered bounds the verdicts of a directory that may be given again.
+const maxRemembered = 10
+
+func (w *gateWork) forget(dir string) {
+	files, _ := filepath.Glob(dir + "/*.json")
+	for len(files) > maxRemembered {
+		os.Remove(files[0]) // the oldest: ids sort by time
+		files = files[1:]
+	}
+}
+
+// cached gives a verdict of before, when all that it depended on is as it was; else the
+// input that is not, of the newest.
+func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
+	files, err := filepath.Glob(w.c.gateDir("cache", shortSum(w.dir)) + "/*.json")
+	if err != nil {
+		return nil, "", err
+	}
+	miss := "nothing was judged here before"
+	for i := range slices.Backward(files) {
+		var in gate.Inputs
+		if err := store.ReadJSON(files[i], "gate-inputs", &in); err != nil {
+			os.Remove(files[i])
+			continue
+		}
+		why, err := in.Miss(ctx, w.g.Base, w.g.Change, w.given)
+		if err != nil {
+			return nil, "", err
+		}
+		if why != "" {
+			if i == len(files)-1 {
+				miss = why
+			}
+			continue
+		}
+		v, dir, err := w.c.Verdict(ctx, in.Verdict)
+		if err != nil {
+			if errors.Is(err, ErrLedger) {
+				return nil, "", err
+			}
+			continue // it was removed
+		}
+		if err := w.g.Sides(ctx, v); err != nil {
+			return nil, "", err
+		}
+		v.Cached = true
+		return &Judged{Verdict: v, Dir: dir}, "", nil
+	}
+	return nil, miss, nil
+}
+
+// Verdict reads one by its id, or by a prefix of one id only; "" is the newest. What is
+// not what was recorded is ErrLedger.
+func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string, error) {
+	ids, err := c.verdicts()
+	if err != nil {
+		return nil, "", err
+	}
+	ref = strings.ToLower(ref)
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, ref) })
+	switch {
+	case len(ids) == 0:
+		return nil, "", fmt.Errorf("verdict %q: %w", NameOrHidden(ref), ErrNoVerdict)
+	case len(ids) > 1 && ref != "":
+		return nil, "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
+	}
+	dir := c.gateDir("verdicts", ids[len(ids)-1])
+	b, err := os.ReadFile(filepath.Join(dir, verdictFile))
+	if err != nil {
+		return nil, "", err
+	}
+	v, err := gate.ParseVerdict(b)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w: %w", dir, ErrLedger, err)
+	}
+	if err := c.onRecord(ctx, v.ID, "verdict", b); err != nil {
+		return nil, "", err
+	}
+	return v, dir, nil
+}
+
+func (c *Client) verdicts() ([]string, error) {
+	dirs, err := filepath.Glob(c.gateDir("verdicts", "*", verdictFile))
+	var ids []string
+	for _, d := range dirs {
+		ids = append(ids, filepath.Base(filepath.Dir(d)))
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// Verdicts lists those on record, newest first, at most n. One that can't be read is
+// left out here; AuditVerify reports it.
+func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
+	ids, err := c.verdicts()
+	var out []*gate.Verdict
+	for _, id := range slices.Backward(ids) {
+		if len(out) == n {
+			break
+		}
+		b, err := os.ReadFile(c.gateDir("verdicts", id, verdictFile))
+		if err != nil {
+			continue
+		}
+		if v, err := gate.ParseVerdict(b); err == nil {
+			out = append(out, v)
+		}
+	}
+	return out, err
+}
+
+// onRecord compares a document with what the audit log says of it: the newest record
+// with its id and that kind of digest.
+func (c *Client) onRecord(ctx context.Context, id, of string, b []byte) error {
+	want := hexSum(b)
+	got := ""
+	err := c.auditRecords(func(r *audit.Record) {
+		if r.Subject != id {
+			return
+		}
+		for _, d := range r.Digests {
+			if d.Of == of {
+				got = d.SHA256
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	switch got {
+	case want:
+		return nil
+	case "":
+		return fmt.Errorf("%s %s: %w: nothing is on record", of, id, ErrLedger)
+	}
+	return fmt.Errorf("%s %s: %w: its text was changed", of, id, ErrLedger)
+}
+
+// auditRecords reads the log from its beginning. That the log itself is whole was seen
+// when it was opened.
+func (c *Client) auditRecords(f func(*audit.Record)) error {
+	b, err := os.ReadFile(c.AuditDir() + "/log")
+	if err != nil {
+		return err
+	}
+	for line := range bytes.Lines(b) {
+		if !bytes.Contains(line, []byte(`"gate.`)) {
+			continue
+		}
+		var r audit.Record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("audit log: %w", err)
+		}
+		f(&r)
+	}
+	return nil
+}
+
+// Run runs one phase.
+func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
+	e, err := w.c.runPhase(ctx, RunOptions{
+		Command: j.Command, Workspace: j.Tree, at: gate.Workspace, Mode: store.Overlay, Allow: j.Network, Env: append([]string{"CI=1"}, j.Env...),
+		Image: j.Image, ImageDigest: j.ImageDigest,
+		Limits: bottle.Limits{Timeout: j.Limits.Timeout, Memory: j.Limits.Memory, Disk: j.Limits.Disk, Pids: j.Limits.Pids},
+	})
+	if e != nil {
+		w.mu.Lock()
+		w.runs = append(w.runs, store.ID(e.Run))
+		w.mu.Unlock()
+	}
+	return e, err
+}
+
+// runPhase runs a command in a bottle of its own, and collects all that is known of it.
+// Its run stays on record.
+func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error) {
+	out, msg := &capped{max: maxOutput}, &capped{max: maxOutput}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	o.Stdin, o.Stdout, o.Stderr = null, out, msg
+	rec, err := c.Run(ctx, o)
+	if rec == nil {
+		return nil, err
+	}
+	e := &gate.Ended{
+		Run: string(rec.ID), Code: rec.Exit.Code, Reason: string(rec.Exit.Reason), Error: rec.Exit.Error, Duration: rec.Duration,
+		Isolation: string(rec.Isolation.Class), Engine: rec.Isolation.Backend + " " + rec.Isolation.Build, Networked: len(o.Allow) > 0,
+		Stdout: out.output(), Stderr: msg.output(),
+	}
+	if rec.Exit.Reason == receipt.Signalled {
+		e.Reason = string(receipt.Exited) // the command's own end, with a code that is not 0
+	}
+	if err != nil && rec.Exit.Error == "" {
+		e.Error = err.Error()
+	}
+	if b, err := os.ReadFile(filepath.Join(c.store.RunDir(rec.ID), store.ReceiptFile)); err == nil {
+		e.Receipt = hexSum(b)
+	}
+	if rec.Trace != nil {
+		e.Trace = rec.Trace.Digest
+	}
+	if rec.Image != nil {
+		e.ImageDigest = rec.Image.Digest
+	}
+	for _, x := range rec.Network.Connections {
+		e.Asked = append(e.Asked, gate.Endpoint{What: "connection " + string(x.Verdict), Address: fmt.Sprintf("%s:%d", x.Name, x.Port), Count: uint64(max(x.Count, 0))})
+	}
+	for _, x := range rec.Network.Names {
+		e.Asked = append(e.Asked, gate.Endpoint{What: "name " + string(x.Verdict), Address: x.Name, Count: uint64(max(x.Count, 0))})
+	}
+	if r, err := c.Trace(rec.ID); err == nil {
+		e.Observed, err = gate.Observe(r)
+		r.Close()
+		if err != nil {
+			return e, err
+		}
+		if rec.Trace != nil && rec.Trace.Incomplete != "" && len(e.Observed.Gaps) == 0 {
+			e.Observed.Gaps = []string{rec.Trace.Incomplete}
+		}
+	}
+	if set, err := c.Changes(rec.ID); err == nil {
+		e.Changes = set
+	}
+	return e, nil
+}
+
+// capped keeps the beginning of what is written.
+type capped struct {
+	mu    sync.Mutex
+	b     []byte
+	total int64
+	max   int
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total += int64(len(p))
+	c.b = append(c.b, p[:min(len(p), c.max-len(c.b))]...)
+	return len(p), nil
+}
+
+func (c *capped) output() gate.Output {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return gate.Output{Bytes: c.b, Total: c.total}
+}

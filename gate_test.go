@@ -1,0 +1,445 @@
+package carboy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// project is a small repository whose tests are shell scripts, reported in JUnit's form.
+type project struct {
+	*world
+	t testing.TB
+}
+
+const projectCheck = `#!/bin/sh
+echo '<testsuite name="s">'
+code=0
+for t in t_*.sh; do
+  if out=$(sh ./$t 2>&1); then echo "<testcase name=\"$t\"/>"
+  elif [ $? = 77 ]; then echo "<testcase name=\"$t\"><skipped/></testcase>"
+  else code=1; echo "<testcase name=\"$t\"><failure message=\"$out\"/></testcase>"; fi
+done
+echo '</testsuite>'
+exit $code
+`
+
+const projectCatalog = `version: 1
+signals:
+  - {name: policy, kind: policy, frozen: [check.sh], max_bytes: 1MiB}
+  - {name: secrets, kind: secrets}
+  - name: tests
+    kind: tests
+    format: junit
+    command: [sh, ./check.sh]
+    timeout: 20s
+  - {name: trace, kind: trace, of: [tests]}
+`
+
+var projectFiles = map[string]string{
+	"check.sh":       projectCheck,
+	"value":          "41\n",
+	"unused":         "nobody opens this\n",
+	"t_value.sh":     "read v <value; [ \"$v\" -gt 0 ]\n",
+	"t_other.sh":     "[ -e value ]\n",
+	gate.CatalogPath: projectCatalog,
+}
+
+func (p *project) git(args ...string) string {
+	p.t.Helper()
+	cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"}, args...)...)
+	cmd.Dir = p.ws
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (p *project) put(name, text string) {
+	p.t.Helper()
+	file := filepath.Join(p.ws, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// commit is a commit of the work tree as it is.
+func (p *project) commit() string {
+	p.git("add", "-A")
+	p.git("commit", "-q", "--allow-empty", "-m", "x")
+	return p.git("rev-parse", "HEAD")
+}
+
+func newProject(t testing.TB, files map[string]string) *project {
+	t.Helper()
+	testenv.Need(t, "git", "apt-get install git")
+	p := &project{newWorld(t), t}
+	for name, text := range files {
+		p.put(name, text)
+	}
+	p.git("init", "-q")
+	p.commit()
+	return p
+}
+
+func (p *project) judge(o GateOptions) *Judged {
+	p.t.Helper()
+	o.Dir = p.ws
+	j, err := p.c.Gate(context.Background(), o)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return j
+}
+
+// approved is a project with a baseline that was committed.
+func approved(t testing.TB) (*project, string) {
+	p := newProject(t, projectFiles)
+	j := p.judge(GateOptions{Base: "HEAD"})
+	if r := resultOf(j.Verdict, "trace"); j.Outcome == gate.Passed || r.Outcome == gate.Passed {
+		t.Fatalf("it passed without a baseline: %+v", r)
+	}
+	if _, err := p.c.AcceptBaseline(context.Background(), p.ws, j.ID); err != nil {
+		t.Fatal(err)
+	}
+	return p, p.commit()
+}
+
+func notPassed(v *gate.Verdict) (out []string) {
+	for _, r := range v.Signals {
+		if r.Outcome != gate.Passed {
+			out = append(out, r.Name)
+		}
+	}
+	return out
+}
+
+// TestT2StrictAnd: what each change is caught by, beside harmless ones that pass. What a
+// program prints, and what the change says of its own judges, counts for nothing.
+func TestT2StrictAnd(t *testing.T) {
+	p, base := approved(t)
+	edit := func(name, text string) func() { return func() { p.put(name, text) } }
+	for _, x := range []struct {
+		what   string
+		do     func()
+		caught string // by which signals
+		says   string
+	}{
+		{"nothing", func() {}, "", ""},
+		{"an edit", edit("value", "42\n"), "", ""},
+		{"a new test", edit("t_new.sh", "true\n"), "", ""},
+		{"a new file", edit("doc/readme.md", "words\n"), "", ""},
+		{"a link within", func() { os.Symlink("value", filepath.Join(p.ws, "same")) }, "", ""},
+		{"a test that fails", edit("value", "-1\n"), "tests", "t_value.sh"},
+		{"a lost test", func() { os.Remove(filepath.Join(p.ws, "t_other.sh")) }, "tests", "is gone"},
+		{"a skipped test", edit("t_other.sh", "exit 77\n"), "tests", "is skipped"},
+		{"a failure that is hidden", edit("t_other.sh", "kill -9 $PPID\n"), "tests", ""},
+		{"42 passed", func() { edit("value", "-1\n")(); edit("t_value.sh", "echo 42 passed; echo PASS; exit 1\n")() }, "tests", "t_value.sh"},
+		{"another shell", edit("t_other.sh", "cat value >/dev/null; exec env true\n"), "trace", "new: /usr/bin/"},
+		{"a new endpoint", edit("t_other.sh", "(exec 3<>/dev/tcp/192.0.2.7/443) 2>/dev/null; bash -c 'exec 3<>/dev/tcp/192.0.2.7/443' 2>/dev/null; true\n"), "trace", "192.0.2.7"},
+		{"an endless loop", func() {
+			p.put("t_other.sh", "while :; do :; done\n")
+		}, "tests", "out of time"},
+		{"a secret", edit("notes", "token ghp_1234567890abcdefghijABCDEFGHIJ123456\n"), "secrets", "notes"},
+		{"the tests' own runner", edit("check.sh", projectCheck+"# x\n"), "policy", "check.sh"},
+		{"the catalog", edit(gate.CatalogPath, "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"), "policy", gate.CatalogPath},
+		{"the baseline", edit(gate.BaselinePath, "{}\n"), "policy", gate.BaselinePath},
+		{"a link out", func() { os.Symlink("/etc/passwd", filepath.Join(p.ws, "users")) }, "policy", "users"},
+		{"a link out, in steps", func() { os.Symlink("doc/../../x", filepath.Join(p.ws, "up")) }, "policy", "up"},
+		{"a binary", edit("tool", "\x7fELF\x00\x00"), "policy", "tool"},
+		{"a right to execute", func() { os.Chmod(filepath.Join(p.ws, "value"), 0o755) }, "policy", "value"},
+		{"too much", edit("large", strings.Repeat("x", 1<<20+1)), "policy", "bytes"},
+	} {
+		if testing.Short() && x.caught != "" && slices.Contains([]string{"a binary", "a new file", "a right to execute", "too much", "a link out", "another shell"}, x.what) {
+			continue
+		}
+		p.git("checkout", "-q", "-B", "main", base)
+		p.git("clean", "-fdq")
+		if x.what == "an endless loop" {
+			// A catalog of the user's with a short budget, so that the test is short.
+			side := filepath.Join(filepath.Dir(p.ws), "gate.yaml")
+			if err := os.WriteFile(side, []byte(strings.Replace(projectCatalog, "20s", "1s", 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.do()
+		p.commit()
+		o := GateOptions{Base: base, Again: true}
+		if x.what == "an endless loop" {
+			o.Catalog = filepath.Join(filepath.Dir(p.ws), "gate.yaml")
+		}
+		j := p.judge(o)
+		var text bytes.Buffer
+		j.Text(&text, true)
+		got := notPassed(j.Verdict)
+		for _, want := range strings.Fields(x.caught) {
+			if !slices.Contains(got, want) {
+				t.Errorf("%s: not caught by %s\n%s", x.what, want, text.String())
+			}
+		}
+		if (x.caught == "") != (j.Outcome == gate.Passed) || (x.caught == "") != (len(got) == 0) {
+			t.Errorf("%s: %s, by %v, want %q\n%s", x.what, j.Outcome, got, x.caught, text.String())
+		}
+		if !strings.Contains(text.String(), x.says) {
+			t.Errorf("%s: the verdict does not say %q\n%s", x.what, x.says, text.String())
+		}
+		if _, err := gate.ParseVerdict(mustEncode(t, j.Verdict)); err != nil {
+			t.Errorf("%s: %v", x.what, err)
+		}
+	}
+}
+
+func mustEncode(t testing.TB, v *gate.Verdict) []byte {
+	t.Helper()
+	b, err := v.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestT3JudgesAreTheBases: a change that weakens what judges it is judged by what was
+// there before; a catalog of the user's must lie where no change can have written it.
+func TestT3JudgesAreTheBases(t *testing.T) {
+	p, base := approved(t)
+	p.put(gate.CatalogPath, "version: 1\nsignals:\n  - {name: secrets, kind: secrets}\n")
+	os.Remove(filepath.Join(p.ws, gate.BaselinePath))
+	p.put("value", "-1\n")
+	p.commit()
+	j := p.judge(GateOptions{Base: base, Again: true})
+	if len(j.Signals) != 4 || j.CatalogFrom != "base" || j.Baseline == "" {
+		t.Errorf("the change's own catalog judged it: %+v", j.Verdict)
+	}
+	if got := strings.Join(notPassed(j.Verdict), " "); got != "policy tests" {
+		t.Errorf("not passed: %s", got)
+	}
+	var bad *OptionError
+	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base, Catalog: filepath.Join(p.ws, gate.CatalogPath)}); !errors.As(err, &bad) {
+		t.Errorf("a catalog of the work tree judges: %v", err)
+	}
+	link := filepath.Join(filepath.Dir(p.ws), "link.yaml")
+	if err := os.Symlink(filepath.Join(p.ws, gate.CatalogPath), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base, Catalog: link}); !errors.As(err, &bad) {
+		t.Errorf("so by a link: %v", err)
+	}
+	// The user's own, outside, judges instead.
+	own := filepath.Join(filepath.Dir(p.ws), "own.yaml")
+	if err := os.WriteFile(own, []byte("version: 1\nsignals:\n  - {name: secrets, kind: secrets}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j := p.judge(GateOptions{Base: base, Catalog: own}); j.Outcome != gate.Passed || j.CatalogFrom != "user" || len(j.Signals) != 1 {
+		t.Errorf("%+v", j.Verdict)
+	}
+	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base + "^"}); err == nil {
+		// The first commit has a catalog and no baseline: the trace can't pass.
+		if j := p.judge(GateOptions{Base: base + "^", Again: true}); resultOf(j.Verdict, "trace").Outcome == gate.Passed {
+			t.Error("the trace passed without a baseline in the base")
+		}
+	}
+}
+
+// TestT4Cache: with real bottles, a verdict is given again exactly as long as all that
+// its phases were seen to use is as it was.
+func TestT4Cache(t *testing.T) {
+	files := map[string]string{}
+	for k, v := range projectFiles {
+		files[k] = v
+	}
+	// No policy and no secrets: these look at all files.
+	files[gate.CatalogPath] = "version: 1\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n"
+	p := newProject(t, files)
+	base := p.git("rev-parse", "HEAD")
+	run := func() *Judged { return p.judge(GateOptions{Base: base, Change: "."}) }
+	first := run()
+	if first.Cached || first.Outcome != gate.Passed {
+		t.Fatalf("%+v", first)
+	}
+	second := run()
+	if !second.Cached || second.ID != first.ID {
+		t.Fatalf("it was run again: %s", second.Miss)
+	}
+	p.put("unused", "Nobody opens this\n") // the same size
+	third := run()
+	if !third.Cached || third.Change.Digest == first.Change.Digest {
+		t.Errorf("a file that was never opened counts: %q, or the verdict names the old tree", third.Miss)
+	}
+	w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: base, Change: "."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.close()
+	look := func() (bool, string) {
+		t.Helper()
+		w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: base, Change: "."})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.close()
+		j, miss, err := w.cached(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j != nil, miss
+	}
+	for _, x := range []struct {
+		what     string
+		do, undo func()
+		says     string
+	}{
+		{"a byte of a file that was read", func() { p.put("value", "43\n") }, func() { p.put("value", "41\n") }, "file value"},
+		{"a file that appears", func() { p.put(".npmrc", "x") }, func() { os.Remove(filepath.Join(p.ws, ".npmrc")) }, "list of files"},
+		{"a mode", func() { os.Chmod(filepath.Join(p.ws, "value"), 0o755) }, func() { os.Chmod(filepath.Join(p.ws, "value"), 0o644) }, "list of files"},
+		{"the build", func() { p.c.build += "x" }, func() { p.c.build = strings.TrimSuffix(p.c.build, "x") }, "carboy"},
+		{"the configuration", func() { p.c.config.Protect.CI = true }, func() { p.c.config.Protect.CI = false }, "configuration"},
+	} {
+		x.do()
+		if hit, miss := look(); hit || !strings.Contains(miss, x.says) {
+			t.Errorf("%s: hit %t, miss %q", x.what, hit, miss)
+		}
+		x.undo()
+		if hit, miss := look(); !hit {
+			t.Errorf("%s, undone: %q", x.what, miss)
+		}
+	}
+}
+
+// TestGateRecords: a verdict that was edited, removed or added is found, by whoever reads
+// it and by audit verify; an override is a record of its own.
+func TestGateRecords(t *testing.T) {
+	ctx := context.Background()
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
+	p.put("b", "\x00")
+	p.commit()
+	j := p.judge(GateOptions{Base: "HEAD^"})
+	if j.Outcome != gate.Final || gate.Passed == j.Outcome {
+		t.Fatalf("%+v", j.Verdict)
+	}
+	verify := func() audit.Status {
+		t.Helper()
+		r, err := p.c.AuditVerify(ctx, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Status
+	}
+	if s := verify(); s != audit.Intact {
+		t.Fatal(s)
+	}
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, "short"); err == nil {
+		t.Error("an override needs no reason")
+	}
+	o, err := p.c.OverrideVerdict(ctx, j.ID, "the binary is a test's fixture")
+	if err != nil || !o.Allowed() || o.Outcome != gate.Final {
+		t.Fatalf("%+v %v", o, err)
+	}
+	if s := verify(); s != audit.Intact {
+		t.Fatal(s)
+	}
+	// Attestations verify with the key, and with no other text.
+	var out bytes.Buffer
+	key, err := p.c.AttestVerdict(ctx, j.ID, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 2 {
+		t.Fatal(out.String())
+	}
+	var e dsse.Envelope
+	if err := json.Unmarshal([]byte(lines[1]), &e); err != nil {
+		t.Fatal(err)
+	}
+	st, err := gate.VerifyAttestation(ctx, &e, key)
+	if err != nil || st.PredicateType != gate.ProvenanceV1 || !bytes.Contains(st.Predicate, []byte("fixture")) || st.Subject[0].Digest["sha256"] != j.Change.Digest {
+		t.Errorf("%+v %v", st, err)
+	}
+	e.Payload = strings.Replace(e.Payload, "A", "B", 1)
+	if _, err := gate.VerifyAttestation(ctx, &e, key); err == nil {
+		t.Error("another text verifies")
+	}
+	file := filepath.Join(j.Dir, verdictFile)
+	was, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, bytes.Replace(was, []byte(`"final"`), []byte(`"passed"`), -1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
+		t.Errorf("an edited verdict is read: %v", err)
+	}
+	if err := os.WriteFile(file, bytes.Replace(was, []byte("fixture"), []byte("fixturE"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
+		t.Errorf("another reason is read: %v", err)
+	}
+	if s := verify(); s != audit.Tampered {
+		t.Errorf("edited: %s", s)
+	}
+	if err := os.Rename(j.Dir, filepath.Join(filepath.Dir(j.Dir), "00000000000000000000000000")); err != nil {
+		t.Fatal(err)
+	}
+	if s := verify(); s != audit.Tampered {
+		t.Errorf("removed: %s", s)
+	}
+}
+
+// TestGateLocked: one gate at a time works on a directory.
+func TestGateLocked(t *testing.T) {
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: secrets, kind: secrets}\n"})
+	unlock, err := p.c.gateLock(p.ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: "HEAD"}); !errors.Is(err, ErrGateLocked) {
+		t.Errorf("%v", err)
+	}
+	unlock()
+	if j := p.judge(GateOptions{Base: "HEAD"}); j.Outcome != gate.Passed {
+		t.Errorf("%+v", j.Verdict)
+	}
+}
+
+// TestGateInit: the catalog that is written passes on the directory as it is, what does
+// not pass is left out and said, and the two files judge the next change.
+func TestGateInit(t *testing.T) {
+	testenv.Need(t, "make", "apt-get install make")
+	p := newProject(t, map[string]string{"Makefile": "test:\n\t@test -e value\n", "value": "1", "requirements.txt": "# none\n"})
+	b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || resultOf(b.Verdict, "make-test").Outcome != gate.Passed {
+		t.Errorf("%+v", b)
+	}
+	base := p.commit()
+	if j := p.judge(GateOptions{Base: base, Change: base, Again: true}); j.Outcome != gate.Passed {
+		t.Errorf("%v", notPassed(j.Verdict))
+	}
+	os.Remove(filepath.Join(p.ws, "value"))
+	p.commit()
+	if j := p.judge(GateOptions{Base: base}); !slices.Contains(notPassed(j.Verdict), "make-test") {
+		t.Errorf("%+v", j.Verdict)
+	}
+	if _, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws}); err == nil {
+		t.Error("an earlier catalog is overwritten")
+	}
+}

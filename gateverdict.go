@@ -1,0 +1,152 @@
+package carboy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// OverrideVerdict lets a change go on against its verdict: a person's word, with a
+// reason, which stands in the verdict, its attestation and the audit log. What was
+// found stays as it was.
+func (c *Client) OverrideVerdict(ctx context.Context, ref, reason string) (*gate.Verdict, error) {
+	if len(reason) < 10 || !visible.Clean(reason) || len(reason) > 500 {
+		return nil, &OptionError{Option: "--reason", Value: visible.String(reason, 80), Reason: "is no reason", Advice: "say in a sentence why the change may go on: at least 10 characters, on one line"}
+	}
+	v, dir, err := c.Verdict(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if v.Allowed() {
+		return nil, &OptionError{Option: "verdict", Value: v.ID, Reason: "lets the change go on already", Advice: "there is nothing to override"}
+	}
+	v.Override = &gate.Override{By: "uid " + strconv.Itoa(os.Getuid()), At: time.Now().UTC(), Reason: reason}
+	b, err := v.Encode()
+	if err != nil {
+		return nil, err
+	}
+	// On record first: a crash between the two leaves a verdict that is not what was
+	// recorded, which nobody takes for one that was overridden.
+	none := new(secret.Redactor)
+	_, err = c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateOverride, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, v.ID),
+		Digests: []audit.Digest{{Of: "verdict", Sum: sum256(b)}}, Text: audit.Redact(none, reason),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v, store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600)
+}
+
+// AttestVerdict writes what a verdict attests, a DSSE envelope on each line, signed with
+// this user's key, and gives the key that verifies.
+func (c *Client) AttestVerdict(ctx context.Context, ref string, w io.Writer) (key string, err error) {
+	v, _, err := c.Verdict(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	s, err := gate.OpenSigner(c.gateDir("key"))
+	if err != nil {
+		return "", err
+	}
+	list, err := v.Attest(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return "", err
+		}
+		if _, err := w.Write(append(b, '\n')); err != nil {
+			return "", err
+		}
+	}
+	return s.PublicKey(), nil
+}
+
+// verifyGates compares every verdict and attempt with the audit log.
+func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err error) {
+	type doc struct{ id, of string }
+	last := map[doc]string{}
+	seq := map[doc]int64{}
+	err = c.auditRecords(func(r *audit.Record) {
+		for _, d := range r.Digests {
+			if d.Of == "verdict" || d.Of == "attempt" {
+				last[doc{r.Subject, d.Of}], seq[doc{r.Subject, d.Of}] = d.SHA256, r.Seq
+			}
+		}
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	seen := map[doc]bool{}
+	for _, x := range []struct{ of, pattern string }{{"verdict", c.gateDir("verdicts", "*", verdictFile)}, {"attempt", c.gateDir("work", "*", attemptPrefix+"*.json")}} {
+		files, err := filepath.Glob(x.pattern)
+		if err != nil {
+			return nil, err
+		}
+		for i, f := range files {
+			d := doc{filepath.Base(filepath.Dir(f)), x.of}
+			if x.of == "attempt" {
+				d.id += "/" + attemptNumber(f)
+			}
+			seen[d] = true
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			switch want, ok := last[d]; {
+			case !ok && x.of == "attempt" && (i+1 == len(files) || filepath.Dir(files[i+1]) != filepath.Dir(f)):
+				// carboy died between a step's two halves: it counts for nothing, and
+				// going on removes it.
+			case !ok:
+				out = append(out, audit.Finding{Record: -1, Text: fmt.Sprintf("%s %s is not on record", x.of, d.id)})
+			case want != hexSum(b):
+				out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s is not what was recorded", x.of, d.id)})
+			}
+		}
+	}
+	for d, sum := range last {
+		if !seen[d] && sum != "" {
+			out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s was recorded, and is gone", d.of, d.id)})
+		}
+	}
+	return out, nil
+}
+
+// VerdictEvidence opens one piece of a verdict's evidence: SIGNAL-base or SIGNAL-change,
+// and stdout, stderr, observed.json, receipt.json or trace. The bytes may be the
+// change's own words: show them through package visible.
+func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) ([]byte, error) {
+	_, dir, err := c.Verdict(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, "evidence"))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.Open(phase + "/" + name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	_, err = io.Copy(&b, io.LimitReader(f, 64<<20))
+	return b.Bytes(), err
+}

@@ -1,0 +1,228 @@
+package gate
+
+import (
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+// Types of an attestation.
+const (
+	StatementType = "https://in-toto.io/Statement/v1"
+	VerdictType   = "https://carboy.dev/verdict/v1"
+	ProvenanceV1  = "https://slsa.dev/provenance/v1"
+	PayloadType   = "application/vnd.in-toto+json"
+)
+
+func uri(p string) string { return (&url.URL{Path: p}).EscapedPath() }
+
+// Statement is in-toto's: a predicate about subjects by digest.
+type Statement struct {
+	Type          string          `json:"_type"`
+	Subject       []Descriptor    `json:"subject"`
+	PredicateType string          `json:"predicateType"`
+	Predicate     json.RawMessage `json:"predicate"`
+}
+
+// Descriptor names something by its digests.
+type Descriptor struct {
+	Name   string            `json:"name,omitempty"`
+	URI    string            `json:"uri,omitempty"`
+	Digest map[string]string `json:"digest"`
+}
+
+// statements are what a verdict attests of the change: that it was judged so, and how
+// the phases that judged it were run.
+func (v *Verdict) statements() ([]Statement, error) {
+	subject := []Descriptor{{Name: "tree", Digest: map[string]string{"sha256": v.Change.Digest}}}
+	if v.Change.Commit != "" {
+		subject[0].Digest["gitCommit"] = v.Change.Commit
+	}
+	verdict, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	type phase struct {
+		Signal, On string
+		Command    []string
+	}
+	var phases []phase
+	var made []Descriptor
+	for _, p := range v.Phases {
+		phases = append(phases, phase{p.Signal, p.On, p.Command})
+		if p.Trace != "" {
+			made = append(made, Descriptor{Name: "trace of " + p.Signal + " on the " + p.On, Digest: map[string]string{"sha256": p.Trace}})
+		}
+	}
+	deps := []Descriptor{
+		{Name: "base", Digest: map[string]string{"sha256": v.Base.Digest}},
+		{Name: "catalog", Digest: map[string]string{"sha256": v.CatalogDigest}},
+	}
+	if v.Baseline != "" {
+		deps = append(deps, Descriptor{Name: "baseline", Digest: map[string]string{"sha256": v.Baseline}})
+	}
+	var override any
+	if v.Override != nil {
+		override = v.Override
+	}
+	slsa, err := json.Marshal(map[string]any{
+		"buildDefinition": map[string]any{
+			"buildType":            "https://carboy.dev/gate/v1",
+			"externalParameters":   map[string]any{"base": v.Base.Name, "change": v.Change.Name, "catalog": v.Catalog, "override": override},
+			"internalParameters":   map[string]any{"phases": phases, "isolation": v.Isolation},
+			"resolvedDependencies": deps,
+		},
+		"runDetails": map[string]any{
+			"builder":    map[string]any{"id": "https://carboy.dev/carboy", "version": map[string]string{"carboy": v.Build}},
+			"metadata":   map[string]any{"invocationId": v.ID, "startedOn": v.At.Add(-v.Duration), "finishedOn": v.At},
+			"byproducts": made,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []Statement{{StatementType, subject, VerdictType, verdict}, {StatementType, subject, ProvenanceV1, slsa}}, nil
+}
+
+// Signer signs attestations with an Ed25519 key of this user.
+type Signer struct{ key ed25519.PrivateKey }
+
+// OpenSigner reads the key in dir, which it makes on first use: mode 0600, and its
+// public part beside it.
+func OpenSigner(dir string) (*Signer, error) {
+	path := filepath.Join(dir, "key")
+	for range 2 {
+		seed, err := os.ReadFile(path)
+		if err == nil {
+			if len(seed) != ed25519.SeedSize {
+				return nil, fmt.Errorf("%s is no key", path)
+			}
+			return &Signer{ed25519.NewKeyFromSeed(seed)}, nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		if err := makeKey(dir, path); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s can't be made", path)
+}
+
+func makeKey(dir, path string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	pub, priv, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return err
+	}
+	// Linked into place whole: two that begin at once agree on one key.
+	f, err := os.CreateTemp(dir, ".key")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(priv.Seed())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil {
+		return err
+	}
+	return os.WriteFile(path+".pub", []byte(base64.StdEncoding.EncodeToString(pub)+"\n"), 0o644)
+}
+
+// Sign implements dsse.Signer.
+func (s *Signer) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(s.key, data), nil
+}
+
+// KeyID implements dsse.Signer: the SHA-256 of the public key.
+func (s *Signer) KeyID() (string, error) { return keyID(s.public()), nil }
+
+func (s *Signer) public() ed25519.PublicKey { return s.key.Public().(ed25519.PublicKey) }
+
+// PublicKey is what verifies, in base64.
+func (s *Signer) PublicKey() string { return base64.StdEncoding.EncodeToString(s.public()) }
+
+func keyID(k ed25519.PublicKey) string {
+	sum := sha256.Sum256(k)
+	return hex.EncodeToString(sum[:])
+}
+
+// Attest signs what the verdict attests: one DSSE envelope for each statement.
+func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, error) {
+	list, err := v.statements()
+	if err != nil {
+		return nil, err
+	}
+	es, err := dsse.NewEnvelopeSigner(s)
+	if err != nil {
+		return nil, err
+	}
+	var out []*dsse.Envelope
+	for _, st := range list {
+		b, err := json.Marshal(st)
+		if err != nil {
+			return nil, err
+		}
+		e, err := es.SignPayload(ctx, PayloadType, b)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// verifier is a public key that somebody trusts.
+type verifier struct{ key ed25519.PublicKey }
+
+func (k verifier) Verify(_ context.Context, data, sig []byte) error {
+	if !ed25519.Verify(k.key, data, sig) {
+		return errors.New("the signature does not fit")
+	}
+	return nil
+}
+func (k verifier) KeyID() (string, error)   { return keyID(k.key), nil }
+func (k verifier) Public() crypto.PublicKey { return k.key }
+
+// VerifyAttestation checks an envelope against a key that the caller trusts, in base64,
+// and gives the statement.
+func VerifyAttestation(ctx context.Context, e *dsse.Envelope, key string) (*Statement, error) {
+	pub, err := base64.StdEncoding.DecodeString(key)
+	if err != nil || len(pub) != ed25519.PublicKeySize {
+		return nil, errors.New("verify attestation: the key is no Ed25519 key in base64")
+	}
+	ev, err := dsse.NewEnvelopeVerifier(verifier{pub})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ev.Verify(ctx, e); err != nil {
+		return nil, fmt.Errorf("verify attestation: %w", err)
+	}
+	if e.PayloadType != PayloadType {
+		return nil, fmt.Errorf("verify attestation: it is of type %q", cut(e.PayloadType, 100))
+	}
+	b, err := e.DecodeB64Payload()
+	if err != nil {
+		return nil, fmt.Errorf("verify attestation: %w", err)
+	}
+	var st Statement
+	if err := json.Unmarshal(b, &st); err != nil || st.Type != StatementType {
+		return nil, errors.New("verify attestation: it is no statement of in-toto")
+	}
+	return &st, nil
+}

@@ -1,0 +1,283 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// BaselineSchema names the format of a baseline.
+const BaselineSchema = "carboy.dev/gate-baseline/v1"
+
+// Baseline is what phases are allowed to do: what they did on the approved base. It
+// is a file of the repository, and changes by commits that a person makes.
+type Baseline struct {
+	Schema  string   `json:"schema"`
+	Entries []*Entry `json:"entries"`
+
+	digest string
+}
+
+// Entry is what one signal's phase may do. It holds for one image and one set of
+// lockfiles: with others, programs are others.
+type Entry struct {
+	Signal    string `json:"signal"`
+	Image     string `json:"image"`     // its digest, or "host"
+	Lockfiles string `json:"lockfiles"` // SHA-256 of them all
+	// What may be executed, reached, read, written and asked for. Numbers in names
+	// stand as "*"; files are areas: directories, at most four levels deep.
+	Execs     []string `json:"execs"`
+	Shells    []string `json:"shells,omitempty"`
+	Endpoints []string `json:"endpoints,omitempty"`
+	Reads     []string `json:"reads"`
+	Writes    []string `json:"writes,omitempty"`
+	Rights    []string `json:"rights,omitempty"`
+}
+
+// maxBaseline bounds the file, in bytes.
+const maxBaseline = 8 << 20
+
+// ParseBaseline reads a baseline strictly.
+func ParseBaseline(b []byte) (*Baseline, error) {
+	if len(b) > maxBaseline {
+		return nil, fmt.Errorf("baseline: more than %d bytes", maxBaseline)
+	}
+	var x Baseline
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&x); err != nil {
+		return nil, fmt.Errorf("baseline: %w", err)
+	}
+	if x.Schema != BaselineSchema {
+		return nil, fmt.Errorf("baseline: schema is %q, not %q", cut(x.Schema, 100), BaselineSchema)
+	}
+	seen := map[string]bool{}
+	for i, e := range x.Entries {
+		if e == nil || e.Signal == "" || e.Image == "" || e.Lockfiles == "" {
+			return nil, fmt.Errorf("baseline: entries[%d] lacks its signal, image or lockfiles", i)
+		}
+		if seen[e.Signal] {
+			return nil, fmt.Errorf("baseline: entries[%d]: signal %q is there twice", i, cut(e.Signal, 60))
+		}
+		seen[e.Signal] = true
+	}
+	sum := sha256.Sum256(b)
+	x.digest = hex.EncodeToString(sum[:])
+	return &x, nil
+}
+
+// Encode is the baseline as a file.
+func (b *Baseline) Encode() ([]byte, error) {
+	b.Schema = BaselineSchema
+	out, err := json.MarshalIndent(b, "", "  ")
+	return append(out, '\n'), err
+}
+
+// Entry finds that of a signal, or nil.
+func (b *Baseline) Entry(signal string) *Entry {
+	if b == nil {
+		return nil
+	}
+	for _, e := range b.Entries {
+		if e.Signal == signal {
+			return e
+		}
+	}
+	return nil
+}
+
+var digits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]{3,}`) })
+
+// general takes out of a path what differs from run to run. Names in the temporary
+// directory are a program's whim as far as they have digits.
+func general(p string) string {
+	if strings.HasPrefix(p, "/sys/fs/cgroup/") {
+		return "/sys/fs/cgroup/*" // named after the run
+	}
+	if strings.HasPrefix(p, "/tmp/") || strings.HasPrefix(p, "/proc/") {
+		p = regexpDigits1().ReplaceAllString(p, "*")
+	} else {
+		p = digits().ReplaceAllString(p, "*")
+	}
+	return p
+}
+
+var regexpDigits1 = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]+`) })
+
+// area is the directory that stands for a file.
+func area(p string) string {
+	d := strings.Split(path.Dir(p), "/")
+	return general(strings.Join(append(d[:min(len(d), 5)], ""), "/"))
+}
+
+// entryOf sums up what a phase did.
+func entryOf(signal, image, lockfiles string, o *Observed) *Entry {
+	e := &Entry{Signal: signal, Image: image, Lockfiles: lockfiles, Execs: []string{}, Reads: []string{}}
+	add := func(to *[]string, s string) { *to = append(*to, s) }
+	for _, x := range o.Execs {
+		name := general(x.Path)
+		if x.Nameless {
+			name = "(nameless) " + name
+		}
+		add(&e.Execs, name)
+		if x.Shell {
+			add(&e.Shells, name)
+		}
+	}
+	for _, x := range o.Endpoints {
+		if x.Errno == "" && x.What != "connect" || strings.HasPrefix(x.Address, "unix:") {
+			continue // a server of its own, or a peer inside
+		}
+		add(&e.Endpoints, x.What+" "+endpoint(x.Address))
+	}
+	for _, p := range slices.Concat(o.Opened, o.Missed, o.Listed) {
+		add(&e.Reads, area(p))
+	}
+	for _, p := range o.Written {
+		add(&e.Writes, area(p))
+	}
+	for _, r := range o.Rights {
+		add(&e.Rights, strings.TrimSpace(r.What+" "+general(r.Detail)+" "+r.Errno))
+	}
+	for _, l := range []*[]string{&e.Execs, &e.Shells, &e.Endpoints, &e.Reads, &e.Writes, &e.Rights} {
+		slices.Sort(*l)
+		*l = slices.Compact(*l)
+	}
+	return e
+}
+
+// endpoint leaves out a port that the kernel chose: those of its own range.
+func endpoint(a string) string {
+	if i := strings.LastIndexByte(a, ':'); i > 0 && strings.HasPrefix(a, "127.0.0.1") || strings.HasPrefix(a, "[::1]") {
+		return a[:i] + ":*"
+	}
+	return a
+}
+
+// Drift is what a phase did that its baseline does not allow.
+type Drift struct {
+	What string   `json:"what"` // execs, shells, endpoints, reads, writes, rights
+	New  []string `json:"new"`
+}
+
+func (e *Entry) drift(now *Entry) []Drift {
+	var out []Drift
+	for _, x := range []struct {
+		what      string
+		was, have []string
+	}{
+		{"execs", e.Execs, now.Execs}, {"shells", e.Shells, now.Shells}, {"endpoints", e.Endpoints, now.Endpoints},
+		{"reads", e.Reads, now.Reads}, {"writes", e.Writes, now.Writes}, {"rights", e.Rights, now.Rights},
+	} {
+		var fresh []string
+		for _, s := range x.have {
+			if _, ok := slices.BinarySearch(x.was, s); !ok && !slices.Contains(x.was, s) {
+				fresh = append(fresh, s)
+			}
+		}
+		if len(fresh) > 0 {
+			out = append(out, Drift{x.what, fresh})
+		}
+	}
+	return out
+}
+
+// lockfileNames pin what a project is built from.
+var lockfileNames = []string{
+	"go.mod", "go.sum", "go.work.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml",
+	"requirements.txt", "poetry.lock", "Pipfile.lock", "uv.lock", "pdm.lock", "Cargo.lock",
+}
+
+func isLockfile(p string) bool { return slices.Contains(lockfileNames, path.Base(p)) }
+
+// lockfiles is the SHA-256 over a tree's lockfiles, in hexadecimal digits.
+func (t *Tree) lockfiles(ctx context.Context) (string, error) {
+	if err := t.hash(ctx); err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, f := range t.Files {
+		if isLockfile(f.Path) {
+			t.note(f.Path)
+			fmt.Fprintf(h, "%x %s\x00", t.sums[f.Path], f.Path)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// lockfilesThatDiffer are those that are not the same on both sides.
+func lockfilesThatDiffer(ctx context.Context, base, change *Tree) ([]string, error) {
+	sums := map[string][2][sha256.Size]byte{}
+	for i, t := range []*Tree{base, change} {
+		if err := t.hash(ctx); err != nil {
+			return nil, err
+		}
+		for _, f := range t.Files {
+			if isLockfile(f.Path) {
+				t.note(f.Path)
+				s := sums[f.Path]
+				s[i] = t.sums[f.Path]
+				sums[f.Path] = s
+			}
+		}
+	}
+	var out []string
+	for p, s := range sums {
+		if s[0] != s[1] {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Drift is what next has and b does not allow, by signal.
+func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
+	out := map[string][]Drift{}
+	for _, n := range next.Entries {
+		e := b.Entry(n.Signal)
+		if e == nil {
+			e = &Entry{}
+		}
+		if d := e.drift(n); len(d) > 0 {
+			out[n.Signal] = d
+		}
+	}
+	return out
+}
+
+// MergeBaselines allows what either does. Image and lockfiles are those of next.
+func MergeBaselines(was, next *Baseline) *Baseline {
+	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
+	if was != nil {
+		for _, e := range was.Entries {
+			if next.Entry(e.Signal) == nil {
+				out.Entries = append(out.Entries, e)
+			}
+		}
+	}
+	for _, n := range next.Entries {
+		x := *n
+		if e := was.Entry(n.Signal); e != nil && e.Image == n.Image {
+			for _, l := range []struct {
+				to   *[]string
+				from []string
+			}{{&x.Execs, e.Execs}, {&x.Shells, e.Shells}, {&x.Endpoints, e.Endpoints}, {&x.Reads, e.Reads}, {&x.Writes, e.Writes}, {&x.Rights, e.Rights}} {
+				*l.to = append(slices.Clone(*l.to), l.from...)
+				slices.Sort(*l.to)
+				*l.to = slices.Compact(*l.to)
+			}
+		}
+		out.Entries = append(out.Entries, &x)
+	}
+	slices.SortFunc(out.Entries, func(a, b *Entry) int { return strings.Compare(a.Signal, b.Signal) })
+	return out
+}

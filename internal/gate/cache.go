@@ -1,0 +1,240 @@
+package gate
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// InputsSchema names the format of what a verdict depended on.
+const InputsSchema = "carboy.dev/gate-inputs/v1"
+
+// Inputs are everything that a verdict was seen to depend on. It holds as long as all
+// of them are as they were.
+type Inputs struct {
+	Schema  string `json:"schema"`
+	Verdict string `json:"verdict"` // its id
+	// Given are what carboy itself decided by, by name: the catalog, the baseline, the
+	// build of carboy, variables, the image.
+	Given map[string]string `json:"given"`
+	// Base and Change are what of the trees counted.
+	Base   TreeInputs `json:"base"`
+	Change TreeInputs `json:"change"`
+	// Host are files of this machine that phases read, listed or looked for in vain, by
+	// path, as they were. Empty where the phases ran on an image.
+	Host map[string]string `json:"host"`
+}
+
+// TreeInputs are what of a tree counted: all names, modes, sizes and links, and the
+// content of every file that was opened.
+type TreeInputs struct {
+	Listing string            `json:"listing"`
+	Files   map[string]string `json:"files"`         // path: SHA-256, or "absent"
+	All     string            `json:"all,omitempty"` // of the whole tree, where all of it was looked at
+}
+
+// ErrNotCacheable is of a verdict that may be another one next time although
+// everything that was seen is as it was.
+var ErrNotCacheable = errors.New("the verdict is not kept for later")
+
+const absent = "absent"
+
+// private are directories that every bottle has for itself.
+var private = []string{"/proc", "/sys", "/dev", "/tmp", Workspace}
+
+// settled is how long a file of the host must have been unchanged to be told apart
+// later by its times.
+const settled = 2 * time.Second
+
+// Inputs collects what the verdict depended on. given are named by the caller; homes
+// are directories of the bottle that hold nothing of the host's.
+func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, homes ...string) (*Inputs, error) {
+	in := &Inputs{Schema: InputsSchema, Verdict: v.ID, Given: given, Host: map[string]string{}}
+	for _, r := range v.Signals {
+		if r.Outcome == Unavailable || r.Outcome == Escalated {
+			return nil, fmt.Errorf("%w: signal %s is %s", ErrNotCacheable, r.Name, r.Outcome)
+		}
+	}
+	seen := map[string]map[string]bool{"base": {}, "change": {}}
+	host := map[string]bool{}
+	for _, p := range g.phases {
+		switch {
+		case !p.Own():
+			return nil, fmt.Errorf("%w: %s did not end by itself", ErrNotCacheable, p.Signal)
+		case !p.Observed.Whole():
+			return nil, fmt.Errorf("%w: the trace of %s has gaps", ErrNotCacheable, p.Signal)
+		case p.Networked:
+			return nil, fmt.Errorf("%w: %s could reach the network, whose answers are not kept", ErrNotCacheable, p.Signal)
+		}
+		for _, f := range p.Observed.TreeRead {
+			seen[p.On][f] = true
+		}
+		for _, l := range [][]string{p.Observed.Opened, p.Observed.Missed, p.Observed.Listed} {
+			for _, f := range l {
+				host[f] = true
+			}
+		}
+	}
+	var err error
+	if in.Base, err = g.Base.inputs(ctx, seen["base"]); err != nil {
+		return nil, err
+	}
+	if in.Change, err = g.Change.inputs(ctx, seen["change"]); err != nil {
+		return nil, err
+	}
+	if g.Catalog.Image != "" {
+		return in, nil
+	}
+	now := time.Now()
+	for f := range host {
+		if slices.ContainsFunc(append(homes, private...), func(d string) bool { return below(f, d) }) {
+			continue
+		}
+		// A link on the way is part of its directory, so directories count too.
+		for ; f != "/"; f = path.Dir(f) {
+			if _, ok := in.Host[f]; ok {
+				break
+			}
+			p, changed := print1(f)
+			if now.Sub(changed) < settled {
+				return nil, fmt.Errorf("%w: %s was changed a moment ago", ErrNotCacheable, f)
+			}
+			in.Host[f] = p
+		}
+	}
+	return in, nil
+}
+
+func (t *Tree) inputs(ctx context.Context, opened map[string]bool) (in TreeInputs, err error) {
+	if in.Listing, err = t.listing(ctx); err != nil {
+		return in, err
+	}
+	in.Files = map[string]string{}
+	if t.whole {
+		in.All, err = t.Digest(ctx)
+		return in, err
+	}
+	paths := slices.Concat(slices.Collect(maps.Keys(opened)), slices.Collect(maps.Keys(t.looks)))
+	sums, err := t.sumOf(ctx, paths)
+	for _, p := range paths {
+		in.Files[p] = absent
+		if s, ok := sums[p]; ok {
+			in.Files[p] = hex.EncodeToString(s[:])
+		}
+	}
+	return in, err
+}
+
+// print1 is a file of the host in a few words: what changes when anything of it does. A
+// file's time of change is the kernel's, and set back by nobody but root.
+func print1(p string) (string, time.Time) {
+	var st unix.Stat_t
+	if err := unix.Lstat(p, &st); err != nil {
+		return absent, time.Time{}
+	}
+	return fmt.Sprintf("%d:%d:%o:%d:%d:%d:%d", st.Dev, st.Ino, st.Mode, st.Uid, st.Size, st.Mtim.Nano(), st.Ctim.Nano()), time.Unix(st.Ctim.Unix())
+}
+
+// Miss says why a verdict of before does not hold; empty: it does. It looks at all that
+// the verdict depended on.
+func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string]string) (string, error) {
+	if in.Schema != InputsSchema {
+		return "what was kept is of another carboy", nil
+	}
+	names := slices.Collect(maps.Keys(in.Given))
+	for n := range given {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	for _, n := range slices.Compact(names) {
+		if in.Given[n] != given[n] || given[n] == "" {
+			return n + " changed", nil
+		}
+	}
+	for _, s := range []struct {
+		name string
+		was  TreeInputs
+		t    *Tree
+	}{{"change", in.Change, change}, {"base", in.Base, base}} {
+		why, err := s.was.miss(ctx, s.t)
+		if err != nil || why != "" {
+			return strings.TrimSpace(why + " of the " + s.name), err
+		}
+	}
+	// Files before the directories that they lie in: those change with them.
+	byDepth := func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(in.Host), byDepth) {
+		if now, _ := print1(p); now != in.Host[p] {
+			switch {
+			case in.Host[p] == absent:
+				return p + " of this machine, which was looked for in vain, is there now", nil
+			case now == absent:
+				return p + " of this machine is gone", nil
+			}
+			return p + " of this machine changed", nil
+		}
+	}
+	return "", nil
+}
+
+func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
+	l, err := t.listing(ctx)
+	if err != nil || l != in.Listing {
+		return "the list of files", err
+	}
+	if in.All != "" {
+		d, err := t.Digest(ctx)
+		if err != nil || d == in.All {
+			return "", err
+		}
+		return "a file", nil
+	}
+	paths := slices.Sorted(maps.Keys(in.Files))
+	sums, err := t.sumOf(ctx, paths)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range paths {
+		now := absent
+		if s, ok := sums[p]; ok {
+			now = hex.EncodeToString(s[:])
+		}
+		if now != in.Files[p] {
+			return "file " + p, nil
+		}
+	}
+	return "", nil
+}
+
+// DirPrint sums up a directory's files by their times, for databases that are too large
+// to read each time.
+func DirPrint(dir string) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		s, _ := print1(p)
+		fmt.Fprintf(h, "%q %s\n", p, s)
+		return nil
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return absent, nil
+	}
+	return cmp.Or(hex.EncodeToString(h.Sum(nil)), absent), err
+}

@@ -1,0 +1,89 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/carboy/carboy/internal/document"
+)
+
+func init() {
+	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
+		return ranWell
+	})
+	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
+		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
+		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
+			f := installFacts{MayChange: mayChange}
+			changed, err := lockfilesThatDiffer(ctx, c.Base, c.Change)
+			if err != nil {
+				return f, nil, err
+			}
+			f.Changed = changed
+			var found []Finding
+			for _, p := range changed {
+				found = append(found, Finding{ID: "lockfile", File: p, Noted: mayChange, Text: "the change asks for other dependencies than the base approves"})
+			}
+			if len(f.Changed) > 0 && !mayChange {
+				return f, found, nil
+			}
+			run, more, err := ranWell(ctx, c)
+			f.Run = run
+			return f, append(found, more...), err
+		}
+	})
+}
+
+// commandFacts are those of a command that ran on the change.
+type commandFacts struct {
+	Code     int    `json:"exit_code"`
+	Ended    bool   `json:"ended_by_itself"`
+	Programs uint64 `json:"programs_executed"`
+}
+
+func (f commandFacts) Positive() bool { return f.Ended && f.Code == 0 && f.Programs > 0 }
+
+type installFacts struct {
+	Run       commandFacts `json:"run"`
+	Changed   []string     `json:"lockfiles_changed,omitempty"`
+	MayChange bool         `json:"lockfiles_may_change"`
+}
+
+func (f installFacts) Positive() bool {
+	return f.Run.Positive() && (f.MayChange || len(f.Changed) == 0)
+}
+
+func ranWell(ctx context.Context, c *Case) (commandFacts, []Finding, error) {
+	p, err := c.Run(ctx, c.Change)
+	if err != nil {
+		return commandFacts{}, nil, err
+	}
+	f := factsOf(p)
+	return f, exitFinding(p), nil
+}
+
+func factsOf(p *Phase) commandFacts {
+	f := commandFacts{Code: p.Code, Ended: p.Own()}
+	for _, x := range p.Observed.Execs {
+		f.Programs += x.Count
+	}
+	return f
+}
+
+// exitFinding is what a command that failed had to say.
+func exitFinding(p *Phase) []Finding {
+	if p.Code == 0 {
+		return nil
+	}
+	return []Finding{{ID: "exit", Text: fmt.Sprintf("%s ended with %d", p.Command[0], p.Code), Detail: firstErrors(p)}}
+}
+
+// firstErrors are the lines that people look for first: the last of standard error,
+// or of standard output where that is empty. They are the phase's own words.
+func firstErrors(p *Phase) string {
+	b := p.Stderr.Bytes
+	if len(b) == 0 {
+		b = p.Stdout.Bytes
+	}
+	return string(b[max(0, len(b)-maxDetail):])
+}

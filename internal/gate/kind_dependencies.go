@@ -1,0 +1,155 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/document"
+)
+
+func init() {
+	Register(Kind{Name: "vulnerabilities", Summary: "no package of the lockfiles has an advisory", Keys: []string{"fail", "accept"}}, func(_ *Signal, m document.Mapping) Judge[vulnerabilityFacts] {
+		all := m.Get("fail").OneOf("new", "all") == "all"
+		accept := m.Get("accept").Strings()
+		return func(ctx context.Context, c *Case) (vulnerabilityFacts, []Finding, error) {
+			return vulnerabilities(ctx, c, all, accept)
+		}
+	})
+	Register(Kind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
+		allow := m.Need("allow").Strings()
+		names, values := m.Get("packages").Entries()
+		known := map[string]string{}
+		for i, n := range names {
+			known[n] = values[i].Text()
+		}
+		return func(ctx context.Context, c *Case) (licenceFacts, []Finding, error) {
+			return licences(ctx, c, allow, known)
+		}
+	})
+}
+
+type vulnerabilityFacts struct {
+	Lockfiles  int      `json:"lockfiles"`
+	Packages   int      `json:"packages"`
+	Advisories int      `json:"advisories"`
+	Database   string   `json:"database_sha256"`
+	Found      []string `json:"found,omitempty"` // package@version: advisory
+	// Old are the base's own, and Accepted those that the catalog names.
+	Old      []string `json:"of_the_base,omitempty"`
+	Accepted []string `json:"accepted,omitempty"`
+}
+
+func (f vulnerabilityFacts) Positive() bool {
+	return f.Database != "" && f.Advisories > 0 && f.Lockfiles > 0 && len(f.Found) == 0
+}
+
+func vulnerabilities(ctx context.Context, c *Case, all bool, accept []string) (f vulnerabilityFacts, found []Finding, err error) {
+	if c.Database == "" {
+		return f, nil, errors.New("there is no database of advisories: unpack OSV's export below the directory osv of the configuration")
+	}
+	now, files, err := packages(ctx, c.Change)
+	if err != nil {
+		return f, nil, err
+	}
+	if files == 0 {
+		return f, nil, errors.New("the change has no lockfile, so nothing says what it depends on")
+	}
+	was, _, err := packages(ctx, c.Base)
+	if err != nil {
+		was = nil // then all of the change's count as new
+	}
+	f.Lockfiles, f.Packages = files, len(now)
+	wanted := map[string]bool{}
+	for _, p := range now {
+		wanted[p.Ecosystem+"\x00"+p.Name] = true
+	}
+	db, digest, n, err := readAdvisories(c.Database, func(eco, name string) bool { return wanted[eco+"\x00"+name] })
+	if err != nil {
+		return f, nil, err
+	}
+	f.Database, f.Advisories = digest, n
+	for _, p := range now {
+		for i := range db {
+			a := &db[i]
+			if !a.affects(p) {
+				continue
+			}
+			what := fmt.Sprintf("%s@%s: %s", p.Name, p.Version, a.ID)
+			old := slices.ContainsFunc(was, func(q Package) bool { return q.Name == p.Name && q.Version == p.Version && q.Ecosystem == p.Ecosystem })
+			x := Finding{ID: a.ID, File: p.File, Text: fmt.Sprintf("%s %s: %s", p.Name, p.Version, a.Summary)}
+			switch {
+			case slices.Contains(accept, a.ID):
+				f.Accepted = append(f.Accepted, what)
+				x.Noted = true
+			case old && !all:
+				f.Old = append(f.Old, what)
+				x.Noted = true
+			default:
+				f.Found = append(f.Found, what)
+			}
+			found = append(found, x)
+		}
+	}
+	return f, found, nil
+}
+
+type licenceFacts struct {
+	Lockfiles int      `json:"lockfiles"`
+	Packages  int      `json:"packages"`
+	Refused   []string `json:"refused,omitempty"`
+	Unknown   []string `json:"unknown,omitempty"`
+}
+
+func (f licenceFacts) Positive() bool {
+	return f.Lockfiles > 0 && len(f.Refused)+len(f.Unknown) == 0
+}
+
+// licences judges what lockfiles say, and what the catalog says of packages of which
+// they say nothing.
+func licences(ctx context.Context, c *Case, allow []string, known map[string]string) (f licenceFacts, found []Finding, err error) {
+	list, files, err := packages(ctx, c.Change)
+	if err != nil {
+		return f, nil, err
+	}
+	if files == 0 {
+		return f, nil, errors.New("the change has no lockfile, so nothing says what it depends on")
+	}
+	f.Lockfiles, f.Packages = files, len(list)
+	for _, p := range list {
+		l := p.Licence
+		if k, ok := known[p.Name]; ok {
+			l = k
+		}
+		switch {
+		case l == "":
+			f.Unknown = append(f.Unknown, p.Name)
+			found = append(found, Finding{ID: p.Name, File: p.File, Text: "nothing says which licence it has: name it in the catalog, packages: {" + p.Name + ": MIT}"})
+		case !licenceAllowed(l, allow):
+			f.Refused = append(f.Refused, p.Name+": "+l)
+			found = append(found, Finding{ID: p.Name, File: p.File, Text: "has the licence " + l + ", which the catalog does not allow"})
+		}
+	}
+	return f, found, nil
+}
+
+// licenceAllowed reads the simplest of SPDX's expressions: one name, or names joined by
+// OR, of which one must be allowed, or by AND, all of which must. Others are refused.
+func licenceAllowed(l string, allow []string) bool {
+	l = strings.TrimSpace(l)
+	if strings.HasPrefix(l, "(") && strings.HasSuffix(l, ")") && strings.Count(l, "(") == 1 {
+		l = l[1 : len(l)-1]
+	}
+	is := func(s string) bool { return slices.Contains(allow, strings.TrimSpace(s)) }
+	not := func(s string) bool { return !is(s) }
+	or, and := strings.Split(l, " OR "), strings.Split(l, " AND ")
+	switch {
+	case len(or) > 1 && len(and) > 1:
+		return false
+	case len(and) > 1:
+		return !slices.ContainsFunc(and, not)
+	}
+	return slices.ContainsFunc(or, is)
+}

@@ -1,0 +1,137 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/carboy/carboy/internal/document"
+)
+
+func init() {
+	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables"}}, func(_ *Signal, m document.Mapping) Judge[policyFacts] {
+		p := policy{
+			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, MaxFiles), bytes: or(m.Get("max_bytes").Size(), 8<<20),
+			lines:    m.Get("max_lines").Int(20_000, 1, 1<<30),
+			binaries: m.Get("binaries").OneOf("refused", "allowed") == "allowed", links: m.Get("links_out").OneOf("refused", "allowed") == "allowed",
+			executables: m.Get("executables").OneOf("refused", "allowed") == "allowed",
+		}
+		for _, pat := range p.frozen {
+			if _, err := path.Match(pat, "x"); err != nil || pat == "" {
+				m.Get("frozen").Bad("has a pattern that is none: "+pat, "")
+			}
+		}
+		return p.judge
+	})
+}
+
+type policy struct {
+	frozen                       []string
+	files, bytes, lines          int64
+	binaries, links, executables bool
+}
+
+// alwaysFrozen judge every change, or run where it lands.
+var alwaysFrozen = []string{".carboy/**", ".git/**"}
+
+type policyFacts struct {
+	Looked  bool     `json:"looked"`
+	Files   int64    `json:"files"`
+	Bytes   int64    `json:"bytes"`
+	Lines   int64    `json:"lines"`
+	Tests   []string `json:"test_files,omitempty"`
+	Frozen  []string `json:"frozen_touched,omitempty"`
+	Binary  []string `json:"binaries,omitempty"`
+	Links   []string `json:"links_out,omitempty"`
+	Exec    []string `json:"made_executable,omitempty"`
+	TooMuch []string `json:"past_bounds,omitempty"`
+}
+
+func (f policyFacts) Positive() bool {
+	return f.Looked && len(f.Frozen)+len(f.Binary)+len(f.Links)+len(f.Exec)+len(f.TooMuch) == 0
+}
+
+func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, error) {
+	diff, err := c.Change.Differences(ctx, c.Base)
+	if err != nil {
+		return policyFacts{}, nil, err
+	}
+	f := policyFacts{Looked: true, Files: int64(len(diff))}
+	var found []Finding
+	say := func(list *[]string, id, file, text string) {
+		if len(*list) < 200 {
+			*list = append(*list, file)
+		}
+		found = append(found, Finding{ID: id, File: file, Text: text})
+	}
+	changed := map[string]bool{}
+	for _, d := range diff {
+		if matches(p.frozen, d.Path) || matches(alwaysFrozen, d.Path) {
+			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
+		}
+		if isTestFile(d.Path) {
+			f.Tests = append(f.Tests, d.Path)
+			found = append(found, Finding{ID: "test-file", File: d.Path, Noted: true, Text: "the change touches a file of tests"})
+		}
+		if d.Change == nil {
+			continue
+		}
+		changed[d.Path] = true
+		if d.Change.Mode == Executable && (d.Base == nil || d.Base.Mode != Executable) && !p.executables {
+			say(&f.Exec, "executable", d.Path, "the change makes it executable (executables: allowed)")
+		}
+	}
+	err = c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
+		f.Bytes += int64(len(b))
+		if x.Mode == Link {
+			if out, why := leadsOut(x.Path, string(b)); out && !p.links {
+				say(&f.Links, "link-out", x.Path, why)
+			}
+			return nil
+		}
+		f.Lines += int64(bytes.Count(b, []byte("\n")))
+		if bytes.IndexByte(b[:min(len(b), 8<<10)], 0) >= 0 && !p.binaries {
+			say(&f.Binary, "binary", x.Path, "a binary file can't be reviewed (binaries: allowed)")
+		}
+		return nil
+	})
+	for _, x := range []struct {
+		id       string
+		is, most int64
+	}{{"files", f.Files, p.files}, {"bytes", f.Bytes, p.bytes}, {"lines", f.Lines, p.lines}} {
+		if x.is > x.most {
+			f.TooMuch = append(f.TooMuch, x.id)
+			found = append(found, Finding{ID: "too-many-" + x.id, Text: fmt.Sprintf("the change has %d %s, and may have %d", x.is, x.id, x.most)})
+		}
+	}
+	return f, found, err
+}
+
+// leadsOut reports whether a link leads out of the tree.
+func leadsOut(p, to string) (bool, string) {
+	if path.IsAbs(to) {
+		return true, "the link leads to an absolute path"
+	}
+	if at := path.Join(path.Dir(p), to); at == ".." || strings.HasPrefix(at, "../") {
+		return true, "the link leads out of the tree"
+	}
+	return false, ""
+}
+
+// isTestFile goes by the names that runners look for.
+func isTestFile(p string) bool {
+	base := path.Base(p)
+	for _, pat := range []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"} {
+		if ok, _ := path.Match(pat, base); ok {
+			return true
+		}
+	}
+	for _, e := range strings.Split(path.Dir(p), "/") {
+		if e == "test" || e == "tests" || e == "__tests__" || e == "testdata" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,209 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/carboy/carboy/internal/document"
+)
+
+func init() {
+	Register(Kind{Name: "tests", Summary: "every test that passed on the base passes on the change", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
+		k := testsKind{
+			format: m.Need("format").OneOf("go", "junit", "pytest", "jest", "vitest"), results: m.Get("results").Text(),
+			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(),
+		}
+		if k.results == "" {
+			k.results = "stdout"
+		}
+		if k.results != "stdout" && badPath(k.results) != "" {
+			m.Get("results").Bad("is no path of the tree", "name the file that the runner writes, or stdout")
+		}
+		if len(k.runner) == 0 {
+			switch k.format {
+			case "go":
+			case "pytest":
+				k.runner = []string{"python*"}
+			case "jest", "vitest":
+				k.runner = []string{"node"}
+			default:
+				if len(s.Command) > 0 {
+					k.runner = []string{path.Base(s.Command[0])}
+				}
+			}
+		}
+		return k.judge
+	})
+}
+
+// testsKind compares what ran on the base with what ran on the change. Ids and states
+// are the runner's claims; that it ran, and how it ended, is observed.
+type testsKind struct {
+	format, results string
+	runner          []string // programs one of which must have run
+	accept          []string // ids that may be lost, which a person put into the catalog
+}
+
+type testFacts struct {
+	BasePassed int      `json:"base_passed"`
+	Passed     int      `json:"passed"`
+	Failed     []string `json:"failed,omitempty"`
+	Lost       []string `json:"lost,omitempty"`
+	Skipped    []string `json:"newly_skipped,omitempty"`
+	Emptied    []string `json:"emptied,omitempty"`
+	Added      int      `json:"added"`
+	Code       int      `json:"exit_code"`
+	// Unseen are packages or files whose tests are said to have passed, and whose
+	// binary was not seen to run.
+	Unseen []string `json:"unseen,omitempty"`
+	Seen   int      `json:"runners_seen"`
+}
+
+func (f testFacts) Positive() bool {
+	return f.BasePassed+f.Added > 0 && f.Passed > 0 && f.Code == 0 && f.Seen > 0 &&
+		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Emptied)+len(f.Unseen) == 0
+}
+
+func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, error) {
+	type side struct {
+		inv *inventory
+		p   *Phase
+		err error
+	}
+	run := func(t *Tree) (s side) {
+		if s.p, s.err = c.Run(ctx, t); s.err == nil {
+			s.inv, s.err = k.read(s.p)
+		}
+		return s
+	}
+	now := run(c.Change)
+	base := run(c.Base)
+	switch {
+	case now.err != nil:
+		var found []Finding
+		if now.p != nil {
+			found = exitFinding(now.p)
+		}
+		return testFacts{}, found, now.err
+	case base.err != nil:
+		return testFacts{}, nil, fmt.Errorf("the tests of the base can't be compared with: %w", base.err)
+	}
+	f := testFacts{Code: now.p.Code}
+	var found []Finding
+	say := func(list *[]string, id, what string) {
+		*list = append(*list, id)
+		found = append(found, Finding{ID: id, Text: what, Detail: now.inv.output[id]})
+	}
+	for _, id := range slices.Sorted(maps.Keys(base.inv.tests)) {
+		if base.inv.tests[id] != testPassed {
+			continue
+		}
+		f.BasePassed++
+		switch st := now.inv.tests[id]; {
+		case st == "" && slices.Contains(k.accept, id):
+			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which the catalog accepts"})
+		case st == "":
+			say(&f.Lost, id, "the test passed on the base, and is gone")
+		case st == testSkipped:
+			say(&f.Skipped, id, "the test passed on the base, and is skipped")
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now.inv.tests)) {
+		switch now.inv.tests[id] {
+		case testPassed:
+			f.Passed++
+			if base.inv.tests[id] == "" {
+				f.Added++
+			}
+		case testFailed:
+			say(&f.Failed, id, "the test fails")
+		}
+	}
+	f.Seen, f.Unseen = k.seen(now.p, now.inv)
+	for _, u := range f.Unseen {
+		found = append(found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
+	}
+	empty, err := emptied(ctx, c.Base, c.Change)
+	if err != nil {
+		return f, found, err
+	}
+	for _, e := range empty {
+		f.Emptied = append(f.Emptied, e.ID)
+		found = append(found, e)
+	}
+	if (f.Code == 0) != (len(f.Failed) == 0) {
+		return f, found, &DisagreementError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", f.Code, len(f.Failed))}
+	}
+	return f, found, nil
+}
+
+// read gets the reporter's account of a phase.
+func (k testsKind) read(p *Phase) (*inventory, error) {
+	var b []byte
+	var err error
+	if k.results == "stdout" {
+		b, err = p.Stdout.Whole()
+	} else {
+		b, err = wrote(p, k.results)
+	}
+	if err == nil {
+		var inv *inventory
+		if inv, err = parsers[k.format](b); err == nil {
+			return inv, nil
+		}
+	}
+	return nil, fmt.Errorf("%s on the %s gave no results in %s's form: %w", p.Signal, p.On, k.format, err)
+}
+
+// wrote is a file that a phase wrote.
+func wrote(p *Phase, name string) ([]byte, error) {
+	if p.Changes == nil {
+		return nil, errors.New("what it wrote was not kept")
+	}
+	c, ok := p.Changes.Lookup(name)
+	if !ok || c.Type != "file" || c.Size > MaxFileBytes {
+		return nil, fmt.Errorf("it wrote no file %s", name)
+	}
+	r, err := p.Changes.Content(c)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(r, MaxFileBytes))
+	return b, errors.Join(err, r.Close())
+}
+
+// seen looks in the trace for what runs tests.
+func (k testsKind) seen(p *Phase, inv *inventory) (n int, unseen []string) {
+	ran := map[string]bool{}
+	for _, x := range p.Observed.Execs {
+		for _, name := range []string{x.Path, x.Asked} {
+			base := path.Base(name)
+			if k.format == "go" && strings.HasSuffix(base, ".test") {
+				ran[base] = true
+			}
+			for _, pat := range k.runner {
+				if ok, _ := path.Match(pat, base); ok {
+					ran[base] = true
+				}
+			}
+		}
+	}
+	for pkg := range inv.packages {
+		if k.format == "go" && !ran[goBinary(pkg)] {
+			unseen = append(unseen, pkg)
+		}
+	}
+	for f := range inv.files {
+		if _, ok := slices.BinarySearch(p.Observed.TreeRead, f); !ok && badPath(f) == "" {
+			unseen = append(unseen, f)
+		}
+	}
+	slices.Sort(unseen)
+	return len(ran), unseen
+}

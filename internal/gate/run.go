@@ -1,0 +1,430 @@
+package gate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// Job is one phase, for a Runner.
+type Job struct {
+	Signal string
+	On     string // "base" or "change"
+	// Tree is a directory on the host that holds the tree; it is at Workspace inside,
+	// and what the phase writes does not reach it.
+	Tree               string
+	Command, Env       []string
+	Network            []string
+	Image, ImageDigest string
+	Limits             Limits
+}
+
+// Ended is what became of a Job.
+type Ended struct {
+	Run      string        `json:"run"`
+	Code     int           `json:"code"`
+	Reason   string        `json:"reason"` // as receipts have it; only "exited" is an end by itself
+	Error    string        `json:"error,omitempty"`
+	Duration time.Duration `json:"duration_ns"`
+	// Isolation and Engine are what held it.
+	Isolation string `json:"isolation"`
+	Engine    string `json:"engine"`
+	// Digests of what is kept of it, in hexadecimal digits.
+	Receipt string `json:"receipt_sha256,omitempty"`
+	Trace   string `json:"trace_sha256,omitempty"`
+	// Networked: it could reach something, so that what it did depends on that.
+	Networked bool `json:"networked,omitempty"`
+
+	// ImageDigest is of the image that it ran on, if it did.
+	ImageDigest string `json:"image_digest,omitempty"`
+	// Asked is what the gateway was asked for, by name, and what it said.
+	Asked []Endpoint `json:"asked,omitempty"`
+
+	Stdout   Output      `json:"-"`
+	Stderr   Output      `json:"-"`
+	Observed *Observed   `json:"-"` // nil: nothing was recorded
+	Changes  *change.Set `json:"-"` // nil: not collected
+}
+
+// Output is the beginning of what a phase printed, and how much that was.
+type Output struct {
+	Bytes []byte
+	Total int64
+}
+
+// Whole is all of it; what was cut is not parsed.
+func (o *Output) Whole() ([]byte, error) {
+	if o.Total != int64(len(o.Bytes)) {
+		return nil, fmt.Errorf("it printed %d bytes, of which %d are kept", o.Total, len(o.Bytes))
+	}
+	return o.Bytes, nil
+}
+
+// Runner runs phases, each in a fresh bottle, as many at once as it is asked.
+type Runner interface {
+	Run(context.Context, Job) (*Ended, error)
+}
+
+// Phase is a job that has ended.
+type Phase struct {
+	Signal  string   `json:"signal"`
+	On      string   `json:"on"`
+	Command []string `json:"command"`
+	*Ended
+}
+
+// Own reports whether it ended by itself.
+func (p *Phase) Own() bool { return p.Reason == "exited" }
+
+// Event is progress, for people.
+type Event struct {
+	Signal string
+	Phase  string // empty: the signal is judged
+	Result *Result
+}
+
+// Gate is one judgement. Its fields are not changed while it runs.
+type Gate struct {
+	Catalog *Catalog
+	// CatalogFrom is whose word the catalog is: "base" or "user".
+	CatalogFrom  string
+	Base, Change *Tree
+	Baseline     *Baseline // nil: there is none
+	// Database is a directory with advisories; empty: there is none.
+	Database string
+	Runner   Runner
+	Scratch  string // an empty directory for trees
+	Redact   *secret.Redactor
+	Progress func(Event) // one at a time; nil: nobody
+	// Recording: a baseline is being made of what happens, so none is needed.
+	Recording bool
+
+	mu     sync.Mutex
+	phases []*Phase
+	dirs   map[string]func() (string, error)
+	kept   map[string]*Phase // by signal and side
+	slots  *slots
+}
+
+// Case is what a kind judges from.
+type Case struct {
+	*Signal
+	Base, Change *Tree
+	Baseline     *Baseline
+	Database     string
+	Recording    bool
+	g            *Gate
+	lost         *Phase // the first phase that did not end by itself
+}
+
+// Run judges everything that the catalog asks for. An error means that no verdict
+// could be made; whatever is wrong with a signal is in the verdict.
+func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
+	began := time.Now()
+	g.dirs, g.kept = map[string]func() (string, error){}, map[string]*Phase{}
+	g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
+	if err := errors.Join(g.Base.hash(ctx), g.Change.hash(ctx)); err != nil {
+		return nil, err
+	}
+	results := make([]*Result, len(g.Catalog.Signals))
+	done := map[string]chan struct{}{}
+	for _, s := range g.Catalog.Signals {
+		done[s.Name] = make(chan struct{})
+	}
+	var tell sync.Mutex
+	for _, last := range []bool{false, true} {
+		eg, gctx := errgroup.WithContext(ctx)
+		for i, s := range g.Catalog.Signals {
+			if last != s.Kind.Last {
+				continue
+			}
+			eg.Go(func() error {
+				defer close(done[s.Name])
+				for _, a := range s.After {
+					select {
+					case <-done[a]:
+					case <-gctx.Done():
+						return gctx.Err()
+					}
+				}
+				r := g.signal(gctx, s)
+				results[i] = r
+				tell.Lock()
+				defer tell.Unlock()
+				g.tell(Event{Signal: s.Name, Result: r})
+				return gctx.Err()
+			})
+		}
+		if err := eg.Wait(); err != nil {
+			return nil, err
+		}
+	}
+	return g.verdict(ctx, results, began)
+}
+
+func (g *Gate) tell(e Event) {
+	if g.Progress != nil {
+		g.Progress(e)
+	}
+}
+
+// signal judges one. Whatever goes wrong in it is no pass.
+func (g *Gate) signal(ctx context.Context, s *Signal) (r *Result) {
+	began := time.Now()
+	r = &Result{Name: s.Name, Kind: s.Kind.Name, Line: s.Line, Outcome: Unavailable}
+	c := &Case{Signal: s, Base: g.Base, Change: g.Change, Baseline: g.Baseline, Database: g.Database, Recording: g.Recording, g: g}
+	defer func() {
+		if p := recover(); p != nil {
+			r.Outcome, r.Why = Unavailable, fmt.Sprintf("carboy failed while it judged: %v", p)
+		}
+		r.Duration = time.Since(began)
+		r.seal(g.Redact)
+	}()
+	facts, found, err := s.judge(ctx, c)
+	r.Findings = found
+	var split *DisagreementError
+	switch {
+	case errors.As(err, &split):
+		r.Outcome, r.Why = Escalated, err.Error()
+	case c.lost != nil:
+		r.Outcome, r.Why = Final, fmt.Sprintf("%s on the %s did not end by itself: %s", s.Name, c.lost.On, lostWhy(c.lost))
+	case err != nil:
+		r.Why = err.Error()
+	case facts == nil:
+		r.Why = "it has no facts"
+	case facts.Positive() && !slices.ContainsFunc(found, func(f Finding) bool { return !f.Noted }):
+		r.Outcome = Passed
+	case s.Kind.Final:
+		r.Outcome = Final
+	default:
+		r.Outcome = Failed
+	}
+	if facts != nil {
+		if r.Facts, err = json.Marshal(facts); err != nil {
+			r.Outcome, r.Why, r.Facts = Unavailable, "its facts can't be written: "+err.Error(), nil
+		} else if _, err = s.Kind.decode(r.Facts); err != nil {
+			r.Outcome, r.Why, r.Facts = Unavailable, err.Error(), nil
+		}
+	}
+	return r
+}
+
+func lostWhy(p *Phase) string {
+	switch p.Reason {
+	case "timeout":
+		return "out of time"
+	case "memory":
+		return "out of memory"
+	case "output":
+		return "it printed more than it may"
+	}
+	return strings.TrimSpace(p.Reason + " " + p.Error)
+}
+
+// DisagreementError is of two witnesses that do not say the same: a person decides.
+type DisagreementError struct{ What string }
+
+func (e *DisagreementError) Error() string { return e.What }
+
+// Run runs the signal's command on a tree. An error means that it did not come to an
+// end by itself, or that its trace is not whole.
+func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
+	p, err := c.g.phase(ctx, c.Signal, t)
+	if p != nil && !p.Own() && c.lost == nil {
+		c.lost = p
+	}
+	return p, err
+}
+
+// phase runs a signal's command on a tree.
+func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
+	on := "change"
+	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
+		on = "base"
+	}
+	dir, err := g.layOut(ctx, t, on, s.After)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.slots.take(ctx, s.Limits.Memory, s.Limits.Pids); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	g.tell(Event{Signal: s.Name, Phase: on})
+	g.mu.Unlock()
+	e, err := g.Runner.Run(ctx, Job{
+		Signal: s.Name, On: on, Tree: dir, Command: s.Command, Env: s.Env, Network: s.Network,
+		Image: g.Catalog.Image, ImageDigest: g.Catalog.ImageDigest, Limits: s.Limits,
+	})
+	g.slots.give(s.Limits.Memory, s.Limits.Pids)
+	if err != nil {
+		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, on, err)
+	}
+	p := &Phase{Signal: s.Name, On: on, Command: s.Command, Ended: e}
+	g.mu.Lock()
+	g.phases = append(g.phases, p)
+	g.kept[s.Name+" "+on] = p
+	g.mu.Unlock()
+	if !p.Own() {
+		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, lostWhy(p))
+	}
+	if !e.Observed.Whole() {
+		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gaps(e.Observed))
+	}
+	return p, nil
+}
+
+func (g *Gate) ran(signal, on string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.kept[signal+" "+on] != nil
+}
+
+func gaps(o *Observed) string {
+	if o == nil {
+		return "there is none"
+	}
+	s := strings.Join(o.Gaps, "; ")
+	if o.Lost > 0 {
+		s = strings.Trim(fmt.Sprintf("%d facts were lost; %s", o.Lost, s), "; ")
+	}
+	return s
+}
+
+// Phases are those of a signal that have ended, on the change unless there is none.
+func (c *Case) Phases(signal string) []*Phase {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	var out []*Phase
+	for _, p := range c.g.phases {
+		if p.Signal == signal && p.On == "change" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// layOut writes a tree once, with what earlier signals kept.
+func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (string, error) {
+	key := on + "+" + strings.Join(after, "+")
+	g.mu.Lock()
+	f := g.dirs[key]
+	if f == nil {
+		dir := filepath.Join(g.Scratch, fmt.Sprintf("tree%d", len(g.dirs)))
+		f = sync.OnceValues(func() (string, error) {
+			t := t
+			for _, a := range after {
+				var err error
+				if t, err = g.withKept(ctx, t, a, on); err != nil {
+					return "", err
+				}
+			}
+			return dir, t.LayOut(ctx, dir)
+		})
+		g.dirs[key] = f
+	}
+	g.mu.Unlock()
+	return f()
+}
+
+// withKept adds what a signal left below the paths that it keeps. What the change left
+// is not there when the base runs: for that, the signal runs on the base too.
+func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
+	s := g.Catalog.Signal(signal)
+	if on == "base" && !g.ran(signal, on) {
+		if _, err := g.phase(ctx, s, g.Base); err != nil {
+			return nil, err
+		}
+	}
+	g.mu.Lock()
+	p := g.kept[signal+" "+on]
+	g.mu.Unlock()
+	if p == nil || p.Changes == nil || !p.Own() || p.Code != 0 {
+		return nil, fmt.Errorf("%s on the %s did not end well, and is needed", signal, on)
+	}
+	set := *p.Changes
+	set.Changes = slices.DeleteFunc(slices.Clone(set.Changes), func(x change.Change) bool {
+		return x.Type == change.Socket || x.Type == change.Fifo || badPath(string(x.Path)) != "" ||
+			!slices.ContainsFunc(s.Keep, func(k string) bool { return below(string(x.Path), k) })
+	})
+	return WithChanges(t.Name+" with "+signal, "", t, &set)
+}
+
+// slots bound phases that run side by side by what they may use together.
+type slots struct {
+	mu           sync.Mutex
+	memory, pids int64
+	waiting      []chan struct{}
+}
+
+func newSlots(memory, pids int64) *slots { return &slots{memory: memory, pids: pids} }
+
+func (s *slots) take(ctx context.Context, memory, pids int64) error {
+	for {
+		s.mu.Lock()
+		if s.memory >= memory && s.pids >= pids {
+			s.memory, s.pids = s.memory-memory, s.pids-pids
+			s.mu.Unlock()
+			return nil
+		}
+		wake := make(chan struct{})
+		s.waiting = append(s.waiting, wake)
+		s.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *slots) give(memory, pids int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.memory, s.pids = s.memory+memory, s.pids+pids
+	for _, w := range s.waiting {
+		close(w)
+	}
+	s.waiting = nil
+}
+
+// seal bounds what a result says, and takes secrets out of it.
+func (r *Result) seal(red *secret.Redactor) {
+	if red == nil {
+		red = new(secret.Redactor)
+	}
+	clean := func(s string, n int) string { return visible.Lines(red.String(s), n) }
+	r.Why = clean(r.Why, maxDetail)
+	r.Total = len(r.Findings)
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		if a.Noted != b.Noted {
+			return cmp.Compare(btoi(a.Noted), btoi(b.Noted))
+		}
+		return cmp.Compare(a.File, b.File)
+	})
+	r.Findings = r.Findings[:min(len(r.Findings), MaxFindings)]
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		f.ID, f.Text, f.Detail = clean(f.ID, 500), clean(f.Text, 1000), clean(f.Detail, maxDetail)
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,244 @@
+package gate
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// Text writes the verdict for people in a terminal. All is every finding; else the
+// first few of each signal.
+func (v *Verdict) Text(w io.Writer, all bool) {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	s := func(t string) string { return visible.String(t, 400) }
+	p("%s  verdict %s", strings.ToUpper(string(v.Outcome)), v.ID)
+	p("  change   %s%s", s(v.Change.Name), commit(v.Change))
+	p("  base     %s%s", s(v.Base.Name), commit(v.Base))
+	p("  judged   by %s (%s), in bottles of class %s, in %s", s(v.Catalog), s(v.CatalogFrom), s(v.Isolation), v.Duration.Round(time.Millisecond))
+	if v.Cached {
+		p("           nothing was run: all that the verdict of %s depended on is as it was", v.At.Format(time.RFC3339))
+	}
+	if v.Override != nil {
+		p("  override %s let it go on at %s: %s", s(v.Override.By), v.Override.At.Format(time.RFC3339), s(v.Override.Reason))
+	}
+	p("")
+	for _, r := range v.Signals {
+		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
+		if r.Why != "" {
+			p("              %s", s(r.Why))
+		}
+		shown := 0
+		for _, f := range r.Findings {
+			if f.Noted && !all {
+				continue
+			}
+			if shown == 10 && !all {
+				p("              and more: carboy gate explain %s", v.ID)
+				break
+			}
+			shown++
+			at := ""
+			if f.File != "" {
+				at = visible.Path([]byte(f.File))
+				if f.Line > 0 {
+					at = fmt.Sprintf("%s:%d", at, f.Line)
+				}
+				at += ": "
+			}
+			id := s(f.ID)
+			if f.File != "" && strings.HasPrefix(f.ID, f.File) {
+				id = s(strings.TrimPrefix(strings.TrimPrefix(f.ID, f.File), "::"))
+			}
+			p("              %s%s: %s", at, id, s(f.Text))
+			if all && f.Detail != "" {
+				for line := range strings.Lines(visible.Lines(f.Detail, maxDetail)) {
+					p("                | %s", strings.TrimRight(line, "\n"))
+				}
+			}
+		}
+	}
+}
+
+func commit(s Side) string {
+	if s.Commit == "" || s.Commit == s.Name {
+		return ""
+	}
+	return " (" + s.Commit[:min(12, len(s.Commit))] + ")"
+}
+
+var page = template.Must(template.New("verdict").Funcs(template.FuncMap{
+	"s":     func(t string) string { return visible.String(t, 1000) },
+	"lines": func(t string) string { return visible.Lines(t, maxDetail) },
+	"d":     func(d time.Duration) string { return d.Round(time.Millisecond).String() },
+}).Parse(`<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>carboy: verdict {{.ID}}</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<style>
+body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;border-bottom:1px solid #ddd;vertical-align:top}
+.passed{color:#176d2c}.failed,.final,.unavailable{color:#a01414}.escalated{color:#8a5a00}pre{white-space:pre-wrap;background:#f5f5f5;padding:.5em;margin:.3em 0}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}pre{background:#222}.passed{color:#7fd18f}.failed,.final,.unavailable{color:#ff8f8f}.escalated{color:#f0c060}}
+</style></head><body>
+<h1 class="{{.Outcome}}">{{.Outcome}}</h1>
+<table>
+<tr><th>Verdict</th><td>{{.ID}}, {{.At}}{{if .Cached}}, given again{{end}}</td></tr>
+<tr><th>Change</th><td>{{s .Change.Name}} {{s .Change.Commit}}<br>SHA-256 {{.Change.Digest}}</td></tr>
+<tr><th>Base</th><td>{{s .Base.Name}} {{s .Base.Commit}}<br>SHA-256 {{.Base.Digest}}</td></tr>
+<tr><th>Judged by</th><td>{{s .Catalog}} ({{s .CatalogFrom}}), SHA-256 {{.CatalogDigest}}</td></tr>
+<tr><th>Held by</th><td>{{s .Isolation}}, carboy {{s .Build}}, {{d .Duration}}</td></tr>
+{{with .Override}}<tr><th>Override</th><td>{{s .By}}, {{.At}}: {{s .Reason}}</td></tr>{{end}}
+</table>
+<h2>Signals</h2>
+{{range .Signals}}<h3><span class="{{.Outcome}}">{{.Outcome}}</span> {{s .Name}} <small>{{s .Kind}}, {{d .Duration}}</small></h3>
+{{with .Why}}<p>{{s .}}</p>{{end}}
+{{if .Findings}}<table>{{range .Findings}}<tr><td>{{s .File}}{{if .Line}}:{{.Line}}{{end}}</td><td>{{s .ID}}</td><td>{{s .Text}}{{if .Noted}} (noted){{end}}{{with .Detail}}<pre>{{lines .}}</pre>{{end}}</td></tr>
+{{end}}</table>{{end}}
+{{end}}
+<h2>Phases</h2>
+<table><tr><th>Signal</th><th>On</th><th>Exit</th><th>Took</th><th>Trace</th></tr>
+{{range .Phases}}<tr><td>{{s .Signal}}</td><td>{{.On}}</td><td>{{.Code}} {{s .Reason}}</td><td>{{d .Duration}}</td><td>{{.Trace}}</td></tr>
+{{end}}</table>
+</body></html>
+`))
+
+// HTML writes the verdict as a page of its own, without scripts and without anything
+// from elsewhere.
+func (v *Verdict) HTML(w io.Writer) error { return page.Execute(w, v) }
+
+// JUnit writes the verdict in the form that forges show as test results: a case for each
+// signal.
+func (v *Verdict) JUnit(w io.Writer) error {
+	type failure struct {
+		Message string `xml:"message,attr"`
+		Type    string `xml:"type,attr"`
+		Text    string `xml:",chardata"`
+	}
+	type testcase struct {
+		Name    string   `xml:"name,attr"`
+		Class   string   `xml:"classname,attr"`
+		Time    string   `xml:"time,attr"`
+		Failure *failure `xml:"failure,omitempty"`
+		Error   *failure `xml:"error,omitempty"`
+	}
+	type suite struct {
+		XMLName  xml.Name   `xml:"testsuite"`
+		Name     string     `xml:"name,attr"`
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Errors   int        `xml:"errors,attr"`
+		Time     string     `xml:"time,attr"`
+		Cases    []testcase `xml:"testcase"`
+	}
+	secs := func(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
+	s := suite{Name: "carboy gate " + v.ID, Tests: len(v.Signals), Time: secs(v.Duration)}
+	for _, r := range v.Signals {
+		c := testcase{Name: r.Name, Class: r.Kind, Time: secs(r.Duration)}
+		var text strings.Builder
+		for _, f := range r.Findings {
+			if !f.Noted {
+				fmt.Fprintf(&text, "%s %s: %s\n", visible.String(f.File, 400), visible.String(f.ID, 400), visible.String(f.Text, 400))
+			}
+		}
+		x := &failure{Message: visible.String(r.Why, 400), Type: string(r.Outcome), Text: text.String()}
+		switch r.Outcome {
+		case Passed:
+		case Failed, Final:
+			s.Failures++
+			c.Failure = x
+		default:
+			s.Errors++
+			c.Error = x
+		}
+		s.Cases = append(s.Cases, c)
+	}
+	io.WriteString(w, xml.Header)
+	e := xml.NewEncoder(w)
+	e.Indent("", "  ")
+	if err := e.Encode(s); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+// SARIF writes the findings that kept signals from passing, as version 2.1.0 has them.
+func (v *Verdict) SARIF(w io.Writer) error {
+	type message struct {
+		Text string `json:"text"`
+	}
+	type region struct {
+		StartLine int `json:"startLine"`
+	}
+	type physical struct {
+		Artifact struct {
+			URI string `json:"uri"`
+		} `json:"artifactLocation"`
+		Region *region `json:"region,omitempty"`
+	}
+	type location struct {
+		Physical physical `json:"physicalLocation"`
+	}
+	type result struct {
+		Rule      string     `json:"ruleId"`
+		Level     string     `json:"level"`
+		Message   message    `json:"message"`
+		Locations []location `json:"locations,omitempty"`
+	}
+	type rule struct {
+		ID   string  `json:"id"`
+		Text message `json:"shortDescription"`
+	}
+	type driver struct {
+		Name    string `json:"name"`
+		Version string `json:"version,omitempty"`
+		Rules   []rule `json:"rules"`
+	}
+	type run struct {
+		Tool struct {
+			Driver driver `json:"driver"`
+		} `json:"tool"`
+		Results []result `json:"results"`
+	}
+	r := run{Results: []result{}}
+	r.Tool.Driver = driver{Name: "carboy gate", Version: v.Build}
+	for _, k := range Kinds() {
+		r.Tool.Driver.Rules = append(r.Tool.Driver.Rules, rule{k.Name, message{k.Summary}})
+	}
+	for _, s := range v.Signals {
+		n := 0
+		for _, f := range s.Findings {
+			x := result{Rule: s.Kind, Level: "error", Message: message{visible.String(s.Name+": "+f.ID+": "+f.Text, 1000)}}
+			if f.Noted {
+				x.Level = "note"
+			} else {
+				n++
+			}
+			if f.File != "" {
+				var l location
+				l.Physical.Artifact.URI = uri(f.File)
+				if f.Line > 0 {
+					l.Physical.Region = &region{f.Line}
+				}
+				x.Locations = []location{l}
+			}
+			r.Results = append(r.Results, x)
+		}
+		if s.Outcome != Passed && n == 0 {
+			r.Results = append(r.Results, result{Rule: s.Kind, Level: "error", Message: message{visible.String(s.Name+" is "+string(s.Outcome)+": "+s.Why, 1000)}})
+		}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Schema  string `json:"$schema"`
+		Version string `json:"version"`
+		Runs    []run  `json:"runs"`
+	}{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []run{r}})
+}
