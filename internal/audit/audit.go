@@ -79,6 +79,10 @@ const (
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
 
+	ShipPlan    Kind = "ship.plan"    // what would be done on a host
+	ShipApply   Kind = "ship.apply"   // a plan goes to its host
+	ShipOutcome Kind = "ship.outcome" // how it ended there
+
 	Proposal Kind = "proposal"
 	Approval Kind = "approval"
 )

@@ -74,6 +74,8 @@ type Plan struct {
 	Changes []Change `json:"changes"`
 	// Previous is what the host goes back to when this goes wrong.
 	Previous Previous `json:"previous"`
+	// Undoes is the job that a rollback takes back, when it takes back the last one.
+	Undoes string `json:"undoes,omitempty"`
 }
 
 // Host is a machine, as it was known when the plan was made.
