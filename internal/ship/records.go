@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -98,12 +99,8 @@ func (e *Engine) records(host, id string) []*Record {
 	return out
 }
 
-// older sorts by the host's numbers where there are some, which no clock moves.
 func older(a, b *Record) int {
-	if a.Job != "" && b.Job != "" {
-		return strings.Compare(a.Job, b.Job)
-	}
-	return a.Began.Compare(b.Began)
+	return cmp.Or(a.Began.Compare(b.Began), strings.Compare(a.Job, b.Job))
 }
 
 func (e *Engine) lastApplied(host, id string) *Record {

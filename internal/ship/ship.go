@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -136,6 +135,7 @@ func (e *Engine) Open() error {
 	if err := os.MkdirAll(e.State, 0o700); err != nil {
 		return err
 	}
+	e.Progress = serial(e.Progress)
 	var err error
 	e.exec, err = hostexec.New(hostexec.Options{})
 	return err
@@ -252,8 +252,6 @@ func (e *Engine) progress(host, step, text string) {
 		e.Progress(Progress{host, time.Now().UTC(), step, text})
 	}
 }
-
-var plainWord = regexp.MustCompile(`^[a-z-]{1,40}$`)
 
 // note puts a step into the audit log.
 func (e *Engine) note(ctx context.Context, kind audit.Kind, d audit.Decision, p *plan.Plan, digest, rule, text string) error {
