@@ -8,6 +8,8 @@ import (
 	"github.com/carboy/carboy/internal/netlog"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/trace"
 )
@@ -52,6 +54,19 @@ type (
 	// that can be chosen.
 	RouteDescription = routes.Description
 	Listed           = manifest.Listed
+
+	// Shipper brings modules to hosts; the others are what it takes and gives.
+	Shipper            = ship.Engine
+	ShipPlanOptions    = ship.PlanOptions
+	ShipPlan           = ship.Made
+	ShipApproveOptions = ship.ApproveOptions
+	ShipApproval       = approval.Signed
+	ShipResult         = ship.Result
+	ShipOutcome        = ship.Outcome
+	ShipError          = ship.Error
+	ShipStatus         = ship.Status
+	ShipEntry          = ship.Entry
+	ShipProgress       = ship.Progress
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact

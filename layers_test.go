@@ -19,13 +19,13 @@ var layers = [][]string{
 	{"internal/policy"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
-	{"internal/manifest", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
-	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest"},
-	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt"},
-	{"internal/bottle/bottletest"},
+	{"internal/manifest", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
+	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt", "internal/ship/remote", "internal/ship/plan"},
+	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest"},
 	{""},
 	{"internal/corpus"},
-	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate"},
+	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate", "internal/ship/shiptest/server"},
 }
 
 // only lists imports that one place is responsible for, and why.
@@ -43,12 +43,14 @@ var only = []struct {
 	{"charm.land", []string{"internal/pick"}, "a person is asked in one place"},
 	{"github.com/charmbracelet", []string{"internal/pick"}, "a person is asked in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
+	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan"}, "machines are reached in one place"},
+	{"github.com/compose-spec", []string{"internal/ship/module"}, "compose files are judged in one place"},
 }
 
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/ship/shiptest"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}
