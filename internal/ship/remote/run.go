@@ -38,7 +38,7 @@ type Line struct{ Word, Rest string }
 
 // Run runs a script. Each line is passed to each as it comes, in order, from the
 // calling goroutine. The error is nil when the script ended with 0, and matches
-// [ErrCut] when it is not known how it ended.
+// [ErrCut] when it, or the connection, ended in another way.
 func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Within)
 	defer cancel()
@@ -91,7 +91,7 @@ func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) e
 	case readErr != nil:
 		return &Error{c.host.Name, "read", ErrCut, readErr}
 	case errors.As(waitErr, &exit):
-		return &Error{c.host.Name, "script", nil, fmt.Errorf("ended with %d%s", exit.ExitStatus(), tail(said))}
+		return &Error{c.host.Name, "script", ErrCut, fmt.Errorf("ended with %d%s", exit.ExitStatus(), tail(said))}
 	case waitErr != nil && ctx.Err() != nil:
 		return &Error{c.host.Name, "script", ErrCut, fmt.Errorf("no answer in time: %w", ctx.Err())}
 	case waitErr != nil:

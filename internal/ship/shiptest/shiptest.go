@@ -92,7 +92,7 @@ type Engine struct {
 	p      *process
 }
 
-// StartEngine starts one, or ends the test where there is none: it takes root.
+// StartEngine starts one, or ends the test where there is none: it takes root. Stop it.
 func StartEngine(t testing.TB) *Engine {
 	t.Helper()
 	testenv.Root(t)
@@ -104,7 +104,6 @@ func StartEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	e := &Engine{dir: dir, Socket: "unix://" + dir + "/s"}
-	t.Cleanup(e.stop)
 	e.p, err = start(dir+"/log", unshare, "-m", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false", "--data-root", dir+"/data", "--exec-root", dir+"/x", "-H", e.Socket, "-p", dir+"/pid")
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +132,8 @@ func lastLine(b []byte) string {
 	return l[len(l)-1]
 }
 
-func (e *Engine) stop() {
+// Stop ends its containers, and it.
+func (e *Engine) Stop() {
 	if e.p != nil {
 		if ids, err := e.docker("ps", "-aq"); err == nil && ids != "" {
 			e.docker(append([]string{"rm", "-f"}, strings.Fields(ids)...)...)
@@ -295,6 +295,28 @@ SetEnv HOME=%s PATH=%s
 // Sessions are the processes that serve connections at this moment.
 func (h *Host) Sessions(t testing.TB) []testenv.Process {
 	return testenv.Living(t, h.sshd.cmd.Process.Pid)
+}
+
+// Program puts a script before a program of that name, for the host alone.
+func (h *Host) Program(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(h.Dir+"/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.Dir+"/bin/"+name, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Kill kills the script that runs there, and only it. It reports whether one did.
+func (h *Host) Kill(t testing.TB) bool {
+	for _, p := range h.Sessions(t) {
+		if p.Name == "sh" || p.Name == "dash" {
+			syscall.Kill(p.PID, syscall.SIGKILL)
+			return true
+		}
+	}
+	return false
 }
 
 // Cut kills what serves connections, and leaves what they started.
