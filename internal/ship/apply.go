@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,6 +34,8 @@ type Result struct {
 	Outcome Outcome `json:"outcome"`
 	Why     string  `json:"why,omitempty"`
 	Timing  Timing  `json:"timing"`
+
+	said bool // by the host, which has it on record
 }
 
 // order is everything that one host needs, judged. Only [Engine.judge] makes one.
@@ -361,6 +364,7 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 		return err
 	}
 	r := &Record{Digest: o.Digest, Plan: o.Bytes, Compose: o.compose, Approvals: o.approvals, Outcome: Sent, Began: time.Now().UTC(), By: e.By}
+	_, rerr := e.readRecord(o.host.Name, o.Module, o.Digest)
 	if len(o.Changes) > 0 {
 		if err := e.writeRecord(o.host.Name, o.Module, r); err != nil {
 			return err
@@ -368,32 +372,31 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 	}
 	err := e.send(ctx, o, res)
 	var x *Error
-	switch {
-	case err == nil:
-		r.Outcome = res.Outcome
-	case errors.As(err, &x):
+	if errors.As(err, &x) {
 		res.Outcome = x.Outcome
-		r.Outcome = x.Outcome
-		if res.Why == "" {
-			res.Why = x.Err.Error()
+		res.Why = cmp.Or(res.Why, shown(x.Err.Error()))
+	}
+	if res.Outcome == "" {
+		return err // not known: the record stays as it is
+	}
+	decision, werr := audit.Noted, error(nil)
+	switch {
+	case res.said && res.Outcome.settled():
+		r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
+		werr = e.writeRecord(o.host.Name, o.Module, r)
+	case errors.Is(rerr, fs.ErrNotExist):
+		// Nothing of it began there: it can be applied still. A record of before stays.
+		if werr = os.Remove(e.recordFile(o.host.Name, o.Module, o.Digest)); errors.Is(werr, fs.ErrNotExist) {
+			werr = nil
 		}
 	}
-	if r.Outcome == Sent {
-		return err
-	}
-	r.Why, r.Ended = res.Why, time.Now().UTC()
-	decision := audit.Noted
-	if !r.Outcome.settled() && r.Outcome != Nothing {
+	if x != nil && !res.said {
 		decision = audit.Refused
 	}
-	var werr error
-	if len(o.Changes) > 0 {
-		werr = e.writeRecord(o.host.Name, o.Module, r)
-	}
-	return errors.Join(err, werr, e.note(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(r.Outcome), r.Why))
+	return errors.Join(err, werr, e.note(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
 }
 
-// approvers are approvers, for the log; they were verified before.
+// approvers are for the log; they were verified before.
 func approvers(all []approval.Signed) string {
 	var out []string
 	for _, a := range all {
@@ -526,6 +529,7 @@ func (o *order) pieces() pieces {
 func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	said, why, _ := strings.Cut(a.words["@result"], " ")
 	res.Why = shown(newRedactor().Line(why))
+	res.said = said != ""
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:

@@ -29,10 +29,15 @@ func TestMain(m *testing.M) {
 }
 
 // engines are those of all tests here: each takes a second to start.
-var engines []*shiptest.Engine
+var (
+	engines   []*shiptest.Engine
+	enginesMu sync.Mutex
+)
 
 func engine(t *testing.T, n int) *shiptest.Engine {
 	t.Helper()
+	enginesMu.Lock()
+	defer enginesMu.Unlock()
 	for len(engines) <= n {
 		engines = append(engines, shiptest.StartEngine(t))
 	}
@@ -167,6 +172,7 @@ func (w *world) want(id, want string) {
 }
 
 func TestShip(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	first := w.commit("web", "v1", "ok")
 	w.want("web", "nothing")
@@ -254,6 +260,7 @@ func (w *world) jobs() []string {
 // TestUndo: the last apply can be taken back without an approval where the host's
 // entry says so, and only it, and only exactly.
 func TestUndo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0), "undo_without_approval: true")
 	w.commit("un", "v1", "ok")
 	if got := w.ship("un"); got != Applied {
@@ -318,6 +325,7 @@ func TestUndo(t *testing.T) {
 
 // TestP1Stale: a host that is not as the plan saw it is not touched.
 func TestP1Stale(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("st", "v1", "ok")
 	w.repo.Write(t, "modules/st/files/app.conf", "one\n")
@@ -364,6 +372,7 @@ func TestP1Stale(t *testing.T) {
 
 // TestP1Replay: a plan is carried out once, whichever copy of the records is lost.
 func TestP1Replay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("re", "v1", "ok")
 	p := w.plan("re")
@@ -403,6 +412,7 @@ func TestP1Replay(t *testing.T) {
 
 // TestP2Race: of two applies at once one has its way.
 func TestP2Race(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("ra", "v1", "ok")
 	p, q := w.plan("ra"), w.plan("ra")
@@ -448,6 +458,7 @@ func (w *world) at(step string, f func()) {
 // TestP4Cut: the host goes on when the connection is cut, and we learn how it ended;
 // when its own shell is killed, what it began is finished or taken back.
 func TestP4Cut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("cu", "v1", "ok")
 	if got := w.ship("cu"); got != Applied {
@@ -491,6 +502,7 @@ func TestP4Cut(t *testing.T) {
 
 // TestP4Recover: what nobody waited for is settled by whoever looks next.
 func TestP4Recover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("rec", "v1", "ok")
 	if got := w.ship("rec"); got != Applied {
@@ -522,6 +534,7 @@ func TestP4Recover(t *testing.T) {
 
 // TestP3Links: a link on the host leads nothing out of its root.
 func TestP3Links(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("li", "v1", "ok")
 	w.repo.Write(t, "modules/li/files/etc/app.conf", "ours\n")
@@ -557,6 +570,7 @@ func TestP3Links(t *testing.T) {
 
 // TestP4FilesBack: files are put back with the service.
 func TestP4FilesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("fi", "v1", "ok")
 	w.repo.Write(t, "modules/fi/files/a.conf", "one\n")
@@ -587,6 +601,7 @@ func TestP4FilesBack(t *testing.T) {
 
 // TestP4DiskFull: a full disk, for records or for files, changes nothing.
 func TestP4DiskFull(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("fu", "v1", "ok")
 	if got := w.ship("fu"); got != Applied {
@@ -639,6 +654,7 @@ func TestP4DiskFull(t *testing.T) {
 
 // TestP4Deadline: a command that hangs on the host is ended there, and said to be.
 func TestP4Deadline(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	w.commit("dl", "v1", "ok")
 	if got := w.ship("dl"); got != Applied {
@@ -671,6 +687,7 @@ exec `+testenv.Look("docker")+` "$@"
 
 // TestWaves: a rollout stops at the first wave that is not healthy.
 func TestWaves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	second := shiptest.NewHost(t, "two", engine(t, 1))
 	w.op.Add(t, second)
@@ -717,6 +734,7 @@ func readFile(t *testing.T, name string) string {
 // TestImport: what an earlier tool applied is believed when the host agrees, and is
 // then what rolling back leads to.
 func TestImport(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, engine(t, 0))
 	old := w.commit("im", "v1", "ok")
 	if got := w.ship("im"); got != Applied {

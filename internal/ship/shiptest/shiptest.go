@@ -310,8 +310,13 @@ func (h *Host) Program(t testing.TB, name, text string) {
 
 // Kill kills the script that runs there, and only it. It reports whether one did.
 func (h *Host) Kill(t testing.TB) bool {
-	for _, p := range h.Sessions(t) {
-		if p.Name == "sh" || p.Name == "dash" {
+	all := h.Sessions(t)
+	servers := map[int]bool{}
+	for _, p := range all {
+		servers[p.PID] = strings.HasPrefix(p.Name, "sshd")
+	}
+	for _, p := range all {
+		if servers[p.Parent] && !servers[p.PID] { // not one of its subshells
 			syscall.Kill(p.PID, syscall.SIGKILL)
 			return true
 		}
