@@ -3,6 +3,7 @@ package ship
 import (
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,8 @@ import (
 
 func TestMain(m *testing.M) {
 	hostexec.Main()
+	childMain()
+	flag.Parse()
 	code := m.Run()
 	for _, e := range engines {
 		e.Stop()

@@ -160,7 +160,7 @@ func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
 		}
 		st.Settled = e.entry(h.Name, r)
 	}
-	e.adopt(h, jobs)
+	e.adopt(h, st.Module, jobs)
 	return e.compare(ctx, c, h, s, st)
 }
 
@@ -205,8 +205,14 @@ func filesDiffer(l *looked) bool {
 	return false
 }
 
-// adopt takes over what a host knows and this machine does not.
-func (e *Engine) adopt(h *hosts.Host, jobs []*hostJob) {
+// adopt takes over what a host knows and this machine does not, and drops what was
+// sent and never became a job: the host is asked while nobody holds its lock.
+func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob) {
+	for _, r := range e.records(h.Name, id) {
+		if r.Outcome == Sent && time.Since(r.Began) > remote.DialTimeout && !slices.ContainsFunc(jobs, func(j *hostJob) bool { return j.digest == r.Digest }) {
+			os.Remove(e.recordFile(h.Name, id, r.Digest))
+		}
+	}
 	for _, j := range jobs {
 		old, err := e.readRecord(h.Name, j.plan.Module, j.digest)
 		if j.outcome == "" || err == nil && old.Outcome == j.outcome && old.Job == j.name {
@@ -257,11 +263,14 @@ func (e *Engine) learn(ctx context.Context, s *source, name string) error {
 		return err
 	}
 	defer c.Close()
-	jobs, _, err := e.jobs(ctx, c, h, &plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root})
-	if err == nil {
-		e.adopt(h, jobs)
+	jobs, a, err := e.jobs(ctx, c, h, &plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root})
+	if err != nil {
+		return err
 	}
-	return err
+	if _, busy := a.words["@locked"]; !busy {
+		e.adopt(h, s.module.ID, jobs)
+	}
+	return nil
 }
 
 func (e *Engine) entry(host string, r *Record) *Entry {
