@@ -119,7 +119,7 @@ func ParseCompose(file, service, project, root string, data []byte) (*Compose, e
 	}
 	p, err := load(file, project, root, data)
 	if err != nil {
-		return nil, document.Error{{File: file, What: strings.ReplaceAll(err.Error(), "\n", " "), Advice: "docker compose would refuse it as well"}}
+		return nil, document.Error{{File: file, Line: top.Content[0].Line, Column: top.Content[0].Column, What: strings.ReplaceAll(err.Error(), "\n", " "), Advice: "docker compose would refuse it as well"}}
 	}
 	for _, s := range p.Services {
 		j.service(s, find(find(top.Content[0], "services"), s.Name), root)
