@@ -54,6 +54,9 @@ func childMain() {
 func TestP4Kill(t *testing.T) {
 	t.Parallel()
 	dk := engine(t, 0)
+	if testing.Short() {
+		*kills = min(*kills, 3)
+	}
 	lanes := min(3, *kills)
 	var left, done atomic.Int64
 	left.Store(int64(*kills))
