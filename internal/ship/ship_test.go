@@ -49,7 +49,7 @@ func engine(t *testing.T, n int) *shiptest.Engine {
 
 // world is an operator with a repository and a host.
 type world struct {
-	t    *testing.T
+	t    testing.TB
 	op   *shiptest.Operator
 	repo *shiptest.Repo
 	host *shiptest.Host
