@@ -37,7 +37,7 @@ var (
 	enginesMu sync.Mutex
 )
 
-func engine(t *testing.T, n int) *shiptest.Engine {
+func engine(t testing.TB, n int) *shiptest.Engine {
 	t.Helper()
 	enginesMu.Lock()
 	defer enginesMu.Unlock()
@@ -725,7 +725,7 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-func readFile(t *testing.T, name string) string {
+func readFile(t testing.TB, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
 	if err != nil {
