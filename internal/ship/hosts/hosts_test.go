@@ -61,7 +61,7 @@ func TestP1Hosts(t *testing.T) {
 			t.Errorf("%s: %v, want an error with its line that says %q", x.new, err, x.says)
 		}
 	}
-	if f, err = Parse("hosts.yaml", []byte(strings.Replace(one, "user: deploy", "user: root\n    allow_root: true", 1))); err != nil {
+	if _, err = Parse("hosts.yaml", []byte(strings.Replace(one, "user: deploy", "user: root\n    allow_root: true", 1))); err != nil {
 		t.Errorf("root, in so many words: %v", err)
 	}
 }

@@ -41,7 +41,6 @@ type Host struct {
 	KeyPub string     // the same, as a line
 	Docker string     // DOCKER_HOST, or ""
 
-	mu   sync.Mutex
 	sshd *process
 }
 
