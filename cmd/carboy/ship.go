@@ -575,7 +575,11 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 		for _, x := range entries {
 			var by []string
 			for _, p := range x.Approvals {
-				by = append(by, fmt.Sprintf("%s (%s)", p.Approver, p.Purpose))
+				word := ""
+				if !p.Verified {
+					word = ", NOT VERIFIED"
+				}
+				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
 			}
 			fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, first(strings.Join(by, ", "), "nobody"))
 			if x.Why != "" {

@@ -60,7 +60,7 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 	began := time.Now()
 	orders, err := e.judge(ctx, plans, approvals)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, e.noteRefusal(ctx, plans, err))
 	}
 	source := time.Since(began)
 	var results []Result
@@ -88,6 +88,23 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 		orders = orders[n:]
 	}
 	return results, nil
+}
+
+// noteRefusal puts plans that were refused before any connection into the log.
+func (e *Engine) noteRefusal(ctx context.Context, plans [][]byte, why error) error {
+	rule := Refused
+	var x *Error
+	if errors.As(why, &x) {
+		rule = x.Outcome
+	}
+	if len(plans) == 0 {
+		plans = [][]byte{nil}
+	}
+	p, digest, err := plan.Decode(plans[0])
+	if err != nil {
+		p, digest = &plan.Plan{Module: "a plan that cannot be read"}, plan.Digest(plans[0])
+	}
+	return e.note(ctx, audit.ShipApply, audit.Refused, p, digest, string(rule), why.Error())
 }
 
 // worst is the error that people must hear of first.
@@ -280,23 +297,31 @@ func (e *Engine) judgeUse(o *order) error {
 	return nil
 }
 
+// verifier judges approvals.
+func (e *Engine) verifier() (approval.Verifier, error) {
+	if e.Verifier != nil {
+		return e.Verifier, nil
+	}
+	name := filepath.Join(e.Config, approval.SignersFile)
+	b, err := hosts.ReadTrusted(name, 1<<20)
+	if err != nil {
+		return nil, &Error{Mismatch, "", err, "who may approve stands there, one line each: NAME KEYTYPE KEY"}
+	}
+	s, err := approval.ParseSigners(name, b)
+	if err != nil {
+		return nil, &Error{Mismatch, "", err, ""}
+	}
+	return s, nil
+}
+
 // judgeApprovals: as many people as the host asks for have signed exactly this.
 func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval.Signed, now time.Time) error {
 	if len(o.Changes) == 0 || o.host.FreeUndo && e.undoesLast(o) {
 		return nil
 	}
-	verifier := e.Verifier
-	if verifier == nil {
-		name := filepath.Join(e.Config, approval.SignersFile)
-		b, err := hosts.ReadTrusted(name, 1<<20)
-		if err != nil {
-			return &Error{Mismatch, "", err, "who may approve stands there, one line each: NAME KEYTYPE KEY"}
-		}
-		s, err := approval.ParseSigners(name, b)
-		if err != nil {
-			return &Error{Mismatch, "", err, ""}
-		}
-		verifier = s
+	verifier, err := e.verifier()
+	if err != nil {
+		return err
 	}
 	var problem error
 	people, keys := map[string]bool{}, map[string]bool{}
@@ -657,7 +682,9 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(jobs, func(j *hostJob) bool { return j.name == a.words["@unfinished"] })
+	i := slices.IndexFunc(jobs, func(j *hostJob) bool {
+		return j.name == a.words["@unfinished"] && j.plan.Target.Project == near.Target.Project && j.plan.Target.Service == near.Target.Service && j.plan.Host.Name == h.Name
+	})
 	if i < 0 {
 		return nil, fail(Failed, h.Name, "look at ~/.local/state/carboy/ship there", "a job was interrupted, and its plan is damaged")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -301,6 +302,50 @@ func TestRedaction(t *testing.T) {
 	}
 	if got := shown(r.Line("a\x1b[2J\u202eb")); strings.ContainsAny(got, "\x1b\u202e") {
 		t.Errorf("a terminal would obey %q", got)
+	}
+}
+
+// TestAudit: each step is a record, refusals too, and none tells a secret.
+func TestAudit(t *testing.T) {
+	p := newPaper(t)
+	dir := t.TempDir() + "/audit"
+	log, err := audit.Open(p.ctx(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p.e.Audit = log
+	m := p.draw(nil)
+	p.refused("no approval", Mismatch, [][]byte{m.Bytes})
+	s, err := p.e.Approve(p.ctx(), ApproveOptions{Plans: [][]byte{m.Bytes}, Approver: "alice@example.org", Purpose: "because password=hunter2", Key: p.op.Config + "/alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.reaches("approved", m, s)
+	text := readFile(t, dir+"/log")
+	for _, want := range []string{`"ship.apply"`, `"approval"`, `"ship.outcome"`, `"mismatch"`, `"failed"`, "alice@example.org", m.Digest, m.Commit} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log has no %s:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "hunter2") {
+		t.Error("the log tells a password")
+	}
+	if r, err := audit.Verify(p.ctx(), dir, audit.VerifyOptions{}); err != nil || !r.OK() {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// TestWritable: what is synced never lies where a service could put a link.
+func TestWritable(t *testing.T) {
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/conf/a", "x")
+	for volumes, ok := range map[string]bool{"['./conf:/conf:ro', './data:/data']": true, "['./conf:/conf']": false, "['./conf/a:/a']": false, "['.:/all']": false} {
+		p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: "+volumes+"\n")
+		commit := p.repo.Commit(t)
+		if _, err := p.e.load(p.ctx(), "web", commit); (err == nil) != ok || !ok && outcomeOf(nil, err) != Refused {
+			t.Errorf("%s: %v", volumes, err)
+		}
 	}
 }
 

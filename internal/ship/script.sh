@@ -136,7 +136,7 @@ put() {
     [ -d "$d" ] || (umask 022 && mkdir -p "$d") || return 1
     m=644
     [ ! -x "$1" ] || m=755
-    cp "$1" "$d/.carboy.tmp" && chmod $m "$d/.carboy.tmp" && sync "$d/.carboy.tmp" && mv -T "$d/.carboy.tmp" "$2"
+    cp -T --remove-destination "$1" "$d/.carboy.tmp" && chmod $m "$d/.carboy.tmp" && sync "$d/.carboy.tmp" && mv -T "$d/.carboy.tmp" "$2"
 }
 # restore_files puts back what was there.
 restore_files() {

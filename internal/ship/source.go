@@ -202,6 +202,11 @@ func (s *source) judge(all map[string]blob, below string, files []string) error 
 	s.desc = plan.Source{Module: file(module.File(m.ID), module.File(m.ID)), Compose: file(m.Compose, m.Compose), Files: []plan.File{}}
 	slices.Sort(files)
 	for _, f := range files {
+		for _, w := range s.compose.Writable {
+			if at := m.Root + "/" + f; at == w || strings.HasPrefix(at, w+"/") {
+				return fail(Refused, "", "mount it read_only", "%s: lies in %s, which a service can write to: it could lead the file elsewhere", below+f, w)
+			}
+		}
 		s.desc.Files = append(s.desc.Files, file(below+f, f))
 	}
 	return nil

@@ -57,12 +57,15 @@ type Entry struct {
 	Steps     []string      `json:"steps,omitempty"`
 }
 
-// Approved is who said yes, as recorded when it was verified.
+// Approved is who said yes, as the record has it.
 type Approved struct {
 	Approver string    `json:"approver"`
 	Time     time.Time `json:"time"`
 	Purpose  string    `json:"purpose"`
 	Digest   string    `json:"digest"`
+	// Verified says that the signature is good by the allowed_signers of now. A record that
+	// only the host had may name anybody.
+	Verified bool `json:"verified"`
 }
 
 // target is the module of the work tree's commit on each of its hosts.
@@ -283,8 +286,18 @@ func (e *Engine) entry(host string, r *Record) *Entry {
 	for _, a := range r.Approvals {
 		var s approval.Statement
 		if json.Unmarshal(a.Statement, &s) == nil {
-			x.Approvals = append(x.Approvals, Approved{shown(s.Approver), s.Time, shown(s.Purpose), a.Digest()})
+			x.Approvals = append(x.Approvals, Approved{shown(s.Approver), s.Time, shown(s.Purpose), a.Digest(), e.verified(a, r.Digest)})
 		}
 	}
 	return x
+}
+
+// verified reports whether an approval is of a plan and signed by who may, today.
+func (e *Engine) verified(a approval.Signed, digest string) bool {
+	v, err := e.verifier()
+	if err != nil {
+		return false
+	}
+	got, err := v.Verify(context.Background(), a, time.Now())
+	return err == nil && slices.Contains(got.Plans, digest)
 }

@@ -7,7 +7,7 @@ var shipMutants = []mutant{
 		Name: "plans-have-many-spellings", Promise: "P1",
 		Why:     "a plan with a key twice is one thing to who approves it and another to apply",
 		Package: "./internal/ship/plan", Tests: []string{"TestP1Spelling"}, Says: "a key twice: taken",
-		edits: []edit{{"internal/ship/plan/plan.go", "!bytes.Equal(again, b)", "false"}},
+		edits: []edit{{"internal/ship/plan/plan.go", "!bytes.Equal(again, b)", "len(again) == 0"}},
 	},
 	{
 		Name: "the-plan-decides-alone", Promise: "P1",
@@ -25,7 +25,7 @@ var shipMutants = []mutant{
 		Name: "hosts-show-any-key", Promise: "P1",
 		Why:     "whoever answers at the address is the host",
 		Package: "./internal/ship/remote", Tests: []string{"TestP1HostKey", "TestJump"}, Says: "another key",
-		edits: []edit{{"internal/ship/remote/dial.go", "if bytes.Equal(k.Marshal(), key.Marshal()) {", "if true {"}},
+		edits: []edit{{"internal/ship/remote/dial.go", "if bytes.Equal(k.Marshal(), key.Marshal()) {", "if len(k.Marshal()) > 0 {"}},
 	},
 	{
 		Name: "approvals-are-of-anything", Promise: "P1",
@@ -61,7 +61,7 @@ var shipMutants = []mutant{
 		Name: "compose-files-say-anything", Promise: "P3",
 		Why:     "keys that nobody has judged reach docker compose",
 		Package: "./internal/ship/module", Tests: []string{"TestP3Compose"}, Says: "privileged: true: <nil>, want a refusal",
-		edits: []edit{{"internal/ship/module/compose.go", "		case !ok:", "		case false:"}},
+		edits: []edit{{"internal/ship/module/compose.go", "		case !ok:", "		case !ok && k.Value == \"\":"}},
 	},
 	{
 		Name: "modules-lead-out", Promise: "P3",

@@ -27,6 +27,8 @@ type Compose struct {
 	// Binds are the directories and files of the host that the service sees, absolute,
 	// all of them below the module's root.
 	Binds []string
+	// Writable are those of all services of the file that something can write to.
+	Writable []string
 	// Healthcheck says that the file has one for the service; its image may have one too.
 	Healthcheck bool
 	image       *yaml.Node
@@ -139,6 +141,25 @@ func ParseCompose(file, service, project, root string, data []byte) (*Compose, e
 		if v.Type == types.VolumeTypeBind {
 			c.Binds = append(c.Binds, v.Source)
 		}
+	}
+	for _, s := range p.Services {
+		for _, v := range s.Volumes {
+			if v.Type == types.VolumeTypeBind && !v.ReadOnly {
+				c.Writable = append(c.Writable, v.Source)
+			}
+		}
+	}
+	// What a service can write to, it can put a link into; Docker would follow it.
+	for _, s := range p.Services {
+		for _, v := range s.Volumes {
+			if slices.ContainsFunc(c.Writable, func(w string) bool { return v.Type == types.VolumeTypeBind && strings.HasPrefix(v.Source, w+"/") }) {
+				n := find(find(top.Content[0], "services"), s.Name)
+				j.bad(first(find(n, "volumes"), n), "services."+s.Name+".volumes", fmt.Sprintf("shows %.200q, which lies in what a service can write to", v.Source), "mount that read_only, or this from elsewhere")
+			}
+		}
+	}
+	if len(j.found) > 0 {
+		return nil, j.found
 	}
 	slices.Sort(c.Binds)
 	c.Binds = slices.Compact(c.Binds)

@@ -91,7 +91,7 @@ func TestCompose(t *testing.T) {
 	text := webOnly + `    command: ["serve", "--price", "$$5"]
     environment: {A: b, N: "1"}
     ports: ["8080:80"]
-    volumes: ["./data:/data", "cache:/cache", {type: tmpfs, target: /tmp}]
+    volumes: ["./data:/data", "./conf:/conf:ro", "./conf/a:/a:ro", "cache:/cache", {type: tmpfs, target: /tmp}]
     healthcheck: {test: ["CMD", "/check"], interval: 1s}
     restart: unless-stopped
     security_opt: [no-new-privileges]
@@ -106,7 +106,7 @@ x-note: anything
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 1 || c.Binds[0] != "/srv/web/data" || string(c.Data) != text {
+	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 3 || len(c.Writable) != 1 || c.Writable[0] != "/srv/web/data" || string(c.Data) != text {
 		t.Errorf("%+v", c)
 	}
 	b, err := c.WithImage("sha256:" + strings.Repeat("b", 64))
@@ -114,7 +114,7 @@ x-note: anything
 		t.Fatal(err)
 	}
 	again, err := ParseCompose("back.yaml", "web", "web", "/srv/web", b)
-	if err != nil || again.Image != "sha256:"+strings.Repeat("b", 64) || len(again.Binds) != 1 {
+	if err != nil || again.Image != "sha256:"+strings.Repeat("b", 64) || len(again.Binds) != 3 {
 		t.Errorf("with another image: %+v %v", again, err)
 	}
 	if c, err = ParseCompose("compose.yaml", "db", "web", "/srv/web", []byte(text)); err != nil || !c.Pinned {
@@ -132,6 +132,7 @@ func TestP3Compose(t *testing.T) {
 		"    security_opt: ['seccomp:unconfined']", "    security_opt: ['apparmor=unconfined']", "    security_opt: ['label:disable']", "    secrets: [x]", "    configs: [x]",
 		"    volumes: ['/:/host']", "    volumes: ['/var/run/docker.sock:/s']", "    volumes: ['../other:/x']", "    volumes: ['~/.ssh:/x']", "    volumes: ['/srv/webx:/x']",
 		"    volumes: ['./a/../../b:/x']", "    volumes: [{type: bind, source: /etc, target: /x}]", "    volumes: [{type: bind, source: ./a, target: /x, bind: {propagation: shared}}]",
+		"    volumes: ['./a:/a', './a/b:/b']", "    volumes: ['./a/b:/b:ro']\n  db: {image: x, volumes: ['./a:/a']}",
 		"    volumes: [{type: npipe, source: x, target: /x}]", "    volumes: [{type: image, source: x, target: /x}]",
 		"    environment: [SECRET]", "    environment: {SECRET: }", "    environment: {A: '${SECRET}'}", "    environment: {A: $HOME}", "    command: 'echo $$$X'", "    hostname: '${X:-a}'", "    labels: {'$X': y}",
 		"    container_name: other", "    scale: 2", "    deploy: {replicas: 2}", "    pull_policy: always", "    profiles: [x]", "    runtime: runc", "    gpus: all", "    post_start: [{command: x}]",
