@@ -64,6 +64,12 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 		return nil, fail(Refused, "", "commit or stash it: what is shipped is a commit that others can look at", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
 	}
 	s, err := e.load(ctx, o.Module, commit)
+	if err != nil && o.Rollback && o.To == "" {
+		// What is checked out may be what must be gone back from, and broken.
+		if last := e.lastCommit(o.Module); last != "" {
+			s, err = e.load(ctx, o.Module, last)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -113,6 +113,32 @@ func (e *Engine) lastApplied(host, id string) *Record {
 	return nil
 }
 
+// lastCommit is the commit of a module that was applied last to any host, by the
+// records here; "" when there is none.
+func (e *Engine) lastCommit(id string) string {
+	if !module.ValidID(id) {
+		return ""
+	}
+	dirs, err := os.ReadDir(filepath.Join(e.State, "records"))
+	if err != nil {
+		return ""
+	}
+	var last *Record
+	for _, d := range dirs {
+		if r := e.lastApplied(d.Name(), id); r != nil && (last == nil || older(last, r) < 0) {
+			last = r
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	p, _, err := plan.Decode(last.Plan)
+	if err != nil {
+		return ""
+	}
+	return p.Commit
+}
+
 // Imported is what an earlier tool left in a repository.
 type Imported struct {
 	Commit string    `json:"last_apply_sha"`

@@ -285,6 +285,12 @@ func TestUndo(t *testing.T) {
 		return m[0]
 	}
 	back := undo()
+	// Also when what is checked out is broken.
+	w.repo.Write(t, "modules/un/compose.yaml", "services: {un: {image: x, privileged: true}}\n")
+	w.repo.Commit(t)
+	if got := undo(); got.Commit != back.Commit {
+		t.Errorf("undoing, amid something broken, goes to %s, want %s", got.Commit, back.Commit)
+	}
 	// A plan that says it undoes, and goes elsewhere.
 	forged := *back.Plan
 	forged.Undoes = "100001-" + strings.Repeat("0", 64)
