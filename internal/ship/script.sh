@@ -10,6 +10,8 @@ unset CDPATH ENV BASH_ENV
 # A client that is gone stops nothing.
 trap '' HUP PIPE
 dir=$HOME/.local/state/carboy/ship/v1/$project.$service
+# Docker leaves the key out where there is no healthcheck, and its templates then fail.
+health_of='{{$h := "none"}}{{range $k, $v := .State}}{{if eq $k "Health"}}{{if $v}}{{$h = $v.Status}}{{end}}{{end}}{{end}}{{$h}}'
 up_flags='--no-build --no-deps --no-color'
 
 say() { printf '%s\n' "$*" 2>/dev/null || :; }
@@ -54,7 +56,7 @@ container_ids() {
 containers() {
     ids=$(container_ids) || return 1
     [ -n "$ids" ] || return 0
-    dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}} {{.RestartCount}}' $ids | sort
+    dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
 }
 image_id() { dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
 
@@ -166,7 +168,7 @@ watch() {
     fresh=1
     ! grep -q "^container $id " "$j/observed" || fresh=0
     while :; do
-        s=$(dk "$t_look" inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}} {{.RestartCount}} {{.State.StartedAt}}' "$id") || {
+        s=$(dk "$t_look" inspect --format '{{.State.Status}} '"$health_of"' {{.RestartCount}} {{.State.StartedAt}}' "$id") || {
             reason="the container is gone"
             return 1
         }

@@ -260,6 +260,33 @@ func (w *world) jobs() []string {
 	return all
 }
 
+// TestStable: without a healthcheck a service is healthy when it has run for long
+// enough, and one that restarts is not.
+func TestStable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	commit := func(v, mode string) {
+		w.commit("sb", v, mode)
+		w.repo.Write(t, "modules/sb/compose.yaml", "services:\n  sb: {image: 'app:"+v+"', network_mode: none, restart: always, environment: {MODE: "+mode+"}}\n")
+		w.repo.Commit(t)
+	}
+	commit("v1", "ok")
+	if got := w.ship("sb"); got != Applied {
+		t.Fatal(got)
+	}
+	if p := w.plan("sb"); len(p.Changes) != 0 {
+		t.Errorf("after an apply there is still to do: %+v", p.Changes)
+	}
+	commit("v2", "crash")
+	if got := w.ship("sb"); got != RolledBack {
+		t.Errorf("a service that restarts: %s", got)
+	}
+	w.want("sb", "v1 running")
+	if st := w.status("sb"); st.Health != "running" {
+		t.Errorf("status %+v", st)
+	}
+}
+
 // TestUndo: the last apply can be taken back without an approval where the host's
 // entry says so, and only it, and only exactly.
 func TestUndo(t *testing.T) {
