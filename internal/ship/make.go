@@ -383,7 +383,7 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		v.Commit, v.Compose, v.Image = old.commit, string(old.compose.Data), old.compose.Image
 	}
 	// What a host or a record kept is judged like what a commit has.
-	if _, err := module.ParseCompose("previous compose file", s.module.Service, s.module.Project, s.module.Root, []byte(v.Compose)); err != nil {
+	if _, err := module.ParseCompose("previous compose file", s.module.Service, s.module.Root, []byte(v.Compose)); err != nil {
 		return plan.Previous{State: plan.PreviousUnknown}, nil
 	}
 	return v, nil
@@ -442,7 +442,7 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Chang
 
 // backFile is the previous file with its image by digest.
 func backFile(p *plan.Plan) ([]byte, error) {
-	c, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Project, p.Target.Root, []byte(p.Previous.Compose))
+	c, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
 	if err != nil {
 		return nil, err
 	}

@@ -189,7 +189,7 @@ func (s *source) fetch(ctx context.Context, e *Engine, all map[string]blob, name
 func (s *source) judge(all map[string]blob, below string, files []string) error {
 	m := s.module
 	var err error
-	if s.compose, err = module.ParseCompose(m.Compose, m.Service, m.Project, m.Root, s.text[m.Compose]); err != nil {
+	if s.compose, err = module.ParseCompose(m.Compose, m.Service, m.Root, s.text[m.Compose]); err != nil {
 		return &Error{Refused, "", err, ""}
 	}
 	if !plan.ValidImage(s.compose.Image) {

@@ -1,18 +1,14 @@
 package module
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/format"
 	"github.com/compose-spec/compose-go/v2/types"
-	"github.com/sirupsen/logrus"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/carboy/carboy/internal/document"
@@ -96,7 +92,7 @@ var why = map[string]string{
 
 // ParseCompose judges a compose file for service, whose project directory on the
 // host is root. file is its path in the repository. The error is a [document.Error].
-func ParseCompose(file, service, project, root string, data []byte) (*Compose, error) {
+func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
 	// Strictly first: one meaning for all readers, and bounds.
 	if _, _, err := document.Parse(file, data); err != nil {
 		return nil, err
@@ -119,48 +115,37 @@ func ParseCompose(file, service, project, root string, data []byte) (*Compose, e
 	if len(j.found) > 0 {
 		return nil, j.found
 	}
-	p, err := load(file, project, root, data)
-	if err != nil {
-		return nil, document.Error{{File: file, Line: top.Content[0].Line, Column: top.Content[0].Column, What: strings.ReplaceAll(err.Error(), "\n", " "), Advice: "docker compose would refuse it as well"}}
-	}
-	for _, s := range p.Services {
-		j.service(s, find(find(top.Content[0], "services"), s.Name), root)
-	}
-	s, ok := p.Services[service]
-	if !ok {
-		j.bad(svc, "services."+service, "is not a service that docker compose would start", "")
-	}
-	if len(j.found) > 0 {
-		return nil, j.found
-	}
-	c.Image = s.Image
-	_, sum, at := strings.Cut(c.Image, "@sha256:")
-	c.Pinned = at && len(sum) == 64
-	c.Healthcheck = s.HealthCheck != nil && !s.HealthCheck.Disable
-	for _, v := range s.Volumes {
-		if v.Type == types.VolumeTypeBind {
-			c.Binds = append(c.Binds, v.Source)
+	services := find(top.Content[0], "services")
+	volumes := find(top.Content[0], "volumes")
+	var all []mount
+	for i := 0; i+1 < len(services.Content); i += 2 {
+		name := services.Content[i].Value
+		for _, m := range j.service(name, services.Content[i+1], volumes, root) {
+			m.of = name
+			all = append(all, m)
 		}
 	}
-	for _, s := range p.Services {
-		for _, v := range s.Volumes {
-			if v.Type == types.VolumeTypeBind && !v.ReadOnly {
-				c.Writable = append(c.Writable, v.Source)
-			}
+	for _, m := range all {
+		if m.of == service {
+			c.Binds = append(c.Binds, m.source)
+		}
+		if !m.readOnly {
+			c.Writable = append(c.Writable, m.source)
 		}
 	}
 	// What a service can write to, it can put a link into; Docker would follow it.
-	for _, s := range p.Services {
-		for _, v := range s.Volumes {
-			if slices.ContainsFunc(c.Writable, func(w string) bool { return v.Type == types.VolumeTypeBind && strings.HasPrefix(v.Source, w+"/") }) {
-				n := find(find(top.Content[0], "services"), s.Name)
-				j.bad(first(find(n, "volumes"), n), "services."+s.Name+".volumes", fmt.Sprintf("shows %.200q, which lies in what a service can write to", v.Source), "mount that read_only, or this from elsewhere")
-			}
+	for _, m := range all {
+		if slices.ContainsFunc(c.Writable, func(w string) bool { return strings.HasPrefix(m.source, w+"/") }) {
+			j.bad(m.at, "services."+m.of+".volumes", fmt.Sprintf("shows %.200q, which lies in what a service can write to", m.source), "mount that read_only, or this from elsewhere")
 		}
 	}
 	if len(j.found) > 0 {
 		return nil, j.found
 	}
+	c.Image = c.image.Value
+	_, sum, at := strings.Cut(c.Image, "@sha256:")
+	c.Pinned = at && len(sum) == 64
+	c.Healthcheck = find(svc, "healthcheck") != nil
 	slices.Sort(c.Binds)
 	c.Binds = slices.Compact(c.Binds)
 	return c, nil
@@ -188,21 +173,6 @@ func (c *Compose) WithImage(id string) ([]byte, error) {
 		return nil, errors.New("compose: the image's place was lost")
 	}
 	return yaml.Marshal(&top)
-}
-
-var quiet sync.Once
-
-// load has compose-go parse the file, without reading any other file or variable.
-func load(file, project, root string, data []byte) (*types.Project, error) {
-	// It logs what the file says: as text from the repository, to the terminal.
-	quiet.Do(func() { logrus.SetOutput(io.Discard) })
-	details := types.ConfigDetails{WorkingDir: root, ConfigFiles: []types.ConfigFile{{Filename: path.Base(file), Content: data}}, Environment: types.Mapping{}}
-	return loader.LoadWithContext(context.Background(), details, func(o *loader.Options) {
-		o.SetProjectName(project, true)
-		o.SkipInclude, o.SkipExtends, o.SkipResolveEnvironment, o.SkipResolveLabels = true, true, true, true
-		o.ResolvePaths = true
-		o.ResourceLoaders = nil
-	})
 }
 
 // judge collects what is wrong.
@@ -279,63 +249,162 @@ func (j *judge) interpolation(n *yaml.Node, field string) {
 	}
 }
 
-// service judges what compose-go made of a service: what has several spellings has
-// one here.
-func (j *judge) service(s types.ServiceConfig, n *yaml.Node, root string) {
-	field := "services." + s.Name
-	at := func(key string) (*yaml.Node, string) { return first(find(n, key), n), field + "." + key }
-	refuse := func(key, what, advice string) {
-		place, f := at(key)
-		j.bad(place, f, what, advice)
+// mount is a directory or file of the host that a service sees.
+type mount struct {
+	of, source string
+	readOnly   bool
+	at         *yaml.Node
+}
+
+// service judges the values of a service's keys, and gives what it sees of the host.
+func (j *judge) service(name string, n, declared *yaml.Node, root string) (out []mount) {
+	field := "services." + name
+	refuse := func(at *yaml.Node, key, what, advice string) { j.bad(first(at, n), field+"."+key, what, advice) }
+	if v := find(n, "image"); v != nil && (v.Tag != "!!str" || v.Value == "") {
+		refuse(v, "image", "is not a name", "")
 	}
-	if s.NetworkMode != "" && s.NetworkMode != "none" {
-		refuse("network_mode", fmt.Sprintf("is %.80q", s.NetworkMode), "none, or a network of this file")
+	if v := find(n, "network_mode"); v != nil && v.Value != "none" {
+		refuse(v, "network_mode", fmt.Sprintf("is %.80q", v.Value), "none, or a network of this file")
 	}
-	for _, o := range s.SecurityOpt {
-		if o != "no-new-privileges" && o != "no-new-privileges:true" {
-			refuse("security_opt", fmt.Sprintf("has %.80q", o), "no-new-privileges is allowed")
+	if v := find(n, "oom_score_adj"); v != nil && (v.Tag != "!!int" || strings.HasPrefix(v.Value, "-")) {
+		refuse(v, "oom_score_adj", "is not zero or more", "the host's own processes go last")
+	}
+	for _, v := range items(find(n, "security_opt")) {
+		if v.Value != "no-new-privileges" && v.Value != "no-new-privileges:true" {
+			refuse(v, "security_opt", fmt.Sprintf("has %.80q", v.Value), "no-new-privileges is allowed")
 		}
 	}
-	if s.OomScoreAdj < 0 {
-		refuse("oom_score_adj", "is below zero", "the host's own processes go last")
-	}
-	for name, v := range s.Environment {
-		if v == nil {
-			refuse("environment", fmt.Sprintf("takes %.80q from whoever runs it", name), "write its value")
+	j.environment(find(n, "environment"), refuse)
+	for _, v := range items(find(n, "ports")) {
+		if m := find(v, "mode"); m != nil && m.Value != "ingress" {
+			refuse(m, "ports", "has a mode", "")
 		}
 	}
-	for _, p := range s.Ports {
-		if p.Mode == "host" {
-			refuse("ports", "has mode: host", "")
+	for _, v := range items(find(n, "volumes")) {
+		if m, ok := j.volume(v, declared, refuse, root); ok {
+			out = append(out, m)
 		}
 	}
-	for _, v := range s.Volumes {
-		j.volume(v, refuse, root)
+	return out
+}
+
+// items are those of a sequence; what should be one and is not is its own item, which
+// no judgement passes.
+func items(n *yaml.Node) []*yaml.Node {
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind == yaml.SequenceNode:
+		return n.Content
+	}
+	return []*yaml.Node{n}
+}
+
+// environment refuses names without values, which are those of whoever runs it.
+func (j *judge) environment(n *yaml.Node, refuse func(at *yaml.Node, key, what, advice string)) {
+	const what, advice = "takes a variable from whoever runs it", "write its value"
+	if n == nil {
+		return
+	}
+	if n.Kind == yaml.MappingNode {
+		for i := 1; i < len(n.Content); i += 2 {
+			if v := n.Content[i]; v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
+				refuse(v, "environment", what, advice)
+			}
+		}
+		return
+	}
+	for _, v := range items(n) {
+		if v.Kind != yaml.ScalarNode || !strings.Contains(v.Value, "=") {
+			refuse(v, "environment", what, advice)
+		}
 	}
 }
 
-func (j *judge) volume(v types.ServiceVolumeConfig, refuse func(key, what, advice string), root string) {
-	switch v.Type {
-	case types.VolumeTypeVolume, types.VolumeTypeTmpfs:
-	case types.VolumeTypeBind:
-		rest, inside := strings.CutPrefix(v.Source, root+"/")
-		if v.Source == root {
-			rest, inside = "x", true
-		}
-		if !inside {
-			refuse("volumes", fmt.Sprintf("shows %.200q of the host", v.Source), "name something below ./, which is remote_root")
-		} else if bad := Relative(rest); bad != "" {
-			refuse("volumes", fmt.Sprintf("shows a path that %s: %.200q", bad, v.Source), "")
+var volumeFields = map[string][]string{"": {"type", "source", "target", "read_only", "bind", "volume", "tmpfs"}, "bind": {"create_host_path"}, "volume": {"nocopy", "subpath"}, "tmpfs": {"size", "mode"}}
+
+// volume judges one mount, by what compose-go makes of its short form. ok: it shows
+// something of the host.
+func (j *judge) volume(n, declared *yaml.Node, refuse func(at *yaml.Node, key, what, advice string), root string) (m mount, ok bool) {
+	var typ, source, target string
+	switch n.Kind {
+	case yaml.ScalarNode:
+		v, err := format.ParseVolume(n.Value)
+		if err != nil {
+			refuse(n, "volumes", "cannot be read", "SOURCE:TARGET or SOURCE:TARGET:ro")
+			return m, false
 		}
 		if v.Bind != nil && v.Bind.Propagation != "" {
-			refuse("volumes", "sets a propagation", "what is mounted inside would be mounted on the host")
+			refuse(n, "volumes", "sets a propagation", "what is mounted inside would be mounted on the host")
 		}
+		typ, source, target, m.readOnly = v.Type, v.Source, v.Target, v.ReadOnly
+	case yaml.MappingNode:
+		for key, allowed := range volumeFields {
+			part := n
+			if key != "" {
+				part = find(n, key)
+			}
+			if part == nil || part.Kind != yaml.MappingNode {
+				if part != nil {
+					refuse(part, "volumes", key+" is not a mapping", "")
+				}
+				continue
+			}
+			for i := 0; i < len(part.Content); i += 2 {
+				if !slices.Contains(allowed, part.Content[i].Value) {
+					refuse(part.Content[i], "volumes", fmt.Sprintf("has %.80q, which is not allowed", part.Content[i].Value), "")
+				}
+			}
+		}
+		text := func(key string) string {
+			if v := find(n, key); v != nil {
+				return v.Value
+			}
+			return ""
+		}
+		typ, source, target = text("type"), text("source"), text("target")
+		ro := find(n, "read_only")
+		m.readOnly = ro != nil && ro.Tag == "!!bool" && strings.EqualFold(ro.Value, "true")
 	default:
-		refuse("volumes", fmt.Sprintf("has type %.80q", v.Type), "volume, bind and tmpfs are allowed")
+		refuse(n, "volumes", "is not a mount", "")
+		return m, false
 	}
-	if strings.Contains(v.Target, "docker.sock") {
-		refuse("volumes", "is the engine's socket", "who has it has the host")
+	if strings.Contains(target, "docker.sock") {
+		refuse(n, "volumes", "is the engine's socket", "who has it has the host")
 	}
+	switch typ {
+	case types.VolumeTypeTmpfs:
+	case types.VolumeTypeVolume:
+		if source != "" && (!ValidService(source) || !has(declared, source)) {
+			refuse(n, "volumes", fmt.Sprintf("names a volume %.80q that the file does not declare", source), "declare it below volumes:, or write ./ before a path")
+		}
+	case types.VolumeTypeBind:
+		m.at = n
+		if m.source = source; !strings.HasPrefix(source, "/") {
+			m.source = path.Join(root, source)
+		}
+		if rest, inside := strings.CutPrefix(m.source, root+"/"); strings.HasPrefix(source, "~") || m.source != root && (!inside || Relative(rest) != "") {
+			refuse(n, "volumes", fmt.Sprintf("shows %.200q of the host", source), "name something below ./, which is remote_root")
+			return m, false
+		}
+		return m, true
+	default:
+		refuse(n, "volumes", fmt.Sprintf("has type %.80q", typ), "volume, bind and tmpfs are allowed")
+	}
+	return m, false
+}
+
+// has reports whether a mapping has a key.
+func has(n *yaml.Node, key string) bool {
+	if n == nil || n.Kind != yaml.MappingNode {
+		return false
+	}
+	for i := 0; i < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return true
+		}
+	}
+	return false
 }
 
 // find is the value of a key, or nil.

@@ -102,7 +102,7 @@ networks: {front: {internal: true}}
 volumes: {cache: {}}
 x-note: anything
 `
-	c, err := ParseCompose("compose.yaml", "web", "web", "/srv/web", []byte(text))
+	c, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,11 +113,11 @@ x-note: anything
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := ParseCompose("back.yaml", "web", "web", "/srv/web", b)
+	again, err := ParseCompose("back.yaml", "web", "/srv/web", b)
 	if err != nil || again.Image != "sha256:"+strings.Repeat("b", 64) || len(again.Binds) != 3 {
 		t.Errorf("with another image: %+v %v", again, err)
 	}
-	if c, err = ParseCompose("compose.yaml", "db", "web", "/srv/web", []byte(text)); err != nil || !c.Pinned {
+	if c, err = ParseCompose("compose.yaml", "db", "/srv/web", []byte(text)); err != nil || !c.Pinned {
 		t.Errorf("%+v %v", c, err)
 	}
 }
@@ -143,7 +143,7 @@ func TestP3Compose(t *testing.T) {
 		"volumes: {x: {external: true}}", "volumes: {x: {driver_opts: {type: none, device: /etc, o: bind}}}", "volumes: {x: {name: other}}",
 		"  other: {image: x, privileged: true}", "  'a;b': {image: x}", "x: 1", "    <<: {privileged: true}", "    image: &a x", "---\nservices: {}",
 	} {
-		_, err := ParseCompose("compose.yaml", "web", "web", "/srv/web", []byte(webOnly+add+"\n"))
+		_, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(webOnly+add+"\n"))
 		var wrong document.Error
 		if !errors.As(err, &wrong) {
 			t.Errorf("%s: %v, want a refusal", add, err)
@@ -154,7 +154,7 @@ func TestP3Compose(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{"no service": "services: {db: {image: x}}", "no image": "services: {web: {command: x}}", "nothing": "", "a list": "[]", "text": "x", "null": "services: {web: }", "no tests": "services: {web: {image: 5}}"} {
-		if _, err := ParseCompose("compose.yaml", "web", "web", "/srv/web", []byte(text)); err == nil {
+		if _, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(text)); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}
@@ -164,7 +164,7 @@ func FuzzCompose(f *testing.F) {
 	f.Add([]byte(webOnly))
 	f.Add([]byte(webOnly + "    volumes: ['./a:/b', {type: bind, source: x, target: /y}]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := ParseCompose("compose.yaml", "web", "web", "/srv/web", data)
+		c, err := ParseCompose("compose.yaml", "web", "/srv/web", data)
 		if err != nil {
 			return
 		}
