@@ -8,6 +8,7 @@ import (
 
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -36,8 +37,8 @@ var forms = sync.OnceValue(func() []*regexp.Regexp {
 })
 
 var (
-	keyBegins = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)
-	keyEnds   = regexp.MustCompile(`-----END [A-Z0-9 ]*PRIVATE KEY-----`)
+	keyBegins = module.NewPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)
+	keyEnds   = module.NewPattern(`-----END [A-Z0-9 ]*PRIVATE KEY-----`)
 )
 
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })

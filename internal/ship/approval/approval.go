@@ -22,13 +22,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/ship/module"
 )
 
 const (
@@ -99,10 +100,10 @@ type Verifier interface {
 }
 
 var (
-	digest   = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	commit   = regexp.MustCompile(`^[0-9a-f]{40}$`)
-	approver = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
-	nonce    = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	digest   = module.NewPattern(`^[0-9a-f]{64}$`)
+	commit   = module.NewPattern(`^[0-9a-f]{40}$`)
+	approver = module.NewPattern(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
+	nonce    = module.NewPattern(`^[0-9a-f]{32}$`)
 )
 
 // MaxPurpose bounds a purpose, in bytes.

@@ -18,6 +18,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/document"
@@ -75,12 +76,24 @@ type Module struct {
 var Actions = []string{"create", "update", "recreate", "remove"}
 
 var (
-	idPattern   = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
-	project     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
-	service     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
-	pathPattern = regexp.MustCompile(`^[A-Za-z0-9._@+/-]+$`)
-	hostPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
+	idPattern   = NewPattern(`^[a-zA-Z0-9_-]{1,64}$`)
+	project     = NewPattern(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	service     = NewPattern(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
+	pathPattern = NewPattern(`^[A-Za-z0-9._@+/-]+$`)
+	hostPattern = NewPattern(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 )
+
+// Pattern is an expression that is compiled when it is needed first: what is compiled
+// before main costs each process that this binary becomes.
+type Pattern func() *regexp.Regexp
+
+// NewPattern gives a pattern of a constant expression.
+func NewPattern(expression string) Pattern {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
+
+// MatchString reports whether s has a match.
+func (p Pattern) MatchString(s string) bool { return p().MatchString(s) }
 
 // ValidID reports whether a module can be called so.
 func ValidID(s string) bool { return idPattern.MatchString(s) }

@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -154,11 +153,11 @@ const (
 )
 
 var (
-	sha     = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	commit  = regexp.MustCompile(`^[0-9a-f]{40}$`)
-	imageID = regexp.MustCompile(`^(-|sha256:[0-9a-f]{64})$`)
+	sha     = module.NewPattern(`^[0-9a-f]{64}$`)
+	commit  = module.NewPattern(`^[0-9a-f]{40}$`)
+	imageID = module.NewPattern(`^(-|sha256:[0-9a-f]{64})$`)
 	// References of images, narrower than Docker's grammar.
-	image = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,400}$`)
+	image = module.NewPattern(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,400}$`)
 )
 
 // ValidCommit reports whether s is a commit's whole name.

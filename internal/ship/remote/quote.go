@@ -2,9 +2,10 @@ package remote
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/carboy/carboy/internal/ship/module"
 )
 
 // Quote makes one word of s for a POSIX shell, whatever s holds: nothing in it is
@@ -17,7 +18,7 @@ func Quote(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-var variable = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
+var variable = module.NewPattern(`^[a-z][a-z0-9_]{0,31}$`)
 
 // Assign gives the variables of a script their values, one line each, in the order
 // of the names.
