@@ -11,6 +11,8 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/scenario"
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/trace"
@@ -74,6 +76,19 @@ type (
 	GateEvent    = gate.Event
 	GateBaseline = gate.Baseline
 	GateDrift    = gate.Drift
+
+	// Shipper brings modules to hosts; the others are what it takes and gives.
+	Shipper            = ship.Engine
+	ShipPlanOptions    = ship.PlanOptions
+	ShipPlan           = ship.Made
+	ShipApproveOptions = ship.ApproveOptions
+	ShipApproval       = approval.Signed
+	ShipResult         = ship.Result
+	ShipOutcome        = ship.Outcome
+	ShipError          = ship.Error
+	ShipStatus         = ship.Status
+	ShipEntry          = ship.Entry
+	ShipProgress       = ship.Progress
 
 	TraceReader = trace.Reader
 	Fact        = trace.Fact

@@ -19,13 +19,13 @@ var layers = [][]string{
 	{"internal/policy", "internal/browsertest"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
-	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker"},
-	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario"},
-	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt", "internal/gate"},
-	{"internal/bottle/bottletest"},
+	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
+	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan"},
+	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest"},
 	{""},
 	{"internal/corpus"},
-	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate"},
+	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate", "internal/ship/shiptest/server"},
 }
 
 // only lists imports that one place is responsible for, and why.
@@ -46,12 +46,14 @@ var only = []struct {
 	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "terminals are drawn in two places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
+	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", ""}, "hosts and upstreams of git are reached in few places"},
+	{"github.com/compose-spec", []string{"internal/ship/module"}, "compose files are judged in one place"},
 }
 
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest", "internal/gitgate/gittest"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest", "internal/gitgate/gittest", "internal/ship/shiptest"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

@@ -12,6 +12,8 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/remote"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
 )
@@ -57,6 +59,7 @@ func advice(err error) string {
 		tampered    *carboy.TamperedError
 		keys        *carboy.KeysLeftError
 		key         *carboy.DeployKeyError
+		shipped     *carboy.ShipError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -67,6 +70,8 @@ func advice(err error) string {
 		return option.Advice
 	case errors.As(err, &unavailable):
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
+	case errors.As(err, &shipped) && shipped.Advice != "":
+		return shipped.Advice
 	case errors.As(err, &dir) && dir.Advice != "":
 		return dir.Advice
 	case errors.As(err, &tampered):
@@ -116,6 +121,10 @@ func adviceOn(err error) string {
 		{supervise.ErrNotModifiable, "carboy supervise approve or reject"},
 		{carboy.ErrNotKept, "carboy destroy removes its record, and carboy start begins anew"},
 		{carboy.ErrNotLive, "carboy list shows which runs go on"},
+		{carboy.ErrNoRepository, "carboy ships commits: change into the repository, or git init"},
+		{remote.ErrHostKey, "find out why before anything else: the machine was set up anew, or it is another one; hosts.yaml has the pinned keys"},
+		{remote.ErrUnreachable, "can you reach it with ssh, as the user of hosts.yaml?"},
+		{ship.ErrUnknown, "the host goes on by itself; carboy ship status tells how it ended"},
 		{change.ErrWorkspaceReplaced, "the directory of that run is gone, so nothing can be landed there"},
 		{change.ErrBusy, "try again when it is done"},
 		{change.ErrNoSuchChange, "carboy diff --stat lists the paths"},

@@ -75,9 +75,9 @@ const (
 	Routes  Kind = "net.routes"     // other routes are in force from here on
 	Dropped Kind = "events.dropped" // how many records were left out, and of what
 
-	GitPush  Kind = "git.push"  // by the git gate, each with its references
-	GitFetch Kind = "git.fetch" // each that was refused or failed, the others summed up
-	GitKey   Kind = "git.key"   // a deploy key was made or revoked, or is left
+	GitPush      Kind = "git.push"      // by the git gate, each with its references
+	GitFetch     Kind = "git.fetch"     // each that was refused or failed, the others summed up
+	GitKey       Kind = "git.key"       // a deploy key was made or revoked, or is left
 	GateVerdict  Kind = "gate.verdict"  // a change was judged; the digest is the verdict's
 	GateAttempt  Kind = "gate.attempt"  // an attempt began, or was recorded
 	GateBaseline Kind = "gate.baseline" // a person accepted what phases may do
@@ -87,7 +87,10 @@ const (
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
 
-	Signal Kind = "agent.signal" // what an agent says of its work
+	Signal      Kind = "agent.signal" // what an agent says of its work
+	ShipPlan    Kind = "ship.plan"    // what would be done on a host
+	ShipApply   Kind = "ship.apply"   // a plan goes to its host
+	ShipOutcome Kind = "ship.outcome" // how it ended there
 
 	Proposal Kind = "proposal"
 	Approval Kind = "approval"

@@ -43,6 +43,21 @@ const (
 	Rejected = 12
 )
 
+// Codes of `carboy plan`, `carboy apply`, `carboy rollback` and `carboy ship`: each
+// outcome its own. None and a usage error are those of every command.
+const (
+	ShipPolicy         = 3
+	ShipMismatch       = 4
+	ShipDestructive    = 5
+	ShipStale          = 6
+	ShipFailed         = 7
+	ShipUnhealthy      = 8
+	ShipApplied        = 9
+	ShipRollbackFailed = 10
+	ShipLocked         = 14
+	ShipPlanned        = 20
+)
+
 // Signal is the code of a command that signal s ended.
 func Signal(s syscall.Signal) int { return signalBase + int(s) }
 
@@ -52,6 +67,8 @@ type Row struct {
 	Code    string // a number or a range
 	Meaning string
 }
+
+const shipping = "plan, apply, rollback, ship"
 
 // Table is every code that carboy ends with.
 var Table = []Row{
@@ -72,6 +89,19 @@ var Table = []Row{
 	{"gate, work", num(Rejected), "a signal did not pass"},
 	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded"},
 	{"gate, work", num(Locked), "another gate works on this directory"},
+	{shipping, num(OK), "nothing to do; `ship`: done"},
+	{shipping, num(Failed), "a tool failed, or the outcome is not known yet: `carboy ship status` tells"},
+	{shipping, num(Usage), "wrong usage: an unknown command, flag or value"},
+	{shipping, num(ShipPolicy), "policy: the host, the module, its compose file or the work tree is not allowed; nothing was changed"},
+	{shipping, num(ShipMismatch), "no approval, or one of another plan or commit, expired, used up or not signed by whom it names; nothing was changed"},
+	{shipping, num(ShipDestructive), "the plan destroys something, and the approval does not say `destructive`; nothing was changed"},
+	{shipping, num(ShipStale), "the host is not as the plan saw it, or the plan is too old; nothing was changed"},
+	{shipping, num(ShipFailed), "the host could not be reached or could not do it; what ran before runs"},
+	{shipping, num(ShipUnhealthy), "not healthy; rolled back"},
+	{"apply", num(ShipApplied), "applied and healthy"},
+	{shipping, num(ShipRollbackFailed), "rolling back failed: act now"},
+	{shipping, num(ShipLocked), "somebody else applies at this moment"},
+	{"plan, rollback", num(ShipPlanned), "there is something to do, and a plan for it"},
 	{"others", num(OK), "done"},
 	{"others", num(Failed), "failed or refused"},
 	{"others", num(Usage), "wrong usage: an unknown command, flag or value"},

@@ -1,0 +1,621 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// shipCodes are the exit codes of outcomes.
+var shipCodes = map[carboy.ShipOutcome]int{
+	ship.Nothing: exitcode.OK, ship.Applied: exitcode.ShipApplied, ship.Failed: exitcode.ShipFailed, ship.RolledBack: exitcode.ShipUnhealthy,
+	ship.RollbackFailed: exitcode.ShipRollbackFailed, ship.Locked: exitcode.ShipLocked, ship.Refused: exitcode.ShipPolicy, ship.Mismatch: exitcode.ShipMismatch,
+	ship.Destructive: exitcode.ShipDestructive, ship.Stale: exitcode.ShipStale,
+}
+
+// shipFlags are those of every command that ships.
+type shipFlags struct {
+	json, quiet     bool
+	up, other, life time.Duration
+}
+
+func (f *shipFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not say what happens meanwhile")
+	fl.DurationVar(&f.other, "command-timeout", ship.DefaultOther, "how long a command may take on a host, a `TIME`")
+	fl.DurationVar(&f.up, "up-timeout", ship.DefaultUp, "how long docker compose up may take, a `TIME`")
+}
+
+// shipping runs f with a shipper of this directory's repository. An outcome that is
+// an error has its exit code.
+func (a *app) shipping(cmd *cobra.Command, fl *shipFlags, f func(context.Context, *carboy.Shipper) error) error {
+	err := a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+		o := carboy.ShipOptions{Dir: ".", Up: fl.up, Other: fl.other, Life: fl.life}
+		if !fl.quiet {
+			o.Progress = func(p carboy.ShipProgress) {
+				a.say(dimText, "%s", strings.TrimSpace(p.Host+": "+strings.TrimSpace(p.Step+" "+p.Text)))
+			}
+		}
+		s, err := c.Ship(o)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(ctx, s), s.Close())
+	})
+	var x *carboy.ShipError
+	if errors.As(err, &x) {
+		a.code = shipCodes[x.Outcome]
+	}
+	return err
+}
+
+func moduleArg(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef(cmd.CommandPath()+" web", "%s: wanted one module, got %d", cmd.Name(), len(args))
+	}
+	return nil
+}
+
+func planArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("carboy plan MODULE -o plans writes plans", "%s: no plan was named", cmd.Name())
+	}
+	return nil
+}
+
+const planLong = `Look at the hosts of a module and say what applying this commit would change there.
+Nothing is changed. The plan that -o writes is what people approve and what carboy
+apply is held to: it names the commit, the host and its key, and what was seen.
+
+The module is modules/MODULE/module.yaml in this repository; its hosts are those of
+your own hosts.yaml (carboy ship init writes both to begin with). docs/ship.md walks
+through all of it.
+
+The exit code is 0 when there is nothing to do, and 20 when there is.`
+
+func (a *app) planCmd() *cobra.Command {
+	f, out := &shipFlags{}, ""
+	cmd := &cobra.Command{
+		Use: "plan MODULE", Short: "say what shipping a module would change", Long: planLong, GroupID: "ship", Args: moduleArg,
+		Example: "  carboy plan web\n  carboy plan web -o plans\n  carboy plan web --json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0]})
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
+	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan may be applied, a `TIME`")
+	return cmd
+}
+
+const rollbackLong = `Plan going back: to what the last apply replaced, or to the commit that --to names.
+It is a plan like any other. It is approved and applied like any other, too, unless
+the host's entry in hosts.yaml says undo_without_approval: then what only undoes the
+last apply needs no approval.`
+
+func (a *app) rollbackCmd() *cobra.Command {
+	f, out, to := &shipFlags{}, "", ""
+	cmd := &cobra.Command{
+		Use: "rollback MODULE", Short: "plan going back to what ran before", Long: rollbackLong, GroupID: "ship", Args: moduleArg,
+		Example: "  carboy rollback web -o plans\n  carboy rollback web --to 3f786850e387550fdab836ed7e6dc881de23001b -o plans",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.makePlans(cmd, f, out, ship.PlanOptions{Module: args[0], Rollback: true, To: to})
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&out, "out", "o", "", "write the plans into `DIR`, as MODULE.HOST.plan.json")
+	cmd.Flags().StringVar(&to, "to", "", "go back to this `COMMIT`, its whole name")
+	cmd.Flags().DurationVar(&f.life, "life", plan.DefaultLife, "how long the plan may be applied, a `TIME`")
+	return cmd
+}
+
+// planned is one plan for programs.
+type planned struct {
+	Digest string     `json:"digest"`
+	File   string     `json:"file,omitempty"`
+	Plan   *plan.Plan `json:"plan"`
+}
+
+func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.PlanOptions) error {
+	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		var timing ship.Timing
+		o.Timing = &timing
+		made, err := s.Plan(ctx, o)
+		if err != nil {
+			return err
+		}
+		list := []planned{}
+		for _, m := range made {
+			if len(m.Changes) > 0 {
+				a.code = exitcode.ShipPlanned
+			}
+			p := planned{m.Digest, "", m.Plan}
+			if out != "" {
+				if p.File, err = writePlan(out, m); err != nil {
+					return err
+				}
+			}
+			list = append(list, p)
+		}
+		if f.json {
+			return a.printJSON(struct {
+				Schema string      `json:"schema"`
+				Code   int         `json:"code"`
+				Timing ship.Timing `json:"timing"`
+				Plans  []planned   `json:"plans"`
+			}{"carboy.dev/ship-plans/v1", a.code, timing, list})
+		}
+		w := a.shown()
+		var files []string
+		for _, p := range list {
+			a.showPlan(w, p.Plan, p.Digest)
+			if p.File != "" {
+				files = append(files, p.File)
+			}
+		}
+		switch {
+		case a.code == exitcode.OK:
+			a.say(plainText, "nothing to do")
+		case len(files) > 0:
+			a.say(plainText, "next: carboy ship approve %s, then carboy apply with the same", visible.String(strings.Join(files, " "), maxMessage))
+		default:
+			a.say(plainText, "next: the same with -o DIR writes the plan, which is then approved")
+		}
+		return nil
+	})
+}
+
+// writePlan writes a plan whole, in place of one of before.
+func writePlan(dir string, m carboy.ShipPlan) (string, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, m.Module+"."+m.Host.Name+".plan.json")
+	return name, os.WriteFile(name, m.Bytes, 0o644)
+}
+
+// showPlan prints a plan as people read it. All in it was judged or made visible.
+func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
+	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), p.Host.Address, p.Commit, p.Wave)
+	signs := map[string]struct {
+		sign  string
+		color tone
+	}{plan.Create: {"+", greenText}, plan.Remove: {"-", redText}, plan.Update: {"~", boldText}, plan.Recreate: {"~", boldText}}
+	for _, c := range p.Changes {
+		s := signs[c.Action]
+		line := fmt.Sprintf("  %s %s %s: %s → %s", s.sign, c.What, c.Action, shortDigest(c.From), shortDigest(c.To))
+		if c.Why != "" {
+			line += "; " + c.Why
+		}
+		if c.Destructive {
+			line += " [destructive]"
+		}
+		fmt.Fprintln(w, a.paint(a.stdout, s.color, visible.String(line, maxMessage)))
+	}
+	if len(p.Changes) == 0 {
+		fmt.Fprintln(w, "  = nothing to do")
+	}
+	fmt.Fprintf(w, "  plan %s, good until %s\n", digest, p.Expires.Format(time.RFC3339))
+}
+
+// shortDigest leaves enough of a digest to compare by eye.
+func shortDigest(s string) string {
+	before, rest, ok := strings.Cut(s, "sha256:")
+	if !ok || len(rest) < 12 {
+		if len(s) == 64 {
+			return s[:12]
+		}
+		return s
+	}
+	after := ""
+	if len(rest) > 64 {
+		after = rest[64:]
+	}
+	return before + "sha256:" + rest[:12] + after
+}
+
+const applyLong = `Carry out plans that were approved: one plan for each host, all of one module and
+commit, wave after wave, stopping after a wave that is not healthy.
+
+Approvals are the files that carboy ship approve wrote; those beside the first plan
+are found, others are named with --approval. Everything is judged before the first
+connection. On the host the work goes on when this command or the connection is
+gone; carboy ship status then tells how it ended.
+
+What is not healthy in time is rolled back. Each outcome has its own exit code:
+9 applied, 0 nothing to do, 7 failed, 8 rolled back, 10 rolling back failed, 14
+locked, 6 stale, 3 to 5 refused (docs/exit-codes.md).`
+
+func (a *app) applyCmd() *cobra.Command {
+	f := &shipFlags{}
+	var files []string
+	cmd := &cobra.Command{
+		Use: "apply PLAN...", Short: "carry out plans that were approved", Long: applyLong, GroupID: "ship", Args: planArgs,
+		Example: "  carboy apply plans/web.prod1.plan.json\n  carboy apply plans/web.*.plan.json --approval alice.json",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.apply(cmd, f, args, files) },
+	}
+	f.add(cmd)
+	cmd.Flags().StringArrayVar(&files, "approval", nil, "an approval's `FILE`; its signature is FILE.sig")
+	return cmd
+}
+
+func (a *app) apply(cmd *cobra.Command, f *shipFlags, args, files []string) error {
+	plans, err := readPlans(args)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		if files, err = filepath.Glob(escapeGlob(args[0]) + ".approval.*.json"); err != nil {
+			return err
+		}
+	}
+	signed := []carboy.ShipApproval{}
+	for _, name := range files {
+		st, err := readBounded(name, approval.MaxSize)
+		if err != nil {
+			return err
+		}
+		sig, err := readBounded(name+".sig", approval.MaxSignature)
+		if err != nil {
+			return err
+		}
+		signed = append(signed, carboy.ShipApproval{Statement: st, Signature: sig})
+	}
+	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		results, err := s.Apply(ctx, plans, signed)
+		code := exitcode.OK
+		for _, r := range results {
+			code = max(code, shipCodes[r.Outcome])
+		}
+		var x *carboy.ShipError
+		switch {
+		case errors.As(err, &x):
+			code = shipCodes[x.Outcome]
+		case err != nil:
+			code = exitcode.Failed
+		}
+		a.code = code
+		if !f.json {
+			for _, r := range results {
+				if r.Outcome == ship.Applied || r.Outcome == ship.Nothing {
+					a.say(greenText, "%s: %s", r.Host, r.Outcome)
+				}
+			}
+			return err
+		}
+		doc := struct {
+			Schema  string              `json:"schema"`
+			Code    int                 `json:"code"`
+			Error   string              `json:"error,omitempty"`
+			Advice  string              `json:"advice,omitempty"`
+			Results []carboy.ShipResult `json:"results"`
+		}{Schema: "carboy.dev/ship-results/v1", Code: code, Results: results}
+		if results == nil {
+			doc.Results = []carboy.ShipResult{}
+		}
+		if err == nil {
+			return a.printJSON(doc)
+		}
+		doc.Error, doc.Advice = err.Error(), advice(err)
+		a.say(plainText, "%s", errorLine(err))
+		return errors.Join(a.printJSON(doc), &reportedAs{err})
+	})
+}
+
+// reportedAs is an error that was told already, and still decides the exit code.
+type reportedAs struct{ err error }
+
+func (e *reportedAs) Error() string   { return e.err.Error() }
+func (e *reportedAs) Unwrap() []error { return []error{e.err, errReported} }
+
+func readPlans(names []string) ([][]byte, error) {
+	var out [][]byte
+	for _, n := range names {
+		b, err := readBounded(n, plan.MaxSize)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+func readBounded(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", name, limit)
+	}
+	return b, err
+}
+
+// escapeGlob has a path mean itself.
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
+
+func (a *app) shipCmd() *cobra.Command {
+	cmd := &cobra.Command{Use: "ship", Short: "approve plans, look at hosts, begin", GroupID: "ship", Args: a.unknownCommand,
+		Long: "What belongs to shipping beside carboy plan and carboy apply. docs/ship.md walks through it.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(a.shipApproveCmd(), a.shipStatusCmd(), a.shipHistoryCmd(), a.shipInitCmd())
+	return cmd
+}
+
+const approveLong = `Say yes to plans, by signing exactly them with an SSH key. The plans are shown first;
+read them. The key must stand in the operator's allowed_signers beside the name that
+--as gives, or carboy apply takes no notice.
+
+The approval is a JSON file and a signature beside it, which ssh-keygen checks too:
+
+  ssh-keygen -Y verify -f allowed_signers -I alice@example.org \
+    -n carboy-ship@carboy.dev -s APPROVAL.sig < APPROVAL
+
+--key names a private key without a passphrase, or a public key whose other half the
+SSH agent holds. A plan that destroys something is approved only with --destructive.`
+
+func (a *app) shipApproveCmd() *cobra.Command {
+	f, o, out := &shipFlags{}, ship.ApproveOptions{}, ""
+	yes := false
+	cmd := &cobra.Command{
+		Use: "approve PLAN...", Short: "sign plans", Long: approveLong, Args: planArgs,
+		Example: "  carboy ship approve plans/web.prod1.plan.json --as alice@example.org --key ~/.ssh/id_ed25519.pub --purpose 'release 4'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.approve(cmd, f, o, args, out, yes)
+		},
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVar(&o.Approver, "as", "", "your `NAME` in allowed_signers")
+	fl.StringVar(&o.Key, "key", "", "the key's `FILE`")
+	fl.StringVar(&o.Purpose, "purpose", "", "what for, a line of `TEXT`")
+	fl.BoolVar(&o.Destructive, "destructive", false, "approve what destroys as well")
+	fl.BoolVar(&yes, "yes", false, "do not ask")
+	fl.StringVarP(&out, "out", "o", "", "write the approval to `FILE` (default: beside the first plan)")
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, args []string, out string, yes bool) error {
+	for flag, v := range map[string]string{"as": o.Approver, "key": o.Key, "purpose": o.Purpose} {
+		if v == "" {
+			return usagef("carboy ship approve --help has an example", "approve: --%s is missing", flag)
+		}
+	}
+	var err error
+	if o.Plans, err = readPlans(args); err != nil {
+		return err
+	}
+	for _, b := range o.Plans {
+		p, digest, err := plan.Decode(b)
+		if err != nil {
+			a.code = exitcode.ShipMismatch
+			return err
+		}
+		a.showPlan(a.shownTo(a.stderr), p, digest)
+	}
+	if !yes && isTerminal(a.stdin) && isTerminal(a.stderr) {
+		fmt.Fprint(a.stderr, "carboy: sign this? [y/N] ")
+		answer, err := a.line()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
+			return errors.New("nothing was signed")
+		}
+	}
+	if out == "" {
+		name, _, _ := strings.Cut(o.Approver, "@")
+		out = args[0] + ".approval." + strings.Map(func(r rune) rune {
+			if r == '/' || r == 0 {
+				return '_'
+			}
+			return r
+		}, name) + ".json"
+	}
+	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		signed, err := s.Approve(ctx, o)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(os.WriteFile(out+".sig", signed.Signature, 0o644), os.WriteFile(out, signed.Statement, 0o644)); err != nil {
+			return err
+		}
+		if f.json {
+			return a.printJSON(struct {
+				Schema    string          `json:"schema"`
+				Digest    string          `json:"digest"`
+				File      string          `json:"file"`
+				Statement json.RawMessage `json:"statement"`
+			}{"carboy.dev/ship-approved/v1", signed.Digest(), out, signed.Statement})
+		}
+		a.say(greenText, "wrote %s and its signature %s.sig", visible.Path([]byte(out)), visible.Path([]byte(out)))
+		return nil
+	})
+}
+
+const shipStatusLong = `Say how modules are on their hosts: current, behind (as it was applied, and this
+commit says something else), drifted (not as it was applied) or absent.
+
+An apply that was interrupted, because the host or its shell died, is finished or
+rolled back first, and recorded.`
+
+func (a *app) shipStatusCmd() *cobra.Command {
+	f := &shipFlags{}
+	cmd := &cobra.Command{
+		Use: "status [MODULE]", Short: "say how modules are on their hosts", Long: shipStatusLong,
+		Example: "  carboy ship status\n  carboy ship status web --json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("carboy ship status web", "status: wanted one module, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.shipStatus(cmd, f, args) },
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) error {
+	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		if len(modules) == 0 {
+			var err error
+			if modules, err = s.Modules(ctx); err != nil {
+				return err
+			}
+		}
+		all := []carboy.ShipStatus{}
+		for _, m := range modules {
+			st, err := s.Status(ctx, m)
+			if err != nil {
+				return err
+			}
+			all = append(all, st...)
+		}
+		for _, st := range all {
+			switch {
+			case st.Busy != "":
+				a.code = max(a.code, exitcode.ShipLocked)
+			case st.Error != "":
+				a.code = max(a.code, exitcode.Failed)
+			case st.Settled != nil:
+				if code := shipCodes[st.Settled.Outcome]; code == exitcode.ShipRollbackFailed {
+					a.code = max(a.code, code)
+				}
+			}
+		}
+		if f.json {
+			return a.printJSON(struct {
+				Schema string              `json:"schema"`
+				Code   int                 `json:"code"`
+				Status []carboy.ShipStatus `json:"status"`
+			}{"carboy.dev/ship-status/v1", a.code, all})
+		}
+		w := a.shown()
+		for _, st := range all {
+			fmt.Fprintf(w, "%s on %s: %s", st.Module, st.Host, st.State)
+			if st.Health != "" {
+				fmt.Fprintf(w, " (%s)", visible.String(st.Health, 80))
+			}
+			if st.Applied != "" {
+				fmt.Fprintf(w, ", applied %.12s of %s", st.Applied, st.At.Format(time.RFC3339))
+			}
+			if st.Imported != nil && st.Applied == "" {
+				fmt.Fprintf(w, ", an earlier tool says it applied %.12s", st.Imported.Commit)
+			}
+			fmt.Fprintln(w)
+			if st.Settled != nil {
+				fmt.Fprintf(w, "  an apply of %.12s was interrupted: %s, %s\n", st.Settled.Commit, st.Settled.Outcome, st.Settled.Why)
+			}
+			for _, c := range st.Changes {
+				fmt.Fprintf(w, "  %s %s\n", c.What, visible.String(c.Action+": "+c.Why, 300))
+			}
+			if st.Error != "" {
+				fmt.Fprintf(w, "  %s\n", st.Error)
+			}
+		}
+		return nil
+	})
+}
+
+func (a *app) shipHistoryCmd() *cobra.Command {
+	f := &shipFlags{}
+	cmd := &cobra.Command{
+		Use: "history MODULE", Short: "say what was carried out, and who approved it", Args: moduleArg,
+		Long:    "What was carried out of a module on all of its hosts, newest first: from the records here and those of\nthe hosts, whichever has them.",
+		Example: "  carboy ship history web\n  carboy ship history web --json",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.shipHistory(cmd, f, args[0]) },
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
+	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		entries, problems, err := s.History(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, p := range problems {
+			a.say(plainText, "%s", errorLine(p))
+		}
+		if f.json {
+			if entries == nil {
+				entries = []carboy.ShipEntry{}
+			}
+			return a.printJSON(struct {
+				Schema  string             `json:"schema"`
+				Entries []carboy.ShipEntry `json:"entries"`
+			}{"carboy.dev/ship-history/v1", entries})
+		}
+		w := a.shown()
+		for _, x := range entries {
+			var by []string
+			for _, p := range x.Approvals {
+				word := ""
+				if !p.Verified {
+					word = ", NOT VERIFIED"
+				}
+				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
+			}
+			fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, first(strings.Join(by, ", "), "nobody"))
+			if x.Why != "" {
+				fmt.Fprintf(w, "    %s\n", x.Why)
+			}
+		}
+		return nil
+	})
+}
+
+const shipInitLong = `Write commented files to begin with: hosts.yaml and allowed_signers into your
+configuration directory, and, with the name of a module, modules/MODULE/module.yaml
+and compose.yaml into this repository. Files that are there are never overwritten.`
+
+func (a *app) shipInitCmd() *cobra.Command {
+	f := &shipFlags{}
+	cmd := &cobra.Command{
+		Use: "init [MODULE]", Short: "write example files", Long: shipInitLong, Example: "  carboy ship init\n  carboy ship init web",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("carboy ship init web", "init: wanted one module, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.shipping(cmd, f, func(_ context.Context, s *carboy.Shipper) error {
+				wrote, err := s.Example(first(args...))
+				for _, name := range wrote {
+					a.say(greenText, "wrote %s", visible.Path([]byte(name)))
+				}
+				if err == nil && len(wrote) == 0 {
+					a.say(plainText, "everything is there already")
+				}
+				return err
+			})
+		},
+	}
+	return cmd
+}

@@ -1,0 +1,84 @@
+package main
+
+// P: plans, approvals and hosts.
+
+var shipMutants = []mutant{
+	{
+		Name: "plans-have-many-spellings", Promise: "P1",
+		Why:     "a plan with a key twice is one thing to who approves it and another to apply",
+		Package: "./internal/ship/plan", Tests: []string{"TestP1Spelling"}, Says: "a key twice: taken",
+		edits: []edit{{"internal/ship/plan/plan.go", "!bytes.Equal(again, b)", "len(again) == 0"}},
+	},
+	{
+		Name: "the-plan-decides-alone", Promise: "P1",
+		Why:     "a plan leads to another directory than its commit says",
+		Package: "./internal/ship", Tests: []string{"TestP1Plans"}, Says: "another root",
+		edits: []edit{{"internal/ship/apply.go", "case t.Root != m.Root:", "case false:"}},
+	},
+	{
+		Name: "sacred-paths-are-not", Promise: "P1",
+		Why:     "a module is put into a directory that the operator has ruled out",
+		Package: "./internal/ship/hosts", Tests: []string{"TestP1Hosts"}, Says: "/srv/db: admitted true",
+		edits: []edit{{"internal/ship/hosts/hosts.go", "within(dir, s) || within(s, dir)", "false"}},
+	},
+	{
+		Name: "hosts-show-any-key", Promise: "P1",
+		Why:     "whoever answers at the address is the host",
+		Package: "./internal/ship/remote", Tests: []string{"TestP1HostKey", "TestJump"}, Says: "another key",
+		edits: []edit{{"internal/ship/remote/dial.go", "if bytes.Equal(k.Marshal(), key.Marshal()) {", "if len(k.Marshal()) > 0 {"}},
+	},
+	{
+		Name: "approvals-are-of-anything", Promise: "P1",
+		Why:     "an approval of one plan lets another through",
+		Package: "./internal/ship", Tests: []string{"TestH2Approvals"}, Says: "of another plan: ",
+		edits: []edit{{"internal/ship/apply.go", "case !slices.Contains(a.Plans, o.Digest):", "case false:"}},
+	},
+	{
+		Name: "signers-name-themselves", Promise: "P1",
+		Why:     "who may approve approves in the name of others, and is two people",
+		Package: "./internal/ship/approval", Tests: []string{"TestSigners"}, Says: "bob@example.org",
+		edits: []edit{{"internal/ship/approval/approval.go", " || !slices.Contains(who.principals, st.Approver)", ""}},
+	},
+	{
+		Name: "hosts-take-stale-plans", Promise: "P1", root: true,
+		Why:     "what somebody did by hand since the plan is written over",
+		Package: "./internal/ship", Tests: []string{"TestP1Stale"}, Says: "a stale plan",
+		edits: []edit{{"internal/ship/script.sh", "if [ \"${s%% *}\" != \"$observed\" ]; then", "if false; then"}},
+	},
+	{
+		Name: "hosts-have-no-lock", Promise: "P2", root: true,
+		Why:     "two applies work on one service at once",
+		Package: "./internal/ship", Tests: []string{"TestP2Race"}, Says: "two applies at once",
+		edits: []edit{{"internal/ship/script.sh", "flock \"$@\" 9 ||", "true ||"}},
+	},
+	{
+		Name: "values-are-not-quoted", Promise: "P3",
+		Why:     "a quote in a value ends it, and what follows is run",
+		Package: "./internal/ship/remote", Tests: []string{"TestP3Quote"}, Says: "reads",
+		edits: []edit{{"internal/ship/remote/quote.go", "strings.ReplaceAll(s, \"'\", `'\\''`)", "s"}},
+	},
+	{
+		Name: "compose-files-say-anything", Promise: "P3",
+		Why:     "keys that nobody has judged reach docker compose",
+		Package: "./internal/ship/module", Tests: []string{"TestP3Compose"}, Says: "privileged: true: <nil>, want a refusal",
+		edits: []edit{{"internal/ship/module/compose.go", "		case !ok:", "		case !ok && k.Value == \"\":"}},
+	},
+	{
+		Name: "modules-lead-out", Promise: "P3",
+		Why:     "a module names a file above its directory",
+		Package: "./internal/ship/module", Tests: []string{"TestP3Modules"}, Says: "upward",
+		edits: []edit{{"internal/ship/module/module.go", "case p == \"..\" || strings.HasPrefix(p, \"../\") || strings.Contains(p, \"/../\") || strings.HasSuffix(p, \"/..\"):", "case p == \"\\x00\":"}},
+	},
+	{
+		Name: "output-tells-secrets", Promise: "P4",
+		Why:     "a password that a program on the host prints is shown and recorded",
+		Package: "./internal/ship", Tests: []string{"TestRedaction"}, Says: "hunter2",
+		edits: []edit{{"internal/ship/redact.go", "for i, f := range forms() {", "for i, f := range forms()[:0] {"}},
+	},
+	{
+		Name: "files-stay-after-rollback", Promise: "P4", root: true,
+		Why:     "the old service runs with the new files",
+		Package: "./internal/ship", Tests: []string{"TestP4FilesBack"}, Says: "after rolling back the file is",
+		edits: []edit{{"internal/ship/script.sh", "restore_files || good=0", ":"}},
+	},
+}

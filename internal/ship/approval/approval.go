@@ -1,0 +1,293 @@
+// Package approval is how people say yes to a plan: a statement that names exactly
+// what was approved, signed with an SSH key.
+//
+// The statement is a JSON document, the signature an SSHSIG over its very bytes, so
+// that ssh-keygen -Y verify checks both without carboy:
+//
+//	ssh-keygen -Y verify -f allowed_signers -I alice@example.org -n carboy-ship@carboy.dev -s approval.json.sig < approval.json
+//
+// It promises that [Verify] accepts a statement only when the key that signed it
+// stands in the operator's allowed_signers for the approver that it names, within
+// the time and for the namespace that stand there.
+//
+// Start reading at [Statement], then [Verify].
+package approval
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/ship/module"
+)
+
+const (
+	// Namespace separates these signatures from those for mails, commits and files.
+	Namespace = "carboy-ship@carboy.dev"
+	// Schema names the statement.
+	Schema = "carboy.dev/ship-approval/v1"
+	// SignersFile is the file in the operator's configuration directory.
+	SignersFile = "allowed_signers"
+	// MaxSize bounds a statement, and MaxSignature a signature, in bytes.
+	MaxSize      = 64 << 10
+	MaxSignature = 16 << 10
+	// MaxPlans is how many plans one approval may cover, one for each host.
+	MaxPlans = 32
+	// Destructive is the word without which nothing is destroyed.
+	Destructive = "destructive"
+)
+
+// ErrMismatch matches every error about an approval that does not approve.
+var ErrMismatch = errors.New("approval does not match")
+
+type mismatch string
+
+func (m mismatch) Error() string      { return string(m) }
+func (mismatch) Is(target error) bool { return target == ErrMismatch }
+
+// Mismatch is an error that matches [ErrMismatch].
+func Mismatch(format string, args ...any) error { return mismatch(fmt.Sprintf(format, args...)) }
+
+// Statement is what is signed.
+type Statement struct {
+	Schema   string    `json:"schema"`
+	Plans    []string  `json:"plans"`  // SHA-256 of each plan, in hexadecimal digits, sorted
+	Commit   string    `json:"commit"` // of all of them
+	Module   string    `json:"module"`
+	Approver string    `json:"approver"` // as in allowed_signers
+	Time     time.Time `json:"time"`
+	Purpose  string    `json:"purpose"`
+	// Allow holds "destructive" when what destroys is approved as well.
+	Allow []string `json:"allow,omitempty"`
+	// Nonce makes each approval one of its own.
+	Nonce string `json:"nonce"`
+}
+
+// Signed is a statement with its signature, as they came.
+type Signed struct {
+	Statement []byte `json:"statement"`
+	Signature []byte `json:"signature"`
+}
+
+// Digest names an approval.
+func (s Signed) Digest() string {
+	sum := sha256.Sum256(s.Statement)
+	return hex.EncodeToString(sum[:])
+}
+
+// Approval is a statement whose signature was verified. Only [Verify] makes one.
+type Approval struct {
+	Statement
+	Digest string
+	Key    string // its fingerprint
+}
+
+// Verifier judges approvals. Signatures are one kind; a forge's reviews can be
+// another.
+type Verifier interface {
+	Verify(ctx context.Context, s Signed, now time.Time) (*Approval, error)
+}
+
+var (
+	digest   = module.NewPattern(`^[0-9a-f]{64}$`)
+	commit   = module.NewPattern(`^[0-9a-f]{40}$`)
+	approver = module.NewPattern(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
+	nonce    = module.NewPattern(`^[0-9a-f]{32}$`)
+)
+
+// MaxPurpose bounds a purpose, in bytes.
+const MaxPurpose = 500
+
+// check says what is wrong with a statement by itself.
+func (s *Statement) check() error {
+	switch {
+	case s.Schema != Schema:
+		return fmt.Errorf("schema %.80q is not %s", s.Schema, Schema)
+	case len(s.Plans) == 0 || len(s.Plans) > MaxPlans || !slices.IsSorted(s.Plans) || len(slices.Compact(slices.Clone(s.Plans))) != len(s.Plans):
+		return errors.New("plans: not a sorted list of different plans")
+	case slices.ContainsFunc(s.Plans, func(p string) bool { return !digest.MatchString(p) }):
+		return errors.New("plans: not SHA-256 digests")
+	case !commit.MatchString(s.Commit):
+		return errors.New("commit: not 40 hexadecimal digits")
+	case !approver.MatchString(s.Approver):
+		return fmt.Errorf("approver: %.80q is not a name such as alice@example.org", s.Approver)
+	case s.Time.IsZero():
+		return errors.New("time: missing")
+	case strings.TrimSpace(s.Purpose) == "" || len(s.Purpose) > MaxPurpose:
+		return errors.New("purpose: say in a line what for")
+	case !nonce.MatchString(s.Nonce):
+		return errors.New("nonce: not 32 hexadecimal digits")
+	}
+	for _, a := range s.Allow {
+		if a != Destructive {
+			return fmt.Errorf("allow: %.80q is not known", a)
+		}
+	}
+	return nil
+}
+
+// New begins a statement. It has a nonce of its own.
+func New(plans []string, commit, module, approver, purpose string, destructive bool, now time.Time) Statement {
+	n := make([]byte, 16)
+	rand.Read(n)
+	s := Statement{Schema: Schema, Plans: slices.Sorted(slices.Values(plans)), Commit: commit, Module: module, Approver: approver,
+		Time: now.UTC().Truncate(time.Second), Purpose: purpose, Nonce: hex.EncodeToString(n)}
+	if destructive {
+		s.Allow = []string{Destructive}
+	}
+	return s
+}
+
+// Sign signs a statement.
+func Sign(s Statement, key ssh.Signer) (Signed, error) {
+	if err := s.check(); err != nil {
+		return Signed{}, fmt.Errorf("approve: %w", err)
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return Signed{}, err
+	}
+	b = append(b, '\n')
+	sig, err := sshsig.Sign(bytes.NewReader(b), key, sshsig.HashSHA512, Namespace)
+	if err != nil {
+		return Signed{}, fmt.Errorf("approve: sign: %w", err)
+	}
+	return Signed{Statement: b, Signature: sshsig.Armor(sig)}, nil
+}
+
+// Signers verifies signatures against a file of allowed signers, in the form that
+// ssh-keygen(1) describes. Patterns and certificates are not taken: who may approve
+// stands there in full.
+type Signers struct{ list []signer }
+
+type signer struct {
+	principals    []string
+	key           ssh.PublicKey
+	namespaces    []string // nil: all
+	after, before time.Time
+}
+
+// ParseSigners reads a file of allowed signers; file names it in errors.
+func ParseSigners(file string, data []byte) (*Signers, error) {
+	out := &Signers{}
+	for i, line := range strings.Split(string(data), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		s, err := parseSigner(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+		out.list = append(out.list, s)
+	}
+	return out, nil
+}
+
+func parseSigner(line string) (s signer, err error) {
+	names, rest, ok := strings.Cut(line, " ")
+	if !ok {
+		return s, errors.New("a line is: NAME KEYTYPE KEY")
+	}
+	for _, n := range strings.Split(names, ",") {
+		if !approver.MatchString(n) {
+			return s, fmt.Errorf("%.80q is not a name; patterns are not taken", n)
+		}
+		s.principals = append(s.principals, n)
+	}
+	key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(rest))
+	if err != nil {
+		return s, errors.New("no public key; a line is: NAME KEYTYPE KEY")
+	}
+	if _, cert := key.(*ssh.Certificate); cert {
+		return s, errors.New("certificates are not taken; write the key")
+	}
+	s.key = key
+	for _, o := range options {
+		name, value, _ := strings.Cut(o, "=")
+		value = strings.Trim(value, `"`)
+		switch strings.ToLower(name) {
+		case "namespaces":
+			s.namespaces = strings.Split(value, ",")
+		case "valid-after":
+			s.after, err = moment(value)
+		case "valid-before":
+			s.before, err = moment(value)
+		default:
+			err = fmt.Errorf("option %.40q is not taken", name)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// moment reads a time as ssh-keygen does: YYYYMMDD[HHMM[SS]], local unless Z follows.
+func moment(v string) (time.Time, error) {
+	where := time.Local
+	digits, utc := strings.CutSuffix(v, "Z")
+	if utc {
+		where = time.UTC
+	}
+	for _, form := range []string{"20060102", "200601021504", "20060102150405"} {
+		if t, err := time.ParseInLocation(form, digits, where); err == nil && len(form) == len(digits) {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%.40q is not a time such as 20270101", v)
+}
+
+// Verify gives the approval that a statement is, when it is one. The error matches
+// [ErrMismatch].
+func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval, error) {
+	if len(in.Statement) > MaxSize || len(in.Signature) > MaxSignature {
+		return nil, Mismatch("approval: too long")
+	}
+	sig, err := sshsig.Unarmor(in.Signature)
+	if err != nil {
+		return nil, Mismatch("approval: signature: %v", err)
+	}
+	if sig.Signature.Format == ssh.KeyAlgoRSA {
+		return nil, Mismatch("approval: signature: made with SHA-1")
+	}
+	var st Statement
+	d := json.NewDecoder(bytes.NewReader(in.Statement))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&st); err != nil || d.More() {
+		return nil, Mismatch("approval: not a statement: %v", err)
+	}
+	if err := st.check(); err != nil {
+		return nil, Mismatch("approval: %v", err)
+	}
+	if st.Time.After(now.Add(5 * time.Minute)) {
+		return nil, Mismatch("approval: made at %s, which is still to come", st.Time.Format(time.RFC3339))
+	}
+	for _, who := range s.list {
+		if !bytes.Equal(who.key.Marshal(), sig.PublicKey.Marshal()) || !slices.Contains(who.principals, st.Approver) {
+			continue
+		}
+		switch {
+		case who.namespaces != nil && !slices.Contains(who.namespaces, Namespace):
+			return nil, Mismatch("approval: the key of %s is allowed for other purposes only", st.Approver)
+		case !who.after.IsZero() && (st.Time.Before(who.after) || now.Before(who.after)), !who.before.IsZero() && (st.Time.After(who.before) || now.After(who.before)):
+			return nil, Mismatch("approval: the key of %s is not valid at this time", st.Approver)
+		}
+		if err := sshsig.Verify(bytes.NewReader(in.Statement), sig, who.key, sig.HashAlgorithm, Namespace); err != nil {
+			return nil, Mismatch("approval: signature of %s: %v", st.Approver, err)
+		}
+		return &Approval{Statement: st, Digest: in.Digest(), Key: ssh.FingerprintSHA256(who.key)}, nil
+	}
+	return nil, Mismatch("approval: %s does not allow the key %s for %s", SignersFile, ssh.FingerprintSHA256(sig.PublicKey), st.Approver)
+}

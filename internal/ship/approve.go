@@ -1,0 +1,163 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/hosts"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/remote"
+)
+
+// ApproveOptions say who approves what.
+type ApproveOptions struct {
+	Plans       [][]byte
+	Approver    string // as in allowed_signers
+	Purpose     string // a line
+	Destructive bool
+	// Key is a file: a private key, or a public one whose other half the agent holds.
+	Key string
+}
+
+// Approve signs plans of one module and commit. The plans were shown to the person
+// before; nothing about hosts is decided here.
+func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed, error) {
+	var digests []string
+	var one *plan.Plan
+	for _, b := range o.Plans {
+		p, digest, err := plan.Decode(b)
+		if err != nil {
+			return approval.Signed{}, &Error{Mismatch, "", err, "make a new plan"}
+		}
+		if one == nil {
+			one = p
+		}
+		switch {
+		case p.Module != one.Module || p.Commit != one.Commit:
+			return approval.Signed{}, fail(Refused, "", "approve them one after another", "plans of several modules or commits")
+		case p.Destructive() && !o.Destructive:
+			return approval.Signed{}, fail(Destructive, p.Host.Name, "look at it again; --destructive approves that too", "the plan destroys something")
+		}
+		digests = append(digests, digest)
+	}
+	if one == nil {
+		return approval.Signed{}, fail(Refused, "", "", "no plan to approve")
+	}
+	signer, done, err := e.signer(ctx, o.Key)
+	if err != nil {
+		return approval.Signed{}, err
+	}
+	defer done()
+	s, err := approval.Sign(approval.New(digests, one.Commit, one.Module, o.Approver, o.Purpose, o.Destructive, time.Now()), signer)
+	if err != nil {
+		return approval.Signed{}, err
+	}
+	return s, e.note(ctx, audit.Approval, audit.Allowed, one, digests[0], o.Approver+" with "+ssh.FingerprintSHA256(signer.PublicKey()), o.Purpose)
+}
+
+func (e *Engine) signer(ctx context.Context, file string) (ssh.Signer, func(), error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	if pub, _, _, _, err := ssh.ParseAuthorizedKey(b); err == nil && !bytes.Contains(b, []byte("PRIVATE KEY")) {
+		return remote.AgentSigner(ctx, e.Keys, pub)
+	}
+	s, err := remote.ReadKey(file)
+	return s, func() {}, err
+}
+
+// Example writes files to begin with, which say in comments what each line is for:
+// hosts.yaml and allowed_signers into the configuration directory, and, with the name
+// of a module, its files into the repository. What is there is left alone; the paths
+// are of what was written.
+func (e *Engine) Example(id string) ([]string, error) {
+	files := map[string]string{filepath.Join(e.Config, hosts.FileName): exampleHosts, filepath.Join(e.Config, approval.SignersFile): exampleSigners}
+	if id != "" {
+		if err := validModule(id); err != nil {
+			return nil, err
+		}
+		files[filepath.Join(e.Repo, "modules", id, "module.yaml")] = strings.ReplaceAll(exampleModule, "ID", id)
+		files[filepath.Join(e.Repo, "modules", id, "compose.yaml")] = strings.ReplaceAll(exampleCompose, "ID", id)
+	}
+	var wrote []string
+	for name, text := range files {
+		if _, err := os.Lstat(name); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return wrote, err
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return wrote, err
+		}
+		_, err = f.WriteString(text)
+		if cerr := f.Close(); err != nil || cerr != nil {
+			return wrote, fmt.Errorf("%s: not written: %w", name, errors.Join(err, cerr))
+		}
+		wrote = append(wrote, name)
+	}
+	slices.Sort(wrote)
+	return wrote, nil
+}
+
+const exampleHosts = `# Which machines carboy may change. It lies with you, and never in a repository.
+hosts: {}
+#  prod1:
+#    address: prod1.example.org
+#    port: 22
+#    user: deploy                  # may run docker, and is not root
+#    host_keys:                    # ssh-keyscan -t ed25519 prod1.example.org; compare with the machine's own
+#      - ssh-ed25519 AAAA...
+#    key: /home/me/.ssh/id_deploy  # without this line: the SSH agent
+#    jump: bastion                 # another entry, through which it is reached
+#    docker_host: unix:///run/user/1000/docker.sock   # without this line: its usual one
+#    allowed_roots: [/srv]         # remote_root of a module lies in one of them
+#    sacred_paths: [/srv/db]       # and never here
+#    approvals: 1                  # how many people must have signed
+#    undo_without_approval: false  # true: the last apply may be undone at once
+#    apply: false                  # true: carboy may change this host
+`
+
+const exampleSigners = `# Who may approve plans, in the form that ssh-keygen(1) calls allowed signers:
+# alice@example.org namespaces="carboy-ship@carboy.dev" ssh-ed25519 AAAA...
+`
+
+const exampleModule = `# docs/ship.md explains each line.
+apiVersion: carboy.dev/v1
+kind: Module
+metadata: {id: ID}
+spec:
+  host: prod1                      # an entry of the operator's hosts.yaml
+  # waves: [[canary], [a, b]]      # or several, wave after wave
+  runtime:
+    orchestrator: docker-compose
+    compose_file: compose.yaml     # beside this file
+    compose_service: ID
+    remote_root: /srv/ID           # the project directory on the host
+    sync: none                     # files: what lies in files/ goes to remote_root
+    stable_for: 30s                # without a healthcheck: how long it must run
+    health_timeout: 2m
+    destructive: []                # actions that need the word destructive: recreate, update, ...
+`
+
+const exampleCompose = `services:
+  ID:
+    image: registry.example.org/ID@sha256:0000000000000000000000000000000000000000000000000000000000000000
+    restart: unless-stopped
+    healthcheck:
+      test: ["CMD", "/ID", "check"]
+      interval: 5s
+`

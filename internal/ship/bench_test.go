@@ -1,0 +1,89 @@
+package ship
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/ship/shiptest"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// BenchmarkShip is plan and apply beside docker compose up -d by hand, over ssh, for a
+// change and for nothing to do. A round has each once, in turn, so that a machine that
+// others use as well slows all of them; "x" are the ratios, and those of carboy leave
+// out the health window, which the other does not wait for.
+//
+//	go test ./internal/ship -run '^$' -bench Ship -benchtime 10x
+func BenchmarkShip(b *testing.B) {
+	ssh := testenv.Need(b, "ssh", "apt-get install openssh-client")
+	dk := shiptest.StartEngine(b)
+	defer dk.Stop()
+	w := &world{t: b, op: shiptest.NewOperator(b), repo: shiptest.NewRepo(b), dk: dk, host: shiptest.NewHost(b, "one", dk)}
+	w.op.Add(b, w.host)
+	w.e = w.engine()
+	if err := os.WriteFile(w.host.Dir+"/known", fmt.Appendf(nil, "[127.0.0.1]:%d %s\n", w.host.Port, w.host.KeyPub), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	hand := func(v string) time.Duration {
+		began := time.Now()
+		cmd := exec.Command(ssh, "-F", "none", "-i", w.op.Key, "-o", "UserKnownHostsFile="+w.host.Dir+"/known", "-o", "BatchMode=yes", "-p", fmt.Sprint(w.host.Port), w.host.User+"@127.0.0.1",
+			"DOCKER_HOST="+dk.Socket+" docker compose -p hand --project-directory "+w.host.Root+" -f - up -d")
+		cmd.Stdin = strings.NewReader(shiptest.Compose("hand", v, "ok"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+		return time.Since(began)
+	}
+	var sum struct{ handUp, handNop, plan, planNop, apply, window, source, connect time.Duration }
+	w.commit("bench", "v3", "ok")
+	w.ship("bench")
+	hand("v3")
+	b.ResetTimer()
+	for i := range b.N {
+		v := "v" + string('1'+rune(i%2))
+		sum.handUp += hand(v)
+		sum.handNop += hand(v)
+		w.commit("bench", v, "ok")
+		began := time.Now()
+		var timing Timing
+		m, err := w.e.Plan(w.ctx(), PlanOptions{Module: "bench", Timing: &timing})
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum.plan += time.Since(began)
+		sum.source += timing.Source
+		sum.connect += timing.Connect
+		a := w.approve("alice", false, m[0])
+		var watching time.Time
+		w.at("watch", func() { watching = time.Now() })
+		began = time.Now()
+		if o, err := w.apply(m[0], a); o != Applied {
+			b.Fatal(o, err)
+		}
+		sum.apply += time.Since(began)
+		sum.window += time.Since(watching)
+		began = time.Now()
+		if p := w.plan("bench"); len(p.Changes) > 0 {
+			b.Fatal(p.Changes)
+		}
+		sum.planNop += time.Since(began)
+	}
+	per := func(d time.Duration, name string) {
+		b.ReportMetric(float64(d.Milliseconds())/float64(b.N), name)
+	}
+	per(sum.handUp, "hand-ms")
+	per(sum.handNop, "hand-noop-ms")
+	per(sum.plan, "plan-ms")
+	per(sum.source, "plan-git-ms")
+	per(sum.connect, "plan-connect-ms")
+	per(sum.apply, "apply-ms")
+	per(sum.window, "health-ms")
+	per(sum.planNop, "noop-ms")
+	b.ReportMetric(float64(sum.apply-sum.window)/float64(sum.handUp), "change-x")
+	b.ReportMetric(float64(sum.planNop)/float64(sum.handNop), "noop-x")
+	b.ReportMetric(0, "ns/op")
+}

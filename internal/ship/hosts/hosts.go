@@ -1,0 +1,254 @@
+// Package hosts reads hosts.yaml, in which an operator says which machines carboy may
+// change, who they are, and what is out of bounds there.
+//
+// It promises that a [Host] has at least one pinned key, a user, and roots that
+// allow something; that what was left out grants nothing; and that a file that
+// others can write to is refused.
+//
+// Start reading at [Load].
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/ship/module"
+)
+
+// FileName is the file in the configuration directory.
+const FileName = "hosts.yaml"
+
+// Host is one machine.
+type Host struct {
+	Name    string
+	Address string // a name or an address, without a port
+	Port    int
+	User    string
+	Keys    []ssh.PublicKey // of which it must show one
+	Jump    string          // the host through which it is reached, or ""
+	KeyFile string          // absolute, or "": the agent
+	Docker  string          // DOCKER_HOST over there, or ""
+
+	Roots  []string // remote_root lies in one of them
+	Sacred []string // and in none of these, nor above one
+	Apply  bool     // else it is looked at only
+
+	// Approvals is how many people must have signed, at least 1.
+	Approvals int
+	// FreeUndo lets the last apply be undone without an approval.
+	FreeUndo bool
+}
+
+// File is hosts.yaml, read.
+type File struct {
+	Path  string
+	hosts map[string]*Host
+}
+
+// ErrNone means that there is no hosts.yaml: then no host is allowed.
+var ErrNone = errors.New("there is no " + FileName)
+
+// maxFile bounds it, in bytes.
+const maxFile = document.MaxSize
+
+// Load reads hosts.yaml in dir. The error matches [ErrNone] when there is none, and
+// is a [document.Error] when it is wrong.
+func Load(dir string) (*File, error) {
+	name := filepath.Join(dir, FileName)
+	data, err := ReadTrusted(name, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, ErrNone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Parse(name, data)
+}
+
+// ReadTrusted reads a file that grants something: a regular one, of this user or
+// root, that nobody else can write to, of at most limit bytes.
+func ReadTrusted(name string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: is not a file", name)
+	case !ok || int(st.Uid) != os.Getuid() && st.Uid != 0:
+		return nil, fmt.Errorf("%s: belongs to somebody else; it decides what may be changed", name)
+	case fi.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("%s: others can write to it; chmod go-w %s", name, name)
+	case fi.Size() > limit:
+		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
+	}
+	b := make([]byte, limit+1)
+	n := 0
+	for n < len(b) {
+		m, err := f.Read(b[n:])
+		n += m
+		if err != nil || m == 0 {
+			break
+		}
+	}
+	if int64(n) > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
+	}
+	return b[:n], nil
+}
+
+// Parse reads the text of a hosts.yaml; file names it in errors.
+func Parse(file string, data []byte) (*File, error) {
+	doc, top, err := document.Parse(file, data)
+	if err != nil {
+		return nil, err
+	}
+	out := &File{Path: file, hosts: map[string]*Host{}}
+	names, values := top.Mapping("hosts").Need("hosts").Entries()
+	for i, name := range names {
+		if !module.ValidHost(name) {
+			values[i].Bad("has a name that is none", "letters, digits, ._- only")
+			continue
+		}
+		out.hosts[name] = parse(name, values[i])
+	}
+	for i, name := range names {
+		h := out.hosts[name]
+		if h == nil || h.Jump == "" {
+			continue
+		}
+		if j := out.hosts[h.Jump]; j == nil || j.Jump != "" || j == h {
+			values[i].Bad("jumps through "+strconv.Quote(h.Jump), "name another entry, that is reached directly")
+		}
+	}
+	if err := doc.Err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func parse(name string, v document.Value) *Host {
+	m := v.Mapping("address", "port", "user", "host_keys", "jump", "key", "docker_host", "allowed_roots", "sacred_paths", "apply", "allow_root", "approvals", "undo_without_approval")
+	h := &Host{Name: name, Port: int(m.Get("port").Int(22, 1, 65535)), Jump: m.Get("jump").Text(), Apply: m.Get("apply").Bool(false),
+		Approvals: int(m.Get("approvals").Int(1, 1, 16)), FreeUndo: m.Get("undo_without_approval").Bool(false)}
+	address := m.Need("address")
+	if h.Address = address.Text(); address.Present() && !validAddress(h.Address) {
+		address.Bad("is neither a name nor an address", "without user and port, which have keys of their own")
+	}
+	user := m.Need("user")
+	switch h.User = user.Text(); {
+	case !user.Present():
+	case h.User == "" || strings.HasPrefix(h.User, "-") || strings.ContainsAny(h.User, " \t\n\x00@:/\\'\"$`;&|<>(){}[]*?!#~%"):
+		user.Bad("is not a user's name", "")
+	case h.User == "root" && !m.Get("allow_root").Bool(false):
+		user.Bad("is root", "use one who may only run docker, or write allow_root: true")
+	}
+	keys := m.Need("host_keys")
+	for _, k := range keys.List() {
+		key, _, _, rest, err := ssh.ParseAuthorizedKey([]byte(k.Text()))
+		if err != nil || len(rest) > 0 {
+			k.Bad("is not a public key", "ssh-keyscan -t ed25519 "+h.Address+" prints it after the address; compare it with the machine's own")
+			continue
+		}
+		h.Keys = append(h.Keys, key)
+	}
+	if keys.Present() && len(keys.List()) == 0 {
+		keys.Bad("is empty", "without a pinned key anybody could be this host")
+	}
+	if f := m.Get("key"); f.Present() {
+		if h.KeyFile = f.Text(); !filepath.IsAbs(h.KeyFile) {
+			f.Bad("is not an absolute path", "leave it out to use the agent")
+		}
+	}
+	if d := m.Get("docker_host"); d.Present() {
+		if h.Docker = d.Text(); !strings.HasPrefix(h.Docker, "unix:///") || module.Absolute(strings.TrimPrefix(h.Docker, "unix://")) != "" {
+			d.Bad("is not the address of a socket", "such as unix:///run/user/1000/docker.sock")
+		}
+	}
+	h.Roots, h.Sacred = paths(m.Need("allowed_roots")), paths(m.Get("sacred_paths"))
+	if r := m.Get("allowed_roots"); r.Present() && len(r.List()) == 0 {
+		r.Bad("is empty", "nothing could be put there; name a directory such as /srv")
+	}
+	return h
+}
+
+func paths(v document.Value) []string {
+	out := v.Strings()
+	for _, p := range out {
+		if why := module.Absolute(p); why != "" {
+			v.Bad(fmt.Sprintf("has %.200q, which %s", p, why), "")
+		}
+	}
+	return out
+}
+
+func validAddress(s string) bool {
+	if net.ParseIP(s) != nil {
+		return true
+	}
+	return module.ValidHost(s) && !strings.Contains(s, "_")
+}
+
+// Find gives a host by its name.
+func (f *File) Find(name string) (*Host, bool) {
+	h, ok := f.hosts[name]
+	return h, ok
+}
+
+// Names are the hosts, sorted.
+func (f *File) Names() []string {
+	var out []string
+	for n := range f.hosts {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Fingerprints are the pinned keys as ssh shows them, sorted.
+func (h *Host) Fingerprints() []string {
+	var out []string
+	for _, k := range h.Keys {
+		out = append(out, ssh.FingerprintSHA256(k))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Admits says why a directory may not be changed on this host, or nothing.
+func (h *Host) Admits(dir string) string {
+	if why := module.Absolute(dir); why != "" {
+		return why
+	}
+	for _, s := range h.Sacred {
+		if within(dir, s) || within(s, dir) {
+			return "lies in or around " + s + ", which is sacred"
+		}
+	}
+	for _, r := range h.Roots {
+		if within(dir, r) {
+			return ""
+		}
+	}
+	return "lies in none of its allowed_roots"
+}
+
+// within reports whether a is b or below it. Both are absolute and clean.
+func within(a, b string) bool { return a == b || strings.HasPrefix(a, b+"/") }

@@ -1,0 +1,457 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/ship/hosts"
+	"github.com/carboy/carboy/internal/ship/module"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/remote"
+)
+
+// Made is a plan and its bytes.
+type Made struct {
+	*plan.Plan
+	Bytes  []byte
+	Digest string
+}
+
+// Timing is where the time went.
+type Timing struct {
+	Source  time.Duration `json:"source_ns"`  // git and judging
+	Connect time.Duration `json:"connect_ns"` // until the host is signed in to
+	Host    time.Duration `json:"host_ns"`    // the script
+}
+
+// PlanOptions choose what is planned.
+type PlanOptions struct {
+	Module string
+	// Rollback plans going back: to the commit To, or else to what the last apply
+	// replaced.
+	Rollback bool
+	To       string
+	// Timing is filled in when it is not nil, for the first host.
+	Timing *Timing
+}
+
+// Plan looks at the module's hosts, all at once, and says what would be done on each:
+// one plan a host, in the order of the waves. It changes nothing there. The error is
+// an [Error] where policy refuses or a host cannot be planned for.
+func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
+	began := time.Now()
+	commit, clean, err := e.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case o.To != "" && !o.Rollback:
+		return nil, errors.New("ship: a commit to go back to is for a rollback")
+	case o.To != "":
+		if commit = o.To; !plan.ValidCommit(commit) {
+			return nil, fail(Refused, "", "git rev-parse prints it", "%.80q is not the whole name of a commit", o.To)
+		}
+	case !clean && !o.Rollback:
+		return nil, fail(Refused, "", "commit or stash it: what is shipped is a commit that others can look at", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
+	}
+	s, err := e.load(ctx, o.Module, commit)
+	if err != nil && o.Rollback && o.To == "" {
+		// What is checked out may be what must be gone back from, and broken.
+		if last := e.lastCommit(o.Module); last != "" {
+			s, err = e.load(ctx, o.Module, last)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.Timing != nil {
+		o.Timing.Source = time.Since(began)
+	}
+	var made []*Made
+	g, gctx := errgroup.WithContext(ctx)
+	for i, wave := range s.module.Waves {
+		for _, name := range wave {
+			m := &Made{Plan: &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: o.Module, Wave: i + 1, Commit: commit, Clean: clean || o.Rollback, By: e.By}}
+			made = append(made, m)
+			timing := o.Timing
+			if len(made) > 1 {
+				timing = nil
+			}
+			g.Go(func() error { return e.planOn(gctx, name, s, o, m, timing) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	out := make([]Made, len(made))
+	for i, m := range made {
+		out[i] = *m
+	}
+	return out, nil
+}
+
+// admit says why a target is not allowed on a host.
+func admit(h *hosts.Host, root string) error {
+	if why := h.Admits(root); why != "" {
+		return fail(Refused, h.Name, "allowed_roots and sacred_paths of hosts.yaml decide", "remote_root %s %s", root, why)
+	}
+	return nil
+}
+
+// planOn fills in m for one host.
+func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptions, m *Made, timing *Timing) error {
+	all, h, err := e.host(name)
+	if err != nil {
+		return err
+	}
+	if err := admit(h, s.module.Root); err != nil {
+		return err
+	}
+	began := time.Now()
+	c, err := remote.Dial(ctx, all, h, e.Keys)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	connected := time.Now()
+	l, err := e.look(ctx, c, h, s)
+	if err != nil {
+		return err
+	}
+	if timing != nil {
+		timing.Connect, timing.Host = connected.Sub(began), time.Since(connected)
+	}
+	if o.Rollback && o.To == "" {
+		return e.undo(ctx, c, h, s, l, m)
+	}
+	if o.Rollback {
+		m.Kind = plan.Rollback
+	}
+	return e.finishPlan(ctx, c, h, s, l, m)
+}
+
+// looked is what a host said.
+type looked struct {
+	obs     *plan.Observation
+	text    string
+	hash    string // what compose makes of our file
+	version string
+	job     string     // the job in force, "" for none
+	last    *plan.Plan // its plan
+	compose []byte     // its file
+}
+
+// look asks a host how it is, and what compose there makes of a file.
+func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source) (*looked, error) {
+	files, err := lines(paths(s.desc.Files))
+	if err != nil {
+		return nil, err
+	}
+	binds, err := lines(s.compose.Binds)
+	if err != nil {
+		return nil, err
+	}
+	text, err := e.text(settings{mode: "plan", host: h, project: s.module.Project, service: s.module.Service, root: s.module.Root, values: map[string]string{
+		"image": s.compose.Image, "files": files, "binds": binds, "size": fmt.Sprint(len(s.compose.Data)),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Input: [][]byte{s.compose.Data}, Within: 5*lookTime + e.other()})
+	if err != nil {
+		return nil, err
+	}
+	if _, locked := a.words["@locked"]; locked {
+		return nil, fail(Locked, h.Name, "wait until it is done", "an apply is going on: %s", shown(a.words["@locked"]))
+	}
+	if err := refusal(h, a); err != nil {
+		return nil, err
+	}
+	if u := a.words["@unfinished"]; u != "-" {
+		return nil, fail(Failed, h.Name, "carboy ship status "+s.module.ID+" finishes it or takes it back", "an apply was interrupted there")
+	}
+	l := &looked{hash: a.words["@hash"], version: shown(a.words["@compose"])}
+	b, err := base64.StdEncoding.DecodeString(a.words["@observed"])
+	if err != nil {
+		return nil, fmt.Errorf("%s: its account is damaged", h.Name)
+	}
+	l.text = string(b)
+	if l.obs, err = plan.Observe(l.text); err != nil {
+		return nil, err
+	}
+	if len(l.obs.Containers) > 1 {
+		return nil, fail(Refused, h.Name, "docker compose up -d --scale "+s.module.Service+"=1 there", "%d containers of the service are there", len(l.obs.Containers))
+	}
+	return l, l.inForce(a)
+}
+
+// inForce reads the job whose service runs. What the host kept of it is checked
+// against its name.
+func (l *looked) inForce(a *account) error {
+	if l.job = a.words["@current"]; l.job == "" {
+		return nil
+	}
+	files, err := a.kept()
+	if err != nil {
+		return err
+	}
+	_, digest, _ := strings.Cut(l.job, "-")
+	p, got, err := plan.Decode(files["plan"])
+	if err != nil || got != digest {
+		return nil // its own words do not agree; the copy here may
+	}
+	l.last = p
+	if plan.Digest(files["compose"]) == p.Source.Compose.SHA256 {
+		l.compose = files["compose"]
+	}
+	return nil
+}
+
+func (a *account) kept() (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for _, f := range a.files {
+		if f[0] != "@file" {
+			continue
+		}
+		name, text, _ := strings.Cut(f[1], " ")
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, errors.New("host: a file of its account is damaged")
+		}
+		out[name] = b
+	}
+	return out, nil
+}
+
+// refusal is what a script refused, as an error.
+func refusal(h *hosts.Host, a *account) error {
+	switch a.refused {
+	case "":
+		return nil
+	case "policy":
+		return fail(Refused, h.Name, "", "%s", a.why)
+	case "locked":
+		return fail(Locked, h.Name, "wait until it is done", "an apply is going on: %s", a.why)
+	case "docker":
+		return fail(Failed, h.Name, "can its user run docker ps?", "%s", a.why)
+	case "compose":
+		return fail(Failed, h.Name, "is the compose plugin there?", "docker compose: %s", a.why)
+	}
+	return fail(Failed, h.Name, "", "%s: %s", shown(a.refused), a.why)
+}
+
+func paths(files []plan.File) (out []string) {
+	for _, f := range files {
+		out = append(out, f.Path)
+	}
+	return out
+}
+
+func (e *Engine) other() time.Duration {
+	if e.Other > 0 {
+		return e.Other
+	}
+	return DefaultOther
+}
+
+func (e *Engine) up() time.Duration {
+	if e.Up > 0 {
+		return e.Up
+	}
+	return DefaultUp
+}
+
+// undo plans going back to what the last apply replaced.
+func (e *Engine) undo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked, m *Made) error {
+	m.Kind = plan.Rollback
+	l.fill(e, h, s)
+	if l.last == nil {
+		return fail(Refused, h.Name, "name a commit with --to", "nothing is recorded that could be undone")
+	}
+	prev := l.last.Previous
+	switch {
+	case prev.State == plan.PreviousNone:
+		m.Commit = l.last.Commit
+	case prev.State == plan.PreviousKnown && plan.ValidCommit(prev.Commit):
+		m.Commit = prev.Commit
+	default:
+		return fail(Refused, h.Name, "name a commit with --to", "it is not recorded from which commit the service ran before")
+	}
+	old, err := e.load(ctx, m.Module, m.Commit)
+	if err != nil {
+		return err
+	}
+	again, err := e.look(ctx, c, h, old)
+	if err != nil {
+		return err
+	}
+	m.Target.Absent = prev.State == plan.PreviousNone
+	m.Undoes = l.job
+	return e.finishPlan(ctx, c, h, old, again, m)
+}
+
+// fill takes from this machine's records what the host has lost.
+func (l *looked) fill(e *Engine, h *hosts.Host, s *source) {
+	if l.last != nil && l.compose != nil {
+		return
+	}
+	r := e.lastApplied(h.Name, s.module.ID)
+	if r == nil {
+		return
+	}
+	p, digest, err := plan.Decode(r.Plan)
+	if err != nil || l.job != "" && !strings.HasSuffix(l.job, "-"+digest) || p.Target.Project != s.module.Project || p.Target.Service != s.module.Service {
+		return
+	}
+	if l.last = p; plan.Digest(r.Compose) == p.Source.Compose.SHA256 {
+		l.compose = r.Compose
+	}
+}
+
+// finishPlan compares what shall be with what is.
+func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked, m *Made) error {
+	l.fill(e, h, s)
+	p, mod := m.Plan, s.module
+	p.Host = plan.Host{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
+	p.Source = s.desc
+	p.Seen = plan.Seen{Text: l.text, SHA256: plan.Digest([]byte(l.text))}
+	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
+		ComposeVersion: l.version, Absent: p.Target.Absent, StableFor: int(mod.StableFor / time.Second), Health: int(mod.Health / time.Second)}
+	if p.Target.Binds == nil {
+		p.Target.Binds = []string{}
+	}
+	if !p.Target.Absent && l.obs.Image == "-" && !s.compose.Pinned {
+		return fail(Refused, h.Name, "write the image with its digest, name@sha256:…, or have it there before", "the image %s is not there, and its name does not say which it is", s.compose.Image)
+	}
+	var err error
+	if p.Previous, err = e.previous(ctx, c, h, s, l); err != nil {
+		return err
+	}
+	p.Changes = changes(p, l.obs, mod)
+	life := e.Life
+	if life == 0 {
+		life = plan.DefaultLife
+	}
+	p.Created = time.Now().UTC().Truncate(time.Second)
+	p.Expires = p.Created.Add(life)
+	if m.Bytes, err = p.Encode(); err != nil {
+		return err
+	}
+	m.Digest = plan.Digest(m.Bytes)
+	return e.note(ctx, audit.ShipPlan, audit.Noted, p, m.Digest, string(p.Kind), fmt.Sprintf("%d changes", len(p.Changes)))
+}
+
+// previous is where the host can go back to.
+func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked) (plan.Previous, error) {
+	if len(l.obs.Containers) == 0 {
+		return plan.Previous{State: plan.PreviousNone}, nil
+	}
+	now := l.obs.Containers[0]
+	v := plan.Previous{State: plan.PreviousKnown, Ran: now.Status == "running" && now.Health != "unhealthy", ImageID: now.Image}
+	switch {
+	case l.last != nil && l.compose != nil && !l.last.Target.Absent:
+		v.Job, v.Commit, v.Compose, v.Image = l.job, l.last.Commit, string(l.compose), l.last.Target.Image
+		if now.Hash != l.last.Target.ConfigHash && l.last.Target.ImageID != "-" {
+			v.ImageID = l.last.Target.ImageID // it drifted: what was applied is known to work
+		}
+	case now.Hash == l.hash && l.hash != "":
+		v.Commit, v.Compose, v.Image = s.commit, string(s.compose.Data), s.compose.Image
+	default:
+		old, err := e.imported(ctx, s.module.ID)
+		if err != nil {
+			return v, err
+		}
+		if old == nil || old.module.Project != s.module.Project || old.module.Service != s.module.Service || old.module.Root != s.module.Root {
+			return plan.Previous{State: plan.PreviousUnknown}, nil
+		}
+		was, err := e.look(ctx, c, h, old)
+		if err != nil {
+			return v, err
+		}
+		if was.hash != now.Hash {
+			return plan.Previous{State: plan.PreviousUnknown}, nil
+		}
+		v.Commit, v.Compose, v.Image = old.commit, string(old.compose.Data), old.compose.Image
+	}
+	// What a host or a record kept is judged like what a commit has.
+	if _, err := module.ParseCompose("previous compose file", s.module.Service, s.module.Root, []byte(v.Compose)); err != nil {
+		return plan.Previous{State: plan.PreviousUnknown}, nil
+	}
+	return v, nil
+}
+
+// changes are what is different, the files first, as it is done.
+func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Change {
+	out := []plan.Change{}
+	t := &p.Target
+	add := func(what, action, from, to, why string) {
+		out = append(out, plan.Change{What: what, Action: action, From: from, To: to, Why: why,
+			Destructive: action == plan.Remove || slices.Contains(m.Destructive, action)})
+	}
+	service := "compose.service." + t.Service
+	if t.Absent {
+		if len(obs.Containers) > 0 {
+			add(service, plan.Remove, obs.Containers[0].Image, "-", "")
+		}
+		return out
+	}
+	for _, f := range p.Source.Files {
+		switch have := obs.Files[f.Path]; have {
+		case f.SHA256:
+		case "-":
+			add("file."+f.Path, plan.Create, "-", f.SHA256, "")
+		default:
+			add("file."+f.Path, plan.Update, have, f.SHA256, "")
+		}
+	}
+	files := len(out) > 0
+	to := t.Image + " (" + t.ImageID + ")"
+	if len(obs.Containers) == 0 {
+		add(service, plan.Create, "-", to, "")
+		return out
+	}
+	now := obs.Containers[0]
+	from := now.Image
+	switch {
+	case now.Hash != t.ConfigHash:
+		add(service, plan.Update, from, to, "its configuration is another one")
+	case t.ImageID != "-" && now.Image != t.ImageID:
+		add(service, plan.Recreate, from, to, "its image is another one")
+	case files:
+		add(service, plan.Recreate, from, to, "it reads its files anew")
+	case now.Status != "running":
+		add(service, plan.Recreate, from, to, "it is "+now.Status)
+	default:
+		return out
+	}
+	if p.Previous.State == plan.PreviousUnknown {
+		last := &out[len(out)-1]
+		last.Destructive, last.Why = true, last.Why+"; what runs now was not put there by carboy and could not be brought back"
+	}
+	return out
+}
+
+// backFile is the previous file with its image by digest.
+func backFile(p *plan.Plan) ([]byte, error) {
+	c, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.WithImage(p.Previous.ImageID)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.IndexByte(b, 0) >= 0 {
+		return nil, errors.New("previous compose file: zero byte")
+	}
+	return b, nil
+}

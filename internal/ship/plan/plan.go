@@ -1,0 +1,357 @@
+// Package plan is what will be done to one service on one host: a document that
+// people read, that an approval names by its digest, and that apply is held to.
+//
+// A plan has one spelling. [Decode] refuses bytes that [Plan.Encode] would not have
+// written, so that two plans with the same content are the same bytes and the digest
+// names what they say.
+//
+// Start reading at [Plan].
+package plan
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/ship/module"
+)
+
+const (
+	// Schema names the document.
+	Schema = "carboy.dev/ship-plan/v1"
+	// MaxSize bounds it, in bytes.
+	MaxSize = 2 << 20
+	// MaxFiles bounds the files that are synced.
+	MaxFiles = 256
+	// DefaultLife is how long a plan may be applied.
+	DefaultLife = 24 * time.Hour
+)
+
+// Kind says what a plan is for. The zero value is refused.
+type Kind string
+
+// The kinds of plans.
+const (
+	Apply    Kind = "apply"
+	Rollback Kind = "rollback"
+)
+
+// Actions on a service or file; [module.Actions] names those that people may call
+// destructive.
+const (
+	None     = "none"
+	Create   = "create"
+	Update   = "update"
+	Recreate = "recreate"
+	Remove   = "remove"
+)
+
+// Plan is one service on one host.
+type Plan struct {
+	Schema  string    `json:"schema"`
+	Kind    Kind      `json:"kind"`
+	Module  string    `json:"module"`
+	Host    Host      `json:"host"`
+	Wave    int       `json:"wave"` // from 1: hosts of later waves follow
+	Commit  string    `json:"commit"`
+	Clean   bool      `json:"clean"` // the work tree held the commit and nothing else
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	By      string    `json:"by"` // who made it; not who approves
+
+	Source  Source   `json:"source"`
+	Target  Target   `json:"target"`
+	Seen    Seen     `json:"seen"`
+	Changes []Change `json:"changes"`
+	// Previous is what the host goes back to when this goes wrong.
+	Previous Previous `json:"previous"`
+	// Undoes is the job that a rollback takes back, when it takes back the last one.
+	Undoes string `json:"undoes,omitempty"`
+}
+
+// Host is a machine, as it was known when the plan was made.
+type Host struct {
+	Name    string   `json:"name"`
+	Address string   `json:"address"`
+	Port    int      `json:"port"`
+	User    string   `json:"user"`
+	Keys    []string `json:"host_keys"` // fingerprints
+}
+
+// Source are the files of the commit from which the plan was made.
+type Source struct {
+	Module  File   `json:"module"`
+	Compose File   `json:"compose"`
+	Files   []File `json:"files"` // in the module's directory files/, by their paths there
+}
+
+// File is one file by its content.
+type File struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"`
+	Exec   bool   `json:"executable,omitempty"`
+}
+
+// Target is how it shall be.
+type Target struct {
+	Project        string   `json:"project"`
+	Service        string   `json:"service"`
+	Root           string   `json:"remote_root"`
+	Binds          []string `json:"binds"`
+	Image          string   `json:"image"`
+	ImageID        string   `json:"image_id"` // "-": it is pulled, by the digest in Image
+	ConfigHash     string   `json:"config_hash"`
+	ComposeVersion string   `json:"compose_version"`
+	Absent         bool     `json:"absent"` // the service shall not be there
+	StableFor      int      `json:"stable_for_seconds"`
+	Health         int      `json:"health_timeout_seconds"`
+}
+
+// Seen is what was on the host.
+type Seen struct {
+	Text   string `json:"text"` // as the host said it
+	SHA256 string `json:"sha256"`
+}
+
+// Change is one thing that will be different.
+type Change struct {
+	What        string `json:"what"` // compose.service.X or file.PATH
+	Action      string `json:"action"`
+	From        string `json:"from"`
+	To          string `json:"to"`
+	Destructive bool   `json:"destructive"`
+	Why         string `json:"why,omitempty"`
+}
+
+// Previous is where rolling back leads.
+type Previous struct {
+	// State is none (there is no service), known, or unknown: it runs and carboy does not
+	// know from which file, so it cannot be brought back.
+	State   string `json:"state"`
+	Job     string `json:"job,omitempty"`
+	Commit  string `json:"commit,omitempty"`
+	Compose string `json:"compose,omitempty"` // the file
+	Image   string `json:"image,omitempty"`
+	ImageID string `json:"image_id,omitempty"`
+	Ran     bool   `json:"ran"` // it ran, and was not unhealthy
+}
+
+// States of Previous.
+const (
+	PreviousNone    = "none"
+	PreviousKnown   = "known"
+	PreviousUnknown = "unknown"
+)
+
+var (
+	sha     = module.NewPattern(`^[0-9a-f]{64}$`)
+	commit  = module.NewPattern(`^[0-9a-f]{40}$`)
+	imageID = module.NewPattern(`^(-|sha256:[0-9a-f]{64})$`)
+	// References of images, narrower than Docker's grammar.
+	image = module.NewPattern(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,400}$`)
+)
+
+// ValidCommit reports whether s is a commit's whole name.
+func ValidCommit(s string) bool { return commit.MatchString(s) }
+
+// ValidImage reports whether s can be the name of an image.
+func ValidImage(s string) bool { return image.MatchString(s) }
+
+// Encode gives the plan's one spelling.
+func (p *Plan) Encode() ([]byte, error) {
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(p); err != nil {
+		return nil, err
+	}
+	if b.Len() > MaxSize {
+		return nil, fmt.Errorf("plan: more than %d bytes", MaxSize)
+	}
+	return b.Bytes(), nil
+}
+
+// Digest names the plan that some bytes spell.
+func Digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// Decode reads a plan and gives its digest.
+func Decode(b []byte) (*Plan, string, error) {
+	if len(b) > MaxSize {
+		return nil, "", fmt.Errorf("plan: more than %d bytes", MaxSize)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	p := &Plan{}
+	if err := d.Decode(p); err != nil {
+		return nil, "", fmt.Errorf("plan: %w", err)
+	}
+	again, err := p.Encode()
+	if err != nil {
+		return nil, "", err
+	}
+	if !bytes.Equal(again, b) {
+		return nil, "", errors.New("plan: was edited or formatted since carboy wrote it")
+	}
+	return p, Digest(b), nil
+}
+
+// check says what a plan that carboy made never has.
+func (p *Plan) check() error {
+	t := &p.Target
+	switch {
+	case p.Schema != Schema:
+		return fmt.Errorf("schema: %.80q is not %s", p.Schema, Schema)
+	case p.Kind != Apply && p.Kind != Rollback:
+		return fmt.Errorf("kind: %.80q is not known", p.Kind)
+	case !module.ValidID(p.Module):
+		return fmt.Errorf("module: %.80q is no name", p.Module)
+	case !module.ValidHost(p.Host.Name) || len(p.Host.Keys) == 0:
+		return fmt.Errorf("host: %.80q has no name or keys", p.Host.Name)
+	case !commit.MatchString(p.Commit):
+		return errors.New("commit: not 40 hexadecimal digits")
+	case p.Wave < 1 || p.Wave > module.MaxWaves:
+		return errors.New("wave: out of bounds")
+	case !p.Expires.After(p.Created):
+		return errors.New("expires: not after created")
+	case !module.ValidProject(t.Project) || !module.ValidService(t.Service):
+		return errors.New("target: project or service is no name")
+	case module.Absolute(t.Root) != "":
+		return fmt.Errorf("target.remote_root: %s", module.Absolute(t.Root))
+	case t.StableFor < 1 || t.Health <= t.StableFor || t.Health > int(module.MaxWatch/time.Second):
+		return errors.New("target: times out of bounds")
+	case !t.Absent && (!image.MatchString(t.Image) || !imageID.MatchString(t.ImageID) || !sha.MatchString(t.ConfigHash)):
+		return errors.New("target: no image or configuration")
+	case p.Seen.SHA256 != Digest([]byte(p.Seen.Text)):
+		return errors.New("seen: the digest is another text's")
+	case len(p.Source.Files) > MaxFiles:
+		return errors.New("source.files: too many")
+	}
+	for _, b := range t.Binds {
+		if module.Absolute(b) != "" || b != t.Root && !strings.HasPrefix(b, t.Root+"/") {
+			return fmt.Errorf("target.binds: %.200q lies outside of remote_root", b)
+		}
+	}
+	for _, f := range slices.Concat([]File{p.Source.Module, p.Source.Compose}, p.Source.Files) {
+		if module.Relative(f.Path) != "" || !sha.MatchString(f.SHA256) || f.Size < 0 {
+			return fmt.Errorf("source: %.200q is not a file of a repository", f.Path)
+		}
+	}
+	return errors.Join(p.checkPrevious(), p.checkChanges())
+}
+
+func (p *Plan) checkPrevious() error {
+	v := &p.Previous
+	switch v.State {
+	case PreviousNone, PreviousUnknown:
+	case PreviousKnown:
+		if !image.MatchString(v.Image) || v.ImageID == "-" || !imageID.MatchString(v.ImageID) || v.Compose == "" {
+			return errors.New("previous: no image or file")
+		}
+	default:
+		return fmt.Errorf("previous.state: %.80q is not known", v.State)
+	}
+	return nil
+}
+
+// checkChanges: one service, and its own files.
+func (p *Plan) checkChanges() error {
+	for _, c := range p.Changes {
+		file, isFile := strings.CutPrefix(c.What, "file.")
+		switch {
+		case c.What == "compose.service."+p.Target.Service:
+			if !slices.Contains(module.Actions, c.Action) {
+				return fmt.Errorf("changes: %.80q is no action", c.Action)
+			}
+		case isFile && slices.ContainsFunc(p.Source.Files, func(f File) bool { return f.Path == file }):
+		default:
+			return fmt.Errorf("changes: %.200q is of another service", c.What)
+		}
+	}
+	return nil
+}
+
+// Action is what happens to the service: [None], or what its change says.
+func (p *Plan) Action() string {
+	for _, c := range p.Changes {
+		if strings.HasPrefix(c.What, "compose.service.") {
+			return c.Action
+		}
+	}
+	return None
+}
+
+// Destructive reports whether something is destroyed that cannot be brought back.
+func (p *Plan) Destructive() bool {
+	return slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Destructive })
+}
+
+// Same says why a host is not the one that the plan was made for, or nothing.
+func (h Host) Same(address string, port int, user string, keys []ssh.PublicKey) string {
+	var prints []string
+	for _, k := range keys {
+		prints = append(prints, ssh.FingerprintSHA256(k))
+	}
+	slices.Sort(prints)
+	switch {
+	case h.Address != address || h.Port != port || h.User != user:
+		return "has another address or user in hosts.yaml than when the plan was made"
+	case !slices.Equal(h.Keys, prints):
+		return "has other keys in hosts.yaml than when the plan was made"
+	}
+	return ""
+}
+
+// Container is one container of the service.
+type Container struct {
+	ID, Image, Hash, Status, Health string
+	Restarts                        string
+}
+
+// Observation is what the text of [Seen] says.
+type Observation struct {
+	Image      string // id of what the image's name means there; "-": it is not there
+	Containers []Container
+	Files      map[string]string // digests by path; "-": not there, "other": no file
+	Current    string            // the job in force; "-": none
+}
+
+// Observe reads what a host said of itself.
+func Observe(text string) (*Observation, error) {
+	o := &Observation{Files: map[string]string{}}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if lines[0] != "carboy-observed 1" {
+		return nil, errors.New("host: its account is of another version")
+	}
+	for _, l := range lines[1:] {
+		f := strings.Split(l, " ")
+		switch {
+		case f[0] == "image" && len(f) == 2 && imageID.MatchString(f[1]):
+			o.Image = f[1]
+		case f[0] == "container" && len(f) == 7 && sha.MatchString(f[1]):
+			o.Containers = append(o.Containers, Container{f[1], f[2], f[3], f[4], f[5], f[6]})
+		case f[0] == "file" && len(f) == 3:
+			o.Files[f[2]] = f[1]
+		case f[0] == "current" && len(f) == 2:
+			o.Current = f[1]
+		default:
+			return nil, fmt.Errorf("host: its account has a line that is none: %.100q", l)
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,94 @@
+package ship
+
+import (
+	"encoding/hex"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/carboy/carboy/internal/scan"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/ship/module"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// maxShown bounds a line for people, in bytes.
+const maxShown = 2000
+
+// shown makes text of a host safe to show.
+func shown(s string) string { return visible.String(s, maxShown) }
+
+// words are names whose value is a secret, in any of the ways that programs write
+// them: NAME=value, name: value, "name": "value", --name value.
+const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)?|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
+
+var forms = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`(?i)(\b(?:authorization|proxy-authorization)\b["']?\s*[:=]\s*["']?)[^"'\r\n]+`),
+		regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
+		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*")(?:[^"\\]|\\.)*`),
+		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*')[^']*`),
+		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*")(?:[^"\\]|\\.)*`),
+		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*')[^']*`),
+		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*)[^\s"'&,;\[][^\s"'&,;]*`),
+		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
+		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@"']+@`),
+	}
+})
+
+var (
+	keyBegins = module.NewPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)
+	keyEnds   = module.NewPattern(`-----END [A-Z0-9 ]*PRIVATE KEY-----`)
+)
+
+var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
+
+// redactor takes secrets out of what programs on hosts write, line by line: by the
+// name that stands before them, and by their form, as the gateway knows it. It
+// remembers that it is inside of a private key. Not safe for concurrent use.
+type redactor struct{ inKey bool }
+
+func newRedactor() *redactor { return &redactor{} }
+
+// Line gives a line without what looks like a secret.
+func (r *redactor) Line(s string) string {
+	if r.inKey || keyBegins.MatchString(s) {
+		r.inKey = !keyEnds.MatchString(s)
+		return secret.Redacted
+	}
+	for i, f := range forms() {
+		to := "${1}" + secret.Redacted
+		if i == len(forms())-1 {
+			to += "@"
+		}
+		s = f.ReplaceAllString(s, to)
+	}
+	return tokens(s)
+}
+
+// tokens masks what the gateway's scanner finds. A line that it cannot look at is
+// not shown.
+func tokens(s string) string {
+	if s == "" {
+		return s
+	}
+	rules, err := tokenRules()
+	if err != nil {
+		return secret.NotShown
+	}
+	sc := rules.NewScanner(scan.Options{Place: "output", Action: scan.Redact})
+	defer sc.Close()
+	out, err := sc.Push(nil, []byte(s))
+	if err == nil {
+		out, err = sc.End(out)
+	}
+	if err != nil {
+		return secret.NotShown
+	}
+	return strings.ToValidUTF8(string(out), "?")
+}
+
+func digestOf(s string) (sum [32]byte, ok bool) {
+	b, err := hex.DecodeString(s)
+	return sum, err == nil && copy(sum[:], b) == len(sum)
+}

@@ -1,0 +1,185 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/ship/hosts"
+	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/ship/shiptest"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// shells are those that read scripts; Quote must mean the same to all.
+func shells() (out []string) {
+	for _, s := range []string{"sh", "dash", "bash"} {
+		if p := testenv.Look(s); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+var nasty = []string{"", "'", "''", `'\''`, "$(id)", "`id`", "$HOME", "a b", "a\nb", "\n", "-n", "--", "*", "~", "!x", "\\", `\'`, `"`, ";id", "&&id", "|id", "\x1b[2J", "\xff\xfe", "é", "#", "a'b'c", strings.Repeat("'", 50)}
+
+// TestP3Quote: whatever a value holds, a shell reads it as that one word.
+func TestP3Quote(t *testing.T) {
+	for _, sh := range shells() {
+		var script strings.Builder
+		var want bytes.Buffer
+		for _, s := range nasty {
+			q, err := remote.Quote(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script.WriteString("printf '%s\\0' " + q + "\n")
+			want.WriteString(s + "\x00")
+		}
+		out, err := exec.Command(sh, "-c", script.String()).Output()
+		if err != nil || !bytes.Equal(out, want.Bytes()) {
+			t.Errorf("%s reads %q, want %q (%v)", sh, out, want.Bytes(), err)
+		}
+	}
+	if _, err := remote.Quote("a\x00b"); err == nil {
+		t.Error("a zero byte was quoted")
+	}
+	if _, err := remote.Assign([]string{"a;id"}, map[string]string{"a;id": "x"}); err == nil {
+		t.Error("a variable's name was taken as it is")
+	}
+}
+
+func FuzzQuote(f *testing.F) {
+	for _, s := range nasty {
+		f.Add(s)
+	}
+	all := shells()
+	f.Fuzz(func(t *testing.T, s string) {
+		q, err := remote.Quote(s)
+		if strings.Contains(s, "\x00") {
+			if err == nil {
+				t.Fatal("a zero byte was quoted")
+			}
+			return
+		}
+		script, aerr := remote.Assign([]string{"x"}, map[string]string{"x": s})
+		if err != nil || aerr != nil {
+			t.Fatal(err, aerr)
+		}
+		for _, sh := range all {
+			out, err := exec.Command(sh, "-c", "printf %s "+q+"\n"+script+`printf %s "$x"`).Output()
+			if err != nil || string(out) != s+s {
+				t.Fatalf("%s reads %q as %q (%v)", sh, s, out, err)
+			}
+		}
+	})
+}
+
+func dial(t *testing.T, op *shiptest.Operator, name string) (*remote.Conn, error) {
+	t.Helper()
+	all, err := hosts.Load(op.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, ok := all.Find(name)
+	if !ok {
+		t.Fatal(name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(time.Minute))
+	defer cancel()
+	return remote.Dial(ctx, all, h, remote.Keys{})
+}
+
+func say(t *testing.T, c *remote.Conn, text string, within time.Duration, input ...[]byte) (string, error) {
+	t.Helper()
+	var b strings.Builder
+	err := c.Run(context.Background(), remote.Script{Text: text, Input: input, Within: within}, func(l remote.Line) { b.WriteString(l.Word + "<" + l.Rest + ">") })
+	return b.String(), err
+}
+
+// TestP1HostKey: a host that shows another key than the pinned one learns nothing.
+func TestP1HostKey(t *testing.T) {
+	h, op := shiptest.NewHost(t, "one", nil), shiptest.NewOperator(t)
+	op.Add(t, h)
+	c, err := dial(t, op, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := remote.Assign([]string{"x"}, map[string]string{"x": "it's $HOME"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := say(t, c, text+"echo @word \"$x\"; cat; echo '| @word no'", time.Minute, []byte("in\n")); err != nil || got != "@word<it's $HOME><in><@word no>" {
+		t.Errorf("%q %v", got, err)
+	}
+	c.Close()
+	before, _ := os.ReadFile(h.Dir + "/sshd.log")
+	pub, _ := shiptest.NewKey(t, t.TempDir()+"/other")
+	op.Write(t, "hosts.yaml", strings.Replace(string(read(t, op.Config+"/hosts.yaml")), h.KeyPub, pub, 1))
+	if _, err := dial(t, op, "one"); !errors.Is(err, remote.ErrHostKey) {
+		t.Errorf("another key: %v", err)
+	}
+	if log := string(read(t, h.Dir+"/sshd.log")[len(before):]); strings.Contains(log, "Accepted") {
+		t.Errorf("signed in to it: %s", log)
+	}
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestJump: the host on the way is held to its key as well.
+func TestJump(t *testing.T) {
+	way, end, op := shiptest.NewHost(t, "way", nil), shiptest.NewHost(t, "end", nil), shiptest.NewOperator(t)
+	op.Add(t, way)
+	op.Add(t, end, "jump: way")
+	c, err := dial(t, op, "end")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got, err := say(t, c, `echo "@home $HOME"`, time.Minute); err != nil || got != "@home<"+end.Home+">" {
+		t.Errorf("%q %v", got, err)
+	}
+	pub, _ := shiptest.NewKey(t, t.TempDir()+"/other")
+	op.Write(t, "hosts.yaml", strings.Replace(string(read(t, op.Config+"/hosts.yaml")), way.KeyPub, pub, 1))
+	if _, err := dial(t, op, "end"); !errors.Is(err, remote.ErrHostKey) {
+		t.Errorf("another key on the way: %v", err)
+	}
+}
+
+// TestP4Bounds: a host that says too much, or nothing, does not hold us.
+func TestP4Bounds(t *testing.T) {
+	h, op := shiptest.NewHost(t, "one", nil), shiptest.NewOperator(t)
+	op.Add(t, h)
+	for name, x := range map[string]struct {
+		text   string
+		within time.Duration
+	}{
+		"silence":     {"sleep 600", time.Second},
+		"a flood":     {"yes", time.Minute},
+		"a long line": {"head -c 20000000 /dev/zero | tr '\\0' x; sleep 600", time.Minute},
+		"its death":   {"kill -9 $$", time.Minute},
+	} {
+		c, err := dial(t, op, "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		err = c.Run(context.Background(), remote.Script{Text: x.text, Within: x.within}, func(l remote.Line) { n += len(l.Rest) })
+		if !errors.Is(err, remote.ErrCut) || n > remote.MaxOutput {
+			t.Errorf("%s: %v after %d bytes", name, err, n)
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,375 @@
+# What carboy runs on a host. Before it stand assignments of its variables; nothing
+# else of it ever changes. POSIX sh, and of programs: docker, flock, timeout, and the
+# coreutils. Every variable is quoted where it is used, but for lists of paths and
+# ids, which have no character that splits or matches.
+set -uf
+umask 077
+LC_ALL=C
+export LC_ALL
+unset CDPATH ENV BASH_ENV
+# A client that is gone stops nothing.
+trap '' HUP PIPE
+dir=$HOME/.local/state/carboy/ship/v1/$project.$service
+# Docker leaves the key out where there is no healthcheck, and its templates then fail.
+health_of='{{$h := "none"}}{{range $k, $v := .State}}{{if eq $k "Health"}}{{if $v}}{{$h = $v.Status}}{{end}}{{end}}{{end}}{{$h}}'
+up_flags='--no-build --no-deps --no-color'
+
+say() { printf '%s\n' "$*" 2>/dev/null || :; }
+refuse() {
+    say "@refused $*"
+    exit 0
+}
+b64() { base64 | tr -d '\n'; }
+# file NAME PATH: a file for the client.
+file() {
+    [ -f "$2" ] || return 0
+    say "@file $1 $(head -c 2097152 <"$2" | b64)"
+}
+
+# Everything of Docker has a deadline, and an environment without our caller's.
+dk() {
+    limit=$1
+    shift
+    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" docker "$@"
+}
+# compose LIMIT ARGS...: standard input is the compose file.
+compose() {
+    limit=$1
+    shift
+    dk "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
+}
+# shown FILE ARGS...: compose, its output kept up to a bound and passed on.
+shown() {
+    input=$1
+    shift
+    { compose "$@" <"$input" 2>&1; echo $? >"$j/code"; } | { head -c 65536 >"$j/output"; cat >/dev/null; }
+    [ -s "$j/output" ] && sed 's/^/| /' "$j/output" 2>/dev/null
+    read -r code <"$j/code" || code=1
+    rm -f "$j/output" "$j/code"
+    [ "$code" != 124 ] && [ "$code" != 137 ] || step deadline "docker compose was ended after its time"
+    return "$code"
+}
+container_ids() {
+    dk "$t_look" ps -aq --no-trunc --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$service" --filter label=com.docker.compose.oneoff=False
+}
+# containers prints a line for each container of the service.
+containers() {
+    ids=$(container_ids) || return 1
+    [ -n "$ids" ] || return 0
+    dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
+}
+image_id() { dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
+
+# paths refuses a root, a file or a bind that a link leads elsewhere.
+paths() {
+    [ "$(readlink -f "$root")" = "$root" ] || refuse policy "remote_root $root is not there, or a link leads elsewhere: make the directory above it"
+    for p in $files; do set -- "$@" "$root/$p"; done
+    for p in $binds; do set -- "$@" "$p"; done
+    for p in "$@"; do
+        [ "$(readlink -m "$p")" = "$p" ] || refuse policy "$p: a link leads elsewhere"
+        [ ! -L "$p" ] || refuse policy "$p is a link"
+    done
+}
+
+# scan finds the jobs: the one in force, one that was not finished, the last number.
+scan() {
+    current=- unfinished=- used=- last=100000
+    set +f
+    for d in "$dir"/jobs/1?????-*; do
+        [ -d "$d" ] || continue
+        n=${d##*/}
+        last=${n%%-*}
+        outcome=
+        if [ -f "$d/result" ]; then read -r outcome rest <"$d/result"; else unfinished=$n; fi
+        [ "$outcome" != applied ] || current=$n
+        [ "${n#*-}" != "$job" ] || used=$n
+    done
+    set -f
+}
+
+# observe prints what there is. The client's plan has its digest.
+observe() {
+    c=$(containers) || return 1
+    say "carboy-observed 1"
+    say "image $(image_id "$image" || echo -)"
+    [ -z "$c" ] || say "$c"
+    for f in $files; do
+        if [ -f "$root/$f" ]; then
+            s=$(sha256sum <"$root/$f") || return 1
+            say "file ${s%% *} $f"
+        elif [ -e "$root/$f" ]; then
+            say "file other $f"
+        else
+            say "file - $f"
+        fi
+    done
+    say "current $current"
+}
+
+step() {
+    printf '%s %s\n' "$(date +%s)" "$*" 2>/dev/null >>"$j/steps"
+    say "@step $*"
+}
+# finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
+finish() {
+    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
+    say "@result $1 $2"
+    exit 0
+}
+
+lock() {
+    mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
+    exec 9>>"$dir/lock" || refuse failed "cannot open $dir/lock"
+    flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
+    printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
+}
+
+# put_files has what was approved in its place, each file whole.
+put_files() {
+    i=0
+    for f in $files; do
+        put "$j/f/$i" "$root/$f" || return 1
+        i=$((i + 1))
+    done
+    [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | sha256sum -c --status)
+}
+put() {
+    d=${2%/*}
+    [ -d "$d" ] || (umask 022 && mkdir -p "$d") || return 1
+    m=644
+    [ ! -x "$1" ] || m=755
+    cp -T --remove-destination "$1" "$d/.carboy.tmp" && chmod $m "$d/.carboy.tmp" && sync "$d/.carboy.tmp" && mv -T "$d/.carboy.tmp" "$2"
+}
+# restore_files puts back what was there.
+restore_files() {
+    i=0
+    for f in $files; do
+        if [ -f "$j/prev/$i" ]; then
+            cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$root/$f" || return 1
+        elif [ -f "$root/$f" ]; then
+            rm -f "$root/$f" || return 1
+        fi
+        i=$((i + 1))
+    done
+}
+
+# one IMAGE HASH: exactly one container, with this image and configuration (- for
+# any). Its id is then in id.
+one() {
+    c=$(containers) || return 1
+    [ -n "$c" ] && [ "$(printf '%s\n' "$c" | wc -l)" = 1 ] || return 1
+    set -- "$1" "$2" $c
+    id=$4
+    { [ "$1" = - ] || [ "$1" = "$5" ]; } && { [ "$2" = - ] || [ "$2" = "$6" ]; }
+}
+# watch until it is healthy, or runs without a restart for long enough.
+watch() {
+    looked=$(date +%s) began= before= health=
+    fresh=1
+    ! grep -q "^container $id " "$j/observed" || fresh=0
+    while :; do
+        s=$(dk "$t_look" inspect --format '{{.State.Status}} '"$health_of"' {{.RestartCount}} {{.State.StartedAt}}' "$id") || {
+            reason="the container is gone"
+            return 1
+        }
+        set -- $s
+        now=$(date +%s)
+        [ "$health" = "$2" ] || step health "$2"
+        health=$2
+        if [ -z "$began" ]; then
+            began=$4 before=$3
+            [ $fresh = 0 ] || before=0
+        fi
+        reason="the container is $1"
+        [ "$1" = running ] || return 1
+        reason="the container restarts"
+        [ "$3" = "$before" ] && [ "$4" = "$began" ] || return 1
+        case $2 in
+        healthy) return 0 ;;
+        unhealthy) reason="its healthcheck fails" && return 1 ;;
+        none) [ $((now - looked)) -lt "$stable" ] || return 0 ;;
+        esac
+        reason="not healthy in time"
+        [ $((now - looked)) -lt "$health_within" ] || return 1
+        sleep 0.1 2>/dev/null || sleep 1
+    done
+}
+
+# unchanged: the containers are those from before, and as they were.
+unchanged() {
+    c=$(containers) || return 1
+    [ "$(printf '%s\n' "$c" | cut -d' ' -f1-5)" = "$(grep '^container ' "$j/observed" | cut -d' ' -f1-5)" ]
+}
+# back OUTCOME WHY: to what was there before, and end with OUTCOME.
+back() {
+    step back "$2"
+    good=1
+    restore_files || good=0
+    case $prev in
+    none)
+        shown "$j/compose.yaml" "$t_other" rm -fs "$service" || good=0
+        c=$(containers) && [ -z "$c" ] || good=0
+        ;;
+    known)
+        f=$j/back.yaml
+        [ "$(image_id "$prev_ref")" != "$prev_image" ] || f=$j/prev.yaml
+        shown "$f" "$t_up" up -d $up_flags --pull never "$service" || good=0
+        if one "$prev_image" -; then
+            [ "$prev_ran" = 0 ] || watch || good=0
+        else
+            good=0
+        fi
+        ;;
+    *) good=0 ;;
+    esac
+    [ $good = 1 ] || finish rollback-failed "$2"
+    finish "$1" "$2"
+}
+kept() {
+    step kept "$1"
+    restore_files || finish rollback-failed "$1; files could not be put back"
+    finish failed "$1"
+}
+
+# carry_out does what the plan says, once the job is on disk.
+carry_out() {
+    step files
+    put_files || kept "the files could not be written"
+    step compose
+    if [ "$action" = remove ]; then
+        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm failed"
+        finish applied removed
+    fi
+    if ! shown "$j/compose.yaml" "$t_up" up -d $up_flags --pull "$pull" $force "$service"; then
+        ! unchanged || kept "docker compose up failed"
+        back failed "docker compose up failed"
+    fi
+    step watch
+    one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
+    watch || back rolled-back "$reason"
+    finish applied healthy
+}
+
+# receive reads the pieces of a job, each "SIZE NAME", and checks them.
+receive() {
+    mkdir "$1" "$1/f" "$1/prev" || return 1
+    set -- "$1" $pieces
+    to=$1
+    shift
+    while [ $# -gt 1 ]; do
+        head -c "$1" >"$to/$2" || return 1
+        shift 2
+    done
+    for p in $programs; do chmod 700 "$to/$p" || return 1; done
+    (cd "$to" && printf '%s\n' "$sums" | sha256sum -c --status)
+}
+
+apply() {
+    lock -n
+    scan
+    [ "$used" = - ] || refuse used "$used"
+    [ "$unfinished" = - ] || refuse unfinished "$unfinished"
+    new=$dir/new
+    rm -rf "$new"
+    receive "$new" || refuse failed "the host could not take what was sent: is its disk full?"
+    paths
+    observe >"$new/observed" || refuse docker "docker does not answer"
+    s=$(sha256sum <"$new/observed")
+    if [ "${s%% *}" != "$observed" ]; then
+        file observed "$new/observed"
+        refuse stale
+    fi
+    if [ "$action" = none ]; then
+        rm -rf "$new"
+        say "@result nothing"
+        exit 0
+    fi
+    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
+    i=0
+    for f in $files; do
+        [ ! -f "$root/$f" ] || cp -p "$root/$f" "$new/prev/$i" || refuse failed "cannot keep $f: is the disk full?"
+        i=$((i + 1))
+    done
+    printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
+    set +f
+    sync "$new"/* "$new"/f/* "$new"/prev/* "$new" 2>/dev/null
+    set -f
+    j=$dir/jobs/$((last + 1))-$job
+    mv -T "$new" "$j" && sync "$dir/jobs" || refuse failed "cannot record the job"
+    step applying
+    carry_out
+}
+
+# recover finishes a job whose shell is gone, or takes it back.
+recover() {
+    lock -n
+    scan
+    [ "$unfinished" != - ] && [ "${unfinished#*-}" = "$job" ] || refuse settled
+    j=$dir/jobs/$unfinished
+    step recover
+    if [ "$action" = remove ]; then
+        c=$(containers) || refuse docker "docker does not answer"
+        [ -n "$c" ] || finish applied "removed, after an interruption"
+        ! unchanged || kept "interrupted before anything was changed"
+        back failed interrupted
+    fi
+    if { [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | sha256sum -c --status 2>/dev/null); } && one "$want_image" "$want_hash"; then
+        if [ -z "$force" ] && [ "$action" != recreate ] || ! unchanged; then
+            watch || back rolled-back "$reason"
+            finish applied "healthy, after an interruption"
+        fi
+    fi
+    ! unchanged || kept "interrupted before the service was changed"
+    back failed interrupted
+}
+
+look() {
+    if [ -f "$dir/lock" ] && ! flock -n 9 9<"$dir/lock"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
+}
+
+case $mode in
+plan)
+    input=$(head -c "$size" | b64)
+    paths
+    scan
+    look
+    say "@compose $(dk "$t_look" compose version --short 2>/dev/null)"
+    if [ "$size" != 0 ]; then
+        hash=$(printf %s "$input" | base64 -d | compose "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | tr '\n' ' ')"
+        say "@hash ${hash##* }"
+    fi
+    text=$(observe) || refuse docker "docker does not answer"
+    say "@observed $(say "$text" | b64)"
+    say "@unfinished $unfinished"
+    if [ "$current" != - ]; then
+        say "@current $current"
+        file plan "$dir/jobs/$current/plan.json"
+        file compose "$dir/jobs/$current/compose.yaml"
+        file result "$dir/jobs/$current/result"
+    fi
+    ;;
+apply) apply ;;
+recover) recover ;;
+await)
+    # The end of whoever holds the lock, then the job's result.
+    [ ! -f "$dir/lock" ] || flock -w "$health_within" 9 9<"$dir/lock" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
+    scan
+    say "@unfinished $unfinished"
+    say "@used $used"
+    [ "$used" = - ] || file result "$dir/jobs/$used/result"
+    ;;
+history)
+    scan
+    look
+    say "@unfinished $unfinished"
+    set +f
+    i=$last
+    for d in "$dir"/jobs/1?????-*; do
+        [ -d "$d" ] || continue
+        n=${d##*/}
+        [ "${n%%-*}" -gt $((last - most)) ] || continue
+        say "@job $n"
+        for f in plan.json approvals.json result steps; do file "$f" "$d/$f"; done
+    done
+    ;;
+esac

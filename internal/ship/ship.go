@@ -1,0 +1,276 @@
+// Package ship brings a module of a repository to the hosts that its operator
+// allows, exactly as somebody approved it, and takes it back when it is not healthy.
+//
+// What it promises:
+//
+//   - Nothing is done that is not in a plan, and no plan is carried out twice. A plan is
+//     refused before any connection unless it is whole, of this commit, for a host that
+//     is allowed and pinned, and approved by as many people as the host asks for.
+//   - The work is done by one script on the host, under a lock there. It reads the
+//     state again and does nothing when that is not the plan's; it ends in exactly one
+//     record, and goes on when we are gone.
+//   - The compose file that runs is the bytes that were judged, from the commit that
+//     was approved.
+//   - What did not work is taken back: files by content, the service to its previous
+//     file and image.
+//
+// Start reading at [Engine.Plan], then [Engine.Apply]; the other side is script.sh.
+package ship
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/hosts"
+	"github.com/carboy/carboy/internal/ship/module"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/remote"
+)
+
+//go:embed script.sh
+var script string
+
+// Outcome is how a plan ended on a host. Each is a different record, and the command
+// line gives each its own exit code. The zero Outcome is none: it is not known.
+type Outcome string
+
+// The outcomes.
+const (
+	Nothing        Outcome = "nothing"         // there was nothing to do
+	Applied        Outcome = "applied"         // it runs and is healthy
+	Failed         Outcome = "failed"          // the host could not do it; what was there before is there
+	RolledBack     Outcome = "rolled-back"     // it was not healthy, and what was there before is there again
+	RollbackFailed Outcome = "rollback-failed" // neither: somebody must act
+	Locked         Outcome = "locked"          // somebody else applies at this moment
+	Refused        Outcome = "refused"         // policy
+	Mismatch       Outcome = "mismatch"        // no approval, or one of something else
+	Destructive    Outcome = "destructive"     // the approval does not cover what destroys
+	Stale          Outcome = "stale"           // the host is not as the plan saw it
+)
+
+// Error is a plan that was not applied, or not to the end.
+type Error struct {
+	Outcome Outcome
+	Host    string // or ""
+	Err     error
+	Advice  string
+}
+
+func (e *Error) Error() string {
+	if e.Host == "" {
+		return e.Err.Error()
+	}
+	return e.Host + ": " + e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ErrUnknown means that it could not be found out how a plan ended: the host goes on
+// by itself, and status tells.
+var ErrUnknown = errors.New("the outcome is not known yet")
+
+func fail(o Outcome, host, advice, format string, args ...any) error {
+	return &Error{o, host, fmt.Errorf(format, args...), advice}
+}
+
+// Deadlines of what runs on a host.
+const (
+	DefaultUp    = 5 * time.Minute // docker compose up
+	DefaultOther = 2 * time.Minute // any other command of compose
+	lookTime     = 30 * time.Second
+	MaxCommand   = time.Hour
+)
+
+// Engine is an operator's side. Its methods may be called concurrently.
+type Engine struct {
+	Config string // directory of hosts.yaml and allowed_signers
+	State  string // directory of this package's own records, private
+	Repo   string // top of the work tree
+	By     string // who runs this, for records
+	Keys   remote.Keys
+	Audit  *audit.Log // nil: no records, for tests
+	// Verifier judges approvals; nil: signatures against allowed_signers.
+	Verifier approval.Verifier
+	// Up and Other bound commands on hosts; 0: the defaults.
+	Up, Other time.Duration
+	// Life is how long a plan may be applied; 0: [plan.DefaultLife].
+	Life time.Duration
+	// Progress hears what happens, one call at a time; nil: nobody.
+	Progress func(Progress)
+
+	exec *hostexec.Runner
+}
+
+// Progress is one thing that happened on a host. Text is visible, bounded and
+// redacted.
+type Progress struct {
+	Host string    `json:"host"`
+	At   time.Time `json:"at"`
+	Step string    `json:"step"` // "" for a line that a program there wrote
+	Text string    `json:"text"`
+}
+
+// Open checks an engine's fields and readies it. Close it.
+func (e *Engine) Open() error {
+	for _, d := range []string{e.Config, e.State, e.Repo} {
+		if !filepath.IsAbs(d) {
+			return fmt.Errorf("ship: %q is not an absolute directory", d)
+		}
+	}
+	if e.Up < 0 || e.Other < 0 || e.Up > MaxCommand || e.Other > MaxCommand {
+		return fmt.Errorf("ship: a deadline is at most %v", MaxCommand)
+	}
+	if err := os.MkdirAll(e.State, 0o700); err != nil {
+		return err
+	}
+	e.Progress = serial(e.Progress)
+	var err error
+	e.exec, err = hostexec.New(hostexec.Options{})
+	return err
+}
+
+// Close ends what runs on this machine.
+func (e *Engine) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return e.exec.Close(ctx)
+}
+
+// host finds a host of hosts.yaml.
+func (e *Engine) host(name string) (*hosts.File, *hosts.Host, error) {
+	all, err := hosts.Load(e.Config)
+	if err != nil {
+		return nil, nil, &Error{Refused, "", err, "carboy ship init writes one to begin with"}
+	}
+	h, ok := all.Find(name)
+	if !ok {
+		return nil, nil, fail(Refused, "", "only hosts of that file are allowed; add it there", "%s has no host %s", all.Path, name)
+	}
+	return all, h, nil
+}
+
+// settings are what a script needs to know of a target.
+type settings struct {
+	mode                   string
+	host                   *hosts.Host
+	project, service, root string
+	values                 map[string]string
+}
+
+// names are the variables of script.sh.
+var names = []string{"mode", "docker", "project", "service", "root", "files", "binds", "image", "job", "owner", "t_look", "t_other", "t_up",
+	"size", "observed", "action", "pieces", "sums", "wanted", "programs", "prev", "prev_ref", "prev_image", "prev_ran", "want_image", "want_hash",
+	"pull", "force", "stable", "health_within", "most"}
+
+func (e *Engine) text(s settings) (string, error) {
+	v := map[string]string{}
+	for _, n := range names {
+		v[n] = ""
+	}
+	seconds := func(d, absent time.Duration) string {
+		if d == 0 {
+			d = absent
+		}
+		return strconv.Itoa(max(1, int(d/time.Second)))
+	}
+	v["mode"], v["docker"], v["project"], v["service"], v["root"] = s.mode, s.host.Docker, s.project, s.service, s.root
+	v["t_look"], v["t_other"], v["t_up"] = seconds(lookTime, 0), seconds(e.Other, DefaultOther), seconds(e.Up, DefaultUp)
+	v["image"], v["size"], v["job"], v["prev_ran"], v["stable"], v["health_within"], v["most"] = "-", "0", "-", "0", "1", "2", "50"
+	v["owner"] = e.By
+	for n, x := range s.values {
+		if _, ok := v[n]; !ok {
+			return "", fmt.Errorf("script: no variable %s", n)
+		}
+		v[n] = x
+	}
+	head, err := remote.Assign(names, v)
+	if err != nil {
+		return "", err
+	}
+	return head + script, nil
+}
+
+// lines are paths for the script, which splits them: none has a character that does.
+func lines(paths []string) (string, error) {
+	for _, p := range paths {
+		if why := module.Relative(strings.TrimPrefix(p, "/")); why != "" {
+			return "", fmt.Errorf("path %.200q %s", p, why)
+		}
+	}
+	return strings.Join(paths, "\n"), nil
+}
+
+// account is what a script said, but for progress.
+type account struct {
+	words   map[string]string
+	files   [][2]string // name and base64
+	refused string      // the word
+	why     string
+}
+
+// tell runs a script and gathers what it says.
+func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script) (*account, error) {
+	a := &account{words: map[string]string{}}
+	red := newRedactor()
+	err := c.Run(ctx, s, func(l remote.Line) {
+		switch l.Word {
+		case "@step":
+			step, text, _ := strings.Cut(l.Rest, " ")
+			e.progress(h.Name, shown(step), shown(red.Line(text)))
+		case "":
+			e.progress(h.Name, "", shown(red.Line(l.Rest)))
+		case "@refused":
+			if a.refused == "" {
+				a.refused, a.why, _ = strings.Cut(l.Rest, " ")
+				a.why = shown(red.Line(a.why))
+			}
+		case "@file", "@job":
+			a.files = append(a.files, [2]string{l.Word, l.Rest})
+		default:
+			if _, twice := a.words[l.Word]; !twice {
+				a.words[l.Word] = l.Rest
+			}
+		}
+	})
+	return a, err
+}
+
+func (e *Engine) progress(host, step, text string) {
+	if e.Progress != nil {
+		e.Progress(Progress{host, time.Now().UTC(), step, text})
+	}
+}
+
+// note puts a step into the audit log.
+func (e *Engine) note(ctx context.Context, kind audit.Kind, d audit.Decision, p *plan.Plan, digest, rule, text string) error {
+	if e.Audit == nil {
+		return nil
+	}
+	none, err := secret.NewRedactor(nil)
+	if err != nil {
+		return err
+	}
+	red := newRedactor()
+	ev := audit.Event{Kind: kind, Actor: audit.ByUser(os.Getuid()), Decision: d, Rule: audit.Redact(none, rule), Text: audit.Redact(none, red.Line(text)), Sync: true,
+		Subject: audit.Redact(none, p.Module+" on "+p.Host.Name+" at "+p.Commit)}
+	if sum, ok := digestOf(digest); ok {
+		ev.Digests = append(ev.Digests, audit.Digest{Of: "plan", Sum: sum})
+	}
+	// The record must not be lost because somebody gave up waiting.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_, err = e.Audit.Append(ctx, ev)
+	return err
+}

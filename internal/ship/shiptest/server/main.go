@@ -1,0 +1,27 @@
+// Command server is what tests ship: a static program that is healthy, or not, as its
+// environment says.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	mode := os.Getenv("MODE")
+	if len(os.Args) > 1 && os.Args[1] == "check" {
+		if _, err := os.Stat("/data/broken"); err == nil || mode == "unhealthy" {
+			os.Exit(1)
+		}
+		return
+	}
+	if mode == "crash" {
+		time.Sleep(200 * time.Millisecond)
+		os.Exit(3)
+	}
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	<-c
+}

@@ -1,0 +1,515 @@
+// Package shiptest makes hosts for tests of shipping: a real OpenSSH server and a real
+// Docker Engine on this machine, with directories of their own and nothing of the
+// machine's. It is for tests and measurements only.
+//
+// Start reading at [NewHost] and [NewRepo].
+package shiptest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// Host is a machine that can be shipped to.
+type Host struct {
+	Name   string
+	Dir    string // holds all of it
+	Home   string // of its user
+	Root   string // its allowed root
+	Port   int
+	User   string
+	Key    ssh.Signer // of the server
+	KeyPub string     // the same, as a line
+	Docker string     // DOCKER_HOST, or ""
+
+	sshd *process
+}
+
+// process is a program that ends with the test, however that ends.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// start runs a program until stop, or until the calling process is gone: the thread
+// that started it lives as long as it does.
+func start(log string, args ...string) (*process, error) {
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.cmd.Wait()
+		}
+		out.Close()
+		close(p.done)
+	}()
+	return p, <-started
+}
+
+func (p *process) stop() {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// Engine is a Docker Engine of our own.
+type Engine struct {
+	Socket string // DOCKER_HOST
+	dir    string
+	p      *process
+}
+
+// StartEngine starts one, or ends the test where there is none: it takes root. Stop it.
+func StartEngine(t testing.TB) *Engine {
+	t.Helper()
+	testenv.Root(t)
+	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
+	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
+	Plugin(t)
+	dir, err := os.MkdirTemp("", "dk") // short: sockets lie there
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{dir: dir, Socket: "unix://" + dir + "/s"}
+	e.p, err = start(dir+"/log", unshare, "-m", dockerd, "--bridge=none", "--iptables=false", "--ip-forward=false", "--data-root", dir+"/data", "--exec-root", dir+"/x", "-H", e.Socket, "-p", dir+"/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(testenv.Patience(time.Minute))
+	for {
+		if _, err := e.docker("version", "--format", "{{.Server.Version}}"); err == nil {
+			break
+		}
+		select {
+		case <-e.p.done:
+			b, _ := os.ReadFile(dir + "/log")
+			testenv.Missing(t, "a Docker Engine that starts here ("+lastLine(b)+")", "cgroups and mounts as root")
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			t.Fatal("dockerd does not answer")
+		}
+	}
+	e.images(t)
+	return e
+}
+
+func lastLine(b []byte) string {
+	l := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return l[len(l)-1]
+}
+
+// Stop ends its containers, and it.
+func (e *Engine) Stop() {
+	if e.p != nil {
+		if ids, err := e.docker("ps", "-aq"); err == nil && ids != "" {
+			e.docker(append([]string{"rm", "-f"}, strings.Fields(ids)...)...)
+		}
+		e.p.stop()
+	}
+	os.RemoveAll(e.dir)
+}
+
+func (e *Engine) docker(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(time.Minute))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "docker", args...)
+	cmd.Env = []string{"DOCKER_HOST=" + e.Socket, "PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// Run runs docker, which must succeed.
+func (e *Engine) Run(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := e.docker(args...)
+	if err != nil {
+		t.Fatalf("docker %q: %v: %s", args, err, out)
+	}
+	return out
+}
+
+var server = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "server")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/srv", "github.com/carboy/carboy/internal/ship/shiptest/server")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return os.ReadFile(dir + "/srv")
+})
+
+// images imports app:v1, app:v2 and app:v3: the same program, three images.
+func (e *Engine) images(t testing.TB) {
+	t.Helper()
+	bin, err := server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"v1", "v2", "v3"} {
+		e.Import(t, "app:"+v, v, bin)
+	}
+}
+
+// Import makes an image of the server; mark makes it one of its own. bin may be nil.
+func (e *Engine) Import(t testing.TB, name, mark string, bin []byte) {
+	t.Helper()
+	if bin == nil {
+		var err error
+		if bin, err = server(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	w.WriteHeader(&tar.Header{Name: "srv", Mode: 0o755, Size: int64(len(bin))})
+	w.Write(bin)
+	w.Close()
+	file := filepath.Join(e.dir, "image.tar")
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e.Run(t, "import", "-c", `ENTRYPOINT ["/srv"]`, "-c", "LABEL mark="+mark, file, name)
+}
+
+// Plugin is the compose plugin, or the end of the test where there is none.
+func Plugin(t testing.TB) string {
+	t.Helper()
+	for _, p := range []string{os.Getenv("CARBOY_TEST_COMPOSE"), "/opt/compose/docker-compose", "/usr/libexec/docker/cli-plugins/docker-compose", "/usr/lib/docker/cli-plugins/docker-compose"} {
+		if fi, err := os.Stat(p); p != "" && err == nil && fi.Mode().IsRegular() {
+			return p
+		}
+	}
+	testenv.Missing(t, "the compose plugin of Docker", "go -C .ci/compose build -o /opt/compose/docker-compose github.com/docker/compose/v5/cmd")
+	return ""
+}
+
+// NewHost starts an SSH server; engine may be nil.
+func NewHost(t testing.TB, name string, engine *Engine) *Host {
+	t.Helper()
+	sshd := testenv.Look("sshd")
+	for _, p := range []string{"/usr/sbin/sshd"} {
+		if _, err := os.Stat(p); sshd == "" && err == nil {
+			sshd = p
+		}
+	}
+	if sshd == "" {
+		testenv.Missing(t, "sshd", "apt-get install openssh-server")
+	}
+	dir, err := os.MkdirTemp("", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	h := &Host{Name: name, Dir: dir, Home: dir + "/home", Root: dir + "/srv", User: user(t)}
+	for _, d := range []string{h.Home + "/.docker/cli-plugins", h.Root} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if engine != nil {
+		h.Docker = engine.Socket
+		if err := os.Symlink(Plugin(t), h.Home+"/.docker/cli-plugins/docker-compose"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if os.Getuid() == 0 {
+		os.MkdirAll("/run/sshd", 0o755) // it insists, and uses it only to confine itself
+	}
+	pub, key := NewKey(t, dir+"/host_key")
+	h.Key, h.KeyPub = key, pub
+	h.Port = freePort(t)
+	conf := fmt.Sprintf(`ListenAddress 127.0.0.1
+Port %d
+HostKey %s/host_key
+AuthorizedKeysFile %s/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin yes
+MaxStartups 200
+PrintMotd no
+SetEnv HOME=%s PATH=%s
+`, h.Port, dir, dir, h.Home, dir+"/bin:"+os.Getenv("PATH"))
+	if err := os.WriteFile(dir+"/sshd_config", []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.sshd, err = start(dir+"/sshd.log", sshd, "-D", "-e", "-f", dir+"/sshd_config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.sshd.stop() })
+	end := time.Now().Add(testenv.Patience(20 * time.Second))
+	for {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", h.Port))
+		if err == nil {
+			c.Close()
+			return h
+		}
+		if time.Now().After(end) {
+			b, _ := os.ReadFile(dir + "/sshd.log")
+			t.Fatalf("sshd does not listen: %s", b)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Sessions are the processes that serve connections at this moment.
+func (h *Host) Sessions(t testing.TB) []testenv.Process {
+	return testenv.Living(t, h.sshd.cmd.Process.Pid)
+}
+
+// Program puts a script before a program of that name, for the host alone.
+func (h *Host) Program(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(h.Dir+"/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.Dir+"/bin/"+name, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Kill kills the script that runs there, and only it. It reports whether one did.
+func (h *Host) Kill(t testing.TB) bool {
+	all := h.Sessions(t)
+	servers := map[int]bool{}
+	for _, p := range all {
+		servers[p.PID] = strings.HasPrefix(p.Name, "sshd")
+	}
+	for _, p := range all {
+		if servers[p.Parent] && !servers[p.PID] { // not one of its subshells
+			syscall.Kill(p.PID, syscall.SIGKILL)
+			return true
+		}
+	}
+	return false
+}
+
+// Cut kills what serves connections, and leaves what they started.
+func (h *Host) Cut(t testing.TB) int {
+	n := 0
+	for _, p := range h.Sessions(t) {
+		if strings.HasPrefix(p.Name, "sshd") {
+			syscall.Kill(p.PID, syscall.SIGKILL)
+			n++
+		}
+	}
+	return n
+}
+
+func user(t testing.TB) string {
+	b, err := exec.Command("id", "-un").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func freePort(t testing.TB) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// NewKey writes a private key and gives its public line.
+func NewKey(t testing.TB, file string) (string, ssh.Signer) {
+	t.Helper()
+	_, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(priv, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := ssh.NewSignerFromKey(priv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(s.PublicKey()))), s
+}
+
+// Operator is a configuration directory with people in it.
+type Operator struct {
+	Config string
+	State  string
+	Key    string // a file, with which hosts are signed in to
+	pub    string
+	People map[string]ssh.Signer
+	hosts  []string
+}
+
+// NewOperator has alice and bob, who may approve.
+func NewOperator(t testing.TB) *Operator {
+	t.Helper()
+	o := &Operator{Config: t.TempDir(), State: t.TempDir(), People: map[string]ssh.Signer{}}
+	os.Chmod(o.Config, 0o700)
+	o.Key = filepath.Join(o.Config, "id")
+	o.pub, _ = NewKey(t, o.Key)
+	var lines strings.Builder
+	for _, name := range []string{"alice", "bob"} {
+		pub, s := NewKey(t, filepath.Join(o.Config, name))
+		o.People[name] = s
+		fmt.Fprintf(&lines, "%s@example.org namespaces=\"carboy-ship@carboy.dev\" %s\n", name, pub)
+	}
+	o.Write(t, "allowed_signers", lines.String())
+	return o
+}
+
+// Write writes a file of the configuration.
+func (o *Operator) Write(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(o.Config, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Add allows a host; more are lines of its entry.
+func (o *Operator) Add(t testing.TB, h *Host, more ...string) {
+	t.Helper()
+	if err := os.WriteFile(h.Dir+"/authorized_keys", []byte(o.pub+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := []string{"  " + h.Name + ":", "    address: 127.0.0.1", fmt.Sprintf("    port: %d", h.Port), "    user: " + h.User,
+		`    host_keys: ["` + h.KeyPub + `"]`, "    key: " + o.Key, "    allowed_roots: [" + h.Root + "]", "    allow_root: true"}
+	if h.Docker != "" {
+		l = append(l, "    docker_host: "+h.Docker)
+	}
+	applies := true
+	for _, m := range more {
+		applies = applies && !strings.HasPrefix(m, "apply:")
+		l = append(l, "    "+m)
+	}
+	if applies {
+		l = append(l, "    apply: true")
+	}
+	o.hosts = append(o.hosts, strings.Join(l, "\n"))
+	o.Write(t, "hosts.yaml", "hosts:\n"+strings.Join(o.hosts, "\n")+"\n")
+}
+
+// Repo is a repository with a work tree.
+type Repo struct{ Dir string }
+
+// NewRepo makes an empty one.
+func NewRepo(t testing.TB) *Repo {
+	t.Helper()
+	testenv.Need(t, "git", "apt-get install git")
+	r := &Repo{t.TempDir()}
+	r.Git(t, "init", "-q", "-b", "main")
+	return r
+}
+
+// Git runs git there.
+func (r *Repo) Git(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"}, args...)...)
+	cmd.Dir = r.Dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + r.Dir, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Write writes a file of the work tree.
+func (r *Repo) Write(t testing.TB, name, text string) {
+	t.Helper()
+	p := filepath.Join(r.Dir, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Commit commits everything and gives the commit's name.
+func (r *Repo) Commit(t testing.TB) string {
+	t.Helper()
+	r.Git(t, "add", "-A")
+	r.Git(t, "commit", "-q", "--allow-empty", "-m", "change")
+	return r.Git(t, "rev-parse", "HEAD")
+}
+
+// Module is the text of a module on hosts, in waves of one host each when there are
+// several.
+func Module(id, root string, hosts ...string) string {
+	where := "host: " + hosts[0]
+	if len(hosts) > 1 {
+		where = "waves: [[" + strings.Join(hosts, "], [") + "]]"
+	}
+	return fmt.Sprintf(`apiVersion: carboy.dev/v1
+kind: Module
+metadata: {id: %s}
+spec:
+  %s
+  runtime:
+    orchestrator: docker-compose
+    compose_file: compose.yaml
+    remote_root: %s
+    sync: files
+    stable_for: 1s
+    health_timeout: 20s
+`, id, where, root)
+}
+
+// Compose is the text of a compose file for service id, with image app:v and a mode of
+// the server.
+func Compose(id, v, mode string) string {
+	return fmt.Sprintf(`services:
+  %s:
+    image: app:%s
+    network_mode: none
+    environment: {MODE: %s}
+    healthcheck:
+      test: ["CMD", "/srv", "check"]
+      interval: 300ms
+      timeout: 5s
+      retries: 2
+`, id, v, mode)
+}

@@ -1,0 +1,213 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/ship/module"
+	"github.com/carboy/carboy/internal/ship/plan"
+)
+
+// Bounds of what is read of a repository.
+const (
+	gitTime    = time.Minute
+	maxSource  = 32 << 20 // of all files of a module together
+	maxListing = 8 << 20
+)
+
+// source is a module at a commit: bytes of git objects, never of the work tree.
+type source struct {
+	commit  string
+	module  *module.Module
+	compose *module.Compose
+	text    map[string][]byte // by path below the repository's top
+	desc    plan.Source
+}
+
+func (e *Engine) git(ctx context.Context, in []byte, keep int, args ...string) ([]byte, error) {
+	r, err := e.exec.Run(ctx, hostexec.Command{Program: hostexec.Git, Args: args, Dir: e.Repo, Timeout: gitTime, Stdin: in, Stdout: hostexec.Keep{Head: keep}})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Repo, err)
+	}
+	return r.Stdout.Complete()
+}
+
+// head is the commit that is checked out, and whether the work tree holds it and
+// nothing else.
+func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error) {
+	var g errgroup.Group
+	g.Go(func() error {
+		out, err := e.git(ctx, nil, 1<<10, "rev-parse", "--verify", "HEAD")
+		commit = strings.TrimSpace(string(out))
+		return err
+	})
+	g.Go(func() error {
+		out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v1", "-z", "--untracked-files=all")
+		clean = err == nil && len(out) == 0
+		if errors.Is(err, hostexec.ErrTruncated) {
+			err = nil
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return "", false, err
+	}
+	if !plan.ValidCommit(commit) {
+		return "", false, fmt.Errorf("%s: HEAD is %.80q, not a commit", e.Repo, commit)
+	}
+	return commit, clean, nil
+}
+
+// blob is one entry of a commit's tree.
+type blob struct {
+	oid  string
+	exec bool
+}
+
+// list is what a commit has below a directory; links and submodules are an error.
+func (e *Engine) list(ctx context.Context, commit, dir string) (map[string]blob, error) {
+	out, err := e.git(ctx, nil, maxListing, "ls-tree", "-r", "-z", "--full-tree", commit, "--", dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]blob{}
+	for _, entry := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if entry == "" {
+			continue
+		}
+		meta, name, ok := strings.Cut(entry, "\t")
+		f := strings.Fields(meta)
+		if !ok || len(f) != 3 {
+			return nil, fmt.Errorf("git ls-tree: a line that is none")
+		}
+		switch f[0] {
+		case "100644":
+			all[name] = blob{oid: f[2]}
+		case "100755":
+			all[name] = blob{oid: f[2], exec: true}
+		default:
+			return nil, fail(Refused, "", "a module is files", "%s: is a link or a submodule", shown(name))
+		}
+	}
+	return all, nil
+}
+
+// read gives objects by their names, in order.
+func (e *Engine) read(ctx context.Context, objects []string) ([][]byte, error) {
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	out, err := e.git(ctx, []byte(strings.Join(objects, "\n")+"\n"), maxSource+1<<20, "cat-file", "--batch")
+	if err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for _, name := range objects {
+		line, rest, _ := bytes.Cut(out, []byte("\n"))
+		f := strings.Fields(string(line))
+		if len(f) != 3 || f[1] != "blob" {
+			return nil, fmt.Errorf("%s: git has no file %s", e.Repo, shown(name))
+		}
+		n, err := strconv.Atoi(f[2])
+		if err != nil || n < 0 || n+1 > len(rest) {
+			return nil, errors.New("git cat-file: a line that is none")
+		}
+		all = append(all, rest[:n])
+		out = rest[n+1:]
+	}
+	return all, nil
+}
+
+// load reads a module at a commit, and judges it.
+func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
+	if !module.ValidID(id) {
+		return nil, fail(Refused, "", "letters, digits, _ and - only", "%.80q is not the name of a module", id)
+	}
+	dir := path.Join("modules", id)
+	all, err := e.list(ctx, commit, dir)
+	if err != nil {
+		return nil, err
+	}
+	file := module.File(id)
+	if _, ok := all[file]; !ok {
+		return nil, fail(Refused, "", "carboy ship init "+id+" writes one to begin with; commit it", "commit %.12s has no %s", commit, file)
+	}
+	s := &source{commit: commit, text: map[string][]byte{}}
+	if err := s.fetch(ctx, e, all, file); err != nil {
+		return nil, err
+	}
+	if s.module, err = module.Parse(file, id, s.text[file]); err != nil {
+		return nil, &Error{Refused, "", err, ""}
+	}
+	if _, ok := all[s.module.Compose]; !ok {
+		return nil, fail(Refused, "", "spec.runtime.compose_file is a path below "+dir, "commit %.12s has no %s", commit, s.module.Compose)
+	}
+	want := []string{s.module.Compose}
+	below := path.Join(dir, module.FilesDir) + "/"
+	var files []string
+	for name := range all {
+		if rest, ok := strings.CutPrefix(name, below); ok && s.module.Sync == module.SyncFiles {
+			if why := module.Relative(rest); why != "" || strings.Contains(rest, ".carboy.tmp") {
+				return nil, fail(Refused, "", "rename it", "%s: cannot be synced: %s", shown(name), why)
+			}
+			files = append(files, rest)
+			want = append(want, name)
+		}
+	}
+	if len(files) > plan.MaxFiles {
+		return nil, fail(Refused, "", "", "%s: more than %d files", below, plan.MaxFiles)
+	}
+	if err := s.fetch(ctx, e, all, want...); err != nil {
+		return nil, err
+	}
+	return s, s.judge(all, below, files)
+}
+
+func (s *source) fetch(ctx context.Context, e *Engine, all map[string]blob, names ...string) error {
+	var oids []string
+	for _, n := range names {
+		oids = append(oids, all[n].oid)
+	}
+	texts, err := e.read(ctx, oids)
+	for i, t := range texts {
+		s.text[names[i]] = t
+	}
+	return err
+}
+
+// judge reads the compose file, and describes all that was read.
+func (s *source) judge(all map[string]blob, below string, files []string) error {
+	m := s.module
+	var err error
+	if s.compose, err = module.ParseCompose(m.Compose, m.Service, m.Root, s.text[m.Compose]); err != nil {
+		return &Error{Refused, "", err, ""}
+	}
+	if !plan.ValidImage(s.compose.Image) {
+		return fail(Refused, "", "write its name and tag, or name and digest", "%s: the image %.200q is not a name", m.Compose, s.compose.Image)
+	}
+	file := func(name, shown string) plan.File {
+		t := s.text[name]
+		return plan.File{Path: shown, SHA256: plan.Digest(t), Size: int64(len(t)), Exec: all[name].exec}
+	}
+	s.desc = plan.Source{Module: file(module.File(m.ID), module.File(m.ID)), Compose: file(m.Compose, m.Compose), Files: []plan.File{}}
+	slices.Sort(files)
+	for _, f := range files {
+		for _, w := range s.compose.Writable {
+			if at := m.Root + "/" + f; at == w || strings.HasPrefix(at, w+"/") {
+				return fail(Refused, "", "mount it read_only", "%s: lies in %s, which a service can write to: it could lead the file elsewhere", below+f, w)
+			}
+		}
+		s.desc.Files = append(s.desc.Files, file(below+f, f))
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+package ship
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/hosts"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/remote"
+)
+
+// Status is how a module is on one host.
+type Status struct {
+	Host   string `json:"host"`
+	Module string `json:"module"`
+	// State is "current" (as the checked-out commit says), "behind" (as it was applied, and
+	// the commit says something else), "drifted" (not as it was applied), "absent", or
+	// "unknown" with Error.
+	State   string        `json:"state"`
+	Health  string        `json:"health,omitempty"`
+	Applied string        `json:"applied,omitempty"` // the commit that was applied last
+	At      time.Time     `json:"applied_at,omitzero"`
+	Changes []plan.Change `json:"changes"` // what a plan would do now
+	Error   string        `json:"error,omitempty"`
+	// Settled is what was found interrupted, and finished or taken back.
+	Settled *Entry `json:"settled,omitempty"`
+	// Imported is what an earlier tool says it applied.
+	Imported *Imported `json:"imported,omitempty"`
+	// Busy is who applies at this moment.
+	Busy string `json:"busy,omitempty"`
+}
+
+// Entry is one line of a history.
+type Entry struct {
+	Host      string        `json:"host"`
+	Module    string        `json:"module"`
+	Plan      string        `json:"plan"`
+	Job       string        `json:"job,omitempty"`
+	Kind      plan.Kind     `json:"kind"`
+	Commit    string        `json:"commit"`
+	Outcome   Outcome       `json:"outcome"`
+	Why       string        `json:"why,omitempty"`
+	Began     time.Time     `json:"began"`
+	Ended     time.Time     `json:"ended,omitzero"`
+	By        string        `json:"by"`
+	Approvals []Approved    `json:"approvals"`
+	Changes   []plan.Change `json:"changes"`
+	Steps     []string      `json:"steps,omitempty"`
+}
+
+// Approved is who said yes, as the record has it.
+type Approved struct {
+	Approver string    `json:"approver"`
+	Time     time.Time `json:"time"`
+	Purpose  string    `json:"purpose"`
+	Digest   string    `json:"digest"`
+	// Verified says that the signature is good by the allowed_signers of now. A record that
+	// only the host had may name anybody.
+	Verified bool `json:"verified"`
+}
+
+// target is the module of the work tree's commit on each of its hosts.
+func (e *Engine) target(ctx context.Context, id string) (*source, error) {
+	if err := validModule(id); err != nil {
+		return nil, err
+	}
+	commit, _, err := e.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.load(ctx, id, commit)
+}
+
+// Modules are those of the work tree's commit.
+func (e *Engine) Modules(ctx context.Context) ([]string, error) {
+	commit, _, err := e.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := e.list(ctx, commit, "modules")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for name := range all {
+		id, ok := strings.CutPrefix(strings.TrimSuffix(name, "/module.yaml"), "modules/")
+		if ok && !strings.Contains(id, "/") && strings.HasSuffix(name, "/module.yaml") {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Status looks at each host of a module. What was interrupted there it finishes or
+// takes back first, which is the one thing that it changes.
+func (e *Engine) Status(ctx context.Context, id string) ([]Status, error) {
+	s, err := e.target(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	in, err := e.readImported(id)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, w := range s.module.Waves {
+		names = append(names, w...)
+	}
+	out := make([]Status, len(names))
+	var g errgroup.Group
+	for i, name := range names {
+		out[i] = Status{Host: name, Module: id, State: "unknown", Changes: []plan.Change{}, Imported: in}
+		g.Go(func() error {
+			if err := e.statusOn(ctx, s, &out[i]); err != nil {
+				out[i].Error = shown(err.Error())
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	return out, nil
+}
+
+func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
+	all, h, err := e.host(st.Host)
+	if err != nil {
+		return err
+	}
+	if err := admit(h, s.module.Root); err != nil {
+		return err
+	}
+	c, err := remote.Dial(ctx, all, h, e.Keys)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	near := &plan.Plan{Module: st.Module, Target: plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root}}
+	jobs, a, err := e.jobs(ctx, c, h, &near.Target)
+	if err != nil {
+		return err
+	}
+	if busy, ok := a.words["@locked"]; ok {
+		st.Busy = shown(busy)
+		return fail(Locked, h.Name, "", "an apply is going on: %s", st.Busy)
+	}
+	if u := a.words["@unfinished"]; u != "-" && u != "" {
+		if !h.Apply {
+			return fail(Refused, h.Name, "", "a job was interrupted there, and the host may not be changed")
+		}
+		r, err := e.settle(ctx, c, h, near)
+		if err != nil {
+			return err
+		}
+		st.Settled = e.entry(h.Name, r)
+	}
+	e.adopt(h, st.Module, jobs)
+	return e.compare(ctx, c, h, s, st)
+}
+
+// compare says how the service is beside what was applied and what the commit says.
+func (e *Engine) compare(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, st *Status) error {
+	l, err := e.look(ctx, c, h, s)
+	if err != nil {
+		return err
+	}
+	l.fill(e, h, s)
+	p := &plan.Plan{Source: s.desc, Target: plan.Target{Service: s.module.Service, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash}}
+	p.Previous.State = plan.PreviousKnown
+	st.Changes = changes(p, l.obs, s.module)
+	if l.last != nil {
+		st.Applied, st.At = l.last.Commit, l.last.Created
+	}
+	if len(l.obs.Containers) == 0 {
+		st.State = "absent"
+		return nil
+	}
+	now := l.obs.Containers[0]
+	if st.Health = now.Status; now.Health != "none" {
+		st.Health += ", " + now.Health
+	}
+	switch {
+	case len(st.Changes) == 0:
+		st.State = "current"
+	case l.last == nil, now.Hash != l.last.Target.ConfigHash, l.last.Target.ImageID != "-" && now.Image != l.last.Target.ImageID, now.Status != "running", filesDiffer(l):
+		st.State = "drifted"
+	default:
+		st.State = "behind"
+	}
+	return nil
+}
+
+func filesDiffer(l *looked) bool {
+	for _, f := range l.last.Source.Files {
+		if have, ok := l.obs.Files[f.Path]; ok && have != f.SHA256 {
+			return true
+		}
+	}
+	return false
+}
+
+// adopt takes over what a host knows and this machine does not, and drops what was
+// sent and never became a job: the host is asked while nobody holds its lock.
+func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob) {
+	for _, r := range e.records(h.Name, id) {
+		if r.Outcome == Sent && time.Since(r.Began) > remote.DialTimeout && !slices.ContainsFunc(jobs, func(j *hostJob) bool { return j.digest == r.Digest }) {
+			os.Remove(e.recordFile(h.Name, id, r.Digest))
+		}
+	}
+	for _, j := range jobs {
+		old, err := e.readRecord(h.Name, j.plan.Module, j.digest)
+		if j.outcome == "" || err == nil && old.Outcome == j.outcome && old.Job == j.name {
+			continue
+		}
+		e.writeRecord(h.Name, j.plan.Module, e.merge(h.Name, j)) // it is still on the host when this fails
+	}
+}
+
+// History is what was carried out of a module, newest first, from this machine's
+// records and those of the hosts that can be reached. problems are of hosts that
+// could not be asked.
+func (e *Engine) History(ctx context.Context, id string) (entries []Entry, problems []error, err error) {
+	s, err := e.target(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range s.module.Waves {
+		for _, name := range w {
+			if err := e.learn(ctx, s, name); err != nil {
+				problems = append(problems, err)
+			}
+		}
+	}
+	dirs, err := os.ReadDir(filepath.Join(e.State, "records"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, problems, err
+	}
+	for _, d := range dirs {
+		for _, r := range e.records(d.Name(), id) {
+			if x := e.entry(d.Name(), r); x != nil {
+				entries = append(entries, *x)
+			}
+		}
+	}
+	slices.SortStableFunc(entries, func(a, b Entry) int { return b.Began.Compare(a.Began) })
+	return entries, problems, nil
+}
+
+// learn adopts what one host knows.
+func (e *Engine) learn(ctx context.Context, s *source, name string) error {
+	all, h, err := e.host(name)
+	if err != nil {
+		return err
+	}
+	c, err := remote.Dial(ctx, all, h, e.Keys)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	jobs, a, err := e.jobs(ctx, c, h, &plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root})
+	if err != nil {
+		return err
+	}
+	if _, busy := a.words["@locked"]; !busy {
+		e.adopt(h, s.module.ID, jobs)
+	}
+	return nil
+}
+
+func (e *Engine) entry(host string, r *Record) *Entry {
+	p, _, err := plan.Decode(r.Plan)
+	if err != nil {
+		return nil
+	}
+	x := &Entry{Host: host, Module: p.Module, Plan: r.Digest, Job: r.Job, Kind: p.Kind, Commit: p.Commit, Outcome: r.Outcome, Why: r.Why, Began: r.Began, Ended: r.Ended, By: r.By,
+		Changes: p.Changes, Steps: r.Steps, Approvals: []Approved{}}
+	for _, a := range r.Approvals {
+		var s approval.Statement
+		if json.Unmarshal(a.Statement, &s) == nil {
+			x.Approvals = append(x.Approvals, Approved{shown(s.Approver), s.Time, shown(s.Purpose), a.Digest(), e.verified(a, r.Digest)})
+		}
+	}
+	return x
+}
+
+// verified reports whether an approval is of a plan and signed by who may, today.
+func (e *Engine) verified(a approval.Signed, digest string) bool {
+	v, err := e.verifier()
+	if err != nil {
+		return false
+	}
+	got, err := v.Verify(context.Background(), a, time.Now())
+	return err == nil && slices.Contains(got.Plans, digest)
+}
