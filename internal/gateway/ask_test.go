@@ -58,21 +58,21 @@ func TestHeld(t *testing.T) {
 
 func testHeld(t *testing.T, h2 bool) {
 	up := &seer{}
-	leaked := ""
-	ruling := RulingPass
+	var leaked, now atomic.Value // string, Ruling
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		if got := up.got.String(); holds(got, watchedValue) {
-			leaked = got
+			leaked.Store(got)
 		}
-		return Answer{Ruling: ruling, Words: "said somebody"}
+		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
 	}
 	o := newOpened(t, askRoutes, up, watching, p.option)
 	c := o.client(h2)
 	for _, s := range sendings {
-		for _, ruling = range []Ruling{RulingPass, RulingMask, RulingBlock} {
+		for _, ruling := range []Ruling{RulingPass, RulingMask, RulingBlock} {
+			now.Store(ruling)
 			name := fmt.Sprintf("%s, http2 %v, ruling %d", s.name, h2, ruling)
 			res, err := c.Do(s.make(watchedValue))
 			status, body := 0, ""
@@ -82,8 +82,8 @@ func testHeld(t *testing.T, h2 bool) {
 				status, body = res.StatusCode, string(b)
 			}
 			asked, got := p.take(), up.take()
-			if leaked != "" {
-				t.Fatalf("%s: left before the answer: %.200q", name, leaked)
+			if got := leaked.Load(); got != nil {
+				t.Fatalf("%s: left before the answer: %.200q", name, got)
 			}
 			if len(asked) == 0 {
 				t.Errorf("%s: nobody was asked: %d", name, status)
@@ -119,10 +119,10 @@ func testHeld(t *testing.T, h2 bool) {
 // has the same digest wherever it is, and another one another.
 func TestHeldByValue(t *testing.T) {
 	up := &seer{}
-	approved := ""
+	var approved atomic.Value // string
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
-		if h.Digest == approved {
+		if h.Digest == approved.Load() {
 			return Answer{Ruling: RulingPass}
 		}
 		return Answer{}
@@ -147,7 +147,7 @@ func TestHeldByValue(t *testing.T) {
 	if send(watchedValue) == 200 {
 		t.Fatal("not approved")
 	}
-	approved = p.take()[0].Digest
+	approved.Store(p.take()[0].Digest)
 	if s := send(watchedValue); s != 200 {
 		t.Errorf("approved: %d", s)
 	}
@@ -159,7 +159,7 @@ func TestHeldByValue(t *testing.T) {
 		t.Fatal("not approved")
 	}
 	asked := p.take()
-	approved = asked[len(asked)-1].Digest
+	approved.Store(asked[len(asked)-1].Digest)
 	if s := send("token: " + token("a") + "\n"); s != 200 {
 		t.Errorf("a token that was approved: %d", s)
 	}
@@ -299,14 +299,17 @@ func TestHeldIsBounded(t *testing.T) {
 
 // TestHeldMessage: a message of a WebSocket waits, too, and goes on.
 func TestHeldMessage(t *testing.T) {
-	ruling := RulingPass
+	var now atomic.Value // Ruling
 	p := &person{}
-	p.answer = func(_ context.Context, h Held) Answer { return Answer{Ruling: ruling, Words: "said somebody"} }
+	p.answer = func(_ context.Context, h Held) Answer {
+		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
+	}
 	o := newOpened(t, askRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		fmt.Fprint(c, accept(r)+"\r\n")
 		io.Copy(c, unmasked{in})
 	}), watching, p.option)
-	for _, ruling = range []Ruling{RulingPass, RulingMask, RulingBlock} {
+	for _, ruling := range []Ruling{RulingPass, RulingMask, RulingBlock} {
+		now.Store(ruling)
 		c, res := o.webSocket(t, "/", "")
 		if res.StatusCode != http.StatusSwitchingProtocols {
 			t.Fatal(res.Status)

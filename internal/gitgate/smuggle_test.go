@@ -384,7 +384,7 @@ func TestInlineAllow(t *testing.T) {
 			if strings.Contains(a.Text, awsKey) || !strings.Contains(a.Code.UnsafeString(), awsKey) {
 				t.Errorf("shown %q", a.Text)
 			}
-			if f := events.last("push").Findings; len(f) != 1 || f[0].Allow != "approved" {
+			if f := events.last("push").Findings; len(f) != 1 || f[0].Allow != "approved by me (web)" {
 				t.Errorf("recorded %+v", f)
 			}
 		})

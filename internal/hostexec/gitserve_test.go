@@ -72,12 +72,12 @@ func TestPipes(t *testing.T) {
 		t.Error(err)
 	}
 	// Both are closed also where nothing is started.
-	inR, inW, _ = os.Pipe()
-	defer inW.Close()
-	cmd.Input, cmd.Output, cmd.Stdin = inR, nil, []byte("x")
+	in, other, _ := os.Pipe()
+	defer other.Close()
+	cmd.Input, cmd.Output, cmd.Stdin = in, nil, []byte("x")
 	_, err = r.Run(t.Context(), cmd)
 	wantReason(t, err, ReasonArgument)
-	if err := inR.Close(); err == nil {
+	if err := in.Close(); err == nil {
 		t.Error("the end of a pipe was left open")
 	}
 }

@@ -280,10 +280,15 @@ func (a *Asker) publish(ctx context.Context, w *pending) error {
 	if err := a.q.waiting.write(string(w.p.ID)+proposalEnd, data, false); err != nil {
 		return err
 	}
-	timer := time.AfterFunc(w.p.deadline.left(), func() { a.end(w, Expired, "nobody answered in time") })
 	a.mu.Lock()
-	w.timer = timer
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	if a.byID[w.p.ID] == w { // else somebody has answered already
+		a.ending.Add(1)
+		w.timer = time.AfterFunc(w.p.deadline.left(), func() {
+			defer a.ending.Done()
+			a.end(w, Expired, "nobody answered in time")
+		})
+	}
 	return nil
 }
 
@@ -295,8 +300,8 @@ func (a *Asker) forget(w *pending) {
 	if a.byWhat[w.p.Digest] == w {
 		delete(a.byWhat, w.p.Digest)
 	}
-	if w.timer != nil {
-		w.timer.Stop()
+	if w.timer != nil && w.timer.Stop() {
+		a.ending.Done()
 	}
 }
 

@@ -237,9 +237,10 @@ func TestEffect(t *testing.T) {
 	ask := func(answer Verdict, fail error) (EgressAllow, Outcome, Entry, error) {
 		var got EgressAllow
 		var id ID
-		started := make(chan Proposal, 1)
+		started, answered := make(chan Proposal, 1), make(chan struct{})
 		a.o.Waiting = func(p Proposal) { started <- p }
 		go func() {
+			defer close(answered)
 			p := <-started
 			id = p.ID
 			if _, err := w.answer(p, answer); err != nil {
@@ -251,6 +252,7 @@ func TestEffect(t *testing.T) {
 			return fail
 		}))
 		a.ending.Wait()
+		<-answered
 		e, ferr := w.q.Find(context.Background(), string(id))
 		if ferr != nil {
 			t.Fatal(ferr)
