@@ -385,6 +385,26 @@ func BenchmarkRestart(b *testing.B) {
 	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms/restart")
 }
 
+// BenchmarkSupervised is a run in which people can be asked, by one in which they
+// can't, in turns.
+func BenchmarkSupervised(b *testing.B) {
+	w := measuredWorld(b)
+	run := func(supervised bool) float64 {
+		began := time.Now()
+		if r, err := w.c.Run(b.Context(), RunOptions{Command: []string{"true"}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: supervised}); err != nil || r.Exit.Code != 0 {
+			b.Fatal(err)
+		}
+		return float64(time.Since(began))
+	}
+	var ratios []float64
+	for range b.N {
+		without := run(false)
+		ratios = append(ratios, run(true)/without)
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "with/without")
+}
+
 // TestManyWait: twenty bottles wait while whoever looks at the queue ends and is
 // started again; each goes on with its own answer.
 func TestManyWait(t *testing.T) {
