@@ -418,7 +418,7 @@ func (a *asks) words(o supervise.Outcome) string {
 		w = "Rejected. Go on without."
 	}
 	if n := o.Answer.Note; n != "" && (o.Answer.Verdict.Allows() || o.Answer.Verdict == supervise.Rejected) {
-		w += " Whoever decided says: " + a.told(n)
+		w += " Whoever decided says: “" + a.told(n) + "”."
 	}
 	return w
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -277,16 +278,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 // BenchmarkApproval is how long it takes from a person's answer to the request that
 // waited for it being at the server.
 func BenchmarkApproval(b *testing.B) {
-	base := b.TempDir()
-	ws := filepath.Join(base, "ws")
-	for _, d := range []string{base, filepath.Dir(base), ws} {
-		_ = os.Mkdir(d, 0o755)
-		if err := os.Chmod(d, 0o755); err != nil {
-			b.Fatal(err)
-		}
-	}
-	vars := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "XDG_RUNTIME_DIR": base, "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
-	w := &world{t: b, ws: ws, c: openClient(b, vars)}
+	w := measuredWorld(b)
 	var mu sync.Mutex
 	var asked time.Time
 	var took []time.Duration
@@ -303,13 +295,114 @@ func BenchmarkApproval(b *testing.B) {
 	})
 	var out strings.Builder
 	script := fmt.Sprintf(`for i in $(seq %d); do curl -sS https://example.com/x -d "token=gh""p_$(printf '%%s%%020d' aB3dE5gH7jKLmN9x $i)" || exit 1; done`, b.N)
-	_, err := w.c.Run(b.Context(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
+	_, err := w.c.Run(b.Context(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
 	if err != nil || len(took) != b.N {
 		b.Fatalf("%d of %d: %v %s", len(took), b.N, err, out.String())
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "ms/median")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "ms/p99")
+}
+
+func measuredWorld(b *testing.B) *world {
+	base := b.TempDir()
+	ws := filepath.Join(base, "ws")
+	for _, d := range []string{base, filepath.Dir(base), ws} {
+		_ = os.Mkdir(d, 0o755)
+		if err := os.Chmod(d, 0o755); err != nil {
+			b.Fatal(err)
+		}
+	}
+	vars := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "XDG_RUNTIME_DIR": base, "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
+	return &world{t: b, ws: ws, c: openClient(b, vars)}
+}
+
+// BenchmarkRestart is how long it takes, with twenty bottles whose requests wait, from
+// the beginning of a program to answer them, after another has ended, to the last
+// request being at the server.
+func BenchmarkRestart(b *testing.B) {
+	const bottles = 20
+	w := measuredWorld(b)
+	arrived := make(chan struct{}, bottles)
+	w.outside(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived <- struct{}{} }))
+	open := func() (*Client, *supervise.Queue) {
+		c, err := Open(context.Background(), w.c.opened)
+		if err != nil {
+			b.Fatal(err)
+		}
+		q, err := c.Proposals()
+		if err != nil {
+			b.Fatal(err)
+		}
+		return c, q
+	}
+	waiting := func(q *supervise.Queue) []supervise.Entry {
+		l, err := q.List(context.Background(), supervise.Query{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return l.Entries
+	}
+	var took time.Duration
+	for range b.N {
+		var wg sync.WaitGroup
+		for i := range bottles {
+			wg.Go(func() {
+				script := fmt.Sprintf(`curl -sS https://example.com/x -d "token=gh""p_%s%020d"`, "aB3dE5gH7jKLmN9x", i)
+				var out strings.Builder
+				r, err := w.c.Run(context.Background(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
+				if err != nil || r.Exit.Code != 0 {
+					b.Errorf("%v %s", err, out.String())
+				}
+			})
+		}
+		c, q := open()
+		ctx, cancel := context.WithCancel(b.Context())
+		changed := q.Watch(ctx)
+		for len(waiting(q)) < bottles {
+			<-changed
+		}
+		cancel()
+		if err := errors.Join(q.Close(), c.Close()); err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		c, q = open()
+		for _, e := range waiting(q) {
+			if _, err := q.Answer(context.Background(), supervise.Reply{ID: e.Proposal.ID, Digest: e.Proposal.Digest, Verdict: supervise.Approved, Channel: supervise.ChannelCLI}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range bottles {
+			<-arrived
+		}
+		took += time.Since(began)
+		wg.Wait()
+		if err := errors.Join(q.Close(), c.Close()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms/restart")
+}
+
+// BenchmarkSupervised is a run in which people can be asked, by one in which they
+// can't, in turns.
+func BenchmarkSupervised(b *testing.B) {
+	w := measuredWorld(b)
+	run := func(supervised bool) float64 {
+		began := time.Now()
+		if r, err := w.c.Run(b.Context(), RunOptions{Command: []string{"true"}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: supervised}); err != nil || r.Exit.Code != 0 {
+			b.Fatal(err)
+		}
+		return float64(time.Since(began))
+	}
+	var ratios []float64
+	for range b.N {
+		without := run(false)
+		ratios = append(ratios, run(true)/without)
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "with/without")
 }
 
 // TestManyWait: twenty bottles wait while whoever looks at the queue ends and is

@@ -130,10 +130,10 @@ What it may do is read from its manifests again; when those have changed there i
 summary and a question first. Its changes take the place of those of the run before.`
 
 type resumeFlags struct {
-	prompt, from, digest   string
-	headless, filesOnly    bool
-	yes, quiet, json, keep bool
-	environ                list
+	prompt, from, digest, policy string
+	headless, filesOnly          bool
+	yes, quiet, json, keep       bool
+	environ                      list
 }
 
 func (a *app) resumeCmd() *cobra.Command {
@@ -163,6 +163,7 @@ func (a *app) resumeCmd() *cobra.Command {
 	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
 	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
+	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
@@ -188,7 +189,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		}
 	}
 	o := carboy.ResumeOptions{
-		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
 		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
 	}
 	if f.json {

@@ -463,7 +463,7 @@ func foundLine(r *receipt.Receipt) string {
 		return ""
 	}
 	var done []string
-	for _, a := range []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Reported} {
+	for _, a := range []receipt.Action{receipt.Blocked, receipt.Masked, receipt.Passed, receipt.Reported} {
 		if n[a] > 0 {
 			done = append(done, fmt.Sprintf("%d %s", n[a], a))
 		}

@@ -235,6 +235,9 @@ func (a *app) proposalLine(to io.Writer, s supervise.Section, l supervise.Line) 
 		return "  | " + l.Text.String()
 	}
 	line := "  " + string(l.Mark) + " " + l.Text.String()
+	if l.Mark == '@' {
+		line = "  @" + l.Text.String()
+	}
 	switch l.Mark {
 	case '+':
 		return a.paint(to, greenText, line)

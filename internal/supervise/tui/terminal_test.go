@@ -138,7 +138,10 @@ func (p *terminal) ended(code string) {
 	if got := strings.TrimSpace(p.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag} #{bracketed_paste_flag}")); !strings.HasPrefix(got, "0 1") {
 		p.t.Errorf("another screen is shown, or no cursor: %s", got)
 	}
-	p.await("shell-before")
+	// What a crash says may have moved it off the screen.
+	if all := p.tmux("capture-pane", "-p", "-S", "-"); !strings.Contains(all, "shell-before") {
+		p.t.Errorf("what was there before is gone:\n%s", all)
+	}
 }
 
 func (p *terminal) pid() int {
