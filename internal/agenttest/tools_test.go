@@ -85,7 +85,7 @@ func TestEverydayTools(t *testing.T) {
 	file := h.base + "/routes.yaml"
 	text := "routes:\n"
 	for _, host := range []string{"files.example.com", "github.com", "api.github.com", "pypi.org", "files.pythonhosted.org", "proxy.golang.org", "deb.debian.org", "registry.npmjs.org", "crates.io", "index.crates.io"} {
-		text += fmt.Sprintf("  - {host: %s, upstream: %q}\n", host, addr)
+		text += fmt.Sprintf("  - {host: %s, upstream: %q, git: {fetch: true}}\n", host, addr)
 	}
 	write(t, file, text)
 	for _, tool := range everyday {

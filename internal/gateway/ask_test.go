@@ -249,6 +249,7 @@ func TestHeldIsGivenUp(t *testing.T) {
 					if err := <-done; err != nil && strings.HasPrefix(err.Error(), "answered") {
 						t.Error(err)
 					}
+					o.stopClient()
 					o.gw.Close()
 					if got := up.take(); holds(got, watchedValue) {
 						t.Errorf("it left: %.200q", got)

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/visible"
@@ -130,10 +131,14 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
 }
 
 var (
-	missingBlob = regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): git(?:attributes|modules)Missing: `)
+	missingBlob = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): git(?:attributes|modules)Missing: `)
+	})
 	// complaint is what git says of an object, by the name that the fault has in
 	// git-fsck: "error: object <id>: <fault>: <words>".
-	complaint = regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): ([A-Za-z0-9]+): (.*)$`)
+	complaint = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): ([A-Za-z0-9]+): (.*)$`)
+	})
 )
 
 // complaints reads why a check failed. If all that is wrong is that files of attributes
@@ -153,14 +158,14 @@ func complaints(c *command, failed error, format string) ([]string, error) {
 	var missing []string
 	for line := range bytes.Lines(text) {
 		s := strings.TrimRight(string(line), "\n")
-		if m := missingBlob.FindStringSubmatch(s); m != nil && len(m[1]) == idLen(format) {
+		if m := missingBlob().FindStringSubmatch(s); m != nil && len(m[1]) == idLen(format) {
 			missing = append(missing, m[1])
 			continue
 		}
 		if s == "fatal: fsck error in pack objects" && len(missing) > 0 {
 			continue
 		}
-		if m := complaint.FindStringSubmatch(s); m != nil {
+		if m := complaint().FindStringSubmatch(s); m != nil {
 			return nil, refused("object %s is refused (%s): %s", m[1], m[2], visible.String(m[3], 300))
 		}
 		if strings.HasPrefix(s, "fatal: ") {

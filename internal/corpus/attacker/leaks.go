@@ -344,7 +344,8 @@ func secrets() []Attack {
 			one("zip", func(v string) message { return message{body: zipped(v)} }),
 			one("tar", func(v string) message { return message{body: tarred(v)} }),
 			one("git pack", func(v string) message {
-				return message{target: "/v1/repo.git/git-receive-pack", body: "0000" + gitPack("a file\nkey = "+v+"\n")}
+				// Not as git pushes it, which no route takes.
+				return message{target: "/v1/repo.git/pack", body: "0000" + gitPack("a file\nkey = "+v+"\n")}
 			}),
 			one("base64 of gzip", func(v string) message { return message{body: `{"f":"` + b64(gzipped("see "+v)) + `"}`} }),
 		),

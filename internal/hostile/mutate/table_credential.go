@@ -61,7 +61,7 @@ var credentialMutants = []mutant{
 		Name: "missing-credentials-are-nothing", Promise: "W4",
 		Why:     "a request whose route wants a credential that is not there goes out with the agent's own",
 		Package: "./internal/gateway", Tests: []string{"TestCredential"}, Says: "https://other.example.com/",
-		edits: []edit{{"internal/gateway/sign.go", "	if c == nil {\n		return nil, refuse(ReasonCredential, \"the route's credential is not there\")\n	}\n", "	if c == nil {\n		return s.w.roundTrip(a.route, req)\n	}\n"}},
+		edits: []edit{{"internal/gateway/sign.go", "	if c == nil {\n		return nil, refuse(ReasonCredential, \"the route's credential is not there\")\n	}\n", "	if c == nil {\n		return a.roundTrip(req)\n	}\n"}},
 	},
 	{
 		Name: "answers-are-not-scrubbed", Promise: "W4",

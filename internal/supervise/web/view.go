@@ -277,7 +277,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 	if v.status != 0 {
 		status = v.status
 	}
-	s.render(w, status, pageTemplate, "page.html", out)
+	s.render(w, status, pageTemplate(), "page.html", out)
 }
 
 // next is the proposal after one that is answered, or the first.

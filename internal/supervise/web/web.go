@@ -217,8 +217,8 @@ func (s *Server) state() (state, <-chan struct{}) {
 var files embed.FS
 
 var (
-	pageTemplate = template.Must(template.ParseFS(files, "page/page.html"))
-	loneTemplate = template.Must(template.ParseFS(files, "page/lone.html"))
+	pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/page.html")) })
+	loneTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/lone.html")) })
 )
 
 // policy is what a page may do: its own style, script and picture, its own forms, and
@@ -302,7 +302,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, why 
 }
 
 func (s *Server) lone(w http.ResponseWriter, status int, says, to string) {
-	s.render(w, status, loneTemplate, "lone.html", struct{ Says, To string }{says, to})
+	s.render(w, status, loneTemplate(), "lone.html", struct{ Says, To string }{says, to})
 }
 
 func (s *Server) render(w http.ResponseWriter, status int, t *template.Template, name string, data any) {
