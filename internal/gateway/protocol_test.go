@@ -425,6 +425,7 @@ func TestRedirects(t *testing.T) {
 	o.world.point("10.0.0.1:80", o.world.servers[ap(publicAddr+":80")])
 	for _, to := range targets {
 		c := o.client(false)
+		c.Timeout = 5 * time.Second // packets to a loopback address are dropped, not refused
 		c.Transport.(*http.Transport).DialContext = func(_ context.Context, _, addr string) (net.Conn, error) {
 			host, port, _ := net.SplitHostPort(addr)
 			var p uint16

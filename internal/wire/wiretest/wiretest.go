@@ -42,7 +42,9 @@ type Conn struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next news
 	deadline time.Time
-	once     sync.Once
+
+	use    sync.Mutex // held by who uses Lane, once it is open
+	closed bool       // and Lane is another connection's
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -118,15 +120,8 @@ func (w *sliceWriter) Write(p []byte) (int, error) {
 func (c *Conn) Read(p []byte) (int, error) {
 	for {
 		wait := c.next()
-		ended := c.Lane.Ended()
-		if n, _ := c.Lane.ReadTo(&sliceWriter{p}, false); n > 0 || len(p) == 0 {
-			return n, nil
-		}
-		switch {
-		case c.Lane.Reset():
-			return 0, syscall.ECONNRESET
-		case ended:
-			return 0, io.EOF
+		if n, err := c.tryRead(p); n > 0 || err != nil || len(p) == 0 {
+			return n, err
 		}
 		if err := c.wait(wait); err != nil {
 			return 0, err
@@ -134,18 +129,34 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
+func (c *Conn) tryRead(p []byte) (int, error) {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.closed {
+		return 0, net.ErrClosed
+	}
+	ended := c.Lane.Ended()
+	if n, _ := c.Lane.ReadTo(&sliceWriter{p}, false); n > 0 {
+		return n, nil
+	}
+	switch {
+	case c.Lane.Reset():
+		return 0, syscall.ECONNRESET
+	case ended:
+		return 0, io.EOF
+	}
+	return 0, nil
+}
+
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (total int, err error) {
 	for len(p) > 0 {
 		wait := c.next()
-		switch {
-		case c.Lane.Reset():
-			return total, syscall.ECONNRESET
-		case c.Lane.Deaf():
-			return total, syscall.EPIPE
-		}
-		n, _ := c.Lane.WriteFrom(bytes.NewReader(p), len(p))
+		n, err := c.tryWrite(p)
 		p, total = p[n:], total+n
+		if err != nil {
+			return total, err
+		}
 		if n > 0 {
 			continue
 		}
@@ -156,17 +167,50 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 	return total, nil
 }
 
-// CloseWrite ends what the gateway reads.
-func (c *Conn) CloseWrite() error { c.Lane.CloseWrite(); return nil }
+func (c *Conn) tryWrite(p []byte) (int, error) {
+	c.use.Lock()
+	defer c.use.Unlock()
+	switch {
+	case c.closed:
+		return 0, net.ErrClosed
+	case c.Lane.Reset():
+		return 0, syscall.ECONNRESET
+	case c.Lane.Deaf():
+		return 0, syscall.EPIPE
+	}
+	n, _ := c.Lane.WriteFrom(bytes.NewReader(p), len(p))
+	return n, nil
+}
 
-// Close implements net.Conn.
-func (c *Conn) Close() error {
-	c.once.Do(func() { c.Lane.Close(c.Lane.Unread() > 0) })
+// CloseWrite ends what the gateway reads.
+func (c *Conn) CloseWrite() error {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.Lane.CloseWrite()
 	return nil
 }
 
+// Close implements net.Conn.
+func (c *Conn) Close() error { c.end(false); return nil }
+
 // Abort closes with a reset.
-func (c *Conn) Abort() { c.once.Do(func() { c.Lane.Close(true) }) }
+func (c *Conn) Abort() { c.end(true) }
+
+func (c *Conn) end(reset bool) {
+	c.use.Lock()
+	ended := c.closed
+	if !ended {
+		c.closed = true
+		c.Lane.Close(reset || c.Lane.Unread() > 0)
+	}
+	c.use.Unlock()
+	if !ended {
+		c.news() // who waits finds it closed
+	}
+}
 
 // LocalAddr implements net.Conn.
 func (c *Conn) LocalAddr() net.Addr { return &net.TCPAddr{} }
