@@ -225,8 +225,6 @@ func (in *inspection) read(r io.Reader, what found) error {
 	switch {
 	case many:
 		return errEnough
-	case err != nil && n > 0:
-		return nil // refused already
 	case err != nil:
 		// What can't be read to its end does not leave. It is a finding, so that it
 		// is told where.
