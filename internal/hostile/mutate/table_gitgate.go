@@ -40,6 +40,12 @@ var gitGateMutants = []mutant{
 		edits: []edit{{"internal/gitgate/old.go", "return bytes.Equal(l, f.code)", "return true"}},
 	},
 	{
+		Name: "read-up-to-what-was-found", Promise: "G1",
+		Why:     "what can't be read leaves behind a line that a person allows",
+		Package: "./internal/gitgate", Tests: []string{"TestUnreadBehindAllowed"}, Says: "went on: true",
+		edits: []edit{{"internal/gitgate/inspect.go", "		one.Rule, one.indirect = \"unreadable\", true\n", "		if one.Rule, one.indirect = \"unreadable\", true; n > 0 {\n			return nil\n		}\n"}},
+	},
+	{
 		Name: "arguments-of-all-kinds", Promise: "G3",
 		Why:     "a bottle has upstream send it elsewhere for its packs",
 		Package: "./internal/gitgate", Tests: []string{"TestHostileRequests"}, Says: "argument that fetch does not have",
