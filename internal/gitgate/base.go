@@ -56,12 +56,6 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	if len(ids) == 0 {
 		return nil // all here, or nothing to ask for
 	}
-	if b.has == nil {
-		if err := makeRepository(b.dir, format); err != nil {
-			return err
-		}
-		b.has = map[string]bool{}
-	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience*g.cfg.Limits.Idle)
 	defer cancel()
 	up, err := g.list(ctx, rp, uploadPack, 2)
@@ -70,6 +64,12 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	}
 	if up.format != format {
 		return fmt.Errorf("upstream's objects are of the format %s", up.format)
+	}
+	if b.has == nil {
+		if err := makeRepository(b.dir, format); err != nil {
+			return err
+		}
+		b.has = map[string]bool{}
 	}
 	req := wantObjects(up, ids, d)
 	r, err := rp.up.call(ctx, uploadPack, up.v, bytes.NewReader(req), int64(len(req)))

@@ -60,7 +60,7 @@ func (f *found) mayBeAllowed() bool {
 	return f.Where == "file" && f.Commit != "" && f.within() && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
 }
 
-// at_ says where it is, in the words of git's own messages.
+// site says where it is, in the words of git's own messages.
 func (f *found) site() string {
 	short := f.Commit
 	if len(short) > 12 {

@@ -178,7 +178,7 @@ func appendBand(b []byte, band byte, text string) []byte {
 func progress(p []byte) string {
 	var b strings.Builder
 	for len(p) > 0 {
-		i := strings.IndexAny(string(p), "\r\n")
+		i := bytes.IndexAny(p, "\r\n")
 		if i < 0 {
 			b.WriteString(visible.Bytes(p, 1000))
 			break

@@ -22,8 +22,12 @@ const (
 	smallObject = 1 << 20
 	// maxFound ends a scan: nobody reads more.
 	maxFound = 100
-	// maxNames bounds the names of files that are remembered to be read once, in bytes.
+	// maxNames bounds the names of files that are remembered to be read once, in bytes,
+	// of which each costs nameCost more.
 	maxNames = 256 << 20
+	nameCost = 96
+	// maxName bounds one. No system has files of longer ones.
+	maxName = 4096
 )
 
 // found is a finding on its way to where it stands.
@@ -48,7 +52,7 @@ type inspection struct {
 	found   []found
 	scanned int64
 	names   map[string]string // of files, with a tree that has it
-	size    int               // of names, in bytes
+	size    int               // of names, with what they cost
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
@@ -162,7 +166,9 @@ func (in *inspection) objects(ctx context.Context, q *quarantine, h *history) er
 				return noEOF(err)
 			}
 			if o.kind != "blob" {
-				h.add(o, *b)
+				if err := h.add(o, *b); err != nil {
+					return err
+				}
 			}
 			select {
 			case jobs <- job{o, b}:
@@ -253,13 +259,18 @@ func (in *inspection) tree(o object, h *history) error {
 	if _, err := io.ReadFull(o.body, b); err != nil {
 		return noEOF(err)
 	}
-	h.add(o, b)
+	if err := h.add(o, b); err != nil {
+		return err
+	}
 	return eachEntry(b, h.format, func(_ string, name []byte, _ string) error {
 		if _, ok := in.names[string(name)]; ok {
 			return nil
 		}
-		if in.size += len(name); in.size > maxNames {
-			return refused("the names of files in the push have more than %d bytes", maxNames)
+		if len(name) > maxName {
+			return refused("tree %s has a name of more than %d bytes", o.id, maxName)
+		}
+		if in.size += len(name) + nameCost; in.size > maxNames {
+			return refused("the push has too many names of files: push it in parts")
 		}
 		in.names[string(name)] = o.id
 		return nil
