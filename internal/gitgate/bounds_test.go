@@ -94,3 +94,59 @@ func TestProgress(t *testing.T) {
 		t.Errorf("%d lines take %v allocations", len(lines), n)
 	}
 }
+
+// A push in a format that upstream does not have is refused, and spoils nothing for
+// those that come after it.
+func TestOtherFormat(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	git(t, up, "config", "uploadpack.allowAnySHA1InWant", "true")
+	direct := t.TempDir() + "/d"
+	git(t, up, "clone", "-q", up, direct)
+	commitFile(t, direct, ".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = https://example.org/x\n")
+	git(t, direct, "push", "-q", "origin", "trunk")
+	_, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+
+	other := t.TempDir()
+	git(t, other, "init", "-q", "--object-format=sha256", other)
+	tree := pipeGit(t, other, "100644 blob "+strings.Repeat("ab", 32)+"\t.gitmodules\n", "mktree", "--missing")
+	head := pipeGit(t, other, "", "commit-tree", "-m", "x", tree)
+	pack := pipeGitRaw(t, other, head+"\n"+tree+"\n", "pack-objects", "--stdout", "-q")
+	body := line(strings.Repeat("0", 64)+" "+head+" refs/heads/other\x00 report-status side-band-64k object-format=sha256") + "0000" + string(pack)
+	if _, out := post(t, url+"/app.git/git-receive-pack", receivePack, body); !strings.Contains(out, "objects are of the format sha1") {
+		t.Errorf("not refused for its format: %q", out)
+	}
+
+	w := cloneOf(t, url)
+	commitFile(t, w, "more.txt", "x\n")
+	git(t, w, "push", "-q", "origin", "trunk")
+}
+
+// What pushes make the gate fetch from upstream is bounded for as long as it keeps it.
+func TestBaseKept(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	git(t, up, "config", "uploadpack.allowAnySHA1InWant", "true")
+	direct := t.TempDir() + "/d"
+	git(t, up, "clone", "-q", up, direct)
+	commitFile(t, direct, ".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = https://example.org/x\n")
+	git(t, direct, "push", "-q", "origin", "trunk")
+	commitFile(t, direct, ".gitattributes", "*.txt text\n")
+	git(t, direct, "push", "-q", "origin", "HEAD~1:refs/heads/old", "trunk")
+	g, url := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}})
+	w := cloneOf(t, url)
+	git(t, w, "reset", "-q", "--hard", "origin/old")
+	commitFile(t, w, "one.txt", "x\n")
+	git(t, w, "push", "-q", "origin", "HEAD:refs/heads/one")
+	b := &g.repos["app"].base
+	if b.size == 0 {
+		t.Fatal("nothing was fetched for it, or it does not count")
+	}
+	b.size = maxBaseKept
+	// What is here already is not asked for again.
+	commitFile(t, w, "two.txt", "x\n")
+	git(t, w, "push", "-q", "origin", "HEAD:refs/heads/two")
+	git(t, w, "reset", "-q", "--hard", "origin/trunk")
+	commitFile(t, w, "three.txt", "x\n")
+	refusedPush(t, w, "all that are kept while the bottle runs")
+}
