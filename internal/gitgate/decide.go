@@ -3,11 +3,10 @@ package gitgate
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -17,8 +16,6 @@ const inlineAllow = "gitleaks:allow"
 
 // maxAsked are the findings that one push may ask about.
 const maxAsked = 20
-
-func visiblePath(p string) string { return visible.Path([]byte(p)) }
 
 // decide refuses a push for what was found in it, unless a person allows all of it.
 func (p *pushing) decide(ctx context.Context, fs []found) error {
@@ -133,16 +130,11 @@ func (p *pushing) refusal(bad []*found) error {
 func (f *found) allow(repo string) Allow {
 	a := Allow{
 		Repo: repo, Ref: visible.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
-		Code: codeOf(f),
+		Code: secret.New(f.code),
 	}
 	from := min(f.column, len(f.code))
 	to := min(from+max(f.length, 0), len(f.code))
 	masked := bytes.Join([][]byte{f.code[:from], bytes.Repeat([]byte("*"), to-from), f.code[to:]}, nil)
 	a.Text = visible.Bytes(masked, 500)
-	h := sha256.New()
-	for _, s := range []string{"carboy gitleaks-allow v1", repo, f.ref, f.Commit, f.Object, f.path, fmt.Sprint(f.Line), f.Rule, string(f.code)} {
-		fmt.Fprintf(h, "%d:%s", len(s), s)
-	}
-	a.Digest = hex.EncodeToString(h.Sum(nil))
 	return a
 }

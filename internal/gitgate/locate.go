@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 const (
@@ -242,11 +242,11 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 		case f.Where == "commit" || f.Where == "tag":
 			f.Commit = f.Object
 		case f.Where == "name" && ok:
-			f.Commit, f.File = at.commit, visiblePath(at.file)+f.File
+			f.Commit, f.File = at.commit, visible.Path([]byte(at.file))+f.File
 		case f.Where == "blob":
 			f.Where = "object"
 			if ok {
-				f.Where, f.Commit, f.File = "file", at.commit, visiblePath(at.file)
+				f.Where, f.Commit, f.File = "file", at.commit, visible.Path([]byte(at.file))
 				f.path = at.file
 			}
 		}
@@ -308,6 +308,3 @@ func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, e
 	})
 	return out, err
 }
-
-// codeOf is a line as a person is shown it, who decides about it.
-func codeOf(f *found) secret.Value { return secret.New(f.code) }
