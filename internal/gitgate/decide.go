@@ -51,10 +51,15 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 	return nil
 }
 
-// mayBeAllowed: only what is on a line of a file, to be seen there as it is, and not
+// mayBeAsked: only about what is on a line of a file, to be seen there as it is, and not
 // one of the host's own secrets.
+func (f *found) mayBeAsked() bool {
+	return f.Where == "file" && f.Commit != "" && f.within() && !f.known
+}
+
+// mayBeAllowed: when the line says so.
 func (f *found) mayBeAllowed() bool {
-	return f.Where == "file" && f.Commit != "" && f.within() && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
+	return f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
 }
 
 // site says where it is, in the words of git's own messages.
@@ -103,25 +108,34 @@ func (p *pushing) refusal(bad []*found) error {
 	var b strings.Builder
 	b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
 	seen := map[string]bool{}
-	inline := false
+	said, could := 0, false // that ask, and whether one could
+	for _, f := range bad {
+		if f.mayBeAllowed() {
+			said++
+		}
+		could = could || f.mayBeAsked()
+	}
 	for _, f := range bad {
 		line := "  " + f.site() + ": " + f.what() + "\n"
 		if seen[line] {
 			continue
 		}
 		seen[line] = true
-		inline = inline || f.mayBeAllowed()
 		if len(seen) > 20 {
 			b.WriteString("  …\n")
 			break
 		}
 		b.WriteString(line)
 	}
-	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again\n")
-	if inline {
-		b.WriteString("a line that says " + inlineAllow + " needs a person to approve it, and nobody can be asked here")
-	} else {
-		b.WriteString("if a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
+	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again")
+	switch {
+	case p.g.cfg.Ask == nil && said > 0:
+		b.WriteString("\na line that says " + inlineAllow + " needs a person to approve it, and this bottle asks nobody")
+	case p.g.cfg.Ask == nil:
+	case said > 0:
+		fmt.Fprintf(&b, "\nmore than %d lines say %s, which nobody is asked about in one push: push them in parts", maxAsked, inlineAllow)
+	case could:
+		b.WriteString("\nif a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
 	}
 	return &RefusedError{b.String()}
 }

@@ -2,6 +2,8 @@ package gitgate
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -50,6 +52,53 @@ func TestUnreadBehindAllowed(t *testing.T) {
 			}
 			if !c.goes && !strings.Contains(out, "can't be read to its end") {
 				t.Errorf("does not say why:\n%s", out)
+			}
+		})
+	}
+}
+
+// A refusal advises what would help, and nothing else.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	const (
+		comment = "say gitleaks:allow in a comment"
+		nobody  = "this bottle asks nobody"
+		many    = "more than 20 lines say gitleaks:allow"
+	)
+	var lines strings.Builder
+	for i := range 21 {
+		fmt.Fprintf(&lines, "k = AKIAQYLPMN5HHHFPZX%c%c # gitleaks:allow\n", 'A'+i, 'Q'-i/4)
+	}
+	ask := func(context.Context, Allow) (string, error) { return "", errors.New("nobody comes") }
+	for name, c := range map[string]struct {
+		ask        func(context.Context, Allow) (string, error)
+		text, says string // of the three
+	}{
+		"a token":                          {ask, "k = " + awsKey, comment},
+		"a secret of the host's":           {ask, "k = " + knownSecret, ""},
+		"a token, and nobody is asked":     {nil, "k = " + awsKey, ""},
+		"a comment, and nobody is asked":   {nil, "k = " + awsKey + " # gitleaks:allow", nobody},
+		"more comments than are asked for": {ask, lines.String(), many},
+		"a comment":                        {ask, "k = " + awsKey + " # gitleaks:allow", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := newGate(t, Config{
+				Repos: []Repo{{Name: "app", URL: newUpstreamRepo(t)}}, Ask: c.ask,
+				Secrets: func() map[string]secret.Value {
+					return map[string]secret.Value{"deploy-token": secret.NewString(knownSecret)}
+				},
+			})
+			w := cloneOf(t, url)
+			commitFile(t, w, "f.txt", c.text+"\n")
+			out, err := tryGit(t, w, "push", "origin", "trunk")
+			if err == nil {
+				t.Fatalf("was pushed:\n%s", out)
+			}
+			for _, s := range []string{comment, nobody, many} {
+				if strings.Contains(out, s) != (s == c.says) {
+					t.Errorf("wants %q alone:\n%s", c.says, out)
+				}
 			}
 		})
 	}

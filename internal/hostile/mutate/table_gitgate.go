@@ -25,7 +25,7 @@ var gitGateMutants = []mutant{
 		Name: "asked-about-the-hosts-own", Promise: "G1",
 		Why:     "a person can be asked to let a secret of the host's go",
 		Package: "./internal/gitgate", Tests: []string{"TestInlineAllow"}, Says: "went on: true",
-		edits: []edit{{"internal/gitgate/decide.go", "f.within() && !f.known && ", "f.within() && "}},
+		edits: []edit{{"internal/gitgate/decide.go", "f.within() && !f.known\n", "f.within()\n"}},
 	},
 	{
 		Name: "asked-about-the-first-line", Promise: "G1",
