@@ -24,6 +24,12 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	if err == nil {
 		req, empty, err = readFetch(body, v, g.cfg.Limits.Request)
 	}
+	if err == nil && !empty {
+		if strings.HasPrefix(string(req[4:]), "command=ls-refs") {
+			ev.Op = "list"
+		}
+		err = g.asking(req)
+	}
 	ev.In = int64(len(req))
 	w.Header().Set("Content-Type", "application/x-"+uploadPack+"-result")
 	if err != nil {
@@ -35,9 +41,6 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	}
 	if empty {
 		return
-	}
-	if strings.HasPrefix(string(req[4:]), "command=ls-refs") {
-		ev.Op = "list"
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), g.cfg.Limits.Time)
 	defer cancel()

@@ -56,7 +56,16 @@ type inspection struct {
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
-	cfg := scan.Config{Tokens: true}
+	rules, err := g.rules(true)
+	if err != nil {
+		return nil, err
+	}
+	return &inspection{g: g, rules: rules, names: map[string]string{}}, nil
+}
+
+// rules are those of this moment's secrets, and with tokens of what looks like one.
+func (g *Gate) rules(tokens bool) (*scan.Rules, error) {
+	cfg := scan.Config{Tokens: tokens}
 	if g.cfg.Secrets != nil {
 		values := map[string]secret.Value{}
 		for name, v := range g.cfg.Secrets() {
@@ -74,7 +83,29 @@ func (g *Gate) newInspection() (*inspection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare rules: %w", err)
 	}
-	return &inspection{g: g, rules: rules, names: map[string]string{}}, nil
+	return rules, nil
+}
+
+// asking refuses a request to fetch that spells a secret: upstream gets names and ids
+// that the bottle chose.
+func (g *Gate) asking(req []byte) error {
+	if g.cfg.Secrets == nil {
+		return nil
+	}
+	rules, err := g.rules(false)
+	if err != nil {
+		return err
+	}
+	found, err := rules.Check(scan.Options{Place: "request", Action: scan.Report, Coverage: g.coverage, Spare: g.spare}, req)
+	for _, f := range found {
+		if !f.Warning {
+			return refused("nothing was asked of upstream: the request holds a secret (%s)", f.Secret)
+		}
+	}
+	if err != nil {
+		return refused("nothing was asked of upstream: the request can't be looked through")
+	}
+	return nil
 }
 
 // inspect reads every object that came, the names in its trees, and the names and

@@ -103,3 +103,53 @@ func TestAdvice(t *testing.T) {
 		})
 	}
 }
+
+// A request to fetch carries nothing of a secret to upstream: not as a name, nor in ids.
+func TestFetchSpells(t *testing.T) {
+	t.Parallel()
+	up := newUpstreamRepo(t)
+	for name, c := range map[string]struct {
+		secret string
+		body   func(s string) string
+	}{
+		"in the beginning of a name": {knownSecret, func(s string) string {
+			return line("command=ls-refs\n") + "0001" + line("ref-prefix refs/heads/"+s+"\n") + "0000"
+		}},
+		"in two beginnings": {knownSecret, func(s string) string {
+			return line("command=ls-refs\n") + "0001" + line("ref-prefix "+s[:12]+"\n") + line("ref-prefix "+s[12:]+"\n") + "0000"
+		}},
+		"in an id": {knownSecret[:20], func(s string) string {
+			return line("command=fetch\n") + "0001" + line(fmt.Sprintf("have %x\n", s)) + line("done\n") + "0000"
+		}},
+		"in the name of a branch": {knownSecret, func(s string) string {
+			return line("command=fetch\n") + "0001" + line("deepen-not "+s+"\n") + line("done\n") + "0000"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Repos: []Repo{{Name: "app", URL: up}}, Secrets: func() map[string]secret.Value {
+				return map[string]secret.Value{"deploy-token": secret.NewString(c.secret)}
+			}}
+			events := record(&cfg)
+			_, url := newGate(t, cfg)
+			ask := func(s string) string {
+				_, out := post(t, url+"/app.git/git-upload-pack", uploadPack, c.body(s), "Git-Protocol", "version=2")
+				return out
+			}
+			const says = "nothing was asked of upstream: the request holds a secret (deploy-token)"
+			if out := ask(strings.Repeat("an-innocent-word-", 3)[:len(c.secret)]); strings.Contains(out, says) {
+				t.Errorf("its neighbour is refused: %q", out)
+			}
+			if out := ask(c.secret); !strings.Contains(out, says) {
+				t.Errorf("it left: %q", out)
+			}
+			op := "fetch"
+			if strings.Contains(c.body(c.secret), "ls-refs") {
+				op = "list"
+			}
+			if ev := events.last(op); ev.Verdict != Refused {
+				t.Errorf("recorded as %q of %s", ev.Verdict, op)
+			}
+		})
+	}
+}

@@ -46,6 +46,12 @@ var gitGateMutants = []mutant{
 		edits: []edit{{"internal/gitgate/inspect.go", "		one.Rule, one.indirect = \"unreadable\", true\n", "		if one.Rule, one.indirect = \"unreadable\", true; n > 0 {\n			return nil\n		}\n"}},
 	},
 	{
+		Name: "fetches-are-not-read", Promise: "G1",
+		Why:     "a secret leaves as the name of what is fetched",
+		Package: "./internal/gitgate", Tests: []string{"TestFetchSpells"}, Says: "it left",
+		edits: []edit{{"internal/gitgate/fetch.go", "		err = g.asking(req)\n", ""}},
+	},
+	{
 		Name: "arguments-of-all-kinds", Promise: "G3",
 		Why:     "a bottle has upstream send it elsewhere for its packs",
 		Package: "./internal/gitgate", Tests: []string{"TestHostileRequests"}, Says: "argument that fetch does not have",
