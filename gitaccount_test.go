@@ -7,7 +7,28 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/supervise"
 )
+
+// What people allowed is in the receipt, however often something else was refused.
+func TestApprovalsAreNotHidden(t *testing.T) {
+	a := &asks{records: map[supervise.ID]supervise.Record{}}
+	answered := func(id string, v supervise.Verdict) {
+		a.record(supervise.Entry{Proposal: supervise.Proposal{ID: supervise.ID(id)}, Answer: &supervise.Answer{Verdict: v}})
+	}
+	for i := range receipt.MaxProposals + 5 {
+		answered(fmt.Sprintf("%04d", i), supervise.Rejected)
+	}
+	answered("5000", supervise.Approved)
+	answered("5001", supervise.Withdrawn)
+	answered("5002", supervise.Modified)
+	if a.records["5000"].Verdict != supervise.Approved || a.records["5002"].Verdict != supervise.Modified {
+		t.Error("what was allowed is not among them")
+	}
+	if _, ok := a.records["5001"]; ok || len(a.records) != receipt.MaxProposals || len(a.records)+a.left != receipt.MaxProposals+8 {
+		t.Errorf("%d proposals, and %d left out", len(a.records), a.left)
+	}
+}
 
 // A command that has itself refused, over and over, hides no push that leaves: neither
 // from the receipt nor from the audit log.
