@@ -270,9 +270,6 @@ func (g *granted) inside() map[string]http.Handler {
 
 // askAllow has a person decide about a line that asks to be let through.
 func (s *session) askAllow(ctx context.Context, a gitgate.Allow) (by string, err error) {
-	if s.asks == nil {
-		return "", errors.New("nobody can be asked: the bottle says supervise: false")
-	}
 	o, err := ask(ctx, s.asks, supervise.GitleaksAllow{
 		Repository: a.Repo, Refs: []string{fit(a.Ref, 1024)},
 		Findings: []supervise.GitFinding{{

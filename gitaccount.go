@@ -171,9 +171,30 @@ func (a *gitAccount) count(ev gitgate.Event) {
 		return
 	}
 	a.rec.PushesTotal++
-	if len(a.rec.Pushes) < receipt.MaxPushes {
-		a.rec.Pushes = append(a.rec.Pushes, pushOf(ev))
+	if len(a.rec.Pushes) == receipt.MaxPushes {
+		// What left is not to be hidden behind what did not.
+		i := lastBelow(a.rec.Pushes, ev.Verdict)
+		if i < 0 {
+			return
+		}
+		a.rec.Pushes = slices.Delete(a.rec.Pushes, i, i+1)
 	}
+	a.rec.Pushes = append(a.rec.Pushes, pushOf(ev))
+}
+
+// lastBelow is the last push that says less than one of verdict v does; -1: none.
+func lastBelow(list []receipt.Push, v gitgate.Verdict) int {
+	for _, less := range []receipt.PushVerdict{receipt.PushRefused, receipt.PushFailed} {
+		if v == gitgate.Refused || v == gitgate.Failed && less == receipt.PushFailed {
+			break
+		}
+		for i, p := range slices.Backward(list) {
+			if p.Verdict == less {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 func pushOf(ev gitgate.Event) receipt.Push {

@@ -56,8 +56,9 @@ const (
 	revokeKeysIn = time.Minute     // all keys of an end
 )
 
-// mountGit makes the deploy keys and the gate of a bottle that the caller has locked.
-func (c *Client) mountGit(ctx context.Context, g *gitGrant, lock *store.BottleLock, slug, workspace string) (_ *gitMount, err error) {
+// mountGit makes the deploy keys and the gate of a bottle that the caller has locked;
+// asks says whether its pushes may wait for people.
+func (c *Client) mountGit(ctx context.Context, g *gitGrant, lock *store.BottleLock, slug, workspace string, asks bool) (_ *gitMount, err error) {
 	fail := func(err error) (*gitMount, error) { return nil, fmt.Errorf("git gate of bottle %s: %w", slug, err) }
 	keys, err := lock.Private(keysDir)
 	if err != nil {
@@ -108,10 +109,11 @@ func (c *Client) mountGit(ctx context.Context, g *gitGrant, lock *store.BottleLo
 	if m.git, err = hostexec.New(hostexec.Options{Untrusted: untrusted}); err != nil {
 		return fail(err)
 	}
-	m.gate, err = gitgate.New(gitgate.Config{
-		Dir: dir, Repos: repos, Git: m.git, Ask: m.ask, Secrets: m.secrets, Observe: m.observe, Roots: c.opened.Roots,
-	})
-	if err != nil {
+	conf := gitgate.Config{Dir: dir, Repos: repos, Git: m.git, Secrets: m.secrets, Observe: m.observe, Roots: c.opened.Roots}
+	if asks {
+		conf.Ask = m.ask
+	}
+	if m.gate, err = gitgate.New(conf); err != nil {
 		return fail(err)
 	}
 	return m, nil
@@ -205,8 +207,8 @@ func (m *gitMount) secrets() map[string]secret.Value {
 
 func (m *gitMount) ask(ctx context.Context, a gitgate.Allow) (by string, err error) {
 	s := m.session.Load()
-	if s == nil {
-		return "", errors.New("nobody can be asked")
+	if s == nil || s.asks == nil {
+		return "", errNobody
 	}
 	return s.askAllow(ctx, a)
 }

@@ -22,12 +22,17 @@ import (
 // receipt counts all of them, and the log says how many were left out.
 const maxDenials = 1000
 
+// maxLeft bounds the pushes that were not refused, apart from those: else a command
+// could have itself refused until nobody notes any more what leaves.
+const maxLeft = 10_000
+
 // denials is the queue between the packet path, which must not wait for a
 // disk, and the audit log, in which every refusal is on disk and signed.
 type denials struct {
 	mu      sync.Mutex
 	queue   []audit.Event
 	taken   int
+	left    int // pushes that were not refused
 	dropped int64
 	wake    chan struct{}
 	done    chan struct{}
@@ -52,16 +57,28 @@ func (s *session) note(kind audit.Kind, decision audit.Decision, subject, rule, 
 	d := s.denials
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.taken >= maxDenials {
+	if !d.room(&ev) {
 		d.dropped++
 		return
 	}
-	d.taken++
 	d.queue = append(d.queue, ev)
 	select {
 	case d.wake <- struct{}{}:
 	default:
 	}
+}
+
+// room takes a place for a record, if there is one. d.mu is held.
+func (d *denials) room(ev *audit.Event) bool {
+	used, most := &d.taken, maxDenials
+	if ev.Kind == audit.GitPush && ev.Decision != audit.Refused {
+		used, most = &d.left, maxLeft
+	}
+	if *used >= most {
+		return false
+	}
+	*used++
+	return true
 }
 
 // missed counts refusals that nobody was told of.
@@ -99,7 +116,7 @@ func (d *denials) write(log *audit.Log) {
 // flush writes what is queued and ends the writer. No refusal may come after.
 func (d *denials) flush() (dropped int64, err error) {
 	d.mu.Lock()
-	d.taken = maxDenials
+	d.taken, d.left = maxDenials, maxLeft
 	d.mu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
@@ -192,7 +209,7 @@ func (s *session) noteEnd(ctx context.Context) (*receipt.Audit, error) {
 	var events []audit.Event
 	if dropped > 0 {
 		ev := s.event(audit.Dropped, audit.Noted)
-		ev.Actor, ev.Text = audit.ByCarboy, s.text(fmt.Sprintf("%d refusals are only counted in the receipt", dropped))
+		ev.Actor, ev.Text = audit.ByCarboy, s.text(fmt.Sprintf("%d refusals, or pushes, are only counted in the receipt", dropped))
 		events = append(events, ev)
 	}
 	for _, h := range s.rec.Limits.Hit {

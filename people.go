@@ -304,7 +304,17 @@ func (a *asks) record(e supervise.Entry) {
 	defer a.mu.Unlock()
 	if _, known := a.records[e.Proposal.ID]; !known && len(a.records) >= receipt.MaxProposals {
 		a.left++
-		return
+		// What was allowed is not to be hidden behind what was not.
+		last := supervise.ID("")
+		for id, r := range a.records {
+			if !r.Verdict.Allows() && id > last {
+				last = id
+			}
+		}
+		if last == "" || e.Answer == nil || !e.Answer.Verdict.Allows() {
+			return
+		}
+		delete(a.records, last)
 	}
 	a.records[e.Proposal.ID] = e.Record()
 }

@@ -392,7 +392,7 @@ func (c *Client) runBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 		return nil, err
 	}
 	if g.git != nil {
-		if g.mount, err = c.mountGit(ctx, g.git, g.lock, b.Slug, p.Workspace); err != nil {
+		if g.mount, err = c.mountGit(ctx, g.git, g.lock, b.Slug, p.Workspace, p.run.Supervise); err != nil {
 			return nil, err
 		}
 	}

@@ -17,9 +17,10 @@ import (
 // stands unchanged in a tree that is new, say. They are kept as long as the gate, and are
 // never part of what is scanned or sent.
 type baseObjects struct {
-	dir string
-	mu  sync.Mutex // held while they are added to
-	has map[string]bool
+	dir  string
+	mu   sync.Mutex // held while they are added to
+	has  map[string]bool
+	size int64 // of all that came for it, in bytes
 }
 
 // objects is the directory for git, or "" while there is none.
@@ -32,8 +33,11 @@ func (b *baseObjects) objects() string {
 	return filepath.Join(b.dir, "objects")
 }
 
-// maxBase bounds one fetch of base objects, in bytes.
-const maxBase = 256 << 20
+// Bounds of base objects, in bytes: what the bottle pushes decides what is fetched.
+const (
+	maxBase     = 256 << 20 // one fetch
+	maxBaseKept = 2 << 30   // all of a repository
+)
 
 // errNoBase says that upstream does not give out an object.
 var errNoBase = errors.New("upstream does not have it")
@@ -56,11 +60,8 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	if len(ids) == 0 {
 		return nil // all here, or nothing to ask for
 	}
-	if b.has == nil {
-		if err := makeRepository(b.dir, format); err != nil {
-			return err
-		}
-		b.has = map[string]bool{}
+	if b.size >= maxBaseKept {
+		return fmt.Errorf("%d bytes were asked of it for pushes already, which are all that are kept while the bottle runs", maxBaseKept)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience*g.cfg.Limits.Idle)
 	defer cancel()
@@ -71,6 +72,12 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	if up.format != format {
 		return fmt.Errorf("upstream's objects are of the format %s", up.format)
 	}
+	if b.has == nil {
+		if err := makeRepository(b.dir, format); err != nil {
+			return err
+		}
+		b.has = map[string]bool{}
+	}
 	req := wantObjects(up, ids, d)
 	r, err := rp.up.call(ctx, uploadPack, up.v, bytes.NewReader(req), int64(len(req)))
 	if err != nil {
@@ -78,7 +85,7 @@ func (g *Gate) need(ctx context.Context, rp *repo, format string, ids []string, 
 	}
 	in := bound(r, maxBase, g.cfg.Limits.Idle, cancel)
 	defer in.Close()
-	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, &packReader{l: newLineReader(in)}, "index-pack", strconv.Itoa(maxBase))
+	c, err := start(ctx, g.cfg.Git, b.dir, g.cfg.Limits.Check, &counted{&packReader{l: newLineReader(in)}, &b.size}, "index-pack", strconv.Itoa(maxBase))
 	if err != nil {
 		return err
 	}

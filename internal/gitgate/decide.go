@@ -3,11 +3,10 @@ package gitgate
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -17,8 +16,6 @@ const inlineAllow = "gitleaks:allow"
 
 // maxAsked are the findings that one push may ask about.
 const maxAsked = 20
-
-func visiblePath(p string) string { return visible.Path([]byte(p)) }
 
 // decide refuses a push for what was found in it, unless a person allows all of it.
 func (p *pushing) decide(ctx context.Context, fs []found) error {
@@ -54,13 +51,18 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 	return nil
 }
 
-// mayBeAllowed: only what is on a line of a file, to be seen there as it is, and not
+// mayBeAsked: only about what is on a line of a file, to be seen there as it is, and not
 // one of the host's own secrets.
-func (f *found) mayBeAllowed() bool {
-	return f.Where == "file" && f.Commit != "" && f.within() && !f.known && bytes.Contains(f.code, []byte(inlineAllow))
+func (f *found) mayBeAsked() bool {
+	return f.Where == "file" && f.Commit != "" && f.within() && !f.known
 }
 
-// at_ says where it is, in the words of git's own messages.
+// mayBeAllowed: when the line says so.
+func (f *found) mayBeAllowed() bool {
+	return f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
+}
+
+// site says where it is, in the words of git's own messages.
 func (f *found) site() string {
 	short := f.Commit
 	if len(short) > 12 {
@@ -106,25 +108,34 @@ func (p *pushing) refusal(bad []*found) error {
 	var b strings.Builder
 	b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
 	seen := map[string]bool{}
-	inline := false
+	said, could := 0, false // that ask, and whether one could
+	for _, f := range bad {
+		if f.mayBeAllowed() {
+			said++
+		}
+		could = could || f.mayBeAsked()
+	}
 	for _, f := range bad {
 		line := "  " + f.site() + ": " + f.what() + "\n"
 		if seen[line] {
 			continue
 		}
 		seen[line] = true
-		inline = inline || f.mayBeAllowed()
 		if len(seen) > 20 {
 			b.WriteString("  …\n")
 			break
 		}
 		b.WriteString(line)
 	}
-	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again\n")
-	if inline {
-		b.WriteString("a line that says " + inlineAllow + " needs a person to approve it, and nobody can be asked here")
-	} else {
-		b.WriteString("if a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
+	b.WriteString("take it out of every commit that is pushed, the first that has it included (git commit --amend, git rebase -i), and push again")
+	switch {
+	case p.g.cfg.Ask == nil && said > 0:
+		b.WriteString("\na line that says " + inlineAllow + " needs a person to approve it, and this bottle asks nobody")
+	case p.g.cfg.Ask == nil:
+	case said > 0:
+		fmt.Fprintf(&b, "\nmore than %d lines say %s, which nobody is asked about in one push: push them in parts", maxAsked, inlineAllow)
+	case could:
+		b.WriteString("\nif a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
 	}
 	return &RefusedError{b.String()}
 }
@@ -133,16 +144,11 @@ func (p *pushing) refusal(bad []*found) error {
 func (f *found) allow(repo string) Allow {
 	a := Allow{
 		Repo: repo, Ref: visible.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
-		Code: codeOf(f),
+		Code: secret.New(f.code),
 	}
 	from := min(f.column, len(f.code))
 	to := min(from+max(f.length, 0), len(f.code))
 	masked := bytes.Join([][]byte{f.code[:from], bytes.Repeat([]byte("*"), to-from), f.code[to:]}, nil)
 	a.Text = visible.Bytes(masked, 500)
-	h := sha256.New()
-	for _, s := range []string{"carboy gitleaks-allow v1", repo, f.ref, f.Commit, f.Object, f.path, fmt.Sprint(f.Line), f.Rule, string(f.code)} {
-		fmt.Fprintf(h, "%d:%s", len(s), s)
-	}
-	a.Digest = hex.EncodeToString(h.Sum(nil))
 	return a
 }

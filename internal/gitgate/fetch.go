@@ -24,6 +24,12 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	if err == nil {
 		req, empty, err = readFetch(body, v, g.cfg.Limits.Request)
 	}
+	if err == nil && !empty {
+		if strings.HasPrefix(string(req[4:]), "command=ls-refs") {
+			ev.Op = "list"
+		}
+		err = g.asking(req)
+	}
 	ev.In = int64(len(req))
 	w.Header().Set("Content-Type", "application/x-"+uploadPack+"-result")
 	if err != nil {
@@ -35,9 +41,6 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	}
 	if empty {
 		return
-	}
-	if strings.HasPrefix(string(req[4:]), "command=ls-refs") {
-		ev.Op = "list"
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), g.cfg.Limits.Time)
 	defer cancel()
@@ -178,7 +181,7 @@ func appendBand(b []byte, band byte, text string) []byte {
 func progress(p []byte) string {
 	var b strings.Builder
 	for len(p) > 0 {
-		i := strings.IndexAny(string(p), "\r\n")
+		i := bytes.IndexAny(p, "\r\n")
 		if i < 0 {
 			b.WriteString(visible.Bytes(p, 1000))
 			break

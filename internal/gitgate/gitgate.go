@@ -147,8 +147,7 @@ type Allow struct {
 	Line         int    // from 1
 	Rule         string
 	Text         string       // the line, visible, with what was found masked
-	Code         secret.Value // the line as it is, for the person's eyes only
-	Digest       string       // of all of it, Code included: hexadecimal SHA-256
+	Code         secret.Value // the line as it is
 }
 
 // A Gate serves the repositories of one bottle. It may be used concurrently.

@@ -22,8 +22,12 @@ const (
 	smallObject = 1 << 20
 	// maxFound ends a scan: nobody reads more.
 	maxFound = 100
-	// maxNames bounds the names of files that are remembered to be read once, in bytes.
+	// maxNames bounds the names of files that are remembered to be read once, in bytes,
+	// of which each costs nameCost more.
 	maxNames = 256 << 20
+	nameCost = 96
+	// maxName bounds one. No system has files of longer ones.
+	maxName = 4096
 )
 
 // found is a finding on its way to where it stands.
@@ -48,11 +52,20 @@ type inspection struct {
 	found   []found
 	scanned int64
 	names   map[string]string // of files, with a tree that has it
-	size    int               // of names, in bytes
+	size    int               // of names, with what they cost
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
-	cfg := scan.Config{Tokens: true}
+	rules, err := g.rules(true)
+	if err != nil {
+		return nil, err
+	}
+	return &inspection{g: g, rules: rules, names: map[string]string{}}, nil
+}
+
+// rules are those of this moment's secrets, and with tokens of what looks like one.
+func (g *Gate) rules(tokens bool) (*scan.Rules, error) {
+	cfg := scan.Config{Tokens: tokens}
 	if g.cfg.Secrets != nil {
 		values := map[string]secret.Value{}
 		for name, v := range g.cfg.Secrets() {
@@ -70,7 +83,29 @@ func (g *Gate) newInspection() (*inspection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare rules: %w", err)
 	}
-	return &inspection{g: g, rules: rules, names: map[string]string{}}, nil
+	return rules, nil
+}
+
+// asking refuses a request to fetch that spells a secret: upstream gets names and ids
+// that the bottle chose.
+func (g *Gate) asking(req []byte) error {
+	if g.cfg.Secrets == nil {
+		return nil
+	}
+	rules, err := g.rules(false)
+	if err != nil {
+		return err
+	}
+	found, err := rules.Check(scan.Options{Place: "request", Action: scan.Report, Coverage: g.coverage, Spare: g.spare}, req)
+	for _, f := range found {
+		if !f.Warning {
+			return refused("nothing was asked of upstream: the request holds a secret (%s)", f.Secret)
+		}
+	}
+	if err != nil {
+		return refused("nothing was asked of upstream: the request can't be looked through")
+	}
+	return nil
 }
 
 // inspect reads every object that came, the names in its trees, and the names and
@@ -162,7 +197,9 @@ func (in *inspection) objects(ctx context.Context, q *quarantine, h *history) er
 				return noEOF(err)
 			}
 			if o.kind != "blob" {
-				h.add(o, *b)
+				if err := h.add(o, *b); err != nil {
+					return err
+				}
 			}
 			select {
 			case jobs <- job{o, b}:
@@ -225,8 +262,6 @@ func (in *inspection) read(r io.Reader, what found) error {
 	switch {
 	case many:
 		return errEnough
-	case err != nil && n > 0:
-		return nil // refused already
 	case err != nil:
 		// What can't be read to its end does not leave. It is a finding, so that it
 		// is told where.
@@ -255,13 +290,18 @@ func (in *inspection) tree(o object, h *history) error {
 	if _, err := io.ReadFull(o.body, b); err != nil {
 		return noEOF(err)
 	}
-	h.add(o, b)
+	if err := h.add(o, b); err != nil {
+		return err
+	}
 	return eachEntry(b, h.format, func(_ string, name []byte, _ string) error {
 		if _, ok := in.names[string(name)]; ok {
 			return nil
 		}
-		if in.size += len(name); in.size > maxNames {
-			return refused("the names of files in the push have more than %d bytes", maxNames)
+		if len(name) > maxName {
+			return refused("tree %s has a name of more than %d bytes", o.id, maxName)
+		}
+		if in.size += len(name) + nameCost; in.size > maxNames {
+			return refused("the push has too many names of files: push it in parts")
 		}
 		in.names[string(name)] = o.id
 		return nil

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 const (
@@ -16,6 +16,9 @@ const (
 	// maxHistory when it was, in bytes. Beyond that it is not said where.
 	keptTrees  = 32 << 20
 	maxHistory = 512 << 20
+	// maxParents are those of all commits of a push together. In a pack they cost next
+	// to nothing.
+	maxParents = 4_000_000
 	// maxLineText bounds what of a line is held, in bytes.
 	maxLineText = 64 << 10
 	// maxCommits are named in an event.
@@ -29,6 +32,7 @@ type history struct {
 	tags    map[string]string // to what they name
 	trees   map[string][]byte
 	order   []string // commits, as they stand in the pack
+	links   int      // parents of commits
 	size    int64    // of trees, in bytes
 	room    int64    // for them
 	partial bool     // there was no room
@@ -44,20 +48,25 @@ func newHistory(format string) *history {
 }
 
 // add takes an object's content, which it keeps if it is a tree: while there is room.
-func (h *history) add(o object, b []byte) {
+func (h *history) add(o object, b []byte) error {
 	switch o.kind {
 	case "commit":
-		h.commits[o.id] = parseCommit(b)
+		c := parseCommit(b)
+		if h.links += len(c.parents); h.links > maxParents {
+			return refused("the commits of the push have more than %d parents: push them in parts", maxParents)
+		}
+		h.commits[o.id] = c
 		h.order = append(h.order, o.id)
 	case "tag":
 		h.tags[o.id] = header(b, "object ")
 	case "tree":
 		if h.size += int64(len(b)); h.size > h.room {
 			h.trees, h.partial = map[string][]byte{}, true
-			return
+			return nil
 		}
 		h.trees[o.id] = b
 	}
+	return nil
 }
 
 // readTrees reads the trees that there was no room for, where they are needed.
@@ -68,8 +77,10 @@ func (q *quarantine) readTrees(ctx context.Context, h *history) error {
 			return nil
 		}
 		b, err := io.ReadAll(o.body)
-		h.add(o, b)
-		return err
+		if err != nil {
+			return err
+		}
+		return h.add(o, b)
 	})
 }
 
@@ -132,61 +143,74 @@ func (h *history) oldest() []string {
 // place is where an object stands: the first commit that has it, and under what name.
 type place struct{ commit, file string }
 
+// dir is a directory of a tree on the way to an object. Its path is made only where
+// something was found: it may be long, and lead to many.
+type dir struct {
+	up   *dir
+	name []byte
+}
+
+func (d *dir) path(name []byte) string {
+	parts := [][]byte{name}
+	for ; d != nil; d = d.up {
+		parts = append(parts, d.name)
+	}
+	slices.Reverse(parts)
+	return string(bytes.Join(parts, []byte("/")))
+}
+
 // places looks for objects in the commits that were pushed, oldest first.
 func (h *history) places(want map[string]bool) map[string]place {
 	got := map[string]place{}
 	seen := map[string]bool{}
-	var walk func(tree, commit, dir string, depth int)
-	walk = func(tree, commit, dir string, depth int) {
+	var walk func(tree, commit string, in *dir, depth int)
+	walk = func(tree, commit string, in *dir, depth int) {
 		if seen[tree] || depth > 200 {
 			return
 		}
 		seen[tree] = true
 		if _, ok := got[tree]; !ok && want[tree] {
-			got[tree] = place{commit, dir}
+			got[tree] = place{commit, in.path(nil)}
 		}
 		b, ours := h.trees[tree]
 		if !ours {
 			return
 		}
 		_ = eachEntry(b, h.format, func(mode string, name []byte, id string) error {
-			path := dir + string(name)
 			if mode == "40000" {
-				walk(id, commit, path+"/", depth+1)
+				walk(id, commit, &dir{in, name}, depth+1)
 			} else if _, ok := got[id]; !ok && want[id] {
-				got[id] = place{commit, path}
+				got[id] = place{commit, in.path(name)}
 			}
 			return nil
 		})
 	}
 	for _, id := range h.oldest() {
-		walk(h.commits[id].tree, id, "", 0)
+		walk(h.commits[id].tree, id, nil, 0)
 	}
 	return got
 }
 
-// refOf is the first of the references that leads to a commit or tag.
-func (h *history) refOf(id string, updates []RefUpdate) string {
+// refs are the first of the references that lead to each commit and tag, found in one
+// walk: there can be many of all of them.
+func (h *history) refs(updates []RefUpdate) map[string]string {
+	of := map[string]string{}
 	for _, u := range updates {
-		seen := map[string]bool{}
 		todo := []string{u.New}
 		for len(todo) > 0 {
 			at := todo[len(todo)-1]
 			todo = todo[:len(todo)-1]
-			if seen[at] {
-				continue
+			if of[at] != "" {
+				continue // and so do all that it leads to
 			}
-			seen[at] = true
-			if at == id {
-				return u.Name
-			}
+			of[at] = u.Name
 			if t, ok := h.tags[at]; ok {
 				todo = append(todo, t)
 			}
 			todo = append(todo, h.commits[at].parents...)
 		}
 	}
-	return ""
+	return of
 }
 
 // locate says of each finding where it stands, and of the push which commits it has.
@@ -206,7 +230,7 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 	for _, f := range fs {
 		want[f.Object] = true
 	}
-	places := h.places(want)
+	places, refs := h.places(want), h.refs(p.req.updates)
 	lines, err := q.lines(ctx, fs)
 	if err != nil {
 		return err
@@ -218,15 +242,15 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 		case f.Where == "commit" || f.Where == "tag":
 			f.Commit = f.Object
 		case f.Where == "name" && ok:
-			f.Commit, f.File = at.commit, visiblePath(at.file)+f.File
+			f.Commit, f.File = at.commit, visible.Path([]byte(at.file))+f.File
 		case f.Where == "blob":
 			f.Where = "object"
 			if ok {
-				f.Where, f.Commit, f.File = "file", at.commit, visiblePath(at.file)
+				f.Where, f.Commit, f.File = "file", at.commit, visible.Path([]byte(at.file))
 				f.path = at.file
 			}
 		}
-		f.ref = h.refOf(f.Commit, p.req.updates)
+		f.ref = refs[f.Commit]
 		if strings.HasPrefix(f.ref, "refs/notes/") && f.Where == "file" {
 			f.Where = "note"
 		}
@@ -284,6 +308,3 @@ func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, e
 	})
 	return out, err
 }
-
-// codeOf is a line as a person is shown it, who decides about it.
-func codeOf(f *found) secret.Value { return secret.New(f.code) }

@@ -217,7 +217,7 @@ func (p *pushing) unknown(ctx context.Context, cause error) error {
 	}
 	for _, u := range p.req.updates {
 		if have[u.Name] != u.New && (have[u.Name] != "" || !isZero(u.New)) {
-			err.Err = fmt.Errorf("%w; nothing was changed", cause)
+			err.Err = fmt.Errorf("%w; asked right after that, it had changed nothing", cause)
 			return err
 		}
 	}

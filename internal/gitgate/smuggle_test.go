@@ -378,7 +378,7 @@ func TestInlineAllow(t *testing.T) {
 			}
 			head := strings.TrimSpace(git(t, w, "rev-parse", "HEAD"))
 			a := got[0]
-			if a.Repo != "app" || a.Ref != "refs/heads/trunk" || a.Commit != head || a.File != "k.py" || a.Line != 2 || a.Rule != "aws-access-token" || len(a.Digest) != 64 {
+			if a.Repo != "app" || a.Ref != "refs/heads/trunk" || a.Commit != head || a.File != "k.py" || a.Line != 2 || a.Rule != "aws-access-token" {
 				t.Errorf("asked %+v", a)
 			}
 			if strings.Contains(a.Text, awsKey) || !strings.Contains(a.Code.UnsafeString(), awsKey) {

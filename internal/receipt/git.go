@@ -11,7 +11,8 @@ import (
 // Git is what left and entered by the git gate.
 type Git struct {
 	Repos []GitRepo `json:"repos"` // that the bottle declares, by name
-	// Pushes are the first MaxPushes, in the order in which they ended.
+	// Pushes are at most MaxPushes, in the order in which they ended: of those that were
+	// refused or failed the first, where there are more.
 	Pushes      []Push `json:"pushes"`
 	PushesTotal int64  `json:"pushes_total"`
 	// Keys are the deploy keys that were made for this run.

@@ -17,7 +17,7 @@ const (
 // its work.
 type Proposals struct {
 	Total   int64      `json:"total"`
-	List    []Proposal `json:"list"` // in the order in which they were made
+	List    []Proposal `json:"list"` // by when they were made; where there are more, what was allowed comes before the rest
 	Signals []Signal   `json:"signals,omitempty"`
 }
 

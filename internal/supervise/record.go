@@ -1,14 +1,8 @@
 package supervise
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -108,49 +102,6 @@ func (e Entry) Record() Record {
 		r.Verdict, r.By, r.Note, r.At, r.Modified = a.Verdict, &by, visible.String(a.Note, MaxNote), a.At, a.PayloadDigest
 	}
 	return r
-}
-
-// Records are the proposals of a run, oldest first, for its receipt.
-func (q *Queue) Records(ctx context.Context, run store.ID) ([]Record, []Problem, error) {
-	l, err := q.List(ctx, Query{})
-	if err != nil {
-		return nil, nil, err
-	}
-	ids, _, err := q.archive.names(archiveEnd)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list proposals: %w", err)
-	}
-	mark := []byte(`"run":"` + string(run) + `"`)
-	for _, id := range ids {
-		if err := ctx.Err(); err != nil {
-			return nil, nil, err
-		}
-		data, err := q.archive.read(string(id) + archiveEnd)
-		if err == nil && !bytes.Contains(data, mark) {
-			continue // others' are not worth reading closely
-		}
-		e := Entry{}
-		if err == nil {
-			e, err = parseDecided(id, data)
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			l.Problems = append(l.Problems, Problem{filepath.Join(q.archive.path, string(id)+archiveEnd), err})
-		default:
-			l.Entries = append(l.Entries, e)
-		}
-	}
-	var out []Record
-	told := map[ID]bool{}
-	for _, e := range slices.Backward(l.Entries) { // what is in the archive by now counts
-		if p := e.Proposal; run != "" && p.Run == run && !told[p.ID] {
-			told[p.ID] = true
-			out = append(out, e.Record())
-		}
-	}
-	slices.SortFunc(out, func(a, b Record) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out, l.Problems, nil
 }
 
 // View is a proposal as JSON for programs. Why, Payload and Note are what was said, not

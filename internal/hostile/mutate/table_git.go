@@ -4,6 +4,12 @@ package main
 
 var gitMutants = []mutant{
 	{
+		Name: "pushes-behind-refusals", Promise: "A1",
+		Why:     "a command that has itself refused often enough pushes without a record",
+		Package: ".", Tests: []string{"TestPushesAreNotHidden"}, Says: "no room for a push",
+		edits: []edit{{"ledger.go", "	if ev.Kind == audit.GitPush && ev.Decision != audit.Refused {\n", "	if false {\n"}},
+	},
+	{
 		Name: "pushes-go-on-unread", Promise: "G1",
 		Why:     "what is pushed goes on to upstream without having been looked at",
 		Package: "./internal/gitgate", Tests: []string{"TestSmuggle"}, Says: "... left:",

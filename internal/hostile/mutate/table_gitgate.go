@@ -25,7 +25,7 @@ var gitGateMutants = []mutant{
 		Name: "asked-about-the-hosts-own", Promise: "G1",
 		Why:     "a person can be asked to let a secret of the host's go",
 		Package: "./internal/gitgate", Tests: []string{"TestInlineAllow"}, Says: "went on: true",
-		edits: []edit{{"internal/gitgate/decide.go", "f.within() && !f.known && ", "f.within() && "}},
+		edits: []edit{{"internal/gitgate/decide.go", "f.within() && !f.known\n", "f.within()\n"}},
 	},
 	{
 		Name: "asked-about-the-first-line", Promise: "G1",
@@ -38,6 +38,18 @@ var gitGateMutants = []mutant{
 		Why:     "a line counts as upstream's whatever it says",
 		Package: "./internal/gitgate", Tests: []string{"TestOldLines"}, Says: "went on: true",
 		edits: []edit{{"internal/gitgate/old.go", "return bytes.Equal(l, f.code)", "return true"}},
+	},
+	{
+		Name: "read-up-to-what-was-found", Promise: "G1",
+		Why:     "what can't be read leaves behind a line that a person allows",
+		Package: "./internal/gitgate", Tests: []string{"TestUnreadBehindAllowed"}, Says: "went on: true",
+		edits: []edit{{"internal/gitgate/inspect.go", "		one.Rule, one.indirect = \"unreadable\", true\n", "		if one.Rule, one.indirect = \"unreadable\", true; n > 0 {\n			return nil\n		}\n"}},
+	},
+	{
+		Name: "fetches-are-not-read", Promise: "G1",
+		Why:     "a secret leaves as the name of what is fetched",
+		Package: "./internal/gitgate", Tests: []string{"TestFetchSpells"}, Says: "it left",
+		edits: []edit{{"internal/gitgate/fetch.go", "		err = g.asking(req)\n", ""}},
 	},
 	{
 		Name: "arguments-of-all-kinds", Promise: "G3",
