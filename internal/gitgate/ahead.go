@@ -13,6 +13,7 @@ import (
 	"hash"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zlib"
 )
@@ -39,6 +40,7 @@ type ahead struct {
 	pool sync.Pool
 	done chan struct{} // closed when it reads no more; what follows is then valid
 	err  error         // some may not have been read to their ends
+	took time.Duration // from the first of them to the last
 	read map[objectID]struct{}
 }
 
@@ -124,10 +126,12 @@ func (p *pieces) Read(b []byte) (int, error) {
 // pack reads objects up to the first that it does not understand (gitformat-pack).
 func (a *ahead) pack(w *readers) {
 	r := bufio.NewReaderSize(&pieces{a: a}, aheadFrom)
-	head, err := r.Peek(aheadFrom)
+	head, err := r.Peek(a.in.g.aheadFrom)
 	if err != nil || string(head[:8]) != "PACK\x00\x00\x00\x02" {
 		return
 	}
+	begun := time.Now()
+	defer func() { a.took = time.Since(begun) }()
 	count := binary.BigEndian.Uint32(head[8:])
 	_, _ = r.Discard(12)
 	a.read = map[objectID]struct{}{}

@@ -157,6 +157,9 @@ func (p *pushing) judge(ctx context.Context) error {
 	begun := time.Now()
 	found, err := p.inspect(ctx)
 	p.ev.Reading = time.Since(begun)
+	if p.ahead != nil {
+		p.ev.Reading += p.ahead.took
+	}
 	<-p.g.pushes // while a person decides, others may push
 	if err != nil {
 		return err

@@ -270,13 +270,20 @@ func TestSmuggle(t *testing.T) {
 	for i := range smugglers {
 		cfg.Repos = append(cfg.Repos, Repo{Name: fmt.Sprintf("r%d", i), URL: copyOf(t, up)})
 	}
-	_, base := newGate(t, cfg)
+	// Two gates: one reads such small packs when they are here, the other as they come.
+	_, later := newGate(t, cfg)
+	g, base := newGate(t, cfg)
+	g.aheadFrom = packHead
 	for i, s := range smugglers {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
+			base := base
 			for _, what := range []string{harmless, knownSecret, "ghp_" + "x7Kq2mN9vR4tY8wE1zP5sD3fG6hJ0kL2bC4a"} {
 				if what[0] == 'g' && knownOnly[s.name] {
 					continue
+				}
+				if what[0] == 'g' {
+					base = later
 				}
 				w := copyOf(t, seed)
 				args := append([]string{"push", "--force", fmt.Sprintf("%s/r%d.git", base, i), "trunk"}, s.put(t, w, what)...)
