@@ -44,7 +44,7 @@ type GitReport struct {
 	// Twice is git's taking in of the same pack, once and then once more, to a push
 	// without the gate.
 	Twice *Spread `json:"index_pack_twice"`
-	Small  *Spread `json:"small_push"`
+	Small *Spread `json:"small_push"`
 	// Beyond is what a small push takes through the gate beyond 1.2 times what it does
 	// without, in milliseconds.
 	Beyond *Spread `json:"small_push_beyond_ms"`
