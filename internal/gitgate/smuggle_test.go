@@ -244,6 +244,20 @@ var smugglers = []smuggler{
 		git(t, w, "repack", "-q", "-a", "-d", "-f", "--depth=50")
 		return nil
 	}, "d.txt:1001"},
+	{"in what is only there as a delta", func(t *testing.T, w, s string) []string {
+		r := rand.New(rand.NewPCG(5, 6))
+		var lines []string
+		for range 2000 {
+			lines = append(lines, fmt.Sprintf("line %d %d", r.Uint64(), r.Uint64()))
+		}
+		plain := lines[1000]
+		lines[1000] += " " + s
+		commitFile(t, w, "d.txt", strings.Join(lines, "\n"))
+		lines[1000] = plain
+		commitFile(t, w, "d.txt", strings.Join(lines, "\n")+"\nmore") // git has the larger and newer one whole
+		git(t, w, "repack", "-q", "-a", "-d", "-f", "--depth=50")
+		return nil
+	}, "d.txt:1001"},
 	{"in a tree with what was there before", func(t *testing.T, w, s string) []string {
 		write(t, w+"/f.txt", s)
 		git(t, w, "add", "-A")

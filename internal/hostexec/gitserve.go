@@ -33,7 +33,7 @@ func prepareGitServe(c *call) error {
 	settings := serveSettings()
 	name, args := c.args[0], c.args[1:]
 	if name == "index-pack" || name == "recheck" {
-		// What lies there is gone with the power anyway: nobody takes it up again.
+		// Nobody takes up what a crash leaves there.
 		settings = append(settings, [2]string{"core.fsync", "none"})
 	}
 	env := gitEnvWith(settings)
