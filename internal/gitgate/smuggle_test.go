@@ -254,7 +254,7 @@ var smugglers = []smuggler{
 		lines[1000] += " " + s
 		commitFile(t, w, "d.txt", strings.Join(lines, "\n"))
 		lines[1000] = plain
-		commitFile(t, w, "d.txt", strings.Join(lines, "\n")+"\nmore") // git has the larger and newer one whole
+		commitFile(t, w, "d.txt", strings.Join(lines, "\n")+strings.Repeat("\nmore", 50)) // git has the larger and newer one whole
 		git(t, w, "repack", "-q", "-a", "-d", "-f", "--depth=50")
 		return nil
 	}, "d.txt:1001"},
