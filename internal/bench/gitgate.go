@@ -38,7 +38,13 @@ type GitReport struct {
 	Bytes  int64   `json:"repository_bytes"`
 	Clone  *Spread `json:"clone"`
 	Push   *Spread `json:"push"`
-	Small  *Spread `json:"small_push"`
+	// Line is a push where a line of LineMbit is between the machine and upstream.
+	Line     *Spread `json:"push_over_line"`
+	LineMbit int     `json:"line_mbit"`
+	// Twice is git's taking in of the same pack, once and then once more, to a push
+	// without the gate.
+	Twice *Spread `json:"index_pack_twice"`
+	Small *Spread `json:"small_push"`
 	// Beyond is what a small push takes through the gate beyond 1.2 times what it does
 	// without, in milliseconds.
 	Beyond *Spread `json:"small_push_beyond_ms"`
@@ -51,6 +57,9 @@ type GitReport struct {
 
 // gitClones are made at once.
 const gitClones = 50
+
+// gitLine is how many megabits a second the slow line to upstream has.
+const gitLine = 200
 
 // benchT lets this program use what tests use.
 type benchT struct {
@@ -136,12 +145,13 @@ type gitBench struct {
 }
 
 func (b *gitBench) measure() *GitReport {
-	r := &GitReport{Schema: GitSchema, Rounds: b.o.rounds, Clones: gitClones, Facts: readFacts(b.o.dir)}
+	r := &GitReport{Schema: GitSchema, Rounds: b.o.rounds, Clones: gitClones, LineMbit: gitLine, Facts: readFacts(b.o.dir)}
 	b.sshd = gittest.StartSSH(b.t, "AcceptEnv GIT_PROTOCOL", "MaxStartups 200")
 	b.large = gittest.Large(b.t, 100)
 	r.Bytes = sizeOf(b.large)
 	through := b.gate(b.large)
-	var clone, push, small, beyond, reading []float64
+	slow := b.line(gitLine * 1e6 / 8)
+	var clone, push, small, beyond, reading, line, twice []float64
 	for i := range b.o.rounds {
 		fmt.Fprintf(b.log, "round %d of %d\n", i+1, b.o.rounds)
 		a, c := b.clone(b.sshd.URL(b.large)), b.clone(through)
@@ -150,16 +160,22 @@ func (b *gitBench) measure() *GitReport {
 		gated := b.gate(two)
 		a, c = b.push(b.sshd.URL(one)), b.push(gated)
 		push = append(push, c.Seconds()/a.Seconds())
+		twice = append(twice, b.twice().Seconds()/a.Seconds())
 		b.mu.Lock()
 		reading = append(reading, float64(b.last.Scanned)/1e6/b.last.Reading.Seconds())
 		b.mu.Unlock()
 		gittest.GoOn(b.t, b.large, "trunk", i)
 		a, c = b.push(b.sshd.URL(one)), b.push(gated)
 		small = append(small, c.Seconds()/a.Seconds())
+		three, four := b.empty(), b.empty()
+		d, e := b.push(slow.URL(three)), b.push(b.gateAt(slow, four))
+		line = append(line, e.Seconds()/d.Seconds())
 		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
 		beyond = append(beyond, max(0, (c.Seconds()-1.2*a.Seconds())*1000))
-		fmt.Fprintf(b.log, "clone %.2f ×, push %.2f ×, small push %.2f × and %.0f ms beyond 1.2 ×, reading %.0f MB/s\n", clone[i], push[i], small[i], beyond[i], reading[i])
+		fmt.Fprintf(b.log, "clone %.2f ×, push %.2f × (index-pack twice %.2f ×), over a line %.2f ×, small push %.2f × and %.0f ms beyond 1.2 ×, reading %.0f MB/s\n",
+			clone[i], push[i], twice[i], line[i], small[i], beyond[i], reading[i])
 	}
+	r.Line, r.Twice = spreadOf(line), spreadOf(twice)
 	r.Clone, r.Push, r.Small, r.Beyond, r.Reading = spreadOf(clone), spreadOf(push), spreadOf(small), spreadOf(beyond), spreadOf(reading)
 	if b.o.idle > 0 { // 0 leaves out what takes minutes
 		fmt.Fprintf(b.log, "%d clones at once\n", gitClones)
@@ -169,6 +185,7 @@ func (b *gitBench) measure() *GitReport {
 	r.Goals = []Goal{
 		{What: "clone of 100 MB through the gate ÷ without", Limit: 1.5, Got: r.Clone},
 		{What: "push of 100 MB through the gate ÷ without", Limit: 1.5, Got: r.Push},
+		{What: fmt.Sprintf("the same over a line of %d Mbit/s ÷ without", r.LineMbit), Limit: 1.5, Got: r.Line},
 		{What: "a small push, beyond 1.2 × without", Limit: 150, Unit: "ms", Got: r.Beyond, Also: r.Small.String() + " × without"},
 	}
 	return r
@@ -221,15 +238,89 @@ func (b *gitBench) push(url string) time.Duration {
 	return b.git("-C", b.large, "push", "-q", url, "trunk")
 }
 
+// twice has git take in the pack of the large repository, and then once more: what the
+// gate must wait for before upstream may begin, and what upstream does.
+func (b *gitBench) twice() time.Duration {
+	packs, err := filepath.Glob(b.large + "/objects/pack/*.pack")
+	if err != nil || len(packs) == 0 {
+		b.t.Fatalf("no pack: %v", err)
+	}
+	var sum time.Duration
+	for _, settings := range [][]string{{"-c", "core.fsync=none"}, nil} {
+		dir := b.empty()
+		f, err := os.Open(packs[0])
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		c := exec.CommandContext(b.t.ctx, "git", append(settings, "-C", dir, "index-pack", "--stdin", "--fsck-objects")...)
+		c.Env, c.Stdin = gittest.Env(nil), f
+		begun := time.Now()
+		out, err := c.CombinedOutput()
+		sum += time.Since(begun)
+		_, _ = f.Close(), os.RemoveAll(dir)
+		if err != nil {
+			b.t.Fatalf("git index-pack: %v\n%s", err, out)
+		}
+	}
+	return sum
+}
+
+// line is the server behind a line that takes so many bytes a second towards it.
+func (b *gitBench) line(rate float64) *gittest.SSH {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends with l
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", b.sshd.Addr)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			ends := func() { _, _ = c.Close(), up.Close() }
+			go func() { _, _ = io.Copy(c, up); ends() }()
+			go func() { _, _ = io.Copy(up, &paced{r: c, rate: rate}); ends() }()
+		}
+	}()
+	s := *b.sshd
+	s.Addr = l.Addr().String()
+	return &s
+}
+
+// paced reads no faster than rate bytes a second.
+type paced struct {
+	r    io.Reader
+	rate float64
+	free time.Time // when the line is free again
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	time.Sleep(time.Until(p.free))
+	n, err := p.r.Read(b)
+	if now := time.Now(); p.free.Before(now.Add(-10 * time.Millisecond)) {
+		p.free = now // it was idle
+	}
+	p.free = p.free.Add(time.Duration(float64(n) / p.rate * 1e9))
+	return n, err
+}
+
 // gate serves a repository at sshd through a gate, and gives its URL.
-func (b *gitBench) gate(path string) string {
+func (b *gitBench) gate(path string) string { return b.gateAt(b.sshd, path) }
+
+func (b *gitBench) gateAt(sshd *gittest.SSH, path string) string {
 	run, err := hostexec.New(hostexec.Options{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	g, err := gitgate.New(gitgate.Config{
 		Dir: b.t.TempDir(), Git: run,
-		Repos: []gitgate.Repo{{Name: "app", URL: b.sshd.URL(path), SSH: &gitgate.SSHAccess{Signer: b.sshd.Client, HostKeys: []ssh.PublicKey{b.sshd.HostKey}}}},
+		Repos: []gitgate.Repo{{Name: "app", URL: sshd.URL(path), SSH: &gitgate.SSHAccess{Signer: sshd.Client, HostKeys: []ssh.PublicKey{sshd.HostKey}}}},
 		Observe: func(e gitgate.Event) {
 			if e.Op == "push" {
 				b.mu.Lock()
@@ -273,7 +364,7 @@ func (r *GitReport) markdown() string {
 	for _, g := range r.Goals {
 		fmt.Fprintf(&b, "| %s | ≤ %g %s | %s %s%s | %s |\n", g.What, g.Limit, g.Unit, g.Got, g.Unit, also(g.Also), g.met())
 	}
-	fmt.Fprintf(&b, "\nObjects are read for secrets at %s MB a second, git's unpacking of them included.", r.Reading)
+	fmt.Fprintf(&b, "\nObjects are read for secrets at %s MB a second, as they come. git's `index-pack` of this push, once and then once more, which is the least that the gate and upstream take, takes %s × what the push takes without the gate.", r.Reading, r.Twice)
 	if r.Many != nil {
 		fmt.Fprintf(&b, " %d clones at once take %s × what they take without the gate.", r.Clones, r.Many)
 	}

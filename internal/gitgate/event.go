@@ -32,7 +32,7 @@ type Event struct {
 	New      int      // commits in all
 	Objects  int
 	Scanned  int64         // bytes of objects that were read
-	Reading  time.Duration // how long that took
+	Reading  time.Duration // how long that took, the wait for what was on its way included
 	Options  []string
 	Findings []Finding
 }

@@ -160,6 +160,8 @@ type Gate struct {
 	pushes   chan struct{} // one for each push that is looked at
 	kept     chan struct{} // one for each push on the disk, those that wait for a person included
 
+	aheadFrom int // as the constant; tests read ahead from the first byte
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	mu     sync.Mutex
@@ -189,6 +191,7 @@ func New(cfg Config) (*Gate, error) {
 	g := &Gate{
 		cfg: cfg, repos: map[string]*repo{}, coverage: cfg.Coverage, spare: scan.NewSpare(time.Now),
 		slots: make(chan struct{}, cfg.Limits.Concurrent), pushes: make(chan struct{}, 2), kept: make(chan struct{}, maxKept),
+		aheadFrom: aheadFrom,
 	}
 	if g.coverage == nil {
 		g.coverage = scan.NewCoverage()

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
@@ -17,9 +19,13 @@ import (
 )
 
 const (
-	// smallObject is held whole and read by whichever worker is free; a larger one is
-	// read as it comes.
+	// smallObject bounds a commit or a tag, in bytes.
 	smallObject = 1 << 20
+	// heldObject is held whole and read by whichever goroutine is free, up to maxHeld of
+	// them together; a larger one is read as it comes. In bytes.
+	heldObject = 8 << 20
+	maxHeld    = 64 << 20
+	maxTree    = 64 << 20 // bytes
 	// maxFound ends a scan: nobody reads more.
 	maxFound = 100
 	// maxNames bounds the names of files that are remembered to be read once, in bytes,
@@ -45,8 +51,9 @@ type found struct {
 
 // inspection reads what a push would bring to upstream, for secrets.
 type inspection struct {
-	g     *Gate
-	rules *scan.Rules
+	g       *Gate
+	rules   *scan.Rules
+	secrets map[string]secret.Value // that the rules are of
 
 	mu      sync.Mutex
 	found   []found
@@ -56,23 +63,18 @@ type inspection struct {
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
-	rules, err := g.rules(true)
+	values := g.secrets()
+	rules, err := rulesOf(values, true)
 	if err != nil {
 		return nil, err
 	}
-	return &inspection{g: g, rules: rules, names: map[string]string{}}, nil
+	return &inspection{g: g, rules: rules, secrets: values, names: map[string]string{}}, nil
 }
 
-// rules are those of this moment's secrets, and with tokens of what looks like one.
-func (g *Gate) rules(tokens bool) (*scan.Rules, error) {
+// rulesOf looks for the secrets, if there are any, and with tokens for what looks like one.
+func rulesOf(values map[string]secret.Value, tokens bool) (*scan.Rules, error) {
 	cfg := scan.Config{Tokens: tokens}
-	if g.cfg.Secrets != nil {
-		values := map[string]secret.Value{}
-		for name, v := range g.cfg.Secrets() {
-			if scan.Fit(v) == nil {
-				values[name] = v
-			}
-		}
+	if values != nil {
 		known, err := scan.NewKnown(values)
 		if err != nil {
 			return nil, fmt.Errorf("prepare secrets: %w", err)
@@ -92,7 +94,7 @@ func (g *Gate) asking(req []byte) error {
 	if g.cfg.Secrets == nil {
 		return nil
 	}
-	rules, err := g.rules(false)
+	rules, err := rulesOf(g.secrets(), false)
 	if err != nil {
 		return err
 	}
@@ -108,12 +110,31 @@ func (g *Gate) asking(req []byte) error {
 	return nil
 }
 
+// secrets are those that can be looked for; nil where nobody names any.
+func (g *Gate) secrets() map[string]secret.Value {
+	if g.cfg.Secrets == nil {
+		return nil
+	}
+	values := map[string]secret.Value{}
+	for name, v := range g.cfg.Secrets() {
+		if scan.Fit(v) == nil {
+			values[name] = v
+		}
+	}
+	return values
+}
+
 // inspect reads every object that came, the names in its trees, and the names and
 // options of the push.
 func (p *pushing) inspect(ctx context.Context) ([]found, error) {
-	in, err := p.g.newInspection()
-	if err != nil {
-		return nil, err
+	in := p.in
+	// What came to be a secret while the pack was on its way has not been looked for.
+	if in == nil || p.ahead.err != nil || !maps.EqualFunc(in.secrets, p.g.secrets(), secret.Value.Equal) {
+		var err error
+		if in, err = p.g.newInspection(); err != nil {
+			return nil, err
+		}
+		p.ahead, p.history = nil, newHistory(p.req.format)
 	}
 	for _, u := range p.req.updates {
 		if err := in.text(u.Name, found{Finding: Finding{Where: "reference", File: visible.String(u.Name, 300)}}); err != nil {
@@ -129,9 +150,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		if err := p.q.settle(ctx, p.rp, p.req.updates); err != nil {
 			return nil, err
 		}
-		p.history = newHistory(p.req.format)
-		p.history.room = keptTrees
-		if err := in.objects(ctx, p.q, p.history); err != nil {
+		if err := in.objects(ctx, p.q, p.history, p.ahead); err != nil {
 			return nil, err
 		}
 		p.ev.Objects = p.q.count
@@ -147,69 +166,133 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 // errEnough ends a scan that found more than anybody reads.
 var errEnough = errors.New("enough")
 
-func (in *inspection) objects(ctx context.Context, q *quarantine, h *history) error {
-	group, ctx := errgroup.WithContext(ctx)
-	type job struct {
-		object
-		text *[]byte
+// readers are goroutines that read objects, each whichever comes next.
+type readers struct {
+	in    *inspection
+	ctx   context.Context
+	group *errgroup.Group
+	jobs  chan job
+	room  *semaphore.Weighted
+	pool  sync.Pool
+}
+
+type job struct {
+	object
+	text *[]byte
+}
+
+// begin starts readers, which end with end or with ctx.
+func (in *inspection) begin(ctx context.Context) *readers {
+	w := &readers{
+		in: in, jobs: make(chan job, 64), room: semaphore.NewWeighted(maxHeld),
+		pool: sync.Pool{New: func() any { return new([]byte) }},
 	}
-	jobs := make(chan job, 64)
-	pool := sync.Pool{New: func() any { return new([]byte) }}
+	w.group, w.ctx = errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), 8) {
-		group.Go(func() error { // ends with jobs, or with the first error
-			for j := range jobs {
-				err := in.stream(bytes.NewReader(*j.text), j.object)
-				pool.Put(j.text)
-				if err != nil {
+		w.group.Go(func() error { // ends with jobs, or with the first error
+			for j := range w.jobs {
+				if err := in.stream(bytes.NewReader(*j.text), j.object); err != nil {
 					return err
 				}
+				w.drop(j.text)
 			}
 			return nil
 		})
 	}
-	group.Go(func() error {
-		defer close(jobs)
-		left, count := in.g.cfg.Limits.Unpacked, 0
-		return q.each(ctx, func(o object) error {
-			if left -= o.size; left < 0 {
-				return refused("the objects of the push have more than %d bytes: push it in parts", in.g.cfg.Limits.Unpacked)
-			}
-			if count++; count > q.count {
-				return errors.New("git has more objects than the pack")
-			}
-			in.mu.Lock()
-			in.scanned += o.size
-			in.mu.Unlock()
-			switch {
-			case o.kind == "tree":
-				return in.tree(o, h)
-			case o.size > smallObject && o.kind != "blob":
-				return refused("%s %s has more than %d bytes", o.kind, o.id, smallObject)
-			case o.size > smallObject:
-				return in.stream(o.body, o)
-			}
-			b := pool.Get().(*[]byte)
-			if int64(cap(*b)) < o.size {
-				*b = make([]byte, o.size)
-			}
-			*b = (*b)[:o.size]
-			if _, err := io.ReadFull(o.body, *b); err != nil {
+	return w
+}
+
+// hold waits until n bytes, at most those of a small object, may be held.
+func (w *readers) hold(n int64) (*[]byte, error) {
+	if err := w.room.Acquire(w.ctx, n); err != nil {
+		return nil, err
+	}
+	b := w.pool.Get().(*[]byte)
+	if int64(cap(*b)) < n {
+		*b = make([]byte, n)
+	}
+	*b = (*b)[:n]
+	return b, nil
+}
+
+func (w *readers) drop(b *[]byte) {
+	w.room.Release(int64(len(*b)))
+	w.pool.Put(b)
+}
+
+// give has a small object read that is no tree.
+func (w *readers) give(o object, b *[]byte, h *history) error {
+	if o.kind != "blob" {
+		if err := h.add(o, *b); err != nil {
+			return err
+		}
+	}
+	select {
+	case w.jobs <- job{o, b}:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// end waits until all was read that was given.
+func (w *readers) end() error {
+	close(w.jobs)
+	return w.group.Wait()
+}
+
+// count tells that an object is read.
+func (in *inspection) count(o object) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.scanned += o.size
+}
+
+// small objects are held whole.
+func (o object) small() bool {
+	return o.size <= heldObject && (o.kind == "blob" || o.kind == "tree" || o.size <= smallObject)
+}
+
+// objects reads all that the quarantine has and that was not read ahead.
+func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a *ahead) error {
+	w := in.begin(ctx)
+	left, count := in.g.cfg.Limits.Unpacked-in.scanned, 0
+	err := q.rest(w.ctx, a, func(o object) error {
+		if left -= o.size; left < 0 {
+			return refused("the objects of the push have more than %d bytes: push it in parts", in.g.cfg.Limits.Unpacked)
+		}
+		if count++; count > q.count {
+			return errors.New("git has more objects than the pack")
+		}
+		in.count(o)
+		switch {
+		case o.kind == "tree" && o.size > maxTree:
+			return refused("tree %s has more than %d bytes", o.id, maxTree)
+		case o.kind == "tree":
+			b := make([]byte, o.size)
+			if _, err := io.ReadFull(o.body, b); err != nil {
 				return noEOF(err)
 			}
-			if o.kind != "blob" {
-				if err := h.add(o, *b); err != nil {
-					return err
-				}
-			}
-			select {
-			case jobs <- job{o, b}:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
+			return in.tree(o, h, b)
+		case o.small():
+		case o.kind != "blob":
+			return refused("%s %s has more than %d bytes", o.kind, o.id, smallObject)
+		default:
+			return in.stream(o.body, o)
+		}
+		b, err := w.hold(o.size)
+		if err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(o.body, *b); err != nil {
+			return noEOF(err)
+		}
+		return w.give(o, b, h)
 	})
-	err := group.Wait()
+	// What ended a reader ended the rest, too.
+	if first := w.end(); first != nil {
+		err = first
+	}
 	if err == nil {
 		err = in.fileNames()
 	}
@@ -282,14 +365,7 @@ func (in *inspection) read(r io.Reader, what found) error {
 
 // tree takes the names of a tree; they are read once each, however many trees have
 // them.
-func (in *inspection) tree(o object, h *history) error {
-	if o.size > 64<<20 {
-		return refused("tree %s has more than 64 MiB", o.id)
-	}
-	b := make([]byte, o.size)
-	if _, err := io.ReadFull(o.body, b); err != nil {
-		return noEOF(err)
-	}
+func (in *inspection) tree(o object, h *history, b []byte) error {
 	if err := h.add(o, b); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ type commit struct {
 }
 
 func newHistory(format string) *history {
-	return &history{format: format, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
+	return &history{format: format, room: keptTrees, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
 }
 
 // add takes an object's content, which it keeps if it is a tree: while there is room.

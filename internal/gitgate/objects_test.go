@@ -202,7 +202,7 @@ func TestHostilePacks(t *testing.T) {
 	many := bytes.Clone(pack)
 	many[10] = 0xff
 	ref := func(name string) string { return line(oldID+" "+cmd[41:81]+" "+name+caps) + "0000" + string(pack) }
-	for name, c := range map[string]struct{ body, says string }{
+	packs := map[string]struct{ body, says string }{
 		"something after the pack":            {commands + string(pack) + "something more", "something follows the pack"},
 		"another pack after it":               {commands + string(pack) + string(pack), "something follows the pack"},
 		"a pack that is cut":                  {commands + string(pack[:len(pack)-30]), "git gate: "},
@@ -231,7 +231,9 @@ func TestHostilePacks(t *testing.T) {
 		"an end within a line":                {"00ffabc", "ends too early"},
 		"a delimiter among commands":          {line(cmd) + "0001" + string(pack), "delimiter"},
 		"objects that upstream does not have": {line(oldID+" "+strings.Repeat("12", 20)+" refs/heads/trunk"+caps) + "0000" + string(pack), "upstream"},
-	} {
+	}
+	refuse := func(name string) {
+		c := packs[name]
 		t.Run(name, func(t *testing.T) {
 			code, out := post(t, base+"/app.git/git-receive-pack", receivePack, c.body)
 			if !strings.Contains(out, c.says) || strings.Contains(out, "ok refs/heads/trunk") {
@@ -245,6 +247,12 @@ func TestHostilePacks(t *testing.T) {
 				t.Errorf("quarantine is left: %q", left)
 			}
 		})
+	}
+	for name := range packs {
+		refuse(name)
+		g.aheadFrom = packHead // and again, read as it comes
+		refuse(name)
+		g.aheadFrom = aheadFrom
 	}
 	// The neighbour, as it is and as gzip.
 	if code, out := post(t, base+"/app.git/git-receive-pack", receivePack, string(gzipped(commands+string(pack))), "Content-Encoding", "gzip"); !strings.Contains(out, "ok refs/heads/trunk") {

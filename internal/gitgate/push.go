@@ -99,6 +99,9 @@ type pushing struct {
 	ev  *Event
 	out *report
 	q   *quarantine // nil where no pack came
+	in  *inspection // from when the pack came
+	// ahead has read some of the pack, perhaps.
+	ahead *ahead
 	// history is of what the pack brought.
 	history *history
 }
@@ -130,7 +133,18 @@ func (p *pushing) take(r *http.Request, in *lineReader) error {
 		return err
 	}
 	p.q = q
-	return q.receive(ctx, in.r)
+	if p.in, err = p.g.newInspection(); err != nil {
+		return err
+	}
+	p.history = newHistory(p.req.format)
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.ahead = p.in.ahead(reading, p.history)
+	if err = q.receive(ctx, in.r, p.ahead); err != nil {
+		cancel()
+	}
+	p.ahead.end()
+	return err
 }
 
 // judge looks at everything that would leave.
@@ -143,6 +157,9 @@ func (p *pushing) judge(ctx context.Context) error {
 	begun := time.Now()
 	found, err := p.inspect(ctx)
 	p.ev.Reading = time.Since(begun)
+	if p.ahead != nil {
+		p.ev.Reading += p.ahead.took
+	}
 	<-p.g.pushes // while a person decides, others may push
 	if err != nil {
 		return err

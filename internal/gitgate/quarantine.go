@@ -73,8 +73,8 @@ func (q *quarantine) remove() {
 }
 
 // receive reads a pack to its end. git stores it and checks each object as
-// receive.fsckObjects would.
-func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
+// receive.fsckObjects would. also gets the same bytes.
+func (q *quarantine) receive(ctx context.Context, r *bufio.Reader, also io.Writer) error {
 	head, err := r.Peek(12)
 	if err != nil || string(head[:4]) != "PACK" {
 		return refused("no pack came with the push")
@@ -88,7 +88,7 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader) error {
 	if dir := q.base.objects(); dir != "" {
 		args = append(args, dir)
 	}
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, &counted{r, &q.size}, args...)
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, io.TeeReader(&counted{r, &q.size}, also), args...)
 	if err != nil {
 		return err
 	}
@@ -188,12 +188,61 @@ type object struct {
 
 // each reads all objects of the quarantine, in the order of the pack.
 func (q *quarantine) each(ctx context.Context, f func(object) error) error {
-	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, nil, "cat-file")
+	return q.run(ctx, nil, "cat-file", func(r io.Reader) error { return readObjects(r, f) })
+}
+
+// rest reads the objects that were not read ahead, of those that git has.
+func (q *quarantine) rest(ctx context.Context, a *ahead, f func(object) error) error {
+	if a == nil || len(a.read) == 0 {
+		return q.each(ctx, f)
+	}
+	var left bytes.Buffer
+	listed, known := 0, 0
+	err := q.run(ctx, nil, "list-objects", func(r io.Reader) error {
+		s := bufio.NewScanner(r)
+		for s.Scan() {
+			if listed++; listed > q.count {
+				return errors.New("git has more objects than the pack")
+			}
+			switch id := s.Text(); {
+			case !isID(id) || len(id) != idLen(q.format):
+				return errors.New("list objects: git prints something else")
+			case a.has(id):
+				known++
+			default:
+				left.WriteString(id + "\n")
+			}
+		}
+		return s.Err()
+	})
+	switch {
+	case err != nil:
+		return err
+	case known != len(a.read):
+		return refused("the pack can be read in two ways")
+	case known == listed:
+		return nil
+	}
+	return q.run(ctx, &left, "read-objects", func(r io.Reader) error {
+		err := readObjects(r, func(o object) error {
+			known++
+			return f(o)
+		})
+		if err == nil && known != listed {
+			err = errors.New("git does not give out all objects of the pack")
+		}
+		return err
+	})
+}
+
+// run has git print something, all of which f reads.
+func (q *quarantine) run(ctx context.Context, in io.Reader, form string, f func(io.Reader) error) error {
+	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, in, form)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return readObjects(c, f)
+	return f(c)
 }
 
 // readObjects reads what cat-file --batch prints.

@@ -244,6 +244,20 @@ var smugglers = []smuggler{
 		git(t, w, "repack", "-q", "-a", "-d", "-f", "--depth=50")
 		return nil
 	}, "d.txt:1001"},
+	{"in what is only there as a delta", func(t *testing.T, w, s string) []string {
+		r := rand.New(rand.NewPCG(5, 6))
+		var lines []string
+		for range 2000 {
+			lines = append(lines, fmt.Sprintf("line %d %d", r.Uint64(), r.Uint64()))
+		}
+		plain := lines[1000]
+		lines[1000] += " " + s
+		commitFile(t, w, "d.txt", strings.Join(lines, "\n"))
+		lines[1000] = plain
+		commitFile(t, w, "d.txt", strings.Join(lines, "\n")+strings.Repeat("\nmore", 50)) // git has the larger and newer one whole
+		git(t, w, "repack", "-q", "-a", "-d", "-f", "--depth=50")
+		return nil
+	}, "d.txt:1001"},
 	{"in a tree with what was there before", func(t *testing.T, w, s string) []string {
 		write(t, w+"/f.txt", s)
 		git(t, w, "add", "-A")
@@ -270,13 +284,20 @@ func TestSmuggle(t *testing.T) {
 	for i := range smugglers {
 		cfg.Repos = append(cfg.Repos, Repo{Name: fmt.Sprintf("r%d", i), URL: copyOf(t, up)})
 	}
-	_, base := newGate(t, cfg)
+	// Two gates: one reads such small packs when they are here, the other as they come.
+	_, later := newGate(t, cfg)
+	g, base := newGate(t, cfg)
+	g.aheadFrom = packHead
 	for i, s := range smugglers {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
+			base := base
 			for _, what := range []string{harmless, knownSecret, "ghp_" + "x7Kq2mN9vR4tY8wE1zP5sD3fG6hJ0kL2bC4a"} {
 				if what[0] == 'g' && knownOnly[s.name] {
 					continue
+				}
+				if what[0] == 'g' {
+					base = later
 				}
 				w := copyOf(t, seed)
 				args := append([]string{"push", "--force", fmt.Sprintf("%s/r%d.git", base, i), "trunk"}, s.put(t, w, what)...)

@@ -16,6 +16,7 @@ import (
 //	                        BASE being a directory of objects that it may refer to
 //	recheck PACK [BASE]     the same check again, of a pack that lies there
 //	cat-file                all objects there are, in the order of their packs
+//	list-objects            their ids alone, in the same order
 //	read-objects            those named on standard input
 //	upload-pack V FORM      a fetch is answered, in version V of the protocol
 //	receive-pack V FORM     a push is taken
@@ -29,8 +30,13 @@ func prepareGitServe(c *call) error {
 	if len(c.args) == 0 {
 		return bad()
 	}
-	env := gitEnvWith(serveSettings())
+	settings := serveSettings()
 	name, args := c.args[0], c.args[1:]
+	if name == "index-pack" || name == "recheck" {
+		// Nobody takes up what a crash leaves there.
+		settings = append(settings, [2]string{"core.fsync", "none"})
+	}
+	env := gitEnvWith(settings)
 	switch name {
 	case "index-pack", "recheck":
 		if len(args) < 1 || len(args) > 2 || len(args) == 2 && !isObjectDirectory(args[1]) {
@@ -48,12 +54,15 @@ func prepareGitServe(c *call) error {
 			return bad()
 		}
 		env = append(env, "GIT_DIR="+c.dir)
-	case "cat-file", "read-objects":
+	case "cat-file", "list-objects", "read-objects":
 		if len(args) != 0 {
 			return bad()
 		}
 		c.argv = []string{"cat-file", "--batch", "--buffer"}
-		if name == "cat-file" {
+		if name == "list-objects" {
+			c.argv[1] = "--batch-check=%(objectname)"
+		}
+		if name != "read-objects" {
 			c.argv = append(c.argv, "--batch-all-objects", "--unordered")
 		}
 		env = append(env, "GIT_DIR="+c.dir)

@@ -4,6 +4,24 @@ package main
 
 var gitGateMutants = []mutant{
 	{
+		Name: "some-read-is-all-read", Promise: "G1",
+		Why:     "what could not be read while a pack came is not read afterwards either",
+		Package: "./internal/gitgate", Tests: []string{"TestSmuggle"}, Says: "left:",
+		edits: []edit{{"internal/gitgate/quarantine.go", "	case known == listed:\n", "	case known > 0:\n"}},
+	},
+	{
+		Name: "read-in-two-ways", Promise: "G1",
+		Why:     "a pack passes in which other objects were read than those that git sees",
+		Package: "./internal/gitgate", Tests: []string{"TestReadAhead"}, Says: "an object that git does not see: <nil>",
+		edits: []edit{{"internal/gitgate/quarantine.go", "	case known != len(a.read):\n", "	case false:\n"}},
+	},
+	{
+		Name: "secrets-of-a-moment-ago", Promise: "G1",
+		Why:     "what becomes a secret while a push is on its way leaves with it",
+		Package: "./internal/gitgate", Tests: []string{"TestSecretsOfTheMoment"}, Says: "was pushed",
+		edits: []edit{{"internal/gitgate/inspect.go", " || !maps.EqualFunc(in.secrets, p.g.secrets(), secret.Value.Equal) {", " || maps.Equal(map[int]int{}, map[int]int{1: 1}) {"}},
+	},
+	{
 		Name: "innocent-by-another-name", Promise: "G1",
 		Why:     "a file that was pushed as another becomes .gitmodules without being checked as one",
 		Package: "./internal/gitgate", Tests: []string{"TestHarmfulObjects"}, Says: "was pushed",
