@@ -58,7 +58,8 @@ containers() {
     [ -n "$ids" ] || return 0
     dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
 }
-image_id() { dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
+# image_id prints nothing where there is none; docker itself prints an empty line then.
+image_id() { i=$(dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null) && printf '%s\n' "$i"; }
 
 # into FILE goes to a file's directory below the root, which it makes where it is
 # missing. It asks the kernel where it has come to: what becomes a link meanwhile leads

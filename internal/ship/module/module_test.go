@@ -138,7 +138,7 @@ func TestP3Compose(t *testing.T) {
 		"    container_name: other", "    scale: 2", "    deploy: {replicas: 2}", "    pull_policy: always", "    profiles: [x]", "    runtime: runc", "    gpus: all", "    post_start: [{command: x}]",
 		"    develop: {watch: []}", "    credential_spec: {file: x}", "    logging: {driver: syslog}", "    oom_score_adj: -900", "    use_api_socket: true", "    provider: {type: x}", "    external_links: [x]",
 		"    annotations: {a: b}", "    labels: {com.docker.compose.project: other}", "    labels: ['com.docker.compose.oneoff=True']", "volumes: {x: {labels: {com.docker.compose.project: other}}}", "labels: {a: b}",
- "    extra_hosts: ['a:1.2.3.4']", "    sysctls: {a: b}", "    image: other:v2",
+		"    extra_hosts: ['a:1.2.3.4']", "    sysctls: {a: b}", "    image: other:v2",
 		"include: [/etc/passwd]", "secrets: {x: {file: /etc/shadow}}", "configs: {x: {file: /etc/shadow}}", "models: {x: {model: y}}",
 		"networks: {x: {external: true}}", "networks: {x: {driver: host}}", "networks: {x: {name: other}}", "networks: {x: {driver_opts: {a: b}}}",
 		"volumes: {x: {external: true}}", "volumes: {x: {driver_opts: {type: none, device: /etc, o: bind}}}", "volumes: {x: {name: other}}",

@@ -51,7 +51,7 @@ func (r *Registry) answer(w http.ResponseWriter, req *http.Request, inner http.H
 	r.mu.Unlock()
 	switch mood {
 	case "fails":
-		http.Error(w, "out of order", http.StatusInternalServerError)
+		http.Error(w, `{"errors":[{"code":"DENIED","message":"password=hunter2"}]}`, http.StatusForbidden)
 	case "hangs":
 		<-req.Context().Done()
 	case "lies":

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,17 +33,17 @@ import (
 
 // Host is a machine that can be shipped to.
 type Host struct {
-	Name   string
-	Dir    string // holds all of it
-	Home   string // of its user
-	Root   string // its allowed root
+	Name string
+	Dir  string // holds all of it
+	Home string // of its user
+	Root string // its allowed root
 	// Address is on loopback, or that of a network of its own.
 	Address string
 	Port    int
-	User   string
-	Key    ssh.Signer // of the server
-	KeyPub string     // the same, as a line
-	Docker string     // DOCKER_HOST, or ""
+	User    string
+	Key     ssh.Signer // of the server
+	KeyPub  string     // the same, as a line
+	Docker  string     // DOCKER_HOST, or ""
 
 	sshd  *process
 	serve []string // what starts the server
@@ -344,7 +345,7 @@ func (h *Host) up(t testing.TB, log string) {
 	}
 	end := time.Now().Add(testenv.Patience(20 * time.Second))
 	for {
-		c, err := net.Dial("tcp", fmt.Sprintf("%s:%d", h.Address, h.Port))
+		c, err := net.Dial("tcp", net.JoinHostPort(h.Address, strconv.Itoa(h.Port)))
 		if err == nil {
 			c.Close()
 			return
