@@ -162,6 +162,8 @@ func TestP4Lies(t *testing.T) {
 	t.Parallel()
 	const observed = "Y2FyYm95LW9ic2VydmVkIDEKaW1hZ2UgLQpjdXJyZW50IC0K" // no image, nothing runs
 	hash := strings.Repeat("a", 64)
+	w := newLair(t, "exit 0")
+	w.e.Up, w.e.Other = time.Second, time.Second
 	for name, answer := range map[string]string{
 		"nothing":             "exit 0",
 		"garbage":             "head -c 100000 /dev/urandom",
@@ -175,8 +177,10 @@ func TestP4Lies(t *testing.T) {
 		"another's account":   "echo '@compose 5.5.1'; echo '@hash " + hash + "'; echo '@observed aGVsbG8K'; echo '@unfinished -'",
 		"orders to terminals": "printf '@refused \\033[2Jpolicy \\033]0;x\\007password=hunter2 \\033[31m\\n'",
 	} {
-		w := newLair(t, answer)
-		w.e.Up, w.e.Other = time.Second, time.Second
+		w.host.Program(t, "sh", answer)
+		w.mu.Lock()
+		w.said = nil
+		w.mu.Unlock()
 		_, err := w.e.Plan(w.ctx(), PlanOptions{Module: "web"})
 		if err == nil {
 			t.Errorf("%s: a plan was made", name)
@@ -189,14 +193,15 @@ func TestP4Lies(t *testing.T) {
 		}
 		n := len(w.said)
 		w.mu.Unlock()
-		if strings.ContainsAny(said, "\x1b\x07") || strings.Contains(said, "hunter2") || n > maxTold {
+		if strings.ContainsAny(said, "\x1b\x07") || strings.Contains(said, "hunter2") || n > maxTold+1 {
 			t.Errorf("%s: %d lines, %.300q", name, n, said)
 		}
 	}
-	w := newLair(t, "echo '@result applied healthy'; echo '@result rolled-back no'; kill -9 $$")
+	w.host.Program(t, "sh", "echo '@result applied healthy'; echo '@result rolled-back no'; kill -9 $$")
 	m, a := w.lairPlan()
-	ctx, cancel := context.WithTimeout(w.ctx(), testenv.Patience(time.Second))
+	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
+	w.at("again", cancel)
 	if r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{a}); !errors.Is(err, ErrUnknown) || outcomeOf(r, err) != "" {
 		t.Errorf("a host that says it is done and dies: %+v %v, want an unknown outcome", r, err)
 	}

@@ -125,9 +125,9 @@ step() {
     printf '%s %s\n' "$(date +%s)" "$*" 2>/dev/null >>"$j/steps"
     say "@step $*"
 }
-# clock sets now to seconds that nobody sets: the time of day may jump.
+# clock sets now to hundredths of seconds that nobody sets: the time of day may jump.
 clock() {
-    if read -r now rest 2>/dev/null </proc/uptime; then now=${now%%.*}; else now=$(date +%s); fi
+    if read -r now rest 2>/dev/null </proc/uptime; then now=${now%.*}${now#*.}; else now=$(date +%s)00; fi
 }
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
@@ -209,11 +209,11 @@ watch() {
         case $2 in
         healthy) return 0 ;;
         unhealthy) reason="its healthcheck fails" && return 1 ;;
-        none) [ $((now - looked)) -lt "$stable" ] || return 0 ;;
+        none) [ $((now - looked)) -lt "${stable}00" ] || return 0 ;;
         esac
         reason="not healthy in time"
-        [ $((now - looked)) -lt "$health_within" ] || return 1
-        sleep 0.1 2>/dev/null || sleep 1
+        [ $((now - looked)) -lt "${health_within}00" ] || return 1
+        sleep 0.2 2>/dev/null || sleep 1
     done
 }
 

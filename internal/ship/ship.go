@@ -95,7 +95,7 @@ const (
 
 // maxTold bounds the lines of programs and the steps that are passed on; reading them
 // for secrets costs.
-const maxTold = 20000
+const maxTold = 2000
 
 // Engine is an operator's side. Its methods may be called concurrently.
 type Engine struct {
@@ -233,6 +233,9 @@ func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remo
 	err := c.Run(ctx, s, func(l remote.Line) {
 		if l.Word == "" || l.Word == "@step" {
 			if said++; said > maxTold {
+				if said == maxTold+1 {
+					e.progress(h.Name, "", "… more than can be shown")
+				}
 				return
 			}
 		}
