@@ -103,7 +103,7 @@ var shipMutants = []mutant{
 		Name: "files-follow-links", Promise: "P3", root: true,
 		Why:     "a directory that becomes a link midway leads a file out",
 		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
-		edits: []edit{{"internal/ship/script.sh", `into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"`, `t=$root/${2%/*}/.carboy.tmp; cp -T "$1" "$t" && mv -T "$t" "$root/$2"`}},
+		edits: []edit{{"internal/ship/script.sh", `into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2"`}},
 	},
 	{
 		Name: "host-clocks-are-believed", Promise: "P4", root: true,
