@@ -19,6 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -189,7 +190,7 @@ func writePlan(dir string, m carboy.ShipPlan) (string, error) {
 		return "", err
 	}
 	name := filepath.Join(dir, m.Module+"."+m.Host.Name+".plan.json")
-	return name, os.WriteFile(name, m.Bytes, 0o644)
+	return name, store.WriteFile(name, m.Bytes, 0o644) // a link there is replaced, not followed
 }
 
 // showPlan prints a plan as people read it. All in it was judged or made visible.
@@ -440,7 +441,7 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(os.WriteFile(out+".sig", signed.Signature, 0o644), os.WriteFile(out, signed.Statement, 0o644)); err != nil {
+		if err := errors.Join(store.WriteFile(out+".sig", signed.Signature, 0o644), store.WriteFile(out, signed.Statement, 0o644)); err != nil {
 			return err
 		}
 		if f.json {

@@ -47,6 +47,7 @@ type order struct {
 	files     [][]byte
 	back      []byte // the previous file, its image by digest
 	approvals []approval.Signed
+	waves     [][]string
 }
 
 // Apply carries out plans of one module and commit, one for each host, wave after
@@ -164,6 +165,9 @@ func (e *Engine) judge(ctx context.Context, plans [][]byte, signed []approval.Si
 	if err := e.judgeSource(ctx, orders); err != nil {
 		return nil, err
 	}
+	if err := e.judgeWaves(orders); err != nil {
+		return nil, err
+	}
 	for _, o := range orders {
 		if err := e.judgeUse(o); err != nil {
 			return nil, err
@@ -223,6 +227,29 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		if err := o.agree(s); err != nil {
 			return err
 		}
+		o.waves = s.module.Waves
+	}
+	return nil
+}
+
+// judgeWaves: no host comes before those of the waves before its own, each of which is
+// in the same order or runs this commit by the records here.
+func (e *Engine) judgeWaves(orders []*order) error {
+	for _, o := range orders {
+		if o.Kind != plan.Apply {
+			continue
+		}
+		for _, name := range slices.Concat(o.waves[:o.Wave-1]...) {
+			if slices.ContainsFunc(orders, func(b *order) bool { return b.Host.Name == name }) {
+				continue
+			}
+			if r := e.lastApplied(name, o.Module); r != nil {
+				if p, _, err := plan.Decode(r.Plan); err == nil && p.Commit == o.Commit {
+					continue
+				}
+			}
+			return fail(Refused, o.host.Name, "apply the plan for "+name+" first, or with this one", "it is of wave %d, and %s, of one before, does not run commit %.12s", o.Wave, name, o.Commit)
+		}
 	}
 	return nil
 }
@@ -274,6 +301,9 @@ func (o *order) agree(s *source) error {
 	}
 	for _, f := range o.Source.Files {
 		o.files = append(o.files, s.text["modules/"+o.Module+"/"+module.FilesDir+"/"+f.Path])
+	}
+	if err := withinReach(o.Plan); err != nil {
+		return err
 	}
 	if o.Previous.State == plan.PreviousKnown {
 		if o.back, err = backFile(o.Plan); err != nil {
@@ -375,7 +405,7 @@ func (e *Engine) undoesLast(o *order) bool {
 		return false
 	}
 	r, err := e.readRecord(o.host.Name, o.Module, digest)
-	if err != nil || r.Outcome != Applied {
+	if err != nil || r.Outcome != Applied || r.Learned {
 		return false
 	}
 	last, _, err := plan.Decode(r.Plan)
@@ -572,6 +602,8 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 		return fmt.Errorf("%s: %w", o.host.Name, ErrUnknown)
 	case "stale":
 		return fail(Stale, o.host.Name, "make a new plan", "the host is not as the plan saw it%s", o.difference(a))
+	case "compose-changed":
+		return fail(Stale, o.host.Name, "make a new plan", "its compose reads the file otherwise than when the plan was made (%s then, %s now)", shown(o.Target.ComposeVersion), a.why)
 	case "used":
 		return fail(Mismatch, o.host.Name, "make a new plan", "the plan was carried out there already")
 	case "unrecorded":
@@ -633,6 +665,9 @@ func (e *Engine) found(ctx context.Context, o *order, cut error) (*account, erro
 		var x *Error
 		if errors.As(err, &x) {
 			return nil, err
+		}
+		if errors.Is(err, remote.ErrHostKey) {
+			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
 	}
 	return nil, fmt.Errorf("%w: %w", ErrUnknown, cut)
@@ -719,9 +754,9 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 func (e *Engine) merge(host string, j *hostJob) *Record {
 	r, err := e.readRecord(host, j.plan.Module, j.digest)
 	if err != nil {
-		r = &Record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Outcome: Sent, Began: j.plan.Created, By: j.plan.By}
+		r = &Record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Outcome: Sent, Began: j.plan.Created, By: j.plan.By, Learned: true}
 	}
-	if j.outcome != "" {
+	if j.outcome != "" && !r.Outcome.settled() { // what is written here nobody changes from there
 		r.Outcome, r.Why, r.Ended = j.outcome, j.why, j.ended
 	}
 	r.Job, r.Steps = j.name, j.steps

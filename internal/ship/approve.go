@@ -90,6 +90,12 @@ func (e *Engine) Example(id string) ([]string, error) {
 		}
 		files[filepath.Join(e.Repo, "modules", id, "module.yaml")] = strings.ReplaceAll(exampleModule, "ID", id)
 		files[filepath.Join(e.Repo, "modules", id, "compose.yaml")] = strings.ReplaceAll(exampleCompose, "ID", id)
+		// A link of the repository leads nowhere else.
+		for _, d := range []string{"modules", "modules/" + id} {
+			if fi, err := os.Lstat(filepath.Join(e.Repo, d)); err == nil && !fi.IsDir() {
+				return nil, fail(Refused, "", "remove it", "%s is not a directory", filepath.Join(e.Repo, d))
+			}
+		}
 	}
 	var wrote []string
 	for name, text := range files {

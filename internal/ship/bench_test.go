@@ -32,14 +32,14 @@ func BenchmarkShip(b *testing.B) {
 		began := time.Now()
 		cmd := exec.Command(ssh, "-F", "none", "-i", w.op.Key, "-o", "UserKnownHostsFile="+w.host.Dir+"/known", "-o", "BatchMode=yes", "-p", fmt.Sprint(w.host.Port), w.host.User+"@127.0.0.1",
 			"DOCKER_HOST="+dk.Socket+" docker compose -p hand --project-directory "+w.host.Root+" -f - up -d")
-		cmd.Stdin = strings.NewReader(shiptest.Compose("hand", v, "ok"))
+		cmd.Stdin = strings.NewReader(shiptest.Compose("hand", v, "checked"))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			b.Fatalf("%v: %s", err, out)
 		}
 		return time.Since(began)
 	}
 	var sum struct{ handUp, handNop, plan, planNop, apply, window, source, connect time.Duration }
-	w.commit("bench", "v3", "ok")
+	w.commit("bench", "v3", "checked")
 	w.ship("bench")
 	hand("v3")
 	b.ResetTimer()
@@ -47,7 +47,7 @@ func BenchmarkShip(b *testing.B) {
 		v := "v" + string('1'+rune(i%2))
 		sum.handUp += hand(v)
 		sum.handNop += hand(v)
-		w.commit("bench", v, "ok")
+		w.commit("bench", v, "checked")
 		began := time.Now()
 		var timing Timing
 		m, err := w.e.Plan(w.ctx(), PlanOptions{Module: "bench", Timing: &timing})

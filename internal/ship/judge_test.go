@@ -285,6 +285,22 @@ func TestRedaction(t *testing.T) {
 		{"docker login --password hunter2", "hunter2"},
 		{"token ghp_1234567890abcdefghijABCDEFGHIJ123456", "ghp_1234567890abc"},
 		{"aws AKIAQ3EGRJ4XBN2VLO7T x", "AKIAQ3EGRJ4XBN2VLO7T"},
+		// As other programs wrap and lay them out.
+		{`{"msg":"login {\"password\":\"hunter2\"}"}`, "hunter2"},
+		{`{"msg":"{\\\"token\\\":\\\"hunter2\\\"}"}`, "hunter2"},
+		{`{"secret": 12345678}`, "12345678"},
+		{"password: correct horse battery", "battery"},
+		{"  - db_password: correct horse battery", "horse"},
+		{"| PGPASSWORD=hunter2", "hunter2"},
+		{"Cookie: sid=abcdef; auth=hunter2", "hunter2"},
+		{"Set-Cookie: sid=hunter2; HttpOnly", "hunter2"},
+		{"proxy-authorization: Digest username=x, response=hunter2", "hunter2"},
+		{"GET https://h/x?sig=hunter2&se=2027 200", "hunter2"},
+		{"https://bucket.example.org/o?X-Amz-Signature=hunter2", "hunter2"},
+		{"https://hunter2@example.org/x.git", "hunter2"},
+		{"redis://:hunter2@cache:6379/0", "hunter2"},
+		{"--api-key hunter2", "hunter2"},
+		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
 			t.Errorf("%q became %q", x.in, got)
@@ -294,6 +310,10 @@ func TestRedaction(t *testing.T) {
 	key := r.Line("-----BEGIN OPENSSH PRIVATE KEY-----") + r.Line("b3BlbnNzaC1rZXkt") + r.Line("-----END OPENSSH PRIVATE KEY-----")
 	if strings.Contains(key, "b3Bl") {
 		t.Errorf("a private key became %q", key)
+	}
+	pgp := r.Line("-----BEGIN PGP PRIVATE KEY BLOCK-----") + r.Line("hunter2") + r.Line("-----END PGP PRIVATE KEY BLOCK-----")
+	if strings.Contains(pgp, "hunter2") {
+		t.Errorf("a private key became %q", pgp)
 	}
 	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {

@@ -180,6 +180,9 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 		return nil, fail(Failed, h.Name, "carboy ship status "+s.module.ID+" finishes it or takes it back", "an apply was interrupted there")
 	}
 	l := &looked{hash: a.words["@hash"], version: shown(a.words["@compose"])}
+	if !supported(l.version) {
+		return nil, fail(Failed, h.Name, "install a newer compose plugin of Docker", "docker compose is %q there; %d.%d or newer is needed", l.version, minCompose[0], minCompose[1])
+	}
 	b, err := base64.StdEncoding.DecodeString(a.words["@observed"])
 	if err != nil {
 		return nil, fmt.Errorf("%s: its account is damaged", h.Name)
@@ -194,11 +197,29 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	return l, l.inForce(a)
 }
 
+var (
+	jobName = module.NewPattern(`^1[0-9]{5}-[0-9a-f]{64}$`)
+	// minCompose is the first with --progress before the command (July 2023).
+	minCompose = [2]int{2, 20}
+)
+
+// supported reports whether a version of Compose is one that script.sh can be used with.
+func supported(version string) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor); n != 2 {
+		return false
+	}
+	return major > minCompose[0] || major == minCompose[0] && minor >= minCompose[1]
+}
+
 // inForce reads the job whose service runs. What the host kept of it is checked
 // against its name.
 func (l *looked) inForce(a *account) error {
 	if l.job = a.words["@current"]; l.job == "" {
 		return nil
+	}
+	if !jobName.MatchString(l.job) {
+		return errors.New("host: its account names a job that is none")
 	}
 	files, err := a.kept()
 	if err != nil {
@@ -336,6 +357,9 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	if p.Previous, err = e.previous(ctx, c, h, s, l); err != nil {
 		return err
 	}
+	if err := withinReach(p); err != nil {
+		return err
+	}
 	p.Changes = changes(p, l.obs, mod)
 	life := e.Life
 	if life == 0 {
@@ -387,6 +411,31 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		return plan.Previous{State: plan.PreviousUnknown}, nil
 	}
 	return v, nil
+}
+
+// withinReach refuses to put a file, or to show one, where what runs now can write: it
+// could make a link of a directory there while the new one is put in place.
+func withinReach(p *plan.Plan) error {
+	if p.Target.Absent || p.Previous.State != plan.PreviousKnown {
+		return nil
+	}
+	now, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
+	if err != nil {
+		return &Error{Refused, p.Host.Name, err, "make a new plan"}
+	}
+	for _, w := range now.Writable {
+		for _, f := range p.Source.Files {
+			if at := p.Target.Root + "/" + f.Path; at == w || strings.HasPrefix(at, w+"/") {
+				return fail(Refused, p.Host.Name, "ship a version without that mount first", "the file %s lies in %s, which what runs now can write to", f.Path, w)
+			}
+		}
+		for _, b := range p.Target.Binds {
+			if strings.HasPrefix(b, w+"/") {
+				return fail(Refused, p.Host.Name, "ship a version without that mount first", "the mount %s lies in %s, which what runs now can write to", b, w)
+			}
+		}
+	}
+	return nil
 }
 
 // changes are what is different, the files first, as it is done.

@@ -44,6 +44,8 @@ type Record struct {
 	By        string            `json:"by"`
 	Job       string            `json:"job,omitempty"` // on the host
 	Steps     []string          `json:"steps,omitempty"`
+	// Learned says that it came from the host: it is that host's word.
+	Learned bool `json:"learned,omitempty"`
 }
 
 // settled are the outcomes that a host records; each uses the plan up.
@@ -258,7 +260,7 @@ func result(s string) (o Outcome, at time.Time, why string) {
 	var sec int64
 	fmt.Sscan(f[1], &sec)
 	if len(f) == 3 {
-		why = shown(f[2])
+		why = shown(newRedactor().Line(f[2]))
 	}
 	return Outcome(f[0]), time.Unix(sec, 0).UTC(), why
 }

@@ -22,23 +22,31 @@ func shown(s string) string { return visible.String(s, maxShown) }
 // them: NAME=value, name: value, "name": "value", --name value.
 const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)?|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
 
+// quote is one, as it stands in a text or, escaped, within another.
+const quote = `\\*["']`
+
 var forms = sync.OnceValue(func() []*regexp.Regexp {
 	return []*regexp.Regexp{
-		regexp.MustCompile(`(?i)(\b(?:authorization|proxy-authorization)\b["']?\s*[:=]\s*["']?)[^"'\r\n]+`),
+		regexp.MustCompile(`(?i)(\b(?:authorization|proxy-authorization|cookie|set-cookie)\b(?:` + quote + `)?\s*[:=]\s*(?:` + quote + `)?)[^"'\\\r\n]+`),
 		regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
+		regexp.MustCompile(`(?i)(\\+["']` + secretName + `\\+["']\s*[:=]\s*(?:\\+["'])?)[^"'\\]+`),
 		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*")(?:[^"\\]|\\.)*`),
 		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*')[^']*`),
+		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*)[^\s"'&,;\[{\]}]+`),
+		// A line of its own is all value: words may follow words.
+		regexp.MustCompile(`(?i)(^[\s|>-]*` + secretName + `\s*[=:]\s*)[^\s"'\[{][^"'&]*$`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*")(?:[^"\\]|\\.)*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*')[^']*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*)[^\s"'&,;\[][^\s"'&,;]*`),
 		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
+		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*\?)[^\s"'<>]+`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@"']+@`),
 	}
 })
 
 var (
-	keyBegins = module.NewPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)
-	keyEnds   = module.NewPattern(`-----END [A-Z0-9 ]*PRIVATE KEY-----`)
+	keyBegins = module.NewPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`)
+	keyEnds   = module.NewPattern(`-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`)
 )
 
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })

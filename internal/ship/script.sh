@@ -58,7 +58,22 @@ containers() {
     [ -n "$ids" ] || return 0
     dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
 }
-image_id() { dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
+# image_id prints nothing where there is none; docker itself prints an empty line then.
+image_id() { i=$(dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null) && printf '%s\n' "$i"; }
+
+# into FILE goes to a file's directory below the root, which it makes where it is
+# missing. It asks the kernel where it has come to: what becomes a link meanwhile leads
+# nowhere.
+into() {
+    cd -P "$root" && [ "$(env pwd -P)" = "$root" ] || return 1
+    rest=$1 here=$root
+    while [ "$rest" != "${rest#*/}" ]; do
+        here=$here/${rest%%/*}
+        [ -d "${here##*/}" ] || mkdir "${here##*/}" || return 1
+        cd -P "./${here##*/}" && [ "$(env pwd -P)" = "$here" ] || return 1
+        rest=${rest#*/}
+    done
+}
 
 # paths refuses a root, a file or a bind that a link leads elsewhere.
 paths() {
@@ -95,7 +110,7 @@ observe() {
     [ -z "$c" ] || say "$c"
     for f in $files; do
         if [ -f "$root/$f" ]; then
-            s=$(sha256sum <"$root/$f") || return 1
+            s=$(timeout "$t_look" sha256sum "$root/$f") || return 1
             say "file ${s%% *} $f"
         elif [ -e "$root/$f" ]; then
             say "file other $f"
@@ -110,6 +125,10 @@ step() {
     printf '%s %s\n' "$(date +%s)" "$*" 2>/dev/null >>"$j/steps"
     say "@step $*"
 }
+# clock sets now to hundredths of seconds that nobody sets: the time of day may jump.
+clock() {
+    if read -r now rest 2>/dev/null </proc/uptime; then now=${now%.*}${now#*.}; else now=$(date +%s)00; fi
+}
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
     printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
@@ -119,7 +138,8 @@ finish() {
 
 lock() {
     mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
-    exec 9>>"$dir/lock" || refuse failed "cannot open $dir/lock"
+    # The directory itself: a file with such a name is what people remove.
+    exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
@@ -128,26 +148,27 @@ lock() {
 put_files() {
     i=0
     for f in $files; do
-        put "$j/f/$i" "$root/$f" || return 1
+        put "$j/f/$i" "$f" || return 1
         i=$((i + 1))
     done
-    [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | sha256sum -c --status)
+    in_place
 }
-put() {
-    d=${2%/*}
-    [ -d "$d" ] || (umask 022 && mkdir -p "$d") || return 1
-    m=644
-    [ ! -x "$1" ] || m=755
-    cp -T --remove-destination "$1" "$d/.carboy.tmp" && chmod $m "$d/.carboy.tmp" && sync "$d/.carboy.tmp" && mv -T "$d/.carboy.tmp" "$2"
+in_place() {
+    [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | timeout "$t_other" sha256sum -c --status 2>/dev/null)
 }
+# put FROM FILE, with the mode that it has there.
+put() (
+    umask 022
+    into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"
+)
 # restore_files puts back what was there.
 restore_files() {
     i=0
     for f in $files; do
         if [ -f "$j/prev/$i" ]; then
-            cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$root/$f" || return 1
+            timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" || return 1
         elif [ -f "$root/$f" ]; then
-            rm -f "$root/$f" || return 1
+            (into "$f" && rm -f "./${f##*/}") || return 1
         fi
         i=$((i + 1))
     done
@@ -164,7 +185,8 @@ one() {
 }
 # watch until it is healthy, or runs without a restart for long enough.
 watch() {
-    looked=$(date +%s) began= before= health=
+    clock
+    looked=$now began= before= health=
     fresh=1
     ! grep -q "^container $id " "$j/observed" || fresh=0
     while :; do
@@ -173,7 +195,7 @@ watch() {
             return 1
         }
         set -- $s
-        now=$(date +%s)
+        clock
         [ "$health" = "$2" ] || step health "$2"
         health=$2
         if [ -z "$began" ]; then
@@ -187,11 +209,11 @@ watch() {
         case $2 in
         healthy) return 0 ;;
         unhealthy) reason="its healthcheck fails" && return 1 ;;
-        none) [ $((now - looked)) -lt "$stable" ] || return 0 ;;
+        none) [ $((now - looked)) -lt "${stable}00" ] || return 0 ;;
         esac
         reason="not healthy in time"
-        [ $((now - looked)) -lt "$health_within" ] || return 1
-        sleep 0.1 2>/dev/null || sleep 1
+        [ $((now - looked)) -lt "${health_within}00" ] || return 1
+        sleep 0.2 2>/dev/null || sleep 1
     done
 }
 
@@ -257,10 +279,10 @@ receive() {
     to=$1
     shift
     while [ $# -gt 1 ]; do
-        head -c "$1" >"$to/$2" || return 1
+        head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
         shift 2
     done
-    for p in $programs; do chmod 700 "$to/$p" || return 1; done
+    for p in $programs; do chmod 755 "$to/$p" || return 1; done
     (cd "$to" && printf '%s\n' "$sums" | sha256sum -c --status)
 }
 
@@ -284,10 +306,14 @@ apply() {
         say "@result nothing"
         exit 0
     fi
+    if [ "$action" != remove ]; then
+        hash=$(compose "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null)
+        [ "${hash##* }" = "$want_hash" ] || refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
+    fi
     [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
     i=0
     for f in $files; do
-        [ ! -f "$root/$f" ] || cp -p "$root/$f" "$new/prev/$i" || refuse failed "cannot keep $f: is the disk full?"
+        [ ! -f "$root/$f" ] || (into "$f" && timeout "$t_other" cp -pPT "./${f##*/}" "$new/prev/$i") && [ ! -L "$new/prev/$i" ] || refuse failed "cannot keep $f: is the disk full?"
         i=$((i + 1))
     done
     printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
@@ -313,7 +339,7 @@ recover() {
         ! unchanged || kept "interrupted before anything was changed"
         back failed interrupted
     fi
-    if { [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | sha256sum -c --status 2>/dev/null); } && one "$want_image" "$want_hash"; then
+    if in_place && one "$want_image" "$want_hash"; then
         if [ -z "$force" ] && [ "$action" != recreate ] || ! unchanged; then
             watch || back rolled-back "$reason"
             finish applied "healthy, after an interruption"
@@ -324,7 +350,7 @@ recover() {
 }
 
 look() {
-    if [ -f "$dir/lock" ] && ! flock -n 9 9<"$dir/lock"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
+    if [ -d "$dir" ] && ! flock -n 9 9<"$dir"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
 }
 
 case $mode in
@@ -352,7 +378,7 @@ apply) apply ;;
 recover) recover ;;
 await)
     # The end of whoever holds the lock, then the job's result.
-    [ ! -f "$dir/lock" ] || flock -w "$health_within" 9 9<"$dir/lock" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
+    [ ! -d "$dir" ] || flock -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     scan
     say "@unfinished $unfinished"
     say "@used $used"

@@ -93,6 +93,10 @@ const (
 	MaxCommand   = time.Hour
 )
 
+// maxTold bounds the lines of programs and the steps that are passed on; reading them
+// for secrets costs.
+const maxTold = 2000
+
 // Engine is an operator's side. Its methods may be called concurrently.
 type Engine struct {
 	Config string // directory of hosts.yaml and allowed_signers
@@ -224,7 +228,17 @@ type account struct {
 func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script) (*account, error) {
 	a := &account{words: map[string]string{}}
 	red := newRedactor()
+	said := 0
+	s.Redact = func(text string) string { return shown(newRedactor().Line(text)) }
 	err := c.Run(ctx, s, func(l remote.Line) {
+		if l.Word == "" || l.Word == "@step" {
+			if said++; said > maxTold {
+				if said == maxTold+1 {
+					e.progress(h.Name, "", "… more than can be shown")
+				}
+				return
+			}
+		}
 		switch l.Word {
 		case "@step":
 			step, text, _ := strings.Cut(l.Rest, " ")

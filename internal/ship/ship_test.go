@@ -65,6 +65,7 @@ func newWorld(t *testing.T, dk *shiptest.Engine, more ...string) *world {
 	t.Helper()
 	w := &world{t: t, op: shiptest.NewOperator(t), repo: shiptest.NewRepo(t), dk: dk}
 	w.host = shiptest.NewHost(t, "one", dk)
+	t.Cleanup(func() { dk.Clear(w.host.Root) })
 	w.op.Add(t, w.host, more...)
 	w.e = w.engine()
 	return w
@@ -177,7 +178,7 @@ func (w *world) want(id, want string) {
 func TestShip(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, engine(t, 0))
-	first := w.commit("web", "v1", "ok")
+	first := w.commit("web", "v1", "checked")
 	w.want("web", "nothing")
 	if got := w.ship("web"); got != Applied {
 		t.Fatalf("first apply: %s", got)
@@ -190,7 +191,7 @@ func TestShip(t *testing.T) {
 	if o, err := w.apply(p); o != Nothing {
 		t.Fatalf("nothing to do: %s %v", o, err)
 	}
-	w.commit("web", "v2", "ok")
+	w.commit("web", "v2", "checked")
 	if got := w.ship("web"); got != Applied {
 		t.Fatalf("second apply: %s", got)
 	}
@@ -721,17 +722,28 @@ exec `+testenv.Look("docker")+` "$@"
 	}
 }
 
-// TestWaves: a rollout stops at the first wave that is not healthy.
+// TestWaves: a rollout to hosts of networks of their own goes on through a wave that is
+// healthy everywhere, and stops after one that is not.
 func TestWaves(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, engine(t, 0))
-	second := shiptest.NewHost(t, "two", engine(t, 1))
-	w.op.Add(t, second)
-	root := t.TempDir() // the same path on both
+	w := &world{t: t, op: shiptest.NewOperator(t), repo: shiptest.NewRepo(t)}
+	root := t.TempDir() // the same path on all of them
 	os.Chmod(root, 0o755)
-	w.op.Write(t, "hosts.yaml", strings.NewReplacer(w.host.Root, root, second.Root, root).Replace(readFile(t, w.op.Config+"/hosts.yaml")))
-	mode := func(v, mode string) []Made {
-		w.repo.Write(t, "modules/wa/module.yaml", shiptest.Module("wa", root+"/wa", "one", "two"))
+	var all []*shiptest.Host
+	for i, name := range []string{"canary", "a", "b"} {
+		h := shiptest.NewFarHost(t, name, engine(t, i))
+		w.op.Add(t, h)
+		w.op.Write(t, "hosts.yaml", strings.ReplaceAll(readFile(t, w.op.Config+"/hosts.yaml"), h.Root, root))
+		all = append(all, h)
+	}
+	hosts := readFile(t, w.op.Config+"/hosts.yaml")
+	for _, h := range all {
+		hosts = strings.ReplaceAll(hosts, h.Root, root)
+	}
+	w.op.Write(t, "hosts.yaml", hosts)
+	w.e = w.engine()
+	plans := func(v, mode string) []Made {
+		w.repo.Write(t, "modules/wa/module.yaml", strings.Replace(shiptest.Module("wa", root+"/wa", "one"), "host: one", "waves: [[canary], [a, b]]", 1))
 		w.repo.Write(t, "modules/wa/compose.yaml", shiptest.Compose("wa", v, mode))
 		w.repo.Commit(t)
 		m, err := w.e.Plan(w.ctx(), PlanOptions{Module: "wa"})
@@ -740,22 +752,42 @@ func TestWaves(t *testing.T) {
 		}
 		return m
 	}
-	both := func(m []Made) ([]Result, error) {
-		return w.e.Apply(w.ctx(), [][]byte{m[1].Bytes, m[0].Bytes}, []approval.Signed{w.approve("alice", false, m...)})
+	apply := func(m ...Made) ([]Result, error) {
+		var b [][]byte
+		for _, x := range slices.Backward(m) {
+			b = append(b, x.Bytes)
+		}
+		return w.e.Apply(w.ctx(), b, []approval.Signed{w.approve("alice", false, m...)})
 	}
-	on := func(n int) string {
-		return engine(t, n).Run(t, "inspect", "--format", `{{index .Config.Labels "mark"}}`, engine(t, n).Run(t, "ps", "-q", "--filter", "label=com.docker.compose.project=wa"))
+	want := func(want ...string) {
+		t.Helper()
+		for n, v := range want {
+			dk := engine(t, n)
+			if got := dk.Run(t, "inspect", "--format", `{{index .Config.Labels "mark"}}`, dk.Run(t, "ps", "-q", "--filter", "label=com.docker.compose.project=wa")); got != v {
+				t.Errorf("%s runs %s, want %s", all[n].Name, got, v)
+			}
+		}
 	}
-	if r, err := both(mode("v1", "ok")); err != nil || len(r) != 2 || r[0].Host != "one" {
+	// The network of one is gone for a while, in the midst.
+	w.hook = func(p Progress) {
+		if p.Host == "b" && p.Step == "compose" {
+			all[2].Link(t, false)
+			time.AfterFunc(time.Second, func() { all[2].Link(t, true) })
+		}
+	}
+	if r, err := apply(plans("v1", "ok")...); err != nil || len(r) != 3 || r[0].Host != "canary" {
 		t.Fatalf("%+v %v", r, err)
 	}
-	r, err := both(mode("v2", "unhealthy"))
-	if outcomeOf(r, err) != RolledBack || len(r) != 1 {
+	w.hook = nil
+	want("v1", "v1", "v1")
+	m := plans("v2", "unhealthy")
+	if r, err := apply(m...); outcomeOf(r, err) != RolledBack || len(r) != 1 {
 		t.Errorf("an unhealthy first wave: %+v %v", r, err)
 	}
-	if a, b := on(0), on(1); a != "v1" || b != "v1" {
-		t.Errorf("the hosts run %s and %s", a, b)
+	if r, err := apply(m[1:]...); outcomeOf(r, err) != Refused || len(r) != 0 {
+		t.Errorf("the second wave after it: %+v %v", r, err)
 	}
+	want("v1", "v1", "v1")
 }
 
 func readFile(t testing.TB, name string) string {

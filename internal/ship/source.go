@@ -49,6 +49,9 @@ func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error
 	g.Go(func() error {
 		out, err := e.git(ctx, nil, 1<<10, "rev-parse", "--verify", "HEAD")
 		commit = strings.TrimSpace(string(out))
+		if failed := (*hostexec.FailedError)(nil); errors.As(err, &failed) && failed.Outcome == hostexec.Exited {
+			return fail(Refused, "", "commit something: what is shipped is a commit", "%s has no commit yet", e.Repo)
+		}
 		return err
 	})
 	g.Go(func() error {

@@ -218,7 +218,7 @@ func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob) {
 	}
 	for _, j := range jobs {
 		old, err := e.readRecord(h.Name, j.plan.Module, j.digest)
-		if j.outcome == "" || err == nil && old.Outcome == j.outcome && old.Job == j.name {
+		if j.outcome == "" || j.plan.Host.Name != h.Name || j.plan.Module != id || err == nil && old.Outcome.settled() && old.Job == j.name {
 			continue
 		}
 		e.writeRecord(h.Name, j.plan.Module, e.merge(h.Name, j)) // it is still on the host when this fails

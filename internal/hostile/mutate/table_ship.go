@@ -70,6 +70,48 @@ var shipMutants = []mutant{
 		edits: []edit{{"internal/ship/module/module.go", "case p == \"..\" || strings.HasPrefix(p, \"../\") || strings.Contains(p, \"/../\") || strings.HasSuffix(p, \"/..\"):", "case p == \"\\x00\":"}},
 	},
 	{
+		Name: "waves-in-any-order", Promise: "P1",
+		Why:     "the hosts that come last are changed without those that come first",
+		Package: "./internal/ship", Tests: []string{"TestP1Waves"}, Says: "the second wave alone",
+		edits: []edit{{"internal/ship/apply.go", "err := e.judgeWaves(orders); err != nil", "err := error(nil); err != nil"}},
+	},
+	{
+		Name: "hosts-write-our-records", Promise: "P1",
+		Why:     "a host makes up a record, by which an apply is undone without an approval",
+		Package: "./internal/ship", Tests: []string{"TestP1HostRecords"}, Says: "a host's own record",
+		edits: []edit{{"internal/ship/apply.go", "r.Outcome != Applied || r.Learned {", "r.Outcome != Applied {"}},
+	},
+	{
+		Name: "statements-read-two-ways", Promise: "P1",
+		Why:     "what somebody read and signed is not what counts",
+		Package: "./internal/ship/approval", Tests: []string{"TestOneReading"}, Says: "a key twice: <nil>",
+		edits: []edit{{"internal/ship/approval/approval.go", "!bytes.Equal(again, in.Statement)", "len(again) == 0"}},
+	},
+	{
+		Name: "locks-can-be-removed", Promise: "P2", root: true,
+		Why:     "who removes a file that is called lock gets a second apply",
+		Package: "./internal/ship", Tests: []string{"TestP2LockTaken"}, Says: "the second, the lock removed",
+		edits: []edit{{"internal/ship/script.sh", "exec 9<\"$dir\" ||", "exec 9>>\"$dir/lock\" ||"}},
+	},
+	{
+		Name: "services-write-where-files-go", Promise: "P3",
+		Why:     "what runs makes a link of the directory into which the next file is put",
+		Package: "./internal/ship", Tests: []string{"TestP3Reach"}, Says: "amid ",
+		edits: []edit{{"internal/ship/make.go", "for _, w := range now.Writable {", "for _, w := range now.Writable[:0] {"}},
+	},
+	{
+		Name: "files-follow-links", Promise: "P3", root: true,
+		Why:     "a directory that becomes a link midway leads a file out",
+		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
+		edits: []edit{{"internal/ship/script.sh", `into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2"`}},
+	},
+	{
+		Name: "host-clocks-are-believed", Promise: "P4", root: true,
+		Why:     "a clock that leaps ends the watching, and what dies soon counts as healthy",
+		Package: "./internal/ship", Tests: []string{"TestP4HostClock"}, Says: "a clock that leaps",
+		edits: []edit{{"internal/ship/script.sh", "if read -r now rest 2>/dev/null </proc/uptime; then", "if false; then"}},
+	},
+	{
 		Name: "output-tells-secrets", Promise: "P4",
 		Why:     "a password that a program on the host prints is shown and recorded",
 		Package: "./internal/ship", Tests: []string{"TestRedaction"}, Says: "hunter2",

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
@@ -124,7 +125,7 @@ func (s *Statement) check() error {
 		return fmt.Errorf("approver: %.80q is not a name such as alice@example.org", s.Approver)
 	case s.Time.IsZero():
 		return errors.New("time: missing")
-	case strings.TrimSpace(s.Purpose) == "" || len(s.Purpose) > MaxPurpose:
+	case strings.TrimSpace(s.Purpose) == "" || len(s.Purpose) > MaxPurpose || !utf8.ValidString(s.Purpose) || strings.ContainsAny(s.Purpose, "\r\n"):
 		return errors.New("purpose: say in a line what for")
 	case !nonce.MatchString(s.Nonce):
 		return errors.New("nonce: not 32 hexadecimal digits")
@@ -149,16 +150,21 @@ func New(plans []string, commit, module, approver, purpose string, destructive b
 	return s
 }
 
+// encode gives the statement's one spelling.
+func (s *Statement) encode() ([]byte, error) {
+	b, err := json.MarshalIndent(s, "", "  ")
+	return append(b, '\n'), err
+}
+
 // Sign signs a statement.
 func Sign(s Statement, key ssh.Signer) (Signed, error) {
 	if err := s.check(); err != nil {
 		return Signed{}, fmt.Errorf("approve: %w", err)
 	}
-	b, err := json.MarshalIndent(s, "", "  ")
+	b, err := s.encode()
 	if err != nil {
 		return Signed{}, err
 	}
-	b = append(b, '\n')
 	sig, err := sshsig.Sign(bytes.NewReader(b), key, sshsig.HashSHA512, Namespace)
 	if err != nil {
 		return Signed{}, fmt.Errorf("approve: sign: %w", err)
@@ -265,11 +271,15 @@ func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval
 	var st Statement
 	d := json.NewDecoder(bytes.NewReader(in.Statement))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&st); err != nil || d.More() {
+	if err := d.Decode(&st); err != nil {
 		return nil, Mismatch("approval: not a statement: %v", err)
 	}
 	if err := st.check(); err != nil {
 		return nil, Mismatch("approval: %v", err)
+	}
+	// One spelling: what a person read in it, and what it is taken for, are the same.
+	if again, err := st.encode(); err != nil || !bytes.Equal(again, in.Statement) {
+		return nil, Mismatch("approval: was edited or formatted since carboy wrote it")
 	}
 	if st.Time.After(now.Add(5 * time.Minute)) {
 		return nil, Mismatch("approval: made at %s, which is still to come", st.Time.Format(time.RFC3339))

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hiddeco/sshsig"
+
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/shiptest"
 	"github.com/carboy/carboy/internal/testenv"
@@ -97,6 +99,45 @@ func TestSigners(t *testing.T) {
 	for _, line := range []string{"* " + pub, "*@example.org " + pub, "!alice " + pub, "alice cert-authority " + pub, "alice", "alice ssh-ed25519 AAAA", "alice valid-before=\"soon\" " + pub, "alice verify-required " + pub} {
 		if _, err := approval.ParseSigners("f", []byte("# one\n"+line)); err == nil || !strings.HasPrefix(err.Error(), "f:2: ") {
 			t.Errorf("%s: %v, want an error with its line", line, err)
+		}
+	}
+}
+
+// TestOneReading: a statement that reads one way to people and counts another way, or that
+// was signed for something else, approves nothing.
+func TestOneReading(t *testing.T) {
+	pub, key := shiptest.NewKey(t, t.TempDir()+"/key")
+	all, err := approval.ParseSigners("f", []byte("alice@example.org "+pub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := approval.Sign(statement(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(good.Statement)
+	a, b := strings.Repeat("a", 64), strings.Repeat("c", 64)
+	for name, x := range map[string]struct{ text, namespace string }{
+		"as it is":                {text, approval.Namespace},
+		"a key twice":             {strings.Replace(text, `"commit"`, `"plans": ["`+b+`"],`+"\n  "+`"commit"`, 1), approval.Namespace},
+		"a key in capitals":       {strings.Replace(text, `"commit"`, `"PLANS": ["`+b+`"],`+"\n  "+`"commit"`, 1), approval.Namespace},
+		"a key spelled otherwise": {strings.Replace(text, `"plans"`, `"\u0070lans"`, 1), approval.Namespace},
+		"more after it":           {text + text, approval.Namespace},
+		"on one line":             {strings.ReplaceAll(text, "\n", " "), approval.Namespace},
+		"two lines of purpose":    {strings.Replace(text, "release 4", "release 4\\n  plans", 1), approval.Namespace},
+		"not UTF-8":               {strings.Replace(text, "release 4", "release \xff", 1), approval.Namespace},
+		"not a plan":              {strings.Replace(text, a, "a", 1), approval.Namespace},
+		"for files":               {text, "file"},
+		"for commits":             {text, "git"},
+		"for a name like ours":    {text, approval.Namespace + " "},
+	} {
+		sig, err := sshsig.Sign(strings.NewReader(x.text), key, sshsig.HashSHA512, x.namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = all.Verify(context.Background(), approval.Signed{Statement: []byte(x.text), Signature: sshsig.Armor(sig)}, time.Now())
+		if want := name == "as it is"; (err == nil) != want || err != nil && !errors.Is(err, approval.ErrMismatch) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

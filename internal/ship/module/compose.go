@@ -211,6 +211,8 @@ func (j *judge) mapping(n *yaml.Node, field string, allowed map[string]kind) {
 			// Extensions mean nothing to compose.
 		case !ok:
 			j.bad(k, name, "is not allowed", why[k.Value])
+		case k.Value == "labels":
+			j.labels(v, name)
 		case what == named:
 			j.named(v, name, map[string]map[string]kind{"services": serviceKeys, "networks": networkKeys, "volumes": volumeKeys}[k.Value])
 		}
@@ -298,6 +300,15 @@ func items(n *yaml.Node) []*yaml.Node {
 		return n.Content
 	}
 	return []*yaml.Node{n}
+}
+
+// labels refuses Docker's own: by them Compose, and carboy, know whose a container is.
+func (j *judge) labels(n *yaml.Node, field string) {
+	for i, v := range n.Content {
+		if (n.Kind == yaml.SequenceNode || i%2 == 0) && strings.HasPrefix(strings.TrimSpace(v.Value), "com.docker.") {
+			j.bad(v, field, fmt.Sprintf("has %.80q, which is Docker's", v.Value), "")
+		}
+	}
 }
 
 // environment refuses names without values, which are those of whoever runs it.

@@ -33,6 +33,8 @@ const (
 	MaxFiles = 256
 	// DefaultLife is how long a plan may be applied.
 	DefaultLife = 24 * time.Hour
+	// MaxLife bounds it.
+	MaxLife = 31 * 24 * time.Hour
 )
 
 // Kind says what a plan is for. The zero value is refused.
@@ -229,6 +231,8 @@ func (p *Plan) check() error {
 		return errors.New("wave: out of bounds")
 	case !p.Expires.After(p.Created):
 		return errors.New("expires: not after created")
+	case p.Expires.Sub(p.Created) > MaxLife:
+		return fmt.Errorf("expires: more than %v after created", MaxLife)
 	case !module.ValidProject(t.Project) || !module.ValidService(t.Service):
 		return errors.New("target: project or service is no name")
 	case module.Absolute(t.Root) != "":

@@ -30,6 +30,9 @@ type Script struct {
 	Input [][]byte
 	// Within bounds the whole, on this side.
 	Within time.Duration
+	// Redact makes what the host writes to its standard error fit for an error; nil: it is
+	// left out.
+	Redact func(string) string
 }
 
 // Line is one line of the script's account: a word and the rest. Words begin with @;
@@ -82,7 +85,11 @@ func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	waitErr := session.Wait()
 	over()
 	work.Wait()
-	return c.ended(ctx, readErr, waitErr, said.String())
+	text := ""
+	if s.Redact != nil {
+		text = s.Redact(strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+	}
+	return c.ended(ctx, readErr, waitErr, text)
 }
 
 func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) error {
@@ -101,10 +108,10 @@ func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) e
 }
 
 func tail(said string) string {
-	if said = strings.TrimSpace(said); said == "" {
+	if said == "" {
 		return ""
 	}
-	return ": " + strings.ReplaceAll(said, "\n", "; ")
+	return ": " + said
 }
 
 // keepAlive closes a connection whose host does not answer.

@@ -13,11 +13,13 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,17 +33,21 @@ import (
 
 // Host is a machine that can be shipped to.
 type Host struct {
-	Name   string
-	Dir    string // holds all of it
-	Home   string // of its user
-	Root   string // its allowed root
-	Port   int
-	User   string
-	Key    ssh.Signer // of the server
-	KeyPub string     // the same, as a line
-	Docker string     // DOCKER_HOST, or ""
+	Name string
+	Dir  string // holds all of it
+	Home string // of its user
+	Root string // its allowed root
+	// Address is on loopback, or that of a network of its own.
+	Address string
+	Port    int
+	User    string
+	Key     ssh.Signer // of the server
+	KeyPub  string     // the same, as a line
+	Docker  string     // DOCKER_HOST, or ""
 
-	sshd *process
+	sshd  *process
+	serve []string // what starts the server
+	link  string   // this side of its network
 }
 
 // process is a program that ends with the test, however that ends.
@@ -142,6 +148,19 @@ func (e *Engine) Stop() {
 	os.RemoveAll(e.dir)
 }
 
+// Clear removes the containers of projects below a directory.
+func (e *Engine) Clear(root string) {
+	out, err := e.docker("ps", "-a", "--format", `{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}`)
+	if err != nil {
+		return
+	}
+	for _, l := range strings.Split(out, "\n") {
+		if id, dir, _ := strings.Cut(l, " "); strings.HasPrefix(dir, root+"/") {
+			e.docker("rm", "-f", id)
+		}
+	}
+}
+
 func (e *Engine) docker(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(time.Minute))
 	defer cancel()
@@ -220,8 +239,49 @@ func Plugin(t testing.TB) string {
 	return ""
 }
 
-// NewHost starts an SSH server; engine may be nil.
+// NewHost starts an SSH server on loopback; engine may be nil.
 func NewHost(t testing.TB, name string, engine *Engine) *Host {
+	t.Helper()
+	return newHost(t, &Host{Name: name, Address: "127.0.0.1", Port: freePort(t)}, engine, "")
+}
+
+// NewFarHost starts one in a network namespace of its own, at the other end of a link.
+// It takes root.
+func NewFarHost(t testing.TB, name string, engine *Engine) *Host {
+	t.Helper()
+	testenv.Root(t)
+	ip := testenv.Need(t, "ip", "apt-get install iproute2")
+	testenv.Need(t, "nsenter", "apt-get install util-linux")
+	ns := "carboy-" + strings.ToLower(rand.Text()[:8])
+	base, n := fmt.Sprintf("10.%d.%d", 200+mathrand.IntN(50), mathrand.IntN(256)), 4*mathrand.IntN(64)
+	h := &Host{Name: name, Address: fmt.Sprintf("%s.%d", base, n+2), Port: 22, link: "cb" + ns[7:]}
+	t.Cleanup(func() { exec.Command(ip, "netns", "del", ns).Run() })
+	for _, args := range [][]string{
+		{"netns", "add", ns},
+		{"link", "add", h.link, "type", "veth", "peer", "name", "eth0", "netns", ns},
+		{"addr", "add", fmt.Sprintf("%s.%d/30", base, n+1), "dev", h.link},
+		{"link", "set", h.link, "up"},
+		{"-n", ns, "addr", "add", h.Address + "/30", "dev", "eth0"},
+		{"-n", ns, "link", "set", "eth0", "up"},
+		{"-n", ns, "link", "set", "lo", "up"},
+	} {
+		if out, err := exec.Command(ip, args...).CombinedOutput(); err != nil {
+			testenv.Missing(t, fmt.Sprintf("a network namespace: ip %q: %s", args, out), "CAP_NET_ADMIN")
+		}
+	}
+	return newHost(t, h, engine, "/run/netns/"+ns)
+}
+
+// Link takes the host's network away, or gives it back.
+func (h *Host) Link(t testing.TB, up bool) {
+	t.Helper()
+	state := map[bool]string{true: "up", false: "down"}[up]
+	if out, err := exec.Command("ip", "link", "set", h.link, state).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func newHost(t testing.TB, h *Host, engine *Engine, ns string) *Host {
 	t.Helper()
 	sshd := testenv.Look("sshd")
 	for _, p := range []string{"/usr/sbin/sshd"} {
@@ -237,7 +297,7 @@ func NewHost(t testing.TB, name string, engine *Engine) *Host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	h := &Host{Name: name, Dir: dir, Home: dir + "/home", Root: dir + "/srv", User: user(t)}
+	h.Dir, h.Home, h.Root, h.User = dir, dir+"/home", dir+"/srv", user(t)
 	for _, d := range []string{h.Home + "/.docker/cli-plugins", h.Root} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -254,8 +314,7 @@ func NewHost(t testing.TB, name string, engine *Engine) *Host {
 	}
 	pub, key := NewKey(t, dir+"/host_key")
 	h.Key, h.KeyPub = key, pub
-	h.Port = freePort(t)
-	conf := fmt.Sprintf(`ListenAddress 127.0.0.1
+	conf := fmt.Sprintf(`ListenAddress %s
 Port %d
 HostKey %s/host_key
 AuthorizedKeysFile %s/authorized_keys
@@ -267,24 +326,45 @@ PermitRootLogin yes
 MaxStartups 200
 PrintMotd no
 SetEnv HOME=%s PATH=%s
-`, h.Port, dir, dir, h.Home, dir+"/bin:"+os.Getenv("PATH"))
+`, h.Address, h.Port, dir, dir, h.Home, dir+"/bin:"+os.Getenv("PATH"))
 	if err := os.WriteFile(dir+"/sshd_config", []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.sshd, err = start(dir+"/sshd.log", sshd, "-D", "-e", "-f", dir+"/sshd_config")
-	if err != nil {
+	if h.serve = []string{sshd, "-D", "-e", "-f", dir + "/sshd_config"}; ns != "" {
+		h.serve = append([]string{"nsenter", "--net=" + ns}, h.serve...)
+	}
+	h.up(t, "sshd.log")
+	t.Cleanup(func() { h.sshd.stop() })
+	return h
+}
+
+// Impostor ends the server and has another answer in its place, with a key of its own,
+// that lets everybody in. It gives the other's log.
+func (h *Host) Impostor(t testing.TB) string {
+	t.Helper()
+	h.Cut(t)
+	h.sshd.stop()
+	NewKey(t, h.Dir+"/host_key")
+	h.up(t, "impostor.log")
+	return h.Dir + "/impostor.log"
+}
+
+// up starts the server and waits until it listens.
+func (h *Host) up(t testing.TB, log string) {
+	t.Helper()
+	var err error
+	if h.sshd, err = start(h.Dir+"/"+log, h.serve...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { h.sshd.stop() })
 	end := time.Now().Add(testenv.Patience(20 * time.Second))
 	for {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", h.Port))
+		c, err := net.Dial("tcp", net.JoinHostPort(h.Address, strconv.Itoa(h.Port)))
 		if err == nil {
 			c.Close()
-			return h
+			return
 		}
 		if time.Now().After(end) {
-			b, _ := os.ReadFile(dir + "/sshd.log")
+			b, _ := os.ReadFile(h.Dir + "/" + log)
 			t.Fatalf("sshd does not listen: %s", b)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -414,7 +494,7 @@ func (o *Operator) Add(t testing.TB, h *Host, more ...string) {
 	if err := os.WriteFile(h.Dir+"/authorized_keys", []byte(o.pub+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := []string{"  " + h.Name + ":", "    address: 127.0.0.1", fmt.Sprintf("    port: %d", h.Port), "    user: " + h.User,
+	l := []string{"  " + h.Name + ":", "    address: " + h.Address, fmt.Sprintf("    port: %d", h.Port), "    user: " + h.User,
 		`    host_keys: ["` + h.KeyPub + `"]`, "    key: " + o.Key, "    allowed_roots: [" + h.Root + "]", "    allow_root: true"}
 	if h.Docker != "" {
 		l = append(l, "    docker_host: "+h.Docker)
@@ -499,17 +579,18 @@ spec:
 }
 
 // Compose is the text of a compose file for service id, with image app:v and a mode of
-// the server.
+// the server. Modes "checked" and "unhealthy" have a healthcheck: each look of it costs
+// more than the server itself.
 func Compose(id, v, mode string) string {
+	check := ""
+	if mode == "checked" || mode == "unhealthy" {
+		check = `    healthcheck: {test: ["CMD", "/srv", "check"], interval: 300ms, timeout: 5s, retries: 2}
+`
+	}
 	return fmt.Sprintf(`services:
   %s:
     image: app:%s
     network_mode: none
     environment: {MODE: %s}
-    healthcheck:
-      test: ["CMD", "/srv", "check"]
-      interval: 300ms
-      timeout: 5s
-      retries: 2
-`, id, v, mode)
+`, id, v, mode) + check
 }

@@ -1,0 +1,506 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/ship/shiptest"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// TestP1Waves: no wave is applied before those before it, and an approval is of the host
+// whose plan it names.
+func TestP1Waves(t *testing.T) {
+	p := newPaper(t)
+	two := strings.Replace(strings.TrimPrefix(p.entry, "hosts:\n"), "  one:", "  two:", 1)
+	p.op.Write(t, "hosts.yaml", p.entry+two)
+	p.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", "/srv/web", "one", "two"))
+	p.repo.Commit(t)
+	first := p.draw(nil)
+	second := p.draw(func(d *plan.Plan) { d.Host.Name, d.Wave = "two", 2 })
+	p.refused("the second wave alone", Refused, [][]byte{second.Bytes}, p.approve("alice", false, second))
+	p.refused("both, by an approval of one", Mismatch, [][]byte{first.Bytes, second.Bytes}, p.approve("alice", false, first))
+	p.refused("the second as the first", Mismatch, [][]byte{p.draw(func(d *plan.Plan) { d.Host.Name = "two" }).Bytes}, p.approve("alice", false, first))
+	record := func(o Outcome, m Made) {
+		t.Helper()
+		if err := p.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: o, Began: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record(RolledBack, first)
+	p.refused("the second wave after a first that was not healthy", Refused, [][]byte{second.Bytes}, p.approve("alice", false, second))
+	record(Applied, p.draw(func(d *plan.Plan) { d.Commit = strings.Repeat("0", 40) }))
+	p.refused("the second wave after a first of another commit", Refused, [][]byte{second.Bytes}, p.approve("alice", false, second))
+	record(Applied, p.draw(func(d *plan.Plan) { d.By = "somebody else" }))
+	p.reaches("the second wave in its turn", second, p.approve("alice", false, second))
+}
+
+// TestP1Records: what stands in the place of a record is not taken for none.
+func TestP1Records(t *testing.T) {
+	p := newPaper(t)
+	m := p.draw(nil)
+	a := p.approve("alice", false, m)
+	other := p.draw(func(d *plan.Plan) { d.By = "somebody else" })
+	file := p.e.recordFile("one", "web", m.Digest)
+	if err := p.e.writeRecord("one", "web", &Record{Digest: other.Digest, Plan: other.Bytes, Approvals: []approval.Signed{}, Outcome: Sent, Began: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	text := readFile(t, p.e.recordFile("one", "web", other.Digest))
+	for name, bad := range map[string]string{"another's": text, "renamed": strings.Replace(text, other.Digest, m.Digest, 1), "half": text[:len(text)/2], "nothing": "", "of a later schema": strings.Replace(text, "/v1", "/v9", 1)} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := p.knocks.Load()
+		if _, err := p.e.Apply(p.ctx(), [][]byte{m.Bytes}, []approval.Signed{a}); err == nil || p.knocks.Load() != before {
+			t.Errorf("a record that is %s: %v, and the host was connected to", name, err)
+		}
+	}
+	os.Remove(file)
+	if err := os.Symlink(p.e.recordFile("one", "web", other.Digest), file); err != nil {
+		t.Fatal(err)
+	}
+	p.refused("a link for a record", "", [][]byte{m.Bytes}, a)
+	os.Remove(file)
+	p.reaches("without a record", m, a)
+}
+
+// TestP1Clocks: clocks that are wrong make nothing older or younger than it may be.
+func TestP1Clocks(t *testing.T) {
+	p := newPaper(t)
+	later := func(d time.Duration) Made {
+		return p.draw(func(x *plan.Plan) { x.Created, x.Expires = x.Created.Add(d), x.Expires.Add(d) })
+	}
+	m := later(time.Hour)
+	p.refused("a plan of the future", Mismatch, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	m = later(-59 * time.Minute)
+	p.reaches("an old plan that is good still", m, p.approve("alice", false, m))
+	m = later(-61 * time.Minute)
+	p.refused("one that is not", Stale, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	d := *p.draw(nil).Plan
+	d.Expires = d.Created.Add(plan.MaxLife + time.Second)
+	if _, err := d.Encode(); err == nil {
+		t.Error("a plan that is good for ever")
+	}
+}
+
+// TestP3Reach: a service that runs cannot write where the next one's files and mounts go.
+func TestP3Reach(t *testing.T) {
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/conf/a", "x")
+	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
+	p.repo.Commit(t)
+	for volumes, ok := range map[string]bool{"['./other:/x']": true, "['./conf:/x:ro', './data/sub:/y']": true, "['./conf:/x']": false, "['./conf/a:/x']": false, "['./data:/y']": false, "['.:/z']": false} {
+		m := p.draw(func(d *plan.Plan) {
+			d.Previous = plan.Previous{State: plan.PreviousKnown, Compose: shiptest.Compose("web", "v2", "ok") + "    volumes: " + volumes + "\n", Image: "app:v2", ImageID: someImage}
+			d.Target.Binds = []string{"/srv/web/data/sub"}
+		})
+		if a := p.approve("alice", false, m); ok {
+			p.reaches("beside "+volumes, m, a)
+		} else {
+			p.refused("amid "+volumes, Refused, [][]byte{m.Bytes}, a)
+		}
+	}
+}
+
+// TestInitLinks: a repository's links lead nothing of ours elsewhere.
+func TestInitLinks(t *testing.T) {
+	p := newPaper(t)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(p.repo.Dir, "modules", "shop")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.e.Example("shop"); outcomeOf(nil, err) != Refused {
+		t.Errorf("through a link: %v", err)
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("written through a link: %v", left)
+	}
+}
+
+func TestSupported(t *testing.T) {
+	for v, ok := range map[string]bool{"5.5.1": true, "v2.40.3": true, "2.20.0-desktop.1": true, "2.20": true, "2.19.9": false, "v2.2.3": false, "1.29.2": false, "": false, "unknown": false, "2": false, "-3.1": false} {
+		if supported(v) != ok {
+			t.Errorf("%q: %v", v, !ok)
+		}
+	}
+}
+
+// lair is a host, without Docker, that answers as it likes.
+func newLair(t *testing.T, answer string, more ...string) *world {
+	t.Helper()
+	w := &world{t: t, op: shiptest.NewOperator(t), repo: shiptest.NewRepo(t)}
+	w.host = shiptest.NewHost(t, "one", nil)
+	w.op.Add(t, w.host, more...)
+	w.e = w.engine()
+	w.commit("web", "v1", "ok")
+	w.host.Program(t, "sh", answer)
+	return w
+}
+
+// lairPlan is an approved plan for such a host.
+func (w *world) lairPlan() (Made, approval.Signed) {
+	w.t.Helper()
+	p := &paper{world: w}
+	m := p.draw(nil)
+	return m, w.approve("alice", false, m)
+}
+
+// TestP4Lies: a host that answers nonsense, without end or with orders to a terminal is
+// told as what it is: a plan is not made, and the outcome of an apply is not known.
+func TestP4Lies(t *testing.T) {
+	t.Parallel()
+	const observed = "Y2FyYm95LW9ic2VydmVkIDEKaW1hZ2UgLQpjdXJyZW50IC0K" // no image, nothing runs
+	hash := strings.Repeat("a", 64)
+	w := newLair(t, "exit 0")
+	w.e.Up, w.e.Other = time.Second, time.Second
+	for name, answer := range map[string]string{
+		"nothing":             "exit 0",
+		"garbage":             "head -c 100000 /dev/urandom",
+		"lines without end":   "exec yes '| line'",
+		"words without end":   "exec yes '@step applying'",
+		"one line for ever":   "tr '\\0' x </dev/zero",
+		"its errors":          "yes password=hunter2 | head -c 1000000 >&2; exit 1",
+		"a job that is none":  "echo '@compose 5.5.1'; echo '@hash " + hash + "'; echo '@observed " + observed + "'; echo '@unfinished -'; echo '@current ../../../etc/x'",
+		"an old compose":      "echo '@compose 2.19.1'; echo '@hash " + hash + "'; echo '@observed " + observed + "'; echo '@unfinished -'",
+		"a damaged account":   "echo '@compose 5.5.1'; echo '@hash " + hash + "'; echo '@observed %%%'; echo '@unfinished -'",
+		"another's account":   "echo '@compose 5.5.1'; echo '@hash " + hash + "'; echo '@observed aGVsbG8K'; echo '@unfinished -'",
+		"orders to terminals": "printf '@refused \\033[2Jpolicy \\033]0;x\\007password=hunter2 \\033[31m\\n'",
+	} {
+		w.host.Program(t, "sh", answer)
+		w.mu.Lock()
+		w.said = nil
+		w.mu.Unlock()
+		_, err := w.e.Plan(w.ctx(), PlanOptions{Module: "web"})
+		if err == nil {
+			t.Errorf("%s: a plan was made", name)
+			continue
+		}
+		w.mu.Lock()
+		said := err.Error()
+		for _, p := range w.said {
+			said += p.Step + p.Text
+		}
+		n := len(w.said)
+		w.mu.Unlock()
+		if strings.ContainsAny(said, "\x1b\x07") || strings.Contains(said, "hunter2") || n > maxTold+1 {
+			t.Errorf("%s: %d lines, %.300q", name, n, said)
+		}
+	}
+	w.host.Program(t, "sh", "echo '@result applied healthy'; echo '@result rolled-back no'; kill -9 $$")
+	m, a := w.lairPlan()
+	ctx, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	w.at("again", cancel)
+	if r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{a}); !errors.Is(err, ErrUnknown) || outcomeOf(r, err) != "" {
+		t.Errorf("a host that says it is done and dies: %+v %v, want an unknown outcome", r, err)
+	}
+}
+
+// TestP1NotSSH: what answers at the address and is no SSH server does not hold us.
+func TestP1NotSSH(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	for name, answer := range map[string][]byte{"silence": nil, "lines": bytes.Repeat([]byte("hello\r\n"), 1<<16), "zeros": make([]byte, 1<<20)} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Write(answer)
+				if answer != nil {
+					c.Close()
+					continue
+				}
+				defer c.Close()
+			}
+		}()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		p.op.Write(t, "hosts.yaml", strings.Replace(p.entry, portOf(p.entry), port, 1))
+		ctx, cancel := context.WithTimeout(p.ctx(), time.Second)
+		if _, err := p.e.Plan(ctx, PlanOptions{Module: "web"}); err == nil {
+			t.Errorf("%s: a plan was made", name)
+		}
+		cancel()
+		l.Close()
+		<-done
+	}
+}
+
+func portOf(entry string) string {
+	_, rest, _ := strings.Cut(entry, "port: ")
+	port, _, _ := strings.Cut(rest, "\n")
+	return port
+}
+
+// TestP1KeyMidway: a host whose key is another one when we come back learns nothing, and
+// is not waited for.
+func TestP1KeyMidway(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "echo '@step applying'; exec sleep 600")
+	m, a := w.lairPlan()
+	log := make(chan string, 1)
+	w.at("applying", func() { log <- w.host.Impostor(t) })
+	_, err := w.e.Apply(w.ctx(), [][]byte{m.Bytes}, []approval.Signed{a})
+	if !errors.Is(err, ErrUnknown) || !errors.Is(err, remote.ErrHostKey) {
+		t.Errorf("another key midway: %v", err)
+	}
+	if text := readFile(t, <-log); strings.Contains(text, "Accepted") {
+		t.Errorf("signed in to it: %s", text)
+	}
+	if r, err := w.e.readRecord("one", "web", m.Digest); err != nil || r.Outcome != Sent {
+		t.Errorf("the record: %+v %v, want one that waits for the host", r, err)
+	}
+}
+
+// TestP1HostRecords: what a host says was done there changes no record of ours, and is
+// not what undoing without an approval goes by.
+func TestP1HostRecords(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "exit 0", "undo_without_approval: true")
+	m, a := w.lairPlan()
+	mine := &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{a}, Outcome: RolledBack, Began: time.Now()}
+	if err := w.e.writeRecord("one", "web", mine); err != nil {
+		t.Fatal(err)
+	}
+	p := &paper{world: w}
+	forged := p.draw(func(d *plan.Plan) {
+		d.By = "the host"
+		d.Previous = plan.Previous{State: plan.PreviousKnown, Commit: d.Commit, Compose: string(readFile(t, w.repo.Dir+"/modules/web/compose.yaml")), Image: "app:v1", ImageID: someImage}
+	})
+	elsewhere := p.draw(func(d *plan.Plan) { d.Host.Name = "two" })
+	var jobs []*hostJob
+	for i, x := range []Made{m, forged, elsewhere} {
+		jobs = append(jobs, &hostJob{name: "10000" + string('1'+rune(i)) + "-" + x.Digest, digest: x.Digest, plan: x.Plan, planBytes: x.Bytes, outcome: Applied, ended: time.Now()})
+	}
+	_, h, err := w.e.host("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.e.adopt(h, "web", jobs)
+	if r, err := w.e.readRecord("one", "web", m.Digest); err != nil || r.Outcome != RolledBack {
+		t.Errorf("a record of ours became %+v %v", r, err)
+	}
+	if _, err := w.e.readRecord("one", "web", elsewhere.Digest); err == nil {
+		t.Error("a host speaks of another")
+	}
+	r, err := w.e.readRecord("one", "web", forged.Digest)
+	if err != nil || !r.Learned {
+		t.Fatalf("what only the host knows: %+v %v", r, err)
+	}
+	text := "carboy-observed 1\nimage " + someImage + "\ncurrent 100002-" + forged.Digest + "\n"
+	undo := p.draw(func(d *plan.Plan) {
+		d.Kind, d.Undoes = plan.Rollback, "100002-"+forged.Digest
+		d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+	})
+	o := &order{Made: undo, host: h}
+	if w.e.undoesLast(o) {
+		t.Error("a host's own record lets an apply be undone without an approval")
+	}
+	r.Learned = false // as if it were ours
+	if err := store.WriteJSON(w.e.recordFile("one", "web", forged.Digest), recordKind, r); err != nil {
+		t.Fatal(err)
+	}
+	if !w.e.undoesLast(o) {
+		t.Error("our own does not, so that the test above says nothing")
+	}
+}
+
+// stepping is a world with a service that runs and a plan for the next.
+func (w *world) stepping(id string) (Made, approval.Signed) {
+	w.t.Helper()
+	w.commit(id, "v1", "ok")
+	w.repo.Write(w.t, "modules/"+id+"/files/etc/app.conf", "one\n")
+	w.repo.Commit(w.t)
+	if got := w.ship(id); got != Applied {
+		w.t.Fatal(got)
+	}
+	w.commit(id, "v2", "ok")
+	w.repo.Write(w.t, "modules/"+id+"/files/etc/app.conf", "two\n")
+	w.repo.Commit(w.t)
+	m := w.plan(id)
+	return m, w.approve("alice", false, m)
+}
+
+// before puts a script before one program of the host: what it does, and then the program.
+func (w *world) before(program, text string) {
+	w.host.Program(w.t, program, text+"\nexec "+testenv.Look(program)+` "$@"`+"\n")
+}
+
+// TestP3Swap: a directory that becomes a link while files are put in place, and a root
+// that becomes one after the plan, lead nothing out.
+func TestP3Swap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	m, a := w.stepping("sw")
+	root, outside := w.host.Root+"/sw", t.TempDir()
+	if err := os.WriteFile(outside+"/app.conf", []byte("of somebody else\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	os.Rename(root, root+".real")
+	os.Symlink(root+".real", root)
+	if o, err := w.apply(m, a); o != Refused {
+		t.Errorf("a root that became a link: %s %v", o, err)
+	}
+	os.Remove(root)
+	os.Rename(root+".real", root)
+	// As late as it can be: when a file is copied to its place.
+	w.before("cp", `case "$*" in *.carboy.tmp*) [ -e `+w.host.Dir+`/swapped ] || { : >`+w.host.Dir+`/swapped; mv `+root+`/etc `+root+`/moved; ln -s `+outside+` `+root+`/etc; } ;; esac`)
+	if o, err := w.apply(m, a); o != Failed && o != RollbackFailed {
+		t.Errorf("a directory that became a link midway: %s %v", o, err)
+	}
+	if _, err := os.Stat(w.host.Dir + "/swapped"); err != nil {
+		t.Fatal("nothing was swapped")
+	}
+	left, _ := os.ReadDir(outside)
+	if b := readFile(t, outside+"/app.conf"); b != "of somebody else\n" || len(left) != 1 {
+		t.Errorf("a file went out through the link: %q, %v", b, left)
+	}
+	w.want("sw", "v1 running")
+}
+
+// TestP4HostClock: a host whose clock jumps watches no shorter for it.
+func TestP4HostClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	plain := func(v, mode string) {
+		w.commit("cl", v, mode)
+		w.repo.Write(t, "modules/cl/compose.yaml", "services:\n  cl: {image: 'app:"+v+"', network_mode: none, environment: {MODE: "+mode+"}}\n")
+		w.repo.Commit(t)
+	}
+	plain("v1", "ok")
+	if got := w.ship("cl"); got != Applied {
+		t.Fatal(got)
+	}
+	count := w.host.Dir + "/looks"
+	w.host.Program(t, "date", "echo >>"+count+"\necho $((1700000000 + 3600 * $(wc -l <"+count+")))\n")
+	plain("v2", "crash")
+	if got := w.ship("cl"); got != RolledBack {
+		t.Errorf("a service that dies soon, by a clock that leaps: %s", got)
+	}
+	w.want("cl", "v1 running")
+}
+
+// TestP1ComposeChanged: what another Compose makes of the file is not carried out, and
+// an old Compose is not used.
+func TestP1ComposeChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	m, a := w.stepping("cc")
+	docker := testenv.Look("docker")
+	w.host.Program(t, "docker", `case "$*" in *--hash*) echo "cc `+strings.Repeat("a", 64)+`"; exit ;; *version*) echo 9.9.9; exit ;; esac
+exec `+docker+` "$@"`)
+	n := len(w.jobs())
+	if o, err := w.apply(m, a); o != Stale || !strings.Contains(err.Error(), "9.9.9 now") {
+		t.Errorf("another Compose: %s %v", o, err)
+	}
+	w.want("cc", "v1 running")
+	if len(w.jobs()) != n {
+		t.Error("it became a job")
+	}
+	w.host.Program(t, "docker", `case "$*" in *version*) echo v2.19.1; exit ;; esac
+exec `+docker+` "$@"`)
+	if _, err := w.e.Plan(w.ctx(), PlanOptions{Module: "cc"}); outcomeOf(nil, err) != Failed || !strings.Contains(err.Error(), "2.19.1") {
+		t.Errorf("an old Compose: %v", err)
+	}
+	os.Remove(w.host.Dir + "/bin/docker")
+	if o, err := w.apply(m, a); o != Applied {
+		t.Errorf("the same Compose: %s %v", o, err)
+	}
+}
+
+// TestP2LockTaken: who removes what looks like a lock gets no second apply for it.
+func TestP2LockTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	m, a := w.stepping("lo")
+	second, third := w.engine(), make(chan Outcome, 1)
+	free := w.host.Dir + "/free"
+	w.before("docker", `case "$*" in *" up "*) [ -e `+free+`.waits ] || { : >`+free+`.waits; until [ -e `+free+` ]; do sleep 0.05; done; } ;; esac`)
+	w.at("compose", func() {
+		defer os.WriteFile(free, nil, 0o600)
+		dirs, _ := filepath.Glob(w.host.Home + "/.local/state/carboy/ship/v1/*")
+		for _, d := range dirs {
+			all, _ := os.ReadDir(d)
+			for _, x := range all {
+				if !x.IsDir() {
+					os.Remove(filepath.Join(d, x.Name()))
+				}
+			}
+		}
+		other := *m.Plan
+		other.By = "somebody else"
+		b, err := other.Encode()
+		if err != nil {
+			t.Error(err)
+		}
+		o := Made{&other, b, plan.Digest(b)}
+		second.Progress = nil
+		r, err := second.Apply(w.ctx(), [][]byte{b}, []approval.Signed{w.approve("alice", false, o)})
+		third <- outcomeOf(r, err)
+	})
+	if o, err := w.apply(m, a); o != Applied {
+		t.Errorf("the first: %s %v", o, err)
+	}
+	if o := <-third; o != Locked {
+		t.Errorf("the second, the lock removed: %s", o)
+	}
+	w.want("lo", "v2 running")
+}
+
+// TestPull: the host pulls an image by its digest; when the registry fails, hangs or
+// lies, what runs stays.
+func TestPull(t *testing.T) {
+	t.Parallel()
+	dk := engine(t, 0)
+	w := newWorld(t, dk)
+	reg := shiptest.NewRegistry(t)
+	image := dk.Publish(t, reg, "pulled")
+	w.commit("pu", "v1", "ok")
+	if got := w.ship("pu"); got != Applied {
+		t.Fatal(got)
+	}
+	w.commit("pu", "v2", "ok")
+	file := w.repo.Dir + "/modules/pu/compose.yaml"
+	w.repo.Write(t, "modules/pu/compose.yaml", strings.Replace(readFile(t, file), "app:v2", reg.Address+"/app:pulled", 1))
+	w.repo.Commit(t)
+	if _, err := w.e.Plan(w.ctx(), PlanOptions{Module: "pu"}); outcomeOf(nil, err) != Refused {
+		t.Errorf("an image that is not there, by a tag: %v", err)
+	}
+	w.repo.Write(t, "modules/pu/compose.yaml", strings.Replace(readFile(t, file), reg.Address+"/app:pulled", image, 1))
+	w.repo.Commit(t)
+	for _, mood := range []string{"fails", "lies", "hangs"} {
+		reg.Mood(mood)
+		p := w.plan("pu")
+		if mood == "hangs" {
+			w.e.Up = 2 * time.Second
+		}
+		if o, err := w.apply(p, w.approve("alice", false, p)); o != Failed {
+			t.Errorf("a registry that %s: %s %v", mood, o, err)
+		}
+		w.want("pu", "v1 running")
+		w.e.Up = 0
+	}
+	reg.Mood("")
+	if got := w.ship("pu"); got != Applied {
+		t.Errorf("a registry that answers: %s", got)
+	}
+	w.want("pu", "pulled running")
+}
