@@ -411,11 +411,10 @@ func (w *gateWork) userCatalog(file string) error {
 
 // decide names everything that carboy itself decides by.
 func (w *gateWork) decide() error {
-	dir, err := store.ConfigDir(w.c.opened.Config, w.c.env)
+	db, err := w.c.advisories()
 	if err != nil {
 		return err
 	}
-	db := filepath.Join(dir, "osv")
 	print, err := gate.DirPrint(db)
 	if err != nil {
 		return err
@@ -451,12 +450,18 @@ func (w *gateWork) decide() error {
 	}
 	w.given = map[string]string{
 		"history": history,
-		"carboy": w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
+		"carboy":  w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
 		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
 		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
 		"configuration": hexSum(conf), "user": fmt.Sprintf("%d %s", id.user.UID, id.user.Home),
 	}
 	return nil
+}
+
+// advisories is where those of the user are, if there are any.
+func (c *Client) advisories() (string, error) {
+	dir, err := store.ConfigDir(c.opened.Config, c.env)
+	return filepath.Join(dir, "osv"), err
 }
 
 // buildDigest tells this carboy from every other build, also where versions are the
