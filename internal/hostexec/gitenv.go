@@ -39,7 +39,6 @@ var gitSettings = [][2]string{
 	{"core.untrackedCache", "false"},
 	{"core.useReplaceRefs", "false"},
 	{"core.commitGraph", "false"},
-	{"core.commitGraph", "false"},
 	{"core.attributesFile", "/dev/null"},
 	{"core.excludesFile", "/dev/null"},
 	{"log.mailmap", "false"},
