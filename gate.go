@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -249,6 +250,15 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 		return err
 	}
 	commit, cerr := w.repo.Commit(ctx, change)
+	if errors.Is(cerr, gate.ErrAmbiguous) {
+		return fmt.Errorf("change: %w", cerr)
+	}
+	if cerr == nil && change != "HEAD" && change != commit && !strings.HasPrefix(change, "refs/") {
+		// A branch can be called like a run, and would be judged in its place.
+		if m, err := w.c.Find(ctx, change, w.dir); err == nil && string(m.Workspace.Path) == w.dir {
+			return fmt.Errorf("change %q is a revision (%s) and a run (%s): write refs/… for the one, the whole id for the other: %w", change, commit[:12], m.ID, gate.ErrAmbiguous)
+		}
+	}
 	switch {
 	case change == ".":
 		if w.g.Change, err = w.repo.WorkTree(ctx); err != nil {
@@ -297,7 +307,13 @@ func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, erro
 		if err != nil || main == commit {
 			continue
 		}
-		if b, err := w.repo.MergeBase(ctx, main, commit); err == nil && b != commit {
+		b, err := w.repo.MergeBase(ctx, main, commit)
+		if err != nil {
+			// Not the commit before it: what lies between that and the main line would
+			// be judged by nobody.
+			return "", fmt.Errorf("where the change left %s: %w; name one with --base", name, err)
+		}
+		if b != commit {
 			return b, nil
 		}
 	}
@@ -395,11 +411,10 @@ func (w *gateWork) userCatalog(file string) error {
 
 // decide names everything that carboy itself decides by.
 func (w *gateWork) decide() error {
-	dir, err := store.ConfigDir(w.c.opened.Config, w.c.env)
+	db, err := w.c.advisories()
 	if err != nil {
 		return err
 	}
-	db := filepath.Join(dir, "osv")
 	print, err := gate.DirPrint(db)
 	if err != nil {
 		return err
@@ -429,13 +444,24 @@ func (w *gateWork) decide() error {
 	if err != nil {
 		return err
 	}
+	history := "not looked at"
+	if slices.ContainsFunc(w.g.Catalog.Signals, func(s *gate.Signal) bool { return s.Kind.Name == "secrets" }) {
+		history = w.g.Base.Commit + ".." + w.g.Change.Commit
+	}
 	w.given = map[string]string{
-		"carboy": w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
+		"history": history,
+		"carboy":  w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
 		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
 		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
 		"configuration": hexSum(conf), "user": fmt.Sprintf("%d %s", id.user.UID, id.user.Home),
 	}
 	return nil
+}
+
+// advisories is where those of the user are, if there are any.
+func (c *Client) advisories() (string, error) {
+	dir, err := store.ConfigDir(c.opened.Config, c.env)
+	return filepath.Join(dir, "osv"), err
 }
 
 // buildDigest tells this carboy from every other build, also where versions are the
@@ -469,13 +495,11 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
-	if err := w.c.recordVerdict(ctx, v); err != nil {
-		return nil, err
-	}
+	var inputs []audit.Digest
 	if w.o.own == nil {
-		w.remember(ctx, v)
+		inputs = w.remember(ctx, v)
 	}
-	return v, nil
+	return v, w.c.recordVerdict(ctx, v, inputs...)
 }
 
 // Evidence of a phase, in the verdict's directory.
@@ -500,15 +524,23 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 		if err := os.WriteFile(filepath.Join(dir, proposedFile), enc, 0o600); err != nil {
 			return err
 		}
+		v.Proposed = hexSum(enc)
 	}
 	for _, p := range v.Phases {
 		to := dir + "/evidence/" + p.Signal + "-" + p.On
 		if err := os.Mkdir(to, 0o700); err != nil {
 			return err
 		}
+		p.Evidence = map[string]string{}
 		for _, name := range []string{store.ReceiptFile, store.TraceFile} {
 			err := os.Rename(filepath.Join(w.c.store.RunDir(store.ID(p.Run)), name), filepath.Join(to, name))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if p.Evidence[name], err = fileSum(filepath.Join(to, name)); err != nil {
 				return err
 			}
 		}
@@ -520,13 +552,28 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 			if err := os.WriteFile(filepath.Join(to, name), b, 0o600); err != nil {
 				return err
 			}
+			p.Evidence[name] = hexSum(b)
 		}
 	}
 	return nil
 }
 
+// fileSum is the SHA-256 of a file of carboy's own, in hexadecimal digits.
+func fileSum(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
 // recordVerdict writes the verdict and puts its digest into the audit log.
-func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict) error {
+func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict, more ...audit.Digest) error {
 	b, err := v.Encode()
 	if err != nil {
 		return err
@@ -545,25 +592,38 @@ func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict) error {
 	none := new(secret.Redactor)
 	_, err = c.audit.Append(ctx, audit.Event{
 		Kind: audit.GateVerdict, Actor: audit.ByCarboy, Decision: d, Subject: audit.Redact(none, v.ID),
-		Digests: []audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}}, Text: audit.Redact(none, string(v.Outcome)),
+		Digests: append([]audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}}, more...), Text: audit.Redact(none, string(v.Outcome)),
 	})
 	return err
 }
 
-// remember keeps what the verdict depended on, where it may be given again.
-func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) {
+// remember keeps what the verdict depended on, where it may be given again, and gives
+// the digest of that. It counts only together with the record of the verdict.
+func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest {
 	in, err := w.g.Inputs(ctx, v, w.given, w.homes...)
+	if err != nil {
+		w.c.log.Info("the verdict is not kept for later", "verdict", v.ID, "why", err)
+		return nil
+	}
+	dir := w.c.gateDir("cache", shortSum(w.dir))
+	file := filepath.Join(dir, v.ID+".json")
+	if err = os.MkdirAll(dir, 0o700); err == nil {
+		err = store.WriteJSON(file, "gate-inputs", in)
+	}
+	var b []byte
 	if err == nil {
-		dir := w.c.gateDir("cache", shortSum(w.dir))
-		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = store.WriteJSON(filepath.Join(dir, v.ID+".json"), "gate-inputs", in)
-		}
-		w.forget(dir)
+		b, err = os.ReadFile(file)
 	}
 	if err != nil {
 		w.c.log.Info("the verdict is not kept for later", "verdict", v.ID, "why", err)
+		return nil
 	}
+	w.forget(dir)
+	return []audit.Digest{{Of: inputsOf, Sum: sum256(b)}}
 }
+
+// inputsOf is what a verdict's inputs are called in its record.
+const inputsOf = "inputs"
 
 // maxRemembered bounds the verdicts of a directory that may be given again.
 const maxRemembered = 10
@@ -606,6 +666,14 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 				return nil, "", err
 			}
 			continue // it was removed
+		}
+		// It is the judgement's word that these were all of its inputs.
+		b, err := os.ReadFile(files[i])
+		if err != nil {
+			return nil, "", err
+		}
+		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {
+			return nil, "", err
 		}
 		if err := w.g.Sides(ctx, v); err != nil {
 			return nil, "", err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -317,6 +318,85 @@ func TestT4Cache(t *testing.T) {
 		if hit, miss := look(); !hit {
 			t.Errorf("%s, undone: %q", x.what, miss)
 		}
+	}
+	// Evidence and what is proposed are those of the record, or not read.
+	evidence := func() error {
+		_, err := p.c.VerdictEvidence(t.Context(), first.ID, "tests-change", "stdout")
+		return err
+	}
+	proposed := func() error { _, _, err := p.c.ProposedBaseline(t.Context(), first.ID); return err }
+	for what, x := range map[string]struct {
+		read func() error
+		file string
+	}{"evidence": {evidence, "evidence/tests-change/stdout"}, "a proposed baseline": {proposed, proposedFile}} {
+		if err := x.read(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		file := filepath.Join(first.Dir, x.file)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.read(); !errors.Is(err, ErrLedger) {
+			t.Errorf("%s was exchanged, and is read: %v", what, err)
+		}
+	}
+}
+
+// TestT4InputsAreRecorded: a verdict is not given for another tree by exchanging what it
+// is said to depend on.
+func TestT4InputsAreRecorded(t *testing.T) {
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
+	base := p.git("rev-parse", "HEAD")
+	p.put("b", "fine")
+	p.commit()
+	good := p.judge(GateOptions{Base: base})
+	if again := p.judge(GateOptions{Base: base}); good.Outcome != gate.Passed || !again.Cached {
+		t.Fatalf("%+v", again)
+	}
+	p.put("b", "\x00")
+	p.commit()
+	bad := p.judge(GateOptions{Base: base})
+	if bad.Outcome != gate.Final {
+		t.Fatalf("%+v", bad)
+	}
+	if again := p.judge(GateOptions{Base: base}); !again.Cached || again.ID != bad.ID {
+		t.Fatalf("%+v", again)
+	}
+	dir := p.c.gateDir("cache", shortSum(p.ws))
+	from, to := filepath.Join(dir, bad.ID+".json"), filepath.Join(dir, good.ID+".json")
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(to, bytes.ReplaceAll(b, []byte(bad.ID), []byte(good.ID)), 0o600), os.Remove(from)); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: base}); !errors.Is(err, ErrLedger) {
+		t.Errorf("the good tree's verdict is given to the bad one: %+v %v", j, err)
+	}
+}
+
+// TestT3NamesOfRuns: a branch that is called like a run is not judged in its place.
+func TestT3NamesOfRuns(t *testing.T) {
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
+	rec, err := p.c.Run(t.Context(), RunOptions{Command: []string{"sh", "-c", "printf '\\0' >b"}, Workspace: p.ws, Mode: store.Overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := string(rec.ID)
+	if j := p.judge(GateOptions{Change: id}); j.Outcome != gate.Final || j.Change.Run != id {
+		t.Fatalf("%+v", j.Verdict)
+	}
+	p.git("branch", id)
+	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: id}); !errors.Is(err, gate.ErrAmbiguous) {
+		t.Errorf("a branch by the run's name is judged: %+v %v", j, err)
+	}
+	if j := p.judge(GateOptions{Change: "refs/heads/" + id, Base: "HEAD"}); j.Change.Run != "" {
+		t.Errorf("%+v", j.Verdict)
 	}
 }
 

@@ -284,6 +284,9 @@ func (c *Client) ProposedBaseline(ctx context.Context, ref string) (*gate.Baseli
 	if err != nil {
 		return nil, v, fmt.Errorf("verdict %s has no whole trace of its phases: %w", v.ID, err)
 	}
+	if hexSum(b) != v.Proposed {
+		return nil, v, fmt.Errorf("verdict %s: %w: the baseline that it proposes was changed", v.ID, ErrLedger)
+	}
 	p, err := gate.ParseBaseline(b)
 	return p, v, err
 }

@@ -132,7 +132,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 // and stdout, stderr, observed.json, receipt.json or trace. The bytes may be the
 // change's own words: show them through package visible.
 func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) ([]byte, error) {
-	_, dir, err := c.Verdict(ctx, ref)
+	v, dir, err := c.Verdict(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +147,19 @@ func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) (
 	}
 	defer f.Close()
 	var b bytes.Buffer
-	_, err = io.Copy(&b, io.LimitReader(f, 64<<20))
-	return b.Bytes(), err
+	if _, err := io.Copy(&b, io.LimitReader(f, maxEvidence+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxEvidence {
+		return nil, fmt.Errorf("%s of %s has more than %d bytes: read it in %s", name, phase, maxEvidence, dir)
+	}
+	for _, p := range v.Phases {
+		if p.Signal+"-"+p.On == phase && p.Evidence[name] == hexSum(b.Bytes()) {
+			return b.Bytes(), nil
+		}
+	}
+	return nil, fmt.Errorf("verdict %s: %s of %s: %w: its text was changed", v.ID, name, phase, ErrLedger)
 }
+
+// maxEvidence bounds a piece of evidence that is read whole, in bytes.
+const maxEvidence = 64 << 20

@@ -48,6 +48,20 @@ func fold(name string) string {
 	return s
 }
 
+// SameName reports whether some file system or tool takes two names of files for one.
+// It says so of more names than any one system does.
+func SameName(a, b string) bool { return a == b || fold(a) == fold(b) }
+
+// FoldName is a path as the most lenient file system or tool may read it: paths that
+// fold alike can be one file there.
+func FoldName(rel string) string {
+	parts := strings.Split(rel, "/")
+	for i, p := range parts {
+		parts[i] = fold(p)
+	}
+	return strings.Join(parts, "/")
+}
+
 // unfancy undoes the two letters outside ASCII that fold to ASCII ones.
 func unfancy(r rune) rune {
 	switch r {

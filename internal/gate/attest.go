@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 
@@ -24,8 +23,6 @@ const (
 	ProvenanceV1  = "https://slsa.dev/provenance/v1"
 	PayloadType   = "application/vnd.in-toto+json"
 )
-
-func uri(p string) string { return (&url.URL{Path: p}).EscapedPath() }
 
 // Statement is in-toto's: a predicate about subjects by digest.
 type Statement struct {

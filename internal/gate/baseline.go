@@ -192,7 +192,7 @@ func (e *Entry) drift(now *Entry) []Drift {
 
 // lockfileNames pin what a project is built from.
 var lockfileNames = []string{
-	"go.mod", "go.sum", "go.work.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml",
+	"go.mod", "go.sum", "go.work", "go.work.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml",
 	"requirements.txt", "poetry.lock", "Pipfile.lock", "uv.lock", "pdm.lock", "Cargo.lock",
 }
 

@@ -17,15 +17,32 @@ import (
 // prove less in many more ways, which the policy signal names the files of.
 func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
 	pick := func(f File) bool { return f.Mode != Link && bodiesOf(f.Path) != nil }
-	was := map[string]map[string]bool{}
-	if err := base.Each(ctx, pick, func(f File, b []byte) error { was[f.Path] = bodiesOf(f.Path)(b); return nil }); err != nil {
+	// By the file's directory too: runners know a test of Go by its package, so one that
+	// moves to another file is the same.
+	type test struct{ in, name string }
+	place := func(p, name string) test {
+		if strings.HasSuffix(p, "_test.go") {
+			return test{path.Dir(p), name}
+		}
+		return test{p, name}
+	}
+	was := map[test]body{}
+	if err := base.Each(ctx, pick, func(f File, b []byte) error {
+		for name, full := range bodiesOf(f.Path)(b) {
+			was[place(f.Path, name)] = max(was[place(f.Path, name)], full)
+		}
+		return nil
+	}); err != nil {
 		return nil, err
 	}
 	var out []Finding
 	err := change.Each(ctx, pick, func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
-			if !full && was[f.Path][name] {
+			switch before := was[place(f.Path, name)]; {
+			case before > empty && full == empty:
 				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test had a body on the base, and has none that could fail"})
+			case before == checks && full == runs:
+				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test checked something on the base, and nothing in it says that it failed any more"})
 			}
 		}
 		return nil
@@ -33,9 +50,18 @@ func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
 	return out, err
 }
 
+// body is what a test's text has in it.
+type body int
+
+const (
+	empty  body = iota + 1 // nothing that could fail
+	runs                   // something, and nothing that says of itself that it failed
+	checks                 // an assertion, a failure, or a call that is handed the test
+)
+
 // bodiesOf chooses how to find the tests of a file: by name, and whether there is
 // anything in them. Nil: it is no file of tests that is known.
-func bodiesOf(p string) func([]byte) map[string]bool {
+func bodiesOf(p string) func([]byte) map[string]body {
 	base := path.Base(p)
 	switch {
 	case strings.HasSuffix(base, "_test.go"):
@@ -52,8 +78,8 @@ func regexpMatch(r *regexp.Regexp, s string) bool { return r.MatchString(s) }
 
 var jsFile = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.[cm]?[jt]sx?$`) })
 
-func goBodies(b []byte) map[string]bool {
-	out := map[string]bool{}
+func goBodies(b []byte) map[string]body {
+	out := map[string]body{}
 	f, err := parser.ParseFile(token.NewFileSet(), "", b, parser.SkipObjectResolution)
 	if err != nil {
 		return out // it does not build, which another signal says
@@ -65,11 +91,69 @@ func goBodies(b []byte) map[string]bool {
 		}
 		for _, prefix := range []string{"Test", "Fuzz", "Example"} {
 			if strings.HasPrefix(fn.Name.Name, prefix) {
-				out[fn.Name.Name] = goHasBody(fn.Body)
+				out[fn.Name.Name] = goBody(fn)
 			}
 		}
 	}
 	return out
+}
+
+// goBody looks at what a test does. An example checks by what it prints.
+func goBody(fn *ast.FuncDecl) body {
+	if !goHasBody(fn.Body) {
+		return empty
+	}
+	if strings.HasPrefix(fn.Name.Name, "Example") {
+		return checks
+	}
+	found := runs
+	params := map[string]bool{}
+	ast.Inspect(fn, func(n ast.Node) bool {
+		switch x := n.(type) {
+		case *ast.FuncType:
+			for _, p := range x.Params.List {
+				for _, id := range p.Names {
+					params[id.Name] = true
+				}
+			}
+		case *ast.BlockStmt:
+			return !neverRuns(x)
+		case *ast.IfStmt:
+			if id, ok := x.Cond.(*ast.Ident); ok && id.Name == "false" && x.Else == nil {
+				return false
+			}
+		case *ast.CallExpr:
+			switch f := x.Fun.(type) {
+			case *ast.Ident:
+				if f.Name == "panic" {
+					found = checks
+				}
+			case *ast.SelectorExpr:
+				switch f.Sel.Name {
+				case "Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow":
+					if id, ok := f.X.(*ast.Ident); ok && params[id.Name] {
+						found = checks
+					}
+				}
+			}
+			for _, a := range x.Args {
+				if id, ok := a.(*ast.Ident); ok && params[id.Name] {
+					found = checks
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// neverRuns is a block that is left at its first statement.
+func neverRuns(b *ast.BlockStmt) bool {
+	if len(b.List) == 0 {
+		return true
+	}
+	_, ok := b.List[0].(*ast.ReturnStmt)
+	return ok
 }
 
 // goHasBody reports whether a statement could fail the test: one that is not only a
@@ -106,20 +190,27 @@ func goHasBody(b *ast.BlockStmt) bool {
 
 var pythonDef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(\s*)(?:async\s+)?def\s+(test\w*)\s*\(`) })
 
-func pythonBodies(b []byte) map[string]bool {
-	out := map[string]bool{}
+func pythonBodies(b []byte) map[string]body {
+	out := map[string]body{}
 	name, indent := "", 0
+	see := func(text string) {
+		switch {
+		case !meansSomething(text):
+			out[name] = max(out[name], empty)
+		case pythonCheck().MatchString(text):
+			out[name] = checks
+		default:
+			out[name] = max(out[name], runs)
+		}
+	}
 	for _, raw := range bytes.Split(b, []byte("\n")) {
 		line := string(raw)
 		text := strings.TrimSpace(line)
 		in := len(line) - len(strings.TrimLeft(line, " \t"))
 		if m := pythonDef().FindStringSubmatch(line); m != nil {
 			name, indent = m[2], len(m[1])
-			if _, rest, ok := strings.Cut(text, "):"); ok && meansSomething(strings.TrimSpace(rest)) {
-				out[name] = true
-			} else if _, ok := out[name]; !ok {
-				out[name] = false
-			}
+			_, rest, _ := strings.Cut(text, "):")
+			see(strings.TrimSpace(rest))
 			continue
 		}
 		if name == "" || text == "" {
@@ -129,12 +220,15 @@ func pythonBodies(b []byte) map[string]bool {
 			name = ""
 			continue
 		}
-		if meansSomething(text) {
-			out[name] = true
-		}
+		see(text)
 	}
 	return out
 }
+
+// pythonCheck is what says that a test failed, by the names that people give it.
+var pythonCheck = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(?:assert|raise)\b|(?:assert|raises|warns|check|verify|expect|should|fail)\w*\s*\(`)
+})
 
 func meansSomething(s string) bool {
 	switch {
@@ -148,10 +242,30 @@ var jsTest = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("(?:^|[^\\w.])(?:it|test)\\s*\\(\\s*(['\"`])((?:[^\\\\]|\\\\.)*?)['\"`]\\s*,\\s*(?:async\\s*)?(?:function\\s*)?(?:\\([^)]*\\)|\\w+)\\s*(?:=>)?\\s*(\\{\\s*(?:return;?\\s*)?\\})?")
 })
 
-func jsBodies(b []byte) map[string]bool {
-	out := map[string]bool{}
-	for _, m := range jsTest().FindAllSubmatch(b, -1) {
-		out[string(m[2])] = len(m[3]) == 0
+func jsBodies(b []byte) map[string]body {
+	out := map[string]body{}
+	all := jsTest().FindAllSubmatchIndex(b, -1)
+	for i, m := range all {
+		name := string(b[m[4]:m[5]])
+		end := len(b)
+		if i+1 < len(all) {
+			end = all[i+1][0]
+		}
+		switch {
+		case m[6] >= 0:
+			out[name] = max(out[name], empty)
+		case jsCheck().Match(jsComment().ReplaceAll(b[m[1]:end], nil)):
+			out[name] = checks
+		default:
+			out[name] = max(out[name], runs)
+		}
 	}
 	return out
 }
+
+var (
+	jsCheck = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)(?:expect|assert|should|fail|verify|check)\w*\s*[.(]|\bthrow\b|\bt\.\w+\(`)
+	})
+	jsComment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)//.*$`) })
+)

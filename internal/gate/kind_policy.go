@@ -5,18 +5,23 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/document"
 )
 
 func init() {
-	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables"}}, func(_ *Signal, m document.Mapping) Judge[policyFacts] {
+	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(_ *Signal, m document.Mapping) Judge[policyFacts] {
 		p := policy{
 			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, MaxFiles), bytes: or(m.Get("max_bytes").Size(), 8<<20),
 			lines:    m.Get("max_lines").Int(20_000, 1, 1<<30),
 			binaries: m.Get("binaries").OneOf("refused", "allowed") == "allowed", links: m.Get("links_out").OneOf("refused", "allowed") == "allowed",
 			executables: m.Get("executables").OneOf("refused", "allowed") == "allowed",
+			protected:   m.Get("protected").OneOf("refused", "allowed") == "allowed",
+			runners:     m.Get("runners").OneOf("frozen", "may-change") == "may-change",
+			alike:       m.Get("look_alikes").OneOf("refused", "allowed") == "allowed",
 		}
 		for _, pat := range p.frozen {
 			if _, err := path.Match(pat, "x"); err != nil || pat == "" {
@@ -31,6 +36,7 @@ type policy struct {
 	frozen                       []string
 	files, bytes, lines          int64
 	binaries, links, executables bool
+	protected, runners, alike    bool
 }
 
 // alwaysFrozen judge every change, or run where it lands.
@@ -47,10 +53,14 @@ type policyFacts struct {
 	Links   []string `json:"links_out,omitempty"`
 	Exec    []string `json:"made_executable,omitempty"`
 	TooMuch []string `json:"past_bounds,omitempty"`
+	// Protected are run by a host or a server by themselves, Alike may be taken for
+	// another file.
+	Protected []string `json:"protected_touched,omitempty"`
+	Alike     []string `json:"look_alikes,omitempty"`
 }
 
 func (f policyFacts) Positive() bool {
-	return f.Looked && len(f.Frozen)+len(f.Binary)+len(f.Links)+len(f.Exec)+len(f.TooMuch) == 0
+	return f.Looked && len(f.Frozen)+len(f.Binary)+len(f.Links)+len(f.Exec)+len(f.TooMuch)+len(f.Protected)+len(f.Alike) == 0
 }
 
 func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, error) {
@@ -67,9 +77,48 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		found = append(found, Finding{ID: id, File: file, Text: text})
 	}
 	changed := map[string]bool{}
+	names, err := namesOf(ctx, c.Base)
+	if err != nil {
+		return policyFacts{}, nil, err
+	}
+	runners := map[string]string{}
+	if !p.runners && c.g != nil {
+		runners = c.g.Catalog.runners(c.Base, names)
+	}
+	alike := map[string]string{}
+	for _, x := range c.Change.Files {
+		if k := change.FoldName(x.Path); alike[k] == "" {
+			alike[k] = x.Path
+		} else {
+			alike[k] += "\x00" + x.Path
+		}
+	}
 	for _, d := range diff {
-		if matches(p.frozen, d.Path) || matches(alwaysFrozen, d.Path) {
+		switch {
+		case slices.ContainsFunc(names(d.Path), func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }):
 			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
+		case runners[d.Path] != "":
+			say(&f.Frozen, "runner", d.Path, "it is what signal "+runners[d.Path]+" runs, so it judges the change (runners: may-change)")
+		}
+		if !p.protected && !matches(alwaysFrozen, d.Path) {
+			typ := change.File
+			if d.Change != nil && d.Change.Mode == Link {
+				typ = change.Symlink
+			}
+			for _, why := range (change.Policy{CI: true}).Path(d.Path, typ) {
+				say(&f.Protected, "protected", d.Path, why.Why+" (protected: allowed)")
+				break
+			}
+			if why := gitObeys[path.Base(d.Path)]; why != "" {
+				say(&f.Protected, "protected", d.Path, why+" (protected: allowed)")
+			}
+		}
+		if all := strings.Split(alike[change.FoldName(d.Path)], "\x00"); d.Change != nil && d.Base == nil && len(all) > 1 && !p.alike {
+			other := all[0]
+			if other == d.Path {
+				other = all[1]
+			}
+			say(&f.Alike, "look-alike", d.Path, "on other file systems it is the same as "+other+" (look_alikes: allowed)")
 		}
 		if isTestFile(d.Path) {
 			f.Tests = append(f.Tests, d.Path)
@@ -92,7 +141,7 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 			return nil
 		}
 		f.Lines += int64(bytes.Count(b, []byte("\n")))
-		if bytes.IndexByte(b[:min(len(b), 8<<10)], 0) >= 0 && !p.binaries {
+		if bytes.IndexByte(b, 0) >= 0 && !p.binaries {
 			say(&f.Binary, "binary", x.Path, "a binary file can't be reviewed (binaries: allowed)")
 		}
 		return nil
@@ -107,6 +156,63 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		}
 	}
 	return f, found, err
+}
+
+// gitObeys are files that say to git where else to fetch from, and what to keep from
+// view.
+var gitObeys = map[string]string{
+	".gitmodules":    "git fetches other repositories by it",
+	".gitattributes": "git hides differences and changes contents by it",
+}
+
+// namesOf gives a function that says by which names a file of a tree can be reached:
+// its own, and those by way of links, to it or to a directory that it lies in.
+func namesOf(ctx context.Context, t *Tree) (func(string) []string, error) {
+	leads := map[string]string{} // link: what it leads to, in the tree
+	err := t.Each(ctx, func(x File) bool { return x.Mode == Link }, func(x File, b []byte) error {
+		if out, _ := leadsOut(x.Path, string(b)); !out {
+			leads[x.Path] = path.Join(path.Dir(x.Path), string(b))
+		}
+		return nil
+	})
+	return func(p string) []string {
+		all := []string{p}
+		for i := 0; i < len(all) && len(all) < 100; i++ {
+			for link, to := range leads {
+				if rest, ok := strings.CutPrefix(all[i], to); ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
+					all = append(all, link+rest)
+				}
+			}
+		}
+		return all
+	}, err
+}
+
+// runners are the files of the base that the catalog's commands name: what runs is what
+// judges. Files of tests are left out: they are what is judged.
+func (c *Catalog) runners(base *Tree, names func(string) []string) map[string]string {
+	named := map[string]string{}
+	for _, s := range c.Signals {
+		for i, a := range s.Command {
+			if p := path.Clean(a); badPath(p) == "" && !isTestFile(p) {
+				named[p] = s.Name
+			}
+			if i == 0 && path.Base(a) == "make" {
+				for _, mk := range []string{"GNUmakefile", "makefile", "Makefile"} {
+					named[mk] = s.Name
+				}
+			}
+		}
+	}
+	out := map[string]string{}
+	for _, f := range base.Files {
+		for _, n := range names(f.Path) {
+			if s := named[n]; s != "" {
+				out[f.Path] = s
+			}
+		}
+	}
+	return out
 }
 
 // leadsOut reports whether a link leads out of the tree.

@@ -24,6 +24,9 @@ type secretFacts struct {
 	Files  int   `json:"files_scanned"`
 	Bytes  int64 `json:"bytes_scanned"`
 	Found  int   `json:"found"`
+	// Passing are contents and commits that are not in the change itself, and come with
+	// its history.
+	Passing int `json:"history_scanned"`
 	// Allowed lie in files that the catalog excepts.
 	Allowed int `json:"allowed"`
 }
@@ -50,38 +53,87 @@ func lookForSecrets(ctx context.Context, c *Case, allow []string) (secretFacts, 
 			changed[d.Path] = true
 		}
 	}
-	old := map[string][]byte{}
-	err = c.Base.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
-		old[x.Path] = bytes.Clone(b)
+	// What is a secret, and on the base already, is known there: also when it moves.
+	type hit struct {
+		Finding
+		text []byte
+	}
+	var hits []hit
+	look := func(p string, b []byte, say string) error {
+		f.Bytes += int64(len(b))
+		found, err := rules.Check(scan.Options{Place: "file", Action: scan.Report}, b)
+		if err != nil {
+			return fmt.Errorf("scan %s: %w", p, err)
+		}
+		for _, h := range found {
+			at := min(max(h.Offset, 0), int64(len(b)))
+			if text := b[at:min(at+int64(h.Length), int64(len(b)))]; !h.Warning {
+				x := hit{Finding{ID: h.Rule, File: p, Text: say}, bytes.Clone(text)}
+				if say == inFile {
+					x.Line = 1 + bytes.Count(b[:at], []byte("\n"))
+				}
+				hits = append(hits, x)
+			}
+		}
 		return nil
+	}
+	for _, d := range diff {
+		if d.Change == nil {
+			continue
+		}
+		if err := look(d.Path, []byte(d.Path), inName); err != nil {
+			return f, nil, err
+		}
+	}
+	err = c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
+		f.Files++
+		return look(x.Path, b, inFile)
 	})
 	if err != nil {
 		return f, nil, err
 	}
-	var found []Finding
-	err = c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
-		f.Files++
-		f.Bytes += int64(len(b))
-		hits, err := rules.Check(scan.Options{Place: "file", Action: scan.Report}, b)
-		if err != nil {
-			return fmt.Errorf("scan %s: %w", x.Path, err)
+	err = c.Change.Passed(ctx, c.Base, func(p Passing, b []byte) error {
+		f.Passing++
+		if p.Commit {
+			return look("", b, fmt.Sprintf(inCommit, cut(p.ID, 12)))
 		}
-		for _, h := range hits {
-			at := min(max(h.Offset, 0), int64(len(b)))
-			text := b[at:min(at+int64(h.Length), int64(len(b)))]
-			if h.Warning || len(text) > 0 && bytes.Contains(old[x.Path], text) {
-				continue
-			}
-			hit := Finding{ID: h.Rule, File: x.Path, Line: 1 + bytes.Count(b[:at], []byte("\n")), Text: "looks like a secret; whoever can read the repository has it"}
-			if matches(allow, x.Path) {
-				hit.Noted = true
-				f.Allowed++
-			} else {
-				f.Found++
-			}
-			found = append(found, hit)
-		}
-		return nil
+		return look(p.Path, b, inHistory)
 	})
-	return f, found, err
+	if err != nil {
+		return f, nil, err
+	}
+	known := make([]bool, len(hits))
+	if len(hits) > 0 {
+		err = c.Base.Each(ctx, func(File) bool { return true }, func(_ File, b []byte) error {
+			for i, h := range hits {
+				known[i] = known[i] || len(h.text) > 0 && bytes.Contains(b, h.text)
+			}
+			return nil
+		})
+		if err != nil {
+			return f, nil, err
+		}
+	}
+	var found []Finding
+	for i, h := range hits {
+		switch {
+		case known[i]:
+			continue
+		case h.File != "" && matches(allow, h.File):
+			h.Noted = true
+			f.Allowed++
+		default:
+			f.Found++
+		}
+		found = append(found, h.Finding)
+	}
+	return f, found, nil
 }
+
+// Where a secret was found.
+const (
+	inFile    = "looks like a secret; whoever can read the repository has it"
+	inName    = "the file's name looks like a secret"
+	inHistory = "a commit on the way has what looks like a secret; that a later one removes it takes it from nobody"
+	inCommit  = "the text of commit %s has what looks like a secret"
+)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
 )
 
 // Package is one that a lockfile pins.
@@ -27,6 +28,11 @@ type Package struct {
 // packages are all that a tree's lockfiles pin. One that can't be read is an error: what
 // is in it could not be judged.
 func packages(ctx context.Context, t *Tree) (out []Package, files int, err error) {
+	for _, f := range t.Files {
+		if f.Mode == Link && isLockfile(f.Path) {
+			return nil, 0, fmt.Errorf("%s is a link, so what it pins can't be judged", f.Path)
+		}
+	}
 	err = t.Each(ctx, func(f File) bool { return f.Mode != Link && lockReaders[path.Base(f.Path)] != nil }, func(f File, b []byte) error {
 		files++
 		list, err := lockReaders[path.Base(f.Path)](b)
@@ -51,7 +57,7 @@ func packages(ctx context.Context, t *Tree) (out []Package, files int, err error
 }
 
 var lockReaders = map[string]func([]byte) ([]Package, error){
-	"go.mod": goPackages, "package-lock.json": npmPackages, "npm-shrinkwrap.json": npmPackages,
+	"go.mod": goPackages, "go.work": goWorkPackages, "package-lock.json": npmPackages, "npm-shrinkwrap.json": npmPackages,
 	"Cargo.lock": cargoPackages, "poetry.lock": poetryPackages, "uv.lock": poetryPackages, "pdm.lock": poetryPackages,
 	"requirements.txt": pipPackages,
 }
@@ -61,18 +67,36 @@ func goPackages(b []byte) (out []Package, err error) {
 	if err != nil {
 		return nil, err
 	}
-	replaced := map[string]*modfile.Replace{}
+	// One that is for a version goes before one that is for all.
+	replaced := map[module.Version]module.Version{}
 	for _, r := range f.Replace {
-		replaced[r.Old.Path] = r
+		replaced[r.Old] = r.New
 	}
 	for _, r := range f.Require {
-		name, version := r.Mod.Path, r.Mod.Version
-		if x := replaced[name]; x != nil && (x.Old.Version == "" || x.Old.Version == version) {
-			if name, version = x.New.Path, x.New.Version; version == "" {
-				continue // a directory of the tree
-			}
+		m := r.Mod
+		if x, ok := replaced[m]; ok {
+			m = x
+		} else if x, ok := replaced[module.Version{Path: m.Path}]; ok {
+			m = x
 		}
-		out = append(out, Package{Ecosystem: "Go", Name: name, Version: version})
+		if m.Version == "" {
+			continue // a directory of the tree
+		}
+		out = append(out, Package{Ecosystem: "Go", Name: m.Path, Version: m.Version})
+	}
+	return out, nil
+}
+
+// goWorkPackages are what a workspace puts in the place of modules, whatever go.mod says.
+func goWorkPackages(b []byte) (out []Package, err error) {
+	f, err := modfile.ParseWork("go.work", b, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range f.Replace {
+		if r.New.Version != "" {
+			out = append(out, Package{Ecosystem: "Go", Name: r.New.Path, Version: r.New.Version})
+		}
 	}
 	return out, nil
 }

@@ -21,7 +21,7 @@ func WithChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 	for _, f := range base.Files {
 		files[f.Path] = f
 	}
-	src := overlaySource{base.src, map[string]func() (io.ReadCloser, error){}}
+	src := overlaySource{base.contents(), map[string]func() (io.ReadCloser, error){}}
 	drop := func(p string) {
 		delete(files, p)
 		for q := range files {

@@ -48,6 +48,10 @@ type Ended struct {
 	// Networked: it could reach something, so that what it did depends on that.
 	Networked bool `json:"networked,omitempty"`
 
+	// Evidence are the SHA-256 of what is kept of it beside the verdict, by the file's
+	// name, in hexadecimal digits.
+	Evidence map[string]string `json:"evidence_sha256,omitempty"`
+
 	// ImageDigest is of the image that it ran on, if it did.
 	ImageDigest string `json:"image_digest,omitempty"`
 	// Asked is what the gateway was asked for, by name, and what it said.
@@ -172,7 +176,50 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 			return nil, err
 		}
 	}
+	if r := g.judgesTouched(); r != nil {
+		r.Duration = time.Since(began)
+		r.seal(g.Redact)
+		results = append(results, r)
+		g.tell(Event{Signal: r.Name, Result: r})
+	}
 	return g.verdict(ctx, results, began)
+}
+
+// judgesTouched is a result that fails for good when the change touches what judges, and
+// no signal of the base's catalog looks at that: what is touched would judge the next
+// change. A user's own catalog judges by itself.
+func (g *Gate) judgesTouched() *Result {
+	if g.CatalogFrom == "user" {
+		return nil
+	}
+	f := policyFacts{Looked: true}
+	for _, t := range []*Tree{g.Base, g.Change} {
+		for _, x := range t.Files {
+			if !matches(alwaysFrozen, x.Path) {
+				continue
+			}
+			g.Base.note(x.Path)
+			g.Change.note(x.Path)
+			a, had := g.Base.Lookup(x.Path)
+			b, has := g.Change.Lookup(x.Path)
+			if (had != has || a.Mode != b.Mode || g.Base.sums[x.Path] != g.Change.sums[x.Path]) && !contains(f.Frozen, x.Path) && len(f.Frozen) < 200 {
+				f.Frozen = append(f.Frozen, x.Path)
+			}
+		}
+	}
+	if len(f.Frozen) == 0 || slices.ContainsFunc(g.Catalog.Signals, func(s *Signal) bool { return s.Kind.Name == "policy" }) {
+		return nil
+	}
+	r := &Result{Name: "judges", Kind: "policy", Outcome: Final}
+	for _, p := range f.Frozen {
+		r.Findings = append(r.Findings, Finding{ID: "frozen", File: p, Text: "it judges changes, so no change may touch it"})
+	}
+	facts, err := json.Marshal(f)
+	if err != nil {
+		r.Outcome, r.Why = Unavailable, err.Error()
+	}
+	r.Facts = facts
+	return r
 }
 
 func (g *Gate) tell(e Event) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"net/url"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ var page = template.Must(template.New("verdict").Funcs(template.FuncMap{
 <meta name="viewport" content="width=device-width">
 <style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;border-bottom:1px solid #ddd;vertical-align:top}
+body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;border-bottom:1px solid #ddd;vertical-align:top}
 .passed{color:#176d2c}.failed,.final,.unavailable{color:#a01414}.escalated{color:#8a5a00}pre{white-space:pre-wrap;background:#f5f5f5;padding:.5em;margin:.3em 0}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}pre{background:#222}.passed{color:#7fd18f}.failed,.final,.unavailable{color:#ff8f8f}.escalated{color:#f0c060}}
 </style></head><body>
@@ -166,6 +167,19 @@ func (v *Verdict) JUnit(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, "\n")
 	return err
+}
+
+// uri is a file of the tree as a reference of RFC 3986, relative to the tree whatever its
+// name is: a colon would end a scheme, two slashes begin a host.
+func uri(p string) string {
+	parts := strings.Split(p, "/")
+	for i, e := range parts {
+		parts[i] = strings.ReplaceAll(url.PathEscape(e), ":", "%3A")
+	}
+	if p = strings.Join(parts, "/"); strings.HasPrefix(p, "/") {
+		p = "." + p
+	}
+	return p
 }
 
 // SARIF writes the findings that kept signals from passing, as version 2.1.0 has them.

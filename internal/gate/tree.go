@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carboy/carboy/internal/change"
 )
 
 // Bounds of a tree.
@@ -43,8 +45,9 @@ type File struct {
 	Path string // relative, slash-separated, without "." or ".."
 	Mode FileMode
 	Size int64
-	// id is the source's name for the content.
-	id string
+	// id is the source's name for the content; kind is git's for what it is, empty for
+	// a blob.
+	id, kind string
 }
 
 // source has the contents of files, in whatever order it likes.
@@ -60,6 +63,7 @@ type Tree struct {
 	Run          string // the run whose changes are in it, or empty
 	Files        []File // by path
 	src          source
+	repo         *Repository                  // nil: not a commit's
 	sums         map[string][sha256.Size]byte // by path, once hashed
 
 	// What was looked at to judge, beside what phases were seen to open. whole: all
@@ -104,11 +108,17 @@ func (t *Tree) finish() (*Tree, error) {
 		return nil, &TreeError{t.Name, "", fmt.Sprintf("has more than %d files", MaxFiles)}
 	}
 	var sum int64
+	dirs := map[string]bool{}
+	for _, f := range t.Files {
+		for d := path.Dir(f.Path); d != "." && d != "/" && !dirs[d]; d = path.Dir(d) {
+			dirs[d] = true
+		}
+	}
 	for i, f := range t.Files {
 		if why := badPath(f.Path); why != "" {
 			return nil, &TreeError{t.Name, f.Path, why}
 		}
-		if i > 0 && (t.Files[i-1].Path == f.Path || strings.HasPrefix(f.Path, t.Files[i-1].Path+"/")) {
+		if i > 0 && t.Files[i-1].Path == f.Path || dirs[f.Path] {
 			return nil, &TreeError{t.Name, f.Path, "is there twice"}
 		}
 		if f.Size > MaxFileBytes {
@@ -130,7 +140,7 @@ func badPath(p string) string {
 		return "has a NUL"
 	}
 	for _, e := range strings.Split(p, "/") {
-		if e == ".." || strings.EqualFold(e, ".git") {
+		if e == ".." || change.SameName(e, ".git") {
 			return "leads out of the tree, or into git's own files"
 		}
 	}
@@ -154,9 +164,25 @@ func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: p + " of " + t.Name, Err: fs.ErrNotExist}
 	}
 	var out []byte
-	err := t.src.each(ctx, []File{f}, func(_ File, b []byte) error { out = b; return nil })
+	err := t.contents().each(ctx, []File{f}, func(_ File, b []byte) error { out = b; return nil })
 	return out, err
 }
+
+// sameSource gives contents only as they were when the tree was hashed: a file of a
+// directory can be exchanged between two looks, and what runs would not be what was
+// judged.
+type sameSource struct{ t *Tree }
+
+func (s sameSource) each(ctx context.Context, files []File, f func(File, []byte) error) error {
+	return s.t.src.each(ctx, files, func(x File, b []byte) error {
+		if sum, ok := s.t.sums[x.Path]; ok && sum != sha256.Sum256(b) {
+			return &TreeError{s.t.Name, x.Path, "was changed while it was judged; judge it again"}
+		}
+		return f(x, b)
+	})
+}
+
+func (t *Tree) contents() source { return sameSource{t} }
 
 // Each gives the contents of the files that pick chooses, in no order. The bytes are
 // f's until it returns.
@@ -177,7 +203,7 @@ func (t *Tree) each(ctx context.Context, pick func(File) bool, f func(File, []by
 			want = append(want, x)
 		}
 	}
-	return t.src.each(ctx, want, f)
+	return t.contents().each(ctx, want, f)
 }
 
 // hash computes the SHA-256 of every file, once.
@@ -217,7 +243,7 @@ func (t *Tree) sumOf(ctx context.Context, paths []string) (map[string][sha256.Si
 	if len(want) == 0 {
 		return out, nil
 	}
-	err := t.src.each(ctx, want, func(f File, b []byte) error { out[f.Path] = sha256.Sum256(b); return nil })
+	err := t.contents().each(ctx, want, func(f File, b []byte) error { out[f.Path] = sha256.Sum256(b); return nil })
 	return out, err
 }
 

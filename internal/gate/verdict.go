@@ -75,6 +75,8 @@ type Verdict struct {
 	CatalogDigest string `json:"catalog_sha256"`
 	Baseline      string `json:"baseline_sha256,omitempty"`
 	Isolation     string `json:"isolation"`
+	// Proposed is the SHA-256 of what a person may accept as the next baseline.
+	Proposed string `json:"proposed_baseline_sha256,omitempty"`
 
 	Signals  []*Result     `json:"signals"`
 	Phases   []*Phase      `json:"phases"`

@@ -69,7 +69,7 @@ var defences = map[string]struct {
 	"protected-paths":            {what: "what a host runs by itself lands only when a person says so", mutants: []string{"hooks-of-a-fixture-land"}},
 	"descendants-only":           {what: "who is no ancestor may not trace", unseen: "the embedded kernel's own rule (Yama): no line of carboy's sets it"},
 	"no-terminal":                {what: "no terminal of the host is given, and pushing characters does not exist", unseen: "the embedded kernel has no TIOCSTI: no line of carboy's takes it away"},
-	"resolved-inside":            {what: "paths are resolved by one kernel, in its own file system", unseen: "TestS1HostFiles and the mutant workspace-brings-its-surroundings show what lies around the workspace"},
+	"resolved-inside":            {what: "paths are resolved by one kernel, in its own file system", mutants: []string{"scenarios-see-the-surroundings"}},
 }
 
 func loadFixtures(t *testing.T) []*fixture {

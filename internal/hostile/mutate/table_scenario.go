@@ -34,6 +34,12 @@ var scenarioMutants = []mutant{
 		},
 	},
 	{
+		Name: "scenarios-see-the-surroundings", Promise: "S1",
+		Why:     "what lies two directories above the workspace is shown with it, so that links to it lead there",
+		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/symlink-race", "TestT1Fixtures/hardlink-race"}, Says: "got through",
+		edits: []edit{{"plan.go", "	live := &bottle.Mount{Source: p.source, Target: p.target, Dev: p.ws.Dev, Ino: p.ws.Ino}", "	above := filepath.Dir(filepath.Dir(p.target))\n	live := &bottle.Mount{Source: above, Target: above}"}},
+	},
+	{
 		Name: "renamed-programs-are-lost", Promise: "T1",
 		Why:     "shells are known by their names alone, and a program of memory looks like one that can be looked at",
 		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/memfd-exec", "TestT1Fixtures/renamed-shell"}, Says: "got through",

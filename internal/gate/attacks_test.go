@@ -1,0 +1,486 @@
+package gate
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	hostexec.Main()
+	os.Exit(m.Run())
+}
+
+// clone is a repository that an attack is made on.
+type clone struct {
+	*Repository
+	t testing.TB
+}
+
+func newClone(t testing.TB, files map[string]string) *clone {
+	t.Helper()
+	testenv.Need(t, "git", "apt-get install git")
+	dir := laid(t, files)
+	r, err := hostexec.New(hostexec.Options{Untrusted: []string{dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(t.Context()) })
+	c := &clone{&Repository{Dir: dir, Runner: r}, t}
+	c.run("init", "-q", "-b", "main")
+	c.commit()
+	return c
+}
+
+// run is git as a person runs it.
+func (c *clone) run(args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (c *clone) put(name, text string) {
+	c.t.Helper()
+	p := filepath.Join(c.Dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *clone) commit() string {
+	c.t.Helper()
+	c.run("add", "-A")
+	c.run("commit", "-q", "--allow-empty", "-m", "x")
+	return c.run("rev-parse", "HEAD")
+}
+
+func (c *clone) tree(rev string) *Tree {
+	c.t.Helper()
+	t, err := c.Tree(c.t.Context(), rev)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return t
+}
+
+func (c *clone) read(rev, name string) string {
+	c.t.Helper()
+	b, err := c.tree(rev).Read(c.t.Context(), name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// overwrite puts an object under a name that is another's.
+func (c *clone) overwrite(id, kind string, body []byte) {
+	c.t.Helper()
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	fmt.Fprintf(w, "%s %d\x00%s", kind, len(body), body)
+	w.Close()
+	p := filepath.Join(c.Dir, ".git/objects", id[:2], id[2:])
+	if err := errors.Join(os.Remove(p), os.WriteFile(p, z.Bytes(), 0o444)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// TestT3RepositoriesThatLie: what git is told by a repository itself, beside its objects,
+// does not exchange what is judged or against what. Each has an honest neighbour.
+func TestT3RepositoriesThatLie(t *testing.T) {
+	files := map[string]string{"a.txt": "true\n", "d/b.txt": "deep\n"}
+	t.Run("replaced objects", func(t *testing.T) {
+		c := newClone(t, files)
+		first := c.run("rev-parse", "HEAD")
+		c.put("a.txt", "fals\n")
+		second := c.commit()
+		c.run("replace", c.run("rev-parse", first+":a.txt"), c.run("rev-parse", second+":a.txt"))
+		if c.run("cat-file", "-p", first+":a.txt") != "fals" {
+			t.Fatal("the attack does nothing to git itself")
+		}
+		if got := c.read(first, "a.txt"); got != "true\n" {
+			t.Errorf("a replacement is judged: %q", got)
+		}
+	})
+	t.Run("grafts and shallow histories", func(t *testing.T) {
+		c := newClone(t, files)
+		first := c.run("rev-parse", "HEAD")
+		c.put("a.txt", "2\n")
+		second := c.commit()
+		c.run("checkout", "-q", "-b", "work", first)
+		c.put("c", "3\n")
+		third := c.commit()
+		if b, err := c.MergeBase(t.Context(), second, third); err != nil || b != first {
+			t.Fatalf("%s %v", b, err)
+		}
+		if err := os.WriteFile(filepath.Join(c.Dir, ".git/info/grafts"), []byte(third+" "+second+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := c.MergeBase(t.Context(), second, third); err != nil || b != first {
+			t.Errorf("a graft moves the base: %s %v", b, err)
+		}
+		os.Remove(filepath.Join(c.Dir, ".git/info/grafts"))
+		if err := os.WriteFile(filepath.Join(c.Dir, ".git/shallow"), []byte(third+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := c.MergeBase(t.Context(), second, third); !errors.Is(err, ErrUnrelated) {
+			t.Errorf("a history that was cut has a base: %q %v", b, err)
+		}
+	})
+	t.Run("a graph of commits that lies", func(t *testing.T) {
+		c := newClone(t, files)
+		first := c.run("rev-parse", "HEAD")
+		second := c.commit()
+		c.run("commit-graph", "write", "--reachable")
+		graph := filepath.Join(c.Dir, ".git/objects/info/commit-graph")
+		b, err := os.ReadFile(graph)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The root's parent is said to be none; the other's too.
+		raw, _ := hex.DecodeString(c.run("rev-parse", second+"^{tree}"))
+		for at := bytes.Index(b, raw); at >= 0; {
+			copy(b[at+20:], []byte{0x70, 0, 0, 0})
+			next := bytes.Index(b[at+1:], raw)
+			if next < 0 {
+				break
+			}
+			at += 1 + next
+		}
+		os.Chmod(graph, 0o644)
+		if err := os.WriteFile(graph, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.run("rev-list", "--count", second); got != "1" {
+			t.Fatalf("the attack does nothing to git itself: %s commits", got)
+		}
+		if got, err := c.MergeBase(t.Context(), first, second); err != nil || got != first {
+			t.Errorf("the graph is believed: %q %v", got, err)
+		}
+	})
+	t.Run("a tag that is called like a branch", func(t *testing.T) {
+		c := newClone(t, files)
+		main := c.run("rev-parse", "HEAD")
+		if got, err := c.Commit(t.Context(), "main"); err != nil || got != main {
+			t.Fatalf("%q %v", got, err)
+		}
+		c.run("checkout", "-q", "-b", "work")
+		work := c.commit()
+		c.run("tag", "main", work)
+		if c.run("rev-parse", "main") == main {
+			t.Fatal("the attack does nothing to git itself")
+		}
+		for _, name := range []string{"main", "main~0", "main^{commit}"} {
+			if got, err := c.Commit(t.Context(), name); !errors.Is(err, ErrAmbiguous) {
+				t.Errorf("%s is %q: %v", name, got, err)
+			}
+		}
+		if got, err := c.Commit(t.Context(), "refs/heads/main"); err != nil || got != main {
+			t.Errorf("%q %v", got, err)
+		}
+		c.run("tag", main[:8], work)
+		if got, err := c.Commit(t.Context(), main[:8]); !errors.Is(err, ErrAmbiguous) {
+			t.Errorf("a tag that is called like a commit: %q %v", got, err)
+		}
+		c.run("tag", "fine", work)
+		if got, err := c.Commit(t.Context(), "fine"); err != nil || got != work {
+			t.Errorf("%q %v", got, err)
+		}
+	})
+	t.Run("objects under others' names", func(t *testing.T) {
+		for _, x := range []struct {
+			what, rev, kind string
+		}{{"a file's", ":a.txt", "blob"}, {"a directory's", ":d", "tree"}, {"the root's", "^{tree}", "tree"}, {"a commit's", "", "commit"}} {
+			c := newClone(t, files)
+			first := c.run("rev-parse", "HEAD")
+			c.put("a.txt", "fals\n")
+			c.put("d/b.txt", "DEEP\n")
+			second := c.commit()
+			cmd := exec.Command("git", "cat-file", x.kind, second+x.rev)
+			cmd.Dir = c.Dir
+			forged, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			look := func() error {
+				tree, err := c.Tree(t.Context(), first)
+				if err == nil {
+					_, err = tree.Digest(t.Context())
+				}
+				return err
+			}
+			if err := look(); err != nil {
+				t.Fatalf("an honest tree: %v", err)
+			}
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner} // one that has seen nothing
+			c.overwrite(c.run("rev-parse", first+x.rev), x.kind, forged)
+			// Of some git itself sees it.
+			if err := look(); err == nil {
+				t.Errorf("%s name stands for another's content: %v", x.what, err)
+			}
+		}
+	})
+	t.Run("filters, attributes, hooks and flags of the index", func(t *testing.T) {
+		c := newClone(t, files)
+		ran := filepath.Join(t.TempDir(), "ran")
+		for _, kv := range [][2]string{{"filter.x.smudge", "touch " + ran}, {"filter.x.clean", "touch " + ran}, {"diff.x.textconv", "touch " + ran}, {"core.fsmonitor", "touch " + ran}, {"core.hooksPath", "hooks"}, {"core.attributesFile", filepath.Join(c.Dir, "attr")}} {
+			c.run("config", kv[0], kv[1])
+		}
+		for _, name := range []string{"post-checkout", "post-index-change", "reference-transaction"} {
+			c.put("hooks/"+name, "#!/bin/sh\ntouch "+ran+"\n")
+			os.Chmod(filepath.Join(c.Dir, "hooks", name), 0o755)
+		}
+		c.put(".git/info/attributes", "* filter=x diff=x text eol=crlf ident export-subst\n")
+		if err := os.WriteFile(filepath.Join(c.Dir, ".git/info/exclude"), []byte("new.txt\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c.run("update-index", "--assume-unchanged", "a.txt")
+		c.run("update-index", "--skip-worktree", "d/b.txt")
+		os.Remove(ran)
+		c.put("a.txt", "$Id$ other\n")
+		c.put("d/b.txt", "other\n")
+		w, err := c.WorkTree(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff, err := w.Differences(t.Context(), c.tree("HEAD"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, d := range diff {
+			seen[d.Path] = true
+		}
+		if !seen["a.txt"] || !seen["d/b.txt"] {
+			t.Errorf("flags of the index hide what differs: %v", seen)
+		}
+		if b, _ := w.Read(t.Context(), "a.txt"); string(b) != "$Id$ other\n" {
+			t.Errorf("an attribute changes what is judged: %q", b)
+		}
+		if _, err := os.Stat(ran); err == nil {
+			t.Error("the repository's own program was run")
+		}
+	})
+	t.Run("submodules, and names that lead into git's files", func(t *testing.T) {
+		c := newClone(t, files)
+		head := c.run("rev-parse", "HEAD")
+		for _, x := range []struct{ mode, id, name string }{
+			{"160000", head, "sub"}, {"100644", c.run("rev-parse", "HEAD:a.txt"), "x/.GIT\u200c/config"},
+		} {
+			c.run("read-tree", "HEAD")
+			cmd := exec.Command("git", "-c", "core.protectHFS=false", "-c", "core.protectNTFS=false", "update-index", "--index-info")
+			cmd.Dir, cmd.Stdin = c.Dir, strings.NewReader(x.mode+" "+x.id+"\t"+x.name+"\n")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", x.name, err, out)
+			}
+			commit := c.run("commit-tree", "-m", "x", c.run("write-tree"))
+			var bad *TreeError
+			if _, err := c.Tree(t.Context(), commit); !errors.As(err, &bad) {
+				t.Errorf("%s is judged: %v", x.name, err)
+			}
+		}
+		other := &Tree{Name: "x", Files: []File{{Path: "a", Mode: Link}, {Path: "a-b"}, {Path: "a/c"}}}
+		if _, err := other.finish(); err == nil {
+			t.Error("a link is a directory too")
+		}
+	})
+}
+
+const staticCatalog = "version: 1\nsignals:\n  - {name: policy, kind: policy, frozen: [\"judge/**\"]}\n  - {name: secrets, kind: secrets}\n"
+
+// aToken is no text of a file here, so that no scanner takes this one for a leak.
+var aToken = "ghp_" + "1234567890abcdefghijABCDEFGHIJ123456"
+
+// TestT2StaticAttacks: changes that hide what they are from signals that run nothing.
+func TestT2StaticAttacks(t *testing.T) {
+	base := map[string]string{
+		"run.sh": "exit 0\n", "impl/check.sh": "exit 0\n", "old/fixture.txt": "key " + aToken + "\n", "Doc.md": "x\n",
+	}
+	c := newClone(t, base)
+	if err := os.Symlink("../impl", filepath.Join(c.Dir, "old/link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("impl", filepath.Join(c.Dir, "judge")); err != nil {
+		t.Fatal(err)
+	}
+	first := c.commit()
+	catalog := staticCatalog + "  - {name: b, kind: build, command: [sh, ./run.sh]}\n"
+	for _, x := range []struct {
+		what   string
+		do     func()
+		caught string
+		says   string
+	}{
+		{"nothing", func() {}, "", ""},
+		{"a link to what is frozen, followed", func() { c.put("impl/check.sh", "true\n") }, "policy", "frozen"},
+		{"a file beside it", func() { c.put("impl2/check.sh", "true\n") }, "", ""},
+		{"what the catalog runs", func() { c.put("run.sh", "true\n") }, "policy", "runner"},
+		{"a script beside it", func() { c.put("other.sh", "true\n") }, "", ""},
+		{"a secret that came and went", func() { c.put("k", aToken[:8]+"x"+aToken[9:]); c.commit(); os.Remove(filepath.Join(c.Dir, "k")) }, "secrets", "on the way"},
+		{"a file that came and went", func() { c.put("k", "words"); c.commit(); os.Remove(filepath.Join(c.Dir, "k")) }, "", ""},
+		{"a secret in a commit's text", func() { c.run("commit", "-q", "--allow-empty", "-m", "see "+aToken[:8]+"y"+aToken[9:]) }, "secrets", "text of commit"},
+		{"a secret as a file's name", func() { c.put(aToken[:8]+"z"+aToken[9:], "") }, "secrets", "name"},
+		{"a known secret that moves", func() { c.run("mv", "old/fixture.txt", "fixture.txt") }, "", ""},
+		{"a binary with a long head of text", func() { c.put("img", strings.Repeat("text\n", 4000)+"\x00\x01") }, "policy", "binary"},
+		{"a long text", func() { c.put("img", strings.Repeat("text\n", 4000)) }, "", ""},
+		{"a name that differs in case", func() { c.put("doc.MD", "y\n") }, "policy", "look-alike"},
+		{"a name that differs in what is not seen", func() { c.put("Doc\u200b.md", "y\n") }, "policy", "look-alike"},
+		{"a CI file", func() { c.put(".github/workflows/x.yml", "on: push\n") }, "policy", "workflows"},
+		{"a setting that a host obeys", func() { c.put("sub/.envrc", "x\n") }, "policy", "direnv"},
+		{"a submodule's setting alone", func() { c.put(".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = ext::sh\n") }, "policy", "repositories"},
+		{"attributes that hide differences", func() { c.put(".gitattributes", "*.sh -diff\n") }, "policy", "hides"},
+	} {
+		c.run("checkout", "-q", "-f", "-B", "main", first)
+		c.run("clean", "-fdq")
+		x.do()
+		change := c.commit()
+		v := verdict(t, newGate(t, catalog, c.tree(first), c.tree(change), func(Job) *Ended { return ok(saw("/bin/sh")) }))
+		var got []string
+		var text bytes.Buffer
+		v.Text(&text, true)
+		for _, r := range v.Signals {
+			if r.Outcome != Passed {
+				got = append(got, r.Name)
+			}
+		}
+		if s := strings.Join(got, " "); s != x.caught || !strings.Contains(text.String(), x.says) {
+			t.Errorf("%s: caught by %q, want %q and %q\n%s", x.what, s, x.caught, x.says, text.String())
+		}
+	}
+}
+
+// TestT3JudgesWithoutPolicy: a catalog that asks for no policy does not let a change
+// write the next one.
+func TestT3JudgesWithoutPolicy(t *testing.T) {
+	only := "version: 1\nsignals:\n  - {name: b, kind: build, command: [make]}\n"
+	base := tree(t, map[string]string{"a": "x", CatalogPath: only})
+	run := func(change map[string]string) *Verdict {
+		return verdict(t, newGate(t, only, base, tree(t, change), func(Job) *Ended { return ok(saw("/usr/bin/make")) }))
+	}
+	if v := run(map[string]string{"a": "y", CatalogPath: only}); v.Outcome != Passed || len(v.Signals) != 1 {
+		t.Errorf("%+v", v)
+	}
+	for what, change := range map[string]map[string]string{
+		"edited":   {"a": "x", CatalogPath: only + "# x\n"},
+		"removed":  {"a": "x"},
+		"baseline": {"a": "x", CatalogPath: only, BaselinePath: "{}"},
+	} {
+		if v := run(change); v.Outcome != Final {
+			t.Errorf("%s: %s", what, v.Outcome)
+		}
+	}
+}
+
+// TestT2TreesThatChange: a file that is exchanged between two looks ends the judgement;
+// nothing else than what was hashed is laid out, read or copied.
+func TestT2TreesThatChange(t *testing.T) {
+	dir := laid(t, map[string]string{"a": "aaaa", "b": "bbbb"})
+	x, err := DirTree("x", dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Digest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "before")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("AAAA"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var bad *TreeError
+	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "after")); !errors.As(err, &bad) || bad.Path != "a" {
+		t.Errorf("what was exchanged is laid out: %v", err)
+	}
+	if b, err := x.Read(t.Context(), "a"); !errors.As(err, &bad) {
+		t.Errorf("%q %v", b, err)
+	}
+	if b, err := x.Read(t.Context(), "b"); err != nil || string(b) != "bbbb" {
+		t.Errorf("%q %v", b, err)
+	}
+	over := overlaySource{x.contents(), map[string]func() (io.ReadCloser, error){}}
+	if err := over.each(t.Context(), x.Files, func(File, []byte) error { return nil }); !errors.As(err, &bad) {
+		t.Errorf("what was exchanged is part of a run's tree: %v", err)
+	}
+}
+
+// TestT2EmptiedInOtherWays: a test that keeps its name and proves nothing any more is
+// named, wherever it goes; one that is written otherwise is not.
+func TestT2EmptiedInOtherWays(t *testing.T) {
+	const was = "package a\nfunc TestA(t *testing.T) {\n\tif f() != 1 {\n\t\tt.Fatal(1)\n\t}\n}\n"
+	for _, x := range []struct {
+		what         string
+		base, change map[string]string
+		caught       bool
+	}{
+		{"moved, and emptied on the way", map[string]string{"a_test.go": was}, map[string]string{"b_test.go": "package a\nfunc TestA(t *testing.T) {}\n"}, true},
+		{"moved", map[string]string{"a_test.go": was}, map[string]string{"b_test.go": was}, false},
+		{"what failed it is gone", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tf()\n}\n"}, true},
+		{"what failed it never runs", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tif false {\n\t\tt.Fatal(1)\n\t}\n\tf()\n}\n"}, true},
+		{"a helper does it", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tcheck(t, f(), 1)\n}\n"}, false},
+		{"in a subtest", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tt.Run(\"x\", func(t *testing.T) {\n\t\tif f() != 1 {\n\t\t\tt.Error(1)\n\t\t}\n\t})\n}\n"}, false},
+		{"Python without its assertion", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    x = f()\n"}, true},
+		{"Python with another", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    check_all(f())\n"}, false},
+		{"JavaScript without its expectation", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\ntest('b', () => { expect(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { f() // expect(f())\n})\ntest('b', () => { expect(1) })\n"}, true},
+		{"JavaScript with another", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { assert.equal(f(), 1) })\n"}, false},
+	} {
+		got, err := emptied(t.Context(), tree(t, x.base), tree(t, x.change))
+		if err != nil || (len(got) > 0) != x.caught {
+			t.Errorf("%s: %v %v", x.what, got, err)
+		}
+	}
+}
+
+// TestT2LockfilesThatLie: what is fetched in the end is what is looked up.
+func TestT2LockfilesThatLie(t *testing.T) {
+	db := laid(t, map[string]string{"go/b.json": `{"id":"GO-1","summary":"bad","affected":[{"package":{"ecosystem":"Go","name":"example.org/evil"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}]}]}`})
+	const mod = "module x\n\ngo 1.26\n\nrequire example.org/m v1.0.0\n"
+	lock := `{"lockfileVersion":3,"packages":{"":{"name":"x"}}}`
+	for _, x := range []struct {
+		what   string
+		change map[string]string
+		link   bool
+		want   Outcome
+	}{
+		{"none", map[string]string{"go.mod": mod}, false, Passed},
+		{"replaced", map[string]string{"go.mod": mod + "replace example.org/m => example.org/evil v1.0.0\n"}, false, Failed},
+		{"replaced, behind one that never counts", map[string]string{"go.mod": mod + "replace example.org/m v1.0.0 => example.org/evil v1.0.0\nreplace example.org/m v1.9.9 => example.org/fine v1.0.0\n"}, false, Failed},
+		{"replaced by a directory", map[string]string{"go.mod": mod + "replace example.org/m => ./m\n"}, false, Passed},
+		{"replaced by the workspace", map[string]string{"go.mod": mod, "go.work": "go 1.26\n\nuse .\n\nreplace example.org/m => example.org/evil v1.0.0\n"}, false, Failed},
+		{"a workspace", map[string]string{"go.mod": mod, "go.work": "go 1.26\n\nuse .\n"}, false, Passed},
+		{"a lockfile that is a link", map[string]string{"go.mod": mod, "locks/a": lock}, true, Unavailable},
+	} {
+		dir := laid(t, x.change)
+		if x.link {
+			if err := os.Symlink("locks/a", filepath.Join(dir, "package-lock.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change, err := DirTree("change", dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newGate(t, "version: 1\nsignals:\n  - {name: v, kind: vulnerabilities}\n", tree(t, map[string]string{"go.mod": mod}), change, nil)
+		g.Database = db
+		if v := verdict(t, g); v.Outcome != x.want {
+			t.Errorf("%s: %s, want %s: %+v", x.what, v.Outcome, x.want, v.Signals[0])
+		}
+	}
+}
