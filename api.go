@@ -70,6 +70,7 @@ type (
 	// Verdict is what a gate found of a change.
 	Verdict     = gate.Verdict
 	GateOutcome = gate.Outcome
+	GateResult  = gate.Result
 
 	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
 	// GateDrift what they did beside that.
