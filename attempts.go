@@ -336,7 +336,8 @@ func (w *work) read(ctx context.Context, dir string) (loose string, err error) {
 		}
 		switch err := w.c.onRecord(ctx, w.id+"/"+attemptNumber(f), "attempt", b); {
 		case errors.Is(err, errUnrecorded) && i == len(files)-1:
-			return f, nil
+			loose = f
+			continue
 		case err != nil:
 			return "", err
 		}
@@ -352,7 +353,7 @@ func (w *work) read(ctx context.Context, dir string) (loose string, err error) {
 		}
 		w.task = *w.steps[0].Task
 	}
-	return "", nil
+	return loose, nil
 }
 
 func (w *work) loop(ctx context.Context) (*Worked, error) {
@@ -363,8 +364,17 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 		case AttemptPending:
 			err = w.run(ctx, last)
 		case AttemptRunning:
-			// carboy died while the agent worked: what it did in that attempt is lost
-			// with its bottle, or kept with the one of before. The attempt counts.
+			// carboy died in this attempt, perhaps after all of it was done.
+			var done *Attempt
+			if done, err = w.whole(ctx, last); err != nil {
+				break
+			}
+			if done != nil {
+				err = w.step(ctx, *done)
+				break
+			}
+			// What the agent did is lost with its bottle, or kept with the one of
+			// before. The attempt counts.
 			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: "lost", Feedback: w.feedback()})
 		case AttemptJudging:
 			err = w.judge(ctx, last)
@@ -398,6 +408,33 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 		}
 	}
 }
+
+// whole finds the run of an attempt whose agent came to its end, and was kept, before
+// carboy died; nil: there is none.
+func (w *work) whole(ctx context.Context, a Attempt) (*Attempt, error) {
+	list, _, err := w.c.store.Bottles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		if a.Bottle != "" && b.Slug != a.Bottle || a.Bottle == "" && (b.Label != w.label() || b.Created.Before(a.At)) {
+			continue
+		}
+		k, err := w.c.Kept(b.Slug)
+		if err != nil || k == nil || k.At.Before(a.At) {
+			continue
+		}
+		r, err := w.c.Receipt(ctx, k.Run)
+		if err != nil || r.Ended == nil || r.Exit.Reason == receipt.Lost || r.Exit.Reason == receipt.Running {
+			continue
+		}
+		return &Attempt{Number: a.Number, State: AttemptJudging, Bottle: b.Slug, Run: k.Run, Exit: &r.Exit.Code, Usage: usageOf(r)}, nil
+	}
+	return nil, nil
+}
+
+// label is what the bottles of this work are called, so that they are found again.
+func (w *work) label() string { return w.task.Agent + "-" + w.id[len(w.id)-8:] }
 
 // feedback is the last that was recorded.
 func (w *work) feedback() string {
@@ -445,7 +482,7 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 		})
 	} else {
 		s, err = w.c.Start(ctx, StartOptions{
-			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true,
+			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true, Label: w.label(),
 			Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm, Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
 		})
 	}

@@ -73,7 +73,7 @@ func (w *work) pushTo(ctx context.Context, repo *gate.Repository) (*PushTo, stri
 	}
 	branch := o.Branch
 	if branch == "" {
-		if branch = "carboy/" + w.task.Agent + "-" + w.id[len(w.id)-8:]; !validBranch(branch) {
+		if branch = "carboy/" + w.label(); !validBranch(branch) {
 			branch = "carboy/work-" + w.id[len(w.id)-8:]
 		}
 	}
@@ -233,7 +233,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	}
 	said, complaint := &capped{max: maxPushOutput}, &capped{max: maxPushOutput}
 	o.run.Stdin, o.run.Stdout, o.run.Stderr = stdin, said, complaint
-	s, err := w.c.inOwnBottle(ctx, o, w.task.Agent+" push", w.task.Dir)
+	s, err := w.c.inOwnBottle(ctx, o, w.label()+"-push", w.task.Dir)
 	var ended *AgentError
 	switch {
 	case err != nil && !errors.As(err, &ended):
