@@ -38,6 +38,9 @@ type (
 	// Receipt is what a run did, and Exit how it ended.
 	Receipt = receipt.Receipt
 	Exit    = receipt.Exit
+	// PushVerdict is how a push ended, and Raw a text of bytes that are kept as they are.
+	PushVerdict = receipt.PushVerdict
+	Raw         = store.Raw
 
 	// Limits bound a bottle; Usage is what it uses, Posture how it is confined.
 	Limits  = bottle.Limits
@@ -70,6 +73,7 @@ type (
 	// Verdict is what a gate found of a change.
 	Verdict     = gate.Verdict
 	GateOutcome = gate.Outcome
+	GateResult  = gate.Result
 
 	// GateEvent is its progress, GateBaseline what phases are allowed to do, and
 	// GateDrift what they did beside that.

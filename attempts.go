@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -35,6 +37,12 @@ type WorkOptions struct {
 	Base, Catalog string
 	// Attempts is at most MaxAttempts; 0: the catalog's.
 	Attempts int
+	// What passes is pushed as one commit to a new branch by the git gate, when the
+	// bottle declares the repository to which a remote of Dir leads; Worked says which,
+	// or why not. Push names another remote, or a repository by its name in the bottle;
+	// then there must be one. Branch is the branch's name; empty: one is made.
+	Push, Branch string
+	NoPush       bool // it stays here
 	// Continue names work that carboy's death has ended; the other fields but those
 	// below come from its record then.
 	Continue string
@@ -58,6 +66,8 @@ const (
 	AttemptRunning  AttemptState = "running"  // the agent works
 	AttemptJudging  AttemptState = "judging"  // the agent has ended
 	AttemptRecorded AttemptState = "recorded" // its outcome is known
+	AttemptPushing  AttemptState = "pushing"  // it passed, and its branch is being pushed
+	AttemptPushed   AttemptState = "pushed"   // what became of that is known
 )
 
 // Attempt is one step of one attempt, as the ledger has it.
@@ -78,8 +88,37 @@ type Attempt struct {
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
+	// Usage is what the agent used; Pushed stands in the last step alone.
+	Usage  *AttemptUsage `json:"usage,omitempty"`
+	Pushed *Pushed       `json:"pushed,omitempty"`
 	// Previous is the SHA-256 of the step before, in hexadecimal digits.
 	Previous string `json:"previous,omitempty"`
+}
+
+// AttemptUsage is what an agent used in one attempt, as the gateway and the supervisor
+// saw it.
+type AttemptUsage struct {
+	// ModelCalls are the requests that were sent on with a credential: those to models,
+	// where the bottle has no others. ModelFailed of them were not answered well.
+	ModelCalls  int64         `json:"model_calls"`
+	ModelFailed int64         `json:"model_failed,omitempty"`
+	BytesUp     int64         `json:"bytes_up"` // of those
+	BytesDown   int64         `json:"bytes_down"`
+	Duration    time.Duration `json:"duration_ns"`
+}
+
+func usageOf(r *receipt.Receipt) *AttemptUsage {
+	u := &AttemptUsage{Duration: r.Duration}
+	for _, x := range r.Network.Requests {
+		if x.Verdict != receipt.Allowed || x.Credential == "" {
+			continue
+		}
+		u.ModelCalls += x.Count
+		u.ModelFailed += x.Failed
+		u.BytesUp += x.BytesUp
+		u.BytesDown += x.BytesDown
+	}
+	return u
 }
 
 // Task is what was asked for.
@@ -91,6 +130,9 @@ type Task struct {
 	Base     string   `json:"base"`
 	Catalog  string   `json:"catalog,omitempty"`
 	Attempts int      `json:"attempts"`
+	// Push is where what passes goes. Nil: it stays, and Stays says why.
+	Push  *PushTo `json:"push,omitempty"`
+	Stays string  `json:"stays,omitempty"`
 }
 
 const attemptSchema = "carboy.dev/attempt/v1"
@@ -104,6 +146,9 @@ type Worked struct {
 	Verdict  *gate.Verdict // the last
 	Run      store.ID      // whose changes it is about
 	Bottle   string        // kept, for whoever goes on
+	// Pushed is what became of the branch; nil: none was pushed, and Stays says why.
+	Pushed *Pushed
+	Stays  string
 }
 
 // attemptPrefix begins the name of each step's file in a work's directory.
@@ -122,6 +167,8 @@ type work struct {
 	task  Task
 	steps []Attempt
 	last  string // digest of the last step
+	lock  *os.File
+	again bool // a push that failed was tried once more
 }
 
 // Work has an agent carry out a prompt until the gate passes: at most three times, then a
@@ -130,6 +177,11 @@ type work struct {
 // carboy has died at any moment.
 func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 	w := &work{c: c, o: &o}
+	defer func() {
+		if w.lock != nil {
+			w.lock.Close()
+		}
+	}()
 	if o.Continue != "" {
 		if err := w.reopen(ctx, o.Continue); err != nil {
 			return nil, err
@@ -137,13 +189,24 @@ func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 	} else if err := w.begin(ctx); err != nil {
 		return nil, err
 	}
-	f, err := lockFile(filepath.Join(w.dir, "lock"))
-	if err != nil {
-		return nil, fmt.Errorf("work %s: %w: %w", w.id, ErrGateLocked, err)
-	}
-	defer f.Close()
 	return w.loop(ctx)
 }
+
+// take makes this process the only one that goes on with the work. Death gives it up.
+func (w *work) take() (err error) {
+	for range 20 { // who only looks has it for a moment
+		if w.lock, err = lockFile(filepath.Join(w.dir, workLock)); !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("work %s goes on in another process: %w", w.id, ErrGateLocked)
+	}
+	return err
+}
+
+const workLock = "lock"
 
 func (w *work) begin(ctx context.Context) error {
 	o := w.o
@@ -164,20 +227,33 @@ func (w *work) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if probe != nil {
+			probe.close()
+		}
+	}()
 	base, attempts := probe.g.Base.Commit, probe.g.Catalog.Attempts
-	probe.close()
 	if o.Attempts != 0 {
 		attempts = min(o.Attempts, MaxAttempts)
 	}
 	w.id = strings.ToLower(ulid.Make().String())
 	w.dir = w.c.gateDir("work", w.id)
-	w.task = Task{o.Agent, o.Bottles, string(ws.Path), o.Prompt, base, o.Catalog, attempts}
+	w.task = Task{Agent: o.Agent, Bottles: o.Bottles, Dir: string(ws.Path), Prompt: o.Prompt, Base: base, Catalog: o.Catalog, Attempts: attempts}
 	if o.Catalog != "" {
 		if w.task.Catalog, err = filepath.Abs(o.Catalog); err != nil {
 			return err
 		}
 	}
+	// Where it goes is settled as early: the agent must not have a say in that.
+	if w.task.Push, w.task.Stays, err = w.pushTo(ctx, probe.repo); err != nil {
+		return err
+	}
+	probe.close()
+	probe = nil
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	if err := w.take(); err != nil {
 		return err
 	}
 	return w.step(ctx, Attempt{Number: 1, State: AttemptPending, Task: &w.task})
@@ -209,44 +285,75 @@ func (w *work) step(ctx context.Context, a Attempt) error {
 	return nil
 }
 
-// reopen reads the steps of work that carboy's death has ended. The newest is left out
+// reopen reads the steps of work that carboy's death has ended. The newest is removed
 // when it never came on record: it did not happen.
 func (w *work) reopen(ctx context.Context, ref string) error {
-	dirs, err := filepath.Glob(w.c.gateDir("work", strings.ToLower(ref)+"*"))
-	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
-		return fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoVerdict)
-	}
-	w.dir, w.id = dirs[0], filepath.Base(dirs[0])
-	files, err := filepath.Glob(filepath.Join(w.dir, attemptPrefix+"*.json"))
+	dir, err := w.c.workDir(ref)
 	if err != nil {
 		return err
+	}
+	w.dir, w.id = dir, filepath.Base(dir)
+	if err := w.take(); err != nil {
+		return err
+	}
+	loose, err := w.read(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if loose != "" {
+		if err := os.Remove(loose); err != nil {
+			return err
+		}
+	}
+	if len(w.steps) == 0 {
+		return fmt.Errorf("work %s never began, so that there is nothing to go on with: %w", w.id, ErrNoVerdict)
+	}
+	return nil
+}
+
+// workDir finds work by its id, or the beginning of one.
+func (c *Client) workDir(ref string) (string, error) {
+	dirs, err := filepath.Glob(c.gateDir("work", strings.ToLower(ref)+"*"))
+	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
+		return "", fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoVerdict)
+	}
+	return dirs[0], nil
+}
+
+// read reads the steps on record in dir. loose is the newest one's file, where that
+// never came on record.
+func (w *work) read(ctx context.Context, dir string) (loose string, err error) {
+	w.dir, w.id = dir, filepath.Base(dir)
+	files, err := filepath.Glob(filepath.Join(dir, attemptPrefix+"*.json"))
+	if err != nil {
+		return "", err
 	}
 	slices.Sort(files)
 	for i, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			return err
+			return "", err
 		}
-		if err := w.c.onRecord(ctx, w.id+"/"+attemptNumber(f), "attempt", b); err != nil {
-			if i == len(files)-1 && i > 0 {
-				if err := os.Remove(f); err != nil {
-					return err
-				}
-				break
-			}
-			return err
+		switch err := w.c.onRecord(ctx, w.id+"/"+attemptNumber(f), "attempt", b); {
+		case errors.Is(err, errUnrecorded) && i == len(files)-1:
+			loose = f
+			continue
+		case err != nil:
+			return "", err
 		}
 		var a Attempt
-		if err := json.Unmarshal(b, &a); err != nil || a.Schema != attemptSchema || a.Seq != i || a.Previous != w.last {
-			return fmt.Errorf("%s: %w", f, ErrLedger)
+		if err := json.Unmarshal(b, &a); err != nil || a.Schema != attemptSchema || a.Work != w.id || a.Seq != i || a.Previous != w.last {
+			return "", fmt.Errorf("%s: %w", f, ErrLedger)
 		}
 		w.steps, w.last = append(w.steps, a), hexSum(b)
 	}
-	if len(w.steps) == 0 || w.steps[0].Task == nil {
-		return fmt.Errorf("work %s: %w: its first step is missing", w.id, ErrLedger)
+	if len(w.steps) > 0 {
+		if w.steps[0].Task == nil {
+			return "", fmt.Errorf("work %s: %w: its first step says no task", w.id, ErrLedger)
+		}
+		w.task = *w.steps[0].Task
 	}
-	w.task = *w.steps[0].Task
-	return nil
+	return loose, nil
 }
 
 func (w *work) loop(ctx context.Context) (*Worked, error) {
@@ -257,8 +364,17 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 		case AttemptPending:
 			err = w.run(ctx, last)
 		case AttemptRunning:
-			// carboy died while the agent worked: what it did in that attempt is lost
-			// with its bottle, or kept with the one of before. The attempt counts.
+			// carboy died in this attempt, perhaps after all of it was done.
+			var done *Attempt
+			if done, err = w.whole(ctx, last); err != nil {
+				break
+			}
+			if done != nil {
+				err = w.step(ctx, *done)
+				break
+			}
+			// What the agent did is lost with its bottle, or kept with the one of
+			// before. The attempt counts.
 			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: "lost", Feedback: w.feedback()})
 		case AttemptJudging:
 			err = w.judge(ctx, last)
@@ -267,6 +383,23 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 			if done != nil || werr != nil {
 				return done, werr
 			}
+		case AttemptPushing:
+			var p *Pushed
+			if p, err = w.push(ctx, last); err == nil {
+				last.State, last.Pushed = AttemptPushed, p
+				err = w.step(ctx, last)
+			}
+		case AttemptPushed:
+			if last.Pushed == nil {
+				return nil, fmt.Errorf("work %s: %w: its last step says nothing of the push", w.id, ErrLedger)
+			}
+			if last.Pushed.Verdict == receipt.Pushed || w.o.Continue == "" || w.again {
+				return w.after(ctx, last)
+			}
+			// Whoever goes on has put right what was in the way.
+			w.again = true
+			last.State, last.Pushed = AttemptPushing, nil
+			err = w.step(ctx, last)
 		default:
 			err = fmt.Errorf("work %s: %w: state %q", w.id, ErrLedger, last.State)
 		}
@@ -275,6 +408,33 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 		}
 	}
 }
+
+// whole finds the run of an attempt whose agent came to its end, and was kept, before
+// carboy died; nil: there is none.
+func (w *work) whole(ctx context.Context, a Attempt) (*Attempt, error) {
+	list, _, err := w.c.store.Bottles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		if a.Bottle != "" && b.Slug != a.Bottle || a.Bottle == "" && (b.Label != w.label() || b.Created.Before(a.At)) {
+			continue
+		}
+		k, err := w.c.Kept(b.Slug)
+		if err != nil || k == nil || k.At.Before(a.At) {
+			continue
+		}
+		r, err := w.c.Receipt(ctx, k.Run)
+		if err != nil || r.Ended == nil || r.Exit.Reason == receipt.Lost || r.Exit.Reason == receipt.Running {
+			continue
+		}
+		return &Attempt{Number: a.Number, State: AttemptJudging, Bottle: b.Slug, Run: k.Run, Exit: &r.Exit.Code, Usage: usageOf(r)}, nil
+	}
+	return nil, nil
+}
+
+// label is what the bottles of this work are called, so that they are found again.
+func (w *work) label() string { return w.task.Agent + "-" + w.id[len(w.id)-8:] }
 
 // feedback is the last that was recorded.
 func (w *work) feedback() string {
@@ -322,7 +482,7 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 		})
 	} else {
 		s, err = w.c.Start(ctx, StartOptions{
-			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true,
+			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true, Label: w.label(),
 			Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm, Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
 		})
 	}
@@ -334,7 +494,7 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 		return fmt.Errorf("work %s, attempt %d: the agent left no receipt", w.id, a.Number)
 	}
 	code := s.Receipt.Exit.Code
-	return w.step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code})
+	return w.step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)})
 }
 
 // judge runs the gate on what the agent left. What the agent says of it counts for
@@ -350,13 +510,31 @@ func (w *work) judge(ctx context.Context, a Attempt) error {
 	}
 	return w.step(ctx, Attempt{
 		Number: a.Number, State: AttemptRecorded, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit,
-		Verdict: j.ID, Outcome: j.Outcome, Failing: j.Failing(), Feedback: f,
+		Verdict: j.ID, Outcome: j.Outcome, Failing: j.Failing(), Feedback: f, Usage: a.Usage,
 	})
 }
 
-// after decides what follows an attempt: nothing, the next, or a person.
+// after decides what follows an attempt: nothing, the next, a push, or a person.
 func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
-	r := &Worked{ID: w.id, Outcome: a.Outcome, Run: a.Run, Bottle: a.Bottle}
+	r, err := w.ended(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Outcome == gate.Passed && w.task.Push != nil && a.Pushed == nil:
+		return nil, w.step(ctx, Attempt{
+			Number: a.Number, State: AttemptPushing, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit, Verdict: a.Verdict, Outcome: a.Outcome, Failing: a.Failing,
+		})
+	case r.Outcome == gate.Failed || r.Outcome == gate.Unavailable:
+		return nil, w.step(ctx, Attempt{Number: a.Number + 1, State: AttemptPending, Bottle: a.Bottle})
+	}
+	return r, nil
+}
+
+// ended is how work stands after a step with an outcome: passed, final and escalated
+// are ends, all else is not.
+func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
+	r := &Worked{ID: w.id, Outcome: a.Outcome, Run: a.Run, Bottle: a.Bottle, Pushed: a.Pushed, Stays: w.task.Stays}
 	same := 0
 	for _, s := range w.steps {
 		if s.State == AttemptRecorded {
@@ -373,24 +551,25 @@ func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
 		}
 		if r.Verdict = v; v.Override != nil {
 			r.Outcome = gate.Passed
-			return r, nil
 		}
 	}
 	switch {
-	case a.Outcome == gate.Passed:
-		return r, nil
-	case a.Outcome == gate.Final:
+	case r.Outcome == gate.Passed && a.Pushed != nil && a.Pushed.Verdict != receipt.Pushed:
+		// The change may go on, and can't: whoever declared the repository decides.
+		how := "failed"
+		if a.Pushed.Verdict == receipt.PushRefused {
+			how = "was refused by the git gate"
+		}
+		r.Outcome, r.Why = gate.Escalated, "the change passed, and its push "+how+": "+a.Pushed.Reason
+	case r.Outcome == gate.Passed:
+	case r.Outcome == gate.Final:
 		r.Why = "what failed is nothing that another attempt is for"
-		return r, nil
-	case a.Outcome == gate.Escalated:
+	case r.Outcome == gate.Escalated:
 		r.Why = "witnesses disagree"
-		return r, nil
 	case same >= 3:
 		r.Outcome, r.Why = gate.Escalated, "the same failed three times"
-		return r, nil
 	case a.Number >= w.task.Attempts:
 		r.Outcome, r.Why = gate.Escalated, fmt.Sprintf("all %d attempts are spent", w.task.Attempts)
-		return r, nil
 	}
-	return nil, w.step(ctx, Attempt{Number: a.Number + 1, State: AttemptPending, Bottle: a.Bottle})
+	return r, nil
 }

@@ -744,6 +744,9 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 	return out, err
 }
 
+// errUnrecorded is of a document that the audit log never had.
+var errUnrecorded = fmt.Errorf("%w: nothing is on record", ErrLedger)
+
 // onRecord compares a document with what the audit log says of it: the newest record
 // with its id and that kind of digest.
 func (c *Client) onRecord(ctx context.Context, id, of string, b []byte) error {
@@ -766,7 +769,7 @@ func (c *Client) onRecord(ctx context.Context, id, of string, b []byte) error {
 	case want:
 		return nil
 	case "":
-		return fmt.Errorf("%s %s: %w: nothing is on record", of, id, ErrLedger)
+		return fmt.Errorf("%s %s: %w", of, id, errUnrecorded)
 	}
 	return fmt.Errorf("%s %s: %w: its text was changed", of, id, ErrLedger)
 }

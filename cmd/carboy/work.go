@@ -3,16 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -20,8 +23,13 @@ const workLong = `Has an agent carry out a prompt in a bottle, judges what it ch
 tells it what failed, and lets it try again: three times at most, then you
 decide. Only signals that were observed count, never what the agent says.
 
-The workspace stays as it is: what passed waits for carboy land. When carboy is
-killed, carboy work --continue ID goes on where it was.`
+What passed is pushed to a new branch through the git gate, when the bottle declares
+the repository to which origin, or the only remote that fits, leads; what left
+stands in a receipt. Else, and with --no-push, it waits for carboy land. The
+workspace stays as it is.
+
+When carboy is killed, carboy work --continue ID goes on where it was; it also tries
+again a push that failed. carboy work show ID says all that there is to know.`
 
 func (a *app) workCmd() *cobra.Command {
 	var o carboy.WorkOptions
@@ -31,14 +39,16 @@ func (a *app) workCmd() *cobra.Command {
 	var asJSON, quiet bool
 	cmd := &cobra.Command{
 		Use: "work --agent NAME --prompt TEXT", GroupID: "main", Short: "have an agent work until the gate passes, or a person must decide", Long: workLong,
-		Example: "  carboy work --agent coder --prompt 'fix issue 12'\n  carboy work --agent coder --prompt - <task.md\n  carboy work --continue 01m8",
+		Example: "  carboy work --agent coder --prompt 'fix issue 12'\n  carboy work --agent coder --prompt - --push app --branch fix/12 <task.md\n  carboy work --continue 01m8\n  carboy work show 01m8",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case o.Continue == "" && o.Agent == "":
 				return usagef("carboy work --agent NAME --prompt TEXT", "work: which agent?")
-			case o.Continue != "" && (o.Agent != "" || o.Prompt != ""):
-				return usagef("what is continued has its agent and its prompt", "work: --continue goes alone")
+			case o.Continue != "" && (o.Agent != "" || o.Prompt != "" || o.Push != "" || o.Branch != "" || o.NoPush):
+				return usagef("what is continued has its agent, its prompt and where it goes", "work: --continue goes alone")
+			case o.NoPush && (o.Push != "" || o.Branch != ""):
+				return usagef("leave out one of them", "work: --no-push and --push or --branch say different things")
 			}
 			if o.Prompt == "-" {
 				text, err := readPrompt(a.stdin)
@@ -58,8 +68,12 @@ func (a *app) workCmd() *cobra.Command {
 			n := &narrator{app: a, silent: quiet || asJSON}
 			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
 			o.OnAttempt = func(t carboy.Attempt) {
-				if !quiet && !asJSON && t.State != carboy.AttemptPending {
-					a.say(boldText, "attempt %d: %s %s (carboy work --continue %s goes on after a crash)", t.Number, t.State, t.Outcome, t.Work)
+				if quiet || asJSON || t.State == carboy.AttemptPending {
+					return
+				}
+				a.say(boldText, "attempt %d: %s %s (carboy work --continue %s goes on after a crash)", t.Number, t.State, t.Outcome, t.Work)
+				if t.State == carboy.AttemptRecorded && t.Usage != nil {
+					a.say(dimText, "attempt %d used %s", t.Number, usedBy(t.Usage))
 				}
 			}
 			ctx := context.WithoutCancel(cmd.Context())
@@ -85,10 +99,20 @@ func (a *app) workCmd() *cobra.Command {
 	f.StringVar(&o.Catalog, "gate", "", "a catalog `FILE` of your own instead of the base's "+gate.CatalogPath)
 	f.Var(&attempts, "attempts", "how often it may try, up to 3 (default: the catalog's)")
 	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which carboy's death has ended")
+	f.StringVar(&o.Push, "push", "", "push it there: a `REMOTE`, or a repository by its name in the bottle (default: origin)")
+	f.StringVar(&o.Branch, "branch", "", "the new branch's `NAME` (default: carboy/AGENT-ID)")
+	f.BoolVar(&o.NoPush, "no-push", false, "push nothing")
 	f.BoolVar(&asJSON, "json", false, "print the outcome as JSON; the agent's output goes to stderr")
 	f.BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
 	cmd.MarkFlagDirname("dir")
+	cmd.AddCommand(a.workShowCmd(), a.workListCmd())
 	return cmd
+}
+
+// usedBy says what an attempt used.
+func usedBy(u *carboy.AttemptUsage) string {
+	return fmt.Sprintf("%d model calls (%d failed), %s up, %s down, %s",
+		u.ModelCalls, u.ModelFailed, receipt.Bytes(u.BytesUp), receipt.Bytes(u.BytesDown), u.Duration.Round(100*time.Millisecond))
 }
 
 // maxPrompt bounds what is read from standard input, in bytes.
@@ -125,22 +149,35 @@ func (a *app) worked(w *carboy.Worked, asJSON bool) error {
 			Bottle   string           `json:"bottle,omitempty"`
 			Verdict  *gate.Verdict    `json:"verdict,omitempty"`
 			Attempts []carboy.Attempt `json:"attempts"`
-		}{"carboy.dev/work/v1", w.ID, w.Outcome, w.Why, string(w.Run), w.Bottle, w.Verdict, w.Attempts})
+			Pushed   *carboy.Pushed   `json:"pushed,omitempty"`
+			Stays    string           `json:"stays,omitempty"`
+		}{"carboy.dev/work/v1", w.ID, w.Outcome, w.Why, string(w.Run), w.Bottle, w.Verdict, w.Attempts, w.Pushed, w.Stays})
 	}
 	if w.Verdict != nil {
 		w.Verdict.Text(a.shown(), w.Outcome != gate.Passed)
 	}
 	switch w.Outcome {
 	case gate.Passed:
-		a.say(greenText, "passed after %d attempts; next: carboy diff %s, then carboy land %s", len(w.Attempts), w.Run, w.Run)
+		a.say(greenText, "passed after %d attempts", len(w.Attempts))
+		if p := w.Pushed; p != nil {
+			a.say(plainText, "pushed commit %.12s as branch %s to %s; what left: carboy receipt %s", p.Commit, visible.String(p.Branch, 200), visible.String(string(p.URL), 200), p.Run)
+		} else {
+			a.say(plainText, "nothing was pushed: %s", visible.String(w.Stays, 300))
+		}
+		a.say(plainText, "%s", byHand(w.Run))
 	case gate.Escalated:
-		a.say(redText, "escalated: %s", visible.String(w.Why, 300))
+		a.say(redText, "escalated: %s", visible.String(w.Why, 600))
 		for _, t := range w.Attempts {
 			a.say(plainText, "  attempt %d: %s %s", t.Number, t.Outcome, visible.String(t.Failing, 300))
 		}
-		a.say(plainText, "you decide: carboy diff %s shows what there is, carboy resume %s goes on with the agent, carboy gate override takes it as it is", w.Run, visible.String(w.Bottle, 60))
+		a.say(plainText, "you decide: carboy work show %s says what there is, and how it can go on", w.ID)
 	default:
-		a.say(redText, "failed for good: %s", visible.String(w.Why, 300))
+		a.say(redText, "failed for good: %s; carboy work show %s says all of it", visible.String(w.Why, 300), w.ID)
 	}
 	return nil
+}
+
+// byHand is how a person takes a change themselves.
+func byHand(run carboy.RunID) string {
+	return fmt.Sprintf("by hand: carboy diff %s, then carboy land %s, and git commit and push as ever", run, run)
 }

@@ -6,8 +6,8 @@
 //
 // It promises that a request without the real key is refused and counted, that a
 // step is only taken when the result of the step before came back as the script
-// expects it, and that everything asked is recorded. It is no model: it does not
-// look at what it is told.
+// expects it, and that everything asked is recorded. It is no model: what it is told
+// it looks at only where a script's Decide does.
 //
 // Start reading at [Script] and [New].
 package agenttest
@@ -26,6 +26,10 @@ type Script struct {
 	Steps []Step
 	// Final is what the model says when all steps were taken.
 	Final string
+	// Decide takes the place of Steps: from a request, as it was sent, and the results of
+	// tools in it, it says what is done next; nil: nothing, and Final is said. It must say
+	// the same for the same request.
+	Decide func(request string, results []string) *Step
 }
 
 // Step is one intent; exactly one of Read, Edit, Run and Tool is set.

@@ -199,6 +199,8 @@ type asked struct {
 	tools  []tool
 	// results are what came back of tools, in their order.
 	results []string
+	// body is the request itself.
+	body string
 	// wantsJSON: the answer has to be of a form that the request gives.
 	wantsJSON bool
 }
@@ -225,6 +227,7 @@ func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v 
 		refuse(rw, http.StatusBadRequest, err.Error())
 		return
 	}
+	a.body = string(body)
 	rep, err := s.next(a)
 	if err != nil {
 		s.problem("%v", err)
@@ -266,7 +269,7 @@ func (s *Server) converse(c net.Conn, r *http.Request) {
 			s.problem("websocket: %v", err)
 			return
 		}
-		a.stream = true
+		a.stream, a.body = true, string(body)
 		a.results = append(slices.Clone(results[more.Previous]), a.results...)
 		e := &events{socket: c}
 		if more.Generate != nil && !*more.Generate {
@@ -296,6 +299,9 @@ func (s *Server) next(a *asked) (reply, error) {
 		}
 		return reply{text: "a task"}, nil
 	}
+	if s.script.Decide != nil {
+		return s.decide(a)
+	}
 	if n > len(s.script.Steps) {
 		return reply{}, fmt.Errorf("%d results of tools, and the script has %d steps", n, len(s.script.Steps))
 	}
@@ -320,6 +326,20 @@ func (s *Server) next(a *asked) (reply, error) {
 		return reply{}, err
 	}
 	return reply{id: n, call: &c}, nil
+}
+
+// decide is what the script's Decide says.
+func (s *Server) decide(a *asked) (reply, error) {
+	n := len(a.results)
+	step := s.script.Decide(a.body, a.results)
+	s.mu.Lock()
+	s.taken, s.finished = max(s.taken, n), step == nil
+	s.mu.Unlock()
+	if step == nil {
+		return reply{id: n, text: s.script.Final}, nil
+	}
+	c, err := translate(*step, a.tools)
+	return reply{id: n, call: &c}, err
 }
 
 // events is a stream of events, each sent at once: server-sent ones, or messages of

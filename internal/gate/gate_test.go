@@ -644,6 +644,20 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
+// TestFirstErrors: what is cut off begins with a whole line, so that no half of a token
+// is taken for something else.
+func TestFirstErrors(t *testing.T) {
+	token := "ghp_1234567890abcdefghijABCDEFGHIJ123456"
+	rest := strings.Repeat("z", maxDetail-21) + "\n"
+	p := &Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("key " + token + "\n" + rest)}}}
+	if got := firstErrors(p); got != rest {
+		t.Errorf("%.60q", got)
+	}
+	if got := firstErrors(&Phase{Ended: &Ended{Stdout: Output{Bytes: []byte("short")}}}); got != "short" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestForms: forges read what is written, whatever a change calls its files.
 func TestForms(t *testing.T) {
 	v := &Verdict{Schema: VerdictSchema, ID: "x", Outcome: Failed, Signals: []*Result{{Name: "t", Kind: "tests", Outcome: Failed, Why: "\x1b[2J<script>", Findings: []Finding{

@@ -128,6 +128,28 @@ func (r *Repository) MergeBase(ctx context.Context, a, b string) (string, error)
 	return strings.TrimSpace(string(out)), err
 }
 
+// Remotes are the addresses of the repository's remotes, by name: all of each.
+func (r *Repository) Remotes(ctx context.Context) (map[string][]string, error) {
+	repo, err := hostexec.FindRepository(r.Dir)
+	if err != nil {
+		return nil, err
+	}
+	out, err := r.git(ctx, []byte(repo.Config), "config")
+	if err != nil {
+		return nil, fmt.Errorf("read the repository's configuration: %w", err)
+	}
+	all := map[string][]string{}
+	for line := range strings.SplitSeq(string(out), "\x00") {
+		key, url, ok := strings.Cut(line, "\n")
+		name, isRemote := strings.CutPrefix(key, "remote.")
+		name, isURL := strings.CutSuffix(name, ".url")
+		if ok && isRemote && isURL {
+			all[name] = append(all[name], url)
+		}
+	}
+	return all, nil
+}
+
 // Tree is that of a revision.
 func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	commit, err := r.Commit(ctx, rev)

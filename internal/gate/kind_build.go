@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -85,5 +86,13 @@ func firstErrors(p *Phase) string {
 	if len(b) == 0 {
 		b = p.Stdout.Bytes
 	}
-	return string(b[max(0, len(b)-maxDetail):])
+	if len(b) <= maxDetail {
+		return string(b)
+	}
+	b = b[len(b)-maxDetail:]
+	// Half a line may be half of what is not to be told.
+	if _, rest, ok := bytes.Cut(b, []byte("\n")); ok && len(rest) > 0 {
+		b = rest
+	}
+	return string(b)
 }

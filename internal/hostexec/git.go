@@ -66,6 +66,9 @@ var (
 // submodule, rebase), those that write, and those that reach another machine.
 var gitCommands = map[string]gitCommand{
 	"version": {flags: []string{"--build-options"}, bare: true},
+	// From standard input only, all of it: reading a configuration runs nothing, and
+	// includes are not followed.
+	"config": {bare: true, inject: []string{"--file=-", "--no-includes", "--list", "-z"}},
 	"rev-parse": {repo: true, flags: []string{
 		"--verify", "-q", "--quiet", "--short", "--abbrev-ref", "--symbolic-full-name", "--show-object-format",
 		"--is-inside-work-tree", "--show-toplevel", "--is-shallow-repository",

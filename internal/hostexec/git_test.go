@@ -232,6 +232,19 @@ func TestGitWithInput(t *testing.T) {
 	if err != nil || out != id+" blob 8\none\ntwo\n\n" {
 		t.Errorf("cat-file: %q, %v", out, err)
 	}
+	// What is included is not read, nor what the repository or the user say.
+	write(t, dir+"/other", "[a]\n\tb = included\n")
+	out, err = hostGit(t, r, dir, []byte("[remote \"or igin\"]\n\turl = \"x # y\"\n[include]\n\tpath = "+dir+"/other\n"), "config")
+	if err != nil || out != "remote.or igin.url\nx # y\x00include.path\n"+dir+"/other\x00" {
+		t.Errorf("config: %q, %v", out, err)
+	}
+	repo, err := FindRepository(dir)
+	if err != nil || repo.Objects != dir+"/.git/objects" || !strings.Contains(repo.Config, "[core]") {
+		t.Errorf("%+v %v", repo, err)
+	}
+	if _, err := FindRepository(dir + "/sub"); err == nil {
+		t.Error("a directory below the top has a repository")
+	}
 }
 
 // trap is a repository that makes git run the canary. arm prepares it; spring
@@ -411,7 +424,7 @@ func TestGitArguments(t *testing.T) {
 		{"-p", "log"}, {"--paginate", "log"}, {"--bare", "log"}, {"--help"}, {"--version"}, {"help", "log"}, {"--list-cmds=alias"}, {"--attr-source=x", "diff"},
 		{"x"}, {"!sh"}, {"status "}, {"Status"}, {"/usr/lib/git-core/git-status"}, {"../git-status"},
 		{"clone", "ext::sh -c x", "y"}, {"fetch"}, {"pull"}, {"push"}, {"ls-remote", "ext::x"}, {"archive", "--remote=ext::x", "HEAD"}, {"submodule", "update"},
-		{"config", "alias.x", "!sh"}, {"difftool"}, {"mergetool"}, {"bisect", "run", "sh"}, {"rebase", "--exec", "sh"}, {"commit"}, {"checkout"}, {"gc"},
+		{"config", "alias.x", "!sh"}, {"config", "--global"}, {"config", "--list"}, {"config", "--file=/etc/x"}, {"config", "--includes"}, {"config", "--edit"}, {"difftool"}, {"mergetool"}, {"bisect", "run", "sh"}, {"rebase", "--exec", "sh"}, {"commit"}, {"checkout"}, {"gc"},
 		{"filter-branch"}, {"grep", "-Osh", "x"}, {"grep", "x"}, {"daemon"}, {"upload-pack", "."}, {"receive-pack", "."}, {"http-backend"}, {"shell"}, {"apply"},
 		{"am"}, {"hook", "run", "x"}, {"for-each-repo"}, {"credential", "fill"}, {"web--browse"}, {"instaweb"}, {"remote-ext"}, {"update-index"}, {"init"},
 		{"diff", "--ext-diff"}, {"diff", "--textconv"}, {"diff", "--output=/x"}, {"diff", "--output", "x"}, {"diff", "--no-index", "a", "b"}, {"diff", "-O/etc/x"},

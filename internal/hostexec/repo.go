@@ -63,6 +63,27 @@ func shadowRepository(c *call) error {
 	return nil
 }
 
+// Repository is where the repository of a work tree lies.
+type Repository struct {
+	Objects string // the directory of its objects
+	// Config is the text of its configuration, which may be anybody's: git's config, of
+	// this package, says what is in it.
+	Config string
+}
+
+// FindRepository finds the repository of the work tree whose top is dir.
+func FindRepository(dir string) (*Repository, error) {
+	_, common, err := findRepository(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &Repository{Objects: filepath.Join(common, "objects")}
+	if r.Config, err = readPlain(common, "config"); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return r, err
+}
+
 // findRepository gives the git directory of a work tree and the directory it
 // shares with other work trees; they are the same for a plain clone.
 func findRepository(dir string) (gitDir, common string, err error) {

@@ -201,7 +201,7 @@ func TestForged(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/s/", "/s/x/", c.base[:len(c.base)-2] + "0/", "/rows", c.base + "../..//" + c.base, c.base + "p/", c.base + "p/" + string(one.ID)[:5], c.base + "page/page.html"} {
+	for _, path := range []string{"/", "/s/", "/s/x/", c.base[:len(c.base)-2] + "x/", "/rows", c.base + "../..//" + c.base, c.base + "p/", c.base + "p/" + string(one.ID)[:5], c.base + "page/page.html"} {
 		if r := c.do("GET", path, "", nil); r.status == 200 {
 			t.Errorf("%s: %d", path, r.status)
 		}
