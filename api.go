@@ -97,6 +97,9 @@ type (
 
 	// ProposalQueue is where people answer what no rule decides.
 	ProposalQueue = supervise.Queue
+
+	// ProposalEntry is something that they are asked.
+	ProposalEntry = supervise.Entry
 )
 
 // How a run sees its workspace.
