@@ -76,6 +76,8 @@ type (
 	GateEvent    = gate.Event
 	GateBaseline = gate.Baseline
 	GateDrift    = gate.Drift
+	// GateAttempts are those that a person granted.
+	GateAttempts = gate.Attempts
 
 	// Shipper brings modules to hosts; the others are what it takes and gives.
 	Shipper            = ship.Engine
