@@ -18,7 +18,7 @@ import (
 const shipAsker = "ship"
 
 // lookEvery is how often is looked for new signatures.
-const lookEvery = 250 * time.Millisecond
+const lookEvery = 100 * time.Millisecond
 
 // AwaitApprovals waits until as many people have signed plans as their hosts ask for,
 // and gives what they signed. What waits is shown at the queue, where it can be rejected;
