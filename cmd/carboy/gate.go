@@ -105,7 +105,9 @@ func (a *app) gateInitCmd() *cobra.Command {
 		Long: `Looks for what is built and tested here (Go, Node, Python, Rust, Make), tries it
 in bottles on the directory as it is, and writes what passes to
 .carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. Read
-both, then commit them: that commit accepts them.`,
+both, then commit them: that commit accepts them. Where your allowed_signers has
+somebody for carboy-gate@carboy.dev, sign the baseline before: carboy gate baseline
+sign.`,
 		Example: "  carboy gate init\n  git add .carboy && git commit -m 'judge changes by a gate'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -10,12 +10,6 @@ var peopleMutants = []mutant{
 		edits: []edit{{"internal/supervise/kind.go", "if s, ok := p.(Signed); ok && v.Allows() {", "if s, ok := p.(Signed); ok && v == \"\" {"}},
 	},
 	{
-		Name: "a-rule-overrides-gates", Promise: "H1",
-		Why:     "a rule sets verdicts aside, without a person",
-		Package: ".", Tests: []string{"TestH1OverrideForged"}, Says: "a rule: ",
-		edits: []edit{{"internal/supervise/policy.go", "	if !ok {\n		m.Get(\"answer\").Bad(fmt.Sprintf(\"%s is approved by people only\"", "	if !ok && k != KindGateOverride {\n		m.Get(\"answer\").Bad(fmt.Sprintf(\"%s is approved by people only\""}, {"internal/supervise/policy.go", "	for _, key := range ruled.Needs() {", "	if !ok {\n		return\n	}\n	for _, key := range ruled.Needs() {"}},
-	},
-	{
 		Name: "an-approval-of-any-verdict", Promise: "H2",
 		Why:     "an approval to set one verdict aside is carried out on what stands under that name by now",
 		Package: ".", Tests: []string{"TestH1OverrideForged"}, Says: "another verdict's digest was carried out",
@@ -48,7 +42,7 @@ var peopleMutants = []mutant{
 	{
 		Name: "anybody-signs-baselines", Promise: "T3",
 		Why:     "a key counts that stands in no list of the operator's",
-		Package: ".", Tests: []string{"TestT3SignedBaseline"}, Says: "signed by somebody not listed: it counts",
+		Package: ".", Tests: []string{"TestT3SignedBaseline"}, Says: "the baseline was written",
 		edits: []edit{{"internal/ship/approval/approval.go", "	return Mismatch(\"%s does not allow the key %s for %s\", SignersFile, ssh.FingerprintSHA256(key), name)", "	return nil"}},
 	},
 	{
