@@ -80,6 +80,8 @@ type (
 	GateEvent    = gate.Event
 	GateBaseline = gate.Baseline
 	GateDrift    = gate.Drift
+	// GateAttempts are those that a person granted.
+	GateAttempts = gate.Attempts
 
 	// Shipper brings modules to hosts; the others are what it takes and gives.
 	Shipper            = ship.Engine
@@ -101,6 +103,9 @@ type (
 
 	// ProposalQueue is where people answer what no rule decides.
 	ProposalQueue = supervise.Queue
+
+	// ProposalEntry is something that they are asked.
+	ProposalEntry = supervise.Entry
 )
 
 // How a run sees its workspace.

@@ -20,6 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/supervise"
 )
 
 // MaxAttempts is how often an agent may try before a person decides.
@@ -43,6 +44,11 @@ type WorkOptions struct {
 	// then there must be one. Branch is the branch's name; empty: one is made.
 	Push, Branch string
 	NoPush       bool // it stays here
+	// MaxAttempts is up to how many there may be when a person grants more, each time
+	// that those are spent which there were; 0: nobody is asked.
+	MaxAttempts int
+	// People say how they are asked.
+	People AskOptions
 	// Continue names work that carboy's death has ended; the other fields but those
 	// below come from its record then.
 	Continue string
@@ -68,6 +74,7 @@ const (
 	AttemptRecorded AttemptState = "recorded" // its outcome is known
 	AttemptPushing  AttemptState = "pushing"  // it passed, and its branch is being pushed
 	AttemptPushed   AttemptState = "pushed"   // what became of that is known
+	AttemptGranted  AttemptState = "granted"  // a person let there be more
 )
 
 // Attempt is one step of one attempt, as the ledger has it.
@@ -91,6 +98,8 @@ type Attempt struct {
 	// Usage is what the agent used; Pushed stands in the last step alone.
 	Usage  *AttemptUsage `json:"usage,omitempty"`
 	Pushed *Pushed       `json:"pushed,omitempty"`
+	// Granted is of AttemptGranted.
+	Granted *gate.Attempts `json:"granted,omitempty"`
 	// Previous is the SHA-256 of the step before, in hexadecimal digits.
 	Previous string `json:"previous,omitempty"`
 }
@@ -149,6 +158,8 @@ type Worked struct {
 	// Pushed is what became of the branch; nil: none was pushed, and Stays says why.
 	Pushed *Pushed
 	Stays  string
+
+	spent bool // it is escalated since there are no more attempts
 }
 
 // attemptPrefix begins the name of each step's file in a work's directory.
@@ -182,6 +193,9 @@ func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 			w.lock.Close()
 		}
 	}()
+	if most := MaxAttempts + supervise.MaxMoreAttempts; o.MaxAttempts < 0 || o.MaxAttempts > most {
+		return nil, &OptionError{Option: "--max-attempts", Value: fmt.Sprint(o.MaxAttempts), Reason: fmt.Sprintf("is not from 1 to %d", most), Advice: "a person grants what is beyond those that the catalog gives"}
+	}
 	if o.Continue != "" {
 		if err := w.reopen(ctx, o.Continue); err != nil {
 			return nil, err
@@ -378,6 +392,8 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: "lost", Feedback: w.feedback()})
 		case AttemptJudging:
 			err = w.judge(ctx, last)
+		case AttemptGranted:
+			err = w.step(ctx, Attempt{Number: last.Number + 1, State: AttemptPending, Bottle: last.Bottle})
 		case AttemptRecorded:
 			done, werr := w.after(ctx, last)
 			if done != nil || werr != nil {
@@ -500,7 +516,7 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 // judge runs the gate on what the agent left. What the agent says of it counts for
 // nothing.
 func (w *work) judge(ctx context.Context, a Attempt) error {
-	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate})
+	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted()})
 	if err != nil {
 		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
 	}
@@ -525,6 +541,8 @@ func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
 		return nil, w.step(ctx, Attempt{
 			Number: a.Number, State: AttemptPushing, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit, Verdict: a.Verdict, Outcome: a.Outcome, Failing: a.Failing,
 		})
+	case r.spent:
+		return w.spent(ctx, a, r)
 	case r.Outcome == gate.Failed || r.Outcome == gate.Unavailable:
 		return nil, w.step(ctx, Attempt{Number: a.Number + 1, State: AttemptPending, Bottle: a.Bottle})
 	}
@@ -537,7 +555,10 @@ func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
 	r := &Worked{ID: w.id, Outcome: a.Outcome, Run: a.Run, Bottle: a.Bottle, Pushed: a.Pushed, Stays: w.task.Stays}
 	same := 0
 	for _, s := range w.steps {
-		if s.State == AttemptRecorded {
+		switch s.State {
+		case AttemptGranted:
+			same = 0
+		case AttemptRecorded:
 			r.Attempts = append(r.Attempts, s)
 			if s.Failing == a.Failing {
 				same++
@@ -567,9 +588,64 @@ func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
 	case r.Outcome == gate.Escalated:
 		r.Why = "witnesses disagree"
 	case same >= 3:
-		r.Outcome, r.Why = gate.Escalated, "the same failed three times"
-	case a.Number >= w.task.Attempts:
-		r.Outcome, r.Why = gate.Escalated, fmt.Sprintf("all %d attempts are spent", w.task.Attempts)
+		r.Outcome, r.Why, r.spent = gate.Escalated, "the same failed three times", true
+	case a.Number >= w.limit():
+		r.Outcome, r.Why, r.spent = gate.Escalated, fmt.Sprintf("all %d attempts are spent", w.limit()), true
 	}
 	return r, nil
+}
+
+// granted are the attempts that people let there be.
+func (w *work) granted() (out []gate.Attempts) {
+	for _, s := range w.steps {
+		if s.State == AttemptGranted && s.Granted != nil {
+			out = append(out, *s.Granted)
+		}
+	}
+	return out
+}
+
+// limit is how many attempts there may be.
+func (w *work) limit() int {
+	for _, s := range slices.Backward(w.steps) {
+		if s.State == AttemptGranted && s.Granted != nil {
+			return s.Number + s.Granted.More
+		}
+	}
+	return w.task.Attempts
+}
+
+// spent asks a person for more attempts, where the user wants that; else, or when that
+// is refused, the work stays escalated.
+func (w *work) spent(ctx context.Context, a Attempt, r *Worked) (*Worked, error) {
+	more := min(w.o.MaxAttempts-a.Number, supervise.MaxMoreAttempts)
+	if more > 0 {
+		p := supervise.GateAttempts{Gate: gate.CatalogPath, Repository: fit(w.task.Dir, 4096), Work: w.id, Step: w.last, Made: a.Number, More: more}
+		if r.Verdict != nil {
+			p.Gate, p.Failures = fit(r.Verdict.Catalog, 256), failuresOf(r.Verdict)
+		}
+		err := askPeople(ctx, w.c, gateAsker, a.Run, p, "carboy work --max-attempts", w.o.People, func(ok supervise.Approval[supervise.GateAttempts]) error {
+			return w.grant(ctx, a, ok)
+		})
+		var no *NotApprovedError
+		switch {
+		case err == nil:
+			return nil, nil
+		case !errors.As(err, &no):
+			return nil, err
+		}
+		r.Why += "; " + no.Error()
+	}
+	return r, nil
+}
+
+// grant takes down what was approved, if it was for what has happened so far.
+func (w *work) grant(ctx context.Context, a Attempt, ok supervise.Approval[supervise.GateAttempts]) error {
+	p, o := ok.Payload(), ok.Outcome()
+	if p.Work != w.id || p.Step != w.last {
+		return fmt.Errorf("work %s: what was approved is of another step: %w", w.id, ErrLedger)
+	}
+	return w.step(ctx, Attempt{Number: a.Number, State: AttemptGranted, Bottle: a.Bottle, Granted: &gate.Attempts{
+		Work: w.id, More: p.More, By: o.Answer.By.String(), At: o.Answer.At, Proposal: string(o.Proposal.ID), Digest: o.Proposal.Digest.String(),
+	}})
 }

@@ -108,6 +108,12 @@ func (p *project) judge(o GateOptions) *Judged {
 	return j
 }
 
+// saysYes answers for whoever runs the test.
+var saysYes = AskOptions{Here: func(context.Context, ProposalEntry) (bool, string, error) { return true, "", nil }}
+
+// unsigned leaves a baseline to whoever commits it.
+var unsigned = AcceptOptions{AskOptions: saysYes, Unsigned: true}
+
 // approved is a project with a baseline that was committed.
 func approved(t testing.TB) (*project, string) {
 	p := newProject(t, projectFiles)
@@ -115,7 +121,7 @@ func approved(t testing.TB) (*project, string) {
 	if r := resultOf(j.Verdict, "trace"); j.Outcome == gate.Passed || r.Outcome == gate.Passed {
 		t.Fatalf("it passed without a baseline: %+v", r)
 	}
-	if _, err := p.c.AcceptBaseline(context.Background(), p.ws, j.ID); err != nil {
+	if _, err := p.c.AcceptBaseline(context.Background(), p.ws, j.ID, unsigned); err != nil {
 		t.Fatal(err)
 	}
 	return p, p.commit()
@@ -422,10 +428,10 @@ func TestGateRecords(t *testing.T) {
 	if s := verify(); s != audit.Intact {
 		t.Fatal(s)
 	}
-	if _, err := p.c.OverrideVerdict(ctx, j.ID, "short"); err == nil {
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, "short", saysYes); err == nil {
 		t.Error("an override needs no reason")
 	}
-	o, err := p.c.OverrideVerdict(ctx, j.ID, "the binary is a test's fixture")
+	o, err := p.c.OverrideVerdict(ctx, j.ID, "the binary is a test's fixture", saysYes)
 	if err != nil || !o.Allowed() || o.Outcome != gate.Final {
 		t.Fatalf("%+v %v", o, err)
 	}

@@ -12,9 +12,7 @@ import (
 
 	"golang.org/x/mod/modfile"
 
-	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
-	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -267,11 +265,7 @@ func nodeSignals(pkg, lock string, add func(name, kind, rest string)) {
 // Baseline is what is approved at a revision, and Proposed what a verdict's phases did.
 // Either may be nil: there is none.
 func (c *Client) Baseline(ctx context.Context, dir string) (*gate.Baseline, error) {
-	b, err := os.ReadFile(filepath.Join(dir, gate.BaselinePath))
-	if err != nil {
-		return nil, err
-	}
-	return gate.ParseBaseline(b)
+	return readBaseline(dir)
 }
 
 // ProposedBaseline is what a verdict's phases did, as a baseline.
@@ -291,45 +285,19 @@ func (c *Client) ProposedBaseline(ctx context.Context, ref string) (*gate.Baseli
 	return p, v, err
 }
 
-// AcceptBaseline writes what a verdict's phases did into the work tree, beside what is
-// there, as the next baseline: a person's decision, which is recorded, and which counts
-// once it is committed to the base.
-func (c *Client) AcceptBaseline(ctx context.Context, dir, ref string) (string, error) {
-	p, v, err := c.ProposedBaseline(ctx, ref)
-	if err != nil {
-		return "", err
-	}
-	was, err := c.Baseline(ctx, dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	enc, err := gate.MergeBaselines(was, p).Encode()
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(gate.BaselinePath)), 0o755); err != nil {
-		return "", err
-	}
-	if err := store.WriteFile(filepath.Join(dir, gate.BaselinePath), enc, 0o644); err != nil {
-		return "", err
-	}
-	none := new(secret.Redactor)
-	_, err = c.audit.Append(ctx, audit.Event{
-		Kind: audit.GateBaseline, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, v.ID),
-		Digests: []audit.Digest{{Of: "baseline", Sum: sum256(enc)}}, Text: audit.Redact(none, dir),
-	})
-	return gate.BaselinePath, err
-}
-
-// BaselineDrift is what a verdict's phases did that the work tree's baseline does not
-// allow, by signal.
+// BaselineDrift is what a verdict's phases did that the baseline which stands does not
+// allow, by signal: that which AcceptBaseline would add to.
 func (c *Client) BaselineDrift(ctx context.Context, dir, ref string) (map[string][]GateDrift, error) {
 	p, _, err := c.ProposedBaseline(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	was, err := c.Baseline(ctx, dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	ws, err := store.ResolveWorkspace(dir)
+	if err != nil {
+		return nil, err
+	}
+	was, err := c.standing(ctx, string(ws.Path))
+	if err != nil {
 		return nil, err
 	}
 	return was.Drift(p), nil

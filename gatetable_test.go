@@ -129,10 +129,10 @@ func (p *project) step(s gateStep) {
 }
 
 // staticSignals run nothing.
-var staticSignals = []string{"policy", "secrets", "advisories", "licences", refused}
+var staticSignals = []string{"policy", "secrets", "advisories", "licences", unjudged}
 
-// refused is said of a change that is not judged at all.
-const refused = "refused"
+// unjudged is said of a change that is not judged at all.
+const unjudged = "refused"
 
 // TestT2Detection makes each change of testdata/gate to a small project, and judges it:
 // what must be caught is, by the signals that are said, and what must pass does. All
@@ -171,7 +171,7 @@ func TestT2Detection(t *testing.T) {
 		j.Text(&text, true)
 		t.Fatalf("without a baseline: %v\n%s", got, text.String())
 	}
-	if _, err := p.c.AcceptBaseline(t.Context(), p.ws, j.ID); err != nil {
+	if _, err := p.c.AcceptBaseline(t.Context(), p.ws, j.ID, unsigned); err != nil {
 		t.Fatal(err)
 	}
 	base := p.commit()
@@ -212,7 +212,7 @@ func (p *project) detect(c gateChange, want []string, o GateOptions) {
 	o.Dir = p.ws
 	j, err := p.c.Gate(context.Background(), o)
 	var bad *gate.TreeError
-	if errors.As(err, &bad) && slices.Equal(want, []string{refused}) && strings.Contains(err.Error(), c.says) {
+	if errors.As(err, &bad) && slices.Equal(want, []string{unjudged}) && strings.Contains(err.Error(), c.says) {
 		return
 	}
 	if err != nil {

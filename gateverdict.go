@@ -9,47 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"time"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
-	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
-
-// OverrideVerdict lets a change go on against its verdict: a person's word, with a
-// reason, which stands in the verdict, its attestation and the audit log. What was
-// found stays as it was.
-func (c *Client) OverrideVerdict(ctx context.Context, ref, reason string) (*gate.Verdict, error) {
-	if len(reason) < 10 || !visible.Clean(reason) || len(reason) > 500 {
-		return nil, &OptionError{Option: "--reason", Value: visible.String(reason, 80), Reason: "is no reason", Advice: "say in a sentence why the change may go on: at least 10 characters, on one line"}
-	}
-	v, dir, err := c.Verdict(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	if v.Allowed() {
-		return nil, &OptionError{Option: "verdict", Value: v.ID, Reason: "lets the change go on already", Advice: "there is nothing to override"}
-	}
-	v.Override = &gate.Override{By: "uid " + strconv.Itoa(os.Getuid()), At: time.Now().UTC(), Reason: reason}
-	b, err := v.Encode()
-	if err != nil {
-		return nil, err
-	}
-	// On record first: a crash between the two leaves a verdict that is not what was
-	// recorded, which nobody takes for one that was overridden.
-	none := new(secret.Redactor)
-	_, err = c.audit.Append(ctx, audit.Event{
-		Kind: audit.GateOverride, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, v.ID),
-		Digests: []audit.Digest{{Of: "verdict", Sum: sum256(b)}}, Text: audit.Redact(none, reason),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return v, store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600)
-}
 
 // AttestVerdict writes what a verdict attests, a DSSE envelope on each line, signed with
 // this user's key, and gives the key that verifies.

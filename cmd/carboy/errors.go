@@ -118,6 +118,7 @@ func adviceOn(err error) string {
 		{supervise.ErrDigest, "carboy supervise show shows what waits now"},
 		{supervise.ErrExpired, "nothing was allowed; whoever asked may ask again"},
 		{supervise.ErrGone, "nothing was allowed; the bottle is over"},
+		{supervise.ErrSigned, "carboy supervise reject ends the waiting"},
 		{supervise.ErrNotModifiable, "carboy supervise approve or reject"},
 		{carboy.ErrNotKept, "carboy destroy removes its record, and carboy start begins anew"},
 		{carboy.ErrNotLive, "carboy list shows which runs go on"},

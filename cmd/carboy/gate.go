@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/visible"
 )
 
@@ -55,6 +54,7 @@ func gateCode(v *gate.Verdict) int {
 
 // gateFailed gives errors of gates their own codes.
 func (a *app) gateFailed(err error) error {
+	var no *carboy.NotApprovedError
 	switch {
 	case err == nil:
 	case errors.Is(err, carboy.ErrGateLocked):
@@ -67,6 +67,12 @@ func (a *app) gateFailed(err error) error {
 		return &advisedError{err, "carboy gate init writes one for you to commit, or name one of your own: --catalog FILE"}
 	case errors.Is(err, gate.ErrNoRevision):
 		return &advisedError{err, "name a revision of this repository: --base main --change HEAD"}
+	case errors.As(err, &no):
+		a.code = exitcode.Rejected
+		if no.Verdict != string(supervise.Rejected) {
+			a.code = exitcode.Escalated
+		}
+		return &advisedError{err, "nothing was changed; ask again when somebody is at carboy supervise (--wait TIME)"}
 	case errors.Is(err, carboy.ErrNoVerdict):
 		return &advisedError{err, "carboy gate list shows those that there are"}
 	}
@@ -99,7 +105,9 @@ func (a *app) gateInitCmd() *cobra.Command {
 		Long: `Looks for what is built and tested here (Go, Node, Python, Rust, Make), tries it
 in bottles on the directory as it is, and writes what passes to
 .carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. Read
-both, then commit them: that commit accepts them.`,
+both, then commit them: that commit accepts them. Where your allowed_signers has
+somebody for carboy-gate@carboy.dev, sign the baseline before: carboy gate baseline
+sign.`,
 		Example: "  carboy gate init\n  git add .carboy && git commit -m 'judge changes by a gate'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -273,33 +281,6 @@ func (a *app) gateListCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) gateOverrideCmd() *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
-		Use: "override --reason TEXT VERDICT", Short: "let a change go on against its verdict",
-		Long:    "Puts your word against a verdict. What was found stays as it was; who, when and\nwhy is in the verdict, in its attestation and in the audit log.",
-		Example: "  carboy gate override --reason 'the lost test moved to the integration suite' 01m8",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return usagef("carboy gate list shows the verdicts", "override: name one verdict")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				v, err := c.OverrideVerdict(ctx, args[0], reason)
-				if err != nil {
-					return a.gateFailed(err)
-				}
-				a.say(plainText, "verdict %s is overridden, and that is on record", v.ID)
-				return nil
-			})
-		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why the change may go on, in a `SENTENCE`")
-	return cmd
-}
-
 func (a *app) gateAttestCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
@@ -352,11 +333,11 @@ func (a *app) gateBaselineCmd() *cobra.Command {
 		Use: "baseline", Short: "what phases are allowed to do", Args: a.unknownCommand,
 		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
 they were approved. Whatever is new fails the trace signal, until a person
-accepts it: the file counts once it is committed to the base.`,
+accepts it, and signs it: the file counts once it is committed to the base.`,
 		Example: "  carboy gate baseline diff\n  carboy gate baseline accept && git add .carboy && git commit",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.baselineShowCmd(), a.baselineRecordCmd(), a.baselineDiffCmd(), a.baselineAcceptCmd())
+	cmd.AddCommand(a.baselineShowCmd(), a.baselineRecordCmd(), a.baselineDiffCmd(), a.baselineAcceptCmd(), a.baselineSignCmd())
 	return cmd
 }
 
@@ -396,39 +377,6 @@ func (a *app) baselineShowCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) baselineRecordCmd() *cobra.Command {
-	var quiet bool
-	cmd := &cobra.Command{
-		Use: "record", Short: "run the gate on HEAD as it is and write what its phases did",
-		Long:    "Runs the catalog of HEAD on HEAD, which you approved, and writes what its phases\ndid as the new baseline. Look at the difference, and commit it.",
-		Example: "  carboy gate baseline record && git diff .carboy", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				j, err := c.Gate(ctx, carboy.GateOptions{Base: "HEAD", Change: "HEAD", Again: true, OnEvent: a.gateEvents(quiet)})
-				if err != nil {
-					return a.gateFailed(err)
-				}
-				return a.accept(ctx, c, j.ID)
-			})
-		},
-	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
-	return cmd
-}
-
-func (a *app) accept(ctx context.Context, c *carboy.Client, ref string) error {
-	dir, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	file, err := c.AcceptBaseline(ctx, dir, ref)
-	if err != nil {
-		return a.gateFailed(err)
-	}
-	a.say(plainText, "wrote %s; it counts once it is committed to the base", filepath.Clean(file))
-	return nil
-}
-
 func (a *app) baselineDiffCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -456,15 +404,4 @@ func (a *app) baselineDiffCmd() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
 	return cmd
-}
-
-func (a *app) baselineAcceptCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "accept [VERDICT]", Short: "take what a verdict's phases did into the baseline",
-		Long:    "Adds what the phases of a verdict did to the work tree's baseline: your decision,\nwhich is recorded in the audit log. It counts once it is committed to the base.",
-		Example: "  carboy gate baseline accept && git add .carboy && git commit", Args: oneArg("verdict"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error { return a.accept(ctx, c, onlyArg(args)) })
-		},
-	}
 }

@@ -48,6 +48,10 @@ func (f *shipFlags) add(cmd *cobra.Command) {
 // shipping runs f with a shipper of this directory's repository. An outcome that is
 // an error has its exit code.
 func (a *app) shipping(cmd *cobra.Command, fl *shipFlags, f func(context.Context, *carboy.Shipper) error) error {
+	return a.shippingWith(cmd, fl, func(ctx context.Context, _ *carboy.Client, s *carboy.Shipper) error { return f(ctx, s) })
+}
+
+func (a *app) shippingWith(cmd *cobra.Command, fl *shipFlags, f func(context.Context, *carboy.Client, *carboy.Shipper) error) error {
 	err := a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 		o := carboy.ShipOptions{Dir: ".", Up: fl.up, Other: fl.other, Life: fl.life}
 		if !fl.quiet {
@@ -59,7 +63,7 @@ func (a *app) shipping(cmd *cobra.Command, fl *shipFlags, f func(context.Context
 		if err != nil {
 			return err
 		}
-		return errors.Join(f(ctx, s), s.Close())
+		return errors.Join(f(ctx, c, s), s.Close())
 	})
 	var x *carboy.ShipError
 	if errors.As(err, &x) {
@@ -238,7 +242,10 @@ commit, wave after wave, stopping after a wave that is not healthy.
 
 Approvals are the files that carboy ship approve wrote; those beside the first plan
 are found, others are named with --approval. Everything is judged before the first
-connection. On the host the work goes on when this command or the connection is
+connection. With --wait it waits until enough people have signed; carboy supervise
+shows what waits, and can refuse it, but only signatures approve.
+
+On the host the work goes on when this command or the connection is
 gone; carboy ship status then tells how it ended.
 
 What is not healthy in time is rolled back. Each outcome has its own exit code:
@@ -246,41 +253,62 @@ What is not healthy in time is rolled back. Each outcome has its own exit code:
 locked, 6 stale, 3 to 5 refused (docs/exit-codes.md).`
 
 func (a *app) applyCmd() *cobra.Command {
-	f := &shipFlags{}
+	f, wait := &shipFlags{}, &askFlags{}
 	var files []string
 	cmd := &cobra.Command{
 		Use: "apply PLAN...", Short: "carry out plans that were approved", Long: applyLong, GroupID: "ship", Args: planArgs,
-		Example: "  carboy apply plans/web.prod1.plan.json\n  carboy apply plans/web.*.plan.json --approval alice.json",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.apply(cmd, f, args, files) },
+		Example: "  carboy apply plans/web.prod1.plan.json\n  carboy apply plans/web.*.plan.json --approval alice.json\n  carboy apply plans/web.prod1.plan.json --wait 1h",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.apply(cmd, f, wait, args, files) },
 	}
 	f.add(cmd)
+	wait.add(cmd, false)
 	cmd.Flags().StringArrayVar(&files, "approval", nil, "an approval's `FILE`; its signature is FILE.sig")
 	return cmd
 }
 
-func (a *app) apply(cmd *cobra.Command, f *shipFlags, args, files []string) error {
+// readApprovals reads those that files name, or that lie beside a plan.
+func readApprovals(plan string, files []string) ([]carboy.ShipApproval, error) {
+	out := []carboy.ShipApproval{}
+	if len(files) == 0 {
+		var err error
+		if files, err = filepath.Glob(escapeGlob(plan) + ".approval.*.json"); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range files {
+		st, err := readBounded(name, approval.MaxSize)
+		if err != nil {
+			return nil, err
+		}
+		sig, err := readBounded(name+".sig", approval.MaxSignature)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, carboy.ShipApproval{Statement: st, Signature: sig})
+	}
+	return out, nil
+}
+
+func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, files []string) error {
 	plans, err := readPlans(args)
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 {
-		if files, err = filepath.Glob(escapeGlob(args[0]) + ".approval.*.json"); err != nil {
-			return err
-		}
+	signed, err := readApprovals(args[0], files)
+	if err != nil && wait.wait == 0 {
+		return err
 	}
-	signed := []carboy.ShipApproval{}
-	for _, name := range files {
-		st, err := readBounded(name, approval.MaxSize)
-		if err != nil {
-			return err
-		}
-		sig, err := readBounded(name+".sig", approval.MaxSignature)
-		if err != nil {
-			return err
-		}
-		signed = append(signed, carboy.ShipApproval{Statement: st, Signature: sig})
+	people, err := a.asking(wait)
+	if err != nil {
+		return err
 	}
-	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+	return a.shippingWith(cmd, f, func(ctx context.Context, c *carboy.Client, s *carboy.Shipper) error {
+		if wait.wait > 0 {
+			now := func() ([]carboy.ShipApproval, error) { return readApprovals(args[0], files) }
+			if signed, err = c.AwaitApprovals(ctx, s, plans, args, now, people); err != nil {
+				return err
+			}
+		}
 		results, err := s.Apply(ctx, plans, signed)
 		code := exitcode.OK
 		for _, r := range results {

@@ -498,8 +498,9 @@ write to:
       note: take it out of the commit
 
 The first rule that fits answers. A rule that approves must cover all that is
-proposed; one that rejects, any of it. gate-override, baseline-update and apply
-are approved by people only.`
+proposed; one that rejects, any of it. gate-override, baseline-update and
+tests-gone are approved by people only, and apply by signatures only: approving
+it here does nothing.`
 
 const superviseWatchExample = `  carboy supervise watch --notify
   carboy supervise watch --policy ~/.config/carboy/supervise.yaml

@@ -16,12 +16,14 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/visible"
 )
 
 const workLong = `Has an agent carry out a prompt in a bottle, judges what it changed by the gate,
 tells it what failed, and lets it try again: three times at most, then you
-decide. Only signals that were observed count, never what the agent says.
+decide. With --max-attempts a person is asked for more then, here or at carboy
+supervise. Only signals that were observed count, never what the agent says.
 
 What passed is pushed to a new branch through the git gate, when the bottle declares
 the repository to which origin, or the only remote that fits, leads; what left
@@ -36,10 +38,12 @@ func (a *app) workCmd() *cobra.Command {
 	bottles := list{name: "NAME", eg: "dev"}
 	environ := list{name: "NAME=VALUE", eg: "CI=1"}
 	attempts := whole{top: carboy.MaxAttempts, eg: "3"}
+	most := whole{top: carboy.MaxAttempts + supervise.MaxMoreAttempts, eg: "6"}
+	people := &askFlags{}
 	var asJSON, quiet bool
 	cmd := &cobra.Command{
 		Use: "work --agent NAME --prompt TEXT", GroupID: "main", Short: "have an agent work until the gate passes, or a person must decide", Long: workLong,
-		Example: "  carboy work --agent coder --prompt 'fix issue 12'\n  carboy work --agent coder --prompt - --push app --branch fix/12 <task.md\n  carboy work --continue 01m8\n  carboy work show 01m8",
+		Example: "  carboy work --agent coder --prompt 'fix issue 12'\n  carboy work --agent coder --prompt - --push app --branch fix/12 <task.md\n  carboy work --continue 01m8\n  carboy work --continue 01m8 --max-attempts 6\n  carboy work show 01m8",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -60,7 +64,11 @@ func (a *app) workCmd() *cobra.Command {
 			interrupts := make(chan os.Signal, 4)
 			signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			defer signal.Stop(interrupts)
-			o.Interrupt, o.Bottles, o.Env, o.Attempts = interrupts, bottles.values, environ.values, int(attempts.n)
+			o.Interrupt, o.Bottles, o.Env, o.Attempts, o.MaxAttempts = interrupts, bottles.values, environ.values, int(attempts.n), int(most.n)
+			var err error
+			if o.People, err = a.asking(people); err != nil {
+				return err
+			}
 			o.Stdout, o.Stderr = tame(a.stdout), tame(a.stderr)
 			if asJSON {
 				o.Stdout = o.Stderr
@@ -98,6 +106,8 @@ func (a *app) workCmd() *cobra.Command {
 	f.StringVar(&o.Base, "base", "", "the approved `REV` (default HEAD)")
 	f.StringVar(&o.Catalog, "gate", "", "a catalog `FILE` of your own instead of the base's "+gate.CatalogPath)
 	f.Var(&attempts, "attempts", "how often it may try, up to 3 (default: the catalog's)")
+	f.Var(&most, "max-attempts", "when they are spent, ask a person for more, up to so many in all")
+	people.add(cmd, false)
 	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which carboy's death has ended")
 	f.StringVar(&o.Push, "push", "", "push it there: a `REMOTE`, or a repository by its name in the bottle (default: origin)")
 	f.StringVar(&o.Branch, "branch", "", "the new branch's `NAME` (default: carboy/AGENT-ID)")

@@ -69,14 +69,10 @@ func (v *Verdict) statements() ([]Statement, error) {
 	if v.Baseline != "" {
 		deps = append(deps, Descriptor{Name: "baseline", Digest: map[string]string{"sha256": v.Baseline}})
 	}
-	var override any
-	if v.Override != nil {
-		override = v.Override
-	}
 	slsa, err := json.Marshal(map[string]any{
 		"buildDefinition": map[string]any{
 			"buildType":            "https://carboy.dev/gate/v1",
-			"externalParameters":   map[string]any{"base": v.Base.Name, "change": v.Change.Name, "catalog": v.Catalog, "override": override},
+			"externalParameters":   map[string]any{"base": v.Base.Name, "change": v.Change.Name, "catalog": v.Catalog, "override": v.Override, "granted": v.Granted, "baselineSignedBy": v.BaselineBy},
 			"internalParameters":   map[string]any{"phases": phases, "isolation": v.Isolation},
 			"resolvedDependencies": deps,
 		},

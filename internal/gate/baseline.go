@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // BaselineSchema names the format of a baseline.
@@ -22,9 +23,36 @@ const BaselineSchema = "carboy.dev/gate-baseline/v1"
 type Baseline struct {
 	Schema  string   `json:"schema"`
 	Entries []*Entry `json:"entries"`
+	// Gone are tests that a change has renamed or removed, and a person let go.
+	Gone []Gone `json:"gone,omitempty"`
+	// Accepted says who let all of this be, and since when; nil: whoever committed it.
+	Accepted *Accepted `json:"accepted,omitempty"`
 
 	digest string
 }
+
+// Gone are tests that a signal may miss.
+type Gone struct {
+	Signal string   `json:"signal"`
+	Tests  []string `json:"tests"`
+}
+
+// Accepted is a person's word for a baseline, which is signed with the rest of it.
+type Accepted struct {
+	By string    `json:"by"` // as in allowed_signers; empty: it is not signed
+	At time.Time `json:"at"`
+	// Verdict and Previous are SHA-256 digests in hexadecimal digits: of the verdict
+	// that was looked at, and of the baseline's file before.
+	Verdict  string `json:"verdict_sha256,omitempty"`
+	Previous string `json:"previous_sha256,omitempty"`
+}
+
+const (
+	// SignaturePath is where the baseline's signature is: an SSHSIG over its very bytes.
+	SignaturePath = BaselinePath + ".sig"
+	// Namespace separates these signatures from those for mails, commits and plans.
+	Namespace = "carboy-gate@carboy.dev"
+)
 
 // Entry is what one signal's phase may do. It holds for one image and one set of
 // lockfiles: with others, programs are others.
@@ -69,9 +97,75 @@ func ParseBaseline(b []byte) (*Baseline, error) {
 		}
 		seen[e.Signal] = true
 	}
+	for i, g := range x.Gone {
+		if g.Signal == "" || len(g.Tests) == 0 || seen["gone "+g.Signal] {
+			return nil, fmt.Errorf("baseline: gone[%d] lacks its signal or tests, or has a signal of before", i)
+		}
+		seen["gone "+g.Signal] = true
+	}
 	sum := sha256.Sum256(b)
 	x.digest = hex.EncodeToString(sum[:])
 	return &x, nil
+}
+
+// Digest is the SHA-256 of the file that it was read from, in hexadecimal digits;
+// empty for one that was made.
+func (b *Baseline) Digest() string {
+	if b == nil {
+		return ""
+	}
+	return b.digest
+}
+
+// GoneTests are those that a signal may miss.
+func (b *Baseline) GoneTests(signal string) []string {
+	if b != nil {
+		for _, g := range b.Gone {
+			if g.Signal == signal {
+				return g.Tests
+			}
+		}
+	}
+	return nil
+}
+
+// Without is b, or an empty baseline, with tests of a signal that may be gone.
+func (b *Baseline) Without(signal string, tests []string) *Baseline {
+	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
+	all := slices.Concat(b.GoneTests(signal), tests)
+	slices.Sort(all)
+	if b != nil {
+		out.Entries = b.Entries
+		out.Gone = slices.DeleteFunc(slices.Clone(b.Gone), func(g Gone) bool { return g.Signal == signal })
+	}
+	out.Gone = append(out.Gone, Gone{signal, slices.Compact(all)})
+	slices.SortFunc(out.Gone, func(a, b Gone) int { return strings.Compare(a.Signal, b.Signal) })
+	return out
+}
+
+// Lines are all that the baseline allows, one thing on each, for people. No name can
+// end a line.
+func (b *Baseline) Lines() (out []string) {
+	if b == nil {
+		return nil
+	}
+	for _, e := range b.Entries {
+		out = append(out, fmt.Sprintf("%s image %q", e.Signal, e.Image), fmt.Sprintf("%s lockfiles %q", e.Signal, e.Lockfiles))
+		for _, l := range []struct {
+			name string
+			list []string
+		}{{"executes", e.Execs}, {"as a shell", e.Shells}, {"reaches", e.Endpoints}, {"reads", e.Reads}, {"writes", e.Writes}, {"asks for", e.Rights}} {
+			for _, s := range l.list {
+				out = append(out, fmt.Sprintf("%s %s %q", e.Signal, l.name, s))
+			}
+		}
+	}
+	for _, g := range b.Gone {
+		for _, t := range g.Tests {
+			out = append(out, fmt.Sprintf("%s goes on without test %q", g.Signal, t))
+		}
+	}
+	return out
 }
 
 // Encode is the baseline as a file.
@@ -258,6 +352,7 @@ func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
 func MergeBaselines(was, next *Baseline) *Baseline {
 	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
 	if was != nil {
+		out.Gone = was.Gone
 		for _, e := range was.Entries {
 			if next.Entry(e.Signal) == nil {
 				out.Entries = append(out.Entries, e)

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,6 +49,18 @@ type testsKind struct {
 	format, results string
 	runner          []string // programs one of which must have run
 	accept          []string // ids that may be lost, which a person put into the catalog
+}
+
+// LostTests are those that a verdict misses, by signal.
+func (v *Verdict) LostTests() map[string][]string {
+	out := map[string][]string{}
+	for _, r := range v.Signals {
+		var f testFacts
+		if r.Kind == "tests" && json.Unmarshal(r.Facts, &f) == nil && len(f.Lost) > 0 {
+			out[r.Name] = f.Lost
+		}
+	}
+	return out
 }
 
 type testFacts struct {
@@ -108,6 +121,8 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		switch st := now.inv.tests[id]; {
 		case st == "" && slices.Contains(k.accept, id):
 			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which the catalog accepts"})
+		case st == "" && slices.Contains(c.Baseline.GoneTests(c.Name), id):
+			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which the baseline accepts"})
 		case st == "":
 			say(&f.Lost, id, "the test passed on the base, and is gone")
 		case st == testSkipped:

@@ -78,7 +78,11 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 		case c.Recording:
 		case want == nil:
 			f.Missing = append(f.Missing, name)
-			found = append(found, Finding{ID: name, Text: "the baseline has nothing of " + name + ": carboy gate baseline record, look at it, and commit it"})
+			text := "the baseline has nothing of " + name + ": carboy gate baseline record, look at it, and commit it"
+			if c.g.BaselineWhy != "" {
+				text = "the baseline does not count: " + c.g.BaselineWhy
+			}
+			found = append(found, Finding{ID: name, Text: text})
 			continue
 		case want.Image != image || want.Lockfiles != locks:
 			f.Stale = append(f.Stale, name)

@@ -107,6 +107,9 @@ type Gate struct {
 	CatalogFrom  string
 	Base, Change *Tree
 	Baseline     *Baseline // nil: there is none
+	// BaselineBy is who signed it, verified; BaselineWhy why the one that there is
+	// does not count.
+	BaselineBy, BaselineWhy string
 	// Database is a directory with advisories; empty: there is none.
 	Database string
 	Runner   Runner

@@ -28,6 +28,12 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 	if v.Override != nil {
 		p("  override %s let it go on at %s: %s", s(v.Override.By), v.Override.At.Format(time.RFC3339), s(v.Override.Reason))
 	}
+	for _, g := range v.Granted {
+		p("  granted  %d more attempts, by %s at %s", g.More, s(g.By), g.At.Format(time.RFC3339))
+	}
+	if v.BaselineBy != "" {
+		p("  baseline signed by %s", s(v.BaselineBy))
+	}
 	p("")
 	for _, r := range v.Signals {
 		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
@@ -94,7 +100,9 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 <tr><th>Base</th><td>{{s .Base.Name}} {{s .Base.Commit}}<br>SHA-256 {{.Base.Digest}}</td></tr>
 <tr><th>Judged by</th><td>{{s .Catalog}} ({{s .CatalogFrom}}), SHA-256 {{.CatalogDigest}}</td></tr>
 <tr><th>Held by</th><td>{{s .Isolation}}, carboy {{s .Build}}, {{d .Duration}}</td></tr>
-{{with .Override}}<tr><th>Override</th><td>{{s .By}}, {{.At}}: {{s .Reason}}</td></tr>{{end}}
+{{with .Override}}<tr><th>Override</th><td>{{s .By}}, {{.At}}: {{s .Reason}} (proposal {{s .Proposal}})</td></tr>{{end}}
+{{range .Granted}}<tr><th>Granted</th><td>{{.More}} more attempts, {{s .By}}, {{.At}} (proposal {{s .Proposal}})</td></tr>{{end}}
+{{with .BaselineBy}}<tr><th>Baseline</th><td>signed by {{s .}}</td></tr>{{end}}
 </table>
 <h2>Signals</h2>
 {{range .Signals}}<h3><span class="{{.Outcome}}">{{.Outcome}}</span> {{s .Name}} <small>{{s .Kind}}, {{d .Duration}}</small></h3>

@@ -58,6 +58,19 @@ type Override struct {
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason"`
+	// Proposal is what was approved, and Digest names it.
+	Proposal string `json:"proposal"`
+	Digest   string `json:"proposal_sha256"`
+}
+
+// Attempts are those that a person granted to the work that this is of.
+type Attempts struct {
+	Work     string    `json:"work"`
+	More     int       `json:"more"`
+	By       string    `json:"by"`
+	At       time.Time `json:"at"`
+	Proposal string    `json:"proposal"`
+	Digest   string    `json:"proposal_sha256"`
 }
 
 // Verdict is what a gate found.
@@ -74,7 +87,11 @@ type Verdict struct {
 	CatalogFrom   string `json:"catalog_from"`
 	CatalogDigest string `json:"catalog_sha256"`
 	Baseline      string `json:"baseline_sha256,omitempty"`
-	Isolation     string `json:"isolation"`
+	// BaselineBy is who signed the baseline; empty: it is not signed.
+	BaselineBy string `json:"baseline_signed_by,omitempty"`
+	// Repository is the directory that was judged.
+	Repository string `json:"repository,omitempty"`
+	Isolation  string `json:"isolation"`
 	// Proposed is the SHA-256 of what a person may accept as the next baseline.
 	Proposed string `json:"proposed_baseline_sha256,omitempty"`
 
@@ -84,6 +101,8 @@ type Verdict struct {
 	// Cached: nothing was run for this answer; the verdict is that of before.
 	Cached   bool      `json:"cached,omitempty"`
 	Override *Override `json:"override,omitempty"`
+	// Granted are attempts beyond those that the catalog gives.
+	Granted []Attempts `json:"granted,omitempty"`
 }
 
 // Allowed reports whether the change may go on: it passed, or a person took it upon
@@ -100,7 +119,7 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 		return nil, err
 	}
 	if g.Baseline != nil {
-		v.Baseline = g.Baseline.digest
+		v.Baseline, v.BaselineBy = g.Baseline.digest, g.BaselineBy
 	}
 	for _, p := range g.phases {
 		if v.Isolation == "" {

@@ -91,6 +91,14 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 	return results, nil
 }
 
+// Judge says why Apply would refuse, before any connection; nil when it would begin.
+// An error that matches [approval.ErrMismatch] or is [Destructive] can be mended by
+// signing: everything else of the plans was judged before.
+func (e *Engine) Judge(ctx context.Context, plans [][]byte, approvals []approval.Signed) error {
+	_, err := e.judge(ctx, plans, approvals)
+	return err
+}
+
 // noteRefusal puts plans that were refused before any connection into the log.
 func (e *Engine) noteRefusal(ctx context.Context, plans [][]byte, why error) error {
 	rule := Refused

@@ -1,7 +1,6 @@
 package ship
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/hosts"
 	"github.com/carboy/carboy/internal/ship/plan"
-	"github.com/carboy/carboy/internal/ship/remote"
 )
 
 // ApproveOptions say who approves what.
@@ -54,7 +52,7 @@ func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed
 	if one == nil {
 		return approval.Signed{}, fail(Refused, "", "", "no plan to approve")
 	}
-	signer, done, err := e.signer(ctx, o.Key)
+	signer, done, err := e.Keys.Signer(ctx, o.Key)
 	if err != nil {
 		return approval.Signed{}, err
 	}
@@ -64,18 +62,6 @@ func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed
 		return approval.Signed{}, err
 	}
 	return s, e.note(ctx, audit.Approval, audit.Allowed, one, digests[0], o.Approver+" with "+ssh.FingerprintSHA256(signer.PublicKey()), o.Purpose)
-}
-
-func (e *Engine) signer(ctx context.Context, file string) (ssh.Signer, func(), error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, nil, err
-	}
-	if pub, _, _, _, err := ssh.ParseAuthorizedKey(b); err == nil && !bytes.Contains(b, []byte("PRIVATE KEY")) {
-		return remote.AgentSigner(ctx, e.Keys, pub)
-	}
-	s, err := remote.ReadKey(file)
-	return s, func() {}, err
 }
 
 // Example writes files to begin with, which say in comments what each line is for:

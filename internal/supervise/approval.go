@@ -30,7 +30,7 @@ func (a Approval[P]) Outcome() Outcome { return a.outcome }
 
 // ApprovalOf is the approval that is in o, if o is one of a P.
 func ApprovalOf[P Payload](o Outcome) (Approval[P], bool) {
-	if !o.Allowed() {
+	if !o.Allowed() || checkSigned(o.Proposal.Payload, o.Answer.Verdict) != nil {
 		return Approval[P]{}, false
 	}
 	p := o.Proposal.Payload

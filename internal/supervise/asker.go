@@ -439,6 +439,13 @@ func (t *Ticket) Close() {
 	})
 }
 
+// Withdraw ends the waiting of all who ask for it; note says why. Whoever answered
+// before was faster.
+func (t *Ticket) Withdraw(note string) {
+	t.a.end(t.w, Withdrawn, cut(note, MaxNote))
+	t.Close()
+}
+
 // Record says in the archive what became of an approval: effect is nil when it was
 // carried out. It is for callers of Propose; Ask does it.
 func (t *Ticket) Record(effect error) error {

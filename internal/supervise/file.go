@@ -166,6 +166,9 @@ func (f answerFile) answer(p Proposal) (Answer, error) {
 	case (a.Verdict == Modified) != (len(f.Payload) > 0):
 		return Answer{}, errors.New("field \"payload\" and the verdict do not agree")
 	}
+	if err := checkSigned(p.Payload, a.Verdict); err != nil {
+		return Answer{}, err
+	}
 	if err := bounds(field{"note", a.Note, MaxNote}, field{"by.user", a.By.User, 256}); err != nil {
 		return Answer{}, err
 	}

@@ -735,11 +735,14 @@ func TestHiddenChange(t *testing.T) {
 				x.Findings[0].Code = []CodeLine{{3, trick}}
 				return x
 			}(),
-			"a path":    func() Payload { x := token(TokenAllow); x.Path = "/" + trick; return x }(),
-			"a diff":    BaselineUpdate{Gate: "g", Repository: "r", File: "f", Before: "a\n", After: "a\n" + trick + "\n"},
-			"a failure": GateOverride{Gate: "g", Repository: "r", Commit: "c", Verdict: "v", Failures: []string{trick}},
-			"a step":    Apply{Plan: "p", Stack: "s", Commit: "c", Hosts: []string{"h"}, Steps: []ApplyStep{{Host: "h", Action: "create", Object: trick}}},
-			"a request": func() Payload { x := allowHost(t, "a.example.com"); x.Past = []PastRequest{{trick, 1}}; return x }(),
+			"a path":        func() Payload { x := token(TokenAllow); x.Path = "/" + trick; return x }(),
+			"a diff":        BaselineUpdate{Gate: "g", Repository: "r", File: "f", Before: "a\n", After: "a\n" + trick + "\n"},
+			"a failure":     GateOverride{Gate: "g", Repository: "r", Commit: "c", Verdict: "v", Failures: []string{trick}},
+			"a step":        Apply{Action: "apply", Module: "m", Commit: "c", Plans: []ApplyPlan{{Digest: "p", Host: "h", Changes: []ApplyChange{{What: trick, Action: "create"}}}}},
+			"a plan's file": Apply{Action: "apply", Module: "m", Commit: "c", Files: []string{trick}, Plans: []ApplyPlan{{Digest: "p", Host: "h", Changes: []ApplyChange{{What: "x", Action: "create"}}}}},
+			"a test":        TestsGone{Gate: "g", Repository: "r", Signal: "s", Verdict: "v", File: "f", To: "t", Signer: "s", Tests: []string{trick}},
+			"a fourth try":  GateAttempts{Gate: "g", Repository: "r", Work: "w", Step: "s", Made: 3, More: 1, Failures: []string{trick}},
+			"a request":     func() Payload { x := allowHost(t, "a.example.com"); x.Past = []PastRequest{{trick, 1}}; return x }(),
 		} {
 			d := Proposal{Payload: p}.Detail(false)
 			text := shown(d)

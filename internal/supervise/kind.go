@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // Kind names a kind of proposal, as in "egress-allow".
@@ -39,6 +41,22 @@ type Editable interface {
 	// Edit makes the payload anew from a text. file names it in errors, which are a
 	// document.Error.
 	Edit(file string, text []byte) (Payload, error)
+}
+
+// Signed is a Payload that a signature approves, elsewhere. The queue shows what waits,
+// and can reject it; an answer that approves it is none.
+type Signed interface {
+	Payload
+	// HowToSign is the command that does, for a shell. It may hold names of files.
+	HowToSign() string
+}
+
+// checkSigned refuses to approve what the queue does not decide.
+func checkSigned(p Payload, v Verdict) error {
+	if s, ok := p.(Signed); ok && v.Allows() {
+		return fmt.Errorf("%s: %w: %s", p.Kind(), ErrSigned, visible.String(s.HowToSign(), 1<<10))
+	}
+	return nil
 }
 
 // Effect carries out what was approved. It takes an Approval, which only an answer

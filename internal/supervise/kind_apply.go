@@ -1,109 +1,174 @@
 package supervise
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
-// KindApply is a plan that would be carried out on hosts.
+// KindApply is plans that would be carried out on hosts.
 const KindApply Kind = "apply"
 
-// Apply carries out one plan.
+// Apply carries out plans of one module and commit, one for each host. It is [Signed]:
+// the queue shows what waits, and can say no to it.
 type Apply struct {
-	// Plan is the SHA-256 of the plan, in hexadecimal; Commit what it was made from.
-	Plan   string      `json:"plan"`
-	Stack  string      `json:"stack"`
+	Action string      `json:"action"` // apply or rollback
+	Module string      `json:"module"`
 	Commit string      `json:"commit"`
-	Hosts  []string    `json:"hosts"`
-	Steps  []ApplyStep `json:"steps"`
+	Plans  []ApplyPlan `json:"plans"`
+	// Files are where the plans lie, and Missing why what was signed is not enough. Both
+	// are only shown.
+	Files   []string `json:"files,omitempty"`
+	Missing string   `json:"missing,omitempty"`
 }
 
-// ApplyStep is one thing that the plan does.
-type ApplyStep struct {
-	Host string `json:"host"`
-	// Action is create, update, replace or delete; Object what it is done to.
-	Action string `json:"action"`
-	Object string `json:"object"`
-	// Before and After are the object's declaration; may be empty.
-	Before string `json:"before,omitempty"`
-	After  string `json:"after,omitempty"`
+// ApplyPlan is one host's.
+type ApplyPlan struct {
+	// Digest is the SHA-256 of the plan, in hexadecimal digits.
+	Digest  string        `json:"digest"`
+	Host    string        `json:"host"`
+	Address string        `json:"address"`
+	Expires time.Time     `json:"expires"`
+	Changes []ApplyChange `json:"changes"`
 }
 
-// ApplyEffect carries out the plan.
-type ApplyEffect = Effect[Apply]
+// ApplyChange is one thing that will be different there.
+type ApplyChange struct {
+	What        string `json:"what"`
+	Action      string `json:"action"` // none, create, update, recreate or remove
+	From        string `json:"from"`
+	To          string `json:"to"`
+	Why         string `json:"why,omitempty"`
+	Destructive bool   `json:"destructive,omitempty"`
+}
 
 func init() { register[Apply]() }
 
-var applyActions = map[string]bool{"create": true, "update": true, "replace": true, "delete": true}
+// Bounds of what is applied at once.
+const (
+	maxPlans   = 32
+	maxChanges = 512
+)
 
 // Kind implements Payload.
 func (Apply) Kind() Kind { return KindApply }
 
 // Check implements Payload.
 func (p Apply) Check() error {
-	if err := needed(field{"plan", p.Plan, 64}, field{"stack", p.Stack, 256}, field{"commit", p.Commit, 64}); err != nil {
+	if err := needed(field{"action", p.Action, 16}, field{"module", p.Module, 256}, field{"commit", p.Commit, 64}); err != nil {
 		return err
 	}
-	if len(p.Hosts) == 0 || len(p.Hosts) > 100 || len(p.Steps) > 1000 {
-		return fmt.Errorf("%d hosts and %d steps, want 1 to 100 and at most 1000", len(p.Hosts), len(p.Steps))
+	if len(p.Plans) == 0 || len(p.Plans) > maxPlans || len(p.Files) > maxPlans {
+		return fmt.Errorf("%d plans and %d files, want 1 to %d and at most as many", len(p.Plans), len(p.Files), maxPlans)
 	}
-	for i, h := range p.Hosts {
-		if err := needed(field{fmt.Sprintf("hosts[%d]", i), h, 256}); err != nil {
+	for i, x := range p.Plans {
+		if err := needed(field{"digest", x.Digest, 64}, field{"host", x.Host, 256}); err != nil {
+			return fmt.Errorf("field \"plans[%d]\": %w", i, err)
+		}
+		if err := bounds(field{"address", x.Address, 256}); err != nil || len(x.Changes) > maxChanges {
+			return fmt.Errorf("field \"plans[%d]\": %d changes, at most %d, or an address that is too long", i, len(x.Changes), maxChanges)
+		}
+		for j, c := range x.Changes {
+			err := needed(field{"what", c.What, 1024}, field{"action", c.Action, 16})
+			if err == nil {
+				err = bounds(field{"from", c.From, 1024}, field{"to", c.To, 1024}, field{"why", c.Why, 1024})
+			}
+			if err != nil {
+				return fmt.Errorf("field \"plans[%d].changes[%d]\": %w", i, j, err)
+			}
+		}
+	}
+	for _, f := range p.Files {
+		if err := needed(field{"files", f, 4096}); err != nil {
 			return err
 		}
 	}
-	for i, s := range p.Steps {
-		if !applyActions[s.Action] {
-			return fmt.Errorf("field \"steps[%d].action\" is %.40q", i, s.Action)
-		}
-		if err := needed(field{"host", s.Host, 256}, field{"object", s.Object, 1024}); err != nil {
-			return fmt.Errorf("field \"steps[%d]\": %w", i, err)
-		}
-		if err := bounds(field{"before", s.Before, MaxPayload}, field{"after", s.After, MaxPayload}); err != nil {
-			return fmt.Errorf("field \"steps[%d]\": %w", i, err)
-		}
-	}
-	return nil
+	return bounds(field{"missing", p.Missing, 1024})
 }
 
 // Bare implements Payload.
-func (p Apply) Bare() Payload { return p }
+func (p Apply) Bare() Payload {
+	p.Files, p.Missing = nil, ""
+	return p
+}
 
 // Title implements Payload.
 func (p Apply) Title() string {
-	s := fmt.Sprintf("apply %s to %s", p.Stack, p.Hosts[0])
-	if n := len(p.Hosts) - 1; n > 0 {
+	s := fmt.Sprintf("%s %s to %s", p.Action, p.Module, p.Plans[0].Host)
+	if n := len(p.Plans) - 1; n > 0 {
 		s += fmt.Sprintf(" and %d more", n)
 	}
-	return s + fmt.Sprintf(": %d steps", len(p.Steps))
+	return s + ", which a signature decides"
 }
 
 // Warn implements Payload.
 func (p Apply) Warn() string {
-	n := 0
-	for _, s := range p.Steps {
-		if s.Action == "delete" || s.Action == "replace" {
-			n++
+	for _, x := range p.Plans {
+		for _, c := range x.Changes {
+			if c.Destructive {
+				return "it destroys something on " + x.Host + " that can't be brought back"
+			}
 		}
-	}
-	if n > 0 {
-		return fmt.Sprintf("%d of the steps delete or replace something", n)
 	}
 	return ""
 }
 
 // Describe implements Payload.
 func (p Apply) Describe(d *Detail) {
-	d.Section("plan")
-	d.Field("stack", p.Stack)
-	d.Field("commit", p.Commit)
-	d.Field("plan", p.Plan)
-	for _, h := range p.Hosts {
-		d.Field("host", h)
+	d.Section("how this is decided")
+	d.Say("by a signature; approving it here does nothing, rejecting it here ends the waiting")
+	d.Field("sign", p.HowToSign())
+	if p.Missing != "" {
+		d.Field("so far", p.Missing)
 	}
-	for i, s := range p.Steps {
-		d.Section(fmt.Sprintf("step %d of %d", i+1, len(p.Steps)))
-		d.Field("host", s.Host)
-		d.Field(s.Action, s.Object)
-		if s.Before != s.After {
-			d.Change(s.Before, s.After)
+	for i, x := range p.Plans {
+		d.Section(fmt.Sprintf("plan %d of %d", i+1, len(p.Plans)))
+		d.Field(p.Action, p.Module)
+		d.Field("commit", p.Commit)
+		d.Field("host", join(x.Host, x.Address))
+		d.Field("good until", x.Expires.Format(time.RFC3339))
+		d.Field("plan", x.Digest)
+		var before, after strings.Builder
+		for _, c := range x.Changes {
+			if c.From != "" && c.From != "-" {
+				fmt.Fprintf(&before, "%s: %s\n", c.What, c.From)
+			}
+			if c.To != "" && c.To != "-" {
+				fmt.Fprintf(&after, "%s: %s\n", c.What, c.To)
+			}
+		}
+		d.Change(before.String(), after.String())
+		for _, c := range x.Changes {
+			destroys := ""
+			if c.Destructive {
+				destroys = "(destructive)"
+			}
+			d.Field(c.Action, join(c.What, c.Why, destroys))
 		}
 	}
+}
+
+// HowToSign implements Signed.
+func (p Apply) HowToSign() string {
+	files := p.Files
+	if len(files) == 0 {
+		files = []string{"PLAN"}
+	}
+	var quoted []string
+	for _, f := range files {
+		quoted = append(quoted, shellWord(f))
+	}
+	s := "carboy ship approve " + strings.Join(quoted, " ") + " --as NAME --key FILE --purpose TEXT"
+	if p.Warn() != "" {
+		s += " --destructive"
+	}
+	return s
+}
+
+// shellWord is s as a shell reads it back.
+func shellWord(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:@") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

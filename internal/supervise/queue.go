@@ -320,7 +320,7 @@ type Reply struct {
 
 // Answer answers a proposal, in the name of this process's user. It returns when the
 // answer is recorded and in the queue: whoever waits goes on at once. Errors:
-// *AnsweredError, ErrDigest, ErrExpired, ErrGone, ErrNotFound, ErrNotModifiable; and
+// *AnsweredError, ErrDigest, ErrExpired, ErrGone, ErrNotFound, ErrNotModifiable, ErrSigned; and
 // what of the note or payload is out of bounds.
 func (q *Queue) Answer(ctx context.Context, r Reply) (Answer, error) {
 	by := q.by
@@ -361,6 +361,9 @@ func (q *Queue) reply(ctx context.Context, r Reply, by By) (Answer, error) {
 			return Answer{}, ErrExpired
 		case !q.waiting.alive(p.asker):
 			return Answer{}, ErrGone
+		}
+		if err := checkSigned(p.Payload, r.Verdict); err != nil {
+			return Answer{}, err
 		}
 		a := Answer{ID: p.ID, Digest: p.Digest, Verdict: r.Verdict, By: by, Note: r.Note}
 		if r.Verdict != Modified {

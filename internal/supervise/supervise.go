@@ -68,6 +68,8 @@ var (
 	ErrFull = errors.New("too many proposals")
 	// ErrNotModifiable is returned for a kind that is approved or rejected as it is.
 	ErrNotModifiable = errors.New("can only be approved or rejected as it is")
+	// ErrSigned is returned for an approval of a kind that is [Signed].
+	ErrSigned = errors.New("a signature approves this, and nothing here does")
 	// ErrClosed is returned by an Asker that was closed.
 	ErrClosed = errors.New("asks no more")
 )

@@ -181,8 +181,12 @@ func each(t testing.TB) map[Kind]Payload {
 		KindEgressTokenAllow: token(TokenAllow),
 		KindGitleaksAllow:    push(),
 		KindGateOverride:     GateOverride{Gate: "tests", Repository: "/src/app", Commit: strings.Repeat("c", 40), Verdict: strings.Repeat("d", 64), Failures: []string{"TestX failed"}},
-		KindBaselineUpdate:   BaselineUpdate{Gate: "trace", Repository: "/src/app", File: "baseline.yaml", Before: "a: 1\nb: 2\n", After: "a: 1\nb: 3\n"},
-		KindApply:            Apply{Plan: strings.Repeat("e", 64), Stack: "web", Commit: strings.Repeat("c", 40), Hosts: []string{"h1", "h2"}, Steps: []ApplyStep{{Host: "h1", Action: "update", Object: "service/web", Before: "image: a\n", After: "image: b\n"}}},
+		KindGateAttempts:     GateAttempts{Gate: "tests", Repository: "/src/app", Work: "01k", Step: strings.Repeat("d", 64), Made: 3, More: 2, Failures: []string{"TestX failed"}},
+		KindTestsGone: TestsGone{Gate: "tests", Repository: "/src/app", Signal: "go-test", Verdict: strings.Repeat("d", 64), File: ".carboy/gate-baseline.json",
+			To: strings.Repeat("e", 64), Signer: "me@example.org", Tests: []string{"pkg.TestOld"}},
+		KindBaselineUpdate: BaselineUpdate{Gate: "trace", Repository: "/src/app", File: "baseline.yaml", Before: "a: 1\nb: 2\n", After: "a: 1\nb: 3\n"},
+		KindApply: Apply{Action: "apply", Module: "web", Commit: strings.Repeat("c", 40), Files: []string{"plans/web.h1.plan.json"}, Plans: []ApplyPlan{{Digest: strings.Repeat("e", 64), Host: "h1",
+			Expires: time.Unix(1, 0).UTC(), Changes: []ApplyChange{{What: "compose.service.web", Action: "update", From: "a", To: "b"}}}}},
 	}
 }
 
@@ -207,6 +211,16 @@ func TestEveryKind(t *testing.T) {
 			d := found.Proposal.Detail(false)
 			if d.Title.String() == "" || len(d.Sections) < 3 || len(d.Notices) != 0 {
 				t.Errorf("detail %+v", d)
+			}
+			if _, ok := p.(Signed); ok {
+				if _, err := w.answer(ticket.Proposal(), Approved); !errors.Is(err, ErrSigned) {
+					t.Fatalf("approved here: %v", err)
+				}
+				w.must(ticket.Proposal(), Rejected)
+				if o := w.outcome(ticket); o.Allowed() || w.saved(ticket).Answer.Verdict != Rejected {
+					t.Errorf("outcome %+v", o)
+				}
+				return
 			}
 			w.must(ticket.Proposal(), Approved)
 			o := w.outcome(ticket)

@@ -37,7 +37,7 @@ var shipMutants = []mutant{
 		Name: "signers-name-themselves", Promise: "P1",
 		Why:     "who may approve approves in the name of others, and is two people",
 		Package: "./internal/ship/approval", Tests: []string{"TestSigners"}, Says: "bob@example.org",
-		edits: []edit{{"internal/ship/approval/approval.go", " || !slices.Contains(who.principals, st.Approver)", ""}},
+		edits: []edit{{"internal/ship/approval/approval.go", " || !slices.Contains(who.principals, name)", ""}},
 	},
 	{
 		Name: "hosts-take-stale-plans", Promise: "P1", root: true,

@@ -165,11 +165,11 @@ func Sign(s Statement, key ssh.Signer) (Signed, error) {
 	if err != nil {
 		return Signed{}, err
 	}
-	sig, err := sshsig.Sign(bytes.NewReader(b), key, sshsig.HashSHA512, Namespace)
+	sig, err := SignText(b, Namespace, key)
 	if err != nil {
-		return Signed{}, fmt.Errorf("approve: sign: %w", err)
+		return Signed{}, fmt.Errorf("approve: %w", err)
 	}
-	return Signed{Statement: b, Signature: sshsig.Armor(sig)}, nil
+	return Signed{Statement: b, Signature: sig}, nil
 }
 
 // Signers verifies signatures against a file of allowed signers, in the form that
@@ -261,13 +261,6 @@ func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval
 	if len(in.Statement) > MaxSize || len(in.Signature) > MaxSignature {
 		return nil, Mismatch("approval: too long")
 	}
-	sig, err := sshsig.Unarmor(in.Signature)
-	if err != nil {
-		return nil, Mismatch("approval: signature: %v", err)
-	}
-	if sig.Signature.Format == ssh.KeyAlgoRSA {
-		return nil, Mismatch("approval: signature: made with SHA-1")
-	}
 	var st Statement
 	d := json.NewDecoder(bytes.NewReader(in.Statement))
 	d.DisallowUnknownFields()
@@ -284,20 +277,66 @@ func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval
 	if st.Time.After(now.Add(5 * time.Minute)) {
 		return nil, Mismatch("approval: made at %s, which is still to come", st.Time.Format(time.RFC3339))
 	}
+	key, err := s.Signed(in, Namespace, st.Approver, st.Time, now)
+	if err != nil {
+		return nil, Mismatch("approval: %v", err)
+	}
+	return &Approval{Statement: st, Digest: in.Digest(), Key: key}, nil
+}
+
+// Allow reports whether anybody may sign in a namespace.
+func (s *Signers) Allow(namespace string) bool {
+	return slices.ContainsFunc(s.list, func(who signer) bool { return who.namespaces == nil || slices.Contains(who.namespaces, namespace) })
+}
+
+// Signed gives the fingerprint of the key of name that signed a text in a namespace at
+// a time, if it may, then and now. The error matches [ErrMismatch].
+func (s *Signers) Signed(in Signed, namespace, name string, at, now time.Time) (string, error) {
+	if len(in.Signature) > MaxSignature {
+		return "", Mismatch("signature: too long")
+	}
+	sig, err := sshsig.Unarmor(in.Signature)
+	if err != nil {
+		return "", Mismatch("signature: %v", err)
+	}
+	if sig.Signature.Format == ssh.KeyAlgoRSA {
+		return "", Mismatch("signature: made with SHA-1")
+	}
+	if err := s.May(namespace, name, sig.PublicKey, at, now); err != nil {
+		return "", err
+	}
+	if err := sshsig.Verify(bytes.NewReader(in.Statement), sig, sig.PublicKey, sig.HashAlgorithm, namespace); err != nil {
+		return "", Mismatch("signature of %s: %v", name, err)
+	}
+	return ssh.FingerprintSHA256(sig.PublicKey), nil
+}
+
+// May says why name must not sign with a key in a namespace at a time, or nothing. The
+// error matches [ErrMismatch].
+func (s *Signers) May(namespace, name string, key ssh.PublicKey, at, now time.Time) error {
 	for _, who := range s.list {
-		if !bytes.Equal(who.key.Marshal(), sig.PublicKey.Marshal()) || !slices.Contains(who.principals, st.Approver) {
+		if !bytes.Equal(who.key.Marshal(), key.Marshal()) || !slices.Contains(who.principals, name) {
 			continue
 		}
 		switch {
-		case who.namespaces != nil && !slices.Contains(who.namespaces, Namespace):
-			return nil, Mismatch("approval: the key of %s is allowed for other purposes only", st.Approver)
-		case !who.after.IsZero() && (st.Time.Before(who.after) || now.Before(who.after)), !who.before.IsZero() && (st.Time.After(who.before) || now.After(who.before)):
-			return nil, Mismatch("approval: the key of %s is not valid at this time", st.Approver)
+		case who.namespaces != nil && !slices.Contains(who.namespaces, namespace):
+			return Mismatch("the key of %s is allowed for other purposes only", name)
+		case !who.after.IsZero() && (at.Before(who.after) || now.Before(who.after)), !who.before.IsZero() && (at.After(who.before) || now.After(who.before)):
+			return Mismatch("the key of %s is not valid at this time", name)
 		}
-		if err := sshsig.Verify(bytes.NewReader(in.Statement), sig, who.key, sig.HashAlgorithm, Namespace); err != nil {
-			return nil, Mismatch("approval: signature of %s: %v", st.Approver, err)
-		}
-		return &Approval{Statement: st, Digest: in.Digest(), Key: ssh.FingerprintSHA256(who.key)}, nil
+		return nil
 	}
-	return nil, Mismatch("approval: %s does not allow the key %s for %s", SignersFile, ssh.FingerprintSHA256(sig.PublicKey), st.Approver)
+	return Mismatch("%s does not allow the key %s for %s", SignersFile, ssh.FingerprintSHA256(key), name)
 }
+
+// SignText signs a text in a namespace.
+func SignText(text []byte, namespace string, key ssh.Signer) ([]byte, error) {
+	sig, err := sshsig.Sign(bytes.NewReader(text), key, sshsig.HashSHA512, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return sshsig.Armor(sig), nil
+}
+
+// ValidName reports whether s can stand in [SignersFile] as somebody's name.
+func ValidName(s string) bool { return approver.MatchString(s) }

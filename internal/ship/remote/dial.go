@@ -219,6 +219,20 @@ func ReadKey(name string) (ssh.Signer, error) {
 	return s, nil
 }
 
+// Signer is the key in a file: a private key, or a public one whose other half the
+// agent holds. Close it with done.
+func (k Keys) Signer(ctx context.Context, file string) (_ ssh.Signer, done func(), err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	if pub, _, _, _, err := ssh.ParseAuthorizedKey(b); err == nil && !bytes.Contains(b, []byte("PRIVATE KEY")) {
+		return AgentSigner(ctx, k, pub)
+	}
+	s, err := ReadKey(file)
+	return s, func() {}, err
+}
+
 // AgentSigner is the agent's key with this public key, for signing approvals.
 // Close it with done.
 func AgentSigner(ctx context.Context, k Keys, pub ssh.PublicKey) (_ ssh.Signer, done func(), err error) {

@@ -81,6 +81,16 @@ func (q *Queue) End(id supervise.ID, v supervise.Verdict) {
 	q.tell()
 }
 
+// Apply is a proposal that a signature approves.
+func Apply(host string) supervise.Apply {
+	return supervise.Apply{
+		Action: "apply", Module: "web", Commit: strings.Repeat("c", 40), Files: []string{"plans/web.plan.json"}, Missing: "0 of 1 approvals",
+		Plans: []supervise.ApplyPlan{{Digest: strings.Repeat("e", 64), Host: host, Expires: time.Now().Add(time.Hour), Changes: []supervise.ApplyChange{
+			{What: "compose.service.web", Action: "update", From: "app:v1", To: "app:v2", Why: "its configuration is another one"},
+		}}},
+	}
+}
+
 // Change gives a proposal another payload under the same id, as no queue should.
 func (q *Queue) Change(id supervise.ID, p supervise.Payload) {
 	q.mu.Lock()
@@ -181,6 +191,9 @@ func (q *Queue) answer(r supervise.Reply) (supervise.Answer, error) {
 			return supervise.Answer{}, &supervise.AnsweredError{ID: r.ID, Answer: *e.Answer}
 		case e.Proposal.Digest != r.Digest:
 			return supervise.Answer{}, supervise.ErrDigest
+		}
+		if _, ok := e.Proposal.Payload.(supervise.Signed); ok && r.Verdict.Allows() {
+			return supervise.Answer{}, supervise.ErrSigned
 		}
 		a := supervise.Answer{ID: r.ID, Digest: r.Digest, Verdict: r.Verdict, Note: r.Note, At: time.Now(), By: supervise.By{User: "me", Channel: r.Channel}, Payload: r.Payload}
 		e.Answer = &a

@@ -489,6 +489,10 @@ func (m *model) begin(key string) tea.Cmd {
 		m.say(true, "that key came as this was drawn; look, then press it again")
 		return nil
 	}
+	if _, ok := r.entry.Proposal.Payload.(supervise.Signed); ok && key != "r" {
+		m.say(true, "a signature approves this: the proposal says by which command")
+		return nil
+	}
 	a := &ask{of: r, digest: m.sheet.digest, since: m.now()}
 	switch key {
 	case "a":

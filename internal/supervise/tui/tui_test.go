@@ -380,9 +380,14 @@ func TestUnreadable(t *testing.T) {
 func TestHostile(t *testing.T) {
 	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\n\u009b31m" + strings.Repeat("wide 漢字 ", 100) + strings.Repeat("a\u0301", 300)
 	q := &supervisetest.Queue{}
-	for i := range 20 {
+	apply := supervisetest.Apply("h")
+	apply.Module, apply.Files, apply.Plans[0].Changes[0].From, apply.Plans[0].Changes[0].Why = "m\u202e", []string{hostile}, strings.ToValidUTF8(hostile[:40], ""), strings.ToValidUTF8(hostile[:40], "")
+	q.Add("ship", hostile, apply)
+	q.Add("gate", hostile, supervise.TestsGone{Gate: "g\u202e", Repository: hostile, Signal: "s", Verdict: "v", File: "f", To: "t", Signer: "s", Tests: []string{strings.ToValidUTF8(hostile[:500], ""), "x"}})
+	for i := range 17 {
 		q.Add(fmt.Sprint("b", i, "\x1b[31m"), hostile, supervise.GateOverride{Gate: "g\u202e", Repository: hostile, Commit: "c", Verdict: "v", Failures: []string{hostile, strings.Repeat("x", 4000)}})
 	}
+	q.Add("gate", hostile, supervise.GateAttempts{Gate: "g\u202e", Repository: hostile, Work: "w", Step: "s", Made: 3, More: 1, Failures: []string{hostile}})
 	for _, st := range []style{{}, {ascii: true}, {color: true}} {
 		for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 6}, {8, 3}} {
 			for _, keys := range [][]string{{}, {"enter"}, {"enter", "G"}, {"enter", "f"}, {"r"}, {"enter", "a"}, {"?"}, {"/", "漢"}, {"j", "j", "enter", "a", "note", "enter"}} {
@@ -409,6 +414,23 @@ func TestHostile(t *testing.T) {
 	d.has(`\u202e`)
 	if len(q.Replies()) != 0 {
 		t.Error("answered")
+	}
+}
+
+// TestSigned: what a signature approves is shown with the command that does, and can be
+// rejected here, and nothing else.
+func TestSigned(t *testing.T) {
+	q := &supervisetest.Queue{}
+	q.Add("ship", "", supervisetest.Apply("prod1"))
+	d := newDesk(t, q, 140, 40)
+	d.has("apply web to prod1, which a signature decides", "approving it here does nothing", "carboy ship approve plans/web.plan.json", "app:v2")
+	d.slowly("enter", "a")
+	d.has("a signature approves this")
+	d.slowly("m")
+	d.answered()
+	d.slowly("r", "enter")
+	if r := q.Replies(); len(r) != 1 || r[0].Verdict != supervise.Rejected {
+		t.Errorf("answered: %+v", r)
 	}
 }
 

@@ -223,6 +223,7 @@ type one struct {
 	Note                         string
 	MaxNote, Rows                int
 	Editable, Editing, Changed   bool
+	Signed                       bool // a signature approves it, and nothing here
 }
 
 type section struct {
@@ -326,6 +327,7 @@ func oneOf(e supervise.Entry, in *session, v view, whole bool) *one {
 		}
 		o.Sections = append(o.Sections, out)
 	}
+	_, o.Signed = p.Payload.(supervise.Signed)
 	if ed, ok := p.Payload.(supervise.Editable); ok {
 		o.Editable = true
 		if o.Text == "" {

@@ -398,6 +398,27 @@ func TestWarningIsNeeded(t *testing.T) {
 }
 
 // TestOneAnswerCounts: of many at once one is taken, and the others are told.
+// TestSigned: what a signature approves has no button that does, and a form that says so
+// is refused; it can be rejected.
+func TestSigned(t *testing.T) {
+	q := &supervisetest.Queue{}
+	one, two := q.Add("ship", "", supervisetest.Apply("prod1")), q.Add("b", "", supervisetest.Route("two.example"))
+	c := enter(t, served(t, q))
+	path := func(p supervise.Proposal) string { return "p/" + string(p.ID) }
+	if r := c.get(path(one)); strings.Contains(r.body, `value="approved"`) || !strings.Contains(r.body, `value="rejected"`) || !strings.Contains(r.body, "carboy ship approve plans/web.plan.json") {
+		t.Errorf("it is shown as\n%s", r.body)
+	}
+	if r := c.get(path(two)); !strings.Contains(r.body, `value="approved"`) {
+		t.Error("another kind has no button either")
+	}
+	if r := c.post(one, c.form(one, "approved"), nil); r.status == 303 || !strings.Contains(r.body, "signature") {
+		t.Errorf("approved: %d", r.status)
+	}
+	if r := c.post(one, c.form(one, "rejected"), nil); r.status != 303 {
+		t.Errorf("rejected: %d", r.status)
+	}
+}
+
 func TestOneAnswerCounts(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.Route("one.example"))

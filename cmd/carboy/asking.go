@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/visible"
+)
+
+// askFlags are those of commands that need a person's approval.
+type askFlags struct {
+	wait   time.Duration
+	policy string
+	yes    bool
+}
+
+func (f *askFlags) add(cmd *cobra.Command, yes bool) {
+	fl := cmd.Flags()
+	fl.DurationVar(&f.wait, "wait", 0, "wait for somebody at carboy supervise, at most this `TIME` (default 5m)")
+	fl.StringVar(&f.policy, "policy", "", "let the rules in `FILE` answer, where rules may")
+	if yes {
+		fl.BoolVarP(&f.yes, "yes", "y", false, "approve it yourself, without being asked")
+	}
+	cmd.MarkFlagFilename("policy", "yaml", "yml")
+}
+
+// asking is how people are asked: here, when there is a terminal and nobody else is
+// waited for; else at the queue.
+func (a *app) asking(f *askFlags) (carboy.AskOptions, error) {
+	if f.wait < 0 || f.wait > supervise.MaxTimeout {
+		return carboy.AskOptions{}, usagef("for example --wait 1h", "--wait %s: not from nothing to %s", f.wait, supervise.MaxTimeout)
+	}
+	o := carboy.AskOptions{Timeout: f.wait, Policy: f.policy, Waiting: func(e carboy.ProposalEntry) {
+		if !f.yes {
+			a.say(boldText, "waiting for a person: carboy supervise show %s", e.Proposal.ID.Short())
+		}
+	}}
+	switch {
+	case f.yes:
+		o.Here = func(context.Context, carboy.ProposalEntry) (bool, string, error) { return true, "", nil }
+	case f.wait == 0 && isTerminal(a.stdin) && isTerminal(a.stderr):
+		o.Here = func(ctx context.Context, e carboy.ProposalEntry) (bool, string, error) {
+			err := a.confirmProposal(ctx, e, nil)
+			if ctx.Err() != nil {
+				return false, "", ctx.Err()
+			}
+			return err == nil, "", nil
+		}
+	}
+	return o, nil
+}
+
+// acceptFlags are those of commands that change a baseline.
+type acceptFlags struct {
+	askFlags
+	as, key  string
+	unsigned bool
+}
+
+func (f *acceptFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.as, "as", "", "your `NAME` in the operator's allowed_signers")
+	fl.StringVar(&f.key, "key", "", "the `FILE` of your SSH key; a public one, when an agent has the other half")
+	fl.BoolVar(&f.unsigned, "unsigned", false, "do not sign: whoever commits it decides")
+	f.askFlags.add(cmd, true)
+}
+
+func (a *app) accepting(f *acceptFlags) (carboy.AcceptOptions, error) {
+	o, err := a.asking(&f.askFlags)
+	return carboy.AcceptOptions{AskOptions: o, As: f.as, Key: f.key, Unsigned: f.unsigned}, err
+}
+
+const signLong = `
+You are asked, here or at carboy supervise, and sign with your SSH key: the
+signature is beside the baseline, in .carboy/gate-baseline.json.sig, over its very
+bytes. When your allowed_signers names somebody for carboy-gate@carboy.dev, only what
+they signed counts. ssh-keygen checks it, too:
+
+  ssh-keygen -Y verify -f ~/.config/carboy/allowed_signers -I NAME \
+    -n carboy-gate@carboy.dev -s .carboy/gate-baseline.json.sig <.carboy/gate-baseline.json`
+
+// wroteBaseline says what is next.
+func (a *app) wroteBaseline(file string, err error) error {
+	if errors.Is(err, carboy.ErrBaseline) {
+		return &advisedError{err, "carboy gate baseline diff shows what a verdict's phases did beside it"}
+	}
+	if err != nil {
+		return a.gateFailed(err)
+	}
+	a.say(greenText, "wrote %s", filepath.Clean(file))
+	a.say(plainText, "next: git add .carboy && git commit; it counts once it is in the base")
+	return nil
+}
+
+const baselineAcceptLong = `Adds what the phases of a verdict did to the baseline that stands: HEAD's, or what
+you accepted since. With --lost-tests, lets tests be gone that the verdict misses,
+because a change renames or removes them on purpose; --test names some of them.
+` + signLong
+
+func (a *app) baselineAcceptCmd() *cobra.Command {
+	f := &acceptFlags{}
+	lost, tests := false, []string{}
+	cmd := &cobra.Command{
+		Use: "accept [VERDICT]", Short: "let phases do what a verdict saw, or tests be gone that it misses", Long: baselineAcceptLong,
+		Example: "  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  carboy gate baseline accept --lost-tests --test pkg.TestOld --unsigned\n  carboy gate baseline accept --unsigned --wait 1h     # somebody at carboy supervise decides",
+		Args:    oneArg("verdict"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := a.accepting(f)
+			if err != nil {
+				return err
+			}
+			if len(tests) > 0 && !lost {
+				return usagef("carboy gate baseline accept --lost-tests --test ID", "accept: --test goes with --lost-tests")
+			}
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				if lost {
+					return a.wroteBaseline(c.AcceptLostTests(ctx, ".", onlyArg(args), tests, o))
+				}
+				return a.wroteBaseline(c.AcceptBaseline(ctx, ".", onlyArg(args), o))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&lost, "lost-tests", false, "let the tests be gone that the verdict misses")
+	cmd.Flags().StringArrayVar(&tests, "test", nil, "only this test, by its `ID`; repeatable")
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) baselineSignCmd() *cobra.Command {
+	f := &acceptFlags{}
+	cmd := &cobra.Command{
+		Use: "sign", Short: "sign the baseline that lies here", Args: noArgs,
+		Long:    "Signs the work tree's baseline, such as the first, which carboy gate init wrote. What\nis new in it is shown.\n" + signLong,
+		Example: "  carboy gate baseline sign --as me@example.org --key ~/.ssh/id_ed25519",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := a.accepting(f)
+			if err != nil {
+				return err
+			}
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				return a.wroteBaseline(c.SignBaseline(ctx, ".", o))
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) baselineRecordCmd() *cobra.Command {
+	f := &acceptFlags{}
+	quiet := false
+	cmd := &cobra.Command{
+		Use: "record", Short: "run the gate on HEAD as it is and write what its phases did",
+		Long:    "Runs the catalog of HEAD on HEAD, which you approved, and adds what its phases did\nto the baseline.\n" + signLong,
+		Example: "  carboy gate baseline record --unsigned && git diff .carboy", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := a.accepting(f)
+			if err != nil {
+				return err
+			}
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				j, err := c.Gate(ctx, carboy.GateOptions{Base: "HEAD", Change: "HEAD", Again: true, OnEvent: a.gateEvents(quiet)})
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				return a.wroteBaseline(c.AcceptBaseline(ctx, ".", j.ID, o))
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing while it runs")
+	f.add(cmd)
+	return cmd
+}
+
+const overrideLong = `Puts a person's word against a verdict. What was found stays as it was; who, when
+and why is in the verdict, in its attestation and in the audit log.
+
+It is a proposal like any other: you are asked here, or, without a terminal or with
+--wait, whoever is at carboy supervise. The approval is for this verdict alone.`
+
+func (a *app) gateOverrideCmd() *cobra.Command {
+	f := &askFlags{}
+	reason := ""
+	cmd := &cobra.Command{
+		Use: "override --reason TEXT VERDICT", Short: "let a change go on against its verdict", Long: overrideLong,
+		Example: "  carboy gate override --reason 'the lost test moved to the integration suite' 01m8\n  carboy gate override --reason 'a false alarm: the token is a fixture' --wait 1h 01m8",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return usagef("carboy gate list shows the verdicts", "override: name one verdict")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := a.asking(f)
+			if err != nil {
+				return err
+			}
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				v, err := c.OverrideVerdict(ctx, args[0], reason, o)
+				if err != nil {
+					return a.gateFailed(err)
+				}
+				a.say(plainText, "verdict %s is overridden by %s, and that is on record", v.ID, visible.String(v.Override.By, 300))
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the change may go on, in a `SENTENCE`")
+	f.add(cmd, true)
+	return cmd
+}

@@ -1,0 +1,127 @@
+package carboy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/approval"
+	shipplan "github.com/carboy/carboy/internal/ship/plan"
+	"github.com/carboy/carboy/internal/supervise"
+)
+
+// shipAsker is the name under which an apply waits at the queue.
+const shipAsker = "ship"
+
+// lookEvery is how often is looked for new signatures.
+const lookEvery = 100 * time.Millisecond
+
+// AwaitApprovals waits until as many people have signed plans as their hosts ask for,
+// and gives what they signed. What waits is shown at the queue, where it can be rejected;
+// nothing there approves it. signed gives the approvals of this moment, which may be
+// none; files are where the plans lie, for people. Whatever signing can't mend is the
+// error at once: a *ShipError, as Apply would give it.
+func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte, files []string, signed func() ([]ShipApproval, error), o AskOptions) ([]ShipApproval, error) {
+	have, err := signed()
+	if err != nil {
+		return nil, err
+	}
+	missing := s.Judge(ctx, plans, have)
+	if !canSign(missing) {
+		return have, missing
+	}
+	p, err := applyOf(plans, files, missing)
+	if err != nil {
+		return nil, err
+	}
+	q, err := c.Proposals()
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close()
+	ao := supervise.AskerOptions{Bottle: shipAsker, Timeout: o.Timeout, Waiting: func(p supervise.Proposal) {
+		if o.Waiting != nil {
+			o.Waiting(supervise.Entry{Proposal: p})
+		}
+	}}
+	if o.Policy != "" {
+		if ao.Policy, err = c.rules(ctx, o.Policy); err != nil {
+			return nil, err
+		}
+	}
+	a, err := q.Asker(ao)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	t, err := a.Propose(ctx, p, supervise.Draft{Tool: "carboy apply"})
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-t.Done():
+			out, err := t.Wait(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return nil, &ship.Error{Outcome: ship.Mismatch, Err: errors.Join(notApproved(out), missing), Advice: p.HowToSign()}
+		case <-tick.C:
+		}
+		now, err := signed()
+		if err != nil || slices.EqualFunc(now, have, sameApproval) {
+			continue // a file that is being written is read again
+		}
+		have = now
+		switch missing = s.Judge(ctx, plans, have); {
+		case missing == nil:
+			t.Withdraw("signed, and applied by that")
+			return have, nil
+		case !canSign(missing):
+			t.Withdraw("it can't be applied any more")
+			return nil, missing
+		}
+	}
+}
+
+func sameApproval(a, b ShipApproval) bool {
+	return bytes.Equal(a.Statement, b.Statement) && bytes.Equal(a.Signature, b.Signature)
+}
+
+// canSign reports whether signing mends what is wrong with plans.
+func canSign(err error) bool {
+	var x *ship.Error
+	return errors.Is(err, approval.ErrMismatch) || errors.As(err, &x) && x.Outcome == ship.Destructive
+}
+
+// applyOf is what the queue shows of plans.
+func applyOf(plans [][]byte, files []string, missing error) (supervise.Apply, error) {
+	out := supervise.Apply{Missing: fit(missing.Error(), 1024)}
+	for _, f := range files {
+		out.Files = append(out.Files, fit(f, 4096))
+	}
+	for _, b := range plans {
+		p, digest, err := shipplan.Decode(b)
+		if err != nil {
+			return out, err
+		}
+		out.Action, out.Module, out.Commit = string(p.Kind), p.Module, p.Commit
+		x := supervise.ApplyPlan{Digest: digest, Host: p.Host.Name, Address: fit(fmt.Sprintf("%s@%s:%d", p.Host.User, p.Host.Address, p.Host.Port), 256), Expires: p.Expires}
+		for _, c := range p.Changes {
+			x.Changes = append(x.Changes, supervise.ApplyChange{
+				What: fit(c.What, 1024), Action: c.Action, From: fit(c.From, 1024), To: fit(c.To, 1024), Why: fit(c.Why, 1024), Destructive: c.Destructive,
+			})
+		}
+		out.Plans = append(out.Plans, x)
+	}
+	return out, nil
+}
