@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,7 +23,9 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
@@ -202,8 +206,11 @@ func shortSum(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// newScratch makes a directory for trees, which the next gate removes when carboy dies.
+// newScratch makes a directory for trees, once; the next gate removes it when carboy dies.
 func (w *gateWork) newScratch() error {
+	if w.scratch != "" {
+		return nil
+	}
 	top := w.c.gateDir("scratch")
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return err
@@ -432,8 +439,16 @@ func (w *gateWork) decide() error {
 	w.given = map[string]string{
 		"carboy": w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
 		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
+		"engine":        gvisor.Build(),
 		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
 		"configuration": hexSum(conf), "user": fmt.Sprintf("%d %s", id.user.UID, id.user.Home),
+		// What a phase's variables are made of, beside the catalog.
+		"variable PATH": toolPath(w.c.env("PATH")),
+	}
+	for _, name := range passEnv {
+		if v := w.c.env(name); v != "" {
+			w.given["variable "+name] = v
+		}
 	}
 	return nil
 }
@@ -591,6 +606,11 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			continue
 		}
 		why, err := in.Miss(ctx, w.g.Base, w.g.Change, w.given)
+		if err == nil && why == "" && len(in.Network) > 0 {
+			if err = w.newScratch(); err == nil {
+				why, err = w.g.Again(ctx, &in)
+			}
+		}
 		if err != nil {
 			return nil, "", err
 		}
@@ -742,6 +762,11 @@ func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
 // Its run stays on record.
 func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error) {
 	out, msg := &capped{max: maxOutput}, &capped{max: maxOutput}
+	var net *fetched
+	if len(o.Allow) > 0 {
+		net = &fetched{seen: map[gate.Fetch]bool{}}
+		o.told = net.told
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -772,6 +797,7 @@ func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error
 	if rec.Image != nil {
 		e.ImageDigest = rec.Image.Digest
 	}
+	e.Fetched, e.Unread = net.all()
 	for _, x := range rec.Network.Connections {
 		e.Asked = append(e.Asked, gate.Endpoint{What: "connection " + string(x.Verdict), Address: fmt.Sprintf("%s:%d", x.Name, x.Port), Count: uint64(max(x.Count, 0))})
 	}
@@ -792,6 +818,56 @@ func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error
 		e.Changes = set
 	}
 	return e, nil
+}
+
+// fetched collects what a phase was answered from outside.
+type fetched struct {
+	mu     sync.Mutex
+	seen   map[gate.Fetch]bool
+	unread string
+}
+
+// told takes one event of the gateway.
+func (n *fetched) told(ev gateway.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	not := func(format string, a ...any) { n.unread = cmp.Or(n.unread, fmt.Sprintf(format, a...)) }
+	switch e := ev.(type) {
+	case gateway.Request:
+		f := gate.Fetch{Method: e.Method, URL: fmt.Sprintf("%s:%d%s", e.Name, e.Port, e.Path), Status: e.Status, Digest: e.Digest}
+		switch {
+		case !e.Allowed: // the routes alone said so
+		case e.Reason != gateway.ReasonOK:
+			not("an answer of %s did not come to its end: %s", e.Name, e.Reason)
+		case e.Digest == "":
+			not("what %s said was no answer to one request", e.Name)
+		case len(n.seen) >= gate.MaxFetched && !n.seen[f]:
+			not("it had more than %d answers", gate.MaxFetched)
+		default:
+			n.seen[f] = true
+		}
+	case gateway.Conn:
+		switch {
+		case !e.Allowed, e.Reason == gateway.ReasonOK && slices.Contains([]string{"http", "https", "h2"}, e.Protocol):
+		case e.Reason == gateway.ReasonOK && e.Up+e.Down == 0: // nobody said anything
+		default:
+			not("what it said to %s was not read: %s", e.Name, cmp.Or(string(e.Reason), e.Protocol, "nothing was sent"))
+		}
+	case gateway.LimitHit:
+		not("it met a limit: %s", e.Limit)
+	}
+}
+
+// all gives them in one order, and why there is more.
+func (n *fetched) all() ([]gate.Fetch, string) {
+	if n == nil {
+		return nil, ""
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(n.seen), func(a, b gate.Fetch) int {
+		return cmp.Or(cmp.Compare(a.URL, b.URL), cmp.Compare(a.Method, b.Method), cmp.Compare(a.Status, b.Status), cmp.Compare(a.Digest, b.Digest))
+	}), n.unread
 }
 
 // capped keeps the beginning of what is written.

@@ -345,10 +345,7 @@ func TestT4EveryInputCounts(t *testing.T) {
 		check(x.what+", known", "", given)
 	}
 
-	networked := newGate(t, buildOnly, now(), now(), func(Job) *Ended { e := ok(saw("/usr/bin/make")); e.Networked = true; return e })
-	if _, err := networked.Inputs(t.Context(), verdict(t, networked), given); !errors.Is(err, ErrNotCacheable) {
-		t.Errorf("what the network answers may be another thing next time: %v", err)
-	}
+	networked(t, now, given)
 	torn := newGate(t, buildOnly, now(), now(), func(Job) *Ended { o := saw("/usr/bin/make"); o.Lost = 1; return ok(o) })
 	if _, err := torn.Inputs(t.Context(), verdict(t, torn), given); !errors.Is(err, ErrNotCacheable) {
 		t.Errorf("an input may be among the facts that were lost: %v", err)
@@ -361,6 +358,61 @@ func TestT4EveryInputCounts(t *testing.T) {
 	put(filepath.Join(dir, "other"), "aaac")()
 	if miss, err := in.Miss(t.Context(), now(), now(), given); err != nil || miss == "" {
 		t.Errorf("carboy itself has looked at all files: %q %v", miss, err)
+	}
+}
+
+// networked flips what a phase has from outside, and how it ends.
+func networked(t *testing.T, now func() *Tree, given map[string]string) {
+	t.Helper()
+	answer := Fetch{Method: "GET", URL: "example.com:443/a", Status: 200, Digest: "aa"}
+	gate := func(edit func(*Ended)) *Gate {
+		return newGate(t, strings.Replace(buildOnly, "[make]", "[make], network: [example.com]", 1), now(), now(), func(Job) *Ended {
+			e := ok(saw("/usr/bin/make"))
+			e.Networked, e.Fetched = true, []Fetch{answer}
+			edit(e)
+			return e
+		})
+	}
+	same := func(*Ended) {}
+	g := gate(same)
+	in, err := g.Inputs(t.Context(), verdict(t, g), given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		what, want string
+		edit       func(*Ended)
+	}{
+		{"the same", "", same},
+		{"another body", "the network's answer to GET example.com:443/a", func(e *Ended) { e.Fetched[0].Digest = "ab" }},
+		{"another status", "the network's answer to GET example.com:443/a", func(e *Ended) { e.Fetched[0].Status = 206 }},
+		{"an answer that is missing", "the network's answer to GET", func(e *Ended) { e.Fetched = nil }},
+		{"one more", "/b, which it had not", func(e *Ended) { e.Fetched = append(e.Fetched, Fetch{"GET", "example.com:443/b", 200, "aa"}) }},
+		{"the same URL with two answers", "the network's answer to GET", func(e *Ended) { e.Fetched = append(e.Fetched, Fetch{"GET", "example.com:443/a", 200, "ab"}) }},
+		{"another end", "keeps", func(e *Ended) { e.Code = 1 }},
+		{"no end", "ends", func(e *Ended) { e.Reason = "timeout" }},
+		{"something that nobody reads", "not read", func(e *Ended) { e.Unread = "it was not read" }},
+		{"a torn trace", "ends", func(e *Ended) { e.Observed.Lost = 1 }},
+	} {
+		g := gate(x.edit)
+		miss, err := g.Again(t.Context(), in)
+		if err != nil || x.want == "" && miss != "" || !strings.Contains(miss, x.want) || x.want != "" && miss == "" {
+			t.Errorf("what the network answers: %s: %q %v, want %q", x.what, miss, err, x.want)
+		}
+		// What has run already is what the verdict is of.
+		if v := verdict(t, g); len(v.Phases) != 1 {
+			t.Errorf("%s: %d phases", x.what, len(v.Phases))
+		}
+	}
+	unread := gate(func(e *Ended) { e.Unread = "a WebSocket was not read" })
+	if _, err := unread.Inputs(t.Context(), verdict(t, unread), given); !errors.Is(err, ErrNotCacheable) {
+		t.Errorf("what nobody read may be another thing next time: %v", err)
+	}
+	// The output of these counts, too.
+	facts := gate(same)
+	facts.Catalog.Signals[0].Kind = kinds["tests"]
+	if _, err := facts.Inputs(t.Context(), verdict(t, facts), given); !errors.Is(err, ErrNotCacheable) {
+		t.Errorf("tests with a route: %v", err)
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
+	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
 		return ranWell
 	})
-	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
+	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
 		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
 		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
 			f := installFacts{MayChange: mayChange}

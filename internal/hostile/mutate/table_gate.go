@@ -86,6 +86,6 @@ var gateMutants = []mutant{
 		Name: "the-network-is-no-input", Promise: "T4",
 		Why:     "a phase that asked the network is not asked again",
 		Package: "./internal/gate", Tests: []string{"TestT4EveryInputCounts"}, Says: "what the network answers",
-		edits: []edit{{"internal/gate/cache.go", "		case p.Networked:\n", "		case p.Networked && p.Code != 0:\n"}},
+		edits: []edit{{"internal/gate/cache.go", "		if now.Answers[k] != was.Answers[k] {\n", "		if now.Answers[k] == \"\" {\n"}},
 	},
 }
