@@ -255,7 +255,35 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 		w.g.Base = w.g.Change
 		return err
 	}
+	ask := []string{change, cmp.Or(base, "HEAD")}
+	if base == "" {
+		ask = append(append(ask, mainLines...), change+"^")
+	}
+	if err := w.repo.Resolve(ctx, ask...); err != nil {
+		return err
+	}
 	commit, cerr := w.repo.Commit(ctx, change)
+	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
+		base = "HEAD"
+	}
+	if base == "" {
+		if base, err = w.defaultBase(ctx, change, commit); err != nil {
+			return err
+		}
+	}
+	if w.o.own == nil || !w.o.own.recording {
+		b, err := w.repo.Commit(ctx, base)
+		if err != nil {
+			return fmt.Errorf("base: %w", err)
+		}
+		load := []string{b}
+		if cerr == nil && change != "." {
+			load = append(load, commit)
+		}
+		if err := w.repo.Load(ctx, load...); err != nil {
+			return err
+		}
+	}
 	switch {
 	case change == ".":
 		if w.g.Change, err = w.repo.WorkTree(ctx); err != nil {
@@ -274,17 +302,9 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 			return errors.Join(err)
 		}
 	}
-	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
-		base = "HEAD"
-	}
 	if w.o.own != nil && w.o.own.recording {
 		w.g.Base = w.g.Change
 		return nil
-	}
-	if base == "" {
-		if base, err = w.defaultBase(ctx, commit); err != nil {
-			return err
-		}
 	}
 	if w.g.Base, err = w.repo.Tree(ctx, base); err != nil {
 		return fmt.Errorf("base: %w", err)
@@ -297,20 +317,26 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	return err
 }
 
+// mainLines are what a change is compared with when nothing is named.
+var mainLines = []string{"refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"}
+
 // defaultBase is where the change left the main line.
-func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, error) {
-	for _, name := range []string{"refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"} {
+func (w *gateWork) defaultBase(ctx context.Context, change, commit string) (string, error) {
+	parent, perr := w.repo.Commit(ctx, change+"^")
+	for _, name := range mainLines {
 		main, err := w.repo.Commit(ctx, name)
 		if err != nil || main == commit {
 			continue
+		}
+		if main == parent {
+			return main, nil
 		}
 		if b, err := w.repo.MergeBase(ctx, main, commit); err == nil && b != commit {
 			return b, nil
 		}
 	}
-	parent, err := w.repo.Commit(ctx, commit+"^")
-	if err != nil {
-		return "", fmt.Errorf("the change has no commit before it to be compared with; name one: %w", err)
+	if perr != nil {
+		return "", fmt.Errorf("the change has no commit before it to be compared with; name one: %w", perr)
 	}
 	return parent, nil
 }

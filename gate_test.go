@@ -387,7 +387,7 @@ func TestT4Cache(t *testing.T) {
 		{"the catalog's variable", func() { p.out("own.yaml", strings.Replace(catalog, "MODE: a", "MODE: b", 1)) }, func() { p.out("own.yaml", catalog) }, "catalog"},
 		{"the catalog", func() { p.out("own.yaml", catalog+"#") }, func() { p.out("own.yaml", catalog) }, "catalog"},
 		{"the baseline", func() {
-			p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[{"signal":"x","image":"host","lockfiles":"","execs":[],"reads":[]}]}`)
+			p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[{"signal":"x","image":"host","lockfiles":"-","execs":[],"reads":[]}]}`)
 		}, func() {
 			p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[]}`)
 		}, "baseline"},

@@ -12,17 +12,21 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
 // Repository reads commits and trees with git, which runs nothing that a repository
-// carries. It is for one goroutine, its trees' contents for any number.
+// carries. It is for one goroutine, its trees' contents for any number. What a revision
+// is counts as it was when it was asked for first.
 type Repository struct {
 	// Dir is the top of the work tree.
 	Dir    string
 	Runner *hostexec.Runner
 
-	known map[string]bool // full names of commits that are there
+	known  map[string]string // commits by revision, and by their own full names; empty: none
+	listed map[string][]byte // what ls-tree said, by commit
 
 	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
 	// and asking git costs more than they do.
@@ -52,8 +56,10 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	if rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, "\x00\n") {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	if r.known[rev] {
-		return rev, nil
+	if commit, ok := r.known[rev]; ok && commit != "" {
+		return commit, nil
+	} else if ok {
+		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
 	out, err := r.git(ctx, nil, "rev-parse", "--verify", "-q", rev+"^{commit}")
 	var failed *hostexec.FailedError
@@ -62,12 +68,94 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	}
 	commit := strings.TrimSpace(string(out))
 	if err == nil {
-		if r.known == nil {
-			r.known = map[string]bool{}
-		}
-		r.known[commit] = true
+		r.know(rev, commit)
 	}
 	return commit, err
+}
+
+func (r *Repository) know(rev, commit string) {
+	if r.known == nil {
+		r.known = map[string]string{}
+	}
+	r.known[rev] = commit
+	if commit != "" {
+		r.known[commit] = commit
+	}
+}
+
+// Resolve asks for revisions at once, so that Commit need not for each. Some may not be
+// there.
+func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
+	revs = slices.DeleteFunc(slices.Clone(revs), func(rev string) bool {
+		_, ok := r.known[rev]
+		return ok || rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, " \x00\n")
+	})
+	var ask strings.Builder
+	for _, rev := range revs {
+		ask.WriteString(rev + "^{commit}\n")
+	}
+	out, err := r.git(ctx, []byte(ask.String()), "cat-file", "--batch-check", "--buffer")
+	if err != nil {
+		return fmt.Errorf("look revisions up: %w", err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(lines) != len(revs) {
+		return nil // each is asked for alone
+	}
+	for i, rev := range revs {
+		switch f := strings.Fields(lines[i]); {
+		case len(f) == 3 && f[1] == "commit":
+			r.know(rev, f[0])
+		case lines[i] == rev+"^{commit} missing":
+			r.know(rev, "")
+		}
+	}
+	return nil
+}
+
+// Load reads the trees of commits at once, and their contents as far as they can be
+// held, so that what follows need not ask git again.
+func (r *Repository) Load(ctx context.Context, commits ...string) error {
+	slices.Sort(commits)
+	commits = slices.Compact(commits)
+	out := make([][]byte, len(commits))
+	eg, gctx := errgroup.WithContext(ctx)
+	for i, c := range commits {
+		eg.Go(func() (err error) {
+			out[i], err = r.list(gctx, c)
+			return err
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	var files []File
+	sum, seen := int64(0), map[string]bool{}
+	for i, c := range commits {
+		if r.listed == nil {
+			r.listed = map[string][]byte{}
+		}
+		r.listed[c] = out[i]
+		t, err := r.Tree(ctx, c)
+		if err != nil {
+			return err
+		}
+		for _, f := range t.Files {
+			if !seen[f.id] {
+				seen[f.id] = true
+				files = append(files, f)
+				sum += f.Size
+			}
+		}
+	}
+	if sum > maxHeld {
+		return nil
+	}
+	return gitSource{r}.each(ctx, files, func(File, []byte) error { return nil })
+}
+
+func (r *Repository) list(ctx context.Context, commit string) ([]byte, error) {
+	return r.git(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
 }
 
 // MergeBase is the commit that two have in common.
@@ -82,9 +170,11 @@ func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.git(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", rev, err)
+	out := r.listed[commit]
+	if out == nil {
+		if out, err = r.list(ctx, commit); err != nil {
+			return nil, fmt.Errorf("list %s: %w", rev, err)
+		}
 	}
 	t := &Tree{Name: rev, Commit: commit, src: gitSource{r}}
 	for _, line := range bytes.Split(out, []byte{0}) {

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/document"
 )
@@ -82,8 +83,15 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		}
 		return s
 	}
-	now := run(c.Change)
-	base := run(c.Base)
+	var now, base side
+	if c.Base == c.Change {
+		now, base = run(c.Change), run(c.Base)
+	} else {
+		var wg sync.WaitGroup
+		wg.Go(func() { base = run(c.Base) })
+		now = run(c.Change)
+		wg.Wait()
+	}
 	switch {
 	case now.err != nil:
 		var found []Finding

@@ -143,7 +143,8 @@ type Case struct {
 	Database     string
 	Recording    bool
 	g            *Gate
-	lost         *Phase // the first phase that did not end by itself
+	lostMu       sync.Mutex
+	lost         *Phase // a phase that did not end by itself; the change's before the base's
 }
 
 // Run judges everything that the catalog asks for. An error means that no verdict
@@ -159,7 +160,6 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 	for _, s := range g.Catalog.Signals {
 		done[s.Name] = make(chan struct{})
 	}
-	var tell sync.Mutex
 	for _, last := range []bool{false, true} {
 		eg, gctx := errgroup.WithContext(ctx)
 		for i, s := range g.Catalog.Signals {
@@ -177,8 +177,8 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 				}
 				r := g.signal(gctx, s)
 				results[i] = r
-				tell.Lock()
-				defer tell.Unlock()
+				g.mu.Lock()
+				defer g.mu.Unlock()
 				g.tell(Event{Signal: s.Name, Result: r})
 				return gctx.Err()
 			})
@@ -266,8 +266,12 @@ func (e *DisagreementError) Error() string { return e.What }
 // end by itself, or that its trace is not whole.
 func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
 	p, err := c.g.phase(ctx, c.Signal, t)
-	if p != nil && !p.Own() && c.lost == nil {
-		c.lost = p
+	if p != nil && !p.Own() {
+		c.lostMu.Lock()
+		defer c.lostMu.Unlock()
+		if c.lost == nil || p.On == "change" {
+			c.lost = p
+		}
 	}
 	return p, err
 }
