@@ -590,3 +590,107 @@ func TestGateInit(t *testing.T) {
 		t.Error("an earlier catalog is overwritten")
 	}
 }
+
+// TestGateLanguages: the catalogs that are written for real projects pass on them as they
+// are, by what really builds and tests them, and a test that is lost is named.
+func TestGateLanguages(t *testing.T) {
+	jest := `{"name":"m","version":"1.0.0","scripts":{"test":"jest"}}`
+	for _, x := range []struct {
+		name, program, install string
+		files                  map[string]string
+		signal                 string // what is proposed
+		lose                   func(p *project)
+		lost                   string // what is said then; empty: the signal has no inventory
+	}{
+		{"go", "go", "https://go.dev/dl", map[string]string{
+			"go.mod":    "module example.com/m\n\ngo 1.24\n",
+			"m.go":      "package m\n\nfunc Add(a, b int) int { return a + b }\n",
+			"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
+		}, "go-test", nil, ""},
+		{"pytest", "py.test-3", "apt-get install python3-pytest", map[string]string{
+			"pyproject.toml":     "[tool.pytest.ini_options]\npythonpath = [\".\"]\n",
+			"calc.py":            "def add(a, b):\n    return a + b\n",
+			"tests/test_calc.py": "import pytest\nfrom calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
+		}, "pytest", func(p *project) {
+			p.put("tests/test_calc.py", "from calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n")
+		}, "tests.test_calc::test_zero[1]"},
+		{"node", "node", "apt-get install nodejs", map[string]string{
+			"package.json": `{"name":"m","version":"1.0.0","scripts":{"test":"node --test"}}`,
+			"m.test.js":    "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest('zero', () => assert.equal(1 + 0, 1));\n",
+		}, "node-test", func(p *project) {
+			p.put("m.test.js", "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest.skip('zero', () => assert.equal(1 + 0, 1));\n")
+		}, "is skipped"},
+		{"make", "make", "apt-get install make", map[string]string{"Makefile": "check:\n\t@test -e value\n", "value": "1"}, "make-check", func(p *project) { os.Remove(filepath.Join(p.ws, "value")) }, ""},
+		{"rust", "cargo", "", map[string]string{
+			"Cargo.toml": "[package]\nname = \"m\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
+			"Cargo.lock": "version = 3\n\n[[package]]\nname = \"m\"\nversion = \"0.1.0\"\n",
+			"src/lib.rs": "pub fn add(a: u64, b: u64) -> u64 { a + b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n",
+		}, "cargo-test", func(p *project) {
+			p.put("src/lib.rs", "pub fn add(a: u64, b: u64) -> u64 { a * b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n")
+		}, ""},
+		{"jest", "", "", map[string]string{
+			"package.json": jest, "calc.js": "exports.add = (a, b) => a + b;\n",
+			"calc.test.js": "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ndescribe('more', () => { it('zero', () => { expect(add(1, 0)).toBe(1); }); });\n",
+		}, "jest", func(p *project) {
+			p.put("calc.test.js", "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\n")
+		}, "calc.test.js::more zero"},
+		{"vitest", "", "", map[string]string{
+			"package.json": strings.Replace(jest, `"jest"`, `"vitest run"`, 1), "calc.mjs": "export const add = (a, b) => a + b;\n",
+			"calc.test.mjs": "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest('zero', () => { expect(add(1, 0)).toBe(1); });\n",
+		}, "vitest", func(p *project) {
+			p.put("calc.test.mjs", "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest.skip('zero', () => { expect(add(1, 0)).toBe(1); });\n")
+		}, "is skipped"},
+	} {
+		modules := filepath.Join(os.Getenv("CARBOY_TEST_JS"), "node_modules")
+		if x.name == "jest" || x.name == "vitest" {
+			if _, err := os.Stat(filepath.Join(modules, ".bin", x.name)); os.Getenv("CARBOY_TEST_JS") == "" || err != nil {
+				t.Logf("%s is NOT tested: npm install --prefix DIRECTORY jest vitest, then CARBOY_TEST_JS=DIRECTORY", x.name)
+				continue
+			}
+		}
+		if x.name == "rust" && (os.Getenv("CARBOY_TEST_RUST") == "" || testenv.Look(x.program) == "") {
+			t.Logf("rust is NOT tested: apt-get install cargo, then CARBOY_TEST_RUST=1")
+			continue
+		}
+		if x.name == "node" && testenv.Look(x.program) == "" {
+			t.Logf("node is NOT tested: install Node.js 20 or later")
+			continue
+		}
+		t.Run(x.name, func(t *testing.T) {
+			if x.name == "go" && testing.Short() {
+				t.Skip("compiles what package testing needs")
+			}
+			if x.program != "" {
+				testenv.Need(t, x.program, x.install)
+			}
+			p := newProject(t, x.files)
+			if x.program == "" {
+				// As a repository that has its modules in it.
+				if err := os.CopyFS(filepath.Join(p.ws, "node_modules"), os.DirFS(modules)); err != nil {
+					t.Fatal(err)
+				}
+				p.commit()
+			}
+			b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := resultOf(b.Verdict, x.signal)
+			if b.Outcome != gate.Passed || r.Outcome != gate.Passed || len(b.LeftOut) > 0 {
+				t.Fatalf("%s: %+v, left out: %q", b.Outcome, r, b.LeftOut)
+			}
+			if x.lose == nil {
+				return
+			}
+			base := p.commit()
+			x.lose(p)
+			p.commit()
+			j := p.judge(GateOptions{Base: base})
+			var text bytes.Buffer
+			j.Text(&text, true)
+			if resultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), x.lost) {
+				t.Errorf("%v\n%s", notPassed(j.Verdict), text.String())
+			}
+		})
+	}
+}

@@ -142,7 +142,9 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 // network is what a phase had from outside, where that is all known.
 func (g *Gate) network(ctx context.Context, p *Phase) (*NetworkInput, error) {
 	s := g.Catalog.Signal(p.Signal)
-	not := func(why string) error { return fmt.Errorf("%w: %s could reach the network, and %s", ErrNotCacheable, p.Signal, why) }
+	not := func(why string) error {
+		return fmt.Errorf("%w: %s could reach the network, and %s", ErrNotCacheable, p.Signal, why)
+	}
 	if !s.Kind.ByCode {
 		return nil, not("more than its end and what it keeps is judged")
 	}
@@ -151,7 +153,7 @@ func (g *Gate) network(ctx context.Context, p *Phase) (*NetworkInput, error) {
 	}
 	for _, a := range s.After {
 		if len(g.Catalog.Signal(a).Network) == 0 {
-			return nil, not("begins with what "+a+" keeps, which could not")
+			return nil, not("begins with what " + a + " keeps, which could not")
 		}
 	}
 	n := &NetworkInput{Signal: p.Signal, On: p.On, Code: p.Code, Answers: map[string]string{}}

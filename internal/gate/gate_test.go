@@ -480,6 +480,7 @@ func TestResults(t *testing.T) {
 func TestTestsAreSeen(t *testing.T) {
 	x := tree(t, map[string]string{"go.mod": "module m\n"})
 	pass := `{"Action":"pass","Package":"m","Test":"TestA"}` + "\n"
+	two := pass + `{"Action":"pass","Package":"x/m","Test":"TestA"}` + "\n"
 	fail := `{"Action":"fail","Package":"m","Test":"TestA"}` + "\n"
 	catalog := "version: 1\nsignals:\n  - {name: t, kind: tests, format: go, command: [go, test]}\n"
 	for _, c := range []struct {
@@ -491,6 +492,8 @@ func TestTestsAreSeen(t *testing.T) {
 		{"it ran", pass, 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Passed},
 		{"nothing was seen", pass, 0, []string{"/usr/bin/go"}, Failed},
 		{"another binary", pass, 0, []string{"/usr/bin/go", "/tmp/b001/n.test"}, Failed},
+		{"two packages of one name", two, 0, []string{"/tmp/b001/m.test", "/tmp/b002/m.test"}, Passed},
+		{"another binary, of the same name", two, 0, []string{"/tmp/b001/m.test"}, Failed},
 		{"no tests at all", "ok\n", 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Failed},
 		{"passed, with a code", pass, 1, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Escalated},
 		{"failed, without one", fail, 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Escalated},

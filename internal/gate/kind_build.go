@@ -78,12 +78,16 @@ func exitFinding(p *Phase) []Finding {
 	return []Finding{{ID: "exit", Text: fmt.Sprintf("%s ended with %d", p.Command[0], p.Code), Detail: firstErrors(p)}}
 }
 
-// firstErrors are the lines that people look for first: the last of standard error,
-// or of standard output where that is empty. They are the phase's own words.
+// firstErrors are the lines that people look for first: the first and last of standard
+// error, or of standard output where that is empty. They are the phase's own words.
 func firstErrors(p *Phase) string {
 	b := p.Stderr.Bytes
 	if len(b) == 0 {
 		b = p.Stdout.Bytes
 	}
-	return string(b[max(0, len(b)-maxDetail):])
+	if len(b) <= maxDetail {
+		return string(b)
+	}
+	const half = maxDetail/2 - 10
+	return string(b[:half]) + "\n…\n" + string(b[len(b)-half:])
 }

@@ -74,11 +74,11 @@ type Observed struct {
 	TreeWrote []string   `json:"tree_written"`
 	// Libraries are files that were mapped to be executed, as the kernel inside loaded
 	// them; those in the tree have their whole path.
-	Libraries []string   `json:"libraries,omitempty"`
-	Certs     []string   `json:"certificates,omitempty"`
-	Processes uint64     `json:"processes"`
-	Facts     uint64     `json:"facts"`
-	Claimed   uint64     `json:"claimed"` // facts of which the workload could have changed the bytes
+	Libraries []string `json:"libraries,omitempty"`
+	Certs     []string `json:"certificates,omitempty"`
+	Processes uint64   `json:"processes"`
+	Facts     uint64   `json:"facts"`
+	Claimed   uint64   `json:"claimed"` // facts of which the workload could have changed the bytes
 	// Lost facts are those that were dropped, not kept or damaged, and why the
 	// account is not whole; empty when it is.
 	Lost uint64   `json:"lost"`
