@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,7 +24,9 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/gvisor"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
@@ -204,8 +208,11 @@ func shortSum(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// newScratch makes a directory for trees, which the next gate removes when carboy dies.
+// newScratch makes a directory for trees, once; the next gate removes it when carboy dies.
 func (w *gateWork) newScratch() error {
+	if w.scratch != "" {
+		return nil
+	}
 	top := w.c.gateDir("scratch")
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return err
@@ -250,7 +257,20 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 		w.g.Base = w.g.Change
 		return err
 	}
-	commit, cerr := w.repo.Commit(ctx, change)
+	ask := []string{cmp.Or(base, "HEAD")}
+	if change != "." {
+		ask = append(ask, change)
+	}
+	if base == "" {
+		ask = append(ask, mainLines...)
+	}
+	if err := w.repo.Resolve(ctx, ask...); err != nil {
+		return err
+	}
+	commit, cerr := "", gate.ErrNoRevision
+	if change != "." {
+		commit, cerr = w.repo.Commit(ctx, change)
+	}
 	if errors.Is(cerr, gate.ErrAmbiguous) {
 		return fmt.Errorf("change: %w", cerr)
 	}
@@ -258,6 +278,27 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 		// A branch can be called like a run, and would be judged in its place.
 		if m, err := w.c.Find(ctx, change, w.dir); err == nil && string(m.Workspace.Path) == w.dir {
 			return fmt.Errorf("change %q is a revision (%s) and a run (%s): write refs/… for the one, the whole id for the other: %w", change, commit[:12], m.ID, gate.ErrAmbiguous)
+		}
+	}
+	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
+		base = "HEAD"
+	}
+	if base == "" {
+		if base, err = w.defaultBase(ctx, commit); err != nil {
+			return err
+		}
+	}
+	if w.o.own == nil || !w.o.own.recording {
+		b, err := w.repo.Commit(ctx, base)
+		if err != nil {
+			return fmt.Errorf("base: %w", err)
+		}
+		load := []string{b}
+		if cerr == nil {
+			load = append(load, commit)
+		}
+		if err := w.repo.Load(ctx, load...); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -278,17 +319,9 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 			return errors.Join(err)
 		}
 	}
-	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
-		base = "HEAD"
-	}
 	if w.o.own != nil && w.o.own.recording {
 		w.g.Base = w.g.Change
 		return nil
-	}
-	if base == "" {
-		if base, err = w.defaultBase(ctx, commit); err != nil {
-			return err
-		}
 	}
 	if w.g.Base, err = w.repo.Tree(ctx, base); err != nil {
 		return fmt.Errorf("base: %w", err)
@@ -301,12 +334,25 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	return err
 }
 
+// mainLines are what a change is compared with when nothing is named.
+var mainLines = []string{"refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"}
+
 // defaultBase is where the change left the main line.
 func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, error) {
-	for _, name := range []string{"refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"} {
+	parent, err := w.repo.Parent(ctx, commit)
+	if err != nil {
+		return "", fmt.Errorf("change: %w", err)
+	}
+	for _, name := range mainLines {
 		main, err := w.repo.Commit(ctx, name)
-		if err != nil || main == commit {
+		if errors.Is(err, gate.ErrNoRevision) || main == commit {
 			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if main == parent {
+			return main, nil
 		}
 		b, err := w.repo.MergeBase(ctx, main, commit)
 		if err != nil {
@@ -318,9 +364,8 @@ func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, erro
 			return b, nil
 		}
 	}
-	parent, err := w.repo.Commit(ctx, commit+"^")
-	if err != nil {
-		return "", fmt.Errorf("the change has no commit before it to be compared with; name one: %w", err)
+	if parent == "" {
+		return "", fmt.Errorf("the change has no commit before it to be compared with; name one with --base: %w", gate.ErrNoRevision)
 	}
 	return parent, nil
 }
@@ -446,8 +491,16 @@ func (w *gateWork) decide() error {
 		"history": history,
 		"carboy":  w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
 		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
+		"engine":        gvisor.Build(),
 		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
 		"configuration": hexSum(conf), "user": fmt.Sprintf("%d %s", id.user.UID, id.user.Home),
+		// What a phase's variables are made of, beside the catalog.
+		"variable PATH": toolPath(w.c.env("PATH")),
+	}
+	for _, name := range passEnv {
+		if v := w.c.env(name); v != "" {
+			w.given["variable "+name] = v
+		}
 	}
 	return nil
 }
@@ -640,7 +693,11 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 	miss := "nothing was judged here before"
 	for i := range slices.Backward(files) {
 		var in gate.Inputs
-		if err := store.ReadJSON(files[i], "gate-inputs", &in); err != nil {
+		b, err := os.ReadFile(files[i])
+		if err != nil {
+			return nil, "", err
+		}
+		if err := store.Decode(files[i], "gate-inputs", b, &in); err != nil {
 			os.Remove(files[i])
 			continue
 		}
@@ -662,12 +719,22 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			continue // it was removed
 		}
 		// It is the judgement's word that these were all of its inputs.
-		b, err := os.ReadFile(files[i])
-		if err != nil {
-			return nil, "", err
-		}
 		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {
 			return nil, "", err
+		}
+		if len(in.Network) > 0 {
+			if err := w.newScratch(); err != nil {
+				return nil, "", err
+			}
+			if why, err = w.g.Again(ctx, &in); err != nil {
+				return nil, "", err
+			}
+			if why != "" {
+				if i == len(files)-1 {
+					miss = why
+				}
+				continue
+			}
 		}
 		if err := w.g.Sides(ctx, v); err != nil {
 			return nil, "", err
@@ -807,6 +874,11 @@ func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
 // Its run stays on record.
 func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error) {
 	out, msg := &capped{max: maxOutput}, &capped{max: maxOutput}
+	var net *fetched
+	if len(o.Allow) > 0 {
+		net = &fetched{seen: map[gate.Fetch]bool{}}
+		o.told = net.told
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -837,6 +909,7 @@ func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error
 	if rec.Image != nil {
 		e.ImageDigest = rec.Image.Digest
 	}
+	e.Fetched, e.Unread = net.all()
 	for _, x := range rec.Network.Connections {
 		e.Asked = append(e.Asked, gate.Endpoint{What: "connection " + string(x.Verdict), Address: fmt.Sprintf("%s:%d", x.Name, x.Port), Count: uint64(max(x.Count, 0))})
 	}
@@ -857,6 +930,56 @@ func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error
 		e.Changes = set
 	}
 	return e, nil
+}
+
+// fetched collects what a phase was answered from outside.
+type fetched struct {
+	mu     sync.Mutex
+	seen   map[gate.Fetch]bool
+	unread string
+}
+
+// told takes one event of the gateway.
+func (n *fetched) told(ev gateway.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	not := func(format string, a ...any) { n.unread = cmp.Or(n.unread, fmt.Sprintf(format, a...)) }
+	switch e := ev.(type) {
+	case gateway.Request:
+		f := gate.Fetch{Method: e.Method, URL: fmt.Sprintf("%s:%d%s", e.Name, e.Port, e.Path), Status: e.Status, Digest: e.Digest}
+		switch {
+		case !e.Allowed: // the routes alone said so
+		case e.Reason != gateway.ReasonOK:
+			not("an answer of %s did not come to its end: %s", e.Name, e.Reason)
+		case e.Digest == "":
+			not("what %s said was no answer to one request", e.Name)
+		case len(n.seen) >= gate.MaxFetched && !n.seen[f]:
+			not("it had more than %d answers", gate.MaxFetched)
+		default:
+			n.seen[f] = true
+		}
+	case gateway.Conn:
+		switch {
+		case !e.Allowed, e.Reason == gateway.ReasonOK && slices.Contains([]string{"http", "https", "h2"}, e.Protocol):
+		case e.Reason == gateway.ReasonOK && e.Up+e.Down == 0: // nobody said anything
+		default:
+			not("what it said to %s was not read: %s", e.Name, cmp.Or(string(e.Reason), e.Protocol, "nothing was sent"))
+		}
+	case gateway.LimitHit:
+		not("it met a limit: %s", e.Limit)
+	}
+}
+
+// all gives them in one order, and why there is more.
+func (n *fetched) all() ([]gate.Fetch, string) {
+	if n == nil {
+		return nil, ""
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(n.seen), func(a, b gate.Fetch) int {
+		return cmp.Or(cmp.Compare(a.URL, b.URL), cmp.Compare(a.Method, b.Method), cmp.Compare(a.Status, b.Status), cmp.Compare(a.Digest, b.Digest))
+	}), n.unread
 }
 
 // capped keeps the beginning of what is written.

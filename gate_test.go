@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -262,66 +265,156 @@ func TestT3JudgesAreTheBases(t *testing.T) {
 	}
 }
 
-// TestT4Cache: with real bottles, a verdict is given again exactly as long as all that
-// its phases were seen to use is as it was.
-func TestT4Cache(t *testing.T) {
-	files := map[string]string{}
-	for k, v := range projectFiles {
-		files[k] = v
+// cacheWorld is a project whose tests read, list and look for files, judged by a catalog
+// of the user's.
+type cacheWorld struct {
+	*project
+	base, catalog string
+}
+
+func (p *cacheWorld) run() *Judged {
+	return p.judge(GateOptions{Base: p.base, Change: ".", Catalog: p.catalog})
+}
+
+// look asks whether a verdict would be given again, and runs nothing but what had
+// answers from outside.
+func (p *cacheWorld) look() (hit bool, miss string) {
+	p.t.Helper()
+	w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog})
+	if err != nil {
+		p.t.Fatal(err)
 	}
+	defer w.close()
+	j, miss, err := w.cached(context.Background())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return j != nil, miss
+}
+
+// out writes a file beside the work tree.
+func (p *cacheWorld) out(name, text string) string {
+	p.t.Helper()
+	file := filepath.Join(filepath.Dir(p.ws), name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		p.t.Fatal(err)
+	}
+	return file
+}
+
+func newCacheWorld(t testing.TB, catalog string, more map[string]string) *cacheWorld {
+	t.Helper()
+	files := maps.Clone(projectFiles)
+	maps.Copy(files, more)
+	p := &cacheWorld{project: newProject(t, files)}
+	p.base = p.git("rev-parse", "HEAD")
+	p.catalog = p.out("own.yaml", catalog)
+	return p
+}
+
+// TestT4Cache: with real bottles, a verdict is given again exactly as long as all that
+// it was seen to depend on is as it was: one byte of each sort of input, and put back.
+func TestT4Cache(t *testing.T) {
 	// No policy and no secrets: these look at all files.
-	files[gate.CatalogPath] = "version: 1\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n"
-	p := newProject(t, files)
-	base := p.git("rev-parse", "HEAD")
-	run := func() *Judged { return p.judge(GateOptions{Base: base, Change: "."}) }
-	first := run()
+	const catalog = "version: 1\ndefaults: {env: {MODE: a}}\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n"
+	p := newCacheWorld(t, catalog, map[string]string{
+		".npmrc": "a=1\n", "t_value.sh": "read v <value; read w <.npmrc; [ ! -e absent ] && [ \"$v\" -gt 0 ]\n",
+	})
+	p.out(".config/carboy/osv/npm/A.json", "{}")
+	p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[]}`)
+	first := p.run()
 	if first.Cached || first.Outcome != gate.Passed {
 		t.Fatalf("%+v", first)
 	}
-	second := run()
+	second := p.run()
 	if !second.Cached || second.ID != first.ID {
 		t.Fatalf("it was run again: %s", second.Miss)
 	}
 	p.put("unused", "Nobody opens this\n") // the same size
-	third := run()
+	third := p.run()
 	if !third.Cached || third.Change.Digest == first.Change.Digest {
 		t.Errorf("a file that was never opened counts: %q, or the verdict names the old tree", third.Miss)
 	}
-	w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: base, Change: "."})
+	if _, err := os.Stat(filepath.Join(third.Dir, "evidence", "tests-change", "observed.json")); err != nil {
+		t.Errorf("the verdict comes without its evidence: %v", err)
+	}
+	set := func(name, text string) func() { return func() { p.put(name, text) } }
+	kept := filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), first.ID+".json")
+	asKept, err := os.ReadFile(kept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.close()
-	look := func() (bool, string) {
+	// What the test can't flip of this machine was another when the verdict was given.
+	was := func(edit func(*gate.Inputs)) func() {
+		return func() {
+			var in gate.Inputs
+			if err := store.ReadJSON(kept, "gate-inputs", &in); err != nil {
+				t.Fatal(err)
+			}
+			edit(&in)
+			if err := store.WriteJSON(kept, "gate-inputs", &in); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	back := func() {
+		if err := os.WriteFile(kept, asKept, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := p.c.env
+	isThere := func(in *gate.Inputs) string {
 		t.Helper()
-		w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: base, Change: "."})
-		if err != nil {
-			t.Fatal(err)
+		for f, print := range in.Host {
+			if strings.HasPrefix(f, "/usr/") && print != "absent" {
+				return f
+			}
 		}
-		defer w.close()
-		j, miss, err := w.cached(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return j != nil, miss
+		t.Fatal("the phases read nothing of this machine")
+		return ""
 	}
 	for _, x := range []struct {
 		what     string
 		do, undo func()
 		says     string
 	}{
-		{"a byte of a file that was read", func() { p.put("value", "43\n") }, func() { p.put("value", "41\n") }, "file value"},
-		{"a file that appears", func() { p.put(".npmrc", "x") }, func() { os.Remove(filepath.Join(p.ws, ".npmrc")) }, "list of files"},
+		{"a file that was read", set("value", "43\n"), set("value", "41\n"), "file value"},
+		{"npm's settings", set(".npmrc", "a=2\n"), set(".npmrc", "a=1\n"), "file .npmrc"},
+		{"a file that was looked for in vain", set("absent", ""), func() { os.Remove(filepath.Join(p.ws, "absent")) }, "list of files"},
 		{"a mode", func() { os.Chmod(filepath.Join(p.ws, "value"), 0o755) }, func() { os.Chmod(filepath.Join(p.ws, "value"), 0o644) }, "list of files"},
+		{"a variable", func() {
+			p.c.env = func(n string) string {
+				if n == "TZ" {
+					return "Asia/Tokyo"
+				}
+				return env(n)
+			}
+		}, func() { p.c.env = env }, "variable TZ"},
+		{"the catalog's variable", func() { p.out("own.yaml", strings.Replace(catalog, "MODE: a", "MODE: b", 1)) }, func() { p.out("own.yaml", catalog) }, "catalog"},
+		{"the catalog", func() { p.out("own.yaml", catalog+"#") }, func() { p.out("own.yaml", catalog) }, "catalog"},
+		{"the baseline", func() {
+			p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[{"signal":"x","image":"host","lockfiles":"-","execs":[],"reads":[]}]}`)
+		}, func() {
+			p.out("own-baseline.json", `{"schema":"carboy.dev/gate-baseline/v1","entries":[]}`)
+		}, "baseline"},
+		{"this machine's tools", was(func(in *gate.Inputs) { in.Host[isThere(in)] += "1" }), back, "of this machine changed"},
+		{"a tool that was looked for in vain", was(func(in *gate.Inputs) { in.Host[isThere(in)] = "absent" }), back, "looked for in vain, is there now"},
+		{"the engine", was(func(in *gate.Inputs) { in.Given["engine"] += "1" }), back, "engine"},
+		{"the image", was(func(in *gate.Inputs) { in.Given["image"] += "1" }), back, "image"},
 		{"the build", func() { p.c.build += "x" }, func() { p.c.build = strings.TrimSuffix(p.c.build, "x") }, "carboy"},
-		{"the configuration", func() { p.c.config.Protect.CI = true }, func() { p.c.config.Protect.CI = false }, "configuration"},
+		{"the policy for all runs", func() { p.c.config.Protect.CI = true }, func() { p.c.config.Protect.CI = false }, "configuration"},
+		// Last: a file's time of change can't be put back.
+		{"the database of advisories", func() { p.out(".config/carboy/osv/npm/A.json", "[]") }, nil, "advisories"},
 	} {
 		x.do()
-		if hit, miss := look(); hit || !strings.Contains(miss, x.says) {
+		if hit, miss := p.look(); hit || !strings.Contains(miss, x.says) {
 			t.Errorf("%s: hit %t, miss %q", x.what, hit, miss)
 		}
+		if x.undo == nil {
+			continue
+		}
 		x.undo()
-		if hit, miss := look(); !hit {
+		if hit, miss := p.look(); !hit {
 			t.Errorf("%s, undone: %q", x.what, miss)
 		}
 	}
@@ -403,6 +496,59 @@ func TestT3NamesOfRuns(t *testing.T) {
 	}
 	if j := p.judge(GateOptions{Change: "refs/heads/" + id, Base: "HEAD"}); j.Change.Run != "" {
 		t.Errorf("%+v", j.Verdict)
+	}
+}
+
+// TestT4Network: a phase with a route is asked again, and it alone: the verdict is given
+// again as long as it has the same answers and leaves the same.
+func TestT4Network(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
+	p := newCacheWorld(t, `version: 1
+signals:
+  - {name: deps, kind: install, command: [sh, ./fetch.sh], network: [example.com], keep: [deps]}
+  - {name: tests, kind: tests, format: junit, command: [sh, ./check.sh], after: [deps]}
+`, map[string]string{"fetch.sh": "mkdir deps && curl -fsS -o deps/a https://example.com/a && curl -sS -o /dev/null https://example.com/b\n", "t_other.sh": "[ -s deps/a ]\n"})
+	var mu sync.Mutex
+	answers := map[string]string{"/a": "left-pad 1", "/b": "nobody keeps this"}
+	asked := 0
+	p.outside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked++
+		w.Write([]byte(answers[r.URL.Path]))
+	}))
+	say := func(path, text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		answers[path] = text
+	}
+	first := p.run()
+	if first.Cached || first.Outcome != gate.Passed {
+		t.Fatalf("%+v %s", first.Signals[0], first.Signals[0].Why)
+	}
+	for _, ph := range first.Phases {
+		if ph.Signal == "deps" && (len(ph.Fetched) != 2 || ph.Unread != "" || ph.Fetched[0].Digest != hexSum([]byte("left-pad 1"))) {
+			t.Errorf("what it had from outside: %+v %q", ph.Fetched, ph.Unread)
+		}
+	}
+	before := asked
+	if hit, miss := p.look(); !hit {
+		t.Fatalf("it was run again: %s", miss)
+	}
+	if asked == before {
+		t.Error("nobody was asked again")
+	}
+	say("/b", "Nobody keeps this")
+	if hit, miss := p.look(); hit || !strings.Contains(miss, "answer to GET example.com:443/b of deps") {
+		t.Errorf("another answer: hit %t, miss %q", hit, miss)
+	}
+	say("/a", "left-pad 2")
+	next := p.run()
+	if next.Cached || next.Outcome != gate.Passed || !strings.Contains(next.Miss, "answer to GET example.com:443/a of deps") {
+		t.Errorf("another answer: %+v", next)
+	}
+	if n := len(next.Phases); n != 4 {
+		t.Errorf("%d phases, want 4: those that were asked again are part of the verdict", n)
 	}
 }
 
@@ -527,5 +673,109 @@ func TestGateInit(t *testing.T) {
 	}
 	if _, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws}); err == nil {
 		t.Error("an earlier catalog is overwritten")
+	}
+}
+
+// TestGateLanguages: the catalogs that are written for real projects pass on them as they
+// are, by what really builds and tests them, and a test that is lost is named.
+func TestGateLanguages(t *testing.T) {
+	jest := `{"name":"m","version":"1.0.0","scripts":{"test":"jest"}}`
+	for _, x := range []struct {
+		name, program, install string
+		files                  map[string]string
+		signal                 string // what is proposed
+		lose                   func(p *project)
+		lost                   string // what is said then; empty: the signal has no inventory
+	}{
+		{"go", "go", "https://go.dev/dl", map[string]string{
+			"go.mod":    "module example.com/m\n\ngo 1.24\n",
+			"m.go":      "package m\n\nfunc Add(a, b int) int { return a + b }\n",
+			"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
+		}, "go-test", nil, ""},
+		{"pytest", "py.test-3", "apt-get install python3-pytest", map[string]string{
+			"pyproject.toml":     "[tool.pytest.ini_options]\npythonpath = [\".\"]\n",
+			"calc.py":            "def add(a, b):\n    return a + b\n",
+			"tests/test_calc.py": "import pytest\nfrom calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
+		}, "pytest", func(p *project) {
+			p.put("tests/test_calc.py", "from calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n")
+		}, "tests.test_calc::test_zero[1]"},
+		{"node", "node", "apt-get install nodejs", map[string]string{
+			"package.json": `{"name":"m","version":"1.0.0","scripts":{"test":"node --test"}}`,
+			"m.test.js":    "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest('zero', () => assert.equal(1 + 0, 1));\n",
+		}, "node-test", func(p *project) {
+			p.put("m.test.js", "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest.skip('zero', () => assert.equal(1 + 0, 1));\n")
+		}, "is skipped"},
+		{"make", "make", "apt-get install make", map[string]string{"Makefile": "check:\n\t@test -e value\n", "value": "1"}, "make-check", func(p *project) { os.Remove(filepath.Join(p.ws, "value")) }, ""},
+		{"rust", "cargo", "", map[string]string{
+			"Cargo.toml": "[package]\nname = \"m\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
+			"Cargo.lock": "version = 3\n\n[[package]]\nname = \"m\"\nversion = \"0.1.0\"\n",
+			"src/lib.rs": "pub fn add(a: u64, b: u64) -> u64 { a + b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n",
+		}, "cargo-test", func(p *project) {
+			p.put("src/lib.rs", "pub fn add(a: u64, b: u64) -> u64 { a * b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n")
+		}, ""},
+		{"jest", "", "", map[string]string{
+			"package.json": jest, "calc.js": "exports.add = (a, b) => a + b;\n",
+			"calc.test.js": "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ndescribe('more', () => { it('zero', () => { expect(add(1, 0)).toBe(1); }); });\n",
+		}, "jest", func(p *project) {
+			p.put("calc.test.js", "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\n")
+		}, "calc.test.js::more zero"},
+		{"vitest", "", "", map[string]string{
+			"package.json": strings.Replace(jest, `"jest"`, `"vitest run"`, 1), "calc.mjs": "export const add = (a, b) => a + b;\n",
+			"calc.test.mjs": "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest('zero', () => { expect(add(1, 0)).toBe(1); });\n",
+		}, "vitest", func(p *project) {
+			p.put("calc.test.mjs", "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest.skip('zero', () => { expect(add(1, 0)).toBe(1); });\n")
+		}, "is skipped"},
+	} {
+		modules := filepath.Join(os.Getenv("CARBOY_TEST_JS"), "node_modules")
+		if x.name == "jest" || x.name == "vitest" {
+			if _, err := os.Stat(filepath.Join(modules, ".bin", x.name)); os.Getenv("CARBOY_TEST_JS") == "" || err != nil {
+				t.Logf("%s is NOT tested: npm install --prefix DIRECTORY jest vitest, then CARBOY_TEST_JS=DIRECTORY", x.name)
+				continue
+			}
+		}
+		if x.name == "rust" && (os.Getenv("CARBOY_TEST_RUST") == "" || testenv.Look(x.program) == "") {
+			t.Logf("rust is NOT tested: apt-get install cargo, then CARBOY_TEST_RUST=1")
+			continue
+		}
+		if x.name == "node" && testenv.Look(x.program) == "" {
+			t.Logf("node is NOT tested: install Node.js 20 or later")
+			continue
+		}
+		t.Run(x.name, func(t *testing.T) {
+			if x.name == "go" && testing.Short() {
+				t.Skip("compiles what package testing needs")
+			}
+			if x.program != "" {
+				testenv.Need(t, x.program, x.install)
+			}
+			p := newProject(t, x.files)
+			if x.program == "" {
+				// As a repository that has its modules in it.
+				if err := os.CopyFS(filepath.Join(p.ws, "node_modules"), os.DirFS(modules)); err != nil {
+					t.Fatal(err)
+				}
+				p.commit()
+			}
+			b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := resultOf(b.Verdict, x.signal)
+			if b.Outcome != gate.Passed || r.Outcome != gate.Passed || len(b.LeftOut) > 0 {
+				t.Fatalf("%s: %+v, left out: %q", b.Outcome, r, b.LeftOut)
+			}
+			if x.lose == nil {
+				return
+			}
+			base := p.commit()
+			x.lose(p)
+			p.commit()
+			j := p.judge(GateOptions{Base: base})
+			var text bytes.Buffer
+			j.Text(&text, true)
+			if resultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), x.lost) {
+				t.Errorf("%v\n%s", notPassed(j.Verdict), text.String())
+			}
+		})
 	}
 }

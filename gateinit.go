@@ -195,7 +195,7 @@ func proposals(dir string) (found []string, list []proposal, err error) {
 	if read("pyproject.toml")+read("setup.py")+read("requirements.txt")+read("setup.cfg") != "" {
 		found = append(found, "python")
 		if strings.Contains(read("pyproject.toml")+read("requirements.txt")+read("setup.cfg")+read("tox.ini"), "pytest") {
-			add("pytest", "tests", "    format: pytest\n    command: [python3, -m, pytest, -q, -p, no:cacheprovider, --junitxml=.gate-pytest.xml]\n    results: .gate-pytest.xml\n")
+			add("pytest", "tests", "    format: pytest\n    command: [python3, -m, pytest, -q, -p, no:cacheprovider, -o, junit_family=xunit1, --junitxml=.gate-pytest.xml]\n    results: .gate-pytest.xml\n")
 		} else {
 			add("unittest", "build", "    command: [python3, -B, -m, unittest]\n")
 		}

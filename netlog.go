@@ -57,6 +57,9 @@ func (s *session) endNetLog() {
 
 // observe is on the packet path: it only writes what happened down.
 func (s *session) observe(ev gateway.Event) {
+	if s.o.told != nil {
+		s.o.told(ev)
+	}
 	if r, ok := recordOf(ev); ok {
 		s.netlog.Put(r)
 	}

@@ -49,6 +49,9 @@ type plan struct {
 	identity *identityKept
 	git      *granted // whose repositories are served; nil: there are none
 
+	// digests: the gateway says of each answer what it was.
+	digests bool
+
 	// begin changes the spec before the bottle is made; nil: nothing.
 	begin func(*bottle.Spec) error
 
@@ -65,7 +68,7 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	if o.Mode == "" {
 		o.Mode = store.Overlay
 	}
-	p := &plan{mode: o.Mode, net: wire.DefaultConfig()}
+	p := &plan{mode: o.Mode, net: wire.DefaultConfig(), digests: o.told != nil}
 	if o.granted != nil {
 		p.identity = o.granted.identity
 	}

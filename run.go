@@ -110,6 +110,9 @@ type RunOptions struct {
 	granted *granted
 	// throwaway gives up what is changed, without collecting it.
 	throwaway bool
+	// told hears of all that the gateway did, answers with their digests. It is on the
+	// packet path, and called from many goroutines at once. Nil: nobody.
+	told gateway.Observer
 	// at is where the workspace stands inside, for a tree that carboy itself has
 	// laid out. Empty: at its own path.
 	at string

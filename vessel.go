@@ -98,7 +98,7 @@ func (v *vessel) openGateway(ctx context.Context, table *policy.Table, authority
 		return err
 	}
 	v.spec.Lanes = inside
-	conf := gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Inside: v.plan.git.inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}}
+	conf := gateway.Config{Host: pair.Host, Lanes: lanes, Wire: v.plan.net, Table: table, Observer: v.observe, Resolver: o.Resolver, Dial: o.dial, Authority: authority, Roots: o.Roots, Credentials: v.plan.creds.of, Secrets: v.plan.known, Inside: v.plan.git.inside(), Limits: gateway.Limits{Egress: v.spec.Limits.Egress}, DigestAnswers: v.plan.digests}
 	if p := v.plan.people; p != nil {
 		conf.Ask, conf.AskKey = p, v.plan.askKey
 		if conf.Inside == nil {

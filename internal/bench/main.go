@@ -9,6 +9,7 @@
 //	go run ./internal/bench -only faces                 the terminal and the page where people decide
 //	go run ./internal/bench -gateway                    the same of the gateway, beside other proxies
 //	go run ./internal/bench -only git                   the git gate, beside git without it
+//	go run ./internal/bench -only gate                  a gate, beside the same build and tests by themselves
 //	go run ./internal/bench -soak 1h                    keep one gateway busy; fails when it grows
 //
 // It is a developer's program: nothing of it is linked into carboy. Start
@@ -88,7 +89,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; in each, every load is run by every peer")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of the table")
 	fs.StringVar(&o.update, "update", "", "rewrite the table between the markers of this `file`")
-	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, faces, or git alone; empty: all but git")
+	fs.StringVar(&o.only, "only", "", "comma-separated `loads`, manifests, many, faces, or git or gate alone; empty: all but these two")
 	fs.StringVar(&o.peers, "peers", "", "comma-separated `peers` beside native; empty: all")
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to measure; must be open to every user")
 	fs.StringVar(&o.carboy, "carboy", "", "a carboy `binary`; empty: build this checkout")
@@ -136,12 +137,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = benchmarkGateway(ctx, o, stdout, stderr)
 	case o.only == gitMeasure:
 		err = benchmarkGit(ctx, o, stdout, stderr)
+	case o.only == gateMeasure:
+		err = benchmarkGate(ctx, o, stdout, stderr)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 1
 	}
-	if o.gateway || o.soak > 0 || o.only == gitMeasure {
+	if o.gateway || o.soak > 0 || o.only == gitMeasure || o.only == gateMeasure {
 		return 0
 	}
 	// Root's bind mounts (runsc's root) must go when this program goes.
@@ -200,6 +203,7 @@ type marks struct{ begin, end string }
 var (
 	tables        = marks{"<!-- bench: written by `go run ./internal/bench -update docs/benchmarks.md` -->", "<!-- /bench -->"}
 	gatewayTables = marks{"<!-- gateway: written by `go run ./internal/bench -gateway -update docs/benchmarks.md` -->", "<!-- /gateway -->"}
+	gateTables    = marks{"<!-- gate: written by `go run ./internal/bench -only gate -update docs/benchmarks.md` -->", "<!-- /gate -->"}
 	gitTables     = marks{"<!-- git: written by `go run ./internal/bench -only git -update docs/benchmarks.md` -->", "<!-- /git -->"}
 )
 

@@ -219,15 +219,20 @@ func entryOf(signal, image, lockfiles string, o *Observed) *Entry {
 	for _, x := range o.Execs {
 		name := general(x.Path)
 		if x.Nameless {
-			name = "(nameless) " + name
+			name = nameless + name
 		}
 		add(&e.Execs, name)
 		if x.Shell {
 			add(&e.Shells, name)
 		}
 	}
+	for _, l := range o.Libraries {
+		if strings.HasPrefix(l, nameless) {
+			add(&e.Execs, general(l)) // a program's code without a file that has it
+		}
+	}
 	for _, x := range o.Endpoints {
-		if x.Errno == "" && x.What != "connect" || strings.HasPrefix(x.Address, "unix:") {
+		if x.Errno == "" && x.What != "connect" && x.What != "send" || strings.HasPrefix(x.Address, "unix:") {
 			continue // a server of its own, or a peer inside
 		}
 		add(&e.Endpoints, x.What+" "+endpoint(x.Address))

@@ -36,6 +36,20 @@ type Inputs struct {
 	// Host are files of this machine that phases read, listed or looked for in vain, by
 	// path, as they were. Empty where the phases ran on an image.
 	Host map[string]string `json:"host"`
+	// Network are phases that had answers from outside. They alone run again, and must
+	// be answered, end and leave the same.
+	Network []NetworkInput `json:"network,omitempty"`
+}
+
+// NetworkInput is what a phase had from outside, and what came of it.
+type NetworkInput struct {
+	Signal string `json:"signal"`
+	On     string `json:"on"`
+	Code   int    `json:"code"`
+	// Answers are statuses and SHA-256 of bodies, by method and URL.
+	Answers map[string]string `json:"answers"`
+	// Kept sums up what later signals get of it.
+	Kept string `json:"kept"`
 }
 
 // TreeInputs are what of a tree counted: all names, modes, sizes and links, and the
@@ -77,7 +91,11 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		case !p.Observed.Whole():
 			return nil, fmt.Errorf("%w: the trace of %s has gaps", ErrNotCacheable, p.Signal)
 		case p.Networked:
-			return nil, fmt.Errorf("%w: %s could reach the network, whose answers are not kept", ErrNotCacheable, p.Signal)
+			n, err := g.network(ctx, p)
+			if err != nil {
+				return nil, err
+			}
+			in.Network = append(in.Network, *n)
 		}
 		for _, f := range p.Observed.TreeRead {
 			seen[p.On][f] = true
@@ -104,11 +122,14 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 			continue
 		}
 		// A link on the way is part of its directory, so directories count too.
-		for ; f != "/"; f = path.Dir(f) {
-			if _, ok := in.Host[f]; ok {
+		for own := true; f != "/"; f, own = path.Dir(f), false {
+			if _, ok := in.Host[f]; ok || !own && host[f] {
 				break
 			}
 			p, changed := print1(f)
+			if !own && strings.HasPrefix(sticky(f), stickyMark) {
+				p, changed = sticky(f), time.Time{}
+			}
 			if now.Sub(changed) < settled {
 				return nil, fmt.Errorf("%w: %s was changed a moment ago", ErrNotCacheable, f)
 			}
@@ -116,6 +137,105 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		}
 	}
 	return in, nil
+}
+
+// network is what a phase had from outside, where that is all known.
+func (g *Gate) network(ctx context.Context, p *Phase) (*NetworkInput, error) {
+	s := g.Catalog.Signal(p.Signal)
+	not := func(why string) error {
+		return fmt.Errorf("%w: %s could reach the network, and %s", ErrNotCacheable, p.Signal, why)
+	}
+	if !s.Kind.ByCode {
+		return nil, not("more than its end and what it keeps is judged")
+	}
+	if p.Unread != "" {
+		return nil, not(p.Unread)
+	}
+	for _, a := range s.After {
+		if len(g.Catalog.Signal(a).Network) == 0 {
+			return nil, not("begins with what " + a + " keeps, which could not")
+		}
+	}
+	n := &NetworkInput{Signal: p.Signal, On: p.On, Code: p.Code, Answers: map[string]string{}}
+	list := map[string][]string{}
+	for _, f := range p.Fetched {
+		list[f.Method+" "+f.URL] = append(list[f.Method+" "+f.URL], fmt.Sprintf("%d %s", f.Status, f.Digest))
+	}
+	for k, answers := range list {
+		slices.Sort(answers)
+		n.Answers[k] = strings.Join(slices.Compact(answers), ", ")
+	}
+	var err error
+	n.Kept, err = g.keptSum(ctx, s, p)
+	return n, err
+}
+
+// keptSum sums up what later signals get of a phase.
+func (g *Gate) keptSum(ctx context.Context, s *Signal, p *Phase) (string, error) {
+	if p.Code != 0 || len(s.Keep) == 0 {
+		return "nothing", nil
+	}
+	t := g.Change
+	if p.On == "base" {
+		t = g.Base
+	}
+	t, err := g.withKept(ctx, t, s.Name, p.On)
+	if err != nil {
+		return "", err
+	}
+	of := &Tree{Name: t.Name, src: t.src, Files: slices.DeleteFunc(slices.Clone(t.Files), func(f File) bool {
+		return !slices.ContainsFunc(s.Keep, func(k string) bool { return below(f.Path, k) })
+	})}
+	return of.Digest(ctx)
+}
+
+// Again runs the phases that had answers from outside, and says what is another than
+// before; empty: nothing. A Run that follows goes on with what they left.
+func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
+	g.begin()
+	for _, was := range in.Network {
+		s, key := g.Catalog.Signal(was.Signal), was.Signal+" "+was.On
+		if s == nil || was.On != "base" && was.On != "change" {
+			return was.Signal + " is gone", nil
+		}
+		t := g.Change
+		if was.On == "base" {
+			t = g.Base
+		}
+		p := g.ahead[key]
+		if p == nil {
+			var err error
+			if p, err = g.start(ctx, s, t, was.On); err != nil {
+				return "", err
+			}
+			g.ahead[key], g.kept[key] = p, p
+		}
+		on := was.Signal + " on the " + was.On
+		if !p.Own() || !p.Observed.Whole() {
+			return "how " + on + " ends", nil
+		}
+		now, err := g.network(ctx, p)
+		if errors.Is(err, ErrNotCacheable) {
+			return err.Error(), nil
+		}
+		if err != nil {
+			return "", err
+		}
+		for _, k := range slices.Sorted(maps.Keys(now.Answers)) {
+			if _, ok := was.Answers[k]; !ok {
+				return fmt.Sprintf("%s asked for %s, which it had not", on, k), nil
+			}
+		}
+		for _, k := range slices.Sorted(maps.Keys(was.Answers)) {
+			if now.Answers[k] != was.Answers[k] {
+				return fmt.Sprintf("the network's answer to %s of %s", k, on), nil
+			}
+		}
+		if now.Code != was.Code || now.Kept != was.Kept {
+			return "what " + on + " keeps", nil
+		}
+	}
+	return "", nil
 }
 
 func (t *Tree) inputs(ctx context.Context, opened map[string]bool) (in TreeInputs, err error) {
@@ -146,6 +266,18 @@ func print1(p string) (string, time.Time) {
 		return absent, time.Time{}
 	}
 	return fmt.Sprintf("%d:%d:%o:%d:%d:%d:%d", st.Dev, st.Ino, st.Mode, st.Uid, st.Size, st.Mtim.Nano(), st.Ctim.Nano()), time.Unix(st.Ctim.Unix())
+}
+
+// stickyMark begins the print of a directory in which every user may make files, of
+// which only what it is counts: others' files come and go there.
+const stickyMark = "sticky "
+
+func sticky(p string) string {
+	var st unix.Stat_t
+	if err := unix.Lstat(p, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&unix.S_ISVTX == 0 || st.Mode&unix.S_IWOTH == 0 {
+		return absent
+	}
+	return fmt.Sprintf("%s%d:%d:%o:%d", stickyMark, st.Dev, st.Ino, st.Mode, st.Uid)
 }
 
 // Miss says why a verdict of before does not hold; empty: it does. It looks at all that
@@ -179,7 +311,11 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(in.Host), byDepth) {
-		if now, _ := print1(p); now != in.Host[p] {
+		now, _ := print1(p)
+		if strings.HasPrefix(in.Host[p], stickyMark) {
+			now = sticky(p)
+		}
+		if now != in.Host[p] {
 			switch {
 			case in.Host[p] == absent:
 				return p + " of this machine, which was looked for in vain, is there now", nil

@@ -345,10 +345,7 @@ func TestT4EveryInputCounts(t *testing.T) {
 		check(x.what+", known", "", given)
 	}
 
-	networked := newGate(t, buildOnly, now(), now(), func(Job) *Ended { e := ok(saw("/usr/bin/make")); e.Networked = true; return e })
-	if _, err := networked.Inputs(t.Context(), verdict(t, networked), given); !errors.Is(err, ErrNotCacheable) {
-		t.Errorf("what the network answers may be another thing next time: %v", err)
-	}
+	networked(t, now, given)
 	torn := newGate(t, buildOnly, now(), now(), func(Job) *Ended { o := saw("/usr/bin/make"); o.Lost = 1; return ok(o) })
 	if _, err := torn.Inputs(t.Context(), verdict(t, torn), given); !errors.Is(err, ErrNotCacheable) {
 		t.Errorf("an input may be among the facts that were lost: %v", err)
@@ -361,6 +358,61 @@ func TestT4EveryInputCounts(t *testing.T) {
 	put(filepath.Join(dir, "other"), "aaac")()
 	if miss, err := in.Miss(t.Context(), now(), now(), given); err != nil || miss == "" {
 		t.Errorf("carboy itself has looked at all files: %q %v", miss, err)
+	}
+}
+
+// networked flips what a phase has from outside, and how it ends.
+func networked(t *testing.T, now func() *Tree, given map[string]string) {
+	t.Helper()
+	answer := Fetch{Method: "GET", URL: "example.com:443/a", Status: 200, Digest: "aa"}
+	gate := func(edit func(*Ended)) *Gate {
+		return newGate(t, strings.Replace(buildOnly, "[make]", "[make], network: [example.com]", 1), now(), now(), func(Job) *Ended {
+			e := ok(saw("/usr/bin/make"))
+			e.Networked, e.Fetched = true, []Fetch{answer}
+			edit(e)
+			return e
+		})
+	}
+	same := func(*Ended) {}
+	g := gate(same)
+	in, err := g.Inputs(t.Context(), verdict(t, g), given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		what, want string
+		edit       func(*Ended)
+	}{
+		{"the same", "", same},
+		{"another body", "the network's answer to GET example.com:443/a", func(e *Ended) { e.Fetched[0].Digest = "ab" }},
+		{"another status", "the network's answer to GET example.com:443/a", func(e *Ended) { e.Fetched[0].Status = 206 }},
+		{"an answer that is missing", "the network's answer to GET", func(e *Ended) { e.Fetched = nil }},
+		{"one more", "/b, which it had not", func(e *Ended) { e.Fetched = append(e.Fetched, Fetch{"GET", "example.com:443/b", 200, "aa"}) }},
+		{"the same URL with two answers", "the network's answer to GET", func(e *Ended) { e.Fetched = append(e.Fetched, Fetch{"GET", "example.com:443/a", 200, "ab"}) }},
+		{"another end", "keeps", func(e *Ended) { e.Code = 1 }},
+		{"no end", "ends", func(e *Ended) { e.Reason = "timeout" }},
+		{"something that nobody reads", "not read", func(e *Ended) { e.Unread = "it was not read" }},
+		{"a torn trace", "ends", func(e *Ended) { e.Observed.Lost = 1 }},
+	} {
+		g := gate(x.edit)
+		miss, err := g.Again(t.Context(), in)
+		if err != nil || x.want == "" && miss != "" || !strings.Contains(miss, x.want) || x.want != "" && miss == "" {
+			t.Errorf("what the network answers: %s: %q %v, want %q", x.what, miss, err, x.want)
+		}
+		// What has run already is what the verdict is of.
+		if v := verdict(t, g); len(v.Phases) != 1 {
+			t.Errorf("%s: %d phases", x.what, len(v.Phases))
+		}
+	}
+	unread := gate(func(e *Ended) { e.Unread = "a WebSocket was not read" })
+	if _, err := unread.Inputs(t.Context(), verdict(t, unread), given); !errors.Is(err, ErrNotCacheable) {
+		t.Errorf("what nobody read may be another thing next time: %v", err)
+	}
+	// The output of these counts, too.
+	facts := gate(same)
+	facts.Catalog.Signals[0].Kind = kinds["tests"]
+	if _, err := facts.Inputs(t.Context(), verdict(t, facts), given); !errors.Is(err, ErrNotCacheable) {
+		t.Errorf("tests with a route: %v", err)
 	}
 }
 
@@ -428,6 +480,7 @@ func TestResults(t *testing.T) {
 func TestTestsAreSeen(t *testing.T) {
 	x := tree(t, map[string]string{"go.mod": "module m\n"})
 	pass := `{"Action":"pass","Package":"m","Test":"TestA"}` + "\n"
+	two := pass + `{"Action":"pass","Package":"x/m","Test":"TestA"}` + "\n"
 	fail := `{"Action":"fail","Package":"m","Test":"TestA"}` + "\n"
 	catalog := "version: 1\nsignals:\n  - {name: t, kind: tests, format: go, command: [go, test]}\n"
 	for _, c := range []struct {
@@ -439,6 +492,8 @@ func TestTestsAreSeen(t *testing.T) {
 		{"it ran", pass, 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Passed},
 		{"nothing was seen", pass, 0, []string{"/usr/bin/go"}, Failed},
 		{"another binary", pass, 0, []string{"/usr/bin/go", "/tmp/b001/n.test"}, Failed},
+		{"two packages of one name", two, 0, []string{"/tmp/b001/m.test", "/tmp/b002/m.test"}, Passed},
+		{"another binary, of the same name", two, 0, []string{"/tmp/b001/m.test"}, Failed},
 		{"no tests at all", "ok\n", 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Failed},
 		{"passed, with a code", pass, 1, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Escalated},
 		{"failed, without one", fail, 0, []string{"/usr/bin/go", "/tmp/b001/m.test"}, Escalated},
@@ -650,8 +705,17 @@ func TestFirstErrors(t *testing.T) {
 	token := "ghp_1234567890abcdefghijABCDEFGHIJ123456"
 	rest := strings.Repeat("z", maxDetail-21) + "\n"
 	p := &Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("key " + token + "\n" + rest)}}}
-	if got := firstErrors(p); got != rest {
+	if got := firstErrors(p); strings.Contains(got, token[:8]) && !strings.Contains(got, token) || !strings.HasSuffix(got, "z\n") {
 		t.Errorf("%.60q", got)
+	}
+	// Wherever the middle begins and ends, it is not in a line.
+	for n := range 60 {
+		line := "key " + token + "\n"
+		b := strings.Repeat("a\n", maxDetail/4)[:maxDetail/2-60+n] + "\n" + line + strings.Repeat("b\n", maxDetail) + line + strings.Repeat("c", maxDetail/2-60+n) + "\n"
+		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(b)}}})
+		if whole := strings.Count(got, line); strings.Count(got, "key")+strings.Count(got, "456") != 2*whole || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
+			t.Fatalf("%d: %.60q", n, got)
+		}
 	}
 	if got := firstErrors(&Phase{Ended: &Ended{Stdout: Output{Bytes: []byte("short")}}}); got != "short" {
 		t.Errorf("%q", got)

@@ -16,17 +16,22 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
 // Repository reads commits and trees with git, which runs nothing that a repository
-// carries. It is for one goroutine, its trees' contents for any number.
+// carries. It is for one goroutine, its trees' contents for any number. What a revision
+// is counts as it was when it was asked for first.
 type Repository struct {
 	// Dir is the top of the work tree.
 	Dir    string
 	Runner *hostexec.Runner
 
-	known map[string]bool // full names of commits that are there
+	known   map[string]string     // commits by revision, and by their own full names; empty: none
+	commits map[string]commitHead // by their full names, which they were hashed for
+	files   map[string][]File     // by commits, whose trees' names they were hashed for
 
 	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
 	// and asking git costs more than they do.
@@ -56,25 +61,30 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	if rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, "\x00\n") {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	if r.known[rev] {
-		return rev, nil
+	if commit, ok := r.known[rev]; ok && commit != "" {
+		return commit, nil
+	} else if ok {
+		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	if err := r.oneMeaning(ctx, rev); err != nil {
-		return "", err
+	if names, err := r.severalMeanings(ctx, rev); err != nil {
+		return "", fmt.Errorf("revision %q: %w", rev, err)
+	} else if have := names[rev]; have != nil {
+		return "", fmt.Errorf("revision %q can be %s: write the whole name, or the commit: %w", rev, strings.Join(have, " or "), ErrAmbiguous)
 	}
 	out, err := r.git(ctx, nil, "rev-parse", "--verify", "-q", rev+"^{commit}")
 	var failed *hostexec.FailedError
 	if errors.As(err, &failed) {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	commit := strings.TrimSpace(string(out))
-	if err == nil {
-		if r.known == nil {
-			r.known = map[string]bool{}
-		}
-		r.known[commit] = true
+	if err != nil {
+		return "", err
 	}
-	return commit, err
+	commit := strings.TrimSpace(string(out))
+	if !wholeID().MatchString(commit) {
+		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision) // ^x is all but x
+	}
+	r.know(rev, commit)
+	return commit, nil
 }
 
 // ErrAmbiguous is a name that several references have. A tag comes with a fetch from
@@ -86,37 +96,215 @@ var (
 	partID  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[0-9a-f]{4,63}\z`) })
 )
 
-// oneMeaning refuses a name that could be another reference's than is meant.
-func (r *Repository) oneMeaning(ctx context.Context, rev string) error {
-	name := rev
-	if i := strings.IndexAny(rev, "^~@:"); i >= 0 {
-		name = rev[:i]
+// severalMeanings are the references that each of the names could stand for, where that
+// is more than one thing.
+func (r *Repository) severalMeanings(ctx context.Context, revs ...string) (map[string][]string, error) {
+	may := map[string][]string{}
+	var ask []string
+	for _, rev := range revs {
+		name := rev
+		if i := strings.IndexAny(rev, "^~@:"); i >= 0 {
+			name = rev[:i]
+		}
+		if name == "" || name == "HEAD" || strings.HasPrefix(name, "refs/") || wholeID().MatchString(name) {
+			continue
+		}
+		may[rev] = []string{"refs/" + name, "refs/tags/" + name, "refs/heads/" + name, "refs/remotes/" + name, "refs/remotes/" + name + "/HEAD"}
+		ask = append(ask, may[rev]...)
 	}
-	if name == "" || name == "HEAD" || strings.HasPrefix(name, "refs/") || wholeID().MatchString(name) {
-		return nil
+	if len(ask) == 0 {
+		return nil, nil
 	}
-	may := []string{"refs/" + name, "refs/tags/" + name, "refs/heads/" + name, "refs/remotes/" + name, "refs/remotes/" + name + "/HEAD"}
-	out, err := r.git(ctx, nil, append([]string{"for-each-ref", "--format=%(objectname) %(refname)"}, may...)...)
+	out, err := r.git(ctx, nil, append([]string{"for-each-ref", "--format=%(objectname) %(refname)"}, ask...)...)
 	if err != nil {
-		return fmt.Errorf("revision %q: %w", rev, err)
+		return nil, err
 	}
-	var have []string
-	ids := map[string]bool{}
+	there := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		id, ref, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if slices.Contains(may, ref) {
-			have = append(have, ref)
-			ids[id] = true
+		there[ref] = id
+	}
+	several := map[string][]string{}
+	for rev, refs := range may {
+		var have []string
+		ids := map[string]bool{}
+		for _, ref := range refs {
+			if id, ok := there[ref]; ok {
+				have = append(have, ref)
+				ids[id] = true
+			}
+		}
+		name := strings.TrimPrefix(refs[0], "refs/")
+		if len(ids) > 1 || len(ids) == 1 && partID().MatchString(name) {
+			several[rev] = have
 		}
 	}
-	if len(ids) > 1 || len(ids) == 1 && partID().MatchString(name) {
-		return fmt.Errorf("revision %q can be %s: write the whole name, or the commit: %w", rev, strings.Join(have, " or "), ErrAmbiguous)
-	}
-	return nil
+	return several, nil
 }
 
 // ErrUnrelated are two commits that have none in common.
 var ErrUnrelated = errors.New("they have no commit in common")
+
+func (r *Repository) know(rev, commit string) {
+	if r.known == nil {
+		r.known = map[string]string{}
+	}
+	r.known[rev] = commit
+	if commit != "" {
+		r.known[commit] = commit
+	}
+}
+
+// Resolve asks for revisions at once, so that Commit need not for each. Some may not be
+// there, and one that Commit refuses it refuses afterwards, too.
+func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
+	revs = slices.DeleteFunc(slices.Clone(revs), func(rev string) bool {
+		_, ok := r.known[rev]
+		return ok || rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, " \x00\n")
+	})
+	several, err := r.severalMeanings(ctx, revs...)
+	if err != nil {
+		return fmt.Errorf("look revisions up: %w", err)
+	}
+	var ask strings.Builder
+	revs = slices.DeleteFunc(revs, func(rev string) bool { return several[rev] != nil })
+	for _, rev := range revs {
+		ask.WriteString(rev + "^{commit}\n")
+	}
+	if len(revs) == 0 {
+		return nil
+	}
+	out, err := r.git(ctx, []byte(ask.String()), "cat-file", "--batch", "--buffer")
+	if err != nil {
+		return fmt.Errorf("look revisions up: %w", err)
+	}
+	for _, rev := range revs {
+		id, body, rest, ok := cutCommit(out)
+		if !ok {
+			line, after, _ := bytes.Cut(out, []byte("\n"))
+			if string(line) != rev+"^{commit} missing" {
+				return nil // the others are asked for alone
+			}
+			r.know(rev, "")
+			out = after
+			continue
+		}
+		r.know(rev, id)
+		r.keep(id, body)
+		out = rest
+	}
+	return nil
+}
+
+// cutCommit takes a commit off what cat-file --batch says.
+func cutCommit(out []byte) (id string, body, rest []byte, ok bool) {
+	head, rest, _ := bytes.Cut(out, []byte("\n"))
+	f := strings.Fields(string(head))
+	if len(f) != 3 || f[1] != "commit" || !wholeID().MatchString(f[0]) {
+		return "", nil, nil, false
+	}
+	n, err := strconv.Atoi(f[2])
+	if err != nil || n < 0 || n >= len(rest) {
+		return "", nil, nil, false
+	}
+	return f[0], rest[:n], rest[n+1:], true
+}
+
+// commitHead is what of a commit counts here.
+type commitHead struct {
+	tree   string
+	parent string // the first; empty: there is none
+}
+
+// keep keeps a commit that is what its name stands for, and reports whether it is.
+func (r *Repository) keep(id string, body []byte) bool {
+	if objectID("commit", body, len(id)) != id {
+		return false
+	}
+	var c commitHead
+	tree, rest, _ := strings.Cut(strings.TrimPrefix(string(body), "tree "), "\n")
+	c.tree = tree
+	if p, ok := strings.CutPrefix(rest, "parent "); ok {
+		c.parent, _, _ = strings.Cut(p, "\n")
+	}
+	if r.commits == nil {
+		r.commits = map[string]commitHead{}
+	}
+	r.commits[id] = c
+	return true
+}
+
+// head reads a commit, which is called name where it can't be.
+func (r *Repository) head(ctx context.Context, name, id string) (commitHead, error) {
+	if c, ok := r.commits[id]; ok {
+		return c, nil
+	}
+	out, err := r.git(ctx, []byte(id+"\n"), "cat-file", "--batch", "--buffer")
+	if err != nil {
+		return commitHead{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	got, body, rest, ok := cutCommit(out)
+	if !ok || got != id || len(rest) > 0 {
+		head, _, _ := bytes.Cut(out, []byte("\n"))
+		return commitHead{}, fmt.Errorf("read %s: git said %q", name, cut(string(head), 200))
+	}
+	if !r.keep(id, body) {
+		return commitHead{}, &TreeError{name, "", "its commit is not what its name stands for: git's objects were changed (git fsck)"}
+	}
+	return r.commits[id], nil
+}
+
+// Parent is the commit before one, whatever git's grafts say; empty: there is none. It
+// may be one that is not there.
+func (r *Repository) Parent(ctx context.Context, id string) (string, error) {
+	c, err := r.head(ctx, id, id)
+	return c.parent, err
+}
+
+// Load reads the trees of commits at once, and their contents as far as they can be
+// held, so that what follows need not ask git again.
+func (r *Repository) Load(ctx context.Context, commits ...string) error {
+	slices.Sort(commits)
+	commits = slices.Compact(commits)
+	out := make([][]byte, len(commits))
+	eg, gctx := errgroup.WithContext(ctx)
+	for i, c := range commits {
+		eg.Go(func() (err error) {
+			out[i], err = r.list(gctx, c)
+			return err
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	var files []File
+	sum, seen := int64(0), map[string]bool{}
+	for i, c := range commits {
+		t, err := r.tree(ctx, c, c, out[i])
+		if err != nil {
+			return err
+		}
+		for _, f := range t.Files {
+			if !seen[f.id] {
+				seen[f.id] = true
+				files = append(files, f)
+				sum += f.Size
+			}
+		}
+	}
+	if sum > maxHeld {
+		return nil
+	}
+	return gitSource{r}.each(ctx, files, func(File, []byte) error { return nil })
+}
+
+func (r *Repository) list(ctx context.Context, commit string) ([]byte, error) {
+	out, err := r.git(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", commit, err)
+	}
+	return out, nil
+}
 
 // MergeBase is the commit that two have in common.
 func (r *Repository) MergeBase(ctx context.Context, a, b string) (string, error) {
@@ -156,11 +344,23 @@ func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := r.git(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", rev, err)
+	if _, ok := r.files[commit]; ok {
+		return r.tree(ctx, rev, commit, nil)
 	}
+	out, err := r.list(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	return r.tree(ctx, rev, commit, out)
+}
+
+// tree is that of a commit, of what ls-tree said, or of what it said before.
+func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (*Tree, error) {
 	t := &Tree{Name: rev, Commit: commit, src: gitSource{r}, repo: r}
+	if files, ok := r.files[commit]; ok {
+		t.Files = slices.Clone(files)
+		return t, nil
+	}
 	modes := map[string]string{}
 	for _, line := range bytes.Split(out, []byte{0}) {
 		if len(line) == 0 {
@@ -191,31 +391,20 @@ func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	if _, err := t.finish(); err != nil {
 		return nil, err
 	}
-	return t, r.isCommits(ctx, t, modes)
-}
-
-// isCommits reports whether the tree is the one that its commit's name stands for. git
-// believes what lies in its object directory under a name; a verdict names the commit,
-// and who reads it elsewhere has the true one.
-func (r *Repository) isCommits(ctx context.Context, t *Tree, modes map[string]string) error {
-	out, err := r.git(ctx, []byte(t.Commit+"\n"), "cat-file", "--batch", "--buffer")
+	// git believes what lies in its object directory under a name; a verdict names the
+	// commit, and who reads it elsewhere has the true one.
+	c, err := r.head(ctx, rev, commit)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", t.Name, err)
+		return nil, err
 	}
-	head, rest, _ := bytes.Cut(out, []byte("\n"))
-	var size int
-	if _, err := fmt.Sscanf(string(head), t.Commit+" commit %d", &size); err != nil || len(rest) != size+1 {
-		return fmt.Errorf("read %s: git said %q", t.Name, cut(string(head), 200))
+	if treeID(t.Files, modes, "", len(commit)) != c.tree {
+		return nil, &TreeError{rev, "", "its files are not those that its commit names: git's objects were changed, or not written by git (git fsck)"}
 	}
-	body := rest[:size]
-	id, _, _ := strings.Cut(strings.TrimPrefix(string(body), "tree "), "\n")
-	if objectID("commit", body, len(t.Commit)) != t.Commit {
-		return &TreeError{t.Name, "", "its commit is not what its name stands for: git's objects were changed (git fsck)"}
+	if r.files == nil {
+		r.files = map[string][]File{}
 	}
-	if got := treeID(t.Files, modes, "", len(t.Commit)); got != id {
-		return &TreeError{t.Name, "", "its files are not those that its commit names: git's objects were changed, or not written by git (git fsck)"}
-	}
-	return nil
+	r.files[commit] = slices.Clone(t.Files)
+	return t, nil
 }
 
 // objectID is git's name of an object, of digits hexadecimal digits.

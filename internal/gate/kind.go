@@ -32,6 +32,8 @@ type Kind struct {
 	Runs bool
 	// Last: it judges what other signals' phases did, when these have ended.
 	Last bool
+	// ByCode: of its phases, only how they ended and what they keep counts.
+	ByCode bool
 	// Final: what fails it is no mistake that another attempt is for.
 	Final bool
 	// Keys are those of its own in a catalog, beside the common ones.

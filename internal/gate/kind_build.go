@@ -9,10 +9,10 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
+	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
 		return ranWell
 	})
-	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
+	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
 		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
 		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
 			f := installFacts{MayChange: mayChange}
@@ -79,8 +79,8 @@ func exitFinding(p *Phase) []Finding {
 	return []Finding{{ID: "exit", Text: fmt.Sprintf("%s ended with %d", p.Command[0], p.Code), Detail: firstErrors(p)}}
 }
 
-// firstErrors are the lines that people look for first: the last of standard error,
-// or of standard output where that is empty. They are the phase's own words.
+// firstErrors are the lines that people look for first: the first and last of standard
+// error, or of standard output where that is empty. They are the phase's own words.
 func firstErrors(p *Phase) string {
 	b := p.Stderr.Bytes
 	if len(b) == 0 {
@@ -89,10 +89,12 @@ func firstErrors(p *Phase) string {
 	if len(b) <= maxDetail {
 		return string(b)
 	}
-	b = b[len(b)-maxDetail:]
 	// Half a line may be half of what is not to be told.
-	if _, rest, ok := bytes.Cut(b, []byte("\n")); ok && len(rest) > 0 {
-		b = rest
+	const half = maxDetail/2 - 10
+	first, last := b[:half], b[len(b)-half:]
+	first = first[:bytes.LastIndexByte(first, '\n')+1]
+	if _, rest, ok := bytes.Cut(last, []byte("\n")); ok && len(rest) > 0 {
+		last = rest
 	}
-	return string(b)
+	return string(first) + "…\n" + string(last)
 }

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carboy/carboy/internal/document"
 )
@@ -95,8 +96,16 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		}
 		return s
 	}
-	now := run(c.Change)
-	base := run(c.Base)
+	var now, base side
+	if c.Base == c.Change { // a baseline is being made of what there is
+		now = run(c.Change)
+		base = now
+	} else {
+		var wg sync.WaitGroup
+		wg.Go(func() { base = run(c.Base) })
+		now = run(c.Change)
+		wg.Wait()
+	}
 	switch {
 	case now.err != nil:
 		var found []Finding
@@ -182,26 +191,34 @@ func wrote(p *Phase, name string) ([]byte, error) {
 		return nil, errors.New("what it wrote was not kept")
 	}
 	c, ok := p.Changes.Lookup(name)
-	if !ok || c.Type != "file" || c.Size > MaxFileBytes {
+	if !ok || c.Type != "file" {
 		return nil, fmt.Errorf("it wrote no file %s", name)
+	}
+	if c.Size > maxReport {
+		return nil, fmt.Errorf("its file %s has %d bytes; results may have %d", name, c.Size, maxReport)
 	}
 	r, err := p.Changes.Content(c)
 	if err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(io.LimitReader(r, MaxFileBytes))
+	b, err := io.ReadAll(io.LimitReader(r, maxReport))
 	return b, errors.Join(err, r.Close())
 }
 
 // seen looks in the trace for what runs tests.
 func (k testsKind) seen(p *Phase, inv *inventory) (n int, unseen []string) {
 	ran := map[string]bool{}
+	binaries := map[string]map[string]bool{} // of Go's tests: paths by name
 	for _, x := range p.Observed.Execs {
+		if base := path.Base(x.Path); k.format == "go" && strings.HasSuffix(base, ".test") {
+			ran[base] = true
+			if binaries[base] == nil {
+				binaries[base] = map[string]bool{}
+			}
+			binaries[base][x.Path] = true
+		}
 		for _, name := range []string{x.Path, x.Asked} {
 			base := path.Base(name)
-			if k.format == "go" && strings.HasSuffix(base, ".test") {
-				ran[base] = true
-			}
 			for _, pat := range k.runner {
 				if ok, _ := path.Match(pat, base); ok {
 					ran[base] = true
@@ -209,8 +226,13 @@ func (k testsKind) seen(p *Phase, inv *inventory) (n int, unseen []string) {
 			}
 		}
 	}
+	// Packages of one name have binaries of one name, each in a directory of its own.
+	named := map[string]int{}
 	for pkg := range inv.packages {
-		if k.format == "go" && !ran[goBinary(pkg)] {
+		named[goBinary(pkg)]++
+	}
+	for pkg := range inv.packages {
+		if b := goBinary(pkg); k.format == "go" && len(binaries[b]) < named[b] {
 			unseen = append(unseen, pkg)
 		}
 	}

@@ -35,7 +35,7 @@ type Exec struct {
 
 // Endpoint is an address that a program turned to.
 type Endpoint struct {
-	What    string `json:"what"` // connect, bind, listen, accept
+	What    string `json:"what"` // connect, send, bind, listen, accept
 	Address string `json:"address"`
 	Errno   string `json:"errno,omitempty"` // empty: it succeeded
 	Count   uint64 `json:"count"`
@@ -72,11 +72,13 @@ type Observed struct {
 	TreeRead  []string   `json:"tree_read"` // of the tree: opened or loaded
 	Written   []string   `json:"written"`   // outside of the tree
 	TreeWrote []string   `json:"tree_written"`
-	Libraries []string   `json:"libraries,omitempty"`
-	Certs     []string   `json:"certificates,omitempty"`
-	Processes uint64     `json:"processes"`
-	Facts     uint64     `json:"facts"`
-	Claimed   uint64     `json:"claimed"` // facts of which the workload could have changed the bytes
+	// Libraries are files that were mapped to be executed, as the kernel inside loaded
+	// them; those in the tree have their whole path.
+	Libraries []string `json:"libraries,omitempty"`
+	Certs     []string `json:"certificates,omitempty"`
+	Processes uint64   `json:"processes"`
+	Facts     uint64   `json:"facts"`
+	Claimed   uint64   `json:"claimed"` // facts of which the workload could have changed the bytes
 	// Lost facts are those that were dropped, not kept or damaged, and why the
 	// account is not whole; empty when it is.
 	Lost uint64   `json:"lost"`
@@ -99,7 +101,7 @@ func Observe(r FactReader) (*Observed, error) {
 	b := &observer{
 		execs: map[Exec]uint64{}, ends: map[Endpoint]uint64{}, socks: map[Socket]uint64{}, rights: map[Right]uint64{},
 		opened: map[string]bool{}, missed: map[string]bool{}, listed: map[string]bool{}, tree: map[string]bool{},
-		wrote: map[string]bool{}, treeWrote: map[string]bool{}, failed: map[string]bool{}, o: &Observed{},
+		wrote: map[string]bool{}, treeWrote: map[string]bool{}, failed: map[string]bool{}, libs: map[string]bool{}, o: &Observed{},
 	}
 	for {
 		var f trace.Fact
@@ -126,6 +128,7 @@ type observer struct {
 	socks                                                  map[Socket]uint64
 	rights                                                 map[Right]uint64
 	opened, missed, listed, tree, wrote, treeWrote, failed map[string]bool
+	libs                                                   map[string]bool
 	full                                                   bool
 }
 
@@ -177,7 +180,12 @@ func (b *observer) add(f *trace.Fact) {
 	case trace.Rename, trace.Link:
 		b.write(f, f.Path)
 		b.write(f, f.Path2)
-	case trace.Connect, trace.Bind, trace.Listen, trace.Accept:
+	case trace.Load:
+		b.load(f)
+	case trace.Connect, trace.Bind, trace.Listen, trace.Accept, trace.Send:
+		if f.Path == "none" {
+			break // the end of an earlier connect
+		}
 		count(b, b.ends, Endpoint{What: f.Op.String(), Address: f.Path, Errno: errno})
 	case trace.Socket:
 		count(b, b.socks, Socket{Family: trace.FamilyName(f.A), Type: trace.SocketTypeName(f.B), Errno: errno})
@@ -216,12 +224,29 @@ func (b *observer) exec(f *trace.Fact) {
 	}
 }
 
+// load is of a file that was mapped to be executed: a library, whatever it is called
+// and wherever it lies.
+func (b *observer) load(f *trace.Fact) {
+	if f.Errno != 0 {
+		return
+	}
+	b.look(f)
+	p := f.Path
+	if f.Flags&trace.Deleted != 0 {
+		p = nameless + p
+	}
+	b.mark(b.libs, p)
+}
+
+// nameless stands before what had no name any more, or never had one.
+const nameless = "(nameless) "
+
 // look is of what was read, or looked for. A name that is not there is an input too.
 func (b *observer) look(f *trace.Fact) {
 	rel, tree := inTree(f.Path)
 	switch {
 	case !strings.HasPrefix(f.Path, "/"), f.Flags&trace.Deleted != 0:
-	case tree && f.Errno == 0 && (f.Op == trace.Open || f.Op == trace.Exec):
+	case tree && f.Errno == 0 && (f.Op == trace.Open || f.Op == trace.Exec || f.Op == trace.Load):
 		b.mark(b.tree, rel)
 	case tree: // a name, its size or its mode: the listing has these
 	case f.Errno != 0:
@@ -291,12 +316,11 @@ func (b *observer) end(t trace.Tail) *Observed {
 		return append([]string{}, slices.Sorted(maps.Keys(m))...)
 	}
 	o.Failed, o.Opened, o.Missed, o.Listed = list(b.failed), list(b.opened), list(b.missed), list(b.listed)
+	o.Libraries = slices.Sorted(maps.Keys(b.libs))
 	o.TreeRead, o.Written, o.TreeWrote = list(b.tree), list(b.wrote), list(b.treeWrote)
 	for _, p := range o.Opened {
 		base := path.Base(p)
 		switch {
-		case strings.HasSuffix(base, ".so") || strings.Contains(base, ".so."):
-			o.Libraries = append(o.Libraries, p)
 		case strings.HasSuffix(base, ".pem"), strings.HasSuffix(base, ".crt"), strings.Contains(p, "/ssl/certs/"), strings.Contains(p, "/ca-certificates/"):
 			o.Certs = append(o.Certs, p)
 		}

@@ -38,6 +38,7 @@ func newInventory() *inventory {
 
 // Bounds of what a reporter may say.
 const (
+	maxReport = 64 << 20 // bytes of a file
 	maxTests  = 200_000
 	maxTestID = 1000
 )

@@ -56,12 +56,27 @@ type Ended struct {
 	ImageDigest string `json:"image_digest,omitempty"`
 	// Asked is what the gateway was asked for, by name, and what it said.
 	Asked []Endpoint `json:"asked,omitempty"`
+	// Fetched are the answers that it had from outside, each once, and Unread says why
+	// they are not all that it learnt there; empty: they are.
+	Fetched []Fetch `json:"fetched,omitempty"`
+	Unread  string  `json:"unread,omitempty"`
 
 	Stdout   Output      `json:"-"`
 	Stderr   Output      `json:"-"`
 	Observed *Observed   `json:"-"` // nil: nothing was recorded
 	Changes  *change.Set `json:"-"` // nil: not collected
 }
+
+// Fetch is a request that was answered, as the gateway saw both.
+type Fetch struct {
+	Method string `json:"method"`
+	URL    string `json:"url"` // without its query; the phase's own words
+	Status int    `json:"status"`
+	Digest string `json:"sha256"` // of the answer's body, in hexadecimal digits
+}
+
+// MaxFetched bounds the answers that are told apart.
+const MaxFetched = 20_000
 
 // Output is the beginning of what a phase printed, and how much that was.
 type Output struct {
@@ -123,6 +138,7 @@ type Gate struct {
 	phases []*Phase
 	dirs   map[string]func() (string, error)
 	kept   map[string]*Phase // by signal and side
+	ahead  map[string]*Phase // so too: they have run already, see Again
 	slots  *slots
 }
 
@@ -134,15 +150,15 @@ type Case struct {
 	Database     string
 	Recording    bool
 	g            *Gate
-	lost         *Phase // the first phase that did not end by itself
+	lostMu       sync.Mutex
+	lost         *Phase // a phase that did not end by itself; the change's before the base's
 }
 
 // Run judges everything that the catalog asks for. An error means that no verdict
 // could be made; whatever is wrong with a signal is in the verdict.
 func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 	began := time.Now()
-	g.dirs, g.kept = map[string]func() (string, error){}, map[string]*Phase{}
-	g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
+	g.begin()
 	if err := errors.Join(g.Base.hash(ctx), g.Change.hash(ctx)); err != nil {
 		return nil, err
 	}
@@ -151,7 +167,6 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 	for _, s := range g.Catalog.Signals {
 		done[s.Name] = make(chan struct{})
 	}
-	var tell sync.Mutex
 	for _, last := range []bool{false, true} {
 		eg, gctx := errgroup.WithContext(ctx)
 		for i, s := range g.Catalog.Signals {
@@ -169,8 +184,8 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 				}
 				r := g.signal(gctx, s)
 				results[i] = r
-				tell.Lock()
-				defer tell.Unlock()
+				g.mu.Lock()
+				defer g.mu.Unlock()
 				g.tell(Event{Signal: s.Name, Result: r})
 				return gctx.Err()
 			})
@@ -223,6 +238,14 @@ func (g *Gate) judgesTouched() *Result {
 	}
 	r.Facts = facts
 	return r
+}
+
+// begin makes what phases need, once.
+func (g *Gate) begin() {
+	if g.slots == nil {
+		g.dirs, g.kept, g.ahead = map[string]func() (string, error){}, map[string]*Phase{}, map[string]*Phase{}
+		g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
+	}
 }
 
 func (g *Gate) tell(e Event) {
@@ -293,8 +316,12 @@ func (e *DisagreementError) Error() string { return e.What }
 // end by itself, or that its trace is not whole.
 func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
 	p, err := c.g.phase(ctx, c.Signal, t)
-	if p != nil && !p.Own() && c.lost == nil {
-		c.lost = p
+	if p != nil && !p.Own() {
+		c.lostMu.Lock()
+		defer c.lostMu.Unlock()
+		if c.lost == nil || p.On == "change" {
+			c.lost = p
+		}
 	}
 	return p, err
 }
@@ -305,6 +332,31 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
 		on = "base"
 	}
+	g.mu.Lock()
+	p := g.ahead[s.Name+" "+on]
+	delete(g.ahead, s.Name+" "+on)
+	g.mu.Unlock()
+	if p == nil {
+		var err error
+		if p, err = g.start(ctx, s, t, on); err != nil {
+			return nil, err
+		}
+	}
+	g.mu.Lock()
+	g.phases = append(g.phases, p)
+	g.kept[s.Name+" "+on] = p
+	g.mu.Unlock()
+	if !p.Own() {
+		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, lostWhy(p))
+	}
+	if !p.Observed.Whole() {
+		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gaps(p.Observed))
+	}
+	return p, nil
+}
+
+// start runs a signal's command on a tree, when there is room for it.
+func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string) (*Phase, error) {
 	dir, err := g.layOut(ctx, t, on, s.After)
 	if err != nil {
 		return nil, err
@@ -323,18 +375,7 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, on, err)
 	}
-	p := &Phase{Signal: s.Name, On: on, Command: s.Command, Ended: e}
-	g.mu.Lock()
-	g.phases = append(g.phases, p)
-	g.kept[s.Name+" "+on] = p
-	g.mu.Unlock()
-	if !p.Own() {
-		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, lostWhy(p))
-	}
-	if !e.Observed.Whole() {
-		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gaps(e.Observed))
-	}
-	return p, nil
+	return &Phase{Signal: s.Name, On: on, Command: s.Command, Ended: e}, nil
 }
 
 func (g *Gate) ran(signal, on string) bool {

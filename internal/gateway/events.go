@@ -134,7 +134,10 @@ type Request struct {
 	Status     int
 	Credential string // the name of the one that was put on
 	Up, Down   int64  // bytes of the bodies, as the bottle's connection carries them
-	Duration   time.Duration
+	// Digest is the SHA-256 of the answer's body as the bottle had it, in hexadecimal
+	// digits; empty without Config.DigestAnswers, and where none was answered.
+	Digest   string
+	Duration time.Duration
 }
 
 // Found is something that a scanner found in what went out or came in. It never

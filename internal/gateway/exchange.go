@@ -2,7 +2,10 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"hash"
 	"io"
 	"net/http"
 	"sync"
@@ -18,6 +21,7 @@ type exchange struct {
 	c        *webConn
 	e        Request
 	up, down atomic.Int64
+	body     hash.Hash // of the answer; nil: nobody asks for it
 	status   atomic.Int64
 	signed   atomic.Pointer[string] // the credential with which it was sent
 	watch    *watch                 // nil until it is sent
@@ -70,6 +74,9 @@ func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange 
 	if r.ProtoMajor == 2 {
 		x.e.Version = "h2"
 	}
+	if c.flow.g.digests {
+		x.body = sha256.New()
+	}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &countedBody{r.Body, &x.up}
 	}
@@ -91,6 +98,9 @@ func (x *exchange) Write(b []byte) (int, error) {
 	x.status.CompareAndSwap(0, http.StatusOK)
 	n, err := x.ResponseWriter.Write(b)
 	x.down.Add(int64(n))
+	if x.body != nil {
+		x.body.Write(b[:n])
+	}
 	return n, err
 }
 
@@ -122,6 +132,9 @@ func (x *exchange) done() {
 	x.c.flow.g.web.live.Delete(x)
 	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
 	x.e.Duration = time.Since(x.e.Time)
+	if x.body != nil && x.e.Status != 0 && x.e.Status != http.StatusSwitchingProtocols {
+		x.e.Digest = hex.EncodeToString(x.body.Sum(nil))
+	}
 	if name := x.signed.Load(); name != nil {
 		x.e.Credential = *name
 	}

@@ -111,6 +111,8 @@ type Config struct {
 	// own.
 	Ask    Asker
 	AskKey []byte
+	// DigestAnswers has Request.Digest filled in.
+	DigestAnswers bool
 	// Observer receives events; it may be nil.
 	Observer Observer
 }
@@ -131,6 +133,7 @@ type Gateway struct {
 	roots     *x509.CertPool
 	handlers  map[string]http.Handler // by names inside
 	asking    *asking
+	digests   bool // of answers
 
 	link   *wire.Link
 	lanes  *wire.HostLanes // nil: none
@@ -202,6 +205,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 		icmpRate: rate.NewLimiter(500, 100),
 
 		authority: cfg.Authority,
+		digests:   cfg.DigestAnswers,
 		roots:     cfg.Roots,
 		handlers:  maps.Clone(cfg.Inside),
 		asking:    newAsking(&cfg),

@@ -32,7 +32,7 @@ var gateMutants = []mutant{
 		Name: "a-report-is-believed", Promise: "T2",
 		Why:     "tests are said to have passed whose binary never ran",
 		Package: "./internal/gate", Tests: []string{"TestTestsAreSeen"}, Says: "another binary",
-		edits: []edit{{"internal/gate/kind_tests.go", "if k.format == \"go\" && !ran[goBinary(pkg)] {", "if k.format == \"go\" && len(ran) == 0 {"}},
+		edits: []edit{{"internal/gate/kind_tests.go", "k.format == \"go\" && len(binaries[b]) < named[b] {", "k.format == \"go\" && len(ran) == 0 && b != \"\" {"}},
 	},
 	{
 		Name: "a-link-may-lead-out", Promise: "T2",
@@ -86,7 +86,7 @@ var gateMutants = []mutant{
 		Name: "the-network-is-no-input", Promise: "T4",
 		Why:     "a phase that asked the network is not asked again",
 		Package: "./internal/gate", Tests: []string{"TestT4EveryInputCounts"}, Says: "what the network answers",
-		edits: []edit{{"internal/gate/cache.go", "		case p.Networked:\n", "		case p.Networked && p.Code != 0:\n"}},
+		edits: []edit{{"internal/gate/cache.go", "		if now.Answers[k] != was.Answers[k] {\n", "		if now.Answers[k] == \"\" {\n"}},
 	},
 	{
 		Name: "git-prefers-a-tag", Promise: "T3",

@@ -1,0 +1,171 @@
+package gate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// reporter writes results in one format, as its runner would, and says what must be seen
+// of it.
+type reporter struct {
+	format string
+	// execs are the programs that run tests, and opened the files of tests.
+	execs, opened []string
+	write         func(tests []result) string
+	// bodies are a file of tests with a test that checks something, and with the same
+	// test emptied.
+	file, full, empty string
+}
+
+type result struct {
+	name string
+	st   state
+}
+
+func jestReport(tests []result) string {
+	var l []string
+	for _, x := range tests {
+		st := map[state]string{testPassed: "passed", testFailed: "failed", testSkipped: "pending"}[x.st]
+		l = append(l, fmt.Sprintf(`{"fullName":%q,"status":%q}`, x.name, st))
+	}
+	return `{"testResults":[{"name":"/workspace/a.test.js","status":"passed","assertionResults":[` + strings.Join(l, ",") + `]}]}`
+}
+
+func junitReport(attr string) func([]result) string {
+	return func(tests []result) string {
+		var b strings.Builder
+		b.WriteString(`<testsuites><testsuite name="s">`)
+		for _, x := range tests {
+			fmt.Fprintf(&b, "<testcase classname=\"c\" name=%q %s>%s</testcase>", x.name, attr, map[state]string{testFailed: `<failure message="m"/>`, testSkipped: "<skipped/>"}[x.st])
+		}
+		return b.String() + "</testsuite></testsuites>"
+	}
+}
+
+var reporters = []reporter{
+	{"go", []string{"/usr/bin/go", "/tmp/b001/m.test"}, nil, func(tests []result) string {
+		var b strings.Builder
+		for _, x := range tests {
+			fmt.Fprintf(&b, "{\"Action\":%q,\"Package\":\"m\",\"Test\":%q}\n", map[state]string{testPassed: "pass", testFailed: "fail", testSkipped: "skip"}[x.st], x.name)
+		}
+		return b.String()
+	}, "a_test.go", "package m\nfunc TestA(t *T) { check(t) }\n", "package m\nfunc TestA(t *T) {}\n"},
+	{"pytest", []string{"/usr/bin/python3.11"}, []string{"test_a.py"}, junitReport(`file="test_a.py"`), "test_a.py", "def test_a():\n    assert f()\n", "def test_a():\n    pass\n"},
+	{"jest", []string{"/usr/bin/node"}, []string{"a.test.js"}, jestReport, "a.test.js", "test('a', () => { expect(f()).toBe(1) })\n", "test('a', () => { })\n"},
+	{"vitest", []string{"/usr/bin/node"}, []string{"a.test.js"}, jestReport, "a.test.js", "test('a', () => { expect(f()).toBe(1) })\n", "test('a', () => { })\n"},
+	{"junit", []string{"/usr/bin/mvn"}, nil, junitReport(""), "src/test_a.py", "def test_a():\n    assert f()\n", "def test_a():\n    pass\n"},
+}
+
+// TestInventory: for each reporter, tests that are lost, skipped, failing and emptied are
+// named; more of them are fine; what a reporter says counts only with what was seen.
+func TestInventory(t *testing.T) {
+	two := []result{{"TestA", testPassed}, {"TestB", testPassed}}
+	for _, r := range reporters {
+		for _, x := range []struct {
+			what   string
+			tests  []result
+			code   int
+			execs  []string // nil: as it should be
+			opened []string
+			body   string
+			want   Outcome
+			says   string
+		}{
+			{"the same", two, 0, nil, nil, r.full, Passed, ""},
+			{"one more", append(slices.Clone(two), result{"TestC", testPassed}), 0, nil, nil, r.full, Passed, ""},
+			{"a lost one", two[:1], 0, nil, nil, r.full, Failed, "TestB: the test passed on the base, and is gone"},
+			{"a skipped one", []result{two[0], {"TestB", testSkipped}}, 0, nil, nil, r.full, Failed, "TestB: the test passed on the base, and is skipped"},
+			{"a failing one", []result{two[0], {"TestB", testFailed}}, 1, nil, nil, r.full, Failed, "TestB: the test fails"},
+			{"a renamed one", []result{two[0], {"TestBB", testPassed}}, 0, nil, nil, r.full, Failed, "TestB: the test passed on the base, and is gone"},
+			{"an emptied one", two, 0, nil, nil, r.empty, Failed, "has none that could fail"},
+			{"none", nil, 0, nil, nil, r.full, Failed, ""},
+			{"an id that is there twice, and failed once", append(slices.Clone(two), result{"TestB", testFailed}), 1, nil, nil, r.full, Failed, "TestB: the test fails"},
+			{"an id that is there twice, and is skipped once", append(slices.Clone(two), result{"TestB", testSkipped}), 0, nil, nil, r.full, Failed, "TestB: the test passed on the base, and is skipped"},
+			{"passed, with a code", two, 1, nil, nil, r.full, Escalated, ""},
+			{"failed, without a code", []result{two[0], {"TestB", testFailed}}, 0, nil, nil, r.full, Escalated, ""},
+			{"passed, and nothing that runs tests was seen", two, 0, []string{"/usr/bin/true"}, nil, r.full, Failed, ""},
+			{"passed, and no file of tests was read", two, 0, nil, []string{"other"}, r.full, Failed, ""},
+		} {
+			if x.opened != nil && r.opened == nil {
+				continue
+			}
+			base := tree(t, map[string]string{r.file: r.full})
+			change := tree(t, map[string]string{r.file: x.body})
+			catalog := "version: 1\nsignals:\n  - {name: t, kind: tests, format: " + r.format + ", command: [mvn, test]}\n"
+			v := verdict(t, newGate(t, catalog, base, change, func(j Job) *Ended {
+				tests, code, execs, opened := two, 0, r.execs, r.opened
+				if j.On == "change" {
+					tests, code = x.tests, x.code
+					if x.execs != nil {
+						execs = x.execs
+					}
+					if x.opened != nil {
+						opened = x.opened
+					}
+				}
+				o := saw(execs...)
+				o.TreeRead = opened
+				e, out := ok(o), r.write(tests)
+				e.Code, e.Stdout = code, Output{[]byte(out), int64(len(out))}
+				return e
+			}))
+			s := v.Signals[0]
+			var said []string
+			for _, f := range s.Findings {
+				said = append(said, f.ID+": "+f.Text)
+			}
+			all := strings.Join(said, "\n")
+			if v.Outcome != x.want || !strings.Contains(all, x.says) {
+				t.Errorf("%s: %s: %s, want %s with %q: %s\n%s", r.format, x.what, v.Outcome, x.want, x.says, s.Why, all)
+			}
+		}
+	}
+}
+
+// TestGiantReports: a report that has no end is none.
+func TestGiantReports(t *testing.T) {
+	x := tree(t, map[string]string{"go.mod": "module m\n"})
+	many := func(r reporter, n int) string {
+		list := make([]result, n)
+		for i := range list {
+			list[i] = result{fmt.Sprintf("T%d", i), testPassed}
+		}
+		return r.write(list)
+	}
+	for _, r := range reporters {
+		if _, err := parsers[r.format]([]byte(many(r, maxTests+1))); err == nil {
+			t.Errorf("%s: more than %d tests are taken", r.format, maxTests)
+		}
+		if inv, err := parsers[r.format]([]byte(many(r, 1000))); err != nil || len(inv.tests) != 1000 {
+			t.Errorf("%s: %v", r.format, err)
+		}
+		if _, err := parsers[r.format]([]byte(r.write([]result{{strings.Repeat("x", maxTestID), testPassed}}))); err == nil {
+			t.Errorf("%s: an id of any length is taken", r.format)
+		}
+		out := many(r, 1000)
+		g := newGate(t, "version: 1\nsignals:\n  - {name: t, kind: tests, format: "+r.format+", command: [mvn, test]}\n", x, x, func(Job) *Ended {
+			o := saw(r.execs...)
+			o.TreeRead = r.opened
+			e := ok(o)
+			e.Stdout = Output{[]byte(out), 1 << 40} // the beginning of it
+			return e
+		})
+		if v := verdict(t, g); v.Outcome != Unavailable || !strings.Contains(v.Signals[0].Why, "it printed") {
+			t.Errorf("%s: the beginning of a report counts: %s %s", r.format, v.Outcome, v.Signals[0].Why)
+		}
+	}
+	if err := deep(); err == nil {
+		t.Error("XML of any depth is taken")
+	}
+	if s := slices.Sorted(maps.Keys(parsers)); len(s) != len(reporters) {
+		t.Errorf("formats without a test: %v", s)
+	}
+}
+
+func deep() error {
+	_, err := parsers["junit"]([]byte(strings.Repeat("<testsuite>", 1000) + strings.Repeat("</testsuite>", 1000)))
+	return err
+}
