@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -136,6 +138,9 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 		if b, err := c.MergeBase(t.Context(), second, third); err != nil || b != first {
 			t.Errorf("a graft moves the base: %s %v", b, err)
 		}
+		if b, err := c.Parent(t.Context(), third); err != nil || b != first {
+			t.Errorf("a graft moves the commit before it: %s %v", b, err)
+		}
 		os.Remove(filepath.Join(c.Dir, ".git/info/grafts"))
 		if err := os.WriteFile(filepath.Join(c.Dir, ".git/shallow"), []byte(third+"\n"), 0o644); err != nil {
 			t.Fatal(err)
@@ -187,21 +192,42 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 		if c.run("rev-parse", "main") == main {
 			t.Fatal("the attack does nothing to git itself")
 		}
-		for _, name := range []string{"main", "main~0", "main^{commit}"} {
-			if got, err := c.Commit(t.Context(), name); !errors.Is(err, ErrAmbiguous) {
-				t.Errorf("%s is %q: %v", name, got, err)
-			}
-		}
-		if got, err := c.Commit(t.Context(), "refs/heads/main"); err != nil || got != main {
+		// What was known before, still is what it was.
+		if got, err := c.Commit(t.Context(), "main"); err != nil || got != main {
 			t.Errorf("%q %v", got, err)
 		}
 		c.run("tag", main[:8], work)
-		if got, err := c.Commit(t.Context(), main[:8]); !errors.Is(err, ErrAmbiguous) {
-			t.Errorf("a tag that is called like a commit: %q %v", got, err)
-		}
 		c.run("tag", "fine", work)
-		if got, err := c.Commit(t.Context(), "fine"); err != nil || got != work {
-			t.Errorf("%q %v", got, err)
+		blob := c.run("rev-parse", "HEAD:a.txt")
+		c.run("branch", "odd")
+		c.run("tag", "odd", blob)
+		names := []string{"main", "main~0", "main^{commit}", "main^", main[:8], "odd"}
+		clear := map[string]string{"refs/heads/main": main, "fine": work, work[:8]: work, "HEAD~1": main, main: main}
+		for _, how := range []string{"one by one", "at once"} {
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
+			if how == "at once" {
+				if err := c.Resolve(t.Context(), append(slices.Collect(maps.Keys(clear)), append(names, "nobody", "^main", "fine:a.txt")...)...); err != nil {
+					t.Fatal(err)
+				}
+				if c.known["fine"] == "" || c.known[work[:8]] == "" {
+					t.Error("nothing was looked up at once")
+				}
+			}
+			for _, name := range names {
+				if got, err := c.Commit(t.Context(), name); !errors.Is(err, ErrAmbiguous) {
+					t.Errorf("%s: %s is %q: %v", how, name, got, err)
+				}
+			}
+			for name, want := range clear {
+				if got, err := c.Commit(t.Context(), name); err != nil || got != want {
+					t.Errorf("%s: %s is %q: %v", how, name, got, err)
+				}
+			}
+			for _, name := range []string{"nobody", "^" + main, "fine:a.txt"} {
+				if got, err := c.Commit(t.Context(), name); !errors.Is(err, ErrNoRevision) {
+					t.Errorf("%s: %s is %q: %v", how, name, got, err)
+				}
+			}
 		}
 	})
 	t.Run("objects under others' names", func(t *testing.T) {
@@ -234,6 +260,17 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			// Of some git itself sees it.
 			if err := look(); err == nil {
 				t.Errorf("%s name stands for another's content: %v", x.what, err)
+			}
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
+			err = c.Resolve(t.Context(), "HEAD", first)
+			if err == nil {
+				err = c.Load(t.Context(), first, second)
+			}
+			if err == nil {
+				t.Errorf("%s name stands for another's content, read at once", x.what)
+			}
+			if len(c.files) > 0 && c.files[first] != nil && x.kind != "blob" {
+				t.Errorf("%s: the tree counts as read", x.what)
 			}
 		}
 	})

@@ -713,7 +713,7 @@ func TestFirstErrors(t *testing.T) {
 		line := "key " + token + "\n"
 		b := strings.Repeat("a\n", maxDetail/4)[:maxDetail/2-60+n] + "\n" + line + strings.Repeat("b\n", maxDetail) + line + strings.Repeat("c", maxDetail/2-60+n) + "\n"
 		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(b)}}})
-		if whole := strings.Count(got, line); strings.Count(got, "key")+strings.Count(got, "456") != 2*whole || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
+		if whole := strings.Count(got, line); strings.Count(got, "key")+strings.Count(got, "456\n") != 2*whole || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
 			t.Fatalf("%d: %.60q", n, got)
 		}
 	}
