@@ -66,7 +66,7 @@ public class Get { public static void main(String[] a) throws Exception {
 X
 java /tmp/Get.java; keytool -list -cacerts -storepass changeit 2>/dev/null | grep -c trustedCertEntry`, "hello from files.example.com", "files.example.com"},
 	{"gh", "gh", "apt-get install gh", false, "GH_TOKEN=placeholder gh api repos/someone/project", "hello from api.github.com", "api.github.com"},
-	{"cargo", "cargo", "see https://rustup.rs", false, "/carboy-tools/cargo search tiny-thing", "tiny_crate", "crates.io"},
+	{"cargo", "cargo", "1.70 or later, see https://rustup.rs", false, "/carboy-tools/cargo search tiny-thing", "tiny_crate", "crates.io"},
 	{"bun", "npm:bun", "internal/agenttest/install.sh DIRECTORY bun", false, `bun -e 'console.log(await (await fetch("https://files.example.com/hello")).text())'`, "hello from files.example.com", "files.example.com"},
 	{"deno", "npm:deno", "internal/agenttest/install.sh DIRECTORY deno", false, `deno eval 'console.log(await (await fetch("https://files.example.com/hello")).text())'`, "hello from files.example.com", "files.example.com"},
 }
@@ -139,6 +139,12 @@ func find(t *testing.T, h *host, need string) (program string, mounts []string) 
 	out, err := exec.Command("rustup", "which", "cargo").Output()
 	if err == nil {
 		program = strings.TrimSpace(string(out))
+	}
+	// Before 1.70 it asks for an index by git that is no small thing to stand in for.
+	out, err = exec.Command(program, "--version").Output()
+	minor := 0
+	if _, scanErr := fmt.Sscanf(string(out), "cargo 1.%d.", &minor); err != nil || scanErr != nil || minor < 70 {
+		return "", nil
 	}
 	b, err := os.ReadFile(program)
 	if err != nil {
