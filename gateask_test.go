@@ -233,7 +233,8 @@ func (p *project) seen(execs ...string) *Judged {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(j.Dir, proposedFile), enc, 0o600); err != nil {
+	j.Proposed = hexSum(enc)
+	if err := errors.Join(os.WriteFile(filepath.Join(j.Dir, proposedFile), enc, 0o600), p.c.recordVerdict(context.Background(), j.Verdict)); err != nil {
 		p.t.Fatal(err)
 	}
 	return j

@@ -247,14 +247,13 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		out.Verdict = receipt.Pushed
 		return out, nil
 	}
-	if g := s.Receipt.Git; g != nil {
-		for _, p := range g.Pushes {
-			out.Verdict = p.Verdict
-			if p.Verdict == receipt.Pushed {
-				out.Verdict = receipt.PushFailed // git itself says otherwise
-			}
-			return failed("%s", cmp.Or(p.Reason, "upstream did not say why")+refusedFor(p))
+	if g := s.Receipt.Git; g != nil && len(g.Pushes) > 0 {
+		p := g.Pushes[0]
+		out.Verdict = p.Verdict
+		if p.Verdict == receipt.Pushed {
+			out.Verdict = receipt.PushFailed // git itself says otherwise
 		}
+		return failed("%s", cmp.Or(p.Reason, "upstream did not say why")+refusedFor(p))
 	}
 	return failed("git push ended with %d: %s", s.Receipt.Exit.Code, strings.TrimSpace(string(complaint.output().Bytes)))
 }
