@@ -95,6 +95,12 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/git.go", "	if len(ids) > 1 ||", "	if len(ids) > 9 ||"}},
 	},
 	{
+		Name: "a-tag-among-many", Promise: "T3",
+		Why:     "names are looked up at once, and each that git knows has one meaning",
+		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "at once: main is",
+		edits: []edit{{"internal/gate/git.go", "func(rev string) bool { return several[rev] != nil })", "func(rev string) bool { return several[rev] != nil && rev == \"\" })"}},
+	},
+	{
 		Name: "a-graph-of-commits-is-believed", Promise: "T3",
 		Why:     "a file beside git's objects says where the change left the main line",
 		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "the graph is believed",
