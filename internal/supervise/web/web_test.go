@@ -310,7 +310,7 @@ func TestWhoWaitsGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer q.Close()
+	t.Cleanup(func() { q.Close() }) // after the pages' ends
 	asker, err := q.Asker(supervise.AskerOptions{Bottle: "b"})
 	if err != nil {
 		t.Fatal(err)
