@@ -342,6 +342,17 @@ func TestKilledWork(t *testing.T) {
 			t.Errorf("exit code %d: %v", code, steps)
 		}
 	})
+	t.Run("between", func(t *testing.T) {
+		for range 30 {
+			if betweens > 0 {
+				break
+			}
+			w := newWorkDen(t)
+			if _, _, between := w.killed(w.at(1, "pending")); between {
+				betweens++
+			}
+		}
+	})
 	if betweens == 0 {
 		t.Error("none was killed between a step's file and its record: this shows less than it should")
 	}

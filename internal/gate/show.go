@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/carboy/carboy/internal/visible"
@@ -79,11 +80,12 @@ func commit(s Side) string {
 	return " (" + s.Commit[:min(12, len(s.Commit))] + ")"
 }
 
-var page = template.Must(template.New("verdict").Funcs(template.FuncMap{
-	"s":     func(t string) string { return visible.String(t, 1000) },
-	"lines": func(t string) string { return visible.Lines(t, maxDetail) },
-	"d":     func(d time.Duration) string { return d.Round(time.Millisecond).String() },
-}).Parse(`<!DOCTYPE html>
+var page = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("verdict").Funcs(template.FuncMap{
+		"s":     func(t string) string { return visible.String(t, 1000) },
+		"lines": func(t string) string { return visible.Lines(t, maxDetail) },
+		"d":     func(d time.Duration) string { return d.Round(time.Millisecond).String() },
+	}).Parse(`<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>carboy: verdict {{.ID}}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width">
@@ -116,10 +118,11 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 {{end}}</table>
 </body></html>
 `))
+})
 
 // HTML writes the verdict as a page of its own, without scripts and without anything
 // from elsewhere.
-func (v *Verdict) HTML(w io.Writer) error { return page.Execute(w, v) }
+func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v) }
 
 // JUnit writes the verdict in the form that forges show as test results: a case for each
 // signal.
