@@ -255,6 +255,11 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if err := look(); err != nil {
 				t.Fatalf("an honest tree: %v", err)
 			}
+			c.tree(second)
+			hints := c.Hints()
+			if len(hints.Commits) != 2 || len(hints.Blobs) != 4 {
+				t.Fatalf("what was asked for: %+v", hints)
+			}
 			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner} // one that has seen nothing
 			c.overwrite(c.run("rev-parse", first+x.rev), x.kind, forged)
 			// Of some git itself sees it.
@@ -272,6 +277,68 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if len(c.files) > 0 && c.files[first] != nil && x.kind != "blob" {
 				t.Errorf("%s: the tree counts as read", x.what)
 			}
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
+			c.Expect(hints)
+			if err = c.Resolve(t.Context(), "HEAD", first); err == nil {
+				err = look()
+			}
+			if err == nil {
+				t.Errorf("%s name stands for another's content, which was expected", x.what)
+			}
+		}
+	})
+	t.Run("what is expected is another's", func(t *testing.T) {
+		c := newClone(t, files)
+		first := c.run("rev-parse", "HEAD")
+		blob := c.run("rev-parse", "HEAD:a.txt")
+		want, err := c.tree(first).Digest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.put("a.txt", "fals\n")
+		second := c.commit()
+		gone := strings.Repeat("0", 40)
+		for _, h := range []Hints{
+			{Commits: []string{first}, Blobs: []string{blob}},
+			{Commits: []string{first, second}},
+			{Commits: []string{second, gone}, Blobs: []string{gone, blob, gone}},
+			{Commits: []string{"HEAD", "--help"}, Blobs: []string{"HEAD", "HEAD:a.txt\nx", ""}},
+			{Blobs: []string{second, c.run("rev-parse", second+"^{tree}"), blob}},
+			{Commits: []string{first, second, first}},
+		} {
+			r := &Repository{Dir: c.Dir, Runner: c.Runner}
+			r.Expect(h)
+			if err := r.Resolve(t.Context(), first, "HEAD", "nobody"); err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			if slices.Contains(h.Blobs, blob) != (len(r.blobs) == 1) {
+				t.Errorf("%q: %d contents are held", h, len(r.blobs))
+			}
+			if err := r.Load(t.Context(), first); err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			tree, err := r.Tree(t.Context(), first)
+			if err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			if got, err := tree.Digest(t.Context()); err != nil || got != want {
+				t.Errorf("%q: another tree: %v", h, err)
+			}
+			if _, err := r.Commit(t.Context(), "nobody"); !errors.Is(err, ErrNoRevision) {
+				t.Errorf("%q: %v", h, err)
+			}
+		}
+		// Another commit's list of files.
+		r := &Repository{Dir: c.Dir, Runner: c.Runner}
+		if err := r.Resolve(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if r.listed[first], err = r.list(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		var bad *TreeError
+		if err := r.Load(t.Context(), first); !errors.As(err, &bad) {
+			t.Errorf("another commit's list of files is believed: %v", err)
 		}
 	})
 	t.Run("filters, attributes, hooks and flags of the index", func(t *testing.T) {
