@@ -264,6 +264,10 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	if base == "" {
 		ask = append(ask, mainLines...)
 	}
+	var hints gate.Hints
+	if err := store.ReadJSON(w.c.gateDir("cache", shortSum(w.dir), hintsFile), hintsKind, &hints); err == nil {
+		w.repo.Expect(hints)
+	}
 	if err := w.repo.Resolve(ctx, ask...); err != nil {
 		return err
 	}
@@ -654,16 +658,19 @@ func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest
 	}
 	dir := w.c.gateDir("cache", shortSum(w.dir))
 	file := filepath.Join(dir, v.ID+".json")
-	if err = os.MkdirAll(dir, 0o700); err == nil {
-		err = store.WriteJSON(file, "gate-inputs", in)
-	}
-	var b []byte
+	b, err := store.Encode("gate-inputs", in)
 	if err == nil {
-		b, err = os.ReadFile(file)
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = store.WriteFile(file, b, 0o600)
 	}
 	if err != nil {
 		w.c.log.Info("the verdict is not kept for later", "verdict", v.ID, "why", err)
 		return nil
+	}
+	if err := store.WriteJSON(filepath.Join(dir, hintsFile), hintsKind, w.repo.Hints()); err != nil {
+		w.c.log.Info("the next gate asks git more often", "why", err)
 	}
 	w.forget(dir)
 	return []audit.Digest{{Of: inputsOf, Sum: sum256(b)}}
@@ -671,6 +678,12 @@ func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest
 
 // inputsOf is what a verdict's inputs are called in its record.
 const inputsOf = "inputs"
+
+// What git was asked for when something was judged last is asked for at once.
+const (
+	hintsFile = "asked"
+	hintsKind = "gate-asked"
+)
 
 // maxRemembered bounds the verdicts of a directory that may be given again.
 const maxRemembered = 10
@@ -693,11 +706,11 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 	miss := "nothing was judged here before"
 	for i := range slices.Backward(files) {
 		var in gate.Inputs
-		b, err := os.ReadFile(files[i])
-		if err != nil {
-			return nil, "", err
+		b, err := store.ReadDocument(files[i])
+		if err == nil {
+			err = store.Decode(files[i], "gate-inputs", b, &in)
 		}
-		if err := store.Decode(files[i], "gate-inputs", b, &in); err != nil {
+		if err != nil {
 			os.Remove(files[i])
 			continue
 		}

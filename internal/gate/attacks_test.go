@@ -152,7 +152,9 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 	t.Run("a graph of commits that lies", func(t *testing.T) {
 		c := newClone(t, files)
 		first := c.run("rev-parse", "HEAD")
-		second := c.commit()
+		c.commit()
+		// Of what it is asked for by name, git reads the commit itself.
+		third := c.commit()
 		c.run("commit-graph", "write", "--reachable")
 		graph := filepath.Join(c.Dir, ".git/objects/info/commit-graph")
 		b, err := os.ReadFile(graph)
@@ -160,7 +162,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The root's parent is said to be none; the other's too.
-		raw, _ := hex.DecodeString(c.run("rev-parse", second+"^{tree}"))
+		raw, _ := hex.DecodeString(c.run("rev-parse", third+"^{tree}"))
 		for at := bytes.Index(b, raw); at >= 0; {
 			copy(b[at+20:], []byte{0x70, 0, 0, 0})
 			next := bytes.Index(b[at+1:], raw)
@@ -173,10 +175,10 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 		if err := os.WriteFile(graph, b, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := c.run("rev-list", "--count", second); got != "1" {
+		if got := c.run("rev-list", "--count", third); got != "1" {
 			t.Fatalf("the attack does nothing to git itself: %s commits", got)
 		}
-		if got, err := c.MergeBase(t.Context(), first, second); err != nil || got != first {
+		if got, err := c.MergeBase(t.Context(), first, third); err != nil || got != first {
 			t.Errorf("the graph is believed: %q %v", got, err)
 		}
 	})
@@ -255,6 +257,11 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if err := look(); err != nil {
 				t.Fatalf("an honest tree: %v", err)
 			}
+			c.tree(second)
+			hints := c.Hints()
+			if len(hints.Commits) != 2 || len(hints.Blobs) != 4 {
+				t.Fatalf("what was asked for: %+v", hints)
+			}
 			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner} // one that has seen nothing
 			c.overwrite(c.run("rev-parse", first+x.rev), x.kind, forged)
 			// Of some git itself sees it.
@@ -272,6 +279,68 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if len(c.files) > 0 && c.files[first] != nil && x.kind != "blob" {
 				t.Errorf("%s: the tree counts as read", x.what)
 			}
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
+			c.Expect(hints)
+			if err = c.Resolve(t.Context(), "HEAD", first); err == nil {
+				err = look()
+			}
+			if err == nil {
+				t.Errorf("%s name stands for another's content, which was expected", x.what)
+			}
+		}
+	})
+	t.Run("what is expected is another's", func(t *testing.T) {
+		c := newClone(t, files)
+		first := c.run("rev-parse", "HEAD")
+		blob := c.run("rev-parse", "HEAD:a.txt")
+		want, err := c.tree(first).Digest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.put("a.txt", "fals\n")
+		second := c.commit()
+		gone := strings.Repeat("0", 40)
+		for _, h := range []Hints{
+			{Commits: []string{first}, Blobs: []string{blob}},
+			{Commits: []string{first, second}},
+			{Commits: []string{second, gone}, Blobs: []string{gone, blob, gone}},
+			{Commits: []string{"HEAD", "--help"}, Blobs: []string{"HEAD", "HEAD:a.txt\nx", ""}},
+			{Blobs: []string{second, c.run("rev-parse", second+"^{tree}"), blob}},
+			{Commits: []string{first, second, first}},
+		} {
+			r := &Repository{Dir: c.Dir, Runner: c.Runner}
+			r.Expect(h)
+			if err := r.Resolve(t.Context(), first, "HEAD", "nobody"); err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			if slices.Contains(h.Blobs, blob) != (len(r.blobs) == 1) {
+				t.Errorf("%q: %d contents are held", h, len(r.blobs))
+			}
+			if err := r.Load(t.Context(), first); err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			tree, err := r.Tree(t.Context(), first)
+			if err != nil {
+				t.Fatalf("%q: %v", h, err)
+			}
+			if got, err := tree.Digest(t.Context()); err != nil || got != want {
+				t.Errorf("%q: another tree: %v", h, err)
+			}
+			if _, err := r.Commit(t.Context(), "nobody"); !errors.Is(err, ErrNoRevision) {
+				t.Errorf("%q: %v", h, err)
+			}
+		}
+		// Another commit's list of files.
+		r := &Repository{Dir: c.Dir, Runner: c.Runner}
+		if err := r.Resolve(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if r.listed[first], err = r.list(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		var bad *TreeError
+		if err := r.Load(t.Context(), first); !errors.As(err, &bad) {
+			t.Errorf("another commit's list of files is believed: %v", err)
 		}
 	})
 	t.Run("filters, attributes, hooks and flags of the index", func(t *testing.T) {

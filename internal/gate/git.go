@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,6 +33,9 @@ type Repository struct {
 	known   map[string]string     // commits by revision, and by their own full names; empty: none
 	commits map[string]commitHead // by their full names, which they were hashed for
 	files   map[string][]File     // by commits, whose trees' names they were hashed for
+
+	hints  Hints
+	listed map[string][]byte // what ls-tree said, by commit, and nobody has hashed
 
 	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
 	// and asking git costs more than they do.
@@ -174,13 +178,13 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	out, err := r.git(ctx, []byte(ask.String()), "cat-file", "--batch", "--buffer")
+	out, err := r.ask(ctx, ask.String())
 	if err != nil {
 		return fmt.Errorf("look revisions up: %w", err)
 	}
 	for _, rev := range revs {
-		id, body, rest, ok := cutCommit(out)
-		if !ok {
+		kind, id, body, rest, ok := cutObject(out)
+		if !ok || kind != "commit" {
 			line, after, _ := bytes.Cut(out, []byte("\n"))
 			if string(line) != rev+"^{commit} missing" {
 				return nil // the others are asked for alone
@@ -193,21 +197,100 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		r.keep(id, body)
 		out = rest
 	}
+	for len(out) > 0 {
+		kind, id, body, rest, ok := cutObject(out)
+		if !ok { // it is gone
+			_, rest, _ = bytes.Cut(out, []byte("\n"))
+		} else if kind == "blob" && objectID(kind, body, len(id)) == id {
+			r.hold(id, body)
+		}
+		out = rest
+	}
 	return nil
 }
 
-// cutCommit takes a commit off what cat-file --batch says.
-func cutCommit(out []byte) (id string, body, rest []byte, ok bool) {
+// HintsSchema names the format of Hints.
+const HintsSchema = "carboy.dev/gate-asked/v1"
+
+// Hints are what was asked of git before, and may be needed again. They say nothing of
+// what there is: what git answers is hashed, as ever.
+type Hints struct {
+	Schema  string   `json:"schema"`
+	Commits []string `json:"commits"`
+	Blobs   []string `json:"blobs"`
+}
+
+// maxHints bounds the blobs that are asked for before it is known that they are needed,
+// in bytes.
+const maxHints = 16 << 20
+
+// Hints are those that would have helped so far.
+func (r *Repository) Hints() Hints {
+	h := Hints{Schema: HintsSchema, Commits: slices.Sorted(maps.Keys(r.files))}
+	seen, sum := map[string]bool{}, int64(0)
+	for _, c := range h.Commits {
+		for _, f := range r.files[c] {
+			if !seen[f.id] {
+				seen[f.id] = true
+				sum += f.Size
+			}
+		}
+	}
+	if h.Blobs = slices.Sorted(maps.Keys(seen)); sum > maxHints || len(seen) > maxBatch {
+		h.Blobs = nil
+	}
+	return h
+}
+
+// Expect has the next Resolve ask for more than it is told to. What is no name of an
+// object is left out.
+func (r *Repository) Expect(h Hints) {
+	no := func(id string) bool { return !wholeID().MatchString(id) }
+	h.Commits, h.Blobs = slices.DeleteFunc(h.Commits, no), slices.DeleteFunc(h.Blobs, no)
+	if len(h.Commits) <= 2 && len(h.Blobs) <= maxBatch {
+		r.hints = h
+	}
+}
+
+// ask asks for objects, and for what is expected.
+func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
+	h := r.hints
+	r.hints = Hints{}
+	var wg sync.WaitGroup
+	lists := make([][]byte, len(h.Commits))
+	for i, c := range h.Commits {
+		wg.Go(func() { lists[i], _ = r.list(ctx, c) })
+	}
+	var more strings.Builder
+	for _, id := range h.Blobs {
+		more.WriteString(id + "\n")
+	}
+	out, err := r.git(ctx, []byte(lines+more.String()), "cat-file", "--batch", "--buffer")
+	if err != nil && len(h.Blobs) > 0 && ctx.Err() == nil {
+		out, err = r.git(ctx, []byte(lines), "cat-file", "--batch", "--buffer")
+	}
+	wg.Wait()
+	r.listed = map[string][]byte{}
+	for i, c := range h.Commits {
+		if len(lists[i]) > 0 {
+			r.listed[c] = lists[i]
+		}
+	}
+	return out, err
+}
+
+// cutObject takes an object off what cat-file --batch says.
+func cutObject(out []byte) (kind, id string, body, rest []byte, ok bool) {
 	head, rest, _ := bytes.Cut(out, []byte("\n"))
 	f := strings.Fields(string(head))
-	if len(f) != 3 || f[1] != "commit" || !wholeID().MatchString(f[0]) {
-		return "", nil, nil, false
+	if len(f) != 3 || !wholeID().MatchString(f[0]) {
+		return "", "", nil, nil, false
 	}
 	n, err := strconv.Atoi(f[2])
 	if err != nil || n < 0 || n >= len(rest) {
-		return "", nil, nil, false
+		return "", "", nil, nil, false
 	}
-	return f[0], rest[:n], rest[n+1:], true
+	return f[1], f[0], rest[:n], rest[n+1:], true
 }
 
 // commitHead is what of a commit counts here.
@@ -243,8 +326,8 @@ func (r *Repository) head(ctx context.Context, name, id string) (commitHead, err
 	if err != nil {
 		return commitHead{}, fmt.Errorf("read %s: %w", name, err)
 	}
-	got, body, rest, ok := cutCommit(out)
-	if !ok || got != id || len(rest) > 0 {
+	kind, got, body, rest, ok := cutObject(out)
+	if !ok || kind != "commit" || got != id || len(rest) > 0 {
 		head, _, _ := bytes.Cut(out, []byte("\n"))
 		return commitHead{}, fmt.Errorf("read %s: git said %q", name, cut(string(head), 200))
 	}
@@ -269,6 +352,9 @@ func (r *Repository) Load(ctx context.Context, commits ...string) error {
 	out := make([][]byte, len(commits))
 	eg, gctx := errgroup.WithContext(ctx)
 	for i, c := range commits {
+		if out[i] = r.listed[c]; out[i] != nil {
+			continue
+		}
 		eg.Go(func() (err error) {
 			out[i], err = r.list(gctx, c)
 			return err
@@ -534,6 +620,9 @@ type gitSource struct{ r *Repository }
 // batchBytes bounds what is asked of git at once.
 const batchBytes = 64 << 20
 
+// maxBatch is so too, in objects.
+const maxBatch = 50_000
+
 // maxHeld bounds the blobs that a Repository keeps, in bytes.
 const maxHeld = 64 << 20
 
@@ -560,13 +649,15 @@ func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) er
 	for _, x := range all {
 		if b, ok := s.r.hold(x.id, nil); !ok {
 			files = append(files, x)
+		} else if int64(len(b)) != x.Size {
+			return &TreeError{x.id, x.Path, fmt.Sprintf("has %d bytes, and git said %d", len(b), x.Size)}
 		} else if err := f(x, b); err != nil {
 			return err
 		}
 	}
 	for len(files) > 0 {
 		n, size := 0, int64(0)
-		for n < len(files) && (n == 0 || size+files[n].Size < batchBytes) && n < 50_000 {
+		for n < len(files) && (n == 0 || size+files[n].Size < batchBytes) && n < maxBatch {
 			size += files[n].Size
 			n++
 		}

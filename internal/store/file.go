@@ -107,11 +107,20 @@ func WriteJSON(path, kind string, v any) error {
 
 // ReadJSON reads what WriteJSON wrote. It follows no link at the end of path and reads no more than MaxDocument bytes.
 func ReadJSON(path, kind string, v any) error {
-	data, err := readAt(kernel{}, unix.AT_FDCWD, path)
+	data, err := ReadDocument(path)
 	if err != nil {
-		return &fs.PathError{Op: "read", Path: path, Err: err}
+		return err
 	}
 	return Decode(path, kind, data, v)
+}
+
+// ReadDocument reads as ReadJSON does, for Decode and whoever needs the very bytes.
+func ReadDocument(path string) ([]byte, error) {
+	data, err := readAt(kernel{}, unix.AT_FDCWD, path)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return data, nil
 }
 
 // replaceFile writes data to tmp, and when all of it is on disk gives it the name. On failure nothing has changed; tmp is
