@@ -164,6 +164,7 @@ func TestSecretsOfTheMoment(t *testing.T) {
 	g.aheadFrom = packHead
 	w := cloneOf(t, url)
 	commitFile(t, w, "f.txt", "one\n"+knownSecret+"\n")
+	asked.Store(0) // the clone asked, too
 	refusedPush(t, w, "f.txt:2", "deploy-token")
 	// The neighbour: nobody ever says that it is one.
 	asked.Store(0)
