@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -77,18 +76,7 @@ func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (e
 	if err != nil {
 		return err
 	}
-	if o.update != "" {
-		if err := rewriteMarked(o.update, gateTables, r.markdown()); err != nil {
-			return err
-		}
-	}
-	if !o.json {
-		_, err = io.WriteString(stdout, r.markdown())
-		return err
-	}
-	e := json.NewEncoder(stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return o.publish(stdout, gateTables, r)
 }
 
 // run says how long a command took, and how much memory its largest process had.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,18 +117,7 @@ func benchmarkGit(ctx context.Context, o *options, stdout, stderr io.Writer) (er
 		}
 	}()
 	r := (&gitBench{t: t, o: o, log: stderr}).measure()
-	if o.update != "" {
-		if err := rewriteMarked(o.update, gitTables, r.markdown()); err != nil {
-			return err
-		}
-	}
-	if !o.json {
-		_, err = io.WriteString(stdout, r.markdown())
-		return err
-	}
-	e := json.NewEncoder(stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return o.publish(stdout, gitTables, r)
 }
 
 // gitBench is a large repository behind sshd, and gates to it.

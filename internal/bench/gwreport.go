@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -55,22 +54,13 @@ func benchmarkGateway(ctx context.Context, o *options, stdout, stderr io.Writer)
 		return err
 	}
 	r := g.report()
-	if o.update != "" {
-		if err := rewriteMarked(o.update, gatewayTables, r.markdown()); err != nil {
-			return err
-		}
+	if err := o.publish(stdout, gatewayTables, r); err != nil {
+		return err
 	}
-	if o.json {
-		e := json.NewEncoder(stdout)
-		e.SetIndent("", "  ")
-		err = e.Encode(r)
-	} else {
-		_, err = io.WriteString(stdout, r.markdown())
+	if len(r.Failed) > 0 {
+		return fmt.Errorf("%d samples failed", len(r.Failed))
 	}
-	if err == nil && len(r.Failed) > 0 {
-		err = fmt.Errorf("%d samples failed", len(r.Failed))
-	}
-	return err
+	return nil
 }
 
 func (g *gatewayBench) report() *GatewayReport {

@@ -173,12 +173,7 @@ func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err e
 		return err
 	}
 	r := b.report()
-	if o.update != "" {
-		if err := rewriteMarked(o.update, tables, r.markdown()); err != nil {
-			return err
-		}
-	}
-	if err := r.print(stdout, o.json); err != nil {
+	if err := o.publish(stdout, tables, r); err != nil {
 		return err
 	}
 	if len(r.Failed) > 0 {
@@ -187,9 +182,17 @@ func benchmark(ctx context.Context, o *options, stdout, stderr io.Writer) (err e
 	return nil
 }
 
-func (r *Report) print(w io.Writer, asJSON bool) error {
-	if !asJSON {
-		_, err := io.WriteString(w, r.markdown())
+// publish writes what was measured into the file that -update names, and to w, for people
+// or as JSON.
+func (o *options) publish(w io.Writer, m marks, r interface{ markdown() string }) error {
+	text := r.markdown()
+	if o.update != "" {
+		if err := rewriteMarked(o.update, m, text); err != nil {
+			return err
+		}
+	}
+	if !o.json {
+		_, err := io.WriteString(w, text)
 		return err
 	}
 	e := json.NewEncoder(w)
