@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/scenario"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -93,8 +94,6 @@ type FactReader interface {
 	Next(*trace.Fact) error
 	Tail() trace.Tail
 }
-
-var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "ash": true, "zsh": true, "ksh": true, "mksh": true, "fish": true, "csh": true, "tcsh": true, "busybox": true}
 
 // Observe reads all facts of a phase. What can't be read is said in the result.
 func Observe(r FactReader) (*Observed, error) {
@@ -207,7 +206,7 @@ func (b *observer) exec(f *trace.Fact) {
 		}
 		return
 	}
-	x := Exec{Path: f.Path, Mutable: f.Flags&trace.Mutable != 0, Nameless: f.Flags&trace.Deleted != 0, Shell: shells[path.Base(f.Path)]}
+	x := Exec{Path: f.Path, Mutable: f.Flags&trace.Mutable != 0, Nameless: f.Flags&trace.Deleted != 0, Shell: scenario.IsShell(path.Base(f.Path))}
 	if f.Digest != "" {
 		x.Digest = hex.EncodeToString([]byte(f.Digest))
 	}

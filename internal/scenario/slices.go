@@ -47,6 +47,9 @@ func applet(args []string) string {
 // ShellNames are the names of programs that count as shells.
 func ShellNames() []string { return slices.Clone(shellNames) }
 
+// IsShell reports whether a program of that name counts as a shell.
+func IsShell(name string) bool { return slices.Contains(shellNames, name) }
+
 // Slices are what a trace says, sorted by question. Names in it are the workload's to
 // choose, that something happened is not. It is for one goroutine; see NewSlices.
 type Slices struct {
