@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -287,7 +288,7 @@ func (w *work) step(ctx context.Context, a Attempt) error {
 	none := new(secret.Redactor)
 	_, err = w.c.audit.Append(ctx, audit.Event{
 		Kind: audit.GateAttempt, Actor: audit.ByCarboy, Decision: audit.Noted, Subject: audit.Redact(none, w.id+"/"+attemptNumber(name)),
-		Digests: []audit.Digest{{Of: "attempt", Sum: sum256(b)}}, Text: audit.Redact(none, fmt.Sprintf("attempt %d: %s %s", a.Number, a.State, a.Outcome)),
+		Digests: []audit.Digest{{Of: "attempt", Sum: sha256.Sum256(b)}}, Text: audit.Redact(none, fmt.Sprintf("attempt %d: %s %s", a.Number, a.State, a.Outcome)),
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -265,7 +266,7 @@ func (n *newBaseline) put(ctx context.Context, a supervise.Outcome) error {
 	none := new(secret.Redactor)
 	_, err = n.c.audit.Append(ctx, audit.Event{
 		Kind: audit.GateBaseline, Actor: audit.ByUser(a.Answer.By.UID), Decision: audit.Allowed, Subject: audit.Redact(none, n.verdict), Rule: audit.Redact(none, n.who),
-		Digests: []audit.Digest{{Of: "baseline", Sum: sum256(n.text)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, n.dir), Sync: true,
+		Digests: []audit.Digest{{Of: "baseline", Sum: sha256.Sum256(n.text)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, n.dir), Sync: true,
 	})
 	if err != nil {
 		return err

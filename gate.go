@@ -525,8 +525,6 @@ var buildDigest = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%d:%d:%d:%d", st.Dev, st.Ino, st.Size, st.Ctim.Nano()), nil
 })
 
-func sum256(b []byte) [sha256.Size]byte { return sha256.Sum256(b) }
-
 func hexSum(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
@@ -673,7 +671,7 @@ func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest
 		w.c.log.Info("the next gate asks git more often", "why", err)
 	}
 	w.forget(dir)
-	return []audit.Digest{{Of: inputsOf, Sum: sum256(b)}}
+	return []audit.Digest{{Of: inputsOf, Sum: sha256.Sum256(b)}}
 }
 
 // inputsOf is what a verdict's inputs are called in its record.

@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -205,7 +206,7 @@ func (c *Client) override(ctx context.Context, ok supervise.Approval[supervise.G
 	none := new(secret.Redactor)
 	_, err = c.audit.Append(ctx, audit.Event{
 		Kind: audit.GateOverride, Actor: audit.ByUser(a.Answer.By.UID), Decision: audit.Allowed, Subject: audit.Redact(none, v.ID),
-		Digests: []audit.Digest{{Of: "verdict", Sum: sum256(b)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, p.Reason), Sync: true,
+		Digests: []audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, p.Reason), Sync: true,
 	})
 	if err != nil {
 		return nil, err
