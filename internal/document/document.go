@@ -413,9 +413,13 @@ func (m Mapping) Get(key string) Value {
 	return Value{d: m.v.d, field: join(m.v.field, key)}
 }
 
-// Need is Get of a key that must be there.
+// Need is Get of a key that must be there: in a document that holds nothing, too, but
+// not in a mapping that may itself be left out.
 func (m Mapping) Need(key string) Value {
 	v := m.Get(key)
+	if m.v.node == nil && m.v.field == "" {
+		m.v.d.add(&yaml.Node{Line: 1, Column: 1}, "", "holds nothing, and needs "+key, "")
+	}
 	if !v.Present() && m.v.node != nil && m.v.node.Kind == yaml.MappingNode {
 		m.v.d.add(m.v.node, m.v.field, "needs "+key, "")
 	}

@@ -50,13 +50,15 @@ func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"scenarios: []": "no scenario",
 		"{}":            "scenarios",
-		"scenarios: [{name: a, command: sh -c x}]":                                                      "not a list",
-		"scenarios: [{name: a, command: []}]":                                                           "names no program",
-		"scenarios: [{name: a}]":                                                                        "command",
-		"scenarios: [{command: [x]}]":                                                                   "name",
-		"scenarios: [{name: a/b, command: [x]}]":                                                        "no name",
-		"scenarios: [{name: a, command: [x]}, {name: a, command: [y]}]":                                 "like the one in line 1",
-		"scenarios: [{name: a, command: [x], expected_exit_code: 256}]":                                 "expected_exit_code",
+		"scenarios: [{name: a, command: sh -c x}]":                      "not a list",
+		"scenarios: [{name: a, command: []}]":                           "names no program",
+		"scenarios: [{name: a}]":                                        "command",
+		"scenarios: [{command: [x]}]":                                   "name",
+		"scenarios: [{name: a/b, command: [x]}]":                        "no name",
+		"scenarios: [{name: a, command: [x]}, {name: a, command: [y]}]": "like the one in line 1",
+		"scenarios: [{name: a, command: [x], expected_exit_code: 256}]": "expected_exit_code",
+		"":            "needs scenarios",
+		"# nothing\n": "needs scenarios",
 		"scenarios: [{name: a, command: [x], timeout: 48h}]":                                            "longer than a day",
 		"scenarios: [{name: a, command: [x], confidence: 1}]":                                           "confidence",
 		"scenarios: [{name: a, command: [x], network: ['a b']}]":                                        "network",
@@ -82,6 +84,7 @@ func TestParseRefuses(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("scenarios: [{name: a, command: [x]}]"))
+	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := Parse("f", b)
 		if err != nil {

@@ -132,7 +132,7 @@ func TestPolicyAnswers(t *testing.T) {
 
 func TestPolicyErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":        "has no rules",
+		"":        "p.yaml:1:1: holds nothing, and needs rules",
 		"rules: ": "rules",
 		"rules:\n  - {kind: egress-alow, host: a.com, answer: approve}":                    "p.yaml:2:12: rules[0].kind: unknown kind \"egress-alow\"; did you mean egress-allow?",
 		"rules:\n  - {kind: egress-allow, answer: approve}":                                "approves every egress-allow, whatever its host",
