@@ -115,6 +115,9 @@ type AttemptUsage struct {
 	BytesUp     int64         `json:"bytes_up"` // of those
 	BytesDown   int64         `json:"bytes_down"`
 	Duration    time.Duration `json:"duration_ns"`
+	// Tokens is what the answers of models said that they took; nil: none said it. It
+	// is upstream's word, and decides nothing.
+	Tokens *receipt.Tokens `json:"tokens,omitempty"`
 }
 
 func usageOf(r *receipt.Receipt) *AttemptUsage {
@@ -127,6 +130,15 @@ func usageOf(r *receipt.Receipt) *AttemptUsage {
 		u.ModelFailed += x.Failed
 		u.BytesUp += x.BytesUp
 		u.BytesDown += x.BytesDown
+		if t := x.Tokens; t != nil {
+			if u.Tokens == nil {
+				u.Tokens = &receipt.Tokens{}
+			}
+			u.Tokens.Answers += t.Answers
+			u.Tokens.Input += t.Input
+			u.Tokens.Cached += t.Cached
+			u.Tokens.Output += t.Output
+		}
 	}
 	return u
 }

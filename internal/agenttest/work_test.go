@@ -84,6 +84,10 @@ func TestWorkByFeedback(t *testing.T) {
 			if u := x.Usage; u == nil || u.ModelCalls != int64(asked[i+1]-asked[i]) || u.ModelCalls < 2 || u.BytesUp == 0 || u.Duration <= 0 {
 				t.Errorf("attempt %d used %+v, and the vendor was asked %v times in all", x.Number, u, asked)
 			}
+			// Each of the vendor's answers says the same.
+			if u := x.Usage; u == nil || u.Tokens == nil || u.Tokens.Answers == 0 || u.Tokens.Answers > u.ModelCalls || u.Tokens.Input != 100*u.Tokens.Answers || u.Tokens.Output != 10*u.Tokens.Answers {
+				t.Errorf("attempt %d used %+v, of tokens %+v", x.Number, u, u.Tokens)
+			}
 		}
 		// The second attempt's conversation is the first's, with the account as data.
 		both := false
