@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -244,14 +245,24 @@ func TestWorkContinues(t *testing.T) {
 	// Died between a step's file and its record: it did not happen.
 	last := files[len(files)-1]
 	extra := filepath.Join(dir, "attempt-999.json")
-	if err := os.WriteFile(extra, []byte(`{"state":"recorded","outcome":"passed"}`), 0o600); err != nil {
+	end, err := os.ReadFile(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := json.Marshal(Attempt{
+		Schema: attemptSchema, Work: died.Work, Seq: 8, Number: 2, State: AttemptRecorded, Outcome: gate.Escalated, Failing: "what an agent wrote", Run: died.Run, Previous: hexSum(end),
+	})
+	if err == nil {
+		err = os.WriteFile(extra, forged, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Intact {
 		t.Errorf("%+v %v", r, err)
 	}
-	if done, err := p.c.Work(ctx, o); err != nil || len(done.Attempts) != 2 {
-		t.Errorf("%+v %v", done, err)
+	if done, err := p.c.Work(ctx, o); err != nil || len(done.Attempts) != 2 || done.Outcome != gate.Passed {
+		t.Fatalf("a step that is not on record counts: %+v %v", done, err)
 	}
 	if _, err := os.Stat(extra); err == nil {
 		t.Error("a step that is not on record stays")
@@ -259,10 +270,6 @@ func TestWorkContinues(t *testing.T) {
 	// Edited, in the middle; or taken back at the end, to have an attempt once more.
 	mid := files[3]
 	was, err := os.ReadFile(mid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	end, err := os.ReadFile(last)
 	if err != nil {
 		t.Fatal(err)
 	}

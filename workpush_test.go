@@ -186,7 +186,7 @@ exit 0`, map[string]string{
 	gittest.Git(t, up, "update-ref", "-d", "refs/heads/topic")
 	p.put("other", "of the user's, since\n")
 	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "is not as it was") {
-		t.Errorf("%+v", w)
+		t.Fatalf("what nobody judged was pushed: %+v", w)
 	}
 	if err := os.Remove(filepath.Join(p.ws, "other")); err != nil {
 		t.Fatal(err)
