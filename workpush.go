@@ -159,7 +159,8 @@ const (
 // pushScript makes one commit of the tree that was judged, on the base, and pushes it.
 // Its repository is its own: neither hooks nor configuration of the user's are seen. What
 // the tree says of its own contents (.gitattributes) changes none of them on their way
-// into the commit. It makes the same commit whenever it runs for the same work.
+// into the commit. It makes the same commit whenever it runs for the same work. The
+// lease is on a branch that is not there: one that is, is not moved, not even forward.
 const pushScript = `set -eu
 export GIT_DIR=/tmp/carboy-push GIT_WORK_TREE="$PWD" GIT_LITERAL_PATHSPECS=1 GIT_TERMINAL_PROMPT=0
 export GIT_AUTHOR_DATE="$4" GIT_COMMITTER_DATE="$4"
@@ -174,7 +175,7 @@ git read-tree "$2"
 git -c core.safecrlf=false add -A -f --pathspec-from-file=- --pathspec-file-nul
 commit=$(git commit-tree "$(git write-tree)" -p "$2" -m "$6")
 printf '%s\n' "$commit"
-git push -q "$7" "$commit:refs/heads/$8"
+git push -q --force-with-lease="refs/heads/$8:" "$7" "$commit:refs/heads/$8"
 `
 
 // push pushes what passed, from a bottle of its own in which no agent ever was. What
@@ -260,6 +261,9 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 			out.Verdict = receipt.PushFailed // git itself says otherwise
 		}
 		return failed("%s", cmp.Or(p.Reason, "upstream did not say why")+refusedFor(p))
+	}
+	if strings.Contains(string(complaint.output().Bytes), "(stale info)") {
+		return failed("upstream has a branch of this name already; begin again with another --branch, or land it and push by hand")
 	}
 	return failed("git push ended with %d: %s", s.Receipt.Exit.Code, strings.TrimSpace(string(complaint.output().Bytes)))
 }

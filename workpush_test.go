@@ -152,7 +152,7 @@ func TestWorkPushes(t *testing.T) {
 func TestWorkPushRefused(t *testing.T) {
 	token := "ghp_" + "Zq81xkLmP04wT9aB7cD3eF5gH2jK6nQ0rS1u" // no such token was ever given
 	p, up := pusher(t, "k=ghp_; k=${k}"+strings.TrimPrefix(token, "ghp_")+`
-case "$1" in *secret*) echo "key = $k" >config;; *) echo fine >config; printf 'a\r\n$Id: x$\n' >crlf; printf '* text ident\nconfig working-tree-encoding=UTF-16LE\n' >.gitattributes;; esac
+case "$1" in *secret*) echo "key = $k" >config;; *) printf 'fin\351\n' >config; printf 'a\r\n$Id: x$\n' >crlf; printf '* text ident\nconfig working-tree-encoding=ISO-8859-1\n' >.gitattributes;; esac
 exit 0`, map[string]string{
 		"check.sh":       "exit 0\n",
 		gate.CatalogPath: "version: 1\nsignals:\n  - {name: build, kind: build, command: [sh, ./check.sh]}\n",
@@ -178,10 +178,13 @@ exit 0`, map[string]string{
 		t.Errorf("%+v %v", a, err)
 	}
 	// The neighbour goes through, once nothing stands where it goes.
-	gittest.Git(t, up, "update-ref", "refs/heads/topic", "main")
+	p.git("push", "-q", up, "HEAD:refs/heads/topic") // from where it could be moved forward
 	o.Prompt = "do what is fine"
 	if w, err = p.c.Work(ctx, o); err != nil || w.Outcome != gate.Escalated || w.Pushed.Verdict != receipt.PushFailed {
-		t.Fatalf("%+v %v", w, err)
+		t.Fatalf("a branch that stood upstream was moved: %+v %v", w, err)
+	}
+	if at := strings.TrimSpace(gittest.Git(t, up, "rev-parse", "topic")); at != p.git("rev-parse", "HEAD") || !strings.Contains(w.Why, "already") {
+		t.Errorf("it is at %s; %s", at, w.Why)
 	}
 	gittest.Git(t, up, "update-ref", "-d", "refs/heads/topic")
 	p.put("other", "of the user's, since\n")
@@ -195,7 +198,7 @@ exit 0`, map[string]string{
 		t.Errorf("%+v", w)
 	}
 	// What the change says of how its files are to be written changes none of them.
-	for name, want := range map[string]string{"config": "fine", "crlf": "a\r\n$Id: x$"} {
+	for name, want := range map[string]string{"config": "fin\xe9", "crlf": "a\r\n$Id: x$"} {
 		if got := gittest.Git(t, up, "show", "topic:"+name); got != want {
 			t.Errorf("%s was pushed as %q", name, got)
 		}

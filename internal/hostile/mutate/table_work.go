@@ -7,13 +7,19 @@ var workMutants = []mutant{
 		Name: "pushes-what-nobody-judged", Promise: "T2",
 		Why:     "what the workspace holds by now is pushed for what was judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "what nobody judged was pushed",
-		edits: []edit{{"workpush.go", "	} else if sum != v.Change.Digest {", "	} else if sum == \"\" {"}},
+		edits: []edit{{"workpush.go", "	} else if sum != v.Change.Digest {", "	} else if sum != v.Change.Digest && sum == \"\" {"}},
 	},
 	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",
 		Why:     "a .gitattributes of the change has its files committed as others than were judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "was pushed as",
 		edits: []edit{{"workpush.go", "echo '* -text -ident -filter !working-tree-encoding' >\"$GIT_DIR/info/attributes\"\n", ""}},
+	},
+	{
+		Name: "branches-are-moved", Promise: "T2",
+		Why:     "a branch that stands upstream is moved forward by what was to be a new one",
+		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "a branch that stood upstream was moved",
+		edits: []edit{{"workpush.go", " --force-with-lease=\"refs/heads/$8:\"", ""}},
 	},
 	{
 		Name: "steps-without-a-record-count", Promise: "T2",
