@@ -40,6 +40,7 @@ type (
 	Exit    = receipt.Exit
 	// PushVerdict is how a push ended, and Raw a text of bytes that are kept as they are.
 	PushVerdict = receipt.PushVerdict
+	Tokens      = receipt.Tokens
 	Raw         = store.Raw
 
 	// Limits bound a bottle; Usage is what it uses, Posture how it is confined.

@@ -62,7 +62,12 @@ type WorkOptions struct {
 	OnEvent        func(Event)
 	OnGate         func(GateEvent)
 	OnAttempt      func(Attempt)
+
+	// dies is of tests: carboy dies between the two halves of a step.
+	dies func(Attempt) bool
 }
+
+var errDied = errors.New("carboy died here, as a test wanted")
 
 // AttemptState is how far an attempt is. Only these steps exist, in this order.
 type AttemptState string
@@ -115,6 +120,9 @@ type AttemptUsage struct {
 	BytesUp     int64         `json:"bytes_up"` // of those
 	BytesDown   int64         `json:"bytes_down"`
 	Duration    time.Duration `json:"duration_ns"`
+	// Tokens is what the answers of models said that they took; nil: none said it. It
+	// is upstream's word, and decides nothing.
+	Tokens *receipt.Tokens `json:"tokens,omitempty"`
 }
 
 func usageOf(r *receipt.Receipt) *AttemptUsage {
@@ -127,6 +135,15 @@ func usageOf(r *receipt.Receipt) *AttemptUsage {
 		u.ModelFailed += x.Failed
 		u.BytesUp += x.BytesUp
 		u.BytesDown += x.BytesDown
+		if t := x.Tokens; t != nil {
+			if u.Tokens == nil {
+				u.Tokens = &receipt.Tokens{}
+			}
+			u.Tokens.Answers += t.Answers
+			u.Tokens.Input += t.Input
+			u.Tokens.Cached += t.Cached
+			u.Tokens.Output += t.Output
+		}
 	}
 	return u
 }
@@ -163,8 +180,12 @@ type Worked struct {
 	spent bool // it is escalated since there are no more attempts
 }
 
-// attemptPrefix begins the name of each step's file in a work's directory.
-const attemptPrefix = "attempt-"
+// attemptPrefix begins the name of each step's file in a work's directory, and
+// attemptOf is what its digest is called in the audit log.
+const (
+	attemptPrefix = "attempt-"
+	attemptOf     = "attempt"
+)
 
 func attemptNumber(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), attemptPrefix), ".json")
@@ -198,7 +219,7 @@ func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 		return nil, &OptionError{Option: "--max-attempts", Value: fmt.Sprint(o.MaxAttempts), Reason: fmt.Sprintf("is not from 1 to %d", most), Advice: "a person grants what is beyond those that the catalog gives"}
 	}
 	if o.Continue != "" {
-		if err := w.reopen(ctx, o.Continue); err != nil {
+		if err := w.reopen(o.Continue); err != nil {
 			return nil, err
 		}
 	} else if err := w.begin(ctx); err != nil {
@@ -285,10 +306,13 @@ func (w *work) step(ctx context.Context, a Attempt) error {
 	if err := store.WriteFile(filepath.Join(w.dir, name), b, 0o600); err != nil {
 		return err
 	}
+	if w.o.dies != nil && w.o.dies(a) {
+		return errDied
+	}
 	none := new(secret.Redactor)
 	_, err = w.c.audit.Append(ctx, audit.Event{
 		Kind: audit.GateAttempt, Actor: audit.ByCarboy, Decision: audit.Noted, Subject: audit.Redact(none, w.id+"/"+attemptNumber(name)),
-		Digests: []audit.Digest{{Of: "attempt", Sum: sha256.Sum256(b)}}, Text: audit.Redact(none, fmt.Sprintf("attempt %d: %s %s", a.Number, a.State, a.Outcome)),
+		Digests: []audit.Digest{{Of: attemptOf, Sum: sha256.Sum256(b)}}, Text: audit.Redact(none, fmt.Sprintf("attempt %d: %s %s", a.Number, a.State, a.Outcome)),
 	})
 	if err != nil {
 		return err
@@ -302,7 +326,7 @@ func (w *work) step(ctx context.Context, a Attempt) error {
 
 // reopen reads the steps of work that carboy's death has ended. The newest is removed
 // when it never came on record: it did not happen.
-func (w *work) reopen(ctx context.Context, ref string) error {
+func (w *work) reopen(ref string) error {
 	dir, err := w.c.workDir(ref)
 	if err != nil {
 		return err
@@ -311,7 +335,7 @@ func (w *work) reopen(ctx context.Context, ref string) error {
 	if err := w.take(); err != nil {
 		return err
 	}
-	loose, err := w.read(ctx, dir)
+	loose, err := w.read(dir)
 	if err != nil {
 		return err
 	}
@@ -337,30 +361,50 @@ func (c *Client) workDir(ref string) (string, error) {
 
 // read reads the steps on record in dir. loose is the newest one's file, where that
 // never came on record.
-func (w *work) read(ctx context.Context, dir string) (loose string, err error) {
+func (w *work) read(dir string) (loose string, err error) {
 	w.dir, w.id = dir, filepath.Base(dir)
 	files, err := filepath.Glob(filepath.Join(dir, attemptPrefix+"*.json"))
 	if err != nil {
 		return "", err
 	}
 	slices.Sort(files)
+	recorded := map[string][]string{} // digests by the step's number
+	err = w.c.auditRecords(func(r *audit.Record) {
+		n, ours := strings.CutPrefix(r.Subject, w.id+"/")
+		for _, d := range r.Digests {
+			if ours && r.Kind == audit.GateAttempt && d.Of == attemptOf {
+				recorded[n] = append(recorded[n], d.SHA256)
+			}
+		}
+	})
+	if err != nil {
+		return "", err
+	}
 	for i, f := range files {
-		b, err := os.ReadFile(f)
+		b, err := store.ReadDocument(f)
 		if err != nil {
 			return "", err
 		}
-		switch err := w.c.onRecord(ctx, w.id+"/"+attemptNumber(f), "attempt", b); {
-		case errors.Is(err, errUnrecorded) && i == len(files)-1:
+		switch sums := recorded[attemptNumber(f)]; {
+		case len(sums) == 0 && i == len(files)-1:
 			loose = f
 			continue
-		case err != nil:
-			return "", err
+		case len(sums) == 0:
+			return "", fmt.Errorf("%s: %w", f, errUnrecorded)
+		case len(sums) > 1:
+			return "", fmt.Errorf("%s: %w: it was recorded %d times", f, ErrLedger, len(sums))
+		case sums[0] != hexSum(b):
+			return "", fmt.Errorf("%s: %w: its text was changed", f, ErrLedger)
 		}
 		var a Attempt
 		if err := json.Unmarshal(b, &a); err != nil || a.Schema != attemptSchema || a.Work != w.id || a.Seq != i || a.Previous != w.last {
 			return "", fmt.Errorf("%s: %w", f, ErrLedger)
 		}
 		w.steps, w.last = append(w.steps, a), hexSum(b)
+	}
+	// Each is on disk before it is on record, so that none of those is missing.
+	if len(recorded) != len(w.steps) {
+		return "", fmt.Errorf("work %s: %w: %d steps were recorded, and %d are there", w.id, ErrLedger, len(recorded), len(w.steps))
 	}
 	if len(w.steps) > 0 {
 		if w.steps[0].Task == nil {

@@ -3,6 +3,8 @@ package carboy
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -216,54 +219,66 @@ func TestWorkContinues(t *testing.T) {
 	ctx := context.Background()
 	p := worker(t, readsFeedback, needsFeedback)
 	var out bytes.Buffer
-	o := WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out}
-	w, err := p.c.Work(ctx, o)
-	if err != nil || w.Outcome != gate.Passed {
-		t.Fatalf("%+v %v\n%s", w, err, out.String())
+	var died Attempt
+	_, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out, dies: func(a Attempt) bool {
+		died = a
+		return a.Number == 2 && a.State == AttemptJudging
+	}})
+	if !errors.Is(err, errDied) {
+		t.Fatalf("%v\n%s", err, out.String())
 	}
-	dir := p.c.gateDir("work", w.ID)
+	dir := p.c.gateDir("work", died.Work)
+	// Died when the agent's second attempt was kept, and not on record yet: it is judged.
+	o := WorkOptions{Continue: died.Work, Stdout: &out, Stderr: &out}
+	again, err := p.c.Work(ctx, o)
+	if err != nil || again.Outcome != gate.Passed || len(again.Attempts) != 2 || again.Run != died.Run || again.Bottle != died.Bottle {
+		t.Fatalf("%+v %v\n%s", again, err, out.String())
+	}
 	files, err := filepath.Glob(dir + "/attempt-*.json")
 	if err != nil || len(files) != 8 {
 		t.Fatal(files, err)
-	}
-	// Died when the agent's second attempt was kept, and not on record yet: it is judged.
-	for _, f := range files[6:] {
-		if err := os.Remove(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o = WorkOptions{Continue: w.ID, Stdout: &out, Stderr: &out}
-	again, err := p.c.Work(ctx, o)
-	if err != nil || again.Outcome != gate.Passed || len(again.Attempts) != 2 || again.Run != w.Run || again.Bottle != w.Bottle {
-		t.Fatalf("%+v %v\n%s", again, err, out.String())
 	}
 	// Continuing what is over says the same and does nothing.
 	if done, err := p.c.Work(ctx, o); err != nil || done.Outcome != gate.Passed || len(done.Attempts) != 2 {
 		t.Errorf("%+v %v", done, err)
 	}
 	// Died between a step's file and its record: it did not happen.
-	files, _ = filepath.Glob(dir + "/attempt-*.json")
 	last := files[len(files)-1]
 	extra := filepath.Join(dir, "attempt-999.json")
-	if err := os.WriteFile(extra, []byte(`{"state":"recorded","outcome":"passed"}`), 0o600); err != nil {
+	end, err := os.ReadFile(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := json.Marshal(Attempt{
+		Schema: attemptSchema, Work: died.Work, Seq: 8, Number: 2, State: AttemptRecorded, Outcome: gate.Escalated, Failing: "what an agent wrote", Run: died.Run, Previous: hexSum(end),
+	})
+	if err == nil {
+		err = os.WriteFile(extra, forged, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Intact {
 		t.Errorf("%+v %v", r, err)
 	}
-	if done, err := p.c.Work(ctx, o); err != nil || len(done.Attempts) != 2 {
-		t.Errorf("%+v %v", done, err)
+	if done, err := p.c.Work(ctx, o); err != nil || len(done.Attempts) != 2 || done.Outcome != gate.Passed {
+		t.Fatalf("a step that is not on record counts: %+v %v", done, err)
 	}
 	if _, err := os.Stat(extra); err == nil {
 		t.Error("a step that is not on record stays")
 	}
-	// Edited, in the middle.
+	// Edited, in the middle; or taken back at the end, to have an attempt once more.
 	mid := files[3]
 	was, err := os.ReadFile(mid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, do := range map[string]func() error{
+		"taken back": func() error { return os.Remove(last) },
+		"taken back by another": func() error {
+			return errors.Join(os.Remove(last), os.WriteFile(filepath.Join(dir, "attempt-0070.json"), end, 0o600))
+		},
+		"too long": func() error { return os.Truncate(mid, store.MaxDocument+1) },
 		"edited": func() error {
 			return os.WriteFile(mid, bytes.Replace(was, []byte("failed"), []byte("passed"), 1), 0o600)
 		},
@@ -273,17 +288,34 @@ func TestWorkContinues(t *testing.T) {
 		if err := do(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.c.Work(ctx, o); !errors.Is(err, ErrLedger) {
+		if _, err := p.c.Work(ctx, o); !errors.Is(err, ErrLedger) && what != "too long" || err == nil {
 			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := p.c.WorkAccount(ctx, died.Work); err == nil {
+			t.Errorf("%s: it is shown as if it were whole", what)
 		}
 		if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Tampered {
 			t.Errorf("%s: %s %v", what, r.Status, err)
 		}
-		if err := store.WriteFile(mid, was, 0o600); err != nil {
+		os.Remove(filepath.Join(dir, "attempt-0070.json"))
+		if err := errors.Join(store.WriteFile(mid, was, 0o600), store.WriteFile(last, end, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Intact {
+		t.Errorf("%+v %v", r, err)
+	}
+	// Of a step that somebody took back, and then took again, both are on record.
+	if _, err := p.c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateAttempt, Actor: audit.ByCarboy, Decision: audit.Noted, Subject: audit.Redact(new(secret.Redactor), died.Work+"/007"),
+		Digests: []audit.Digest{{Of: attemptOf, Sum: sha256.Sum256(end)}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.Work(ctx, o); !errors.Is(err, ErrLedger) {
+		t.Error(err)
+	}
+	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Tampered {
 		t.Errorf("%+v %v", r, err)
 	}
 }

@@ -48,7 +48,11 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 	seq := map[doc]int64{}
 	err = c.auditRecords(func(r *audit.Record) {
 		for _, d := range r.Digests {
-			if d.Of == "verdict" || d.Of == "attempt" {
+			if d.Of == attemptOf && last[doc{r.Subject, d.Of}] != "" {
+				// A step is taken once: somebody had taken it back.
+				out = append(out, audit.Finding{Record: r.Seq, Text: fmt.Sprintf("attempt %s was recorded before", r.Subject)})
+			}
+			if d.Of == "verdict" || d.Of == attemptOf {
 				last[doc{r.Subject, d.Of}], seq[doc{r.Subject, d.Of}] = d.SHA256, r.Seq
 			}
 		}
@@ -57,14 +61,14 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		return nil, err
 	}
 	seen := map[doc]bool{}
-	for _, x := range []struct{ of, pattern string }{{"verdict", c.gateDir("verdicts", "*", verdictFile)}, {"attempt", c.gateDir("work", "*", attemptPrefix+"*.json")}} {
+	for _, x := range []struct{ of, pattern string }{{"verdict", c.gateDir("verdicts", "*", verdictFile)}, {attemptOf, c.gateDir("work", "*", attemptPrefix+"*.json")}} {
 		files, err := filepath.Glob(x.pattern)
 		if err != nil {
 			return nil, err
 		}
 		for i, f := range files {
 			d := doc{filepath.Base(filepath.Dir(f)), x.of}
-			if x.of == "attempt" {
+			if x.of == attemptOf {
 				d.id += "/" + attemptNumber(f)
 			}
 			seen[d] = true
@@ -73,7 +77,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 				return nil, err
 			}
 			switch want, ok := last[d]; {
-			case !ok && x.of == "attempt" && (i+1 == len(files) || filepath.Dir(files[i+1]) != filepath.Dir(f)):
+			case !ok && x.of == attemptOf && (i+1 == len(files) || filepath.Dir(files[i+1]) != filepath.Dir(f)):
 				// carboy died between a step's two halves: it counts for nothing, and
 				// going on removes it.
 			case !ok:

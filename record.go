@@ -267,10 +267,14 @@ func network(g gateway.Summary) receipt.Network {
 		if x.Credential != "" {
 			used[x.Credential] += int64(x.Count)
 		}
-		n.Requests = append(n.Requests, receipt.Request{
+		r := receipt.Request{
 			Name: x.Name, Port: x.Port, Verdict: verdict(x.Allowed), Rule: x.Rule, Reason: because(x.Reason, x.Detail),
 			Credential: x.Credential, Count: int64(x.Count), Failed: int64(x.Failed), BytesUp: x.Up, BytesDown: x.Down,
-		})
+		}
+		if x.Told > 0 {
+			r.Tokens = &receipt.Tokens{Answers: int64(x.Told), Input: x.Tokens.Input, Cached: x.Tokens.Cached, Output: x.Tokens.Output}
+		}
+		n.Requests = append(n.Requests, r)
 	}
 	n.CredentialsTotal = int64(len(used))
 	for _, name := range slices.Sorted(maps.Keys(used)) {

@@ -9,6 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/tokens"
 )
 
 // TestNetworkAccount: what the gateway counted is in the receipt, within bounds,
@@ -19,6 +20,7 @@ func TestNetworkAccount(t *testing.T) {
 	for i := range 3000 {
 		g.Requests = append(g.Requests, gateway.RequestSummary{
 			Name: fmt.Sprintf("h%d.%s.example", i, value), Port: 443, Allowed: i%2 == 0, Rule: "r.yaml:1", Count: 2, Failed: 1,
+			Told: 2, Tokens: tokens.Usage{Input: int64(i), Cached: 1, Output: 3},
 			Reason: map[bool]gateway.Reason{false: "request"}[i%2 == 0], Detail: "the route wants " + value, Credential: fmt.Sprint("C", i%300),
 		})
 		g.Found = append(g.Found, gateway.FoundSummary{
@@ -47,6 +49,9 @@ func TestNetworkAccount(t *testing.T) {
 	}
 	if n.Requests[0].Verdict != receipt.Refused || n.Found[0].Action != receipt.Blocked || n.Credentials[0] != (receipt.Credential{Name: "C0", Requests: 20}) {
 		t.Errorf("%+v %+v %+v", n.Requests[0], n.Found[0], n.Credentials[0])
+	}
+	if x := n.Requests[0].Tokens; x == nil || *x != (receipt.Tokens{Answers: 2, Input: 1, Cached: 1, Output: 3}) {
+		t.Errorf("%+v", x)
 	}
 	if x := n.Totals; x.RequestsAllowed != 3000 || x.RequestsRefused != 3000 || x.FoundIn != 3000 || x.FoundOut != 6000 {
 		t.Errorf("%+v", x)

@@ -150,7 +150,7 @@ type Swept struct {
 	Schema string `json:"schema"`
 	// Runs died with their carboy, and are marked as lost.
 	Runs []string `json:"lost"`
-	// Removed are paths of the host.
+	// Removed are paths of the host, and bottles by their names.
 	Removed []string `json:"removed"`
 }
 
@@ -188,5 +188,16 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 		_, err := pool.Sweep(rt)
 		errs = append(errs, err)
 	}
-	return g, errors.Join(errs...)
+	dirs, err := filepath.Glob(c.gateDir("work", "*"))
+	var works []string
+	for _, d := range dirs {
+		if busy, berr := workBusy(d); !busy && berr == nil { // else it may be about to push
+			works = append(works, filepath.Base(d))
+		}
+	}
+	pushes, perr := c.sweepPushes(ctx, works...)
+	for _, slug := range pushes {
+		g.Removed = append(g.Removed, "bottle "+slug)
+	}
+	return g, errors.Join(append(errs, err, perr)...)
 }

@@ -157,13 +157,17 @@ const (
 )
 
 // pushScript makes one commit of the tree that was judged, on the base, and pushes it.
-// Its repository is its own: neither hooks nor configuration of the user's are seen. It
-// makes the same commit whenever it runs for the same work.
+// Its repository is its own: neither hooks nor configuration of the user's are seen. What
+// the tree says of its own contents (.gitattributes) changes none of them on their way
+// into the commit. It makes the same commit whenever it runs for the same work. The
+// lease is on a branch that is not there: one that is, is not moved, not even forward.
 const pushScript = `set -eu
 export GIT_DIR=/tmp/carboy-push GIT_WORK_TREE="$PWD" GIT_LITERAL_PATHSPECS=1 GIT_TERMINAL_PROMPT=0
 export GIT_AUTHOR_DATE="$4" GIT_COMMITTER_DATE="$4"
 git init -q --object-format="$3"
 printf '%s\n' "$1" >"$GIT_DIR/objects/info/alternates"
+mkdir -p "$GIT_DIR/info"
+echo '* -text -ident -filter !working-tree-encoding' >"$GIT_DIR/info/attributes"
 GIT_AUTHOR_NAME=$(git config user.name) || GIT_AUTHOR_NAME=$5
 GIT_AUTHOR_EMAIL=$(git config user.email) || GIT_AUTHOR_EMAIL=$5@carboy.invalid
 export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME="$GIT_AUTHOR_NAME" GIT_COMMITTER_EMAIL="$GIT_AUTHOR_EMAIL"
@@ -171,7 +175,7 @@ git read-tree "$2"
 git -c core.safecrlf=false add -A -f --pathspec-from-file=- --pathspec-file-nul
 commit=$(git commit-tree "$(git write-tree)" -p "$2" -m "$6")
 printf '%s\n' "$commit"
-git push -q "$7" "$commit:refs/heads/$8"
+git push -q --force-with-lease="refs/heads/$8:" "$7" "$commit:refs/heads/$8"
 `
 
 // push pushes what passed, from a bottle of its own in which no agent ever was. What
@@ -233,7 +237,10 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	}
 	said, complaint := &capped{max: maxPushOutput}, &capped{max: maxPushOutput}
 	o.run.Stdin, o.run.Stdout, o.run.Stderr = stdin, said, complaint
-	s, err := w.c.inOwnBottle(ctx, o, w.label()+"-push", w.task.Dir)
+	if _, err := w.c.sweepPushes(ctx, w.id); err != nil {
+		return nil, err
+	}
+	s, err := w.c.inOwnBottle(ctx, o, w.label()+pushLabel, w.task.Dir)
 	var ended *AgentError
 	switch {
 	case err != nil && !errors.As(err, &ended):
@@ -254,6 +261,9 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 			out.Verdict = receipt.PushFailed // git itself says otherwise
 		}
 		return failed("%s", cmp.Or(p.Reason, "upstream did not say why")+refusedFor(p))
+	}
+	if strings.Contains(string(complaint.output().Bytes), "(stale info)") {
+		return failed("upstream has a branch of this name already; begin again with another --branch, or land it and push by hand")
 	}
 	return failed("git push ended with %d: %s", s.Receipt.Exit.Code, strings.TrimSpace(string(complaint.output().Bytes)))
 }
@@ -323,6 +333,34 @@ func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
 		Supervise: p.run.Supervise,
 	}
 	return p, nil
+}
+
+// pushLabel ends the label of a bottle that pushes.
+const pushLabel = "-push"
+
+// sweepPushes removes the bottles of pushes of these works that died with their carboy,
+// and returns their names. Their runs stay: the receipts say what left. One that may
+// have keys at a forge stays, too, until Open has revoked them.
+func (c *Client) sweepPushes(ctx context.Context, works ...string) (removed []string, err error) {
+	list, _, err := c.store.Bottles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		of := func(id string) bool { return len(id) > 8 && strings.HasSuffix(b.Label, "-"+id[len(id)-8:]+pushLabel) }
+		if b.Mode != store.None || !slices.ContainsFunc(works, of) || c.hasKeys(b.Slug) {
+			continue
+		}
+		if busy, berr := c.store.BottleBusy(b.Slug); busy || berr != nil {
+			continue // it pushes, or is gone by now
+		}
+		if _, rerr := c.store.RemoveBottle(ctx, b.Slug); rerr != nil {
+			err = errors.Join(err, rerr)
+			continue
+		}
+		removed = append(removed, b.Slug)
+	}
+	return removed, err
 }
 
 // inOwnBottle runs what p says in a bottle that is made for it, and gone after it.

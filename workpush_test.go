@@ -15,6 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // pusher is a worker whose bottle declares the repository that its origin is.
@@ -63,8 +64,49 @@ func TestWorkPushes(t *testing.T) {
 	if err := os.Chmod(filepath.Join(p.ws, ".git/hooks/pre-push"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := p.work(WorkOptions{})
-	if w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 2 {
+	// carboy dies when it has pushed, and nothing says so yet: it is done once more.
+	var out bytes.Buffer
+	var first Attempt
+	if _, err := p.c.Work(context.Background(), WorkOptions{Agent: "a", Prompt: "make it pass\nand more", Dir: p.ws, Stdout: &out, Stderr: &out, dies: func(a Attempt) bool {
+		first = a
+		return a.State == AttemptPushed
+	}}); !errors.Is(err, errDied) || first.Pushed == nil || first.Pushed.Verdict != receipt.Pushed {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	// So does the bottle that pushed, when carboy dies during the push. Others stay.
+	left := func(label string) string {
+		t.Helper()
+		b, err := p.c.store.CreateBottle(context.Background(), store.Bottle{Label: label, Agent: "a", Mode: store.None})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Slug
+	}
+	dead := "a-" + first.Work[len(first.Work)-8:] + pushLabel
+	slug := left(dead)
+	neighbours := []string{left("a" + pushLabel), left(dead + "-not")}
+	w := p.work(WorkOptions{Continue: first.Work})
+	if _, err := p.c.store.Bottle(slug); !errors.Is(err, store.ErrNoBottle) {
+		t.Errorf("the bottle of the push that died is still there: %v", err)
+	}
+	slug = left(dead)
+	lock, err := p.c.store.LockBottle(slug)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := p.c.SweepSandboxes(context.Background()); err != nil || slices.Contains(g.Removed, "bottle "+slug) {
+		t.Errorf("a bottle that pushes was swept: %+v %v", g, err)
+	}
+	lock.Unlock()
+	if g, err := p.c.SweepSandboxes(context.Background()); err != nil || !slices.Contains(g.Removed, "bottle "+slug) {
+		t.Errorf("%+v %v", g, err)
+	}
+	for _, n := range neighbours {
+		if was, err := p.c.store.RemoveBottle(context.Background(), n); err != nil || !was {
+			t.Errorf("bottle %s was swept: %v", n, err)
+		}
+	}
+	if w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 2 || w.Pushed.Commit != first.Pushed.Commit || w.Pushed.Run == first.Pushed.Run {
 		t.Fatalf("%+v %+v", w, w.Pushed)
 	}
 	branch := "refs/heads/" + w.Pushed.Branch
@@ -81,25 +123,16 @@ func TestWorkPushes(t *testing.T) {
 	if m := git("show", "-s", "--format=%b", branch); !strings.Contains(m, "Carboy-Work: "+w.ID) || !strings.Contains(m, "Carboy-Verdict: "+w.Verdict.ID) {
 		t.Errorf("%q", m)
 	}
-	r, err := p.c.Receipt(context.Background(), w.Pushed.Run)
+	r, err := p.c.Receipt(context.Background(), first.Pushed.Run) // the second found it there
 	if err != nil || r.Git == nil || len(r.Git.Pushes) != 1 || r.Git.Pushes[0].Verdict != receipt.Pushed || r.Git.Pushes[0].Refs[0].New != w.Pushed.Commit {
 		t.Fatalf("%v %+v", err, r)
 	}
 	if list, _, err := p.c.Bottles(context.Background()); err != nil || len(list) != 1 {
 		t.Errorf("bottles: %+v %v", list, err)
 	}
-	// Going on with what is over does nothing; dying before its last record does the
-	// same again.
+	// Going on with what is over does nothing.
 	if again := p.work(WorkOptions{Continue: w.ID}); again.Pushed.Run != w.Pushed.Run {
 		t.Errorf("pushed twice: %+v", again.Pushed)
-	}
-	files, _ := filepath.Glob(p.c.gateDir("work", w.ID, "attempt-*.json"))
-	if err := os.Remove(files[len(files)-1]); err != nil {
-		t.Fatal(err)
-	}
-	again := p.work(WorkOptions{Continue: w.ID})
-	if again.Outcome != gate.Passed || again.Pushed.Commit != w.Pushed.Commit || len(again.Attempts) != 2 {
-		t.Errorf("%+v %+v", again, again.Pushed)
 	}
 	if n := git("rev-list", "--count", "--all", "--not", "main", p.git("rev-parse", "HEAD")); n != "1" {
 		t.Errorf("%s commits left", n)
@@ -119,7 +152,7 @@ func TestWorkPushes(t *testing.T) {
 func TestWorkPushRefused(t *testing.T) {
 	token := "ghp_" + "Zq81xkLmP04wT9aB7cD3eF5gH2jK6nQ0rS1u" // no such token was ever given
 	p, up := pusher(t, "k=ghp_; k=${k}"+strings.TrimPrefix(token, "ghp_")+`
-case "$1" in *secret*) echo "key = $k" >config;; *) echo fine >config;; esac
+case "$1" in *secret*) echo "key = $k" >config;; *) printf 'fin\351\n' >config; printf 'a\r\n$Id: x$\n' >crlf; printf '* text ident\nconfig working-tree-encoding=ISO-8859-1\n' >.gitattributes;; esac
 exit 0`, map[string]string{
 		"check.sh":       "exit 0\n",
 		gate.CatalogPath: "version: 1\nsignals:\n  - {name: build, kind: build, command: [sh, ./check.sh]}\n",
@@ -145,15 +178,18 @@ exit 0`, map[string]string{
 		t.Errorf("%+v %v", a, err)
 	}
 	// The neighbour goes through, once nothing stands where it goes.
-	gittest.Git(t, up, "update-ref", "refs/heads/topic", "main")
+	p.git("push", "-q", up, "HEAD:refs/heads/topic") // from where it could be moved forward
 	o.Prompt = "do what is fine"
 	if w, err = p.c.Work(ctx, o); err != nil || w.Outcome != gate.Escalated || w.Pushed.Verdict != receipt.PushFailed {
-		t.Fatalf("%+v %v", w, err)
+		t.Fatalf("a branch that stood upstream was moved: %+v %v", w, err)
+	}
+	if at := strings.TrimSpace(gittest.Git(t, up, "rev-parse", "topic")); at != p.git("rev-parse", "HEAD") || !strings.Contains(w.Why, "already") {
+		t.Errorf("it is at %s; %s", at, w.Why)
 	}
 	gittest.Git(t, up, "update-ref", "-d", "refs/heads/topic")
 	p.put("other", "of the user's, since\n")
 	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "is not as it was") {
-		t.Errorf("%+v", w)
+		t.Fatalf("what nobody judged was pushed: %+v", w)
 	}
 	if err := os.Remove(filepath.Join(p.ws, "other")); err != nil {
 		t.Fatal(err)
@@ -161,8 +197,11 @@ exit 0`, map[string]string{
 	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Passed || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 1 {
 		t.Errorf("%+v", w)
 	}
-	if got := strings.TrimSpace(gittest.Git(t, up, "show", "topic:config")); got != "fine" {
-		t.Errorf("%q", got)
+	// What the change says of how its files are to be written changes none of them.
+	for name, want := range map[string]string{"config": "fin\xe9", "crlf": "a\r\n$Id: x$"} {
+		if got := gittest.Git(t, up, "show", "topic:"+name); got != want {
+			t.Errorf("%s was pushed as %q", name, got)
+		}
 	}
 	for _, o := range []WorkOptions{{Push: "nowhere"}, {Branch: "a..b"}, {Branch: "-x"}, {Branch: "refs/../x"}, {Branch: "x.lock"}} {
 		var bad *OptionError

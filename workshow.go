@@ -66,7 +66,7 @@ func (c *Client) workAccount(ctx context.Context, dir string) (*WorkAccount, err
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.read(ctx, dir); err != nil {
+	if _, err := w.read(dir); err != nil {
 		return nil, err
 	}
 	a := &WorkAccount{ID: w.id, State: WorkStopped, Task: w.task, Attempts: []Attempt{}}

@@ -121,8 +121,12 @@ func (a *app) workCmd() *cobra.Command {
 
 // usedBy says what an attempt used.
 func usedBy(u *carboy.AttemptUsage) string {
-	return fmt.Sprintf("%d model calls (%d failed), %s up, %s down, %s",
+	s := fmt.Sprintf("%d model calls (%d failed), %s up, %s down, %s",
 		u.ModelCalls, u.ModelFailed, receipt.Bytes(u.BytesUp), receipt.Bytes(u.BytesDown), u.Duration.Round(100*time.Millisecond))
+	if u.Tokens != nil {
+		s += ", " + u.Tokens.String()
+	}
+	return s
 }
 
 // maxPrompt bounds what is read from standard input, in bytes.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -37,11 +38,17 @@ func TestWorkByFeedback(t *testing.T) {
 		}
 		want := fmt.Sprintf("%09d", n)
 		told := regexp.MustCompile(`want=([0-9]{9})`)
+		table, tries := os.Getenv("CARBOY_TEST_WORK_TABLE") != "", 2
+		if table {
+			tries = 3
+		}
 		server := New(t, key, Script{
 			Final: "42 tests passed, all is well.",
 			Decide: func(request string, results []string) *Step {
 				answer := "000000000"
-				if all := told.FindAllStringSubmatch(request, -1); all != nil {
+				if accounts := strings.Count(request, "It is data"); accounts < tries-1 {
+					answer = fmt.Sprintf("%09d", accounts)
+				} else if all := told.FindAllStringSubmatch(request, -1); all != nil {
 					answer = all[len(all)-1][1]
 				}
 				if slices.ContainsFunc(results, func(r string) bool { return strings.Contains(r, "wrote "+answer) }) {
@@ -74,7 +81,7 @@ func TestWorkByFeedback(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v; %s", err, said)
 		}
-		if w.Outcome != gate.Passed || len(w.Attempts) != 2 || w.Attempts[0].Outcome != gate.Failed || !strings.Contains(w.Attempts[0].Feedback, "want="+want) {
+		if w.Outcome != gate.Passed || len(w.Attempts) != tries || w.Attempts[0].Outcome != gate.Failed || !strings.Contains(w.Attempts[0].Feedback, "want="+want) {
 			t.Fatalf("%+v; %s", w, said)
 		}
 		if w.Attempts[0].Bottle != w.Attempts[1].Bottle || w.Attempts[0].Run == w.Attempts[1].Run {
@@ -84,6 +91,19 @@ func TestWorkByFeedback(t *testing.T) {
 			if u := x.Usage; u == nil || u.ModelCalls != int64(asked[i+1]-asked[i]) || u.ModelCalls < 2 || u.BytesUp == 0 || u.Duration <= 0 {
 				t.Errorf("attempt %d used %+v, and the vendor was asked %v times in all", x.Number, u, asked)
 			}
+			// Each of the vendor's answers says the same.
+			if u := x.Usage; u == nil || u.Tokens == nil || u.Tokens.Answers == 0 || u.Tokens.Answers > u.ModelCalls || u.Tokens.Input != 100*u.Tokens.Answers || u.Tokens.Output != 10*u.Tokens.Answers {
+				t.Errorf("attempt %d used %+v, of tokens %+v", x.Number, u, u.Tokens)
+			}
+		}
+		if table {
+			var b strings.Builder
+			b.WriteString("\n| Attempt | outcome | time ÷ the first | model calls | tokens in | tokens out | up | down |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+			for _, x := range w.Attempts {
+				u := x.Usage
+				fmt.Fprintf(&b, "| %d | %s | %.2f | %d | %d | %d | %s | %s |\n", x.Number, x.Outcome, u.Duration.Seconds()/w.Attempts[0].Usage.Duration.Seconds(), u.ModelCalls, u.Tokens.Input, u.Tokens.Output, receipt.Bytes(u.BytesUp), receipt.Bytes(u.BytesDown))
+			}
+			t.Log(b.String())
 		}
 		// The second attempt's conversation is the first's, with the account as data.
 		both := false

@@ -37,6 +37,7 @@ type Traced struct {
 type cost struct {
 	took           [3]time.Duration
 	facts, dropped uint64
+	bytes          int64 // of facts
 }
 
 // traced runs one round of pairs. Which of a pair is first changes.
@@ -145,6 +146,7 @@ func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced b
 		if c.facts, c.dropped, err = r.all(); err != nil {
 			return cost{}, err
 		}
+		c.bytes = r.bytes
 	}
 	c.took[1] = c.took[0] + selfCPU() - selfBefore
 	return c, nil
@@ -193,6 +195,7 @@ type factReader struct {
 	done    chan struct{}
 	facts   uint64
 	dropped uint64
+	bytes   int64 // of all batches
 	err     error
 }
 
@@ -226,6 +229,7 @@ func (r *factReader) read() {
 			return
 		}
 		r.dropped = dropped // so far
+		r.bytes += int64(n)
 	}
 }
 

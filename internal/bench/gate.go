@@ -32,7 +32,11 @@ type GateReport struct {
 	Version  *Spread `json:"version_ms"`
 	Memory   *Spread `json:"memory_mb"`   // of the largest process of a gate
 	Evidence *Spread `json:"evidence_kb"` // that is kept of it
-	Goals    []Goal  `json:"goals"`
+	// Trace is of a go build with an empty cache, as one phase of a gate has it, and
+	// TraceKB are the facts of one.
+	Trace   *Traced `json:"trace"`
+	TraceKB *Spread `json:"trace_kb"`
+	Goals   []Goal  `json:"goals"`
 }
 
 // gatePackages are in the module that is judged.
@@ -104,7 +108,11 @@ func (b *gateBench) measure(top string) (*GateReport, error) {
 	if err := b.module(); err != nil {
 		return nil, err
 	}
-	var warm, cold, cached, version, memory, evidence []float64
+	pairs, err := b.pairs(top)
+	if err != nil {
+		return nil, err
+	}
+	var warm, cold, cached, version, memory, evidence, facts []float64
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	for i := range b.o.rounds {
 		fmt.Fprintf(b.log, "round %d of %d\n", i+1, b.o.rounds)
@@ -140,17 +148,53 @@ func (b *gateBench) measure(top string) (*GateReport, error) {
 			cached, version = append(cached, ms(d)), append(version, ms(v))
 		}
 		warm, cold = append(warm, whole.Seconds()/again.Seconds()), append(cold, whole.Seconds()/first.Seconds())
+		kb, err := pairs.build(b.ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, kb)
 		memory, evidence = append(memory, float64(most)/1e6), append(evidence, float64(size)/1e3)
 		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
 		fmt.Fprintf(b.log, "gate %.1f s, directly %.1f s, %.1f s warm; cached %.0f ms\n", whole.Seconds(), first.Seconds(), again.Seconds(), cached[len(cached)-1])
 	}
 	r.Warm, r.Cold, r.Cached, r.Version = spreadOf(warm), spreadOf(cold), spreadOf(cached), spreadOf(version)
 	r.Memory, r.Evidence = spreadOf(memory), spreadOf(evidence)
+	r.Trace, r.TraceKB = &pairs.traces[0], spreadOf(facts)
 	r.Goals = []Goal{
 		{What: "gate ÷ the same build and tests by themselves, warm", Limit: 1.5, Got: r.Warm},
 		{What: "a verdict that is given again", Limit: 50, Unit: "ms", Got: r.Cached, Also: "`carboy version` takes " + r.Version.shown()},
+		{What: "a go build with an empty cache, traced ÷ untraced, in time", Limit: 1.25, Got: r.Trace.Time},
+		{What: "the same in processor time, with the reader's", Limit: 1.25, Got: r.Trace.All},
+		{What: "facts of it that were dropped", Limit: 0, Got: spreadOf([]float64{float64(r.Trace.Dropped)})},
 	}
 	return r, nil
+}
+
+// gatePairs are bottles that differ in nothing but the trace.
+type gatePairs struct{ bench }
+
+func (b *gateBench) pairs(top string) (*gatePairs, error) {
+	p := &gatePairs{bench{o: b.o, base: filepath.Join(top, "pairs"), log: b.log}}
+	errs := []error{os.Chmod(top, 0o755), os.MkdirAll(p.path("ws/module"), 0o755)}
+	for name, text := range goModule {
+		errs = append(errs, os.WriteFile(filepath.Join(p.path("ws"), name), []byte(text), 0o644))
+	}
+	return p, errors.Join(errs...)
+}
+
+// build builds once with a trace and once without; which is first changes. It returns
+// how many kB of facts there were.
+func (p *gatePairs) build(ctx context.Context, round int) (kb float64, err error) {
+	const tmp = "/tmp"
+	var halves [2]cost // without, with
+	for turn := range 2 {
+		with := (turn + round) % 2
+		if halves[with], err = p.pairHalf(ctx, goBuild(tmp+"/gocache", tmp, tmp+"/small"), 1, with == 1); err != nil {
+			return 0, err
+		}
+	}
+	p.addPair(load{name: "gobuild", what: "go build, nothing cached"}, halves[1], halves[0])
+	return float64(halves[1].bytes) / 1e3, nil
 }
 
 // direct builds and tests the module as the catalog does.
@@ -208,6 +252,6 @@ func (r *GateReport) markdown() string {
 	}
 	b.WriteString(".\n")
 	goalRows(&b, r.Goals)
-	fmt.Fprintf(&b, "\nWith an empty build cache on both sides, a gate takes %s × what the commands take. Its largest process has %s MB; of each verdict %s kB are kept.\n", r.Cold.shown(), r.Memory.shown(), r.Evidence.shown())
+	fmt.Fprintf(&b, "\nWith an empty build cache on both sides, a gate takes %s × what the commands take. Its largest process has %s MB; of each verdict %s kB are kept. The trace of the build alone has %d facts in %s kB.\n", r.Cold.shown(), r.Memory.shown(), r.Evidence.shown(), r.Trace.Facts, r.TraceKB.shown())
 	return b.String()
 }

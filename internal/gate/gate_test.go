@@ -705,8 +705,15 @@ func TestFirstErrors(t *testing.T) {
 	token := "ghp_1234567890abcdefghijABCDEFGHIJ123456"
 	rest := strings.Repeat("z", maxDetail-21) + "\n"
 	p := &Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("key " + token + "\n" + rest)}}}
-	if got := firstErrors(p); strings.Contains(got, token[:8]) && !strings.Contains(got, token) || !strings.HasSuffix(got, "z\n") {
+	if got := firstErrors(p); got != "key "+token+"\n…\n" {
 		t.Errorf("%.60q", got)
+	}
+	// Of a line that is longer than what is told, nothing is.
+	for n := range len(token) {
+		long := strings.Repeat("y", 3*maxDetail) + token + strings.Repeat("z", maxDetail/2-10-n)
+		if got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(long)}}}); got != "…\n" {
+			t.Fatalf("half a line is told: %.60q", got)
+		}
 	}
 	// Wherever the middle begins and ends, it is not in a line.
 	for n := range 60 {
@@ -714,7 +721,7 @@ func TestFirstErrors(t *testing.T) {
 		b := strings.Repeat("a\n", maxDetail/4)[:maxDetail/2-60+n] + "\n" + line + strings.Repeat("b\n", maxDetail) + line + strings.Repeat("c", maxDetail/2-60+n) + "\n"
 		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(b)}}})
 		if whole := strings.Count(got, line); strings.Count(got, "key")+strings.Count(got, "456\n") != 2*whole || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
-			t.Fatalf("%d: %.60q", n, got)
+			t.Fatalf("half a line is told: %d: %.60q", n, got)
 		}
 	}
 	if got := firstErrors(&Phase{Ended: &Ended{Stdout: Output{Bytes: []byte("short")}}}); got != "short" {

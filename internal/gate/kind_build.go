@@ -93,8 +93,6 @@ func firstErrors(p *Phase) string {
 	const half = maxDetail/2 - 10
 	first, last := b[:half], b[len(b)-half:]
 	first = first[:bytes.LastIndexByte(first, '\n')+1]
-	if _, rest, ok := bytes.Cut(last, []byte("\n")); ok && len(rest) > 0 {
-		last = rest
-	}
+	_, last, _ = bytes.Cut(last, []byte("\n"))
 	return string(first) + "…\n" + string(last)
 }

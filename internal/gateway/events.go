@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/tokens"
 )
 
 // Reason says why something was refused or ended. The values are stable:
@@ -136,7 +137,10 @@ type Request struct {
 	Up, Down   int64  // bytes of the bodies, as the bottle's connection carries them
 	// Digest is the SHA-256 of the answer's body as the bottle had it, in hexadecimal
 	// digits; empty without Config.DigestAnswers, and where none was answered.
-	Digest   string
+	Digest string
+	// Tokens is what upstream says a model took for the answer, where a credential was
+	// put on; nil: it said nothing that is known. Nothing may be decided by it.
+	Tokens   *tokens.Usage
 	Duration time.Duration
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/tokens"
 )
 
 // exchange is one request and its answer, watched for the record.
@@ -21,7 +22,8 @@ type exchange struct {
 	c        *webConn
 	e        Request
 	up, down atomic.Int64
-	body     hash.Hash // of the answer; nil: nobody asks for it
+	body     hash.Hash      // of the answer; nil: nobody asks for it
+	tokens   *tokens.Reader // of the answer; nil: it is none that says how many it took
 	status   atomic.Int64
 	signed   atomic.Pointer[string] // the credential with which it was sent
 	watch    *watch                 // nil until it is sent
@@ -89,7 +91,9 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(code int) {
 	if code >= 200 || code == http.StatusSwitchingProtocols {
-		x.status.CompareAndSwap(0, int64(code))
+		if x.status.CompareAndSwap(0, int64(code)) && x.signed.Load() != nil {
+			x.tokens = tokens.New(x.Header().Get("Content-Type"))
+		}
 	}
 	x.ResponseWriter.WriteHeader(code)
 }
@@ -101,6 +105,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 	if x.body != nil {
 		x.body.Write(b[:n])
 	}
+	x.tokens.Write(b[:n])
 	return n, err
 }
 
@@ -137,6 +142,9 @@ func (x *exchange) done() {
 	}
 	if name := x.signed.Load(); name != nil {
 		x.e.Credential = *name
+	}
+	if u, ok := x.tokens.Usage(); ok {
+		x.e.Tokens = &u
 	}
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
 		// Too late for an answer: what was under way was cut.

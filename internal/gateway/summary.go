@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/carboy/carboy/internal/tokens"
 )
 
 const (
@@ -68,19 +70,22 @@ type ConnSummary struct {
 
 // RequestSummary is the requests to one place under one rule with one outcome.
 type RequestSummary struct {
-	Name       string    `json:"name"`
-	Port       uint16    `json:"port"`
-	Allowed    bool      `json:"allowed"`
-	Rule       string    `json:"rule,omitempty"`
-	Reason     Reason    `json:"reason,omitempty"`
-	Detail     string    `json:"detail,omitempty"` // of the first
-	Credential string    `json:"credential,omitempty"`
-	Count      uint64    `json:"count"`
-	Failed     uint64    `json:"failed"` // answered with 400 and above, or cut off
-	Up         int64     `json:"bytes_up"`
-	Down       int64     `json:"bytes_down"`
-	First      time.Time `json:"first"`
-	Last       time.Time `json:"last"`
+	Name       string `json:"name"`
+	Port       uint16 `json:"port"`
+	Allowed    bool   `json:"allowed"`
+	Rule       string `json:"rule,omitempty"`
+	Reason     Reason `json:"reason,omitempty"`
+	Detail     string `json:"detail,omitempty"` // of the first
+	Credential string `json:"credential,omitempty"`
+	Count      uint64 `json:"count"`
+	Failed     uint64 `json:"failed"` // answered with 400 and above, or cut off
+	Up         int64  `json:"bytes_up"`
+	Down       int64  `json:"bytes_down"`
+	// Tokens is what Told answers said that models took for them.
+	Tokens tokens.Usage `json:"tokens"`
+	Told   uint64       `json:"told"`
+	First  time.Time    `json:"first"`
+	Last   time.Time    `json:"last"`
 }
 
 // FoundSummary is the findings of one kind in what went to one host.
@@ -256,6 +261,10 @@ func (l *ledger) request(e Request) {
 		s.Last = e.Time.Add(e.Duration)
 		if e.Status >= 400 || e.Status == 0 {
 			s.Failed++
+		}
+		if u := e.Tokens; u != nil {
+			s.Told++
+			s.Tokens.Input, s.Tokens.Cached, s.Tokens.Output = s.Tokens.Input+u.Input, s.Tokens.Cached+u.Cached, s.Tokens.Output+u.Output
 		}
 	}
 	l.mu.Unlock()

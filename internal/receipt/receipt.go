@@ -310,6 +310,17 @@ type Request struct {
 	Failed    int64 `json:"failed"`
 	BytesUp   int64 `json:"bytes_up"`
 	BytesDown int64 `json:"bytes_down"`
+	// Tokens is what upstream says of models; nil: nothing.
+	Tokens *Tokens `json:"tokens,omitempty"`
+}
+
+// Tokens is what answers said that models took for them. It is the word of whoever
+// answered.
+type Tokens struct {
+	Answers int64 `json:"answers"` // that said it
+	Input   int64 `json:"input"`   // all that was read
+	Cached  int64 `json:"cached"`  // of that, from a cache
+	Output  int64 `json:"output"`
 }
 
 // Credential is one that was put on requests.

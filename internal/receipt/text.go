@@ -377,7 +377,15 @@ func (x Request) why() string {
 	if x.Credential != "" {
 		lead += "; with " + visible.String(x.Credential, 80)
 	}
+	if t := x.Tokens; t != nil {
+		lead += "; " + t.String()
+	}
 	return lead + "; " + s
+}
+
+// String says it in words.
+func (t *Tokens) String() string {
+	return fmt.Sprintf("%s tokens in (%s cached), %s out by %s", number(t.Input), number(t.Cached), number(t.Output), count(t.Answers, "answer", "answers"))
 }
 
 // word is the action for people, as short as the verdicts.

@@ -59,7 +59,7 @@ const (
 	Bind     Op = 32 // as Connect
 	Listen   Op = 33 // as Connect
 	Accept   Op = 34 // as Connect; Path2: the peer
-	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …; without Errno it was served after all
+	Refused  Op = 35 // Path: the name of a system call that is not served or was not permitted, and that asks for rights: bpf, io_uring_setup, keyctl, init_module, reboot, …, or of an ioctl of a terminal that types into it; without Errno it was served after all
 	Memfd    Op = 36 // Path: the name given; A: flags; an anonymous file was made
 	Load     Op = 37 // a file was mapped to be executed, as libraries are; not what exec maps itself
 	Send     Op = 38 // as Connect: a message to an address that it names itself; the first of each process to each address, by errno

@@ -86,6 +86,13 @@ var rightsCalls = map[string]around{
 		w.emit(&f)
 		return r, c, err
 	},
+	"ioctl": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
+		r, c, err := orig(t, no, a)
+		if name, ok := typing[a[1].Uint()]; ok {
+			w.emit(&trace.Fact{Op: trace.Refused, PID: pidOf(t), Errno: errnoOf(err), Path: name})
+		}
+		return r, c, err
+	},
 	"process_vm_readv":  otherMemory("process_vm_readv"),
 	"process_vm_writev": otherMemory("process_vm_writev"),
 	"pidfd_getfd": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
@@ -237,6 +244,12 @@ var refusedCalls = map[string]bool{
 	"sethostname": true, "setdomainname": true, "kcmp": true, "nfsservctl": true, "sysctl": true, "uselib": true,
 	"setfsuid": true, "setfsgid": true,
 }
+
+// typing are requests to a terminal that have it take characters as typed. gVisor's have
+// neither.
+var typing = map[uint32]string{linux.TIOCSTI: "ioctl TIOCSTI", tiocLinux: "ioctl TIOCLINUX"}
+
+const tiocLinux = 0x541c
 
 // missingCalls are of the same kind and not in gVisor's tables. Numbers from 424
 // on are the same on all architectures.

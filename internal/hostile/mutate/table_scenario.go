@@ -61,6 +61,18 @@ var scenarioMutants = []mutant{
 		edits: []edit{{"internal/bottle/gvisor/facts_rights.go", "		r, c, err := orig(t, no, a)\n		w.emit(&trace.Fact{Op: trace.Refused,", "		var r uintptr\n		var c sysControl\n		var err error\n		w.emit(&trace.Fact{Op: trace.Refused,"}},
 	},
 	{
+		Name: "siblings-are-traced", Promise: "S1",
+		Why:     "the embedded kernel's rule that only descendants are traced is off",
+		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/ptrace-sibling"}, Says: "ptrace-sibling got through",
+		edits: []edit{{"internal/bottle/gvisor/facts_rights.go", "		f := trace.Fact{Op: trace.Ptrace, PID: pidOf(t), A: uint64(a[0].Int64())}\n", "		t.Kernel().YAMAPtraceScope.Store(linux.YAMA_SCOPE_DISABLED)\n		f := trace.Fact{Op: trace.Ptrace, PID: pidOf(t), A: uint64(a[0].Int64())}\n"}},
+	},
+	{
+		Name: "terminals-take-what-is-pushed", Promise: "S1",
+		Why:     "whatever is asked to take characters as typed says that it did",
+		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/tiocsti"}, Says: "tiocsti got through",
+		edits: []edit{{"internal/bottle/gvisor/facts_rights.go", "		r, c, err := orig(t, no, a)\n		if name, ok := typing[a[1].Uint()]; ok {\n", "		r, c, err := orig(t, no, a)\n		if name, ok := typing[a[1].Uint()]; ok {\n			r, err = 0, nil\n"}},
+	},
+	{
 		Name: "scenarios-can-kill-init", Promise: "S1",
 		Why:     "process 1 is one of the scenario's own user",
 		Package: "./internal/hostile", Tests: []string{"TestT1Fixtures/signals-to-init", "TestT1Fixtures/proc-self-mem"}, Says: "got through",

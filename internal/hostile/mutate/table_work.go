@@ -1,0 +1,45 @@
+package main
+
+// T2: the loop of attempts, its ledger, and what it pushes.
+
+var workMutants = []mutant{
+	{
+		Name: "pushes-what-nobody-judged", Promise: "T2",
+		Why:     "what the workspace holds by now is pushed for what was judged",
+		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "what nobody judged was pushed",
+		edits: []edit{{"workpush.go", "	} else if sum != v.Change.Digest {", "	} else if sum != v.Change.Digest && sum == \"\" {"}},
+	},
+	{
+		Name: "trees-say-how-they-are-pushed", Promise: "T2",
+		Why:     "a .gitattributes of the change has its files committed as others than were judged",
+		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "was pushed as",
+		edits: []edit{{"workpush.go", "echo '* -text -ident -filter !working-tree-encoding' >\"$GIT_DIR/info/attributes\"\n", ""}},
+	},
+	{
+		Name: "branches-are-moved", Promise: "T2",
+		Why:     "a branch that stands upstream is moved forward by what was to be a new one",
+		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "a branch that stood upstream was moved",
+		edits: []edit{{"workpush.go", " --force-with-lease=\"refs/heads/$8:\"", ""}},
+	},
+	{
+		Name: "steps-without-a-record-count", Promise: "T2",
+		Why:     "a step counts that somebody wrote into the directory of the work",
+		Package: ".", Tests: []string{"TestWorkContinues"}, Says: "a step that is not on record counts",
+		edits: []edit{
+			{"attempts.go", "			loose = f\n			continue\n", ""},
+			{"attempts.go", "	if len(recorded) != len(w.steps) {", "	if len(recorded) > len(w.steps) {"},
+		},
+	},
+	{
+		Name: "steps-are-taken-back", Promise: "T2",
+		Why:     "whoever removes the last step has its attempt once more",
+		Package: ".", Tests: []string{"TestWorkContinues"}, Says: "taken back: <nil>",
+		edits: []edit{{"attempts.go", "	if len(recorded) != len(w.steps) {", "	if len(recorded) < len(w.steps) {"}},
+	},
+	{
+		Name: "half-a-line-is-told", Promise: "T2",
+		Why:     "the account for the agent is cut within a line, where half a token is not seen to be one",
+		Package: "./internal/gate", Tests: []string{"TestFirstErrors"}, Says: "half a line is told",
+		edits: []edit{{"internal/gate/kind_build.go", "	_, last, _ = bytes.Cut(last, []byte(\"\\n\"))\n", ""}},
+	},
+}
