@@ -85,7 +85,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	d := &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: "web", Wave: 1, Commit: commit, Clean: clean, By: "tests", Created: now, Expires: now.Add(time.Hour),
 		Host:   plan.Host{Name: "one", Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()},
 		Source: s.desc, Seen: plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}, Previous: plan.Previous{State: plan.PreviousNone},
-		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 20}}
+		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 60}}
 	obs, err := plan.Observe(text)
 	if err != nil {
 		p.t.Fatal(err)
@@ -127,6 +127,7 @@ func (p *paper) reaches(name string, m Made, a ...approval.Signed) {
 // TestP1Plans: what is not the plan of this commit for this host is refused before any
 // connection.
 func TestP1Plans(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	good := p.draw(nil)
 	a := p.approve("alice", false, good)
@@ -189,6 +190,7 @@ func TestP1Plans(t *testing.T) {
 
 // TestOtherServices: a plan that touches another service is none.
 func TestOtherServices(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	d := p.draw(nil).Plan
 	for _, what := range []string{"compose.service.db", "file.../x", "file.x", "host", ""} {
@@ -205,6 +207,7 @@ func TestOtherServices(t *testing.T) {
 
 // TestH2Approvals: an approval is of exactly one plan, by somebody who may, in time.
 func TestH2Approvals(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	m := p.draw(nil)
 	one := [][]byte{m.Bytes}
@@ -268,6 +271,7 @@ func TestH2Approvals(t *testing.T) {
 
 // TestRedaction: what looks like a secret in what a host writes is not shown.
 func TestRedaction(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct{ in, secret string }{
 		{"password=hunter2", "hunter2"},
 		{"DB_PASSWD: hunter2", "hunter2"},
@@ -327,6 +331,7 @@ func TestRedaction(t *testing.T) {
 
 // TestAudit: each step is a record, refusals too, and none tells a secret.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	dir := t.TempDir() + "/audit"
 	log, err := audit.Open(p.ctx(), dir)
@@ -358,6 +363,7 @@ func TestAudit(t *testing.T) {
 
 // TestWritable: what is synced never lies where a service could put a link.
 func TestWritable(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	p.repo.Write(t, "modules/web/files/conf/a", "x")
 	for volumes, ok := range map[string]bool{"['./conf:/conf:ro', './data:/data']": true, "['./conf:/conf']": false, "['./conf/a:/a']": false, "['.:/all']": false} {
@@ -371,6 +377,7 @@ func TestWritable(t *testing.T) {
 
 // TestExample: what init writes can be read by what reads it.
 func TestExample(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	os.Remove(p.op.Config + "/hosts.yaml")
 	wrote, err := p.e.Example("shop")

@@ -6,7 +6,9 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,27 +26,34 @@ func TestMain(m *testing.M) {
 	hostexec.Main()
 	childMain()
 	flag.Parse()
+	// They wait for Docker and health much more than they compute.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		f.Value.Set("8")
+	}
 	code := m.Run()
-	for _, e := range engines {
-		e.Stop()
+	for i := range engines {
+		if e := engines[i].e; e != nil {
+			e.Stop()
+		}
 	}
 	os.Exit(code)
 }
 
 // engines are those of all tests here: each takes a second to start.
-var (
-	engines   []*shiptest.Engine
-	enginesMu sync.Mutex
-)
+var engines [3]struct {
+	mu sync.Mutex
+	e  *shiptest.Engine
+}
 
 func engine(t testing.TB, n int) *shiptest.Engine {
 	t.Helper()
-	enginesMu.Lock()
-	defer enginesMu.Unlock()
-	for len(engines) <= n {
-		engines = append(engines, shiptest.StartEngine(t))
+	x := &engines[n]
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.e == nil {
+		x.e = shiptest.StartEngine(t)
 	}
-	return engines[n]
+	return x.e
 }
 
 // world is an operator with a repository and a host.
@@ -334,7 +343,12 @@ func TestUndo(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	w.want("un", "v1 running")
-	// The first apply put it where nothing was: going back further removes it.
+}
+
+// TestUndoFirst: undoing what was put where nothing was removes it, which takes an
+// approval that says so, whatever the host's entry says.
+func TestUndoFirst(t *testing.T) {
+	t.Parallel()
 	other := newWorld(t, engine(t, 0), "undo_without_approval: true")
 	other.commit("gone", "v1", "ok")
 	if got := other.ship("gone"); got != Applied {
@@ -566,6 +580,66 @@ func TestP4Recover(t *testing.T) {
 	}
 	if st := w.status("rec"); st.Settled != nil {
 		t.Error("settled twice")
+	}
+}
+
+// TestP4Again: applying once more what was interrupted finishes it.
+func TestP4Again(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	w.commit("ag", "v1", "checked")
+	p := w.plan("ag")
+	a := w.approve("alice", false, p)
+	ctx, cancel := context.WithCancel(w.ctx())
+	w.at("watch", func() { w.host.Kill(t); cancel() })
+	if _, err := w.e.Apply(ctx, [][]byte{p.Bytes}, []approval.Signed{a}); !errors.Is(err, ErrUnknown) {
+		t.Fatalf("nobody waits: %v, want an unknown outcome", err)
+	}
+	w.at("", func() {})
+	if o, err := w.apply(p, a); o != Applied {
+		t.Errorf("once more: %s %v", o, err)
+	}
+	if o, err := w.apply(p, a); o != Mismatch {
+		t.Errorf("a third time: %s %v", o, err)
+	}
+	if h := w.history("ag"); len(h) != 1 || h[0].Outcome != Applied || len(w.jobs()) != 1 {
+		t.Errorf("history %+v, %d jobs", h, len(w.jobs()))
+	}
+	w.want("ag", "v1 running")
+}
+
+// TestP4Docker: Docker goes on stopping a container when all who asked for it are gone.
+// Whoever looks next waits for that, and does not say that what ran before runs.
+func TestP4Docker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	w.commit("in", "v1", "slow")
+	if got := w.ship("in"); got != Applied {
+		t.Fatal(got)
+	}
+	old := w.container("in")
+	w.commit("in", "v2", "slow")
+	p := w.plan("in")
+	stops, dies := w.dk.Event(t, old, "kill"), w.dk.Event(t, old, "die")
+	ctx, cancel := context.WithCancel(w.ctx())
+	w.at("compose", func() {
+		go func() {
+			<-stops
+			w.host.KillAll(t)
+			cancel()
+		}()
+	})
+	if _, err := w.e.Apply(ctx, [][]byte{p.Bytes}, []approval.Signed{w.approve("alice", false, p)}); !errors.Is(err, ErrUnknown) {
+		t.Fatalf("nobody waits: %v, want an unknown outcome", err)
+	}
+	st := w.status("in")
+	if st.Settled == nil || st.Settled.Outcome != Failed {
+		t.Errorf("status %+v, want what was interrupted taken back", st)
+	}
+	<-dies
+	w.want("in", "v1 running")
+	if st := w.status("in"); st.State != "behind" {
+		t.Errorf("status %+v", st)
 	}
 }
 

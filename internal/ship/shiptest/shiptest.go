@@ -170,6 +170,29 @@ func (e *Engine) docker(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// Event is closed after a container's next event of that kind, or at the end of the test.
+func (e *Engine) Event(t testing.TB, id, kind string) <-chan struct{} {
+	t.Helper()
+	cmd := exec.Command("docker", "events", "--since", strconv.FormatInt(time.Now().Unix(), 10), "--filter", "container="+id, "--filter", "event="+kind, "--format", "{{.Action}}")
+	cmd.Env = []string{"DOCKER_HOST=" + e.Socket, "PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	happened := make(chan struct{})
+	go func() {
+		defer close(happened)
+		out.Read(make([]byte, 1))
+		cmd.Process.Kill()
+		cmd.Wait()
+	}()
+	t.Cleanup(func() { cmd.Process.Kill(); <-happened })
+	return happened
+}
+
 // Run runs docker, which must succeed.
 func (e *Engine) Run(t testing.TB, args ...string) string {
 	t.Helper()
@@ -403,6 +426,15 @@ func (h *Host) Kill(t testing.TB) bool {
 	return false
 }
 
+// KillAll kills all that runs there for us: Docker goes on with what it was told.
+func (h *Host) KillAll(t testing.TB) {
+	for _, p := range h.Sessions(t) {
+		if !strings.HasPrefix(p.Name, "sshd") {
+			syscall.Kill(p.PID, syscall.SIGKILL)
+		}
+	}
+}
+
 // Cut kills what serves connections, and leaves what they started.
 func (h *Host) Cut(t testing.TB) int {
 	n := 0
@@ -574,7 +606,7 @@ spec:
     remote_root: %s
     sync: files
     stable_for: 1s
-    health_timeout: 20s
+    health_timeout: 60s
 `, id, where, root)
 }
 
@@ -591,6 +623,7 @@ func Compose(id, v, mode string) string {
   %s:
     image: app:%s
     network_mode: none
+    stop_grace_period: 1s
     environment: {MODE: %s}
 `, id, v, mode) + check
 }
