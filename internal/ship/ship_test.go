@@ -100,7 +100,7 @@ func (w *world) heard(p Progress) {
 }
 
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(2*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(5*time.Minute))
 	w.t.Cleanup(cancel)
 	return ctx
 }

@@ -97,9 +97,18 @@ type Engine struct {
 	p      *process
 }
 
+// engineVariable names an engine that runs already, as a DOCKER_HOST: with it, who is not
+// root runs what needs one alone.
+const engineVariable = "CARBOY_TEST_ENGINE"
+
 // StartEngine starts one, or ends the test where there is none: it takes root. Stop it.
 func StartEngine(t testing.TB) *Engine {
 	t.Helper()
+	if s := os.Getenv(engineVariable); s != "" {
+		e := &Engine{Socket: s, dir: t.TempDir()}
+		e.images(t)
+		return e
+	}
 	testenv.Root(t)
 	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
 	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
