@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -471,6 +472,111 @@ func TestP2LockTaken(t *testing.T) {
 		t.Errorf("the second, the lock removed: %s", o)
 	}
 	w.want("lo", "v2 running")
+}
+
+// TestP2Stopped: a lock is not taken from an owner that only stands still.
+func TestP2Stopped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	w.commit("sl", "v1", "checked")
+	m := w.plan("sl")
+	other := *m.Plan
+	other.By = "somebody else"
+	b, err := other.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Made{&other, b, plan.Digest(b)}
+	w.at("applying", func() {
+		w.host.Signal(t, syscall.SIGSTOP)
+		defer w.host.Signal(t, syscall.SIGCONT)
+		second := w.engine()
+		second.Progress = nil
+		if r, err := second.Apply(w.ctx(), [][]byte{b}, []approval.Signed{w.approve("alice", false, o)}); outcomeOf(r, err) != Locked {
+			t.Errorf("the second, the first stopped: %+v %v", r, err)
+		}
+		if st, err := second.Status(w.ctx(), "sl"); err != nil || st[0].Busy == "" || st[0].Settled != nil {
+			t.Errorf("status, the first stopped: %+v %v", st, err)
+		}
+	})
+	if o, err := w.apply(m, w.approve("alice", false, m)); o != Applied {
+		t.Errorf("the first: %s %v", o, err)
+	}
+	w.want("sl", "v1 running")
+}
+
+// newHut is a host with a real shell and no Docker.
+func newHut(t *testing.T) (w *world, jobs string) {
+	w = newLair(t, `exec /bin/sh "$@"`, "docker_host: unix:///nonexistent/docker.sock")
+	w.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", w.host.Root+"/web", "one"))
+	w.repo.Commit(t)
+	return w, w.host.Home + "/.local/state/carboy/ship/v1/web.web/jobs/"
+}
+
+// TestP4Planted: a job that somebody puts there as interrupted is not carried out unless
+// its plan is whole, of this host and service, and for a directory that is allowed.
+func TestP4Planted(t *testing.T) {
+	t.Parallel()
+	w, jobs := newHut(t)
+	p := &paper{world: w}
+	for _, x := range []struct {
+		name   string
+		change func(*plan.Plan)
+		damage string
+		want   string
+	}{
+		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "damaged"},
+		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "damaged"},
+		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "allowed_roots"},
+		{"with another plan", nil, " ", "damaged"},
+		{"as it should be", nil, "", ""},
+	} {
+		m := p.draw(x.change)
+		dir := jobs + "100001-" + m.Digest
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "result.tmp": "pending"} {
+			if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st, err := w.e.Status(w.ctx(), "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, touched := os.Stat(dir + "/steps")
+		switch {
+		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != RollbackFailed || touched != nil):
+			t.Errorf("%s: %+v, want it settled: failed, there being no Docker", x.name, st[0])
+		case x.want != "" && (!strings.Contains(st[0].Error, x.want) || st[0].Settled != nil || touched == nil):
+			t.Errorf("%s: %+v, want %q", x.name, st[0], x.want)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestP1Count: a host that cannot count a job any more, and so would forget it, does none.
+func TestP1Count(t *testing.T) {
+	t.Parallel()
+	w, jobs := newHut(t)
+	m, a := w.lairPlan()
+	full := jobs + "199999-" + strings.Repeat("0", 64)
+	if err := os.MkdirAll(full, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(full+"/result", []byte("applied 1 healthy\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := w.apply(m, a); o != Failed || !strings.Contains(err.Error(), "too many jobs") {
+		t.Errorf("after the last number: %s %v", o, err)
+	}
+	os.RemoveAll(full)
+	if o, err := w.apply(m, a); o != Failed || !strings.Contains(err.Error(), "docker does not answer") {
+		t.Errorf("with numbers left: %s %v", o, err)
+	}
 }
 
 // TestPull: the host pulls an image by its digest; when the registry fails, hangs or

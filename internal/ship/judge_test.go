@@ -255,6 +255,18 @@ func TestH2Approvals(t *testing.T) {
 	p.op.Write(t, "allowed_signers", signers+"carol@example.org "+key+"\n")
 	p.refused("with one key under two names", Mismatch, one, good, sign("alice", func(s *approval.Statement) { s.Approver = "carol@example.org" }))
 	p.reaches("two of two", m, good, sign("bob", nil))
+	// Any two of three, and nobody who is not one of them.
+	p.reaches("another two of three", m, sign("carol", nil), good)
+	p.op.People["dave"] = stranger
+	p.refused("with an unknown third", Mismatch, one, good, sign("dave", nil))
+	second, again := shiptest.NewKey(t, t.TempDir()+"/k")
+	p.op.People["alice again"] = again
+	p.op.Write(t, "allowed_signers", signers+"alice@example.org "+second+"\n")
+	p.refused("of one person with two keys", Mismatch, one, good, sign("alice again", func(s *approval.Statement) { s.Approver = "alice@example.org" }))
+	p.op.Write(t, "allowed_signers", signers)
+	p.op.Write(t, "hosts.yaml", strings.Replace(two, "approvals: 2", "approvals: 3", 1))
+	p.refused("two of three who all must", Mismatch, one, good, sign("bob", nil), good)
+	p.reaches("three of three", m, good, sign("bob", nil), sign("carol", nil))
 	p.op.Write(t, "hosts.yaml", p.entry)
 	p.op.Write(t, "allowed_signers", strings.ReplaceAll(signers, "carboy-ship@", "file@"))
 	p.refused("by a key for files", Mismatch, one, good)
@@ -304,6 +316,16 @@ func TestRedaction(t *testing.T) {
 		{"https://hunter2@example.org/x.git", "hunter2"},
 		{"redis://:hunter2@cache:6379/0", "hunter2"},
 		{"--api-key hunter2", "hunter2"},
+		{"MYSQL_PWD=hunter2", "hunter2"},
+		{"Server=db;Uid=sa;Pwd=hunter2;", "hunter2"},
+		{"DB_PASS: hunter2", "hunter2"},
+		{"AccountName=x;AccountKey=hunter2==;", "hunter2"},
+		{"ENCRYPTION_KEY=hunter2", "hunter2"},
+		{`{"auths":{"registry.example.org":{"auth":"dXNlcjpodW50ZXIy"}}}`, "dXNlcjpodW50ZXIy"},
+		{"X-Registry-Auth: hunter2", "hunter2"},
+		{"sshpass -p hunter2 ssh host", "hunter2"},
+		{"curl -u user:hunter2 https://h/", "hunter2"},
+		{"CREATE USER x IDENTIFIED BY 'hunter2'", "hunter2"},
 		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
@@ -319,7 +341,7 @@ func TestRedaction(t *testing.T) {
 	if strings.Contains(pgp, "hunter2") {
 		t.Errorf("a private key became %q", pgp)
 	}
-	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "error: no space left on device"} {
+	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}
@@ -327,6 +349,74 @@ func TestRedaction(t *testing.T) {
 	if got := shown(r.Line("a\x1b[2J\u202eb")); strings.ContainsAny(got, "\x1b\u202e") {
 		t.Errorf("a terminal would obey %q", got)
 	}
+}
+
+// TestFlat: a module in the earlier form is shipped like any other.
+func TestFlat(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/module.yaml", "id: web\nhost: one\nruntime: {orchestrator: docker-compose, compose_file: compose.yaml, remote_root: /srv/web, stable_for: 1s, health_timeout: 60s}\n")
+	p.repo.Commit(t)
+	m := p.draw(nil)
+	p.refused("without an approval", Mismatch, [][]byte{m.Bytes})
+	p.reaches("the flat form", m, p.approve("alice", false, m))
+}
+
+// TestP4NoRecord: what cannot be recorded here is not begun there.
+func TestP4NoRecord(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	m := p.draw(nil)
+	a := p.approve("alice", false, m)
+	log, err := audit.Open(p.ctx(), t.TempDir()+"/audit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.e.Audit = log
+	log.Close()
+	p.refused("without an audit log", "", [][]byte{m.Bytes}, a)
+	p.e.Audit = nil
+	records := filepath.Join(p.op.State, "records")
+	if err := os.WriteFile(records, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.refused("without room for records", "", [][]byte{m.Bytes}, a)
+	os.Remove(records)
+	p.reaches("with both", m, a)
+}
+
+// TestP3NoFile: what stands in a file's place and is none cannot be brought back, so that
+// replacing it destroys.
+func TestP3NoFile(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/a.conf", "x")
+	p.repo.Commit(t)
+	see := func(what string, hide bool) Made {
+		return p.draw(func(d *plan.Plan) {
+			text := "carboy-observed 1\nimage " + someImage + "\nfile " + what + " a.conf\ncurrent -\n"
+			d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+			obs, err := plan.Observe(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.e.load(p.ctx(), "web", d.Commit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Changes = changes(d, obs, s.module)
+			for i := range d.Changes {
+				d.Changes[i].Destructive = d.Changes[i].Destructive && !hide
+			}
+		})
+	}
+	m := see("other", false)
+	p.refused("a pipe, without the word", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	p.reaches("a pipe, with the word", m, p.approve("alice", true, m))
+	m = see("other", true)
+	p.refused("a pipe, and a plan that hides it", Mismatch, [][]byte{m.Bytes}, p.approve("alice", true, m))
+	m = see("-", false)
+	p.reaches("nothing", m, p.approve("alice", false, m))
 }
 
 // TestAudit: each step is a record, refusals too, and none tells a secret.

@@ -420,7 +420,11 @@ func (h *Host) Program(t testing.TB, name, text string) {
 }
 
 // Kill kills the script that runs there, and only it. It reports whether one did.
-func (h *Host) Kill(t testing.TB) bool {
+func (h *Host) Kill(t testing.TB) bool { return h.Signal(t, syscall.SIGKILL) }
+
+// Signal sends a signal to the script that runs there, and only to it; of several, to the
+// one that began first. It reports whether there was one.
+func (h *Host) Signal(t testing.TB, s syscall.Signal) bool {
 	all := h.Sessions(t)
 	servers := map[int]bool{}
 	for _, p := range all {
@@ -428,7 +432,7 @@ func (h *Host) Kill(t testing.TB) bool {
 	}
 	for _, p := range all {
 		if servers[p.Parent] && !servers[p.PID] { // not one of its subshells
-			syscall.Kill(p.PID, syscall.SIGKILL)
+			syscall.Kill(p.PID, s)
 			return true
 		}
 	}
@@ -504,7 +508,7 @@ type Operator struct {
 	hosts  []string
 }
 
-// NewOperator has alice and bob, who may approve.
+// NewOperator has alice, bob and carol, who may approve.
 func NewOperator(t testing.TB) *Operator {
 	t.Helper()
 	o := &Operator{Config: t.TempDir(), State: t.TempDir(), People: map[string]ssh.Signer{}}
@@ -512,7 +516,7 @@ func NewOperator(t testing.TB) *Operator {
 	o.Key = filepath.Join(o.Config, "id")
 	o.pub, _ = NewKey(t, o.Key)
 	var lines strings.Builder
-	for _, name := range []string{"alice", "bob"} {
+	for _, name := range []string{"alice", "bob", "carol"} {
 		pub, s := NewKey(t, filepath.Join(o.Config, name))
 		o.People[name] = s
 		fmt.Fprintf(&lines, "%s@example.org namespaces=\"carboy-ship@carboy.dev\" %s\n", name, pub)
