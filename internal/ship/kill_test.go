@@ -84,8 +84,6 @@ func (w *world) killing(left, done *atomic.Int64) {
 	for i := 0; left.Add(-1) >= 0 && !w.t.Failed(); i++ {
 		v := "v" + string('1'+rune(i%3))
 		w.commit(id, v, "checked")
-		w.repo.Write(w.t, "modules/"+id+"/compose.yaml", strings.Replace(readFile(w.t, w.repo.Dir+"/modules/"+id+"/compose.yaml"), "300ms", "100ms", 1))
-		w.repo.Commit(w.t)
 		m, err := w.e.Plan(w.ctx(), PlanOptions{Module: id})
 		if err != nil {
 			w.t.Error(err)

@@ -629,7 +629,7 @@ spec:
 func Compose(id, v, mode string) string {
 	check := ""
 	if mode == "checked" || mode == "unhealthy" {
-		check = `    healthcheck: {test: ["CMD", "/srv", "check"], interval: 300ms, timeout: 5s, retries: 2}
+		check = `    healthcheck: {test: ["CMD", "/srv", "check"], interval: 500ms, timeout: 50s, retries: 2}
 `
 	}
 	return fmt.Sprintf(`services:
