@@ -43,7 +43,8 @@ shown() {
     input=$1
     shift
     { compose "$@" <"$input" 2>&1; echo $? >"$j/code"; } | { head -c 65536 >"$j/output"; cat >/dev/null; }
-    [ -s "$j/output" ] && sed 's/^/| /' "$j/output" 2>/dev/null
+    # Its last line may have no end; what we say next must begin one.
+    [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
     read -r code <"$j/code" || code=1
     rm -f "$j/output" "$j/code"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then

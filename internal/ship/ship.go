@@ -231,6 +231,9 @@ func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remo
 	said := map[string]int{} // apart: a flood of lines hides no step
 	s.Redact = func(text string) string { return shown(newRedactor().Line(text)) }
 	err := c.Run(ctx, s, func(l remote.Line) {
+		if l == (remote.Line{}) {
+			return
+		}
 		if l.Word == "" || l.Word == "@step" {
 			if said[l.Word]++; said[l.Word] > maxTold {
 				if said[l.Word] == maxTold+1 {

@@ -613,12 +613,17 @@ func TestP4Again(t *testing.T) {
 func TestP4Docker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, engine(t, 0))
-	w.commit("in", "v1", "slow")
+	commit := func(v string) {
+		w.commit("in", v, "slow")
+		w.repo.Write(t, "modules/in/compose.yaml", strings.Replace(shiptest.Compose("in", v, "slow"), "period: 1s", "period: 10s", 1)) // longer than we take to look
+		w.repo.Commit(t)
+	}
+	commit("v1")
 	if got := w.ship("in"); got != Applied {
 		t.Fatal(got)
 	}
 	old := w.container("in")
-	w.commit("in", "v2", "slow")
+	commit("v2")
 	p := w.plan("in")
 	stops, dies := w.dk.Event(t, old, "kill"), w.dk.Event(t, old, "die")
 	ctx, cancel := context.WithCancel(w.ctx())
@@ -790,7 +795,7 @@ exec `+testenv.Look("docker")+` "$@"
 		said += p.Step + " " + p.Text + "\n"
 	}
 	if !strings.Contains(said, "deadline") {
-		t.Errorf("the deadline is not told, among much else:\n%.300s", said)
+		t.Errorf("the deadline is not told, among much else:\n%.300s\n%s", said, said[max(0, len(said)-300):])
 	}
 	if strings.Contains(said, "hunter2") || !strings.Contains(said, "pulling with") {
 		t.Errorf("the output is not redacted, or not shown:\n%.300s", said)
