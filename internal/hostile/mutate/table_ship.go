@@ -48,7 +48,7 @@ var shipMutants = []mutant{
 	{
 		Name: "hosts-have-no-lock", Promise: "P2", root: true,
 		Why:     "two applies work on one service at once",
-		Package: "./internal/ship", Tests: []string{"TestP2Race"}, Says: "two applies at once",
+		Package: "./internal/ship", Tests: []string{"TestP2Stopped"}, Says: "the first stopped",
 		edits: []edit{{"internal/ship/script.sh", "flock \"$@\" 9 ||", "true ||"}},
 	},
 	{
