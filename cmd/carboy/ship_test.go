@@ -3,7 +3,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -36,13 +38,25 @@ func TestShipCodes(t *testing.T) {
 }
 
 // TestShipSession is the walk-through of docs/ship.md with a real host: from nothing to a
-// service that runs, is broken, rolled back, repaired and taken back.
+// service that runs, is broken, rolled back, repaired and taken back. Beside it goes one
+// that ends with each of the exit codes.
 func TestShipSession(t *testing.T) {
 	t.Parallel()
 	dk := shiptest.StartEngine(t)
 	defer dk.Stop()
-	h, op := shiptest.NewHost(t, "here", dk), shiptest.NewOperator(t)
-	op.Add(t, h)
+	type place struct {
+		h  *shiptest.Host
+		op *shiptest.Operator
+	}
+	places := map[string]place{}
+	for script, host := range map[string]string{"session": "here", "codes": "there"} {
+		p := place{shiptest.NewHost(t, host, dk), shiptest.NewOperator(t)}
+		p.op.Add(t, p.h)
+		t.Cleanup(func() { dk.Clear(p.h.Root) })
+		places[script] = p
+	}
+	var mu sync.Mutex
+	ended := map[string]bool{}
 	const script = "testdata/ship/session.txtar"
 	page, text := readText(t, "../../docs/ship.md"), readText(t, script)
 	for _, c := range []string{"carboy ship init web", "carboy plan web -o plans", "carboy ship approve plans/web.here.plan.json --as ", "carboy apply plans/web.here.plan.json", "carboy rollback web -o plans", "carboy ship history web"} {
@@ -52,20 +66,40 @@ func TestShipSession(t *testing.T) {
 	}
 	t.Run("session", func(t *testing.T) {
 		testscript.Run(t, testscript.Params{
-			Files: []string{script}, RequireExplicitExec: true, RequireUniqueNames: true,
+			Files: []string{script, "testdata/ship/codes.txtar"}, RequireExplicitExec: true, RequireUniqueNames: true,
 			Setup: func(e *testscript.Env) error {
-				e.Setenv("OPERATOR", op.Config)
-				e.Setenv("ROOT", h.Root)
+				p := places[strings.TrimPrefix(filepath.Base(e.WorkDir), "script-")]
+				e.Setenv("OPERATOR", p.op.Config)
+				e.Setenv("ROOT", p.h.Root)
+				e.Setenv("HOSTDIR", p.h.Dir)
 				return setup(e)
 			},
-			Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode, "runs": func(ts *testscript.TestScript, _ bool, args []string) {
-				id := dk.Run(t, "ps", "-q", "--filter", "label=com.docker.compose.project=web")
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": func(ts *testscript.TestScript, neg bool, args []string) {
+				cmdCode(ts, neg, args)
+				mu.Lock()
+				defer mu.Unlock()
+				ended[args[0]] = true
+			}, "runs": func(ts *testscript.TestScript, _ bool, args []string) {
+				project := "web"
+				if len(args) > 1 {
+					project = args[1]
+				}
+				id := dk.Run(t, "ps", "-q", "--filter", "label=com.docker.compose.project="+project)
 				if got := dk.Run(t, "inspect", "--format", `{{index .Config.Labels "mark"}}`, id); got != args[0] {
 					ts.Fatalf("%s runs, want %s", got, args[0])
 				}
 			}},
 		})
 	})
+	codes := []int{exitcode.Failed, exitcode.Usage, exitcode.ShipPlanned}
+	for _, c := range shipCodes {
+		codes = append(codes, c)
+	}
+	for _, c := range codes {
+		if !ended[strconv.Itoa(c)] {
+			t.Errorf("no command of the sessions ends with %d", c)
+		}
+	}
 }
 
 func readText(t *testing.T, name string) string {

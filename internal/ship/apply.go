@@ -216,8 +216,14 @@ func (e *Engine) judgeHost(o *order, now time.Time) error {
 // says what that commit says.
 func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	p := orders[0].Plan
-	commit, clean, err := e.head(ctx)
-	if err != nil {
+	var commit string
+	var clean bool
+	var s *source
+	var loaded error
+	var g errgroup.Group
+	g.Go(func() (err error) { commit, clean, err = e.head(ctx); return err })
+	g.Go(func() error { s, loaded = e.load(ctx, p.Module, p.Commit); return nil })
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	switch {
@@ -227,9 +233,8 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	case !clean || !p.Clean:
 		return fail(Refused, "", "commit or stash it", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
 	}
-	s, err := e.load(ctx, p.Module, p.Commit)
-	if err != nil {
-		return err
+	if loaded != nil {
+		return loaded
 	}
 	for _, o := range orders {
 		if err := o.agree(s); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // TestP1Waves: no wave is applied before those before it, and an approval is of the host
 // whose plan it names.
 func TestP1Waves(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	two := strings.Replace(strings.TrimPrefix(p.entry, "hosts:\n"), "  one:", "  two:", 1)
 	p.op.Write(t, "hosts.yaml", p.entry+two)
@@ -48,6 +50,7 @@ func TestP1Waves(t *testing.T) {
 
 // TestP1Records: what stands in the place of a record is not taken for none.
 func TestP1Records(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	m := p.draw(nil)
 	a := p.approve("alice", false, m)
@@ -77,6 +80,7 @@ func TestP1Records(t *testing.T) {
 
 // TestP1Clocks: clocks that are wrong make nothing older or younger than it may be.
 func TestP1Clocks(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	later := func(d time.Duration) Made {
 		return p.draw(func(x *plan.Plan) { x.Created, x.Expires = x.Created.Add(d), x.Expires.Add(d) })
@@ -96,6 +100,7 @@ func TestP1Clocks(t *testing.T) {
 
 // TestP3Reach: a service that runs cannot write where the next one's files and mounts go.
 func TestP3Reach(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	p.repo.Write(t, "modules/web/files/conf/a", "x")
 	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
@@ -115,6 +120,7 @@ func TestP3Reach(t *testing.T) {
 
 // TestInitLinks: a repository's links lead nothing of ours elsewhere.
 func TestInitLinks(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	outside := t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(p.repo.Dir, "modules", "shop")); err != nil {
@@ -380,18 +386,21 @@ func TestP3Swap(t *testing.T) {
 func TestP4HostClock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, engine(t, 0))
-	plain := func(v, mode string) {
-		w.commit("cl", v, mode)
-		w.repo.Write(t, "modules/cl/compose.yaml", "services:\n  cl: {image: 'app:"+v+"', network_mode: none, environment: {MODE: "+mode+"}}\n")
-		w.repo.Commit(t)
-	}
-	plain("v1", "ok")
+	w.commit("cl", "v1", "ok")
 	if got := w.ship("cl"); got != Applied {
 		t.Fatal(got)
 	}
 	count := w.host.Dir + "/looks"
 	w.host.Program(t, "date", "echo >>"+count+"\necho $((1700000000 + 3600 * $(wc -l <"+count+")))\n")
-	plain("v2", "crash")
+	// It dies as soon as it was looked at.
+	docker, died := testenv.Look("docker"), w.host.Dir+"/died"
+	w.host.Program(t, "docker", `case "$*" in *StartedAt*) if [ ! -e `+died+` ]; then
+	: >`+died+`; `+docker+` "$@"; r=$?
+	for id; do :; done
+	`+docker+` kill "$id" >/dev/null; exit $r
+fi ;; esac
+exec `+docker+` "$@"`)
+	w.commit("cl", "v2", "ok")
 	if got := w.ship("cl"); got != RolledBack {
 		t.Errorf("a service that dies soon, by a clock that leaps: %s", got)
 	}
@@ -463,6 +472,111 @@ func TestP2LockTaken(t *testing.T) {
 		t.Errorf("the second, the lock removed: %s", o)
 	}
 	w.want("lo", "v2 running")
+}
+
+// TestP2Stopped: a lock is not taken from an owner that only stands still.
+func TestP2Stopped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, engine(t, 0))
+	w.commit("sl", "v1", "checked")
+	m := w.plan("sl")
+	other := *m.Plan
+	other.By = "somebody else"
+	b, err := other.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Made{&other, b, plan.Digest(b)}
+	w.at("applying", func() {
+		w.host.Signal(t, syscall.SIGSTOP)
+		defer w.host.Signal(t, syscall.SIGCONT)
+		second := w.engine()
+		second.Progress = nil
+		if r, err := second.Apply(w.ctx(), [][]byte{b}, []approval.Signed{w.approve("alice", false, o)}); outcomeOf(r, err) != Locked {
+			t.Errorf("the second, the first stopped: %+v %v", r, err)
+		}
+		if st, err := second.Status(w.ctx(), "sl"); err != nil || st[0].Busy == "" || st[0].Settled != nil {
+			t.Errorf("status, the first stopped: %+v %v", st, err)
+		}
+	})
+	if o, err := w.apply(m, w.approve("alice", false, m)); o != Applied {
+		t.Errorf("the first: %s %v", o, err)
+	}
+	w.want("sl", "v1 running")
+}
+
+// newHut is a host with a real shell and no Docker.
+func newHut(t *testing.T) (w *world, jobs string) {
+	w = newLair(t, `exec /bin/sh "$@"`, "docker_host: unix:///nonexistent/docker.sock")
+	w.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", w.host.Root+"/web", "one"))
+	w.repo.Commit(t)
+	return w, w.host.Home + "/.local/state/carboy/ship/v1/web.web/jobs/"
+}
+
+// TestP4Planted: a job that somebody puts there as interrupted is not carried out unless
+// its plan is whole, of this host and service, and for a directory that is allowed.
+func TestP4Planted(t *testing.T) {
+	t.Parallel()
+	w, jobs := newHut(t)
+	p := &paper{world: w}
+	for _, x := range []struct {
+		name   string
+		change func(*plan.Plan)
+		damage string
+		want   string
+	}{
+		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "damaged"},
+		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "damaged"},
+		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "allowed_roots"},
+		{"with another plan", nil, " ", "damaged"},
+		{"as it should be", nil, "", ""},
+	} {
+		m := p.draw(x.change)
+		dir := jobs + "100001-" + m.Digest
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "result.tmp": "pending"} {
+			if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st, err := w.e.Status(w.ctx(), "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, touched := os.Stat(dir + "/steps")
+		switch {
+		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != RollbackFailed || touched != nil):
+			t.Errorf("%s: %+v, want it settled: failed, there being no Docker", x.name, st[0])
+		case x.want != "" && (!strings.Contains(st[0].Error, x.want) || st[0].Settled != nil || touched == nil):
+			t.Errorf("%s: %+v, want %q", x.name, st[0], x.want)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestP1Count: a host that cannot count a job any more, and so would forget it, does none.
+func TestP1Count(t *testing.T) {
+	t.Parallel()
+	w, jobs := newHut(t)
+	m, a := w.lairPlan()
+	full := jobs + "199999-" + strings.Repeat("0", 64)
+	if err := os.MkdirAll(full, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(full+"/result", []byte("applied 1 healthy\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := w.apply(m, a); o != Failed || !strings.Contains(err.Error(), "too many jobs") {
+		t.Errorf("after the last number: %s %v", o, err)
+	}
+	os.RemoveAll(full)
+	if o, err := w.apply(m, a); o != Failed || !strings.Contains(err.Error(), "docker does not answer") {
+		t.Errorf("with numbers left: %s %v", o, err)
+	}
 }
 
 // TestPull: the host pulls an image by its digest; when the registry fails, hangs or

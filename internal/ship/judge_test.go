@@ -85,7 +85,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	d := &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: "web", Wave: 1, Commit: commit, Clean: clean, By: "tests", Created: now, Expires: now.Add(time.Hour),
 		Host:   plan.Host{Name: "one", Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()},
 		Source: s.desc, Seen: plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}, Previous: plan.Previous{State: plan.PreviousNone},
-		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 20}}
+		Target: plan.Target{Project: "web", Service: "web", Root: s.module.Root, Binds: []string{}, Image: "app:v1", ImageID: someImage, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 60}}
 	obs, err := plan.Observe(text)
 	if err != nil {
 		p.t.Fatal(err)
@@ -127,6 +127,7 @@ func (p *paper) reaches(name string, m Made, a ...approval.Signed) {
 // TestP1Plans: what is not the plan of this commit for this host is refused before any
 // connection.
 func TestP1Plans(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	good := p.draw(nil)
 	a := p.approve("alice", false, good)
@@ -189,6 +190,7 @@ func TestP1Plans(t *testing.T) {
 
 // TestOtherServices: a plan that touches another service is none.
 func TestOtherServices(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	d := p.draw(nil).Plan
 	for _, what := range []string{"compose.service.db", "file.../x", "file.x", "host", ""} {
@@ -205,6 +207,7 @@ func TestOtherServices(t *testing.T) {
 
 // TestH2Approvals: an approval is of exactly one plan, by somebody who may, in time.
 func TestH2Approvals(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	m := p.draw(nil)
 	one := [][]byte{m.Bytes}
@@ -252,6 +255,18 @@ func TestH2Approvals(t *testing.T) {
 	p.op.Write(t, "allowed_signers", signers+"carol@example.org "+key+"\n")
 	p.refused("with one key under two names", Mismatch, one, good, sign("alice", func(s *approval.Statement) { s.Approver = "carol@example.org" }))
 	p.reaches("two of two", m, good, sign("bob", nil))
+	// Any two of three, and nobody who is not one of them.
+	p.reaches("another two of three", m, sign("carol", nil), good)
+	p.op.People["dave"] = stranger
+	p.refused("with an unknown third", Mismatch, one, good, sign("dave", nil))
+	second, again := shiptest.NewKey(t, t.TempDir()+"/k")
+	p.op.People["alice again"] = again
+	p.op.Write(t, "allowed_signers", signers+"alice@example.org "+second+"\n")
+	p.refused("of one person with two keys", Mismatch, one, good, sign("alice again", func(s *approval.Statement) { s.Approver = "alice@example.org" }))
+	p.op.Write(t, "allowed_signers", signers)
+	p.op.Write(t, "hosts.yaml", strings.Replace(two, "approvals: 2", "approvals: 3", 1))
+	p.refused("two of three who all must", Mismatch, one, good, sign("bob", nil), good)
+	p.reaches("three of three", m, good, sign("bob", nil), sign("carol", nil))
 	p.op.Write(t, "hosts.yaml", p.entry)
 	p.op.Write(t, "allowed_signers", strings.ReplaceAll(signers, "carboy-ship@", "file@"))
 	p.refused("by a key for files", Mismatch, one, good)
@@ -268,6 +283,7 @@ func TestH2Approvals(t *testing.T) {
 
 // TestRedaction: what looks like a secret in what a host writes is not shown.
 func TestRedaction(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct{ in, secret string }{
 		{"password=hunter2", "hunter2"},
 		{"DB_PASSWD: hunter2", "hunter2"},
@@ -300,6 +316,16 @@ func TestRedaction(t *testing.T) {
 		{"https://hunter2@example.org/x.git", "hunter2"},
 		{"redis://:hunter2@cache:6379/0", "hunter2"},
 		{"--api-key hunter2", "hunter2"},
+		{"MYSQL_PWD=hunter2", "hunter2"},
+		{"Server=db;Uid=sa;Pwd=hunter2;", "hunter2"},
+		{"DB_PASS: hunter2", "hunter2"},
+		{"AccountName=x;AccountKey=hunter2==;", "hunter2"},
+		{"ENCRYPTION_KEY=hunter2", "hunter2"},
+		{`{"auths":{"registry.example.org":{"auth":"dXNlcjpodW50ZXIy"}}}`, "dXNlcjpodW50ZXIy"},
+		{"X-Registry-Auth: hunter2", "hunter2"},
+		{"sshpass -p hunter2 ssh host", "hunter2"},
+		{"curl -u user:hunter2 https://h/", "hunter2"},
+		{"CREATE USER x IDENTIFIED BY 'hunter2'", "hunter2"},
 		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
@@ -315,7 +341,7 @@ func TestRedaction(t *testing.T) {
 	if strings.Contains(pgp, "hunter2") {
 		t.Errorf("a private key became %q", pgp)
 	}
-	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "error: no space left on device"} {
+	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}
@@ -325,8 +351,77 @@ func TestRedaction(t *testing.T) {
 	}
 }
 
+// TestFlat: a module in the earlier form is shipped like any other.
+func TestFlat(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/module.yaml", "id: web\nhost: one\nruntime: {orchestrator: docker-compose, compose_file: compose.yaml, remote_root: /srv/web, stable_for: 1s, health_timeout: 60s}\n")
+	p.repo.Commit(t)
+	m := p.draw(nil)
+	p.refused("without an approval", Mismatch, [][]byte{m.Bytes})
+	p.reaches("the flat form", m, p.approve("alice", false, m))
+}
+
+// TestP4NoRecord: what cannot be recorded here is not begun there.
+func TestP4NoRecord(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	m := p.draw(nil)
+	a := p.approve("alice", false, m)
+	log, err := audit.Open(p.ctx(), t.TempDir()+"/audit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.e.Audit = log
+	log.Close()
+	p.refused("without an audit log", "", [][]byte{m.Bytes}, a)
+	p.e.Audit = nil
+	records := filepath.Join(p.op.State, "records")
+	if err := os.WriteFile(records, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.refused("without room for records", "", [][]byte{m.Bytes}, a)
+	os.Remove(records)
+	p.reaches("with both", m, a)
+}
+
+// TestP3NoFile: what stands in a file's place and is none cannot be brought back, so that
+// replacing it destroys.
+func TestP3NoFile(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/a.conf", "x")
+	p.repo.Commit(t)
+	see := func(what string, hide bool) Made {
+		return p.draw(func(d *plan.Plan) {
+			text := "carboy-observed 1\nimage " + someImage + "\nfile " + what + " a.conf\ncurrent -\n"
+			d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+			obs, err := plan.Observe(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := p.e.load(p.ctx(), "web", d.Commit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Changes = changes(d, obs, s.module)
+			for i := range d.Changes {
+				d.Changes[i].Destructive = d.Changes[i].Destructive && !hide
+			}
+		})
+	}
+	m := see("other", false)
+	p.refused("a pipe, without the word", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	p.reaches("a pipe, with the word", m, p.approve("alice", true, m))
+	m = see("other", true)
+	p.refused("a pipe, and a plan that hides it", Mismatch, [][]byte{m.Bytes}, p.approve("alice", true, m))
+	m = see("-", false)
+	p.reaches("nothing", m, p.approve("alice", false, m))
+}
+
 // TestAudit: each step is a record, refusals too, and none tells a secret.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	dir := t.TempDir() + "/audit"
 	log, err := audit.Open(p.ctx(), dir)
@@ -358,6 +453,7 @@ func TestAudit(t *testing.T) {
 
 // TestWritable: what is synced never lies where a service could put a link.
 func TestWritable(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	p.repo.Write(t, "modules/web/files/conf/a", "x")
 	for volumes, ok := range map[string]bool{"['./conf:/conf:ro', './data:/data']": true, "['./conf:/conf']": false, "['./conf/a:/a']": false, "['.:/all']": false} {
@@ -371,6 +467,7 @@ func TestWritable(t *testing.T) {
 
 // TestExample: what init writes can be read by what reads it.
 func TestExample(t *testing.T) {
+	t.Parallel()
 	p := newPaper(t)
 	os.Remove(p.op.Config + "/hosts.yaml")
 	wrote, err := p.e.Example("shop")

@@ -458,6 +458,9 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Chang
 		case f.SHA256:
 		case "-":
 			add("file."+f.Path, plan.Create, "-", f.SHA256, "")
+		case "other":
+			add("file."+f.Path, plan.Update, have, f.SHA256, "what is there is no file, and could not be brought back")
+			out[len(out)-1].Destructive = true
 		default:
 			add("file."+f.Path, plan.Update, have, f.SHA256, "")
 		}

@@ -20,7 +20,7 @@ func shown(s string) string { return visible.String(s, maxShown) }
 
 // words are names whose value is a secret, in any of the ways that programs write
 // them: NAME=value, name: value, "name": "value", --name value.
-const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)?|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
+const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)|pass\b|pwd|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|(?:account|encryption|signing|master)[-_.]?key|auth\b|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
 
 // quote is one, as it stands in a text or, escaped, within another.
 const quote = `\\*["']`
@@ -38,6 +38,10 @@ var forms = sync.OnceValue(func() []*regexp.Regexp {
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*")(?:[^"\\]|\\.)*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*')[^']*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*)[^\s"'&,;\[][^\s"'&,;]*`),
+		regexp.MustCompile(`(?i)(\bidentified\s+by\s+["']?)[^"'\s]+`),
+		// As sshpass, and as curl, have it.
+		regexp.MustCompile(`(\bsshpass\s+-p\s*)\S+`),
+		regexp.MustCompile(`((?:^|\s)(?:-u|--user)[\s=]+[^\s:]+:)\S+`),
 		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*\?)[^\s"'<>]+`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@"']+@`),

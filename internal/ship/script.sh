@@ -43,10 +43,14 @@ shown() {
     input=$1
     shift
     { compose "$@" <"$input" 2>&1; echo $? >"$j/code"; } | { head -c 65536 >"$j/output"; cat >/dev/null; }
-    [ -s "$j/output" ] && sed 's/^/| /' "$j/output" 2>/dev/null
+    # Its last line may have no end; what we say next must begin one.
+    [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
     read -r code <"$j/code" || code=1
     rm -f "$j/output" "$j/code"
-    [ "$code" != 124 ] && [ "$code" != 137 ] || step deadline "docker compose was ended after its time"
+    if [ "$code" = 124 ] || [ "$code" = 137 ]; then
+        step deadline "docker compose was ended after its time"
+        quiet
+    fi
     return "$code"
 }
 container_ids() {
@@ -102,12 +106,17 @@ scan() {
     set -f
 }
 
-# observe prints what there is. The client's plan has its digest.
+# observe prints what there is. The client's plan has its digest. The sides of the pipe
+# ask Docker at the same time.
 observe() {
-    c=$(containers) || return 1
     say "carboy-observed 1"
-    say "image $(image_id "$image" || echo -)"
-    [ -z "$c" ] || say "$c"
+    { containers || say failed; } | {
+        i=$(image_id "$image") || i=-
+        say "image $i"
+        c=$(cat)
+        [ "$c" = "${c%failed}" ] || exit 1
+        [ -z "$c" ] || say "$c"
+    } || return 1
     for f in $files; do
         if [ -f "$root/$f" ]; then
             s=$(timeout "$t_look" sha256sum "$root/$f") || return 1
@@ -133,6 +142,7 @@ clock() {
 finish() {
     printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
+    rm -rf "$j/f" # the commit has them
     exit 0
 }
 
@@ -159,7 +169,10 @@ in_place() {
 # put FROM FILE, with the mode that it has there.
 put() (
     umask 022
-    into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"
+    into "$2" || exit 1
+    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0
+    rm -f ./.carboy.tmp
+    exit 1
 )
 # restore_files puts back what was there.
 restore_files() {
@@ -190,12 +203,12 @@ watch() {
     fresh=1
     ! grep -q "^container $id " "$j/observed" || fresh=0
     while :; do
+        clock # before Docker is asked, which may take as long as it should run
         s=$(dk "$t_look" inspect --format '{{.State.Status}} '"$health_of"' {{.RestartCount}} {{.State.StartedAt}}' "$id") || {
             reason="the container is gone"
             return 1
         }
         set -- $s
-        clock
         [ "$health" = "$2" ] || step health "$2"
         health=$2
         if [ -z "$began" ]; then
@@ -222,6 +235,21 @@ unchanged() {
     c=$(containers) || return 1
     [ "$(printf '%s\n' "$c" | cut -d' ' -f1-5)" = "$(grep '^container ' "$j/observed" | cut -d' ' -f1-5)" ]
 }
+# quiet waits until Docker has done what it was told to: it goes on stopping a container
+# when who asked is gone, and until then all looks as it did.
+quiet() {
+    set -- $(grep '^container ' "$j/observed") -
+    [ "$1" = container ] || return 0
+    grace=$(dk "$t_look" inspect --format '{{with .Config.StopTimeout}}{{.}}{{else}}10{{end}}' "$2" 2>/dev/null) || return 0
+    { [ "$grace" -ge 0 ] && [ "$grace" -le "$t_other" ]; } 2>/dev/null || grace=$t_other
+    clock
+    looked=$now
+    while [ $((now - looked)) -lt $((grace + 2))00 ] && [ "$(dk "$t_look" inspect --format '{{.State.Running}}' "$2" 2>/dev/null)" = true ]; do
+        sleep 0.2 2>/dev/null || sleep 1
+        clock
+    done
+}
+
 # back OUTCOME WHY: to what was there before, and end with OUTCOME.
 back() {
     step back "$2"
@@ -286,16 +314,23 @@ receive() {
     (cd "$to" && printf '%s\n' "$sums" | sha256sum -c --status)
 }
 
+# expected is what Compose makes of the file that came.
+expected() {
+    [ "$action" = remove ] || [ "$action" = none ] || compose "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
+}
+
 apply() {
     lock -n
     scan
-    [ "$used" = - ] || refuse used "$used"
     [ "$unfinished" = - ] || refuse unfinished "$unfinished"
+    [ "$used" = - ] || refuse used "$used"
+    [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
     rm -rf "$new"
     receive "$new" || refuse failed "the host could not take what was sent: is its disk full?"
     paths
-    observe >"$new/observed" || refuse docker "docker does not answer"
+    # Compose reads the file while Docker is asked.
+    hash=$(expected | { observe >"$new/observed" || exit 1; cat; }) || refuse docker "docker does not answer"
     s=$(sha256sum <"$new/observed")
     if [ "${s%% *}" != "$observed" ]; then
         file observed "$new/observed"
@@ -307,7 +342,6 @@ apply() {
         exit 0
     fi
     if [ "$action" != remove ]; then
-        hash=$(compose "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null)
         [ "${hash##* }" = "$want_hash" ] || refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
     fi
     [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
@@ -336,6 +370,7 @@ recover() {
     if [ "$action" = remove ]; then
         c=$(containers) || refuse docker "docker does not answer"
         [ -n "$c" ] || finish applied "removed, after an interruption"
+        quiet
         ! unchanged || kept "interrupted before anything was changed"
         back failed interrupted
     fi
@@ -345,6 +380,7 @@ recover() {
             finish applied "healthy, after an interruption"
         fi
     fi
+    quiet
     ! unchanged || kept "interrupted before the service was changed"
     back failed interrupted
 }
@@ -359,12 +395,15 @@ plan)
     paths
     scan
     look
-    say "@compose $(dk "$t_look" compose version --short 2>/dev/null)"
-    if [ "$size" != 0 ]; then
-        hash=$(printf %s "$input" | base64 -d | compose "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | tr '\n' ' ')"
+    # At the same time, each in one short line.
+    say "@compose $(dk "$t_look" compose version --short 2>/dev/null | head -c 100)" &
+    [ "$size" = 0 ] || {
+        hash=$(printf %s "$input" | base64 -d | compose "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
         say "@hash ${hash##* }"
-    fi
-    text=$(observe) || refuse docker "docker does not answer"
+    } &
+    text=$(observe) || text=
+    wait
+    [ -n "$text" ] || refuse docker "docker does not answer"
     say "@observed $(say "$text" | b64)"
     say "@unfinished $unfinished"
     if [ "$current" != - ]; then

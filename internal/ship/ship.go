@@ -93,7 +93,7 @@ const (
 	MaxCommand   = time.Hour
 )
 
-// maxTold bounds the lines of programs and the steps that are passed on; reading them
+// maxTold bounds the lines of programs, and the steps, that are passed on; reading them
 // for secrets costs.
 const maxTold = 2000
 
@@ -228,12 +228,15 @@ type account struct {
 func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script) (*account, error) {
 	a := &account{words: map[string]string{}}
 	red := newRedactor()
-	said := 0
+	said := map[string]int{} // apart: a flood of lines hides no step
 	s.Redact = func(text string) string { return shown(newRedactor().Line(text)) }
 	err := c.Run(ctx, s, func(l remote.Line) {
+		if l == (remote.Line{}) {
+			return
+		}
 		if l.Word == "" || l.Word == "@step" {
-			if said++; said > maxTold {
-				if said == maxTold+1 {
+			if said[l.Word]++; said[l.Word] > maxTold {
+				if said[l.Word] == maxTold+1 {
 					e.progress(h.Name, "", "… more than can be shown")
 				}
 				return

@@ -75,8 +75,8 @@ const (
 // patience is for testenv.Patience.
 func patience(m mutant) string {
 	wait := 3 * time.Second
-	if strings.Contains(m.Package, "hostile") || strings.Contains(m.Package, "bottle") || strings.Contains(m.Package, "cmd") {
-		wait = time.Minute // a bottle is made and does something
+	if strings.Contains(m.Package, "hostile") || strings.Contains(m.Package, "bottle") || strings.Contains(m.Package, "cmd") || m.root {
+		wait = time.Minute // a bottle is made, or an engine started, and does something
 	}
 	if m.wait > 0 {
 		wait = m.wait

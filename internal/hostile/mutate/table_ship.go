@@ -48,7 +48,7 @@ var shipMutants = []mutant{
 	{
 		Name: "hosts-have-no-lock", Promise: "P2", root: true,
 		Why:     "two applies work on one service at once",
-		Package: "./internal/ship", Tests: []string{"TestP2Race"}, Says: "two applies at once",
+		Package: "./internal/ship", Tests: []string{"TestP2Stopped"}, Says: "the first stopped",
 		edits: []edit{{"internal/ship/script.sh", "flock \"$@\" 9 ||", "true ||"}},
 	},
 	{
@@ -103,13 +103,20 @@ var shipMutants = []mutant{
 		Name: "files-follow-links", Promise: "P3", root: true,
 		Why:     "a directory that becomes a link midway leads a file out",
 		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
-		edits: []edit{{"internal/ship/script.sh", `into "$2" && cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}"`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2"`}},
+		edits: []edit{{"internal/ship/script.sh", `into "$2" || exit 1
+    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
 	},
 	{
 		Name: "host-clocks-are-believed", Promise: "P4", root: true,
 		Why:     "a clock that leaps ends the watching, and what dies soon counts as healthy",
 		Package: "./internal/ship", Tests: []string{"TestP4HostClock"}, Says: "a clock that leaps",
 		edits: []edit{{"internal/ship/script.sh", "if read -r now rest 2>/dev/null </proc/uptime; then", "if false; then"}},
+	},
+	{
+		Name: "docker-is-not-waited-for", Promise: "P4", root: true,
+		Why:     "an apply that was killed is said to be taken back, and Docker stops the service after that",
+		Package: "./internal/ship", Tests: []string{"TestP4Docker"}, Says: "the host runs",
+		edits: []edit{{"internal/ship/script.sh", "quiet() {", "quiet() {\n    return 0"}},
 	},
 	{
 		Name: "output-tells-secrets", Promise: "P4",

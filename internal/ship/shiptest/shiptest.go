@@ -97,9 +97,18 @@ type Engine struct {
 	p      *process
 }
 
+// engineVariable names an engine that runs already, as a DOCKER_HOST: with it, who is not
+// root runs what needs one alone.
+const engineVariable = "CARBOY_TEST_ENGINE"
+
 // StartEngine starts one, or ends the test where there is none: it takes root. Stop it.
 func StartEngine(t testing.TB) *Engine {
 	t.Helper()
+	if s := os.Getenv(engineVariable); s != "" {
+		e := &Engine{Socket: s, dir: t.TempDir()}
+		e.images(t)
+		return e
+	}
 	testenv.Root(t)
 	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
 	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
@@ -168,6 +177,29 @@ func (e *Engine) docker(args ...string) (string, error) {
 	cmd.Env = []string{"DOCKER_HOST=" + e.Socket, "PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// Event is closed after a container's next event of that kind, or at the end of the test.
+func (e *Engine) Event(t testing.TB, id, kind string) <-chan struct{} {
+	t.Helper()
+	cmd := exec.Command("docker", "events", "--since", strconv.FormatInt(time.Now().Unix(), 10), "--filter", "container="+id, "--filter", "event="+kind, "--format", "{{.Action}}")
+	cmd.Env = []string{"DOCKER_HOST=" + e.Socket, "PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	happened := make(chan struct{})
+	go func() {
+		defer close(happened)
+		out.Read(make([]byte, 1))
+		cmd.Process.Kill()
+		cmd.Wait()
+	}()
+	t.Cleanup(func() { cmd.Process.Kill(); <-happened })
+	return happened
 }
 
 // Run runs docker, which must succeed.
@@ -388,7 +420,11 @@ func (h *Host) Program(t testing.TB, name, text string) {
 }
 
 // Kill kills the script that runs there, and only it. It reports whether one did.
-func (h *Host) Kill(t testing.TB) bool {
+func (h *Host) Kill(t testing.TB) bool { return h.Signal(t, syscall.SIGKILL) }
+
+// Signal sends a signal to the script that runs there, and only to it; of several, to the
+// one that began first. It reports whether there was one.
+func (h *Host) Signal(t testing.TB, s syscall.Signal) bool {
 	all := h.Sessions(t)
 	servers := map[int]bool{}
 	for _, p := range all {
@@ -396,11 +432,20 @@ func (h *Host) Kill(t testing.TB) bool {
 	}
 	for _, p := range all {
 		if servers[p.Parent] && !servers[p.PID] { // not one of its subshells
-			syscall.Kill(p.PID, syscall.SIGKILL)
+			syscall.Kill(p.PID, s)
 			return true
 		}
 	}
 	return false
+}
+
+// KillAll kills all that runs there for us: Docker goes on with what it was told.
+func (h *Host) KillAll(t testing.TB) {
+	for _, p := range h.Sessions(t) {
+		if !strings.HasPrefix(p.Name, "sshd") {
+			syscall.Kill(p.PID, syscall.SIGKILL)
+		}
+	}
 }
 
 // Cut kills what serves connections, and leaves what they started.
@@ -463,7 +508,7 @@ type Operator struct {
 	hosts  []string
 }
 
-// NewOperator has alice and bob, who may approve.
+// NewOperator has alice, bob and carol, who may approve.
 func NewOperator(t testing.TB) *Operator {
 	t.Helper()
 	o := &Operator{Config: t.TempDir(), State: t.TempDir(), People: map[string]ssh.Signer{}}
@@ -471,7 +516,7 @@ func NewOperator(t testing.TB) *Operator {
 	o.Key = filepath.Join(o.Config, "id")
 	o.pub, _ = NewKey(t, o.Key)
 	var lines strings.Builder
-	for _, name := range []string{"alice", "bob"} {
+	for _, name := range []string{"alice", "bob", "carol"} {
 		pub, s := NewKey(t, filepath.Join(o.Config, name))
 		o.People[name] = s
 		fmt.Fprintf(&lines, "%s@example.org namespaces=\"carboy-ship@carboy.dev\" %s\n", name, pub)
@@ -574,7 +619,7 @@ spec:
     remote_root: %s
     sync: files
     stable_for: 1s
-    health_timeout: 20s
+    health_timeout: 60s
 `, id, where, root)
 }
 
@@ -584,13 +629,14 @@ spec:
 func Compose(id, v, mode string) string {
 	check := ""
 	if mode == "checked" || mode == "unhealthy" {
-		check = `    healthcheck: {test: ["CMD", "/srv", "check"], interval: 300ms, timeout: 5s, retries: 2}
+		check = `    healthcheck: {test: ["CMD", "/srv", "check"], interval: 500ms, timeout: 50s, retries: 2}
 `
 	}
 	return fmt.Sprintf(`services:
   %s:
     image: app:%s
     network_mode: none
+    stop_grace_period: 1s
     environment: {MODE: %s}
 `, id, v, mode) + check
 }

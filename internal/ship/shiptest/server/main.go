@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 func main() {
@@ -18,10 +17,12 @@ func main() {
 		return
 	}
 	if mode == "crash" {
-		time.Sleep(200 * time.Millisecond)
 		os.Exit(3)
 	}
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGTERM)
 	<-c
+	if mode == "slow" {
+		select {} // until Docker loses its patience
+	}
 }
