@@ -29,10 +29,11 @@ type GateReport struct {
 	Cold   *Spread `json:"gate_to_cold"` // with an empty one
 	Cached *Spread `json:"cached_ms"`    // a verdict that is given again
 	// Version is what carboy takes to say its version, in milliseconds.
-	Version  *Spread `json:"version_ms"`
-	Memory   *Spread `json:"memory_mb"`   // of the largest process of a gate
-	Evidence *Spread `json:"evidence_kb"` // that is kept of it
-	Goals    []Goal  `json:"goals"`
+	Version  *Spread    `json:"version_ms"`
+	Memory   *Spread    `json:"memory_mb"`   // of the largest process of a gate
+	Evidence *Spread    `json:"evidence_kb"` // that is kept of it
+	Hit      *HitReport `json:"hit"`
+	Goals    []Goal     `json:"goals"`
 }
 
 // gatePackages are in the module that is judged.
@@ -146,7 +147,12 @@ func (b *gateBench) measure(top string) (*GateReport, error) {
 	}
 	r.Warm, r.Cold, r.Cached, r.Version = spreadOf(warm), spreadOf(cold), spreadOf(cached), spreadOf(version)
 	r.Memory, r.Evidence = spreadOf(memory), spreadOf(evidence)
+	var err error
+	if r.Hit, err = b.hit(); err != nil {
+		return nil, err
+	}
 	r.Goals = []Goal{
+		r.Hit.goal(),
 		{What: "gate ÷ the same build and tests by themselves, warm", Limit: 1.5, Got: r.Warm},
 		{What: "a verdict that is given again", Limit: 50, Unit: "ms", Got: r.Cached, Also: "`carboy version` takes " + r.Version.shown()},
 	}
