@@ -111,7 +111,7 @@ var page = sync.OnceValue(func() *template.Template {
 <style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;border-bottom:1px solid #ddd;vertical-align:top}
-.short td{overflow-wrap:normal;white-space:nowrap}.short td:last-child{overflow-wrap:anywhere;white-space:normal}
+.short th{white-space:normal}.short td~td{overflow-wrap:normal;white-space:nowrap}
 .passed{color:#176d2c}.failed,.final,.unavailable{color:#a01414}.escalated{color:#8a5a00}pre{white-space:pre-wrap;background:#f5f5f5;padding:.5em;margin:.3em 0}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}pre{background:#222}.passed{color:#7fd18f}.failed,.final,.unavailable{color:#ff8f8f}.escalated{color:#f0c060}}
 </style></head><body>
@@ -129,12 +129,12 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 <h2>Signals</h2>
 {{range .Signals}}<h3><span class="{{.Outcome}}">{{.Outcome}}</span> {{s .Name}} <small>{{s .Kind}}, {{d .Duration}}</small></h3>
 {{with .Why}}<p>{{s .}}</p>{{end}}
-{{if .Findings}}<table>{{range .Findings}}<tr><td>{{s .File}}{{if .Line}}:{{.Line}}{{end}}</td><td>{{s .ID}}</td><td>{{s .Text}}{{if .Noted}} (noted){{end}}{{with .Detail}}<pre>{{lines .}}</pre>{{end}}</td></tr>
+{{if .Findings}}<table>{{range .Findings}}<tr><td>{{if .File}}<b>{{s .File}}{{if .Line}}:{{.Line}}{{end}}</b> {{end}}{{s .ID}}: {{s .Text}}{{if .Noted}} (noted){{end}}{{with .Detail}}<pre>{{lines .}}</pre>{{end}}</td></tr>
 {{end}}</table>{{end}}
 {{end}}
 <h2>Phases</h2>
-<table class="short"><tr><th>Signal</th><th>On</th><th>Exit</th><th>Took</th><th>Trace</th></tr>
-{{range .Phases}}<tr><td>{{s .Signal}}</td><td>{{.On}}</td><td>{{.Code}} {{s .Reason}}</td><td>{{d .Duration}}</td><td>{{.Trace}}</td></tr>
+<table class="short"><tr><th>Signal, trace</th><th>On</th><th>Exit</th><th>Took</th></tr>
+{{range .Phases}}<tr><td>{{s .Signal}}<br><small>{{.Trace}}</small></td><td>{{.On}}</td><td>{{.Code}} {{s .Reason}}</td><td>{{d .Duration}}</td></tr>
 {{end}}</table>
 </body></html>
 `))
