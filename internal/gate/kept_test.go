@@ -201,7 +201,11 @@ func TestFailuresAreShown(t *testing.T) {
 		if err := errors.Join(v.JUnit(&junit), v.HTML(&html)); err != nil {
 			t.Fatal(err)
 		}
-		for form, b := range map[string]*bytes.Buffer{"terminal": &text, "explain": &all, "JUnit": &junit, "HTML": &html} {
+		told, err := v.Feedback(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for form, b := range map[string]*bytes.Buffer{"terminal": &text, "explain": &all, "JUnit": &junit, "HTML": &html, "agent": bytes.NewBufferString(told)} {
 			s := b.String()
 			if !strings.Contains(s, "got 41, ") || form != "terminal" && !strings.Contains(s, "begins") || strings.ContainsAny(s, "\x07\u202e") || strings.Contains(s, "=== RUN") {
 				t.Errorf("%s in the %s: %q", x.format, form, cut(s, 3000))
