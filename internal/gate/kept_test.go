@@ -246,7 +246,7 @@ func TestBaseRunsOnce(t *testing.T) {
 	const catalog = `version: 1
 signals:
   - {name: deps, kind: build, command: [make], keep: [deps]}
-  - {name: gen, kind: build, command: [make], after: [deps], keep: [gen]}
+  - {name: gen, kind: build, command: [make], keep: [gen]}
   - {name: a, kind: tests, format: junit, command: [sh], after: [deps]}
   - {name: b, kind: tests, format: junit, command: [sh], after: [deps, gen]}
 `
