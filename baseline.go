@@ -79,7 +79,12 @@ func counts(s *approval.Signers, b *gate.Baseline, text, sig []byte) (by, why st
 
 // baselineOf is the baseline of a tree, if it counts.
 func (c *Client) baselineOf(ctx context.Context, t *gate.Tree) (b *gate.Baseline, by, why string, err error) {
-	text, err := t.Read(ctx, gate.BaselinePath)
+	return c.baselineIn(gate.BaselinePath, func(name string) ([]byte, error) { return t.Read(ctx, name) })
+}
+
+// baselineIn is the one of a file, with its signature beside it, if it counts.
+func (c *Client) baselineIn(name string, read func(string) ([]byte, error)) (b *gate.Baseline, by, why string, err error) {
+	text, err := read(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, "", "", nil
 	}
@@ -93,7 +98,7 @@ func (c *Client) baselineOf(ctx context.Context, t *gate.Tree) (b *gate.Baseline
 	if err != nil {
 		return nil, "", "", err
 	}
-	sig, err := t.Read(ctx, gate.SignaturePath)
+	sig, err := read(name + gate.SignatureSuffix)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, "", "", err
 	}

@@ -95,7 +95,7 @@ func (c *Client) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
 	}
 	defer w.close()
 	miss := "it was not looked for"
-	if !o.Again && o.own == nil && len(o.granted) == 0 {
+	if !o.Again && o.own == nil {
 		var v *Judged
 		if v, miss, err = w.cached(ctx); err != nil || v != nil {
 			return v, err
@@ -397,7 +397,6 @@ func (w *gateWork) runTree(ctx context.Context, ref string) (*gate.Tree, error) 
 // judges finds what judges: of the approved base, or of the user's own.
 func (w *gateWork) judges(ctx context.Context) error {
 	g := w.g
-	var baseline []byte
 	var err error
 	switch {
 	case w.o.own != nil:
@@ -407,10 +406,8 @@ func (w *gateWork) judges(ctx context.Context) error {
 			return err
 		}
 		side := strings.TrimSuffix(g.Catalog.File, filepath.Ext(g.Catalog.File)) + "-baseline.json"
-		if baseline, err = os.ReadFile(side); err == nil {
-			g.Baseline, err = gate.ParseBaseline(baseline)
-		}
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		g.Baseline, g.BaselineBy, g.BaselineWhy, err = w.c.baselineIn(side, os.ReadFile)
+		if err != nil || g.Baseline != nil || g.BaselineWhy != "" {
 			return err
 		}
 	default:
@@ -491,9 +488,14 @@ func (w *gateWork) decide() error {
 	if slices.ContainsFunc(w.g.Catalog.Signals, func(s *gate.Signal) bool { return s.Kind.Name == "secrets" }) {
 		history = w.g.Base.Commit + ".." + w.g.Change.Commit
 	}
+	// Whose attempts it is the verdict says, and must not say of others'.
+	granted, err := json.Marshal(w.o.granted)
+	if err != nil {
+		return err
+	}
 	w.given = map[string]string{
-		"history": history,
-		"carboy":  w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
+		"history": history, "granted attempts": hexSum(granted),
+		"carboy": w.c.build + " " + exe, "catalog": w.g.Catalog.Digest + " " + w.g.CatalogFrom, "baseline": baseline,
 		"advisories": print, "image": w.g.Catalog.Image + "@" + w.g.Catalog.ImageDigest,
 		"engine":        gvisor.Build(),
 		"machine":       fmt.Sprintf("%s %d %d", runtime.GOARCH, l.CPUs, l.Memory),
@@ -544,24 +546,30 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
-	var inputs []audit.Digest
-	if w.o.own == nil {
-		inputs = w.remember(ctx, v)
+	if w.o.own != nil {
+		return v, w.c.recordVerdict(ctx, v)
 	}
-	return v, w.c.recordVerdict(ctx, v, inputs...)
+	inputs := w.remember(ctx, v)
+	if inputs == nil {
+		return v, w.c.recordVerdict(ctx, v)
+	}
+	v.Inputs = hexSum(inputs)
+	if err := os.WriteFile(w.c.gateDir("verdicts", v.ID, gate.InputsFile), inputs, 0o600); err != nil {
+		return nil, err
+	}
+	return v, w.c.recordVerdict(ctx, v, audit.Digest{Of: inputsOf, Sum: sha256.Sum256(inputs)})
 }
 
-// Evidence of a phase, in the verdict's directory.
 const (
-	verdictFile  = "verdict.json"
-	proposedFile = "baseline.json"
+	verdictFile  = gate.VerdictFile
+	proposedFile = gate.ProposedFile
 	maxOutput    = 8 << 20 // of each stream of a phase that is read and kept
 )
 
 // keep moves what the phases left to where the verdict is, so that it stays as long.
 func (w *gateWork) keep(v *gate.Verdict) error {
 	dir := w.c.gateDir("verdicts", v.ID)
-	if err := os.MkdirAll(dir+"/evidence", 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, gate.EvidenceDir), 0o700); err != nil {
 		return err
 	}
 	// What a person would accept as the next baseline.
@@ -576,7 +584,7 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 		v.Proposed = hexSum(enc)
 	}
 	for _, p := range v.Phases {
-		to := dir + "/evidence/" + p.Signal + "-" + p.On
+		to := filepath.Join(dir, p.EvidenceOf())
 		if err := os.Mkdir(to, 0o700); err != nil {
 			return err
 		}
@@ -647,8 +655,8 @@ func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict, more ...aud
 }
 
 // remember keeps what the verdict depended on, where it may be given again, and gives
-// the digest of that. It counts only together with the record of the verdict.
-func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest {
+// the text of that. It counts only together with the record of the verdict.
+func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []byte {
 	in, err := w.g.Inputs(ctx, v, w.given, w.homes...)
 	if err != nil {
 		w.c.log.Info("the verdict is not kept for later", "verdict", v.ID, "why", err)
@@ -671,7 +679,7 @@ func (w *gateWork) remember(ctx context.Context, v *gate.Verdict) []audit.Digest
 		w.c.log.Info("the next gate asks git more often", "why", err)
 	}
 	w.forget(dir)
-	return []audit.Digest{{Of: inputsOf, Sum: sha256.Sum256(b)}}
+	return b
 }
 
 // inputsOf is what a verdict's inputs are called in its record.
@@ -747,8 +755,14 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 				continue
 			}
 		}
+		was := [2]gate.Side{v.Base, v.Change}
 		if err := w.g.Sides(ctx, v); err != nil {
 			return nil, "", err
+		}
+		// A person looked at one change. Another one, of which nothing counted that is
+		// new, has the verdict, and not their word.
+		if v.Base.Digest != was[0].Digest || v.Change.Digest != was[1].Digest || v.Change.Commit != was[1].Commit {
+			v.Override = nil
 		}
 		v.Cached = true
 		return &Judged{Verdict: v, Dir: dir}, "", nil
@@ -796,17 +810,31 @@ func (c *Client) verdicts() ([]string, error) {
 	return ids, err
 }
 
-// Verdicts lists those on record, newest first, at most n. One that can't be read is
-// left out here; AuditVerify reports it.
+// Verdicts lists those on record, newest first, at most n. One that is not what was
+// recorded is left out here; AuditVerify reports it.
 func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 	ids, err := c.verdicts()
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	recorded := map[string]string{}
+	err = c.auditRecords(func(r *audit.Record) {
+		for _, d := range r.Digests {
+			if d.Of == "verdict" {
+				recorded[r.Subject] = d.SHA256
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	var out []*gate.Verdict
 	for _, id := range slices.Backward(ids) {
 		if len(out) == n {
 			break
 		}
 		b, err := os.ReadFile(c.gateDir("verdicts", id, verdictFile))
-		if err != nil {
+		if err != nil || recorded[id] != hexSum(b) {
 			continue
 		}
 		if v, err := gate.ParseVerdict(b); err == nil {

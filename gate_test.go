@@ -434,6 +434,7 @@ func TestT4Cache(t *testing.T) {
 			t.Errorf("%s, undone: %q", x.what, miss)
 		}
 	}
+	p.keptIsChecked(first.ID)
 	// Evidence and what is proposed are those of the record, or not read.
 	evidence := func() error {
 		_, err := p.c.VerdictEvidence(t.Context(), first.ID, "tests-change", "stdout")
@@ -579,6 +580,9 @@ func TestGateRecords(t *testing.T) {
 	if j.Outcome != gate.Final || gate.Passed == j.Outcome {
 		t.Fatalf("%+v", j.Verdict)
 	}
+	if list, err := p.c.Verdicts(ctx, 10); err != nil || len(list) != 1 || list[0].ID != j.ID {
+		t.Errorf("%v %v", list, err)
+	}
 	verify := func() audit.Status {
 		t.Helper()
 		r, err := p.c.AuditVerify(ctx, "")
@@ -632,6 +636,9 @@ func TestGateRecords(t *testing.T) {
 	}
 	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
 		t.Errorf("an edited verdict is read: %v", err)
+	}
+	if list, err := p.c.Verdicts(ctx, 10); err != nil || len(list) != 0 {
+		t.Errorf("an edited verdict is listed: %v %v", list, err)
 	}
 	if err := os.WriteFile(file, bytes.Replace(was, []byte("fixture"), []byte("fixturE"), 1), 0o600); err != nil {
 		t.Fatal(err)

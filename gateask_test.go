@@ -353,6 +353,29 @@ func TestT3SignedBaseline(t *testing.T) {
 	if b, by, why := p.inForce(p.commit()); b == nil || !strings.HasPrefix(by, "other@") {
 		t.Errorf("signed by another: %s", why)
 	}
+	// So it is with one beside a catalog of the user's own.
+	own := filepath.Join(filepath.Dir(p.ws), "own.yaml")
+	side := strings.TrimSuffix(own, ".yaml") + "-baseline.json"
+	beside := func(text, sig string) (*gate.Baseline, string, string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(own, []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n"), 0o600), os.WriteFile(side, []byte(text), 0o600), os.WriteFile(side+".sig", []byte(sig), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		w, err := p.c.gateWork(ctx, &GateOptions{Dir: p.ws, Base: good, Change: ".", Catalog: own})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.close()
+		return w.g.Baseline, w.g.BaselineBy, w.g.BaselineWhy
+	}
+	if b, by, why := beside(text, sig); b == nil || !strings.HasPrefix(by, "me@") {
+		t.Errorf("beside the user's catalog, signed: %q %s", by, why)
+	}
+	for what, x := range map[string][2]string{"unsigned": {text, ""}, "edited": {edited, sig}, "by a stranger": {edited, resign(stranger, "", gate.Namespace, edited)}} {
+		if b, by, why := beside(x[0], x[1]); b != nil || by != "" || why == "" {
+			t.Errorf("beside the user's catalog, %s: it counts, by %q", what, by)
+		}
+	}
 	// Who is taken off the list has signed nothing any more.
 	p.signers(others)
 	if b, _, why := p.inForce(good); b != nil || why == "" {

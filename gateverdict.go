@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
@@ -46,13 +49,17 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 	type doc struct{ id, of string }
 	last := map[doc]string{}
 	seq := map[doc]int64{}
+	inputs := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
 		for _, d := range r.Digests {
 			if d.Of == attemptOf && last[doc{r.Subject, d.Of}] != "" {
 				// A step is taken once: somebody had taken it back.
 				out = append(out, audit.Finding{Record: r.Seq, Text: fmt.Sprintf("attempt %s was recorded before", r.Subject)})
 			}
-			if d.Of == "verdict" || d.Of == attemptOf {
+			switch d.Of {
+			case inputsOf:
+				inputs[r.Subject] = d.SHA256
+			case "verdict", attemptOf:
 				last[doc{r.Subject, d.Of}], seq[doc{r.Subject, d.Of}] = d.SHA256, r.Seq
 			}
 		}
@@ -84,6 +91,14 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 				out = append(out, audit.Finding{Record: -1, Text: fmt.Sprintf("%s %s is not on record", x.of, d.id)})
 			case want != hexSum(b):
 				out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s is not what was recorded", x.of, d.id)})
+			case x.of == "verdict":
+				found, err := checkKept(ctx, filepath.Dir(f), b)
+				if err != nil {
+					return nil, err
+				}
+				for _, what := range found {
+					out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("verdict %s: %s", d.id, what)})
+				}
 			}
 		}
 	}
@@ -92,7 +107,60 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 			out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s was recorded, and is gone", d.of, d.id)})
 		}
 	}
+	// What a verdict is given again by goes after a while, and is not changed before.
+	files, err := filepath.Glob(c.gateDir("cache", "*", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		sum, err := fileSum(f)
+		if err != nil {
+			return nil, err
+		}
+		switch id := strings.TrimSuffix(filepath.Base(f), ".json"); inputs[id] {
+		case sum:
+		case "":
+			if r, ok := seq[doc{id, "verdict"}]; ok { // else carboy died before it gave the verdict
+				out = append(out, audit.Finding{Record: r, Text: fmt.Sprintf("inputs of verdict %s are not on record", id)})
+			}
+		default:
+			out = append(out, audit.Finding{Record: seq[doc{id, "verdict"}], Text: fmt.Sprintf("inputs of verdict %s are not what was recorded", id)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b audit.Finding) int {
+		return cmp.Or(cmp.Compare(a.Record, b.Record), cmp.Compare(a.Text, b.Text))
+	})
 	return out, nil
+}
+
+// checkKept compares what lies beside a verdict with what its text says.
+func checkKept(ctx context.Context, dir string, text []byte) ([]string, error) {
+	v, err := gate.ParseVerdict(text)
+	if err != nil {
+		return []string{"can't be read: " + err.Error()}, nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return v.Check(ctx, root)
+}
+
+// CheckVerdict compares all that lies beside a verdict with what the verdict says, which
+// is on record: evidence, inputs, the baseline that it proposes. ErrLedger names what is
+// another.
+func (c *Client) CheckVerdict(ctx context.Context, v *gate.Verdict, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	found, err := v.Check(ctx, root)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	return fmt.Errorf("verdict %s: %w: %s", v.ID, ErrLedger, strings.Join(found, "; "))
 }
 
 // VerdictEvidence opens one piece of a verdict's evidence: SIGNAL-base or SIGNAL-change,

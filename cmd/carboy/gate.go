@@ -37,7 +37,7 @@ func (a *app) gateCmd() *cobra.Command {
 		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateKindsCmd(), a.gateTraceCmd())
+	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateVerifyCmd(), a.gateKindsCmd(), a.gateTraceCmd())
 	return cmd
 }
 
@@ -215,12 +215,18 @@ func (a *app) gateExplainCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "explain [VERDICT]", Short: "show a verdict with all that it found",
-		Long:    "Shows a verdict, the newest unless another is named, in the form that people or\nforges read.",
+		Long: `Shows a verdict, the newest unless another is named, in the form that people or
+forges read. All that lies beside it (evidence, inputs, the baseline that it
+proposes) is compared with it before: what was changed, exchanged, removed or
+added is named, and the verdict is not shown (13).`,
 		Example: "  carboy gate explain\n  carboy gate explain --format html 01m8 >verdict.html\n  carboy gate explain --format sarif >gate.sarif",
 		Args:    oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				v, _, err := c.Verdict(ctx, onlyArg(args))
+				v, dir, err := c.Verdict(ctx, onlyArg(args))
+				if err == nil {
+					err = c.CheckVerdict(ctx, v, dir)
+				}
 				if err != nil {
 					return a.gateFailed(err)
 				}
@@ -282,22 +288,89 @@ func (a *app) gateListCmd() *cobra.Command {
 }
 
 func (a *app) gateAttestCmd() *cobra.Command {
-	return &cobra.Command{
+	var bundle string
+	cmd := &cobra.Command{
 		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
 		Long: `Prints two DSSE envelopes, one on each line, signed with your key: in-toto
 statements about the tree that was judged, one with the verdict, one with SLSA
-provenance of how it was judged. The key that verifies is said on stderr.`,
-		Example: "  carboy gate attest >gate.intoto.jsonl", Args: oneArg("verdict"),
+provenance of how it was judged. The key that verifies is said on stderr.
+
+With --bundle, they are written to a new directory together with the verdict and
+all that it names. Whoever gets that and has your key from elsewhere checks it by
+carboy gate verify, without anything else of yours.`,
+		Example: "  carboy gate attest >gate.intoto.jsonl\n  carboy gate attest --bundle verdict", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				key, err := c.AttestVerdict(ctx, onlyArg(args), a.stdout)
-				if err == nil {
-					a.say(plainText, "signed with the Ed25519 key %s", key)
+				var key string
+				var err error
+				if bundle == "" {
+					key, err = c.AttestVerdict(ctx, onlyArg(args), a.stdout)
+				} else {
+					key, err = c.BundleVerdict(ctx, onlyArg(args), bundle)
 				}
-				return a.gateFailed(err)
+				switch {
+				case errors.Is(err, fs.ErrExist):
+					return &advisedError{err, "name a directory that is not there yet"}
+				case err != nil:
+					return a.gateFailed(err)
+				}
+				a.say(plainText, "signed with the Ed25519 key %s", key)
+				if bundle != "" {
+					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s", key, visible.String(bundle, 200))
+				}
+				return nil
 			})
 		},
 	}
+	cmd.Flags().StringVar(&bundle, "bundle", "", "write them with all that the verdict names to a new `DIR`")
+	cmd.MarkFlagDirname("bundle")
+	return cmd
+}
+
+func (a *app) gateVerifyCmd() *cobra.Command {
+	var key string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "verify DIR", Short: "check a verdict that somebody handed over, with its evidence",
+		Long: `Checks a directory that carboy gate attest --bundle wrote: that the key signed the
+verdict in it, and that evidence, inputs and the proposed baseline are what that
+verdict says. Nothing else is needed: no repository, no network, no state of
+carboy's. What was changed, exchanged, removed or added is named (13).
+
+The key must be one that you have from whoever judged, and not from the directory.
+What the verdict says is another question: its outcome is shown.`,
+		Example: "  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= verdict",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || key == "" {
+				return usagef("carboy gate verify --key KEY DIR", "name one directory, and the key that must have signed")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := carboy.VerifyBundle(cmd.Context(), args[0], key)
+			if err != nil {
+				return err
+			}
+			if !r.Intact {
+				a.code = exitcode.Broken
+			}
+			if asJSON {
+				return a.printJSON(r)
+			}
+			for _, f := range r.Findings {
+				fmt.Fprintln(a.stdout, visible.String(f, 500))
+			}
+			if !r.Intact {
+				return errors.New("this is not the verdict with its evidence that the key signed")
+			}
+			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), key)
+			r.Verdict.Text(a.shown(), false)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&key, "key", "", "the public `KEY` that must have signed, in base64")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
+	return cmd
 }
 
 func (a *app) gateKindsCmd() *cobra.Command {

@@ -34,9 +34,10 @@ type GateReport struct {
 	Evidence *Spread `json:"evidence_kb"` // that is kept of it
 	// Trace is of a go build with an empty cache, as one phase of a gate has it, and
 	// TraceKB are the facts of one.
-	Trace   *Traced `json:"trace"`
-	TraceKB *Spread `json:"trace_kb"`
-	Goals   []Goal  `json:"goals"`
+	Trace   *Traced    `json:"trace"`
+	TraceKB *Spread    `json:"trace_kb"`
+	Hit     *HitReport `json:"hit"`
+	Goals   []Goal     `json:"goals"`
 }
 
 // gatePackages are in the module that is judged.
@@ -160,7 +161,11 @@ func (b *gateBench) measure(top string) (*GateReport, error) {
 	r.Warm, r.Cold, r.Cached, r.Version = spreadOf(warm), spreadOf(cold), spreadOf(cached), spreadOf(version)
 	r.Memory, r.Evidence = spreadOf(memory), spreadOf(evidence)
 	r.Trace, r.TraceKB = &pairs.traces[0], spreadOf(facts)
+	if r.Hit, err = b.hit(); err != nil {
+		return nil, err
+	}
 	r.Goals = []Goal{
+		r.Hit.goal(),
 		{What: "gate ÷ the same build and tests by themselves, warm", Limit: 1.5, Got: r.Warm},
 		{What: "a verdict that is given again", Limit: 50, Unit: "ms", Got: r.Cached, Also: "`carboy version` takes " + r.Version.shown()},
 		{What: "a go build with an empty cache, traced ÷ untraced, in time", Limit: 1.25, Got: r.Trace.Time},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -257,9 +258,13 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if err := look(); err != nil {
 				t.Fatalf("an honest tree: %v", err)
 			}
+			honest, err := c.tree(first).Digest(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			c.tree(second)
 			hints := c.Hints()
-			if len(hints.Commits) != 2 || len(hints.Blobs) != 4 {
+			if len(hints.Commits) != 2 || len(hints.Blobs) != 4 || len(hints.Lists) != 2 {
 				t.Fatalf("what was asked for: %+v", hints)
 			}
 			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner} // one that has seen nothing
@@ -287,6 +292,22 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			if err == nil {
 				t.Errorf("%s name stands for another's content, which was expected", x.what)
 			}
+			// With the list that git gave before, the trees between are not read: what is
+			// judged is what the commit names, or nothing.
+			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
+			c.Expect(hints)
+			if err = c.Resolve(t.Context(), "HEAD", first); err == nil {
+				err = c.Load(t.Context(), first, second)
+			}
+			if err == nil {
+				var tree *Tree
+				if tree, err = c.Tree(t.Context(), first); err == nil {
+					var got string
+					if got, err = tree.Digest(t.Context()); err == nil && (got != honest || x.kind != "tree") {
+						t.Errorf("%s name stands for another's content, and is loaded as it was expected", x.what)
+					}
+				}
+			}
 		}
 	})
 	t.Run("what is expected is another's", func(t *testing.T) {
@@ -300,6 +321,27 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 		c.put("a.txt", "fals\n")
 		second := c.commit()
 		gone := strings.Repeat("0", 40)
+		ls := func(commit string) string {
+			b, err := c.list(t.Context(), commit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(b)
+		}
+		list, other, sizes := ls(first), ls(second), regexp.MustCompile(` [0-9]+\t`)
+		blobs := []string{blob}
+		for _, f := range c.tree(first).Files {
+			if f.id != blob {
+				blobs = append(blobs, f.id)
+			}
+		}
+		lists := func(s string) map[string][]byte { return map[string][]byte{first: []byte(s)} }
+		asked := 0
+		defer func() {
+			if asked != 1 {
+				t.Errorf("%d lists were taken as they were expected, want the true one alone", asked)
+			}
+		}()
 		for _, h := range []Hints{
 			{Commits: []string{first}, Blobs: []string{blob}},
 			{Commits: []string{first, second}},
@@ -307,14 +349,28 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			{Commits: []string{"HEAD", "--help"}, Blobs: []string{"HEAD", "HEAD:a.txt\nx", ""}},
 			{Blobs: []string{second, c.run("rev-parse", second+"^{tree}"), blob}},
 			{Commits: []string{first, second, first}},
+			// Lists: the true one, another commit's, another content's, another name, mode
+			// and size, what is no list, and what has nothing to compare its sizes with.
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(list)},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(other)},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(strings.Replace(list, blob, blobs[1], 1))},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(strings.Replace(list, "a.txt", "b.txt", 1))},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(strings.Replace(list, "100644", "100755", 1))},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(sizes.ReplaceAllString(list, " 1\t"))},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists("x\x00")},
+			{Commits: []string{first}, Blobs: blobs, Lists: lists(list[:strings.IndexByte(list, 0)+1])},
+			{Commits: []string{first}, Blobs: []string{blob}, Lists: lists(sizes.ReplaceAllString(list, " 1\t"))},
 		} {
 			r := &Repository{Dir: c.Dir, Runner: c.Runner}
 			r.Expect(h)
 			if err := r.Resolve(t.Context(), first, "HEAD", "nobody"); err != nil {
 				t.Fatalf("%q: %v", h, err)
 			}
-			if slices.Contains(h.Blobs, blob) != (len(r.blobs) == 1) {
+			if slices.Contains(h.Blobs, blob) != (len(r.blobs) > 0) {
 				t.Errorf("%q: %d contents are held", h, len(r.blobs))
+			}
+			if r.asHinted(t.Context(), first) {
+				asked++
 			}
 			if err := r.Load(t.Context(), first); err != nil {
 				t.Fatalf("%q: %v", h, err)

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -49,7 +48,9 @@ type Accepted struct {
 
 const (
 	// SignaturePath is where the baseline's signature is: an SSHSIG over its very bytes.
-	SignaturePath = BaselinePath + ".sig"
+	SignaturePath = BaselinePath + SignatureSuffix
+	// SignatureSuffix is of the name of a signature, beside its baseline.
+	SignatureSuffix = ".sig"
 	// Namespace separates these signatures from those for mails, commits and plans.
 	Namespace = "carboy-gate@carboy.dev"
 )
@@ -79,13 +80,8 @@ func ParseBaseline(b []byte) (*Baseline, error) {
 		return nil, fmt.Errorf("baseline: more than %d bytes", maxBaseline)
 	}
 	var x Baseline
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&x); err != nil {
+	if err := decode(b, &x, &x.Schema, BaselineSchema); err != nil {
 		return nil, fmt.Errorf("baseline: %w", err)
-	}
-	if x.Schema != BaselineSchema {
-		return nil, fmt.Errorf("baseline: schema is %q, not %q", cut(x.Schema, 100), BaselineSchema)
 	}
 	seen := map[string]bool{}
 	for i, e := range x.Entries {

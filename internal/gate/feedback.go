@@ -48,7 +48,7 @@ func (v *Verdict) Feedback(red *secret.Redactor) (string, error) {
 				at = fmt.Sprintf(" in %s:%d", visible.Path([]byte(f.File)), f.Line)
 			}
 			fmt.Fprintf(&b, "  %s%s: %s\n", harmless(red, f.ID, 200), at, harmless(red, f.Text, 300))
-			for line := range strings.Lines(harmlessLines(red, f.Detail, 1200)) {
+			for line := range strings.Lines(visible.Lines(ends(harmlessLines(red, f.Detail, 4*maxDetail), 1200), 1200)) {
 				fmt.Fprintf(&b, "    | %s\n", strings.TrimRight(line, "\n"))
 			}
 		}

@@ -46,7 +46,10 @@ func hostileVerdict(t testing.TB) *Verdict {
 			{Name: "both", Kind: "tests", Outcome: Escalated, Why: "witnesses disagree"},
 			{Name: "good", Kind: "build", Outcome: Passed},
 		},
-		Phases: []*Phase{{"tests", "change", []string{"sh", hostileNames[2]}, &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}}},
+		Phases: []*Phase{
+			{"tests", "change", []string{"sh", hostileNames[2]}, &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}},
+			{"integration-tests", "base", []string{"sh"}, &Ended{Run: "s", Code: 137, Reason: "memory", Duration: 12345 * time.Millisecond, Trace: strings.Repeat("6", 64)}},
+		},
 	}
 	for _, r := range v.Signals {
 		r.seal(nil)
@@ -237,6 +240,14 @@ func TestPageInBrowser(t *testing.T) {
 		}
 		if w := browsertest.Eval[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); w > 0 {
 			t.Errorf("%s: the page is %d pixels wider than its window", x.name, w)
+		}
+		// Short words stand in one line.
+		if bad := browsertest.Eval[[]string](p, `[...document.querySelectorAll(".short td~td")].filter(c => {
+			const r = document.createRange();
+			r.selectNodeContents(c);
+			return new Set([...r.getClientRects()].map(x => x.top)).size != 1;
+		}).map(c => c.textContent)`); len(bad) > 0 {
+			t.Errorf("%s: broken into lines: %q", x.name, bad)
 		}
 		p.Quiet(browsertest.FileOnly())
 		p.Screenshot(x.name, true)

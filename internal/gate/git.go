@@ -36,6 +36,8 @@ type Repository struct {
 
 	hints  Hints
 	listed map[string][]byte // what ls-tree said, by commit, and nobody has hashed
+	hinted map[string][]byte // what it said another time
+	lists  map[string][]byte // what it said, by commits whose trees' names it was hashed for
 
 	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
 	// and asking git costs more than they do.
@@ -218,6 +220,9 @@ type Hints struct {
 	Schema  string   `json:"schema"`
 	Commits []string `json:"commits"`
 	Blobs   []string `json:"blobs"`
+	// Lists are what git listed of the commits. One counts where it is what the commit
+	// names, and the sizes in it are those of contents that git gave this time.
+	Lists map[string][]byte `json:"lists,omitempty"`
 }
 
 // maxHints bounds the blobs that are asked for before it is known that they are needed,
@@ -238,6 +243,14 @@ func (r *Repository) Hints() Hints {
 	}
 	if h.Blobs = slices.Sorted(maps.Keys(seen)); sum > maxHints || len(seen) > maxBatch {
 		h.Blobs = nil
+		return h // sizes could not be compared
+	}
+	size := 0
+	for _, c := range h.Commits {
+		size += len(r.lists[c])
+	}
+	if size <= maxHints/4 {
+		h.Lists = r.lists
 	}
 	return h
 }
@@ -259,7 +272,9 @@ func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
 	var wg sync.WaitGroup
 	lists := make([][]byte, len(h.Commits))
 	for i, c := range h.Commits {
-		wg.Go(func() { lists[i], _ = r.list(ctx, c) })
+		if len(h.Lists[c]) == 0 {
+			wg.Go(func() { lists[i], _ = r.list(ctx, c) })
+		}
 	}
 	var more strings.Builder
 	for _, id := range h.Blobs {
@@ -270,7 +285,7 @@ func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
 		out, err = r.git(ctx, []byte(lines), "cat-file", "--batch", "--buffer")
 	}
 	wg.Wait()
-	r.listed = map[string][]byte{}
+	r.listed, r.hinted = map[string][]byte{}, h.Lists
 	for i, c := range h.Commits {
 		if len(lists[i]) > 0 {
 			r.listed[c] = lists[i]
@@ -352,7 +367,7 @@ func (r *Repository) Load(ctx context.Context, commits ...string) error {
 	out := make([][]byte, len(commits))
 	eg, gctx := errgroup.WithContext(ctx)
 	for i, c := range commits {
-		if out[i] = r.listed[c]; out[i] != nil {
+		if out[i] = r.listed[c]; out[i] != nil || r.asHinted(ctx, c) {
 			continue
 		}
 		eg.Go(func() (err error) {
@@ -382,6 +397,26 @@ func (r *Repository) Load(ctx context.Context, commits ...string) error {
 		return nil
 	}
 	return gitSource{r}.each(ctx, files, func(File, []byte) error { return nil })
+}
+
+// asHinted takes the list of a commit from what git said another time, if that is true.
+func (r *Repository) asHinted(ctx context.Context, commit string) bool {
+	list := r.hinted[commit]
+	if len(list) == 0 {
+		return false
+	}
+	t, err := r.tree(ctx, commit, commit, list)
+	if err != nil {
+		return false
+	}
+	for _, f := range t.Files {
+		if b, ok := r.hold(f.id, nil); !ok || int64(len(b)) != f.Size {
+			delete(r.files, commit)
+			delete(r.lists, commit)
+			return false
+		}
+	}
+	return true
 }
 
 func (r *Repository) list(ctx context.Context, commit string) ([]byte, error) {
@@ -487,9 +522,9 @@ func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (
 		return nil, &TreeError{rev, "", "its files are not those that its commit names: git's objects were changed, or not written by git (git fsck)"}
 	}
 	if r.files == nil {
-		r.files = map[string][]File{}
+		r.files, r.lists = map[string][]File{}, map[string][]byte{}
 	}
-	r.files[commit] = slices.Clone(t.Files)
+	r.files[commit], r.lists[commit] = slices.Clone(t.Files), out
 	return t, nil
 }
 

@@ -1,9 +1,7 @@
 package gate
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -70,9 +68,7 @@ func Register[F Facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 	}
 	k.decode = func(b []byte) (Facts, error) {
 		var f F
-		d := json.NewDecoder(bytes.NewReader(b))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&f); err != nil {
+		if err := decodeAny(b, &f); err != nil {
 			return nil, fmt.Errorf("facts of kind %s: %w", k.Name, err)
 		}
 		return f, nil

@@ -1,9 +1,9 @@
 package gate
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/carboy/carboy/internal/document"
 )
@@ -86,13 +86,18 @@ func firstErrors(p *Phase) string {
 	if len(b) == 0 {
 		b = p.Stdout.Bytes
 	}
-	if len(b) <= maxDetail {
-		return string(b)
+	return ends(string(b), maxDetail)
+}
+
+// ends are the first and the last lines of a text, of at most n bytes.
+func ends(s string, n int) string {
+	if len(s) <= n {
+		return s
 	}
 	// Half a line may be half of what is not to be told.
-	const half = maxDetail/2 - 10
-	first, last := b[:half], b[len(b)-half:]
-	first = first[:bytes.LastIndexByte(first, '\n')+1]
-	_, last, _ = bytes.Cut(last, []byte("\n"))
-	return string(first) + "…\n" + string(last)
+	half := n/2 - 10
+	first, last := s[:half], s[len(s)-half:]
+	first = first[:strings.LastIndexByte(first, '\n')+1]
+	_, last, _ = strings.Cut(last, "\n")
+	return first + "…\n" + last
 }

@@ -120,7 +120,7 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	var found []Finding
 	say := func(list *[]string, id, what string) {
 		*list = append(*list, id)
-		found = append(found, Finding{ID: id, Text: what, Detail: now.inv.output[id]})
+		found = append(found, Finding{ID: id, Text: what, Detail: ends(strings.Trim(now.inv.output[id], "\n"), maxDetail)})
 	}
 	for _, id := range slices.Sorted(maps.Keys(base.inv.tests)) {
 		if base.inv.tests[id] != testPassed {

@@ -43,6 +43,17 @@ const (
 	maxTestID = 1000
 )
 
+// printed takes what a test printed: the beginning, which says what it is about, and the
+// end, which says what failed it, are kept. What falls out between the two is cut out by
+// ends, too, so that no line is made of two halves.
+func (v *inventory) printed(id, s string) {
+	o := v.output[id] + s
+	if len(o) > 4*maxDetail {
+		o = o[:maxDetail] + o[len(o)-2*maxDetail:]
+	}
+	v.output[id] = o
+}
+
 // set takes one result. A test that is there twice, as with repeats and parameters of
 // one name, has the worst of its states.
 func (v *inventory) set(id string, s state) error {
@@ -87,13 +98,11 @@ func parseGo(b []byte) (*inventory, error) {
 		case "run":
 			began[id] = true
 		case "output":
-			if o := v.output[id]; len(o) < maxDetail {
-				v.output[id] = cut(o+e.Output, maxDetail)
+			if !strings.HasPrefix(e.Output, "=== ") { // the runner's own: RUN, PAUSE, CONT, NAME
+				v.printed(id, e.Output)
 			}
 		case "build-output":
-			if o := v.output[e.ImportPath]; len(o) < maxDetail {
-				v.output[e.ImportPath] = cut(o+e.Output, maxDetail)
-			}
+			v.printed(e.ImportPath, e.Output)
 		case "pass", "skip":
 			if e.Test == "" {
 				continue
@@ -128,7 +137,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 	var suites []string
 	var id string
 	var st state
-	depth, top := 0, false
+	depth, top, failure := 0, false, 0 // failure: how deep the one is that is being read
 	for {
 		t, err := d.Token()
 		if err == io.EOF {
@@ -169,15 +178,21 @@ func parseJUnit(b []byte) (*inventory, error) {
 					st = testSkipped
 				}
 			case "failure", "error":
-				st = testFailed
-				v.output[id] = cut(attr("message"), maxDetail)
+				st, failure = testFailed, depth
+				v.printed(id, strings.TrimRight(attr("message"), "\n")+"\n")
 			case "skipped":
 				if st != testFailed {
 					st = testSkipped
 				}
 			}
+		case xml.CharData:
+			if failure > 0 {
+				v.printed(id, string(x))
+			}
 		case xml.EndElement:
-			depth--
+			if depth--; depth < failure {
+				failure = 0
+			}
 			switch x.Name.Local {
 			case "testsuite":
 				suites = suites[:len(suites)-1]
@@ -216,7 +231,7 @@ func parseJest(b []byte) (*inventory, error) {
 		name := strings.TrimPrefix(f.Name, Workspace+"/")
 		v.files[name] = true
 		if f.Status == "failed" && len(f.AssertionResults) == 0 {
-			v.output[name] = cut(f.Message, maxDetail)
+			v.printed(name, f.Message)
 			if err := v.set(name, testFailed); err != nil {
 				return nil, err
 			}
@@ -230,7 +245,7 @@ func parseJest(b []byte) (*inventory, error) {
 				st = testSkipped
 			}
 			if st == testFailed {
-				v.output[id] = cut(strings.Join(a.FailureMessages, "\n"), maxDetail)
+				v.printed(id, strings.Join(a.FailureMessages, "\n"))
 			}
 			if err := v.set(id, st); err != nil {
 				return nil, err

@@ -137,8 +137,9 @@ type Gate struct {
 	mu     sync.Mutex
 	phases []*Phase
 	dirs   map[string]func() (string, error)
-	kept   map[string]*Phase // by signal and side
-	ahead  map[string]*Phase // so too: they have run already, see Again
+	kept   map[string]*Phase       // by signal and side
+	ahead  map[string]*Phase       // so too: they have run already, see Again
+	onBase map[string]func() error // what runs on the base for what it keeps, once for each signal
 	slots  *slots
 }
 
@@ -244,6 +245,7 @@ func (g *Gate) judgesTouched() *Result {
 func (g *Gate) begin() {
 	if g.slots == nil {
 		g.dirs, g.kept, g.ahead = map[string]func() (string, error){}, map[string]*Phase{}, map[string]*Phase{}
+		g.onBase = map[string]func() error{}
 		g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
 	}
 }
@@ -435,8 +437,21 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (
 // is not there when the base runs: for that, the signal runs on the base too.
 func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
 	s := g.Catalog.Signal(signal)
-	if on == "base" && !g.ran(signal, on) {
-		if _, err := g.phase(ctx, s, g.Base); err != nil {
+	if on == "base" {
+		g.mu.Lock()
+		once := g.onBase[signal]
+		if once == nil {
+			once = sync.OnceValue(func() error {
+				if g.ran(signal, on) {
+					return nil
+				}
+				_, err := g.phase(ctx, s, g.Base)
+				return err
+			})
+			g.onBase[signal] = once
+		}
+		g.mu.Unlock()
+		if err := once(); err != nil {
 			return nil, err
 		}
 	}

@@ -36,6 +36,7 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 		p("  baseline signed by %s", s(v.BaselineBy))
 	}
 	p("")
+	room := allTails
 	for _, r := range v.Signals {
 		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
 		if r.Why != "" {
@@ -64,13 +65,31 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 				id = s(strings.TrimPrefix(strings.TrimPrefix(f.ID, f.File), "::"))
 			}
 			p("              %s%s: %s", at, id, s(f.Text))
-			if all && f.Detail != "" {
-				for line := range strings.Lines(visible.Lines(f.Detail, maxDetail)) {
-					p("                | %s", strings.TrimRight(line, "\n"))
-				}
+			lines := printed(&f)
+			if !all {
+				lines = lines[max(0, len(lines)-min(tailLines, room)):]
+				room -= len(lines)
+			}
+			for _, line := range lines {
+				p("                | %s", line)
 			}
 		}
 	}
+}
+
+// What is shown at once of what was printed, in lines: of one finding, and of all.
+const (
+	tailLines = 8
+	allTails  = 40
+)
+
+// printed are the lines of what was printed about a finding, for people.
+func printed(f *Finding) []string {
+	text := strings.TrimRight(visible.Lines(f.Detail, maxDetail), "\n")
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
 }
 
 func commit(s Side) string {
@@ -92,6 +111,7 @@ var page = sync.OnceValue(func() *template.Template {
 <style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;border-bottom:1px solid #ddd;vertical-align:top}
+.short th{white-space:normal}.short td~td{overflow-wrap:normal;white-space:nowrap}
 .passed{color:#176d2c}.failed,.final,.unavailable{color:#a01414}.escalated{color:#8a5a00}pre{white-space:pre-wrap;background:#f5f5f5;padding:.5em;margin:.3em 0}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th{border-color:#444}pre{background:#222}.passed{color:#7fd18f}.failed,.final,.unavailable{color:#ff8f8f}.escalated{color:#f0c060}}
 </style></head><body>
@@ -109,12 +129,12 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 <h2>Signals</h2>
 {{range .Signals}}<h3><span class="{{.Outcome}}">{{.Outcome}}</span> {{s .Name}} <small>{{s .Kind}}, {{d .Duration}}</small></h3>
 {{with .Why}}<p>{{s .}}</p>{{end}}
-{{if .Findings}}<table>{{range .Findings}}<tr><td>{{s .File}}{{if .Line}}:{{.Line}}{{end}}</td><td>{{s .ID}}</td><td>{{s .Text}}{{if .Noted}} (noted){{end}}{{with .Detail}}<pre>{{lines .}}</pre>{{end}}</td></tr>
+{{if .Findings}}<table>{{range .Findings}}<tr><td>{{if .File}}<b>{{s .File}}{{if .Line}}:{{.Line}}{{end}}</b> {{end}}{{s .ID}}: {{s .Text}}{{if .Noted}} (noted){{end}}{{with .Detail}}<pre>{{lines .}}</pre>{{end}}</td></tr>
 {{end}}</table>{{end}}
 {{end}}
 <h2>Phases</h2>
-<table><tr><th>Signal</th><th>On</th><th>Exit</th><th>Took</th><th>Trace</th></tr>
-{{range .Phases}}<tr><td>{{s .Signal}}</td><td>{{.On}}</td><td>{{.Code}} {{s .Reason}}</td><td>{{d .Duration}}</td><td>{{.Trace}}</td></tr>
+<table class="short"><tr><th>Signal, trace</th><th>On</th><th>Exit</th><th>Took</th></tr>
+{{range .Phases}}<tr><td>{{s .Signal}}<br><small>{{.Trace}}</small></td><td>{{.On}}</td><td>{{.Code}} {{s .Reason}}</td><td>{{d .Duration}}</td></tr>
 {{end}}</table>
 </body></html>
 `))
@@ -123,6 +143,9 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 // HTML writes the verdict as a page of its own, without scripts and without anything
 // from elsewhere.
 func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v) }
+
+// maxFailure bounds, nearly, what forges are told that a signal's tests printed, in bytes.
+const maxFailure = 64 << 10
 
 // JUnit writes the verdict in the form that forges show as test results: a case for each
 // signal.
@@ -156,6 +179,11 @@ func (v *Verdict) JUnit(w io.Writer) error {
 		for _, f := range r.Findings {
 			if !f.Noted {
 				fmt.Fprintf(&text, "%s %s: %s\n", visible.String(f.File, 400), visible.String(f.ID, 400), visible.String(f.Text, 400))
+				if text.Len() < maxFailure {
+					for _, line := range printed(&f) {
+						text.WriteString("    " + line + "\n")
+					}
+				}
 			}
 		}
 		x := &failure{Message: visible.String(r.Why, 400), Type: string(r.Outcome), Text: text.String()}

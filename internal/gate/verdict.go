@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,6 +95,9 @@ type Verdict struct {
 	Isolation  string `json:"isolation"`
 	// Proposed is the SHA-256 of what a person may accept as the next baseline.
 	Proposed string `json:"proposed_baseline_sha256,omitempty"`
+	// Inputs is the SHA-256 of what it was seen to depend on; empty: it is not given
+	// again.
+	Inputs string `json:"inputs_sha256,omitempty"`
 
 	Signals  []*Result     `json:"signals"`
 	Phases   []*Phase      `json:"phases"`
@@ -178,19 +182,44 @@ func (v *Verdict) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
+// decode reads b as one JSON document and nothing beside it: a field that x has not is an
+// error, and so are text behind it and another schema.
+func decode(b []byte, x any, schema *string, want string) error {
+	if err := decodeAny(b, x); err != nil {
+		return err
+	}
+	if *schema != want {
+		return fmt.Errorf("schema is %q, not %q", cut(*schema, 100), want)
+	}
+	return nil
+}
+
+func decodeAny(b []byte, x any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(x); err != nil {
+		return err
+	}
+	if end := d.InputOffset(); len(bytes.TrimSpace(b[end:])) > 0 {
+		return fmt.Errorf("something stands behind its end, at byte %d", end)
+	}
+	return nil
+}
+
 // ParseVerdict reads what Encode gave, and nothing else: an unknown field, kind or
 // fact is an error, and so is an outcome that does not follow from the signals'.
 func ParseVerdict(b []byte) (*Verdict, error) {
 	var v Verdict
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&v); err != nil {
+	if err := decode(b, &v, &v.Schema, VerdictSchema); err != nil {
 		return nil, fmt.Errorf("read verdict: %w", err)
 	}
-	if v.Schema != VerdictSchema {
-		return nil, fmt.Errorf("read verdict: schema is %q, not %q", cut(v.Schema, 100), VerdictSchema)
+	if i := slices.IndexFunc(v.Phases, func(p *Phase) bool { return p == nil || p.Ended == nil }); i >= 0 {
+		return nil, fmt.Errorf("read verdict: phases[%d] is none", i)
 	}
-	for _, r := range v.Signals {
+	for i, r := range v.Signals {
+		if r == nil {
+			return nil, fmt.Errorf("read verdict: signals[%d] is none", i)
+		}
 		k := kinds[r.Kind]
 		if k == nil {
 			return nil, fmt.Errorf("read verdict: signal %q: no kind %q%s", cut(r.Name, 60), cut(r.Kind, 60), near(r.Kind))

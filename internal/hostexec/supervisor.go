@@ -339,22 +339,28 @@ type process struct {
 // processes lists all that live and are visible; zombies are left out.
 func processes() map[int]process {
 	table := map[int]process{}
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return table
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids() {
 		if p, ok := readProcess(pid); ok {
 			table[pid] = p
 		}
 	}
 	return table
+}
+
+// pids are the numbers of all processes that there are.
+func pids() (all []int) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
 }
 
 func readProcess(pid int) (process, bool) {

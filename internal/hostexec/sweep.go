@@ -57,9 +57,15 @@ func sweep(chosen func(mark string) bool) int {
 	killed := map[int]bool{}
 	for range 100 {
 		found := false
-		for pid, p := range processes() {
+		for _, pid := range pids() {
 			mark, ok := readMark(pid)
-			if ok && chosen(mark) && killExactly(pid, p.start) {
+			if !ok || !chosen(mark) {
+				continue
+			}
+			// The mark once more: the number may be another process's by now, and then
+			// the start would be, too.
+			p, alive := readProcess(pid)
+			if again, ok := readMark(pid); alive && ok && again == mark && killExactly(pid, p.start) {
 				found, killed[pid] = true, true
 			}
 		}

@@ -166,4 +166,46 @@ var gateMutants = []mutant{
 		Package: ".", Tests: []string{"TestT3NamesOfRuns"}, Says: "a branch by the run's name",
 		edits: []edit{{"gate.go", "err == nil && string(m.Workspace.Path) == w.dir {\n			return fmt.Errorf(\"change", "err == nil && string(m.Workspace.Path) == \"\" {\n			return fmt.Errorf(\"change"}},
 	},
+	{
+		Name: "text-behind-a-verdict", Promise: "T2",
+		Why:     "a document of which one reader takes the first half, and another the last",
+		Package: "./internal/gate", Tests: []string{"TestOneDocument"}, Says: "a verdict is read",
+		edits: []edit{{"internal/gate/verdict.go", "len(bytes.TrimSpace(b[end:])) > 0 {", "len(bytes.TrimSpace(b[end:])) > 1<<30 {"}},
+	},
+	{
+		Name: "evidence-is-not-compared", Promise: "A1",
+		Why:     "what lies beside a verdict may be another",
+		Package: "./internal/gate", Tests: []string{"TestKeptIsChecked"}, Says: "longer",
+		edits: []edit{{"internal/gate/kept.go", "		case got != want[name]:", "		case len(got) != len(want[name]):"}},
+	},
+	{
+		Name: "evidence-that-nobody-named", Promise: "A1",
+		Why:     "files are put beside a verdict's evidence",
+		Package: "./internal/gate", Tests: []string{"TestKeptIsChecked"}, Says: "one was added",
+		edits: []edit{{"internal/gate/kept.go", "case !d.IsDir() && want[p] == \"\":", "case !d.IsDir() && want[p] == \"-\":"}},
+	},
+	{
+		Name: "a-list-of-files-of-before", Promise: "T3",
+		Why:     "what git listed another time is taken for what a commit has, with other sizes",
+		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "lists were taken",
+		edits: []edit{{"internal/gate/git.go", "!ok || int64(len(b)) != f.Size {\n			delete(r.files, commit)", "!ok && len(b) > 0 {\n			delete(r.files, commit)"}},
+	},
+	{
+		Name: "an-override-of-another-tree", Promise: "H2",
+		Why:     "what a person let go on lets another change go on, which they never saw",
+		Package: ".", Tests: []string{"TestH2OverrideOfAnotherTree"}, Says: "another change",
+		edits: []edit{{"gate.go", "v.Change.Digest != was[1].Digest || v.Change.Commit != was[1].Commit {", "false {"}},
+	},
+	{
+		Name: "granted-attempts-are-no-input", Promise: "T4",
+		Why:     "a verdict that was given after granted attempts is given where nobody granted any",
+		Package: ".", Tests: []string{"TestT4GrantedAttempts"}, Says: "granted: given again",
+		edits: []edit{{"gate.go", "\"granted attempts\": hexSum(granted),", "\"granted attempts\": hexSum(granted[:0]) + \"-\","}},
+	},
+	{
+		Name: "unsigned-beside-the-users-catalog", Promise: "T3",
+		Why:     "a baseline beside a catalog of the user's counts, whoever wrote it",
+		Package: ".", Tests: []string{"TestT3SignedBaseline"}, Says: "beside the user's catalog, unsigned",
+		edits: []edit{{"gate.go", "	if err != nil || g.Baseline != nil || g.BaselineWhy != \"\" {", "	if g.BaselineWhy != \"\" {\n			text, _ := os.ReadFile(side)\n			g.Baseline, err = gate.ParseBaseline(text)\n			g.BaselineWhy = \"\"\n		}\n		if err != nil || g.Baseline != nil {"}},
+	},
 }

@@ -1,0 +1,280 @@
+package gate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/change"
+)
+
+// TestOneDocument: a verdict and a baseline are one document, and nothing that another
+// reader would take for a second one stands behind it.
+func TestOneDocument(t *testing.T) {
+	v := verdict(t, newGate(t, buildOnly, tree(t, nil), tree(t, nil), func(Job) *Ended { return ok(saw("/usr/bin/make")) }))
+	vtext, err := v.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	btext, err := (&Baseline{Entries: []*Entry{{Signal: "b", Image: "host", Lockfiles: "l"}}}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, x := range map[string]struct {
+		text  string
+		parse func(string) error
+	}{
+		"a verdict":  {string(vtext), func(s string) error { _, err := ParseVerdict([]byte(s)); return err }},
+		"a baseline": {string(btext), func(s string) error { _, err := ParseBaseline([]byte(s)); return err }},
+	} {
+		for _, behind := range []string{"", "\n", " \t\r\n"} {
+			if err := x.parse(x.text + behind); err != nil {
+				t.Errorf("%s with %q behind it: %v", what, behind, err)
+			}
+		}
+		for _, bad := range []string{
+			x.text + "x", x.text + "{}", x.text + x.text, x.text + "]", x.text + "}", x.text + "\x00", x.text + "null", "\ufeff" + x.text, "", "null", "{}", "[]",
+			strings.Replace(x.text, `"schema"`, `"more": 1, "schema"`, 1), strings.Replace(x.text, "/v1", "/v2", 1),
+			strings.Replace(x.text, `"signals": [`, `"signals": [null,`, 1), strings.Replace(x.text, `"phases": [`, `"phases": [null,`, 1),
+			strings.Replace(x.text, `"phases": [`, `"phases": [{"signal":"b","on":"base"},`, 1), strings.Replace(x.text, `"entries": [`, `"entries": [null,`, 1),
+		} {
+			if bad == x.text {
+				continue // the other's field
+			}
+			if err := x.parse(bad); err == nil {
+				t.Errorf("%s is read: %.60q", what, bad)
+			}
+		}
+	}
+}
+
+// TestKeptIsChecked: what lies beside a verdict is what the verdict says: each file of it,
+// flipped, cut, exchanged, removed, replaced by a link or joined by another, is named.
+func TestKeptIsChecked(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]string{
+		ProposedFile: "{}", InputsFile: "[]", "evidence/t-base/stdout": "one", "evidence/t-base/stderr": "two", "evidence/t-change/stdout": "three", "evidence/t-change/trace": "",
+	}
+	v := &Verdict{Phases: []*Phase{{Signal: "t", On: "base", Ended: &Ended{Evidence: map[string]string{}}}, {Signal: "t", On: "change", Ended: &Ended{Evidence: map[string]string{}}}}}
+	path := func(name string) string { return filepath.Join(dir, name) }
+	put := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path(name)), 0o755), os.RemoveAll(path(name)), os.WriteFile(path(name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range files {
+		put(name, text)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	sum := func(name string) string {
+		s, err := sumIn(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	v.Proposed, v.Inputs = sum(ProposedFile), sum(InputsFile)
+	for name := range files {
+		for _, p := range v.Phases {
+			if f, ok := strings.CutPrefix(name, p.EvidenceOf()+"/"); ok {
+				p.Evidence[f] = sum(name)
+			}
+		}
+	}
+	check := func() []string {
+		t.Helper()
+		found, err := v.Check(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if found := check(); len(found) > 0 || len(v.Files()) != len(files) {
+		t.Fatalf("as it was: %q, of %d files", found, len(v.Files()))
+	}
+	other := t.TempDir() + "/same"
+	for name, text := range files {
+		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for what, do := range map[string]func() error{
+			"longer":  func() error { put(name, text+"\n"); return nil },
+			"flipped": func() error { put(name, strings.Map(func(r rune) rune { return r ^ 1 }, text)+text[:0]); return nil },
+			"cut":     func() error { put(name, text[:max(0, len(text)-1)]); return nil },
+			"removed": func() error { return os.Remove(path(name)) },
+			"a link":  func() error { return errors.Join(os.Remove(path(name)), os.Symlink(other, path(name))) },
+			"a dir":   func() error { return errors.Join(os.Remove(path(name)), os.Mkdir(path(name), 0o755)) },
+		} {
+			if text == "" && (what == "flipped" || what == "cut") {
+				continue
+			}
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			if found := check(); len(found) == 0 || !strings.HasPrefix(found[0], name+" is ") {
+				t.Errorf("%s, %s: %q", name, what, found)
+			}
+			put(name, text)
+		}
+	}
+	a, b := "evidence/t-base/stdout", "evidence/t-change/stdout"
+	put(a, files[b])
+	put(b, files[a])
+	if found := check(); len(found) != 2 {
+		t.Errorf("two were exchanged: %q", found)
+	}
+	put(a, files[a])
+	put(b, files[b])
+	for _, name := range []string{"evidence/t-base/more", "evidence/more", "evidence/u-base/stdout"} {
+		put(name, "x")
+		if found := check(); !slices.Equal(found, []string{name + " is not of the verdict"}) {
+			t.Errorf("one was added: %q", found)
+		}
+		os.Remove(path(name))
+	}
+	if err := errors.Join(os.Rename(path(EvidenceDir), other+".d"), os.Symlink(other+".d", path(EvidenceDir))); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := v.Check(t.Context(), root); err == nil && len(found) == 0 {
+		t.Error("evidence that lies behind a link out of the directory is taken for its own")
+	}
+	v.Proposed, v.Inputs, v.Phases = "", "", nil
+	if err := os.Remove(path(EvidenceDir)); err != nil {
+		t.Fatal(err)
+	}
+	if found := check(); len(found) != 2 {
+		t.Errorf("a verdict that names nothing has an inputs file and a baseline: %q", found)
+	}
+}
+
+// TestFailuresAreShown: what a failing test printed stands beside its name, wherever a
+// verdict is read: the beginning and the end of it, in whole lines, and nothing that a
+// terminal would obey.
+func TestFailuresAreShown(t *testing.T) {
+	long := strings.Repeat("so it goes on\n", 4000)
+	events := func(lines ...string) string {
+		var b strings.Builder
+		b.WriteString(`{"Action":"run","Package":"m","Test":"TestA"}` + "\n" + `{"Action":"output","Package":"m","Test":"TestA","Output":"=== RUN   TestA\n"}` + "\n")
+		for _, l := range lines {
+			out, err := json.Marshal(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, `{"Action":"output","Package":"m","Test":"TestA","Output":%s}`+"\n", out)
+		}
+		b.WriteString(`{"Action":"fail","Package":"m","Test":"TestA"}` + "\n")
+		return b.String()
+	}
+	whole := strings.SplitAfter(long, "\n")
+	for _, x := range []struct{ format, report string }{
+		{"go", events(append(append([]string{"a_test.go:1: begins\n"}, whole...), "got 41, \x07not 42\n")...)},
+		{"pytest", "<testsuite><testcase classname=\"m\" name=\"TestA\"><failure message=\"begins\">" + long + "got 41, \u202enot 42\n</failure></testcase></testsuite>"},
+		{"junit", "<testsuite><testcase classname=\"m\" name=\"TestA\"><error message=\"begins\n" + long + "got 41, not 42\"/></testcase></testsuite>"},
+		{"jest", fmt.Sprintf(`{"testResults":[{"name":"/workspace/m","assertionResults":[{"fullName":"TestA","status":"failed","failureMessages":[%q,"got 41, not 42"]}]}]}`, "begins\n"+long)},
+	} {
+		inv, err := parsers[x.format]([]byte(x.report))
+		if err != nil || len(inv.tests) != 1 {
+			t.Fatalf("%s: %v %v", x.format, inv, err)
+		}
+		var id string
+		for id = range inv.tests {
+		}
+		r := &Result{Name: "tests", Kind: "tests", Outcome: Failed, Findings: []Finding{{ID: id, Text: "the test fails", Detail: ends(strings.Trim(inv.output[id], "\n"), maxDetail)}}}
+		r.seal(nil)
+		v := &Verdict{Outcome: Failed, Signals: []*Result{r}}
+		var text, all, junit, html bytes.Buffer
+		v.Text(&text, false)
+		v.Text(&all, true)
+		if err := errors.Join(v.JUnit(&junit), v.HTML(&html)); err != nil {
+			t.Fatal(err)
+		}
+		told, err := v.Feedback(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for form, b := range map[string]*bytes.Buffer{"terminal": &text, "explain": &all, "JUnit": &junit, "HTML": &html, "agent": bytes.NewBufferString(told)} {
+			s := b.String()
+			if !strings.Contains(s, "got 41, ") || form != "terminal" && !strings.Contains(s, "begins") || strings.ContainsAny(s, "\x07\u202e") || strings.Contains(s, "=== RUN") {
+				t.Errorf("%s in the %s: %q", x.format, form, cut(s, 3000))
+			}
+			for line := range strings.Lines(s) {
+				if i := strings.Index(line, "so it"); i >= 0 && !strings.Contains(line, "so it goes on") {
+					t.Errorf("%s in the %s: half a line: %q", x.format, form, line)
+				}
+			}
+		}
+		if n := strings.Count(text.String(), "\n"); n > 16 || strings.Count(text.String(), "| ") > tailLines {
+			t.Errorf("%s: the terminal has %d lines", x.format, n)
+		}
+	}
+	// Many tests: a terminal is not flooded, and neither is a forge.
+	r := &Result{Name: "tests", Kind: "tests", Outcome: Failed}
+	for i := range 900 {
+		r.Findings = append(r.Findings, Finding{ID: fmt.Sprintf("T%d", i), Text: "the test fails", Detail: long[:1900]})
+	}
+	r.seal(nil)
+	v := &Verdict{Outcome: Failed, Signals: []*Result{r, r, r, r, r, r, r, r}}
+	var text, junit bytes.Buffer
+	v.Text(&text, false)
+	if err := v.JUnit(&junit); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text.String(), "| "); n != allTails {
+		t.Errorf("%d lines of what was printed are shown, want %d", n, allTails)
+	}
+	if n := junit.Len(); n > 8*(maxFailure+900*40+4000) || !strings.Contains(junit.String(), "T899") {
+		t.Errorf("forges get %d bytes", n)
+	}
+}
+
+// TestBaseRunsOnce: what several signals need of the base is made once, also when they
+// need it at the same time.
+func TestBaseRunsOnce(t *testing.T) {
+	const catalog = `version: 1
+signals:
+  - {name: deps, kind: build, command: [make], keep: [deps]}
+  - {name: gen, kind: build, command: [make], keep: [gen]}
+  - {name: a, kind: tests, format: junit, command: [sh], after: [deps]}
+  - {name: b, kind: tests, format: junit, command: [sh], after: [deps, gen]}
+`
+	base, next := tree(t, map[string]string{"x": "1"}), tree(t, map[string]string{"x": "2"})
+	var mu sync.Mutex
+	ran := map[string]int{}
+	g := newGate(t, catalog, base, next, func(j Job) *Ended {
+		mu.Lock()
+		ran[j.Signal+" "+j.On]++
+		mu.Unlock()
+		time.Sleep(50 * time.Millisecond) // so that the others come to wait for it
+		e := ok(saw("/usr/bin/sh"))
+		e.Changes = &change.Set{}
+		e.Stdout = Output{Bytes: []byte(`<testsuite><testcase name="t"/></testsuite>`), Total: 43}
+		return e
+	})
+	v := verdict(t, g)
+	if v.Outcome != Passed {
+		for _, r := range v.Signals {
+			t.Errorf("%s %s %s", r.Name, r.Outcome, r.Why)
+		}
+	}
+	if len(ran) != 8 || len(v.Phases) != 8 {
+		t.Errorf("%d phases: %v", len(v.Phases), ran)
+	}
+	for what, n := range ran {
+		if n != 1 {
+			t.Errorf("%s ran %d times", what, n)
+		}
+	}
+}
