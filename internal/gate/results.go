@@ -128,7 +128,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 	var suites []string
 	var id string
 	var st state
-	depth, top := 0, false
+	depth, top, in := 0, false, false
 	for {
 		t, err := d.Token()
 		if err == io.EOF {
@@ -159,6 +159,10 @@ func parseJUnit(b []byte) (*inventory, error) {
 				top = true
 				suites = append(suites, attr("name"))
 			case "testcase":
+				if in {
+					return nil, errors.New("a test is in another test, so it is not known whose results are whose")
+				}
+				in = true
 				id = strings.Trim(cmp.Or(attr("classname"), strings.Join(suites, "/"))+"::"+attr("name"), ":")
 				if f := attr("file"); f != "" {
 					f = strings.TrimPrefix(f, Workspace+"/")
@@ -169,8 +173,9 @@ func parseJUnit(b []byte) (*inventory, error) {
 					st = testSkipped
 				}
 			case "failure", "error":
-				st = testFailed
-				v.output[id] = cut(attr("message"), maxDetail)
+				if st = testFailed; in {
+					v.output[id] = cut(attr("message"), maxDetail)
+				}
 			case "skipped":
 				if st != testFailed {
 					st = testSkipped
@@ -182,6 +187,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 			case "testsuite":
 				suites = suites[:len(suites)-1]
 			case "testcase":
+				in = false
 				if err := v.set(id, st); err != nil {
 					return nil, err
 				}
