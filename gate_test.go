@@ -741,7 +741,7 @@ func TestGateLanguages(t *testing.T) {
 			"package.json": strings.Replace(jest, `"jest"`, `"vitest run"`, 1), "calc.mjs": "export const add = (a, b) => a + b;\n",
 			"calc.test.mjs": "import { describe, expect, it, test } from 'vitest';\nimport { add } from './calc.mjs';\n" + addsTest + zeroTest,
 		}, "vitest", javaScript("calc.test.mjs", "import { describe, expect, it, test } from 'vitest';\nimport { add } from './calc.mjs';\n", "calc.test.mjs::more zero",
-			languageChange{"a configuration of its own", map[string]string{"calc.mjs": "export const add = (a, b) => a * b;\n", "vitest.config.mjs": "export default { test: { passWithNoTests: true, include: [] } };\n"}, "what signal vitest runs obeys it"})},
+			languageChange{"a configuration of its own", map[string]string{"calc.mjs": "export const add = (a, b) => a * b;\n", "vitest.config.mjs": "export default { test: { reporters: [] } };\n"}, "what signal vitest runs obeys it"})},
 	} {
 		modules := filepath.Join(os.Getenv("CARBOY_TEST_JS"), "node_modules")
 		if x.name == "jest" || x.name == "vitest" {
