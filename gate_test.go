@@ -700,54 +700,55 @@ func TestGateInit(t *testing.T) {
 }
 
 // TestGateLanguages: the catalogs that are written for real projects pass on them as they
-// are, by what really builds and tests them, and a test that is lost is named.
+// are, by what really builds and tests them, and tests that are lost, skipped, emptied or
+// made to pass by what the runner obeys are named.
 func TestGateLanguages(t *testing.T) {
 	jest := `{"name":"m","version":"1.0.0","scripts":{"test":"jest"}}`
 	for _, x := range []struct {
 		name, program, install string
 		files                  map[string]string
 		signal                 string // what is proposed
-		lose                   func(p *project)
-		lost                   string // what is said then; empty: the signal has no inventory
+		changes                []languageChange
 	}{
 		{"go", "go", "https://go.dev/dl", map[string]string{
 			"go.mod":    "module example.com/m\n\ngo 1.24\n",
 			"m.go":      "package m\n\nfunc Add(a, b int) int { return a + b }\n",
 			"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
-		}, "go-test", nil, ""},
+		}, "go-test", []languageChange{
+			{"lost", map[string]string{"m_test.go": "package m\n"}, "example.com/m.TestAdd: the test passed on the base, and is gone"},
+			{"skipped", map[string]string{"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) { t.Skip() }\n"}, "is skipped"},
+		}},
 		{"pytest", "py.test-3", "apt-get install python3-pytest", map[string]string{
 			"pyproject.toml":     "[tool.pytest.ini_options]\npythonpath = [\".\"]\n",
 			"calc.py":            "def add(a, b):\n    return a + b\n",
 			"tests/test_calc.py": "import pytest\nfrom calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
-		}, "pytest", func(p *project) {
-			p.put("tests/test_calc.py", "from calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n")
-		}, "tests.test_calc::test_zero[1]"},
+		}, "pytest", []languageChange{
+			{"lost", map[string]string{"tests/test_calc.py": "from calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"}, "tests.test_calc::test_zero[1]"},
+			// The base's own runner says so, not the one that the change brings along.
+			{"another runner", map[string]string{"calc.py": "def add(a, b):\n    return a * b\n", "pytest.py": "open('.gate-pytest.xml', 'w').write('<testsuites/>')\n"}, "tests.test_calc::test_add: the test fails"},
+		}},
 		{"node", "node", "apt-get install nodejs", map[string]string{
 			"package.json": `{"name":"m","version":"1.0.0","scripts":{"test":"node --test"}}`,
 			"m.test.js":    "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest('zero', () => assert.equal(1 + 0, 1));\n",
-		}, "node-test", func(p *project) {
-			p.put("m.test.js", "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest.skip('zero', () => assert.equal(1 + 0, 1));\n")
-		}, "is skipped"},
-		{"make", "make", "apt-get install make", map[string]string{"Makefile": "check:\n\t@test -e value\n", "value": "1"}, "make-check", func(p *project) { os.Remove(filepath.Join(p.ws, "value")) }, ""},
+		}, "node-test", []languageChange{
+			{"skipped", map[string]string{"m.test.js": "const test = require('node:test');\nconst assert = require('node:assert');\ntest('adds', () => assert.equal(1 + 2, 3));\ntest.skip('zero', () => assert.equal(1 + 0, 1));\n"}, "is skipped"},
+		}},
+		{"make", "make", "apt-get install make", map[string]string{"Makefile": "check:\n\t@test -s value\n", "value": "1"}, "make-check", []languageChange{{"broken", map[string]string{"value": ""}, "make ended with 2"}}},
 		{"rust", "cargo", "apt-get install cargo", map[string]string{
 			"Cargo.toml": "[package]\nname = \"m\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
 			"Cargo.lock": "version = 3\n\n[[package]]\nname = \"m\"\nversion = \"0.1.0\"\n",
 			"src/lib.rs": "pub fn add(a: u64, b: u64) -> u64 { a + b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n",
-		}, "cargo-test", func(p *project) {
-			p.put("src/lib.rs", "pub fn add(a: u64, b: u64) -> u64 { a * b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n")
-		}, ""},
+		}, "cargo-test", []languageChange{{"broken", map[string]string{"src/lib.rs": "pub fn add(a: u64, b: u64) -> u64 { a * b }\n\n#[test]\nfn adds() { assert_eq!(add(1, 2), 3); }\n"}, "cargo ended with 101"}}},
 		{"jest", "", "", map[string]string{
 			"package.json": jest, "calc.js": "exports.add = (a, b) => a + b;\n",
-			"calc.test.js": "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ndescribe('more', () => { it('zero', () => { expect(add(1, 0)).toBe(1); }); });\n",
-		}, "jest", func(p *project) {
-			p.put("calc.test.js", "const { add } = require('./calc');\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\n")
-		}, "calc.test.js::more zero"},
+			"calc.test.js": "const { add } = require('./calc');\n" + addsTest + zeroTest,
+		}, "jest", javaScript("calc.test.js", "const { add } = require('./calc');\n", "calc.test.js::more zero",
+			languageChange{"a reporter of its own", map[string]string{"calc.js": "exports.add = (a, b) => a * b;\n", "jest.config.js": "module.exports = { reporters: [] };\n"}, "what signal jest runs obeys it"})},
 		{"vitest", "", "", map[string]string{
 			"package.json": strings.Replace(jest, `"jest"`, `"vitest run"`, 1), "calc.mjs": "export const add = (a, b) => a + b;\n",
-			"calc.test.mjs": "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest('zero', () => { expect(add(1, 0)).toBe(1); });\n",
-		}, "vitest", func(p *project) {
-			p.put("calc.test.mjs", "import { expect, test } from 'vitest';\nimport { add } from './calc.mjs';\ntest('adds', () => { expect(add(1, 2)).toBe(3); });\ntest.skip('zero', () => { expect(add(1, 0)).toBe(1); });\n")
-		}, "is skipped"},
+			"calc.test.mjs": "import { describe, expect, it, test } from 'vitest';\nimport { add } from './calc.mjs';\n" + addsTest + zeroTest,
+		}, "vitest", javaScript("calc.test.mjs", "import { describe, expect, it, test } from 'vitest';\nimport { add } from './calc.mjs';\n", "calc.test.mjs::more zero",
+			languageChange{"a configuration of its own", map[string]string{"calc.mjs": "export const add = (a, b) => a * b;\n", "vitest.config.mjs": "export default { test: { reporters: [] } };\n"}, "what signal vitest runs obeys it"})},
 	} {
 		modules := filepath.Join(os.Getenv("CARBOY_TEST_JS"), "node_modules")
 		if x.name == "jest" || x.name == "vitest" {
@@ -785,18 +786,47 @@ func TestGateLanguages(t *testing.T) {
 			if b.Outcome != gate.Passed || r.Outcome != gate.Passed || len(b.LeftOut) > 0 {
 				t.Fatalf("%s: %+v, left out: %q", b.Outcome, r, b.LeftOut)
 			}
-			if x.lose == nil {
-				return
-			}
 			base := p.commit()
-			x.lose(p)
-			p.commit()
-			j := p.judge(GateOptions{Base: base})
-			var text bytes.Buffer
-			j.Text(&text, true)
-			if resultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), x.lost) {
-				t.Errorf("%v\n%s", notPassed(j.Verdict), text.String())
+			for _, change := range x.changes {
+				p.git("checkout", "-q", "-f", "-B", "main", base)
+				p.git("clean", "-fdq")
+				for name, text := range change.files {
+					p.put(name, text)
+				}
+				p.commit()
+				j := p.judge(GateOptions{Base: base})
+				var text bytes.Buffer
+				j.Text(&text, true)
+				if resultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), change.says) {
+					t.Errorf("%s: %v, want %q\n%s", change.what, notPassed(j.Verdict), change.says, text.String())
+				}
 			}
 		})
+	}
+}
+
+// languageChange is a change that a language's signal must name.
+type languageChange struct {
+	what  string
+	files map[string]string
+	says  string
+}
+
+const (
+	addsTest = "test('adds', () => { expect(add(1, 2)).toBe(3); });\n"
+	zeroTest = "describe('more', () => { it('zero', () => { expect(add(1, 0)).toBe(1); }); });\n"
+)
+
+// javaScript are changes to addsTest and zeroTest in a file that begins with head.
+func javaScript(file, head, lost string, more languageChange) []languageChange {
+	one := func(what, text, says string) languageChange {
+		return languageChange{what, map[string]string{file: head + text}, says}
+	}
+	return []languageChange{
+		one("lost", addsTest, lost+": the test passed on the base, and is gone"),
+		one("skipped", addsTest+strings.Replace(zeroTest, "it(", "it.skip(", 1), lost+": the test passed on the base, and is skipped"),
+		one("failing", addsTest+strings.Replace(zeroTest, "toBe(1)", "toBe(2)", 1), lost+": the test fails"),
+		one("emptied", addsTest+strings.Replace(zeroTest, "{ expect(add(1, 0)).toBe(1); }", "{}", 1), file+"::zero: the test had a body on the base, and has none that could fail"),
+		more,
 	}
 }

@@ -2,15 +2,12 @@ package carboy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/mod/modfile"
 
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/store"
@@ -23,6 +20,8 @@ type GateBegun struct {
 	Found []string // what kinds of projects: go, node, python, rust, make
 	// LeftOut are signals that do not pass on the directory as it is, and why.
 	LeftOut map[string]string
+	// Notes are files of which gate init makes nothing, and what to do.
+	Notes map[string]string
 }
 
 // proposal is a signal that a project could have.
@@ -44,11 +43,12 @@ func (c *Client) GateInit(ctx context.Context, o GateOptions) (*GateBegun, error
 			return nil, fmt.Errorf("%s is there already: %w", p, fs.ErrExist)
 		}
 	}
-	found, list, err := proposals(dir)
+	f, err := proposals(dir)
 	if err != nil {
 		return nil, err
 	}
-	b := &GateBegun{Found: found, LeftOut: map[string]string{}}
+	found, list := f.found, f.list
+	b := &GateBegun{Found: found, LeftOut: map[string]string{}, Notes: f.notes}
 	for {
 		text := catalogText(found, list)
 		cat, err := gate.ParseCatalog(gate.CatalogPath, []byte(text))
@@ -148,7 +148,7 @@ func catalogText(found []string, list []proposal) string {
 	b.WriteString("# What a change must show before anyone trusts it: carboy gate run.\n# This file counts as it stands on the base, never as a change has it.\nversion: 1\n")
 	for _, f := range found {
 		if f == "go" {
-			b.WriteString("defaults:\n  env: {GOPROXY: 'off', GOTOOLCHAIN: local, GOFLAGS: -mod=mod, CGO_ENABLED: '0'}\n")
+			b.WriteString("defaults:\n  env: {GOPROXY: 'off', GOTOOLCHAIN: local, CGO_ENABLED: '0'}\n")
 		}
 	}
 	b.WriteString("signals:\n")
@@ -163,103 +163,6 @@ func catalogText(found []string, list []proposal) string {
 		fmt.Fprintf(&b, "  - {name: trace, kind: trace, of: [%s]}\n", strings.Join(of, ", "))
 	}
 	return b.String()
-}
-
-// proposals looks what is built and tested in dir.
-func proposals(dir string) (found []string, list []proposal, err error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer root.Close()
-	read := func(name string) string {
-		b, err := root.ReadFile(name)
-		if err != nil || len(b) > 4<<20 {
-			return ""
-		}
-		return string(b)
-	}
-	add := func(name, kind, rest string) {
-		list = append(list, proposal{name, "  - name: " + name + "\n    kind: " + kind + "\n" + rest, strings.Contains(rest, "command:")})
-	}
-	add("policy", "policy", "")
-	add("secrets", "secrets", "")
-	if mod := read("go.mod"); mod != "" {
-		found = append(found, "go")
-		goSignals(root, mod, add)
-	}
-	if p := read("package.json"); p != "" {
-		found = append(found, "node")
-		nodeSignals(p, read("package-lock.json"), add)
-	}
-	if read("pyproject.toml")+read("setup.py")+read("requirements.txt")+read("setup.cfg") != "" {
-		found = append(found, "python")
-		if strings.Contains(read("pyproject.toml")+read("requirements.txt")+read("setup.cfg")+read("tox.ini"), "pytest") {
-			add("pytest", "tests", "    format: pytest\n    command: [python3, -m, pytest, -q, -p, no:cacheprovider, -o, junit_family=xunit1, --junitxml=.gate-pytest.xml]\n    results: .gate-pytest.xml\n")
-		} else {
-			add("unittest", "build", "    command: [python3, -B, -m, unittest]\n")
-		}
-	}
-	if read("Cargo.toml") != "" {
-		found = append(found, "rust")
-		add("cargo-test", "build", "    command: [cargo, test, --offline, --locked]\n    timeout: 30m\n")
-	}
-	if mk := read("Makefile"); mk != "" {
-		found = append(found, "make")
-		for _, target := range []string{"test", "check", "all"} {
-			if strings.Contains("\n"+mk, "\n"+target+":") {
-				add("make-"+target, "build", "    command: [make, "+target+"]\n")
-				break
-			}
-		}
-	}
-	if len(found) == 0 {
-		return nil, nil, fmt.Errorf("%s has no go.mod, package.json, pyproject.toml, Cargo.toml or Makefile: write %s by hand, docs/gates.md shows how: %w", dir, gate.CatalogPath, ErrNoCatalog)
-	}
-	return found, list, nil
-}
-
-func goSignals(root *os.Root, mod string, add func(name, kind, rest string)) {
-	after := ""
-	f, err := modfile.Parse("go.mod", []byte(mod), nil)
-	_, verr := root.Stat("vendor/modules.txt")
-	if err == nil && len(f.Require) > 0 && verr != nil {
-		add("modules", "install", "    command: [go, mod, download]\n    env: {GOPROXY: 'https://proxy.golang.org', GOMODCACHE: /workspace/.gate/mod, GOFLAGS: -modcacherw}\n    network: [proxy.golang.org, sum.golang.org]\n    keep: [.gate/mod]\n")
-		after = "    env: {GOMODCACHE: /workspace/.gate/mod}\n    after: [modules]\n"
-	}
-	if verr == nil {
-		after = "    env: {GOFLAGS: -mod=vendor}\n"
-	}
-	add("go-build", "build", "    command: [go, build, ./...]\n"+after)
-	add("go-test", "tests", "    format: go\n    command: [go, test, -json, -count=1, ./...]\n"+after)
-}
-
-func nodeSignals(pkg, lock string, add func(name, kind, rest string)) {
-	var p struct {
-		Scripts                       map[string]string
-		Dependencies, DevDependencies map[string]string
-	}
-	if json.Unmarshal([]byte(pkg), &p) != nil {
-		return
-	}
-	after := ""
-	if len(p.Dependencies)+len(p.DevDependencies) > 0 && lock != "" {
-		add("npm-ci", "install", "    command: [npm, ci, --ignore-scripts, --no-audit, --no-fund]\n    network: [registry.npmjs.org]\n    keep: [node_modules]\n")
-		after = "    after: [npm-ci]\n"
-	}
-	if p.Scripts["build"] != "" {
-		add("npm-build", "build", "    command: [npm, run, build]\n"+after)
-	}
-	switch test := p.Scripts["test"]; {
-	case strings.HasPrefix(test, "node --test"):
-		add("node-test", "tests", "    format: junit\n    runner: [node]\n    command: [node, --test, --test-reporter=junit]\n"+after)
-	case strings.Contains(test, "vitest"):
-		add("vitest", "tests", "    format: vitest\n    command: [npx, --no-install, vitest, run, --reporter=json, --outputFile=.gate-vitest.json]\n    results: .gate-vitest.json\n"+after)
-	case strings.Contains(test, "jest"):
-		add("jest", "tests", "    format: jest\n    command: [npx, --no-install, jest, --ci, --json, --outputFile=.gate-jest.json]\n    results: .gate-jest.json\n"+after)
-	case test != "" && !strings.Contains(test, "no test specified"):
-		add("npm-test", "build", "    command: [npm, test]\n"+after)
-	}
 }
 
 // Baseline is what is approved at a revision, and Proposed what a verdict's phases did.

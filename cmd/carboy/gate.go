@@ -104,7 +104,9 @@ func (a *app) gateInitCmd() *cobra.Command {
 		Use: "init", Short: "write a catalog and the first baseline for this repository",
 		Long: `Looks for what is built and tested here (Go, Node, Python, Rust, Make), tries it
 in bottles on the directory as it is, and writes what passes to
-.carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. Read
+.carboy/gate.yaml, and what its phases did to .carboy/gate-baseline.json. What
+pins dependencies is installed first, with a route to its registry; what it can't
+make use of is said, with what to do. Read
 both, then commit them: that commit accepts them. Where your allowed_signers has
 somebody for carboy-gate@carboy.dev, sign the baseline before: carboy gate baseline
 sign.`,
@@ -125,11 +127,15 @@ sign.`,
 						Files   []string          `json:"files"`
 						Found   []string          `json:"found"`
 						LeftOut map[string]string `json:"left_out"`
+						Notes   map[string]string `json:"notes"`
 						Verdict *gate.Verdict     `json:"verdict"`
-					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Verdict})
+					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Notes, b.Verdict})
 				}
 				for _, name := range slices.Sorted(maps.Keys(b.LeftOut)) {
 					a.say(plainText, "%s is left out, since it does not pass here: %s", name, visible.String(b.LeftOut[name], 300))
+				}
+				for _, name := range slices.Sorted(maps.Keys(b.Notes)) {
+					a.say(plainText, "%s: %s", name, b.Notes[name])
 				}
 				a.say(greenText, "wrote %s for a project with %s", strings.Join(b.Files, " and "), strings.Join(b.Found, ", "))
 				a.say(plainText, "next: read both, then git add .carboy && git commit; from then on carboy gate run judges changes")

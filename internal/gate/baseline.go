@@ -310,22 +310,38 @@ func (t *Tree) lockfiles(ctx context.Context) (string, error) {
 
 // lockfilesThatDiffer are those that are not the same on both sides.
 func lockfilesThatDiffer(ctx context.Context, base, change *Tree) ([]string, error) {
-	sums := map[string][2][sha256.Size]byte{}
+	return differ(ctx, base, change, isLockfile)
+}
+
+// differBelow are the files at or below some paths that are not the same on both sides.
+func differBelow(ctx context.Context, base, change *Tree, dirs []string) ([]string, error) {
+	return differ(ctx, base, change, func(p string) bool {
+		return slices.ContainsFunc(dirs, func(d string) bool { return below(p, d) || below(d, p) })
+	})
+}
+
+// differ are the files, of those that pick chooses, that are not the same on both sides.
+func differ(ctx context.Context, base, change *Tree, pick func(string) bool) ([]string, error) {
+	type content struct {
+		mode FileMode
+		sum  [sha256.Size]byte
+	}
+	both := map[string][2]content{}
 	for i, t := range []*Tree{base, change} {
 		if err := t.hash(ctx); err != nil {
 			return nil, err
 		}
 		for _, f := range t.Files {
-			if isLockfile(f.Path) {
+			if pick(f.Path) {
 				t.note(f.Path)
-				s := sums[f.Path]
-				s[i] = t.sums[f.Path]
-				sums[f.Path] = s
+				s := both[f.Path]
+				s[i] = content{f.Mode, t.sums[f.Path]}
+				both[f.Path] = s
 			}
 		}
 	}
 	var out []string
-	for p, s := range sums {
+	for p, s := range both {
 		if s[0] != s[1] {
 			out = append(out, p)
 		}

@@ -52,7 +52,8 @@ type Signal struct {
 	Keep    []string // paths of the tree that later signals get, as it left them
 	Network []string // what it may reach; nothing, as a rule
 
-	judge judge
+	format string // of its tests; empty: it has none
+	judge  judge
 }
 
 // Catalog is what a gate asks for. Only ParseCatalog makes one.

@@ -25,7 +25,14 @@ func init() {
 			for _, p := range changed {
 				found = append(found, Finding{ID: "lockfile", File: p, Noted: mayChange, Text: "the change asks for other dependencies than the base approves"})
 			}
-			if len(f.Changed) > 0 && !mayChange {
+			// What is there already would be taken for what was installed.
+			if f.Brought, err = differBelow(ctx, c.Base, c.Change, c.Keep); err != nil {
+				return f, nil, err
+			}
+			for _, p := range f.Brought {
+				found = append(found, Finding{ID: "brought", File: p, Text: "the change has a file of its own where " + c.Name + " installs; only what comes from the lockfile may be there"})
+			}
+			if len(f.Changed) > 0 && !mayChange || len(f.Brought) > 0 {
 				return f, found, nil
 			}
 			run, more, err := ranWell(ctx, c)
@@ -48,10 +55,12 @@ type installFacts struct {
 	Run       commandFacts `json:"run"`
 	Changed   []string     `json:"lockfiles_changed,omitempty"`
 	MayChange bool         `json:"lockfiles_may_change"`
+	// Brought are files of the change where dependencies are installed.
+	Brought []string `json:"brought_along,omitempty"`
 }
 
 func (f installFacts) Positive() bool {
-	return f.Run.Positive() && (f.MayChange || len(f.Changed) == 0)
+	return f.Run.Positive() && (f.MayChange || len(f.Changed) == 0) && len(f.Brought) == 0
 }
 
 func ranWell(ctx context.Context, c *Case) (commandFacts, []Finding, error) {

@@ -81,9 +81,11 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 	if err != nil {
 		return policyFacts{}, nil, err
 	}
-	runners := map[string]string{}
+	var judges *runners
 	if !p.runners && c.g != nil {
-		runners = c.g.Catalog.runners(c.Base, names)
+		if judges, err = c.g.Catalog.runners(ctx, c.Base, names); err != nil {
+			return policyFacts{}, nil, err
+		}
 	}
 	alike := map[string]string{}
 	for _, x := range c.Change.Files {
@@ -94,11 +96,13 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		}
 	}
 	for _, d := range diff {
-		switch {
-		case slices.ContainsFunc(names(d.Path), func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }):
+		known := names(d.Path)
+		if slices.ContainsFunc(known, func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }) {
 			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
-		case runners[d.Path] != "":
-			say(&f.Frozen, "runner", d.Path, "it is what signal "+runners[d.Path]+" runs, so it judges the change (runners: may-change)")
+		} else if why, err := judges.why(ctx, d, c.Base, c.Change, known); err != nil {
+			return f, found, err
+		} else if why != "" {
+			say(&f.Frozen, "runner", d.Path, why+", so it judges the change (runners: may-change)")
 		}
 		if !p.protected && !matches(alwaysFrozen, d.Path) {
 			typ := change.File
@@ -186,33 +190,6 @@ func namesOf(ctx context.Context, t *Tree) (func(string) []string, error) {
 		}
 		return all
 	}, err
-}
-
-// runners are the files of the base that the catalog's commands name: what runs is what
-// judges. Files of tests are left out: they are what is judged.
-func (c *Catalog) runners(base *Tree, names func(string) []string) map[string]string {
-	named := map[string]string{}
-	for _, s := range c.Signals {
-		for i, a := range s.Command {
-			if p := path.Clean(a); badPath(p) == "" && !isTestFile(p) {
-				named[p] = s.Name
-			}
-			if i == 0 && path.Base(a) == "make" {
-				for _, mk := range []string{"GNUmakefile", "makefile", "Makefile"} {
-					named[mk] = s.Name
-				}
-			}
-		}
-	}
-	out := map[string]string{}
-	for _, f := range base.Files {
-		for _, n := range names(f.Path) {
-			if s := named[n]; s != "" {
-				out[f.Path] = s
-			}
-		}
-	}
-	return out
 }
 
 // leadsOut reports whether a link leads out of the tree.

@@ -21,6 +21,7 @@ func init() {
 			format: m.Need("format").OneOf("go", "junit", "pytest", "jest", "vitest"), results: m.Get("results").Text(),
 			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(),
 		}
+		s.format = k.format
 		if k.results == "" {
 			k.results = "stdout"
 		}

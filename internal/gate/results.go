@@ -137,7 +137,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 	var suites []string
 	var id string
 	var st state
-	depth, top, failure := 0, false, 0 // failure: how deep the one is that is being read
+	depth, top, in, failure := 0, false, false, 0 // failure: how deep the one is that is being read
 	for {
 		t, err := d.Token()
 		if err == io.EOF {
@@ -168,6 +168,10 @@ func parseJUnit(b []byte) (*inventory, error) {
 				top = true
 				suites = append(suites, attr("name"))
 			case "testcase":
+				if in {
+					return nil, errors.New("a test is in another test, so it is not known whose results are whose")
+				}
+				in = true
 				id = strings.Trim(cmp.Or(attr("classname"), strings.Join(suites, "/"))+"::"+attr("name"), ":")
 				if f := attr("file"); f != "" {
 					f = strings.TrimPrefix(f, Workspace+"/")
@@ -178,8 +182,10 @@ func parseJUnit(b []byte) (*inventory, error) {
 					st = testSkipped
 				}
 			case "failure", "error":
-				st, failure = testFailed, depth
-				v.printed(id, strings.TrimRight(attr("message"), "\n")+"\n")
+				if st = testFailed; in {
+					failure = depth
+					v.printed(id, strings.TrimRight(attr("message"), "\n")+"\n")
+				}
 			case "skipped":
 				if st != testFailed {
 					st = testSkipped
@@ -197,6 +203,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 			case "testsuite":
 				suites = suites[:len(suites)-1]
 			case "testcase":
+				in = false
 				if err := v.set(id, st); err != nil {
 					return nil, err
 				}

@@ -165,6 +165,52 @@ func TestGiantReports(t *testing.T) {
 	}
 }
 
+// FuzzReports: whatever a reporter's file is, it is read within its bounds or refused,
+// the same twice, and more of it makes no failed test a passed one.
+func FuzzReports(f *testing.F) {
+	for _, r := range reporters {
+		f.Add(r.format, r.write([]result{{"TestA", testPassed}, {"TestB", testFailed}, {"TestC", testSkipped}}))
+	}
+	f.Add("junit", "<testsuite><testcase name='a'><failure/><testcase name='b'/></testcase></testsuite>")
+	f.Add("junit", "<a:testsuite xmlns:a='x'><testcase/><failure message='m'/></a:testsuite>")
+	f.Add("go", "{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"T\"}\n{\"Action\":\"fail\"}\n")
+	f.Add("jest", "x {\"testResults\":[{\"name\":\"\",\"status\":\"failed\"}]}")
+	f.Fuzz(func(t *testing.T, format, text string) {
+		parse := parsers[format]
+		if parse == nil {
+			return
+		}
+		a, err := parse([]byte(text))
+		b, again := parse([]byte(text))
+		if (err == nil) != (again == nil) {
+			t.Fatal(err, again)
+		}
+		if err != nil {
+			return
+		}
+		if !maps.Equal(a.tests, b.tests) || len(a.tests) > maxTests {
+			t.Fatal("it is read otherwise")
+		}
+		for id, s := range a.tests {
+			if id == "" || len(id) > maxTestID || s != testPassed && s != testFailed && s != testSkipped {
+				t.Fatalf("%q: %q", id, s)
+			}
+		}
+		for _, o := range a.output {
+			if len(o) > maxDetail+len("…") {
+				t.Fatalf("%d bytes are kept of one output", len(o))
+			}
+		}
+		if format == "go" { // a line more
+			for id, s := range a.tests {
+				if more, err := parse([]byte(text + "\n{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"T\"}\n")); err == nil && s == testFailed && id != "p.T" && more.tests[id] != testFailed {
+					t.Fatalf("%q failed, and passes by another's line", id)
+				}
+			}
+		}
+	})
+}
+
 func deep() error {
 	_, err := parsers["junit"]([]byte(strings.Repeat("<testsuite>", 1000) + strings.Repeat("</testsuite>", 1000)))
 	return err

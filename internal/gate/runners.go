@@ -1,0 +1,271 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// runners are the files that decide what a catalog's signals run: whoever changes them
+// judges the change. Files of tests are left out: they are what is judged.
+type runners struct {
+	named  map[string]string // the signal, by a file of the base that its command names
+	looked map[string]string // so too, of files that a program looks for: new ones count
+	shadow map[string]string // and of names below which the base has nothing
+	obeyed []obeyedBy
+}
+
+// obeyedBy is a file that the program of a signal obeys by itself.
+type obeyedBy struct {
+	signal string
+	files  []string
+	part   func([]byte) string // what of it counts; nil: all
+}
+
+// settings are the files that programs obey by themselves, in whatever directory, by the
+// words of a command or the format of its tests.
+var settings = []struct {
+	programs, files []string
+	part            func([]byte) string
+}{
+	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
+	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
+	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"conftest.py"}, pytestHooks},
+	{[]string{"pytest", "py.test*", "pytest-*", "python*"}, []string{"sitecustomize.py", "usercustomize.py"}, nil},
+	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
+	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm"}, []string{".npmrc", "node_modules/**"}, nil},
+	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
+	{[]string{"npm", "pnpm", "yarn"}, []string{"package.json"}, jsonPart("scripts")},
+	{[]string{"cargo"}, []string{"**/.cargo/**", "rust-toolchain", "rust-toolchain.toml"}, nil},
+	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"})},
+	{[]string{"go"}, []string{"go.work"}, nil},
+	{[]string{"make", "gmake"}, []string{"*.mk"}, nil},
+}
+
+// runners finds them in the base.
+func (c *Catalog) runners(ctx context.Context, base *Tree, names func(string) []string) (*runners, error) {
+	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}}
+	tops := map[string]bool{}
+	for _, f := range base.Files {
+		top, _, _ := strings.Cut(f.Path, "/")
+		tops[top] = true
+	}
+	named := map[string]string{}
+	for _, s := range c.Signals {
+		words, made := wordsOf(s.Command), false
+		for i, w := range words {
+			p := path.Clean(w)
+			if badPath(p) == "" && !isTestFile(p) {
+				named[p] = s.Name
+			}
+			// It takes a target for made when a file has its name.
+			if made && badPath(p) == "" && !strings.Contains(p, "=") && !tops[p] {
+				r.shadow[p] = s.Name
+			}
+			made = made || isMake(w)
+			if i == 0 || words[i-1] != "-m" && words[i-1] != "-p" || !slices.ContainsFunc(words[:i], isPython) {
+				continue
+			}
+			module := strings.ReplaceAll(w, ".", "/")
+			for _, f := range []string{module + ".py", module + "/__init__.py", module + "/__main__.py"} {
+				if badPath(f) == "" && !isTestFile(f) {
+					r.looked[f] = s.Name
+				}
+			}
+			if top, _, _ := strings.Cut(module, "/"); badPath(top) == "" && !tops[top] && !tops[top+".py"] {
+				r.shadow[top] = s.Name
+			}
+		}
+		if slices.ContainsFunc(words, isMake) {
+			for _, mk := range []string{"GNUmakefile", "makefile", "Makefile"} {
+				r.looked[mk] = s.Name
+				if err := r.includes(ctx, base, mk, s.Name); err != nil {
+					return nil, err
+				}
+			}
+		}
+		words = append(words, s.format)
+		for _, x := range settings {
+			if slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(x.programs, path.Base(w)) }) {
+				r.obeyed = append(r.obeyed, obeyedBy{s.Name, x.files, x.part})
+			}
+		}
+	}
+	for _, f := range base.Files {
+		for _, n := range names(f.Path) {
+			if s := named[n]; s != "" {
+				r.named[f.Path] = s
+			}
+		}
+	}
+	return r, nil
+}
+
+// wordsOf are the words of a command, also of one that a shell gets.
+func wordsOf(command []string) (out []string) {
+	for _, a := range command {
+		out = append(out, strings.FieldsFunc(a, func(r rune) bool { return strings.ContainsRune(" \t\n;&|()'\"`", r) })...)
+	}
+	return out
+}
+
+func isMake(w string) bool {
+	b := path.Base(w)
+	return b == "make" || b == "gmake"
+}
+
+func isPython(w string) bool {
+	b := path.Base(w)
+	return strings.HasPrefix(b, "python") || strings.HasPrefix(b, "pypy")
+}
+
+var makeInclude = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^ *[-s]?include[ \t]+([^#\n]+)`) })
+
+// includes are the files that a Makefile names; which those of a variable are, only make
+// knows.
+func (r *runners) includes(ctx context.Context, base *Tree, file, signal string) error {
+	f, ok := base.Lookup(file)
+	if !ok || f.Mode == Link {
+		return nil
+	}
+	b, err := base.Read(ctx, file)
+	if err != nil {
+		return err
+	}
+	for _, m := range makeInclude().FindAllSubmatch(b, -1) {
+		for _, p := range strings.Fields(string(m[1])) {
+			if p = path.Clean(p); badPath(p) == "" {
+				r.obeyed = append(r.obeyed, obeyedBy{signal, []string{"/" + p}, nil})
+			}
+		}
+	}
+	return nil
+}
+
+// why says what a difference decides, by the names that its file can be reached by; empty:
+// nothing.
+func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, names []string) (string, error) {
+	if r == nil {
+		return "", nil
+	}
+	if s := r.named[d.Path]; s != "" {
+		return "it is what signal " + s + " runs", nil
+	}
+	for _, n := range names {
+		if s := r.looked[n]; s != "" {
+			return "it is what signal " + s + " runs", nil
+		}
+		top, _, _ := strings.Cut(n, "/")
+		if s := r.shadow[top]; s != "" {
+			return "signal " + s + " takes it for what it is asked to run", nil
+		}
+		for _, o := range r.obeyed {
+			if !matches(o.files, n) {
+				continue
+			}
+			if o.part != nil {
+				was, err := part(ctx, base, d.Path, o.part)
+				if err != nil {
+					return "", err
+				}
+				is, err := part(ctx, change, d.Path, o.part)
+				if err != nil {
+					return "", err
+				}
+				if was == is {
+					continue
+				}
+			}
+			return "what signal " + o.signal + " runs obeys it", nil
+		}
+	}
+	return "", nil
+}
+
+// part is what of a file counts; of one that is not there, nothing, and of a link, where
+// it leads.
+func part(ctx context.Context, t *Tree, p string, of func([]byte) string) (string, error) {
+	f, ok := t.Lookup(p)
+	if !ok {
+		return of(nil), nil
+	}
+	if f.Mode == Link {
+		var to string
+		err := t.Each(ctx, func(x File) bool { return x.Path == p }, func(_ File, b []byte) error { to = "link " + string(b); return nil })
+		return to, err
+	}
+	b, err := t.Read(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	return of(b), nil
+}
+
+// jsonPart takes some keys of an object; of what is none, all.
+func jsonPart(keys ...string) func([]byte) string {
+	return func(b []byte) string {
+		var all map[string]any
+		if len(b) > 0 && json.Unmarshal(b, &all) != nil {
+			return string(b)
+		}
+		some := map[string]any{}
+		for _, k := range keys {
+			if v, ok := all[k]; ok {
+				some[k] = v
+			}
+		}
+		return canonical(some, b)
+	}
+}
+
+// tomlPart takes what some paths of tables lead to; of what is no TOML, all.
+func tomlPart(paths ...[]string) func([]byte) string {
+	return func(b []byte) string {
+		var all map[string]any
+		if toml.Unmarshal(b, &all) != nil {
+			return string(b)
+		}
+		some := map[string]any{}
+		for _, keys := range paths {
+			var v any = all
+			for _, k := range keys {
+				m, _ := v.(map[string]any)
+				v = m[k]
+			}
+			if v != nil {
+				some[strings.Join(keys, ".")] = v
+			}
+		}
+		return canonical(some, b)
+	}
+}
+
+// canonical is the same for what means the same.
+func canonical(v map[string]any, whole []byte) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return string(whole) // a number that is none, as TOML has them
+	}
+	return string(b)
+}
+
+var pytestHook = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^.*(?:\bpytest_\w+|hookimpl|_pytest\b).*$`)
+})
+
+// pytestHooks are the lines of a conftest.py that name pytest's hooks, by which it says
+// what became of a test. Fixtures are left out.
+func pytestHooks(b []byte) string {
+	var out []string
+	for _, l := range pytestHook().FindAllString(string(b), -1) {
+		out = append(out, strings.TrimSpace(l))
+	}
+	return strings.Join(out, "\n")
+}
