@@ -163,7 +163,7 @@ func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err
 		return nil, err
 	}
 	c.sweepGates()
-	w.g = &gate.Gate{Runner: w}
+	w.g = &gate.Gate{Runner: w, Warm: w}
 	if o.OnEvent != nil {
 		w.g.Progress = o.OnEvent
 	}
@@ -506,6 +506,11 @@ func (w *gateWork) decide() error {
 			w.given["variable "+name] = v
 		}
 	}
+	// What phases begin with; the others are what judges look at.
+	w.g.Shape = maps.Clone(w.given)
+	for _, name := range []string{"history", "baseline", "advisories"} {
+		delete(w.g.Shape, name)
+	}
 	return nil
 }
 
@@ -544,11 +549,13 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
-	var inputs []audit.Digest
+	var more []audit.Digest
 	if w.o.own == nil {
-		inputs = w.remember(ctx, v)
+		more = w.remember(ctx, v)
 	}
-	return v, w.c.recordVerdict(ctx, v, inputs...)
+	kept, done := w.keepWarm(ctx, v)
+	defer done()
+	return v, w.c.recordVerdict(ctx, v, append(more, kept...)...)
 }
 
 // Evidence of a phase, in the verdict's directory.
@@ -579,6 +586,12 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 		to := dir + "/evidence/" + p.Signal + "-" + p.On
 		if err := os.Mkdir(to, 0o700); err != nil {
 			return err
+		}
+		if p.Of != "" {
+			if err := w.evidenceOf(p, to); err != nil {
+				return err
+			}
+			continue
 		}
 		p.Evidence = map[string]string{}
 		for _, name := range []string{store.ReceiptFile, store.TraceFile} {
@@ -870,7 +883,7 @@ func (c *Client) auditRecords(f func(*audit.Record)) error {
 func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
 	e, err := w.c.runPhase(ctx, RunOptions{
 		Command: j.Command, Workspace: j.Tree, at: gate.Workspace, Mode: store.Overlay, Allow: j.Network, Env: append([]string{"CI=1"}, j.Env...),
-		Image: j.Image, ImageDigest: j.ImageDigest,
+		Image: j.Image, ImageDigest: j.ImageDigest, caches: j.Warm, take: j.Take,
 		Limits: bottle.Limits{Timeout: j.Limits.Timeout, Memory: j.Limits.Memory, Disk: j.Limits.Disk, Pids: j.Limits.Pids},
 	})
 	if e != nil {

@@ -154,7 +154,8 @@ type Swept struct {
 	Removed []string `json:"removed"`
 }
 
-// SweepSandboxes removes what dead sandboxes left on the host. Most is gone when Open
+// SweepSandboxes removes what dead sandboxes left on the host, and of what gates keep of
+// bases what is too much, too old or not what was recorded. Most is gone when Open
 // returns; the records of runs and their changes stay.
 func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	g := &Swept{Schema: store.Schema("sandbox-gc"), Runs: []string{}, Removed: []string{}}
@@ -188,5 +189,8 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 		_, err := pool.Sweep(rt)
 		errs = append(errs, err)
 	}
+	warm, err := c.sweepWarm(ctx, true)
+	g.Removed = append(g.Removed, warm...)
+	errs = append(errs, err)
 	return g, errors.Join(errs...)
 }
