@@ -230,6 +230,7 @@ func goSignals(root *os.Root, mod string, add func(name, kind, rest string)) {
 	if verr == nil {
 		after = "    env: {GOFLAGS: -mod=vendor}\n"
 	}
+	after += "    warm: [.cache/go-build]\n"
 	add("go-build", "build", "    command: [go, build, ./...]\n"+after)
 	add("go-test", "tests", "    format: go\n    command: [go, test, -json, -count=1, ./...]\n"+after)
 }

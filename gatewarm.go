@@ -51,7 +51,7 @@ func (w *gateWork) Find(ctx context.Context, key string) (*gate.Warm, error) {
 	}
 	k, err := w.c.openWarm(ctx, dir)
 	if err == nil && k.Key != key {
-		err = fmt.Errorf("%s is of another key: %w", dir, gate.ErrWarmChanged)
+		err = fmt.Errorf("%s is of another key: %w: %w", dir, ErrLedger, gate.ErrWarmChanged)
 	}
 	var why string
 	if err == nil {

@@ -46,7 +46,7 @@ func hostileVerdict(t testing.TB) *Verdict {
 			{Name: "both", Kind: "tests", Outcome: Escalated, Why: "witnesses disagree"},
 			{Name: "good", Kind: "build", Outcome: Passed},
 		},
-		Phases: []*Phase{{"tests", "change", []string{"sh", hostileNames[2]}, &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}}},
+		Phases: []*Phase{{Signal: "tests", On: "change", Command: []string{"sh", hostileNames[2]}, Ended: &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}}},
 	}
 	for _, r := range v.Signals {
 		r.seal(nil)

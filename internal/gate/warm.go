@@ -491,14 +491,22 @@ func ParseWarm(b []byte) (*Warm, error) {
 func (w *Warm) Open(ctx context.Context, dir string) error {
 	w.dir = dir
 	for _, x := range []struct{ name, want string }{{warmFiles, w.Digest}, {WarmPhases, w.PhasesDigest}} {
-		root, err := os.OpenRoot(filepath.Join(dir, x.name))
+		at := filepath.Join(dir, x.name)
+		fi, err := os.Lstat(at)
+		if err == nil && !fi.IsDir() {
+			err = errors.New("is no directory")
+		}
 		if err != nil {
-			return fmt.Errorf("%s: %w: %w", dir, ErrWarmChanged, err)
+			return fmt.Errorf("%s: %w: %w", at, ErrWarmChanged, err)
+		}
+		root, err := os.OpenRoot(at)
+		if err != nil {
+			return fmt.Errorf("%s: %w: %w", at, ErrWarmChanged, err)
 		}
 		got, err := sumAll(ctx, root)
 		root.Close()
 		if err != nil || got != x.want {
-			return errors.Join(fmt.Errorf("%s: %w", filepath.Join(dir, x.name), ErrWarmChanged), err)
+			return errors.Join(fmt.Errorf("%s: %w", at, ErrWarmChanged), err)
 		}
 	}
 	for i, p := range w.Phases {
