@@ -92,7 +92,7 @@ var gateMutants = []mutant{
 		Name: "a-cache-on-disk-is-believed", Promise: "T4",
 		Why:     "whoever writes to the state directory once decides later verdicts",
 		Package: "./internal/gate", Tests: []string{"TestT4WarmTampered"}, Says: "a byte",
-		edits: []edit{{"internal/gate/warm.go", "		if err != nil || got != x.want {", "		if err != nil {"}},
+		edits: []edit{{"internal/gate/warm.go", "		if err != nil || got != x.want {", "		if err != nil || got == \"\" {"}},
 	},
 	{
 		Name: "a-cache-is-of-any-base", Promise: "T4",
@@ -113,10 +113,10 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/tree.go", "			return laidOutNew\n", "			return laidOut\n"}},
 	},
 	{
-		Name: "a-cache-has-what-lies-elsewhere", Promise: "T4",
-		Why:     "a phase of the base chooses where on the host its files are written, or whose it gets",
-		Package: "./internal/gate", Tests: []string{"TestT4WarmUpper"}, Says: "a link in place of all",
-		edits: []edit{{"internal/gate/warm.go", "|| top && h.Typeflag != tar.TypeDir {", "{"}},
+		Name: "a-cache-has-any-names", Promise: "T4",
+		Why:     "what lies in a cache stands where it leads programs elsewhere",
+		Package: "./internal/gate", Tests: []string{"TestT4WarmUpper"}, Says: "git's files",
+		edits: []edit{{"internal/gate/warm.go", "!top && badPath(rest) != \"\" ||", "!top && badPath(rest) == at ||"}},
 	},
 	{
 		Name: "results-of-tests-are-kept", Promise: "T4",
