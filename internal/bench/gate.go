@@ -54,13 +54,13 @@ type GateModule struct {
 
 // gateBench is a Go module with a catalog, as `carboy gate init` writes it.
 type gateBench struct {
-	ctx         context.Context
-	o           *options
-	log         io.Writer
-	carboy      string
-	top, dir    string // where all is; the module that is judged
-	text        string // golang.org/x/text, in the cache of modules
-	env         []string
+	ctx      context.Context
+	o        *options
+	log      io.Writer
+	carboy   string
+	top, dir string // where all is; the module that is judged
+	text     string // golang.org/x/text, in the cache of modules
+	env      []string
 }
 
 func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (err error) {
