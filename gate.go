@@ -163,7 +163,7 @@ func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err
 		return nil, err
 	}
 	c.sweepGates()
-	w.g = &gate.Gate{Runner: w}
+	w.g = &gate.Gate{Runner: w, Warm: w}
 	if o.OnEvent != nil {
 		w.g.Progress = o.OnEvent
 	}
@@ -508,6 +508,11 @@ func (w *gateWork) decide() error {
 			w.given["variable "+name] = v
 		}
 	}
+	// What phases begin with; the others are what judges look at.
+	w.g.Shape = maps.Clone(w.given)
+	for _, name := range []string{"history", "baseline", "advisories"} {
+		delete(w.g.Shape, name)
+	}
 	return nil
 }
 
@@ -546,18 +551,19 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
-	if w.o.own != nil {
-		return v, w.c.recordVerdict(ctx, v)
+	var more []audit.Digest
+	if w.o.own == nil {
+		if inputs := w.remember(ctx, v); inputs != nil {
+			v.Inputs = hexSum(inputs)
+			if err := os.WriteFile(w.c.gateDir("verdicts", v.ID, gate.InputsFile), inputs, 0o600); err != nil {
+				return nil, err
+			}
+			more = append(more, audit.Digest{Of: inputsOf, Sum: sha256.Sum256(inputs)})
+		}
 	}
-	inputs := w.remember(ctx, v)
-	if inputs == nil {
-		return v, w.c.recordVerdict(ctx, v)
-	}
-	v.Inputs = hexSum(inputs)
-	if err := os.WriteFile(w.c.gateDir("verdicts", v.ID, gate.InputsFile), inputs, 0o600); err != nil {
-		return nil, err
-	}
-	return v, w.c.recordVerdict(ctx, v, audit.Digest{Of: inputsOf, Sum: sha256.Sum256(inputs)})
+	kept, done := w.keepWarm(ctx, v)
+	defer done()
+	return v, w.c.recordVerdict(ctx, v, append(more, kept...)...)
 }
 
 const (
@@ -587,6 +593,12 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 		to := filepath.Join(dir, p.EvidenceOf())
 		if err := os.Mkdir(to, 0o700); err != nil {
 			return err
+		}
+		if p.Of != "" {
+			if err := w.evidenceOf(p, to); err != nil {
+				return err
+			}
+			continue
 		}
 		p.Evidence = map[string]string{}
 		for _, name := range []string{store.ReceiptFile, store.TraceFile} {
@@ -898,7 +910,7 @@ func (c *Client) auditRecords(f func(*audit.Record)) error {
 func (w *gateWork) Run(ctx context.Context, j gate.Job) (*gate.Ended, error) {
 	e, err := w.c.runPhase(ctx, RunOptions{
 		Command: j.Command, Workspace: j.Tree, at: gate.Workspace, Mode: store.Overlay, Allow: j.Network, Env: append([]string{"CI=1"}, j.Env...),
-		Image: j.Image, ImageDigest: j.ImageDigest,
+		Image: j.Image, ImageDigest: j.ImageDigest, caches: j.Warm, take: j.Take,
 		Limits: bottle.Limits{Timeout: j.Limits.Timeout, Memory: j.Limits.Memory, Disk: j.Limits.Disk, Pids: j.Limits.Pids},
 	})
 	if e != nil {

@@ -109,6 +109,7 @@ func (f *finder) golang() {
 		f.add("modules", "install", "    command: [go, mod, download]\n    env: {GOPROXY: 'https://proxy.golang.org', GOMODCACHE: /workspace/.gate/mod, GOFLAGS: -modcacherw}\n    network: [proxy.golang.org, sum.golang.org]\n    keep: [.gate/mod]\n")
 		rest = "    env: {GOMODCACHE: /workspace/.gate/mod}\n    after: [modules]\n"
 	}
+	rest += "    warm: [.cache/go-build]\n"
 	f.add("go-build", "build", "    command: [go, build, ./...]\n"+rest)
 	f.add("go-test", "tests", "    format: go\n    command: [go, test, -json, -count=1, ./...]\n"+rest)
 }

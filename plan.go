@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,7 @@ type plan struct {
 	// known is all that is watched for, credentials included, by name.
 	known  map[string]secret.Value
 	mounts []bottle.Mount
+	homes  []string      // directories to be made in the home, which mounts lie in
 	files  []rootfs.File // of the home inside
 	net    wire.Config
 
@@ -111,6 +113,12 @@ func (c *Client) newPlan(o *RunOptions) (*plan, error) {
 	}
 	if p.mounts, err = parseMounts(o.Mounts, p.target, realPath(c.StateDir())); err != nil {
 		return nil, err
+	}
+	for _, at := range slices.Sorted(maps.Keys(o.caches)) {
+		p.mounts = append(p.mounts, bottle.Mount{Source: o.caches[at], Target: filepath.Join(p.id.user.Home, at), Access: bottle.AccessOverlay})
+		for d := filepath.Dir(at); d != "."; d = filepath.Dir(d) {
+			p.homes = append(p.homes, filepath.Join(p.id.user.Home, d))
+		}
 	}
 	if err := p.hideTokens(); err != nil {
 		return nil, err
@@ -218,6 +226,11 @@ func (p *plan) spec(ctx context.Context, id, dir string) (spec *bottle.Spec, cle
 	spec = &bottle.Spec{
 		ID: id, Root: p.root, Mounts: append([]bottle.Mount(nil), p.mounts...), User: p.id.user,
 		HostUID: p.id.hostUID, HostGID: p.id.hostGID, Limits: p.limits, Hostname: hostname, Net: p.net,
+	}
+	slices.Sort(p.homes) // parents first
+	spec.Root.Entries = slices.Clip(spec.Root.Entries)
+	for _, d := range p.homes {
+		spec.Root.Entries = append(spec.Root.Entries, bottle.Entry{Path: d, Mode: os.ModeDir | 0o755, Owned: true})
 	}
 	// Where the overlay's pages live: on disk, so that what a command writes is
 	// not counted as memory. The file has no name: it is gone with the bottle.

@@ -116,6 +116,12 @@ type RunOptions struct {
 	// at is where the workspace stands inside, for a tree that carboy itself has
 	// laid out. Empty: at its own path.
 	at string
+	// caches are directories of carboy's own, by where they stand in the home inside:
+	// the command can write there, which does not reach them. take, if there is one,
+	// gets all that the bottle's files are beside what it was made with, and where its
+	// home is; its error is its caller's to remember.
+	caches map[string]string
+	take   func(home string, upper io.Reader) error
 }
 
 // session is one run while it goes on.
@@ -500,6 +506,9 @@ func (s *session) takeChanges(run context.Context) error {
 	err := perr
 	if err == nil {
 		s.set, err = s.collect(ctx)
+		if err == nil && s.o.take != nil {
+			s.handUpper(ctx)
+		}
 		stamp.Mark("changes taken")
 	}
 	if err != nil && s.intr.gaveUp(run) {
@@ -626,6 +635,20 @@ func (s *session) collect(ctx context.Context) (*change.Set, error) {
 		s.rec.Changes = summarize(set)
 	}
 	return set, err
+}
+
+// handUpper gives the whole upper layer to who asked for it, who learns of an error by
+// reading.
+func (s *session) handUpper(ctx context.Context) {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.CloseWithError(s.bottle.ExportAll(ctx, w))
+	}()
+	_ = s.o.take(s.id.user.Home, bufio.NewReaderSize(r, 256<<10))
+	r.CloseWithError(io.ErrClosedPipe)
+	<-done
 }
 
 // close undoes everything, newest first.

@@ -154,7 +154,8 @@ type Swept struct {
 	Removed []string `json:"removed"`
 }
 
-// SweepSandboxes removes what dead sandboxes left on the host. Most is gone when Open
+// SweepSandboxes removes what dead sandboxes left on the host, and of what gates keep of
+// bases what is too much, too old or not what was recorded. Most is gone when Open
 // returns; the records of runs and their changes stay.
 func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	g := &Swept{Schema: store.Schema("sandbox-gc"), Runs: []string{}, Removed: []string{}}
@@ -189,15 +190,19 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 		errs = append(errs, err)
 	}
 	dirs, err := filepath.Glob(c.gateDir("work", "*"))
+	errs = append(errs, err)
 	var works []string
 	for _, d := range dirs {
 		if busy, berr := workBusy(d); !busy && berr == nil { // else it may be about to push
 			works = append(works, filepath.Base(d))
 		}
 	}
-	pushes, perr := c.sweepPushes(ctx, works...)
+	pushes, err := c.sweepPushes(ctx, works...)
+	errs = append(errs, err)
 	for _, slug := range pushes {
 		g.Removed = append(g.Removed, "bottle "+slug)
 	}
-	return g, errors.Join(append(errs, err, perr)...)
+	warm, err := c.sweepWarm(ctx, true)
+	g.Removed = append(g.Removed, warm...)
+	return g, errors.Join(append(errs, err)...)
 }

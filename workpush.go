@@ -215,7 +215,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return nil, err
 	}
 	dir := filepath.Join(judged.g.Scratch, "push")
-	if err := tree.LayOut(ctx, dir); err != nil {
+	if err := tree.LayOut(ctx, dir, nil); err != nil {
 		return nil, err
 	}
 	var paths bytes.Buffer

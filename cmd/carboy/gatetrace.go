@@ -323,8 +323,9 @@ func (a *app) sandboxGCCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc", Short: "remove what sandboxes left that are gone", Args: noArgs,
 		Long: `Remove what dead sandboxes left: scratch files, control sockets, bottles that waited
-or pushed and were killed. Records of runs, and changes that nobody has landed, stay: carboy gc
-is for those.`,
+or pushed and were killed; and build caches that gates keep of a base, where they are
+old, too much, or not what was recorded. Records of runs, and changes that nobody has
+landed, stay: carboy gc is for those.`,
 		Example: "  carboy sandbox gc\n  carboy sandbox gc --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {

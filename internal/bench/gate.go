@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,37 +22,51 @@ const gateMeasure = "gate"
 // GateSchema names the JSON document of the gates' measurements.
 const GateSchema = "carboy.dev/bench-gate/v1"
 
-// GateReport is that document. Ratios are of a whole gate, both sides of it, to the
-// same commands run once by themselves, one for each round.
+// GateReport is that document. Ratios are of a whole gate to the same commands run once
+// by themselves on the same change, one for each round.
 type GateReport struct {
-	Schema string  `json:"schema"`
-	Rounds int     `json:"rounds"`
-	Facts  facts   `json:"machine"`
-	Warm   *Spread `json:"gate_to_warm"` // with a build cache that has everything
-	Cold   *Spread `json:"gate_to_cold"` // with an empty one
-	Cached *Spread `json:"cached_ms"`    // a verdict that is given again
+	Schema  string       `json:"schema"`
+	Rounds  int          `json:"rounds"`
+	Facts   facts        `json:"machine"`
+	Modules []GateModule `json:"modules"`
+	// Hit is of the first of them.
+	Hit *HitReport `json:"hit"`
+	// Trace is of a go build with an empty cache, as one phase of a gate has it, and
+	// TraceKB are the facts of one.
+	Trace   *Traced `json:"trace"`
+	TraceKB *Spread `json:"trace_kb"`
+	Goals   []Goal  `json:"goals"`
+}
+
+// GateModule is what was measured of one module.
+type GateModule struct {
+	Name     string `json:"name"`
+	Packages int    `json:"packages"`
+	// Warm is with all of the base built before, on both sides; of the gate, by an
+	// earlier one.
+	Warm *Spread `json:"gate_to_warm"`
+	// Phases is how much of such a gate its longest phase took; the rest is carboy's
+	// own.
+	Phases *Spread `json:"longest_phase_of_gate"`
+	// First is the first gate of a base, both sides with an empty build cache.
+	First  float64 `json:"first_gate_to_cold"`
+	Cached *Spread `json:"cached_ms"` // a verdict that is given again
 	// Version is what carboy takes to say its version, in milliseconds.
 	Version  *Spread `json:"version_ms"`
 	Memory   *Spread `json:"memory_mb"`   // of the largest process of a gate
 	Evidence *Spread `json:"evidence_kb"` // that is kept of it
-	// Trace is of a go build with an empty cache, as one phase of a gate has it, and
-	// TraceKB are the facts of one.
-	Trace   *Traced    `json:"trace"`
-	TraceKB *Spread    `json:"trace_kb"`
-	Hit     *HitReport `json:"hit"`
-	Goals   []Goal     `json:"goals"`
+	Cache    float64 `json:"cache_mb"`    // that is kept of the base
 }
-
-// gatePackages are in the module that is judged.
-const gatePackages = 6
 
 // gateBench is a Go module with a catalog, as `carboy gate init` writes it.
 type gateBench struct {
-	ctx         context.Context
-	o           *options
-	log         io.Writer
-	carboy, dir string
-	env         []string
+	ctx      context.Context
+	o        *options
+	log      io.Writer
+	carboy   string
+	top, dir string // where all is; the module that is judged
+	text     string // golang.org/x/text, in the cache of modules
+	env      []string
 }
 
 func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (err error) {
@@ -63,7 +80,7 @@ func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	b := &gateBench{ctx: ctx, o: o, log: stderr, carboy: o.carboy, dir: filepath.Join(dir, "m")}
+	b := &gateBench{ctx: ctx, o: o, log: stderr, carboy: o.carboy, top: dir}
 	for _, d := range []string{"home", "cache", "tmp"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			return err
@@ -75,9 +92,14 @@ func benchmarkGate(ctx context.Context, o *options, stdout, stderr io.Writer) (e
 			return err
 		}
 	}
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/text").Output()
+	if err != nil {
+		return fmt.Errorf("find golang.org/x/text, which carboy is built with: %w", err)
+	}
+	b.text = strings.TrimSpace(string(out))
 	b.env = []string{"HOME=" + dir + "/home", "XDG_STATE_HOME=" + dir + "/state", "TMPDIR=" + dir + "/tmp", "GIT_CONFIG_SYSTEM=/dev/null",
 		"GOFLAGS=-mod=mod", "GOPROXY=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0", "PATH=" + os.Getenv("PATH")}
-	r, err := b.measure(dir)
+	r, err := b.measure()
 	if err != nil {
 		return err
 	}
@@ -104,41 +126,104 @@ func (b *gateBench) run(dir string, env []string, args ...string) (time.Duration
 	return took, most, nil
 }
 
-func (b *gateBench) measure(top string) (*GateReport, error) {
+// gateModules are judged, the one that decides first.
+var gateModules = []struct {
+	name string
+	make func(*gateBench) error
+}{{"golang.org/x/text, most of it", (*gateBench).realModule}, {"6 small packages", (*gateBench).smallModule}}
+
+func (b *gateBench) measure() (*GateReport, error) {
 	r := &GateReport{Schema: GateSchema, Rounds: b.o.rounds, Facts: readFacts(b.o.dir)}
-	if err := b.module(); err != nil {
-		return nil, err
+	for i, m := range gateModules {
+		b.dir = filepath.Join(b.top, fmt.Sprintf("m%d", i))
+		if err := m.make(b); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(b.log, "%s: a catalog and a baseline\n", m.name)
+		got, err := b.module(fmt.Sprint(i))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		got.Name = m.name
+		r.Modules = append(r.Modules, *got)
+		r.Goals = append(r.Goals, Goal{What: "gate ÷ the same build and tests by themselves, warm: " + m.name, Limit: 1.5, Got: got.Warm})
+		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
+		if i > 0 {
+			continue
+		}
+		if r.Hit, err = b.hit(); err != nil {
+			return nil, err
+		}
+		r.Goals = append(r.Goals, r.Hit.goal())
 	}
-	pairs, err := b.pairs(top)
+	pairs, err := b.pairs()
 	if err != nil {
 		return nil, err
 	}
-	var warm, cold, cached, version, memory, evidence, facts []float64
+	var facts []float64
+	for i := range b.o.rounds {
+		kb, err := pairs.build(b.ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, kb)
+		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
+	}
+	r.Trace, r.TraceKB = &pairs.traces[0], spreadOf(facts)
+	one := r.Modules[0]
+	r.Goals = append(r.Goals,
+		Goal{What: "a verdict that is given again", Limit: 50, Unit: "ms", Got: one.Cached, Also: "`carboy version` takes " + one.Version.shown()},
+		Goal{What: "a go build with an empty cache, traced ÷ untraced, in time", Limit: 1.25, Got: r.Trace.Time},
+		Goal{What: "the same in processor time, with the reader's", Limit: 1.25, Got: r.Trace.All},
+		Goal{What: "facts of it that were dropped", Limit: 0, Got: spreadOf([]float64{float64(r.Trace.Dropped)})})
+	return r, nil
+}
+
+// module measures the one in b.dir: the first gate of its base, then a change a round.
+func (b *gateBench) module(name string) (*GateModule, error) {
+	m := &GateModule{}
+	if err := b.begin(); err != nil {
+		return nil, err
+	}
+	cache := []string{"GOCACHE=" + b.top + "/cache/" + name}
+	gate := func() (time.Duration, int64, error) {
+		return b.run(b.dir, nil, b.carboy, "gate", "run", "-q", "--base", "base")
+	}
+	pkgs, err := b.change(0)
+	if err != nil {
+		return nil, err
+	}
+	m.Packages = pkgs
+	cold, err := b.direct(cache)
+	if err != nil {
+		return nil, err
+	}
+	first, _, err := gate()
+	if err != nil {
+		return nil, err
+	}
+	m.First = first.Seconds() / cold.Seconds()
+	fmt.Fprintf(b.log, "the first gate of a base %.1f s, directly %.1f s\n", first.Seconds(), cold.Seconds())
+	var warm, phases, cached, version, memory, evidence []float64
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	for i := range b.o.rounds {
-		fmt.Fprintf(b.log, "round %d of %d\n", i+1, b.o.rounds)
-		cache := []string{fmt.Sprintf("GOCACHE=%s/cache/%d", top, i)}
-		first, err := b.direct(cache)
+		if _, err := b.change(i + 1); err != nil {
+			return nil, err
+		}
+		alone, err := b.direct(cache)
 		if err != nil {
 			return nil, err
 		}
-		again, err := b.direct(cache)
+		whole, most, err := gate()
 		if err != nil {
 			return nil, err
 		}
-		if err := os.RemoveAll(filepath.Join(top, "cache", fmt.Sprint(i))); err != nil {
-			return nil, err
-		}
-		whole, most, err := b.run(b.dir, nil, b.carboy, "gate", "run", "-q", "--again", "--base", "HEAD^")
-		if err != nil {
-			return nil, err
-		}
-		size, err := b.newest(top)
+		size, longest, err := b.newest()
 		if err != nil {
 			return nil, err
 		}
 		for range 5 {
-			d, _, err := b.run(b.dir, nil, b.carboy, "gate", "run", "-q", "--base", "HEAD^")
+			d, _, err := gate()
 			if err != nil {
 				return nil, err
 			}
@@ -148,39 +233,34 @@ func (b *gateBench) measure(top string) (*GateReport, error) {
 			}
 			cached, version = append(cached, ms(d)), append(version, ms(v))
 		}
-		warm, cold = append(warm, whole.Seconds()/again.Seconds()), append(cold, whole.Seconds()/first.Seconds())
-		kb, err := pairs.build(b.ctx, i)
+		warm, phases = append(warm, whole.Seconds()/alone.Seconds()), append(phases, longest.Seconds()/whole.Seconds())
+		memory, evidence = append(memory, float64(most)/1e6), append(evidence, float64(size)/1e3)
+		fmt.Fprintf(b.log, "round %d of %d: gate %.1f s, its longest phase %.1f s, directly %.1f s; cached %.0f ms\n", i+1, b.o.rounds, whole.Seconds(), longest.Seconds(), alone.Seconds(), cached[len(cached)-1])
+	}
+	m.Warm, m.Phases, m.Cached, m.Version, m.Memory, m.Evidence = spreadOf(warm), spreadOf(phases), spreadOf(cached), spreadOf(version), spreadOf(memory), spreadOf(evidence)
+	kept, err := filepath.Glob(b.top + "/state/carboy/gates/warm/*")
+	if err != nil || len(kept) == 0 {
+		return nil, errors.Join(err, errors.New("no build cache was kept"))
+	}
+	var newest time.Time
+	for _, k := range kept {
+		fi, err := os.Stat(k)
 		if err != nil {
 			return nil, err
 		}
-		facts = append(facts, kb)
-		memory, evidence = append(memory, float64(most)/1e6), append(evidence, float64(size)/1e3)
-		r.Facts.Busy = append(r.Facts.Busy, loadPerCore())
-		fmt.Fprintf(b.log, "gate %.1f s, directly %.1f s, %.1f s warm; cached %.0f ms\n", whole.Seconds(), first.Seconds(), again.Seconds(), cached[len(cached)-1])
+		if fi.ModTime().After(newest) {
+			newest, m.Cache = fi.ModTime(), float64(sizeOf(k))/1e6
+		}
 	}
-	r.Warm, r.Cold, r.Cached, r.Version = spreadOf(warm), spreadOf(cold), spreadOf(cached), spreadOf(version)
-	r.Memory, r.Evidence = spreadOf(memory), spreadOf(evidence)
-	r.Trace, r.TraceKB = &pairs.traces[0], spreadOf(facts)
-	if r.Hit, err = b.hit(); err != nil {
-		return nil, err
-	}
-	r.Goals = []Goal{
-		r.Hit.goal(),
-		{What: "gate ÷ the same build and tests by themselves, warm", Limit: 1.5, Got: r.Warm},
-		{What: "a verdict that is given again", Limit: 50, Unit: "ms", Got: r.Cached, Also: "`carboy version` takes " + r.Version.shown()},
-		{What: "a go build with an empty cache, traced ÷ untraced, in time", Limit: 1.25, Got: r.Trace.Time},
-		{What: "the same in processor time, with the reader's", Limit: 1.25, Got: r.Trace.All},
-		{What: "facts of it that were dropped", Limit: 0, Got: spreadOf([]float64{float64(r.Trace.Dropped)})},
-	}
-	return r, nil
+	return m, nil
 }
 
 // gatePairs are bottles that differ in nothing but the trace.
 type gatePairs struct{ bench }
 
-func (b *gateBench) pairs(top string) (*gatePairs, error) {
-	p := &gatePairs{bench{o: b.o, base: filepath.Join(top, "pairs"), log: b.log}}
-	errs := []error{os.Chmod(top, 0o755), os.MkdirAll(p.path("ws/module"), 0o755)}
+func (b *gateBench) pairs() (*gatePairs, error) {
+	p := &gatePairs{bench{o: b.o, base: filepath.Join(b.top, "pairs"), log: b.log}}
+	errs := []error{os.Chmod(b.top, 0o755), os.MkdirAll(p.path("ws/module"), 0o755)}
 	for name, text := range goModule {
 		errs = append(errs, os.WriteFile(filepath.Join(p.path("ws"), name), []byte(text), 0o644))
 	}
@@ -212,10 +292,12 @@ func (b *gateBench) direct(env []string) (time.Duration, error) {
 	return one + two, err
 }
 
-// module makes two commits of a Go module with a catalog.
-func (b *gateBench) module() error {
+// smallPackages are in the module that is made.
+const smallPackages = 6
+
+func (b *gateBench) smallModule() error {
 	files := map[string]string{"go.mod": "module example.com/m\n\ngo 1.24\n"}
-	for i := range gatePackages {
+	for i := range smallPackages {
 		dir := fmt.Sprintf("p%d/", i)
 		files[dir+"p.go"] = fmt.Sprintf("package p%d\n\nimport \"encoding/json\"\n\n// Copy is x by way of JSON.\nfunc Copy(x map[string]int) (y map[string]int, err error) {\n\tb, err := json.Marshal(x)\n\tif err == nil {\n\t\terr = json.Unmarshal(b, &y)\n\t}\n\treturn y, err\n}\n", i)
 		files[dir+"p_test.go"] = fmt.Sprintf("package p%d\n\nimport \"testing\"\n\nfunc TestCopy(t *testing.T) {\n\tfor i := range 50_000 {\n\t\tif y, err := Copy(map[string]int{\"a\": i}); err != nil || y[\"a\"] != i {\n\t\t\tt.Fatal(y, err)\n\t\t}\n\t}\n}\n", i)
@@ -226,37 +308,125 @@ func (b *gateBench) module() error {
 			return err
 		}
 	}
-	git := func(args ...string) error {
-		_, _, err := b.run(b.dir, nil, append([]string{"git", "-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...)
+	return nil
+}
+
+// notOfText are parts of golang.org/x/text that ask for other modules, need them, or have
+// tests that print more than a gate keeps.
+var notOfText = []string{
+	"cmd", "message", "feature", "search", "date", "currency", "number", "collate", "language/display",
+	"internal/number", "internal/catmsg", "internal/colltab", "internal/export", "internal/format", "gen.go", "doc.go", "go.sum",
+}
+
+// realModule is a module that carboy itself is built with, and that is on this machine
+// for that: without what asks for other modules.
+func (b *gateBench) realModule() error {
+	if err := os.CopyFS(b.dir, os.DirFS(b.text)); err != nil {
 		return err
 	}
-	if err := errors.Join(git("init", "-q", "-b", "main"), git("add", "-A"), git("commit", "-q", "-m", "one")); err != nil {
+	err := filepath.WalkDir(b.dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = os.Chmod(p, 0o755) // the cache of modules is read-only
+		} else if err == nil {
+			err = os.Chmod(p, 0o644)
+		}
+		return err
+	})
+	for _, p := range notOfText {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(b.dir, p)))
+	}
+	loud, gerr := filepath.Glob(b.dir + "/unicode/norm/*_test.go")
+	for _, p := range loud {
+		err = errors.Join(err, os.Remove(p))
+	}
+	return errors.Join(err, gerr, os.WriteFile(b.dir+"/go.mod", []byte("module golang.org/x/text\n\ngo 1.24\n"), 0o644))
+}
+
+func (b *gateBench) git(args ...string) error {
+	_, _, err := b.run(b.dir, nil, append([]string{"git", "-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...)
+	return err
+}
+
+// begin makes commits of the module, and of what judges it: the tag base.
+func (b *gateBench) begin() error {
+	if err := errors.Join(b.git("init", "-q", "-b", "main"), b.git("add", "-A"), b.git("commit", "-q", "-m", "one")); err != nil {
 		return err
 	}
 	if _, _, err := b.run(b.dir, nil, b.carboy, "gate", "init", "-q"); err != nil {
 		return err
 	}
-	return errors.Join(git("add", "-A"), git("commit", "-q", "-m", "gate"), git("commit", "-q", "--allow-empty", "-m", "change"))
+	return errors.Join(b.git("add", "-A"), b.git("commit", "-q", "-m", "gate"), b.git("tag", "base"))
 }
 
-// newest is how many bytes are kept of the newest verdict.
-func (b *gateBench) newest(top string) (int64, error) {
-	dirs, err := filepath.Glob(top + "/state/carboy/gates/verdicts/*")
-	if err != nil || len(dirs) == 0 {
-		return 0, errors.Join(err, errors.New("no verdict was kept"))
+// change makes a commit in which one package is another than on the base, and says how
+// many there are.
+func (b *gateBench) change(n int) (packages int, err error) {
+	dirs := map[string]string{}
+	err = filepath.WalkDir(b.dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(p, ".go") && !strings.HasSuffix(p, "_test.go") && dirs[filepath.Dir(p)] == "" {
+			dirs[filepath.Dir(p)] = p
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
-	return sizeOf(dirs[len(dirs)-1]), nil
+	list := slices.Sorted(maps.Keys(dirs))
+	file := dirs[list[n%len(list)]]
+	if err := b.git("reset", "-q", "--hard", "base"); err != nil {
+		return 0, err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	text = fmt.Appendf(text, "\nfunc change%d() int { return %d }\n\nvar _ = change%d\n", n, n, n)
+	return len(list), errors.Join(os.WriteFile(file, text, 0o644), b.git("commit", "-qam", "change"))
+}
+
+// newest is how many bytes are kept of the newest verdict, and how long its longest phase
+// took of those that ran for it.
+func (b *gateBench) newest() (int64, time.Duration, error) {
+	dirs, err := filepath.Glob(b.top + "/state/carboy/gates/verdicts/*")
+	if err != nil || len(dirs) == 0 {
+		return 0, 0, errors.Join(err, errors.New("no verdict was kept"))
+	}
+	dir := dirs[len(dirs)-1]
+	text, err := os.ReadFile(dir + "/verdict.json")
+	if err != nil {
+		return 0, 0, err
+	}
+	var v struct {
+		Phases []struct {
+			Of       string        `json:"of_verdict"`
+			Duration time.Duration `json:"duration_ns"`
+		} `json:"phases"`
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return 0, 0, err
+	}
+	var longest time.Duration
+	for _, p := range v.Phases {
+		if p.Of == "" {
+			longest = max(longest, p.Duration)
+		}
+	}
+	return sizeOf(dir), longest, nil
 }
 
 func (r *GateReport) markdown() string {
 	var b strings.Builder
 	f := r.Facts
-	fmt.Fprintf(&b, "%d rounds; a Go module of %d packages; %d cores, %d GiB, %s, Linux %s, %s, %s. Load per core %.1f at the start, then", r.Rounds, gatePackages, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.Load)
+	fmt.Fprintf(&b, "%d rounds; %d cores, %d GiB, %s, Linux %s, %s, %s. Load per core %.1f at the start, then", r.Rounds, f.Cores, f.MemoryGiB, f.Arch, f.Kernel, f.FileSys, f.Go, f.Load)
 	for i, l := range f.Busy {
 		fmt.Fprintf(&b, "%s %.1f", []string{"", ","}[min(i, 1)], l)
 	}
 	b.WriteString(".\n")
 	goalRows(&b, r.Goals)
-	fmt.Fprintf(&b, "\nWith an empty build cache on both sides, a gate takes %s × what the commands take. Its largest process has %s MB; of each verdict %s kB are kept. The trace of the build alone has %d facts in %s kB.\n", r.Cold.shown(), r.Memory.shown(), r.Evidence.shown(), r.Trace.Facts, r.TraceKB.shown())
+	b.WriteString("\n| Module | packages | gate ÷ directly, warm | its longest phase ÷ gate | first gate of a base ÷ directly, cold | cache kept of the base | evidence of a verdict | largest process |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, m := range r.Modules {
+		fmt.Fprintf(&b, "| %s | %d | %s | %s | %.1f | %.0f MB | %s kB | %s MB |\n", m.Name, m.Packages, m.Warm.shown(), m.Phases.shown(), m.First, m.Cache, m.Evidence.shown(), m.Memory.shown())
+	}
+	fmt.Fprintf(&b, "\nThe trace of the build has %d facts in %s kB.\n", r.Trace.Facts, r.TraceKB.shown())
 	return b.String()
 }

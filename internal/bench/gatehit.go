@@ -39,7 +39,7 @@ func (b *gateBench) hit() (*HitReport, error) {
 		return out, time.Since(begun), c.ProcessState.UserTime() + c.ProcessState.SystemTime(), nil
 	}
 	var ids bytes.Buffer
-	for _, rev := range []string{"HEAD^", "HEAD"} {
+	for _, rev := range []string{"base", "HEAD"} {
 		out, _, _, err := one(nil, "git", "ls-tree", "-r", "-z", "--full-tree", "--format=%(objectname)", rev)
 		if err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func (b *gateBench) hit() (*HitReport, error) {
 		ids.WriteString(strings.ReplaceAll(string(out), "\x00", "\n"))
 	}
 	for i := range hitRounds + 1 {
-		out, took, used, err := one(nil, b.carboy, "gate", "run", "-q", "--json", "--base", "HEAD^")
+		out, took, used, err := one(nil, b.carboy, "gate", "run", "-q", "--json", "--base", "base")
 		if err != nil {
 			return nil, err
 		}

@@ -561,14 +561,14 @@ func TestT2TreesThatChange(t *testing.T) {
 	if _, err := x.Digest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "before")); err != nil {
+	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "before"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("AAAA"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var bad *TreeError
-	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "after")); !errors.As(err, &bad) || bad.Path != "a" {
+	if err := x.LayOut(t.Context(), filepath.Join(t.TempDir(), "after"), nil); !errors.As(err, &bad) || bad.Path != "a" {
 		t.Errorf("what was exchanged is laid out: %v", err)
 	}
 	if b, err := x.Read(t.Context(), "a"); !errors.As(err, &bad) {

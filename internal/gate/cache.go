@@ -58,6 +58,8 @@ type TreeInputs struct {
 	Listing string            `json:"listing"`
 	Files   map[string]string `json:"files"`         // path: SHA-256, or "absent"
 	All     string            `json:"all,omitempty"` // of the whole tree, where all of it was looked at
+	// Differs sums up which files are not the base's, where their times said so.
+	Differs string `json:"differs,omitempty"`
 }
 
 // ErrNotCacheable is of a verdict that may be another one next time although
@@ -76,7 +78,7 @@ const settled = 2 * time.Second
 // Inputs collects what the verdict depended on. given are named by the caller; homes
 // are directories of the bottle that hold nothing of the host's.
 func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, homes ...string) (*Inputs, error) {
-	in := &Inputs{Schema: InputsSchema, Verdict: v.ID, Given: given, Host: map[string]string{}}
+	in := &Inputs{Schema: InputsSchema, Verdict: v.ID, Given: given}
 	for _, r := range v.Signals {
 		if r.Outcome == Unavailable || r.Outcome == Escalated {
 			return nil, fmt.Errorf("%w: signal %s is %s", ErrNotCacheable, r.Name, r.Outcome)
@@ -113,6 +115,19 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 	if in.Change, err = g.Change.inputs(ctx, seen["change"]); err != nil {
 		return nil, err
 	}
+	if len(g.Catalog.warms()) > 0 {
+		if in.Change.Differs, err = g.Change.differing(ctx, g.Base); err != nil {
+			return nil, err
+		}
+	}
+	in.Host, err = g.hostInputs(host, homes)
+	return in, err
+}
+
+// hostInputs are files of this machine as they are, with the directories above them.
+// What was changed a moment ago can't be told apart from what it will be.
+func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]string, error) {
+	in := map[string]string{}
 	if g.Catalog.Image != "" {
 		return in, nil
 	}
@@ -123,7 +138,7 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		}
 		// A link on the way is part of its directory, so directories count too.
 		for own := true; f != "/"; f, own = path.Dir(f), false {
-			if _, ok := in.Host[f]; ok || !own && host[f] {
+			if _, ok := in[f]; ok || !own && host[f] {
 				break
 			}
 			p, changed := print1(f)
@@ -133,7 +148,7 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 			if now.Sub(changed) < settled {
 				return nil, fmt.Errorf("%w: %s was changed a moment ago", ErrNotCacheable, f)
 			}
-			in.Host[f] = p
+			in[f] = p
 		}
 	}
 	return in, nil
@@ -205,7 +220,7 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 		p := g.ahead[key]
 		if p == nil {
 			var err error
-			if p, err = g.start(ctx, s, t, was.On); err != nil {
+			if p, err = g.start(ctx, s, t, was.On, nil, nil); err != nil {
 				return "", err
 			}
 			g.ahead[key], g.kept[key] = p, p
@@ -296,6 +311,12 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 			return n + " changed", nil
 		}
 	}
+	if in.Change.Differs != "" {
+		d, err := change.differing(ctx, base)
+		if err != nil || d != in.Change.Differs {
+			return "which files are the base's", err
+		}
+	}
 	for _, s := range []struct {
 		name string
 		was  TreeInputs
@@ -306,26 +327,31 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 			return strings.TrimSpace(why + " of the " + s.name), err
 		}
 	}
+	return hostMiss(in.Host), nil
+}
+
+// hostMiss is a file of this machine that is not as it was.
+func hostMiss(host map[string]string) string {
 	// Files before the directories that they lie in: those change with them.
 	byDepth := func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(in.Host), byDepth) {
+	for _, p := range slices.SortedFunc(maps.Keys(host), byDepth) {
 		now, _ := print1(p)
-		if strings.HasPrefix(in.Host[p], stickyMark) {
+		if strings.HasPrefix(host[p], stickyMark) {
 			now = sticky(p)
 		}
-		if now != in.Host[p] {
+		if now != host[p] {
 			switch {
-			case in.Host[p] == absent:
-				return p + " of this machine, which was looked for in vain, is there now", nil
+			case host[p] == absent:
+				return p + " of this machine, which was looked for in vain, is there now"
 			case now == absent:
-				return p + " of this machine is gone", nil
+				return p + " of this machine is gone"
 			}
-			return p + " of this machine changed", nil
+			return p + " of this machine changed"
 		}
 	}
-	return "", nil
+	return ""
 }
 
 func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {

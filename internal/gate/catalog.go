@@ -51,6 +51,8 @@ type Signal struct {
 	After   []string // signals whose kept files are there when it runs
 	Keep    []string // paths of the tree that later signals get, as it left them
 	Network []string // what it may reach; nothing, as a rule
+	// Warm are directories of the home inside with caches, which are kept of the base.
+	Warm []string
 
 	format string // of its tests; empty: it has none
 	judge  judge
@@ -74,7 +76,7 @@ var (
 )
 
 // common are the keys of signals that run something.
-var common = []string{"command", "env", "timeout", "memory", "disk", "pids", "after", "keep", "network"}
+var common = []string{"command", "env", "timeout", "memory", "disk", "pids", "after", "keep", "network", "warm"}
 
 // ParseCatalog reads a catalog. The error is a document.Error: file, line and field of
 // everything that is wrong.
@@ -214,6 +216,16 @@ func (c *Catalog) running(s *Signal, m document.Mapping, def Limits, env []strin
 	s.Env = append(slices.Clone(env), environ(m.Get("env"))...)
 	s.Keep = relative(m.Get("keep"))
 	s.Network = m.Get("network").Strings()
+	s.Warm = relative(m.Get("warm"))
+	slices.Sort(s.Warm)
+	for i, p := range s.Warm {
+		if i > 0 && below(p, s.Warm[i-1]) {
+			m.Get("warm").Bad("has "+p+", which lies in "+s.Warm[i-1], "name the upper one alone")
+		}
+	}
+	if len(s.Warm) > 0 && len(s.Network)+len(s.Keep) > 0 {
+		m.Get("warm").Bad("stands beside network or keep", "what is fetched is asked for again each time, and what is kept is of one side: give the work that has a cache a signal of its own")
+	}
 	s.After = m.Get("after").Strings()
 	for _, a := range s.After {
 		if x := c.Signal(a); x == nil || len(x.Keep) == 0 {

@@ -47,8 +47,8 @@ func hostileVerdict(t testing.TB) *Verdict {
 			{Name: "good", Kind: "build", Outcome: Passed},
 		},
 		Phases: []*Phase{
-			{"tests", "change", []string{"sh", hostileNames[2]}, &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}},
-			{"integration-tests", "base", []string{"sh"}, &Ended{Run: "s", Code: 137, Reason: "memory", Duration: 12345 * time.Millisecond, Trace: strings.Repeat("6", 64)}},
+			{Signal: "tests", On: "change", Command: []string{"sh", hostileNames[2]}, Ended: &Ended{Run: "r", Reason: "exited", Trace: strings.Repeat("5", 64)}},
+			{Signal: "integration-tests", On: "base", Command: []string{"sh"}, Ended: &Ended{Run: "s", Code: 137, Reason: "memory", Duration: 12345 * time.Millisecond, Trace: strings.Repeat("6", 64)}},
 		},
 	}
 	for _, r := range v.Signals {

@@ -628,7 +628,7 @@ func TestLayOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "out")
-	if err := x.LayOut(t.Context(), to); err != nil {
+	if err := x.LayOut(t.Context(), to, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []string{".", "d", "d/a", "b", "l"} {

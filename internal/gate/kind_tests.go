@@ -25,6 +25,9 @@ func init() {
 		if k.results == "" {
 			k.results = "stdout"
 		}
+		if k.format == "go" && len(s.Warm) > 0 && !slices.ContainsFunc(s.Command, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "count=") }) {
+			m.Get("warm").Bad("keeps results of tests, too", "a result of before is no run: add -count=1 to the command")
+		}
 		if k.results != "stdout" && badPath(k.results) != "" {
 			m.Get("results").Bad("is no path of the tree", "name the file that the runner writes, or stdout")
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,11 @@ type Job struct {
 	Network            []string
 	Image, ImageDigest string
 	Limits             Limits
+	// Warm are directories of the host with caches, by their paths in the home inside.
+	// What the phase writes there does not reach them. Take, if there is one, gets the
+	// bottle's whole upper layer when the phase has ended, and where the home is.
+	Warm map[string]string
+	Take func(home string, upper io.Reader) error
 }
 
 // Ended is what became of a Job.
@@ -102,6 +108,8 @@ type Phase struct {
 	Signal  string   `json:"signal"`
 	On      string   `json:"on"`
 	Command []string `json:"command"`
+	// Of is the verdict of the gate in which it ran; empty: this one.
+	Of string `json:"of_verdict,omitempty"`
 	*Ended
 }
 
@@ -133,6 +141,10 @@ type Gate struct {
 	Progress func(Event) // one at a time; nil: nobody
 	// Recording: a baseline is being made of what happens, so none is needed.
 	Recording bool
+	// Warm keeps caches of the base between gates; nil: there are none. Shape is what,
+	// beside base and catalog, decides what comes into them.
+	Warm  WarmStore
+	Shape map[string]string
 
 	mu     sync.Mutex
 	phases []*Phase
@@ -141,6 +153,13 @@ type Gate struct {
 	ahead  map[string]*Phase       // so too: they have run already, see Again
 	onBase map[string]func() error // what runs on the base for what it keeps, once for each signal
 	slots  *slots
+
+	warmOnce sync.Once
+	warm     *Warm // what phases of the change begin with; nil: nothing
+	fresh    *Warm // the same, when this gate filled it
+	warmErr  error
+	warmWhy  error    // why it could not be filled
+	filled   []*Phase // of the base, by which the caches came about
 }
 
 // Case is what a kind judges from.
@@ -193,6 +212,14 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 		}
 		if err := eg.Wait(); err != nil {
 			return nil, err
+		}
+	}
+	if g.warmErr != nil {
+		return nil, g.warmErr
+	}
+	for _, p := range g.filled {
+		if !slices.Contains(g.phases, p) {
+			g.phases = append(g.phases, p)
 		}
 	}
 	if r := g.judgesTouched(); r != nil {
@@ -334,13 +361,20 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
 		on = "base"
 	}
+	var w *Warm
+	if len(s.Warm) > 0 {
+		var err error
+		if w, err = g.warmed(ctx); err != nil {
+			return nil, err
+		}
+	}
 	g.mu.Lock()
 	p := g.ahead[s.Name+" "+on]
 	delete(g.ahead, s.Name+" "+on)
 	g.mu.Unlock()
 	if p == nil {
 		var err error
-		if p, err = g.start(ctx, s, t, on); err != nil {
+		if p, err = g.start(ctx, s, t, on, w, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -358,7 +392,7 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 }
 
 // start runs a signal's command on a tree, when there is room for it.
-func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string) (*Phase, error) {
+func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm, take func(string, io.Reader) error) (*Phase, error) {
 	dir, err := g.layOut(ctx, t, on, s.After)
 	if err != nil {
 		return nil, err
@@ -372,6 +406,7 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string) (*Phase
 	e, err := g.Runner.Run(ctx, Job{
 		Signal: s.Name, On: on, Tree: dir, Command: s.Command, Env: s.Env, Network: s.Network,
 		Image: g.Catalog.Image, ImageDigest: g.Catalog.ImageDigest, Limits: s.Limits,
+		Warm: w.mounts(s), Take: take,
 	})
 	g.slots.give(s.Limits.Memory, s.Limits.Pids)
 	if err != nil {
@@ -418,14 +453,22 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (
 	if f == nil {
 		dir := filepath.Join(g.Scratch, fmt.Sprintf("tree%d", len(g.dirs)))
 		f = sync.OnceValues(func() (string, error) {
-			t := t
+			t, base := t, g.Base
 			for _, a := range after {
 				var err error
 				if t, err = g.withKept(ctx, t, a, on); err != nil {
 					return "", err
 				}
+				if on != "base" && g.ran(a, "base") {
+					if base, err = g.withKept(ctx, base, a, "base"); err != nil {
+						return "", err
+					}
+				}
 			}
-			return dir, t.LayOut(ctx, dir)
+			if on == "base" || len(g.Catalog.warms()) == 0 {
+				base = nil
+			}
+			return dir, t.LayOut(ctx, dir, base)
 		})
 		g.dirs[key] = f
 	}

@@ -35,6 +35,13 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 	if v.BaselineBy != "" {
 		p("  baseline signed by %s", s(v.BaselineBy))
 	}
+	if w := v.Warm; w != nil {
+		by := "by this gate"
+		if w.Verdict != v.ID {
+			by = "by verdict " + s(w.Verdict)
+		}
+		p("  cache    of the base, filled %s: %d files, SHA-256 %s", by, w.Files, s(w.Digest))
+	}
 	p("")
 	room := allTails
 	for _, r := range v.Signals {

@@ -312,12 +312,57 @@ func (t *Tree) Differences(ctx context.Context, base *Tree) ([]Difference, error
 }
 
 // laidOut is the time of every file of a tree that was laid out: times are inputs of
-// what runs on it, and must not vary.
-var laidOut = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+// what runs on it, and must not vary. Where phases have a cache of the base's, what is
+// not the base's has another time: programs take a file for the same one by its time
+// and size.
+var (
+	laidOut    = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	laidOutNew = laidOut.Add(24 * time.Hour)
+)
+
+// sameAs reports for each file whether the other tree has the very same.
+func (t *Tree) sameAs(ctx context.Context, other *Tree) (func(File) bool, error) {
+	if err := errors.Join(t.hash(ctx), other.hash(ctx)); err != nil {
+		return nil, err
+	}
+	return func(f File) bool {
+		o, ok := other.Lookup(f.Path)
+		return ok && o.Mode == f.Mode && other.sums[f.Path] == t.sums[f.Path]
+	}, nil
+}
+
+// differing sums up the names of files that the base has not, or not so.
+func (t *Tree) differing(ctx context.Context, base *Tree) (string, error) {
+	same, err := t.sameAs(ctx, base)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, f := range t.Files {
+		if !same(f) {
+			fmt.Fprintf(h, "%q\n", f.Path)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
 
 // LayOut writes the tree into dir, which it makes. Nothing is written outside of it,
-// whatever the tree's links and names are.
-func (t *Tree) LayOut(ctx context.Context, dir string) error {
+// whatever the tree's links and names are. With base, files that are not as there have
+// another time than the others.
+func (t *Tree) LayOut(ctx context.Context, dir string, base *Tree) error {
+	at := func(File) time.Time { return laidOut }
+	if base != nil {
+		same, err := t.sameAs(ctx, base)
+		if err != nil {
+			return err
+		}
+		at = func(f File) time.Time {
+			if same(f) {
+				return laidOut
+			}
+			return laidOutNew
+		}
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
@@ -356,24 +401,24 @@ func (t *Tree) LayOut(ctx context.Context, dir string) error {
 			return fmt.Errorf("lay out %s: %w", t.Name, err)
 		}
 	}
-	return setTimes(root, t.Files, dirs)
+	return setTimes(root, t.Files, dirs, at)
 }
 
-func setTimes(root *os.Root, files []File, dirs map[string]bool) error {
+func setTimes(root *os.Root, files []File, dirs map[string]bool, at func(File) time.Time) error {
 	for _, f := range files {
 		if f.Mode == Link {
 			d, err := root.Open(path.Dir(f.Path))
 			if err != nil {
 				return err
 			}
-			ts := []unix.Timespec{unix.NsecToTimespec(laidOut.UnixNano()), unix.NsecToTimespec(laidOut.UnixNano())}
+			ts := []unix.Timespec{unix.NsecToTimespec(at(f).UnixNano()), unix.NsecToTimespec(at(f).UnixNano())}
 			err = unix.UtimesNanoAt(int(d.Fd()), path.Base(f.Path), ts, unix.AT_SYMLINK_NOFOLLOW)
 			if d.Close(); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := root.Chtimes(f.Path, laidOut, laidOut); err != nil {
+		if err := root.Chtimes(f.Path, at(f), at(f)); err != nil {
 			return err
 		}
 	}

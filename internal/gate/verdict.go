@@ -99,6 +99,9 @@ type Verdict struct {
 	// again.
 	Inputs string `json:"inputs_sha256,omitempty"`
 
+	// Warm are the caches that phases of the change began with; nil: none.
+	Warm *WarmUsed `json:"warm,omitempty"`
+
 	Signals  []*Result     `json:"signals"`
 	Phases   []*Phase      `json:"phases"`
 	Duration time.Duration `json:"duration_ns"`
@@ -119,6 +122,7 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 		Catalog: g.Catalog.File, CatalogFrom: g.CatalogFrom, CatalogDigest: g.Catalog.Digest,
 		Signals: results, Phases: g.phases, Duration: time.Since(began),
 	}
+	v.Warm = g.warm.used(v.ID)
 	if err := g.Sides(ctx, v); err != nil {
 		return nil, err
 	}

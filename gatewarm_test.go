@@ -1,0 +1,126 @@
+package carboy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy/internal/gate"
+)
+
+// warmCheck runs tests through a compiler of a line, which says what it compiled; what it
+// has in its cache it has not to compile.
+const warmCheck = `#!/bin/sh
+mkdir -p ~/.cache/cc
+echo '<testsuite name="s">'
+code=0
+for t in t_*.sh; do
+  o=~/.cache/cc/$(cksum <$t | tr ' ' -)
+  if [ ! -e $o ]; then cat $t >$o; echo "<!-- compiled $t -->"; fi
+  if sh $o; then echo "<testcase name=\"$t\"/>"; else code=1; echo "<testcase name=\"$t\"><failure/></testcase>"; fi
+done
+echo '</testsuite>'
+exit $code
+`
+
+const warmGateCatalog = `version: 1
+signals:
+  - name: tests
+    kind: tests
+    format: junit
+    command: [sh, ./check.sh]
+    warm: [.cache/cc]
+    timeout: 20s
+`
+
+// TestT4WarmCacheInBottles: with real bottles, a change's phase begins with what the
+// base's compiled, and nothing that it writes there is seen again; what was changed on
+// disk is refused, until it is swept.
+func TestT4WarmCacheInBottles(t *testing.T) {
+	p := newCacheWorld(t, warmGateCatalog, map[string]string{"check.sh": warmCheck})
+	printed := func(j *Judged, phase string) string {
+		t.Helper()
+		b, err := p.c.VerdictEvidence(t.Context(), j.ID, phase, "stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	entries := func() []string {
+		t.Helper()
+		l, err := filepath.Glob(p.c.warmDir("*", gate.WarmFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	const poison = "for f in ~/.cache/cc/*; do echo 'echo poisoned; exit 0' >$f; done; echo x >~/.cache/cc/mine; rm -rf ~/.cache/cc/*-2*\n"
+	var first *Judged
+	for i := range 5 {
+		p.put("t_value.sh", poison+strings.Repeat("#\n", i))
+		if first = p.run(); first.Outcome != gate.Passed || first.Warm == nil || len(entries()) > 0 {
+			break
+		}
+		time.Sleep(3 * time.Second) // files of this machine changed a moment ago
+	}
+	if first.Outcome != gate.Passed || first.Warm == nil || first.Warm.Files != 2 || len(entries()) != 1 {
+		t.Fatalf("%s, %+v, kept %v", first.Outcome, first.Warm, entries())
+	}
+	if base, change := printed(first, "tests-base"), printed(first, "tests-change"); strings.Count(base, "compiled") != 2 || strings.Count(change, "compiled") != 1 {
+		t.Errorf("the first gate: on the base\n%s\non the change\n%s", base, change)
+	}
+	// The next change sees what the base left, and nothing of the one before it.
+	p.put("t_value.sh", "! grep -rq 'p[o]isoned' ~/.cache && [ ! -e ~/.cache/cc/mine ]\n")
+	second := p.run()
+	if second.Outcome != gate.Passed || second.Warm == nil || second.Warm.Digest != first.Warm.Digest || second.Warm.Verdict != first.ID {
+		t.Errorf("%s, %+v\n%s", second.Outcome, second.Warm, printed(second, "tests-change"))
+	}
+	if change := printed(second, "tests-change"); strings.Count(change, "compiled") != 1 || strings.Contains(change, "poisoned") {
+		t.Errorf("the second gate, on the change:\n%s", change)
+	}
+	if base := printed(second, "tests-base"); base != printed(first, "tests-base") || second.Phases[0].Of+second.Phases[1].Of != first.ID {
+		t.Errorf("the base's phase is not the first gate's:\n%s", base)
+	}
+	if problems, err := p.c.verifyGates(t.Context()); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	// Changed on disk: no gate goes on with it, nor runs without saying so.
+	dir := filepath.Dir(entries()[0])
+	files, err := filepath.Glob(dir + "/files/0/*")
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range []string{files[0], dir + "/phases/tests/stdout", dir + "/" + gate.WarmFile} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited := append([]byte(nil), b...)
+		edited[len(edited)/2] ^= 1
+		if err := os.WriteFile(file, edited, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); err != nil {
+			t.Errorf("a verdict that is given again needs no cache: %v", err)
+		}
+		p.put("other", file) // another change
+		if _, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); !errors.Is(err, ErrLedger) || !strings.Contains(err.Error(), "sandbox gc") {
+			t.Errorf("%s was edited: %v", file, err)
+		}
+		if err := errors.Join(os.WriteFile(file, b, 0o600), os.Remove(filepath.Join(p.ws, "other"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := p.c.SweepSandboxes(t.Context()); err != nil || len(g.Removed) != 0 {
+		t.Errorf("what is as recorded is swept: %v, %v", g.Removed, err)
+	}
+	if err := os.WriteFile(files[0], []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := p.c.SweepSandboxes(t.Context()); err != nil || len(g.Removed) != 1 || len(entries()) != 0 {
+		t.Errorf("%v, %v; left %v", g.Removed, err, entries())
+	}
+}
