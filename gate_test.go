@@ -826,7 +826,7 @@ func javaScript(file, head, lost string, more languageChange) []languageChange {
 		one("lost", addsTest, lost+": the test passed on the base, and is gone"),
 		one("skipped", addsTest+strings.Replace(zeroTest, "it(", "it.skip(", 1), lost+": the test passed on the base, and is skipped"),
 		one("failing", addsTest+strings.Replace(zeroTest, "toBe(1)", "toBe(2)", 1), lost+": the test fails"),
-		one("emptied", addsTest+strings.Replace(zeroTest, "{ expect(add(1, 0)).toBe(1); }", "{}", 1), file+"::zero: the test had a body on the base, and has none that could fail"),
+		one("emptied", addsTest+strings.Replace(zeroTest, "{ expect(add(1, 0)).toBe(1); }", "{}", 1), file+": zero: the test had a body on the base, and has none that could fail"),
 		more,
 	}
 }

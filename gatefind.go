@@ -172,7 +172,7 @@ func (f *finder) node() {
 	case strings.Contains(test, "vitest"):
 		f.add("vitest", "tests", "    format: vitest\n    command: [npx, --no-install, vitest, run, --reporter=json, --outputFile=.gate-vitest.json]\n    results: .gate-vitest.json\n"+rest)
 	case strings.Contains(test, "jest"):
-		f.add("jest", "tests", "    format: jest\n    command: [npx, --no-install, jest, --ci, --json, --outputFile=.gate-jest.json]\n    results: .gate-jest.json\n"+rest)
+		f.add("jest", "tests", "    format: jest\n    command: [npx, --no-install, jest, --ci, --cacheDirectory=/workspace/.gate-jest, --json, --outputFile=.gate-jest.json]\n    results: .gate-jest.json\n"+rest)
 	case test != "" && !strings.Contains(test, "no test specified"):
 		f.add("npm-test", "build", "    command: [npm, test]\n"+rest)
 	}
