@@ -25,7 +25,8 @@ type exchange struct {
 	body     hash.Hash      // of the answer; nil: nobody asks for it
 	tokens   *tokens.Reader // of the answer; nil: it is none that says how many it took
 	status   atomic.Int64
-	signed   atomic.Pointer[string] // the credential with which it was sent
+	keyed    bool                   // its route has a credential
+	signed   atomic.Pointer[string] // that one, when it was sent with it
 	watch    *watch                 // nil until it is sent
 	// halt is why it was ended by us, when it was; ended is closed then.
 	halt  atomic.Pointer[refusedError]
@@ -91,7 +92,7 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(code int) {
 	if code >= 200 || code == http.StatusSwitchingProtocols {
-		if x.status.CompareAndSwap(0, int64(code)) && x.signed.Load() != nil {
+		if x.status.CompareAndSwap(0, int64(code)) && x.keyed {
 			x.tokens = tokens.New(x.Header().Get("Content-Type"))
 		}
 	}
@@ -111,6 +112,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 
 func (x *exchange) admitted(a *admitted) {
 	x.e.Allowed, x.e.Rule = true, a.route.Rule()
+	x.keyed = a.credential != nil
 }
 
 // hide is for a request that was not looked at, since it is refused.
@@ -142,9 +144,9 @@ func (x *exchange) done() {
 	}
 	if name := x.signed.Load(); name != nil {
 		x.e.Credential = *name
-	}
-	if u, ok := x.tokens.Usage(); ok {
-		x.e.Tokens = &u
+		if u, ok := x.tokens.Usage(); ok {
+			x.e.Tokens = &u
+		}
 	}
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
 		// Too late for an answer: what was under way was cut.

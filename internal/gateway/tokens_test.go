@@ -26,6 +26,7 @@ func TestTokensAreCounted(t *testing.T) {
 		one    = `{"content":[{"text":"\"usage\":{\"input_tokens\":1000}"}],"usage":{"input_tokens":3,"cache_read_input_tokens":40,"output_tokens":5}}`
 		events = "data: {\"message\":{\"usage\":{\"input_tokens\":11,\"output_tokens\":1}}}\n\ndata: {\"delta\":{\"text\":\"x\"}}\n\ndata: {\"usage\":{\"output_tokens\":20}}\n\n"
 	)
+	passed := make(chan struct{}) // the answer that is cut off, by then
 	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, out := one, io.Writer(rw)
 		rw.Header().Set("Content-Type", "application/json")
@@ -46,6 +47,10 @@ func TestTokensAreCounted(t *testing.T) {
 		io.WriteString(out, body)
 		if r.URL.Path == "/v1/cut" {
 			http.NewResponseController(rw).Flush()
+			select {
+			case <-passed:
+			case <-r.Context().Done():
+			}
 			panic(http.ErrAbortHandler)
 		}
 	}), func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
@@ -55,6 +60,12 @@ func TestTokensAreCounted(t *testing.T) {
 			res, err := o.client(h2).Get("https://api.example.com" + path)
 			if err != nil {
 				t.Fatalf("%s: %v", path, err)
+			}
+			if path == "/v1/cut" {
+				if _, err := io.ReadFull(res.Body, make([]byte, len(events))); err != nil {
+					t.Fatalf("%s: %v", path, err)
+				}
+				passed <- struct{}{}
 			}
 			b, _ := io.ReadAll(res.Body)
 			res.Body.Close()
