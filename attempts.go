@@ -363,19 +363,16 @@ func (c *Client) workDir(ref string) (string, error) {
 // never came on record.
 func (w *work) read(dir string) (loose string, err error) {
 	w.dir, w.id = dir, filepath.Base(dir)
-	files, err := filepath.Glob(filepath.Join(dir, attemptPrefix+"*.json"))
-	if err != nil {
-		return "", err
-	}
-	slices.Sort(files)
-	recorded := map[string][]string{} // digests by the step's number
-	err = w.c.auditRecords(func(r *audit.Record) {
-		n, ours := strings.CutPrefix(r.Subject, w.id+"/")
-		for _, d := range r.Digests {
-			if ours && r.Kind == audit.GateAttempt && d.Of == attemptOf {
-				recorded[n] = append(recorded[n], d.SHA256)
+	files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
+		sums := map[string][]string{} // by the step's number
+		return sums, w.c.auditRecords(func(r *audit.Record) {
+			n, ours := strings.CutPrefix(r.Subject, w.id+"/")
+			for _, d := range r.Digests {
+				if ours && r.Kind == audit.GateAttempt && d.Of == attemptOf {
+					sums[n] = append(sums[n], d.SHA256)
+				}
 			}
-		}
+		})
 	})
 	if err != nil {
 		return "", err
@@ -413,6 +410,34 @@ func (w *work) read(dir string) (loose string, err error) {
 		w.task = *w.steps[0].Task
 	}
 	return loose, nil
+}
+
+// stepsIn are the files of the steps in dir, in their order, and what is on record of
+// them. Work that goes on meanwhile adds to both, so they count as they were at one
+// moment: the files were the same before the records were read and after. Those that
+// are another each time are judged as they are.
+func stepsIn(dir string, records func() (map[string][]string, error)) (files []string, recorded map[string][]string, err error) {
+	look := func() ([]string, error) {
+		all, err := filepath.Glob(filepath.Join(dir, attemptPrefix+"*.json"))
+		slices.Sort(all)
+		return all, err
+	}
+	if files, err = look(); err != nil {
+		return nil, nil, err
+	}
+	for range 10 {
+		if recorded, err = records(); err != nil {
+			return nil, nil, err
+		}
+		before := files
+		if files, err = look(); err != nil {
+			return nil, nil, err
+		}
+		if slices.Equal(before, files) {
+			break
+		}
+	}
+	return files, recorded, nil
 }
 
 func (w *work) loop(ctx context.Context) (*Worked, error) {

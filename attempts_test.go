@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -317,5 +319,81 @@ func TestWorkContinues(t *testing.T) {
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Tampered {
 		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// TestWorkLookedAt: whoever looks at work that goes on sees it as it was at one moment,
+// and takes no step that is made meanwhile for one that somebody removed.
+func TestWorkLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	on := map[string][]string{}
+	put := func(n string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, attemptPrefix+n+".json"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		on[n] = []string{"x"}
+	}
+	put("000")
+	for _, made := range []int{0, 1, 3, 99} {
+		asked := 0
+		files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
+			if asked++; asked <= made {
+				put(fmt.Sprintf("%d%02d", made, asked)) // since its files were listed
+			}
+			return maps.Clone(on), nil
+		})
+		if err != nil || len(files) != len(on) || len(recorded) != len(files) || asked != min(made+1, 10) || !slices.IsSorted(files) {
+			t.Errorf("%d are made meanwhile: %d files and %d on record, after %d looks: %v", made, len(files), len(recorded), asked, err)
+		}
+	}
+	// What is removed as soon as it is made is missing.
+	files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
+		put(fmt.Sprintf("9%02d", len(on)))
+		return maps.Clone(on), os.Remove(filepath.Join(dir, fmt.Sprintf("%s9%02d.json", attemptPrefix, len(on)-1)))
+	})
+	if err != nil || len(recorded) == len(files) {
+		t.Errorf("%d files and %d on record: %v", len(files), len(recorded), err)
+	}
+
+	p := &project{newWorld(t), t}
+	w := &work{c: p.c, o: &WorkOptions{}, id: "01k", dir: p.c.gateDir("work", "01k"), task: Task{Prompt: "x"}}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const steps = 40
+	ended := make(chan error, 1)
+	go func() {
+		for range steps {
+			if err := w.step(context.Background(), Attempt{Number: 1, State: AttemptPending, Task: &w.task}); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	for over := false; !over; {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			over = true
+		default:
+		}
+		if _, err := (&work{c: p.c}).read(w.dir); err != nil {
+			t.Fatalf("work that goes on: %v", err)
+		}
+	}
+	all := &work{c: p.c}
+	if loose, err := all.read(w.dir); err != nil || loose != "" || len(all.steps) != steps {
+		t.Errorf("%d steps, and %q: %v", len(all.steps), loose, err)
+	}
+	// The neighbour: one that somebody removed.
+	if err := os.Remove(filepath.Join(w.dir, fmt.Sprintf("%s%03d.json", attemptPrefix, steps-1))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&work{c: p.c}).read(w.dir); !errors.Is(err, ErrLedger) {
+		t.Errorf("a step is gone: %v", err)
 	}
 }

@@ -71,6 +71,13 @@ func copyInto(to, from *os.Root, name string) error {
 		return err
 	}
 	defer r.Close()
+	fi, err := r.Stat()
+	if err != nil {
+		return err
+	}
+	if fi.Size() > gate.MaxInBundle {
+		return fmt.Errorf("%s has %d bytes, and a bundle's files have %d at most: set a lower trace.max_mib, and judge again", name, fi.Size(), int64(gate.MaxInBundle))
+	}
 	if err := to.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
@@ -95,8 +102,9 @@ type BundleReport struct {
 }
 
 // VerifyBundle checks what BundleVerdict wrote by a public key that the caller trusts, in
-// base64, and by nothing else of this machine. An error means that it could not be
-// read at all; what is wrong with it is in the report.
+// base64, and by nothing else of this machine: nothing else may lie there, and no file of
+// more than gate.MaxInBundle bytes. An error means that it could not be read at all; what
+// is wrong with it is in the report.
 func VerifyBundle(ctx context.Context, dir, key string) (*BundleReport, error) {
 	r := &BundleReport{Schema: "carboy.dev/gate-bundle/v1", Findings: []string{}}
 	say := func(format string, a ...any) (*BundleReport, error) {
@@ -150,7 +158,7 @@ func VerifyBundle(ctx context.Context, dir, key string) (*BundleReport, error) {
 	if !bytes.Equal(want, text) {
 		r.Findings = append(r.Findings, gate.VerdictFile+" is not the verdict that was signed")
 	}
-	found, err := r.Verdict.Check(ctx, root)
+	found, err := r.Verdict.CheckBundle(ctx, root, attestationFile)
 	if err != nil {
 		return nil, err
 	}

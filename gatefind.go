@@ -197,10 +197,17 @@ func pins(text string) (asks, all bool) {
 	return asks, all
 }
 
+// pytestOwn are settings of pytest and nothing else.
+var pytestOwn = []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"}
+
 func (f *finder) python() {
 	project, reqs := f.read("pyproject.toml"), f.read("requirements.txt")
-	settings := project + f.read("setup.cfg") + f.read("tox.ini") + f.read("pytest.ini")
-	if settings+reqs+f.read("setup.py") == "" {
+	settings := project + f.read("setup.cfg") + f.read("tox.ini")
+	for _, name := range pytestOwn {
+		settings += f.read(name)
+	}
+	alone := f.hasAny(pytestOwn...) // counts when it is empty, too
+	if settings+reqs+f.read("setup.py") == "" && !alone {
 		return
 	}
 	f.found = append(f.found, "python")
@@ -208,7 +215,7 @@ func (f *finder) python() {
 	// Then pytest has to be told of modules that lie there, which it can be where it has
 	// settings; a conftest.py does that, too.
 	safe := "PYTHONSAFEPATH: '1'"
-	own := f.read("pytest.ini") != "" || strings.Contains(project, "[tool.pytest") || strings.Contains(f.read("tox.ini"), "[pytest]") || strings.Contains(f.read("setup.cfg"), "[tool:pytest]")
+	own := alone || strings.Contains(project, "[tool.pytest") || strings.Contains(f.read("tox.ini"), "[pytest]") || strings.Contains(f.read("setup.cfg"), "[tool:pytest]")
 	where, rest := "", ""
 	var env []string
 	asks, pinned := pins(reqs)
@@ -243,7 +250,7 @@ func (f *finder) python() {
 		return "    env: {" + strings.Join(more, ", ") + "}\n"
 	}
 	switch {
-	case strings.Contains(settings+reqs, "pytest") || f.has("conftest.py"):
+	case strings.Contains(settings+reqs, "pytest") || alone || f.has("conftest.py"):
 		var first []string
 		switch {
 		case strings.Contains(settings, "pythonpath"), f.has("conftest.py"):

@@ -344,8 +344,10 @@ verdict says. Nothing else is needed: no repository, no network, no state of
 carboy's. What was changed, exchanged, removed or added is named (13).
 
 The key must be one that you have from whoever judged, and not from the directory.
-What the verdict says is another question: its outcome is shown.`,
-		Example: "  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= verdict",
+What is intact ends with the code of its verdict, as carboy gate run does: 0 when
+every signal passed or a person has overridden it, 11 when a person must decide,
+12 when it did not pass.`,
+		Example: "  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= verdict && deploy",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || key == "" {
 				return usagef("carboy gate verify --key KEY DIR", "name one directory, and the key that must have signed")
@@ -357,8 +359,9 @@ What the verdict says is another question: its outcome is shown.`,
 			if err != nil {
 				return err
 			}
-			if !r.Intact {
-				a.code = exitcode.Broken
+			a.code = exitcode.Broken
+			if r.Intact {
+				a.code = gateCode(r.Verdict)
 			}
 			if asJSON {
 				return a.printJSON(r)

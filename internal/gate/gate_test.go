@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -708,10 +709,10 @@ func TestFirstErrors(t *testing.T) {
 	if got := firstErrors(p); got != "key "+token+"\n…\n" {
 		t.Errorf("%.60q", got)
 	}
-	// Of a line that is longer than what is told, nothing is.
+	// Of a line that is longer than what is told, its length is.
 	for n := range len(token) {
 		long := strings.Repeat("y", 3*maxDetail) + token + strings.Repeat("z", maxDetail/2-10-n)
-		if got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(long)}}}); got != "…\n" {
+		if got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(long)}}}); got != fmt.Sprintf("(%d bytes in lines that are too long to show; the evidence has what was printed)\n", len(long)) {
 			t.Fatalf("half a line is told: %.60q", got)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -44,27 +45,72 @@ func (v *Verdict) Files() map[string]string {
 
 // Check compares what lies in a verdict's directory with what the verdict says of it,
 // and gives what is another, in the order of names: a file that was changed, one that
-// is gone, one that is no file, and one that the verdict does not know of. It follows
-// no links out of the directory. An error means that it could not be read.
+// is gone, one that is no file, and a file or directory of the evidence that the verdict
+// does not know of. It follows no links out of the directory. An error means that it
+// could not be read.
 func (v *Verdict) Check(ctx context.Context, dir *os.Root) (found []string, err error) {
+	return v.check(ctx, dir, math.MaxInt64)
+}
+
+// MaxInBundle bounds a file of evidence in a directory that somebody handed over, in
+// bytes. A trace has 256 MiB, unless who judged has another bound.
+const MaxInBundle = 4 << 30
+
+// CheckBundle is Check for a directory that somebody handed over, in which nothing but
+// the verdict, what it names, and what beside names may lie. A file of more than
+// MaxInBundle bytes is not read, and found.
+func (v *Verdict) CheckBundle(ctx context.Context, dir *os.Root, beside ...string) (found []string, err error) {
+	if found, err = v.check(ctx, dir, MaxInBundle); err != nil {
+		return nil, err
+	}
+	all, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return nil, err
+	}
+	known := append([]string{VerdictFile, ProposedFile, InputsFile, EvidenceDir}, beside...)
+	for _, d := range all {
+		if !slices.Contains(known, d.Name()) && len(found) < maxFound {
+			found = append(found, d.Name()+" is not of the verdict")
+		}
+	}
+	return found, nil
+}
+
+// maxFound bounds what is said of one directory.
+const maxFound = 1000
+
+func (v *Verdict) check(ctx context.Context, dir *os.Root, most int64) (found []string, err error) {
 	want := v.Files()
-	say := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
+	say := func(format string, a ...any) {
+		if len(found) < maxFound {
+			found = append(found, fmt.Sprintf(format, a...))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		switch got, err := sumIn(dir, name); {
+		switch got, err := sumIn(ctx, dir, name, most); {
 		case errors.Is(err, fs.ErrNotExist):
 			say("%s is gone", name)
 		case errors.Is(err, errNoFile):
 			say("%s is no file any more", name)
+		case errors.Is(err, errTooLarge):
+			say("%s has more than %d bytes, and was not compared", name, most)
 		case err != nil:
 			return nil, err
 		case got != want[name]:
 			say("%s is not what the verdict says: its text was changed", name)
 		}
 	}
+	dirs := map[string]bool{EvidenceDir: true}
+	for _, p := range v.Phases {
+		dirs[p.EvidenceOf()] = true
+	}
 	err = fs.WalkDir(dir.FS(), EvidenceDir, func(p string, d fs.DirEntry, err error) error {
+		if cerr := ctx.Err(); cerr != nil {
+			return cerr
+		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
@@ -72,6 +118,9 @@ func (v *Verdict) Check(ctx context.Context, dir *os.Root) (found []string, err 
 			return err
 		case !d.IsDir() && want[p] == "":
 			say("%s is not of the verdict", p)
+		case d.IsDir() && !dirs[p]:
+			say("%s is not of the verdict", p)
+			return fs.SkipDir
 		}
 		return nil
 	})
@@ -86,10 +135,14 @@ func (v *Verdict) Check(ctx context.Context, dir *os.Root) (found []string, err 
 	return found, nil
 }
 
-var errNoFile = errors.New("it is no file")
+var (
+	errNoFile   = errors.New("it is no file")
+	errTooLarge = errors.New("it is too large")
+)
 
-// sumIn is the SHA-256 of a file of a directory, in hexadecimal digits.
-func sumIn(dir *os.Root, name string) (string, error) {
+// sumIn is the SHA-256 of a file of a directory, of at most so many bytes, in
+// hexadecimal digits.
+func sumIn(ctx context.Context, dir *os.Root, name string, most int64) (string, error) {
 	fi, err := dir.Lstat(name)
 	if err != nil {
 		return "", err
@@ -97,14 +150,31 @@ func sumIn(dir *os.Root, name string) (string, error) {
 	if !fi.Mode().IsRegular() {
 		return "", fmt.Errorf("%s: %w", path.Clean(name), errNoFile)
 	}
+	if fi.Size() > most {
+		return "", fmt.Errorf("%s: %w", path.Clean(name), errTooLarge)
+	}
 	f, err := dir.Open(name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	// One that grows is another already.
+	if _, err := io.Copy(h, untilDone{ctx, io.LimitReader(f, fi.Size()+1)}); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// untilDone reads until a context is.
+type untilDone struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u untilDone) Read(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(b)
 }

@@ -2,9 +2,11 @@ package gate
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +82,7 @@ func TestKeptIsChecked(t *testing.T) {
 	}
 	defer root.Close()
 	sum := func(name string) string {
-		s, err := sumIn(root, name)
+		s, err := sumIn(t.Context(), root, name, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,10 +142,64 @@ func TestKeptIsChecked(t *testing.T) {
 	put(b, files[b])
 	for _, name := range []string{"evidence/t-base/more", "evidence/more", "evidence/u-base/stdout"} {
 		put(name, "x")
-		if found := check(); !slices.Equal(found, []string{name + " is not of the verdict"}) {
+		named := name
+		if strings.Contains(name, "/u-base/") { // all of that directory
+			named = filepath.Dir(name)
+		}
+		if found := check(); !slices.Equal(found, []string{named + " is not of the verdict"}) {
 			t.Errorf("one was added: %q", found)
 		}
-		os.Remove(path(name))
+		os.RemoveAll(path(named))
+	}
+	empty := "evidence/t-base/d"
+	if err := os.Mkdir(path(empty), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if found := check(); !slices.Equal(found, []string{empty + " is not of the verdict"}) {
+		t.Errorf("an empty directory was added: %q", found)
+	}
+	os.Remove(path(empty))
+
+	// Of what somebody handed over, nothing else may lie beside it.
+	bundle := func() []string {
+		t.Helper()
+		found, err := v.CheckBundle(t.Context(), root, "signatures")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	put(VerdictFile, "{}")
+	put("signatures", "x")
+	if found := bundle(); len(found) > 0 {
+		t.Fatalf("a bundle as it was: %q", found)
+	}
+	for _, name := range []string{"report.html", "d/e", ".x", "verdict.json~"} {
+		put(name, "x")
+		name, _, _ = strings.Cut(name, "/")
+		if found := bundle(); !slices.Equal(found, []string{name + " is not of the verdict"}) {
+			t.Errorf("%s was added to a bundle: %q", name, found)
+		}
+		if found := check(); len(found) > 0 {
+			t.Errorf("beside carboy's own: %q", found)
+		}
+		os.RemoveAll(path(name))
+	}
+	// One without end is not read to its end.
+	if err := os.Truncate(path(a), MaxInBundle+1); err != nil {
+		t.Fatal(err)
+	}
+	if found := bundle(); len(found) != 1 || !strings.HasPrefix(found[0], a+" has more than") {
+		t.Errorf("%q", found)
+	}
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := sumIn(over, root, a, math.MaxInt64); !errors.Is(err, context.Canceled) {
+		t.Errorf("it is read on when nobody waits: %v", err)
+	}
+	put(a, files[a])
+	if found := bundle(); len(found) > 0 {
+		t.Errorf("put back: %q", found)
 	}
 	if err := errors.Join(os.Rename(path(EvidenceDir), other+".d"), os.Symlink(other+".d", path(EvidenceDir))); err != nil {
 		t.Fatal(err)

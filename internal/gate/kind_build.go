@@ -98,7 +98,8 @@ func firstErrors(p *Phase) string {
 	return ends(string(b), maxDetail)
 }
 
-// ends are the first and the last lines of a text, of at most n bytes.
+// ends are the first and the last lines of a text, of at most n bytes, or that there are
+// none so short.
 func ends(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -108,5 +109,8 @@ func ends(s string, n int) string {
 	first, last := s[:half], s[len(s)-half:]
 	first = first[:strings.LastIndexByte(first, '\n')+1]
 	_, last, _ = strings.Cut(last, "\n")
+	if first == "" && last == "" {
+		return fmt.Sprintf("(%d bytes in lines that are too long to show; the evidence has what was printed)\n", len(s))
+	}
 	return first + "…\n" + last
 }

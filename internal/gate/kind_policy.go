@@ -96,7 +96,7 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		}
 	}
 	for _, d := range diff {
-		known := names(d.Path)
+		known := names.of(d.Path)
 		if slices.ContainsFunc(known, func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }) {
 			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
 		} else if why, err := judges.why(ctx, d, c.Base, c.Change, known); err != nil {
@@ -169,27 +169,52 @@ var gitObeys = map[string]string{
 	".gitattributes": "git hides differences and changes contents by it",
 }
 
-// namesOf gives a function that says by which names a file of a tree can be reached:
-// its own, and those by way of links, to it or to a directory that it lies in.
-func namesOf(ctx context.Context, t *Tree) (func(string) []string, error) {
-	leads := map[string]string{} // link: what it leads to, in the tree
+// aliases are the links of a tree that lead to something in it.
+type aliases struct{ leads map[string]string }
+
+func namesOf(ctx context.Context, t *Tree) (*aliases, error) {
+	leads := map[string]string{}
 	err := t.Each(ctx, func(x File) bool { return x.Mode == Link }, func(x File, b []byte) error {
 		if out, _ := leadsOut(x.Path, string(b)); !out {
 			leads[x.Path] = path.Join(path.Dir(x.Path), string(b))
 		}
 		return nil
 	})
-	return func(p string) []string {
-		all := []string{p}
-		for i := 0; i < len(all) && len(all) < 100; i++ {
-			for link, to := range leads {
-				if rest, ok := strings.CutPrefix(all[i], to); ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
-					all = append(all, link+rest)
-				}
+	return &aliases{leads}, err
+}
+
+// of says by which names a file can be reached: its own, and those by way of links, to it
+// or to a directory that it lies in.
+func (a *aliases) of(p string) []string {
+	all := []string{p}
+	for i := 0; i < len(all) && len(all) < 100; i++ {
+		for link, to := range a.leads {
+			if rest, ok := strings.CutPrefix(all[i], to); ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
+				all = append(all, link+rest)
 			}
 		}
-		return all
-	}, err
+	}
+	return all
+}
+
+// follow is where a name leads in the end.
+func (a *aliases) follow(p string) string {
+	if len(a.leads) == 0 {
+		return p
+	}
+	for range 40 {
+		was := p
+		for d := p; d != "."; d = path.Dir(d) {
+			if to, ok := a.leads[d]; ok {
+				p = path.Join(to, strings.TrimPrefix(p, d))
+				break
+			}
+		}
+		if p == was {
+			return p
+		}
+	}
+	return p
 }
 
 // leadsOut reports whether a link leads out of the tree.
@@ -205,14 +230,21 @@ func leadsOut(p, to string) (bool, string) {
 
 // isTestFile goes by the names that runners look for.
 func isTestFile(p string) bool {
-	base := path.Base(p)
-	for _, pat := range []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"} {
-		if ok, _ := path.Match(pat, base); ok {
-			return true
-		}
+	if isTestName(p) {
+		return true
 	}
 	for _, e := range strings.Split(path.Dir(p), "/") {
 		if e == "test" || e == "tests" || e == "__tests__" || e == "testdata" {
+			return true
+		}
+	}
+	return false
+}
+
+// isTestName leaves the directory out.
+func isTestName(p string) bool {
+	for _, pat := range []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"} {
+		if ok, _ := path.Match(pat, path.Base(p)); ok {
 			return true
 		}
 	}

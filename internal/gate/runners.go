@@ -17,8 +17,9 @@ import (
 type runners struct {
 	named  map[string]string // the signal, by a file of the base that its command names
 	looked map[string]string // so too, of files that a program looks for: new ones count
-	shadow map[string]string // and of names below which the base has nothing
+	shadow map[string]string // and of paths where the base has nothing, nor below
 	obeyed []obeyedBy
+	parsed map[string]makefile // of the base
 }
 
 // obeyedBy is a file that the program of a signal obeys by itself.
@@ -34,61 +35,68 @@ var settings = []struct {
 	programs, files []string
 	part            func([]byte) string
 }{
-	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
-	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
-	{[]string{"pytest", "py.test*", "pytest-*"}, []string{"conftest.py"}, pytestHooks},
-	{[]string{"pytest", "py.test*", "pytest-*", "python*"}, []string{"sitecustomize.py", "usercustomize.py"}, nil},
+	{pytests, []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
+	{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
+	{pytests, []string{"conftest.py"}, pytestHooks},
+	{append([]string{"python*"}, pytests...), []string{"sitecustomize.py", "usercustomize.py"}, nil},
+	{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
+	{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
+	{[]string{"nox"}, []string{"noxfile.py"}, nil},
 	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm"}, []string{".npmrc", "node_modules/**"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc", "node_modules/**"}, nil},
+	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
 	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
-	{[]string{"npm", "pnpm", "yarn"}, []string{"package.json"}, jsonPart("scripts")},
+	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart("scripts")},
 	{[]string{"cargo"}, []string{"**/.cargo/**", "rust-toolchain", "rust-toolchain.toml"}, nil},
 	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"})},
 	{[]string{"go"}, []string{"go.work"}, nil},
-	{[]string{"make", "gmake"}, []string{"*.mk"}, nil},
+	{[]string{"make", "gmake"}, append([]string{"*.mk"}, makefiles...), nil},
+	{[]string{"just"}, []string{"[jJ][uU][sS][tT][fF][iI][lL][eE]", ".[jJ][uU][sS][tT][fF][iI][lL][eE]", "*.just"}, nil},
+	{[]string{"mvn", "mvnw"}, []string{"pom.xml", "**/.mvn/**"}, nil},
+	{[]string{"gradle", "gradlew"}, []string{"*.gradle", "*.gradle.kts", "gradle.properties", "**/gradle/**", "**/buildSrc/**"}, nil},
 }
 
+// pytests are programs that run pytest, or may.
+var pytests = []string{"pytest", "py.test*", "pytest-*", "tox", "nox"}
+
+// makefiles are what make looks for in a directory, the first before the others.
+var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
+
 // runners finds them in the base.
-func (c *Catalog) runners(ctx context.Context, base *Tree, names func(string) []string) (*runners, error) {
+func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
 	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}}
-	tops := map[string]bool{}
+	there := map[string]bool{}
 	for _, f := range base.Files {
-		top, _, _ := strings.Cut(f.Path, "/")
-		tops[top] = true
+		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
+			there[p] = true
+		}
 	}
 	named := map[string]string{}
 	for _, s := range c.Signals {
-		words, made := wordsOf(s.Command), false
+		words, starts := wordsOf(s.Command), started(s.Command)
 		for i, w := range words {
 			p := path.Clean(w)
-			if badPath(p) == "" && !isTestFile(p) {
+			// What is started judges, in whatever directory it lies.
+			if badPath(p) == "" && (!isTestFile(p) || starts[w] && !isTestName(p)) {
 				named[p] = s.Name
 			}
-			// It takes a target for made when a file has its name.
-			if made && badPath(p) == "" && !strings.Contains(p, "=") && !tops[p] {
-				r.shadow[p] = s.Name
-			}
-			made = made || isMake(w)
 			if i == 0 || words[i-1] != "-m" && words[i-1] != "-p" || !slices.ContainsFunc(words[:i], isPython) {
 				continue
 			}
 			module := strings.ReplaceAll(w, ".", "/")
 			for _, f := range []string{module + ".py", module + "/__init__.py", module + "/__main__.py"} {
-				if badPath(f) == "" && !isTestFile(f) {
+				if badPath(f) == "" && !isTestName(f) {
 					r.looked[f] = s.Name
 				}
 			}
-			if top, _, _ := strings.Cut(module, "/"); badPath(top) == "" && !tops[top] && !tops[top+".py"] {
+			if top, _, _ := strings.Cut(module, "/"); badPath(top) == "" && !there[top] && !there[top+".py"] {
 				r.shadow[top] = s.Name
 			}
 		}
 		if slices.ContainsFunc(words, isMake) {
-			for _, mk := range []string{"GNUmakefile", "makefile", "Makefile"} {
-				r.looked[mk] = s.Name
-				if err := r.includes(ctx, base, mk, s.Name); err != nil {
-					return nil, err
-				}
+			if err := r.make(ctx, base, names, there, s.Name, words); err != nil {
+				return nil, err
 			}
 		}
 		words = append(words, s.format)
@@ -99,7 +107,7 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names func(string) []
 		}
 	}
 	for _, f := range base.Files {
-		for _, n := range names(f.Path) {
+		for _, n := range names.of(f.Path) {
 			if s := named[n]; s != "" {
 				r.named[f.Path] = s
 			}
@@ -116,37 +124,43 @@ func wordsOf(command []string) (out []string) {
 	return out
 }
 
-func isMake(w string) bool {
-	b := path.Base(w)
-	return b == "make" || b == "gmake"
+// started are the words of a command that it starts: programs, and the scripts that a
+// shell or another interpreter gets.
+func started(command []string) map[string]bool {
+	out := map[string]bool{}
+	parts := [][]string{nil}
+	for _, a := range command {
+		for i, p := range strings.FieldsFunc(a, func(r rune) bool { return strings.ContainsRune("\n;&|()`", r) }) {
+			if i > 0 {
+				parts = append(parts, nil)
+			}
+			parts[len(parts)-1] = append(parts[len(parts)-1], wordsOf([]string{p})...)
+		}
+	}
+	for _, words := range parts {
+		if len(words) > 0 {
+			out[words[0]] = true
+		}
+		for i, w := range words {
+			if !matches(interpreters, path.Base(w)) {
+				continue
+			}
+			for i++; i < len(words) && strings.HasPrefix(words[i], "-") && words[i] != "--test"; {
+				i++
+			}
+			if i < len(words) {
+				out[words[i]] = true
+			}
+		}
+	}
+	return out
 }
+
+var interpreters = []string{"sh", "*sh", "source", ".", "python*", "pypy*", "node", "deno", "bun", "ruby", "perl", "php", "lua", "Rscript"}
 
 func isPython(w string) bool {
 	b := path.Base(w)
 	return strings.HasPrefix(b, "python") || strings.HasPrefix(b, "pypy")
-}
-
-var makeInclude = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^ *[-s]?include[ \t]+([^#\n]+)`) })
-
-// includes are the files that a Makefile names; which those of a variable are, only make
-// knows.
-func (r *runners) includes(ctx context.Context, base *Tree, file, signal string) error {
-	f, ok := base.Lookup(file)
-	if !ok || f.Mode == Link {
-		return nil
-	}
-	b, err := base.Read(ctx, file)
-	if err != nil {
-		return err
-	}
-	for _, m := range makeInclude().FindAllSubmatch(b, -1) {
-		for _, p := range strings.Fields(string(m[1])) {
-			if p = path.Clean(p); badPath(p) == "" {
-				r.obeyed = append(r.obeyed, obeyedBy{signal, []string{"/" + p}, nil})
-			}
-		}
-	}
-	return nil
 }
 
 // why says what a difference decides, by the names that its file can be reached by; empty:
@@ -162,9 +176,10 @@ func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, nam
 		if s := r.looked[n]; s != "" {
 			return "it is what signal " + s + " runs", nil
 		}
-		top, _, _ := strings.Cut(n, "/")
-		if s := r.shadow[top]; s != "" {
-			return "signal " + s + " takes it for what it is asked to run", nil
+		for p := n; p != "."; p = path.Dir(p) {
+			if s := r.shadow[p]; s != "" {
+				return "signal " + s + " takes it for what it is asked to run", nil
+			}
 		}
 		for _, o := range r.obeyed {
 			if !matches(o.files, n) {

@@ -12,29 +12,69 @@ import (
 // that differs, is a change to a judge; the harmless neighbour of each is none.
 func TestT2RunnersObey(t *testing.T) {
 	const (
-		makeTest = "build, command: [make, test]"
-		makeInSh = "build, command: [sh, -c, 'cd . && make test']"
-		pytest   = "tests, format: pytest, command: [python3, -m, pytest, --junitxml=r.xml]"
-		jest     = "tests, format: jest, command: [npx, --no-install, jest, --json]"
-		vitest   = "tests, format: vitest, command: [npx, --no-install, vitest, run]"
-		npm      = "build, command: [npm, test]"
-		cargo    = "build, command: [cargo, test, --offline]"
-		golang   = "tests, format: go, command: [go, test, -json, ./...]"
-		unittest = "build, command: [python3, -m, unittest]"
-		tool     = "build, command: [python3, -m, tools.check]"
+		makeTest  = "build, command: [make, test]"
+		makeInSh  = "build, command: [sh, -c, 'cd . && make test']"
+		makeIn    = "build, command: [make, -C, src, test]"
+		makeCd    = "build, command: [sh, -c, 'cd src; make test']"
+		makeFile  = "build, command: [make, -f, run.mak, out/file]"
+		script    = "build, command: [sh, -e, tests/run.sh]"
+		scriptIn  = "build, command: [sh, -c, 'cd . && tests/run.sh']"
+		scriptOwn = "build, command: [./tests/run.sh]"
+		scriptPy  = "build, command: [python3, tests/run.py]"
+		module    = "build, command: [python3, -m, tests.run]"
+		testPy    = "build, command: [python3, tests/test_a.py]"
+		pytestOf  = "tests, format: pytest, command: [pytest, tests/run.py]"
+		tox       = "build, command: [tox, run]"
+		nox       = "build, command: [nox]"
+		just      = "build, command: [just, test]"
+		bun       = "build, command: [bun, run, test]"
+		mvn       = "build, command: [./mvnw, verify]"
+		gradle    = "build, command: [./gradlew, check]"
+		pytest    = "tests, format: pytest, command: [python3, -m, pytest, --junitxml=r.xml]"
+		jest      = "tests, format: jest, command: [npx, --no-install, jest, --json]"
+		vitest    = "tests, format: vitest, command: [npx, --no-install, vitest, run]"
+		npm       = "build, command: [npm, test]"
+		cargo     = "build, command: [cargo, test, --offline]"
+		golang    = "tests, format: go, command: [go, test, -json, ./...]"
+		unittest  = "build, command: [python3, -m, unittest]"
+		tool      = "build, command: [python3, -m, tools.check]"
 	)
+	const makeRules = `
+TARGETS := colon-set
+colon: = equals
+late ?= http://nowhere
+check: lint \
+  joined $(X) ${Y:%=behind} | order # said
+lint quick &:: ; @recipe: only
+	inrecipe: not
+lint: FLAGS += flags
+.PHONY: quick $(MORE)
+.PHONY: \
+  check
+pattern-%: pattern-need
+out/target:
+README: docs/x
+include a.inc \
+  b.inc
+`
 	base := map[string]string{
-		"Makefile":       "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n",
-		"rules/all.mk":   "all:\n",
-		"more.inc":       "",
-		"other.inc":      "",
-		"docs/x":         "",
-		"tools/check.py": "",
-		"tools/other.py": "",
-		"pyproject.toml": "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
-		"conftest.py":    "import pytest\n@pytest.fixture\ndef a(): return 1\n",
-		"package.json":   `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
-		"Cargo.toml":     "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"Makefile":        "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
+		"rules/all.mk":    "all:\ninclude rules/in/*.inc\n",
+		"rules/in/a.inc":  "out/inner: ;\n",
+		"run.mak":         "special:\n",
+		"src/Makefile":    "unit:\nabove: ../above\n",
+		"tests/run.sh":    "",
+		"tests/run.py":    "",
+		"tests/test_a.py": "",
+		"more.inc":        "",
+		"other.inc":       "",
+		"docs/x":          "",
+		"tools/check.py":  "",
+		"tools/other.py":  "",
+		"pyproject.toml":  "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+		"conftest.py":     "import pytest\n@pytest.fixture\ndef a(): return 1\n",
+		"package.json":    `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
+		"Cargo.toml":      "[package]\nname = 'm'\nversion = '0.1.0'\n",
 	}
 	for _, x := range []struct {
 		signal, file, text string
@@ -42,7 +82,46 @@ func TestT2RunnersObey(t *testing.T) {
 	}{
 		{makeTest, "GNUmakefile", "test:\n", true},
 		{makeTest, "makefile", "test:\n", true},
-		{makeTest, "sub/Makefile", "test:\n", false},
+		{makeTest, "sub/Makefile", "test:\n", true}, // whatever make it is that runs there
+		{makeTest, "src/GNUmakefile", "test:\n", true},
+		{makeTest, "sub/Makefile.txt", "test:\n", false},
+		{makeTest, "all", "", true}, // it is not asked for by its name
+		{makeTest, "lint", "", true},
+		{makeTest, "joined", "", true},
+		{makeTest, "order/x", "", true},
+		{makeTest, "pattern-need", "", true},
+		{makeTest, "quick", "", false},
+		{makeTest, "check", "", false}, // phony
+		{makeTest, "recipe", "", false},
+		{makeTest, "inrecipe", "", false},
+		{makeTest, "said", "", false},
+		{makeTest, "behind", "", false},
+		{makeTest, "flags", "", false},
+		{makeTest, "colon-set", "", false},
+		{makeTest, "equals", "", false},
+		{makeTest, "nowhere", "", false},
+		{makeTest, "out/target", "", true},
+		{makeTest, "out/target/x", "", true},
+		{makeTest, "out/other", "", false},
+		{makeTest, "out/inner", "", true}, // of a file that an included one includes
+		{makeTest, "rules/in/a.inc", "x: ;\n", true},
+		{makeTest, "rules/in/b.inc", "x: ;\n", true},
+		{makeTest, "rules/in/b.txt", "x\n", false},
+		{makeTest, "a.inc", "x: ;\n", true},
+		{makeTest, "b.inc", "x: ;\n", true},
+		{makeTest, "README/x", "", true},
+		{makeTest, "docs/y", "", false},
+		{makeTest, "src/unit", "", true},
+		{makeTest, "unit", "", false},
+		{makeTest, "above", "", true},
+		{makeTest, "src/test", "", false},
+		{makeIn, "src/test", "", true},
+		{makeIn, "src/tests", "", false},
+		{makeCd, "src/test", "", true},
+		{makeFile, "run.mak", "x:\n", true},
+		{makeFile, "special", "", true},
+		{makeFile, "out/file", "", true},
+		{makeFile, "out/more", "", false},
 		{makeTest, "test", "", true},
 		{makeTest, "test/data", "", true}, // a directory has the name too
 		{makeTest, "testing/data", "", false},
@@ -59,6 +138,9 @@ func TestT2RunnersObey(t *testing.T) {
 		{pytest, "app/pytest.py", "", false},
 		{pytest, "pytest.ini", "[pytest]\naddopts = -k nothing\n", true},
 		{pytest, "tests/pytest.ini", "", true},
+		{pytest, "pytest.toml", "", true},
+		{pytest, "tests/.pytest.toml", "", true},
+		{pytest, "my-pytest.toml", "", false},
 		{pytest, "tox.ini", "[pytest]\n", true},
 		{pytest, "setup.cfg", "[tool:pytest]\n", true},
 		{pytest, "x.egg-info/entry_points.txt", "[pytest11]\nx = x\n", true},
@@ -95,6 +177,39 @@ func TestT2RunnersObey(t *testing.T) {
 		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\n[lib]\ntest = false\n", true},
 		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\nautotests = false\n", true},
 		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.2.0'\n", false},
+		{script, "tests/run.sh", "exit 0\n", true},
+		{scriptIn, "tests/run.sh", "exit 0\n", true},
+		{scriptOwn, "tests/run.sh", "exit 0\n", true},
+		{scriptPy, "tests/run.py", "exit()\n", true},
+		{module, "tests/run.py", "exit()\n", true},
+		{script, "tests/run.py", "exit()\n", false},
+		{testPy, "tests/test_a.py", "x\n", false}, // it is what is judged
+		{pytestOf, "tests/run.py", "x\n", false},
+		{tox, "tox.ini", "[testenv]\n", true},
+		{tox, "tox.toml", "", true},
+		{tox, "pyproject.toml", "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n[tool.tox]\nenv_list = []\n", true},
+		{tox, "pytest.ini", "", true},
+		{tox, "noxfile.py", "", false},
+		{nox, "noxfile.py", "", true},
+		{nox, "conftest.py", "def pytest_runtest_call(): pass\n", true},
+		{nox, "tox.toml", "", false},
+		{just, "Justfile", "test:\n", true},
+		{just, "sub/.justfile", "test:\n", true},
+		{just, "more.just", "test:\n", true},
+		{just, "adjustfile", "", false},
+		{bun, "bunfig.toml", "[test]\npreload = ['./x']\n", true},
+		{bun, "package.json", `{"name":"m","scripts":{"test":"true"}}`, true},
+		{bun, "fig.toml", "", false},
+		{npm, "bunfig.toml", "", false},
+		{mvn, "pom.xml", "", true},
+		{mvn, "a/pom.xml", "", true},
+		{mvn, ".mvn/jvm.config", "", true},
+		{mvn, "build.gradle", "", false},
+		{gradle, "build.gradle.kts", "", true},
+		{gradle, "a/build.gradle", "", true},
+		{gradle, "gradle.properties", "", true},
+		{gradle, "gradle/libs.versions.toml", "", true},
+		{gradle, "pom.xml", "", false},
 		{golang, "go.work", "go 1.24\n", true},
 		{golang, "work.go", "package m\n", false},
 	} {
@@ -115,6 +230,39 @@ func TestT2RunnersObey(t *testing.T) {
 			if want := x.caught && !free; caught != want || facts.Positive() == want || !want && len(found) > 0 {
 				t.Errorf("%s: %s %q: %+v", x.signal, x.file, x.text, found)
 			}
+		}
+	}
+}
+
+// TestT2RunnersObeyByLinks: what a Makefile says counts also where that is a link, in a
+// directory that is one.
+func TestT2RunnersObeyByLinks(t *testing.T) {
+	links := map[string]string{"Makefile": "b/main.make", "b": "build"}
+	files := map[string]string{"build/main.make": "test: unit\ninclude b/more.inc\n", "build/more.inc": "late:\n"}
+	treeOf := func(more map[string]string) *Tree {
+		all := maps.Clone(files)
+		maps.Copy(all, links)
+		maps.Copy(all, more)
+		x := inMemory(all)
+		for i, f := range x.Files {
+			if links[f.Path] != "" {
+				x.Files[i].Mode = Link
+			}
+		}
+		return x
+	}
+	c, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: [make, test]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, caught := range map[string]bool{"unit": true, "late": true, "build/more.inc": true, "build/main.make": true, "build/unit": false, "build/other.inc": false} {
+		s := c.Signals[0]
+		_, found, err := s.judge(t.Context(), &Case{Signal: s, Base: treeOf(nil), Change: treeOf(map[string]string{file: "x: ;\n"}), g: &Gate{Catalog: c}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(found) == 1 && found[0].ID == "runner" && found[0].File == file; got != caught || !caught && len(found) > 0 {
+			t.Errorf("%s: %+v", file, found)
 		}
 	}
 }

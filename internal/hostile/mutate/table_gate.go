@@ -164,7 +164,7 @@ var gateMutants = []mutant{
 		Name: "frozen-files-have-one-name", Promise: "T3",
 		Why:     "a frozen file is changed by way of where a link leads",
 		Package: "./internal/gate", Tests: []string{"TestT2StaticAttacks"}, Says: "a link to what is frozen",
-		edits: []edit{{"internal/gate/kind_policy.go", "			for link, to := range leads {\n", "			for link, to := range map[string]string{} {\n"}},
+		edits: []edit{{"internal/gate/kind_policy.go", "		for link, to := range a.leads {\n", "		for link, to := range map[string]string{} {\n"}},
 	},
 	{
 		Name: "what-runs-may-change", Promise: "T3",
