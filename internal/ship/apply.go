@@ -237,7 +237,11 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		return loaded
 	}
 	for _, o := range orders {
-		if err := o.agree(s); err != nil {
+		obs, err := o.agree(s)
+		if err != nil {
+			return err
+		}
+		if err := e.judgeBack(ctx, o.Plan, obs, s); err != nil {
 			return err
 		}
 		o.waves = s.module.Waves
@@ -268,8 +272,8 @@ func (e *Engine) judgeWaves(orders []*order) error {
 }
 
 // agree holds a plan to the commit that it names, field by field: whoever wrote the
-// plan decides nothing that the commit does not say.
-func (o *order) agree(s *source) error {
+// plan decides nothing that the commit does not say. It gives what the plan saw.
+func (o *order) agree(s *source) (*plan.Observation, error) {
 	t, m := &o.Target, s.module
 	wave := 0
 	for i, w := range m.Waves {
@@ -277,8 +281,8 @@ func (o *order) agree(s *source) error {
 			wave = i + 1
 		}
 	}
-	no := func(what string) error {
-		return fail(Mismatch, o.Host.Name, "make a new plan", "%s is not what commit %.12s says", what, o.Commit)
+	no := func(what string) (*plan.Observation, error) {
+		return nil, fail(Mismatch, o.Host.Name, "make a new plan", "%s is not what commit %.12s says", what, o.Commit)
 	}
 	switch {
 	case wave != o.Wave && o.Kind == plan.Apply, wave == 0:
@@ -299,16 +303,16 @@ func (o *order) agree(s *source) error {
 	}
 	obs, err := plan.Observe(o.Seen.Text)
 	if err != nil {
-		return &Error{Mismatch, o.Host.Name, err, "make a new plan"}
+		return nil, &Error{Mismatch, o.Host.Name, err, "make a new plan"}
 	}
 	if t.ImageID != obs.Image || !slices.Equal(o.Changes, changes(o.Plan, obs, m)) {
-		return fail(Mismatch, o.Host.Name, "make a new plan", "the changes are not those that follow from what was seen")
+		return nil, fail(Mismatch, o.Host.Name, "make a new plan", "the changes are not those that follow from what was seen")
 	}
 	o.compose = s.compose.Data
 	if t.Absent {
 		// What is removed is what runs.
 		if o.Previous.State != plan.PreviousKnown {
-			return fail(Refused, o.Host.Name, "remove it by hand", "it is not known from which file the service runs")
+			return nil, fail(Refused, o.Host.Name, "remove it by hand", "it is not known from which file the service runs")
 		}
 		o.compose = []byte(o.Previous.Compose)
 	}
@@ -316,14 +320,14 @@ func (o *order) agree(s *source) error {
 		o.files = append(o.files, s.text["modules/"+o.Module+"/"+module.FilesDir+"/"+f.Path])
 	}
 	if err := withinReach(o.Plan); err != nil {
-		return err
+		return nil, err
 	}
 	if o.Previous.State == plan.PreviousKnown {
 		if o.back, err = backFile(o.Plan); err != nil {
-			return &Error{Refused, o.Host.Name, fmt.Errorf("the previous file: %w", err), "make a new plan"}
+			return nil, &Error{Refused, o.Host.Name, fmt.Errorf("the previous file: %w", err), "make a new plan"}
 		}
 	}
-	return nil
+	return obs, nil
 }
 
 // judgeUse: a plan is carried out once.

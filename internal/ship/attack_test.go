@@ -98,23 +98,160 @@ func TestP1Clocks(t *testing.T) {
 	}
 }
 
+// see has a plan see other lines on the host, and say what follows from them.
+func (p *paper) see(d *plan.Plan, lines ...string) {
+	p.t.Helper()
+	text := "carboy-observed 1\nimage " + d.Target.ImageID + "\n" + strings.Join(lines, "\n") + "\n"
+	obs, err := plan.Observe(text)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	s, err := p.e.load(p.ctx(), d.Module, d.Commit)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+	d.Changes = changes(d, obs, s.module)
+}
+
+// container is a line for one that runs, with the configuration that a digit stands for.
+func container(hash string) string {
+	return "container " + strings.Repeat("c", 64) + " " + someImage + " " + strings.Repeat(hash, 64) + " running none 0"
+}
+
+// someJob is in force on the host.
+var someJob = "100001-" + strings.Repeat("5", 64)
+
 // TestP3Reach: a service that runs cannot write where the next one's files and mounts go.
 func TestP3Reach(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)
-	p.repo.Write(t, "modules/web/files/conf/a", "x")
-	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
-	p.repo.Commit(t)
 	for volumes, ok := range map[string]bool{"['./other:/x']": true, "['./conf:/x:ro', './data/sub:/y']": true, "['./conf:/x']": false, "['./conf/a:/x']": false, "['./data:/y']": false, "['.:/z']": false} {
+		old := shiptest.Compose("web", "v2", "ok") + "    volumes: " + volumes + "\n"
+		os.RemoveAll(p.repo.Dir + "/modules/web/files")
+		p.repo.Write(t, "modules/web/compose.yaml", old)
+		before := p.repo.Commit(t)
+		p.repo.Write(t, "modules/web/files/conf/a", "x")
+		p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
+		p.repo.Commit(t)
 		m := p.draw(func(d *plan.Plan) {
-			d.Previous = plan.Previous{State: plan.PreviousKnown, Compose: shiptest.Compose("web", "v2", "ok") + "    volumes: " + volumes + "\n", Image: "app:v2", ImageID: someImage}
+			d.Previous = plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: before, Compose: old, Image: "app:v2", ImageID: someImage, Ran: true}
 			d.Target.Binds = []string{"/srv/web/data/sub"}
+			p.see(d, container("3"), "file - conf/a", "current "+someJob)
 		})
 		if a := p.approve("alice", false, m); ok {
 			p.reaches("beside "+volumes, m, a)
 		} else {
 			p.refused("amid "+volumes, Refused, [][]byte{m.Bytes}, a)
 		}
+	}
+}
+
+// TestP1Previous: what a plan goes back to is what was seen to run, by a commit, and
+// nothing that who wrote the plan would rather have there.
+func TestP1Previous(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.op.Write(t, "hosts.yaml", p.entry+"    undo_without_approval: true\n")
+	other := shiptest.Compose("web", "v0", "ok") + "    command: [/other]\n"
+	p.repo.Write(t, "modules/web/compose.yaml", other)
+	elsewhere := p.repo.Commit(t)
+	old := shiptest.Compose("web", "v0", "ok")
+	p.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", "/srv/old", "one"))
+	p.repo.Write(t, "modules/web/compose.yaml", old)
+	moved := p.repo.Commit(t)
+	p.module("/srv/web")
+	p.repo.Write(t, "modules/web/compose.yaml", old)
+	before := p.repo.Commit(t)
+	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok"))
+	p.repo.Commit(t)
+	known := plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: before, Compose: old, Image: "app:v0", ImageID: someImage, Ran: true}
+	seen := []string{container("3"), "current " + someJob}
+	draft := func(change func(*plan.Plan), seen ...string) Made {
+		return p.draw(func(d *plan.Plan) {
+			d.Previous = known
+			if change != nil {
+				change(d)
+			}
+			p.see(d, seen...)
+		})
+	}
+	refused := func(name string, want Outcome, m Made) {
+		t.Helper()
+		p.refused(name, want, [][]byte{m.Bytes}, p.approve("alice", true, m))
+	}
+	good := draft(nil, seen...)
+	p.reaches("what runs", good, p.approve("alice", false, good))
+	for name, change := range map[string]func(*plan.Previous){
+		"a file with another command":    func(v *plan.Previous) { v.Compose = other },
+		"a commit with another command":  func(v *plan.Previous) { v.Commit = elsewhere },
+		"another root":                   func(v *plan.Previous) { v.Commit = moved },
+		"a commit that is not there":     func(v *plan.Previous) { v.Commit = strings.Repeat("0", 40) },
+		"another image":                  func(v *plan.Previous) { v.ImageID = "sha256:" + strings.Repeat("6", 64) },
+		"another name of an image":       func(v *plan.Previous) { v.Image = "evil:v1" },
+		"nothing, while a service runs":  func(v *plan.Previous) { *v = plan.Previous{State: plan.PreviousNone} },
+		"something that need not be run": func(v *plan.Previous) { v.Ran = false },
+		"a job that is not in force":     func(v *plan.Previous) { v.Job = "100002-" + strings.Repeat("5", 64) },
+		"no job":                         func(v *plan.Previous) { v.Job = "" },
+	} {
+		refused(name, Mismatch, draft(func(d *plan.Plan) { change(&d.Previous) }, seen...))
+	}
+	refused("a service, while none is there", Mismatch, draft(nil, "current -"))
+	refused("one of two", Mismatch, draft(nil, container("3"), container("3"), "current "+someJob))
+
+	// What is on record here decides, of the commit and of the root.
+	last := p.draw(func(d *plan.Plan) {
+		d.Commit, d.Target.Image, d.Target.ConfigHash, d.Target.ImageID = before, "app:v0", strings.Repeat("4", 64), "sha256:"+strings.Repeat("6", 64)
+		d.Previous = plan.Previous{State: plan.PreviousKnown, Commit: d.Commit, Compose: old, Image: "app:v0", ImageID: someImage}
+	})
+	record := func(m Made) (job string) {
+		t.Helper()
+		if err := p.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		return "100001-" + m.Digest
+	}
+	job := record(last)
+	drifted := func(change func(*plan.Plan)) Made {
+		return draft(func(d *plan.Plan) {
+			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			if change != nil {
+				change(d)
+			}
+		}, container("3"), "current "+job)
+	}
+	good = drifted(nil)
+	p.reaches("what was applied, where it drifted", good, p.approve("alice", false, good))
+	refused("what it drifted to", Mismatch, drifted(func(d *plan.Plan) { d.Previous.ImageID = someImage }))
+	refused("another commit than on record", Mismatch, drifted(func(d *plan.Plan) { d.Previous.Commit, d.Previous.Compose = elsewhere, other }))
+	far := record(p.draw(func(d *plan.Plan) { d.Target.Root = "/srv/old" }))
+	for name, v := range map[string]plan.Previous{"known": known, "unknown": {State: plan.PreviousUnknown}} {
+		if v.Job != "" {
+			v.Job = far
+		}
+		refused("another root than that of what runs, "+name, Refused, draft(func(d *plan.Plan) { d.Previous = v }, container("3"), "current "+far))
+	}
+
+	// Undoing needs no approval, and is held to the same.
+	undo := func(change func(*plan.Previous)) Made {
+		return draft(func(d *plan.Plan) {
+			d.Kind, d.Undoes, d.Commit = plan.Rollback, job, before
+			s, err := p.e.load(p.ctx(), "web", before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Source, d.Target.Image = s.desc, "app:v0"
+			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			change(&d.Previous)
+		}, container("3"), "current "+job)
+	}
+	p.reaches("undoing", undo(func(*plan.Previous) {}))
+	for name, change := range map[string]func(*plan.Previous){
+		"a file":   func(v *plan.Previous) { v.Compose = other },
+		"nothing":  func(v *plan.Previous) { *v = plan.Previous{State: plan.PreviousNone} },
+		"a commit": func(v *plan.Previous) { v.Commit, v.Compose = elsewhere, other },
+	} {
+		p.refused("undoing, and then "+name, Mismatch, [][]byte{undo(change).Bytes})
 	}
 }
 

@@ -354,7 +354,19 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 		return fail(Refused, h.Name, "write the image with its digest, name@sha256:…, or have it there before", "the image %s is not there, and its name does not say which it is", s.compose.Image)
 	}
 	var err error
+	if len(l.obs.Containers) > 0 {
+		if err := sameRoot(p, l.last, l.obs.Containers[0]); err != nil {
+			return err
+		}
+	}
 	if p.Previous, err = e.previous(ctx, c, h, s, l); err != nil {
+		return err
+	}
+	// What apply would not believe is not known.
+	var x *Error
+	if err := e.judgeBack(ctx, p, l.obs, s); errors.As(err, &x) && x.Outcome == Mismatch {
+		p.Previous = plan.Previous{State: plan.PreviousUnknown}
+	} else if err != nil {
 		return err
 	}
 	if err := withinReach(p); err != nil {
@@ -380,12 +392,14 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		return plan.Previous{State: plan.PreviousNone}, nil
 	}
 	now := l.obs.Containers[0]
-	v := plan.Previous{State: plan.PreviousKnown, Ran: now.Status == "running" && now.Health != "unhealthy", ImageID: now.Image}
+	v := plan.Previous{State: plan.PreviousKnown, Ran: ran(now), ImageID: now.Image}
 	switch {
 	case l.last != nil && l.compose != nil && !l.last.Target.Absent:
 		v.Job, v.Commit, v.Compose, v.Image = l.job, l.last.Commit, string(l.compose), l.last.Target.Image
-		if now.Hash != l.last.Target.ConfigHash && l.last.Target.ImageID != "-" {
-			v.ImageID = l.last.Target.ImageID // it drifted: what was applied is known to work
+		if now.Hash != l.last.Target.ConfigHash {
+			if v.ImageID = l.last.Target.ImageID; v.ImageID == "-" { // it drifted, and what was pulled for it has no name here
+				return plan.Previous{State: plan.PreviousUnknown}, nil
+			}
 		}
 	case now.Hash == l.hash && l.hash != "":
 		v.Commit, v.Compose, v.Image = s.commit, string(s.compose.Data), s.compose.Image

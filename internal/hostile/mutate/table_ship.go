@@ -16,6 +16,12 @@ var shipMutants = []mutant{
 		edits: []edit{{"internal/ship/apply.go", "case t.Root != m.Root:", "case false:"}},
 	},
 	{
+		Name: "the-plan-says-what-ran-before", Promise: "P1",
+		Why:     "a plan goes back to a file that never ran, when the new version is not healthy",
+		Package: "./internal/ship", Tests: []string{"TestP1Previous"}, Says: "a file with another command: ",
+		edits: []edit{{"internal/ship/apply.go", "err := e.judgeBack(ctx, o.Plan, obs, s); err != nil {", "err := e.judgeBack(ctx, o.Plan, obs, s); err != nil && obs == nil {"}},
+	},
+	{
 		Name: "sacred-paths-are-not", Promise: "P1",
 		Why:     "a module is put into a directory that the operator has ruled out",
 		Package: "./internal/ship/hosts", Tests: []string{"TestP1Hosts"}, Says: "/srv/db: admitted true",

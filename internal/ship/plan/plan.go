@@ -263,9 +263,12 @@ func (p *Plan) checkPrevious() error {
 	v := &p.Previous
 	switch v.State {
 	case PreviousNone, PreviousUnknown:
+		if *v != (Previous{State: v.State}) {
+			return errors.New("previous: more than its state")
+		}
 	case PreviousKnown:
-		if !image.MatchString(v.Image) || v.ImageID == "-" || !imageID.MatchString(v.ImageID) || v.Compose == "" {
-			return errors.New("previous: no image or file")
+		if !image.MatchString(v.Image) || v.ImageID == "-" || !imageID.MatchString(v.ImageID) || v.Compose == "" || !commit.MatchString(v.Commit) {
+			return errors.New("previous: no image, file or commit")
 		}
 	default:
 		return fmt.Errorf("previous.state: %.80q is not known", v.State)
