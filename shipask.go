@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/ship"
@@ -115,7 +116,8 @@ func applyOf(plans [][]byte, files []string, missing error) (supervise.Apply, er
 			return out, err
 		}
 		out.Action, out.Module, out.Commit = string(p.Kind), p.Module, p.Commit
-		x := supervise.ApplyPlan{Digest: digest, Host: p.Host.Name, Address: fit(fmt.Sprintf("%s@%s:%d", p.Host.User, p.Host.Address, p.Host.Port), 256), Expires: p.Expires}
+		x := supervise.ApplyPlan{Digest: digest, Host: p.Host.Name, Address: fit(fmt.Sprintf("%s@%s:%d", p.Host.User, p.Host.Address, p.Host.Port), 256), Expires: p.Expires,
+			Project: p.Target.Project, Root: fit(p.Target.Root, 1024), Mounts: fit(strings.Join(p.Mounts(), ", "), 4096), Back: fit(p.Back(), 1024)}
 		for _, c := range p.Changes {
 			x.Changes = append(x.Changes, supervise.ApplyChange{
 				What: fit(c.What, 1024), Action: c.Action, From: fit(c.From, 1024), To: fit(c.To, 1024), Why: fit(c.Why, 1024), Destructive: c.Destructive,

@@ -199,7 +199,12 @@ func writePlan(dir string, m carboy.ShipPlan) (string, error) {
 
 // showPlan prints a plan as people read it. All in it was judged or made visible.
 func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
-	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), p.Host.Address, p.Commit, p.Wave)
+	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), visible.String(p.Host.Address, 256), p.Commit, p.Wave)
+	mounts := "nothing"
+	if m := p.Mounts(); len(m) > 0 {
+		mounts = strings.Join(m, ", ")
+	}
+	fmt.Fprintf(w, "  project %s in %s, mounts %s\n", p.Target.Project, visible.String(p.Target.Root, maxMessage), visible.String(mounts, maxMessage))
 	signs := map[string]struct {
 		sign  string
 		color tone
@@ -217,6 +222,9 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 	}
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "  = nothing to do")
+	}
+	if len(p.Changes) > 0 {
+		fmt.Fprintf(w, "  when it goes wrong, back to %s\n", visible.String(shortDigest(p.Back()), maxMessage))
 	}
 	fmt.Fprintf(w, "  plan %s, good until %s\n", digest, p.Expires.Format(time.RFC3339))
 }

@@ -295,7 +295,7 @@ func (o *order) agree(s *source) (*plan.Observation, error) {
 		return no("a time")
 	case t.Image != s.compose.Image || t.ImageID == "-" && !s.compose.Pinned && !t.Absent:
 		return no("the image")
-	case !slices.Equal(t.Binds, s.compose.Binds) && len(t.Binds)+len(s.compose.Binds) > 0:
+	case !slices.Equal(t.Binds, s.compose.Binds) && len(t.Binds)+len(s.compose.Binds) > 0, !slices.Equal(t.Volumes, s.compose.Volumes):
 		return no("what the service sees")
 	}
 	if a, b := o.Source, s.desc; a.Module != b.Module || a.Compose != b.Compose || !slices.Equal(a.Files, b.Files) {

@@ -150,6 +150,7 @@ func TestP1Plans(t *testing.T) {
 		"id":      func(d *plan.Plan) { d.Target.ImageID = "sha256:" + strings.Repeat("3", 64) },
 		"compose": func(d *plan.Plan) { d.Source.Compose.SHA256 = strings.Repeat("4", 64) },
 		"binds":   func(d *plan.Plan) { d.Target.Binds = []string{"/srv/web/x"} },
+		"volume":  func(d *plan.Plan) { d.Target.Volumes = []string{"data"} },
 		"health":  func(d *plan.Plan) { d.Target.Health = 1000 },
 		"wave":    func(d *plan.Plan) { d.Wave = 2 },
 		"changes": func(d *plan.Plan) { d.Changes = []plan.Change{} },

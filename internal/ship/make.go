@@ -345,7 +345,7 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	p.Host = plan.Host{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
 	p.Source = s.desc
 	p.Seen = plan.Seen{Text: l.text, SHA256: plan.Digest([]byte(l.text))}
-	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
+	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Volumes: s.compose.Volumes, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
 		ComposeVersion: l.version, Absent: p.Target.Absent, StableFor: int(mod.StableFor / time.Second), Health: int(mod.Health / time.Second)}
 	if p.Target.Binds == nil {
 		p.Target.Binds = []string{}

@@ -2,6 +2,7 @@ package module
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,7 @@ x-note: anything
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 3 || len(c.Writable) != 1 || c.Writable[0] != "/srv/web/data" || string(c.Data) != text {
+	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 3 || !slices.Equal(c.Volumes, []string{"cache"}) || len(c.Writable) != 1 || c.Writable[0] != "/srv/web/data" || string(c.Data) != text {
 		t.Errorf("%+v", c)
 	}
 	b, err := c.WithImage("sha256:" + strings.Repeat("b", 64))
