@@ -55,7 +55,8 @@ type order struct {
 // plans that reached their host, in order; the error is an [Error] with the first
 // outcome that is neither [Applied] nor [Nothing], or matches [ErrUnknown].
 //
-// Everything is judged before the first connection. ctx ends the waiting, not what a
+// Everything is judged before the first connection, and hosts, dates and approvals once
+// more before each later wave: those of before may have taken hours. ctx ends the waiting, not what a
 // host has begun.
 func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval.Signed) ([]Result, error) {
 	began := time.Now()
@@ -70,6 +71,11 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 		n := slices.IndexFunc(orders, func(o *order) bool { return o.Wave != wave })
 		if n < 0 {
 			n = len(orders)
+		}
+		if len(results) > 0 {
+			if err := e.judgeAgain(ctx, orders[:n], approvals); err != nil {
+				return results, errors.Join(err, e.noteRefusal(ctx, [][]byte{orders[0].Bytes}, err))
+			}
 		}
 		done := make([]Result, n)
 		errs := make([]error, n)
@@ -185,6 +191,21 @@ func (e *Engine) judge(ctx context.Context, plans [][]byte, signed []approval.Si
 		}
 	}
 	return orders, nil
+}
+
+// judgeAgain judges of a wave what may be otherwise than when all waves were judged.
+func (e *Engine) judgeAgain(ctx context.Context, orders []*order, signed []approval.Signed) error {
+	now := time.Now()
+	for _, o := range orders {
+		if err := e.judgeHost(o, now); err != nil {
+			return err
+		}
+		o.approvals = nil
+		if err := e.judgeApprovals(ctx, o, signed, now); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // judgeHost: the host is allowed, and the one that the plan was made for.
@@ -372,7 +393,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	}
 	var problem error
 	people, keys := map[string]bool{}, map[string]bool{}
-	timid := 0
+	timid := false // somebody signed, and not what destroys
 	for _, s := range signed {
 		a, err := verifier.Verify(ctx, s, now)
 		switch {
@@ -392,7 +413,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 			continue
 		}
 		if o.Destructive() && !slices.Contains(a.Allow, approval.Destructive) {
-			timid++
+			timid = true
 			continue
 		}
 		people[a.Approver], keys[a.Key] = true, true
@@ -401,7 +422,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	if len(people) >= o.host.Approvals {
 		return nil
 	}
-	if timid > 0 && problem == nil {
+	if timid {
 		return fail(Destructive, o.host.Name, "carboy ship approve --destructive", "the plan destroys something, and the approval does not say so")
 	}
 	if problem == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -46,6 +47,52 @@ func TestP1Waves(t *testing.T) {
 	p.refused("the second wave after a first of another commit", Refused, [][]byte{second.Bytes}, p.approve("alice", false, second))
 	record(Applied, p.draw(func(d *plan.Plan) { d.By = "somebody else" }))
 	p.reaches("the second wave in its turn", second, p.approve("alice", false, second))
+}
+
+// TestP1LaterWaves: what was allowed and approved when an apply began is asked again
+// before each later wave.
+func TestP1LaterWaves(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "echo '@step watch'; echo '@result applied healthy'")
+	second := shiptest.NewHost(t, "two", nil)
+	w.op.Add(t, second)
+	second.Program(t, "sh", "echo '@result applied healthy'")
+	hosts := strings.ReplaceAll(readFile(t, w.op.Config+"/hosts.yaml"), second.Root, w.host.Root)
+	signers := readFile(t, w.op.Config+"/allowed_signers")
+	w.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", w.host.Root+"/web", "one", "two"))
+	w.repo.Commit(t)
+	p := &paper{world: w}
+	for name, x := range map[string]struct {
+		during func()
+		want   Outcome
+	}{
+		"nothing":         {func() {}, Applied},
+		"the host":        {func() { w.op.Write(t, "hosts.yaml", strings.ReplaceAll(hosts, "apply: true", "apply: false")) }, Refused},
+		"the host's port": {func() { w.op.Write(t, "hosts.yaml", strings.Replace(hosts, fmt.Sprint(second.Port), "9", 1)) }, Stale},
+		"who may sign":    {func() { w.op.Write(t, "allowed_signers", strings.ReplaceAll(signers, "alice", "carol")) }, Mismatch},
+	} {
+		w.op.Write(t, "hosts.yaml", hosts)
+		w.op.Write(t, "allowed_signers", signers)
+		by := func(d *plan.Plan) { d.By = name }
+		first := p.draw(by)
+		later := p.draw(func(d *plan.Plan) {
+			by(d)
+			_, h, err := w.e.host("two")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Wave, d.Host = 2, plan.Host{Name: "two", Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
+		})
+		w.at("watch", x.during)
+		r, err := w.e.Apply(w.ctx(), [][]byte{first.Bytes, later.Bytes}, []approval.Signed{w.approve("alice", false, first, later)})
+		n := 1
+		if x.want == Applied {
+			n = 2
+		}
+		if outcomeOf(r, err) != x.want || len(r) != n || r[0].Outcome != Applied {
+			t.Errorf("%s, changed during the first wave: %+v %v, want %s", name, r, err, x.want)
+		}
+	}
 }
 
 // TestP1Records: what stands in the place of a record is not taken for none.

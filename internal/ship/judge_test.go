@@ -279,7 +279,56 @@ func TestH2Approvals(t *testing.T) {
 	p.repo.Commit(t)
 	m = p.draw(nil)
 	p.refused("of what destroys, without the word", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	p.refused("of what destroys, without the word, beside another's", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m), good)
 	p.reaches("with the word", m, p.approve("alice", true, m))
+}
+
+// TestP1InRepository: a repository brings along neither hosts nor signers nor records.
+func TestP1InRepository(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	inside := p.repo.Dir + "/conf"
+	if err := os.CopyFS(inside, os.DirFS(p.op.Config)); err != nil {
+		t.Fatal(err)
+	}
+	open := func(config, state string) error {
+		e := &Engine{Config: config, State: state, Repo: p.repo.Dir}
+		err := e.Open()
+		if err == nil {
+			e.Close()
+		}
+		return err
+	}
+	link := func(to string) string {
+		name := t.TempDir() + "/link"
+		if err := os.Symlink(to, name); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	if err := open(t.TempDir()+"/new/conf", t.TempDir()+"/new/state"); err != nil {
+		t.Errorf("beside the repository: %v", err)
+	}
+	if err := open(link(p.op.Config), link(p.op.State)); err != nil {
+		t.Errorf("through links, beside the repository: %v", err)
+	}
+	for name, x := range map[string][2]string{
+		"conf": {inside, p.op.State}, "conf that is not there": {p.repo.Dir + "/none/conf", p.op.State}, "the repository itself": {p.repo.Dir, p.op.State},
+		"state": {p.op.Config, inside}, "conf through a link": {link(inside), p.op.State}, "state through a link": {p.op.Config, link(inside) + "/new"},
+	} {
+		if err := open(x[0], x[1]); outcomeOf(nil, err) != Refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, file := range []string{"hosts.yaml", "allowed_signers"} {
+		conf := t.TempDir()
+		if err := os.Symlink(inside+"/"+file, conf+"/"+file); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(conf, p.op.State); outcomeOf(nil, err) != Refused {
+			t.Errorf("%s through a link: %v", file, err)
+		}
+	}
 }
 
 // TestRedaction: what looks like a secret in what a host writes is not shown.
