@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,21 @@ func TestShipCodes(t *testing.T) {
 			t.Errorf("%s and %s both end with %d", o, other, code)
 		}
 		seen[code] = string(o)
+	}
+	for i, bad := range worstFirst {
+		for _, better := range worstFirst[i:] {
+			if worse(bad, better) != bad || worse(better, bad) != bad {
+				t.Errorf("of %d and %d people hear of %d and %d", bad, better, worse(bad, better), worse(better, bad))
+			}
+		}
+	}
+	for o, code := range shipCodes {
+		if !slices.Contains(worstFirst, code) {
+			t.Errorf("%s, %d, is neither worse nor better than another", o, code)
+		}
+	}
+	if worse(exitcode.ShipLocked, exitcode.ShipRollbackFailed) != exitcode.ShipRollbackFailed {
+		t.Error("a lock hides what somebody must act on")
 	}
 	if len(shipCodes) != len(all) {
 		t.Errorf("%d outcomes have codes, want %d", len(shipCodes), len(all))

@@ -626,7 +626,9 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:
-		res.Outcome = got
+		if res.Outcome = got; got == Nothing {
+			res.Why = o.Ailing()
+		}
 		return nil
 	case Failed:
 		return fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why)

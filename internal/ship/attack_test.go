@@ -95,6 +95,24 @@ func TestP1LaterWaves(t *testing.T) {
 	}
 }
 
+// TestP2Ailing: that there is nothing to do is not said without saying that what runs is
+// unhealthy.
+func TestP2Ailing(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "echo '@result nothing'")
+	p := &paper{world: w}
+	for health, ailing := range map[string]bool{"healthy": false, "none": false, "unhealthy": true} {
+		m := p.draw(func(d *plan.Plan) {
+			d.Previous = plan.Previous{State: plan.PreviousKnown, Commit: d.Commit, Compose: shiptest.Compose("web", "v1", "ok"), Image: "app:v1", ImageID: someImage, Ran: !ailing}
+			p.see(d, strings.Replace(container("2"), "none", health, 1), "current -")
+		})
+		r, err := w.e.Apply(w.ctx(), [][]byte{m.Bytes}, nil)
+		if outcomeOf(r, err) != Nothing || (r[0].Why != "") != ailing || (m.Ailing() != "") != ailing {
+			t.Errorf("%s: %+v %v, %q", health, r, err, m.Ailing())
+		}
+	}
+}
+
 // TestP1Records: what stands in the place of a record is not taken for none.
 func TestP1Records(t *testing.T) {
 	t.Parallel()

@@ -189,6 +189,35 @@ func TestP1Plans(t *testing.T) {
 	p.reaches("the plan itself, at the end", good, a)
 }
 
+// TestP2Unreached: a host that cannot be spoken with and one that is not allowed are
+// different outcomes, whoever asks.
+func TestP2Unreached(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	ask := func() (all [3]Outcome) {
+		_, err := p.e.Plan(p.ctx(), PlanOptions{Module: "web"})
+		all[0] = outcomeOf(nil, err)
+		if st, err := p.e.Status(p.ctx(), "web"); err == nil {
+			all[1] = outcomeOf(nil, st[0].Err)
+		}
+		if _, problems, err := p.e.History(p.ctx(), "web"); err == nil && len(problems) == 1 {
+			all[2] = outcomeOf(nil, problems[0])
+		}
+		return all
+	}
+	if got := ask(); got != [3]Outcome{Failed, Failed, Failed} || p.knocks.Load() == 0 {
+		t.Errorf("a host that hangs up: %v", got)
+	}
+	p.op.Write(t, "hosts.yaml", strings.Replace(p.entry, "  one:", "  two:", 1))
+	if got := ask(); got != [3]Outcome{Refused, Refused, Refused} {
+		t.Errorf("a host that is not listed: %v", got)
+	}
+	os.Remove(filepath.Join(p.op.Config, "hosts.yaml"))
+	if got := ask(); got != [3]Outcome{Refused, Refused, Refused} {
+		t.Errorf("no hosts.yaml: %v", got)
+	}
+}
+
 // TestOtherServices: a plan that touches another service is none.
 func TestOtherServices(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,17 @@ func admit(h *hosts.Host, root string) error {
 	return nil
 }
 
+// unreached gives a host that could not be spoken with, or to the end, its outcome: it
+// was only looked at.
+func unreached(err error) error {
+	for _, is := range []error{remote.ErrUnreachable, remote.ErrCut, remote.ErrHostKey} {
+		if errors.Is(err, is) {
+			return &Error{Failed, "", err, ""}
+		}
+	}
+	return err
+}
+
 // planOn fills in m for one host.
 func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptions, m *Made, timing *Timing) error {
 	all, h, err := e.host(name)
@@ -119,13 +130,13 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 	began := time.Now()
 	c, err := remote.Dial(ctx, all, h, e.Keys)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	defer c.Close()
 	connected := time.Now()
 	l, err := e.look(ctx, c, h, s)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	if timing != nil {
 		timing.Connect, timing.Host = connected.Sub(began), time.Since(connected)

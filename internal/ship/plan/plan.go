@@ -311,6 +311,21 @@ func (p *Plan) Action() string {
 	return None
 }
 
+// Ailing says of a service for which there is nothing to do that it is not well all the
+// same; "" when it is, or was not asked.
+func (p *Plan) Ailing() string {
+	obs, err := Observe(p.Seen.Text)
+	if err != nil || len(p.Changes) > 0 {
+		return ""
+	}
+	for _, c := range obs.Containers {
+		if c.Health == "unhealthy" {
+			return "the service runs as it should, and is unhealthy"
+		}
+	}
+	return ""
+}
+
 // Mounts are what the service sees: of the host by their paths, and volumes by the names
 // that Docker has for them.
 func (p *Plan) Mounts() []string {
