@@ -405,6 +405,14 @@ func TestRedaction(t *testing.T) {
 		{"sshpass -p hunter2 ssh host", "hunter2"},
 		{"curl -u user:hunter2 https://h/", "hunter2"},
 		{"CREATE USER x IDENTIFIED BY 'hunter2'", "hunter2"},
+		{"dsn u:hunter2@tcp(db:3306)/shop", "hunter2"},
+		{"u:hun@ter2@tcp(db)/shop", "ter2"},
+		{"postgres://u:hun@ter2@db/shop", "ter2"},
+		{"postgres://u:hun/ter2@db/shop", "ter2"},
+		{"postgres://u:hun/t@er2@db/shop", "er2"},
+		{"GET /x?sig=hunter2 200", "hunter2"},
+		{`"GET /o/a.tar?AWSAccessKeyId=a&Signature=hunter2 HTTP/1.1"`, "hunter2"},
+		{"fetching o?sig=hunter2&se=2027", "hunter2"},
 		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
@@ -420,7 +428,19 @@ func TestRedaction(t *testing.T) {
 	if strings.Contains(pgp, "hunter2") {
 		t.Errorf("a private key became %q", pgp)
 	}
-	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
+	for _, head := range []string{"password: |", "  - db_password: >-", "| token: |2"} {
+		r := newRedactor()
+		r.Line(head)
+		for _, l := range []string{"      hunter2", "", "       ter2"} {
+			if got := r.Line("| " + l); strings.Contains(got, "ter2") {
+				t.Errorf("%q after %q became %q", l, head, got)
+			}
+		}
+		if got := r.Line("user: bob"); got != "user: bob" {
+			t.Errorf("after a text that was a secret, %q", got)
+		}
+	}
+	for _, plain := range []string{"what? nothing", "see https://example.org/a:b", "10:20:30 user@host connected", "Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}

@@ -128,7 +128,7 @@ var shipMutants = []mutant{
 		Name: "output-tells-secrets", Promise: "P4",
 		Why:     "a password that a program on the host prints is shown and recorded",
 		Package: "./internal/ship", Tests: []string{"TestRedaction"}, Says: "hunter2",
-		edits: []edit{{"internal/ship/redact.go", "for i, f := range forms() {", "for i, f := range forms()[:0] {"}},
+		edits: []edit{{"internal/ship/redact.go", "for _, f := range forms() {", "for _, f := range forms()[:0] {"}},
 	},
 	{
 		Name: "files-stay-after-rollback", Promise: "P4", root: true,

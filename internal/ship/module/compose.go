@@ -58,6 +58,7 @@ var (
 
 	networkKeys = keys("internal", "enable_ipv6", "enable_ipv4", "labels", "attachable")
 	volumeKeys  = keys("labels")
+	joinKeys    = keys("aliases", "ipv4_address", "ipv6_address", "priority", "gw_priority") // of a service in a network
 )
 
 func keys(names ...string) map[string]kind {
@@ -286,6 +287,9 @@ func (j *judge) service(name string, n, declared *yaml.Node, root string) (out [
 		if v.Value != "no-new-privileges" && v.Value != "no-new-privileges:true" {
 			refuse(v, "security_opt", fmt.Sprintf("has %.80q", v.Value), "no-new-privileges is allowed")
 		}
+	}
+	if v := find(n, "networks"); v != nil && v.Kind != yaml.SequenceNode {
+		j.named(v, field+".networks", joinKeys)
 	}
 	j.environment(find(n, "environment"), refuse)
 	for _, v := range items(find(n, "ports")) {
