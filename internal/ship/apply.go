@@ -258,11 +258,15 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		return loaded
 	}
 	for _, o := range orders {
-		obs, err := o.agree(s)
+		obs, err := plan.Observe(o.Seen.Text)
+		if err != nil {
+			return &Error{Mismatch, o.Host.Name, err, "make a new plan"}
+		}
+		old, err := e.judgeBack(ctx, o.Plan, obs, s)
 		if err != nil {
 			return err
 		}
-		if err := e.judgeBack(ctx, o.Plan, obs, s); err != nil {
+		if err := o.agree(s, obs, old.files()); err != nil {
 			return err
 		}
 		o.waves = s.module.Waves
@@ -293,8 +297,9 @@ func (e *Engine) judgeWaves(orders []*order) error {
 }
 
 // agree holds a plan to the commit that it names, field by field: whoever wrote the
-// plan decides nothing that the commit does not say. It gives what the plan saw.
-func (o *order) agree(s *source) (*plan.Observation, error) {
+// plan decides nothing that the commit does not say. obs is what it saw, before the files
+// of what was put there last.
+func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) error {
 	t, m := &o.Target, s.module
 	wave := 0
 	for i, w := range m.Waves {
@@ -302,8 +307,8 @@ func (o *order) agree(s *source) (*plan.Observation, error) {
 			wave = i + 1
 		}
 	}
-	no := func(what string) (*plan.Observation, error) {
-		return nil, fail(Mismatch, o.Host.Name, "make a new plan", "%s is not what commit %.12s says", what, o.Commit)
+	no := func(what string) error {
+		return fail(Mismatch, o.Host.Name, "make a new plan", "%s is not what commit %.12s says", what, o.Commit)
 	}
 	switch {
 	case wave != o.Wave && o.Kind == plan.Apply, wave == 0:
@@ -322,18 +327,14 @@ func (o *order) agree(s *source) (*plan.Observation, error) {
 	if a, b := o.Source, s.desc; a.Module != b.Module || a.Compose != b.Compose || !slices.Equal(a.Files, b.Files) {
 		return no("a file")
 	}
-	obs, err := plan.Observe(o.Seen.Text)
-	if err != nil {
-		return nil, &Error{Mismatch, o.Host.Name, err, "make a new plan"}
-	}
-	if t.ImageID != obs.Image || !slices.Equal(o.Changes, changes(o.Plan, obs, m)) {
-		return nil, fail(Mismatch, o.Host.Name, "make a new plan", "the changes are not those that follow from what was seen")
+	if t.ImageID != obs.Image || !slices.Equal(o.Changes, changes(o.Plan, obs, m, before)) {
+		return fail(Mismatch, o.Host.Name, "make a new plan", "the changes are not those that follow from what was seen")
 	}
 	o.compose = s.compose.Data
 	if t.Absent {
 		// What is removed is what runs.
 		if o.Previous.State != plan.PreviousKnown {
-			return nil, fail(Refused, o.Host.Name, "remove it by hand", "it is not known from which file the service runs")
+			return fail(Refused, o.Host.Name, "remove it by hand", "it is not known from which file the service runs")
 		}
 		o.compose = []byte(o.Previous.Compose)
 	}
@@ -341,14 +342,15 @@ func (o *order) agree(s *source) (*plan.Observation, error) {
 		o.files = append(o.files, s.text["modules/"+o.Module+"/"+module.FilesDir+"/"+f.Path])
 	}
 	if err := withinReach(o.Plan); err != nil {
-		return nil, err
+		return err
 	}
 	if o.Previous.State == plan.PreviousKnown {
+		var err error
 		if o.back, err = backFile(o.Plan); err != nil {
-			return nil, &Error{Refused, o.Host.Name, fmt.Errorf("the previous file: %w", err), "make a new plan"}
+			return &Error{Refused, o.Host.Name, fmt.Errorf("the previous file: %w", err), "make a new plan"}
 		}
 	}
-	return obs, nil
+	return nil
 }
 
 // judgeUse: a plan is carried out once.

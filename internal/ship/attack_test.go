@@ -95,6 +95,43 @@ func TestP1LaterWaves(t *testing.T) {
 	}
 }
 
+// TestExecutable: that a file becomes a program, or is one no more, is a change.
+func TestExecutable(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/run", "x")
+	before := p.repo.Commit(t)
+	if err := os.Chmod(p.repo.Dir+"/modules/web/files/run", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.repo.Commit(t)
+	for name, was := range map[string]string{"from a file": before, "from itself": ""} {
+		see := func(hide bool) Made {
+			return p.draw(func(d *plan.Plan) {
+				d.Previous = plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: was, Compose: shiptest.Compose("web", "v1", "ok"), Image: "app:v1", ImageID: someImage, Ran: true}
+				if was == "" {
+					d.Previous.Commit = d.Commit
+				}
+				p.see(d, container("2"), "file "+plan.Digest([]byte("x"))+" run", "current "+someJob)
+				if hide {
+					d.Changes = []plan.Change{}
+				}
+			})
+		}
+		m := see(false)
+		if changed := len(m.Changes) == 2 && m.Changes[0].What == "file.run" && m.Action() == plan.Recreate; changed != (was != "") {
+			t.Errorf("%s: %+v", name, m.Changes)
+		}
+		p.reaches(name, m, p.approve("alice", false, m))
+		if was != "" {
+			p.refused(name+", hidden", Mismatch, [][]byte{see(true).Bytes})
+		}
+	}
+	if s, err := p.e.load(p.ctx(), "web", before); err != nil || s.files()[0].Exec {
+		t.Errorf("the file of before is a program: %+v %v", s, err)
+	}
+}
+
 // TestP2Ailing: that there is nothing to do is not said without saying that what runs is
 // unhealthy.
 func TestP2Ailing(t *testing.T) {
@@ -175,8 +212,12 @@ func (p *paper) see(d *plan.Plan, lines ...string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	old, err := p.e.load(p.ctx(), d.Module, d.Previous.Commit)
+	if err != nil || d.Previous.State != plan.PreviousKnown {
+		old = nil
+	}
 	d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
-	d.Changes = changes(d, obs, s.module)
+	d.Changes = changes(d, obs, s.module, old.files())
 }
 
 // container is a line for one that runs, with the configuration that a digit stands for.

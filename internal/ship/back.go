@@ -14,12 +14,13 @@ func ran(c plan.Container) bool { return c.Status == "running" && c.Health != "u
 
 // judgeBack holds what a plan goes back to to what was seen on the host, to the commit
 // that it names, and to the record here of the job in force: who wrote the plan decides
-// nothing of it. s is the plan's own commit. The error is a [Mismatch] when the plan says
+// nothing of it. s is the plan's own commit. It gives what ran before by its commit, nil
+// where there is nothing to go back to. The error is a [Mismatch] when the plan says
 // something else than follows from these.
-func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observation, s *source) error {
+func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observation, s *source) (*source, error) {
 	v := &p.Previous
-	no := func(format string, args ...any) error {
-		return fail(Mismatch, p.Host.Name, "make a new plan", "what it goes back to is not what runs: "+format, args...)
+	no := func(format string, args ...any) (*source, error) {
+		return nil, fail(Mismatch, p.Host.Name, "make a new plan", "what it goes back to is not what runs: "+format, args...)
 	}
 	switch n := len(obs.Containers); {
 	case n > 1:
@@ -27,15 +28,15 @@ func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observat
 	case (v.State == plan.PreviousNone) != (n == 0):
 		return no("it says %s, and %d containers were seen", v.State, n)
 	case n == 0:
-		return nil
+		return nil, nil
 	}
 	now := obs.Containers[0]
 	last, err := e.inForce(p, obs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := sameRoot(p, last, now); err != nil || v.State == plan.PreviousUnknown {
-		return err
+		return nil, err
 	}
 	image := now.Image
 	switch {
@@ -57,14 +58,14 @@ func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observat
 	default:
 		in, err := e.readImported(p.Module)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if in == nil || v.Commit != in.Commit {
 			return no("nothing says that it is commit %.12s", v.Commit)
 		}
 	}
 	if v.ImageID != image {
-		return fail(Mismatch, p.Host.Name, "carboy ship status "+p.Module+" reads what the host remembers", "what it goes back to is not what runs: its image is %s, not %s", image, v.ImageID)
+		return nil, fail(Mismatch, p.Host.Name, "carboy ship status "+p.Module+" reads what the host remembers", "what it goes back to is not what runs: its image is %s, not %s", image, v.ImageID)
 	}
 	old := s
 	if v.Commit != s.commit {
@@ -76,7 +77,7 @@ func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observat
 	if string(old.compose.Data) != v.Compose || old.compose.Image != v.Image || a.Project != b.Project || a.Service != b.Service || a.Root != b.Root {
 		return no("commit %.12s says something else", v.Commit)
 	}
-	return nil
+	return old, nil
 }
 
 // inForce is the plan of the job in force by the records here; nil when they have none.

@@ -90,7 +90,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	d.Changes = changes(d, obs, s.module)
+	d.Changes = changes(d, obs, s.module, nil)
 	if change != nil {
 		change(d)
 	}
@@ -503,7 +503,7 @@ func TestP3NoFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.Changes = changes(d, obs, s.module)
+			d.Changes = changes(d, obs, s.module, nil)
 			for i := range d.Changes {
 				d.Changes[i].Destructive = d.Changes[i].Destructive && !hide
 			}

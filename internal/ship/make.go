@@ -374,8 +374,8 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 		return err
 	}
 	// What apply would not believe is not known.
-	var x *Error
-	if err := e.judgeBack(ctx, p, l.obs, s); errors.As(err, &x) && x.Outcome == Mismatch {
+	old, err := e.judgeBack(ctx, p, l.obs, s)
+	if x := (*Error)(nil); errors.As(err, &x) && x.Outcome == Mismatch {
 		p.Previous = plan.Previous{State: plan.PreviousUnknown}
 	} else if err != nil {
 		return err
@@ -383,7 +383,7 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	if err := withinReach(p); err != nil {
 		return err
 	}
-	p.Changes = changes(p, l.obs, mod)
+	p.Changes = changes(p, l.obs, mod, old.files())
 	life := e.Life
 	if life == 0 {
 		life = plan.DefaultLife
@@ -463,8 +463,10 @@ func withinReach(p *plan.Plan) error {
 	return nil
 }
 
-// changes are what is different, the files first, as it is done.
-func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Change {
+// changes are what is different, the files first, as it is done. before are the files of
+// what was put there last: the host says of a file what is in it, and not whether it can
+// be executed.
+func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []plan.File) []plan.Change {
 	out := []plan.Change{}
 	t := &p.Target
 	add := func(what, action, from, to, why string) {
@@ -481,6 +483,9 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Chang
 	for _, f := range p.Source.Files {
 		switch have := obs.Files[f.Path]; have {
 		case f.SHA256:
+			if slices.Contains(before, plan.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size, Exec: !f.Exec}) {
+				add("file."+f.Path, plan.Update, have, f.SHA256, "whether it can be executed is another one")
+			}
 		case "-":
 			add("file."+f.Path, plan.Create, "-", f.SHA256, "")
 		case "other":

@@ -178,7 +178,11 @@ func (e *Engine) compare(ctx context.Context, c *remote.Conn, h *hosts.Host, s *
 	l.fill(e, h, s)
 	p := &plan.Plan{Source: s.desc, Target: plan.Target{Service: s.module.Service, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash}}
 	p.Previous.State = plan.PreviousKnown
-	st.Changes = changes(p, l.obs, s.module)
+	var before []plan.File
+	if l.last != nil {
+		before = l.last.Source.Files
+	}
+	st.Changes = changes(p, l.obs, s.module, before)
 	if l.last != nil {
 		st.Applied, st.At = l.last.Commit, l.last.Created
 	}
