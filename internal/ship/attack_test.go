@@ -208,11 +208,11 @@ func (p *paper) see(d *plan.Plan, lines ...string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	s, err := p.e.load(p.ctx(), d.Module, d.Commit)
+	s, err := p.source(d.Commit)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	old, err := p.e.load(p.ctx(), d.Module, d.Previous.Commit)
+	old, err := p.source(d.Previous.Commit)
 	if err != nil || d.Previous.State != plan.PreviousKnown {
 		old = nil
 	}
@@ -342,7 +342,7 @@ func TestP1Previous(t *testing.T) {
 	undo := func(change func(*plan.Previous)) Made {
 		return draft(func(d *plan.Plan) {
 			d.Kind, d.Undoes, d.Commit = plan.Rollback, job, before
-			s, err := p.e.load(p.ctx(), "web", before)
+			s, err := p.source(before)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,8 +24,24 @@ import (
 // paper is a world whose host only counts who knocks.
 type paper struct {
 	*world
-	knocks atomic.Int32
-	entry  string
+	knocks  atomic.Int32
+	entry   string
+	sources map[string]*source // by commit: git takes most of the time
+}
+
+// source is the module at a commit.
+func (p *paper) source(commit string) (*source, error) {
+	if s, ok := p.sources[commit]; ok {
+		return s, nil
+	}
+	s, err := p.e.load(p.ctx(), "web", commit)
+	if err == nil {
+		if p.sources == nil {
+			p.sources = map[string]*source{}
+		}
+		p.sources[commit] = s
+	}
+	return s, err
 }
 
 const someImage = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -72,7 +88,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	s, err := p.e.load(p.ctx(), "web", commit)
+	s, err := p.source(commit)
 	if err != nil {
 		p.t.Fatal(err)
 	}
