@@ -95,6 +95,66 @@ func TestP1LaterWaves(t *testing.T) {
 	}
 }
 
+// TestP1PlanBack: a plan is made to go back only to what apply would believe, and not at
+// all where a service runs in another root.
+func TestP1PlanBack(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	old := shiptest.Compose("web", "v1", "ok")
+	made := func(hash, image string, change func(*plan.Plan)) (Made, error) {
+		last := p.draw(func(d *plan.Plan) {
+			d.Target.ImageID = image
+			if change != nil {
+				change(d)
+			}
+		})
+		l := &looked{hash: strings.Repeat("3", 64), version: "5", job: "100001-" + last.Digest, last: last.Plan, compose: []byte(old)}
+		l.text = "carboy-observed 1\nimage " + someImage + "\n" + container(hash) + "\ncurrent " + l.job + "\n"
+		var err error
+		if l.obs, err = plan.Observe(l.text); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.e.writeRecord("one", "web", &Record{Digest: last.Digest, Plan: last.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		_, h, err := p.e.host("one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit, _, err := p.e.head(p.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := p.source(commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := Made{Plan: &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: "web", Wave: 1, Commit: commit, Clean: true, By: "tests"}}
+		return m, p.e.finishPlan(p.ctx(), nil, h, s, l, &m)
+	}
+	const other = "sha256:6666666666666666666666666666666666666666666666666666666666666666"
+	for _, x := range []struct {
+		name, hash, image string
+		change            func(*plan.Plan)
+		state, back       string
+	}{
+		{"as it was applied", "2", someImage, nil, plan.PreviousKnown, someImage},
+		{"drifted", "4", other, nil, plan.PreviousKnown, other},
+		{"drifted from what was pulled", "4", "-", func(d *plan.Plan) { d.Target.Image = "app@" + someImage }, plan.PreviousUnknown, ""},
+		{"of a commit that is gone", "2", someImage, func(d *plan.Plan) { d.Commit = strings.Repeat("0", 40) }, plan.PreviousUnknown, ""},
+	} {
+		m, err := made(x.hash, x.image, x.change)
+		if err != nil || m.Previous.State != x.state || m.Previous.ImageID != x.back || m.Destructive() != (x.state == plan.PreviousUnknown) {
+			t.Errorf("%s: %+v %v", x.name, m.Previous, err)
+			continue
+		}
+		p.reaches(x.name, m, p.approve("alice", true, m))
+	}
+	if m, err := made("2", someImage, func(d *plan.Plan) { d.Target.Root = "/srv/old" }); outcomeOf(nil, err) != Refused || !strings.Contains(err.Error(), "/srv/old") {
+		t.Errorf("in another root: %+v %v", m.Previous, err)
+	}
+}
+
 // TestExecutable: that a file becomes a program, or is one no more, is a change.
 func TestExecutable(t *testing.T) {
 	t.Parallel()
