@@ -557,13 +557,7 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 			}
 			all = append(all, st...)
 		}
-		for _, st := range all {
-			a.code = worse(a.code, shipCode(st.Err))
-			// What was finished as it was wanted is no news.
-			if st.Settled != nil && st.Settled.Outcome != ship.Applied {
-				a.code = worse(a.code, shipCodes[st.Settled.Outcome])
-			}
-		}
+		a.code = statusCode(all)
 		if f.json {
 			return a.printJSON(struct {
 				Schema string              `json:"schema"`
@@ -596,6 +590,19 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 		}
 		return nil
 	})
+}
+
+// statusCode is the exit code of what was seen of hosts.
+func statusCode(all []carboy.ShipStatus) int {
+	code := exitcode.OK
+	for _, st := range all {
+		code = worse(code, shipCode(st.Err))
+		// What was finished as it was wanted is no news.
+		if st.Settled != nil && st.Settled.Outcome != ship.Applied {
+			code = worse(code, shipCodes[st.Settled.Outcome])
+		}
+	}
+	return code
 }
 
 func (a *app) shipHistoryCmd() *cobra.Command {
