@@ -263,7 +263,7 @@ back() {
     known)
         f=$j/back.yaml
         [ "$(image_id "$prev_ref")" != "$prev_image" ] || f=$j/prev.yaml
-        shown "$f" "$t_up" up -d $up_flags --pull never "$service" || good=0
+        shown "$f" "$t_up" up -d $up_flags --pull never $force "$service" || good=0
         if one "$prev_image" -; then
             [ "$prev_ran" = 0 ] || watch || good=0
         else
