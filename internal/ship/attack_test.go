@@ -514,7 +514,8 @@ func newHut(t *testing.T) (w *world, jobs string) {
 }
 
 // TestP4Planted: a job that somebody puts there as interrupted is not carried out unless
-// its plan is whole, of this host and service, and for a directory that is allowed.
+// its plan is whole, of this host and service, and for a directory that is allowed; and
+// nothing is said of how it ended before Docker answers.
 func TestP4Planted(t *testing.T) {
 	t.Parallel()
 	w, jobs := newHut(t)
@@ -523,20 +524,27 @@ func TestP4Planted(t *testing.T) {
 		name   string
 		change func(*plan.Plan)
 		damage string
+		docker string // what it does there; "": there is none
 		want   string
 	}{
-		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "damaged"},
-		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "damaged"},
-		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "allowed_roots"},
-		{"with another plan", nil, " ", "damaged"},
-		{"as it should be", nil, "", ""},
+		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "", "damaged"},
+		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "", "damaged"},
+		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "", "allowed_roots"},
+		{"with another plan", nil, " ", "", "damaged"},
+		{"while Docker does not answer", nil, "", "", "docker does not answer"},
+		{"while Docker lists and does not tell", nil, "", `case "$1" in ps) echo 1a2b3c ;; *) exit 1 ;; esac`, "docker does not answer"},
+		{"while a container goes", nil, "", `case "$1" in ps) [ -e "$0.listed" ] || { : >"$0.listed"; echo 1a2b3c; } ;; *) exit 1 ;; esac`, ""},
+		{"as it should be", nil, "", `:`, ""},
 	} {
+		if x.docker != "" {
+			w.host.Program(t, "docker", x.docker)
+		}
 		m := p.draw(x.change)
 		dir := jobs + "100001-" + m.Digest
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "result.tmp": "pending"} {
+		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "output": "password=hunter2", "result.tmp": "pending"} {
 			if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -547,8 +555,12 @@ func TestP4Planted(t *testing.T) {
 		}
 		_, touched := os.Stat(dir + "/steps")
 		switch {
-		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != RollbackFailed || touched != nil):
-			t.Errorf("%s: %+v, want it settled: failed, there being no Docker", x.name, st[0])
+		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != Failed || touched != nil):
+			t.Errorf("%s: %+v, want it settled: nothing was changed", x.name, st[0])
+		case x.want == "":
+			if _, err := os.Stat(dir + "/output"); err == nil {
+				t.Errorf("%s: what a program wrote, with its secrets, stays on the host", x.name)
+			}
 		case x.want != "" && (!strings.Contains(st[0].Error, x.want) || st[0].Settled != nil || touched == nil):
 			t.Errorf("%s: %+v, want %q", x.name, st[0], x.want)
 		}

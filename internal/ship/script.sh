@@ -20,10 +20,13 @@ refuse() {
     exit 0
 }
 b64() { base64 | tr -d '\n'; }
-# file NAME PATH: a file for the client.
+# file NAME PATH: a file for the client; sent counts.
+sent=0
 file() {
     [ -f "$2" ] || return 0
-    say "@file $1 $(head -c 2097152 <"$2" | b64)"
+    text=$(head -c 2097152 <"$2" | b64)
+    say "@file $1 $text"
+    sent=$((sent + ${#text}))
 }
 
 # Everything of Docker has a deadline, and an environment without our caller's.
@@ -56,11 +59,18 @@ shown() {
 container_ids() {
     dk "$t_look" ps -aq --no-trunc --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$service" --filter label=com.docker.compose.oneoff=False
 }
-# containers prints a line for each container of the service.
+# containers prints a line for each container of the service. That one has gone since it
+# was listed is no failure: what is listed has changed then.
 containers() {
     ids=$(container_ids) || return 1
-    [ -n "$ids" ] || return 0
-    dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
+    while [ -n "$ids" ]; do
+        if c=$(dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids); then
+            printf '%s\n' "$c" | sort
+            return
+        fi
+        listed=$ids
+        ids=$(container_ids) && [ "$ids" != "$listed" ] || return 1
+    done
 }
 # image_id prints nothing where there is none; docker itself prints an empty line then.
 image_id() { i=$(dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null) && printf '%s\n' "$i"; }
@@ -140,6 +150,7 @@ clock() {
 }
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
+    rm -f "$j/output" "$j/code" # not redacted, and still here when an apply was killed
     printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
@@ -366,9 +377,10 @@ recover() {
     scan
     [ "$unfinished" != - ] && [ "${unfinished#*-}" = "$job" ] || refuse settled
     j=$dir/jobs/$unfinished
+    # After a power cut Docker may still be starting: nothing can be said of the job yet.
+    c=$(containers) || refuse docker "docker does not answer"
     step recover
     if [ "$action" = remove ]; then
-        c=$(containers) || refuse docker "docker does not answer"
         [ -n "$c" ] || finish applied "removed, after an interruption"
         quiet
         ! unchanged || kept "interrupted before anything was changed"
@@ -424,17 +436,19 @@ await)
     [ "$used" = - ] || file result "$dir/jobs/$used/result"
     ;;
 history)
+    # The newest first, and no more than is soon sent.
     scan
     look
     say "@unfinished $unfinished"
+    newest=
     set +f
-    i=$last
-    for d in "$dir"/jobs/1?????-*; do
-        [ -d "$d" ] || continue
-        n=${d##*/}
-        [ "${n%%-*}" -gt $((last - most)) ] || continue
+    for d in "$dir"/jobs/1?????-*; do [ ! -d "$d" ] || newest="${d##*/} $newest"; done
+    set -f
+    for n in $newest; do
+        [ "$most" -gt 0 ] && [ "$sent" -lt 8388608 ] || break
+        most=$((most - 1))
         say "@job $n"
-        for f in plan.json approvals.json result steps; do file "$f" "$d/$f"; done
+        for f in plan.json approvals.json result steps; do file "$f" "$dir/jobs/$n/$f"; done
     done
     ;;
 esac
