@@ -445,7 +445,8 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 		res.Why = cmp.Or(res.Why, shown(x.Err.Error()))
 	}
 	if res.Outcome == "" {
-		return err // not known: the record stays as it is
+		// Not known: the record stays as it is.
+		return errors.Join(err, e.note(ctx, audit.ShipOutcome, audit.Noted, o.Plan, o.Digest, "unknown", err.Error()))
 	}
 	decision, werr := audit.Noted, error(nil)
 	switch {

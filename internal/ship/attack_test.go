@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -210,6 +212,64 @@ func TestP4Lies(t *testing.T) {
 	w.at("again", cancel)
 	if r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{a}); !errors.Is(err, ErrUnknown) || outcomeOf(r, err) != "" {
 		t.Errorf("a host that says it is done and dies: %+v %v, want an unknown outcome", r, err)
+	}
+}
+
+// TestP4Elsewhere: after a cut only the host's own record says how a plan ended. A refusal
+// of the question, which is how it looks when somebody else settles the same job, and a
+// host that has no job yet leave that unknown, on record here.
+func TestP4Elsewhere(t *testing.T) {
+	t.Parallel()
+	// Each call is one answer; the last is repeated.
+	const cut, waiting, done = "echo '@step applying'; kill -9 $$", "echo '@unfinished 100001-'$d; echo '@used 100001-'$d", "echo '@unfinished -'; echo '@used 100001-'$d; echo '@file result '$(printf 'applied 1 healthy' | base64)"
+	for name, x := range map[string]struct {
+		answers []string
+		want    Outcome
+	}{
+		"somebody was quicker":       {[]string{cut, waiting, "echo '@refused settled'", done}, Applied},
+		"somebody is at it":          {[]string{cut, waiting, "echo '@refused locked tests'", done}, Applied},
+		"it was interrupted before":  {[]string{"echo '@refused unfinished 100001-'$d", waiting, "echo '@refused settled'", done}, Applied},
+		"its Docker does not answer": {[]string{cut, waiting, "echo '@refused docker no'"}, ""},
+		"its lock is held for long":  {[]string{cut, "echo '@refused locked tests'"}, ""},
+		"it is still to come":        {[]string{cut, "echo '@unfinished -'; echo '@used -'"}, ""},
+		"it comes late":              {[]string{cut, "echo '@unfinished -'; echo '@used -'", done}, Applied},
+		"it was refused":             {[]string{"echo '@refused stale'"}, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newLair(t, "exit 0")
+			dir := t.TempDir() + "/audit"
+			log, err := audit.Open(w.ctx(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			w.e.Audit = log
+			m, a := w.lairPlan()
+			sh := "d=" + m.Digest + "; n=$(($(cat $0.n 2>/dev/null || echo 0) + 1)); echo $n >$0.n; case $n in\n"
+			for i, answer := range x.answers {
+				if i == len(x.answers)-1 {
+					sh += "*) " + answer + " ;;\n"
+				} else {
+					sh += fmt.Sprint(i+1) + ") " + answer + " ;;\n"
+				}
+			}
+			w.host.Program(t, "sh", sh+"esac")
+			got, err := w.apply(m, a)
+			if got != x.want || errors.Is(err, ErrUnknown) != (x.want == "") {
+				t.Errorf("%s %v, want %q", got, err, x.want)
+			}
+			r, rerr := w.e.readRecord("one", "web", m.Digest)
+			text := readFile(t, dir+"/log")
+			switch {
+			case x.want == "" && (rerr != nil || r.Outcome != Sent || !strings.Contains(text, `"unknown"`)):
+				t.Errorf("the record: %+v %v, want one that waits for the host, and one in the log:\n%s", r, rerr, text)
+			case x.want == Applied && (rerr != nil || r.Outcome != Applied):
+				t.Errorf("the record: %+v %v", r, rerr)
+			case x.want == Stale && rerr == nil:
+				t.Errorf("a record of what was refused: %+v", r)
+			}
+		})
 	}
 }
 
