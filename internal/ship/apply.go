@@ -623,11 +623,11 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 		res.Outcome = got
 		return nil
 	case Failed:
-		return fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why)
+		return late(fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why), res.Why)
 	case RolledBack:
 		return fail(got, o.host.Name, advice, "not healthy: %s; rolled back", res.Why)
 	case RollbackFailed:
-		return fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why)
+		return late(fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why), res.Why)
 	}
 	switch a.refused {
 	case "":
@@ -644,6 +644,23 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 		return fail(Locked, o.host.Name, "look again", "somebody else has finished what was interrupted")
 	}
 	return refusal(o.host, a)
+}
+
+// lateWhy ends the reason of a job that script.sh ended at a command's deadline.
+const lateWhy = "was ended at its deadline"
+
+// deadlineError is an error that matches [ErrDeadline] as well, and reads the same.
+type deadlineError struct{ error }
+
+func (d deadlineError) Unwrap() []error { return []error{d.error, ErrDeadline} }
+
+// late has an error match [ErrDeadline] when that is why.
+func late(err error, why string) error {
+	var x *Error
+	if strings.HasSuffix(why, lateWhy) && errors.As(err, &x) {
+		x.Err = deadlineError{x.Err}
+	}
+	return err
 }
 
 // difference says what is not as it was.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -628,6 +629,93 @@ func TestP4Planted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestP4Hangs: nothing that hangs on a host, while it holds the lock, holds it or us for
+// longer than a command may take: who sends, a disk, a command of Docker. What a command
+// leaves behind is not waited for.
+func TestP4Hangs(t *testing.T) {
+	t.Parallel()
+	const hang = "exec sleep 600"
+	for name, x := range map[string]struct {
+		program, text string
+		want          Outcome
+		why           string
+	}{
+		"nothing":               {"", "", Applied, "healthy"},
+		"what is sent":          {"head", `[ ! -d $HOME/.local/state/carboy/ship/v1/web.web/new/prev ] || ` + hang, Failed, "could not take what was sent"},
+		"copying to its place":  {"cp", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"writing to disk":       {"sync", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"docker compose up":     {"docker", `case "$*" in *" up "*) ` + hang + ` ;; esac`, Failed, "docker compose up was ended at its deadline"},
+		"what up leaves behind": {"docker", `case "$*" in *" up "*) setsid sleep 600 9<&- & echo $! >$0.left ;; esac`, Applied, "healthy"},
+		"a disk that is slow":   {"sync", `sleep 0.1`, Applied, "healthy"},
+		"a disk that is broken": {"sync", `case "$*" in *plan.json*) exit 1 ;; esac`, Failed, "cannot record the job"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, jobs := newHut(t)
+			w.repo.Write(t, "modules/web/files/a.conf", "ours\n")
+			w.repo.Commit(t)
+			p := &paper{world: w}
+			m := p.draw(func(d *plan.Plan) {
+				text := "carboy-observed 1\nimage " + someImage + "\nfile - a.conf\ncurrent -\n"
+				d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+				obs, err := plan.Observe(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := p.e.load(p.ctx(), "web", d.Commit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Changes = changes(d, obs, s.module)
+			})
+			// A Docker of which one container is told, once it is there.
+			w.host.Program(t, "docker", `case "$*" in
+ps*) [ ! -e $0.up ] || echo 1a2b3c ;;
+"image inspect"*) echo `+someImage+` ;;
+*--hash*) echo web `+m.Target.ConfigHash+` ;;
+*" up "*) : >$0.up ;;
+*config-hash*) echo container 1a2b3c `+someImage+` `+m.Target.ConfigHash+` running healthy 0 ;;
+*StartedAt*) echo running healthy 0 now ;;
+esac`)
+			if x.program == "docker" {
+				w.host.Program(t, "docker", x.text+"\n"+strings.TrimPrefix(readFile(t, w.host.Dir+"/bin/docker"), "#!/bin/sh\n"))
+			} else if x.program != "" {
+				w.before(x.program, x.text)
+			}
+			t.Cleanup(func() {
+				if pid, err := strconv.Atoi(strings.TrimSpace(string(mayRead(w.host.Dir + "/bin/docker.left")))); err == nil {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
+			w.e.Up, w.e.Other = 3*time.Second, 3*time.Second
+			ctx, cancel := context.WithTimeout(w.ctx(), testenv.Patience(40*time.Second))
+			defer cancel()
+			r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{w.approve("alice", false, m)})
+			if got := outcomeOf(r, err); got != x.want || len(r) != 1 || !strings.Contains(r[0].Why, x.why) {
+				t.Errorf("%s %v %+v, want %s: %s", got, err, r, x.want, x.why)
+			}
+			if errors.Is(err, ErrDeadline) != strings.HasSuffix(x.why, "deadline") {
+				t.Errorf("%v: matches ErrDeadline or not, and should not or should", err)
+			}
+			if left, _ := filepath.Glob(jobs + "*/result"); x.want == Applied && len(left) != 1 {
+				t.Errorf("%d jobs with a result", len(left))
+			}
+			if x.program != "docker" {
+				os.Remove(w.host.Dir + "/bin/" + x.program)
+			}
+			if st, err := w.e.Status(ctx, "web"); err != nil || st[0].Busy != "" {
+				t.Errorf("afterwards %+v %v, want a free lock", st, err)
+			}
+		})
+	}
+}
+
+// mayRead is a file, or nothing.
+func mayRead(name string) []byte {
+	b, _ := os.ReadFile(name)
+	return b
 }
 
 // TestP1Count: a host that cannot count a job any more, and so would forget it, does none.

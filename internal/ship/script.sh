@@ -35,23 +35,37 @@ dk() {
     shift
     timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" docker "$@"
 }
+# limited ARGS...: what takes as long as a disk, or who sends, likes.
+limited() { timeout -k 5 "$t_other" "$@"; }
 # compose LIMIT ARGS...: standard input is the compose file.
 compose() {
     limit=$1
     shift
     dk "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
 }
-# shown FILE ARGS...: compose, its output kept up to a bound and passed on.
+# shown FILE ARGS...: compose, its output kept up to a bound and passed on. What it leaves
+# behind may hold its output open, and is not waited for. How it went is in went.
 shown() {
     input=$1
     shift
-    { compose "$@" <"$input" 2>&1; echo $? >"$j/code"; } | { head -c 65536 >"$j/output"; cat >/dev/null; }
+    went=failed
+    rm -f "$j/pipe"
+    mkfifo "$j/pipe" && command exec 8<>"$j/pipe" || return 1
+    { head -c 65536 >"$j/output"; exec cat; } <"$j/pipe" >/dev/null 2>&1 8<&- 9<&- &
+    reader=$!
+    compose "$@" <"$input" >&8 2>&1 8<&-
+    code=$?
+    exec 8<&-
+    { sleep 2; kill "$reader"; } </dev/null >/dev/null 2>&1 9<&- &
+    late=$!
+    wait "$reader" 2>/dev/null
+    kill "$late" 2>/dev/null
     # Its last line may have no end; what we say next must begin one.
     [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
-    read -r code <"$j/code" || code=1
-    rm -f "$j/output" "$j/code"
+    rm -f "$j/output" "$j/pipe"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then
-        step deadline "docker compose was ended after its time"
+        went="was ended at its deadline"
+        step deadline "docker compose $went"
         quiet
     fi
     return "$code"
@@ -150,8 +164,8 @@ clock() {
 }
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
-    rm -f "$j/output" "$j/code" # not redacted, and still here when an apply was killed
-    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
+    rm -f "$j/output" "$j/pipe" # not redacted, and still here when an apply was killed
+    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
     exit 0
@@ -160,7 +174,7 @@ finish() {
 lock() {
     mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
     # The directory itself: a file with such a name is what people remove.
-    exec 9<"$dir" || refuse failed "cannot open $dir"
+    command exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
@@ -181,8 +195,9 @@ in_place() {
 put() (
     umask 022
     into "$2" || exit 1
-    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0
-    rm -f ./.carboy.tmp
+    tmp=./.carboy.tmp.$project.$service # another service may have the same root
+    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
+    rm -f "$tmp"
     exit 1
 )
 # restore_files puts back what was there.
@@ -192,7 +207,7 @@ restore_files() {
         if [ -f "$j/prev/$i" ]; then
             timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" || return 1
         elif [ -f "$root/$f" ]; then
-            (into "$f" && rm -f "./${f##*/}") || return 1
+            (into "$f" && rm -f "./${f##*/}" && limited sync .) || return 1
         fi
         i=$((i + 1))
     done
@@ -298,12 +313,12 @@ carry_out() {
     put_files || kept "the files could not be written"
     step compose
     if [ "$action" = remove ]; then
-        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm failed"
+        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm $went"
         finish applied removed
     fi
     if ! shown "$j/compose.yaml" "$t_up" up -d $up_flags --pull "$pull" $force "$service"; then
-        ! unchanged || kept "docker compose up failed"
-        back failed "docker compose up failed"
+        ! unchanged || kept "docker compose up $went"
+        back failed "docker compose up $went"
     fi
     step watch
     one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
@@ -318,11 +333,11 @@ receive() {
     to=$1
     shift
     while [ $# -gt 1 ]; do
-        head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
+        limited head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
         shift 2
     done
     for p in $programs; do chmod 755 "$to/$p" || return 1; done
-    (cd "$to" && printf '%s\n' "$sums" | sha256sum -c --status)
+    (cd "$to" && printf '%s\n' "$sums" | limited sha256sum -c --status)
 }
 
 # expected is what Compose makes of the file that came.
@@ -331,14 +346,14 @@ expected() {
 }
 
 apply() {
-    lock -n
+    lock -w 2 # somebody may look at this moment
     scan
     [ "$unfinished" = - ] || refuse unfinished "$unfinished"
     [ "$used" = - ] || refuse used "$used"
     [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
     rm -rf "$new"
-    receive "$new" || refuse failed "the host could not take what was sent: is its disk full?"
+    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     paths
     # Compose reads the file while Docker is asked.
     hash=$(expected | { observe >"$new/observed" || exit 1; cat; }) || refuse docker "docker does not answer"
@@ -363,17 +378,19 @@ apply() {
     done
     printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
     set +f
-    sync "$new"/* "$new"/f/* "$new"/prev/* "$new" 2>/dev/null
+    set -- "$new" "$new/f" "$new/prev"
+    for p in "$new"/* "$new"/f/* "$new"/prev/*; do [ ! -f "$p" ] || set -- "$@" "$p"; done
     set -f
+    limited sync "$@" || refuse failed "cannot record the job: is the disk full?"
     j=$dir/jobs/$((last + 1))-$job
-    mv -T "$new" "$j" && sync "$dir/jobs" || refuse failed "cannot record the job"
+    mv -T "$new" "$j" && limited sync "$dir/jobs" || refuse failed "cannot record the job"
     step applying
     carry_out
 }
 
 # recover finishes a job whose shell is gone, or takes it back.
 recover() {
-    lock -n
+    lock -w 2
     scan
     [ "$unfinished" != - ] && [ "${unfinished#*-}" = "$job" ] || refuse settled
     j=$dir/jobs/$unfinished
@@ -398,7 +415,7 @@ recover() {
 }
 
 look() {
-    if [ -d "$dir" ] && ! flock -n 9 9<"$dir"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
+    if [ -d "$dir" ] && ! flock -sn 9 9<"$dir"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
 }
 
 case $mode in
@@ -429,7 +446,7 @@ apply) apply ;;
 recover) recover ;;
 await)
     # The end of whoever holds the lock, then the job's result.
-    [ ! -d "$dir" ] || flock -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
+    [ ! -d "$dir" ] || flock -s -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     scan
     say "@unfinished $unfinished"
     say "@used $used"

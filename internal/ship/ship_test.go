@@ -805,8 +805,11 @@ fi; done
 exec `+testenv.Look("docker")+` "$@"
 `)
 	w.e.Up = time.Second
-	if o, err := w.apply(p, w.approve("alice", false, p)); o != Failed {
+	if o, err := w.apply(p, w.approve("alice", false, p)); o != Failed || !errors.Is(err, ErrDeadline) {
 		t.Errorf("a command that hangs: %s %v", o, err)
+	}
+	if h := w.history("dl"); h[0].Why != "docker compose up was ended at its deadline" {
+		t.Errorf("the record says %q", h[0].Why)
 	}
 	w.want("dl", "v1 running")
 	said := ""
