@@ -61,7 +61,7 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 	began := time.Now()
 	orders, err := e.judge(ctx, plans, approvals)
 	if err != nil {
-		return nil, errors.Join(err, e.noteRefusal(ctx, plans, err))
+		return nil, errors.Join(err, e.NoteRefusal(ctx, plans, err))
 	}
 	source := time.Since(began)
 	var results []Result
@@ -99,8 +99,9 @@ func (e *Engine) Judge(ctx context.Context, plans [][]byte, approvals []approval
 	return err
 }
 
-// noteRefusal puts plans that were refused before any connection into the log.
-func (e *Engine) noteRefusal(ctx context.Context, plans [][]byte, why error) error {
+// NoteRefusal puts plans that were refused before any connection into the log, as Apply
+// does with those that it is given. The error is that of the log.
+func (e *Engine) NoteRefusal(ctx context.Context, plans [][]byte, why error) error {
 	rule := Refused
 	var x *Error
 	if errors.As(why, &x) {
