@@ -32,8 +32,12 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 		return nil, err
 	}
 	missing := s.Judge(ctx, plans, have)
+	refused := func(why error) error { return errors.Join(why, s.NoteRefusal(ctx, plans, why)) }
+	if missing == nil {
+		return have, nil
+	}
 	if !canSign(missing) {
-		return have, missing
+		return have, refused(missing)
 	}
 	p, err := applyOf(plans, files, missing)
 	if err != nil {
@@ -75,7 +79,7 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 			if err != nil {
 				return nil, err
 			}
-			return nil, &ship.Error{Outcome: ship.Mismatch, Err: errors.Join(notApproved(out), missing), Advice: p.HowToSign()}
+			return nil, refused(&ship.Error{Outcome: ship.Mismatch, Err: errors.Join(notApproved(out), missing), Advice: p.HowToSign()})
 		case <-tick.C:
 		}
 		now, err := signed()
@@ -89,7 +93,7 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 			return have, nil
 		case !canSign(missing):
 			t.Withdraw("it can't be applied any more")
-			return nil, missing
+			return nil, refused(missing)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 	began := time.Now()
 	orders, err := e.judge(ctx, plans, approvals)
 	if err != nil {
-		return nil, errors.Join(err, e.noteRefusal(ctx, plans, err))
+		return nil, errors.Join(err, e.NoteRefusal(ctx, plans, err))
 	}
 	source := time.Since(began)
 	var results []Result
@@ -105,8 +105,9 @@ func (e *Engine) Judge(ctx context.Context, plans [][]byte, approvals []approval
 	return err
 }
 
-// noteRefusal puts plans that were refused before any connection into the log.
-func (e *Engine) noteRefusal(ctx context.Context, plans [][]byte, why error) error {
+// NoteRefusal puts plans that were refused before any connection into the log, as Apply
+// does with those that it is given. The error is that of the log.
+func (e *Engine) NoteRefusal(ctx context.Context, plans [][]byte, why error) error {
 	rule := Refused
 	var x *Error
 	if errors.As(why, &x) {
@@ -472,7 +473,8 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 		res.Why = cmp.Or(res.Why, shown(x.Err.Error()))
 	}
 	if res.Outcome == "" {
-		return err // not known: the record stays as it is
+		// Not known: the record stays as it is.
+		return errors.Join(err, e.note(ctx, audit.ShipOutcome, audit.Noted, o.Plan, o.Digest, "unknown", err.Error()))
 	}
 	decision, werr := audit.Noted, error(nil)
 	switch {
@@ -509,22 +511,40 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	began := time.Now()
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
 	if err != nil {
-		return &Error{Failed, "", fmt.Errorf("%w; nothing was changed", err), ""}
+		return notBegun(err)
 	}
 	defer c.Close()
 	res.Timing.Connect = time.Since(began)
 	defer func() { res.Timing.Host = time.Since(began) - res.Timing.Connect }()
 	a, err := e.order(ctx, c, o, "apply")
 	if err == nil && a.refused == "unfinished" {
-		a, err = e.settleFirst(ctx, c, o, a)
+		if _, digest, _ := strings.Cut(a.why, "-"); digest == o.Digest {
+			err = errInterrupted
+		} else if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
+			return notBegun(err)
+		} else {
+			a, err = e.order(ctx, c, o, "apply")
+		}
 	}
-	if errors.Is(err, remote.ErrCut) {
+	switch {
+	case errors.Is(err, remote.ErrCut), errors.Is(err, errInterrupted):
 		a, err = e.found(ctx, o, err)
+	case errors.Is(err, remote.ErrUnreachable):
+		return notBegun(err)
 	}
 	if err != nil {
 		return err
 	}
 	return e.outcome(o, a, res)
+}
+
+// notBegun is an error from before the host was asked to carry out a plan.
+func notBegun(err error) error {
+	var x *Error
+	if errors.As(err, &x) {
+		return err
+	}
+	return &Error{Failed, "", fmt.Errorf("%w; nothing was changed", err), ""}
 }
 
 // order runs the script for an order.
@@ -633,11 +653,11 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 		}
 		return nil
 	case Failed:
-		return fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why)
+		return late(fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why), res.Why)
 	case RolledBack:
 		return fail(got, o.host.Name, advice, "not healthy: %s; rolled back", res.Why)
 	case RollbackFailed:
-		return fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why)
+		return late(fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why), res.Why)
 	}
 	switch a.refused {
 	case "":
@@ -656,6 +676,23 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	return refusal(o.host, a)
 }
 
+// lateWhy ends the reason of a job that script.sh ended at a command's deadline.
+const lateWhy = "was ended at its deadline"
+
+// deadlineError is an error that matches [ErrDeadline] as well, and reads the same.
+type deadlineError struct{ error }
+
+func (d deadlineError) Unwrap() []error { return []error{d.error, ErrDeadline} }
+
+// late has an error match [ErrDeadline] when that is why.
+func late(err error, why string) error {
+	var x *Error
+	if strings.HasSuffix(why, lateWhy) && errors.As(err, &x) {
+		x.Err = deadlineError{x.Err}
+	}
+	return err
+}
+
 // difference says what is not as it was.
 func (o *order) difference(a *account) string {
 	kept, err := a.kept()
@@ -671,51 +708,55 @@ func (o *order) difference(a *account) string {
 	return ""
 }
 
-// settleFirst finishes what somebody's apply has left on the host, and then goes on.
-func (e *Engine) settleFirst(ctx context.Context, c *remote.Conn, o *order, a *account) (*account, error) {
-	_, digest, _ := strings.Cut(a.why, "-")
-	if digest == o.Digest {
-		return e.order(ctx, c, o, "recover")
-	}
-	if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
-		return nil, err
-	}
-	return e.order(ctx, c, o, "apply")
-}
-
 // How often a host is asked again after a connection was cut, and how long between.
 const (
 	tries    = 6
 	tryAgain = time.Second
 )
 
-// found reconnects and asks how it ended.
-func (e *Engine) found(ctx context.Context, o *order, cut error) (*account, error) {
+var (
+	errInterrupted = errors.New("it was interrupted")
+	errElsewhere   = errors.New("somebody else settles it")
+	errNoJob       = errors.New("the host has no job of it, and what was sent may still arrive")
+)
+
+// found connects anew and asks how a plan ended that may have begun. Whatever the host
+// says, but how it ended, leaves that unknown: a refusal is of the question.
+func (e *Engine) found(ctx context.Context, o *order, why error) (*account, error) {
+	text := "the connection was cut; asking how it ended"
+	if !errors.Is(why, remote.ErrCut) {
+		text = "it was interrupted; asking how it ended"
+	}
+	missing := 0
 	for i := range tries {
 		wait := time.NewTimer(tryAgain << i / 2)
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, cut)
+			return nil, fmt.Errorf("%s: %w: %w", o.host.Name, ErrUnknown, why)
 		case <-wait.C:
 		}
-		e.progress(o.host.Name, "again", "the connection was cut; asking how it ended")
+		e.progress(o.host.Name, "again", text)
 		a, err := e.ask(ctx, o)
 		if err == nil {
 			return a, nil
 		}
-		var x *Error
-		if errors.As(err, &x) {
-			return nil, err
+		why = err
+		if errors.Is(err, errNoJob) {
+			missing++
 		}
-		if errors.Is(err, remote.ErrHostKey) {
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+		if missing > 1 || errors.Is(err, ErrUnknown) || errors.Is(err, remote.ErrHostKey) {
+			break
 		}
 	}
-	return nil, fmt.Errorf("%w: %w", ErrUnknown, cut)
+	if errors.Is(why, ErrUnknown) {
+		return nil, why
+	}
+	return nil, fmt.Errorf("%s: %w: %w", o.host.Name, ErrUnknown, why)
 }
 
-// ask waits for the end of an order that was sent, on a new connection.
+// ask waits for the end of an order that was sent, on a new connection. An error matches
+// [ErrUnknown] where asking again is of no use.
 func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
 	if err != nil {
@@ -737,11 +778,20 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	}
 	switch used := a.words["@used"]; {
 	case a.refused != "":
-		return nil, refusal(o.host, a)
+		return nil, o.unknown(a)
 	case used == "" || used == "-":
-		return nil, fail(Failed, o.host.Name, "apply it again", "the connection was cut before anything was changed")
+		return nil, errNoJob
 	case used == a.words["@unfinished"]:
-		return e.order(ctx, c, o, "recover")
+		a, err = e.order(ctx, c, o, "recover")
+		switch {
+		case err != nil:
+			return nil, err
+		case a.refused == "locked" || a.refused == "settled":
+			return nil, errElsewhere
+		case a.words["@result"] == "":
+			return nil, o.unknown(a)
+		}
+		return a, nil
 	}
 	kept, err := a.kept()
 	if err != nil {
@@ -750,6 +800,11 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	got, _, why := result(string(kept["result"]))
 	a.words["@result"] = string(got) + " " + why
 	return a, nil
+}
+
+// unknown is that a host does not say how a plan ended.
+func (o *order) unknown(a *account) error {
+	return fmt.Errorf("%s: %w: %s", o.host.Name, ErrUnknown, cmp.Or(a.why, "it does not say"))
 }
 
 // settle finishes or takes back a job whose shell is gone, by the plan that the host
@@ -784,7 +839,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	if errors.As(oerr, &x) {
 		res.Outcome = x.Outcome
 	}
-	if !res.Outcome.settled() {
+	if !res.said || !res.Outcome.settled() { // a refusal settles nothing
 		return nil, oerr
 	}
 	r := e.merge(h.Name, j)

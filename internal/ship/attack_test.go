@@ -8,11 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -516,6 +518,64 @@ func TestP4Lies(t *testing.T) {
 	}
 }
 
+// TestP4Elsewhere: after a cut only the host's own record says how a plan ended. A refusal
+// of the question, which is how it looks when somebody else settles the same job, and a
+// host that has no job yet leave that unknown, on record here.
+func TestP4Elsewhere(t *testing.T) {
+	t.Parallel()
+	// Each call is one answer; the last is repeated.
+	const cut, waiting, done = "echo '@step applying'; kill -9 $$", "echo '@unfinished 100001-'$d; echo '@used 100001-'$d", "echo '@unfinished -'; echo '@used 100001-'$d; echo '@file result '$(printf 'applied 1 healthy' | base64)"
+	for name, x := range map[string]struct {
+		answers []string
+		want    Outcome
+	}{
+		"somebody was quicker":       {[]string{cut, waiting, "echo '@refused settled'", done}, Applied},
+		"somebody is at it":          {[]string{cut, waiting, "echo '@refused locked tests'", done}, Applied},
+		"it was interrupted before":  {[]string{"echo '@refused unfinished 100001-'$d", waiting, "echo '@refused settled'", done}, Applied},
+		"its Docker does not answer": {[]string{cut, waiting, "echo '@refused docker no'"}, ""},
+		"its lock is held for long":  {[]string{cut, "echo '@refused locked tests'"}, ""},
+		"it is still to come":        {[]string{cut, "echo '@unfinished -'; echo '@used -'"}, ""},
+		"it comes late":              {[]string{cut, "echo '@unfinished -'; echo '@used -'", done}, Applied},
+		"it was refused":             {[]string{"echo '@refused stale'"}, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newLair(t, "exit 0")
+			dir := t.TempDir() + "/audit"
+			log, err := audit.Open(w.ctx(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			w.e.Audit = log
+			m, a := w.lairPlan()
+			sh := "d=" + m.Digest + "; n=$(($(cat $0.n 2>/dev/null || echo 0) + 1)); echo $n >$0.n; case $n in\n"
+			for i, answer := range x.answers {
+				if i == len(x.answers)-1 {
+					sh += "*) " + answer + " ;;\n"
+				} else {
+					sh += fmt.Sprint(i+1) + ") " + answer + " ;;\n"
+				}
+			}
+			w.host.Program(t, "sh", sh+"esac")
+			got, err := w.apply(m, a)
+			if got != x.want || errors.Is(err, ErrUnknown) != (x.want == "") {
+				t.Errorf("%s %v, want %q", got, err, x.want)
+			}
+			r, rerr := w.e.readRecord("one", "web", m.Digest)
+			text := readFile(t, dir+"/log")
+			switch {
+			case x.want == "" && (rerr != nil || r.Outcome != Sent || !strings.Contains(text, `"unknown"`)):
+				t.Errorf("the record: %+v %v, want one that waits for the host, and one in the log:\n%s", r, rerr, text)
+			case x.want == Applied && (rerr != nil || r.Outcome != Applied):
+				t.Errorf("the record: %+v %v", r, rerr)
+			case x.want == Stale && rerr == nil:
+				t.Errorf("a record of what was refused: %+v", r)
+			}
+		})
+	}
+}
+
 // TestP1NotSSH: what answers at the address and is no SSH server does not hold us.
 func TestP1NotSSH(t *testing.T) {
 	t.Parallel()
@@ -817,7 +877,8 @@ func newHut(t *testing.T) (w *world, jobs string) {
 }
 
 // TestP4Planted: a job that somebody puts there as interrupted is not carried out unless
-// its plan is whole, of this host and service, and for a directory that is allowed.
+// its plan is whole, of this host and service, and for a directory that is allowed; and
+// nothing is said of how it ended before Docker answers.
 func TestP4Planted(t *testing.T) {
 	t.Parallel()
 	w, jobs := newHut(t)
@@ -826,20 +887,27 @@ func TestP4Planted(t *testing.T) {
 		name   string
 		change func(*plan.Plan)
 		damage string
+		docker string // what it does there; "": there is none
 		want   string
 	}{
-		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "damaged"},
-		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "damaged"},
-		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "allowed_roots"},
-		{"with another plan", nil, " ", "damaged"},
-		{"as it should be", nil, "", ""},
+		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "", "damaged"},
+		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "", "damaged"},
+		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "", "allowed_roots"},
+		{"with another plan", nil, " ", "", "damaged"},
+		{"while Docker does not answer", nil, "", "", "docker does not answer"},
+		{"while Docker lists and does not tell", nil, "", `case "$1" in ps) echo 1a2b3c ;; *) exit 1 ;; esac`, "docker does not answer"},
+		{"while a container goes", nil, "", `case "$1" in ps) [ -e "$0.listed" ] || { : >"$0.listed"; echo 1a2b3c; } ;; *) exit 1 ;; esac`, ""},
+		{"as it should be", nil, "", `:`, ""},
 	} {
+		if x.docker != "" {
+			w.host.Program(t, "docker", x.docker)
+		}
 		m := p.draw(x.change)
 		dir := jobs + "100001-" + m.Digest
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "result.tmp": "pending"} {
+		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "output": "password=hunter2", "result.tmp": "pending"} {
 			if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -850,8 +918,12 @@ func TestP4Planted(t *testing.T) {
 		}
 		_, touched := os.Stat(dir + "/steps")
 		switch {
-		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != RollbackFailed || touched != nil):
-			t.Errorf("%s: %+v, want it settled: failed, there being no Docker", x.name, st[0])
+		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != Failed || touched != nil):
+			t.Errorf("%s: %+v, want it settled: nothing was changed", x.name, st[0])
+		case x.want == "":
+			if _, err := os.Stat(dir + "/output"); err == nil {
+				t.Errorf("%s: what a program wrote, with its secrets, stays on the host", x.name)
+			}
 		case x.want != "" && (!strings.Contains(st[0].Error, x.want) || st[0].Settled != nil || touched == nil):
 			t.Errorf("%s: %+v, want %q", x.name, st[0], x.want)
 		}
@@ -859,6 +931,93 @@ func TestP4Planted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestP4Hangs: nothing that hangs on a host, while it holds the lock, holds it or us for
+// longer than a command may take: who sends, a disk, a command of Docker. What a command
+// leaves behind is not waited for.
+func TestP4Hangs(t *testing.T) {
+	t.Parallel()
+	const hang = "exec sleep 600"
+	for name, x := range map[string]struct {
+		program, text string
+		want          Outcome
+		why           string
+	}{
+		"nothing":               {"", "", Applied, "healthy"},
+		"what is sent":          {"head", `[ ! -d $HOME/.local/state/carboy/ship/v1/web.web/new/prev ] || ` + hang, Failed, "could not take what was sent"},
+		"copying to its place":  {"cp", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"writing to disk":       {"sync", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"docker compose up":     {"docker", `case "$*" in *" up "*) ` + hang + ` ;; esac`, Failed, "docker compose up was ended at its deadline"},
+		"what up leaves behind": {"docker", `case "$*" in *" up "*) setsid sleep 600 9<&- & echo $! >$0.left ;; esac`, Applied, "healthy"},
+		"a disk that is slow":   {"sync", `sleep 0.1`, Applied, "healthy"},
+		"a disk that is broken": {"sync", `case "$*" in *plan.json*) exit 1 ;; esac`, Failed, "cannot record the job"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, jobs := newHut(t)
+			w.repo.Write(t, "modules/web/files/a.conf", "ours\n")
+			w.repo.Commit(t)
+			p := &paper{world: w}
+			m := p.draw(func(d *plan.Plan) {
+				text := "carboy-observed 1\nimage " + someImage + "\nfile - a.conf\ncurrent -\n"
+				d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+				obs, err := plan.Observe(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := p.e.load(p.ctx(), "web", d.Commit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Changes = changes(d, obs, s.module)
+			})
+			// A Docker of which one container is told, once it is there.
+			w.host.Program(t, "docker", `case "$*" in
+ps*) [ ! -e $0.up ] || echo 1a2b3c ;;
+"image inspect"*) echo `+someImage+` ;;
+*--hash*) echo web `+m.Target.ConfigHash+` ;;
+*" up "*) : >$0.up ;;
+*config-hash*) echo container 1a2b3c `+someImage+` `+m.Target.ConfigHash+` running healthy 0 ;;
+*StartedAt*) echo running healthy 0 now ;;
+esac`)
+			if x.program == "docker" {
+				w.host.Program(t, "docker", x.text+"\n"+strings.TrimPrefix(readFile(t, w.host.Dir+"/bin/docker"), "#!/bin/sh\n"))
+			} else if x.program != "" {
+				w.before(x.program, x.text)
+			}
+			t.Cleanup(func() {
+				if pid, err := strconv.Atoi(strings.TrimSpace(string(mayRead(w.host.Dir + "/bin/docker.left")))); err == nil {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
+			w.e.Up, w.e.Other = 3*time.Second, 3*time.Second
+			ctx, cancel := context.WithTimeout(w.ctx(), testenv.Patience(40*time.Second))
+			defer cancel()
+			r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{w.approve("alice", false, m)})
+			if got := outcomeOf(r, err); got != x.want || len(r) != 1 || !strings.Contains(r[0].Why, x.why) {
+				t.Errorf("%s %v %+v, want %s: %s", got, err, r, x.want, x.why)
+			}
+			if errors.Is(err, ErrDeadline) != strings.HasSuffix(x.why, "deadline") {
+				t.Errorf("%v: matches ErrDeadline or not, and should not or should", err)
+			}
+			if left, _ := filepath.Glob(jobs + "*/result"); x.want == Applied && len(left) != 1 {
+				t.Errorf("%d jobs with a result", len(left))
+			}
+			if x.program != "docker" {
+				os.Remove(w.host.Dir + "/bin/" + x.program)
+			}
+			if st, err := w.e.Status(ctx, "web"); err != nil || st[0].Busy != "" {
+				t.Errorf("afterwards %+v %v, want a free lock", st, err)
+			}
+		})
+	}
+}
+
+// mayRead is a file, or nothing.
+func mayRead(name string) []byte {
+	b, _ := os.ReadFile(name)
+	return b
 }
 
 // TestP1Count: a host that cannot count a job any more, and so would forget it, does none.

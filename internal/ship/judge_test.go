@@ -534,7 +534,7 @@ func TestP3NoFile(t *testing.T) {
 	p.reaches("nothing", m, p.approve("alice", false, m))
 }
 
-// TestAudit: each step is a record, refusals too, and none tells a secret.
+// TestAudit: approvals, applies, refusals and outcomes are records, and none tells a secret.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)

@@ -82,6 +82,10 @@ func (e *Error) Unwrap() error { return e.Err }
 // by itself, and status tells.
 var ErrUnknown = errors.New("the outcome is not known yet")
 
+// ErrDeadline matches an [Error] of a plan that failed because a command on the host took
+// longer than its deadline and was ended. The record's and the result's Why say which.
+var ErrDeadline = errors.New("a command on the host was ended at its deadline")
+
 func fail(o Outcome, host, advice, format string, args ...any) error {
 	return &Error{o, host, fmt.Errorf(format, args...), advice}
 }

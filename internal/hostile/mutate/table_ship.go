@@ -110,7 +110,8 @@ var shipMutants = []mutant{
 		Why:     "a directory that becomes a link midway leads a file out",
 		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
 		edits: []edit{{"internal/ship/script.sh", `into "$2" || exit 1
-    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
+    tmp=./.carboy.tmp.$project.$service # another service may have the same root
+    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
 	},
 	{
 		Name: "host-clocks-are-believed", Promise: "P4", root: true,
