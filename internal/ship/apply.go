@@ -74,7 +74,7 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 		}
 		if len(results) > 0 {
 			if err := e.judgeAgain(ctx, orders[:n], approvals); err != nil {
-				return results, errors.Join(err, e.noteRefusal(ctx, [][]byte{orders[0].Bytes}, err))
+				return results, errors.Join(err, e.NoteRefusal(ctx, [][]byte{orders[0].Bytes}, err))
 			}
 		}
 		done := make([]Result, n)

@@ -970,7 +970,7 @@ func TestP4Hangs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				d.Changes = changes(d, obs, s.module)
+				d.Changes = changes(d, obs, s.module, nil)
 			})
 			// A Docker of which one container is told, once it is there.
 			w.host.Program(t, "docker", `case "$*" in
