@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carboy/carboy/internal/ship"
@@ -31,8 +32,12 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 		return nil, err
 	}
 	missing := s.Judge(ctx, plans, have)
+	refused := func(why error) error { return errors.Join(why, s.NoteRefusal(ctx, plans, why)) }
+	if missing == nil {
+		return have, nil
+	}
 	if !canSign(missing) {
-		return have, missing
+		return have, refused(missing)
 	}
 	p, err := applyOf(plans, files, missing)
 	if err != nil {
@@ -74,7 +79,7 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 			if err != nil {
 				return nil, err
 			}
-			return nil, &ship.Error{Outcome: ship.Mismatch, Err: errors.Join(notApproved(out), missing), Advice: p.HowToSign()}
+			return nil, refused(&ship.Error{Outcome: ship.Mismatch, Err: errors.Join(notApproved(out), missing), Advice: p.HowToSign()})
 		case <-tick.C:
 		}
 		now, err := signed()
@@ -88,7 +93,7 @@ func (c *Client) AwaitApprovals(ctx context.Context, s *Shipper, plans [][]byte,
 			return have, nil
 		case !canSign(missing):
 			t.Withdraw("it can't be applied any more")
-			return nil, missing
+			return nil, refused(missing)
 		}
 	}
 }
@@ -115,7 +120,8 @@ func applyOf(plans [][]byte, files []string, missing error) (supervise.Apply, er
 			return out, err
 		}
 		out.Action, out.Module, out.Commit = string(p.Kind), p.Module, p.Commit
-		x := supervise.ApplyPlan{Digest: digest, Host: p.Host.Name, Address: fit(fmt.Sprintf("%s@%s:%d", p.Host.User, p.Host.Address, p.Host.Port), 256), Expires: p.Expires}
+		x := supervise.ApplyPlan{Digest: digest, Host: p.Host.Name, Address: fit(fmt.Sprintf("%s@%s:%d", p.Host.User, p.Host.Address, p.Host.Port), 256), Expires: p.Expires,
+			Project: p.Target.Project, Root: fit(p.Target.Root, 1024), Mounts: fit(strings.Join(p.Mounts(), ", "), 4096), Back: fit(p.Back(), 1024)}
 		for _, c := range p.Changes {
 			x.Changes = append(x.Changes, supervise.ApplyChange{
 				What: fit(c.What, 1024), Action: c.Action, From: fit(c.From, 1024), To: fit(c.To, 1024), Why: fit(c.Why, 1024), Destructive: c.Destructive,

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/approval"
 	shipplan "github.com/carboy/carboy/internal/ship/plan"
@@ -202,24 +203,43 @@ func TestH2ApplyWaits(t *testing.T) {
 		t.Error("a forged answer lets it be applied")
 	}
 
+	// Each refusal is on record, as one of an apply that does not wait.
+	logDir := t.TempDir() + "/audit"
+	log, err := audit.Open(ctx, logDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	w.e.Audit = log
+	recorded := func(what string, want int) {
+		t.Helper()
+		b, err := os.ReadFile(logDir + "/log")
+		if n := strings.Count(string(b), `"ship.apply"`); err != nil || n != want || strings.Count(string(b), w.digest) != want {
+			t.Errorf("%s: %d records of refusals (%v), want %d", what, n, err, want)
+		}
+	}
 	var no *NotApprovedError
 	var failed *ShipError
 	done, p = w.await(AskOptions{})
+	recorded("waiting", 0)
 	if err := answer(p, supervise.Rejected); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-done; !errors.As(got.err, &no) || no.Note != "hm" || !errors.As(got.err, &failed) || failed.Outcome != ship.Mismatch {
 		t.Errorf("rejected: %v", got.err)
 	}
+	recorded("rejected", 1)
 	done, _ = w.await(AskOptions{Timeout: 20 * time.Millisecond})
 	if got := <-done; !errors.As(got.err, &no) || no.Verdict != "expired" {
 		t.Errorf("nobody signed: %v", got.err)
 	}
+	recorded("nobody signed", 2)
 	// What no signature mends is said at once.
 	w.op.Write(t, "hosts.yaml", "hosts: {}\n")
 	if _, err := w.c.AwaitApprovals(ctx, w.e, [][]byte{w.plan}, nil, w.approvals, AskOptions{}); !errors.As(err, &failed) || failed.Outcome != ship.Refused {
 		t.Errorf("a host that is not allowed: %v", err)
 	}
+	recorded("a host that is not allowed", 3)
 }
 
 func fingerprint(t *testing.T, pub string) string {

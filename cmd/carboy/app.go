@@ -108,12 +108,17 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	if err == nil {
 		return a.code
 	}
-	a.report(cmd, args, err)
-	if a.code != 0 {
-		return a.code
-	}
+	code := a.codeOf(cmd, err)
+	a.report(cmd, args, err, code)
+	return code
+}
+
+// codeOf is the exit code of a command that failed.
+func (a *app) codeOf(cmd *cobra.Command, err error) int {
 	var usage *usageError
 	switch {
+	case a.code != 0:
+		return a.code
 	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent() && !cmd.Parent().HasParent():
 		return exitcode.Refused
 	case errors.As(err, &usage):
@@ -127,7 +132,7 @@ var errReported = errors.New("reported")
 
 // report tells people on stderr what went wrong and what they can do, and
 // programs, when they asked for JSON, on stdout.
-func (a *app) report(cmd *cobra.Command, args []string, err error) {
+func (a *app) report(cmd *cobra.Command, args []string, err error, code int) {
 	if errors.Is(err, errReported) {
 		return
 	}
@@ -148,9 +153,10 @@ func (a *app) report(cmd *cobra.Command, args []string, err error) {
 	}
 	a.printJSON(struct {
 		Schema string `json:"schema"`
+		Code   int    `json:"code"`
 		Error  string `json:"error"`
 		Advice string `json:"advice"`
-	}{"carboy.dev/error/v1", err.Error(), tip})
+	}{"carboy.dev/error/v1", code, err.Error(), tip})
 }
 
 // wantsJSON looks at the arguments themselves, because reading the flags may be

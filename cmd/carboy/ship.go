@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,30 @@ var shipCodes = map[carboy.ShipOutcome]int{
 	ship.Nothing: exitcode.OK, ship.Applied: exitcode.ShipApplied, ship.Failed: exitcode.ShipFailed, ship.RolledBack: exitcode.ShipUnhealthy,
 	ship.RollbackFailed: exitcode.ShipRollbackFailed, ship.Locked: exitcode.ShipLocked, ship.Refused: exitcode.ShipPolicy, ship.Mismatch: exitcode.ShipMismatch,
 	ship.Destructive: exitcode.ShipDestructive, ship.Stale: exitcode.ShipStale,
+}
+
+// worstFirst are the codes of outcomes, that which people must hear of first.
+var worstFirst = []int{exitcode.ShipRollbackFailed, exitcode.Failed, exitcode.ShipUnhealthy, exitcode.ShipFailed, exitcode.ShipLocked, exitcode.ShipStale,
+	exitcode.ShipDestructive, exitcode.ShipMismatch, exitcode.ShipPolicy, exitcode.ShipApplied, exitcode.OK}
+
+// worse is that of two codes of which people must hear.
+func worse(a, b int) int {
+	if slices.Index(worstFirst, b) < slices.Index(worstFirst, a) {
+		return b
+	}
+	return a
+}
+
+// shipCode is the exit code of an error, or of none.
+func shipCode(err error) int {
+	var x *carboy.ShipError
+	switch {
+	case err == nil:
+		return exitcode.OK
+	case errors.As(err, &x):
+		return shipCodes[x.Outcome]
+	}
+	return exitcode.Failed
 }
 
 // shipFlags are those of every command that ships.
@@ -199,7 +224,12 @@ func writePlan(dir string, m carboy.ShipPlan) (string, error) {
 
 // showPlan prints a plan as people read it. All in it was judged or made visible.
 func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
-	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), p.Host.Address, p.Commit, p.Wave)
+	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), visible.String(p.Host.Address, 256), p.Commit, p.Wave)
+	mounts := "nothing"
+	if m := p.Mounts(); len(m) > 0 {
+		mounts = strings.Join(m, ", ")
+	}
+	fmt.Fprintf(w, "  project %s in %s, mounts %s\n", p.Target.Project, visible.String(p.Target.Root, maxMessage), visible.String(mounts, maxMessage))
 	signs := map[string]struct {
 		sign  string
 		color tone
@@ -217,6 +247,12 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 	}
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "  = nothing to do")
+		if why := p.Ailing(); why != "" {
+			fmt.Fprintln(w, a.paint(a.stdout, redText, "  ! "+why))
+		}
+	}
+	if len(p.Changes) > 0 {
+		fmt.Fprintf(w, "  when it goes wrong, back to %s\n", visible.String(shortDigest(p.Back()), maxMessage))
 	}
 	fmt.Fprintf(w, "  plan %s, good until %s\n", digest, p.Expires.Format(time.RFC3339))
 }
@@ -310,22 +346,20 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 			}
 		}
 		results, err := s.Apply(ctx, plans, signed)
-		code := exitcode.OK
+		code := shipCode(err)
 		for _, r := range results {
-			code = max(code, shipCodes[r.Outcome])
-		}
-		var x *carboy.ShipError
-		switch {
-		case errors.As(err, &x):
-			code = shipCodes[x.Outcome]
-		case err != nil:
-			code = exitcode.Failed
+			if err == nil {
+				code = worse(code, shipCodes[r.Outcome])
+			}
 		}
 		a.code = code
 		if !f.json {
 			for _, r := range results {
 				if r.Outcome == ship.Applied || r.Outcome == ship.Nothing {
 					a.say(greenText, "%s: %s", r.Host, r.Outcome)
+					if r.Why != "" && r.Outcome == ship.Nothing {
+						a.say(redText, "%s: %s", r.Host, r.Why)
+					}
 				}
 			}
 			return err
@@ -403,7 +437,8 @@ The approval is a JSON file and a signature beside it, which ssh-keygen checks t
     -n carboy-ship@carboy.dev -s APPROVAL.sig < APPROVAL
 
 --key names a private key without a passphrase, or a public key whose other half the
-SSH agent holds. A plan that destroys something is approved only with --destructive.`
+SSH agent holds. A plan that destroys something is approved only with --destructive.
+Without a terminal to ask on, nothing is signed but with --yes.`
 
 func (a *app) shipApproveCmd() *cobra.Command {
 	f, o, out := &shipFlags{}, ship.ApproveOptions{}, ""
@@ -445,7 +480,10 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		}
 		a.showPlan(a.shownTo(a.stderr), p, digest)
 	}
-	if !yes && isTerminal(a.stdin) && isTerminal(a.stderr) {
+	if !yes {
+		if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
+			return usagef("look at the plan; --yes signs it without asking", "approve: there is no terminal to ask on")
+		}
 		fmt.Fprint(a.stderr, "carboy: sign this? [y/N] ")
 		answer, err := a.line()
 		if err != nil {
@@ -456,13 +494,7 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		}
 	}
 	if out == "" {
-		name, _, _ := strings.Cut(o.Approver, "@")
-		out = args[0] + ".approval." + strings.Map(func(r rune) rune {
-			if r == '/' || r == 0 {
-				return '_'
-			}
-			return r
-		}, name) + ".json"
+		out = args[0] + ".approval." + url.PathEscape(o.Approver) + ".json" // no two people have one
 	}
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
 		signed, err := s.Approve(ctx, o)
@@ -475,10 +507,11 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		if f.json {
 			return a.printJSON(struct {
 				Schema    string          `json:"schema"`
+				Code      int             `json:"code"`
 				Digest    string          `json:"digest"`
 				File      string          `json:"file"`
 				Statement json.RawMessage `json:"statement"`
-			}{"carboy.dev/ship-approved/v1", signed.Digest(), out, signed.Statement})
+			}{"carboy.dev/ship-approved/v1", exitcode.OK, signed.Digest(), out, signed.Statement})
 		}
 		a.say(greenText, "wrote %s and its signature %s.sig", visible.Path([]byte(out)), visible.Path([]byte(out)))
 		return nil
@@ -524,18 +557,7 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 			}
 			all = append(all, st...)
 		}
-		for _, st := range all {
-			switch {
-			case st.Busy != "":
-				a.code = max(a.code, exitcode.ShipLocked)
-			case st.Error != "":
-				a.code = max(a.code, exitcode.Failed)
-			case st.Settled != nil:
-				if code := shipCodes[st.Settled.Outcome]; code == exitcode.ShipRollbackFailed {
-					a.code = max(a.code, code)
-				}
-			}
-		}
+		a.code = statusCode(all)
 		if f.json {
 			return a.printJSON(struct {
 				Schema string              `json:"schema"`
@@ -570,6 +592,19 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 	})
 }
 
+// statusCode is the exit code of what was seen of hosts.
+func statusCode(all []carboy.ShipStatus) int {
+	code := exitcode.OK
+	for _, st := range all {
+		code = worse(code, shipCode(st.Err))
+		// What was finished as it was wanted is no news.
+		if st.Settled != nil && st.Settled.Outcome != ship.Applied {
+			code = worse(code, shipCodes[st.Settled.Outcome])
+		}
+	}
+	return code
+}
+
 func (a *app) shipHistoryCmd() *cobra.Command {
 	f := &shipFlags{}
 	cmd := &cobra.Command{
@@ -582,23 +617,35 @@ func (a *app) shipHistoryCmd() *cobra.Command {
 	return cmd
 }
 
+// shipProblem is a host that could not be asked.
+type shipProblem struct {
+	Code   int    `json:"code"`
+	Error  string `json:"error"`
+	Advice string `json:"advice,omitempty"`
+}
+
 func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
 		entries, problems, err := s.History(ctx, id)
 		if err != nil {
 			return err
 		}
+		hosts := []shipProblem{}
 		for _, p := range problems {
 			a.say(plainText, "%s", errorLine(p))
+			hosts = append(hosts, shipProblem{shipCode(p), p.Error(), advice(p)})
+			a.code = worse(a.code, shipCode(p))
 		}
 		if f.json {
 			if entries == nil {
 				entries = []carboy.ShipEntry{}
 			}
 			return a.printJSON(struct {
-				Schema  string             `json:"schema"`
-				Entries []carboy.ShipEntry `json:"entries"`
-			}{"carboy.dev/ship-history/v1", entries})
+				Schema   string             `json:"schema"`
+				Code     int                `json:"code"`
+				Entries  []carboy.ShipEntry `json:"entries"`
+				Problems []shipProblem      `json:"problems"`
+			}{"carboy.dev/ship-history/v1", a.code, entries, hosts})
 		}
 		w := a.shown()
 		for _, x := range entries {

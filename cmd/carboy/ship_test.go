@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,8 +34,50 @@ func TestShipCodes(t *testing.T) {
 		}
 		seen[code] = string(o)
 	}
+	for i, bad := range worstFirst {
+		for _, better := range worstFirst[i:] {
+			if worse(bad, better) != bad || worse(better, bad) != bad {
+				t.Errorf("of %d and %d people hear of %d and %d", bad, better, worse(bad, better), worse(better, bad))
+			}
+		}
+	}
+	for o, code := range shipCodes {
+		if !slices.Contains(worstFirst, code) {
+			t.Errorf("%s, %d, is neither worse nor better than another", o, code)
+		}
+	}
+	if worse(exitcode.ShipLocked, exitcode.ShipRollbackFailed) != exitcode.ShipRollbackFailed {
+		t.Error("a lock hides what somebody must act on")
+	}
 	if len(shipCodes) != len(all) {
 		t.Errorf("%d outcomes have codes, want %d", len(shipCodes), len(all))
+	}
+}
+
+// TestStatusCode: a status ends with the worst of what was found, and what was settled
+// otherwise than as it was wanted is not passed over.
+func TestStatusCode(t *testing.T) {
+	settled := func(o ship.Outcome) carboy.ShipStatus {
+		return carboy.ShipStatus{Settled: &carboy.ShipEntry{Outcome: o}}
+	}
+	wrong := func(o ship.Outcome) carboy.ShipStatus {
+		return carboy.ShipStatus{Err: &carboy.ShipError{Outcome: o, Err: io.EOF}}
+	}
+	for _, x := range []struct {
+		want int
+		all  []carboy.ShipStatus
+	}{
+		{exitcode.OK, []carboy.ShipStatus{{}, settled(ship.Applied)}},
+		{exitcode.ShipUnhealthy, []carboy.ShipStatus{settled(ship.RolledBack), {}}},
+		{exitcode.ShipFailed, []carboy.ShipStatus{settled(ship.Failed)}},
+		{exitcode.ShipRollbackFailed, []carboy.ShipStatus{wrong(ship.Locked), settled(ship.RollbackFailed), wrong(ship.Refused)}},
+		{exitcode.ShipPolicy, []carboy.ShipStatus{{}, wrong(ship.Refused)}},
+		{exitcode.ShipFailed, []carboy.ShipStatus{wrong(ship.Locked), wrong(ship.Failed)}},
+		{exitcode.Failed, []carboy.ShipStatus{{Err: io.EOF}, wrong(ship.Failed)}},
+	} {
+		if got := statusCode(x.all); got != x.want {
+			t.Errorf("%+v: %d, want %d", x.all, got, x.want)
+		}
 	}
 }
 

@@ -55,13 +55,14 @@ type order struct {
 // plans that reached their host, in order; the error is an [Error] with the first
 // outcome that is neither [Applied] nor [Nothing], or matches [ErrUnknown].
 //
-// Everything is judged before the first connection. ctx ends the waiting, not what a
+// Everything is judged before the first connection, and hosts, dates and approvals once
+// more before each later wave: those of before may have taken hours. ctx ends the waiting, not what a
 // host has begun.
 func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval.Signed) ([]Result, error) {
 	began := time.Now()
 	orders, err := e.judge(ctx, plans, approvals)
 	if err != nil {
-		return nil, errors.Join(err, e.noteRefusal(ctx, plans, err))
+		return nil, errors.Join(err, e.NoteRefusal(ctx, plans, err))
 	}
 	source := time.Since(began)
 	var results []Result
@@ -70,6 +71,11 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 		n := slices.IndexFunc(orders, func(o *order) bool { return o.Wave != wave })
 		if n < 0 {
 			n = len(orders)
+		}
+		if len(results) > 0 {
+			if err := e.judgeAgain(ctx, orders[:n], approvals); err != nil {
+				return results, errors.Join(err, e.NoteRefusal(ctx, [][]byte{orders[0].Bytes}, err))
+			}
 		}
 		done := make([]Result, n)
 		errs := make([]error, n)
@@ -99,8 +105,9 @@ func (e *Engine) Judge(ctx context.Context, plans [][]byte, approvals []approval
 	return err
 }
 
-// noteRefusal puts plans that were refused before any connection into the log.
-func (e *Engine) noteRefusal(ctx context.Context, plans [][]byte, why error) error {
+// NoteRefusal puts plans that were refused before any connection into the log, as Apply
+// does with those that it is given. The error is that of the log.
+func (e *Engine) NoteRefusal(ctx context.Context, plans [][]byte, why error) error {
 	rule := Refused
 	var x *Error
 	if errors.As(why, &x) {
@@ -187,6 +194,21 @@ func (e *Engine) judge(ctx context.Context, plans [][]byte, signed []approval.Si
 	return orders, nil
 }
 
+// judgeAgain judges of a wave what may be otherwise than when all waves were judged.
+func (e *Engine) judgeAgain(ctx context.Context, orders []*order, signed []approval.Signed) error {
+	now := time.Now()
+	for _, o := range orders {
+		if err := e.judgeHost(o, now); err != nil {
+			return err
+		}
+		o.approvals = nil
+		if err := e.judgeApprovals(ctx, o, signed, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // judgeHost: the host is allowed, and the one that the plan was made for.
 func (e *Engine) judgeHost(o *order, now time.Time) error {
 	var err error
@@ -237,7 +259,15 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		return loaded
 	}
 	for _, o := range orders {
-		if err := o.agree(s); err != nil {
+		obs, err := plan.Observe(o.Seen.Text)
+		if err != nil {
+			return &Error{Mismatch, o.Host.Name, err, "make a new plan"}
+		}
+		old, err := e.judgeBack(ctx, o.Plan, obs, s)
+		if err != nil {
+			return err
+		}
+		if err := o.agree(s, obs, old.files()); err != nil {
 			return err
 		}
 		o.waves = s.module.Waves
@@ -268,8 +298,9 @@ func (e *Engine) judgeWaves(orders []*order) error {
 }
 
 // agree holds a plan to the commit that it names, field by field: whoever wrote the
-// plan decides nothing that the commit does not say.
-func (o *order) agree(s *source) error {
+// plan decides nothing that the commit does not say. obs is what it saw, before the files
+// of what was put there last.
+func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) error {
 	t, m := &o.Target, s.module
 	wave := 0
 	for i, w := range m.Waves {
@@ -291,17 +322,13 @@ func (o *order) agree(s *source) error {
 		return no("a time")
 	case t.Image != s.compose.Image || t.ImageID == "-" && !s.compose.Pinned && !t.Absent:
 		return no("the image")
-	case !slices.Equal(t.Binds, s.compose.Binds) && len(t.Binds)+len(s.compose.Binds) > 0:
+	case !slices.Equal(t.Binds, s.compose.Binds) && len(t.Binds)+len(s.compose.Binds) > 0, !slices.Equal(t.Volumes, s.compose.Volumes):
 		return no("what the service sees")
 	}
 	if a, b := o.Source, s.desc; a.Module != b.Module || a.Compose != b.Compose || !slices.Equal(a.Files, b.Files) {
 		return no("a file")
 	}
-	obs, err := plan.Observe(o.Seen.Text)
-	if err != nil {
-		return &Error{Mismatch, o.Host.Name, err, "make a new plan"}
-	}
-	if t.ImageID != obs.Image || !slices.Equal(o.Changes, changes(o.Plan, obs, m)) {
+	if t.ImageID != obs.Image || !slices.Equal(o.Changes, changes(o.Plan, obs, m, before)) {
 		return fail(Mismatch, o.Host.Name, "make a new plan", "the changes are not those that follow from what was seen")
 	}
 	o.compose = s.compose.Data
@@ -319,6 +346,7 @@ func (o *order) agree(s *source) error {
 		return err
 	}
 	if o.Previous.State == plan.PreviousKnown {
+		var err error
 		if o.back, err = backFile(o.Plan); err != nil {
 			return &Error{Refused, o.Host.Name, fmt.Errorf("the previous file: %w", err), "make a new plan"}
 		}
@@ -368,7 +396,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	}
 	var problem error
 	people, keys := map[string]bool{}, map[string]bool{}
-	timid := 0
+	timid := false // somebody signed, and not what destroys
 	for _, s := range signed {
 		a, err := verifier.Verify(ctx, s, now)
 		switch {
@@ -388,7 +416,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 			continue
 		}
 		if o.Destructive() && !slices.Contains(a.Allow, approval.Destructive) {
-			timid++
+			timid = true
 			continue
 		}
 		people[a.Approver], keys[a.Key] = true, true
@@ -397,7 +425,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	if len(people) >= o.host.Approvals {
 		return nil
 	}
-	if timid > 0 && problem == nil {
+	if timid {
 		return fail(Destructive, o.host.Name, "carboy ship approve --destructive", "the plan destroys something, and the approval does not say so")
 	}
 	if problem == nil {
@@ -445,7 +473,8 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 		res.Why = cmp.Or(res.Why, shown(x.Err.Error()))
 	}
 	if res.Outcome == "" {
-		return err // not known: the record stays as it is
+		// Not known: the record stays as it is.
+		return errors.Join(err, e.note(ctx, audit.ShipOutcome, audit.Noted, o.Plan, o.Digest, "unknown", err.Error()))
 	}
 	decision, werr := audit.Noted, error(nil)
 	switch {
@@ -482,22 +511,40 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	began := time.Now()
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
 	if err != nil {
-		return &Error{Failed, "", fmt.Errorf("%w; nothing was changed", err), ""}
+		return notBegun(err)
 	}
 	defer c.Close()
 	res.Timing.Connect = time.Since(began)
 	defer func() { res.Timing.Host = time.Since(began) - res.Timing.Connect }()
 	a, err := e.order(ctx, c, o, "apply")
 	if err == nil && a.refused == "unfinished" {
-		a, err = e.settleFirst(ctx, c, o, a)
+		if _, digest, _ := strings.Cut(a.why, "-"); digest == o.Digest {
+			err = errInterrupted
+		} else if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
+			return notBegun(err)
+		} else {
+			a, err = e.order(ctx, c, o, "apply")
+		}
 	}
-	if errors.Is(err, remote.ErrCut) {
+	switch {
+	case errors.Is(err, remote.ErrCut), errors.Is(err, errInterrupted):
 		a, err = e.found(ctx, o, err)
+	case errors.Is(err, remote.ErrUnreachable):
+		return notBegun(err)
 	}
 	if err != nil {
 		return err
 	}
 	return e.outcome(o, a, res)
+}
+
+// notBegun is an error from before the host was asked to carry out a plan.
+func notBegun(err error) error {
+	var x *Error
+	if errors.As(err, &x) {
+		return err
+	}
+	return &Error{Failed, "", fmt.Errorf("%w; nothing was changed", err), ""}
 }
 
 // order runs the script for an order.
@@ -601,14 +648,16 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:
-		res.Outcome = got
+		if res.Outcome = got; got == Nothing {
+			res.Why = o.Ailing()
+		}
 		return nil
 	case Failed:
-		return fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why)
+		return late(fail(got, o.host.Name, advice, "%s; what ran before runs", res.Why), res.Why)
 	case RolledBack:
 		return fail(got, o.host.Name, advice, "not healthy: %s; rolled back", res.Why)
 	case RollbackFailed:
-		return fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why)
+		return late(fail(got, o.host.Name, "act now: look at the service on the host; "+advice, "%s; and going back failed", res.Why), res.Why)
 	}
 	switch a.refused {
 	case "":
@@ -627,6 +676,23 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	return refusal(o.host, a)
 }
 
+// lateWhy ends the reason of a job that script.sh ended at a command's deadline.
+const lateWhy = "was ended at its deadline"
+
+// deadlineError is an error that matches [ErrDeadline] as well, and reads the same.
+type deadlineError struct{ error }
+
+func (d deadlineError) Unwrap() []error { return []error{d.error, ErrDeadline} }
+
+// late has an error match [ErrDeadline] when that is why.
+func late(err error, why string) error {
+	var x *Error
+	if strings.HasSuffix(why, lateWhy) && errors.As(err, &x) {
+		x.Err = deadlineError{x.Err}
+	}
+	return err
+}
+
 // difference says what is not as it was.
 func (o *order) difference(a *account) string {
 	kept, err := a.kept()
@@ -642,51 +708,55 @@ func (o *order) difference(a *account) string {
 	return ""
 }
 
-// settleFirst finishes what somebody's apply has left on the host, and then goes on.
-func (e *Engine) settleFirst(ctx context.Context, c *remote.Conn, o *order, a *account) (*account, error) {
-	_, digest, _ := strings.Cut(a.why, "-")
-	if digest == o.Digest {
-		return e.order(ctx, c, o, "recover")
-	}
-	if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
-		return nil, err
-	}
-	return e.order(ctx, c, o, "apply")
-}
-
 // How often a host is asked again after a connection was cut, and how long between.
 const (
 	tries    = 6
 	tryAgain = time.Second
 )
 
-// found reconnects and asks how it ended.
-func (e *Engine) found(ctx context.Context, o *order, cut error) (*account, error) {
+var (
+	errInterrupted = errors.New("it was interrupted")
+	errElsewhere   = errors.New("somebody else settles it")
+	errNoJob       = errors.New("the host has no job of it, and what was sent may still arrive")
+)
+
+// found connects anew and asks how a plan ended that may have begun. Whatever the host
+// says, but how it ended, leaves that unknown: a refusal is of the question.
+func (e *Engine) found(ctx context.Context, o *order, why error) (*account, error) {
+	text := "the connection was cut; asking how it ended"
+	if !errors.Is(why, remote.ErrCut) {
+		text = "it was interrupted; asking how it ended"
+	}
+	missing := 0
 	for i := range tries {
 		wait := time.NewTimer(tryAgain << i / 2)
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, cut)
+			return nil, fmt.Errorf("%s: %w: %w", o.host.Name, ErrUnknown, why)
 		case <-wait.C:
 		}
-		e.progress(o.host.Name, "again", "the connection was cut; asking how it ended")
+		e.progress(o.host.Name, "again", text)
 		a, err := e.ask(ctx, o)
 		if err == nil {
 			return a, nil
 		}
-		var x *Error
-		if errors.As(err, &x) {
-			return nil, err
+		why = err
+		if errors.Is(err, errNoJob) {
+			missing++
 		}
-		if errors.Is(err, remote.ErrHostKey) {
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+		if missing > 1 || errors.Is(err, ErrUnknown) || errors.Is(err, remote.ErrHostKey) {
+			break
 		}
 	}
-	return nil, fmt.Errorf("%w: %w", ErrUnknown, cut)
+	if errors.Is(why, ErrUnknown) {
+		return nil, why
+	}
+	return nil, fmt.Errorf("%s: %w: %w", o.host.Name, ErrUnknown, why)
 }
 
-// ask waits for the end of an order that was sent, on a new connection.
+// ask waits for the end of an order that was sent, on a new connection. An error matches
+// [ErrUnknown] where asking again is of no use.
 func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
 	if err != nil {
@@ -708,11 +778,20 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	}
 	switch used := a.words["@used"]; {
 	case a.refused != "":
-		return nil, refusal(o.host, a)
+		return nil, o.unknown(a)
 	case used == "" || used == "-":
-		return nil, fail(Failed, o.host.Name, "apply it again", "the connection was cut before anything was changed")
+		return nil, errNoJob
 	case used == a.words["@unfinished"]:
-		return e.order(ctx, c, o, "recover")
+		a, err = e.order(ctx, c, o, "recover")
+		switch {
+		case err != nil:
+			return nil, err
+		case a.refused == "locked" || a.refused == "settled":
+			return nil, errElsewhere
+		case a.words["@result"] == "":
+			return nil, o.unknown(a)
+		}
+		return a, nil
 	}
 	kept, err := a.kept()
 	if err != nil {
@@ -721,6 +800,11 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	got, _, why := result(string(kept["result"]))
 	a.words["@result"] = string(got) + " " + why
 	return a, nil
+}
+
+// unknown is that a host does not say how a plan ended.
+func (o *order) unknown(a *account) error {
+	return fmt.Errorf("%s: %w: %s", o.host.Name, ErrUnknown, cmp.Or(a.why, "it does not say"))
 }
 
 // settle finishes or takes back a job whose shell is gone, by the plan that the host
@@ -755,7 +839,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	if errors.As(oerr, &x) {
 		res.Outcome = x.Outcome
 	}
-	if !res.Outcome.settled() {
+	if !res.said || !res.Outcome.settled() { // a refusal settles nothing
 		return nil, oerr
 	}
 	r := e.merge(h.Name, j)

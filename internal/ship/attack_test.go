@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -46,6 +49,167 @@ func TestP1Waves(t *testing.T) {
 	p.refused("the second wave after a first of another commit", Refused, [][]byte{second.Bytes}, p.approve("alice", false, second))
 	record(Applied, p.draw(func(d *plan.Plan) { d.By = "somebody else" }))
 	p.reaches("the second wave in its turn", second, p.approve("alice", false, second))
+}
+
+// TestP1LaterWaves: what was allowed and approved when an apply began is asked again
+// before each later wave.
+func TestP1LaterWaves(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "echo '@step watch'; echo '@result applied healthy'")
+	second := shiptest.NewHost(t, "two", nil)
+	w.op.Add(t, second)
+	second.Program(t, "sh", "echo '@result applied healthy'")
+	hosts := strings.ReplaceAll(readFile(t, w.op.Config+"/hosts.yaml"), second.Root, w.host.Root)
+	signers := readFile(t, w.op.Config+"/allowed_signers")
+	w.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", w.host.Root+"/web", "one", "two"))
+	w.repo.Commit(t)
+	p := &paper{world: w}
+	for name, x := range map[string]struct {
+		during func()
+		want   Outcome
+	}{
+		"nothing":         {func() {}, Applied},
+		"the host":        {func() { w.op.Write(t, "hosts.yaml", strings.ReplaceAll(hosts, "apply: true", "apply: false")) }, Refused},
+		"the host's port": {func() { w.op.Write(t, "hosts.yaml", strings.Replace(hosts, fmt.Sprint(second.Port), "9", 1)) }, Stale},
+		"who may sign":    {func() { w.op.Write(t, "allowed_signers", strings.ReplaceAll(signers, "alice", "carol")) }, Mismatch},
+	} {
+		w.op.Write(t, "hosts.yaml", hosts)
+		w.op.Write(t, "allowed_signers", signers)
+		by := func(d *plan.Plan) { d.By = name }
+		first := p.draw(by)
+		later := p.draw(func(d *plan.Plan) {
+			by(d)
+			_, h, err := w.e.host("two")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Wave, d.Host = 2, plan.Host{Name: "two", Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
+		})
+		w.at("watch", x.during)
+		r, err := w.e.Apply(w.ctx(), [][]byte{first.Bytes, later.Bytes}, []approval.Signed{w.approve("alice", false, first, later)})
+		n := 1
+		if x.want == Applied {
+			n = 2
+		}
+		if outcomeOf(r, err) != x.want || len(r) != n || r[0].Outcome != Applied {
+			t.Errorf("%s, changed during the first wave: %+v %v, want %s", name, r, err, x.want)
+		}
+	}
+}
+
+// TestP1PlanBack: a plan is made to go back only to what apply would believe, and not at
+// all where a service runs in another root.
+func TestP1PlanBack(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	old := shiptest.Compose("web", "v1", "ok")
+	made := func(hash, image string, change func(*plan.Plan)) (Made, error) {
+		last := p.draw(func(d *plan.Plan) {
+			d.Target.ImageID = image
+			if change != nil {
+				change(d)
+			}
+		})
+		l := &looked{hash: strings.Repeat("3", 64), version: "5", job: "100001-" + last.Digest, last: last.Plan, compose: []byte(old)}
+		l.text = "carboy-observed 1\nimage " + someImage + "\n" + container(hash) + "\ncurrent " + l.job + "\n"
+		var err error
+		if l.obs, err = plan.Observe(l.text); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.e.writeRecord("one", "web", &Record{Digest: last.Digest, Plan: last.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		_, h, err := p.e.host("one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit, _, err := p.e.head(p.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := p.source(commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := Made{Plan: &plan.Plan{Schema: plan.Schema, Kind: plan.Apply, Module: "web", Wave: 1, Commit: commit, Clean: true, By: "tests"}}
+		return m, p.e.finishPlan(p.ctx(), nil, h, s, l, &m)
+	}
+	const other = "sha256:6666666666666666666666666666666666666666666666666666666666666666"
+	for _, x := range []struct {
+		name, hash, image string
+		change            func(*plan.Plan)
+		state, back       string
+	}{
+		{"as it was applied", "2", someImage, nil, plan.PreviousKnown, someImage},
+		{"drifted", "4", other, nil, plan.PreviousKnown, other},
+		{"drifted from what was pulled", "4", "-", func(d *plan.Plan) { d.Target.Image = "app@" + someImage }, plan.PreviousUnknown, ""},
+		{"of a commit that is gone", "2", someImage, func(d *plan.Plan) { d.Commit = strings.Repeat("0", 40) }, plan.PreviousUnknown, ""},
+	} {
+		m, err := made(x.hash, x.image, x.change)
+		if err != nil || m.Previous.State != x.state || m.Previous.ImageID != x.back || m.Destructive() != (x.state == plan.PreviousUnknown) {
+			t.Errorf("%s: %+v %v", x.name, m.Previous, err)
+			continue
+		}
+		p.reaches(x.name, m, p.approve("alice", true, m))
+	}
+	if m, err := made("2", someImage, func(d *plan.Plan) { d.Target.Root = "/srv/old" }); outcomeOf(nil, err) != Refused || !strings.Contains(err.Error(), "/srv/old") {
+		t.Errorf("in another root: %+v %v", m.Previous, err)
+	}
+}
+
+// TestExecutable: that a file becomes a program, or is one no more, is a change.
+func TestExecutable(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.repo.Write(t, "modules/web/files/run", "x")
+	before := p.repo.Commit(t)
+	if err := os.Chmod(p.repo.Dir+"/modules/web/files/run", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.repo.Commit(t)
+	for name, was := range map[string]string{"from a file": before, "from itself": ""} {
+		see := func(hide bool) Made {
+			return p.draw(func(d *plan.Plan) {
+				d.Previous = plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: was, Compose: shiptest.Compose("web", "v1", "ok"), Image: "app:v1", ImageID: someImage, Ran: true}
+				if was == "" {
+					d.Previous.Commit = d.Commit
+				}
+				p.see(d, container("2"), "file "+plan.Digest([]byte("x"))+" run", "current "+someJob)
+				if hide {
+					d.Changes = []plan.Change{}
+				}
+			})
+		}
+		m := see(false)
+		if changed := len(m.Changes) == 2 && m.Changes[0].What == "file.run" && m.Action() == plan.Recreate; changed != (was != "") {
+			t.Errorf("%s: %+v", name, m.Changes)
+		}
+		p.reaches(name, m, p.approve("alice", false, m))
+		if was != "" {
+			p.refused(name+", hidden", Mismatch, [][]byte{see(true).Bytes})
+		}
+	}
+	if s, err := p.e.load(p.ctx(), "web", before); err != nil || s.files()[0].Exec {
+		t.Errorf("the file of before is a program: %+v %v", s, err)
+	}
+}
+
+// TestP2Ailing: that there is nothing to do is not said without saying that what runs is
+// unhealthy.
+func TestP2Ailing(t *testing.T) {
+	t.Parallel()
+	w := newLair(t, "echo '@result nothing'")
+	p := &paper{world: w}
+	for health, ailing := range map[string]bool{"healthy": false, "none": false, "unhealthy": true} {
+		m := p.draw(func(d *plan.Plan) {
+			d.Previous = plan.Previous{State: plan.PreviousKnown, Commit: d.Commit, Compose: shiptest.Compose("web", "v1", "ok"), Image: "app:v1", ImageID: someImage, Ran: !ailing}
+			p.see(d, strings.Replace(container("2"), "none", health, 1), "current -")
+		})
+		r, err := w.e.Apply(w.ctx(), [][]byte{m.Bytes}, nil)
+		if outcomeOf(r, err) != Nothing || (r[0].Why != "") != ailing || (m.Ailing() != "") != ailing {
+			t.Errorf("%s: %+v %v, %q", health, r, err, m.Ailing())
+		}
+	}
 }
 
 // TestP1Records: what stands in the place of a record is not taken for none.
@@ -98,23 +262,164 @@ func TestP1Clocks(t *testing.T) {
 	}
 }
 
+// see has a plan see other lines on the host, and say what follows from them.
+func (p *paper) see(d *plan.Plan, lines ...string) {
+	p.t.Helper()
+	text := "carboy-observed 1\nimage " + d.Target.ImageID + "\n" + strings.Join(lines, "\n") + "\n"
+	obs, err := plan.Observe(text)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	s, err := p.source(d.Commit)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	old, err := p.source(d.Previous.Commit)
+	if err != nil || d.Previous.State != plan.PreviousKnown {
+		old = nil
+	}
+	d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+	d.Changes = changes(d, obs, s.module, old.files())
+}
+
+// container is a line for one that runs, with the configuration that a digit stands for.
+func container(hash string) string {
+	return "container " + strings.Repeat("c", 64) + " " + someImage + " " + strings.Repeat(hash, 64) + " running none 0"
+}
+
+// someJob is in force on the host.
+var someJob = "100001-" + strings.Repeat("5", 64)
+
 // TestP3Reach: a service that runs cannot write where the next one's files and mounts go.
 func TestP3Reach(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)
-	p.repo.Write(t, "modules/web/files/conf/a", "x")
-	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
-	p.repo.Commit(t)
 	for volumes, ok := range map[string]bool{"['./other:/x']": true, "['./conf:/x:ro', './data/sub:/y']": true, "['./conf:/x']": false, "['./conf/a:/x']": false, "['./data:/y']": false, "['.:/z']": false} {
+		old := shiptest.Compose("web", "v2", "ok") + "    volumes: " + volumes + "\n"
+		os.RemoveAll(p.repo.Dir + "/modules/web/files")
+		p.repo.Write(t, "modules/web/compose.yaml", old)
+		before := p.repo.Commit(t)
+		p.repo.Write(t, "modules/web/files/conf/a", "x")
+		p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok")+"    volumes: ['./data/sub:/data']\n")
+		p.repo.Commit(t)
 		m := p.draw(func(d *plan.Plan) {
-			d.Previous = plan.Previous{State: plan.PreviousKnown, Compose: shiptest.Compose("web", "v2", "ok") + "    volumes: " + volumes + "\n", Image: "app:v2", ImageID: someImage}
+			d.Previous = plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: before, Compose: old, Image: "app:v2", ImageID: someImage, Ran: true}
 			d.Target.Binds = []string{"/srv/web/data/sub"}
+			p.see(d, container("3"), "file - conf/a", "current "+someJob)
 		})
 		if a := p.approve("alice", false, m); ok {
 			p.reaches("beside "+volumes, m, a)
 		} else {
 			p.refused("amid "+volumes, Refused, [][]byte{m.Bytes}, a)
 		}
+	}
+}
+
+// TestP1Previous: what a plan goes back to is what was seen to run, by a commit, and
+// nothing that who wrote the plan would rather have there.
+func TestP1Previous(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	p.op.Write(t, "hosts.yaml", p.entry+"    undo_without_approval: true\n")
+	other := shiptest.Compose("web", "v0", "ok") + "    command: [/other]\n"
+	p.repo.Write(t, "modules/web/compose.yaml", other)
+	elsewhere := p.repo.Commit(t)
+	old := shiptest.Compose("web", "v0", "ok")
+	p.repo.Write(t, "modules/web/module.yaml", shiptest.Module("web", "/srv/old", "one"))
+	p.repo.Write(t, "modules/web/compose.yaml", old)
+	moved := p.repo.Commit(t)
+	p.module("/srv/web")
+	p.repo.Write(t, "modules/web/compose.yaml", old)
+	before := p.repo.Commit(t)
+	p.repo.Write(t, "modules/web/compose.yaml", shiptest.Compose("web", "v1", "ok"))
+	p.repo.Commit(t)
+	known := plan.Previous{State: plan.PreviousKnown, Job: someJob, Commit: before, Compose: old, Image: "app:v0", ImageID: someImage, Ran: true}
+	seen := []string{container("3"), "current " + someJob}
+	draft := func(change func(*plan.Plan), seen ...string) Made {
+		return p.draw(func(d *plan.Plan) {
+			d.Previous = known
+			if change != nil {
+				change(d)
+			}
+			p.see(d, seen...)
+		})
+	}
+	refused := func(name string, want Outcome, m Made) {
+		t.Helper()
+		p.refused(name, want, [][]byte{m.Bytes}, p.approve("alice", true, m))
+	}
+	good := draft(nil, seen...)
+	p.reaches("what runs", good, p.approve("alice", false, good))
+	for name, change := range map[string]func(*plan.Previous){
+		"a file with another command":    func(v *plan.Previous) { v.Compose = other },
+		"a commit with another command":  func(v *plan.Previous) { v.Commit = elsewhere },
+		"another root":                   func(v *plan.Previous) { v.Commit = moved },
+		"a commit that is not there":     func(v *plan.Previous) { v.Commit = strings.Repeat("0", 40) },
+		"another image":                  func(v *plan.Previous) { v.ImageID = "sha256:" + strings.Repeat("6", 64) },
+		"another name of an image":       func(v *plan.Previous) { v.Image = "evil:v1" },
+		"nothing, while a service runs":  func(v *plan.Previous) { *v = plan.Previous{State: plan.PreviousNone} },
+		"something that need not be run": func(v *plan.Previous) { v.Ran = false },
+		"a job that is not in force":     func(v *plan.Previous) { v.Job = "100002-" + strings.Repeat("5", 64) },
+		"no job":                         func(v *plan.Previous) { v.Job = "" },
+	} {
+		refused(name, Mismatch, draft(func(d *plan.Plan) { change(&d.Previous) }, seen...))
+	}
+	refused("a service, while none is there", Mismatch, draft(nil, "current -"))
+	refused("one of two", Mismatch, draft(nil, container("3"), container("3"), "current "+someJob))
+
+	// What is on record here decides, of the commit and of the root.
+	last := p.draw(func(d *plan.Plan) {
+		d.Commit, d.Target.Image, d.Target.ConfigHash, d.Target.ImageID = before, "app:v0", strings.Repeat("4", 64), "sha256:"+strings.Repeat("6", 64)
+		d.Previous = plan.Previous{State: plan.PreviousKnown, Commit: d.Commit, Compose: old, Image: "app:v0", ImageID: someImage}
+	})
+	record := func(m Made) (job string) {
+		t.Helper()
+		if err := p.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		return "100001-" + m.Digest
+	}
+	job := record(last)
+	drifted := func(change func(*plan.Plan)) Made {
+		return draft(func(d *plan.Plan) {
+			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			if change != nil {
+				change(d)
+			}
+		}, container("3"), "current "+job)
+	}
+	good = drifted(nil)
+	p.reaches("what was applied, where it drifted", good, p.approve("alice", false, good))
+	refused("what it drifted to", Mismatch, drifted(func(d *plan.Plan) { d.Previous.ImageID = someImage }))
+	refused("another commit than on record", Mismatch, drifted(func(d *plan.Plan) { d.Previous.Commit, d.Previous.Compose = elsewhere, other }))
+	far := record(p.draw(func(d *plan.Plan) { d.Target.Root = "/srv/old" }))
+	for name, v := range map[string]plan.Previous{"known": known, "unknown": {State: plan.PreviousUnknown}} {
+		if v.Job != "" {
+			v.Job = far
+		}
+		refused("another root than that of what runs, "+name, Refused, draft(func(d *plan.Plan) { d.Previous = v }, container("3"), "current "+far))
+	}
+
+	// Undoing needs no approval, and is held to the same.
+	undo := func(change func(*plan.Previous)) Made {
+		return draft(func(d *plan.Plan) {
+			d.Kind, d.Undoes, d.Commit = plan.Rollback, job, before
+			s, err := p.source(before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Source, d.Target.Image = s.desc, "app:v0"
+			d.Previous.Job, d.Previous.ImageID = job, last.Target.ImageID
+			change(&d.Previous)
+		}, container("3"), "current "+job)
+	}
+	p.reaches("undoing", undo(func(*plan.Previous) {}))
+	for name, change := range map[string]func(*plan.Previous){
+		"a file":   func(v *plan.Previous) { v.Compose = other },
+		"nothing":  func(v *plan.Previous) { *v = plan.Previous{State: plan.PreviousNone} },
+		"a commit": func(v *plan.Previous) { v.Commit, v.Compose = elsewhere, other },
+	} {
+		p.refused("undoing, and then "+name, Mismatch, [][]byte{undo(change).Bytes})
 	}
 }
 
@@ -210,6 +515,64 @@ func TestP4Lies(t *testing.T) {
 	w.at("again", cancel)
 	if r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{a}); !errors.Is(err, ErrUnknown) || outcomeOf(r, err) != "" {
 		t.Errorf("a host that says it is done and dies: %+v %v, want an unknown outcome", r, err)
+	}
+}
+
+// TestP4Elsewhere: after a cut only the host's own record says how a plan ended. A refusal
+// of the question, which is how it looks when somebody else settles the same job, and a
+// host that has no job yet leave that unknown, on record here.
+func TestP4Elsewhere(t *testing.T) {
+	t.Parallel()
+	// Each call is one answer; the last is repeated.
+	const cut, waiting, done = "echo '@step applying'; kill -9 $$", "echo '@unfinished 100001-'$d; echo '@used 100001-'$d", "echo '@unfinished -'; echo '@used 100001-'$d; echo '@file result '$(printf 'applied 1 healthy' | base64)"
+	for name, x := range map[string]struct {
+		answers []string
+		want    Outcome
+	}{
+		"somebody was quicker":       {[]string{cut, waiting, "echo '@refused settled'", done}, Applied},
+		"somebody is at it":          {[]string{cut, waiting, "echo '@refused locked tests'", done}, Applied},
+		"it was interrupted before":  {[]string{"echo '@refused unfinished 100001-'$d", waiting, "echo '@refused settled'", done}, Applied},
+		"its Docker does not answer": {[]string{cut, waiting, "echo '@refused docker no'"}, ""},
+		"its lock is held for long":  {[]string{cut, "echo '@refused locked tests'"}, ""},
+		"it is still to come":        {[]string{cut, "echo '@unfinished -'; echo '@used -'"}, ""},
+		"it comes late":              {[]string{cut, "echo '@unfinished -'; echo '@used -'", done}, Applied},
+		"it was refused":             {[]string{"echo '@refused stale'"}, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newLair(t, "exit 0")
+			dir := t.TempDir() + "/audit"
+			log, err := audit.Open(w.ctx(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			w.e.Audit = log
+			m, a := w.lairPlan()
+			sh := "d=" + m.Digest + "; n=$(($(cat $0.n 2>/dev/null || echo 0) + 1)); echo $n >$0.n; case $n in\n"
+			for i, answer := range x.answers {
+				if i == len(x.answers)-1 {
+					sh += "*) " + answer + " ;;\n"
+				} else {
+					sh += fmt.Sprint(i+1) + ") " + answer + " ;;\n"
+				}
+			}
+			w.host.Program(t, "sh", sh+"esac")
+			got, err := w.apply(m, a)
+			if got != x.want || errors.Is(err, ErrUnknown) != (x.want == "") {
+				t.Errorf("%s %v, want %q", got, err, x.want)
+			}
+			r, rerr := w.e.readRecord("one", "web", m.Digest)
+			text := readFile(t, dir+"/log")
+			switch {
+			case x.want == "" && (rerr != nil || r.Outcome != Sent || !strings.Contains(text, `"unknown"`)):
+				t.Errorf("the record: %+v %v, want one that waits for the host, and one in the log:\n%s", r, rerr, text)
+			case x.want == Applied && (rerr != nil || r.Outcome != Applied):
+				t.Errorf("the record: %+v %v", r, rerr)
+			case x.want == Stale && rerr == nil:
+				t.Errorf("a record of what was refused: %+v", r)
+			}
+		})
 	}
 }
 
@@ -514,7 +877,8 @@ func newHut(t *testing.T) (w *world, jobs string) {
 }
 
 // TestP4Planted: a job that somebody puts there as interrupted is not carried out unless
-// its plan is whole, of this host and service, and for a directory that is allowed.
+// its plan is whole, of this host and service, and for a directory that is allowed; and
+// nothing is said of how it ended before Docker answers.
 func TestP4Planted(t *testing.T) {
 	t.Parallel()
 	w, jobs := newHut(t)
@@ -523,20 +887,27 @@ func TestP4Planted(t *testing.T) {
 		name   string
 		change func(*plan.Plan)
 		damage string
+		docker string // what it does there; "": there is none
 		want   string
 	}{
-		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "damaged"},
-		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "damaged"},
-		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "allowed_roots"},
-		{"with another plan", nil, " ", "damaged"},
-		{"as it should be", nil, "", ""},
+		{"of another host", func(d *plan.Plan) { d.Host.Name = "two" }, "", "", "damaged"},
+		{"of another service", func(d *plan.Plan) { d.Target.Project = "db" }, "", "", "damaged"},
+		{"for another directory", func(d *plan.Plan) { d.Target.Root = "/etc" }, "", "", "allowed_roots"},
+		{"with another plan", nil, " ", "", "damaged"},
+		{"while Docker does not answer", nil, "", "", "docker does not answer"},
+		{"while Docker lists and does not tell", nil, "", `case "$1" in ps) echo 1a2b3c ;; *) exit 1 ;; esac`, "docker does not answer"},
+		{"while a container goes", nil, "", `case "$1" in ps) [ -e "$0.listed" ] || { : >"$0.listed"; echo 1a2b3c; } ;; *) exit 1 ;; esac`, ""},
+		{"as it should be", nil, "", `:`, ""},
 	} {
+		if x.docker != "" {
+			w.host.Program(t, "docker", x.docker)
+		}
 		m := p.draw(x.change)
 		dir := jobs + "100001-" + m.Digest
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "result.tmp": "pending"} {
+		for name, text := range map[string]string{"plan.json": string(m.Bytes) + x.damage, "approvals.json": "[]", "compose.yaml": shiptest.Compose("web", "v1", "ok"), "observed": "", "output": "password=hunter2", "result.tmp": "pending"} {
 			if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -547,8 +918,12 @@ func TestP4Planted(t *testing.T) {
 		}
 		_, touched := os.Stat(dir + "/steps")
 		switch {
-		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != RollbackFailed || touched != nil):
-			t.Errorf("%s: %+v, want it settled: failed, there being no Docker", x.name, st[0])
+		case x.want == "" && (st[0].Settled == nil || st[0].Settled.Outcome != Failed || touched != nil):
+			t.Errorf("%s: %+v, want it settled: nothing was changed", x.name, st[0])
+		case x.want == "":
+			if _, err := os.Stat(dir + "/output"); err == nil {
+				t.Errorf("%s: what a program wrote, with its secrets, stays on the host", x.name)
+			}
 		case x.want != "" && (!strings.Contains(st[0].Error, x.want) || st[0].Settled != nil || touched == nil):
 			t.Errorf("%s: %+v, want %q", x.name, st[0], x.want)
 		}
@@ -556,6 +931,93 @@ func TestP4Planted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestP4Hangs: nothing that hangs on a host, while it holds the lock, holds it or us for
+// longer than a command may take: who sends, a disk, a command of Docker. What a command
+// leaves behind is not waited for.
+func TestP4Hangs(t *testing.T) {
+	t.Parallel()
+	const hang = "exec sleep 600"
+	for name, x := range map[string]struct {
+		program, text string
+		want          Outcome
+		why           string
+	}{
+		"nothing":               {"", "", Applied, "healthy"},
+		"what is sent":          {"head", `[ ! -d $HOME/.local/state/carboy/ship/v1/web.web/new/prev ] || ` + hang, Failed, "could not take what was sent"},
+		"copying to its place":  {"cp", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"writing to disk":       {"sync", `case "$*" in *.carboy.tmp*) ` + hang + ` ;; esac`, Failed, "the files could not be written"},
+		"docker compose up":     {"docker", `case "$*" in *" up "*) ` + hang + ` ;; esac`, Failed, "docker compose up was ended at its deadline"},
+		"what up leaves behind": {"docker", `case "$*" in *" up "*) setsid sleep 600 9<&- & echo $! >$0.left ;; esac`, Applied, "healthy"},
+		"a disk that is slow":   {"sync", `sleep 0.1`, Applied, "healthy"},
+		"a disk that is broken": {"sync", `case "$*" in *plan.json*) exit 1 ;; esac`, Failed, "cannot record the job"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, jobs := newHut(t)
+			w.repo.Write(t, "modules/web/files/a.conf", "ours\n")
+			w.repo.Commit(t)
+			p := &paper{world: w}
+			m := p.draw(func(d *plan.Plan) {
+				text := "carboy-observed 1\nimage " + someImage + "\nfile - a.conf\ncurrent -\n"
+				d.Seen = plan.Seen{Text: text, SHA256: plan.Digest([]byte(text))}
+				obs, err := plan.Observe(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := p.e.load(p.ctx(), "web", d.Commit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Changes = changes(d, obs, s.module, nil)
+			})
+			// A Docker of which one container is told, once it is there.
+			w.host.Program(t, "docker", `case "$*" in
+ps*) [ ! -e $0.up ] || echo 1a2b3c ;;
+"image inspect"*) echo `+someImage+` ;;
+*--hash*) echo web `+m.Target.ConfigHash+` ;;
+*" up "*) : >$0.up ;;
+*config-hash*) echo container 1a2b3c `+someImage+` `+m.Target.ConfigHash+` running healthy 0 ;;
+*StartedAt*) echo running healthy 0 now ;;
+esac`)
+			if x.program == "docker" {
+				w.host.Program(t, "docker", x.text+"\n"+strings.TrimPrefix(readFile(t, w.host.Dir+"/bin/docker"), "#!/bin/sh\n"))
+			} else if x.program != "" {
+				w.before(x.program, x.text)
+			}
+			t.Cleanup(func() {
+				if pid, err := strconv.Atoi(strings.TrimSpace(string(mayRead(w.host.Dir + "/bin/docker.left")))); err == nil {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
+			w.e.Up, w.e.Other = 3*time.Second, 3*time.Second
+			ctx, cancel := context.WithTimeout(w.ctx(), testenv.Patience(40*time.Second))
+			defer cancel()
+			r, err := w.e.Apply(ctx, [][]byte{m.Bytes}, []approval.Signed{w.approve("alice", false, m)})
+			if got := outcomeOf(r, err); got != x.want || len(r) != 1 || !strings.Contains(r[0].Why, x.why) {
+				t.Errorf("%s %v %+v, want %s: %s", got, err, r, x.want, x.why)
+			}
+			if errors.Is(err, ErrDeadline) != strings.HasSuffix(x.why, "deadline") {
+				t.Errorf("%v: matches ErrDeadline or not, and should not or should", err)
+			}
+			if left, _ := filepath.Glob(jobs + "*/result"); x.want == Applied && len(left) != 1 {
+				t.Errorf("%d jobs with a result", len(left))
+			}
+			if x.program != "docker" {
+				os.Remove(w.host.Dir + "/bin/" + x.program)
+			}
+			if st, err := w.e.Status(ctx, "web"); err != nil || st[0].Busy != "" {
+				t.Errorf("afterwards %+v %v, want a free lock", st, err)
+			}
+		})
+	}
+}
+
+// mayRead is a file, or nothing.
+func mayRead(name string) []byte {
+	b, _ := os.ReadFile(name)
+	return b
 }
 
 // TestP1Count: a host that cannot count a job any more, and so would forget it, does none.

@@ -24,8 +24,24 @@ import (
 // paper is a world whose host only counts who knocks.
 type paper struct {
 	*world
-	knocks atomic.Int32
-	entry  string
+	knocks  atomic.Int32
+	entry   string
+	sources map[string]*source // by commit: git takes most of the time
+}
+
+// source is the module at a commit.
+func (p *paper) source(commit string) (*source, error) {
+	if s, ok := p.sources[commit]; ok {
+		return s, nil
+	}
+	s, err := p.e.load(p.ctx(), "web", commit)
+	if err == nil {
+		if p.sources == nil {
+			p.sources = map[string]*source{}
+		}
+		p.sources[commit] = s
+	}
+	return s, err
 }
 
 const someImage = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -72,7 +88,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	s, err := p.e.load(p.ctx(), "web", commit)
+	s, err := p.source(commit)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -90,7 +106,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	d.Changes = changes(d, obs, s.module)
+	d.Changes = changes(d, obs, s.module, nil)
 	if change != nil {
 		change(d)
 	}
@@ -150,6 +166,7 @@ func TestP1Plans(t *testing.T) {
 		"id":      func(d *plan.Plan) { d.Target.ImageID = "sha256:" + strings.Repeat("3", 64) },
 		"compose": func(d *plan.Plan) { d.Source.Compose.SHA256 = strings.Repeat("4", 64) },
 		"binds":   func(d *plan.Plan) { d.Target.Binds = []string{"/srv/web/x"} },
+		"volume":  func(d *plan.Plan) { d.Target.Volumes = []string{"data"} },
 		"health":  func(d *plan.Plan) { d.Target.Health = 1000 },
 		"wave":    func(d *plan.Plan) { d.Wave = 2 },
 		"changes": func(d *plan.Plan) { d.Changes = []plan.Change{} },
@@ -186,6 +203,35 @@ func TestP1Plans(t *testing.T) {
 	p.refused("another commit", Refused, one(good), a)
 	p.repo.Git(t, "reset", "-q", "--hard", "HEAD~1")
 	p.reaches("the plan itself, at the end", good, a)
+}
+
+// TestP2Unreached: a host that cannot be spoken with and one that is not allowed are
+// different outcomes, whoever asks.
+func TestP2Unreached(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	ask := func() (all [3]Outcome) {
+		_, err := p.e.Plan(p.ctx(), PlanOptions{Module: "web"})
+		all[0] = outcomeOf(nil, err)
+		if st, err := p.e.Status(p.ctx(), "web"); err == nil {
+			all[1] = outcomeOf(nil, st[0].Err)
+		}
+		if _, problems, err := p.e.History(p.ctx(), "web"); err == nil && len(problems) == 1 {
+			all[2] = outcomeOf(nil, problems[0])
+		}
+		return all
+	}
+	if got := ask(); got != [3]Outcome{Failed, Failed, Failed} || p.knocks.Load() == 0 {
+		t.Errorf("a host that hangs up: %v", got)
+	}
+	p.op.Write(t, "hosts.yaml", strings.Replace(p.entry, "  one:", "  two:", 1))
+	if got := ask(); got != [3]Outcome{Refused, Refused, Refused} {
+		t.Errorf("a host that is not listed: %v", got)
+	}
+	os.Remove(filepath.Join(p.op.Config, "hosts.yaml"))
+	if got := ask(); got != [3]Outcome{Refused, Refused, Refused} {
+		t.Errorf("no hosts.yaml: %v", got)
+	}
 }
 
 // TestOtherServices: a plan that touches another service is none.
@@ -278,7 +324,56 @@ func TestH2Approvals(t *testing.T) {
 	p.repo.Commit(t)
 	m = p.draw(nil)
 	p.refused("of what destroys, without the word", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m))
+	p.refused("of what destroys, without the word, beside another's", Destructive, [][]byte{m.Bytes}, p.approve("alice", false, m), good)
 	p.reaches("with the word", m, p.approve("alice", true, m))
+}
+
+// TestP1InRepository: a repository brings along neither hosts nor signers nor records.
+func TestP1InRepository(t *testing.T) {
+	t.Parallel()
+	p := newPaper(t)
+	inside := p.repo.Dir + "/conf"
+	if err := os.CopyFS(inside, os.DirFS(p.op.Config)); err != nil {
+		t.Fatal(err)
+	}
+	open := func(config, state string) error {
+		e := &Engine{Config: config, State: state, Repo: p.repo.Dir}
+		err := e.Open()
+		if err == nil {
+			e.Close()
+		}
+		return err
+	}
+	link := func(to string) string {
+		name := t.TempDir() + "/link"
+		if err := os.Symlink(to, name); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	if err := open(t.TempDir()+"/new/conf", t.TempDir()+"/new/state"); err != nil {
+		t.Errorf("beside the repository: %v", err)
+	}
+	if err := open(link(p.op.Config), link(p.op.State)); err != nil {
+		t.Errorf("through links, beside the repository: %v", err)
+	}
+	for name, x := range map[string][2]string{
+		"conf": {inside, p.op.State}, "conf that is not there": {p.repo.Dir + "/none/conf", p.op.State}, "the repository itself": {p.repo.Dir, p.op.State},
+		"state": {p.op.Config, inside}, "conf through a link": {link(inside), p.op.State}, "state through a link": {p.op.Config, link(inside) + "/new"},
+	} {
+		if err := open(x[0], x[1]); outcomeOf(nil, err) != Refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, file := range []string{"hosts.yaml", "allowed_signers"} {
+		conf := t.TempDir()
+		if err := os.Symlink(inside+"/"+file, conf+"/"+file); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(conf, p.op.State); outcomeOf(nil, err) != Refused {
+			t.Errorf("%s through a link: %v", file, err)
+		}
+	}
 }
 
 // TestRedaction: what looks like a secret in what a host writes is not shown.
@@ -326,6 +421,14 @@ func TestRedaction(t *testing.T) {
 		{"sshpass -p hunter2 ssh host", "hunter2"},
 		{"curl -u user:hunter2 https://h/", "hunter2"},
 		{"CREATE USER x IDENTIFIED BY 'hunter2'", "hunter2"},
+		{"dsn u:hunter2@tcp(db:3306)/shop", "hunter2"},
+		{"u:hun@ter2@tcp(db)/shop", "ter2"},
+		{"postgres://u:hun@ter2@db/shop", "ter2"},
+		{"postgres://u:hun/ter2@db/shop", "ter2"},
+		{"postgres://u:hun/t@er2@db/shop", "er2"},
+		{"GET /x?sig=hunter2 200", "hunter2"},
+		{`"GET /o/a.tar?AWSAccessKeyId=a&Signature=hunter2 HTTP/1.1"`, "hunter2"},
+		{"fetching o?sig=hunter2&se=2027", "hunter2"},
 		{"-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----", "hunter2"},
 	} {
 		if got := newRedactor().Line(x.in); strings.Contains(got, x.secret) {
@@ -341,7 +444,19 @@ func TestRedaction(t *testing.T) {
 	if strings.Contains(pgp, "hunter2") {
 		t.Errorf("a private key became %q", pgp)
 	}
-	for _, plain := range []string{"Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
+	for _, head := range []string{"password: |", "  - db_password: >-", "| token: |2"} {
+		r := newRedactor()
+		r.Line(head)
+		for _, l := range []string{"      hunter2", "", "       ter2"} {
+			if got := r.Line("| " + l); strings.Contains(got, "ter2") {
+				t.Errorf("%q after %q became %q", l, head, got)
+			}
+		}
+		if got := r.Line("user: bob"); got != "user: bob" {
+			t.Errorf("after a text that was a secret, %q", got)
+		}
+	}
+	for _, plain := range []string{"what? nothing", "see https://example.org/a:b", "10:20:30 user@host connected", "Container web-web-1 Started", "pulling app:v1 from registry.example.org", "author: bob", "key: value", "mkdir -p /srv/web", "error: no space left on device"} {
 		if got := r.Line(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}
@@ -404,7 +519,7 @@ func TestP3NoFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.Changes = changes(d, obs, s.module)
+			d.Changes = changes(d, obs, s.module, nil)
 			for i := range d.Changes {
 				d.Changes[i].Destructive = d.Changes[i].Destructive && !hide
 			}
@@ -419,7 +534,7 @@ func TestP3NoFile(t *testing.T) {
 	p.reaches("nothing", m, p.approve("alice", false, m))
 }
 
-// TestAudit: each step is a record, refusals too, and none tells a secret.
+// TestAudit: approvals, applies, refusals and outcomes are records, and none tells a secret.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)

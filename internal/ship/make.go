@@ -107,6 +107,17 @@ func admit(h *hosts.Host, root string) error {
 	return nil
 }
 
+// unreached gives a host that could not be spoken with, or to the end, its outcome: it
+// was only looked at.
+func unreached(err error) error {
+	for _, is := range []error{remote.ErrUnreachable, remote.ErrCut, remote.ErrHostKey} {
+		if errors.Is(err, is) {
+			return &Error{Failed, "", err, ""}
+		}
+	}
+	return err
+}
+
 // planOn fills in m for one host.
 func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptions, m *Made, timing *Timing) error {
 	all, h, err := e.host(name)
@@ -119,13 +130,13 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 	began := time.Now()
 	c, err := remote.Dial(ctx, all, h, e.Keys)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	defer c.Close()
 	connected := time.Now()
 	l, err := e.look(ctx, c, h, s)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	if timing != nil {
 		timing.Connect, timing.Host = connected.Sub(began), time.Since(connected)
@@ -345,7 +356,7 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	p.Host = plan.Host{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
 	p.Source = s.desc
 	p.Seen = plan.Seen{Text: l.text, SHA256: plan.Digest([]byte(l.text))}
-	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
+	p.Target = plan.Target{Project: mod.Project, Service: mod.Service, Root: mod.Root, Binds: s.compose.Binds, Volumes: s.compose.Volumes, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash,
 		ComposeVersion: l.version, Absent: p.Target.Absent, StableFor: int(mod.StableFor / time.Second), Health: int(mod.Health / time.Second)}
 	if p.Target.Binds == nil {
 		p.Target.Binds = []string{}
@@ -354,13 +365,25 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 		return fail(Refused, h.Name, "write the image with its digest, name@sha256:…, or have it there before", "the image %s is not there, and its name does not say which it is", s.compose.Image)
 	}
 	var err error
+	if len(l.obs.Containers) > 0 {
+		if err := sameRoot(p, l.last, l.obs.Containers[0]); err != nil {
+			return err
+		}
+	}
 	if p.Previous, err = e.previous(ctx, c, h, s, l); err != nil {
+		return err
+	}
+	// What apply would not believe is not known.
+	old, err := e.judgeBack(ctx, p, l.obs, s)
+	if x := (*Error)(nil); errors.As(err, &x) && x.Outcome == Mismatch {
+		p.Previous = plan.Previous{State: plan.PreviousUnknown}
+	} else if err != nil {
 		return err
 	}
 	if err := withinReach(p); err != nil {
 		return err
 	}
-	p.Changes = changes(p, l.obs, mod)
+	p.Changes = changes(p, l.obs, mod, old.files())
 	life := e.Life
 	if life == 0 {
 		life = plan.DefaultLife
@@ -380,12 +403,14 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		return plan.Previous{State: plan.PreviousNone}, nil
 	}
 	now := l.obs.Containers[0]
-	v := plan.Previous{State: plan.PreviousKnown, Ran: now.Status == "running" && now.Health != "unhealthy", ImageID: now.Image}
+	v := plan.Previous{State: plan.PreviousKnown, Ran: ran(now), ImageID: now.Image}
 	switch {
 	case l.last != nil && l.compose != nil && !l.last.Target.Absent:
 		v.Job, v.Commit, v.Compose, v.Image = l.job, l.last.Commit, string(l.compose), l.last.Target.Image
-		if now.Hash != l.last.Target.ConfigHash && l.last.Target.ImageID != "-" {
-			v.ImageID = l.last.Target.ImageID // it drifted: what was applied is known to work
+		if now.Hash != l.last.Target.ConfigHash {
+			if v.ImageID = l.last.Target.ImageID; v.ImageID == "-" { // it drifted, and what was pulled for it has no name here
+				return plan.Previous{State: plan.PreviousUnknown}, nil
+			}
 		}
 	case now.Hash == l.hash && l.hash != "":
 		v.Commit, v.Compose, v.Image = s.commit, string(s.compose.Data), s.compose.Image
@@ -438,8 +463,10 @@ func withinReach(p *plan.Plan) error {
 	return nil
 }
 
-// changes are what is different, the files first, as it is done.
-func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Change {
+// changes are what is different, the files first, as it is done. before are the files of
+// what was put there last: the host says of a file what is in it, and not whether it can
+// be executed.
+func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []plan.File) []plan.Change {
 	out := []plan.Change{}
 	t := &p.Target
 	add := func(what, action, from, to, why string) {
@@ -456,6 +483,9 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module) []plan.Chang
 	for _, f := range p.Source.Files {
 		switch have := obs.Files[f.Path]; have {
 		case f.SHA256:
+			if slices.Contains(before, plan.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size, Exec: !f.Exec}) {
+				add("file."+f.Path, plan.Update, have, f.SHA256, "whether it can be executed is another one")
+			}
 		case "-":
 			add("file."+f.Path, plan.Create, "-", f.SHA256, "")
 		case "other":

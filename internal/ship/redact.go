@@ -44,7 +44,15 @@ var forms = sync.OnceValue(func() []*regexp.Regexp {
 		regexp.MustCompile(`((?:^|\s)(?:-u|--user)[\s=]+[^\s:]+:)\S+`),
 		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*\?)[^\s"'<>]+`),
-		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@"']+@`),
+		// Of a request, which has no scheme; and of what is no path.
+		regexp.MustCompile(`((?:^|[\s"'(])/[^\s"'<>?#]*\?)[^\s"'<>]+`),
+		regexp.MustCompile(`(?i)([?&](?:sig|sign|signature|key|code|sid|session|jwt|assertion)=)[^\s"'<>&]+`),
+		// A password may have the signs that end it: the last @ counts. After a colon it may
+		// be a port; that is given up with it.
+		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/:\s@"']*:)[^\s"']*(@)`),
+		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"']+(@)`),
+		// As Go's drivers of databases have it.
+		regexp.MustCompile(`((?:^|[^A-Za-z0-9_.-])[A-Za-z0-9_.-]+:)[^\s"']+(@(?:tcp|udp|unix)\b)`),
 	}
 })
 
@@ -53,12 +61,25 @@ var (
 	keyEnds   = module.NewPattern(`-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`)
 )
 
+var blockBegins = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^[\s|>-]*["']?` + secretName + `["']?\s*:\s*[|>][-+0-9]*\s*$`)
+})
+
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
 // redactor takes secrets out of what programs on hosts write, line by line: by the
 // name that stands before them, and by their form, as the gateway knows it. It
-// remembers that it is inside of a private key. Not safe for concurrent use.
-type redactor struct{ inKey bool }
+// remembers that it is inside of a private key, or of a YAML text whose name says that it
+// is a secret. Not safe for concurrent use.
+type redactor struct {
+	inKey   bool
+	inBlock int // the least indentation of its lines; 0: in none
+}
+
+// margin stands before a line that is passed on.
+const margin = " \t|>"
+
+func indent(s, cut string) int { return len(s) - len(strings.TrimLeft(s, cut)) }
 
 func newRedactor() *redactor { return &redactor{} }
 
@@ -68,12 +89,17 @@ func (r *redactor) Line(s string) string {
 		r.inKey = !keyEnds.MatchString(s)
 		return secret.Redacted
 	}
-	for i, f := range forms() {
-		to := "${1}" + secret.Redacted
-		if i == len(forms())-1 {
-			to += "@"
+	if r.inBlock > 0 && strings.TrimLeft(s, margin) != "" {
+		if indent(s, margin) >= r.inBlock {
+			return secret.Redacted
 		}
-		s = f.ReplaceAllString(s, to)
+		r.inBlock = 0
+	}
+	if blockBegins().MatchString(s) {
+		r.inBlock = indent(s, margin+"-") + 1
+	}
+	for _, f := range forms() {
+		s = f.ReplaceAllString(s, "${1}"+secret.Redacted+"${2}") // a group that a form has not is empty
 	}
 	return tokens(s)
 }

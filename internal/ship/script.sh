@@ -20,10 +20,13 @@ refuse() {
     exit 0
 }
 b64() { base64 | tr -d '\n'; }
-# file NAME PATH: a file for the client.
+# file NAME PATH: a file for the client; sent counts.
+sent=0
 file() {
     [ -f "$2" ] || return 0
-    say "@file $1 $(head -c 2097152 <"$2" | b64)"
+    text=$(head -c 2097152 <"$2" | b64)
+    say "@file $1 $text"
+    sent=$((sent + ${#text}))
 }
 
 # Everything of Docker has a deadline, and an environment without our caller's.
@@ -32,23 +35,37 @@ dk() {
     shift
     timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" docker "$@"
 }
+# limited ARGS...: what takes as long as a disk, or who sends, likes.
+limited() { timeout -k 5 "$t_other" "$@"; }
 # compose LIMIT ARGS...: standard input is the compose file.
 compose() {
     limit=$1
     shift
     dk "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
 }
-# shown FILE ARGS...: compose, its output kept up to a bound and passed on.
+# shown FILE ARGS...: compose, its output kept up to a bound and passed on. What it leaves
+# behind may hold its output open, and is not waited for. How it went is in went.
 shown() {
     input=$1
     shift
-    { compose "$@" <"$input" 2>&1; echo $? >"$j/code"; } | { head -c 65536 >"$j/output"; cat >/dev/null; }
+    went=failed
+    rm -f "$j/pipe"
+    mkfifo "$j/pipe" && command exec 8<>"$j/pipe" || return 1
+    { head -c 65536 >"$j/output"; exec cat; } <"$j/pipe" >/dev/null 2>&1 8<&- 9<&- &
+    reader=$!
+    compose "$@" <"$input" >&8 2>&1 8<&-
+    code=$?
+    exec 8<&-
+    { sleep 2; kill "$reader"; } </dev/null >/dev/null 2>&1 9<&- &
+    late=$!
+    wait "$reader" 2>/dev/null
+    kill "$late" 2>/dev/null
     # Its last line may have no end; what we say next must begin one.
     [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
-    read -r code <"$j/code" || code=1
-    rm -f "$j/output" "$j/code"
+    rm -f "$j/output" "$j/pipe"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then
-        step deadline "docker compose was ended after its time"
+        went="was ended at its deadline"
+        step deadline "docker compose $went"
         quiet
     fi
     return "$code"
@@ -56,11 +73,18 @@ shown() {
 container_ids() {
     dk "$t_look" ps -aq --no-trunc --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$service" --filter label=com.docker.compose.oneoff=False
 }
-# containers prints a line for each container of the service.
+# containers prints a line for each container of the service. That one has gone since it
+# was listed is no failure: what is listed has changed then.
 containers() {
     ids=$(container_ids) || return 1
-    [ -n "$ids" ] || return 0
-    dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids | sort
+    while [ -n "$ids" ]; do
+        if c=$(dk "$t_look" inspect --format 'container {{.Id}} {{.Image}} {{with index .Config.Labels "com.docker.compose.config-hash"}}{{.}}{{else}}-{{end}} {{.State.Status}} '"$health_of"' {{.RestartCount}}' $ids); then
+            printf '%s\n' "$c" | sort
+            return
+        fi
+        listed=$ids
+        ids=$(container_ids) && [ "$ids" != "$listed" ] || return 1
+    done
 }
 # image_id prints nothing where there is none; docker itself prints an empty line then.
 image_id() { i=$(dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null) && printf '%s\n' "$i"; }
@@ -140,7 +164,8 @@ clock() {
 }
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
-    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && sync "$j" || refuse unrecorded "$1 $2"
+    rm -f "$j/output" "$j/pipe" # not redacted, and still here when an apply was killed
+    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
     exit 0
@@ -149,7 +174,7 @@ finish() {
 lock() {
     mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
     # The directory itself: a file with such a name is what people remove.
-    exec 9<"$dir" || refuse failed "cannot open $dir"
+    command exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
@@ -170,8 +195,9 @@ in_place() {
 put() (
     umask 022
     into "$2" || exit 1
-    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0
-    rm -f ./.carboy.tmp
+    tmp=./.carboy.tmp.$project.$service # another service may have the same root
+    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
+    rm -f "$tmp"
     exit 1
 )
 # restore_files puts back what was there.
@@ -181,7 +207,7 @@ restore_files() {
         if [ -f "$j/prev/$i" ]; then
             timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" || return 1
         elif [ -f "$root/$f" ]; then
-            (into "$f" && rm -f "./${f##*/}") || return 1
+            (into "$f" && rm -f "./${f##*/}" && limited sync .) || return 1
         fi
         i=$((i + 1))
     done
@@ -263,7 +289,7 @@ back() {
     known)
         f=$j/back.yaml
         [ "$(image_id "$prev_ref")" != "$prev_image" ] || f=$j/prev.yaml
-        shown "$f" "$t_up" up -d $up_flags --pull never "$service" || good=0
+        shown "$f" "$t_up" up -d $up_flags --pull never $force "$service" || good=0
         if one "$prev_image" -; then
             [ "$prev_ran" = 0 ] || watch || good=0
         else
@@ -287,12 +313,12 @@ carry_out() {
     put_files || kept "the files could not be written"
     step compose
     if [ "$action" = remove ]; then
-        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm failed"
+        shown "$j/compose.yaml" "$t_other" rm -fs "$service" && c=$(containers) && [ -z "$c" ] || back failed "docker compose rm $went"
         finish applied removed
     fi
     if ! shown "$j/compose.yaml" "$t_up" up -d $up_flags --pull "$pull" $force "$service"; then
-        ! unchanged || kept "docker compose up failed"
-        back failed "docker compose up failed"
+        ! unchanged || kept "docker compose up $went"
+        back failed "docker compose up $went"
     fi
     step watch
     one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
@@ -307,11 +333,11 @@ receive() {
     to=$1
     shift
     while [ $# -gt 1 ]; do
-        head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
+        limited head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
         shift 2
     done
     for p in $programs; do chmod 755 "$to/$p" || return 1; done
-    (cd "$to" && printf '%s\n' "$sums" | sha256sum -c --status)
+    (cd "$to" && printf '%s\n' "$sums" | limited sha256sum -c --status)
 }
 
 # expected is what Compose makes of the file that came.
@@ -320,14 +346,14 @@ expected() {
 }
 
 apply() {
-    lock -n
+    lock -w 2 # somebody may look at this moment
     scan
     [ "$unfinished" = - ] || refuse unfinished "$unfinished"
     [ "$used" = - ] || refuse used "$used"
     [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
     rm -rf "$new"
-    receive "$new" || refuse failed "the host could not take what was sent: is its disk full?"
+    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     paths
     # Compose reads the file while Docker is asked.
     hash=$(expected | { observe >"$new/observed" || exit 1; cat; }) || refuse docker "docker does not answer"
@@ -352,23 +378,26 @@ apply() {
     done
     printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
     set +f
-    sync "$new"/* "$new"/f/* "$new"/prev/* "$new" 2>/dev/null
+    set -- "$new" "$new/f" "$new/prev"
+    for p in "$new"/* "$new"/f/* "$new"/prev/*; do [ ! -f "$p" ] || set -- "$@" "$p"; done
     set -f
+    limited sync "$@" || refuse failed "cannot record the job: is the disk full?"
     j=$dir/jobs/$((last + 1))-$job
-    mv -T "$new" "$j" && sync "$dir/jobs" || refuse failed "cannot record the job"
+    mv -T "$new" "$j" && limited sync "$dir/jobs" || refuse failed "cannot record the job"
     step applying
     carry_out
 }
 
 # recover finishes a job whose shell is gone, or takes it back.
 recover() {
-    lock -n
+    lock -w 2
     scan
     [ "$unfinished" != - ] && [ "${unfinished#*-}" = "$job" ] || refuse settled
     j=$dir/jobs/$unfinished
+    # After a power cut Docker may still be starting: nothing can be said of the job yet.
+    c=$(containers) || refuse docker "docker does not answer"
     step recover
     if [ "$action" = remove ]; then
-        c=$(containers) || refuse docker "docker does not answer"
         [ -n "$c" ] || finish applied "removed, after an interruption"
         quiet
         ! unchanged || kept "interrupted before anything was changed"
@@ -386,7 +415,7 @@ recover() {
 }
 
 look() {
-    if [ -d "$dir" ] && ! flock -n 9 9<"$dir"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
+    if [ -d "$dir" ] && ! flock -sn 9 9<"$dir"; then say "@locked $(head -c 200 "$dir/owner" 2>/dev/null)"; fi
 }
 
 case $mode in
@@ -417,24 +446,26 @@ apply) apply ;;
 recover) recover ;;
 await)
     # The end of whoever holds the lock, then the job's result.
-    [ ! -d "$dir" ] || flock -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
+    [ ! -d "$dir" ] || flock -s -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     scan
     say "@unfinished $unfinished"
     say "@used $used"
     [ "$used" = - ] || file result "$dir/jobs/$used/result"
     ;;
 history)
+    # The newest first, and no more than is soon sent.
     scan
     look
     say "@unfinished $unfinished"
+    newest=
     set +f
-    i=$last
-    for d in "$dir"/jobs/1?????-*; do
-        [ -d "$d" ] || continue
-        n=${d##*/}
-        [ "${n%%-*}" -gt $((last - most)) ] || continue
+    for d in "$dir"/jobs/1?????-*; do [ ! -d "$d" ] || newest="${d##*/} $newest"; done
+    set -f
+    for n in $newest; do
+        [ "$most" -gt 0 ] && [ "$sent" -lt 8388608 ] || break
+        most=$((most - 1))
         say "@job $n"
-        for f in plan.json approvals.json result steps; do file "$f" "$d/$f"; done
+        for f in plan.json approvals.json result steps; do file "$f" "$dir/jobs/$n/$f"; done
     done
     ;;
 esac

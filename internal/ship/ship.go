@@ -22,6 +22,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,6 +82,10 @@ func (e *Error) Unwrap() error { return e.Err }
 // by itself, and status tells.
 var ErrUnknown = errors.New("the outcome is not known yet")
 
+// ErrDeadline matches an [Error] of a plan that failed because a command on the host took
+// longer than its deadline and was ended. The record's and the result's Why say which.
+var ErrDeadline = errors.New("a command on the host was ended at its deadline")
+
 func fail(o Outcome, host, advice, format string, args ...any) error {
 	return &Error{o, host, fmt.Errorf(format, args...), advice}
 }
@@ -126,12 +131,16 @@ type Progress struct {
 	Text string    `json:"text"`
 }
 
-// Open checks an engine's fields and readies it. Close it.
+// Open checks an engine's fields and readies it. Close it. The error is an [Error] with
+// [Refused] where Config, State or what decides in Config lies in the repository.
 func (e *Engine) Open() error {
 	for _, d := range []string{e.Config, e.State, e.Repo} {
 		if !filepath.IsAbs(d) {
 			return fmt.Errorf("ship: %q is not an absolute directory", d)
 		}
+	}
+	if err := outside(e.Repo, e.Config, e.State, filepath.Join(e.Config, hosts.FileName), filepath.Join(e.Config, approval.SignersFile)); err != nil {
+		return err
 	}
 	if e.Up < 0 || e.Other < 0 || e.Up > MaxCommand || e.Other > MaxCommand {
 		return fmt.Errorf("ship: a deadline is at most %v", MaxCommand)
@@ -143,6 +152,38 @@ func (e *Engine) Open() error {
 	var err error
 	e.exec, err = hostexec.New(hostexec.Options{})
 	return err
+}
+
+// outside refuses names that lie in a repository, or that a link leads there: a commit
+// must not say which commits may be shipped.
+func outside(repo string, names ...string) error {
+	top, err := filepath.EvalSymlinks(repo)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		real, err := resolved(name)
+		if err != nil {
+			return err
+		}
+		if real == top || strings.HasPrefix(real, strings.TrimSuffix(top, "/")+"/") {
+			return fail(Refused, "", "keep it with the operator, such as in ~/.config/carboy", "%s lies in the repository %s, which it decides about", name, repo)
+		}
+	}
+	return nil
+}
+
+// resolved is a path without links; its end need not be there.
+func resolved(name string) (string, error) {
+	real, err := filepath.EvalSymlinks(name)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return real, err
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return "", fmt.Errorf("%s: a link that leads nowhere", name)
+	}
+	up, err := resolved(filepath.Dir(name))
+	return filepath.Join(up, filepath.Base(name)), err
 }
 
 // Close ends what runs on this machine.

@@ -684,7 +684,7 @@ func TestP3Links(t *testing.T) {
 	}
 }
 
-// TestP4FilesBack: files are put back with the service.
+// TestP4FilesBack: files are put back with the service, also when they alone broke it.
 func TestP4FilesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, engine(t, 0))
@@ -713,6 +713,25 @@ func TestP4FilesBack(t *testing.T) {
 		t.Error("a new file stayed after rolling back")
 	}
 	w.want("fi", "v1 running")
+	// Image and configuration stay the same, so that Compose alone sees nothing to go back to.
+	w.commit("fi", "v1", "checked")
+	w.repo.Write(t, "modules/fi/compose.yaml", shiptest.Compose("fi", "v1", "checked")+"    volumes: ['./data:/data:ro']\n")
+	w.repo.Write(t, "modules/fi/files/data/fine", "\n")
+	w.repo.Commit(t)
+	if got := w.ship("fi"); got != Applied {
+		t.Fatal(got)
+	}
+	w.repo.Write(t, "modules/fi/files/data/broken", "\n")
+	w.repo.Commit(t)
+	if got := w.ship("fi"); got != RolledBack {
+		t.Errorf("a file alone that breaks it: %s", got)
+	}
+	if _, err := os.Stat(w.host.Root + "/fi/data/broken"); err == nil {
+		t.Error("the file that broke it stayed")
+	}
+	if health := w.dk.Run(t, "inspect", "--format", "{{.State.Health.Status}}", w.container("fi")); health != "healthy" {
+		t.Errorf("after going back it is %s", health)
+	}
 }
 
 // TestP4DiskFull: a full disk, for records or for files, changes nothing.
@@ -786,8 +805,11 @@ fi; done
 exec `+testenv.Look("docker")+` "$@"
 `)
 	w.e.Up = time.Second
-	if o, err := w.apply(p, w.approve("alice", false, p)); o != Failed {
+	if o, err := w.apply(p, w.approve("alice", false, p)); o != Failed || !errors.Is(err, ErrDeadline) {
 		t.Errorf("a command that hangs: %s %v", o, err)
+	}
+	if h := w.history("dl"); h[0].Why != "docker compose up was ended at its deadline" {
+		t.Errorf("the record says %q", h[0].Why)
 	}
 	w.want("dl", "v1 running")
 	said := ""

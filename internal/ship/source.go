@@ -188,6 +188,14 @@ func (s *source) fetch(ctx context.Context, e *Engine, all map[string]blob, name
 	return err
 }
 
+// files are those of a source; none of nil.
+func (s *source) files() []plan.File {
+	if s == nil {
+		return nil
+	}
+	return s.desc.Files
+}
+
 // judge reads the compose file, and describes all that was read.
 func (s *source) judge(all map[string]blob, below string, files []string) error {
 	m := s.module

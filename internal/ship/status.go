@@ -31,6 +31,8 @@ type Status struct {
 	At      time.Time     `json:"applied_at,omitzero"`
 	Changes []plan.Change `json:"changes"` // what a plan would do now
 	Error   string        `json:"error,omitempty"`
+	// Err is Error as it came, an [Error] where it has an outcome.
+	Err error `json:"-"`
 	// Settled is what was found interrupted, and finished or taken back.
 	Settled *Entry `json:"settled,omitempty"`
 	// Imported is what an earlier tool says it applied.
@@ -122,7 +124,7 @@ func (e *Engine) Status(ctx context.Context, id string) ([]Status, error) {
 		out[i] = Status{Host: name, Module: id, State: "unknown", Changes: []plan.Change{}, Imported: in}
 		g.Go(func() error {
 			if err := e.statusOn(ctx, s, &out[i]); err != nil {
-				out[i].Error = shown(err.Error())
+				out[i].Err, out[i].Error = err, shown(err.Error())
 			}
 			return nil
 		})
@@ -141,13 +143,13 @@ func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
 	}
 	c, err := remote.Dial(ctx, all, h, e.Keys)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	defer c.Close()
 	near := &plan.Plan{Module: st.Module, Target: plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root}}
 	jobs, a, err := e.jobs(ctx, c, h, &near.Target)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	if busy, ok := a.words["@locked"]; ok {
 		st.Busy = shown(busy)
@@ -164,7 +166,7 @@ func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
 		st.Settled = e.entry(h.Name, r)
 	}
 	e.adopt(h, st.Module, jobs)
-	return e.compare(ctx, c, h, s, st)
+	return unreached(e.compare(ctx, c, h, s, st))
 }
 
 // compare says how the service is beside what was applied and what the commit says.
@@ -176,7 +178,11 @@ func (e *Engine) compare(ctx context.Context, c *remote.Conn, h *hosts.Host, s *
 	l.fill(e, h, s)
 	p := &plan.Plan{Source: s.desc, Target: plan.Target{Service: s.module.Service, Image: s.compose.Image, ImageID: l.obs.Image, ConfigHash: l.hash}}
 	p.Previous.State = plan.PreviousKnown
-	st.Changes = changes(p, l.obs, s.module)
+	var before []plan.File
+	if l.last != nil {
+		before = l.last.Source.Files
+	}
+	st.Changes = changes(p, l.obs, s.module, before)
 	if l.last != nil {
 		st.Applied, st.At = l.last.Commit, l.last.Created
 	}
@@ -227,7 +233,7 @@ func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob) {
 
 // History is what was carried out of a module, newest first, from this machine's
 // records and those of the hosts that can be reached. problems are of hosts that
-// could not be asked.
+// could not be asked, each an [Error] where it has an outcome.
 func (e *Engine) History(ctx context.Context, id string) (entries []Entry, problems []error, err error) {
 	s, err := e.target(ctx, id)
 	if err != nil {
@@ -263,12 +269,12 @@ func (e *Engine) learn(ctx context.Context, s *source, name string) error {
 	}
 	c, err := remote.Dial(ctx, all, h, e.Keys)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	defer c.Close()
 	jobs, a, err := e.jobs(ctx, c, h, &plan.Target{Project: s.module.Project, Service: s.module.Service, Root: s.module.Root})
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	if _, busy := a.words["@locked"]; !busy {
 		e.adopt(h, s.module.ID, jobs)

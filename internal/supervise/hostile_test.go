@@ -739,6 +739,8 @@ func TestHiddenChange(t *testing.T) {
 			"a diff":        BaselineUpdate{Gate: "g", Repository: "r", File: "f", Before: "a\n", After: "a\n" + trick + "\n"},
 			"a failure":     GateOverride{Gate: "g", Repository: "r", Commit: "c", Verdict: "v", Failures: []string{trick}},
 			"a step":        Apply{Action: "apply", Module: "m", Commit: "c", Plans: []ApplyPlan{{Digest: "p", Host: "h", Changes: []ApplyChange{{What: trick, Action: "create"}}}}},
+			"a root":        Apply{Action: "apply", Module: "m", Commit: "c", Plans: []ApplyPlan{{Digest: "p", Host: "h", Root: trick}}},
+			"a way back":    Apply{Action: "apply", Module: "m", Commit: "c", Plans: []ApplyPlan{{Digest: "p", Host: "h", Back: trick}}},
 			"a plan's file": Apply{Action: "apply", Module: "m", Commit: "c", Files: []string{trick}, Plans: []ApplyPlan{{Digest: "p", Host: "h", Changes: []ApplyChange{{What: "x", Action: "create"}}}}},
 			"a test":        TestsGone{Gate: "g", Repository: "r", Signal: "s", Verdict: "v", File: "f", To: "t", Signer: "s", Tests: []string{trick}},
 			"a fourth try":  GateAttempts{Gate: "g", Repository: "r", Work: "w", Step: "s", Made: 3, More: 1, Failures: []string{trick}},

@@ -30,6 +30,12 @@ type ApplyPlan struct {
 	Address string        `json:"address"`
 	Expires time.Time     `json:"expires"`
 	Changes []ApplyChange `json:"changes"`
+	// Project is Compose's, Root a directory of the host, Mounts what the service sees there,
+	// and Back where the host goes when it goes wrong.
+	Project string `json:"project,omitempty"`
+	Root    string `json:"root,omitempty"`
+	Mounts  string `json:"mounts,omitempty"`
+	Back    string `json:"back,omitempty"`
 }
 
 // ApplyChange is one thing that will be different there.
@@ -65,8 +71,11 @@ func (p Apply) Check() error {
 		if err := needed(field{"digest", x.Digest, 64}, field{"host", x.Host, 256}); err != nil {
 			return fmt.Errorf("field \"plans[%d]\": %w", i, err)
 		}
-		if err := bounds(field{"address", x.Address, 256}); err != nil || len(x.Changes) > maxChanges {
-			return fmt.Errorf("field \"plans[%d]\": %d changes, at most %d, or an address that is too long", i, len(x.Changes), maxChanges)
+		if len(x.Changes) > maxChanges {
+			return fmt.Errorf("field \"plans[%d]\": %d changes, at most %d", i, len(x.Changes), maxChanges)
+		}
+		if err := bounds(field{"address", x.Address, 256}, field{"project", x.Project, 256}, field{"root", x.Root, 1024}, field{"mounts", x.Mounts, 4096}, field{"back", x.Back, 1024}); err != nil {
+			return fmt.Errorf("field \"plans[%d]\": %w", i, err)
 		}
 		for j, c := range x.Changes {
 			err := needed(field{"what", c.What, 1024}, field{"action", c.Action, 16})
@@ -126,6 +135,10 @@ func (p Apply) Describe(d *Detail) {
 		d.Field(p.Action, p.Module)
 		d.Field("commit", p.Commit)
 		d.Field("host", join(x.Host, x.Address))
+		d.Field("project", x.Project)
+		d.Field("remote_root", x.Root)
+		d.Field("mounts", x.Mounts)
+		d.Field("goes back to", x.Back)
 		d.Field("good until", x.Expires.Format(time.RFC3339))
 		d.Field("plan", x.Digest)
 		var before, after strings.Builder

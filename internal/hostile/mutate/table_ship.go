@@ -16,6 +16,12 @@ var shipMutants = []mutant{
 		edits: []edit{{"internal/ship/apply.go", "case t.Root != m.Root:", "case false:"}},
 	},
 	{
+		Name: "the-plan-says-what-ran-before", Promise: "P1",
+		Why:     "a plan goes back to a file that never ran, when the new version is not healthy",
+		Package: "./internal/ship", Tests: []string{"TestP1Previous"}, Says: "a file with another command: ",
+		edits: []edit{{"internal/ship/apply.go", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil {", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil && obs == nil {"}},
+	},
+	{
 		Name: "sacred-paths-are-not", Promise: "P1",
 		Why:     "a module is put into a directory that the operator has ruled out",
 		Package: "./internal/ship/hosts", Tests: []string{"TestP1Hosts"}, Says: "/srv/db: admitted true",
@@ -104,7 +110,8 @@ var shipMutants = []mutant{
 		Why:     "a directory that becomes a link midway leads a file out",
 		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
 		edits: []edit{{"internal/ship/script.sh", `into "$2" || exit 1
-    cp -T --remove-destination "$1" ./.carboy.tmp && sync ./.carboy.tmp && mv -T ./.carboy.tmp "./${2##*/}" && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
+    tmp=./.carboy.tmp.$project.$service # another service may have the same root
+    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
 	},
 	{
 		Name: "host-clocks-are-believed", Promise: "P4", root: true,
@@ -122,7 +129,7 @@ var shipMutants = []mutant{
 		Name: "output-tells-secrets", Promise: "P4",
 		Why:     "a password that a program on the host prints is shown and recorded",
 		Package: "./internal/ship", Tests: []string{"TestRedaction"}, Says: "hunter2",
-		edits: []edit{{"internal/ship/redact.go", "for i, f := range forms() {", "for i, f := range forms()[:0] {"}},
+		edits: []edit{{"internal/ship/redact.go", "for _, f := range forms() {", "for _, f := range forms()[:0] {"}},
 	},
 	{
 		Name: "files-stay-after-rollback", Promise: "P4", root: true,

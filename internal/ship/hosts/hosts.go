@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -149,13 +148,13 @@ func parse(name string, v document.Value) *Host {
 	h := &Host{Name: name, Port: int(m.Get("port").Int(22, 1, 65535)), Jump: m.Get("jump").Text(), Apply: m.Get("apply").Bool(false),
 		Approvals: int(m.Get("approvals").Int(1, 1, 16)), FreeUndo: m.Get("undo_without_approval").Bool(false)}
 	address := m.Need("address")
-	if h.Address = address.Text(); address.Present() && !validAddress(h.Address) {
+	if h.Address = address.Text(); address.Present() && !module.ValidAddress(h.Address) {
 		address.Bad("is neither a name nor an address", "without user and port, which have keys of their own")
 	}
 	user := m.Need("user")
 	switch h.User = user.Text(); {
 	case !user.Present():
-	case h.User == "" || strings.HasPrefix(h.User, "-") || strings.ContainsAny(h.User, " \t\n\x00@:/\\'\"$`;&|<>(){}[]*?!#~%"):
+	case !module.ValidUser(h.User):
 		user.Bad("is not a user's name", "")
 	case h.User == "root" && !m.Get("allow_root").Bool(false):
 		user.Bad("is root", "use one who may only run docker, or write allow_root: true")
@@ -197,13 +196,6 @@ func paths(v document.Value) []string {
 		}
 	}
 	return out
-}
-
-func validAddress(s string) bool {
-	if net.ParseIP(s) != nil {
-		return true
-	}
-	return module.ValidHost(s) && !strings.Contains(s, "_")
 }
 
 // Find gives a host by its name.

@@ -41,6 +41,7 @@ func TestP1Hosts(t *testing.T) {
 		{"user: deploy", "user: root", "is root"},
 		{"user: deploy", "user: '-oProxyCommand=x'", "not a user's name"},
 		{"user: deploy", "user: 'a;b'", "not a user's name"},
+		{"user: deploy", "user: \"a\\e[5A\"", "not a user's name"},
 		{"address: prod1.example.org", "address: 'a b'", "neither a name"},
 		{"address: prod1.example.org", "address: deploy@prod1", "neither a name"},
 		{`["` + key + `"]`, "[]", "empty"},

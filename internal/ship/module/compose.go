@@ -23,6 +23,8 @@ type Compose struct {
 	// Binds are the directories and files of the host that the service sees, absolute,
 	// all of them below the module's root.
 	Binds []string
+	// Volumes are those of Docker that the service sees, as the file calls them.
+	Volumes []string
 	// Writable are those of all services of the file that something can write to.
 	Writable []string
 	// Healthcheck says that the file has one for the service; its image may have one too.
@@ -56,6 +58,7 @@ var (
 
 	networkKeys = keys("internal", "enable_ipv6", "enable_ipv4", "labels", "attachable")
 	volumeKeys  = keys("labels")
+	joinKeys    = keys("aliases", "ipv4_address", "ipv6_address", "priority", "gw_priority") // of a service in a network
 )
 
 func keys(names ...string) map[string]kind {
@@ -126,6 +129,12 @@ func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
 		}
 	}
 	for _, m := range all {
+		if m.volume != "" {
+			if m.of == service {
+				c.Volumes = append(c.Volumes, m.volume)
+			}
+			continue
+		}
 		if m.of == service {
 			c.Binds = append(c.Binds, m.source)
 		}
@@ -148,6 +157,8 @@ func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
 	c.Healthcheck = find(svc, "healthcheck") != nil
 	slices.Sort(c.Binds)
 	c.Binds = slices.Compact(c.Binds)
+	slices.Sort(c.Volumes)
+	c.Volumes = slices.Compact(c.Volumes)
 	return c, nil
 }
 
@@ -251,9 +262,10 @@ func (j *judge) interpolation(n *yaml.Node, field string) {
 	}
 }
 
-// mount is a directory or file of the host that a service sees.
+// mount is a directory or file of the host, or a volume of Docker's, that a service sees.
 type mount struct {
 	of, source string
+	volume     string
 	readOnly   bool
 	at         *yaml.Node
 }
@@ -276,6 +288,9 @@ func (j *judge) service(name string, n, declared *yaml.Node, root string) (out [
 			refuse(v, "security_opt", fmt.Sprintf("has %.80q", v.Value), "no-new-privileges is allowed")
 		}
 	}
+	if v := find(n, "networks"); v != nil && v.Kind != yaml.SequenceNode {
+		j.named(v, field+".networks", joinKeys)
+	}
 	j.environment(find(n, "environment"), refuse)
 	for _, v := range items(find(n, "ports")) {
 		if m := find(v, "mode"); m != nil && m.Value != "ingress" {
@@ -283,7 +298,7 @@ func (j *judge) service(name string, n, declared *yaml.Node, root string) (out [
 		}
 	}
 	for _, v := range items(find(n, "volumes")) {
-		if m, ok := j.volume(v, declared, refuse, root); ok {
+		if m, ok := j.volume(v, declared, refuse, root); ok || m.volume != "" {
 			out = append(out, m)
 		}
 	}
@@ -389,6 +404,7 @@ func (j *judge) volume(n, declared *yaml.Node, refuse func(at *yaml.Node, key, w
 		if source != "" && (!ValidService(source) || !has(declared, source)) {
 			refuse(n, "volumes", fmt.Sprintf("names a volume %.80q that the file does not declare", source), "declare it below volumes:, or write ./ before a path")
 		}
+		m.volume = source
 	case types.VolumeTypeBind:
 		m.at = n
 		if m.source = source; !strings.HasPrefix(source, "/") {

@@ -15,6 +15,7 @@
 package module
 
 import (
+	"net"
 	"path"
 	"regexp"
 	"strings"
@@ -81,6 +82,8 @@ var (
 	service     = NewPattern(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 	pathPattern = NewPattern(`^[A-Za-z0-9._@+/-]+$`)
 	hostPattern = NewPattern(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
+	dnsPattern  = NewPattern(`^[a-zA-Z0-9][a-zA-Z0-9.-]{0,252}$`)
+	userPattern = NewPattern(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}$`)
 )
 
 // Pattern is an expression that is compiled when it is needed first: what is compiled
@@ -100,6 +103,12 @@ func ValidID(s string) bool { return idPattern.MatchString(s) }
 
 // ValidHost reports whether a host can be called so in hosts.yaml.
 func ValidHost(s string) bool { return hostPattern.MatchString(s) }
+
+// ValidAddress reports whether a machine can be reached as s: a name or an IP address.
+func ValidAddress(s string) bool { return net.ParseIP(s) != nil || dnsPattern.MatchString(s) }
+
+// ValidUser reports whether somebody can sign in to a machine as s.
+func ValidUser(s string) bool { return userPattern.MatchString(s) }
 
 // ValidService reports whether compose may call a service so.
 func ValidService(s string) bool { return service.MatchString(s) }

@@ -2,6 +2,7 @@ package module
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,7 @@ x-note: anything
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 3 || len(c.Writable) != 1 || c.Writable[0] != "/srv/web/data" || string(c.Data) != text {
+	if c.Image != "app:v1" || c.Pinned || !c.Healthcheck || len(c.Binds) != 3 || !slices.Equal(c.Volumes, []string{"cache"}) || len(c.Writable) != 1 || c.Writable[0] != "/srv/web/data" || string(c.Data) != text {
 		t.Errorf("%+v", c)
 	}
 	b, err := c.WithImage("sha256:" + strings.Repeat("b", 64))
@@ -140,6 +141,7 @@ func TestP3Compose(t *testing.T) {
 		"    annotations: {a: b}", "    labels: {com.docker.compose.project: other}", "    labels: ['com.docker.compose.oneoff=True']", "volumes: {x: {labels: {com.docker.compose.project: other}}}", "labels: {a: b}",
 		"    extra_hosts: ['a:1.2.3.4']", "    sysctls: {a: b}", "    image: other:v2",
 		"include: [/etc/passwd]", "secrets: {x: {file: /etc/shadow}}", "configs: {x: {file: /etc/shadow}}", "models: {x: {model: y}}",
+		"    networks: {x: {driver_opts: {a: b}}}\nnetworks: {x: }", "    networks: {x: {mac_address: '02:00:00:00:00:01'}}\nnetworks: {x: }", "    networks: x\nnetworks: {x: }",
 		"networks: {x: {external: true}}", "networks: {x: {driver: host}}", "networks: {x: {name: other}}", "networks: {x: {driver_opts: {a: b}}}",
 		"volumes: {x: {external: true}}", "volumes: {x: {driver_opts: {type: none, device: /etc, o: bind}}}", "volumes: {x: {name: other}}",
 		"  other: {image: x, privileged: true}", "  'a;b': {image: x}", "x: 1", "    <<: {privileged: true}", "    image: &a x", "---\nservices: {}",
@@ -152,6 +154,11 @@ func TestP3Compose(t *testing.T) {
 		}
 		if wrong[0].Line == 0 {
 			t.Errorf("%s: %v, without its line", add, err)
+		}
+	}
+	for _, add := range []string{"    networks: [x]\nnetworks: {x: }", "    networks: {x: {aliases: [y], priority: 1}}\nnetworks: {x: }"} {
+		if _, err := ParseCompose("compose.yaml", "web", "/srv/web", []byte(webOnly+add+"\n")); err != nil {
+			t.Errorf("%s: %v", add, err)
 		}
 	}
 	for name, text := range map[string]string{"no service": "services: {db: {image: x}}", "no image": "services: {web: {command: x}}", "nothing": "", "a list": "[]", "text": "x", "null": "services: {web: }", "no tests": "services: {web: {image: 5}}"} {

@@ -109,6 +109,7 @@ type Target struct {
 	Service        string   `json:"service"`
 	Root           string   `json:"remote_root"`
 	Binds          []string `json:"binds"`
+	Volumes        []string `json:"volumes,omitempty"` // of Docker's, as the file calls them
 	Image          string   `json:"image"`
 	ImageID        string   `json:"image_id"` // "-": it is pulled, by the digest in Image
 	ConfigHash     string   `json:"config_hash"`
@@ -225,6 +226,8 @@ func (p *Plan) check() error {
 		return fmt.Errorf("module: %.80q is no name", p.Module)
 	case !module.ValidHost(p.Host.Name) || len(p.Host.Keys) == 0:
 		return fmt.Errorf("host: %.80q has no name or keys", p.Host.Name)
+	case !module.ValidAddress(p.Host.Address) || !module.ValidUser(p.Host.User) || p.Host.Port < 1 || p.Host.Port > 65535:
+		return fmt.Errorf("host: %.80q, port %d and user %.80q are not a way to a machine", p.Host.Address, p.Host.Port, p.Host.User)
 	case !commit.MatchString(p.Commit):
 		return errors.New("commit: not 40 hexadecimal digits")
 	case p.Wave < 1 || p.Wave > module.MaxWaves:
@@ -251,6 +254,11 @@ func (p *Plan) check() error {
 			return fmt.Errorf("target.binds: %.200q lies outside of remote_root", b)
 		}
 	}
+	for _, v := range t.Volumes {
+		if !module.ValidService(v) {
+			return fmt.Errorf("target.volumes: %.200q is no name", v)
+		}
+	}
 	for _, f := range slices.Concat([]File{p.Source.Module, p.Source.Compose}, p.Source.Files) {
 		if module.Relative(f.Path) != "" || !sha.MatchString(f.SHA256) || f.Size < 0 {
 			return fmt.Errorf("source: %.200q is not a file of a repository", f.Path)
@@ -263,9 +271,12 @@ func (p *Plan) checkPrevious() error {
 	v := &p.Previous
 	switch v.State {
 	case PreviousNone, PreviousUnknown:
+		if *v != (Previous{State: v.State}) {
+			return errors.New("previous: more than its state")
+		}
 	case PreviousKnown:
-		if !image.MatchString(v.Image) || v.ImageID == "-" || !imageID.MatchString(v.ImageID) || v.Compose == "" {
-			return errors.New("previous: no image or file")
+		if !image.MatchString(v.Image) || v.ImageID == "-" || !imageID.MatchString(v.ImageID) || v.Compose == "" || !commit.MatchString(v.Commit) {
+			return errors.New("previous: no image, file or commit")
 		}
 	default:
 		return fmt.Errorf("previous.state: %.80q is not known", v.State)
@@ -298,6 +309,45 @@ func (p *Plan) Action() string {
 		}
 	}
 	return None
+}
+
+// Ailing says of a service for which there is nothing to do that it is not well all the
+// same; "" when it is, or was not asked.
+func (p *Plan) Ailing() string {
+	obs, err := Observe(p.Seen.Text)
+	if err != nil || len(p.Changes) > 0 {
+		return ""
+	}
+	for _, c := range obs.Containers {
+		if c.Health == "unhealthy" {
+			return "the service runs as it should, and is unhealthy"
+		}
+	}
+	return ""
+}
+
+// Mounts are what the service sees: of the host by their paths, and volumes by the names
+// that Docker has for them.
+func (p *Plan) Mounts() []string {
+	out := slices.Clone(p.Target.Binds)
+	for _, v := range p.Target.Volumes {
+		out = append(out, "volume "+p.Target.Project+"_"+v)
+	}
+	return out
+}
+
+// Back says for people where the host goes when this goes wrong.
+func (p *Plan) Back() string {
+	switch v := &p.Previous; {
+	case v.State == PreviousNone:
+		return "no service, as it is now"
+	case v.State == PreviousUnknown:
+		return "nothing: what runs now is not known"
+	case !v.Ran:
+		return fmt.Sprintf("commit %.12s with image %s, which is not well now either", v.Commit, v.ImageID)
+	default:
+		return fmt.Sprintf("commit %.12s with image %s", v.Commit, v.ImageID)
+	}
 }
 
 // Destructive reports whether something is destroyed that cannot be brought back.

@@ -50,6 +50,11 @@ func TestP1Spelling(t *testing.T) {
 		"commit":  func(p *Plan) { p.Commit = "HEAD" },
 		"before":  func(p *Plan) { p.Previous.State = "" },
 		"expires": func(p *Plan) { p.Expires = p.Created },
+		"address": func(p *Plan) { p.Host.Address = "h\x1b[5A" },
+		"user":    func(p *Plan) { p.Host.User = "u\u009b5A" },
+		"port":    func(p *Plan) { p.Host.Port = 0 },
+		"volume":  func(p *Plan) { p.Target.Volumes = []string{"../x"} },
+		"nothing": func(p *Plan) { p.Previous.Compose = "services: {}" },
 		"keys":    func(p *Plan) { p.Host.Keys = nil },
 		"other":   func(p *Plan) { p.Changes[0].What = "compose.service.db" },
 	} {
@@ -57,6 +62,26 @@ func TestP1Spelling(t *testing.T) {
 		change(p)
 		if _, err := p.Encode(); err == nil {
 			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+// TestBack: people read what a service sees, and where its host goes when it goes wrong.
+func TestBack(t *testing.T) {
+	p := some()
+	p.Target.Project, p.Target.Volumes = "prod-db", []string{"data"}
+	if got := strings.Join(p.Mounts(), ", "); got != "/srv/web/a, volume prod-db_data" {
+		t.Errorf("mounts %s", got)
+	}
+	for want, v := range map[string]Previous{
+		"no service":            {State: PreviousNone},
+		"not known":             {State: PreviousUnknown},
+		"commit bbbbbbbbbbbb w": {State: PreviousKnown, Commit: strings.Repeat("b", 40), Ran: true},
+		"not well now":          {State: PreviousKnown, Commit: strings.Repeat("b", 40)},
+	} {
+		p.Previous = v
+		if got := p.Back(); !strings.Contains(got, want) || v.Ran && strings.Contains(got, "not well") {
+			t.Errorf("%+v: back to %s, want %s", v, got, want)
 		}
 	}
 }

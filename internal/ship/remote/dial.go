@@ -183,15 +183,24 @@ func (k Keys) agent(ctx context.Context) ([]ssh.Signer, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("ssh agent: %w", err)
 	}
+	// A forwarded agent whose other end is gone answers nothing, then or when it signs.
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	done := func() {
+		stop()
+		c.Close()
+	}
 	signers, err := agent.NewClient(c).Signers()
-	if err == nil && len(signers) == 0 {
+	switch {
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it does not answer: %w", ctx.Err())
+	case err == nil && len(signers) == 0:
 		err = errors.New("it holds no key; ssh-add adds one")
 	}
 	if err != nil {
-		c.Close()
+		done()
 		return nil, nil, fmt.Errorf("ssh agent: %w", err)
 	}
-	return signers, func() { c.Close() }, nil
+	return signers, done, nil
 }
 
 // maxKey bounds a key's file, in bytes.

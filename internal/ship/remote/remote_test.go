@@ -3,12 +3,19 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
 
 	"github.com/carboy/carboy/internal/ship/hosts"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -181,5 +188,102 @@ func TestP4Bounds(t *testing.T) {
 			t.Errorf("%s: %v after %d bytes", name, err, n)
 		}
 		c.Close()
+	}
+}
+
+// deaf is an agent that holds a key, and never signs with it.
+type deaf struct {
+	agent.Agent
+	over <-chan struct{}
+}
+
+func (d deaf) Sign(ssh.PublicKey, []byte) (*ssh.Signature, error) {
+	<-d.over
+	return nil, errors.New("over")
+}
+
+// TestP4Deaf: neither an agent nor a host that takes what it is asked and answers nothing
+// holds us.
+func TestP4Deaf(t *testing.T) {
+	over := make(chan struct{})
+	defer close(over)
+	_, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := agent.NewKeyring()
+	if err := held.Add(agent.AddedKey{PrivateKey: priv}); err != nil {
+		t.Fatal(err)
+	}
+	socket := func(serve func(net.Conn)) string {
+		name := t.TempDir() + "/s"
+		l, err := net.Listen("unix", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go accept(l, serve)
+		return name
+	}
+	agents := map[string]string{
+		"answers nothing": socket(func(c net.Conn) { <-over }),
+		"does not sign":   socket(func(c net.Conn) { agent.ServeAgent(deaf{held, over}, c) }),
+		"signs":           socket(func(c net.Conn) { agent.ServeAgent(held, c) }),
+	}
+	// A host that lets in who signs, and answers no channel.
+	pub, key := shiptest.NewKey(t, t.TempDir()+"/host")
+	conf := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
+	conf.AddHostKey(key)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go accept(l, func(c net.Conn) {
+		if _, _, reqs, err := ssh.NewServerConn(c, conf); err == nil {
+			ssh.DiscardRequests(reqs)
+		}
+	})
+	op := shiptest.NewOperator(t)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	op.Write(t, "hosts.yaml", "hosts:\n  one:\n    address: 127.0.0.1\n    port: "+port+"\n    user: me\n    host_keys: ["+strconv.Quote(pub)+"]\n    allowed_roots: [/srv]\n")
+	all, err := hosts.Load(op.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, _ := all.Find("one")
+	var c *remote.Conn
+	for _, name := range []string{"answers nothing", "does not sign", "signs"} {
+		patience := testenv.Patience(20 * time.Second)
+		if name != "signs" {
+			patience = 500 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		c, err = remote.Dial(ctx, all, h, remote.Keys{AgentSocket: agents[name]})
+		if name != "signs" && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("an agent that %s: %v", name, err)
+		}
+		cancel()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := say(t, c, "true", 500*time.Millisecond); !errors.Is(err, remote.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a host that answers no channel: %v", err)
+	}
+}
+
+// accept serves each connection until its other side is gone.
+func accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
 	}
 }

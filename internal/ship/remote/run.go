@@ -45,14 +45,19 @@ type Line struct{ Word, Rest string }
 func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Within)
 	defer cancel()
-	session, err := c.client.NewSession()
-	if err != nil {
-		return &Error{c.host.Name, "open session", ErrUnreachable, err}
-	}
-	defer session.Close()
 	// Whatever waits for the host ends with the connection.
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
+	var work sync.WaitGroup
+	defer work.Wait()
+	alive, over := context.WithCancel(ctx)
+	defer over()
+	work.Go(func() { c.keepAlive(alive) })
+	session, err := c.client.NewSession()
+	if err != nil {
+		return &Error{c.host.Name, "open session", ErrUnreachable, inTime(ctx, err)}
+	}
+	defer session.Close()
 	in, err := session.StdinPipe()
 	if err != nil {
 		return err
@@ -64,11 +69,8 @@ func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	var said bounded
 	session.Stderr = &said
 	if err := session.Start(command(s.Text)); err != nil {
-		return &Error{c.host.Name, "start", ErrUnreachable, err}
+		return &Error{c.host.Name, "start", ErrUnreachable, inTime(ctx, err)}
 	}
-	var work sync.WaitGroup
-	alive, over := context.WithCancel(ctx)
-	work.Go(func() { c.keepAlive(alive) })
 	work.Go(func() {
 		_, err := io.WriteString(in, s.Text)
 		for _, b := range s.Input {
@@ -105,6 +107,14 @@ func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) e
 		return &Error{c.host.Name, "script", ErrCut, fmt.Errorf("%w%s", waitErr, tail(said))}
 	}
 	return nil
+}
+
+// inTime is an error, or that the time was over, which is then why.
+func inTime(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer in time: %w", ctx.Err())
+	}
+	return err
 }
 
 func tail(said string) string {
