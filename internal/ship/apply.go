@@ -520,9 +520,10 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	if err == nil && a.refused == "unfinished" {
 		if _, digest, _ := strings.Cut(a.why, "-"); digest == o.Digest {
 			err = errInterrupted
-		} else if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
-			return notBegun(err)
 		} else {
+			if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
+				return notBegun(err)
+			}
 			a, err = e.order(ctx, c, o, "apply")
 		}
 	}

@@ -898,12 +898,25 @@ func TestP4Planted(t *testing.T) {
 		{"while Docker lists and does not tell", nil, "", `case "$1" in ps) echo 1a2b3c ;; *) exit 1 ;; esac`, "docker does not answer"},
 		{"while a container goes", nil, "", `case "$1" in ps) [ -e "$0.listed" ] || { : >"$0.listed"; echo 1a2b3c; } ;; *) exit 1 ;; esac`, ""},
 		{"as it should be", nil, "", `:`, ""},
+		{"behind many that are large", nil, "", `:`, ""},
 	} {
+		if strings.HasPrefix(x.name, "behind") {
+			large := w.host.Dir + "/large"
+			if err := os.WriteFile(large, bytes.Repeat([]byte("x"), 1<<20), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 50 {
+				old := fmt.Sprintf("%s%d-%064d", jobs, 100100+i, i)
+				if err := errors.Join(os.Mkdir(old, 0o700), os.Link(large, old+"/plan.json"), os.WriteFile(old+"/result", []byte("failed 1 x\n"), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 		if x.docker != "" {
 			w.host.Program(t, "docker", x.docker)
 		}
 		m := p.draw(x.change)
-		dir := jobs + "100001-" + m.Digest
+		dir := jobs + "100200-" + m.Digest
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
