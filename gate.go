@@ -510,7 +510,7 @@ func (w *gateWork) decide() error {
 	}
 	// What phases begin with; the others are what judges look at.
 	w.g.Shape = maps.Clone(w.given)
-	for _, name := range []string{"history", "baseline", "advisories"} {
+	for _, name := range []string{"history", "baseline", "advisories", "granted attempts"} {
 		delete(w.g.Shape, name)
 	}
 	return nil
@@ -968,7 +968,11 @@ func (c *Client) runPhase(ctx context.Context, o RunOptions) (*gate.Ended, error
 		e.Asked = append(e.Asked, gate.Endpoint{What: "name " + string(x.Verdict), Address: x.Name, Count: uint64(max(x.Count, 0))})
 	}
 	if r, err := c.Trace(rec.ID); err == nil {
-		e.Observed, err = gate.Observe(r)
+		observe := gate.Observe
+		if o.take != nil || len(o.caches) > 0 {
+			observe = gate.ObserveReaders
+		}
+		e.Observed, err = observe(r)
 		r.Close()
 		if err != nil {
 			return e, err

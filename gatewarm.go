@@ -68,10 +68,10 @@ func (w *gateWork) Find(ctx context.Context, key string) (*gate.Warm, error) {
 	if errors.Is(err, errUnrecorded) {
 		err = removeWarm(dir) // carboy died before its verdict was on record
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w; carboy sandbox gc removes it", err)
+	if errors.Is(err, ErrLedger) {
+		err = fmt.Errorf("%w; carboy sandbox gc removes it", err)
 	}
-	return nil, nil
+	return nil, err
 }
 
 // openWarm reads and checks what lies in dir.
@@ -80,8 +80,10 @@ func (c *Client) openWarm(ctx context.Context, dir string) (*gate.Warm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.Open(ctx, dir); err != nil {
+	if err := k.Open(ctx, dir); errors.Is(err, gate.ErrWarmChanged) {
 		return nil, fmt.Errorf("%w: %w", ErrLedger, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("check what is kept of the base: %w", err)
 	}
 	return k, nil
 }
@@ -110,7 +112,7 @@ func (c *Client) recordedWarm(ctx context.Context, dir string) (*gate.Warm, erro
 	return k, nil
 }
 
-// lockShared holds what is kept in dir.
+// lockShared holds what is kept in dir. What is being made or removed is not there.
 func lockShared(dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir+"/lock", os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -119,8 +121,18 @@ func lockShared(dir string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fs.ErrNotExist // it is being removed
+			return nil, fs.ErrNotExist
 		}
+		return nil, err
+	}
+	// It may have been removed, and another one made, before the lock was there.
+	var held, now unix.Stat_t
+	err = errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir+"/lock", &now))
+	if err == nil && (held.Dev != now.Dev || held.Ino != now.Ino) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		f.Close()
 		return nil, err
 	}
 	return f, nil
@@ -172,29 +184,54 @@ func (w *gateWork) keepWarm(ctx context.Context, v *gate.Verdict) ([]audit.Diges
 		return nil, none
 	}
 	var b []byte
+	var lock *os.File
 	if err == nil {
-		b, err = w.moveWarm(ctx, k, v)
+		b, lock, err = w.moveWarm(ctx, k, v)
 	}
 	if err != nil {
 		w.c.log.Info("the base's caches are not kept for later", "verdict", v.ID, "why", err)
+		v.NotWarm(w.g.Redact, err)
 		return nil, none
 	}
-	return []audit.Digest{{Of: warmOf, Sum: sha256.Sum256(b)}}, func() { _, _ = w.c.sweepWarm(ctx, false) }
+	return []audit.Digest{{Of: warmOf, Sum: sha256.Sum256(b)}}, func() {
+		lock.Close()
+		_, _ = w.c.sweepWarm(ctx, false)
+	}
 }
 
-func (w *gateWork) moveWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict) (b []byte, err error) {
+// moveWarm gives the document, and the lock that keeps others from what is not on record
+// yet.
+func (w *gateWork) moveWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict) (b []byte, lock *os.File, err error) {
 	if err := os.MkdirAll(w.c.warmDir(), 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	tmp, err := os.MkdirTemp(w.c.warmDir(), ".new-")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
 			removeTree(tmp)
+			if lock != nil {
+				lock.Close()
+			}
 		}
 	}()
+	if lock, err = lockFile(tmp + "/lock"); err != nil {
+		return nil, nil, err
+	}
+	if b, err = w.layWarm(ctx, k, v, tmp); err != nil {
+		return nil, lock, err
+	}
+	dir := w.c.warmDir(k.Key)
+	if err = removeWarm(dir); err == nil {
+		err = os.Rename(tmp, dir)
+	}
+	return b, lock, err
+}
+
+// layWarm puts together in tmp what is kept.
+func (w *gateWork) layWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict, tmp string) ([]byte, error) {
 	if err := os.Rename(filepath.Join(k.Dir(), "files"), tmp+"/files"); err != nil {
 		return nil, err
 	}
@@ -217,19 +254,14 @@ func (w *gateWork) moveWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict) 
 			return nil, err
 		}
 	}
-	if b, err = k.Seal(ctx, tmp); err != nil {
+	b, err := k.Seal(ctx, tmp)
+	if err != nil {
 		return nil, err
 	}
-	for name, text := range map[string][]byte{gate.WarmFile: b, "lock": nil} {
-		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
-			return nil, err
-		}
+	if len(b) > maxWarmFile {
+		return nil, fmt.Errorf("what is to be said of them has %d bytes, and may have %d", len(b), maxWarmFile)
 	}
-	dir := w.c.warmDir(k.Key)
-	if err := removeWarm(dir); err != nil {
-		return nil, err
-	}
-	return b, os.Rename(tmp, dir)
+	return b, os.WriteFile(filepath.Join(tmp, gate.WarmFile), b, 0o600)
 }
 
 // sweepWarm removes what is kept of bases beyond its bounds; with all, also what is not
@@ -267,8 +299,11 @@ func (c *Client) sweepWarm(ctx context.Context, all bool) (removed []string, err
 		if x.k, kerr = c.recordedWarm(ctx, x.dir); kerr == nil && all {
 			kerr = x.k.Open(ctx, x.dir)
 		}
+		if cerr := ctx.Err(); cerr != nil {
+			return removed, cerr
+		}
 		switch {
-		case idle > maxWarmIdle, kerr != nil && all && idle > time.Minute, all && errors.Is(kerr, ErrLedger) && !errors.Is(kerr, errUnrecorded), errors.Is(kerr, gate.ErrWarmChanged):
+		case idle > maxWarmIdle, all && errors.Is(kerr, errUnrecorded) && idle > time.Minute, all && errors.Is(kerr, ErrLedger) && !errors.Is(kerr, errUnrecorded), errors.Is(kerr, gate.ErrWarmChanged):
 			remove(x.dir)
 		case kerr == nil:
 			list = append(list, x)

@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -122,5 +123,45 @@ func TestT4WarmCacheInBottles(t *testing.T) {
 	}
 	if g, err := p.c.SweepSandboxes(t.Context()); err != nil || len(g.Removed) != 1 || len(entries()) != 0 {
 		t.Errorf("%v, %v; left %v", g.Removed, err, entries())
+	}
+}
+
+// TestWarmHeldUntilRecorded: what a gate has laid down and not put on record yet nobody
+// takes and nobody removes; who stops sweeping has removed nothing.
+func TestWarmHeldUntilRecorded(t *testing.T) {
+	dir := t.TempDir()
+	c := openClient(t, map[string]string{"HOME": dir, "XDG_STATE_HOME": dir + "/state"})
+	t.Chdir(t.TempDir()) // caches that were filled lie here
+	if err := os.Mkdir("files", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := &gateWork{c: c, g: &gate.Gate{}, o: &GateOptions{}}
+	k := &gate.Warm{Key: "key", Phases: []gate.WarmPhase{{Phase: &gate.Phase{Signal: "t", On: "base", Ended: &gate.Ended{Run: "r"}}}}}
+	_, lock, err := w.moveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(c.warmDir("key"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	there := func() bool {
+		_, err := os.Stat(c.warmDir("key", gate.WarmFile))
+		return err == nil
+	}
+	if removed, err := c.sweepWarm(t.Context(), true); len(removed) > 0 || err != nil || !there() {
+		t.Errorf("what is not on record yet is swept: %v, %v", removed, err)
+	}
+	if found, err := w.Find(t.Context(), "key"); found != nil || err != nil || !there() {
+		t.Errorf("it is found: %v, %v", found, err)
+	}
+	lock.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if removed, err := c.sweepWarm(ctx, true); len(removed) > 0 || !errors.Is(err, context.Canceled) || !there() {
+		t.Errorf("stopped: %v, %v", removed, err)
+	}
+	if removed, err := c.sweepWarm(t.Context(), true); len(removed) != 1 || err != nil || there() {
+		t.Errorf("what was never put on record stays: %v, %v", removed, err)
 	}
 }

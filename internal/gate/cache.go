@@ -125,13 +125,13 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 }
 
 // hostInputs are files of this machine as they are, with the directories above them.
-// What was changed a moment ago can't be told apart from what it will be.
+// What was changed since the gate began, or a moment before, can't be told apart from
+// what phases used.
 func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]string, error) {
 	in := map[string]string{}
 	if g.Catalog.Image != "" {
 		return in, nil
 	}
-	now := time.Now()
 	for f := range host {
 		if slices.ContainsFunc(append(homes, private...), func(d string) bool { return below(f, d) }) {
 			continue
@@ -145,8 +145,8 @@ func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]stri
 			if !own && strings.HasPrefix(sticky(f), stickyMark) {
 				p, changed = sticky(f), time.Time{}
 			}
-			if now.Sub(changed) < settled {
-				return nil, fmt.Errorf("%w: %s was changed a moment ago", ErrNotCacheable, f)
+			if changed.After(g.began.Add(-settled)) {
+				return nil, fmt.Errorf("%w: %s was changed while the gate ran, or a moment before", ErrNotCacheable, f)
 			}
 			in[f] = p
 		}
@@ -217,7 +217,7 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 		if was.On == "base" {
 			t = g.Base
 		}
-		p := g.ahead[key]
+		p := g.kept[key]
 		if p == nil {
 			var err error
 			if p, err = g.start(ctx, s, t, was.On, nil, nil); err != nil {

@@ -77,6 +77,9 @@ type Observed struct {
 	// them; those in the tree have their whole path.
 	Libraries []string `json:"libraries,omitempty"`
 	Certs     []string `json:"certificates,omitempty"`
+	// Readers are the programs that looked at the tree, and at what of it, for phases
+	// with a cache; nil: it was not asked for, or is too much.
+	Readers   *Readers `json:"readers,omitempty"`
 	Processes uint64   `json:"processes"`
 	Facts     uint64   `json:"facts"`
 	Claimed   uint64   `json:"claimed"` // facts of which the workload could have changed the bytes
@@ -96,8 +99,15 @@ type FactReader interface {
 }
 
 // Observe reads all facts of a phase. What can't be read is said in the result.
-func Observe(r FactReader) (*Observed, error) {
-	b := &observer{
+func Observe(r FactReader) (*Observed, error) { return observe(r, nil) }
+
+// ObserveReaders is Observe, with Readers.
+func ObserveReaders(r FactReader) (*Observed, error) {
+	return observe(r, &readers{now: map[uint32]*reading{}, paths: map[string]int{}})
+}
+
+func observe(r FactReader, by *readers) (*Observed, error) {
+	b := &observer{by: by,
 		execs: map[Exec]uint64{}, ends: map[Endpoint]uint64{}, socks: map[Socket]uint64{}, rights: map[Right]uint64{},
 		opened: map[string]bool{}, missed: map[string]bool{}, listed: map[string]bool{}, tree: map[string]bool{},
 		wrote: map[string]bool{}, treeWrote: map[string]bool{}, failed: map[string]bool{}, libs: map[string]bool{}, o: &Observed{},
@@ -129,6 +139,7 @@ type observer struct {
 	opened, missed, listed, tree, wrote, treeWrote, failed map[string]bool
 	libs                                                   map[string]bool
 	full                                                   bool
+	by                                                     *readers // nil: not asked for
 }
 
 func (b *observer) gap(why string) {
@@ -163,6 +174,7 @@ func inTree(p string) (string, bool) {
 
 func (b *observer) add(f *trace.Fact) {
 	b.o.Facts++
+	b.by.add(f)
 	if !f.Observed() {
 		b.o.Claimed++
 	}
@@ -270,6 +282,7 @@ func (b *observer) write(f *trace.Fact, p string) {
 
 func (b *observer) end(t trace.Tail) *Observed {
 	o := b.o
+	o.Readers = b.by.end()
 	o.Lost += t.Dropped + t.Unkept.Total()
 	if !t.Ended {
 		b.gap("the trace has no end")

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -52,5 +53,47 @@ func TestObserveLoadsAndMessages(t *testing.T) {
 	e := entryOf("s", "host", "", o)
 	if !slices.Contains(e.Execs, "(nameless) /memfd:y") || !slices.Contains(e.Endpoints, "send 192.0.2.7:53") {
 		t.Errorf("the baseline has %+v", e)
+	}
+}
+
+// TestObserveReaders: what each process looked at between two execs is told apart, what
+// it was made of is not lost, and it is left out where nobody asks.
+func TestObserveReaders(t *testing.T) {
+	facts := factList{
+		{Op: trace.Exec, PID: 1, Path: "/bin/go", Path2: "/bin/go"},
+		{Op: trace.Open, PID: 1, Path: "/workspace/a.go"},
+		{Op: trace.Fork, PID: 2, PPID: 1},
+		{Op: trace.Exec, PID: 2, Path: "/bin/asm", Path2: "/bin/asm"},
+		{Op: trace.Stat, PID: 2, Path: "/workspace/x.h", Errno: 2},
+		{Op: trace.Open, PID: 2, Path: "/usr/include/x.h"},
+		{Op: trace.Open, PID: 2, Path: "/workspace/a.go"},
+		{Op: trace.Fork, PID: 3, PPID: 1},
+		{Op: trace.Exec, PID: 3, Path: "/tmp/t.test", Path2: "/tmp/t.test", Flags: trace.Mutable},
+		{Op: trace.Exec, PID: 3, Path: "/bin/none", Errno: 2},
+		{Op: trace.Fork, PID: 4, PPID: 3},
+		{Op: trace.Exec, PID: 4, Path: "/bin/asm", Path2: "/workspace/script"},
+		{Op: trace.Fork, PID: 2, PPID: 1}, // the number again
+		{Op: trace.Exec, PID: 2, Path: "/bin/asm", Path2: "/bin/asm"},
+		{Op: trace.Open, PID: 2, Path: "/workspace/b.go"},
+	}
+	plain, again := facts, facts
+	if o, err := Observe(&plain); err != nil || o.Readers != nil {
+		t.Errorf("nobody asked: %+v, %v", o.Readers, err)
+	}
+	o, err := ObserveReaders(&again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range o.Readers.By {
+		s := fmt.Sprint(r.Program, " ", r.Made, " ", r.Forked)
+		for _, i := range r.Looked {
+			s += " " + o.Readers.Paths[i]
+		}
+		got = append(got, s)
+	}
+	slices.Sort(got)
+	if want := []string{"/bin/asm false false a.go x.h", "/bin/asm false false b.go", "/bin/asm true false script", "/bin/go false true a.go"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

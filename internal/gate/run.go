@@ -110,6 +110,8 @@ type Phase struct {
 	Command []string `json:"command"`
 	// Of is the verdict of the gate in which it ran; empty: this one.
 	Of string `json:"of_verdict,omitempty"`
+	// Stale is why it began without the caches that are there; nil: it did not.
+	Stale *Stale `json:"stale,omitempty"`
 	*Ended
 }
 
@@ -148,17 +150,19 @@ type Gate struct {
 
 	mu     sync.Mutex
 	phases []*Phase
+	began  time.Time // before the first phase
+	trees  map[string]func() (*Tree, error)
 	dirs   map[string]func() (string, error)
-	kept   map[string]*Phase       // by signal and side
-	ahead  map[string]*Phase       // so too: they have run already, see Again
-	onBase map[string]func() error // what runs on the base for what it keeps, once for each signal
+	kept   map[string]*Phase                 // by signal and side
+	ahead  map[string]*Phase                 // so too: they have run already, see Again
+	onBase map[string]func() (*Phase, error) // what runs on the base, once for each signal
 	slots  *slots
 
 	warmOnce sync.Once
 	warm     *Warm // what phases of the change begin with; nil: nothing
 	fresh    *Warm // the same, when this gate filled it
 	warmErr  error
-	warmWhy  error    // why it could not be filled
+	warmWhy  error    // why there is none
 	filled   []*Phase // of the base, by which the caches came about
 }
 
@@ -271,8 +275,10 @@ func (g *Gate) judgesTouched() *Result {
 // begin makes what phases need, once.
 func (g *Gate) begin() {
 	if g.slots == nil {
-		g.dirs, g.kept, g.ahead = map[string]func() (string, error){}, map[string]*Phase{}, map[string]*Phase{}
-		g.onBase = map[string]func() error{}
+		g.began = time.Now()
+		g.trees, g.dirs = map[string]func() (*Tree, error){}, map[string]func() (string, error){}
+		g.kept, g.ahead = map[string]*Phase{}, map[string]*Phase{}
+		g.onBase = map[string]func() (*Phase, error){}
 		g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
 	}
 }
@@ -344,7 +350,7 @@ func (e *DisagreementError) Error() string { return e.What }
 // Run runs the signal's command on a tree. An error means that it did not come to an
 // end by itself, or that its trace is not whole.
 func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
-	p, err := c.g.phase(ctx, c.Signal, t)
+	p, err := c.g.run(ctx, c.Signal, t)
 	if p != nil && !p.Own() {
 		c.lostMu.Lock()
 		defer c.lostMu.Unlock()
@@ -355,12 +361,27 @@ func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
 	return p, err
 }
 
-// phase runs a signal's command on a tree.
-func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
-	on := "change"
+// run runs a signal's command on a tree; on the base once, whoever asks for it.
+func (g *Gate) run(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
-		on = "base"
+		return g.base(ctx, s)
 	}
+	return g.phase(ctx, s, t, "change")
+}
+
+func (g *Gate) base(ctx context.Context, s *Signal) (*Phase, error) {
+	g.mu.Lock()
+	once := g.onBase[s.Name]
+	if once == nil {
+		once = sync.OnceValues(func() (*Phase, error) { return g.phase(ctx, s, g.Base, "base") })
+		g.onBase[s.Name] = once
+	}
+	g.mu.Unlock()
+	return once()
+}
+
+// phase runs a signal's command on a tree.
+func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree, on string) (*Phase, error) {
 	var w *Warm
 	if len(s.Warm) > 0 {
 		var err error
@@ -377,6 +398,11 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 		if p, err = g.start(ctx, s, t, on, w, nil); err != nil {
 			return nil, err
 		}
+		if w != nil && on == "change" && p.Own() && p.Observed.Whole() {
+			if p, err = g.unstale(ctx, s, w, p); err != nil {
+				return nil, err
+			}
+		}
 	}
 	g.mu.Lock()
 	g.phases = append(g.phases, p)
@@ -391,9 +417,31 @@ func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	return p, nil
 }
 
+// unstale runs a phase again without caches, where what it took from them may have been
+// made of other files than the change's.
+func (g *Gate) unstale(ctx context.Context, s *Signal, w *Warm, p *Phase) (*Phase, error) {
+	base, err := g.with(ctx, g.Base, "base", s.After)
+	if err != nil {
+		return nil, err
+	}
+	change, err := g.with(ctx, g.Change, "change", s.After)
+	if err != nil {
+		return nil, err
+	}
+	why, err := w.stale(ctx, s, p, base, change)
+	if why == nil || err != nil {
+		return p, err
+	}
+	if p, err = g.start(ctx, s, g.Change, "change", nil, nil); err != nil {
+		return nil, err
+	}
+	p.Stale = why
+	return p, nil
+}
+
 // start runs a signal's command on a tree, when there is room for it.
 func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm, take func(string, io.Reader) error) (*Phase, error) {
-	dir, err := g.layOut(ctx, t, on, s.After)
+	dir, err := g.layOut(ctx, t, on, s.After, w != nil && on == "change")
 	if err != nil {
 		return nil, err
 	}
@@ -445,28 +493,46 @@ func (c *Case) Phases(signal string) []*Phase {
 	return out
 }
 
-// layOut writes a tree once, with what earlier signals kept.
-func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (string, error) {
+// with is a tree with what earlier signals kept, hashed, once.
+func (g *Gate) with(ctx context.Context, t *Tree, on string, after []string) (*Tree, error) {
 	key := on + "+" + strings.Join(after, "+")
+	g.mu.Lock()
+	f := g.trees[key]
+	if f == nil {
+		f = sync.OnceValues(func() (*Tree, error) {
+			t := t
+			for _, a := range after {
+				var err error
+				if t, err = g.withKept(ctx, t, a, on); err != nil {
+					return nil, err
+				}
+			}
+			return t, t.hash(ctx)
+		})
+		g.trees[key] = f
+	}
+	g.mu.Unlock()
+	return f()
+}
+
+// layOut writes a tree once, with what earlier signals kept. Where the phase begins with
+// a cache, files that are not the base's have another time.
+func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, cached bool) (string, error) {
+	key := fmt.Sprintf("%s+%s+%t", on, strings.Join(after, "+"), cached)
 	g.mu.Lock()
 	f := g.dirs[key]
 	if f == nil {
 		dir := filepath.Join(g.Scratch, fmt.Sprintf("tree%d", len(g.dirs)))
 		f = sync.OnceValues(func() (string, error) {
-			t, base := t, g.Base
-			for _, a := range after {
-				var err error
-				if t, err = g.withKept(ctx, t, a, on); err != nil {
+			t, err := g.with(ctx, t, on, after)
+			if err != nil {
+				return "", err
+			}
+			var base *Tree
+			if cached {
+				if base, err = g.with(ctx, g.Base, "base", after); err != nil {
 					return "", err
 				}
-				if on != "base" && g.ran(a, "base") {
-					if base, err = g.withKept(ctx, base, a, "base"); err != nil {
-						return "", err
-					}
-				}
-			}
-			if on == "base" || len(g.Catalog.warms()) == 0 {
-				base = nil
 			}
 			return dir, t.LayOut(ctx, dir, base)
 		})
@@ -481,20 +547,7 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string) (
 func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
 	s := g.Catalog.Signal(signal)
 	if on == "base" {
-		g.mu.Lock()
-		once := g.onBase[signal]
-		if once == nil {
-			once = sync.OnceValue(func() error {
-				if g.ran(signal, on) {
-					return nil
-				}
-				_, err := g.phase(ctx, s, g.Base)
-				return err
-			})
-			g.onBase[signal] = once
-		}
-		g.mu.Unlock()
-		if err := once(); err != nil {
+		if _, err := g.base(ctx, s); err != nil {
 			return nil, err
 		}
 	}

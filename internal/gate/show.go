@@ -42,6 +42,14 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 		}
 		p("  cache    of the base, filled %s: %d files, SHA-256 %s", by, w.Files, s(w.Digest))
 	}
+	if v.WarmWhy != "" {
+		p("  cache    none %s: %s", map[bool]string{true: "this time", false: "for later gates"}[v.Warm == nil], s(v.WarmWhy))
+	}
+	for _, x := range v.Phases {
+		if x.Stale != nil {
+			p("  cache    not used by %s: %s", s(x.Signal), s(x.Stale.why()))
+		}
+	}
 	p("")
 	room := allTails
 	for _, r := range v.Signals {

@@ -14,6 +14,8 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // VerdictSchema names the format of a verdict.
@@ -101,6 +103,9 @@ type Verdict struct {
 
 	// Warm are the caches that phases of the change began with; nil: none.
 	Warm *WarmUsed `json:"warm,omitempty"`
+	// WarmWhy is why there were none, or why later gates have none of this one, where
+	// the catalog asks for caches.
+	WarmWhy string `json:"warm_why,omitempty"`
 
 	Signals  []*Result     `json:"signals"`
 	Phases   []*Phase      `json:"phases"`
@@ -123,6 +128,9 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 		Signals: results, Phases: g.phases, Duration: time.Since(began),
 	}
 	v.Warm = g.warm.used(v.ID)
+	if g.warmWhy != nil {
+		v.NotWarm(g.Redact, g.warmWhy)
+	}
 	if err := g.Sides(ctx, v); err != nil {
 		return nil, err
 	}
@@ -138,6 +146,14 @@ func (g *Gate) verdict(ctx context.Context, results []*Result, began time.Time) 
 	}
 	v.Outcome = outcome(results)
 	return v, nil
+}
+
+// NotWarm has the verdict say why there are no caches.
+func (v *Verdict) NotWarm(red *secret.Redactor, why error) {
+	if red == nil {
+		red = new(secret.Redactor)
+	}
+	v.WarmWhy = visible.String(red.String(why.Error()), 1000)
 }
 
 // Sides says which two trees a verdict is about.

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -29,8 +28,11 @@ import (
 // WarmSchema names the format of what is kept of a base between gates.
 const WarmSchema = "carboy.dev/gate-warm/v1"
 
-// MaxWarmBytes bounds all files of the caches of one base.
-const MaxWarmBytes = 4 << 30
+// Bounds of the caches of one base; variables for tests.
+var (
+	maxWarmFiles int64 = MaxFiles
+	maxWarmBytes int64 = 4 << 30
+)
 
 // Warm is what phases of the base, and no others, left in their caches (signals'
 // `warm:`), and what these phases did. A later gate with the same base and key begins
@@ -57,6 +59,8 @@ type Warm struct {
 	Host map[string]string `json:"host"`
 
 	dir string
+	// What was taken, over all phases; what replaced another file counts, too.
+	tookFiles, tookBytes int64
 }
 
 // WarmPhase is a phase that filled caches.
@@ -113,7 +117,7 @@ func (g *Gate) warmUp(ctx context.Context) (*Warm, error) {
 	}
 	key, err := g.warmKey(ctx, list)
 	if err != nil {
-		return nil, err
+		return g.cold(ctx, err)
 	}
 	w, err := g.Warm.Find(ctx, key)
 	if err != nil {
@@ -126,6 +130,15 @@ func (g *Gate) warmUp(ctx context.Context) (*Warm, error) {
 		return w, nil
 	}
 	return g.fill(ctx, key, list)
+}
+
+// cold goes on without caches, for a reason that the verdict gives.
+func (g *Gate) cold(ctx context.Context, why error) (*Warm, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	g.warmWhy = why
+	return nil, nil
 }
 
 // sideRan has a phase of the base stand ready for whoever asks for it.
@@ -193,17 +206,20 @@ func (g *Gate) fill(ctx context.Context, key string, list []*Signal) (*Warm, err
 		}
 		g.sideRan(p)
 		switch {
-		case !p.Own() || !p.Observed.Whole():
-			return nil, nil
+		case !p.Own():
+			return g.cold(ctx, fmt.Errorf("%s on the base did not end by itself: %s", s.Name, lostWhy(p)))
+		case !p.Observed.Whole():
+			return g.cold(ctx, fmt.Errorf("%s on the base: the trace has gaps (%s)", s.Name, gaps(p.Observed)))
+		case p.Observed.Readers == nil:
+			return g.cold(ctx, fmt.Errorf("%s on the base: which programs read the tree is not known, or is too much", s.Name))
 		case terr != nil || !took:
-			g.warmWhy = cmp.Or(terr, errors.New("what "+s.Name+" left in its caches was not taken out of its bottle"))
-			return nil, nil
+			return g.cold(ctx, cmp.Or(terr, errors.New("what "+s.Name+" left in its caches was not taken out of its bottle")))
 		}
 		w.Phases = append(w.Phases, WarmPhase{p, p.Stdout.Total, p.Stderr.Total})
 	}
 	var err error
 	if w.Digest, w.Files, w.Bytes, err = w.seal(ctx); err != nil {
-		return nil, err
+		return g.cold(ctx, err)
 	}
 	g.fresh = w
 	return w, nil
@@ -259,7 +275,6 @@ func (w *Warm) take(home string, paths []string, r io.Reader) error {
 		}
 		return "", false
 	}
-	var files, bytes int64
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
@@ -277,11 +292,19 @@ func (w *Warm) take(home string, paths []string, r io.Reader) error {
 		if _, rest, _ := strings.Cut(at, "/"); !top && badPath(rest) != "" || top && h.Typeflag != tar.TypeDir {
 			return fmt.Errorf("the cache has %.200q, which %s", h.Name, cmp.Or(badPath(rest), "stands for the whole"))
 		}
-		if files++; files > MaxFiles || h.Size > MaxFileBytes {
-			return fmt.Errorf("the cache has more than %d files, or one of more than %d bytes", MaxFiles, MaxFileBytes)
+		size := h.Size
+		if from, ok := place(h.Linkname); ok && h.Typeflag == tar.TypeLink { // copied in full
+			fi, err := root.Lstat(from)
+			if err != nil {
+				return fmt.Errorf("keep %.200q of the cache: %w", h.Name, err)
+			}
+			size = fi.Size()
 		}
-		if bytes += h.Size; bytes > MaxWarmBytes {
-			return fmt.Errorf("the caches have more than %d bytes", int64(MaxWarmBytes))
+		if w.tookFiles++; w.tookFiles > maxWarmFiles || size > MaxFileBytes {
+			return fmt.Errorf("the caches have more than %d files, or one of more than %d bytes", maxWarmFiles, MaxFileBytes)
+		}
+		if w.tookBytes += size; w.tookBytes > maxWarmBytes {
+			return fmt.Errorf("the caches have more than %d bytes", maxWarmBytes)
 		}
 		if err := put(root, at, h, tr, place); err != nil {
 			return fmt.Errorf("keep %.200q of the cache: %w", h.Name, err)
@@ -317,6 +340,10 @@ func put(root *os.Root, at string, h *tar.Header, r io.Reader, place func(string
 		defer f.Close()
 		r = f
 	case tar.TypeSymlink:
+		_, rest, _ := strings.Cut(at, "/")
+		if out, why := leadsOut(rest, h.Linkname); out {
+			return errors.New(why)
+		}
 		return root.Symlink(h.Linkname, at)
 	default: // deleted, or of a kind that nobody keeps
 		return nil
@@ -360,6 +387,9 @@ type listed struct {
 	info fs.FileInfo
 }
 
+// errKind is of what no cache has.
+var errKind = errors.New("is no file, directory or link that is kept")
+
 // listAll lists a directory with all below it. What is no file, directory or link is an
 // error.
 func listAll(root *os.Root) (out []listed, err error) {
@@ -372,15 +402,24 @@ func listAll(root *os.Root) (out []listed, err error) {
 			return err
 		}
 		if t := fi.Mode().Type(); t != 0 && t != fs.ModeDir && t != fs.ModeSymlink {
-			return fmt.Errorf("%q is no file, directory or link", cut(p, 300))
+			return fmt.Errorf("%q: %w", cut(p, 300), errKind)
 		}
 		if len(out) > 2*MaxFiles {
-			return fmt.Errorf("there are more than %d names", 2*MaxFiles)
+			return fmt.Errorf("%w: there are more than %d names", errKind, 2*MaxFiles)
 		}
 		out = append(out, listed{p, fi})
 		return nil
 	})
 	return out, err
+}
+
+func sumDir(ctx context.Context, dir string) (string, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	return sumAll(ctx, root)
 }
 
 // sumAll is one SHA-256 of a directory: all names, permissions, links and contents.
@@ -438,7 +477,7 @@ func sumAll(ctx context.Context, root *os.Root) (string, error) {
 // the phases, and gives it to Seal.
 func (g *Gate) Filled(v *Verdict, homes ...string) (*Warm, error) {
 	if g.fresh == nil {
-		return nil, g.warmWhy
+		return nil, nil
 	}
 	w := g.fresh
 	host := map[string]bool{}
@@ -457,12 +496,8 @@ func (g *Gate) Filled(v *Verdict, homes ...string) (*Warm, error) {
 
 // Seal is the document of what was moved to dir. It counts when its SHA-256 is on record.
 func (w *Warm) Seal(ctx context.Context, dir string) ([]byte, error) {
-	root, err := os.OpenRoot(filepath.Join(dir, WarmPhases))
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	if w.PhasesDigest, err = sumAll(ctx, root); err != nil {
+	var err error
+	if w.PhasesDigest, err = sumDir(ctx, filepath.Join(dir, WarmPhases)); err != nil {
 		return nil, err
 	}
 	b, err := json.MarshalIndent(w, "", "  ")
@@ -475,38 +510,37 @@ var ErrWarmChanged = errors.New("a cache that was kept of the base is not what w
 // ParseWarm reads the document.
 func ParseWarm(b []byte) (*Warm, error) {
 	var w Warm
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&w); err != nil {
+	if err := decode(b, &w, &w.Schema, WarmSchema); err != nil {
 		return nil, fmt.Errorf("read what is kept of a base: %w", err)
-	}
-	if w.Schema != WarmSchema {
-		return nil, fmt.Errorf("read what is kept of a base: schema is %q, not %q", cut(w.Schema, 100), WarmSchema)
 	}
 	return &w, nil
 }
 
 // Open checks every byte of what is kept in dir against the document, and reads what
-// its phases did. The document itself is the caller's to check.
+// its phases did. The document itself is the caller's to check. What is not as recorded
+// is ErrWarmChanged; any other error says nothing of that.
 func (w *Warm) Open(ctx context.Context, dir string) error {
 	w.dir = dir
 	for _, x := range []struct{ name, want string }{{warmFiles, w.Digest}, {WarmPhases, w.PhasesDigest}} {
 		at := filepath.Join(dir, x.name)
 		fi, err := os.Lstat(at)
 		if err == nil && !fi.IsDir() {
-			err = errors.New("is no directory")
+			return fmt.Errorf("%s: %w: it is no directory", at, ErrWarmChanged)
+		}
+		var got string
+		if err == nil {
+			got, err = sumDir(ctx, at)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errKind) {
+			err = fmt.Errorf("%w: %w", ErrWarmChanged, err)
+		} else if err == nil && got != x.want {
+			err = ErrWarmChanged
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w: %w", at, ErrWarmChanged, err)
-		}
-		root, err := os.OpenRoot(at)
-		if err != nil {
-			return fmt.Errorf("%s: %w: %w", at, ErrWarmChanged, err)
-		}
-		got, err := sumAll(ctx, root)
-		root.Close()
-		if err != nil || got != x.want {
-			return errors.Join(fmt.Errorf("%s: %w", at, ErrWarmChanged), err)
+			return fmt.Errorf("%s: %w", at, err)
 		}
 	}
 	for i, p := range w.Phases {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/trace"
 )
 
 // warmWorld runs phases that compile what is not in their cache: a file of the tree by
@@ -27,6 +31,9 @@ type warmWorld struct {
 	compiled     map[string][]string // by signal and side
 	upper        func(*tar.Writer)   // beside what is compiled
 	ended        func(Job, *Ended)
+	asked        map[string]int // phases, by signal and side
+	reads        []Reader       // beside what compilers read: what the change's phases do
+	left         func(Job)      // when the phase's cache was taken
 }
 
 // warmShelf keeps caches as package carboy does, without its records.
@@ -67,6 +74,14 @@ func (w *warmWorld) run(j Job) *Ended {
 	var up bytes.Buffer
 	tw := tar.NewWriter(&up)
 	var did []string
+	rec := &readers{now: map[uint32]*reading{}, paths: map[string]int{}}
+	pid := uint32(2)
+	rec.add(&trace.Fact{Op: trace.Fork, PPID: 1, PID: 2})
+	rec.of(1).program = "/usr/bin/make"
+	look := func(pid uint32, name string, errno uint32) {
+		rec.add(&trace.Fact{Op: trace.Open, PID: pid, Path: Workspace + "/" + name, Errno: errno})
+	}
+	w.asked[j.Signal+" "+j.On]++
 	err := filepath.WalkDir(j.Tree, func(p string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -75,6 +90,10 @@ func (w *warmWorld) run(j Job) *Ended {
 		if err != nil {
 			return err
 		}
+		rel, _ := filepath.Rel(j.Tree, p)
+		if look(1, rel, 0); !strings.HasSuffix(rel, ".c") {
+			return nil
+		}
 		name := fmt.Sprintf("%s-%d-%d", d.Name(), fi.Size(), fi.ModTime().Unix())
 		b, err := os.ReadFile(filepath.Join(j.Warm[".cache/cc"], name))
 		if err != nil {
@@ -82,6 +101,22 @@ func (w *warmWorld) run(j Job) *Ended {
 				return err
 			}
 			did = append(did, d.Name())
+			pid++
+			rec.add(&trace.Fact{Op: trace.Fork, PPID: 1, PID: pid})
+			rec.add(&trace.Fact{Op: trace.Exec, PID: pid, Path: "/usr/bin/cc1"})
+			look(pid, rel, 0)
+			if _, header, ok := strings.Cut(string(b), "include "); ok {
+				text := []byte("broken: there is no " + header)
+				for _, dir := range []string{"own/", "inc/"} {
+					if t, err := os.ReadFile(filepath.Join(j.Tree, dir+header)); err == nil {
+						look(pid, dir+header, 0)
+						text = t
+						break
+					}
+					look(pid, dir+header, 2)
+				}
+				b = append(b, text...)
+			}
 			at := "." + warmHome + "/.cache/cc/" + name
 			if err := tw.WriteHeader(&tar.Header{Name: at, Typeflag: tar.TypeReg, Size: int64(len(b)), Mode: 0o644}); err != nil {
 				return err
@@ -102,6 +137,16 @@ func (w *warmWorld) run(j Job) *Ended {
 	e.Stdout.Bytes = slices.Concat([]byte("<testsuite>"), e.Stdout.Bytes, []byte("</testsuite>"))
 	e.Stdout.Total = int64(len(e.Stdout.Bytes))
 	w.compiled[j.Signal+" "+j.On] = did
+	if j.On == "change" {
+		for _, r := range w.reads {
+			pid++
+			rec.now[pid] = &reading{program: r.Program, made: r.Made}
+			look(pid, "inc/x.h", 0)
+		}
+	}
+	if e.Observed != nil {
+		e.Observed.Readers = rec.end()
+	}
 	if w.upper != nil {
 		w.upper(tw)
 	}
@@ -111,13 +156,16 @@ func (w *warmWorld) run(j Job) *Ended {
 	if j.Take != nil {
 		_ = j.Take(warmHome, &up)
 	}
+	if w.left != nil {
+		w.left(j)
+	}
 	return e
 }
 
 // judge runs a gate, and keeps what its base left.
 func (w *warmWorld) judge() (*Verdict, *Gate) {
 	w.t.Helper()
-	w.compiled = map[string][]string{}
+	w.compiled, w.asked = map[string][]string{}, map[string]int{}
 	g := newGate(w.t, w.catalog, tree(w.t, w.base), tree(w.t, w.change), nil)
 	g.Runner, g.Warm, g.Shape = fakeRunner{w.run}, &w.store, w.shape
 	v := verdict(w.t, g)
@@ -135,7 +183,11 @@ func (w *warmWorld) judge() (*Verdict, *Gate) {
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			w.t.Fatal(err)
 		}
-		for name, b := range map[string][]byte{"stdout": p.Phase.Stdout.Bytes, "stderr": nil, "observed.json": []byte(`{"facts":10,"execs":[{"path":"/usr/bin/cc","count":1}]}`)} {
+		obs, err := json.Marshal(p.Observed)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for name, b := range map[string][]byte{"stdout": p.Phase.Stdout.Bytes, "stderr": nil, "observed.json": obs} {
 			if err := os.WriteFile(filepath.Join(at, name), b, 0o600); err != nil {
 				w.t.Fatal(err)
 			}
@@ -268,7 +320,7 @@ func TestT4WarmTampered(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w.compiled = map[string][]string{}
+		w.compiled, w.asked = map[string][]string{}, map[string]int{}
 		g := newGate(t, w.catalog, tree(t, w.base), tree(t, w.change), nil)
 		g.Runner, g.Warm, g.Shape = fakeRunner{w.run}, &w.store, w.shape
 		_, err := g.Run(t.Context())
@@ -314,6 +366,16 @@ func TestT4WarmUpper(t *testing.T) {
 			tw.WriteHeader(&tar.Header{Name: at + "l", Typeflag: tar.TypeSymlink, Linkname: "/tmp"})
 			file(at+"l/carboy-x", "x")(tw)
 		}, -1},
+		"a link within": {func(tw *tar.Writer) {
+			entry(&tar.Header{Name: at + "d/", Typeflag: tar.TypeDir})(tw)
+			entry(&tar.Header{Name: at + "d/l", Typeflag: tar.TypeSymlink, Linkname: "../x"})(tw)
+		}, 2},
+		"a link elsewhere": {entry(&tar.Header{Name: at + "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}), -1},
+		"one that climbs":  {entry(&tar.Header{Name: at + "d/l", Typeflag: tar.TypeSymlink, Linkname: "../../x"}), -1},
+		"a file by two names": {func(tw *tar.Writer) {
+			file(at+"x", "x")(tw)
+			tw.WriteHeader(&tar.Header{Name: at + "y", Typeflag: tar.TypeLink, Linkname: at + "x"})
+		}, 4},
 		"another's file by its name": {entry(&tar.Header{Name: at + "h", Typeflag: tar.TypeLink, Linkname: "./etc/passwd"}), -1},
 	} {
 		w := newWarmWorld(t)
@@ -326,8 +388,8 @@ func TestT4WarmUpper(t *testing.T) {
 		if files != x.files || v.Outcome != Passed {
 			t.Errorf("%s: %d files are kept, want %d; %s", what, files, x.files, v.Outcome)
 		}
-		if _, err := g.Filled(v); (x.files < 0) != (err != nil) {
-			t.Errorf("%s: %v", what, err)
+		if k, _ := g.Filled(v); (x.files < 0) != (v.WarmWhy != "") || k != nil != (x.files >= 0) {
+			t.Errorf("%s: %q", what, v.WarmWhy)
 		}
 		if _, err := os.Lstat("/tmp/carboy-x"); err == nil {
 			t.Errorf("%s: it was written to the host", what)
@@ -369,6 +431,9 @@ func TestT4WarmOnlyOfWhole(t *testing.T) {
 			}
 		}
 		v, _ := w.judge()
+		if (v.WarmWhy == "") != x.kept {
+			t.Errorf("%s: it says %q", what, v.WarmWhy)
+		}
 		if (v.Warm != nil) != x.kept || (len(w.store.docs) > 0) != x.kept || v.Outcome != Passed {
 			t.Errorf("%s: %+v, %d kept, %s", what, v.Warm, len(w.store.docs), v.Outcome)
 		}
@@ -421,5 +486,227 @@ func TestT4WarmTimes(t *testing.T) {
 	w.change["a.c"] = "0ne"
 	if why, err := in.Miss(t.Context(), g.Base, tree(t, w.change), map[string]string{"x": "1"}); !strings.Contains(why, "the base's") || err != nil {
 		t.Errorf("a file that nobody opened is not the base's any more: %q, %v", why, err)
+	}
+}
+
+// TestT4WarmStale: caches are named after what compilers hash, which is less than what
+// they read. Where a file that was read is another one, what was made of it does not count,
+// whoever looks at it; where all that read it ran again, nothing runs twice.
+func TestT4WarmStale(t *testing.T) {
+	for what, x := range map[string]struct {
+		change map[string]string // "": gone
+		reads  []Reader
+		stale  string
+		passes bool
+	}{
+		"nothing":                         {passes: true},
+		"a file that nobody compiles":     {change: map[string]string{"new": "x"}, passes: true},
+		"a source":                        {change: map[string]string{"c.c": "Three"}, passes: true},
+		"a source is gone":                {change: map[string]string{"c.c": ""}, stale: "c.c"},
+		"a source is new":                 {change: map[string]string{"d.c": "include x.h"}, passes: true},
+		"a header and all that use it":    {change: map[string]string{"inc/x.h": "other!", "a.c": "One include x.h", "b.c": "Two include x.h"}, passes: true},
+		"a header":                        {change: map[string]string{"inc/x.h": "broken"}, stale: "inc/x.h"},
+		"a header that is good":           {change: map[string]string{"inc/x.h": "other!"}, stale: "inc/x.h", passes: true},
+		"a header is gone":                {change: map[string]string{"inc/x.h": ""}, stale: "inc/x.h"},
+		"a header before it":              {change: map[string]string{"own/x.h": "broken"}, stale: "own/x.h"},
+		"a header, one that uses it":      {change: map[string]string{"inc/x.h": "broken", "a.c": "One include x.h"}, stale: "inc/x.h"},
+		"a header, and another uses it":   {change: map[string]string{"inc/x.h": "broken", "d.c": "include x.h"}, stale: "inc/x.h"},
+		"a header that a test looks at":   {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cat"}}, stale: "inc/x.h"},
+		"a header that a test compiles":   {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1"}}, stale: "inc/x.h"},
+		"a compiler that the change made": {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1", Made: true}}, stale: "inc/x.h"},
+	} {
+		w := newWarmWorld(t)
+		w.base = map[string]string{"a.c": "one include x.h", "b.c": "two include x.h", "c.c": "three", "inc/x.h": "header"}
+		w.change, w.reads = maps.Clone(w.base), x.reads
+		for name, text := range x.change {
+			if w.change[name] = text; text == "" {
+				delete(w.change, name)
+			}
+		}
+		for i := range 2 { // the second time with what was kept
+			v, _ := w.judge()
+			if (v.Outcome == Passed) != x.passes || v.Warm == nil {
+				t.Errorf("%s, %d: %s, %+v", what, i, v.Outcome, v.Warm)
+			}
+			for _, p := range v.Phases {
+				switch {
+				case p.On == "base" && p.Stale == nil:
+				case p.On == "base", (p.Stale != nil) != (x.stale != ""), p.Stale != nil && p.Stale.Path != x.stale:
+					t.Errorf("%s, %d: %s on the %s: %+v, want %q", what, i, p.Signal, p.On, p.Stale, x.stale)
+				}
+			}
+			if n := w.asked["t change"]; (n == 2) != (x.stale != "") {
+				t.Errorf("%s, %d: the change's tests ran %d times", what, i, n)
+			}
+			var text strings.Builder
+			if v.Text(&text, false); strings.Contains(text.String(), "not used by t: "+x.stale) != (x.stale != "") {
+				t.Errorf("%s: the verdict says\n%s", what, text.String())
+			}
+		}
+	}
+}
+
+// TestT4WarmBounds: what is taken has its bounds over all phases and names, and a gate
+// that exceeds them goes on without, and says so.
+func TestT4WarmBounds(t *testing.T) {
+	at := "." + warmHome + "/.cache/cc/"
+	upper := func(links int) func(*tar.Writer) {
+		return func(tw *tar.Writer) {
+			tw.WriteHeader(&tar.Header{Name: at + "x", Typeflag: tar.TypeReg, Size: 1000, Mode: 0o644})
+			tw.Write(make([]byte, 1000))
+			for i := range links {
+				tw.WriteHeader(&tar.Header{Name: fmt.Sprint(at, i), Typeflag: tar.TypeLink, Linkname: at + "x"})
+			}
+		}
+	}
+	files, bytes := maxWarmFiles, maxWarmBytes
+	defer func() { maxWarmFiles, maxWarmBytes = files, bytes }()
+	// Both of the base's phases write the file, and the first compiles two of some bytes.
+	for what, x := range map[string]struct {
+		files, bytes int64
+		links        int
+		kept         bool
+	}{
+		"what fits":           {4, 2006, 0, true},
+		"files of two":        {3, 2006, 0, false},
+		"bytes of two":        {4, 2005, 0, false},
+		"links that fit":      {100, 4006, 1, true},
+		"links are in full":   {100, 4005, 1, false},
+		"links as one by one": {7, 8006, 2, false},
+	} {
+		maxWarmFiles, maxWarmBytes = x.files, x.bytes
+		w := newWarmWorld(t)
+		w.upper = upper(x.links)
+		if v, g := w.judge(); (v.Warm != nil) != x.kept || (v.WarmWhy == "") != x.kept || v.Outcome != Passed || (g.WarmDir() != "") != x.kept {
+			t.Errorf("%s: %+v, %q, %s", what, v.Warm, v.WarmWhy, v.Outcome)
+		}
+	}
+}
+
+const warmAfter = `version: 1
+signals:
+  - {name: gen, kind: tests, format: junit, command: [cc], keep: [out]}
+  - {name: n, kind: build, command: [cc], after: [gen]}
+  - {name: b, kind: build, command: [cc], warm: [.cache/cc]}
+  - {name: t, kind: tests, format: junit, command: [cc, test], after: [gen], warm: [.cache/cc]}
+`
+
+// TestWarmAfter: what keeps files for others runs on the base once, whoever asks; a base
+// on which that fails leaves the change without a cache, and not without a verdict; and
+// what has no cache has no file by another time.
+func TestWarmAfter(t *testing.T) {
+	for what, code := range map[string]int{"what is kept": 0, "the base keeps nothing": 1} {
+		w := newWarmWorld(t)
+		w.catalog = warmAfter
+		w.change["b.c"] = "2wo"
+		times := map[string]time.Time{}
+		w.ended = func(j Job, e *Ended) {
+			e.Changes = &change.Set{}
+			if fi, err := os.Stat(filepath.Join(j.Tree, "b.c")); err == nil && j.On == "change" {
+				times[j.Signal] = fi.ModTime()
+			}
+		}
+		base := w.base
+		if code != 0 {
+			w.base = maps.Clone(base)
+			w.base["b.c"] = "broken"
+		}
+		v, _ := w.judge()
+		if (v.Outcome == Passed) != (code == 0) || (v.Warm != nil) != (code == 0) || (v.WarmWhy == "") != (code == 0) {
+			t.Errorf("%s: %s, %+v, %q", what, v.Outcome, v.Warm, v.WarmWhy)
+		}
+		for _, r := range v.Signals {
+			if r.Name == "b" && r.Outcome != Passed {
+				t.Errorf("%s: what needs nothing of the base: %s, %s", what, r.Outcome, r.Why)
+			}
+		}
+		dirs := map[string]bool{}
+		for _, p := range v.Phases {
+			if dirs[p.EvidenceOf()] {
+				t.Errorf("%s: %s ran twice on the %s", what, p.Signal, p.On)
+			}
+			dirs[p.EvidenceOf()] = true
+		}
+		if w.asked["gen base"] != 1 || !times["n"].Equal(laidOut) || !times["gen"].Equal(laidOut) || code == 0 && !times["t"].Equal(laidOutNew) {
+			t.Errorf("%s: %v ran, with files of %v", what, w.asked, times)
+		}
+	}
+}
+
+// TestWarmUnsealed: caches that can't be summed up leave the change without one.
+func TestWarmUnsealed(t *testing.T) {
+	w := newWarmWorld(t)
+	w.left = func(j Job) {
+		if j.Signal == "t" && j.On == "base" {
+			if err := os.RemoveAll(filepath.Dir(j.Warm[".cache/cc"])); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if v, _ := w.judge(); v.Outcome != Passed || v.Warm != nil || v.WarmWhy == "" {
+		t.Errorf("%s, %+v, %q", v.Outcome, v.Warm, v.WarmWhy)
+	}
+}
+
+// TestWarmCancelled: who stops looking at a cache has not seen that it was changed.
+func TestWarmCancelled(t *testing.T) {
+	w := newWarmWorld(t)
+	w.judge()
+	for key, b := range w.store.docs {
+		k, err := ParseWarm(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(w.store.dir, key)
+		if err := k.Open(t.Context(), dir); err != nil {
+			t.Errorf("what nobody touched: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := k.Open(ctx, dir); !errors.Is(err, context.Canceled) || errors.Is(err, ErrWarmChanged) {
+			t.Errorf("stopped: %v", err)
+		}
+		if _, err := ParseWarm(append(b, "{}"...)); err == nil {
+			t.Error("something stands behind the document")
+		}
+	}
+}
+
+// TestWarmAskedAgain: phases that were asked again are in the verdict that follows.
+func TestWarmAskedAgain(t *testing.T) {
+	w := newWarmWorld(t)
+	w.catalog = `version: 1
+signals:
+  - {name: i, kind: build, command: [get], network: [example.com], keep: [out]}
+  - {name: b, kind: build, command: [cc], after: [i], warm: [.cache/cc]}
+`
+	answer := "1"
+	w.ended = func(j Job, e *Ended) {
+		e.Changes = &change.Set{}
+		if j.Signal == "i" {
+			e.Networked, e.Fetched = true, []Fetch{{"GET", "https://example.com/", 200, answer}}
+		}
+	}
+	given := map[string]string{"x": "1"}
+	v, g := w.judge()
+	in, err := g.Inputs(t.Context(), v, given)
+	if err != nil || len(in.Network) != 2 {
+		t.Fatal(in, err)
+	}
+	for _, answer = range []string{"1", "2"} {
+		w.asked = map[string]int{}
+		g := newGate(t, w.catalog, tree(t, w.base), tree(t, w.change), nil)
+		g.Runner, g.Warm, g.Shape = fakeRunner{w.run}, &w.store, w.shape
+		why, err := g.Again(t.Context(), in)
+		if err != nil || (why == "") != (answer == "1") {
+			t.Fatal(why, err)
+		}
+		if why, err = g.Again(t.Context(), in); err != nil || (why == "") != (answer == "1") {
+			t.Fatal(why, err)
+		}
+		next, err := g.Inputs(t.Context(), verdict(t, g), given)
+		if err != nil || len(next.Network) != 2 || w.asked["i base"] != 1 || w.asked["i change"] != 1 {
+			t.Errorf("answer %s: %+v, %v; %v ran", answer, next, err, w.asked)
+		}
 	}
 }

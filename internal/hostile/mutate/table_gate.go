@@ -92,7 +92,7 @@ var gateMutants = []mutant{
 		Name: "a-cache-on-disk-is-believed", Promise: "T4",
 		Why:     "whoever writes to the state directory once decides later verdicts",
 		Package: "./internal/gate", Tests: []string{"TestT4WarmTampered"}, Says: "a byte",
-		edits: []edit{{"internal/gate/warm.go", "		if err != nil || got != x.want {", "		if err != nil || got == \"\" {"}},
+		edits: []edit{{"internal/gate/warm.go", "} else if err == nil && got != x.want {", "} else if err == nil && got == \"\" {"}},
 	},
 	{
 		Name: "a-cache-is-of-any-base", Promise: "T4",
@@ -105,6 +105,24 @@ var gateMutants = []mutant{
 		Why:     "what another compiler made is used on",
 		Package: "./internal/gate", Tests: []string{"TestT4WarmKey"}, Says: "a tool that changed",
 		edits: []edit{{"internal/gate/warm.go", "func (w *Warm) Miss() string { return hostMiss(w.Host) }", "func (w *Warm) Miss() string { return hostMiss(nil) }"}},
+	},
+	{
+		Name: "a-cache-knows-all-it-is-made-of", Promise: "T4",
+		Why:     "a header that the change broke was never compiled: the cache has what was made of the base's",
+		Package: "./internal/gate", Tests: []string{"TestT4WarmStale"}, Says: "a header, 0: passed",
+		edits: []edit{{"internal/gate/run.go", "	if why == nil || err != nil {\n", "	if why == nil || why != nil || err != nil {\n"}},
+	},
+	{
+		Name: "any-process-that-looks-compiles", Promise: "T4",
+		Why:     "a change that looks at a header itself has compilers' work of another one count",
+		Package: "./internal/gate", Tests: []string{"TestT4WarmStale"}, Says: "a header that a test compiles, 0: passed",
+		edits: []edit{{"internal/gate/readers.go", "r.Forked && like(all[kind(r)]) ||", "(r.Forked || len(all[kind(r)]) > 0) ||"}},
+	},
+	{
+		Name: "tools-settle-while-a-gate-runs", Promise: "T4",
+		Why:     "a compiler that was replaced while the gate ran counts as the one that its phases used",
+		Package: "./internal/gate", Tests: []string{"TestT4EveryInputCounts"}, Says: "changed after the gate began",
+		edits: []edit{{"internal/gate/cache.go", "changed.After(g.began.Add(-settled))", "changed.After(time.Now().Add(-settled))"}},
 	},
 	{
 		Name: "all-files-have-one-time", Promise: "T4",
