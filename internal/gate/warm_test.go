@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 // warmWorld runs phases that compile what is not in their cache: a file of the tree by
 // its time, its size and its name, as programs do.
 type warmWorld struct {
+	mu           sync.Mutex // phases run side by side
 	t            *testing.T
 	base, change map[string]string
 	catalog      string
@@ -69,6 +71,8 @@ signals:
 const warmHome = "/home/u"
 
 func (w *warmWorld) run(j Job) *Ended {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	e := ok(saw("/usr/bin/cc"))
 	w.ended(j, e)
 	var up bytes.Buffer

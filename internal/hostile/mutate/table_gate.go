@@ -110,7 +110,7 @@ var gateMutants = []mutant{
 		Name: "a-cache-knows-all-it-is-made-of", Promise: "T4",
 		Why:     "a header that the change broke was never compiled: the cache has what was made of the base's",
 		Package: "./internal/gate", Tests: []string{"TestT4WarmStale"}, Says: "a header, 0: passed",
-		edits: []edit{{"internal/gate/run.go", "	if why == nil || err != nil {\n", "	if why == nil || why != nil || err != nil {\n"}},
+		edits: []edit{{"internal/gate/run.go", "	if why == nil || err != nil {\n", "	if why != nil && why.Path != \"\" || why == nil || err != nil {\n"}},
 	},
 	{
 		Name: "any-process-that-looks-compiles", Promise: "T4",
