@@ -522,7 +522,11 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 			err = errInterrupted
 		} else {
 			if _, err := e.settle(ctx, c, o.host, o.Plan); err != nil {
-				return notBegun(err)
+				var x *Error
+				if errors.As(err, &x) {
+					return err
+				}
+				return fail(Failed, o.host.Name, "carboy ship status "+o.Module, "what was interrupted there could not be settled: %v; nothing of this plan was begun", err)
 			}
 			a, err = e.order(ctx, c, o, "apply")
 		}
