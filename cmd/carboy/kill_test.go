@@ -107,12 +107,16 @@ func TestS5KillEveryCommand(t *testing.T) {
 		}
 		return names
 	}
-	for ; (total < want || len(missed()) > 0) && i < rounds; i++ {
+	for ; (total < want || len(m.lost) == 0 || len(missed()) > 0) && i < rounds; i++ {
 		name := names[m.random.IntN(len(names))]
-		if i < len(order) {
+		switch left := missed(); {
+		case i < len(order):
 			name = order[i]
-		} else if total >= want {
-			name = missed()[0] // some are soon over
+		case total < want:
+		case len(left) > 0:
+			name = left[0] // some are soon over
+		default:
+			name = "run overlay"
 		}
 		v := victims[name]
 		at := time.Duration(m.random.Int64N(int64(usual[name])))

@@ -150,7 +150,9 @@ func TestS6LinksOut(t *testing.T) {
 	if err := errors.Join(os.Rename(h.ws+"/kept", h.ws+"/kept.aside"), os.Symlink(outside, h.ws+"/kept")); err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []store.ID{x.rec.ID, x2.rec.ID, x3.rec.ID} {
+	// And links of names that git, or carboy, treats in ways of their own.
+	x4 := h.sh(nil, "mkdir -p "+outside+"; ln -s "+outside+" .git; echo owned > .git/f; echo owned > .git/config; ln -s "+outside+" .carboy; echo owned > .carboy/f")
+	for _, id := range []store.ID{x.rec.ID, x2.rec.ID, x3.rec.ID, x4.rec.ID} {
 		for _, include := range []bool{false, true} {
 			rep, err := h.client.Land(t.Context(), id, change.LandOptions{IncludeProtected: include})
 			t.Logf("landing: %+v %v", rep, err)
