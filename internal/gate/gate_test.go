@@ -111,6 +111,11 @@ func TestNoPass(t *testing.T) {
 			t.Errorf("%s: %s, want %s: %+v", c.what, v.Outcome, c.want, v.Signals[0])
 		}
 	}
+	const traced = buildOnly + "  - {name: t, kind: trace, of: [b]}\n"
+	v := verdict(t, newGate(t, traced, x, x, func(Job) *Ended { return ok(nil) }))
+	if r := v.Signals[len(v.Signals)-1]; r.Outcome != Unavailable || !strings.Contains(r.Why, "no trace of it") {
+		t.Errorf("a trace of what was not traced: %+v", r)
+	}
 	for _, rs := range [][]*Result{nil, {}, {nil}, {{}}, {{Outcome: Passed}, nil}, {{Outcome: "PASSED"}}, {{Outcome: Passed}, {Outcome: ""}}} {
 		if o := outcome(rs); o == Passed {
 			t.Errorf("%+v passes", rs)

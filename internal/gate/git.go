@@ -204,7 +204,7 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		if !ok { // it is gone
 			_, rest, _ = bytes.Cut(out, []byte("\n"))
 		} else if kind == "blob" && objectID(kind, body, len(id)) == id {
-			r.hold(id, body)
+			r.hold(id, body, true)
 		}
 		out = rest
 	}
@@ -410,7 +410,7 @@ func (r *Repository) asHinted(ctx context.Context, commit string) bool {
 		return false
 	}
 	for _, f := range t.Files {
-		if b, ok := r.hold(f.id, nil); !ok || int64(len(b)) != f.Size {
+		if b, ok := r.hold(f.id, nil, false); !ok || int64(len(b)) != f.Size {
 			delete(r.files, commit)
 			delete(r.lists, commit)
 			return false
@@ -661,8 +661,9 @@ const maxBatch = 50_000
 // maxHeld bounds the blobs that a Repository keeps, in bytes.
 const maxHeld = 64 << 20
 
-// hold gives a blob that was read before, or keeps one.
-func (r *Repository) hold(id string, b []byte) ([]byte, bool) {
+// hold gives a blob that was read before, or keeps one: as it is where all that it was
+// read with is kept, else a copy, since a part keeps the whole from being freed.
+func (r *Repository) hold(id string, b []byte, whole bool) ([]byte, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if b == nil {
@@ -673,7 +674,10 @@ func (r *Repository) hold(id string, b []byte) ([]byte, bool) {
 		if r.blobs == nil {
 			r.blobs = map[string][]byte{}
 		}
-		r.blobs[id] = bytes.Clone(b)
+		if !whole {
+			b = bytes.Clone(b)
+		}
+		r.blobs[id] = b[:len(b):len(b)]
 		r.held += int64(len(b))
 	}
 	return b, true
@@ -682,7 +686,7 @@ func (r *Repository) hold(id string, b []byte) ([]byte, bool) {
 func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) error) error {
 	var files []File
 	for _, x := range all {
-		if b, ok := s.r.hold(x.id, nil); !ok {
+		if b, ok := s.r.hold(x.id, nil, false); !ok {
 			files = append(files, x)
 		} else if int64(len(b)) != x.Size {
 			return &TreeError{x.id, x.Path, fmt.Sprintf("has %d bytes, and git said %d", len(b), x.Size)}
@@ -713,6 +717,9 @@ func (s gitSource) batch(ctx context.Context, files []File, f func(File, []byte)
 	if err != nil {
 		return fmt.Errorf("read blobs: %w", err)
 	}
+	s.r.mu.Lock()
+	whole := s.r.held+int64(len(out)) <= maxHeld
+	s.r.mu.Unlock()
 	for _, x := range files {
 		head, rest, ok := bytes.Cut(out, []byte("\n"))
 		kind := cmp.Or(x.kind, "blob")
@@ -723,7 +730,7 @@ func (s gitSource) batch(ctx context.Context, files []File, f func(File, []byte)
 		if objectID(kind, rest[:x.Size], len(x.id)) != x.id {
 			return &TreeError{x.id, x.Path, "its content is not what its name stands for: git's objects were changed (git fsck)"}
 		}
-		b, _ := s.r.hold(x.id, rest[:x.Size:x.Size])
+		b, _ := s.r.hold(x.id, rest[:x.Size:x.Size], whole)
 		if err := f(x, b); err != nil {
 			return err
 		}

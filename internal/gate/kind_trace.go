@@ -72,6 +72,11 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 		if len(phases) == 0 {
 			return f, found, fmt.Errorf("%s has run nothing on the change, so there is no trace of it", name)
 		}
+		for _, p := range phases {
+			if p.Observed == nil {
+				return f, found, fmt.Errorf("%s on the change: there is no trace of it", name)
+			}
+		}
 		f.Phases++
 		want := c.Baseline.Entry(name)
 		switch {

@@ -3,6 +3,7 @@ package hostexec
 import (
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Bounds of what is kept of one stream, in bytes.
@@ -85,6 +86,9 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.total += int64(n)
 	if room := c.keep.Head - len(c.head); room > 0 {
 		k := min(room, len(p))
+		if len(c.head)+k > cap(c.head) { // append grows what is large by little, and copies it often
+			c.head = slices.Grow(c.head, max(k, min(room, len(c.head))))
+		}
 		c.head = append(c.head, p[:k]...)
 		p = p[k:]
 	}
