@@ -663,7 +663,7 @@ func TestP1HostRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.e.adopt(h, "web", jobs)
+	w.e.adopt(h, "web", jobs, "-")
 	if r, err := w.e.readRecord("one", "web", m.Digest); err != nil || r.Outcome != RolledBack {
 		t.Errorf("a record of ours became %+v %v", r, err)
 	}
@@ -985,15 +985,7 @@ func TestP4Hangs(t *testing.T) {
 				}
 				d.Changes = changes(d, obs, s.module, nil)
 			})
-			// A Docker of which one container is told, once it is there.
-			w.host.Program(t, "docker", `case "$*" in
-ps*) [ ! -e $0.up ] || echo 1a2b3c ;;
-"image inspect"*) echo `+someImage+` ;;
-*--hash*) echo web `+m.Target.ConfigHash+` ;;
-*" up "*) : >$0.up ;;
-*config-hash*) echo container 1a2b3c `+someImage+` `+m.Target.ConfigHash+` running healthy 0 ;;
-*StartedAt*) echo running healthy 0 now ;;
-esac`)
+			w.host.Program(t, "docker", fakeDocker(m))
 			if x.program == "docker" {
 				w.host.Program(t, "docker", x.text+"\n"+strings.TrimPrefix(readFile(t, w.host.Dir+"/bin/docker"), "#!/bin/sh\n"))
 			} else if x.program != "" {

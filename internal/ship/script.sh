@@ -13,13 +13,15 @@ dir=$HOME/.local/state/carboy/ship/v1/$project.$service
 # Docker leaves the key out where there is no healthcheck, and its templates then fail.
 health_of='{{$h := "none"}}{{range $k, $v := .State}}{{if eq $k "Health"}}{{if $v}}{{$h = $v.Status}}{{end}}{{end}}{{end}}{{$h}}'
 up_flags='--no-build --no-deps --no-color'
+# Of a job's files and of their names; another one is for another script.
+schema=carboy.dev/ship-job/v1
 
 say() { printf '%s\n' "$*" 2>/dev/null || :; }
 refuse() {
     say "@refused $*"
     exit 0
 }
-b64() { base64 | tr -d '\n'; }
+b64() { base64 -w 0; }
 # file NAME PATH: a file for the client; sent counts.
 sent=0
 file() {
@@ -37,32 +39,43 @@ dk() {
 }
 # limited ARGS...: what takes as long as a disk, or who sends, likes.
 limited() { timeout -k 5 "$t_other" "$@"; }
-# compose LIMIT ARGS...: standard input is the compose file.
+# compose HOW LIMIT ARGS...: HOW is dk, or told, which only says what dk would run.
+# Standard input is the compose file.
 compose() {
-    limit=$1
-    shift
-    dk "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
+    how=$1 limit=$2
+    shift 2
+    "$how" "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
 }
-# shown FILE ARGS...: compose, its output kept up to a bound and passed on. What it leaves
+# No argument has a character that would have to be quoted.
+told() {
+    shift
+    step run "docker $*"
+}
+# shown FILE ARGS...: compose, and each line that it writes passed on as it is written, up
+# to a bound. A line comes whole: half a secret is not known as one. What compose leaves
 # behind may hold its output open, and is not waited for. How it went is in went.
 shown() {
     input=$1
     shift
     went=failed
-    rm -f "$j/pipe"
-    mkfifo "$j/pipe" && command exec 8<>"$j/pipe" || return 1
-    { head -c 65536 >"$j/output"; exec cat; } <"$j/pipe" >/dev/null 2>&1 8<&- 9<&- &
+    compose told "$@"
+    rm -f "$j/pipe" "$j/lines"
+    mkfifo "$j/pipe" "$j/lines" && command exec 8<>"$j/pipe" || return 1
+    sed -u 's/^/| /' <"$j/lines" 2>/dev/null 8<&- 9<&- &
+    teller=$!
+    # Each write is passed on at once, of at most 256 KiB.
+    { dd bs=512 count=512; exec cat >/dev/null; } <"$j/pipe" >"$j/lines" 2>/dev/null 8<&- 9<&- &
     reader=$!
-    compose "$@" <"$input" >&8 2>&1 8<&-
+    compose dk "$@" <"$input" >&8 2>&1 8<&-
     code=$?
     exec 8<&-
-    { sleep 2; kill "$reader"; } </dev/null >/dev/null 2>&1 9<&- &
+    { sleep 2; kill "$reader" "$teller"; } </dev/null >/dev/null 2>&1 9<&- &
     late=$!
-    wait "$reader" 2>/dev/null
+    wait "$reader" "$teller" 2>/dev/null
     kill "$late" 2>/dev/null
     # Its last line may have no end; what we say next must begin one.
-    [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
-    rm -f "$j/output" "$j/pipe"
+    echo 2>/dev/null || :
+    rm -f "$j/pipe" "$j/lines"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then
         went="was ended at its deadline"
         step deadline "docker compose $went"
@@ -122,6 +135,9 @@ scan() {
         [ -d "$d" ] || continue
         n=${d##*/}
         last=${n%%-*}
+        if [ -f "$d/schema" ]; then
+            read -r kind rest <"$d/schema" && [ "$kind" = "$schema" ] || refuse newer "$d is ${kind:-damaged}, and this is for $schema"
+        fi
         outcome=
         if [ -f "$d/result" ]; then read -r outcome rest <"$d/result"; else unfinished=$n; fi
         [ "$outcome" != applied ] || current=$n
@@ -164,11 +180,32 @@ clock() {
 }
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
-    rm -f "$j/output" "$j/pipe" # not redacted, and still here when an apply was killed
+    rm -f "$j/output" "$j/pipe" "$j/lines" # still here when an apply was killed; output, of an older carboy, is not redacted
     printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
+    prune
     exit 0
+}
+# prune removes old jobs that are over, and keeps the newest, the one in force, and any
+# whose plan could still be good: that it was used is known from here. A job goes whole:
+# half of one would look like one that was interrupted.
+prune() {
+    set +f
+    set -- "$dir"/jobs/1?????-*
+    set -f
+    [ $# -gt "$keep" ] || return 0
+    scan
+    now=$(date +%s)
+    rm -rf "$dir/gone"
+    while [ $# -gt "$keep" ]; do
+        d=$1
+        shift
+        [ -f "$d/result" ] && [ "${d##*/}" != "$current" ] && read -r outcome at rest <"$d/result" || continue
+        case $at in '' | 0* | *[!0-9]*) continue ;; esac
+        [ $((now - at)) -gt "$plan_life" ] || continue
+        mv -T "$d" "$dir/gone" && rm -rf "$dir/gone" || return 0
+    done
 }
 
 lock() {
@@ -191,21 +228,23 @@ put_files() {
 in_place() {
     [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | timeout "$t_other" sha256sum -c --status 2>/dev/null)
 }
-# put FROM FILE, with the mode that it has there.
+# put FROM FILE, with the mode that it has there; with -p with its owner too, as far as we may.
 put() (
     umask 022
     into "$2" || exit 1
     tmp=./.carboy.tmp.$project.$service # another service may have the same root
-    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
+    limited cp ${3:-} -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
     rm -f "$tmp"
     exit 1
 )
-# restore_files puts back what was there.
+# seen FILE: its mode and owner.
+seen() { timeout "$t_look" stat -c '%a %u:%g %n' "$root/$1"; }
+# restore_files puts back what was there. What is as it was stays: it may be mounted.
 restore_files() {
     i=0
     for f in $files; do
         if [ -f "$j/prev/$i" ]; then
-            timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" || return 1
+            [ -f "$root/$f" ] && grep -qxF "$(seen "$f")" "$j/seen" && timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" -p || return 1
         elif [ -f "$root/$f" ]; then
             (into "$f" && rm -f "./${f##*/}" && limited sync .) || return 1
         fi
@@ -320,8 +359,8 @@ carry_out() {
         ! unchanged || kept "docker compose up $went"
         back failed "docker compose up $went"
     fi
-    step watch
     one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
+    step watch
     watch || back rolled-back "$reason"
     finish applied healthy
 }
@@ -342,7 +381,7 @@ receive() {
 
 # expected is what Compose makes of the file that came.
 expected() {
-    [ "$action" = remove ] || [ "$action" = none ] || compose "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
+    [ "$action" = remove ] || [ "$action" = none ] || compose dk "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
 }
 
 apply() {
@@ -355,8 +394,10 @@ apply() {
     rm -rf "$new"
     receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     paths
-    # Compose reads the file while Docker is asked.
-    hash=$(expected | { observe >"$new/observed" || exit 1; cat; }) || refuse docker "docker does not answer"
+    # Compose reads the file while Docker is asked, and until the job is on disk.
+    expected >"$dir/hash" 2>/dev/null 9<&- &
+    reads=$!
+    observe >"$new/observed" || refuse docker "docker does not answer"
     s=$(sha256sum <"$new/observed")
     if [ "${s%% *}" != "$observed" ]; then
         file observed "$new/observed"
@@ -367,21 +408,26 @@ apply() {
         say "@result nothing"
         exit 0
     fi
-    if [ "$action" != remove ]; then
-        [ "${hash##* }" = "$want_hash" ] || refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
-    fi
-    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
     i=0
     for f in $files; do
-        [ ! -f "$root/$f" ] || (into "$f" && timeout "$t_other" cp -pPT "./${f##*/}" "$new/prev/$i") && [ ! -L "$new/prev/$i" ] || refuse failed "cannot keep $f: is the disk full?"
+        if [ -f "$root/$f" ]; then
+            (into "$f" && limited cp -pPT "./${f##*/}" "$new/prev/$i") && [ ! -L "$new/prev/$i" ] && seen "$f" >>"$new/seen" || refuse failed "cannot keep $f: is the disk full?"
+        fi
         i=$((i + 1))
     done
-    printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
+    printf '%s\n' "$schema" >"$new/schema" && printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
     set +f
     set -- "$new" "$new/f" "$new/prev"
     for p in "$new"/* "$new"/f/* "$new"/prev/*; do [ ! -f "$p" ] || set -- "$@" "$p"; done
     set -f
     limited sync "$@" || refuse failed "cannot record the job: is the disk full?"
+    wait "$reads" || refuse failed "docker compose did not read the file"
+    hash=
+    read -r hash <"$dir/hash" || :
+    if [ "$action" != remove ] && [ "${hash##* }" != "$want_hash" ]; then
+        refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
+    fi
+    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
     j=$dir/jobs/$((last + 1))-$job
     mv -T "$new" "$j" && limited sync "$dir/jobs" || refuse failed "cannot record the job"
     step applying
@@ -427,7 +473,7 @@ plan)
     # At the same time, each in one short line.
     say "@compose $(dk "$t_look" compose version --short 2>/dev/null | head -c 100)" &
     [ "$size" = 0 ] || {
-        hash=$(printf %s "$input" | base64 -d | compose "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
+        hash=$(printf %s "$input" | base64 -d | compose dk "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
         say "@hash ${hash##* }"
     } &
     text=$(observe) || text=
@@ -457,6 +503,7 @@ history)
     scan
     look
     say "@unfinished $unfinished"
+    say "@current $current"
     newest=
     set +f
     for d in "$dir"/jobs/1?????-*; do [ ! -d "$d" ] || newest="${d##*/} $newest"; done

@@ -19,7 +19,7 @@ var shipMutants = []mutant{
 		Name: "the-plan-says-what-ran-before", Promise: "P1",
 		Why:     "a plan goes back to a file that never ran, when the new version is not healthy",
 		Package: "./internal/ship", Tests: []string{"TestP1Previous"}, Says: "a file with another command: ",
-		edits: []edit{{"internal/ship/apply.go", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil {", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil && obs == nil {"}},
+		edits: []edit{{"internal/ship/apply.go", "old, err := e.judgeBack(o.Plan, obs, s, earlier[o.Previous.Commit])\n		if err != nil {", "old, err := e.judgeBack(o.Plan, obs, s, earlier[o.Previous.Commit])\n		if err != nil && obs == nil {"}},
 	},
 	{
 		Name: "sacred-paths-are-not", Promise: "P1",
