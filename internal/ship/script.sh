@@ -216,17 +216,25 @@ lock() {
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
 
-# put_files has what was approved in its place, each file whole.
+# put_files has what was approved in its place, each file whole. What is there already
+# stays as it is, with its owner.
 put_files() {
     i=0
     for f in $files; do
-        put "$j/f/$i" "$f" || return 1
+        same "$j/f/$i" "$root/$f" || put "$j/f/$i" "$f" || return 1
         i=$((i + 1))
     done
     in_place
 }
 in_place() {
     [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | timeout "$t_other" sha256sum -c --status 2>/dev/null)
+}
+# same A B: two files, with the same in them, and programs or not.
+same() {
+    a=0 b=0
+    [ ! -x "$1" ] || a=1
+    [ ! -x "$2" ] || b=1
+    [ -f "$2" ] && [ $a = $b ] && timeout "$t_look" cmp -s "$1" "$2"
 }
 # put FROM FILE, with the mode that it has there; with -p with its owner too, as far as we may.
 put() (
@@ -244,7 +252,7 @@ restore_files() {
     i=0
     for f in $files; do
         if [ -f "$j/prev/$i" ]; then
-            [ -f "$root/$f" ] && grep -qxF "$(seen "$f")" "$j/seen" && timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" -p || return 1
+            [ -f "$root/$f" ] && grep -qxF "$(seen "$f")" "$j/seen" && same "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" -p || return 1
         elif [ -f "$root/$f" ]; then
             (into "$f" && rm -f "./${f##*/}" && limited sync .) || return 1
         fi
