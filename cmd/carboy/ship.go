@@ -205,7 +205,7 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 		case a.code == exitcode.OK:
 			a.say(plainText, "nothing to do")
 		case len(files) > 0:
-			a.say(plainText, "next: carboy ship approve %s, then carboy apply with the same", visible.String(strings.Join(files, " "), maxMessage))
+			a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", visible.String(strings.Join(files, " "), maxMessage))
 		default:
 			a.say(plainText, "next: the same with -o DIR writes the plan, which is then approved")
 		}
@@ -656,6 +656,10 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 					word = ", NOT VERIFIED"
 				}
 				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
+			}
+			if x.Outcome == ship.TookOver {
+				fmt.Fprintf(w, "%s  %-15s %.12s on %s: %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Commit, x.Host, x.Why)
+				continue
 			}
 			fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, first(strings.Join(by, ", "), "nobody"))
 			if x.Why != "" {

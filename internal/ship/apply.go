@@ -263,7 +263,7 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	case commit != p.Commit:
 		return fail(Refused, "", "git checkout it, or make a new plan", "the plan is of commit %.12s, and %.12s is checked out", p.Commit, commit)
 	case !clean || !p.Clean:
-		return fail(Refused, "", "commit or stash it", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
+		return e.dirty(ctx, commit)
 	}
 	if loaded != nil {
 		return loaded

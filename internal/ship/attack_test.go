@@ -404,8 +404,8 @@ func TestP2Lookers(t *testing.T) {
 		}
 	}
 	hold(syscall.LOCK_SH)
-	if st := w.status("web"); st.Busy != "" {
-		t.Errorf("somebody looks: %+v", st)
+	if st, err := w.e.Status(w.ctx(), "web"); err != nil || st[0].Busy != "" || st[0].Error != "" {
+		t.Errorf("somebody looks: %+v %v", st, err)
 	}
 	// Let go of when it is waited for.
 	waits := w.host.Dir + "/waits"

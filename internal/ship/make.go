@@ -61,7 +61,7 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 			return nil, fail(Refused, "", "git rev-parse prints it", "%.80q is not the whole name of a commit", o.To)
 		}
 	case !clean && !o.Rollback:
-		return nil, fail(Refused, "", "commit or stash it: what is shipped is a commit that others can look at", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
+		return nil, e.dirty(ctx, commit)
 	}
 	s, err := e.load(ctx, o.Module, commit)
 	if err != nil && o.Rollback && o.To == "" {
@@ -279,6 +279,9 @@ func refusal(h *hosts.Host, a *account) error {
 		return fail(Failed, h.Name, "is the compose plugin there?", "docker compose: %s", a.why)
 	case "newer":
 		return fail(Failed, h.Name, "use the release of carboy that wrote it, or a later one", "its jobs were written by another carboy: %s", a.why)
+	}
+	if a.refused == "failed" {
+		return fail(Failed, h.Name, "", "%s", a.why)
 	}
 	return fail(Failed, h.Name, "", "%s: %s", shown(a.refused), a.why)
 }

@@ -119,6 +119,7 @@ into() {
 # paths refuses a root, a file or a bind that a link leads elsewhere.
 paths() {
     [ "$(readlink -f "$root")" = "$root" ] || refuse policy "remote_root $root is not there, or a link leads elsewhere: make the directory above it"
+    if [ -d "$root" ]; then [ -z "$files" ] || [ -w "$root" ]; else [ -w "${root%/*}/" ]; fi || refuse failed "$(id -un) may not write $root: make it there, as a directory of that user"
     for p in $files; do set -- "$@" "$root/$p"; done
     for p in $binds; do set -- "$@" "$p"; done
     for p in "$@"; do
@@ -435,7 +436,7 @@ apply() {
     if [ "$action" != remove ] && [ "${hash##* }" != "$want_hash" ]; then
         refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
     fi
-    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
+    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root: make it there"
     j=$dir/jobs/$((last + 1))-$job
     mv -T "$new" "$j" && limited sync "$dir/jobs" || refuse failed "cannot record the job"
     step applying

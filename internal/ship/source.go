@@ -71,6 +71,16 @@ func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error
 	return commit, clean, nil
 }
 
+// dirty is the refusal of a work tree that holds something else, with the first of it.
+func (e *Engine) dirty(ctx context.Context, commit string) error {
+	name := ""
+	if out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v1", "-z", "--untracked-files=all"); err == nil && len(out) > 3 {
+		name = ": " + shown(strings.SplitN(string(out[3:]), "\x00", 2)[0])
+	}
+	return fail(Refused, "", "commit or stash it, or keep it out with .git/info/exclude: what is shipped is a commit that others can look at",
+		"%s: the work tree holds something else than commit %.12s%s", e.Repo, commit, name)
+}
+
 // blob is one entry of a commit's tree.
 type blob struct {
 	oid  string
