@@ -31,11 +31,28 @@ file() {
     sent=$((sent + ${#text}))
 }
 
-# Everything of Docker has a deadline, and an environment without our caller's.
+# The compose plugin, where Docker's client finds it. Starting it through the client takes
+# longer than most of what it does. Where the client may look elsewhere it is left to it.
+plugin=
+if ! grep -qs cliPluginsExtraDirs "$HOME/.docker/config.json"; then
+    for p in "$HOME/.docker" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
+        p=$p/cli-plugins/docker-compose
+        [ -f "$p" ] || continue
+        [ ! -x "$p" ] || plugin=$p
+        break
+    done
+fi
+# Everything of Docker has a deadline, and an environment without our caller's. The plugin
+# is started as the client starts it.
 dk() {
     limit=$1
     shift
-    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" docker "$@"
+    if [ "$1" = compose ] && [ -n "$plugin" ]; then
+        set -- DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND=docker "$plugin" "$@"
+    else
+        set -- docker "$@"
+    fi
+    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" "$@"
 }
 # limited ARGS...: what takes as long as a disk, or who sends, likes.
 limited() { timeout -k 5 "$t_other" "$@"; }
@@ -49,7 +66,7 @@ compose() {
 # No argument has a character that would have to be quoted.
 told() {
     shift
-    step run "docker $*"
+    step run "${plugin:-docker} $*"
 }
 # shown FILE ARGS...: compose, and each line that it writes passed on as it is written, up
 # to a bound. A line comes whole: half a secret is not known as one. What compose leaves
@@ -59,7 +76,7 @@ shown() {
     shift
     went=failed
     compose told "$@"
-    rm -f "$j/pipe" "$j/lines"
+    clean pipe lines
     mkfifo "$j/pipe" "$j/lines" && command exec 8<>"$j/pipe" || return 1
     sed -u 's/^/| /' <"$j/lines" 2>/dev/null 8<&- 9<&- &
     teller=$!
@@ -171,18 +188,35 @@ observe() {
     say "current $current"
 }
 
+# at sets time to seconds since 1970, by the clock as it was when it was first asked: what
+# follows has the distance that it has.
+booted=
+at() {
+    if read -r up rest 2>/dev/null </proc/uptime; then
+        [ -n "$booted" ] || booted=$(($(date +%s) - ${up%.*}))
+        time=$((booted + ${up%.*}))
+    else
+        time=$(date +%s)
+    fi
+}
 step() {
-    printf '%s %s\n' "$(date +%s)" "$*" 2>/dev/null >>"$j/steps"
+    at
+    printf '%s %s\n' "$time" "$*" 2>/dev/null >>"$j/steps"
     say "@step $*"
 }
 # clock sets now to hundredths of seconds that nobody sets: the time of day may jump.
 clock() {
     if read -r now rest 2>/dev/null </proc/uptime; then now=${now%.*}${now#*.}; else now=$(date +%s)00; fi
 }
+# clean NAMES...: of this job's directory.
+clean() {
+    for n in "$@"; do [ ! -e "$j/$n" ] || rm -f "$j/$n"; done
+}
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
-    rm -f "$j/output" "$j/pipe" "$j/lines" # still here when an apply was killed; output, of an older carboy, is not redacted
-    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
+    clean output pipe lines # still here when an apply was killed; output, of an older carboy, is not redacted
+    at
+    printf '%-255.255s\n' "$1 $time $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
     prune
@@ -197,20 +231,20 @@ prune() {
     set -f
     [ $# -gt "$keep" ] || return 0
     scan
-    now=$(date +%s)
+    at
     rm -rf "$dir/gone"
     while [ $# -gt "$keep" ]; do
         d=$1
         shift
-        [ -f "$d/result" ] && [ "${d##*/}" != "$current" ] && read -r outcome at rest <"$d/result" || continue
-        case $at in '' | 0* | *[!0-9]*) continue ;; esac
-        [ $((now - at)) -gt "$plan_life" ] || continue
+        [ -f "$d/result" ] && [ "${d##*/}" != "$current" ] && read -r outcome ended rest <"$d/result" || continue
+        case $ended in '' | 0* | *[!0-9]*) continue ;; esac
+        [ $((time - ended)) -gt "$plan_life" ] || continue
         mv -T "$d" "$dir/gone" && rm -rf "$dir/gone" || return 0
     done
 }
 
 lock() {
-    mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
+    [ -d "$dir/jobs" ] || mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
     # The directory itself: a file with such a name is what people remove.
     command exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
@@ -265,8 +299,8 @@ restore_files() {
 # any). Its id is then in id.
 one() {
     c=$(containers) || return 1
-    [ -n "$c" ] && [ "$(printf '%s\n' "$c" | wc -l)" = 1 ] || return 1
     set -- "$1" "$2" $c
+    [ $# = 9 ] || return 1
     id=$4
     { [ "$1" = - ] || [ "$1" = "$5" ]; } && { [ "$2" = - ] || [ "$2" = "$6" ]; }
 }
@@ -380,10 +414,12 @@ receive() {
     set -- "$1" $pieces
     to=$1
     shift
+    umask 022
     while [ $# -gt 1 ]; do
-        limited head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
+        limited head -c "$1" >"$to/$2" || return 1
         shift 2
     done
+    umask 077
     for p in $programs; do chmod 755 "$to/$p" || return 1; done
     (cd "$to" && printf '%s\n' "$sums" | limited sha256sum -c --status)
 }
@@ -400,7 +436,7 @@ apply() {
     [ "$used" = - ] || refuse used "$used"
     [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
-    rm -rf "$new"
+    [ ! -e "$new" ] || rm -rf "$new"
     receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     paths
     # Compose reads the file while Docker is asked, and until the job is on disk.

@@ -68,7 +68,7 @@ case "$*" in *" up "*)
 	for _, p := range w.said {
 		said.WriteString(p.Step + "|" + p.Text + "\n")
 	}
-	for _, want := range []string{"|layer one\n", "|colour=blue\n", "|password=" + secret.Redacted + "\n", "|layer two\n", "|layer three\n", "|@result applied by itself\n", "|@step of itself\n", "run|docker compose "} {
+	for _, want := range []string{"|layer one\n", "|colour=blue\n", "|password=" + secret.Redacted + "\n", "|layer two\n", "|layer three\n", "|@result applied by itself\n", "|@step of itself\n", "run|" + w.host.Home + "/.docker/cli-plugins/docker-compose compose --ansi"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("%q was not told:\n%s", want, said.String())
 		}
@@ -79,10 +79,10 @@ case "$*" in *" up "*)
 	// The same arguments as what ran.
 	const ran = " compose --ansi never --progress plain -p web --project-directory "
 	h := w.history("web")
-	if text := strings.Join(h[0].Steps, "\n"); !strings.Contains(text, " run docker"+ran) || !strings.Contains(text, " -f - up -d --no-build --no-deps") {
+	if text := strings.Join(h[0].Steps, "\n"); !strings.Contains(text, " run "+w.host.Home+"/.docker/cli-plugins/docker-compose"+ran) || !strings.Contains(text, " -f - up -d --no-build --no-deps") {
 		t.Errorf("the record says it ran:\n%s", text)
 	}
-	if text := readFile(t, dir+"/log"); !strings.Contains(text, `"ship.step"`) || !strings.Contains(text, "docker"+ran) {
+	if text := readFile(t, dir+"/log"); !strings.Contains(text, `"ship.step"`) || !strings.Contains(text, "docker-compose"+ran) {
 		t.Errorf("the log has no command:\n%s", text)
 	}
 }

@@ -183,7 +183,7 @@ var shipMutants = []mutant{
 		Name: "good-plans-are-forgotten", Promise: "P1",
 		Why:     "a plan that was used is carried out again when the host has forgotten it",
 		Package: "./internal/ship", Tests: []string{"TestP4Pruned"}, Says: "of a plan that could be good",
-		edits: []edit{{"internal/ship/script.sh", `[ $((now - at)) -gt "$plan_life" ] || continue`, ":"}},
+		edits: []edit{{"internal/ship/script.sh", `[ $((time - ended)) -gt "$plan_life" ] || continue`, ":"}},
 	},
 	{
 		Name: "lookers-shut-out", Promise: "P2",
