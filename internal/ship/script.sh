@@ -410,7 +410,6 @@ carry_out() {
 
 # receive reads the pieces of a job, each "SIZE NAME", and checks them.
 receive() {
-    mkdir "$1" "$1/f" "$1/prev" || return 1
     set -- "$1" $pieces
     to=$1
     shift
@@ -437,12 +436,15 @@ apply() {
     [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
     [ ! -e "$new" ] || rm -rf "$new"
-    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     paths
-    # Compose reads the file while Docker is asked, and until the job is on disk.
+    mkdir "$new" "$new/f" "$new/prev" || refuse failed "cannot make $new: is the disk full?"
+    # Docker is asked while the job comes, and Compose reads its file until it is on disk.
+    observe >"$new/observed" 9<&- &
+    asks=$!
+    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
     expected >"$dir/hash" 2>/dev/null 9<&- &
     reads=$!
-    observe >"$new/observed" || refuse docker "docker does not answer"
+    wait "$asks" || refuse docker "docker does not answer"
     s=$(sha256sum <"$new/observed")
     if [ "${s%% *}" != "$observed" ]; then
         file observed "$new/observed"
