@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -97,6 +98,24 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 		out[i] = *m
 	}
 	return out, nil
+}
+
+// Diff is how the compose file of a plan differs from that of what runs, as a unified diff;
+// "" when it does not, or that is not known. It is the repository's text. The error is one
+// of a plan whose commit is not in this repository.
+func (e *Engine) Diff(ctx context.Context, made []byte) (string, error) {
+	p, _, err := plan.Decode(made)
+	if err != nil {
+		return "", &Error{Mismatch, "", err, "make a new plan"}
+	}
+	if p.Target.Absent || p.Previous.State != plan.PreviousKnown {
+		return "", nil
+	}
+	s, err := e.load(ctx, p.Module, p.Commit)
+	if err != nil {
+		return "", err
+	}
+	return udiff.Unified(fmt.Sprintf("%s as it runs, of %.12s", s.module.Compose, p.Previous.Commit), fmt.Sprintf("%s of %.12s", s.module.Compose, p.Commit), p.Previous.Compose, string(s.compose.Data)), nil
 }
 
 // admit says why a target is not allowed on a host.

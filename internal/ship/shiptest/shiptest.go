@@ -427,8 +427,7 @@ func (h *Host) Program(t testing.TB, name, text string) {
 // program that is put before docker, as long as one is.
 func (h *Host) Divert(t testing.TB) {
 	t.Helper()
-	// Docker's client names itself by its path.
-	text := "#!/bin/sh\nif [ \"$DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND\" = docker ] && [ -x " + h.Dir + "/bin/docker ]; then\n\tunset DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND\n\texec " + h.Dir + "/bin/docker \"$@\"\nfi\n"
+	text := "#!/bin/sh\nif [ -z \"${DIVERTED:-}\" ] && [ -x " + h.Dir + "/bin/docker ]; then\n\tunset DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND\n\texport DIVERTED=1\n\texec " + h.Dir + "/bin/docker \"$@\"\nfi\n"
 	if h.Docker != "" {
 		text += "exec " + Plugin(t) + " \"$@\"\n"
 	}
