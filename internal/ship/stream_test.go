@@ -150,7 +150,6 @@ esac
 func TestP4Pruned(t *testing.T) {
 	t.Parallel()
 	w, jobs := newHut(t)
-	m, a := w.lairPlan()
 	now := time.Now().Unix()
 	put := func(n int, result string) string {
 		dir := jobs + strconv.Itoa(100000+n) + "-" + strings.Repeat("0", 60) + strconv.Itoa(1000+n)
@@ -176,11 +175,11 @@ func TestP4Pruned(t *testing.T) {
 	}
 	stay["newest"] = put(90, "failed "+old+" x\n")
 	current := filepath.Base(stay["in force"])
-	m = (&paper{world: w}).draw(func(d *plan.Plan) {
+	m := (&paper{world: w}).draw(func(d *plan.Plan) {
 		d.Seen.Text = strings.Replace(d.Seen.Text, "current -", "current "+current, 1)
 		d.Seen.SHA256 = plan.Digest([]byte(d.Seen.Text))
 	})
-	a = w.approve("alice", false, m)
+	a := w.approve("alice", false, m)
 	w.host.Program(t, "docker", `case "$*" in *" up "*) exit 1 ;; esac
 `+fakeDocker(m))
 	if o, err := w.apply(m, a); o != Failed {
