@@ -70,6 +70,8 @@ func advice(err error) string {
 		return option.Advice
 	case errors.As(err, &unavailable):
 		return first(unavailable.Advice, "carboy doctor shows what is missing, carboy doctor --fix what to do")
+	case errors.As(err, &shipped) && shipped.Outcome == ship.Failed && errors.Is(err, ship.ErrDeadline):
+		return "find what hangs there (its registry, its disk, docker itself), or make a new plan and apply it with a longer --up-timeout"
 	case errors.As(err, &shipped) && shipped.Advice != "":
 		return shipped.Advice
 	case errors.As(err, &dir) && dir.Advice != "":

@@ -195,8 +195,9 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 		}
 		w := a.shown()
 		var files []string
-		for _, p := range list {
+		for i, p := range list {
 			a.showPlan(w, p.Plan, p.Digest)
+			a.showDiff(ctx, w, s, made[i].Bytes)
 			if p.File != "" {
 				files = append(files, p.File)
 			}
@@ -205,7 +206,7 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 		case a.code == exitcode.OK:
 			a.say(plainText, "nothing to do")
 		case len(files) > 0:
-			a.say(plainText, "next: carboy ship approve %s, then carboy apply with the same", visible.String(strings.Join(files, " "), maxMessage))
+			a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", visible.String(strings.Join(files, " "), maxMessage))
 		default:
 			a.say(plainText, "next: the same with -o DIR writes the plan, which is then approved")
 		}
@@ -255,6 +256,36 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 		fmt.Fprintf(w, "  when it goes wrong, back to %s\n", visible.String(shortDigest(p.Back()), maxMessage))
 	}
 	fmt.Fprintf(w, "  plan %s, good until %s\n", digest, p.Expires.Format(time.RFC3339))
+}
+
+// maxDiff bounds the lines of a difference that are shown.
+const maxDiff = 300
+
+// showDiff prints how a plan's compose file differs from what runs.
+func (a *app) showDiff(ctx context.Context, w io.Writer, s *carboy.Shipper, made []byte) {
+	text, err := s.Diff(ctx, made)
+	if err != nil {
+		fmt.Fprintln(w, a.paint(a.stdout, redText, "  ! its difference cannot be shown: "+visible.String(err.Error(), maxMessage)))
+		return
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if text == "" {
+		return
+	}
+	for i, l := range lines {
+		if i == maxDiff {
+			fmt.Fprintf(w, "    … %d lines more\n", len(lines)-i)
+			break
+		}
+		color := plainText
+		switch l[:min(1, len(l))] {
+		case "+":
+			color = greenText
+		case "-":
+			color = redText
+		}
+		fmt.Fprintln(w, a.paint(a.stdout, color, "    "+visible.String(l, maxMessage)))
+	}
 }
 
 // shortDigest leaves enough of a digest to compare by eye.
@@ -473,30 +504,37 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 		return err
 	}
 	for _, b := range o.Plans {
-		p, digest, err := plan.Decode(b)
-		if err != nil {
+		if _, _, err := plan.Decode(b); err != nil {
 			a.code = exitcode.ShipMismatch
 			return err
-		}
-		a.showPlan(a.shownTo(a.stderr), p, digest)
-	}
-	if !yes {
-		if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
-			return usagef("look at the plan; --yes signs it without asking", "approve: there is no terminal to ask on")
-		}
-		fmt.Fprint(a.stderr, "carboy: sign this? [y/N] ")
-		answer, err := a.line()
-		if err != nil {
-			return err
-		}
-		if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
-			return errors.New("nothing was signed")
 		}
 	}
 	if out == "" {
 		out = args[0] + ".approval." + url.PathEscape(o.Approver) + ".json" // no two people have one
 	}
 	return a.shipping(cmd, f, func(ctx context.Context, s *carboy.Shipper) error {
+		for _, b := range o.Plans {
+			p, digest, err := plan.Decode(b)
+			if err != nil {
+				return err
+			}
+			w := a.shownTo(a.stderr)
+			a.showPlan(w, p, digest)
+			a.showDiff(ctx, w, s, b)
+		}
+		if !yes {
+			if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
+				return usagef("look at the plan; --yes signs it without asking", "approve: there is no terminal to ask on")
+			}
+			fmt.Fprint(a.stderr, "carboy: sign this? [y/N] ")
+			answer, err := a.line()
+			if err != nil {
+				return err
+			}
+			if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
+				return errors.New("nothing was signed")
+			}
+		}
 		signed, err := s.Approve(ctx, o)
 		if err != nil {
 			return err
@@ -656,6 +694,10 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 					word = ", NOT VERIFIED"
 				}
 				by = append(by, fmt.Sprintf("%s (%s%s)", p.Approver, p.Purpose, word))
+			}
+			if x.Outcome == ship.TookOver {
+				fmt.Fprintf(w, "%s  %-15s %.12s on %s: %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Commit, x.Host, x.Why)
+				continue
 			}
 			fmt.Fprintf(w, "%s  %-15s %s %.12s on %s, approved by %s\n", x.Began.Format(time.RFC3339), x.Outcome, x.Kind, x.Commit, x.Host, first(strings.Join(by, ", "), "nobody"))
 			if x.Why != "" {

@@ -97,6 +97,7 @@ func TestShipSession(t *testing.T) {
 		p := place{shiptest.NewHost(t, host, dk), shiptest.NewOperator(t)}
 		p.op.Add(t, p.h)
 		t.Cleanup(func() { dk.Clear(p.h.Root) })
+		p.h.Divert(t)
 		places[script] = p
 	}
 	var mu sync.Mutex

@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -67,6 +70,13 @@ func TestAdvice(t *testing.T) {
 		if advice(errors.Join(errors.New("first"), err)) == "" {
 			t.Errorf("no advice on %v", err)
 		}
+	}
+	late := &carboy.ShipError{Outcome: ship.Failed, Err: ship.ErrDeadline, Advice: "look"}
+	if tip := advice(late); !strings.Contains(tip, "--up-timeout") {
+		t.Errorf("advice on a command that took too long: %q", tip)
+	}
+	if late.Outcome = ship.RollbackFailed; advice(late) != "look" {
+		t.Errorf("advice on what could not be taken back: %q", advice(late))
 	}
 	if tip := advice(errors.New("something else")); tip != "" {
 		t.Errorf("advice on an unknown error: %q", tip)

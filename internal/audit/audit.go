@@ -89,7 +89,9 @@ const (
 
 	Signal      Kind = "agent.signal" // what an agent says of its work
 	ShipPlan    Kind = "ship.plan"    // what would be done on a host
+	ShipImport  Kind = "ship.import"  // a host runs what an earlier tool says it applied
 	ShipApply   Kind = "ship.apply"   // a plan goes to its host
+	ShipStep    Kind = "ship.step"    // what a host says that it does, with the commands it runs
 	ShipOutcome Kind = "ship.outcome" // how it ended there
 
 	Proposal Kind = "proposal"

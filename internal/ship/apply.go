@@ -35,7 +35,8 @@ type Result struct {
 	Why     string  `json:"why,omitempty"`
 	Timing  Timing  `json:"timing"`
 
-	said bool // by the host, which has it on record
+	said  bool  // by the host, which has it on record
+	noted error // of the audit log, about its steps
 }
 
 // order is everything that one host needs, judged. Only [Engine.judge] makes one.
@@ -245,6 +246,15 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	var g errgroup.Group
 	g.Go(func() (err error) { commit, clean, err = e.head(ctx); return err })
 	g.Go(func() error { s, loaded = e.load(ctx, p.Module, p.Commit); return nil })
+	// What it goes back to is judged later, and read meanwhile.
+	earlier := map[string]loader{}
+	for _, o := range orders {
+		if c := o.Previous.Commit; c != "" && c != p.Commit && earlier[c] == nil {
+			f := sync.OnceValues(func() (*source, error) { return e.load(ctx, p.Module, c) })
+			earlier[c] = f
+			g.Go(func() error { f(); return nil })
+		}
+	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -253,7 +263,7 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	case commit != p.Commit:
 		return fail(Refused, "", "git checkout it, or make a new plan", "the plan is of commit %.12s, and %.12s is checked out", p.Commit, commit)
 	case !clean || !p.Clean:
-		return fail(Refused, "", "commit or stash it", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
+		return e.dirty(ctx, commit)
 	}
 	if loaded != nil {
 		return loaded
@@ -263,7 +273,7 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 		if err != nil {
 			return &Error{Mismatch, o.Host.Name, err, "make a new plan"}
 		}
-		old, err := e.judgeBack(ctx, o.Plan, obs, s)
+		old, err := e.judgeBack(o.Plan, obs, s, earlier[o.Previous.Commit])
 		if err != nil {
 			return err
 		}
@@ -286,7 +296,11 @@ func (e *Engine) judgeWaves(orders []*order) error {
 			if slices.ContainsFunc(orders, func(b *order) bool { return b.Host.Name == name }) {
 				continue
 			}
-			if r := e.lastApplied(name, o.Module); r != nil {
+			r, err := e.lastApplied(name, o.Module)
+			if err != nil {
+				return fail(Refused, o.host.Name, "", "of %s, of a wave before, it is not known what it runs: %w", name, err)
+			}
+			if r != nil {
 				if p, _, err := plan.Decode(r.Plan); err == nil && p.Commit == o.Commit {
 					continue
 				}
@@ -342,7 +356,7 @@ func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) erro
 	for _, f := range o.Source.Files {
 		o.files = append(o.files, s.text["modules/"+o.Module+"/"+module.FilesDir+"/"+f.Path])
 	}
-	if err := withinReach(o.Plan); err != nil {
+	if err := withinReach(o.Plan, obs); err != nil {
 		return err
 	}
 	if o.Previous.State == plan.PreviousKnown {
@@ -490,7 +504,7 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 	if x != nil && !res.said {
 		decision = audit.Refused
 	}
-	return errors.Join(err, werr, e.note(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
+	return errors.Join(err, werr, res.noted, e.note(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
 }
 
 // approvers are for the log; they were verified before.
@@ -568,7 +582,15 @@ func (e *Engine) order(ctx context.Context, c *remote.Conn, o *order, mode strin
 	if err != nil {
 		return nil, err
 	}
-	return e.tell(ctx, c, o.host, remote.Script{Text: text, Input: input, Within: e.within(o.Plan)})
+	var noted error
+	n := 0
+	a, err := e.tell(ctx, c, o.host, remote.Script{Text: text, Input: input, Within: e.within(o.Plan)}, func(step, text string) {
+		if n++; n <= maxNoted && noted == nil {
+			noted = e.note(ctx, audit.ShipStep, audit.Noted, o.Plan, o.Digest, step, text)
+		}
+	})
+	a.noted = noted
+	return a, err
 }
 
 // within is when a host must have ended one way or another.
@@ -649,7 +671,7 @@ func (o *order) pieces() pieces {
 func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	said, why, _ := strings.Cut(a.words["@result"], " ")
 	res.Why = shown(newRedactor().Line(why))
-	res.said = said != ""
+	res.said, res.noted = said != "", a.noted
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:
@@ -777,7 +799,7 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.tell(ctx, c, o.host, remote.Script{Text: text, Within: e.within(o.Plan) + lookTime})
+	a, err := e.tell(ctx, c, o.host, remote.Script{Text: text, Within: e.within(o.Plan) + lookTime}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -849,7 +871,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	}
 	r := e.merge(h.Name, j)
 	r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
-	return r, errors.Join(e.writeRecord(h.Name, j.plan.Module, r), e.note(ctx, audit.ShipOutcome, audit.Noted, j.plan, j.digest, string(r.Outcome), "after an interruption: "+r.Why))
+	return r, errors.Join(res.noted, e.writeRecord(h.Name, j.plan.Module, r), e.note(ctx, audit.ShipOutcome, audit.Noted, j.plan, j.digest, string(r.Outcome), "after an interruption: "+r.Why))
 }
 
 // merge is the record of a host's job, with what is known here.
@@ -871,7 +893,7 @@ func (e *Engine) jobs(ctx context.Context, c *remote.Conn, h *hosts.Host, t *pla
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Within: 2 * lookTime})
+	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Within: 2 * lookTime}, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,14 +8,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
+	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/remote"
 	"github.com/carboy/carboy/internal/ship/shiptest"
@@ -312,6 +316,123 @@ func TestP3Reach(t *testing.T) {
 		} else {
 			p.refused("amid "+volumes, Refused, [][]byte{m.Bytes}, a)
 		}
+	}
+	// Of what runs and is not known, nothing is known of where it writes.
+	for name, ok := range map[string]bool{"files": false, "binds": false, "neither": true} {
+		os.RemoveAll(p.repo.Dir + "/modules/web/files")
+		text := shiptest.Compose("web", "v1", "ok")
+		var binds, lines []string
+		switch name {
+		case "files":
+			p.repo.Write(t, "modules/web/files/conf/a", "x")
+			lines = []string{"file - conf/a"}
+		case "binds":
+			text += "    volumes: ['./data/sub:/data']\n"
+			binds = []string{"/srv/web/data/sub"}
+		}
+		p.repo.Write(t, "modules/web/compose.yaml", text)
+		p.repo.Commit(t)
+		m := p.draw(func(d *plan.Plan) {
+			d.Previous = plan.Previous{State: plan.PreviousUnknown}
+			d.Target.Binds = append([]string{}, binds...)
+			p.see(d, append(append([]string{container("3")}, lines...), "current -")...)
+		})
+		if a := p.approve("alice", true, m); ok {
+			p.reaches("beside what is not known, "+name, m, a)
+		} else {
+			p.refused("beside what is not known, "+name, Refused, [][]byte{m.Bytes}, a)
+		}
+	}
+}
+
+// TestBackFile: what going back may run is the file of before but for its image, in the
+// bytes that the host gets.
+func TestBackFile(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		shiptest.Compose("web", "v1", "checked"),
+		"# a file\nservices:\n  other: {image: app:v1}\n  \"web\":   # ours\n    command: [\"on\", 'yes', \"012\", \"1e3\", '~', \"a: b\", \"$$x\", \"- c\", \"\", \"tab\\there\", 'it''s']\n    image:\n      'app:v1'\n    volumes: ['./a:/b:ro', 'data:/c']\n    environment:\n      ON: \"null\"\n      LONG: >-\n        one\n        two\n\n        three\n      TEXT: |+\n        x\n\n\n    user: \"1000:1000\"\nvolumes: {data: {}}\n",
+	} {
+		p := &plan.Plan{Target: plan.Target{Service: "web", Root: "/srv/web"}, Previous: plan.Previous{Compose: text, ImageID: someImage}}
+		b, err := backFile(p)
+		if err != nil {
+			t.Errorf("%s\n%v", text, err)
+			continue
+		}
+		var was, is map[string]any
+		if err := errors.Join(yaml.Unmarshal([]byte(text), &was), yaml.Unmarshal(b, &is)); err != nil {
+			t.Fatal(err)
+		}
+		was["services"].(map[string]any)["web"].(map[string]any)["image"] = someImage
+		if !reflect.DeepEqual(was, is) {
+			t.Errorf("it reads\n%v, want\n%v", is, was)
+		}
+		c, err := module.ParseCompose("back.yaml", "web", "/srv/web", b)
+		if err != nil || c.Image != someImage {
+			t.Errorf("the very bytes: %+v %v", c, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"what is refused":     "services: {web: {image: app:v1, privileged: true}}\n",
+		"an alias":            "services: {web: {image: &i app:v1, environment: {X: *i}}}\n",
+		"an image of no name": "services: {web: {image: [app:v1]}}\n",
+	} {
+		if b, err := backFile(&plan.Plan{Target: plan.Target{Service: "web", Root: "/srv/web"}, Previous: plan.Previous{Compose: text, ImageID: someImage}}); err == nil {
+			t.Errorf("%s: %s", name, b)
+		}
+	}
+}
+
+// TestP2Lookers: who looks keeps nobody from looking, and an apply waits until they have
+// looked; for who applies it does not wait long.
+func TestP2Lookers(t *testing.T) {
+	t.Parallel()
+	w, jobs := newHut(t)
+	m, a := w.lairPlan()
+	w.host.Program(t, "docker", fakeDocker(m))
+	if err := os.MkdirAll(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Dir(filepath.Clean(jobs)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	hold := func(how int) {
+		if err := syscall.Flock(int(f.Fd()), how); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(syscall.LOCK_SH)
+	if st, err := w.e.Status(w.ctx(), "web"); err != nil || st[0].Busy != "" || st[0].Error != "" {
+		t.Errorf("somebody looks: %+v %v", st, err)
+	}
+	// Let go of when it is waited for.
+	waits := w.host.Dir + "/waits"
+	if err := syscall.Mkfifo(waits, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.before("flock", "echo >"+waits)
+	let := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile(waits)
+		time.Sleep(50 * time.Millisecond) // until flock itself runs
+		let <- errors.Join(err, syscall.Flock(int(f.Fd()), syscall.LOCK_UN))
+	}()
+	if o, err := w.apply(m, a); o != Applied {
+		t.Errorf("while somebody looks: %s %v", o, err)
+	}
+	if err := <-let; err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(w.host.Dir + "/bin/flock")
+	hold(syscall.LOCK_EX)
+	if st, err := w.e.Status(w.ctx(), "web"); err != nil || !strings.Contains(st[0].Error, "an apply is going on") {
+		t.Errorf("somebody applies: %+v %v", st, err)
+	}
+	m = (&paper{world: w}).draw(func(d *plan.Plan) { d.By = "somebody else" })
+	if o, err := w.apply(m, w.approve("alice", false, m)); o != Locked {
+		t.Errorf("while somebody applies: %s %v", o, err)
 	}
 }
 
@@ -663,7 +784,7 @@ func TestP1HostRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.e.adopt(h, "web", jobs)
+	w.e.adopt(h, "web", jobs, "-")
 	if r, err := w.e.readRecord("one", "web", m.Digest); err != nil || r.Outcome != RolledBack {
 		t.Errorf("a record of ours became %+v %v", r, err)
 	}
@@ -985,15 +1106,7 @@ func TestP4Hangs(t *testing.T) {
 				}
 				d.Changes = changes(d, obs, s.module, nil)
 			})
-			// A Docker of which one container is told, once it is there.
-			w.host.Program(t, "docker", `case "$*" in
-ps*) [ ! -e $0.up ] || echo 1a2b3c ;;
-"image inspect"*) echo `+someImage+` ;;
-*--hash*) echo web `+m.Target.ConfigHash+` ;;
-*" up "*) : >$0.up ;;
-*config-hash*) echo container 1a2b3c `+someImage+` `+m.Target.ConfigHash+` running healthy 0 ;;
-*StartedAt*) echo running healthy 0 now ;;
-esac`)
+			w.host.Program(t, "docker", fakeDocker(m))
 			if x.program == "docker" {
 				w.host.Program(t, "docker", x.text+"\n"+strings.TrimPrefix(readFile(t, w.host.Dir+"/bin/docker"), "#!/bin/sh\n"))
 			} else if x.program != "" {

@@ -1,13 +1,15 @@
 package ship
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"strings"
 
 	"github.com/carboy/carboy/internal/ship/plan"
 )
+
+// loader reads a module at a commit.
+type loader func() (*source, error)
 
 // ran reports whether a container did what it was there for.
 func ran(c plan.Container) bool { return c.Status == "running" && c.Health != "unhealthy" }
@@ -16,8 +18,8 @@ func ran(c plan.Container) bool { return c.Status == "running" && c.Health != "u
 // that it names, and to the record here of the job in force: who wrote the plan decides
 // nothing of it. s is the plan's own commit. It gives what ran before by its commit, nil
 // where there is nothing to go back to. The error is a [Mismatch] when the plan says
-// something else than follows from these.
-func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observation, s *source) (*source, error) {
+// something else than follows from these. load reads that commit where it is not s.
+func (e *Engine) judgeBack(p *plan.Plan, obs *plan.Observation, s *source, load loader) (*source, error) {
 	v := &p.Previous
 	no := func(format string, args ...any) (*source, error) {
 		return nil, fail(Mismatch, p.Host.Name, "make a new plan", "what it goes back to is not what runs: "+format, args...)
@@ -69,7 +71,7 @@ func (e *Engine) judgeBack(ctx context.Context, p *plan.Plan, obs *plan.Observat
 	}
 	old := s
 	if v.Commit != s.commit {
-		if old, err = e.load(ctx, p.Module, v.Commit); err != nil {
+		if old, err = load(); err != nil {
 			return no("commit %.12s: %w", v.Commit, err)
 		}
 	}

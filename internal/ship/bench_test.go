@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +16,11 @@ import (
 
 // BenchmarkShip is plan and apply beside docker compose up -d by hand, over ssh, for a
 // change and for nothing to do. A round has each once, in turn, so that a machine that
-// others use as well slows all of them; "x" are the ratios, and those of carboy leave
-// out the health window, which the other does not wait for. At the end it prints the
-// tables of docs/benchmarks.md.
+// others use as well slows all of them; "x" are the ratios of all rounds together, "mid-x"
+// those of the middle of each, which a round that was disturbed does not change. They leave
+// out the health window, which the other does not wait for: from when the right container is
+// seen to run until it is seen to be healthy. At the end it prints the tables of
+// docs/benchmarks.md.
 //
 //	go test ./internal/ship -run '^$' -bench Ship -benchtime 10x
 func BenchmarkShip(b *testing.B) {
@@ -29,6 +32,15 @@ func BenchmarkShip(b *testing.B) {
 	w.e = w.engine()
 	if err := os.WriteFile(w.host.Dir+"/known", fmt.Appendf(nil, "[127.0.0.1]:%d %s\n", w.host.Port, w.host.KeyPub), 0o600); err != nil {
 		b.Fatal(err)
+	}
+	took := map[string][]time.Duration{}
+	keep := func(name string, d time.Duration) time.Duration {
+		took[name] = append(took[name], d)
+		return d
+	}
+	middle := func(name string) float64 {
+		slices.Sort(took[name])
+		return float64(took[name][len(took[name])/2])
 	}
 	hand := func(v string) time.Duration {
 		began := time.Now()
@@ -47,8 +59,8 @@ func BenchmarkShip(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		v := "v" + string('1'+rune(i%2))
-		sum.handUp += hand(v)
-		sum.handNop += hand(v)
+		sum.handUp += keep("hand", hand(v))
+		sum.handNop += keep("hand, nothing", hand(v))
 		w.commit("bench", v, "checked")
 		began := time.Now()
 		var timing Timing
@@ -60,22 +72,32 @@ func BenchmarkShip(b *testing.B) {
 		sum.source += timing.Source
 		sum.connect += timing.Connect
 		a := w.approve("alice", false, m[0])
-		var watching time.Time
-		w.at("watch", func() { watching = time.Now() })
+		var watching, healthy time.Time
+		w.hook = func(p Progress) {
+			switch p.Step {
+			case "watch":
+				watching = time.Now()
+			case "health":
+				healthy = time.Now()
+			}
+		}
 		began = time.Now()
 		r, err := w.e.Apply(w.ctx(), [][]byte{m[0].Bytes}, []approval.Signed{a})
 		if o := outcomeOf(r, err); o != Applied {
 			b.Fatal(o, err)
 		}
-		sum.apply += time.Since(began)
-		sum.window += time.Since(watching)
+		all := time.Since(began)
+		sum.apply += all
+		sum.window += healthy.Sub(watching)
+		keep("apply", all-healthy.Sub(watching))
+		w.hook = nil
 		sum.applySource += r[0].Timing.Source
 		sum.applyConnect += r[0].Timing.Connect
 		began = time.Now()
 		if p := w.plan("bench"); len(p.Changes) > 0 {
 			b.Fatal(p.Changes)
 		}
-		sum.planNop += time.Since(began)
+		sum.planNop += keep("nothing", time.Since(began))
 	}
 	per := func(d time.Duration, name string) {
 		b.ReportMetric(float64(d.Milliseconds())/float64(b.N), name)
@@ -90,6 +112,9 @@ func BenchmarkShip(b *testing.B) {
 	per(sum.planNop, "noop-ms")
 	b.ReportMetric(float64(sum.apply-sum.window)/float64(sum.handUp), "change-x")
 	b.ReportMetric(float64(sum.planNop)/float64(sum.handNop), "noop-x")
+	midChange, midNothing := middle("apply")/middle("hand"), middle("nothing")/middle("hand, nothing")
+	b.ReportMetric(midChange, "mid-change-x")
+	b.ReportMetric(midNothing, "mid-noop-x")
 	b.ReportMetric(0, "ns/op")
 	if b.N == 1 {
 		return // how it is tried out
@@ -104,11 +129,11 @@ func BenchmarkShip(b *testing.B) {
 | plan, nothing to do | %s | | | | |
 | apply | %s | %s | %s | %s | %s |
 
-| Goal | wanted | measured |
-| --- | --- | --- |
-| a change, without the health window ÷ by hand | ≤ 1.1 | %.2f |
-| nothing to do ÷ by hand | ≤ 1.3 | %.2f |
+| Goal | wanted | all rounds | the middle of each |
+| --- | --- | --- | --- |
+| a change, without the health window ÷ by hand | ≤ 1.1 | %.2f | %.2f |
+| nothing to do ÷ by hand | ≤ 1.3 | %.2f | %.2f |
 `, b.N, ms(sum.handUp), ms(sum.handNop), ms(sum.plan), ms(sum.connect), ms(sum.source), ms(sum.plan-sum.connect-sum.source), ms(sum.planNop),
 		ms(sum.apply), ms(sum.applyConnect), ms(sum.applySource), ms(sum.apply-sum.applyConnect-sum.applySource-sum.window), ms(sum.window),
-		float64(sum.apply-sum.window)/float64(sum.handUp), float64(sum.planNop)/float64(sum.handNop))
+		float64(sum.apply-sum.window)/float64(sum.handUp), midChange, float64(sum.planNop)/float64(sum.handNop), midNothing)
 }

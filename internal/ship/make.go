@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carboy/carboy/internal/audit"
@@ -61,7 +62,7 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 			return nil, fail(Refused, "", "git rev-parse prints it", "%.80q is not the whole name of a commit", o.To)
 		}
 	case !clean && !o.Rollback:
-		return nil, fail(Refused, "", "commit or stash it: what is shipped is a commit that others can look at", "%s: the work tree holds something else than commit %.12s", e.Repo, commit)
+		return nil, e.dirty(ctx, commit)
 	}
 	s, err := e.load(ctx, o.Module, commit)
 	if err != nil && o.Rollback && o.To == "" {
@@ -97,6 +98,24 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 		out[i] = *m
 	}
 	return out, nil
+}
+
+// Diff is how the compose file of a plan differs from that of what runs, as a unified diff;
+// "" when it does not, or that is not known. It is the repository's text. The error is one
+// of a plan whose commit is not in this repository.
+func (e *Engine) Diff(ctx context.Context, made []byte) (string, error) {
+	p, _, err := plan.Decode(made)
+	if err != nil {
+		return "", &Error{Mismatch, "", err, "make a new plan"}
+	}
+	if p.Target.Absent || p.Previous.State != plan.PreviousKnown {
+		return "", nil
+	}
+	s, err := e.load(ctx, p.Module, p.Commit)
+	if err != nil {
+		return "", err
+	}
+	return udiff.Unified(fmt.Sprintf("%s as it runs, of %.12s", s.module.Compose, p.Previous.Commit), fmt.Sprintf("%s of %.12s", s.module.Compose, p.Commit), p.Previous.Compose, string(s.compose.Data)), nil
 }
 
 // admit says why a target is not allowed on a host.
@@ -177,7 +196,7 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Input: [][]byte{s.compose.Data}, Within: 5*lookTime + e.other()})
+	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Input: [][]byte{s.compose.Data}, Within: 5*lookTime + e.other()}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -277,6 +296,11 @@ func refusal(h *hosts.Host, a *account) error {
 		return fail(Failed, h.Name, "can its user run docker ps?", "%s", a.why)
 	case "compose":
 		return fail(Failed, h.Name, "is the compose plugin there?", "docker compose: %s", a.why)
+	case "newer":
+		return fail(Failed, h.Name, "use the release of carboy that wrote it, or a later one", "its jobs were written by another carboy: %s", a.why)
+	}
+	if a.refused == "failed" {
+		return fail(Failed, h.Name, "", "%s", a.why)
 	}
 	return fail(Failed, h.Name, "", "%s: %s", shown(a.refused), a.why)
 }
@@ -336,8 +360,8 @@ func (l *looked) fill(e *Engine, h *hosts.Host, s *source) {
 	if l.last != nil && l.compose != nil {
 		return
 	}
-	r := e.lastApplied(h.Name, s.module.ID)
-	if r == nil {
+	r, err := e.lastApplied(h.Name, s.module.ID)
+	if r == nil || err != nil { // one that cannot be read may be the last
 		return
 	}
 	p, digest, err := plan.Decode(r.Plan)
@@ -374,13 +398,13 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 		return err
 	}
 	// What apply would not believe is not known.
-	old, err := e.judgeBack(ctx, p, l.obs, s)
+	old, err := e.judgeBack(p, l.obs, s, func() (*source, error) { return e.load(ctx, p.Module, p.Previous.Commit) })
 	if x := (*Error)(nil); errors.As(err, &x) && x.Outcome == Mismatch {
 		p.Previous = plan.Previous{State: plan.PreviousUnknown}
 	} else if err != nil {
 		return err
 	}
-	if err := withinReach(p); err != nil {
+	if err := withinReach(p, l.obs); err != nil {
 		return err
 	}
 	p.Changes = changes(p, l.obs, mod, old.files())
@@ -415,7 +439,7 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 	case now.Hash == l.hash && l.hash != "":
 		v.Commit, v.Compose, v.Image = s.commit, string(s.compose.Data), s.compose.Image
 	default:
-		old, err := e.imported(ctx, s.module.ID)
+		old, in, err := e.imported(ctx, s.module.ID)
 		if err != nil {
 			return v, err
 		}
@@ -429,6 +453,9 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		if was.hash != now.Hash {
 			return plan.Previous{State: plan.PreviousUnknown}, nil
 		}
+		if err := e.recordImport(ctx, h.Name, s.module.ID, in); err != nil {
+			return v, err
+		}
 		v.Commit, v.Compose, v.Image = old.commit, string(old.compose.Data), old.compose.Image
 	}
 	// What a host or a record kept is judged like what a commit has.
@@ -439,10 +466,17 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 }
 
 // withinReach refuses to put a file, or to show one, where what runs now can write: it
-// could make a link of a directory there while the new one is put in place.
-func withinReach(p *plan.Plan) error {
-	if p.Target.Absent || p.Previous.State != plan.PreviousKnown {
+// could make a link of a directory there while the new one is put in place. Of what is not
+// known it could be anywhere.
+func withinReach(p *plan.Plan, obs *plan.Observation) error {
+	switch {
+	case p.Target.Absent || p.Previous.State == plan.PreviousNone || len(p.Source.Files) == 0 && len(p.Target.Binds) == 0:
 		return nil
+	case p.Previous.State != plan.PreviousKnown && len(obs.Containers) > 0:
+		return fail(Refused, p.Host.Name, "look at it there, and remove it: docker rm -f "+obs.Containers[0].ID[:12],
+			"it is not known from which file the service runs, and so not whether it can write where files and mounts of the new one go")
+	case p.Previous.State != plan.PreviousKnown:
+		return fail(Mismatch, p.Host.Name, "make a new plan", "what runs is not known, and nothing was seen to run")
 	}
 	now, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
 	if err != nil {
@@ -522,7 +556,8 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []pla
 	return out
 }
 
-// backFile is the previous file with its image by digest.
+// backFile is the previous file with its image by digest: the bytes that the host may be
+// fed, judged like those of a commit.
 func backFile(p *plan.Plan) ([]byte, error) {
 	c, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
 	if err != nil {
@@ -534,6 +569,13 @@ func backFile(p *plan.Plan) ([]byte, error) {
 	}
 	if bytes.IndexByte(b, 0) >= 0 {
 		return nil, errors.New("previous compose file: zero byte")
+	}
+	again, err := module.ParseCompose("previous compose file with its image by digest", p.Target.Service, p.Target.Root, b)
+	if err != nil {
+		return nil, err
+	}
+	if again.Image != p.Previous.ImageID || !slices.Equal(again.Binds, c.Binds) || !slices.Equal(again.Volumes, c.Volumes) || !slices.Equal(again.Writable, c.Writable) {
+		return nil, errors.New("previous compose file: it means something else with its image by digest")
 	}
 	return b, nil
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
@@ -80,39 +81,48 @@ func (e *Engine) writeRecord(host, id string, r *Record) error {
 	return store.WriteJSON(e.recordFile(host, id, r.Digest), recordKind, r)
 }
 
-// records are those of a module on a host, oldest first. What cannot be read is left
-// out and left alone.
-func (e *Engine) records(host, id string) []*Record {
+// records are those of a module on a host, oldest first. What cannot be read, as when a
+// later carboy wrote it, is left out and left alone; the error is about that.
+func (e *Engine) records(host, id string) ([]*Record, error) {
 	names, err := os.ReadDir(e.recordDir(host, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var out []*Record
+	var odd []error
 	for _, n := range names {
 		digest, ok := strings.CutSuffix(n.Name(), ".json")
 		if !ok || strings.HasPrefix(digest, ".") {
 			continue
 		}
-		if r, err := e.readRecord(host, id, digest); err == nil {
-			out = append(out, r)
+		r, err := e.readRecord(host, id, digest)
+		if err != nil {
+			odd = append(odd, err)
+			continue
 		}
+		out = append(out, r)
 	}
 	slices.SortFunc(out, older)
-	return out
+	return out, errors.Join(odd...)
 }
 
 func older(a, b *Record) int {
 	return cmp.Or(a.Began.Compare(b.Began), strings.Compare(a.Job, b.Job))
 }
 
-func (e *Engine) lastApplied(host, id string) *Record {
-	all := e.records(host, id)
+// lastApplied is the last that was applied, nil for none. The error is of records that
+// cannot be read: one of them may be it.
+func (e *Engine) lastApplied(host, id string) (*Record, error) {
+	all, err := e.records(host, id)
 	for _, r := range slices.Backward(all) {
 		if r.Outcome == Applied {
-			return r
+			return r, err
 		}
 	}
-	return nil
+	return nil, err
 }
 
 // lastCommit is the commit of a module that was applied last to any host, by the
@@ -127,7 +137,7 @@ func (e *Engine) lastCommit(id string) string {
 	}
 	var last *Record
 	for _, d := range dirs {
-		if r := e.lastApplied(d.Name(), id); r != nil && (last == nil || older(last, r) < 0) {
+		if r, err := e.lastApplied(d.Name(), id); r != nil && err == nil && (last == nil || older(last, r) < 0) {
 			last = r
 		}
 	}
@@ -193,16 +203,85 @@ func (e *Engine) readImported(id string) (*Imported, error) {
 
 // imported is the module at the commit that an earlier tool says it applied; nil when
 // there is none that can be used.
-func (e *Engine) imported(ctx context.Context, id string) (*source, error) {
+func (e *Engine) imported(ctx context.Context, id string) (*source, *Imported, error) {
 	in, err := e.readImported(id)
 	if in == nil || err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := e.load(ctx, id, in.Commit)
 	if err != nil {
-		return nil, nil // what cannot be read cannot be gone back to
+		return nil, nil, nil // what cannot be read cannot be gone back to
 	}
-	return s, nil
+	return s, in, nil
+}
+
+// importKind names the document of an import.
+const importKind = "ship-import"
+
+// TookOver is the outcome of a history's line for what an earlier tool applied.
+const TookOver Outcome = "imported"
+
+// importRecord is that a host was found to run what an earlier tool says it applied.
+type importRecord struct {
+	Schema   string    `json:"schema"`
+	Commit   string    `json:"commit"`
+	Pull     string    `json:"pull,omitempty"`
+	Applied  time.Time `json:"applied,omitzero"` // by the other tool's word
+	Recorded time.Time `json:"recorded"`
+	By       string    `json:"by"`
+}
+
+func (e *Engine) importDir(host, id string) string {
+	return filepath.Join(e.State, "imports", host, id)
+}
+
+// recordImport records, once, that a host runs what an earlier tool says it applied.
+func (e *Engine) recordImport(ctx context.Context, host, id string, in *Imported) error {
+	name := filepath.Join(e.importDir(host, id), in.Commit+".json")
+	if err := store.ReadJSON(name, importKind, &importRecord{}); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	p := &plan.Plan{Module: id, Commit: in.Commit, Host: plan.Host{Name: host}}
+	r := &importRecord{Schema: store.Schema(importKind), Commit: in.Commit, Applied: in.At, Recorded: time.Now().UTC(), By: e.By}
+	if in.Pull != nil {
+		r.Pull = fmt.Sprint(in.Pull)
+	}
+	if err := e.note(ctx, audit.ShipImport, audit.Noted, p, "", "imported", "it runs what an earlier tool says it applied"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(e.importDir(host, id), 0o700); err != nil {
+		return err
+	}
+	return store.WriteJSON(name, importKind, r)
+}
+
+// imports are lines of a history for what was taken over.
+func (e *Engine) imports(host, id string) (out []Entry, err error) {
+	names, err := os.ReadDir(e.importDir(host, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var odd []error
+	for _, n := range names {
+		commit, ok := strings.CutSuffix(n.Name(), ".json")
+		if !ok || !plan.ValidCommit(commit) {
+			continue
+		}
+		var r importRecord
+		if err := store.ReadJSON(filepath.Join(e.importDir(host, id), n.Name()), importKind, &r); err != nil {
+			odd = append(odd, err)
+			continue
+		}
+		x := Entry{Host: host, Module: id, Kind: "import", Commit: commit, Outcome: TookOver, Why: "an earlier tool applied it", Began: r.Applied, Ended: r.Recorded, By: r.By, Approvals: []Approved{}, Changes: []plan.Change{}}
+		if r.Pull != "" {
+			x.Why += ", for pull request " + shown(r.Pull)
+		}
+		if x.Began.IsZero() {
+			x.Began = r.Recorded
+		}
+		out = append(out, x)
+	}
+	return out, errors.Join(append(odd, err)...)
 }
 
 // hostJob is a job as a host keeps it.

@@ -65,15 +65,20 @@ var blockBegins = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^[\s|>-]*["']?` + secretName + `["']?\s*:\s*[|>][-+0-9]*\s*$`)
 })
 
+var valueBelow = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^[\s|>-]*["']?` + secretName + `["']?\s*[:=]\s*$`)
+})
+
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
 // redactor takes secrets out of what programs on hosts write, line by line: by the
 // name that stands before them, and by their form, as the gateway knows it. It
 // remembers that it is inside of a private key, or of a YAML text whose name says that it
-// is a secret. Not safe for concurrent use.
+// is a secret, and that a line ended before the value of such a name. Not safe for concurrent use.
 type redactor struct {
 	inKey   bool
 	inBlock int // the least indentation of its lines; 0: in none
+	awaits  bool
 }
 
 // margin stands before a line that is passed on.
@@ -94,6 +99,13 @@ func (r *redactor) Line(s string) string {
 			return secret.Redacted
 		}
 		r.inBlock = 0
+	}
+	if strings.TrimLeft(s, margin) != "" {
+		if r.awaits {
+			r.awaits = valueBelow().MatchString(s)
+			return secret.Redacted
+		}
+		r.awaits = valueBelow().MatchString(s)
 	}
 	if blockBegins().MatchString(s) {
 		r.inBlock = indent(s, margin+"-") + 1

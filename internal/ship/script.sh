@@ -13,13 +13,15 @@ dir=$HOME/.local/state/carboy/ship/v1/$project.$service
 # Docker leaves the key out where there is no healthcheck, and its templates then fail.
 health_of='{{$h := "none"}}{{range $k, $v := .State}}{{if eq $k "Health"}}{{if $v}}{{$h = $v.Status}}{{end}}{{end}}{{end}}{{$h}}'
 up_flags='--no-build --no-deps --no-color'
+# Of a job's files and of their names; another one is for another script.
+schema=carboy.dev/ship-job/v1
 
 say() { printf '%s\n' "$*" 2>/dev/null || :; }
 refuse() {
     say "@refused $*"
     exit 0
 }
-b64() { base64 | tr -d '\n'; }
+b64() { base64 -w 0; }
 # file NAME PATH: a file for the client; sent counts.
 sent=0
 file() {
@@ -29,40 +31,68 @@ file() {
     sent=$((sent + ${#text}))
 }
 
-# Everything of Docker has a deadline, and an environment without our caller's.
+# The compose plugin, where Docker's client finds it. Starting it through the client takes
+# longer than most of what it does. Where the client may look elsewhere it is left to it.
+plugin=
+if ! grep -qs cliPluginsExtraDirs "$HOME/.docker/config.json"; then
+    for p in "$HOME/.docker" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
+        p=$p/cli-plugins/docker-compose
+        [ -f "$p" ] || continue
+        [ ! -x "$p" ] || plugin=$p
+        break
+    done
+fi
+# Everything of Docker has a deadline, and an environment without our caller's. The plugin
+# is started as the client starts it.
 dk() {
     limit=$1
     shift
-    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" docker "$@"
+    if [ "$1" = compose ] && [ -n "$plugin" ]; then
+        set -- DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND=docker "$plugin" "$@"
+    else
+        set -- docker "$@"
+    fi
+    timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" "$@"
 }
 # limited ARGS...: what takes as long as a disk, or who sends, likes.
 limited() { timeout -k 5 "$t_other" "$@"; }
-# compose LIMIT ARGS...: standard input is the compose file.
+# compose HOW LIMIT ARGS...: HOW is dk, or told, which only says what dk would run.
+# Standard input is the compose file.
 compose() {
-    limit=$1
-    shift
-    dk "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
+    how=$1 limit=$2
+    shift 2
+    "$how" "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
 }
-# shown FILE ARGS...: compose, its output kept up to a bound and passed on. What it leaves
+# No argument has a character that would have to be quoted.
+told() {
+    shift
+    step run "${plugin:-docker} $*"
+}
+# shown FILE ARGS...: compose, and each line that it writes passed on as it is written, up
+# to a bound. A line comes whole: half a secret is not known as one. What compose leaves
 # behind may hold its output open, and is not waited for. How it went is in went.
 shown() {
     input=$1
     shift
     went=failed
-    rm -f "$j/pipe"
-    mkfifo "$j/pipe" && command exec 8<>"$j/pipe" || return 1
-    { head -c 65536 >"$j/output"; exec cat; } <"$j/pipe" >/dev/null 2>&1 8<&- 9<&- &
+    compose told "$@"
+    clean pipe lines
+    mkfifo "$j/pipe" "$j/lines" && command exec 8<>"$j/pipe" || return 1
+    sed -u 's/^/| /' <"$j/lines" 2>/dev/null 8<&- 9<&- &
+    teller=$!
+    # Each write is passed on at once, of at most 256 KiB.
+    { dd bs=512 count=512; exec cat >/dev/null; } <"$j/pipe" >"$j/lines" 2>/dev/null 8<&- 9<&- &
     reader=$!
-    compose "$@" <"$input" >&8 2>&1 8<&-
+    compose dk "$@" <"$input" >&8 2>&1 8<&-
     code=$?
     exec 8<&-
-    { sleep 2; kill "$reader"; } </dev/null >/dev/null 2>&1 9<&- &
+    { sleep 2; kill "$reader" "$teller"; } </dev/null >/dev/null 2>&1 9<&- &
     late=$!
-    wait "$reader" 2>/dev/null
+    wait "$reader" "$teller" 2>/dev/null
     kill "$late" 2>/dev/null
     # Its last line may have no end; what we say next must begin one.
-    [ -s "$j/output" ] && { sed 's/^/| /' "$j/output"; echo; } 2>/dev/null
-    rm -f "$j/output" "$j/pipe"
+    echo 2>/dev/null || :
+    rm -f "$j/pipe" "$j/lines"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then
         went="was ended at its deadline"
         step deadline "docker compose $went"
@@ -106,6 +136,7 @@ into() {
 # paths refuses a root, a file or a bind that a link leads elsewhere.
 paths() {
     [ "$(readlink -f "$root")" = "$root" ] || refuse policy "remote_root $root is not there, or a link leads elsewhere: make the directory above it"
+    if [ -d "$root" ]; then [ -z "$files" ] || [ -w "$root" ]; else [ -w "${root%/*}/" ]; fi || refuse failed "$(id -un) may not write $root: make it there, as a directory of that user"
     for p in $files; do set -- "$@" "$root/$p"; done
     for p in $binds; do set -- "$@" "$p"; done
     for p in "$@"; do
@@ -122,6 +153,9 @@ scan() {
         [ -d "$d" ] || continue
         n=${d##*/}
         last=${n%%-*}
+        if [ -f "$d/schema" ]; then
+            read -r kind rest <"$d/schema" && [ "$kind" = "$schema" ] || refuse newer "$d is ${kind:-damaged}, and this is for $schema"
+        fi
         outcome=
         if [ -f "$d/result" ]; then read -r outcome rest <"$d/result"; else unfinished=$n; fi
         [ "$outcome" != applied ] || current=$n
@@ -154,36 +188,75 @@ observe() {
     say "current $current"
 }
 
+# at sets time to seconds since 1970, by the clock as it was when it was first asked: what
+# follows has the distance that it has.
+booted=
+at() {
+    if read -r up rest 2>/dev/null </proc/uptime; then
+        [ -n "$booted" ] || booted=$(($(date +%s) - ${up%.*}))
+        time=$((booted + ${up%.*}))
+    else
+        time=$(date +%s)
+    fi
+}
 step() {
-    printf '%s %s\n' "$(date +%s)" "$*" 2>/dev/null >>"$j/steps"
+    at
+    printf '%s %s\n' "$time" "$*" 2>/dev/null >>"$j/steps"
     say "@step $*"
 }
 # clock sets now to hundredths of seconds that nobody sets: the time of day may jump.
 clock() {
     if read -r now rest 2>/dev/null </proc/uptime; then now=${now%.*}${now#*.}; else now=$(date +%s)00; fi
 }
+# clean NAMES...: of this job's directory.
+clean() {
+    for n in "$@"; do [ ! -e "$j/$n" ] || rm -f "$j/$n"; done
+}
 # finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
 finish() {
-    rm -f "$j/output" "$j/pipe" # not redacted, and still here when an apply was killed
-    printf '%-255.255s\n' "$1 $(date +%s) $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
+    clean output pipe lines # still here when an apply was killed; output, of an older carboy, is not redacted
+    at
+    printf '%-255.255s\n' "$1 $time $2" 1<>"$j/result.tmp" && limited sync "$j/result.tmp" && mv "$j/result.tmp" "$j/result" && limited sync "$j" || refuse unrecorded "$1 $2"
     say "@result $1 $2"
     rm -rf "$j/f" # the commit has them
+    prune
     exit 0
+}
+# prune removes old jobs that are over, and keeps the newest, the one in force, and any
+# whose plan could still be good: that it was used is known from here. A job goes whole:
+# half of one would look like one that was interrupted.
+prune() {
+    set +f
+    set -- "$dir"/jobs/1?????-*
+    set -f
+    [ $# -gt "$keep" ] || return 0
+    scan
+    at
+    rm -rf "$dir/gone"
+    while [ $# -gt "$keep" ]; do
+        d=$1
+        shift
+        [ -f "$d/result" ] && [ "${d##*/}" != "$current" ] && read -r outcome ended rest <"$d/result" || continue
+        case $ended in '' | 0* | *[!0-9]*) continue ;; esac
+        [ $((time - ended)) -gt "$plan_life" ] || continue
+        mv -T "$d" "$dir/gone" && rm -rf "$dir/gone" || return 0
+    done
 }
 
 lock() {
-    mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
+    [ -d "$dir/jobs" ] || mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
     # The directory itself: a file with such a name is what people remove.
     command exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
 
-# put_files has what was approved in its place, each file whole.
+# put_files has what was approved in its place, each file whole. What is there already
+# stays as it is, with its owner.
 put_files() {
     i=0
     for f in $files; do
-        put "$j/f/$i" "$f" || return 1
+        same "$j/f/$i" "$root/$f" || put "$j/f/$i" "$f" || return 1
         i=$((i + 1))
     done
     in_place
@@ -191,21 +264,30 @@ put_files() {
 in_place() {
     [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | timeout "$t_other" sha256sum -c --status 2>/dev/null)
 }
-# put FROM FILE, with the mode that it has there.
+# same A B: two files, with the same in them, and programs or not.
+same() {
+    a=0 b=0
+    [ ! -x "$1" ] || a=1
+    [ ! -x "$2" ] || b=1
+    [ -f "$2" ] && [ $a = $b ] && timeout "$t_look" cmp -s "$1" "$2"
+}
+# put FROM FILE, with the mode that it has there; with -p with its owner too, as far as we may.
 put() (
     umask 022
     into "$2" || exit 1
     tmp=./.carboy.tmp.$project.$service # another service may have the same root
-    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
+    limited cp ${3:-} -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0
     rm -f "$tmp"
     exit 1
 )
-# restore_files puts back what was there.
+# seen FILE: its mode and owner.
+seen() { timeout "$t_look" stat -c '%a %u:%g %n' "$root/$1"; }
+# restore_files puts back what was there. What is as it was stays: it may be mounted.
 restore_files() {
     i=0
     for f in $files; do
         if [ -f "$j/prev/$i" ]; then
-            timeout "$t_look" cmp -s "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" || return 1
+            [ -f "$root/$f" ] && grep -qxF "$(seen "$f")" "$j/seen" && same "$j/prev/$i" "$root/$f" || put "$j/prev/$i" "$f" -p || return 1
         elif [ -f "$root/$f" ]; then
             (into "$f" && rm -f "./${f##*/}" && limited sync .) || return 1
         fi
@@ -217,8 +299,8 @@ restore_files() {
 # any). Its id is then in id.
 one() {
     c=$(containers) || return 1
-    [ -n "$c" ] && [ "$(printf '%s\n' "$c" | wc -l)" = 1 ] || return 1
     set -- "$1" "$2" $c
+    [ $# = 9 ] || return 1
     id=$4
     { [ "$1" = - ] || [ "$1" = "$5" ]; } && { [ "$2" = - ] || [ "$2" = "$6" ]; }
 }
@@ -320,29 +402,30 @@ carry_out() {
         ! unchanged || kept "docker compose up $went"
         back failed "docker compose up $went"
     fi
-    step watch
     one "$want_image" "$want_hash" || back failed "what runs is not what was approved"
+    step watch
     watch || back rolled-back "$reason"
     finish applied healthy
 }
 
 # receive reads the pieces of a job, each "SIZE NAME", and checks them.
 receive() {
-    mkdir "$1" "$1/f" "$1/prev" || return 1
     set -- "$1" $pieces
     to=$1
     shift
+    umask 022
     while [ $# -gt 1 ]; do
-        limited head -c "$1" >"$to/$2" && chmod 644 "$to/$2" || return 1
+        limited head -c "$1" >"$to/$2" || return 1
         shift 2
     done
+    umask 077
     for p in $programs; do chmod 755 "$to/$p" || return 1; done
     (cd "$to" && printf '%s\n' "$sums" | limited sha256sum -c --status)
 }
 
 # expected is what Compose makes of the file that came.
 expected() {
-    [ "$action" = remove ] || [ "$action" = none ] || compose "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
+    [ "$action" = remove ] || [ "$action" = none ] || compose dk "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
 }
 
 apply() {
@@ -352,11 +435,16 @@ apply() {
     [ "$used" = - ] || refuse used "$used"
     [ "$last" -lt 199999 ] || refuse failed "there are too many jobs: move $dir away"
     new=$dir/new
-    rm -rf "$new"
-    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
+    [ ! -e "$new" ] || rm -rf "$new"
     paths
-    # Compose reads the file while Docker is asked.
-    hash=$(expected | { observe >"$new/observed" || exit 1; cat; }) || refuse docker "docker does not answer"
+    mkdir "$new" "$new/f" "$new/prev" || refuse failed "cannot make $new: is the disk full?"
+    # Docker is asked while the job comes, and Compose reads its file until it is on disk.
+    observe >"$new/observed" 9<&- &
+    asks=$!
+    receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
+    expected >"$dir/hash" 2>/dev/null 9<&- &
+    reads=$!
+    wait "$asks" || refuse docker "docker does not answer"
     s=$(sha256sum <"$new/observed")
     if [ "${s%% *}" != "$observed" ]; then
         file observed "$new/observed"
@@ -367,21 +455,26 @@ apply() {
         say "@result nothing"
         exit 0
     fi
-    if [ "$action" != remove ]; then
-        [ "${hash##* }" = "$want_hash" ] || refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
-    fi
-    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root"
     i=0
     for f in $files; do
-        [ ! -f "$root/$f" ] || (into "$f" && timeout "$t_other" cp -pPT "./${f##*/}" "$new/prev/$i") && [ ! -L "$new/prev/$i" ] || refuse failed "cannot keep $f: is the disk full?"
+        if [ -f "$root/$f" ]; then
+            (into "$f" && limited cp -pPT "./${f##*/}" "$new/prev/$i") && [ ! -L "$new/prev/$i" ] && seen "$f" >>"$new/seen" || refuse failed "cannot keep $f: is the disk full?"
+        fi
         i=$((i + 1))
     done
-    printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
+    printf '%s\n' "$schema" >"$new/schema" && printf '%-255.255s\n' pending >"$new/result.tmp" || refuse failed "no room for a record"
     set +f
     set -- "$new" "$new/f" "$new/prev"
     for p in "$new"/* "$new"/f/* "$new"/prev/*; do [ ! -f "$p" ] || set -- "$@" "$p"; done
     set -f
     limited sync "$@" || refuse failed "cannot record the job: is the disk full?"
+    wait "$reads" || refuse failed "docker compose did not read the file"
+    hash=
+    read -r hash <"$dir/hash" || :
+    if [ "$action" != remove ] && [ "${hash##* }" != "$want_hash" ]; then
+        refuse compose-changed "$(dk "$t_look" compose version --short 2>/dev/null)"
+    fi
+    [ -d "$root" ] || mkdir -m 755 "$root" || refuse failed "cannot make $root: make it there"
     j=$dir/jobs/$((last + 1))-$job
     mv -T "$new" "$j" && limited sync "$dir/jobs" || refuse failed "cannot record the job"
     step applying
@@ -427,7 +520,7 @@ plan)
     # At the same time, each in one short line.
     say "@compose $(dk "$t_look" compose version --short 2>/dev/null | head -c 100)" &
     [ "$size" = 0 ] || {
-        hash=$(printf %s "$input" | base64 -d | compose "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
+        hash=$(printf %s "$input" | base64 -d | compose dk "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
         say "@hash ${hash##* }"
     } &
     text=$(observe) || text=
@@ -457,6 +550,7 @@ history)
     scan
     look
     say "@unfinished $unfinished"
+    say "@current $current"
     newest=
     set +f
     for d in "$dir"/jobs/1?????-*; do [ ! -d "$d" ] || newest="${d##*/} $newest"; done

@@ -98,6 +98,13 @@ const (
 	MaxCommand   = time.Hour
 )
 
+// keptJobs is how many of its newest jobs a host keeps, and tells. An older one stays as
+// long as its plan could be good, by the host's own clock.
+const keptJobs = 50
+
+// maxNoted bounds the steps of one job that become audit records.
+const maxNoted = 200
+
 // maxTold bounds the lines of programs, and the steps, that are passed on; reading them
 // for secrets costs.
 const maxTold = 2000
@@ -217,7 +224,7 @@ type settings struct {
 // names are the variables of script.sh.
 var names = []string{"mode", "docker", "project", "service", "root", "files", "binds", "image", "job", "owner", "t_look", "t_other", "t_up",
 	"size", "observed", "action", "pieces", "sums", "wanted", "programs", "prev", "prev_ref", "prev_image", "prev_ran", "want_image", "want_hash",
-	"pull", "force", "stable", "health_within", "most"}
+	"pull", "force", "stable", "health_within", "most", "keep", "plan_life"}
 
 func (e *Engine) text(s settings) (string, error) {
 	v := map[string]string{}
@@ -232,7 +239,8 @@ func (e *Engine) text(s settings) (string, error) {
 	}
 	v["mode"], v["docker"], v["project"], v["service"], v["root"] = s.mode, s.host.Docker, s.project, s.service, s.root
 	v["t_look"], v["t_other"], v["t_up"] = seconds(lookTime, 0), seconds(e.Other, DefaultOther), seconds(e.Up, DefaultUp)
-	v["image"], v["size"], v["job"], v["prev_ran"], v["stable"], v["health_within"], v["most"] = "-", "0", "-", "0", "1", "2", "50"
+	v["image"], v["size"], v["job"], v["prev_ran"], v["stable"], v["health_within"] = "-", "0", "-", "0", "1", "2"
+	v["most"], v["keep"], v["plan_life"] = strconv.Itoa(keptJobs), strconv.Itoa(keptJobs), seconds(plan.MaxLife+24*time.Hour, 0)
 	v["owner"] = e.By
 	for n, x := range s.values {
 		if _, ok := v[n]; !ok {
@@ -263,10 +271,12 @@ type account struct {
 	files   [][2]string // name and base64
 	refused string      // the word
 	why     string
+	noted   error // of the audit log, about its steps
 }
 
-// tell runs a script and gathers what it says.
-func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script) (*account, error) {
+// tell runs a script and gathers what it says. Lines of programs are passed on as they
+// come, and so are steps, to stepped as well; nil: to nobody else.
+func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script, stepped func(step, text string)) (*account, error) {
 	a := &account{words: map[string]string{}}
 	red := newRedactor()
 	said := map[string]int{} // apart: a flood of lines hides no step
@@ -286,7 +296,11 @@ func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remo
 		switch l.Word {
 		case "@step":
 			step, text, _ := strings.Cut(l.Rest, " ")
-			e.progress(h.Name, shown(step), shown(red.Line(text)))
+			step, text = shown(step), shown(newRedactor().Line(text)) // no program's line
+			e.progress(h.Name, step, text)
+			if stepped != nil {
+				stepped(step, text)
+			}
 		case "":
 			e.progress(h.Name, "", shown(red.Line(l.Rest)))
 		case "@refused":
@@ -321,7 +335,7 @@ func (e *Engine) note(ctx context.Context, kind audit.Kind, d audit.Decision, p 
 		return err
 	}
 	red := newRedactor()
-	ev := audit.Event{Kind: kind, Actor: audit.ByUser(os.Getuid()), Decision: d, Rule: audit.Redact(none, rule), Text: audit.Redact(none, red.Line(text)), Sync: true,
+	ev := audit.Event{Kind: kind, Actor: audit.ByUser(os.Getuid()), Decision: d, Rule: audit.Redact(none, rule), Text: audit.Redact(none, red.Line(text)), Sync: kind != audit.ShipStep, // an outcome follows
 		Subject: audit.Redact(none, p.Module+" on "+p.Host.Name+" at "+p.Commit)}
 	if sum, ok := digestOf(digest); ok {
 		ev.Digests = append(ev.Digests, audit.Digest{Of: "plan", Sum: sum})

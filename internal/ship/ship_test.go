@@ -694,6 +694,21 @@ func TestP4FilesBack(t *testing.T) {
 	if got := w.ship("fi"); got != Applied {
 		t.Fatal(got)
 	}
+	conf := w.host.Root + "/fi/a.conf"
+	owner := os.Getuid()
+	if owner == 0 {
+		owner = 1234
+	}
+	if err := errors.Join(os.Chown(conf, owner, -1), os.Chmod(conf, 0o660)); err != nil {
+		t.Fatal(err)
+	}
+	asItWas := func(when string) {
+		t.Helper()
+		fi, err := os.Stat(conf)
+		if err != nil || fi.Mode().Perm() != 0o660 || int(fi.Sys().(*syscall.Stat_t).Uid) != owner {
+			t.Errorf("%s, the file is %v of %+v %v", when, fi.Mode(), fi.Sys(), err)
+		}
+	}
 	w.commit("fi", "v2", "unhealthy")
 	w.repo.Write(t, "modules/fi/files/a.conf", "two\n")
 	w.repo.Write(t, "modules/fi/files/b.conf", "new\n")
@@ -712,16 +727,23 @@ func TestP4FilesBack(t *testing.T) {
 	if _, err := os.Stat(w.host.Root + "/fi/b.conf"); err == nil {
 		t.Error("a new file stayed after rolling back")
 	}
+	asItWas("after rolling back")
 	w.want("fi", "v1 running")
 	// Image and configuration stay the same, so that Compose alone sees nothing to go back to.
 	w.commit("fi", "v1", "checked")
 	w.repo.Write(t, "modules/fi/compose.yaml", shiptest.Compose("fi", "v1", "checked")+"    volumes: ['./data:/data:ro']\n")
+	w.repo.Write(t, "modules/fi/files/a.conf", "one\n")
+	w.repo.Git(t, "rm", "-q", "modules/fi/files/b.conf")
 	w.repo.Write(t, "modules/fi/files/data/fine", "\n")
 	w.repo.Commit(t)
 	if got := w.ship("fi"); got != Applied {
 		t.Fatal(got)
 	}
+	asItWas("of which an apply changes nothing")
 	w.repo.Write(t, "modules/fi/files/data/broken", "\n")
+	if err := os.Chmod(w.repo.Dir+"/modules/fi/files/a.conf", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	w.repo.Commit(t)
 	if got := w.ship("fi"); got != RolledBack {
 		t.Errorf("a file alone that breaks it: %s", got)
@@ -729,6 +751,7 @@ func TestP4FilesBack(t *testing.T) {
 	if _, err := os.Stat(w.host.Root + "/fi/data/broken"); err == nil {
 		t.Error("the file that broke it stayed")
 	}
+	asItWas("after a change that only made it a program")
 	if health := w.dk.Run(t, "inspect", "--format", "{{.State.Health.Status}}", w.container("fi")); health != "healthy" {
 		t.Errorf("after going back it is %s", health)
 	}
@@ -924,12 +947,20 @@ func TestImport(t *testing.T) {
 	}
 	w.repo.Write(t, ".platform/state/modules/im.status.json", `{"last_apply_sha":"`+old+`","last_apply_pr":12,"applied_at":"2026-01-02T03:04:05Z"}`)
 	w.repo.Commit(t)
-	p = w.plan("im")
+	for range 2 {
+		p = w.plan("im")
+	}
 	if p.Previous.State != plan.PreviousKnown || p.Previous.Commit != old || p.Destructive() {
 		t.Fatalf("what was imported: %+v", p.Previous)
+	}
+	if h := w.history("im"); len(h) != 1 || h[0].Outcome != TookOver || h[0].Commit != old || h[0].Host != "one" || !strings.HasSuffix(h[0].Why, "pull request 12") || h[0].Began.Year() != 2026 {
+		t.Errorf("the history: %+v, want what was imported, once", h)
 	}
 	if o, err := w.apply(p, w.approve("alice", false, p)); o != RolledBack {
 		t.Errorf("%s %v", o, err)
 	}
 	w.want("im", "v1 running")
+	if h := w.history("im"); len(h) != 2 {
+		t.Errorf("the history: %+v", h)
+	}
 }

@@ -45,30 +45,39 @@ func (e *Engine) git(ctx context.Context, in []byte, keep int, args ...string) (
 // head is the commit that is checked out, and whether the work tree holds it and
 // nothing else.
 func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error) {
-	var g errgroup.Group
-	g.Go(func() error {
-		out, err := e.git(ctx, nil, 1<<10, "rev-parse", "--verify", "HEAD")
-		commit = strings.TrimSpace(string(out))
-		if failed := (*hostexec.FailedError)(nil); errors.As(err, &failed) && failed.Outcome == hostexec.Exited {
-			return fail(Refused, "", "commit something: what is shipped is a commit", "%s has no commit yet", e.Repo)
+	out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all")
+	if errors.Is(err, hostexec.ErrTruncated) { // it holds very much else
+		if out, err = e.git(ctx, nil, 1<<10, "rev-parse", "--verify", "HEAD"); err == nil {
+			out = append([]byte("# branch.oid "), bytes.Replace(out, []byte("\n"), []byte("\x00? \x00"), 1)...)
 		}
-		return err
-	})
-	g.Go(func() error {
-		out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v1", "-z", "--untracked-files=all")
-		clean = err == nil && len(out) == 0
-		if errors.Is(err, hostexec.ErrTruncated) {
-			err = nil
-		}
-		return err
-	})
-	if err := g.Wait(); err != nil {
+	}
+	if err != nil {
 		return "", false, err
+	}
+	clean = true
+	for _, l := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if oid, ok := strings.CutPrefix(l, "# branch.oid "); ok && commit == "" {
+			commit = oid
+		}
+		clean = clean && strings.HasPrefix(l, "# ")
+	}
+	if commit == "(initial)" {
+		return "", false, fail(Refused, "", "commit something: what is shipped is a commit", "%s has no commit yet", e.Repo)
 	}
 	if !plan.ValidCommit(commit) {
 		return "", false, fmt.Errorf("%s: HEAD is %.80q, not a commit", e.Repo, commit)
 	}
 	return commit, clean, nil
+}
+
+// dirty is the refusal of a work tree that holds something else, with the first of it.
+func (e *Engine) dirty(ctx context.Context, commit string) error {
+	name := ""
+	if out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v1", "-z", "--untracked-files=all"); err == nil && len(out) > 3 {
+		name = ": " + shown(strings.SplitN(string(out[3:]), "\x00", 2)[0])
+	}
+	return fail(Refused, "", "commit or stash it, or keep it out with .git/info/exclude: what is shipped is a commit that others can look at",
+		"%s: the work tree holds something else than commit %.12s%s", e.Repo, commit, name)
 }
 
 // blob is one entry of a commit's tree.
@@ -131,24 +140,70 @@ func (e *Engine) read(ctx context.Context, objects []string) ([][]byte, error) {
 	return all, nil
 }
 
+// guess reads files of a commit by their paths, those that it has, with their objects'
+// names.
+func (e *Engine) guess(ctx context.Context, commit string, paths ...string) (map[string]blob, map[string][]byte, error) {
+	in := ""
+	for _, p := range paths {
+		in += commit + ":" + p + "\n"
+	}
+	out, err := e.git(ctx, []byte(in), maxSource+1<<20, "cat-file", "--batch")
+	if err != nil {
+		return nil, nil, err
+	}
+	names, texts := map[string]blob{}, map[string][]byte{}
+	for _, p := range paths {
+		line, rest, _ := bytes.Cut(out, []byte("\n"))
+		if out = rest; bytes.HasSuffix(line, []byte(" missing")) || bytes.HasSuffix(line, []byte(" submodule")) {
+			continue
+		}
+		f := strings.Fields(string(line))
+		if len(f) != 3 {
+			return nil, nil, errors.New("git cat-file: a line that is none")
+		}
+		n, err := strconv.Atoi(f[2])
+		if err != nil || n < 0 || n+1 > len(rest) {
+			return nil, nil, errors.New("git cat-file: a line that is none")
+		}
+		if out = rest[n+1:]; f[1] == "blob" {
+			names[p], texts[p] = blob{oid: f[0]}, rest[:n]
+		}
+	}
+	return names, texts, nil
+}
+
 // load reads a module at a commit, and judges it.
 func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	if !module.ValidID(id) {
 		return nil, fail(Refused, "", "letters, digits, _ and - only", "%.80q is not the name of a module", id)
 	}
 	dir := path.Join("modules", id)
-	all, err := e.list(ctx, commit, dir)
-	if err != nil {
+	file := module.File(id)
+	var all, names map[string]blob
+	var texts map[string][]byte
+	var g errgroup.Group
+	g.Go(func() (err error) { all, err = e.list(ctx, commit, dir); return err })
+	// The files that most modules have, while it is not known yet which it has.
+	g.Go(func() (err error) {
+		names, texts, err = e.guess(ctx, commit, file, path.Join(dir, "compose.yaml"))
+		return err
+	})
+	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	file := module.File(id)
 	if _, ok := all[file]; !ok {
 		return nil, fail(Refused, "", "carboy ship init "+id+" writes one to begin with; commit it", "commit %.12s has no %s", commit, file)
 	}
 	s := &source{commit: commit, text: map[string][]byte{}}
+	for name, b := range names {
+		if b.oid == all[name].oid { // what the listing has, links are none
+			s.text[name] = texts[name]
+		}
+	}
 	if err := s.fetch(ctx, e, all, file); err != nil {
 		return nil, err
 	}
+	var err error
 	if s.module, err = module.Parse(file, id, s.text[file]); err != nil {
 		return nil, &Error{Refused, "", err, ""}
 	}
@@ -177,6 +232,7 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 }
 
 func (s *source) fetch(ctx context.Context, e *Engine, all map[string]blob, names ...string) error {
+	names = slices.DeleteFunc(names, func(n string) bool { return s.text[n] != nil })
 	var oids []string
 	for _, n := range names {
 		oids = append(oids, all[n].oid)

@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -165,7 +166,7 @@ func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
 		}
 		st.Settled = e.entry(h.Name, r)
 	}
-	e.adopt(h, st.Module, jobs)
+	e.adopt(h, st.Module, jobs, a.words["@current"])
 	return unreached(e.compare(ctx, c, h, s, st))
 }
 
@@ -215,10 +216,21 @@ func filesDiffer(l *looked) bool {
 }
 
 // adopt takes over what a host knows and this machine does not, and drops what was
-// sent and never became a job: the host is asked while nobody holds its lock.
-func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob) {
-	for _, r := range e.records(h.Name, id) {
-		if r.Outcome == Sent && time.Since(r.Began) > remote.DialTimeout && !slices.ContainsFunc(jobs, func(j *hostJob) bool { return j.digest == r.Digest }) {
+// sent and can no longer become a job. No clock says that it cannot: what was sent may be
+// late. But a plan saw which job was in force, which it never is again once another one is
+// (current); whatever comes then is refused there as stale. With as many jobs as a host
+// tells, it may have more.
+func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob, current string) {
+	all, _ := e.records(h.Name, id) // what cannot be read is left alone
+	for _, r := range all {
+		if r.Outcome != Sent || current == "" || len(jobs) >= keptJobs || slices.ContainsFunc(jobs, func(j *hostJob) bool { return j.digest == r.Digest }) {
+			continue
+		}
+		p, _, err := plan.Decode(r.Plan)
+		if err != nil {
+			continue
+		}
+		if obs, err := plan.Observe(p.Seen.Text); err == nil && cmp.Or(obs.Current, "-") != current {
 			os.Remove(e.recordFile(h.Name, id, r.Digest))
 		}
 	}
@@ -251,11 +263,25 @@ func (e *Engine) History(ctx context.Context, id string) (entries []Entry, probl
 		return nil, problems, err
 	}
 	for _, d := range dirs {
-		for _, r := range e.records(d.Name(), id) {
+		all, err := e.records(d.Name(), id)
+		if err != nil {
+			problems = append(problems, err)
+		}
+		for _, r := range all {
 			if x := e.entry(d.Name(), r); x != nil {
 				entries = append(entries, *x)
 			}
 		}
+	}
+	if dirs, err = os.ReadDir(filepath.Join(e.State, "imports")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, problems, err
+	}
+	for _, d := range dirs {
+		all, err := e.imports(d.Name(), id)
+		if err != nil {
+			problems = append(problems, err)
+		}
+		entries = append(entries, all...)
 	}
 	slices.SortStableFunc(entries, func(a, b Entry) int { return b.Began.Compare(a.Began) })
 	return entries, problems, nil
@@ -277,7 +303,7 @@ func (e *Engine) learn(ctx context.Context, s *source, name string) error {
 		return unreached(err)
 	}
 	if _, busy := a.words["@locked"]; !busy {
-		e.adopt(h, s.module.ID, jobs)
+		e.adopt(h, s.module.ID, jobs, a.words["@current"])
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ var shipMutants = []mutant{
 		Name: "the-plan-says-what-ran-before", Promise: "P1",
 		Why:     "a plan goes back to a file that never ran, when the new version is not healthy",
 		Package: "./internal/ship", Tests: []string{"TestP1Previous"}, Says: "a file with another command: ",
-		edits: []edit{{"internal/ship/apply.go", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil {", "old, err := e.judgeBack(ctx, o.Plan, obs, s)\n		if err != nil && obs == nil {"}},
+		edits: []edit{{"internal/ship/apply.go", "old, err := e.judgeBack(o.Plan, obs, s, earlier[o.Previous.Commit])\n		if err != nil {", "old, err := e.judgeBack(o.Plan, obs, s, earlier[o.Previous.Commit])\n		if err != nil && obs == nil {"}},
 	},
 	{
 		Name: "sacred-paths-are-not", Promise: "P1",
@@ -111,7 +111,7 @@ var shipMutants = []mutant{
 		Package: "./internal/ship", Tests: []string{"TestP3Swap"}, Says: "a file went out",
 		edits: []edit{{"internal/ship/script.sh", `into "$2" || exit 1
     tmp=./.carboy.tmp.$project.$service # another service may have the same root
-    limited cp -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
+    limited cp ${3:-} -T --remove-destination "$1" "$tmp" && limited sync "$tmp" && mv -T "$tmp" "./${2##*/}" && limited sync . && exit 0`, `t=$root/${2%/*}; mkdir -p "$t" && cp -T "$1" "$t/.carboy.tmp" && mv -T "$t/.carboy.tmp" "$root/$2" && exit 0`}},
 	},
 	{
 		Name: "host-clocks-are-believed", Promise: "P4", root: true,
@@ -136,5 +136,83 @@ var shipMutants = []mutant{
 		Why:     "the old service runs with the new files",
 		Package: "./internal/ship", Tests: []string{"TestP4FilesBack"}, Says: "after rolling back the file is",
 		edits: []edit{{"internal/ship/script.sh", "restore_files || good=0", ":"}},
+	},
+	{
+		Name: "what-files-broke-stays", Promise: "P4", root: true,
+		Why:     "Compose leaves a container alone whose image and configuration are the same, and it stays broken",
+		Package: "./internal/ship", Tests: []string{"TestP4FilesBack"}, Says: "a file alone that breaks it",
+		edits: []edit{{"internal/ship/script.sh", `--pull never $force "$service" || good=0`, `--pull never "$service" || good=0`}},
+	},
+	{
+		Name: "owners-are-lost", Promise: "P4", root: true,
+		Why:     "a file that is brought back belongs to somebody else, and who needs it cannot read it",
+		Package: "./internal/ship", Tests: []string{"TestP4FilesBack"}, Says: "after rolling back, the file is",
+		edits: []edit{{"internal/ship/script.sh", `put "$j/prev/$i" "$f" -p || return 1`, `put "$j/prev/$i" "$f" || return 1`}},
+	},
+	{
+		Name: "refusals-settle-jobs", Promise: "P4",
+		Why:     "a Docker that is still starting is recorded as a job that failed",
+		Package: "./internal/ship", Tests: []string{"TestP4Planted"}, Says: "while Docker does not answer",
+		edits: []edit{{"internal/ship/apply.go", "if !res.said || !res.Outcome.settled() {", "if !res.Outcome.settled() {"}},
+	},
+	{
+		Name: "who-sends-holds-the-lock", Promise: "P4",
+		Why:     "a laptop that sleeps in the midst of sending keeps everybody else out",
+		Package: "./internal/ship", Tests: []string{"TestP4Hangs"}, Says: "could not take what was sent",
+		edits: []edit{{"internal/ship/script.sh", `limited head -c "$1"`, `head -c "$1"`}},
+	},
+	{
+		Name: "output-waits-for-the-end", Promise: "P4",
+		Why:     "an apply that hangs says nothing of what it hangs at",
+		Package: "./internal/ship", Tests: []string{"TestP4Streams"}, Says: "deadline",
+		edits: []edit{{"internal/ship/script.sh", "sed -u 's/^/| /'", "sed 's/^/| /'"}},
+	},
+	{
+		Name: "stable-for-a-moment", Promise: "P4",
+		Why:     "a service that dies a second later is applied",
+		Package: "./internal/ship", Tests: []string{"TestStableFor"}, Says: "watched for",
+		edits: []edit{{"internal/ship/script.sh", `none) [ $((now - looked)) -lt "${stable}00" ] || return 0 ;;`, "none) return 0 ;;"}},
+	},
+	{
+		Name: "the-job-in-force-is-pruned", Promise: "P4",
+		Why:     "nobody knows any more what runs, and from where to go back",
+		Package: "./internal/ship", Tests: []string{"TestP4Pruned"}, Says: "in force",
+		edits: []edit{{"internal/ship/script.sh", `[ "${d##*/}" != "$current" ] && read`, "read"}},
+	},
+	{
+		Name: "good-plans-are-forgotten", Promise: "P1",
+		Why:     "a plan that was used is carried out again when the host has forgotten it",
+		Package: "./internal/ship", Tests: []string{"TestP4Pruned"}, Says: "of a plan that could be good",
+		edits: []edit{{"internal/ship/script.sh", `[ $((time - ended)) -gt "$plan_life" ] || continue`, ":"}},
+	},
+	{
+		Name: "lookers-shut-out", Promise: "P2",
+		Why:     "who looks all the time keeps others from looking",
+		Package: "./internal/ship", Tests: []string{"TestP2Lookers"}, Says: "somebody looks",
+		edits: []edit{{"internal/ship/script.sh", "flock -sn 9", "flock -n 9"}},
+	},
+	{
+		Name: "applies-do-not-wait", Promise: "P2",
+		Why:     "an apply fails because somebody looked at that moment",
+		Package: "./internal/ship", Tests: []string{"TestP2Lookers"}, Says: "while somebody looks",
+		edits: []edit{{"internal/ship/script.sh", "lock -w 2 # somebody", "lock -n # somebody"}},
+	},
+	{
+		Name: "the-unknown-writes-anywhere", Promise: "P3",
+		Why:     "a service that nobody knows makes a link of a directory while files are put there",
+		Package: "./internal/ship", Tests: []string{"TestP3Reach"}, Says: "beside what is not known",
+		edits: []edit{{"internal/ship/make.go", "case p.Previous.State != plan.PreviousKnown && len(obs.Containers) > 0:", "case false:"}},
+	},
+	{
+		Name: "newer-jobs-are-read", Promise: "P4",
+		Why:     "a job that a later carboy wrote means something else to this one",
+		Package: "./internal/ship", Tests: []string{"TestP4Newer"}, Says: "a job of",
+		edits: []edit{{"internal/ship/script.sh", `[ "$kind" = "$schema" ] ||`, `[ -n "$kind" ] ||`}},
+	},
+	{
+		Name: "sent-by-the-clock", Promise: "P4",
+		Why:     "what arrives late is known by the host's word alone",
+		Package: "./internal/ship", Tests: []string{"TestSentStays"}, Says: "it may still arrive",
+		edits: []edit{{"internal/ship/status.go", `cmp.Or(obs.Current, "-") != current`, `cmp.Or(obs.Current, "-") != ""`}},
 	},
 }

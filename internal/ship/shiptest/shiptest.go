@@ -408,13 +408,34 @@ func (h *Host) Sessions(t testing.TB) []testenv.Process {
 	return testenv.Living(t, h.sshd.cmd.Process.Pid)
 }
 
-// Program puts a script before a program of that name, for the host alone.
+// Program puts a script before a program of that name, for the host alone. One before
+// docker is also asked for what the compose plugin is, by who starts that by itself.
 func (h *Host) Program(t testing.TB, name, text string) {
 	t.Helper()
+	if name == "docker" {
+		h.Divert(t)
+	}
 	if err := os.MkdirAll(h.Dir+"/bin", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(h.Dir+"/bin/"+name, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Divert has the compose plugin, where it is not started by Docker's client, ask the
+// program that is put before docker, as long as one is.
+func (h *Host) Divert(t testing.TB) {
+	t.Helper()
+	text := "#!/bin/sh\nif [ -z \"${DIVERTED:-}\" ] && [ -x " + h.Dir + "/bin/docker ]; then\n\tunset DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND\n\texport DIVERTED=1\n\texec " + h.Dir + "/bin/docker \"$@\"\nfi\n"
+	if h.Docker != "" {
+		text += "exec " + Plugin(t) + " \"$@\"\n"
+	}
+	name := h.Home + "/.docker/cli-plugins/docker-compose"
+	if err := os.WriteFile(name+".new", []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+".new", name); err != nil {
 		t.Fatal(err)
 	}
 }
