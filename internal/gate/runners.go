@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/mod/modfile"
 )
 
 // runners are the files that decide what a catalog's signals run: whoever changes them
@@ -18,6 +19,7 @@ type runners struct {
 	named  map[string]string // the signal, by a file of the base that its command names
 	looked map[string]string // so too, of files that a program looks for: new ones count
 	shadow map[string]string // and of paths where the base has nothing, nor below
+	vendor map[string]string // the signal, by the file that a directory of dependencies has
 	obeyed []obeyedBy
 	parsed map[string]makefile // of the base
 }
@@ -44,18 +46,24 @@ var settings = []struct {
 	{[]string{"nox"}, []string{"noxfile.py"}, nil},
 	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc", "node_modules/**"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "node", "deno"}, []string{"node_modules/**"}, nil},
 	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
 	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
 	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart("scripts")},
-	{[]string{"cargo"}, []string{"**/.cargo/**", "rust-toolchain", "rust-toolchain.toml"}, nil},
-	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"})},
+	{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
+	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"}, []string{"patch"}, []string{"replace"}, []string{"profile"})},
 	{[]string{"go"}, []string{"go.work"}, nil},
+	{[]string{"go"}, []string{"go.mod"}, goReplaces},
 	{[]string{"make", "gmake"}, append([]string{"*.mk"}, makefiles...), nil},
 	{[]string{"just"}, []string{"[jJ][uU][sS][tT][fF][iI][lL][eE]", ".[jJ][uU][sS][tT][fF][iI][lL][eE]", "*.just"}, nil},
 	{[]string{"mvn", "mvnw"}, []string{"pom.xml", "**/.mvn/**"}, nil},
 	{[]string{"gradle", "gradlew"}, []string{"*.gradle", "*.gradle.kts", "gradle.properties", "**/gradle/**", "**/buildSrc/**"}, nil},
 }
+
+// vendored are files that make a directory one of dependencies, which programs take from
+// the tree without asking whether these are what the lockfile pins.
+var vendored = map[string][]string{"vendor/modules.txt": {"go"}, ".cargo-checksum.json": {"cargo"}}
 
 // pytests are programs that run pytest, or may.
 var pytests = []string{"pytest", "py.test*", "pytest-*", "tox", "nox"}
@@ -65,7 +73,7 @@ var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
 
 // runners finds them in the base.
 func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
-	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}}
+	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}}
 	there := map[string]bool{}
 	for _, f := range base.Files {
 		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
@@ -100,9 +108,17 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 			}
 		}
 		words = append(words, s.format)
+		runs := func(programs []string) bool {
+			return slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(programs, path.Base(w)) })
+		}
 		for _, x := range settings {
-			if slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(x.programs, path.Base(w)) }) {
+			if runs(x.programs) {
 				r.obeyed = append(r.obeyed, obeyedBy{s.Name, x.files, x.part})
+			}
+		}
+		for mark, programs := range vendored {
+			if runs(programs) {
+				r.vendor[mark] = s.Name
 			}
 		}
 	}
@@ -179,6 +195,19 @@ func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, nam
 		for p := n; p != "."; p = path.Dir(p) {
 			if s := r.shadow[p]; s != "" {
 				return "signal " + s + " takes it for what it is asked to run", nil
+			}
+			for mark, s := range r.vendor {
+				// A mark names its directory, too, or is in any.
+				of := path.Dir(mark)
+				if of != "." && of != path.Base(p) {
+					continue
+				}
+				for _, t := range []*Tree{base, change} {
+					_, marked := t.Lookup(path.Join(p, path.Base(mark)))
+					if l, ok := t.Lookup(p); marked || ok && l.Mode == Link && of != "." {
+						return "it is of the dependencies that signal " + s + " takes from the tree", nil
+					}
+				}
 			}
 		}
 		for _, o := range r.obeyed {
@@ -260,6 +289,20 @@ func tomlPart(paths ...[]string) func([]byte) string {
 		}
 		return canonical(some, b)
 	}
+}
+
+// goReplaces are what go.mod puts in the place of modules.
+func goReplaces(b []byte) string {
+	f, err := modfile.Parse("go.mod", b, nil)
+	if err != nil {
+		return string(b)
+	}
+	var out []string
+	for _, r := range f.Replace {
+		out = append(out, r.Old.String()+" => "+r.New.String())
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
 }
 
 // canonical is the same for what means the same.

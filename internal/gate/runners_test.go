@@ -35,6 +35,7 @@ func TestT2RunnersObey(t *testing.T) {
 		vitest    = "tests, format: vitest, command: [npx, --no-install, vitest, run]"
 		npm       = "build, command: [npm, test]"
 		cargo     = "build, command: [cargo, test, --offline]"
+		node      = "tests, format: junit, command: [node, --test]"
 		golang    = "tests, format: go, command: [go, test, -json, ./...]"
 		unittest  = "build, command: [python3, -m, unittest]"
 		tool      = "build, command: [python3, -m, tools.check]"
@@ -58,23 +59,30 @@ include a.inc \
   b.inc
 `
 	base := map[string]string{
-		"Makefile":        "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
-		"rules/all.mk":    "all:\ninclude rules/in/*.inc\n",
-		"rules/in/a.inc":  "out/inner: ;\n",
-		"run.mak":         "special:\n",
-		"src/Makefile":    "unit:\nabove: ../above\n",
-		"tests/run.sh":    "",
-		"tests/run.py":    "",
-		"tests/test_a.py": "",
-		"more.inc":        "",
-		"other.inc":       "",
-		"docs/x":          "",
-		"tools/check.py":  "",
-		"tools/other.py":  "",
-		"pyproject.toml":  "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
-		"conftest.py":     "import pytest\n@pytest.fixture\ndef a(): return 1\n",
-		"package.json":    `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
-		"Cargo.toml":      "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"Makefile":         "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
+		"rules/all.mk":     "all:\ninclude rules/in/*.inc\n",
+		"rules/in/a.inc":   "out/inner: ;\n",
+		"run.mak":          "special:\n",
+		"src/Makefile":     "unit:\nabove: ../above\n",
+		"tests/run.sh":     "",
+		"tests/run.py":     "",
+		"tests/test_a.py":  "",
+		"more.inc":         "",
+		"other.inc":        "",
+		"docs/x":           "",
+		"tools/check.py":   "",
+		"tools/other.py":   "",
+		"pyproject.toml":   "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+		"conftest.py":      "import pytest\n@pytest.fixture\ndef a(): return 1\n",
+		"package.json":     `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
+		"Cargo.toml":       "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"go.mod":           "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n",
+		"docs/modules.txt": "",
+
+		"sub/vendor/modules.txt":                "# example.org/check v1.0.0\n",
+		"sub/vendor/example.org/check/check.go": "package check // as it was\n",
+		"vendor/check/.cargo-checksum.json":     "{}",
+		"vendor/check/src/lib.rs":               "// as it was\n",
 	}
 	for _, x := range []struct {
 		signal, file, text string
@@ -211,6 +219,25 @@ include a.inc \
 		{gradle, "gradle/libs.versions.toml", "", true},
 		{gradle, "pom.xml", "", false},
 		{golang, "go.work", "go 1.24\n", true},
+		{golang, "go.mod", "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n\nreplace example.org/check => ./mine\n", true},
+		{golang, "go.mod", "module m\n\ngo 1.25\n\nrequire example.org/check v1.0.1\n", false},
+		{golang, "go.mod", "module m (\n", true},
+		{golang, "vendor/example.org/check/check.go", "package check\n", false}, // no modules.txt, so go does not look there
+		{golang, "vendor/modules.txt", "# example.org/check v1.0.0\n", true},
+		{golang, "sub/vendor/example.org/check/check.go", "package check\n", true},
+		{golang, "sub/vendor/example.org/new.go", "package check\n", true},
+		{golang, "sub/vendors/new.go", "package check\n", false},
+		{golang, "docs/modules.txt", "x\n", false},
+		{npm, "sub/vendor/example.org/check/check.go", "package check\n", false},
+		{node, "node_modules/chai/index.js", "", true},
+		{node, "modules/chai/index.js", "", false},
+		{cargo, "vendor/check/src/lib.rs", "", true},
+		{cargo, "vendor/check/src/new.rs", "", true},
+		{cargo, "vendor/other/src/new.rs", "", false},
+		{cargo, "vendor/new/.cargo-checksum.json", "{}", true},
+		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\n[patch.crates-io]\ncheck = { path = 'mine' }\n", true},
+		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\n[profile.test]\ndebug-assertions = false\n", true},
+		{cargo, ".config/nextest.toml", "", true},
 		{golang, "work.go", "package m\n", false},
 	} {
 		for _, free := range []bool{false, true} {
@@ -251,9 +278,19 @@ func TestT2RunnersObeyByLinks(t *testing.T) {
 		}
 		return x
 	}
-	c, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: [make, test]}\n"))
+	c, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: [sh, -c, 'make test; go test']}\n"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A directory of dependencies that is a link to another.
+	for _, name := range []string{"vendor", "sub/vendor", "vendors"} {
+		links[name] = "others"
+		change := treeOf(map[string]string{name: "others"})
+		delete(links, name)
+		_, found, err := c.Signals[0].judge(t.Context(), &Case{Signal: c.Signals[0], Base: treeOf(nil), Change: change, g: &Gate{Catalog: c}})
+		if got := len(found) == 1 && found[0].ID == "runner" && found[0].File == name; err != nil || got != (name != "vendors") {
+			t.Errorf("%s: %+v %v", name, found, err)
+		}
 	}
 	for file, caught := range map[string]bool{"unit": true, "late": true, "build/more.inc": true, "build/main.make": true, "build/unit": false, "build/other.inc": false} {
 		s := c.Signals[0]
