@@ -9,9 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -609,7 +609,7 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 			if err != nil {
 				return err
 			}
-			if p.Evidence[name], err = fileSum(filepath.Join(to, name)); err != nil {
+			if p.Evidence[name], err = fileSum(context.Background(), filepath.Join(to, name)); err != nil {
 				return err
 			}
 		}
@@ -628,17 +628,13 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 }
 
 // fileSum is the SHA-256 of a file of carboy's own, in hexadecimal digits.
-func fileSum(name string) (string, error) {
-	f, err := os.Open(name)
+func fileSum(ctx context.Context, name string) (string, error) {
+	dir, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	defer dir.Close()
+	return gate.SumIn(ctx, dir, filepath.Base(name), math.MaxInt64-1)
 }
 
 // recordVerdict writes the verdict and puts its digest into the audit log.

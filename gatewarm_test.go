@@ -3,6 +3,8 @@ package carboy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,5 +165,78 @@ func TestWarmHeldUntilRecorded(t *testing.T) {
 	}
 	if removed, err := c.sweepWarm(t.Context(), true); len(removed) != 1 || err != nil || there() {
 		t.Errorf("what was never put on record stays: %v, %v", removed, err)
+	}
+}
+
+// TestWarmLockIsOfWhatIsThere: a lock that was opened before what it is of was removed
+// holds nothing of what another gate put in its place.
+func TestWarmLockIsOfWhatIsThere(t *testing.T) {
+	dir := t.TempDir() + "/key"
+	fill := func() {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(dir+"/lock", nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() *os.File {
+		t.Helper()
+		f, err := os.Open(dir + "/lock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	fill()
+	early := open()
+	fill()
+	if err := shareLock(early, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock of what was removed holds: %v", err)
+	}
+	if err := shareLock(open(), dir); err != nil {
+		t.Errorf("the lock of what is there: %v", err)
+	}
+	if err := removeWarm(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("what is held was removed: %v", err)
+	}
+	gone := open()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := shareLock(gone, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock of nothing holds: %v", err)
+	}
+}
+
+// TestWarmDocumentIsBounded: what could not be read back is not kept, and leaves nothing.
+func TestWarmDocumentIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	c := openClient(t, map[string]string{"HOME": dir, "XDG_STATE_HOME": dir + "/state"})
+	t.Chdir(t.TempDir())
+	w := &gateWork{c: c, g: &gate.Gate{}, o: &GateOptions{}}
+	was := maxWarmFile
+	t.Cleanup(func() { maxWarmFile = was })
+	for _, most := range []int64{was, 100} {
+		if err := os.Mkdir("files", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		maxWarmFile = most
+		k := &gate.Warm{Key: fmt.Sprint("key", most), Host: map[string]string{"/usr/bin/cc": "1:2:3"}, Phases: []gate.WarmPhase{{Phase: &gate.Phase{Signal: "t", On: "base", Ended: &gate.Ended{Run: "r"}}}}}
+		_, lock, err := w.moveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
+		if (err == nil) != (most == was) {
+			t.Errorf("at most %d bytes: %v", most, err)
+		}
+		if err == nil {
+			lock.Close()
+		}
+	}
+	if left, err := filepath.Glob(c.warmDir("*")); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if left, err := filepath.Glob(c.warmDir(".new-*")); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
