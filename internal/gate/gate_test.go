@@ -720,6 +720,15 @@ func TestFirstErrors(t *testing.T) {
 			t.Fatalf("half a line is told: %.60q", got)
 		}
 	}
+	// Of one that has words in it, the first and the last of them are, and no half.
+	for n := range 60 {
+		words := strings.Repeat("w", n) + " " + strings.Repeat("key="+token+" ", 200)
+		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("wrong:\n" + words + "the end\n")}}})
+		if strings.Count(got, "key=") != strings.Count(got, "key="+token+" ") || strings.Count(got, "J123456") != strings.Count(got, "key="+token) || strings.Count(got, "key=") < 20 ||
+			len(got) > maxDetail || !strings.HasPrefix(got, "wrong:\nw") && n > 0 || !strings.HasSuffix(got, " the end\n") || !strings.Contains(got, " bytes) …") {
+			t.Fatalf("%d: %q", n, got)
+		}
+	}
 	// Wherever the middle begins and ends, it is not in a line.
 	for n := range 60 {
 		line := "key " + token + "\n"
