@@ -266,6 +266,27 @@ func TestT3JudgesAreTheBases(t *testing.T) {
 	}
 }
 
+// TestT3StartedByAnother: with real bottles, the script that a command's wrapper starts
+// judges, also where its name is that of a test's file; what lies beside it does not.
+func TestT3StartedByAnother(t *testing.T) {
+	p := newProject(t, map[string]string{"tests/run.sh": "#!/bin/sh\nread v <value && [ \"$v\" -gt 0 ]\n", "tests/more.sh": "", "value": "1\n",
+		gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: b, kind: build, command: [timeout, '20', tests/run.sh]}\n"})
+	if err := os.Chmod(filepath.Join(p.ws, "tests/run.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	base := p.commit()
+	p.put("tests/more.sh", "true\n")
+	if j := p.judge(GateOptions{Base: base, Change: "."}); j.Outcome != gate.Passed {
+		t.Errorf("a harmless change: %v", notPassed(j.Verdict))
+	}
+	p.put("value", "0\n")
+	p.put("tests/run.sh", "#!/bin/sh\nexit 0\n")
+	j := p.judge(GateOptions{Base: base, Change: "."})
+	if r := resultOf(j.Verdict, "judges"); j.Outcome != gate.Final || len(r.Findings) != 1 || r.Findings[0].File != "tests/run.sh" || resultOf(j.Verdict, "b").Outcome != gate.Passed {
+		t.Errorf("%s: %+v", j.Outcome, j.Signals)
+	}
+}
+
 // cacheWorld is a project whose tests read, list and look for files, judged by a catalog
 // of the user's.
 type cacheWorld struct {

@@ -82,7 +82,7 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 	}
 	named := map[string]string{}
 	for _, s := range c.Signals {
-		words, starts := wordsOf(s.Command), started(s.Command)
+		words, starts := wordsOf(s.Command), started(s.Command, there)
 		for i, w := range words {
 			p := path.Clean(w)
 			// What is started judges, in whatever directory it lies.
@@ -141,8 +141,8 @@ func wordsOf(command []string) (out []string) {
 }
 
 // started are the words of a command that it starts: programs, and the scripts that a
-// shell or another interpreter gets.
-func started(command []string) map[string]bool {
+// shell or another interpreter gets. there are the names of the tree.
+func started(command []string, there map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	parts := [][]string{nil}
 	for _, a := range command {
@@ -161,11 +161,40 @@ func started(command []string) map[string]bool {
 			if !matches(interpreters, path.Base(w)) {
 				continue
 			}
-			for i++; i < len(words) && strings.HasPrefix(words[i], "-") && words[i] != "--test"; {
-				i++
+			for i++; i < len(words); i++ {
+				was, w := words[i-1], words[i]
+				if strings.HasPrefix(w, "-") && w != "--test" || strings.HasPrefix(w, "+") {
+					continue
+				}
+				// What stands behind an option may be its own.
+				if strings.HasPrefix(was, "-") && was != "-m" && !path.IsAbs(w) && !there[path.Clean(w)] {
+					continue
+				}
+				out[w] = true
+				break
 			}
-			if i < len(words) {
-				out[words[i]] = true
+		}
+	}
+	return out
+}
+
+// startedByWord are files of the tree that a phase's program was, or the script that it
+// was given to, where the command names them: whatever stands before them there.
+func (p *Phase) startedByWord() (out []string) {
+	if p.Observed == nil {
+		return nil
+	}
+	var words []string
+	for _, w := range wordsOf(p.Command) {
+		if w = path.Clean(w); badPath(w) == "" {
+			words = append(words, w)
+		}
+	}
+	for _, x := range p.Observed.Execs {
+		for _, name := range []string{x.Path, x.Asked} {
+			rel, ok := inTree(name)
+			if ok && !isTestName(rel) && !slices.Contains(out, rel) && slices.ContainsFunc(words, func(w string) bool { return rel == w || strings.HasSuffix(rel, "/"+w) }) {
+				out = append(out, rel)
 			}
 		}
 	}

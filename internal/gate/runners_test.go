@@ -20,6 +20,9 @@ func TestT2RunnersObey(t *testing.T) {
 		script    = "build, command: [sh, -e, tests/run.sh]"
 		scriptIn  = "build, command: [sh, -c, 'cd . && tests/run.sh']"
 		scriptOwn = "build, command: [./tests/run.sh]"
+		scriptOpt = "build, command: [env, A=b, bash, -x, -o, pipefail, tests/run.sh]"
+		scriptWar = "build, command: [python3, -W, error, tests/run.py]"
+		scriptPyt = "build, command: [python3, -B, /usr/bin/pytest, tests/run.py]"
 		scriptPy  = "build, command: [python3, tests/run.py]"
 		module    = "build, command: [python3, -m, tests.run]"
 		testPy    = "build, command: [python3, tests/test_a.py]"
@@ -189,6 +192,9 @@ include a.inc \
 		{scriptIn, "tests/run.sh", "exit 0\n", true},
 		{scriptOwn, "tests/run.sh", "exit 0\n", true},
 		{scriptPy, "tests/run.py", "exit()\n", true},
+		{scriptOpt, "tests/run.sh", "exit 0\n", true},
+		{scriptWar, "tests/run.py", "exit()\n", true},
+		{scriptPyt, "tests/run.py", "exit()\n", false},
 		{module, "tests/run.py", "exit()\n", true},
 		{script, "tests/run.py", "exit()\n", false},
 		{testPy, "tests/test_a.py", "x\n", false}, // it is what is judged
@@ -257,6 +263,53 @@ include a.inc \
 			if want := x.caught && !free; caught != want || facts.Positive() == want || !want && len(found) > 0 {
 				t.Errorf("%s: %s %q: %+v", x.signal, x.file, x.text, found)
 			}
+		}
+	}
+}
+
+// TestT2SeenStarted: what a command names and its phase was seen to start judges, whatever
+// stands before it in the command.
+func TestT2SeenStarted(t *testing.T) {
+	base := map[string]string{"tests/run.sh": "exit 1\n", "tests/data.sh": "1\n", "tests/test_a.py": "1\n", "sub/tests/go.sh": "1\n"}
+	for _, x := range []struct {
+		command, file, started string
+		policy                 string
+		caught                 bool
+	}{
+		{"[timeout, '60', tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true},
+		{"[nice, -n, '5', xargs, -a, list, ./tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true},
+		{"[sh, -c, 'cd sub && env X=1 tests/go.sh']", "sub/tests/go.sh", "sub/tests/go.sh", "", true},
+		{"[sh, -c, 'cd tests; flock x ./run.sh']", "tests/run.sh", "tests/run.sh", "", true},
+		{"[timeout, '60', tests/run.sh]", "tests/run.sh", "tests/run.sh", ", runners: may-change", false},
+		{"[timeout, '60', tests/run.sh]", "tests/data.sh", "tests/run.sh", "", false}, // not what differs
+		{"[bats, tests/run.sh]", "tests/run.sh", "tests/data.sh", "", false},          // it was read
+		{"[timeout, '60', all]", "tests/run.sh", "tests/run.sh", "", false},           // a script started it
+		{"[timeout, '60', tests/test_a.py]", "tests/test_a.py", "tests/test_a.py", "", false},
+		{"[env, sh, tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true}, // named once
+	} {
+		change := maps.Clone(base)
+		change[x.file] = "exit 0\n"
+		if x.file == x.started { // without a trace nothing passes
+			if v := verdict(t, newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: "+x.command+"}\n", tree(t, base), tree(t, change), func(Job) *Ended { return ok(nil) })); v.Outcome == Passed {
+				t.Errorf("%s passes unseen", x.command)
+			}
+		}
+		g := newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy"+x.policy+"}\n  - {name: s, kind: build, command: "+x.command+"}\n", tree(t, base), tree(t, change), func(Job) *Ended {
+			o := saw("/usr/bin/timeout")
+			o.Execs = append(o.Execs, Exec{Path: "/usr/bin/dash", Asked: Workspace + "/" + x.started, Count: 1})
+			return ok(o)
+		})
+		v := verdict(t, g)
+		var by []string
+		for _, r := range v.Signals {
+			for _, f := range r.Findings {
+				if f.ID == "runner" && f.File == x.file {
+					by = append(by, r.Name)
+				}
+			}
+		}
+		if (v.Outcome == Final) != x.caught || (v.Outcome == Passed) == x.caught || (len(by) == 1) != x.caught {
+			t.Errorf("%s: %s: %s, by %v", x.command, x.file, v.Outcome, by)
 		}
 	}
 }
