@@ -75,6 +75,8 @@ var (
 	ErrGateLocked = errors.New("another gate works on this directory")
 	// ErrNoCatalog: nothing says what a change must show.
 	ErrNoCatalog = errors.New("there is no catalog")
+	// ErrNothingBefore: there is no commit before the change to compare it with.
+	ErrNothingBefore = errors.New("nothing was committed before it")
 	// ErrNoVerdict is returned for a verdict that is not there.
 	ErrNoVerdict = errors.New("no such verdict")
 	// ErrLedger: what is on record of a gate is not what was recorded.
@@ -294,6 +296,9 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	}
 	if w.o.own == nil || !w.o.own.recording {
 		b, err := w.repo.Commit(ctx, base)
+		if w.o.Base == "" && base == "HEAD" && errors.Is(err, gate.ErrNoRevision) {
+			return fmt.Errorf("HEAD has no commit: %w: %w", ErrNothingBefore, err)
+		}
 		if err != nil {
 			return fmt.Errorf("base: %w", err)
 		}
@@ -369,7 +374,7 @@ func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, erro
 		}
 	}
 	if parent == "" {
-		return "", fmt.Errorf("the change has no commit before it to be compared with; name one with --base: %w", gate.ErrNoRevision)
+		return "", fmt.Errorf("the change is the first commit: %w: %w", ErrNothingBefore, gate.ErrNoRevision)
 	}
 	return parent, nil
 }

@@ -586,6 +586,7 @@ func TestT2TreesThatChange(t *testing.T) {
 // TestT2EmptiedInOtherWays: a test that keeps its name and proves nothing any more is
 // named, wherever it goes; one that is written otherwise is not.
 func TestT2EmptiedInOtherWays(t *testing.T) {
+	const helpers = "package x\nimport \"testing\"\nfunc Check(t testing.TB, a int) { if a != 1 { t.Fatal(a) } }\n"
 	const was = "package a\nfunc TestA(t *testing.T) {\n\tif f() != 1 {\n\t\tt.Fatal(1)\n\t}\n}\n"
 	for _, x := range []struct {
 		what         string
@@ -597,6 +598,9 @@ func TestT2EmptiedInOtherWays(t *testing.T) {
 		{"what failed it is gone", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tf()\n}\n"}, true},
 		{"what failed it never runs", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tif false {\n\t\tt.Fatal(1)\n\t}\n\tf()\n}\n"}, true},
 		{"a helper does it", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tcheck(t, f(), 1)\n}\n"}, false},
+		{"a library of helpers, emptied", map[string]string{"x/check.go": helpers}, map[string]string{"x/check.go": strings.Replace(helpers, "t.Fatal(a)", "", 1)}, true},
+		{"a library of helpers, otherwise", map[string]string{"x/check.go": helpers}, map[string]string{"x/check.go": strings.Replace(helpers, "t.Fatal(a)", "log(a)", 1)}, false},
+		{"not one of tests", map[string]string{"x/check.go": strings.Replace(helpers, "testing.TB", "other.T2", 1)}, map[string]string{"x/check.go": "package x\nimport \"testing\"\nfunc Check(t other.T2, a int) {}\n"}, false},
 		{"in a subtest", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tt.Run(\"x\", func(t *testing.T) {\n\t\tif f() != 1 {\n\t\t\tt.Error(1)\n\t\t}\n\t})\n}\n"}, false},
 		{"Python without its assertion", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    x = f()\n"}, true},
 		{"Python with another", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    check_all(f())\n"}, false},

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"go/ast"
 	goconstant "go/constant"
@@ -17,18 +18,32 @@ import (
 // change. It looks at the text of files of tests that differ; a test can be made to
 // prove less in many more ways, which the policy signal names the files of.
 func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
-	pick := func(f File) bool { return f.Mode != Link && bodiesOf(f.Path) != nil }
+	same, err := change.sameAs(ctx, base)
+	if err != nil {
+		return nil, err
+	}
+	asBase, err := base.sameAs(ctx, change)
+	if err != nil {
+		return nil, err
+	}
+	// What tests are handed to can be anywhere in Go: of these the files that differ.
+	// One that no phase opened is none of them, so it need not be an input.
+	pick := func(same func(File) bool) func(File) bool {
+		return func(f File) bool {
+			return f.Mode != Link && bodiesOf(f.Path) != nil && (!helpsTests(f.Path) || !same(f))
+		}
+	}
 	// By the file's directory too: runners know a test of Go by its package, so one that
 	// moves to another file is the same.
 	type test struct{ in, name string }
 	place := func(p, name string) test {
-		if strings.HasSuffix(p, "_test.go") {
+		if strings.HasSuffix(p, ".go") {
 			return test{path.Dir(p), name}
 		}
 		return test{p, name}
 	}
 	was := map[test]body{}
-	if err := base.Each(ctx, pick, func(f File, b []byte) error {
+	if err := base.Each(ctx, pick(asBase), func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
 			was[place(f.Path, name)] = max(was[place(f.Path, name)], full)
 		}
@@ -37,9 +52,11 @@ func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
 		return nil, err
 	}
 	var out []Finding
-	err := change.Each(ctx, pick, func(f File, b []byte) error {
+	err = change.Each(ctx, pick(same), func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
 			switch before := was[place(f.Path, name)]; {
+			case before > empty && full == empty && strings.HasSuffix(f.Path, ".go") && !(strings.HasSuffix(f.Path, "_test.go") && goTestName(name)):
+				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "tests are handed to it, and it has nothing any more that could fail them"})
 			case before > empty && full == empty:
 				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test had a body on the base, and has none that could fail"})
 			case before == checks && full == runs:
@@ -65,6 +82,13 @@ const (
 func bodiesOf(p string) func([]byte) map[string]body {
 	base := path.Base(p)
 	switch {
+	case helpsTests(p):
+		return func(b []byte) map[string]body {
+			if !bytes.Contains(b, []byte(`"testing"`)) {
+				return nil
+			}
+			return goBodies(b)
+		}
 	case strings.HasSuffix(base, "_test.go"):
 		return goBodies
 	case strings.HasSuffix(base, ".py") && isTestFile(p):
@@ -73,6 +97,11 @@ func bodiesOf(p string) func([]byte) map[string]body {
 		return jsBodies
 	}
 	return nil
+}
+
+// helpsTests reports whether a file is no file of tests, and can have what they call.
+func helpsTests(p string) bool {
+	return strings.HasSuffix(p, ".go") && !strings.HasSuffix(p, "_test.go")
 }
 
 func regexpMatch(r *regexp.Regexp, s string) bool { return r.MatchString(s) }
@@ -92,7 +121,7 @@ func goBodies(b []byte) map[string]body {
 		}
 		prune(&fn.Body.List)
 		switch name := fn.Name.Name; {
-		case slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) }):
+		case goTestName(name):
 			out[name] = goBody(fn)
 		case handedTest(fn) && goHasBody(fn.Body):
 			// What fails a test may be in what it calls. One that fails less may be right.
@@ -102,6 +131,10 @@ func goBodies(b []byte) map[string]body {
 		}
 	}
 	return out
+}
+
+func goTestName(name string) bool {
+	return slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // handedTest reports whether a function gets a test, or a part of one.
@@ -150,6 +183,10 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 				s = &ast.BlockStmt{List: one}
 			default:
 				leaves = prune(&x.Body.List)
+				if x.Else == nil && len(x.Body.List) == 0 && x.Init == nil && !calls(x.Cond) {
+					leaves = false
+					continue
+				}
 				if x.Else == nil {
 					leaves = false
 					break
@@ -189,6 +226,15 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 	}
 	*list = out
 	return leaves
+}
+
+func calls(x ast.Expr) (found bool) {
+	ast.Inspect(x, func(n ast.Node) bool {
+		_, call := n.(*ast.CallExpr)
+		found = found || call
+		return !found
+	})
+	return found
 }
 
 // neverReturns is a call behind which nothing runs. What fails a test is none: it says
