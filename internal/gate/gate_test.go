@@ -775,6 +775,44 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestDriftOfWhatFails: who fails reads what it says so from; that alone is no drift, and
+// whatever else is new is. Who ends well reads nothing new.
+func TestDriftOfWhatFails(t *testing.T) {
+	x := tree(t, map[string]string{"a": "x"})
+	calm := saw("/usr/bin/make")
+	was := entryOf("b", "host", "", calm)
+	var err error
+	if was.Lockfiles, err = x.lockfiles(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		code int
+		do   func(*Observed)
+		want Outcome
+	}{
+		{"nothing new", 0, func(*Observed) {}, Passed},
+		{"it failed", 1, func(*Observed) {}, Failed},
+		{"it read something new", 0, func(o *Observed) { o.Opened = []string{"/usr/share/locale/C/x.mo"} }, Final},
+		{"it failed, and read something new", 1, func(o *Observed) { o.Opened = []string{"/usr/share/locale/C/x.mo"} }, Failed},
+		{"it failed, and executed something new", 1, func(o *Observed) { o.Execs = append(o.Execs, Exec{Path: "/usr/bin/curl"}) }, Final},
+		{"it failed, and wrote something new", 1, func(o *Observed) { o.Written = []string{"/var/tmp/x"} }, Final},
+		{"it failed, and reached something new", 1, func(o *Observed) { o.Endpoints = []Endpoint{{What: "connect", Address: "192.0.2.7:443"}} }, Final},
+	} {
+		g := newGate(t, strings.TrimSuffix(buildOnly, "\n")+"\n  - {name: trace, kind: trace, of: [b]}\n", x, x, func(Job) *Ended {
+			o := saw("/usr/bin/make")
+			c.do(o)
+			e := ok(o)
+			e.Code = c.code
+			return e
+		})
+		g.Baseline = &Baseline{Schema: BaselineSchema, Entries: []*Entry{was}}
+		if v := verdict(t, g); v.Outcome != c.want {
+			t.Errorf("%s: %s, want %s: %+v", c.what, v.Outcome, c.want, v.Signals[1])
+		}
+	}
+}
+
 // TestDrift: what is new is drift, numbers that differ by themselves are none, and what
 // is accepted is none next time.
 func TestDrift(t *testing.T) {
