@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // warmCheck runs tests through a compiler of a line, which says what it compiled; what it
@@ -238,5 +239,54 @@ func TestWarmDocumentIsBounded(t *testing.T) {
 	}
 	if left, err := filepath.Glob(c.warmDir(".new-*")); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestGateCcache: with the real ccache, a change has what the base compiled, and never what
+// was compiled of another header: a changed one, and one that stands before it now.
+func TestGateCcache(t *testing.T) {
+	if os.Getenv("CARBOY_TEST_LANGUAGES") != "1" || testenv.Look("ccache") == "" || testenv.Look("gcc") == "" || testenv.Look("make") == "" {
+		t.Skip("ccache is NOT tested: apt-get install ccache gcc make, then CARBOY_TEST_LANGUAGES=1")
+	}
+	id, err := whoami(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newCacheWorld(t, "version: 1\nsignals:\n  - {name: t, kind: build, command: [make, test], env: {CCACHE_DIR: "+id.user.Home+"/.cache/ccache}, warm: [.cache/ccache]}\n", map[string]string{
+		"Makefile": "test: main.o a.o\n\tccache -s\n\tgcc -o prog main.o a.o\n\t./prog\n%.o: %.c\n\tccache gcc -Ialt -Iinc -c -o $@ $<\n",
+		"inc/x.h":  "#define WANT 1\n", "alt/y.h": "",
+		"a.c":    "#include \"x.h\"\nint a(void) { return WANT; }\n",
+		"main.c": "int a(void); int main(void) { return a() == 1 ? 0 : 1; }\n",
+	})
+	for _, x := range []struct {
+		file, text string
+		want       gate.Outcome
+		hits       string // of two
+		stale      string
+	}{
+		{"README", "words\n", gate.Passed, "2", ""},
+		{"main.c", "int a(void); int main(void) { return a() != 1; }\n", gate.Passed, "1", ""},
+		{"inc/x.h", "#define WANT 2\n", gate.Failed, "1", ""},
+		{"alt/x.h", "#define WANT 2\n", gate.Failed, "0", "alt/x.h"},
+		{"README", "others\n", gate.Passed, "2", ""},
+	} {
+		p.git("checkout", "-q", "-f", p.base)
+		p.git("clean", "-fdq")
+		p.put(x.file, x.text)
+		j := p.run()
+		b, err := p.c.VerdictEvidence(t.Context(), j.ID, "t-change", "stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale := ""
+		for _, ph := range j.Phases {
+			if ph.Stale != nil {
+				stale = ph.Stale.Path
+			}
+		}
+		_, hits, _ := strings.Cut(string(b), "Hits:")
+		if hits, _, _ = strings.Cut(hits, "/"); strings.TrimSpace(hits) != x.hits || j.Outcome != x.want || stale != x.stale || j.Warm == nil {
+			t.Errorf("%s: %s, %s hits, stale %q, cache %+v\n%s", x.file, j.Outcome, hits, stale, j.Warm, b)
+		}
 	}
 }
