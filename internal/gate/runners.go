@@ -40,6 +40,7 @@ var settings = []struct {
 	{pytests, []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
 	{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
 	{pytests, []string{"conftest.py"}, pytestHooks},
+	{pytests, []string{"*.py"}, pytestHookDefs}, // a conftest.py can take them from there
 	{append([]string{"python*"}, pytests...), []string{"sitecustomize.py", "usercustomize.py"}, nil},
 	{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
 	{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
@@ -345,6 +346,15 @@ func canonical(v map[string]any, whole []byte) string {
 
 var pytestHook = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^.*(?:\bpytest_\w+|hookimpl|_pytest\b).*$`)
+})
+
+// pytestHookDefs are the lines of another file that make hooks or name plugins.
+func pytestHookDefs(b []byte) string {
+	return strings.Join(pytestHookDef().FindAllString(string(b), -1), "\n")
+}
+
+var pytestHookDef = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^.*(?:\bdef\s+pytest_\w+|\bpytest_\w+\s*=[^=]|\bhookimpl\b).*$`)
 })
 
 // pytestHooks are the lines of a conftest.py that name pytest's hooks, by which it says
