@@ -450,6 +450,12 @@ func TestResults(t *testing.T) {
 # noise
 {"Action":"fail","Package":"q"}
 {"Action":"pass","Package":"p"}`, "p.TestA=passed p.TestB=skipped p.TestC=failed q=failed"},
+		{"go", `{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"fail","Package":"q"}`, "p.TestA=failed q=failed"},
+		{"go", `{"Action":"fail","Package":"p"}
+{"Action":"fail","Package":"p.T"}
+{"Action":"pass","Package":"p","Test":"T"}`, "p=failed p.T=failed"},
 		{"go", "42 passed\nok p 0.1s\n--- PASS: TestA\n", ""},
 		{"go", `{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"fail","Package":"p","Test":"TestA"}`, "p.TestA=failed"},
 		{"junit", `<testsuites><testsuite name="s"><testcase classname="c" name="a"/><testcase classname="c" name="b"><failure message="m"/></testcase><testcase name="d"><skipped/></testcase></testsuite></testsuites>`, "c::a=passed c::b=failed s::d=skipped"},
