@@ -9,9 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -75,6 +75,8 @@ var (
 	ErrGateLocked = errors.New("another gate works on this directory")
 	// ErrNoCatalog: nothing says what a change must show.
 	ErrNoCatalog = errors.New("there is no catalog")
+	// ErrNothingBefore: there is no commit before the change to compare it with.
+	ErrNothingBefore = errors.New("nothing was committed before it")
 	// ErrNoVerdict is returned for a verdict that is not there.
 	ErrNoVerdict = errors.New("no such verdict")
 	// ErrLedger: what is on record of a gate is not what was recorded.
@@ -294,6 +296,9 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	}
 	if w.o.own == nil || !w.o.own.recording {
 		b, err := w.repo.Commit(ctx, base)
+		if w.o.Base == "" && base == "HEAD" && errors.Is(err, gate.ErrNoRevision) {
+			return fmt.Errorf("HEAD has no commit: %w: %w", ErrNothingBefore, err)
+		}
 		if err != nil {
 			return fmt.Errorf("base: %w", err)
 		}
@@ -369,7 +374,7 @@ func (w *gateWork) defaultBase(ctx context.Context, commit string) (string, erro
 		}
 	}
 	if parent == "" {
-		return "", fmt.Errorf("the change has no commit before it to be compared with; name one with --base: %w", gate.ErrNoRevision)
+		return "", fmt.Errorf("the change is the first commit: %w: %w", ErrNothingBefore, gate.ErrNoRevision)
 	}
 	return parent, nil
 }
@@ -609,7 +614,7 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 			if err != nil {
 				return err
 			}
-			if p.Evidence[name], err = fileSum(filepath.Join(to, name)); err != nil {
+			if p.Evidence[name], err = fileSum(context.Background(), filepath.Join(to, name)); err != nil {
 				return err
 			}
 		}
@@ -628,17 +633,13 @@ func (w *gateWork) keep(v *gate.Verdict) error {
 }
 
 // fileSum is the SHA-256 of a file of carboy's own, in hexadecimal digits.
-func fileSum(name string) (string, error) {
-	f, err := os.Open(name)
+func fileSum(ctx context.Context, name string) (string, error) {
+	dir, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	defer dir.Close()
+	return gate.SumIn(ctx, dir, filepath.Base(name), math.MaxInt64-1)
 }
 
 // recordVerdict writes the verdict and puts its digest into the audit log.

@@ -266,6 +266,27 @@ func TestT3JudgesAreTheBases(t *testing.T) {
 	}
 }
 
+// TestT3StartedByAnother: with real bottles, the script that a command's wrapper starts
+// judges, also where its name is that of a test's file; what lies beside it does not.
+func TestT3StartedByAnother(t *testing.T) {
+	p := newProject(t, map[string]string{"tests/run.sh": "#!/bin/sh\nread v <value && [ \"$v\" -gt 0 ]\n", "tests/more.sh": "", "value": "1\n",
+		gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: b, kind: build, command: [timeout, '20', tests/run.sh]}\n"})
+	if err := os.Chmod(filepath.Join(p.ws, "tests/run.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	base := p.commit()
+	p.put("tests/more.sh", "true\n")
+	if j := p.judge(GateOptions{Base: base, Change: "."}); j.Outcome != gate.Passed {
+		t.Errorf("a harmless change: %v", notPassed(j.Verdict))
+	}
+	p.put("value", "0\n")
+	p.put("tests/run.sh", "#!/bin/sh\nexit 0\n")
+	j := p.judge(GateOptions{Base: base, Change: "."})
+	if r := resultOf(j.Verdict, "judges"); j.Outcome != gate.Final || len(r.Findings) != 1 || r.Findings[0].File != "tests/run.sh" || resultOf(j.Verdict, "b").Outcome != gate.Passed {
+		t.Errorf("%s: %+v", j.Outcome, j.Signals)
+	}
+}
+
 // cacheWorld is a project whose tests read, list and look for files, judged by a catalog
 // of the user's.
 type cacheWorld struct {
@@ -691,8 +712,9 @@ func TestGateInit(t *testing.T) {
 	}
 	os.Remove(filepath.Join(p.ws, "value"))
 	p.commit()
-	if j := p.judge(GateOptions{Base: base}); !slices.Contains(notPassed(j.Verdict), "make-test") {
-		t.Errorf("%+v", j.Verdict)
+	// What make reads to say so is no drift, which would end the matter.
+	if j := p.judge(GateOptions{Base: base}); j.Outcome != gate.Failed || strings.Join(notPassed(j.Verdict), " ") != "make-test" {
+		t.Errorf("%s: %v", j.Outcome, notPassed(j.Verdict))
 	}
 	if _, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws}); err == nil {
 		t.Error("an earlier catalog is overwritten")
@@ -721,11 +743,12 @@ func TestGateLanguages(t *testing.T) {
 		{"pytest", "py.test-3", "apt-get install python3-pytest", map[string]string{
 			"pyproject.toml":     "[tool.pytest.ini_options]\npythonpath = [\".\"]\n",
 			"calc.py":            "def add(a, b):\n    return a + b\n",
-			"tests/test_calc.py": "import pytest\nfrom calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
+			"tests/test_calc.py": "import colorsys\nimport pytest\nfrom calc import add\n\ndef test_black():\n    assert colorsys.rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
 		}, "pytest", []languageChange{
 			{"lost", map[string]string{"tests/test_calc.py": "from calc import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"}, "tests.test_calc::test_zero[1]"},
 			// The base's own runner says so, not the one that the change brings along.
 			{"another runner", map[string]string{"calc.py": "def add(a, b):\n    return a * b\n", "pytest.py": "open('.gate-pytest.xml', 'w').write('<testsuites/>')\n"}, "tests.test_calc::test_add: the test fails"},
+			{"a module that stands before Python's", map[string]string{"colorsys.py": "def rgb_to_hsv(*_):\n    return (0.0, 0.0, 0)\n"}, "colorsys.py: stands-before: tests were given it where those of the base were given /usr/"},
 		}},
 		{"node", "node", "apt-get install nodejs", map[string]string{
 			"package.json": `{"name":"m","version":"1.0.0","scripts":{"test":"node --test"}}`,

@@ -21,6 +21,18 @@ func TestT4GrantedAttempts(t *testing.T) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
 	some := []gate.Attempts{{Work: "01k", More: 2, By: "me", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Proposal: "01p"}}
 	more := append(slices.Clone(some), gate.Attempts{Work: "01k", More: 1, By: "me", Proposal: "01q"})
+	// What is granted shapes no cache: each would be made anew.
+	shape := func(granted []gate.Attempts) map[string]string {
+		w, err := p.c.gateWork(t.Context(), &GateOptions{Dir: p.ws, Base: "HEAD", granted: granted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.close()
+		return w.g.Shape
+	}
+	if a, b := shape(nil), shape(some); !maps.Equal(a, b) || a["carboy"] == "" {
+		t.Errorf("caches are others when attempts were granted: %v, %v", a, b)
+	}
 	first := map[int]string{}
 	for round := range 2 {
 		for _, granted := range [][]gate.Attempts{some, nil, more} {

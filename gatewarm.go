@@ -24,8 +24,10 @@ const (
 	maxWarmBases = 3                   // of a repository
 	maxWarmBytes = 10 << 30            // of all; the last used stay
 	maxWarmIdle  = 14 * 24 * time.Hour // since it was used
-	maxWarmFile  = 64 << 20
 )
+
+// maxWarmFile bounds the document of what is kept, in bytes; a variable for tests.
+var maxWarmFile int64 = 64 << 20
 
 // warmOf is what the document of a base's caches is called in the record of the verdict
 // whose gate filled them.
@@ -118,24 +120,28 @@ func lockShared(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fs.ErrNotExist
-		}
-		return nil, err
-	}
-	// It may have been removed, and another one made, before the lock was there.
-	var held, now unix.Stat_t
-	err = errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir+"/lock", &now))
-	if err == nil && (held.Dev != now.Dev || held.Ino != now.Ino) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
+	if err := shareLock(f, dir); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// shareLock locks what was opened as the lock of dir, when it is that still: dir may have
+// been removed, and another one made, before the lock was there.
+func shareLock(f *os.File, dir string) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fs.ErrNotExist
+		}
+		return err
+	}
+	var held, now unix.Stat_t
+	err := errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir+"/lock", &now))
+	if err == nil && (held.Dev != now.Dev || held.Ino != now.Ino) {
+		err = fs.ErrNotExist
+	}
+	return err
 }
 
 // removeWarm removes what is kept in dir, unless a gate uses it.
@@ -258,7 +264,7 @@ func (w *gateWork) layWarm(ctx context.Context, k *gate.Warm, v *gate.Verdict, t
 	if err != nil {
 		return nil, err
 	}
-	if len(b) > maxWarmFile {
+	if int64(len(b)) > maxWarmFile {
 		return nil, fmt.Errorf("what is to be said of them has %d bytes, and may have %d", len(b), maxWarmFile)
 	}
 	return b, os.WriteFile(filepath.Join(tmp, gate.WarmFile), b, 0o600)

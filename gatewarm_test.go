@@ -3,6 +3,8 @@ package carboy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // warmCheck runs tests through a compiler of a line, which says what it compiled; what it
@@ -163,5 +166,128 @@ func TestWarmHeldUntilRecorded(t *testing.T) {
 	}
 	if removed, err := c.sweepWarm(t.Context(), true); len(removed) != 1 || err != nil || there() {
 		t.Errorf("what was never put on record stays: %v, %v", removed, err)
+	}
+}
+
+// TestWarmLockIsOfWhatIsThere: a lock that was opened before what it is of was removed
+// holds nothing of what another gate put in its place.
+func TestWarmLockIsOfWhatIsThere(t *testing.T) {
+	dir := t.TempDir() + "/key"
+	fill := func() {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(dir+"/lock", nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() *os.File {
+		t.Helper()
+		f, err := os.Open(dir + "/lock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	fill()
+	early := open()
+	fill()
+	if err := shareLock(early, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock of what was removed holds: %v", err)
+	}
+	if err := shareLock(open(), dir); err != nil {
+		t.Errorf("the lock of what is there: %v", err)
+	}
+	if err := removeWarm(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("what is held was removed: %v", err)
+	}
+	gone := open()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := shareLock(gone, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock of nothing holds: %v", err)
+	}
+}
+
+// TestWarmDocumentIsBounded: what could not be read back is not kept, and leaves nothing.
+func TestWarmDocumentIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	c := openClient(t, map[string]string{"HOME": dir, "XDG_STATE_HOME": dir + "/state"})
+	t.Chdir(t.TempDir())
+	w := &gateWork{c: c, g: &gate.Gate{}, o: &GateOptions{}}
+	was := maxWarmFile
+	t.Cleanup(func() { maxWarmFile = was })
+	for _, most := range []int64{was, 100} {
+		if err := os.Mkdir("files", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		maxWarmFile = most
+		k := &gate.Warm{Key: fmt.Sprint("key", most), Host: map[string]string{"/usr/bin/cc": "1:2:3"}, Phases: []gate.WarmPhase{{Phase: &gate.Phase{Signal: "t", On: "base", Ended: &gate.Ended{Run: "r"}}}}}
+		_, lock, err := w.moveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
+		if (err == nil) != (most == was) {
+			t.Errorf("at most %d bytes: %v", most, err)
+		}
+		if err == nil {
+			lock.Close()
+		}
+	}
+	if left, err := filepath.Glob(c.warmDir("*")); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if left, err := filepath.Glob(c.warmDir(".new-*")); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestGateCcache: with the real ccache, a change has what the base compiled, and never what
+// was compiled of another header: a changed one, and one that stands before it now.
+func TestGateCcache(t *testing.T) {
+	if os.Getenv("CARBOY_TEST_LANGUAGES") != "1" || testenv.Look("ccache") == "" || testenv.Look("gcc") == "" || testenv.Look("make") == "" {
+		t.Log("ccache is NOT tested: apt-get install ccache gcc make, then CARBOY_TEST_LANGUAGES=1")
+		return
+	}
+	id, err := whoami(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newCacheWorld(t, "version: 1\nsignals:\n  - {name: t, kind: build, command: [make, test], env: {CCACHE_DIR: "+id.user.Home+"/.cache/ccache}, warm: [.cache/ccache]}\n", map[string]string{
+		"Makefile": "test: main.o a.o\n\tccache -s\n\tgcc -o prog main.o a.o\n\t./prog\n%.o: %.c\n\tccache gcc -Ialt -Iinc -c -o $@ $<\n",
+		"inc/x.h":  "#define WANT 1\n", "alt/y.h": "",
+		"a.c":    "#include \"x.h\"\nint a(void) { return WANT; }\n",
+		"main.c": "int a(void); int main(void) { return a() == 1 ? 0 : 1; }\n",
+	})
+	for _, x := range []struct {
+		file, text string
+		want       gate.Outcome
+		hits       string // of two
+		stale      string
+	}{
+		{"README", "words\n", gate.Passed, "2", ""},
+		{"main.c", "int a(void); int main(void) { return a() != 1; }\n", gate.Passed, "1", ""},
+		{"inc/x.h", "#define WANT 2\n", gate.Failed, "1", ""},
+		{"alt/x.h", "#define WANT 2\n", gate.Failed, "0", "alt/x.h"},
+		{"README", "others\n", gate.Passed, "2", ""},
+	} {
+		p.git("checkout", "-q", "-f", p.base)
+		p.git("clean", "-fdq")
+		p.put(x.file, x.text)
+		j := p.run()
+		b, err := p.c.VerdictEvidence(t.Context(), j.ID, "t-change", "stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale := ""
+		for _, ph := range j.Phases {
+			if ph.Stale != nil {
+				stale = ph.Stale.Path
+			}
+		}
+		_, hits, _ := strings.Cut(string(b), "Hits:")
+		if hits, _, _ = strings.Cut(hits, "/"); strings.TrimSpace(hits) != x.hits || j.Outcome != x.want || stale != x.stale || j.Warm == nil {
+			t.Errorf("%s: %s, %s hits, stale %q, cache %+v\n%s", x.file, j.Outcome, hits, stale, j.Warm, b)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	dockertar "github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/carboy/carboy/internal/scenario"
 	"github.com/carboy/carboy/internal/store"
@@ -140,6 +146,18 @@ func TestTraceImage(t *testing.T) {
 	if len(rep.Slices.Binaries) != 1 || rep.Slices.Binaries[0].Path != "/bin/p" || len(rep.Slices.Files) != 1 || rep.Slices.Files[0].Path != "/etc/data" {
 		t.Errorf("%+v, %+v", rep.Slices.Binaries, rep.Slices.Files)
 	}
+	// The same as an OCI layout, and as a directory, which has no digest.
+	layoutDir, dir := otherImages(t, tarball)
+	for ref, traced := range map[string]string{"oci:" + layoutDir: rep.Target.Traced, tarball: rep.Target.Traced, dir: ""} {
+		other, err := w.c.TraceScenarios(t.Context(), TraceOptions{Image: ref, Command: []string{"/bin/p", "check"}, Each: Limits{Timeout: time.Minute}})
+		if err != nil {
+			t.Fatalf("%s: %v", ref, err)
+		}
+		b, f := other.Slices.Binaries, other.Slices.Files
+		if !other.OK() || len(b) != 1 || b[0].Path != "/bin/p" || b[0].Digest != rep.Slices.Binaries[0].Digest || len(f) != 1 || f[0].Path != "/etc/data" || other.Target.Traced != traced {
+			t.Errorf("%s: %+v %+v %+v, want %+v", ref, other.Target, other.Scenarios, other.Slices, rep.Slices)
+		}
+	}
 	for digest, same := range map[string]bool{rep.Target.Traced: true, "sha256:" + strings.Repeat("0", 64): false} {
 		again, err := w.c.TraceScenarios(t.Context(), TraceOptions{Image: "tar:" + tarball, Digest: digest, Each: Limits{Timeout: time.Minute}})
 		if err != nil {
@@ -220,4 +238,39 @@ func TestSweepSandboxes(t *testing.T) {
 	if _, err := w.c.Receipt(t.Context(), r.ID); err != nil {
 		t.Errorf("the record is gone: %v", err)
 	}
+}
+
+// otherImages are the image of a tarball as an OCI layout, and its files as a directory.
+func otherImages(t *testing.T, archive string) (layoutDir, dir string) {
+	t.Helper()
+	img, err := dockertar.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layoutDir, dir = filepath.Join(t.TempDir(), "layout"), filepath.Join(t.TempDir(), "root")
+	p, err := layout.Write(layoutDir, empty.Index)
+	if err == nil {
+		err = p.AppendImage(img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := mutate.Extract(img)
+	defer files.Close()
+	for r := tar.NewReader(files); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		var b []byte
+		name := filepath.Join(dir, "missing")
+		if err == nil {
+			name = filepath.Join(dir, h.Name)
+			b, err = io.ReadAll(r)
+		}
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, b, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return layoutDir, dir
 }

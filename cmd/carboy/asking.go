@@ -87,7 +87,7 @@ they signed counts. ssh-keygen checks it, too:
 
 // wroteBaseline says what is next.
 func (a *app) wroteBaseline(file string, err error) error {
-	if errors.Is(err, carboy.ErrBaseline) {
+	if a.gateFailed(err); errors.Is(err, carboy.ErrBaseline) {
 		return &advisedError{err, "carboy gate baseline diff shows what a verdict's phases did beside it"}
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -55,8 +56,13 @@ func gateCode(v *gate.Verdict) int {
 // gateFailed gives errors of gates their own codes.
 func (a *app) gateFailed(err error) error {
 	var no *carboy.NotApprovedError
+	var option *carboy.OptionError
 	switch {
 	case err == nil:
+	case errors.As(err, &option):
+		a.code = exitcode.Usage
+	case errors.Is(err, carboy.ErrNothingBefore):
+		return &advisedError{err, "commit what you approve, with its " + gate.CatalogPath + " (carboy gate init); then judge the next commit, or the work tree: carboy gate run --change ."}
 	case errors.Is(err, carboy.ErrGateLocked):
 		a.code = exitcode.Locked
 		return &advisedError{err, "wait until it is over"}
@@ -117,6 +123,9 @@ sign.`,
 				b, err := c.GateInit(ctx, carboy.GateOptions{Dir: dir, OnEvent: a.gateEvents(quiet || asJSON)})
 				if errors.Is(err, fs.ErrExist) {
 					return &advisedError{err, "edit it by hand, or remove it to begin anew"}
+				}
+				if errors.Is(err, carboy.ErrNoCatalog) {
+					return &advisedError{err, "run it where the project is (--dir DIR), or begin with one signal: carboy gate kinds"}
 				}
 				if err != nil {
 					return a.gateFailed(err)
@@ -198,6 +207,9 @@ given again; --why says which input was another, --again runs all the same.`,
 					return a.printJSON(j.Verdict)
 				}
 				j.Text(a.shown(), false)
+				if !quiet {
+					a.gateNext(j)
+				}
 				return nil
 			})
 		},
@@ -214,6 +226,24 @@ given again; --why says which input was another, --again runs all the same.`,
 	cmd.MarkFlagDirname("dir")
 	cmd.MarkFlagFilename("catalog", "yaml", "yml")
 	return cmd
+}
+
+// gateNext says what can be done about a verdict that is no pass.
+func (a *app) gateNext(j *carboy.Judged) {
+	if j.Allowed() {
+		return
+	}
+	a.say(plainText, "next: carboy gate explain %s has all of it, %s what the phases printed", j.ID, visible.String(filepath.Join(j.Dir, gate.EvidenceDir), 300))
+	for _, r := range j.Signals {
+		if r.Kind == "trace" && len(r.Findings) > 0 && r.Outcome != gate.Passed {
+			a.say(plainText, "if that is what it should do: carboy gate baseline diff %s, then carboy gate baseline accept", j.ID)
+			break
+		}
+	}
+	if len(j.LostTests()) > 0 {
+		a.say(plainText, "if the tests are meant to go: carboy gate baseline accept --lost-tests %s", j.ID)
+	}
+	a.say(plainText, "a person can let it go on as it is: carboy gate override --reason TEXT %s", j.ID)
 }
 
 func (a *app) gateExplainCmd() *cobra.Command {
@@ -447,7 +477,7 @@ func (a *app) baselineShowCmd() *cobra.Command {
 						list []string
 					}{{"executes", e.Execs}, {"reaches", e.Endpoints}, {"reads", e.Reads}, {"writes", e.Writes}, {"asks for", e.Rights}} {
 						for _, s := range l.list {
-							fmt.Fprintf(w, "  %-8s %s\n", l.name, visible.String(s, 300))
+							fmt.Fprintf(w, "  %-8s %s\n", l.name, visible.String(strings.Replace(s, "//", "/", 1), 300))
 						}
 					}
 				}

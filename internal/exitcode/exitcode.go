@@ -85,6 +85,7 @@ var Table = []Row{
 	{"gate trace", num(Rejected), "a scenario failed or ran out of time, there is no trace, or another image was traced than was built"},
 	{"gate run, gate init, gate verify, work", num(OK), "every signal passed, or a person has overridden the verdict"},
 	{"gate run, gate init, work", num(Failed), "carboy could not judge: no catalog, no such revision, no bottle"},
+	{"gate, work", num(Usage), "wrong usage: an unknown command, flag or value"},
 	{"gate, work", num(Escalated), "a person must decide: witnesses disagree, all attempts are spent, or nobody answered at the queue"},
 	{"gate, work", num(Rejected), "a signal did not pass, or a person said no to an override or a baseline"},
 	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded"},

@@ -586,6 +586,7 @@ func TestT2TreesThatChange(t *testing.T) {
 // TestT2EmptiedInOtherWays: a test that keeps its name and proves nothing any more is
 // named, wherever it goes; one that is written otherwise is not.
 func TestT2EmptiedInOtherWays(t *testing.T) {
+	const helpers = "package x\nimport \"testing\"\nfunc Check(t testing.TB, a int) { if a != 1 { t.Fatal(a) } }\n"
 	const was = "package a\nfunc TestA(t *testing.T) {\n\tif f() != 1 {\n\t\tt.Fatal(1)\n\t}\n}\n"
 	for _, x := range []struct {
 		what         string
@@ -597,6 +598,9 @@ func TestT2EmptiedInOtherWays(t *testing.T) {
 		{"what failed it is gone", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tf()\n}\n"}, true},
 		{"what failed it never runs", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tif false {\n\t\tt.Fatal(1)\n\t}\n\tf()\n}\n"}, true},
 		{"a helper does it", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tcheck(t, f(), 1)\n}\n"}, false},
+		{"a library of helpers, emptied", map[string]string{"x/check.go": helpers}, map[string]string{"x/check.go": strings.Replace(helpers, "t.Fatal(a)", "", 1)}, true},
+		{"a library of helpers, otherwise", map[string]string{"x/check.go": helpers}, map[string]string{"x/check.go": strings.Replace(helpers, "t.Fatal(a)", "log(a)", 1)}, false},
+		{"not one of tests", map[string]string{"x/check.go": strings.Replace(helpers, "testing.TB", "other.T2", 1)}, map[string]string{"x/check.go": "package x\nimport \"testing\"\nfunc Check(t other.T2, a int) {}\n"}, false},
 		{"in a subtest", map[string]string{"a_test.go": was}, map[string]string{"a_test.go": "package a\nfunc TestA(t *testing.T) {\n\tt.Run(\"x\", func(t *testing.T) {\n\t\tif f() != 1 {\n\t\t\tt.Error(1)\n\t\t}\n\t})\n}\n"}, false},
 		{"Python without its assertion", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    x = f()\n"}, true},
 		{"Python with another", map[string]string{"test_a.py": "def test_a():\n    x = f()\n    assert x == 1\n"}, map[string]string{"test_a.py": "def test_a():\n    check_all(f())\n"}, false},
@@ -606,6 +610,115 @@ func TestT2EmptiedInOtherWays(t *testing.T) {
 		got, err := emptied(t.Context(), tree(t, x.base), tree(t, x.change))
 		if err != nil || (len(got) > 0) != x.caught {
 			t.Errorf("%s: %v %v", x.what, got, err)
+		}
+	}
+}
+
+// TestT2NeverRuns: an assertion that stands where nothing runs is none; what is near to
+// it in words is one.
+func TestT2NeverRuns(t *testing.T) {
+	const (
+		goFails = "if f() != 1 { t.Fatal(1) }"
+		goRest  = "\n}\nfunc check(t *testing.T, a int) {\n\tif a != 1 { t.Fatal(a) }\n}\n"
+		goHead  = "package a\nfunc TestA(t *testing.T) {\n"
+		pyHead  = "def test_a():\n    x = f()\n"
+	)
+	for _, x := range []struct {
+		file, was string
+		caught    map[bool][]string
+	}{
+		{"a_test.go", goHead + goFails + goRest, map[bool][]string{
+			true: {
+				goHead + "f()\nreturn\n" + goFails + goRest,
+				goHead + "if true { return }\n" + goFails + goRest,
+				goHead + "if 1 < 2 { f(); return }\n" + goFails + goRest,
+				goHead + "f()\nif 1 == 2 { t.Fatal(1) }" + goRest,
+				goHead + "if f() != 1 && false { t.Fatal(1) }" + goRest,
+				goHead + "f()\nfor range 0 { t.Fatal(1) }" + goRest,
+				goHead + "f()\nfor false { t.Fatal(1) }" + goRest,
+				goHead + "for _, x := range []int{} { if f() != x { t.Fatal(1) } }" + goRest,
+				goHead + "t = &testing.T{}\n" + goFails + goRest,
+				goHead + "{ t := new(testing.T)\n" + goFails + "}" + goRest,
+				goHead + "f()\n_ = func() { t.Fatal(1) }" + goRest,
+				goHead + "goto end\n" + goFails + "\nend:" + goRest,
+				goHead + "os.Exit(0)\n" + goFails + goRest,
+				goHead + "switch { default: return }\n" + goRest,
+				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) {\n}\n", // the helper
+				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { t.Helper(); return; check(t, 1) }\n",
+			},
+			false: {
+				goHead + "if f() == 1 { return }\nt.Fatal(1)" + goRest,
+				goHead + "if true { if f() != 1 { t.Fatal(1) } }" + goRest,
+				goHead + "if false { f() } else { check(t, f()) }" + goRest,
+				goHead + "for _, x := range []int{1} { if f() != x { t.Fatal(1) } }" + goRest,
+				goHead + "for { if f() == 1 { break }\nt.Fatal(1) }" + goRest,
+				goHead + "again:\n" + goFails + "\nif g() { goto again }" + goRest,
+				goHead + "do := func() { t.Fatal(1) }\nif f() != 1 { do() }" + goRest,
+				goHead + "if testing.Short() { t.Skip() }\n" + goFails + goRest,
+				goHead + "t.Cleanup(func() { return; })\n" + goFails + goRest,
+				goHead + "if 2 < 1 || f() != 1 { t.Fatal(1) }" + goRest,
+				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { log(a) }\n", // a helper that fails less
+				goHead + "check(t, f())" + goRest,
+			},
+		}},
+		{"test_a.py", pyHead + "    assert x == 1\n", map[bool][]string{
+			true: {
+				pyHead + "    return\n    assert x == 1\n",
+				pyHead + "    if x:\n        pass\n    return x\n    assert x == 1\n",
+				pyHead + "    if False:\n        assert x == 1\n",
+				pyHead + "    if (0):\n        y = 1\n        assert x == 1\n",
+				pyHead + "    while not True:\n        assert x == 1\n",
+				pyHead + "    assert True\n",
+				pyHead + "    assert x == 1 or True, 'wrong'\n",
+				pyHead + "    \"\"\"\n    assert x == 1\n    \"\"\"\n",
+				pyHead + "    y = '''\n    assert x == 1\n    '''\n",
+				pyHead + "    y = 'assert x' # assert x == 1\n",
+			},
+			false: {
+				pyHead + "    if x == 2:\n        return\n    assert x == 1\n",
+				pyHead + "    if False:\n        pass\n    assert x == 1\n",
+				pyHead + "    if False:\n        pass\n    else:\n        assert x == 1\n",
+				pyHead + "    for y in x:\n        if y: continue\n        assert y == 1\n",
+				pyHead + "    y = 'don\\'t \"\"\" #'; assert x == y\n",
+				pyHead + "    y = '''\n    words\n'''\n    assert x == y\n",
+				pyHead + "    # don't\n    assert x == 1\n",
+				pyHead + "    assert x == 1, 'or True'\n",
+				pyHead + "    return check(x)\n",
+			},
+		}},
+		{"a.test.js", "test('a', () => { expect(f()).toBe(1) })\n", map[bool][]string{
+			true: {
+				"test('a', () => { return; expect(f()).toBe(1) })\n",
+				"test('a', () => { f()\n return\n expect(f()).toBe(1) })\n",
+				"test('a', () => { f(); if (false) expect(f()).toBe(1) })\n",
+				"test('a', () => { f(); if ( 0 ) { g({}); expect(f()).toBe(1) } })\n",
+				"test('a', () => { f(); /* expect(f()).toBe(1)\n */ })\n",
+				"test('a', () => { f('expect(1)'); `expect(${1})`; })\n",
+				"test('a', () => { f() })\nfunction g() { expect(1) }\n",
+				"test('a', () => { ; })\n",
+			},
+			false: {
+				"test('a', () => { return expect(f()).resolves.toBe(1) })\n",
+				"test('a', () => {\n return f()\n  .then((x) => { expect(x).toBe(1) }) })\n",
+				"test('a', () => { return new Promise((done) => {\n f((x) => { expect(x).toBe(1); done() }) }) })\n",
+				"test('a', () => { if (f() == 2) return; expect(f()).toBe(1) })\n",
+				"test('a', () => { if (false) { g() } expect(f()).toBe(1) })\n",
+				"test('a', () => { const s = \"don't // \"; expect(f()).toBe(s) })\n",
+				"test('a', () => check(f()))\n",
+				"test('a', () => { f(/[{]/); expect(f()).toBe(1) })\n", // it has no end
+			},
+		}},
+	} {
+		for caught, list := range x.caught {
+			for _, is := range list {
+				got, err := emptied(t.Context(), tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: is}))
+				if err != nil || (len(got) > 0) != caught {
+					t.Errorf("%v %v, want %t of\n%s", got, err, caught, is)
+				}
+				for i := range is { // whatever is cut off
+					bodiesOf(x.file)([]byte(is[:i]))
+				}
+			}
 		}
 	}
 }

@@ -54,8 +54,9 @@ type Signal struct {
 	// Warm are directories of the home inside with caches, which are kept of the base.
 	Warm []string
 
-	format string // of its tests; empty: it has none
-	judge  judge
+	format  string // of its tests; empty: it has none
+	freezes bool   // what signals run
+	judge   judge
 }
 
 // Catalog is what a gate asks for. Only ParseCatalog makes one.

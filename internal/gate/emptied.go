@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"go/ast"
+	goconstant "go/constant"
 	"go/parser"
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -16,18 +18,32 @@ import (
 // change. It looks at the text of files of tests that differ; a test can be made to
 // prove less in many more ways, which the policy signal names the files of.
 func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
-	pick := func(f File) bool { return f.Mode != Link && bodiesOf(f.Path) != nil }
+	same, err := change.sameAs(ctx, base)
+	if err != nil {
+		return nil, err
+	}
+	asBase, err := base.sameAs(ctx, change)
+	if err != nil {
+		return nil, err
+	}
+	// What tests are handed to can be anywhere in Go: of these the files that differ.
+	// One that no phase opened is none of them, so it need not be an input.
+	pick := func(same func(File) bool) func(File) bool {
+		return func(f File) bool {
+			return f.Mode != Link && bodiesOf(f.Path) != nil && (!helpsTests(f.Path) || !same(f))
+		}
+	}
 	// By the file's directory too: runners know a test of Go by its package, so one that
 	// moves to another file is the same.
 	type test struct{ in, name string }
 	place := func(p, name string) test {
-		if strings.HasSuffix(p, "_test.go") {
+		if strings.HasSuffix(p, ".go") {
 			return test{path.Dir(p), name}
 		}
 		return test{p, name}
 	}
 	was := map[test]body{}
-	if err := base.Each(ctx, pick, func(f File, b []byte) error {
+	if err := base.Each(ctx, pick(asBase), func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
 			was[place(f.Path, name)] = max(was[place(f.Path, name)], full)
 		}
@@ -36,9 +52,11 @@ func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
 		return nil, err
 	}
 	var out []Finding
-	err := change.Each(ctx, pick, func(f File, b []byte) error {
+	err = change.Each(ctx, pick(same), func(f File, b []byte) error {
 		for name, full := range bodiesOf(f.Path)(b) {
 			switch before := was[place(f.Path, name)]; {
+			case before > empty && full == empty && strings.HasSuffix(f.Path, ".go") && !(strings.HasSuffix(f.Path, "_test.go") && goTestName(name)):
+				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "tests are handed to it, and it has nothing any more that could fail them"})
 			case before > empty && full == empty:
 				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test had a body on the base, and has none that could fail"})
 			case before == checks && full == runs:
@@ -64,6 +82,13 @@ const (
 func bodiesOf(p string) func([]byte) map[string]body {
 	base := path.Base(p)
 	switch {
+	case helpsTests(p):
+		return func(b []byte) map[string]body {
+			if !bytes.Contains(b, []byte(`"testing"`)) {
+				return nil
+			}
+			return goBodies(b)
+		}
 	case strings.HasSuffix(base, "_test.go"):
 		return goBodies
 	case strings.HasSuffix(base, ".py") && isTestFile(p):
@@ -72,6 +97,11 @@ func bodiesOf(p string) func([]byte) map[string]body {
 		return jsBodies
 	}
 	return nil
+}
+
+// helpsTests reports whether a file is no file of tests, and can have what they call.
+func helpsTests(p string) bool {
+	return strings.HasSuffix(p, ".go") && !strings.HasSuffix(p, "_test.go")
 }
 
 func regexpMatch(r *regexp.Regexp, s string) bool { return r.MatchString(s) }
@@ -89,13 +119,171 @@ func goBodies(b []byte) map[string]body {
 		if !ok || fn.Recv != nil || fn.Body == nil {
 			continue
 		}
-		for _, prefix := range []string{"Test", "Fuzz", "Example"} {
-			if strings.HasPrefix(fn.Name.Name, prefix) {
-				out[fn.Name.Name] = goBody(fn)
-			}
+		prune(&fn.Body.List)
+		switch name := fn.Name.Name; {
+		case goTestName(name):
+			out[name] = goBody(fn)
+		case handedTest(fn) && goHasBody(fn.Body):
+			// What fails a test may be in what it calls. One that fails less may be right.
+			out[name] = runs
+		case handedTest(fn):
+			out[name] = empty
 		}
 	}
 	return out
+}
+
+func goTestName(name string) bool {
+	return slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// handedTest reports whether a function gets a test, or a part of one.
+func handedTest(fn *ast.FuncDecl) bool {
+	return slices.ContainsFunc(fn.Type.Params.List, func(f *ast.Field) bool {
+		typ := f.Type
+		if star, ok := typ.(*ast.StarExpr); ok {
+			typ = star.X
+		}
+		sel, ok := typ.(*ast.SelectorExpr)
+		return ok && slices.Contains([]string{"T", "B", "F", "TB"}, sel.Sel.Name)
+	})
+}
+
+// prune takes out what never runs, as far as the text alone says so, and reports whether
+// what is left never gets to its end.
+func prune(list *[]ast.Stmt) (leaves bool) {
+	var out []ast.Stmt
+	for _, s := range *list {
+		label, labelled := s.(*ast.LabeledStmt)
+		if leaves && !labelled {
+			continue
+		}
+		leaves = false
+		if labelled && label.Stmt != nil {
+			s = label.Stmt // gotos and loops come here
+		}
+		switch x := s.(type) {
+		case *ast.ReturnStmt, *ast.BranchStmt:
+			leaves = true
+		case *ast.ExprStmt:
+			leaves = neverReturns(x.X)
+		case *ast.BlockStmt:
+			leaves = prune(&x.List)
+		case *ast.IfStmt:
+			yes, known := constant(x.Cond)
+			switch {
+			case known && yes:
+				leaves = prune(&x.Body.List)
+				s = x.Body
+			case known && x.Else == nil:
+				continue
+			case known:
+				one := []ast.Stmt{x.Else}
+				leaves = prune(&one)
+				s = &ast.BlockStmt{List: one}
+			default:
+				leaves = prune(&x.Body.List)
+				if x.Else == nil && len(x.Body.List) == 0 && x.Init == nil && !calls(x.Cond) {
+					leaves = false
+					continue
+				}
+				if x.Else == nil {
+					leaves = false
+					break
+				}
+				one := []ast.Stmt{x.Else}
+				leaves = prune(&one) && leaves
+				x.Else = &ast.BlockStmt{List: one}
+			}
+		case *ast.ForStmt:
+			if yes, known := constant(x.Cond); known && !yes {
+				continue
+			}
+			prune(&x.Body.List)
+		case *ast.RangeStmt:
+			if over, ok := x.X.(*ast.CompositeLit); ok && len(over.Elts) == 0 {
+				continue
+			}
+			if over, ok := x.X.(*ast.BasicLit); ok && over.Value == "0" {
+				continue
+			}
+			prune(&x.Body.List)
+		case *ast.AssignStmt:
+			if id, ok := x.Lhs[0].(*ast.Ident); ok && id.Name == "_" && len(x.Lhs) == 1 {
+				if _, ok := x.Rhs[0].(*ast.FuncLit); ok {
+					continue // nobody can call it
+				}
+			}
+		}
+		ast.Inspect(s, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncLit); ok {
+				prune(&f.Body.List)
+				return false
+			}
+			return true
+		})
+		out = append(out, s)
+	}
+	*list = out
+	return leaves
+}
+
+func calls(x ast.Expr) (found bool) {
+	ast.Inspect(x, func(n ast.Node) bool {
+		_, call := n.(*ast.CallExpr)
+		found = found || call
+		return !found
+	})
+	return found
+}
+
+// neverReturns is a call behind which nothing runs. What fails a test is none: it says
+// what has to be known of it.
+func neverReturns(x ast.Expr) bool {
+	call, ok := x.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	id, ok := sel.X.(*ast.Ident)
+	return ok && (slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name) || id.Name == "runtime" && sel.Sel.Name == "Goexit" || id.Name == "os" && sel.Sel.Name == "Exit")
+}
+
+// constant is what a condition always is.
+func constant(x ast.Expr) (yes, known bool) {
+	switch x := x.(type) {
+	case *ast.ParenExpr:
+		return constant(x.X)
+	case *ast.Ident:
+		return x.Name == "true", x.Name == "true" || x.Name == "false"
+	case *ast.UnaryExpr:
+		yes, known = constant(x.X)
+		return !yes, known && x.Op == token.NOT
+	case *ast.BinaryExpr:
+		a, aKnown := constant(x.X)
+		b, bKnown := constant(x.Y)
+		switch x.Op {
+		case token.LAND:
+			if aKnown && !a || bKnown && !b {
+				return false, true
+			}
+			return a && b, aKnown && bKnown
+		case token.LOR:
+			if aKnown && a || bKnown && b {
+				return true, true
+			}
+			return a || b, aKnown && bKnown
+		}
+		l, lok := x.X.(*ast.BasicLit)
+		r, rok := x.Y.(*ast.BasicLit)
+		if lok && rok && l.Kind == r.Kind && slices.Contains([]token.Token{token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ}, x.Op) {
+			return goconstant.Compare(goconstant.MakeFromLiteral(l.Value, l.Kind, 0), x.Op, goconstant.MakeFromLiteral(r.Value, r.Kind, 0)), true
+		}
+	}
+	return false, false
 }
 
 // goBody looks at what a test does. An example checks by what it prints.
@@ -116,11 +304,12 @@ func goBody(fn *ast.FuncDecl) body {
 					params[id.Name] = true
 				}
 			}
-		case *ast.BlockStmt:
-			return !neverRuns(x)
-		case *ast.IfStmt:
-			if id, ok := x.Cond.(*ast.Ident); ok && id.Name == "false" && x.Else == nil {
-				return false
+		case *ast.AssignStmt:
+			// A test that is another says nothing of this one.
+			for i, l := range x.Lhs {
+				if id, ok := l.(*ast.Ident); ok && i < len(x.Rhs) && another(x.Rhs[i]) {
+					delete(params, id.Name)
+				}
 			}
 		case *ast.CallExpr:
 			switch f := x.Fun.(type) {
@@ -147,13 +336,19 @@ func goBody(fn *ast.FuncDecl) body {
 	return found
 }
 
-// neverRuns is a block that is left at its first statement.
-func neverRuns(b *ast.BlockStmt) bool {
-	if len(b.List) == 0 {
-		return true
-	}
-	_, ok := b.List[0].(*ast.ReturnStmt)
-	return ok
+// another is a test that is made in a test.
+func another(x ast.Expr) bool {
+	found := false
+	ast.Inspect(x, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		id, named := (*ast.Ident)(nil), false
+		if ok {
+			id, named = sel.X.(*ast.Ident)
+		}
+		found = found || named && id.Name == "testing" && slices.Contains([]string{"T", "B", "F"}, sel.Sel.Name)
+		return !found
+	})
+	return found
 }
 
 // goHasBody reports whether a statement could fail the test: one that is not only a
@@ -187,85 +382,3 @@ func goHasBody(b *ast.BlockStmt) bool {
 	}
 	return false
 }
-
-var pythonDef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(\s*)(?:async\s+)?def\s+(test\w*)\s*\(`) })
-
-func pythonBodies(b []byte) map[string]body {
-	out := map[string]body{}
-	name, indent := "", 0
-	see := func(text string) {
-		switch {
-		case !meansSomething(text):
-			out[name] = max(out[name], empty)
-		case pythonCheck().MatchString(text):
-			out[name] = checks
-		default:
-			out[name] = max(out[name], runs)
-		}
-	}
-	for _, raw := range bytes.Split(b, []byte("\n")) {
-		line := string(raw)
-		text := strings.TrimSpace(line)
-		in := len(line) - len(strings.TrimLeft(line, " \t"))
-		if m := pythonDef().FindStringSubmatch(line); m != nil {
-			name, indent = m[2], len(m[1])
-			_, rest, _ := strings.Cut(text, "):")
-			see(strings.TrimSpace(rest))
-			continue
-		}
-		if name == "" || text == "" {
-			continue
-		}
-		if in <= indent {
-			name = ""
-			continue
-		}
-		see(text)
-	}
-	return out
-}
-
-// pythonCheck is what says that a test failed, by the names that people give it.
-var pythonCheck = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\b(?:assert|raise)\b|(?:assert|raises|warns|check|verify|expect|should|fail)\w*\s*\(`)
-})
-
-func meansSomething(s string) bool {
-	switch {
-	case s == "", s == "pass", s == "...", s == "return", s == "return None", s == ")", s == "):", strings.HasPrefix(s, "#"), strings.HasPrefix(s, `"`), strings.HasPrefix(s, "'"):
-		return false
-	}
-	return s != "assert True" && s != "True"
-}
-
-var jsTest = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("(?:^|[^\\w.])(?:it|test)\\s*\\(\\s*(['\"`])((?:[^\\\\]|\\\\.)*?)['\"`]\\s*,\\s*(?:async\\s*)?(?:function\\s*)?(?:\\([^)]*\\)|\\w+)\\s*(?:=>)?\\s*(\\{\\s*(?:return;?\\s*)?\\})?")
-})
-
-func jsBodies(b []byte) map[string]body {
-	out := map[string]body{}
-	all := jsTest().FindAllSubmatchIndex(b, -1)
-	for i, m := range all {
-		name := string(b[m[4]:m[5]])
-		end := len(b)
-		if i+1 < len(all) {
-			end = all[i+1][0]
-		}
-		switch {
-		case m[6] >= 0:
-			out[name] = max(out[name], empty)
-		case jsCheck().Match(jsComment().ReplaceAll(b[m[1]:end], nil)):
-			out[name] = checks
-		default:
-			out[name] = max(out[name], runs)
-		}
-	}
-	return out
-}
-
-var (
-	jsCheck = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(?i)(?:expect|assert|should|fail|verify|check)\w*\s*[.(]|\bthrow\b|\bt\.\w+\(`)
-	})
-	jsComment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)//.*$`) })
-)

@@ -455,6 +455,12 @@ func TestResults(t *testing.T) {
 # noise
 {"Action":"fail","Package":"q"}
 {"Action":"pass","Package":"p"}`, "p.TestA=passed p.TestB=skipped p.TestC=failed q=failed"},
+		{"go", `{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"fail","Package":"q"}`, "p.TestA=failed q=failed"},
+		{"go", `{"Action":"fail","Package":"p"}
+{"Action":"fail","Package":"p.T"}
+{"Action":"pass","Package":"p","Test":"T"}`, "p=failed p.T=failed"},
 		{"go", "42 passed\nok p 0.1s\n--- PASS: TestA\n", ""},
 		{"go", `{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"fail","Package":"p","Test":"TestA"}`, "p.TestA=failed"},
 		{"junit", `<testsuites><testsuite name="s"><testcase classname="c" name="a"/><testcase classname="c" name="b"><failure message="m"/></testcase><testcase name="d"><skipped/></testcase></testsuite></testsuites>`, "c::a=passed c::b=failed s::d=skipped"},
@@ -725,6 +731,15 @@ func TestFirstErrors(t *testing.T) {
 			t.Fatalf("half a line is told: %.60q", got)
 		}
 	}
+	// Of one that has words in it, the first and the last of them are, and no half.
+	for n := range 60 {
+		words := strings.Repeat("w", n) + " " + strings.Repeat("key="+token+" ", 200)
+		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("wrong:\n" + words + "the end\n")}}})
+		if strings.Count(got, "key=") != strings.Count(got, "key="+token+" ") || strings.Count(got, "J123456") != strings.Count(got, "key="+token) || strings.Count(got, "key=") < 20 ||
+			len(got) > maxDetail || !strings.HasPrefix(got, "wrong:\nw") && n > 0 || !strings.HasSuffix(got, " the end\n") || !strings.Contains(got, " bytes) …") {
+			t.Fatalf("%d: %q", n, got)
+		}
+	}
 	// Wherever the middle begins and ends, it is not in a line.
 	for n := range 60 {
 		line := "key " + token + "\n"
@@ -768,6 +783,44 @@ func TestForms(t *testing.T) {
 	}
 	if bytes.ContainsAny(text.Bytes(), "\x1b\x00\u202e") {
 		t.Errorf("%q", text.String())
+	}
+}
+
+// TestDriftOfWhatFails: who fails reads what it says so from; that alone is no drift, and
+// whatever else is new is. Who ends well reads nothing new.
+func TestDriftOfWhatFails(t *testing.T) {
+	x := tree(t, map[string]string{"a": "x"})
+	calm := saw("/usr/bin/make")
+	was := entryOf("b", "host", "", calm)
+	var err error
+	if was.Lockfiles, err = x.lockfiles(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		code int
+		do   func(*Observed)
+		want Outcome
+	}{
+		{"nothing new", 0, func(*Observed) {}, Passed},
+		{"it failed", 1, func(*Observed) {}, Failed},
+		{"it read something new", 0, func(o *Observed) { o.Opened = []string{"/usr/share/locale/C/x.mo"} }, Final},
+		{"it failed, and read something new", 1, func(o *Observed) { o.Opened = []string{"/usr/share/locale/C/x.mo"} }, Failed},
+		{"it failed, and executed something new", 1, func(o *Observed) { o.Execs = append(o.Execs, Exec{Path: "/usr/bin/curl"}) }, Final},
+		{"it failed, and wrote something new", 1, func(o *Observed) { o.Written = []string{"/var/tmp/x"} }, Final},
+		{"it failed, and reached something new", 1, func(o *Observed) { o.Endpoints = []Endpoint{{What: "connect", Address: "192.0.2.7:443"}} }, Final},
+	} {
+		g := newGate(t, strings.TrimSuffix(buildOnly, "\n")+"\n  - {name: trace, kind: trace, of: [b]}\n", x, x, func(Job) *Ended {
+			o := saw("/usr/bin/make")
+			c.do(o)
+			e := ok(o)
+			e.Code = c.code
+			return e
+		})
+		g.Baseline = &Baseline{Schema: BaselineSchema, Entries: []*Entry{was}}
+		if v := verdict(t, g); v.Outcome != c.want {
+			t.Errorf("%s: %s, want %s: %+v", c.what, v.Outcome, c.want, v.Signals[1])
+		}
 	}
 }
 

@@ -90,10 +90,10 @@ func (v *Verdict) check(ctx context.Context, dir *os.Root, most int64) (found []
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		switch got, err := sumIn(ctx, dir, name, most); {
+		switch got, err := SumIn(ctx, dir, name, most); {
 		case errors.Is(err, fs.ErrNotExist):
 			say("%s is gone", name)
-		case errors.Is(err, errNoFile):
+		case errors.Is(err, ErrNoFile):
 			say("%s is no file any more", name)
 		case errors.Is(err, errTooLarge):
 			say("%s has more than %d bytes, and was not compared", name, most)
@@ -136,19 +136,20 @@ func (v *Verdict) check(ctx context.Context, dir *os.Root, most int64) (found []
 }
 
 var (
-	errNoFile   = errors.New("it is no file")
+	// ErrNoFile is of a name that stands for something else.
+	ErrNoFile   = errors.New("it is no file")
 	errTooLarge = errors.New("it is too large")
 )
 
-// sumIn is the SHA-256 of a file of a directory, of at most so many bytes, in
-// hexadecimal digits.
-func sumIn(ctx context.Context, dir *os.Root, name string, most int64) (string, error) {
+// SumIn is the SHA-256 of a file of a directory, of at most so many bytes, in
+// hexadecimal digits. It follows no link; what is no file is ErrNoFile.
+func SumIn(ctx context.Context, dir *os.Root, name string, most int64) (string, error) {
 	fi, err := dir.Lstat(name)
 	if err != nil {
 		return "", err
 	}
 	if !fi.Mode().IsRegular() {
-		return "", fmt.Errorf("%s: %w", path.Clean(name), errNoFile)
+		return "", fmt.Errorf("%s: %w", path.Clean(name), ErrNoFile)
 	}
 	if fi.Size() > most {
 		return "", fmt.Errorf("%s: %w", path.Clean(name), errTooLarge)

@@ -82,7 +82,7 @@ func TestKeptIsChecked(t *testing.T) {
 	}
 	defer root.Close()
 	sum := func(name string) string {
-		s, err := sumIn(t.Context(), root, name, 1<<20)
+		s, err := SumIn(t.Context(), root, name, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestKeptIsChecked(t *testing.T) {
 	}
 	over, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := sumIn(over, root, a, math.MaxInt64); !errors.Is(err, context.Canceled) {
+	if _, err := SumIn(over, root, a, math.MaxInt64); !errors.Is(err, context.Canceled) {
 		t.Errorf("it is read on when nobody waits: %v", err)
 	}
 	put(a, files[a])

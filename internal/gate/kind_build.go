@@ -98,19 +98,38 @@ func firstErrors(p *Phase) string {
 	return ends(string(b), maxDetail)
 }
 
-// ends are the first and the last lines of a text, of at most n bytes, or that there are
-// none so short.
+// ends are the first and the last lines of a text, of at most n bytes, 200 or more. A line
+// that is too long for that is cut where no key or token can be, or left out.
 func ends(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
 	// Half a line may be half of what is not to be told.
-	half := n/2 - 10
+	half := n/2 - 20
 	first, last := s[:half], s[len(s)-half:]
-	first = first[:strings.LastIndexByte(first, '\n')+1]
-	_, last, _ = strings.Cut(last, "\n")
-	if first == "" && last == "" {
-		return fmt.Sprintf("(%d bytes in lines that are too long to show; the evidence has what was printed)\n", len(s))
+	i, j := strings.LastIndexByte(first, '\n')+1, strings.IndexByte(last, '\n')+1
+	if i < half/2 {
+		i = strings.LastIndexFunc(first, divides) + 1
 	}
-	return first + "…\n" + last
+	if j == 0 || j > half/2 {
+		if j = strings.IndexFunc(last, divides); j < 0 {
+			j = half
+		}
+	}
+	if first, last = first[:i], last[j:]; strings.TrimSpace(last) == "" {
+		last = ""
+	}
+	switch out := len(s) - len(first) - len(last); {
+	case first == "" && last == "":
+		return fmt.Sprintf("(%d bytes in lines that are too long to show; the evidence has what was printed)\n", len(s))
+	case (first == "" || strings.HasSuffix(first, "\n")) && (last == "" || s[len(s)-len(last)-1] == '\n'):
+		return first + "…\n" + last
+	case last == "":
+		return fmt.Sprintf("%s… (%d bytes)\n", first, out)
+	default:
+		return fmt.Sprintf("%s… (%d bytes) …%s", first, out, last)
+	}
 }
+
+// divides reports whether no key or token goes on over a character.
+func divides(r rune) bool { return strings.ContainsRune(" \t\r\n,;|()[]{}<>\"'`", r) }

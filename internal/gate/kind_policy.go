@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(_ *Signal, m document.Mapping) Judge[policyFacts] {
+	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(s *Signal, m document.Mapping) Judge[policyFacts] {
 		p := policy{
 			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, MaxFiles), bytes: or(m.Get("max_bytes").Size(), 8<<20),
 			lines:    m.Get("max_lines").Int(20_000, 1, 1<<30),
@@ -23,6 +23,7 @@ func init() {
 			runners:     m.Get("runners").OneOf("frozen", "may-change") == "may-change",
 			alike:       m.Get("look_alikes").OneOf("refused", "allowed") == "allowed",
 		}
+		s.freezes = !p.runners
 		for _, pat := range p.frozen {
 			if _, err := path.Match(pat, "x"); err != nil || pat == "" {
 				m.Get("frozen").Bad("has a pattern that is none: "+pat, "")

@@ -80,12 +80,15 @@ type testFacts struct {
 	// Unseen are packages or files whose tests are said to have passed, and whose
 	// binary was not seen to run.
 	Unseen []string `json:"unseen,omitempty"`
+	// Stands are modules of the change's that tests were given where the base's were given
+	// this machine's, or what was installed.
+	Stands []string `json:"stand_before,omitempty"`
 	Seen   int      `json:"runners_seen"`
 }
 
 func (f testFacts) Positive() bool {
 	return f.BasePassed+f.Added > 0 && f.Passed > 0 && f.Code == 0 && f.Seen > 0 &&
-		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Emptied)+len(f.Unseen) == 0
+		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Emptied)+len(f.Unseen)+len(f.Stands) == 0
 }
 
 func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, error) {
@@ -157,6 +160,11 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	for _, u := range f.Unseen {
 		found = append(found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
 	}
+	for mod, was := range standBefore(c.Base, base.p, now.p) {
+		f.Stands = append(f.Stands, mod)
+		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests were given it where those of the base were given " + was})
+	}
+	slices.Sort(f.Stands)
 	empty, err := emptied(ctx, c.Base, c.Change)
 	if err != nil {
 		return f, found, err
@@ -169,6 +177,55 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		return f, found, &DisagreementError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", f.Code, len(f.Failed))}
 	}
 	return f, found, nil
+}
+
+// standBefore finds modules of Python that are new in the tree, and were loaded on the
+// change in the place of one of their name that lies elsewhere: what asserts may be such.
+// They are given with what they stand before.
+func standBefore(was *Tree, base, now *Phase) map[string]string {
+	out := map[string]string{}
+	if base == nil || now == nil || base == now {
+		return out
+	}
+	names := map[string]string{} // the module's files, as they end, by the new one
+	for _, f := range now.Observed.TreeRead {
+		if _, there := was.Lookup(f); there || path.Ext(f) != ".py" || badPath(f) != "" {
+			continue
+		}
+		name := strings.TrimSuffix(path.Base(f), ".py")
+		if name == "__init__" {
+			name = path.Base(path.Dir(f))
+		}
+		names[name] = f
+	}
+	if len(names) == 0 {
+		return out
+	}
+	has := func(list []string, f string) bool { _, ok := slices.BinarySearch(list, f); return ok }
+	look := func(list, then []string, shown string) {
+		for _, f := range list {
+			dir, file := path.Split(f)
+			name := strings.TrimSuffix(file, path.Ext(file))
+			if file == "__init__.py" {
+				dir, file = path.Split(path.Clean(dir))
+				name = file
+			} else if i := strings.IndexByte(file, '.'); i > 0 && strings.HasSuffix(file, ".so") {
+				name = file[:i]
+			} else if path.Ext(file) != ".py" {
+				continue
+			}
+			// Where modules lie that are not a package's.
+			switch top := path.Base(dir); {
+			case top == "site-packages", top == "dist-packages", top == "lib-dynload", top == "site", strings.HasPrefix(top, "python3"):
+				if mod := names[name]; mod != "" && mod != f && !has(then, f) {
+					out[mod] = shown + f
+				}
+			}
+		}
+	}
+	look(base.Observed.Opened, now.Observed.Opened, "")
+	look(base.Observed.TreeRead, now.Observed.TreeRead, Workspace+"/")
+	return out
 }
 
 // read gets the reporter's account of a phase.

@@ -103,9 +103,14 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 				if !contains(t.watch, d.What) {
 					continue
 				}
-				f.Drifted = append(f.Drifted, name)
+				// Who fails reads what it says so from: messages, sources. Its own signal
+				// does not pass, and the next attempt is for that.
+				noted := p.Code != 0 && d.What == "reads"
+				if !noted {
+					f.Drifted = append(f.Drifted, name)
+				}
 				for _, n := range d.New {
-					found = append(found, Finding{ID: name + "." + d.What, Text: "new: " + n})
+					found = append(found, Finding{ID: name + "." + d.What, Text: "new: " + n, Noted: noted})
 				}
 			}
 		}

@@ -77,7 +77,7 @@ var parsers = map[string]func([]byte) (*inventory, error){"go": parseGo, "junit"
 // own, such as the compiler's.
 func parseGo(b []byte) (*inventory, error) {
 	v := newInventory()
-	began := map[string]bool{}
+	began, failing := map[string]bool{}, map[string]bool{}
 	s := bufio.NewScanner(bytes.NewReader(b))
 	s.Buffer(nil, 16<<20)
 	for s.Scan() {
@@ -92,6 +92,9 @@ func parseGo(b []byte) (*inventory, error) {
 		id := e.Package
 		if e.Test != "" {
 			id += "." + e.Test
+			if e.Action == "fail" && e.Package != "" {
+				failing[e.Package] = true
+			}
 		}
 		var err error
 		switch e.Action {
@@ -125,6 +128,10 @@ func parseGo(b []byte) (*inventory, error) {
 	}
 	for id := range began {
 		v.set(id, testFailed) // it never ended
+	}
+	// A package fails with each of its tests: what it says of itself is that.
+	for pkg := range failing {
+		delete(v.tests, pkg)
 	}
 	return v, s.Err()
 }

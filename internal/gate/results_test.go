@@ -125,6 +125,43 @@ func TestInventory(t *testing.T) {
 	}
 }
 
+// TestStandsBefore: a module that is new and was loaded where the base's tests had another
+// of its name is no test's own; a new module that stands before nothing is.
+func TestStandsBefore(t *testing.T) {
+	const site = "/usr/lib/python3/dist-packages/"
+	base := map[string]string{"test_a.py": "x", "old.py": "x", ".gate/site/checks/__init__.py": "x"}
+	phase := func(read, opened []string) *Phase {
+		slices.Sort(read)
+		slices.Sort(opened)
+		return &Phase{Ended: &Ended{Observed: &Observed{TreeRead: read, Opened: opened}}}
+	}
+	was := phase([]string{"test_a.py", ".gate/site/checks/__init__.py", "old.py"}, []string{site + "hamcrest/__init__.py", site + "one.py", "/usr/lib/python3.11/colorsys.py", "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/email/utils.py", "/etc/conf.py"})
+	for f, want := range map[string]string{
+		"hamcrest.py":           site + "hamcrest/__init__.py",
+		"hamcrest/__init__.py":  site + "hamcrest/__init__.py",
+		"src/one.py":            site + "one.py",
+		"colorsys.py":           "/usr/lib/python3.11/colorsys.py",
+		"_json.py":              "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so",
+		"checks.py":             Workspace + "/.gate/site/checks/__init__.py",
+		"utils.py":              "", // of a package
+		"conf.py":               "",
+		"new.py":                "",
+		"old.py":                "", // not new
+		"hamcrest.txt":          "",
+		"hamcrest/matchers.py":  "",
+		"sub/other/__init__.py": "",
+	} {
+		got := standBefore(inMemory(base), was, phase([]string{"test_a.py", f}, nil))
+		if len(got) > 1 || got[f] != want {
+			t.Errorf("%s stands before %q, want %q", f, got, want)
+		}
+		// Both are loaded: it stands before nothing.
+		if got := standBefore(inMemory(base), was, phase(append([]string{f}, was.Observed.TreeRead...), was.Observed.Opened)); len(got) > 0 {
+			t.Errorf("%s, beside the other one: %q", f, got)
+		}
+	}
+}
+
 // TestGiantReports: a report that has no end is none.
 func TestGiantReports(t *testing.T) {
 	x := tree(t, map[string]string{"go.mod": "module m\n"})

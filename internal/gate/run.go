@@ -226,7 +226,7 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 			g.phases = append(g.phases, p)
 		}
 	}
-	if r := g.judgesTouched(); r != nil {
+	if r := g.judgesTouched(results); r != nil {
 		r.Duration = time.Since(began)
 		r.seal(g.Redact)
 		results = append(results, r)
@@ -236,33 +236,46 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 }
 
 // judgesTouched is a result that fails for good when the change touches what judges, and
-// no signal of the base's catalog looks at that: what is touched would judge the next
-// change. A user's own catalog judges by itself.
-func (g *Gate) judgesTouched() *Result {
-	if g.CatalogFrom == "user" {
-		return nil
-	}
+// no signal of the base's catalog saw it: what a phase was seen to start by the words of
+// its command; and the catalog, which would judge the next change, where no signal looks
+// at that. A user's own catalog judges by itself.
+func (g *Gate) judgesTouched(known []*Result) *Result {
 	f := policyFacts{Looked: true}
-	for _, t := range []*Tree{g.Base, g.Change} {
-		for _, x := range t.Files {
-			if !matches(alwaysFrozen, x.Path) {
-				continue
-			}
-			g.Base.note(x.Path)
-			g.Change.note(x.Path)
-			a, had := g.Base.Lookup(x.Path)
-			b, has := g.Change.Lookup(x.Path)
-			if (had != has || a.Mode != b.Mode || g.Base.sums[x.Path] != g.Change.sums[x.Path]) && !contains(f.Frozen, x.Path) && len(f.Frozen) < 200 {
-				f.Frozen = append(f.Frozen, x.Path)
+	r := &Result{Name: "judges", Kind: "policy", Outcome: Final}
+	look := func(id, p, text string) {
+		g.Base.note(p)
+		g.Change.note(p)
+		a, had := g.Base.Lookup(p)
+		b, has := g.Change.Lookup(p)
+		if (had != has || a.Mode != b.Mode || g.Base.sums[p] != g.Change.sums[p]) && !contains(f.Frozen, p) && len(f.Frozen) < 200 {
+			f.Frozen = append(f.Frozen, p)
+			r.Findings = append(r.Findings, Finding{ID: id, File: p, Text: text})
+		}
+	}
+	policies := slices.DeleteFunc(slices.Clone(g.Catalog.Signals), func(s *Signal) bool { return s.Kind.Name != "policy" })
+	if len(policies) == 0 && g.CatalogFrom != "user" {
+		for _, t := range []*Tree{g.Base, g.Change} {
+			for _, x := range t.Files {
+				if matches(alwaysFrozen, x.Path) {
+					look("frozen", x.Path, "it judges changes, so no change may touch it")
+				}
 			}
 		}
 	}
-	if len(f.Frozen) == 0 || slices.ContainsFunc(g.Catalog.Signals, func(s *Signal) bool { return s.Kind.Name == "policy" }) {
-		return nil
+	if slices.ContainsFunc(policies, func(s *Signal) bool { return s.freezes }) {
+		for _, p := range g.phases {
+			for _, name := range p.startedByWord() {
+				seen := slices.ContainsFunc(known, func(r *Result) bool {
+					return r.Kind == "policy" && slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.File == name && !f.Noted })
+				})
+				if !seen {
+					look("runner", name, "signal "+p.Signal+" started it, so it judges the change (runners: may-change)")
+				}
+			}
+		}
 	}
-	r := &Result{Name: "judges", Kind: "policy", Outcome: Final}
-	for _, p := range f.Frozen {
-		r.Findings = append(r.Findings, Finding{ID: "frozen", File: p, Text: "it judges changes, so no change may touch it"})
+	if len(f.Frozen) == 0 {
+		return nil
 	}
 	facts, err := json.Marshal(f)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/mod/modfile"
 )
 
 // runners are the files that decide what a catalog's signals run: whoever changes them
@@ -18,6 +19,7 @@ type runners struct {
 	named  map[string]string // the signal, by a file of the base that its command names
 	looked map[string]string // so too, of files that a program looks for: new ones count
 	shadow map[string]string // and of paths where the base has nothing, nor below
+	vendor map[string]string // the signal, by the file that a directory of dependencies has
 	obeyed []obeyedBy
 	parsed map[string]makefile // of the base
 }
@@ -38,24 +40,31 @@ var settings = []struct {
 	{pytests, []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
 	{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
 	{pytests, []string{"conftest.py"}, pytestHooks},
+	{pytests, []string{"*.py"}, pytestHookDefs}, // a conftest.py can take them from there
 	{append([]string{"python*"}, pytests...), []string{"sitecustomize.py", "usercustomize.py"}, nil},
 	{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
 	{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
 	{[]string{"nox"}, []string{"noxfile.py"}, nil},
 	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc", "node_modules/**"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "node", "deno"}, []string{"node_modules/**"}, nil},
 	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
 	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
 	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart("scripts")},
-	{[]string{"cargo"}, []string{"**/.cargo/**", "rust-toolchain", "rust-toolchain.toml"}, nil},
-	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"})},
+	{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
+	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"}, []string{"patch"}, []string{"replace"}, []string{"profile"})},
 	{[]string{"go"}, []string{"go.work"}, nil},
+	{[]string{"go"}, []string{"go.mod"}, goReplaces},
 	{[]string{"make", "gmake"}, append([]string{"*.mk"}, makefiles...), nil},
 	{[]string{"just"}, []string{"[jJ][uU][sS][tT][fF][iI][lL][eE]", ".[jJ][uU][sS][tT][fF][iI][lL][eE]", "*.just"}, nil},
 	{[]string{"mvn", "mvnw"}, []string{"pom.xml", "**/.mvn/**"}, nil},
 	{[]string{"gradle", "gradlew"}, []string{"*.gradle", "*.gradle.kts", "gradle.properties", "**/gradle/**", "**/buildSrc/**"}, nil},
 }
+
+// vendored are files that make a directory one of dependencies, which programs take from
+// the tree without asking whether these are what the lockfile pins.
+var vendored = map[string][]string{"vendor/modules.txt": {"go"}, ".cargo-checksum.json": {"cargo"}}
 
 // pytests are programs that run pytest, or may.
 var pytests = []string{"pytest", "py.test*", "pytest-*", "tox", "nox"}
@@ -65,7 +74,7 @@ var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
 
 // runners finds them in the base.
 func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
-	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}}
+	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}}
 	there := map[string]bool{}
 	for _, f := range base.Files {
 		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
@@ -74,7 +83,7 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 	}
 	named := map[string]string{}
 	for _, s := range c.Signals {
-		words, starts := wordsOf(s.Command), started(s.Command)
+		words, starts := wordsOf(s.Command), started(s.Command, there)
 		for i, w := range words {
 			p := path.Clean(w)
 			// What is started judges, in whatever directory it lies.
@@ -100,9 +109,17 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 			}
 		}
 		words = append(words, s.format)
+		runs := func(programs []string) bool {
+			return slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(programs, path.Base(w)) })
+		}
 		for _, x := range settings {
-			if slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(x.programs, path.Base(w)) }) {
+			if runs(x.programs) {
 				r.obeyed = append(r.obeyed, obeyedBy{s.Name, x.files, x.part})
+			}
+		}
+		for mark, programs := range vendored {
+			if runs(programs) {
+				r.vendor[mark] = s.Name
 			}
 		}
 	}
@@ -125,8 +142,8 @@ func wordsOf(command []string) (out []string) {
 }
 
 // started are the words of a command that it starts: programs, and the scripts that a
-// shell or another interpreter gets.
-func started(command []string) map[string]bool {
+// shell or another interpreter gets. there are the names of the tree.
+func started(command []string, there map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	parts := [][]string{nil}
 	for _, a := range command {
@@ -145,11 +162,40 @@ func started(command []string) map[string]bool {
 			if !matches(interpreters, path.Base(w)) {
 				continue
 			}
-			for i++; i < len(words) && strings.HasPrefix(words[i], "-") && words[i] != "--test"; {
-				i++
+			for i++; i < len(words); i++ {
+				was, w := words[i-1], words[i]
+				if strings.HasPrefix(w, "-") && w != "--test" || strings.HasPrefix(w, "+") {
+					continue
+				}
+				// What stands behind an option may be its own.
+				if strings.HasPrefix(was, "-") && was != "-m" && !path.IsAbs(w) && !there[path.Clean(w)] {
+					continue
+				}
+				out[w] = true
+				break
 			}
-			if i < len(words) {
-				out[words[i]] = true
+		}
+	}
+	return out
+}
+
+// startedByWord are files of the tree that a phase's program was, or the script that it
+// was given to, where the command names them: whatever stands before them there.
+func (p *Phase) startedByWord() (out []string) {
+	if p.Observed == nil {
+		return nil
+	}
+	var words []string
+	for _, w := range wordsOf(p.Command) {
+		if w = path.Clean(w); badPath(w) == "" {
+			words = append(words, w)
+		}
+	}
+	for _, x := range p.Observed.Execs {
+		for _, name := range []string{x.Path, x.Asked} {
+			rel, ok := inTree(name)
+			if ok && !isTestName(rel) && !slices.Contains(out, rel) && slices.ContainsFunc(words, func(w string) bool { return rel == w || strings.HasSuffix(rel, "/"+w) }) {
+				out = append(out, rel)
 			}
 		}
 	}
@@ -179,6 +225,19 @@ func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, nam
 		for p := n; p != "."; p = path.Dir(p) {
 			if s := r.shadow[p]; s != "" {
 				return "signal " + s + " takes it for what it is asked to run", nil
+			}
+			for mark, s := range r.vendor {
+				// A mark names its directory, too, or is in any.
+				of := path.Dir(mark)
+				if of != "." && of != path.Base(p) {
+					continue
+				}
+				for _, t := range []*Tree{base, change} {
+					_, marked := t.Lookup(path.Join(p, path.Base(mark)))
+					if l, ok := t.Lookup(p); marked || ok && l.Mode == Link && of != "." {
+						return "it is of the dependencies that signal " + s + " takes from the tree", nil
+					}
+				}
 			}
 		}
 		for _, o := range r.obeyed {
@@ -262,6 +321,20 @@ func tomlPart(paths ...[]string) func([]byte) string {
 	}
 }
 
+// goReplaces are what go.mod puts in the place of modules.
+func goReplaces(b []byte) string {
+	f, err := modfile.Parse("go.mod", b, nil)
+	if err != nil {
+		return string(b)
+	}
+	var out []string
+	for _, r := range f.Replace {
+		out = append(out, r.Old.String()+" => "+r.New.String())
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
 // canonical is the same for what means the same.
 func canonical(v map[string]any, whole []byte) string {
 	b, err := json.Marshal(v)
@@ -273,6 +346,15 @@ func canonical(v map[string]any, whole []byte) string {
 
 var pytestHook = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^.*(?:\bpytest_\w+|hookimpl|_pytest\b).*$`)
+})
+
+// pytestHookDefs are the lines of another file that make hooks or name plugins.
+func pytestHookDefs(b []byte) string {
+	return strings.Join(pytestHookDef().FindAllString(string(b), -1), "\n")
+}
+
+var pytestHookDef = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^.*(?:\bdef\s+pytest_\w+|\bpytest_\w+\s*=[^=]|\bhookimpl\b).*$`)
 })
 
 // pytestHooks are the lines of a conftest.py that name pytest's hooks, by which it says

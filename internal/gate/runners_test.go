@@ -20,6 +20,9 @@ func TestT2RunnersObey(t *testing.T) {
 		script    = "build, command: [sh, -e, tests/run.sh]"
 		scriptIn  = "build, command: [sh, -c, 'cd . && tests/run.sh']"
 		scriptOwn = "build, command: [./tests/run.sh]"
+		scriptOpt = "build, command: [env, A=b, bash, -x, -o, pipefail, tests/run.sh]"
+		scriptWar = "build, command: [python3, -W, error, tests/run.py]"
+		scriptPyt = "build, command: [python3, -B, /usr/bin/pytest, tests/run.py]"
 		scriptPy  = "build, command: [python3, tests/run.py]"
 		module    = "build, command: [python3, -m, tests.run]"
 		testPy    = "build, command: [python3, tests/test_a.py]"
@@ -35,6 +38,7 @@ func TestT2RunnersObey(t *testing.T) {
 		vitest    = "tests, format: vitest, command: [npx, --no-install, vitest, run]"
 		npm       = "build, command: [npm, test]"
 		cargo     = "build, command: [cargo, test, --offline]"
+		node      = "tests, format: junit, command: [node, --test]"
 		golang    = "tests, format: go, command: [go, test, -json, ./...]"
 		unittest  = "build, command: [python3, -m, unittest]"
 		tool      = "build, command: [python3, -m, tools.check]"
@@ -58,23 +62,30 @@ include a.inc \
   b.inc
 `
 	base := map[string]string{
-		"Makefile":        "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
-		"rules/all.mk":    "all:\ninclude rules/in/*.inc\n",
-		"rules/in/a.inc":  "out/inner: ;\n",
-		"run.mak":         "special:\n",
-		"src/Makefile":    "unit:\nabove: ../above\n",
-		"tests/run.sh":    "",
-		"tests/run.py":    "",
-		"tests/test_a.py": "",
-		"more.inc":        "",
-		"other.inc":       "",
-		"docs/x":          "",
-		"tools/check.py":  "",
-		"tools/other.py":  "",
-		"pyproject.toml":  "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
-		"conftest.py":     "import pytest\n@pytest.fixture\ndef a(): return 1\n",
-		"package.json":    `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
-		"Cargo.toml":      "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"Makefile":         "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
+		"rules/all.mk":     "all:\ninclude rules/in/*.inc\n",
+		"rules/in/a.inc":   "out/inner: ;\n",
+		"run.mak":          "special:\n",
+		"src/Makefile":     "unit:\nabove: ../above\n",
+		"tests/run.sh":     "",
+		"tests/run.py":     "",
+		"tests/test_a.py":  "",
+		"more.inc":         "",
+		"other.inc":        "",
+		"docs/x":           "",
+		"tools/check.py":   "",
+		"tools/other.py":   "",
+		"pyproject.toml":   "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+		"conftest.py":      "import pytest\n@pytest.fixture\ndef a(): return 1\n",
+		"package.json":     `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
+		"Cargo.toml":       "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"go.mod":           "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n",
+		"docs/modules.txt": "",
+
+		"sub/vendor/modules.txt":                "# example.org/check v1.0.0\n",
+		"sub/vendor/example.org/check/check.go": "package check // as it was\n",
+		"vendor/check/.cargo-checksum.json":     "{}",
+		"vendor/check/src/lib.rs":               "// as it was\n",
 	}
 	for _, x := range []struct {
 		signal, file, text string
@@ -152,6 +163,10 @@ include a.inc \
 		{pytest, "conftest.py", "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call): pass\n", true},
 		{pytest, "tests/conftest.py", "def pytest_collection_modifyitems(items): items.clear()\n", true},
 		{pytest, "conftest.py", "import pytest\n@pytest.fixture\ndef a(): return 2\n", false},
+		{pytest, "app/helpers.py", "def pytest_runtest_makereport(item, call): pass\n", true},
+		{pytest, "app/helpers.py", "pytest_runtest_call = mine\n", true},
+		{pytest, "app/helpers.py", "import pytest_asyncio\n@pytest_asyncio.fixture\ndef a(): return pytest_ok == 1\n", false},
+		{pytest, "tests/test_a.py", "pytest_plugins = ['x']\n", true},
 		{unittest, "unittest.py", "", true},
 		{unittest, "unittest/__main__.py", "", true},
 		{unittest, "app/unittest.py", "", false},
@@ -181,6 +196,9 @@ include a.inc \
 		{scriptIn, "tests/run.sh", "exit 0\n", true},
 		{scriptOwn, "tests/run.sh", "exit 0\n", true},
 		{scriptPy, "tests/run.py", "exit()\n", true},
+		{scriptOpt, "tests/run.sh", "exit 0\n", true},
+		{scriptWar, "tests/run.py", "exit()\n", true},
+		{scriptPyt, "tests/run.py", "exit()\n", false},
 		{module, "tests/run.py", "exit()\n", true},
 		{script, "tests/run.py", "exit()\n", false},
 		{testPy, "tests/test_a.py", "x\n", false}, // it is what is judged
@@ -211,6 +229,25 @@ include a.inc \
 		{gradle, "gradle/libs.versions.toml", "", true},
 		{gradle, "pom.xml", "", false},
 		{golang, "go.work", "go 1.24\n", true},
+		{golang, "go.mod", "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n\nreplace example.org/check => ./mine\n", true},
+		{golang, "go.mod", "module m\n\ngo 1.25\n\nrequire example.org/check v1.0.1\n", false},
+		{golang, "go.mod", "module m (\n", true},
+		{golang, "vendor/example.org/check/check.go", "package check\n", false}, // no modules.txt, so go does not look there
+		{golang, "vendor/modules.txt", "# example.org/check v1.0.0\n", true},
+		{golang, "sub/vendor/example.org/check/check.go", "package check\n", true},
+		{golang, "sub/vendor/example.org/new.go", "package check\n", true},
+		{golang, "sub/vendors/new.go", "package check\n", false},
+		{golang, "docs/modules.txt", "x\n", false},
+		{npm, "sub/vendor/example.org/check/check.go", "package check\n", false},
+		{node, "node_modules/chai/index.js", "", true},
+		{node, "modules/chai/index.js", "", false},
+		{cargo, "vendor/check/src/lib.rs", "", true},
+		{cargo, "vendor/check/src/new.rs", "", true},
+		{cargo, "vendor/other/src/new.rs", "", false},
+		{cargo, "vendor/new/.cargo-checksum.json", "{}", true},
+		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\n[patch.crates-io]\ncheck = { path = 'mine' }\n", true},
+		{cargo, "Cargo.toml", "[package]\nname = 'm'\nversion = '0.1.0'\n[profile.test]\ndebug-assertions = false\n", true},
+		{cargo, ".config/nextest.toml", "", true},
 		{golang, "work.go", "package m\n", false},
 	} {
 		for _, free := range []bool{false, true} {
@@ -234,6 +271,53 @@ include a.inc \
 	}
 }
 
+// TestT2SeenStarted: what a command names and its phase was seen to start judges, whatever
+// stands before it in the command.
+func TestT2SeenStarted(t *testing.T) {
+	base := map[string]string{"tests/run.sh": "exit 1\n", "tests/data.sh": "1\n", "tests/test_a.py": "1\n", "sub/tests/go.sh": "1\n"}
+	for _, x := range []struct {
+		command, file, started string
+		policy                 string
+		caught                 bool
+	}{
+		{"[timeout, '60', tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true},
+		{"[nice, -n, '5', xargs, -a, list, ./tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true},
+		{"[sh, -c, 'cd sub && env X=1 tests/go.sh']", "sub/tests/go.sh", "sub/tests/go.sh", "", true},
+		{"[sh, -c, 'cd tests; flock x ./run.sh']", "tests/run.sh", "tests/run.sh", "", true},
+		{"[timeout, '60', tests/run.sh]", "tests/run.sh", "tests/run.sh", ", runners: may-change", false},
+		{"[timeout, '60', tests/run.sh]", "tests/data.sh", "tests/run.sh", "", false}, // not what differs
+		{"[bats, tests/run.sh]", "tests/run.sh", "tests/data.sh", "", false},          // it was read
+		{"[timeout, '60', all]", "tests/run.sh", "tests/run.sh", "", false},           // a script started it
+		{"[timeout, '60', tests/test_a.py]", "tests/test_a.py", "tests/test_a.py", "", false},
+		{"[env, sh, tests/run.sh]", "tests/run.sh", "tests/run.sh", "", true}, // named once
+	} {
+		change := maps.Clone(base)
+		change[x.file] = "exit 0\n"
+		if x.file == x.started { // without a trace nothing passes
+			if v := verdict(t, newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: "+x.command+"}\n", tree(t, base), tree(t, change), func(Job) *Ended { return ok(nil) })); v.Outcome == Passed {
+				t.Errorf("%s passes unseen", x.command)
+			}
+		}
+		g := newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy"+x.policy+"}\n  - {name: s, kind: build, command: "+x.command+"}\n", tree(t, base), tree(t, change), func(Job) *Ended {
+			o := saw("/usr/bin/timeout")
+			o.Execs = append(o.Execs, Exec{Path: "/usr/bin/dash", Asked: Workspace + "/" + x.started, Count: 1})
+			return ok(o)
+		})
+		v := verdict(t, g)
+		var by []string
+		for _, r := range v.Signals {
+			for _, f := range r.Findings {
+				if f.ID == "runner" && f.File == x.file {
+					by = append(by, r.Name)
+				}
+			}
+		}
+		if (v.Outcome == Final) != x.caught || (v.Outcome == Passed) == x.caught || (len(by) == 1) != x.caught {
+			t.Errorf("%s: %s: %s, by %v", x.command, x.file, v.Outcome, by)
+		}
+	}
+}
+
 // TestT2RunnersObeyByLinks: what a Makefile says counts also where that is a link, in a
 // directory that is one.
 func TestT2RunnersObeyByLinks(t *testing.T) {
@@ -251,9 +335,19 @@ func TestT2RunnersObeyByLinks(t *testing.T) {
 		}
 		return x
 	}
-	c, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: [make, test]}\n"))
+	c, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n  - {name: s, kind: build, command: [sh, -c, 'make test; go test']}\n"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A directory of dependencies that is a link to another.
+	for _, name := range []string{"vendor", "sub/vendor", "vendors"} {
+		links[name] = "others"
+		change := treeOf(map[string]string{name: "others"})
+		delete(links, name)
+		_, found, err := c.Signals[0].judge(t.Context(), &Case{Signal: c.Signals[0], Base: treeOf(nil), Change: change, g: &Gate{Catalog: c}})
+		if got := len(found) == 1 && found[0].ID == "runner" && found[0].File == name; err != nil || got != (name != "vendors") {
+			t.Errorf("%s: %+v %v", name, found, err)
+		}
 	}
 	for file, caught := range map[string]bool{"unit": true, "late": true, "build/more.inc": true, "build/main.make": true, "build/unit": false, "build/other.inc": false} {
 		s := c.Signals[0]

@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -193,7 +194,7 @@ func (v *Verdict) JUnit(w io.Writer) error {
 		var text strings.Builder
 		for _, f := range r.Findings {
 			if !f.Noted {
-				fmt.Fprintf(&text, "%s %s: %s\n", visible.String(f.File, 400), visible.String(f.ID, 400), visible.String(f.Text, 400))
+				fmt.Fprintf(&text, "%s: %s\n", strings.TrimSpace(visible.String(f.File, 400)+" "+visible.String(f.ID, 400)), visible.String(f.Text, 400))
 				if text.Len() < maxFailure {
 					for _, line := range printed(&f) {
 						text.WriteString("    " + line + "\n")
@@ -201,7 +202,13 @@ func (v *Verdict) JUnit(w io.Writer) error {
 				}
 			}
 		}
-		x := &failure{Message: visible.String(r.Why, 400), Type: string(r.Outcome), Text: text.String()}
+		// Forges show the message alone.
+		first := slices.IndexFunc(r.Findings, func(f Finding) bool { return !f.Noted })
+		why := r.Why
+		if why == "" && first >= 0 {
+			why = r.Findings[first].ID + ": " + r.Findings[first].Text
+		}
+		x := &failure{Message: visible.String(why, 400), Type: string(r.Outcome), Text: text.String()}
 		switch r.Outcome {
 		case Passed:
 		case Failed, Final:

@@ -218,7 +218,7 @@ var gateMutants = []mutant{
 		Name: "no-policy-no-judges", Promise: "T3",
 		Why:     "a catalog that asks for no policy lets a change write the next one",
 		Package: "./internal/gate", Tests: []string{"TestT3JudgesWithoutPolicy"}, Says: "edited",
-		edits: []edit{{"internal/gate/run.go", "	if r := g.judgesTouched(); r != nil {", "	if r := g.judgesTouched(); r != nil && len(results) == 0 {"}},
+		edits: []edit{{"internal/gate/run.go", "	if r := g.judgesTouched(results); r != nil {", "	if r := g.judgesTouched(results); r != nil && len(results) == 0 {"}},
 	},
 	{
 		Name: "inputs-are-not-on-record", Promise: "T4",
@@ -273,5 +273,35 @@ var gateMutants = []mutant{
 		Why:     "a baseline beside a catalog of the user's counts, whoever wrote it",
 		Package: ".", Tests: []string{"TestT3SignedBaseline"}, Says: "beside the user's catalog, unsigned",
 		edits: []edit{{"gate.go", "	if err != nil || g.Baseline != nil || g.BaselineWhy != \"\" {", "	if g.BaselineWhy != \"\" {\n			text, _ := os.ReadFile(side)\n			g.Baseline, err = gate.ParseBaseline(text)\n			g.BaselineWhy = \"\"\n		}\n		if err != nil || g.Baseline != nil {"}},
+	},
+	{
+		Name: "dependencies-of-the-tree-are-free", Promise: "T2",
+		Why:     "a change brings a library of assertions of its own in vendor",
+		Package: "./internal/gate", Tests: []string{"TestT2RunnersObey"}, Says: "vendor/modules.txt",
+		edits: []edit{{"internal/gate/runners.go", "if of != \".\" && of != path.Base(p) {", "if of != \"\" {"}},
+	},
+	{
+		Name: "wrappers-hide-what-starts", Promise: "T3",
+		Why:     "a script that timeout starts is not seen to judge",
+		Package: "./internal/gate", Tests: []string{"TestT2SeenStarted"}, Says: "timeout, '60', tests/run.sh",
+		edits: []edit{{"internal/gate/run.go", "for _, name := range p.startedByWord() {", "for _, name := range p.startedByWord()[:0] {"}},
+	},
+	{
+		Name: "what-never-runs-checks", Promise: "T2",
+		Why:     "an assertion behind a return counts",
+		Package: "./internal/gate", Tests: []string{"TestT2NeverRuns"}, Says: "want true of",
+		edits: []edit{{"internal/gate/emptied.go", "		prune(&fn.Body.List)\n		switch", "		switch"}},
+	},
+	{
+		Name: "modules-stand-before-others", Promise: "T2",
+		Why:     "a change's module is loaded in the place of an installed one, which asserts",
+		Package: "./internal/gate", Tests: []string{"TestStandsBefore"}, Says: "colorsys.py stands before map[]",
+		edits: []edit{{"internal/gate/kind_tests.go", "mod != \"\" && mod != f && !has(then, f)", "len(mod) < 0 && mod != f && !has(then, f)"}},
+	},
+	{
+		Name: "who-fails-may-do-anything", Promise: "T3",
+		Why:     "what a failing phase executes, writes and reaches is no drift",
+		Package: "./internal/gate", Tests: []string{"TestDriftOfWhatFails"}, Says: "executed something new",
+		edits: []edit{{"internal/gate/kind_trace.go", "noted := p.Code != 0 && d.What == \"reads\"", "noted := p.Code != 0"}},
 	},
 }

@@ -40,6 +40,6 @@ var workMutants = []mutant{
 		Name: "half-a-line-is-told", Promise: "T2",
 		Why:     "the account for the agent is cut within a line, where half a token is not seen to be one",
 		Package: "./internal/gate", Tests: []string{"TestFirstErrors"}, Says: "half a line is told",
-		edits: []edit{{"internal/gate/kind_build.go", "	_, last, _ = strings.Cut(last, \"\\n\")\n", ""}},
+		edits: []edit{{"internal/gate/kind_build.go", "first, last = first[:i], last[j:]; ", ""}},
 	},
 }
