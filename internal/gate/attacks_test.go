@@ -657,6 +657,8 @@ func TestT2NeverRuns(t *testing.T) {
 				goHead + "if testing.Short() { t.Skip() }\n" + goFails + goRest,
 				goHead + "t.Cleanup(func() { return; })\n" + goFails + goRest,
 				goHead + "if 2 < 1 || f() != 1 { t.Fatal(1) }" + goRest,
+				goHead + "if 2i < 1i || f() != 1 { t.Fatal(1) }" + goRest,              // which does not compile
+				goHead + "if 1e999999999 < 1 || f() != 1 { t.Fatal(1) }" + goRest,      // nor does this
 				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { log(a) }\n", // a helper that fails less
 				goHead + "check(t, f())" + goRest,
 			},

@@ -279,7 +279,7 @@ func constant(x ast.Expr) (yes, known bool) {
 		}
 		l, lok := x.X.(*ast.BasicLit)
 		r, rok := x.Y.(*ast.BasicLit)
-		if lok && rok && l.Kind == r.Kind && slices.Contains([]token.Token{token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ}, x.Op) {
+		if lok && rok && l.Kind == r.Kind && l.Kind != token.IMAG && slices.Contains([]token.Token{token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ}, x.Op) {
 			return goconstant.Compare(goconstant.MakeFromLiteral(l.Value, l.Kind, 0), x.Op, goconstant.MakeFromLiteral(r.Value, r.Kind, 0)), true
 		}
 	}
