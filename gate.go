@@ -125,6 +125,8 @@ type gateWork struct {
 	exec    *hostexec.Runner
 	runs    []store.ID
 	mu      sync.Mutex
+	// newest reads what the newest verdict that may hold still depended on.
+	newest func() ([]string, *keptInputs)
 }
 
 func (w *gateWork) close() {
@@ -168,6 +170,10 @@ func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err
 	w.g = &gate.Gate{Runner: w, Warm: w}
 	if o.OnEvent != nil {
 		w.g.Progress = o.OnEvent
+	}
+	if !o.Again && o.own == nil {
+		w.newest = sync.OnceValues(w.newestInputs)
+		go w.newest() // ends after a file was read; git works meanwhile
 	}
 	if err := w.trees(ctx); err != nil {
 		return nil, err
@@ -715,21 +721,47 @@ func (w *gateWork) forget(dir string) {
 	}
 }
 
+// keptInputs are what a verdict depended on, as text too.
+type keptInputs struct {
+	gate.Inputs
+	text []byte
+	err  error
+}
+
+func readInputs(file string) *keptInputs {
+	k := &keptInputs{}
+	if k.text, k.err = store.ReadDocument(file); k.err == nil {
+		k.err = store.Decode(file, "gate-inputs", k.text, &k.Inputs)
+	}
+	return k
+}
+
+// newestInputs are the files of inputs, the oldest first, and what is in the last; nil:
+// there is none.
+func (w *gateWork) newestInputs() ([]string, *keptInputs) {
+	files, err := filepath.Glob(w.c.gateDir("cache", shortSum(w.dir)) + "/*.json")
+	if err != nil || len(files) == 0 {
+		return nil, nil
+	}
+	k := readInputs(files[len(files)-1])
+	if k.err == nil {
+		k.Early()
+	}
+	return files, k
+}
+
 // cached gives a verdict of before, when all that it depended on is as it was; else the
 // input that is not, of the newest.
 func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
-	files, err := filepath.Glob(w.c.gateDir("cache", shortSum(w.dir)) + "/*.json")
-	if err != nil {
-		return nil, "", err
-	}
+	files, newest := w.newest()
 	miss := "nothing was judged here before"
 	for i := range slices.Backward(files) {
-		var in gate.Inputs
-		b, err := store.ReadDocument(files[i])
-		if err == nil {
-			err = store.Decode(files[i], "gate-inputs", b, &in)
+		k := newest
+		if i < len(files)-1 {
+			k = readInputs(files[i])
 		}
-		if err != nil {
+		in, b := &k.Inputs, k.text
+		if k.err != nil {
 			os.Remove(files[i])
 			continue
 		}
@@ -758,7 +790,7 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			if err := w.newScratch(); err != nil {
 				return nil, "", err
 			}
-			if why, err = w.g.Again(ctx, &in); err != nil {
+			if why, err = w.g.Again(ctx, in); err != nil {
 				return nil, "", err
 			}
 			if why != "" {

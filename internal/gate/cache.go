@@ -39,6 +39,8 @@ type Inputs struct {
 	// Network are phases that had answers from outside. They alone run again, and must
 	// be answered, end and leave the same.
 	Network []NetworkInput `json:"network,omitempty"`
+
+	early *string
 }
 
 // NetworkInput is what a phase had from outside, and what came of it.
@@ -327,29 +329,43 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 			return strings.TrimSpace(why + " of the " + s.name), err
 		}
 	}
+	if early := in.early; early != nil {
+		in.early = nil
+		return *early, nil
+	}
 	return hostMiss(in.Host), nil
+}
+
+// Early does what of the next Miss needs no tree, while somebody reads these.
+func (in *Inputs) Early() {
+	why := hostMiss(in.Host)
+	in.early = &why
 }
 
 // hostMiss is a file of this machine that is not as it was.
 func hostMiss(host map[string]string) string {
+	other := map[string]string{} // as they are now
+	for p, was := range host {
+		now, _ := print1(p)
+		if strings.HasPrefix(was, stickyMark) {
+			now = sticky(p)
+		}
+		if now != was {
+			other[p] = now
+		}
+	}
 	// Files before the directories that they lie in: those change with them.
 	byDepth := func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(host), byDepth) {
-		now, _ := print1(p)
-		if strings.HasPrefix(host[p], stickyMark) {
-			now = sticky(p)
+	for _, p := range slices.SortedFunc(maps.Keys(other), byDepth) {
+		switch absent {
+		case host[p]:
+			return p + " of this machine, which was looked for in vain, is there now"
+		case other[p]:
+			return p + " of this machine is gone"
 		}
-		if now != host[p] {
-			switch {
-			case host[p] == absent:
-				return p + " of this machine, which was looked for in vain, is there now"
-			case now == absent:
-				return p + " of this machine is gone"
-			}
-			return p + " of this machine changed"
-		}
+		return p + " of this machine changed"
 	}
 	return ""
 }
