@@ -168,34 +168,44 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		_, ok := r.known[rev]
 		return ok || rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, " \x00\n")
 	})
-	several, err := r.severalMeanings(ctx, revs...)
-	if err != nil {
-		return fmt.Errorf("look revisions up: %w", err)
-	}
-	var ask strings.Builder
-	revs = slices.DeleteFunc(revs, func(rev string) bool { return several[rev] != nil })
-	for _, rev := range revs {
-		ask.WriteString(rev + "^{commit}\n")
-	}
 	if len(revs) == 0 {
 		return nil
 	}
-	out, err := r.ask(ctx, ask.String())
-	if err != nil {
+	var lines strings.Builder
+	for _, rev := range revs {
+		lines.WriteString(rev + "^{commit}\n")
+	}
+	var out []byte
+	var several map[string][]string
+	eg, gctx := errgroup.WithContext(ctx)
+	eg.Go(func() (err error) {
+		several, err = r.severalMeanings(gctx, revs...)
+		return err
+	})
+	eg.Go(func() (err error) {
+		out, err = r.ask(gctx, lines.String())
+		return err
+	})
+	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("look revisions up: %w", err)
 	}
 	for _, rev := range revs {
+		clear := several[rev] == nil
 		kind, id, body, rest, ok := cutObject(out)
 		if !ok || kind != "commit" {
 			line, after, _ := bytes.Cut(out, []byte("\n"))
 			if string(line) != rev+"^{commit} missing" {
 				return nil // the others are asked for alone
 			}
-			r.know(rev, "")
+			if clear {
+				r.know(rev, "")
+			}
 			out = after
 			continue
 		}
-		r.know(rev, id)
+		if clear {
+			r.know(rev, id)
+		}
 		r.keep(id, body)
 		out = rest
 	}

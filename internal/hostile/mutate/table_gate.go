@@ -164,7 +164,7 @@ var gateMutants = []mutant{
 		Name: "a-tag-among-many", Promise: "T3",
 		Why:     "names are looked up at once, and each that git knows has one meaning",
 		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "at once: main is",
-		edits: []edit{{"internal/gate/git.go", "func(rev string) bool { return several[rev] != nil })", "func(rev string) bool { return several[rev] != nil && rev == \"\" })"}},
+		edits: []edit{{"internal/gate/git.go", "		clear := several[rev] == nil\n", "		clear := several[rev] == nil || rev != \"\"\n"}},
 	},
 	{
 		Name: "a-graph-of-commits-is-believed", Promise: "T3",
