@@ -358,16 +358,17 @@ func hostMiss(host map[string]string) string {
 	byDepth := func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(other), byDepth) {
-		switch absent {
-		case host[p]:
-			return p + " of this machine, which was looked for in vain, is there now"
-		case other[p]:
-			return p + " of this machine is gone"
-		}
-		return p + " of this machine changed"
+	if len(other) == 0 {
+		return ""
 	}
-	return ""
+	p := slices.MinFunc(slices.Collect(maps.Keys(other)), byDepth)
+	switch absent {
+	case host[p]:
+		return p + " of this machine, which was looked for in vain, is there now"
+	case other[p]:
+		return p + " of this machine is gone"
+	}
+	return p + " of this machine changed"
 }
 
 func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
