@@ -366,8 +366,32 @@ SetEnv HOME=%s PATH=%s
 		h.serve = append([]string{"nsenter", "--net=" + ns}, h.serve...)
 	}
 	h.up(t, "sshd.log")
-	t.Cleanup(func() { h.sshd.stop() })
+	t.Cleanup(func() {
+		h.sshd.stop()
+		h.sweep()
+	})
 	return h
+}
+
+// sweep kills what was started there and goes on: a server that ends leaves it, as it is
+// left to itself when a connection is cut.
+func (h *Host) sweep() {
+	for range 20 { // what is killed may have started more meanwhile
+		found := false
+		all, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, f := range all {
+			// Of others' processes there is none to read.
+			env, err := os.ReadFile(f)
+			pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			if err == nil && perr == nil && pid != os.Getpid() && bytes.Contains(append([]byte{0}, env...), []byte("\x00HOME="+h.Home+"\x00")) {
+				found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
+			}
+		}
+		if !found {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // Impostor ends the server and has another answer in its place, with a key of its own,
