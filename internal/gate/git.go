@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,7 +10,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -42,7 +45,7 @@ type Repository struct {
 	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
 	// and asking git costs more than they do.
 	mu    sync.Mutex
-	blobs map[string][]byte
+	blobs map[string]held
 	held  int64
 }
 
@@ -171,11 +174,7 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	var lines strings.Builder
-	for _, rev := range revs {
-		lines.WriteString(rev + "^{commit}\n")
-	}
-	var out []byte
+	var out []answer
 	var several map[string][]string
 	eg, gctx := errgroup.WithContext(ctx)
 	eg.Go(func() (err error) {
@@ -183,40 +182,29 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		return err
 	})
 	eg.Go(func() (err error) {
-		out, err = r.ask(gctx, lines.String())
+		ask := make([]string, len(revs))
+		for i, rev := range revs {
+			ask[i] = rev + "^{commit}"
+		}
+		out, err = r.ask(gctx, ask)
 		return err
 	})
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("look revisions up: %w", err)
 	}
-	for _, rev := range revs {
+	for i, rev := range revs {
 		clear := several[rev] == nil
-		kind, id, body, rest, ok := cutObject(out)
-		if !ok || kind != "commit" {
-			line, after, _ := bytes.Cut(out, []byte("\n"))
-			if string(line) != rev+"^{commit} missing" {
-				return nil // the others are asked for alone
-			}
+		switch x := out[i]; {
+		case x.kind == "commit":
 			if clear {
-				r.know(rev, "")
+				r.know(rev, x.id)
 			}
-			out = after
-			continue
+			r.keep(x.id, x.body)
+		case x.line != rev+"^{commit} missing":
+			return nil // the others are asked for alone
+		case clear:
+			r.know(rev, "")
 		}
-		if clear {
-			r.know(rev, id)
-		}
-		r.keep(id, body)
-		out = rest
-	}
-	for len(out) > 0 {
-		kind, id, body, rest, ok := cutObject(out)
-		if !ok { // it is gone
-			_, rest, _ = bytes.Cut(out, []byte("\n"))
-		} else if kind == "blob" && objectID(kind, body, len(id)) == id {
-			r.hold(id, body, true)
-		}
-		out = rest
 	}
 	return nil
 }
@@ -275,8 +263,9 @@ func (r *Repository) Expect(h Hints) {
 	}
 }
 
-// ask asks for objects, and for what is expected.
-func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
+// ask asks for objects, and for what is expected; it gives an answer for each of the
+// first.
+func (r *Repository) ask(ctx context.Context, names []string) ([]answer, error) {
 	h := r.hints
 	r.hints = Hints{}
 	var wg sync.WaitGroup
@@ -286,13 +275,19 @@ func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
 			wg.Go(func() { lists[i], _ = r.list(ctx, c) })
 		}
 	}
-	var more strings.Builder
-	for _, id := range h.Blobs {
-		more.WriteString(id + "\n")
+	var out []answer
+	take := func(x answer) error {
+		if len(out) < len(names) {
+			out = append(out, x)
+		} else if x.kind == "blob" && x.true() {
+			r.hold(x.id, x.body)
+		}
+		return nil
 	}
-	out, err := r.git(ctx, []byte(lines+more.String()), "cat-file", "--batch", "--buffer")
+	err := r.objects(ctx, slices.Concat(names, h.Blobs), take)
 	if err != nil && len(h.Blobs) > 0 && ctx.Err() == nil {
-		out, err = r.git(ctx, []byte(lines), "cat-file", "--batch", "--buffer")
+		out = nil
+		err = r.objects(ctx, names, take)
 	}
 	wg.Wait()
 	r.listed, r.hinted = map[string][]byte{}, h.Lists
@@ -304,18 +299,82 @@ func (r *Repository) ask(ctx context.Context, lines string) ([]byte, error) {
 	return out, err
 }
 
-// cutObject takes an object off what cat-file --batch says.
-func cutObject(out []byte) (kind, id string, body, rest []byte, ok bool) {
-	head, rest, _ := bytes.Cut(out, []byte("\n"))
-	f := strings.Fields(string(head))
-	if len(f) != 3 || !wholeID().MatchString(f[0]) {
-		return "", "", nil, nil, false
+// answer is what git cat-file --batch says of one object: a line alone, of one that is
+// not there, has no kind.
+type answer struct {
+	line, kind, id string
+	body           []byte
+}
+
+// true reports whether an object is what its name stands for.
+func (x answer) true() bool { return objectID(x.kind, x.body, len(x.id)) == x.id }
+
+// objects asks git for objects and gives each answer as it comes, in their order: who
+// takes one works while git does. There is one for each, else it is an error.
+func (r *Repository) objects(ctx context.Context, names []string, f func(answer) error) error {
+	if len(names) == 0 {
+		return nil
 	}
-	n, err := strconv.Atoi(f[2])
-	if err != nil || n < 0 || n >= len(rest) {
-		return "", "", nil, nil, false
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
 	}
-	return f[1], f[0], rest[:n], rest[n+1:], true
+	defer in.Close()
+	ended := make(chan error, 1)
+	go func() { // ends with git, which ends at the latest when nobody reads any more
+		_, err := r.Runner.Run(ctx, hostexec.Command{
+			Program: hostexec.Git, Args: []string{"cat-file", "--batch", "--buffer"}, Dir: r.Dir, Timeout: gitTimeout,
+			Stdin: []byte(strings.Join(names, "\n") + "\n"), Output: out,
+		})
+		ended <- err
+	}()
+	err = readObjects(in, len(names), f)
+	in.Close()
+	if gerr := <-ended; err == nil || errors.Is(err, io.ErrUnexpectedEOF) && gerr != nil {
+		err = gerr
+	}
+	return err
+}
+
+// maxObjects bounds what git may say at once, in bytes.
+const maxObjects = 256 << 20
+
+func readObjects(from io.Reader, n int, f func(answer) error) error {
+	r := bufio.NewReaderSize(from, 64<<10)
+	left := int64(maxObjects)
+	for range n {
+		line, err := r.ReadSlice('\n')
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return fmt.Errorf("what git says of an object: %w", err)
+		}
+		x := answer{line: string(line[:len(line)-1])}
+		if w := strings.Fields(x.line); len(w) == 3 && wholeID().MatchString(w[0]) {
+			size, err := strconv.ParseInt(w[2], 10, 64)
+			if left -= size; err != nil || size < 0 || size > MaxFileBytes || left < 0 {
+				return fmt.Errorf("git said %q: that is more than is taken at once", cut(x.line, 200))
+			}
+			x.id, x.kind, x.body = w[0], w[1], make([]byte, size)
+			if _, err = io.ReadFull(r, x.body); err == nil {
+				_, err = r.Discard(1) // a line's end
+			}
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return fmt.Errorf("what git says of %s: %w", x.id, err)
+			}
+		}
+		if err := f(x); err != nil {
+			return err
+		}
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		return cmp.Or(err, errors.New("git said more than it was asked for"))
+	}
+	return nil
 }
 
 // commitHead is what of a commit counts here.
@@ -347,16 +406,14 @@ func (r *Repository) head(ctx context.Context, name, id string) (commitHead, err
 	if c, ok := r.commits[id]; ok {
 		return c, nil
 	}
-	out, err := r.git(ctx, []byte(id+"\n"), "cat-file", "--batch", "--buffer")
-	if err != nil {
+	var got answer
+	if err := r.objects(ctx, []string{id}, func(x answer) error { got = x; return nil }); err != nil {
 		return commitHead{}, fmt.Errorf("read %s: %w", name, err)
 	}
-	kind, got, body, rest, ok := cutObject(out)
-	if !ok || kind != "commit" || got != id || len(rest) > 0 {
-		head, _, _ := bytes.Cut(out, []byte("\n"))
-		return commitHead{}, fmt.Errorf("read %s: git said %q", name, cut(string(head), 200))
+	if got.kind != "commit" || got.id != id {
+		return commitHead{}, fmt.Errorf("read %s: git said %q", name, cut(got.line, 200))
 	}
-	if !r.keep(id, body) {
+	if !r.keep(id, got.body) {
 		return commitHead{}, &TreeError{name, "", "its commit is not what its name stands for: git's objects were changed (git fsck)"}
 	}
 	return r.commits[id], nil
@@ -420,7 +477,7 @@ func (r *Repository) asHinted(ctx context.Context, commit string) bool {
 		return false
 	}
 	for _, f := range t.Files {
-		if b, ok := r.hold(f.id, nil, false); !ok || int64(len(b)) != f.Size {
+		if b, ok := r.has(f.id); !ok || int64(len(b.body)) != f.Size {
 			delete(r.files, commit)
 			delete(r.lists, commit)
 			return false
@@ -671,36 +728,47 @@ const maxBatch = 50_000
 // maxHeld bounds the blobs that a Repository keeps, in bytes.
 const maxHeld = 64 << 20
 
-// hold gives a blob that was read before, or keeps one: as it is where all that it was
-// read with is kept, else a copy, since a part keeps the whole from being freed.
-func (r *Repository) hold(id string, b []byte, whole bool) ([]byte, bool) {
+// held is a blob that is what its name stands for.
+type held struct {
+	body []byte
+	sum  [sha256.Size]byte
+}
+
+// hold keeps a blob.
+func (r *Repository) hold(id string, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b == nil {
-		b, ok := r.blobs[id]
-		return b, ok
-	}
 	if r.held+int64(len(b)) <= maxHeld {
 		if r.blobs == nil {
-			r.blobs = map[string][]byte{}
+			r.blobs = map[string]held{}
 		}
-		if !whole {
-			b = bytes.Clone(b)
-		}
-		r.blobs[id] = b[:len(b):len(b)]
+		r.blobs[id] = held{b, sha256.Sum256(b)}
 		r.held += int64(len(b))
 	}
-	return b, true
+}
+
+// has gives a blob that was read before.
+func (r *Repository) has(id string) (held, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, ok := r.blobs[id]
+	return b, ok
+}
+
+// sum is the SHA-256 of a file that was read before.
+func (s gitSource) sum(f File) ([sha256.Size]byte, bool) {
+	b, ok := s.r.has(f.id)
+	return b.sum, ok && int64(len(b.body)) == f.Size
 }
 
 func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) error) error {
 	var files []File
 	for _, x := range all {
-		if b, ok := s.r.hold(x.id, nil, false); !ok {
+		if b, ok := s.r.has(x.id); !ok {
 			files = append(files, x)
-		} else if int64(len(b)) != x.Size {
-			return &TreeError{x.id, x.Path, fmt.Sprintf("has %d bytes, and git said %d", len(b), x.Size)}
-		} else if err := f(x, b); err != nil {
+		} else if int64(len(b.body)) != x.Size {
+			return &TreeError{x.id, x.Path, fmt.Sprintf("has %d bytes, and git said %d", len(b.body), x.Size)}
+		} else if err := f(x, b.body); err != nil {
 			return err
 		}
 	}
@@ -719,34 +787,26 @@ func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) er
 }
 
 func (s gitSource) batch(ctx context.Context, files []File, f func(File, []byte) error) error {
-	var ask bytes.Buffer
-	for _, x := range files {
-		ask.WriteString(x.id + "\n")
+	names := make([]string, len(files))
+	for i, x := range files {
+		names[i] = x.id
 	}
-	out, err := s.r.git(ctx, ask.Bytes(), "cat-file", "--batch", "--buffer")
-	if err != nil {
-		return fmt.Errorf("read blobs: %w", err)
-	}
-	s.r.mu.Lock()
-	whole := s.r.held+int64(len(out)) <= maxHeld
-	s.r.mu.Unlock()
-	for _, x := range files {
-		head, rest, ok := bytes.Cut(out, []byte("\n"))
+	i := 0
+	return s.r.objects(ctx, names, func(got answer) error {
+		x := files[i]
+		i++
 		kind := cmp.Or(x.kind, "blob")
-		want := fmt.Sprintf("%s %s %d", x.id, kind, x.Size)
-		if !ok || string(head) != want || int64(len(rest)) < x.Size+1 {
-			return fmt.Errorf("read %s: git said %q, not %q", x.Path, cut(string(head), 200), want)
+		if want := fmt.Sprintf("%s %s %d", x.id, kind, x.Size); got.line != want {
+			return fmt.Errorf("read %s: git said %q, not %q", x.Path, cut(got.line, 200), want)
 		}
-		if objectID(kind, rest[:x.Size], len(x.id)) != x.id {
+		if !got.true() {
 			return &TreeError{x.id, x.Path, "its content is not what its name stands for: git's objects were changed (git fsck)"}
 		}
-		b, _ := s.r.hold(x.id, rest[:x.Size:x.Size], whole)
-		if err := f(x, b); err != nil {
-			return err
+		if kind == "blob" {
+			s.r.hold(x.id, got.body)
 		}
-		out = rest[x.Size+1:]
-	}
-	return nil
+		return f(x, got.body)
+	})
 }
 
 func cut(s string, n int) string { return s[:min(len(s), cmp.Or(n, len(s)))] }

@@ -334,3 +334,34 @@ signals:
 		}
 	}
 }
+
+// TestReadObjects: what git says is taken as it was asked for, and nothing else.
+func TestReadObjects(t *testing.T) {
+	const id = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+	for said, want := range map[string]string{
+		id + " blob 3\nabc\n":                    "blob:abc",
+		"x missing\n":                            ":",
+		id + " blob 0\n\n":                       "blob:",
+		id + " blob 3\nabc":                      "unexpected EOF",
+		id + " blob 3\nab":                       "unexpected EOF",
+		id + " blob 3":                           "unexpected EOF",
+		"":                                       "unexpected EOF",
+		id + " blob -1\n\n":                      "more than is taken",
+		id + " blob 999999999999999999999\n":     "more than is taken",
+		id + " blob 300000000\n":                 "more than is taken",
+		id + " blob 3\nabc\nmore\n":              "more than it was asked for",
+		strings.Repeat("x", 100<<10) + "\nabc\n": "buffer full",
+	} {
+		got := ""
+		err := readObjects(strings.NewReader(said), 1, func(x answer) error {
+			got = x.kind + ":" + string(x.body)
+			return nil
+		})
+		if err != nil {
+			got = err.Error()
+		}
+		if (err == nil) != (strings.Contains(want, ":")) || !strings.Contains(got, want) {
+			t.Errorf("%.60q: %q, want %q", said, got, want)
+		}
+	}
+}
