@@ -37,7 +37,6 @@ import (
 // bottle, and then does not return. Otherwise it returns at once.
 func Main() {
 	gvisor.Main()
-	hostexec.Main()
 	// What the caller left open is for this process alone.
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 }

@@ -20,11 +20,6 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-func TestMain(m *testing.M) {
-	hostexec.Main()
-	os.Exit(m.Run())
-}
-
 // clone is a repository that an attack is made on.
 type clone struct {
 	*Repository

@@ -20,14 +20,13 @@ const (
 	ReasonUntrusted                    // found, but others could have put it there
 	ReasonRepository                   // the repository's form is not supported
 	ReasonClosed                       // the runner is closed or was never made
-	ReasonMain                         // Main was not called first in main
 	ReasonOutput                       // an output bound is negative or too large
 )
 
 var reasonNames = map[Reason]string{
 	ReasonProgram: "program", ReasonArgument: "argument", ReasonDirectory: "directory",
 	ReasonTimeout: "timeout", ReasonInstalled: "not-installed", ReasonUntrusted: "untrusted-path",
-	ReasonRepository: "repository", ReasonClosed: "closed", ReasonMain: "main-not-called",
+	ReasonRepository: "repository", ReasonClosed: "closed",
 	ReasonOutput: "output-bound",
 }
 

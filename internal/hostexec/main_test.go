@@ -30,7 +30,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(99)
 	}
-	Main()
 	if len(os.Args) == 3 && os.Args[1] == "run-and-wait" {
 		os.Exit(runAndWait(os.Args[2]))
 	}

@@ -512,14 +512,6 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestMainMustBeCalled(t *testing.T) {
-	r := newTestRunner(t, Options{})
-	mainCalled.Store(false)
-	defer mainCalled.Store(true)
-	_, err := r.Run(t.Context(), shell(t, "exit 0"))
-	wantReason(t, err, ReasonMain)
-}
-
 func TestStartFailureIsTyped(t *testing.T) {
 	r := newTestRunner(t, Options{})
 	dir := t.TempDir()

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,18 +42,14 @@ const (
 	controlFD      = 3
 )
 
-var mainCalled atomic.Bool
-
-// Main must be the first call of main, and of TestMain in packages that run
-// commands. In a supervisor process it never returns; elsewhere it returns at
-// once. Without it every command is refused, because re-executing a binary that
-// does not know its role would run its whole main again.
-func Main() {
+// A supervisor is one before main: it needs nothing of what the rest of the program
+// makes ready when it starts, which takes longer than most commands. Whatever has this
+// package in it knows the role so, tests too.
+func init() {
 	if len(os.Args) == 1 && os.Args[0] == supervisorArg0 {
 		// Not os.Exit, by which the race detector sleeps a second.
 		syscall.Exit(supervise())
 	}
-	mainCalled.Store(true)
 }
 
 // order is what carboy sends over the control socket, once. After it, the end

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carboy/carboy/internal/hostexec"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/shiptest"
@@ -23,7 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hostexec.Main()
 	childMain()
 	flag.Parse()
 	// They wait for Docker and health much more than they compute.
