@@ -97,7 +97,7 @@ func (c *Client) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
 	}
 	defer w.close()
 	miss := "it was not looked for"
-	if !o.Again && o.own == nil {
+	if w.newest != nil {
 		var v *Judged
 		if v, miss, err = w.cached(ctx); err != nil || v != nil {
 			return v, err
@@ -728,11 +728,17 @@ type keptInputs struct {
 	err  error
 }
 
-func readInputs(file string) *keptInputs {
+// readInputs gives nil where these can't be of a tree with that listing, which is seen
+// long before they are understood.
+func readInputs(file, listing string) *keptInputs {
 	k := &keptInputs{}
-	if k.text, k.err = store.ReadDocument(file); k.err == nil {
-		k.err = store.Decode(file, "gate-inputs", k.text, &k.Inputs)
+	if k.text, k.err = store.ReadDocument(file); k.err != nil {
+		return k
 	}
+	if !bytes.Contains(k.text, []byte(listing)) {
+		return nil
+	}
+	k.err = store.Decode(file, "gate-inputs", k.text, &k.Inputs)
 	return k
 }
 
@@ -743,7 +749,7 @@ func (w *gateWork) newestInputs() ([]string, *keptInputs) {
 	if err != nil || len(files) == 0 {
 		return nil, nil
 	}
-	k := readInputs(files[len(files)-1])
+	k := readInputs(files[len(files)-1], "")
 	if k.err == nil {
 		k.Early()
 	}
@@ -755,10 +761,19 @@ func (w *gateWork) newestInputs() ([]string, *keptInputs) {
 func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 	files, newest := w.newest()
 	miss := "nothing was judged here before"
+	var listing string
+	if len(files) > 1 {
+		var err error
+		if listing, err = w.g.Change.Listing(ctx); err != nil {
+			return nil, "", err
+		}
+	}
 	for i := range slices.Backward(files) {
 		k := newest
 		if i < len(files)-1 {
-			k = readInputs(files[i])
+			if k = readInputs(files[i], listing); k == nil {
+				continue
+			}
 		}
 		in, b := &k.Inputs, k.text
 		if k.err != nil {

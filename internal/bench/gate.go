@@ -146,11 +146,13 @@ func (b *gateBench) measure() (*GateReport, error) {
 	r := &GateReport{Schema: GateSchema, Rounds: b.o.rounds, Facts: readFacts(b.o.dir)}
 	for i, m := range gateModules {
 		b.dir = filepath.Join(b.top, fmt.Sprintf("m%d", i))
-		make := b.smallModule
-		if m.path != "" {
-			make = func() error { return b.realModule(m) }
+		var err error
+		if m.path == "" {
+			err = b.smallModule()
+		} else {
+			err = b.realModule(m)
 		}
-		if err := make(); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(b.log, "%s: a catalog and a baseline\n", m.name)

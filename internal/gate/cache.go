@@ -256,7 +256,7 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 }
 
 func (t *Tree) inputs(ctx context.Context, opened map[string]bool) (in TreeInputs, err error) {
-	if in.Listing, err = t.listing(ctx); err != nil {
+	if in.Listing, err = t.Listing(ctx); err != nil {
 		return in, err
 	}
 	in.Files = map[string]string{}
@@ -372,7 +372,7 @@ func hostMiss(host map[string]string) string {
 }
 
 func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
-	l, err := t.listing(ctx)
+	l, err := t.Listing(ctx)
 	if err != nil || l != in.Listing {
 		return "the list of files", err
 	}

@@ -276,8 +276,8 @@ func (t *Tree) Digest(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// listing names all files with modes and sizes, and where links lead.
-func (t *Tree) listing(ctx context.Context) (string, error) {
+// Listing sums up the names of all files with modes and sizes, and where links lead.
+func (t *Tree) Listing(ctx context.Context) (string, error) {
 	links := map[string]string{}
 	err := t.each(ctx, func(f File) bool { return f.Mode == Link }, func(f File, b []byte) error {
 		links[f.Path] = string(b)

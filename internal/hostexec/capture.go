@@ -86,6 +86,9 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.total += int64(n)
 	if room := c.keep.Head - len(c.head); room > 0 {
 		k := min(room, len(p))
+		if k > cap(c.head)-len(c.head) { // append grows what is large by little, and copies it often
+			c.head = slices.Grow(c.head, max(k, min(room, len(c.head))))
+		}
 		c.head = append(c.head, p[:k]...)
 		p = p[k:]
 	}
@@ -116,29 +119,12 @@ func (c *capture) result() Capture {
 	}
 }
 
-// drain reads r to its end through one buffer, or into what is kept from the start.
+// drain reads r to its end through one buffer.
 func (c *capture) drain(r io.Reader) {
-	const most = 64 << 10
-	var buf []byte
+	buf := make([]byte, 64<<10)
 	for {
-		room := min(c.keep.Head-len(c.head), most)
-		if room <= 0 {
-			if buf == nil {
-				buf = make([]byte, most)
-			}
-			n, err := r.Read(buf)
-			_, _ = c.Write(buf[:n])
-			if err != nil {
-				return
-			}
-			continue
-		}
-		if room > cap(c.head)-len(c.head) { // append grows what is large by little, and copies it often
-			c.head = slices.Grow(c.head, max(room, min(c.keep.Head-len(c.head), len(c.head))))
-		}
-		n, err := r.Read(c.head[len(c.head) : len(c.head)+room])
-		c.head = c.head[:len(c.head)+n]
-		c.total += int64(n)
+		n, err := r.Read(buf)
+		_, _ = c.Write(buf[:n])
 		if err != nil {
 			return
 		}

@@ -17,7 +17,6 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/module"
 	"github.com/carboy/carboy/internal/ship/plan"
@@ -662,13 +661,7 @@ func TestP4Elsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newLair(t, "exit 0")
-			dir := t.TempDir() + "/audit"
-			log, err := audit.Open(w.ctx(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer log.Close()
-			w.e.Audit = log
+			dir := w.audited()
 			m, a := w.lairPlan()
 			sh := "d=" + m.Digest + "; n=$(($(cat $0.n 2>/dev/null || echo 0) + 1)); echo $n >$0.n; case $n in\n"
 			for i, answer := range x.answers {

@@ -483,12 +483,8 @@ func TestP4NoRecord(t *testing.T) {
 	p := newPaper(t)
 	m := p.draw(nil)
 	a := p.approve("alice", false, m)
-	log, err := audit.Open(p.ctx(), t.TempDir()+"/audit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.e.Audit = log
-	log.Close()
+	p.audited()
+	p.e.Audit.Close()
 	p.refused("without an audit log", "", [][]byte{m.Bytes}, a)
 	p.e.Audit = nil
 	records := filepath.Join(p.op.State, "records")
@@ -538,13 +534,7 @@ func TestP3NoFile(t *testing.T) {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	p := newPaper(t)
-	dir := t.TempDir() + "/audit"
-	log, err := audit.Open(p.ctx(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	p.e.Audit = log
+	dir := p.audited()
 	m := p.draw(nil)
 	p.refused("no approval", Mismatch, [][]byte{m.Bytes})
 	s, err := p.e.Approve(p.ctx(), ApproveOptions{Plans: [][]byte{m.Bytes}, Approver: "alice@example.org", Purpose: "because password=hunter2", Key: p.op.Config + "/alice"})

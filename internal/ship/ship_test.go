@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/shiptest"
@@ -76,6 +77,19 @@ func newWorld(t *testing.T, dk *shiptest.Engine, more ...string) *world {
 	w.op.Add(t, w.host, more...)
 	w.e = w.engine()
 	return w
+}
+
+// audited has what happens recorded, in a log in dir.
+func (w *world) audited() (dir string) {
+	w.t.Helper()
+	dir = w.t.TempDir() + "/audit"
+	log, err := audit.Open(w.ctx(), dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { log.Close() })
+	w.e.Audit = log
+	return dir
 }
 
 func (w *world) engine() *Engine {

@@ -114,28 +114,36 @@ func (e *Engine) list(ctx context.Context, commit, dir string) (map[string]blob,
 	return all, nil
 }
 
-// read gives objects by their names, in order.
-func (e *Engine) read(ctx context.Context, objects []string) ([][]byte, error) {
-	if len(objects) == 0 {
+// object is what git has under a name; one that it has not is no kind.
+type object struct {
+	oid, kind string
+	text      []byte
+}
+
+// objects gives those of names, in order.
+func (e *Engine) objects(ctx context.Context, names []string) ([]object, error) {
+	if len(names) == 0 {
 		return nil, nil
 	}
-	out, err := e.git(ctx, []byte(strings.Join(objects, "\n")+"\n"), maxSource+1<<20, "cat-file", "--batch")
+	out, err := e.git(ctx, []byte(strings.Join(names, "\n")+"\n"), maxSource+1<<20, "cat-file", "--batch")
 	if err != nil {
 		return nil, err
 	}
-	var all [][]byte
-	for _, name := range objects {
+	all := make([]object, len(names))
+	for i := range all {
 		line, rest, _ := bytes.Cut(out, []byte("\n"))
+		if out = rest; bytes.HasSuffix(line, []byte(" missing")) || bytes.HasSuffix(line, []byte(" submodule")) {
+			continue
+		}
 		f := strings.Fields(string(line))
-		if len(f) != 3 || f[1] != "blob" {
-			return nil, fmt.Errorf("%s: git has no file %s", e.Repo, shown(name))
+		if len(f) != 3 {
+			return nil, errors.New("git cat-file: a line that is none")
 		}
 		n, err := strconv.Atoi(f[2])
 		if err != nil || n < 0 || n+1 > len(rest) {
 			return nil, errors.New("git cat-file: a line that is none")
 		}
-		all = append(all, rest[:n])
-		out = rest[n+1:]
+		all[i], out = object{f[0], f[1], rest[:n]}, rest[n+1:]
 	}
 	return all, nil
 }
@@ -143,33 +151,18 @@ func (e *Engine) read(ctx context.Context, objects []string) ([][]byte, error) {
 // guess reads files of a commit by their paths, those that it has, with their objects'
 // names.
 func (e *Engine) guess(ctx context.Context, commit string, paths ...string) (map[string]blob, map[string][]byte, error) {
-	in := ""
-	for _, p := range paths {
-		in += commit + ":" + p + "\n"
+	ask := make([]string, len(paths))
+	for i, p := range paths {
+		ask[i] = commit + ":" + p
 	}
-	out, err := e.git(ctx, []byte(in), maxSource+1<<20, "cat-file", "--batch")
-	if err != nil {
-		return nil, nil, err
-	}
+	all, err := e.objects(ctx, ask)
 	names, texts := map[string]blob{}, map[string][]byte{}
-	for _, p := range paths {
-		line, rest, _ := bytes.Cut(out, []byte("\n"))
-		if out = rest; bytes.HasSuffix(line, []byte(" missing")) || bytes.HasSuffix(line, []byte(" submodule")) {
-			continue
-		}
-		f := strings.Fields(string(line))
-		if len(f) != 3 {
-			return nil, nil, errors.New("git cat-file: a line that is none")
-		}
-		n, err := strconv.Atoi(f[2])
-		if err != nil || n < 0 || n+1 > len(rest) {
-			return nil, nil, errors.New("git cat-file: a line that is none")
-		}
-		if out = rest[n+1:]; f[1] == "blob" {
-			names[p], texts[p] = blob{oid: f[0]}, rest[:n]
+	for i, o := range all {
+		if o.kind == "blob" {
+			names[paths[i]], texts[paths[i]] = blob{oid: o.oid}, o.text
 		}
 	}
-	return names, texts, nil
+	return names, texts, err
 }
 
 // load reads a module at a commit, and judges it.
@@ -231,15 +224,18 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	return s, s.judge(all, below, files)
 }
 
-func (s *source) fetch(ctx context.Context, e *Engine, all map[string]blob, names ...string) error {
+func (s *source) fetch(ctx context.Context, e *Engine, blobs map[string]blob, names ...string) error {
 	names = slices.DeleteFunc(names, func(n string) bool { return s.text[n] != nil })
 	var oids []string
 	for _, n := range names {
-		oids = append(oids, all[n].oid)
+		oids = append(oids, blobs[n].oid)
 	}
-	texts, err := e.read(ctx, oids)
-	for i, t := range texts {
-		s.text[names[i]] = t
+	all, err := e.objects(ctx, oids)
+	for i, o := range all {
+		if o.kind != "blob" {
+			return fmt.Errorf("%s: git has no file %s", e.Repo, shown(names[i]))
+		}
+		s.text[names[i]] = o.text
 	}
 	return err
 }

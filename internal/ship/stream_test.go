@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
@@ -36,13 +35,7 @@ esac`
 func TestP4Streams(t *testing.T) {
 	t.Parallel()
 	w, _ := newHut(t)
-	dir := t.TempDir() + "/audit"
-	log, err := audit.Open(w.ctx(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	w.e.Audit = log
+	dir := w.audited()
 	m, a := w.lairPlan()
 	heard := w.host.Dir + "/heard."
 	// It goes on only when what it wrote was told.
@@ -90,14 +83,8 @@ case "$*" in *" up "*)
 // TestP4CommandRedacted: a command is redacted like its output, whoever says that it ran.
 func TestP4CommandRedacted(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir() + "/audit"
 	w := newLair(t, "echo '@step run docker compose --password hunter2 -e TOKEN=hunter2'; echo '| -----BEGIN RSA PRIVATE KEY-----'; echo '@step plain word'; echo '@result applied healthy'")
-	log, err := audit.Open(w.ctx(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	w.e.Audit = log
+	dir := w.audited()
 	m, a := w.lairPlan()
 	if o, err := w.apply(m, a); o != Applied {
 		t.Fatalf("%s %v", o, err)

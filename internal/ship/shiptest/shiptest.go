@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -383,7 +384,7 @@ func (h *Host) sweep() {
 			// Of others' processes there is none to read.
 			env, err := os.ReadFile(f)
 			pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-			if err == nil && perr == nil && pid != os.Getpid() && bytes.Contains(append([]byte{0}, env...), []byte("\x00HOME="+h.Home+"\x00")) {
+			if err == nil && perr == nil && pid != os.Getpid() && slices.Contains(strings.Split(string(env), "\x00"), "HOME="+h.Home) {
 				found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
 			}
 		}
