@@ -375,6 +375,14 @@ func TestT4Cache(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(third.Dir, "evidence", "tests-change", "observed.json")); err != nil {
 		t.Errorf("the verdict comes without its evidence: %v", err)
 	}
+	// Of what was judged before, not only the last.
+	p.put("value", "411\n")
+	other := p.kept()
+	p.put("value", "41\n")
+	if again := p.run(); other.Cached || !again.Cached || again.ID != first.ID {
+		t.Errorf("what was judged before the last is judged again: %s", again.Miss)
+	}
+	os.Remove(filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), other.ID+".json"))
 	set := func(name, text string) func() { return func() { p.put(name, text) } }
 	kept := filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), first.ID+".json")
 	asKept, err := os.ReadFile(kept)
