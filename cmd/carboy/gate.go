@@ -236,12 +236,12 @@ func (a *app) gateNext(j *carboy.Judged) {
 	a.say(plainText, "next: carboy gate explain %s has all of it, %s what the phases printed", j.ID, visible.String(filepath.Join(j.Dir, gate.EvidenceDir), 300))
 	for _, r := range j.Signals {
 		if r.Kind == "trace" && len(r.Findings) > 0 && r.Outcome != gate.Passed {
-			a.say(plainText, "if that is what it should do: carboy gate baseline diff %s, then carboy gate baseline accept", j.ID)
+			a.say(plainText, "if that is what it should do: carboy gate baseline diff %s, then carboy gate baseline accept --as NAME --key FILE", j.ID)
 			break
 		}
 	}
 	if len(j.LostTests()) > 0 {
-		a.say(plainText, "if the tests are meant to go: carboy gate baseline accept --lost-tests %s", j.ID)
+		a.say(plainText, "if the tests are meant to go: carboy gate baseline accept --lost-tests --as NAME --key FILE %s", j.ID)
 	}
 	a.say(plainText, "a person can let it go on as it is: carboy gate override --reason TEXT %s", j.ID)
 }
@@ -446,7 +446,7 @@ func (a *app) gateBaselineCmd() *cobra.Command {
 		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
 they were approved. Whatever is new fails the trace signal, until a person
 accepts it, and signs it: the file counts once it is committed to the base.`,
-		Example: "  carboy gate baseline diff\n  carboy gate baseline accept && git add .carboy && git commit",
+		Example: "  carboy gate baseline diff\n  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  git add .carboy && git commit",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.baselineShowCmd(), a.baselineRecordCmd(), a.baselineDiffCmd(), a.baselineAcceptCmd(), a.baselineSignCmd())

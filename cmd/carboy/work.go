@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,6 +34,9 @@ workspace stays as it is.
 When carboy is killed, carboy work --continue ID goes on where it was; it also tries
 again a push that failed. carboy work show ID says all that there is to know.`
 
+// ofWork are flags that say what work is, once.
+var ofWork = []string{"agent", "prompt", "bottle", "dir", "base", "gate", "attempts", "push", "branch", "no-push"}
+
 func (a *app) workCmd() *cobra.Command {
 	var o carboy.WorkOptions
 	bottles := list{name: "NAME", eg: "dev"}
@@ -49,8 +53,8 @@ func (a *app) workCmd() *cobra.Command {
 			switch {
 			case o.Continue == "" && o.Agent == "":
 				return usagef("carboy work --agent NAME --prompt TEXT", "work: which agent?")
-			case o.Continue != "" && (o.Agent != "" || o.Prompt != "" || o.Push != "" || o.Branch != "" || o.NoPush):
-				return usagef("what is continued has its agent, its prompt and where it goes", "work: --continue goes alone")
+			case o.Continue != "" && slices.ContainsFunc(ofWork, cmd.Flags().Changed):
+				return usagef("what is continued has its agent, its prompt, what judges it and where it goes", "work: --continue goes without --%s", ofWork[slices.IndexFunc(ofWork, cmd.Flags().Changed)])
 			case o.NoPush && (o.Push != "" || o.Branch != ""):
 				return usagef("leave out one of them", "work: --no-push and --push or --branch say different things")
 			}

@@ -2,7 +2,10 @@ package gate
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,5 +55,41 @@ func TestCoverage(t *testing.T) {
 	code, _, _ = strings.Cut(code, "\n// covered adds up")
 	if !strings.Contains(string(page), "func init() {"+code) {
 		t.Error("docs/gates.md shows another kind than kind_coverage.go")
+	}
+}
+
+// TestDocsNameEveryKey: the page's table has the keys of each kind, and no others.
+func TestDocsNameEveryKey(t *testing.T) {
+	page, err := os.ReadFile("../../docs/gates.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "<!-- keys:")
+	table, _, _ = strings.Cut(table, "<!-- /keys -->")
+	shown := map[string][]string{}
+	word, kind := regexp.MustCompile("`([a-z_]+)`"), ""
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		if len(cells) < 3 {
+			continue
+		}
+		if k := word.FindStringSubmatch(cells[0]); k != nil {
+			kind = k[1]
+		}
+		for _, w := range word.FindAllStringSubmatch(cells[1], -1) {
+			shown[kind] = append(shown[kind], w[1])
+		}
+	}
+	for _, keys := range shown {
+		slices.Sort(keys)
+	}
+	want := map[string][]string{"": slices.Sorted(slices.Values(common))}
+	for name, k := range kinds {
+		if len(k.Keys) > 0 {
+			want[name] = slices.Sorted(slices.Values(k.Keys))
+		}
+	}
+	if !maps.EqualFunc(shown, want, slices.Equal[[]string]) {
+		t.Errorf("docs/gates.md has\n%v\nand kinds have\n%v", shown, want)
 	}
 }
