@@ -305,6 +305,39 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a history that hides what came and went", func(t *testing.T) {
+		for _, x := range []struct {
+			what string
+			hide func(c *clone, middle, tip string)
+		}{
+			{"nothing", func(*clone, string, string) {}},
+			{"a directory's name", func(c *clone, middle, _ string) {
+				c.overwrite(c.run("rev-parse", middle+"^{tree}"), "tree", nil)
+			}},
+			{"an end of the history", func(c *clone, _, tip string) {
+				if err := os.WriteFile(filepath.Join(c.Dir, ".git/shallow"), []byte(tip+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		} {
+			c := newClone(t, files)
+			base := c.run("rev-parse", "HEAD")
+			c.put("secret.txt", "hunter2\n")
+			middle := c.commit()
+			secret := c.run("rev-parse", middle+":secret.txt")
+			c.run("rm", "-q", "secret.txt")
+			tip := c.commit()
+			x.hide(c, middle, tip)
+			found := false
+			err := c.tree(tip).Passed(t.Context(), c.tree(base), func(p Passing, b []byte) error {
+				found = found || p.ID == secret && string(b) == "hunter2\n"
+				return nil
+			})
+			if honest := x.what == "nothing"; honest != (err == nil) || honest && !found {
+				t.Errorf("%s hides what came and went: found %t, %v", x.what, found, err)
+			}
+		}
+	})
 	t.Run("what is expected is another's", func(t *testing.T) {
 		c := newClone(t, files)
 		first := c.run("rev-parse", "HEAD")

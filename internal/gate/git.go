@@ -326,11 +326,15 @@ func (r *Repository) objects(ctx context.Context, names []string, f func(answer)
 			Program: hostexec.Git, Args: []string{"cat-file", "--batch", "--buffer"}, Dir: r.Dir, Timeout: gitTimeout,
 			Stdin: []byte(strings.Join(names, "\n") + "\n"), Output: out,
 		})
+		if errors.Is(err, hostexec.ErrUnkilled) { // it still has the other end
+			in.SetReadDeadline(time.Now())
+		}
 		ended <- err
 	}()
 	err = readObjects(in, len(names), f)
 	in.Close()
-	if gerr := <-ended; err == nil || errors.Is(err, io.ErrUnexpectedEOF) && gerr != nil {
+	gerr := <-ended
+	if err == nil || gerr != nil && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrDeadlineExceeded)) {
 		err = gerr
 	}
 	return err
@@ -389,16 +393,28 @@ func (r *Repository) keep(id string, body []byte) bool {
 		return false
 	}
 	var c commitHead
-	tree, rest, _ := strings.Cut(strings.TrimPrefix(string(body), "tree "), "\n")
-	c.tree = tree
-	if p, ok := strings.CutPrefix(rest, "parent "); ok {
-		c.parent, _, _ = strings.Cut(p, "\n")
+	c.tree, _, _ = strings.Cut(strings.TrimPrefix(string(body), "tree "), "\n")
+	if p := parentsOf(body); len(p) > 0 {
+		c.parent = p[0]
 	}
 	if r.commits == nil {
 		r.commits = map[string]commitHead{}
 	}
 	r.commits[id] = c
 	return true
+}
+
+// parentsOf are those that a commit says it has.
+func parentsOf(body []byte) (all []string) {
+	_, rest, _ := strings.Cut(string(body), "\n") // its tree
+	for {
+		line, after, _ := strings.Cut(rest, "\n")
+		p, ok := strings.CutPrefix(line, "parent ")
+		if !ok {
+			return all
+		}
+		all, rest = append(all, p), after
+	}
 }
 
 // head reads a commit, which is called name where it can't be.
@@ -618,11 +634,11 @@ func treeID(files []File, modes map[string]string, prefix string, digits int) st
 			i++
 			continue
 		}
-		end := i + 1
-		for end < len(files) && strings.HasPrefix(files[end].Path, prefix+name+"/") {
+		end, sub := i+1, name+"/"
+		for end < len(files) && strings.HasPrefix(files[end].Path[len(prefix):], sub) {
 			end++
 		}
-		all = append(all, entry{name + "/", "40000", name, treeID(files[i:end], modes, prefix+name+"/", digits)})
+		all = append(all, entry{sub, "40000", name, treeID(files[i:end], modes, prefix+sub, digits)})
 		i = end
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.sort, b.sort) })
@@ -651,7 +667,7 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 	if t.repo == nil || base.repo == nil || t.Commit == base.Commit {
 		return nil
 	}
-	out, err := t.repo.git(ctx, nil, "rev-list", "--objects", t.Commit, "^"+base.Commit)
+	out, err := t.repo.git(ctx, nil, "rev-list", "--objects", "--parents", t.Commit, "^"+base.Commit)
 	if err != nil {
 		return fmt.Errorf("list what came between %s and %s: %w", base.Name, t.Name, err)
 	}
@@ -674,24 +690,35 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 	}
 	var list []File
 	sum := int64(0)
-	commits := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
 		w := strings.Fields(line)
 		if len(w) != 3 {
 			return fmt.Errorf("look at what came between %s and %s: git said %q", base.Name, t.Name, cut(line, 200))
 		}
-		if w[1] == "tree" {
-			continue
-		}
 		n, err := strconv.ParseInt(w[2], 10, 64)
 		if sum += n; err != nil || n > MaxFileBytes || sum > MaxTreeBytes || len(list) >= MaxFiles {
 			return fmt.Errorf("what came between %s and %s is more than a gate looks at", base.Name, t.Name)
 		}
-		commits[w[0]] = w[1] != "blob"
-		list = append(list, File{Path: at[w[0]], Size: n, id: w[0], kind: w[1]})
+		x := File{Size: n, id: w[0], kind: w[1]}
+		if w[1] != "commit" {
+			x.Path = at[w[0]]
+		}
+		list = append(list, x)
 	}
+	// The trees are read to be compared with their names, and the commits also with the
+	// parents that git says they have: one that is forged, or a history that ends before
+	// its time (a shallow clone's), would hide what came and went.
 	return t.src.each(ctx, list, func(x File, b []byte) error {
-		return f(Passing{commits[x.id], x.id, x.Path}, b)
+		switch x.kind {
+		case "tree":
+			return nil
+		case "commit":
+			if strings.Join(parentsOf(b), " ") != at[x.id] {
+				return &TreeError{t.Name, x.id, "git shows other parents of it than it has (.git/shallow): what came and went can't be seen"}
+			}
+			return f(Passing{true, x.id, ""}, b)
+		}
+		return f(Passing{x.kind != "blob", x.id, x.Path}, b)
 	})
 }
 

@@ -22,8 +22,20 @@ func WithChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 		files[f.Path] = f
 	}
 	src := overlaySource{base.contents(), map[string]func() (io.ReadCloser, error){}}
+	dirs := map[string]bool{}
+	above := func(p string) {
+		for p = path.Dir(p); !dirs[p] && p != "."; p = path.Dir(p) {
+			dirs[p] = true
+		}
+	}
+	for _, f := range base.Files {
+		above(f.Path)
+	}
 	drop := func(p string) {
 		delete(files, p)
+		if !dirs[p] {
+			return
+		}
 		for q := range files {
 			if strings.HasPrefix(q, p+"/") {
 				delete(files, q)
@@ -52,10 +64,12 @@ func WithChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 			}
 		case c.Type == change.File:
 			drop(p)
+			above(p)
 			files[p] = File{Path: p, Mode: fileMode(c.Mode), Size: c.Size}
 			src.changed[p] = func() (io.ReadCloser, error) { return set.Content(c) }
 		case c.Type == change.Symlink:
 			drop(p)
+			above(p)
 			files[p] = File{Path: p, Mode: Link, Size: int64(len(c.Target))}
 			to := string(c.Target)
 			src.changed[p] = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(to)), nil }

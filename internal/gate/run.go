@@ -461,6 +461,7 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm
 	if err := g.slots.take(ctx, s.Limits.Memory, s.Limits.Pids); err != nil {
 		return nil, err
 	}
+	defer g.slots.give(s.Limits.Memory, s.Limits.Pids)
 	g.mu.Lock()
 	g.tell(Event{Signal: s.Name, Phase: on})
 	g.mu.Unlock()
@@ -469,7 +470,6 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm
 		Image: g.Catalog.Image, ImageDigest: g.Catalog.ImageDigest, Limits: s.Limits,
 		Warm: w.mounts(s), Take: take,
 	})
-	g.slots.give(s.Limits.Memory, s.Limits.Pids)
 	if err != nil {
 		return nil, fmt.Errorf("run %s on the %s: %w", s.Name, on, err)
 	}
