@@ -352,7 +352,7 @@ func (w *work) reopen(ref string) error {
 
 // workDir finds work by its id, or the beginning of one.
 func (c *Client) workDir(ref string) (string, error) {
-	dirs, err := filepath.Glob(c.gateDir("work", strings.ToLower(ref)+"*"))
+	dirs, err := store.Glob(c.gateDir("work"), strings.ToLower(ref)+"*")
 	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
 		return "", fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoVerdict)
 	}
@@ -412,20 +412,24 @@ func (w *work) read(dir string) (loose string, err error) {
 	return loose, nil
 }
 
+// maxLooks bounds how often steps are looked at until they stay the same.
+const maxLooks = 50
+
 // stepsIn are the files of the steps in dir, in their order, and what is on record of
 // them. Work that goes on meanwhile adds to both, so they count as they were at one
 // moment: the files were the same before the records were read and after. Those that
 // are another each time are judged as they are.
 func stepsIn(dir string, records func() (map[string][]string, error)) (files []string, recorded map[string][]string, err error) {
 	look := func() ([]string, error) {
-		all, err := filepath.Glob(filepath.Join(dir, attemptPrefix+"*.json"))
+		all, err := store.Glob(dir, attemptPrefix+"*.json")
 		slices.Sort(all)
 		return all, err
 	}
 	if files, err = look(); err != nil {
 		return nil, nil, err
 	}
-	for range 10 {
+	for i := range maxLooks {
+		time.Sleep(time.Duration(i) * time.Millisecond)
 		if recorded, err = records(); err != nil {
 			return nil, nil, err
 		}

@@ -343,7 +343,7 @@ func TestWorkLookedAt(t *testing.T) {
 			}
 			return maps.Clone(on), nil
 		})
-		if err != nil || len(files) != len(on) || len(recorded) != len(files) || asked != min(made+1, 10) || !slices.IsSorted(files) {
+		if err != nil || len(files) != len(on) || len(recorded) != len(files) || asked != min(made+1, maxLooks) || !slices.IsSorted(files) {
 			t.Errorf("%d are made meanwhile: %d files and %d on record, after %d looks: %v", made, len(files), len(recorded), asked, err)
 		}
 	}

@@ -204,7 +204,7 @@ func (c *Client) recover(ctx context.Context) error {
 // recoverLandings finishes or takes back landings whose carboy died. One that
 // goes on at this moment holds its workspace's lock; it is left to itself.
 func (c *Client) recoverLandings(ctx context.Context) error {
-	marks, err := filepath.Glob(c.StateDir() + "/runs/*/land")
+	marks, err := store.Glob(c.StateDir(), "runs/*/land")
 	if err != nil {
 		return err
 	}

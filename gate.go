@@ -241,7 +241,7 @@ func (w *gateWork) newScratch() error {
 
 // sweepGates removes what dead gates left.
 func (c *Client) sweepGates() {
-	dirs, _ := filepath.Glob(c.gateDir("scratch", "g*"))
+	dirs, _ := store.Glob(c.gateDir("scratch"), "g*")
 	for _, d := range dirs {
 		fi, err := os.Stat(d)
 		if err != nil || time.Since(fi.ModTime()) < time.Minute {
@@ -714,7 +714,7 @@ const (
 const maxRemembered = 10
 
 func (w *gateWork) forget(dir string) {
-	files, _ := filepath.Glob(dir + "/*.json")
+	files, _ := store.Glob(dir, "*.json")
 	for len(files) > maxRemembered {
 		os.Remove(files[0]) // the oldest: ids sort by time
 		files = files[1:]
@@ -745,7 +745,7 @@ func readInputs(file, listing string) *keptInputs {
 // newestInputs are the files of inputs, the oldest first, and what is in the last; nil:
 // there is none.
 func (w *gateWork) newestInputs() ([]string, *keptInputs) {
-	files, err := filepath.Glob(w.c.gateDir("cache", shortSum(w.dir)) + "/*.json")
+	files, err := store.Glob(w.c.gateDir("cache", shortSum(w.dir)), "*.json")
 	if err != nil || len(files) == 0 {
 		return nil, nil
 	}
@@ -791,6 +791,10 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			continue
 		}
 		v, dir, err := w.c.Verdict(ctx, in.Verdict)
+		if errors.Is(err, errUnrecorded) { // carboy died before it was on record
+			os.Remove(files[i])
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, ErrLedger) {
 				return nil, "", err
@@ -861,7 +865,7 @@ func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string
 }
 
 func (c *Client) verdicts() ([]string, error) {
-	dirs, err := filepath.Glob(c.gateDir("verdicts", "*", verdictFile))
+	dirs, err := store.Glob(c.gateDir("verdicts"), "*/"+verdictFile)
 	var ids []string
 	for _, d := range dirs {
 		ids = append(ids, filepath.Base(filepath.Dir(d)))

@@ -491,6 +491,67 @@ func TestT4Cache(t *testing.T) {
 	}
 }
 
+// TestGateDiedBeforeItsRecord: a verdict that never came on record is as none, and the
+// next gate does not end with it.
+func TestGateDiedBeforeItsRecord(t *testing.T) {
+	p := newCacheWorld(t, "version: 1\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n", nil)
+	first := p.kept()
+	cache := p.c.gateDir("cache", shortSum(p.ws))
+	b, err := os.ReadFile(filepath.Join(cache, first.ID+".json"))
+	v, err2 := os.ReadFile(filepath.Join(first.Dir, verdictFile))
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	died := "7" + first.ID[1:]
+	renamed := func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(first.ID), []byte(died)) }
+	dir := p.c.gateDir("verdicts", died)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, verdictFile), renamed(v), 0o600), os.WriteFile(filepath.Join(cache, died+".json"), renamed(b), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if again := p.run(); !again.Cached || again.ID != first.ID {
+		t.Errorf("%s, cached %t: %s", again.ID, again.Cached, again.Miss)
+	}
+	if _, err := os.Stat(filepath.Join(cache, died+".json")); err == nil {
+		t.Error("it is asked for again and again")
+	}
+}
+
+// TestT4OtherNames: with real bottles, a file counts by its content also when what was
+// opened had another name: it was moved or linked before, or its directory was, or it could
+// not even be executed.
+func TestT4OtherNames(t *testing.T) {
+	const catalog = "version: 1\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n"
+	p := newCacheWorld(t, catalog, map[string]string{
+		"moved": "41\n", "linked": "41\n", "dir/deep": "41\n", "run": "#!/bin/xx\nexit 1\n", "unused2": "41\n",
+		"t_moved.sh":  "mv moved m; read v <m; [ \"$v\" -gt 0 ]\n",
+		"t_linked.sh": "ln linked l; read v <l; [ \"$v\" -gt 0 ]\n",
+		"t_dir.sh":    "mv dir e; read v <e/deep; [ \"$v\" -gt 0 ]\n",
+		"t_run.sh":    "./run; [ $? -gt 1 ]\n",
+	})
+	if err := os.Chmod(filepath.Join(p.ws, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if first := p.kept(); first.Cached || first.Outcome != gate.Passed {
+		t.Fatalf("%+v", first)
+	}
+	if hit, miss := p.look(); !hit {
+		t.Fatalf("it would run again: %s", miss)
+	}
+	for _, x := range []struct{ name, was, text string }{
+		{"moved", "41\n", "00\n"}, {"linked", "41\n", "00\n"}, {"dir/deep", "41\n", "00\n"}, {"run", "#!/bin/xx\nexit 1\n", "#!/bin/sh\nexit 1\n"},
+	} {
+		p.put(x.name, x.text)
+		if hit, miss := p.look(); hit || !strings.Contains(miss, "file "+x.name) {
+			t.Errorf("%s counts by another name: hit %t, miss %q", x.name, hit, miss)
+		}
+		p.put(x.name, x.was)
+	}
+	p.put("unused2", "00\n")
+	if hit, miss := p.look(); !hit {
+		t.Errorf("a file that had one name and was not opened counts: %s", miss)
+	}
+}
+
 // TestT4InputsAreRecorded: a verdict is not given for another tree by exchanging what it
 // is said to depend on.
 func TestT4InputsAreRecorded(t *testing.T) {

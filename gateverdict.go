@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/store"
 )
 
 // AttestVerdict writes what a verdict attests, a DSSE envelope on each line, signed with
@@ -68,8 +69,8 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		return nil, err
 	}
 	seen := map[doc]bool{}
-	for _, x := range []struct{ of, pattern string }{{"verdict", c.gateDir("verdicts", "*", verdictFile)}, {attemptOf, c.gateDir("work", "*", attemptPrefix+"*.json")}} {
-		files, err := filepath.Glob(x.pattern)
+	for _, x := range []struct{ of, dir, pattern string }{{"verdict", "verdicts", "*/" + verdictFile}, {attemptOf, "work", "*/" + attemptPrefix + "*.json"}} {
+		files, err := store.Glob(c.gateDir(x.dir), x.pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +109,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		}
 	}
 	// What a verdict is given again by goes after a while, and is not changed before.
-	files, err := filepath.Glob(c.gateDir("cache", "*", "*.json"))
+	files, err := store.Glob(c.gateDir("cache"), "*/*.json")
 	if err != nil {
 		return nil, err
 	}

@@ -311,7 +311,7 @@ const recoverKeysIn = 5 * time.Second
 // recoverKeys revokes the keys of bottles whose carboy died. What can't be revoked now
 // stays with its bottle.
 func (c *Client) recoverKeys(ctx context.Context) {
-	dirs, err := filepath.Glob(filepath.Join(c.StateDir(), "bottles", "*", keysDir, "*.json"))
+	dirs, err := store.Glob(filepath.Join(c.StateDir(), "bottles"), "*/"+keysDir+"/*.json")
 	if err != nil || len(dirs) == 0 {
 		return
 	}

@@ -162,7 +162,7 @@ func lockDir(dir string) (fd int, err error) {
 
 // sweepPool removes what makers of bottles left that were killed.
 func (c *Client) sweepPool() error {
-	dirs, err := filepath.Glob(filepath.Join(c.StateDir(), poolDir, "r*"))
+	dirs, err := store.Glob(filepath.Join(c.StateDir(), poolDir), "r*")
 	errs := []error{err}
 	for _, dir := range dirs {
 		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -189,7 +189,7 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 		_, err := pool.Sweep(rt)
 		errs = append(errs, err)
 	}
-	dirs, err := filepath.Glob(c.gateDir("work", "*"))
+	dirs, err := store.Glob(c.gateDir("work"), "*")
 	errs = append(errs, err)
 	var works []string
 	for _, d := range dirs {

@@ -138,7 +138,7 @@ func workBusy(dir string) (bool, error) {
 // WorkAccounts are the newest of all work, at most n. What can't be read is beside, by
 // its id; AuditVerify says what is wrong with it.
 func (c *Client) WorkAccounts(ctx context.Context, n int) (list []*WorkAccount, broken []string, err error) {
-	dirs, err := filepath.Glob(c.gateDir("work", "*"))
+	dirs, err := store.Glob(c.gateDir("work"), "*")
 	if err != nil {
 		return nil, nil, err
 	}

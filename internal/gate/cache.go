@@ -104,6 +104,18 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		for _, f := range p.Observed.TreeRead {
 			seen[p.On][f] = true
 		}
+		t, of := g.Change, seen[p.On]
+		if p.On == "base" {
+			t = g.Base
+		}
+		for _, f := range p.Observed.Handled {
+			if path.IsAbs(f) {
+				host[f] = true
+				continue
+			}
+			of[f] = true
+			t.below(f, func(x File) { of[x.Path] = true })
+		}
 		for _, l := range [][]string{p.Observed.Opened, p.Observed.Missed, p.Observed.Listed} {
 			for _, f := range l {
 				host[f] = true

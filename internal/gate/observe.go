@@ -73,6 +73,10 @@ type Observed struct {
 	TreeRead  []string   `json:"tree_read"` // of the tree: opened or loaded
 	Written   []string   `json:"written"`   // outside of the tree
 	TreeWrote []string   `json:"tree_written"`
+	// Handled are files whose content may have counted though nobody opened them by these
+	// names: they were given another one, or could not be executed. Of directories, all
+	// below counts.
+	Handled []string `json:"handled,omitempty"`
 	// Libraries are files that were mapped to be executed, as the kernel inside loaded
 	// them; those in the tree have their whole path.
 	Libraries []string `json:"libraries,omitempty"`
@@ -110,7 +114,7 @@ func observe(r FactReader, by *readers) (*Observed, error) {
 	b := &observer{by: by,
 		execs: map[Exec]uint64{}, ends: map[Endpoint]uint64{}, socks: map[Socket]uint64{}, rights: map[Right]uint64{},
 		opened: map[string]bool{}, missed: map[string]bool{}, listed: map[string]bool{}, tree: map[string]bool{},
-		wrote: map[string]bool{}, treeWrote: map[string]bool{}, failed: map[string]bool{}, libs: map[string]bool{}, o: &Observed{},
+		wrote: map[string]bool{}, treeWrote: map[string]bool{}, failed: map[string]bool{}, libs: map[string]bool{}, handled: map[string]bool{}, o: &Observed{},
 	}
 	for {
 		var f trace.Fact
@@ -137,7 +141,7 @@ type observer struct {
 	socks                                                  map[Socket]uint64
 	rights                                                 map[Right]uint64
 	opened, missed, listed, tree, wrote, treeWrote, failed map[string]bool
-	libs                                                   map[string]bool
+	libs, handled                                          map[string]bool
 	full                                                   bool
 	by                                                     *readers // nil: not asked for
 }
@@ -191,6 +195,10 @@ func (b *observer) add(f *trace.Fact) {
 	case trace.Rename, trace.Link:
 		b.write(f, f.Path)
 		b.write(f, f.Path2)
+		if f.Errno == 0 {
+			b.handle(f.Path)
+			b.handle(f.Path2)
+		}
 	case trace.Load:
 		b.load(f)
 	case trace.Connect, trace.Bind, trace.Listen, trace.Accept, trace.Send:
@@ -213,6 +221,7 @@ func (b *observer) add(f *trace.Fact) {
 func (b *observer) exec(f *trace.Fact) {
 	if f.Errno != 0 {
 		b.mark(b.failed, f.Path)
+		b.handle(f.Path)
 		if f.Flags&trace.Miss != 0 || trace.ErrnoName(f.Errno) == "ENOENT" {
 			b.look(f)
 		}
@@ -247,6 +256,14 @@ func (b *observer) load(f *trace.Fact) {
 		p = nameless + p
 	}
 	b.mark(b.libs, p)
+}
+
+func (b *observer) handle(p string) {
+	if rel, ok := inTree(p); ok {
+		b.mark(b.handled, rel)
+	} else if strings.HasPrefix(p, "/") {
+		b.mark(b.handled, p)
+	}
 }
 
 // nameless stands before what had no name any more, or never had one.
@@ -328,7 +345,7 @@ func (b *observer) end(t trace.Tail) *Observed {
 		return append([]string{}, slices.Sorted(maps.Keys(m))...)
 	}
 	o.Failed, o.Opened, o.Missed, o.Listed = list(b.failed), list(b.opened), list(b.missed), list(b.listed)
-	o.Libraries = slices.Sorted(maps.Keys(b.libs))
+	o.Libraries, o.Handled = slices.Sorted(maps.Keys(b.libs)), slices.Sorted(maps.Keys(b.handled))
 	o.TreeRead, o.Written, o.TreeWrote = list(b.tree), list(b.wrote), list(b.treeWrote)
 	for _, p := range o.Opened {
 		base := path.Base(p)

@@ -66,9 +66,14 @@ func (r *readers) add(f *trace.Fact) {
 		if f.Errno == 0 {
 			r.now[f.PID] = &reading{program: f.Path, made: r.of(f.PID).made || f.Flags&trace.Mutable != 0}
 			r.look(f.PID, f.Path2)
+		} else {
+			r.look(f.PID, f.Path)
 		}
 	case trace.Open, trace.Stat, trace.Access, trace.Readlink, trace.List, trace.Load:
 		r.look(f.PID, f.Path)
+	case trace.Rename, trace.Link:
+		r.look(f.PID, f.Path)
+		r.look(f.PID, f.Path2)
 	}
 }
 
@@ -116,12 +121,16 @@ func (r *readers) end() *Readers {
 type Stale struct {
 	Path    string `json:"path"`
 	Program string `json:"program"`
+	// Moved: its directory was given another name while a phase ran.
+	Moved bool `json:"moved,omitempty"`
 }
 
 func (s *Stale) why() string {
 	switch {
 	case s.Path == "":
 		return "what its phase looked at is too much to be compared with the base's"
+	case s.Moved:
+		return visible.Path([]byte(s.Path)) + " is not the base's, and a phase gave its directory another name"
 	case s.Program == "":
 		return visible.Path([]byte(s.Path)) + " is a link that is not the base's, or was one there"
 	}
@@ -151,6 +160,24 @@ func (w *Warm) stale(ctx context.Context, s *Signal, p *Phase, base, change *Tre
 	}
 	if p.Observed.Readers == nil {
 		return &Stale{}, nil
+	}
+	// What was given another name was looked at by that.
+	handled := slices.Clone(p.Observed.Handled)
+	for _, b := range w.Phases {
+		handled = append(handled, b.Observed.Handled...)
+	}
+	var moved *Stale
+	for _, name := range handled {
+		for _, t := range []*Tree{base, change} {
+			t.below(name, func(f File) {
+				if x, ok := change.Lookup(f.Path); !ok || !same(x) {
+					moved = &Stale{Path: f.Path, Moved: true}
+				}
+			})
+		}
+	}
+	if moved != nil {
+		return moved, nil
 	}
 	now := map[string][]map[string]bool{} // what processes looked at, by program
 	all := map[string]map[string]bool{}   // so, of all of a program
@@ -199,13 +226,24 @@ func (w *Warm) stale(ctx context.Context, s *Signal, p *Phase, base, change *Tre
 			if r.Forked && like(all[kind(r)]) || !r.Forked && len(need) > 0 && slices.ContainsFunc(now[kind(r)], like) {
 				continue
 			}
-			return &Stale{differ, r.Program}, nil
+			return &Stale{Path: differ, Program: r.Program}, nil
 		}
 		if b.Signal == s.Name {
 			break // later ones found what this one had left
 		}
 	}
 	return nil, nil
+}
+
+// below gives the files below a name.
+func (t *Tree) below(p string, f func(File)) {
+	i := 0
+	if p != "." {
+		i, _ = slices.BinarySearchFunc(t.Files, p+"/", func(f File, p string) int { return cmp.Compare(f.Path, p) })
+	}
+	for ; i < len(t.Files) && (p == "." || below(t.Files[i].Path, p)); i++ {
+		f(t.Files[i])
+	}
 }
 
 // hasDir reports whether a file lies below a name.

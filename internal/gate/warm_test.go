@@ -36,6 +36,7 @@ type warmWorld struct {
 	asked        map[string]int // phases, by signal and side
 	reads        []Reader       // beside what compilers read: what the change's phases do
 	left         func(Job)      // when the phase's cache was taken
+	moves        string         // what phases on the base give another name
 }
 
 // warmShelf keeps caches as package carboy does, without its records.
@@ -150,6 +151,9 @@ func (w *warmWorld) run(j Job) *Ended {
 	}
 	if e.Observed != nil {
 		e.Observed.Readers = rec.end()
+		if j.On == "base" && w.moves != "" {
+			e.Observed.Handled = []string{w.moves}
+		}
 	}
 	if w.upper != nil {
 		w.upper(tw)
@@ -502,26 +506,29 @@ func TestT4WarmStale(t *testing.T) {
 		reads  []Reader
 		stale  string
 		passes bool
+		moves  string
 	}{
-		"nothing":                         {passes: true},
-		"a file that nobody compiles":     {change: map[string]string{"new": "x"}, passes: true},
-		"a source":                        {change: map[string]string{"c.c": "Three"}, passes: true},
-		"a source is gone":                {change: map[string]string{"c.c": ""}, stale: "c.c"},
-		"a source is new":                 {change: map[string]string{"d.c": "include x.h"}, passes: true},
-		"a header and all that use it":    {change: map[string]string{"inc/x.h": "other!", "a.c": "One include x.h", "b.c": "Two include x.h"}, passes: true},
-		"a header":                        {change: map[string]string{"inc/x.h": "broken"}, stale: "inc/x.h"},
-		"a header that is good":           {change: map[string]string{"inc/x.h": "other!"}, stale: "inc/x.h", passes: true},
-		"a header is gone":                {change: map[string]string{"inc/x.h": ""}, stale: "inc/x.h"},
-		"a header before it":              {change: map[string]string{"own/x.h": "broken"}, stale: "own/x.h"},
-		"a header, one that uses it":      {change: map[string]string{"inc/x.h": "broken", "a.c": "One include x.h"}, stale: "inc/x.h"},
-		"a header, and another uses it":   {change: map[string]string{"inc/x.h": "broken", "d.c": "include x.h"}, stale: "inc/x.h"},
-		"a header that a test looks at":   {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cat"}}, stale: "inc/x.h"},
-		"a header that a test compiles":   {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1"}}, stale: "inc/x.h"},
-		"a compiler that the change made": {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1", Made: true}}, stale: "inc/x.h"},
+		"nothing":                          {passes: true},
+		"a file that nobody compiles":      {change: map[string]string{"new": "x"}, passes: true},
+		"a source":                         {change: map[string]string{"c.c": "Three"}, passes: true},
+		"a source is gone":                 {change: map[string]string{"c.c": ""}, stale: "c.c"},
+		"a source is new":                  {change: map[string]string{"d.c": "include x.h"}, passes: true},
+		"a header and all that use it":     {change: map[string]string{"inc/x.h": "other!", "a.c": "One include x.h", "b.c": "Two include x.h"}, passes: true},
+		"a header":                         {change: map[string]string{"inc/x.h": "broken"}, stale: "inc/x.h"},
+		"a header that is good":            {change: map[string]string{"inc/x.h": "other!"}, stale: "inc/x.h", passes: true},
+		"a header is gone":                 {change: map[string]string{"inc/x.h": ""}, stale: "inc/x.h"},
+		"a header before it":               {change: map[string]string{"own/x.h": "broken"}, stale: "own/x.h"},
+		"a header, one that uses it":       {change: map[string]string{"inc/x.h": "broken", "a.c": "One include x.h"}, stale: "inc/x.h"},
+		"a header, and another uses it":    {change: map[string]string{"inc/x.h": "broken", "d.c": "include x.h"}, stale: "inc/x.h"},
+		"a header that a test looks at":    {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cat"}}, stale: "inc/x.h"},
+		"a header that a test compiles":    {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1"}}, stale: "inc/x.h"},
+		"in a directory that is moved":     {change: map[string]string{"inc/y.h": "1"}, moves: "inc", stale: "inc/y.h", passes: true},
+		"beside a directory that is moved": {change: map[string]string{"d/y.h": "1"}, moves: "inc", passes: true},
+		"a compiler that the change made":  {change: map[string]string{"inc/x.h": "broken"}, reads: []Reader{{Program: "/usr/bin/cc1", Made: true}}, stale: "inc/x.h"},
 	} {
 		w := newWarmWorld(t)
 		w.base = map[string]string{"a.c": "one include x.h", "b.c": "two include x.h", "c.c": "three", "inc/x.h": "header"}
-		w.change, w.reads = maps.Clone(w.base), x.reads
+		w.change, w.reads, w.moves = maps.Clone(w.base), x.reads, x.moves
 		for name, text := range x.change {
 			if w.change[name] = text; text == "" {
 				delete(w.change, name)

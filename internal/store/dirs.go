@@ -179,3 +179,13 @@ func parentGuards(use, dir string) error {
 	}
 	return nil
 }
+
+// Glob gives what in dir matches a pattern, in order. Of dir itself nothing is a pattern:
+// a user's directory may be called [x].
+func Glob(dir, pattern string) ([]string, error) {
+	found, err := fs.Glob(os.DirFS(dir), pattern)
+	for i, f := range found {
+		found[i] = filepath.Join(dir, f)
+	}
+	return found, err
+}

@@ -280,3 +280,19 @@ func FuzzParseID(f *testing.F) {
 		}
 	})
 }
+
+// TestGlob: a directory's own name is no pattern.
+func TestGlob(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[a]*?")
+	if err := errors.Join(os.MkdirAll(dir+"/sub", 0o700), os.WriteFile(dir+"/sub/x.json", nil, 0o600), os.WriteFile(dir+"/y.json", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]string{"*.json": dir + "/y.json", "*/*.json": dir + "/sub/x.json", "*.no": "", "none/*": ""} {
+		if got, err := Glob(dir, pattern); err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %q %v", pattern, got, err)
+		}
+	}
+	if got, err := Glob(dir+"none", "*"); err != nil || len(got) > 0 {
+		t.Errorf("a directory that is not there: %q %v", got, err)
+	}
+}

@@ -71,6 +71,24 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/cache.go", "			seen[p.On][f] = true\n", "			seen[p.On][f+\"?\"] = true\n"}},
 	},
 	{
+		Name: "other-names-are-no-input", Promise: "T4",
+		Why:     "a file that a phase moves before it opens it can be exchanged",
+		Package: ".", Tests: []string{"TestT4OtherNames"}, Says: "moved counts by another name",
+		edits: []edit{{"internal/gate/cache.go", "range p.Observed.Handled {", "range p.Observed.Handled[:0] {"}},
+	},
+	{
+		Name: "directories-on-the-way-are-believed", Promise: "T3",
+		Why:     "a secret that came and went lies in a directory that git shows as another",
+		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "a directory's name hides",
+		edits: []edit{{"internal/gate/git.go", "		x := File{Size: n, id: w[0], kind: w[1]}\n", "		if w[1] == \"tree\" {\n			continue\n		}\n		x := File{Size: n, id: w[0], kind: w[1]}\n"}},
+	},
+	{
+		Name: "histories-end-where-git-says", Promise: "T3",
+		Why:     "a history that is cut by a file of the repository hides a secret that came and went",
+		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "an end of the history hides",
+		edits: []edit{{"internal/gate/git.go", "if strings.Join(parentsOf(b), \" \") != at[x.id] {", "if len(b) == 0 {"}},
+	},
+	{
 		Name: "a-missing-file-is-no-input", Promise: "T4",
 		Why:     "a file that was looked for in vain comes, and nobody notices",
 		Package: "./internal/gate", Tests: []string{"TestT4EveryInputCounts"}, Says: "was looked for in vain:",
