@@ -714,7 +714,7 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 			return nil
 		case "commit":
 			if strings.Join(parentsOf(b), " ") != at[x.id] {
-				return &TreeError{t.Name, x.id, "git shows other parents of it than it has (.git/shallow): what came and went can't be seen"}
+				return &TreeError{t.Name, x.id, "git shows other parents of it than it has, so what came and went can't be seen (in a shallow clone: git fetch --unshallow)"}
 			}
 			return f(Passing{true, x.id, ""}, b)
 		}
