@@ -2,6 +2,9 @@ package gate
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
 	"os"
 	"regexp"
@@ -92,4 +95,15 @@ func TestDocsNameEveryKey(t *testing.T) {
 	if !maps.EqualFunc(shown, want, slices.Equal[[]string]) {
 		t.Errorf("docs/gates.md has\n%v\nand kinds have\n%v", shown, want)
 	}
+}
+
+// TestEmptiedNested: functions in functions take time by their number, not by its power.
+func TestEmptiedNested(t *testing.T) {
+	const deep = 400
+	f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() {"+strings.Repeat("{ func() {", deep)+strings.Repeat("}() }", deep)+"}", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := f.Decls[0].(*ast.FuncDecl).Body.List
+	prune(&list)
 }

@@ -151,7 +151,9 @@ func handedTest(fn *ast.FuncDecl) bool {
 
 // prune takes out what never runs, as far as the text alone says so, and reports whether
 // what is left never gets to its end.
-func prune(list *[]ast.Stmt) (leaves bool) {
+func prune(list *[]ast.Stmt) (leaves bool) { return pruneOnce(list, map[*ast.FuncLit]bool{}) }
+
+func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 	var out []ast.Stmt
 	for _, s := range *list {
 		label, labelled := s.(*ast.LabeledStmt)
@@ -168,21 +170,21 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 		case *ast.ExprStmt:
 			leaves = neverReturns(x.X)
 		case *ast.BlockStmt:
-			leaves = prune(&x.List)
+			leaves = pruneOnce(&x.List, done)
 		case *ast.IfStmt:
 			yes, known := constant(x.Cond)
 			switch {
 			case known && yes:
-				leaves = prune(&x.Body.List)
+				leaves = pruneOnce(&x.Body.List, done)
 				s = x.Body
 			case known && x.Else == nil:
 				continue
 			case known:
 				one := []ast.Stmt{x.Else}
-				leaves = prune(&one)
+				leaves = pruneOnce(&one, done)
 				s = &ast.BlockStmt{List: one}
 			default:
-				leaves = prune(&x.Body.List)
+				leaves = pruneOnce(&x.Body.List, done)
 				if x.Else == nil && len(x.Body.List) == 0 && x.Init == nil && !calls(x.Cond) {
 					leaves = false
 					continue
@@ -192,14 +194,14 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 					break
 				}
 				one := []ast.Stmt{x.Else}
-				leaves = prune(&one) && leaves
+				leaves = pruneOnce(&one, done) && leaves
 				x.Else = &ast.BlockStmt{List: one}
 			}
 		case *ast.ForStmt:
 			if yes, known := constant(x.Cond); known && !yes {
 				continue
 			}
-			prune(&x.Body.List)
+			pruneOnce(&x.Body.List, done)
 		case *ast.RangeStmt:
 			if over, ok := x.X.(*ast.CompositeLit); ok && len(over.Elts) == 0 {
 				continue
@@ -207,7 +209,7 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 			if over, ok := x.X.(*ast.BasicLit); ok && over.Value == "0" {
 				continue
 			}
-			prune(&x.Body.List)
+			pruneOnce(&x.Body.List, done)
 		case *ast.AssignStmt:
 			if id, ok := x.Lhs[0].(*ast.Ident); ok && id.Name == "_" && len(x.Lhs) == 1 {
 				if _, ok := x.Rhs[0].(*ast.FuncLit); ok {
@@ -217,7 +219,10 @@ func prune(list *[]ast.Stmt) (leaves bool) {
 		}
 		ast.Inspect(s, func(n ast.Node) bool {
 			if f, ok := n.(*ast.FuncLit); ok {
-				prune(&f.Body.List)
+				if !done[f] { // each block around it comes by
+					done[f] = true
+					pruneOnce(&f.Body.List, done)
+				}
 				return false
 			}
 			return true

@@ -48,7 +48,7 @@ var settings = []struct {
 	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
 	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "node", "deno"}, []string{"node_modules/**"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "node", "deno"}, []string{"**/node_modules/**"}, nil},
 	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
 	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
 	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart("scripts")},
