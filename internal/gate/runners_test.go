@@ -240,6 +240,7 @@ include a.inc \
 		{golang, "docs/modules.txt", "x\n", false},
 		{npm, "sub/vendor/example.org/check/check.go", "package check\n", false},
 		{node, "node_modules/chai/index.js", "", true},
+		{node, "test/node_modules/chai/index.js", "", true},
 		{node, "modules/chai/index.js", "", false},
 		{cargo, "vendor/check/src/lib.rs", "", true},
 		{cargo, "vendor/check/src/new.rs", "", true},
