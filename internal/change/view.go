@@ -41,10 +41,10 @@ func hostAt(t tree, rel string) (typ Type, target string) {
 	return typ, target
 }
 
-// resolve follows target from the directory that holds rel and says where
-// below the workspace it ends; ok is false when it leaves, or never ends.
-// Names that do not exist are taken as written.
-func resolve(at func(string) (Type, string), root, rel, target string) (end string, ok bool) {
+// Resolve follows a symbolic link at rel to target and says where below a workspace at
+// root it ends; ok is false when it leaves, or never ends. at says what lies at a path of
+// the workspace, and where a link leads. Names that do not exist are taken as written.
+func Resolve(at func(string) (Type, string), root, rel, target string) (end string, ok bool) {
 	dir := path.Dir(rel)
 	if dir == "." {
 		dir = ""
@@ -106,7 +106,7 @@ func (v *view) link(p Policy, rel, target string) []Reason {
 	root := v.s.Workspace.Path
 	var out []Reason
 	for _, at := range []func(string) (Type, string){v.at, func(rel string) (Type, string) { return hostAt(v.t, rel) }} {
-		end, ok := resolve(at, root, rel, target)
+		end, ok := Resolve(at, root, rel, target)
 		if !ok {
 			return []Reason{{"link-out", "it is a symbolic link that leads out of the workspace"}}
 		}

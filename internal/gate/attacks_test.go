@@ -510,6 +510,15 @@ func TestT2StaticAttacks(t *testing.T) {
 	if err := os.Symlink("impl", filepath.Join(c.Dir, "judge")); err != nil {
 		t.Fatal(err)
 	}
+	link := func(name, to string) {
+		at := filepath.Join(c.Dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink(to, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("by/way", "../impl/../Doc.md")
+	link("out", "../elsewhere")
+	link("in/.envrc", "../conf/env")
 	first := c.commit()
 	catalog := staticCatalog + "  - {name: b, kind: build, command: [sh, ./run.sh]}\n"
 	for _, x := range []struct {
@@ -532,8 +541,18 @@ func TestT2StaticAttacks(t *testing.T) {
 		{"a long text", func() { c.put("img", strings.Repeat("text\n", 4000)) }, "", ""},
 		{"a name that differs in case", func() { c.put("doc.MD", "y\n") }, "policy", "look-alike"},
 		{"a name that differs in what is not seen", func() { c.put("Doc\u200b.md", "y\n") }, "policy", "look-alike"},
+		{"a directory that differs in case", func() { link("OLD", "impl") }, "policy", "look-alike"},
+		{"a file in one", func() { c.put("Old/other", "y\n") }, "policy", "look-alike"},
+		{"a directory of its own", func() { c.put("older/fixture.txt", "y\n") }, "", ""},
+		{"a link out", func() { link("t", "old/../../.ssh/id_rsa") }, "policy", "out of the tree"},
+		{"a link out by way of another", func() { link("d/e/s", "../.."); link("t", "d/e/s/../.ssh/id_rsa") }, "policy", "out of the tree"},
+		{"links that stay", func() { link("d/e/s", "../.."); link("t", "d/e/s/old/../impl/check.sh") }, "", ""},
+		{"a link as it was, that a new one lets out", func() { c.run("mv", "impl", "x"); link("impl", ".") }, "policy", "by/way"},
+		{"a link as it was, that still stays", func() { link("older/x", ".") }, "", ""},
+		{"attributes in capitals", func() { c.put("impl/.GitAttributes", "*.sh -diff\n") }, "policy", "hides"},
 		{"a CI file", func() { c.put(".github/workflows/x.yml", "on: push\n") }, "policy", "workflows"},
 		{"a setting that a host obeys", func() { c.put("sub/.envrc", "x\n") }, "policy", "direnv"},
+		{"where a link of such a name leads", func() { c.put("conf/env", "x\n") }, "policy", "direnv"},
 		{"a submodule's setting alone", func() { c.put(".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = ext::sh\n") }, "policy", "repositories"},
 		{"attributes that hide differences", func() { c.put(".gitattributes", "*.sh -diff\n") }, "policy", "hides"},
 	} {
@@ -553,6 +572,39 @@ func TestT2StaticAttacks(t *testing.T) {
 		if s := strings.Join(got, " "); s != x.caught || !strings.Contains(text.String(), x.says) {
 			t.Errorf("%s: caught by %q, want %q and %q\n%s", x.what, s, x.caught, x.says, text.String())
 		}
+	}
+}
+
+// TestT2ManySecrets: more secrets than are compared with the base, or told one by one,
+// count as new.
+func TestT2ManySecrets(t *testing.T) {
+	tokens := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "\n\nkey %s%08d\n", aToken[:len(aToken)-8], i)
+		}
+		return b.String()
+	}
+	look := func(base, change map[string]string) (secretFacts, []Finding) {
+		f, found, err := lookForSecrets(t.Context(), &Case{Base: tree(t, base), Change: tree(t, change)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f, found
+	}
+	if f, found := look(map[string]string{"a": tokens(maxKnown)}, map[string]string{"b": tokens(maxKnown)}); f.Found != 0 || len(found) != 0 {
+		t.Errorf("those of the base: %+v", f)
+	}
+	if f, _ := look(map[string]string{"a": tokens(maxKnown + 10)}, map[string]string{"b": tokens(maxKnown + 10)}); f.Found != 10 {
+		t.Errorf("more than are compared: %+v", f)
+	}
+	many := map[string]string{}
+	for i := range maxHits/500 + 1 {
+		many[fmt.Sprintf("b%02d", i)] = tokens(500)
+	}
+	f, found := look(map[string]string{"a": ""}, many)
+	if f.Found != maxHits+500 || len(found) != maxHits || found[7].Line != 24 || found[maxHits-1].Line != 3*500 {
+		t.Errorf("more than are told: %+v, %d, %+v", f, len(found), found[7])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -39,6 +40,8 @@ type policy struct {
 	binaries, links, executables bool
 	protected, runners, alike    bool
 }
+
+const tooMany = "too-many-"
 
 // alwaysFrozen judge every change, or run where it lands.
 var alwaysFrozen = []string{".carboy/**", ".git/**"}
@@ -77,32 +80,40 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		}
 		found = append(found, Finding{ID: id, File: file, Text: text})
 	}
+	past := func(id string, is, most int64) bool {
+		if is > most {
+			f.TooMuch = append(f.TooMuch, id)
+			found = append(found, Finding{ID: tooMany + id, Text: fmt.Sprintf("the change has %d %s, and may have %d", is, id, most)})
+		}
+		return is > most
+	}
+	if past("files", f.Files, p.files) {
+		return f, found, nil // whoever sends so much gets no more work for it
+	}
 	changed := map[string]bool{}
 	names, err := namesOf(ctx, c.Base)
 	if err != nil {
 		return policyFacts{}, nil, err
 	}
+	lead, err := linksOf(ctx, c.Change)
+	if err != nil {
+		return policyFacts{}, nil, err
+	}
 	var judges *runners
 	if !p.runners && c.g != nil {
-		if judges, err = c.g.Catalog.runners(ctx, c.Base, names); err != nil {
+		if judges, err = c.g.Catalog.runners(ctx, c.Base, names); err == nil {
+			err = judges.read(ctx, diff, c.Base, c.Change, names)
+		}
+		if err != nil {
 			return policyFacts{}, nil, err
 		}
 	}
-	alike := map[string]string{}
-	for _, x := range c.Change.Files {
-		if k := change.FoldName(x.Path); alike[k] == "" {
-			alike[k] = x.Path
-		} else {
-			alike[k] += "\x00" + x.Path
-		}
-	}
+	alike := alikeIn(c.Base, c.Change)
 	for _, d := range diff {
 		known := names.of(d.Path)
 		if slices.ContainsFunc(known, func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }) {
 			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
-		} else if why, err := judges.why(ctx, d, c.Base, c.Change, known); err != nil {
-			return f, found, err
-		} else if why != "" {
+		} else if why := judges.why(d, c.Base, c.Change, known); why != "" {
 			say(&f.Frozen, "runner", d.Path, why+", so it judges the change (runners: may-change)")
 		}
 		if !p.protected && !matches(alwaysFrozen, d.Path) {
@@ -110,19 +121,18 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 			if d.Change != nil && d.Change.Mode == Link {
 				typ = change.Symlink
 			}
-			for _, why := range (change.Policy{CI: true}).Path(d.Path, typ) {
-				say(&f.Protected, "protected", d.Path, why.Why+" (protected: allowed)")
-				break
-			}
-			if why := gitObeys[path.Base(d.Path)]; why != "" {
-				say(&f.Protected, "protected", d.Path, why+" (protected: allowed)")
+			for _, n := range known {
+				why := gitObeys[change.FoldName(path.Base(n))]
+				if by := (change.Policy{CI: true}).Path(n, typ); why == "" && len(by) > 0 {
+					why = by[0].Why
+				}
+				if why != "" {
+					say(&f.Protected, "protected", d.Path, why+" (protected: allowed)")
+					break
+				}
 			}
 		}
-		if all := strings.Split(alike[change.FoldName(d.Path)], "\x00"); d.Change != nil && d.Base == nil && len(all) > 1 && !p.alike {
-			other := all[0]
-			if other == d.Path {
-				other = all[1]
-			}
+		if other := alike.to(d); other != "" && !p.alike {
 			say(&f.Alike, "look-alike", d.Path, "on other file systems it is the same as "+other+" (look_alikes: allowed)")
 		}
 		if isTestFile(d.Path) {
@@ -140,9 +150,6 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 	err = c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
 		f.Bytes += int64(len(b))
 		if x.Mode == Link {
-			if out, why := leadsOut(x.Path, string(b)); out && !p.links {
-				say(&f.Links, "link-out", x.Path, why)
-			}
 			return nil
 		}
 		f.Lines += int64(bytes.Count(b, []byte("\n")))
@@ -151,16 +158,60 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		}
 		return nil
 	})
-	for _, x := range []struct {
-		id       string
-		is, most int64
-	}{{"files", f.Files, p.files}, {"bytes", f.Bytes, p.bytes}, {"lines", f.Lines, p.lines}} {
-		if x.is > x.most {
-			f.TooMuch = append(f.TooMuch, x.id)
-			found = append(found, Finding{ID: "too-many-" + x.id, Text: fmt.Sprintf("the change has %d %s, and may have %d", x.is, x.id, x.most)})
+	if err != nil {
+		return f, found, err
+	}
+	// Also a link that stays as it is may lead elsewhere, by way of one that does not.
+	for _, l := range slices.Sorted(maps.Keys(lead)) {
+		if p.links {
+			break
+		}
+		why := lead.leadsOut(l)
+		if was, there := names.links[l]; why != "" && (!there || was != lead[l] || names.links.leadsOut(l) == "") {
+			say(&f.Links, "link-out", l, why)
 		}
 	}
-	return f, found, err
+	past("bytes", f.Bytes, p.bytes)
+	past("lines", f.Lines, p.lines)
+	return f, found, nil
+}
+
+// alikes are the spellings of names of a change that some file system takes for one.
+type alikes struct {
+	base   map[string]bool // files and directories of the base
+	change map[string][]string
+}
+
+func alikeIn(base, now *Tree) *alikes {
+	a := &alikes{map[string]bool{}, map[string][]string{}}
+	for _, x := range base.Files {
+		for p := x.Path; p != "." && !a.base[p]; p = path.Dir(p) {
+			a.base[p] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, x := range now.Files {
+		for p := x.Path; p != "." && !seen[p]; p = path.Dir(p) {
+			seen[p] = true
+			a.change[change.FoldName(p)] = append(a.change[change.FoldName(p)], p)
+		}
+	}
+	return a
+}
+
+// to is what a new file, or a new directory that it lies in, can be taken for, or nothing.
+func (a *alikes) to(d Difference) string {
+	if d.Change == nil {
+		return ""
+	}
+	for p := d.Path; p != "." && !a.base[p]; p = path.Dir(p) {
+		for _, other := range a.change[change.FoldName(p)] {
+			if other != p {
+				return other
+			}
+		}
+	}
+	return ""
 }
 
 // gitObeys are files that say to git where else to fetch from, and what to keep from
@@ -170,18 +221,59 @@ var gitObeys = map[string]string{
 	".gitattributes": "git hides differences and changes contents by it",
 }
 
-// aliases are the links of a tree that lead to something in it.
-type aliases struct{ leads map[string]string }
+// links are where the links of a tree lead, as they say.
+type links map[string]string
 
-func namesOf(ctx context.Context, t *Tree) (*aliases, error) {
-	leads := map[string]string{}
+func linksOf(ctx context.Context, t *Tree) (links, error) {
+	l := links{}
 	err := t.Each(ctx, func(x File) bool { return x.Mode == Link }, func(x File, b []byte) error {
-		if out, _ := leadsOut(x.Path, string(b)); !out {
-			leads[x.Path] = path.Join(path.Dir(x.Path), string(b))
-		}
+		l[x.Path] = string(b)
 		return nil
 	})
-	return &aliases{leads}, err
+	return l, err
+}
+
+// resolve says where in the tree a name leads from where p lies, through the tree's links.
+func (l links) resolve(p, to string) (string, bool) {
+	return change.Resolve(func(rel string) (change.Type, string) {
+		if to, ok := l[rel]; ok {
+			return change.Symlink, to
+		}
+		return change.File, ""
+	}, "\x00", p, to)
+}
+
+// leadsOut says why a link leads out of the tree, or nothing.
+func (l links) leadsOut(p string) string {
+	to := l[p]
+	if path.IsAbs(to) {
+		return "the link leads to an absolute path"
+	}
+	if _, ok := l.resolve(p, to); !ok {
+		return "the link leads out of the tree"
+	}
+	return ""
+}
+
+// aliases are the links of a tree that lead to something in it.
+type aliases struct {
+	links links
+	leads map[string]string // each to the next name: that of another link, or what it leads to
+}
+
+func namesOf(ctx context.Context, t *Tree) (*aliases, error) {
+	l, err := linksOf(ctx, t)
+	leads := map[string]string{}
+	for p, to := range l {
+		dir, last := path.Split(to)
+		if last == "." || last == ".." {
+			dir, last = to, ""
+		}
+		if at, ok := l.resolve(p, dir); ok && l.leadsOut(p) == "" {
+			leads[p] = path.Join(at, last)
+		}
+	}
+	return &aliases{l, leads}, err
 }
 
 // of says by which names a file can be reached: its own, and those by way of links, to it
@@ -190,7 +282,11 @@ func (a *aliases) of(p string) []string {
 	all := []string{p}
 	for i := 0; i < len(all) && len(all) < 100; i++ {
 		for link, to := range a.leads {
-			if rest, ok := strings.CutPrefix(all[i], to); ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
+			rest, ok := strings.CutPrefix(all[i], to)
+			if to == "" { // the tree itself, and what lies there by such a name need not be told twice
+				rest, ok = "/"+all[i], !strings.HasPrefix(all[i], link+"/")
+			}
+			if ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
 				all = append(all, link+rest)
 			}
 		}
@@ -200,33 +296,10 @@ func (a *aliases) of(p string) []string {
 
 // follow is where a name leads in the end.
 func (a *aliases) follow(p string) string {
-	if len(a.leads) == 0 {
-		return p
-	}
-	for range 40 {
-		was := p
-		for d := p; d != "."; d = path.Dir(d) {
-			if to, ok := a.leads[d]; ok {
-				p = path.Join(to, strings.TrimPrefix(p, d))
-				break
-			}
-		}
-		if p == was {
-			return p
-		}
+	if end, ok := a.links.resolve("x", p); ok {
+		return path.Clean(end)
 	}
 	return p
-}
-
-// leadsOut reports whether a link leads out of the tree.
-func leadsOut(p, to string) (bool, string) {
-	if path.IsAbs(to) {
-		return true, "the link leads to an absolute path"
-	}
-	if at := path.Join(path.Dir(p), to); at == ".." || strings.HasPrefix(at, "../") {
-		return true, "the link leads out of the tree"
-	}
-	return false, ""
 }
 
 // isTestFile goes by the names that runners look for.

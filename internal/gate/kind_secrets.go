@@ -2,8 +2,10 @@ package gate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/carboy/carboy/internal/document"
@@ -32,6 +34,13 @@ type secretFacts struct {
 }
 
 func (f secretFacts) Positive() bool { return f.Looked && f.Found == 0 }
+
+// maxKnown bounds how many of a change's secrets are looked for in the base; more of them
+// count as new. maxHits bounds how many a change may have to be told one by one.
+const (
+	maxKnown = 256
+	maxHits  = 10_000
+)
 
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
@@ -65,15 +74,23 @@ func lookForSecrets(ctx context.Context, c *Case, allow []string) (secretFacts, 
 		if err != nil {
 			return fmt.Errorf("scan %s: %w", p, err)
 		}
+		slices.SortStableFunc(found, func(a, b scan.Finding) int { return cmp.Compare(a.Offset, b.Offset) })
+		line, till := 1, int64(0)
 		for _, h := range found {
-			at := min(max(h.Offset, 0), int64(len(b)))
-			if text := b[at:min(at+int64(h.Length), int64(len(b)))]; !h.Warning {
-				x := hit{Finding{ID: h.Rule, File: p, Text: say}, bytes.Clone(text)}
-				if say == inFile {
-					x.Line = 1 + bytes.Count(b[:at], []byte("\n"))
-				}
-				hits = append(hits, x)
+			if h.Warning {
+				continue
 			}
+			if len(hits) >= maxHits {
+				f.Found++ // as a new one
+				continue
+			}
+			at := min(max(h.Offset, 0), int64(len(b)))
+			x := hit{Finding{ID: h.Rule, File: p, Text: say}, bytes.Clone(b[at:min(at+int64(h.Length), int64(len(b)))])}
+			if say == inFile {
+				line, till = line+bytes.Count(b[till:at], []byte("\n")), at
+				x.Line = line
+			}
+			hits = append(hits, x)
 		}
 		return nil
 	}
@@ -102,11 +119,16 @@ func lookForSecrets(ctx context.Context, c *Case, allow []string) (secretFacts, 
 	if err != nil {
 		return f, nil, err
 	}
-	known := make([]bool, len(hits))
-	if len(hits) > 0 {
+	known := map[string]bool{}
+	for _, h := range hits {
+		if len(h.text) > 0 && len(known) < maxKnown {
+			known[string(h.text)] = false
+		}
+	}
+	if len(known) > 0 {
 		err = c.Base.Each(ctx, func(File) bool { return true }, func(_ File, b []byte) error {
-			for i, h := range hits {
-				known[i] = known[i] || len(h.text) > 0 && bytes.Contains(b, h.text)
+			for text, is := range known {
+				known[text] = is || bytes.Contains(b, []byte(text))
 			}
 			return nil
 		})
@@ -115,9 +137,9 @@ func lookForSecrets(ctx context.Context, c *Case, allow []string) (secretFacts, 
 		}
 	}
 	var found []Finding
-	for i, h := range hits {
+	for _, h := range hits {
 		switch {
-		case known[i]:
+		case known[string(h.text)]:
 			continue
 		case h.File != "" && matches(allow, h.File):
 			h.Noted = true

@@ -130,7 +130,7 @@ func (r *runners) make(ctx context.Context, base *Tree, names *aliases, there ma
 				if path.IsAbs(w) || badPath(pattern) != "" {
 					continue
 				}
-				r.obeyed = append(r.obeyed, obeyedBy{signal, []string{"/" + pattern}, nil})
+				r.included["/"+pattern] = signal
 				if !strings.ContainsAny(pattern, "*?[") {
 					todo = append(todo, pattern)
 					continue

@@ -127,7 +127,9 @@ func parseGo(b []byte) (*inventory, error) {
 		}
 	}
 	for id := range began {
-		v.set(id, testFailed) // it never ended
+		if err := v.set(id, testFailed); err != nil { // it never ended
+			return nil, err
+		}
 	}
 	// A package fails with each of its tests: what it says of itself is that.
 	for pkg := range failing {

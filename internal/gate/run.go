@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -226,7 +227,7 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 			g.phases = append(g.phases, p)
 		}
 	}
-	if r := g.judgesTouched(results); r != nil {
+	if r := g.judgesTouched(ctx, results); r != nil {
 		r.Duration = time.Since(began)
 		r.seal(g.Redact)
 		results = append(results, r)
@@ -237,9 +238,9 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 
 // judgesTouched is a result that fails for good when the change touches what judges, and
 // no signal of the base's catalog saw it: what a phase was seen to start by the words of
-// its command; and the catalog, which would judge the next change, where no signal looks
+// its command, and what the programs obey that it was seen to run; and the catalog, which would judge the next change, where no signal looks
 // at that. A user's own catalog judges by itself.
-func (g *Gate) judgesTouched(known []*Result) *Result {
+func (g *Gate) judgesTouched(ctx context.Context, known []*Result) *Result {
 	f := policyFacts{Looked: true}
 	r := &Result{Name: "judges", Kind: "policy", Outcome: Final}
 	look := func(id, p, text string) {
@@ -263,14 +264,26 @@ func (g *Gate) judgesTouched(known []*Result) *Result {
 		}
 	}
 	if slices.ContainsFunc(policies, func(s *Signal) bool { return s.freezes }) {
+		seen := func(name string) bool {
+			return slices.ContainsFunc(known, func(r *Result) bool {
+				return r.Kind == "policy" && slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.File == name && !f.Noted })
+			})
+		}
 		for _, p := range g.phases {
 			for _, name := range p.startedByWord() {
-				seen := slices.ContainsFunc(known, func(r *Result) bool {
-					return r.Kind == "policy" && slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.File == name && !f.Noted })
-				})
-				if !seen {
+				if !seen(name) {
 					look("runner", name, "signal "+p.Signal+" started it, so it judges the change (runners: may-change)")
 				}
+			}
+		}
+		touched, err := g.obeyedBySeen(ctx, known)
+		if err != nil {
+			r.Outcome, r.Why = Unavailable, err.Error()
+			return r
+		}
+		for _, name := range slices.Sorted(maps.Keys(touched)) {
+			if !seen(name) {
+				look("runner", name, touched[name]+", so it judges the change (runners: may-change)")
 			}
 		}
 	}
@@ -283,6 +296,38 @@ func (g *Gate) judgesTouched(known []*Result) *Result {
 	}
 	r.Facts = facts
 	return r
+}
+
+// obeyedBySeen are the files of the change that programs obey which phases were seen to
+// run, with why. A change that is rejected for its many files is not looked at.
+func (g *Gate) obeyedBySeen(ctx context.Context, known []*Result) (map[string]string, error) {
+	for _, r := range known {
+		if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.ID == tooMany+"files" }) {
+			return nil, nil
+		}
+	}
+	names, err := namesOf(ctx, g.Base)
+	if err != nil {
+		return nil, err
+	}
+	diff, err := g.Change.Differences(ctx, g.Base)
+	if err != nil {
+		return nil, err
+	}
+	by := &runners{vendor: map[string]string{}, obeyed: map[int]string{}}
+	for _, p := range g.phases {
+		by.run(p.Signal, p.seenToRun())
+	}
+	if err := by.read(ctx, diff, g.Base, g.Change, names); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, d := range diff {
+		if why := by.why(d, g.Base, g.Change, names.of(d.Path)); why != "" {
+			out[d.Path] = why
+		}
+	}
+	return out, nil
 }
 
 // begin makes what phases need, once.

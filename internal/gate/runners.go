@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -20,19 +21,23 @@ type runners struct {
 	looked map[string]string // so too, of files that a program looks for: new ones count
 	shadow map[string]string // and of paths where the base has nothing, nor below
 	vendor map[string]string // the signal, by the file that a directory of dependencies has
-	obeyed []obeyedBy
-	parsed map[string]makefile // of the base
+	obeyed map[int]string    // the signal, by the place in settings
+
+	included map[string]string   // the signal, by a pattern that a Makefile includes
+	parsed   map[string]makefile // of the base
+
+	was, is map[setting]string // what counts of the files of settings, on base and change
 }
 
-// obeyedBy is a file that the program of a signal obeys by itself.
-type obeyedBy struct {
-	signal string
-	files  []string
-	part   func([]byte) string // what of it counts; nil: all
+// setting is a file by its place in settings.
+type setting struct {
+	at   int
+	file string
 }
 
 // settings are the files that programs obey by themselves, in whatever directory, by the
-// words of a command or the format of its tests.
+// words of a command, the format of its tests, or what was seen to run. part is what of a
+// file counts; nil: all.
 var settings = []struct {
 	programs, files []string
 	part            func([]byte) string
@@ -41,17 +46,25 @@ var settings = []struct {
 	{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
 	{pytests, []string{"conftest.py"}, pytestHooks},
 	{pytests, []string{"*.py"}, pytestHookDefs}, // a conftest.py can take them from there
-	{append([]string{"python*"}, pytests...), []string{"sitecustomize.py", "usercustomize.py"}, nil},
+	{append([]string{"python*"}, pytests...), []string{"sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*", "**/site-packages/**"}, nil},
 	{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
 	{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
 	{[]string{"nox"}, []string{"noxfile.py"}, nil},
 	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "bun", "bunx"}, []string{".npmrc"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "node", "deno"}, []string{"**/node_modules/**"}, nil},
+	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "bun", "bunx"}, []string{".npmrc"}, nil},
+	{nodes, []string{"**/node_modules/**"}, nil},
+	{nodes, []string{"package.json"}, selfReference},
+	{[]string{"mocha", "_mocha"}, []string{".mocharc*"}, nil},
+	{[]string{"ava"}, []string{"ava.config.*"}, nil},
+	{[]string{"playwright"}, []string{"playwright.config.*"}, nil},
+	{[]string{"pnpm"}, []string{".pnpmfile.*", "pnpm-workspace.yaml"}, nil},
+	{[]string{"yarn"}, []string{".yarnrc*", "**/.yarn/**", ".pnp.*"}, nil},
 	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
-	{[]string{"jest", "vitest"}, []string{"package.json"}, jsonPart("jest", "babel", "vitest")},
-	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart("scripts")},
+	{[]string{"deno"}, []string{"deno.json", "deno.jsonc"}, nil},
+	{[]string{"tsx", "ts-node", "bun", "bunx", "deno"}, []string{"tsconfig*.json", "jsconfig.json"}, jsonPart([]string{"extends"}, []string{"compilerOptions", "paths"}, []string{"compilerOptions", "baseUrl"})},
+	{[]string{"jest", "vitest", "mocha", "_mocha", "ava"}, []string{"package.json"}, jsonPart([]string{"jest"}, []string{"babel"}, []string{"vitest"}, []string{"mocha"}, []string{"ava"})},
+	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart([]string{"scripts"})},
 	{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
 	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"}, []string{"patch"}, []string{"replace"}, []string{"profile"})},
 	{[]string{"go"}, []string{"go.work"}, nil},
@@ -69,12 +82,15 @@ var vendored = map[string][]string{"vendor/modules.txt": {"go"}, ".cargo-checksu
 // pytests are programs that run pytest, or may.
 var pytests = []string{"pytest", "py.test*", "pytest-*", "tox", "nox"}
 
+// nodes are programs that run JavaScript as Node does, or may.
+var nodes = []string{"node", "npm", "npx", "pnpm", "yarn", "bun", "bunx", "deno", "jest", "vitest", "mocha", "_mocha", "ava", "playwright", "tsx", "ts-node"}
+
 // makefiles are what make looks for in a directory, the first before the others.
 var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
 
 // runners finds them in the base.
 func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
-	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}}
+	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}, obeyed: map[int]string{}, included: map[string]string{}}
 	there := map[string]bool{}
 	for _, f := range base.Files {
 		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
@@ -108,20 +124,7 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 				return nil, err
 			}
 		}
-		words = append(words, s.format)
-		runs := func(programs []string) bool {
-			return slices.ContainsFunc(words, func(w string) bool { return w != "" && matches(programs, path.Base(w)) })
-		}
-		for _, x := range settings {
-			if runs(x.programs) {
-				r.obeyed = append(r.obeyed, obeyedBy{s.Name, x.files, x.part})
-			}
-		}
-		for mark, programs := range vendored {
-			if runs(programs) {
-				r.vendor[mark] = s.Name
-			}
-		}
+		r.run(s.Name, append(words, s.format))
 	}
 	for _, f := range base.Files {
 		for _, n := range names.of(f.Path) {
@@ -131,6 +134,50 @@ func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*run
 		}
 	}
 	return r, nil
+}
+
+// run takes that a signal runs programs of these names, if some are such.
+func (r *runners) run(signal string, names []string) {
+	runs := func(programs []string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return n != "" && matches(programs, path.Base(n)) })
+	}
+	for i, x := range settings {
+		if r.obeyed[i] == "" && runs(x.programs) {
+			r.obeyed[i] = signal
+		}
+	}
+	for mark, programs := range vendored {
+		if runs(programs) {
+			r.vendor[mark] = signal
+		}
+	}
+}
+
+// seenToRun are the names of what a phase was seen to run: programs, and the packages of
+// Python and of Node that it opened, of which some are programs.
+func (p *Phase) seenToRun() []string {
+	if p.Observed == nil {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, x := range p.Observed.Execs {
+		names[path.Base(x.Path)] = true
+		names[path.Base(x.Asked)] = true
+	}
+	for _, list := range [][]string{p.Observed.Opened, p.Observed.TreeRead} {
+		for _, f := range list {
+			for _, in := range []string{"site-packages/", "dist-packages/", "node_modules/"} {
+				if i := strings.LastIndex(f, in); i >= 0 {
+					// One with a dot has metadata, or links to programs.
+					if name, _, below := strings.Cut(f[i+len(in):], "/"); below && !strings.Contains(name, ".") {
+						names[name] = true
+					}
+				}
+			}
+		}
+	}
+	delete(names, ".")
+	return slices.Collect(maps.Keys(names))
 }
 
 // wordsOf are the words of a command, also of one that a shell gets.
@@ -209,22 +256,54 @@ func isPython(w string) bool {
 	return strings.HasPrefix(b, "python") || strings.HasPrefix(b, "pypy")
 }
 
+// read takes what counts of the files that differ.
+func (r *runners) read(ctx context.Context, diff []Difference, base, change *Tree, names *aliases) error {
+	r.was, r.is = map[setting]string{}, map[setting]string{}
+	want := map[string][]int{}
+	for _, d := range diff {
+		known := names.of(d.Path)
+		for at := range r.obeyed {
+			if x := settings[at]; x.part != nil && slices.ContainsFunc(known, func(n string) bool { return matches(x.files, n) }) {
+				want[d.Path] = append(want[d.Path], at)
+				none := x.part(nil)
+				r.was[setting{at, d.Path}], r.is[setting{at, d.Path}] = none, none
+			}
+		}
+	}
+	for t, parts := range map[*Tree]map[setting]string{base: r.was, change: r.is} {
+		err := t.Each(ctx, func(x File) bool { return want[x.Path] != nil }, func(x File, b []byte) error {
+			for _, at := range want[x.Path] {
+				if x.Mode == Link {
+					parts[setting{at, x.Path}] = "link " + string(b)
+				} else {
+					parts[setting{at, x.Path}] = settings[at].part(b)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // why says what a difference decides, by the names that its file can be reached by; empty:
-// nothing.
-func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, names []string) (string, error) {
+// nothing. What differs was read.
+func (r *runners) why(d Difference, base, change *Tree, names []string) string {
 	if r == nil {
-		return "", nil
+		return ""
 	}
 	if s := r.named[d.Path]; s != "" {
-		return "it is what signal " + s + " runs", nil
+		return "it is what signal " + s + " runs"
 	}
 	for _, n := range names {
 		if s := r.looked[n]; s != "" {
-			return "it is what signal " + s + " runs", nil
+			return "it is what signal " + s + " runs"
 		}
 		for p := n; p != "."; p = path.Dir(p) {
 			if s := r.shadow[p]; s != "" {
-				return "signal " + s + " takes it for what it is asked to run", nil
+				return "signal " + s + " takes it for what it is asked to run"
 			}
 			for mark, s := range r.vendor {
 				// A mark names its directory, too, or is in any.
@@ -235,75 +314,57 @@ func (r *runners) why(ctx context.Context, d Difference, base, change *Tree, nam
 				for _, t := range []*Tree{base, change} {
 					_, marked := t.Lookup(path.Join(p, path.Base(mark)))
 					if l, ok := t.Lookup(p); marked || ok && l.Mode == Link && of != "." {
-						return "it is of the dependencies that signal " + s + " takes from the tree", nil
+						return "it is of the dependencies that signal " + s + " takes from the tree"
 					}
 				}
 			}
 		}
-		for _, o := range r.obeyed {
-			if !matches(o.files, n) {
-				continue
+		for pattern, s := range r.included {
+			if match(pattern, n) {
+				return "what signal " + s + " runs obeys it"
 			}
-			if o.part != nil {
-				was, err := part(ctx, base, d.Path, o.part)
-				if err != nil {
-					return "", err
-				}
-				is, err := part(ctx, change, d.Path, o.part)
-				if err != nil {
-					return "", err
-				}
-				if was == is {
-					continue
-				}
+		}
+		for at, s := range r.obeyed {
+			key := setting{at, d.Path}
+			if x := settings[at]; matches(x.files, n) && (x.part == nil || r.was[key] != r.is[key]) {
+				return "what signal " + s + " runs obeys it"
 			}
-			return "what signal " + o.signal + " runs obeys it", nil
 		}
 	}
-	return "", nil
+	return ""
 }
 
-// part is what of a file counts; of one that is not there, nothing, and of a link, where
-// it leads.
-func part(ctx context.Context, t *Tree, p string, of func([]byte) string) (string, error) {
-	f, ok := t.Lookup(p)
-	if !ok {
-		return of(nil), nil
-	}
-	if f.Mode == Link {
-		var to string
-		err := t.Each(ctx, func(x File) bool { return x.Path == p }, func(_ File, b []byte) error { to = "link " + string(b); return nil })
-		return to, err
-	}
-	b, err := t.Read(ctx, p)
-	if err != nil {
-		return "", err
-	}
-	return of(b), nil
-}
-
-// jsonPart takes some keys of an object; of what is none, all.
-func jsonPart(keys ...string) func([]byte) string {
-	return func(b []byte) string {
-		var all map[string]any
-		if len(b) > 0 && json.Unmarshal(b, &all) != nil {
-			return string(b)
+// jsonPart takes what some paths of objects lead to; of what is none, all.
+func jsonPart(paths ...[]string) func([]byte) string {
+	return partOf(func(b []byte, v any) error {
+		if len(b) == 0 {
+			return nil
 		}
-		some := map[string]any{}
-		for _, k := range keys {
-			if v, ok := all[k]; ok {
-				some[k] = v
-			}
-		}
-		return canonical(some, b)
-	}
+		return json.Unmarshal(b, v)
+	}, paths)
 }
 
 // tomlPart takes what some paths of tables lead to; of what is no TOML, all.
-func tomlPart(paths ...[]string) func([]byte) string {
+func tomlPart(paths ...[]string) func([]byte) string { return partOf(toml.Unmarshal, paths) }
+
+// selfReference is the name under which what lies below a package.json imports the
+// package itself, before one that is installed (Node, "Self-referencing a package using
+// its name").
+func selfReference(b []byte) string {
+	var p map[string]any
+	switch {
+	case len(b) > 0 && json.Unmarshal(b, &p) != nil:
+		return string(b)
+	case p["exports"] == nil:
+		return ""
+	}
+	return canonical(map[string]any{"name": p["name"]}, b)
+}
+
+func partOf(unmarshal func([]byte, any) error, paths [][]string) func([]byte) string {
 	return func(b []byte) string {
 		var all map[string]any
-		if toml.Unmarshal(b, &all) != nil {
+		if unmarshal(b, &all) != nil {
 			return string(b)
 		}
 		some := map[string]any{}

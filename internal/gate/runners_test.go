@@ -38,6 +38,10 @@ func TestT2RunnersObey(t *testing.T) {
 		vitest    = "tests, format: vitest, command: [npx, --no-install, vitest, run]"
 		npm       = "build, command: [npm, test]"
 		cargo     = "build, command: [cargo, test, --offline]"
+		mocha     = "tests, format: junit, command: [npx, --no-install, mocha, -R, xunit]"
+		yarn      = "build, command: [yarn, test]"
+		pnpm      = "build, command: [pnpm, test]"
+		deno      = "build, command: [deno, test]"
 		node      = "tests, format: junit, command: [node, --test]"
 		golang    = "tests, format: go, command: [go, test, -json, ./...]"
 		unittest  = "build, command: [python3, -m, unittest]"
@@ -81,6 +85,7 @@ include a.inc \
 		"Cargo.toml":       "[package]\nname = 'm'\nversion = '0.1.0'\n",
 		"go.mod":           "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n",
 		"docs/modules.txt": "",
+		"lib/package.json": `{"name":"m","exports":"./index.js"}`,
 
 		"sub/vendor/modules.txt":                "# example.org/check v1.0.0\n",
 		"sub/vendor/example.org/check/check.go": "package check // as it was\n",
@@ -242,6 +247,30 @@ include a.inc \
 		{node, "node_modules/chai/index.js", "", true},
 		{node, "test/node_modules/chai/index.js", "", true},
 		{node, "modules/chai/index.js", "", false},
+		{node, "test/package.json", `{"name":"chai","exports":"./ok.js"}`, true}, // which require("chai") is, below
+		{node, "test/package.json", `{"name":"chai","exports":null}`, false},
+		{node, "test/package.json", `{"name":"chai","main":"./ok.js"}`, false},
+		{npm, "lib/package.json", `{"name":"chai","exports":{"deep":1}}`, true},
+		{npm, "lib/package.json", `{"exports":"./ok.js","name":"m"}`, false}, // as it was
+		{npm, "lib/package.json", `{"name":"chai","exports":"./index.js"}`, true},
+		{node, "package.json", `{"name":"m","exports":`, true},
+		{golang, "test/package.json", `{"name":"chai","exports":"./ok.js"}`, false},
+		{mocha, ".mocharc.yml", "require: ./ok.js\n", true},
+		{mocha, "package.json", `{"name":"m","mocha":{"require":"./ok.js"}}`, true},
+		{npm, ".mocharc.yml", "require: ./ok.js\n", false},
+		{bun, "tsconfig.json", `{"compilerOptions":{"paths":{"chai":["./ok.js"]}}}`, true},
+		{bun, "tsconfig.json", `{"compilerOptions":{"strict":true}}`, false},
+		{bun, "tsconfig.json", "{ // as it was\n}", true},
+		{node, "tsconfig.json", `{"compilerOptions":{"paths":{"chai":["./ok.js"]}}}`, false},
+		{yarn, ".yarnrc.yml", "yarnPath: ./ok.js\n", true},
+		{yarn, ".yarn/releases/yarn.cjs", "", true},
+		{pnpm, ".pnpmfile.cjs", "", true},
+		{pnpm, ".yarnrc.yml", "", false},
+		{deno, "deno.json", "{}", true},
+		{unittest, "src/sitecustomize/__init__.py", "", true},
+		{unittest, "usercustomize.so", "", true},
+		{unittest, "customize.py", "", false},
+		{unittest, ".venv/lib/python3.11/site-packages/six.py", "", true},
 		{cargo, "vendor/check/src/lib.rs", "", true},
 		{cargo, "vendor/check/src/new.rs", "", true},
 		{cargo, "vendor/other/src/new.rs", "", false},
@@ -315,6 +344,46 @@ func TestT2SeenStarted(t *testing.T) {
 		}
 		if (v.Outcome == Final) != x.caught || (v.Outcome == Passed) == x.caught || (len(by) == 1) != x.caught {
 			t.Errorf("%s: %s: %s, by %v", x.command, x.file, v.Outcome, by)
+		}
+	}
+}
+
+// TestT2SeenToRun: what a program obeys judges, too, where no word of the command names
+// the program, and the kernel inside saw it run.
+func TestT2SeenToRun(t *testing.T) {
+	base := map[string]string{"conftest.py": "x = 1\n", "jest.config.js": "1\n", "pytest.ini": "1\n", "go.work": "1\n", "a.c": "1\n"}
+	const site = "/usr/lib/python3/dist-packages/"
+	for _, x := range []struct {
+		file     string
+		observed Observed
+		policy   string
+		caught   bool
+	}{
+		{"jest.config.js", Observed{Execs: []Exec{{Path: "/usr/bin/node", Asked: Workspace + "/node_modules/.bin/jest"}}}, "", true},
+		{"jest.config.js", Observed{Execs: []Exec{{Path: "/usr/bin/node"}}}, "", false},
+		{"jest.config.js", Observed{TreeRead: []string{"sub/node_modules/jest/index.js"}}, "", true},
+		{"jest.config.js", Observed{TreeRead: []string{"node_modules/jest"}}, "", false}, // the directory alone
+		{"jest.config.js", Observed{Execs: []Exec{{Path: "/usr/bin/jest"}}}, ", runners: may-change", false},
+		{"pytest.ini", Observed{Opened: []string{site + "pytest/__init__.py"}}, "", true},
+		{"pytest.ini", Observed{Opened: []string{site + "pytest-7.2.dist-info/METADATA"}}, "", false},
+		{"pytest.ini", Observed{Opened: []string{"/src/pytest/__init__.py"}}, "", false},
+		{"pytest.ini", Observed{Execs: []Exec{{Path: "/usr/bin/python3", Asked: "/usr/bin/pytest"}}}, "", true},
+		{"conftest.py", Observed{Execs: []Exec{{Path: "/usr/bin/python3", Asked: "/usr/bin/pytest"}}}, "", true},
+		{"go.work", Observed{Execs: []Exec{{Path: "/usr/lib/go/bin/go"}}}, "", true},
+		{"a.c", Observed{Execs: []Exec{{Path: "/usr/lib/go/bin/go"}}}, "", false},
+	} {
+		change := maps.Clone(base)
+		change[x.file] = "def pytest_runtest_makereport(): pass\n"
+		g := newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy"+x.policy+"}\n  - {name: s, kind: build, command: [check]}\n", tree(t, base), tree(t, change), func(Job) *Ended {
+			o := saw("/usr/bin/check")
+			o.Execs, o.Opened, o.TreeRead = append(o.Execs, x.observed.Execs...), x.observed.Opened, x.observed.TreeRead
+			return ok(o)
+		})
+		v := verdict(t, g)
+		judges := v.Signals[len(v.Signals)-1]
+		named := judges.Name == "judges" && len(judges.Findings) == 1 && judges.Findings[0].File == x.file && strings.Contains(judges.Findings[0].Text, "signal s runs obeys it")
+		if named != x.caught || (v.Outcome == Passed) == x.caught || (v.Outcome == Final) != x.caught {
+			t.Errorf("%s, %+v: %s %+v", x.file, x.observed, v.Outcome, judges)
 		}
 	}
 }

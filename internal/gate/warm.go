@@ -341,7 +341,7 @@ func put(root *os.Root, at string, h *tar.Header, r io.Reader, place func(string
 		r = f
 	case tar.TypeSymlink:
 		_, rest, _ := strings.Cut(at, "/")
-		if out, why := leadsOut(rest, h.Linkname); out {
+		if why := (links{rest: h.Linkname}).leadsOut(rest); why != "" {
 			return errors.New(why)
 		}
 		return root.Symlink(h.Linkname, at)

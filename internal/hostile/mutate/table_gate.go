@@ -236,7 +236,7 @@ var gateMutants = []mutant{
 		Name: "no-policy-no-judges", Promise: "T3",
 		Why:     "a catalog that asks for no policy lets a change write the next one",
 		Package: "./internal/gate", Tests: []string{"TestT3JudgesWithoutPolicy"}, Says: "edited",
-		edits: []edit{{"internal/gate/run.go", "	if r := g.judgesTouched(results); r != nil {", "	if r := g.judgesTouched(results); r != nil && len(results) == 0 {"}},
+		edits: []edit{{"internal/gate/run.go", "	if r := g.judgesTouched(ctx, results); r != nil {", "	if r := g.judgesTouched(ctx, results); r != nil && len(results) == 0 {"}},
 	},
 	{
 		Name: "inputs-are-not-on-record", Promise: "T4",
