@@ -299,6 +299,24 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/runners.go", "if of != \".\" && of != path.Base(p) {", "if of != \"\" {"}},
 	},
 	{
+		Name: "makefiles-hide-what-runs", Promise: "T2",
+		Why:     "what pytest obeys is free where make runs it",
+		Package: "./internal/gate", Tests: []string{"TestT2SeenToRun"}, Says: "pytest.ini",
+		edits: []edit{{"internal/gate/run.go", "by.run(p.Signal, p.seenToRun())", "by.run(p.Signal, p.seenToRun()[:0])"}},
+	},
+	{
+		Name: "links-are-read-as-text", Promise: "T2",
+		Why:     "a link leads out by way of another, which its text does not say",
+		Package: "./internal/gate", Tests: []string{"TestT2StaticAttacks"}, Says: "a link out by way of another",
+		edits: []edit{{"internal/gate/kind_policy.go", "		if to, ok := l[rel]; ok {", "		if to, ok := l[rel]; ok && to == \"\" {"}},
+	},
+	{
+		Name: "packages-that-name-themselves", Promise: "T2",
+		Why:     "a package.json stands before an installed package",
+		Package: "./internal/gate", Tests: []string{"TestT2RunnersObey"}, Says: "test/package.json",
+		edits: []edit{{"internal/gate/runners.go", "	case p[\"exports\"] == nil:", "	case true:"}},
+	},
+	{
 		Name: "wrappers-hide-what-starts", Promise: "T3",
 		Why:     "a script that timeout starts is not seen to judge",
 		Package: "./internal/gate", Tests: []string{"TestT2SeenStarted"}, Says: "timeout, '60', tests/run.sh",
