@@ -236,7 +236,7 @@ func tomlPackages(eco string, b []byte) (out []Package, err error) {
 				}
 			}
 			if !ok || p.Name == "" {
-				return nil, fmt.Errorf("%s: there is one without a name and a version that are texts", key)
+				return nil, fmt.Errorf("%s: one has no name, or a name or a version that is no text", key)
 			}
 			if eco == "crates.io" && m["source"] == nil {
 				continue // the project itself
