@@ -178,25 +178,6 @@ func (f *finder) node() {
 	}
 }
 
-// pinnedLine is a line of requirements.txt that leaves pip no choice.
-var pinnedLine = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[A-Za-z0-9._-]+(\[[^\]]*\])?\s*==\s*[A-Za-z0-9.!+_-]+\s*(;.*|#.*|\\)?$`)
-})
-
-// pins reports what a requirements.txt asks for, and whether it leaves no choice.
-func pins(text string) (asks, all bool) {
-	all = true
-	for l := range strings.Lines(text) {
-		l = strings.TrimSpace(l)
-		if l == "" || strings.HasPrefix(l, "#") || strings.HasPrefix(l, "--hash=") {
-			continue
-		}
-		asks = true
-		all = all && pinnedLine().MatchString(l)
-	}
-	return asks, all
-}
-
 // pytestOwn are settings of pytest and nothing else.
 var pytestOwn = []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"}
 
@@ -218,14 +199,14 @@ func (f *finder) python() {
 	own := alone || strings.Contains(project, "[tool.pytest") || strings.Contains(f.read("tox.ini"), "[pytest]") || strings.Contains(f.read("setup.cfg"), "[tool:pytest]")
 	where, rest := "", ""
 	var env []string
-	asks, pinned := pins(reqs)
+	pinned, err := gate.Requirements([]byte(reqs))
 	switch {
-	case asks && pinned:
+	case err != nil:
+		f.note("requirements.txt", err.Error()+"; nothing is installed from it: pip-compile --generate-hashes writes one that pins each package"+installByHand)
+	case len(pinned) > 0:
 		f.add("pip", "install", "    command: [python3, -m, pip, install, --no-deps, '--only-binary=:all:', --no-compile, --no-cache-dir, --target, .gate/site, -r, requirements.txt]\n    env: {PYTHONSAFEPATH: '1', PIP_DISABLE_PIP_VERSION_CHECK: '1'}\n    network: [pypi.org, files.pythonhosted.org]\n    keep: [.gate/site]\n")
 		env = append(env, "PYTHONPATH: /workspace/.gate/site")
 		rest = "    after: [pip]\n"
-	case asks:
-		f.note("requirements.txt", "it does not pin each package with ==, so nothing is installed from it: pip-compile --generate-hashes writes one that does"+installByHand)
 	default:
 		noted := false
 		for _, x := range [][2]string{{"uv.lock", "uv export --frozen -o requirements.txt"}, {"poetry.lock", "poetry export -o requirements.txt"}, {"pdm.lock", "pdm export -o requirements.txt"}, {"Pipfile.lock", "pipenv requirements --hash > requirements.txt"}} {

@@ -21,9 +21,16 @@ func init() {
 	Register(Kind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
 		allow := m.Need("allow").Strings()
 		names, values := m.Get("packages").Entries()
-		known := map[string]string{}
-		for i, n := range names {
-			known[n] = values[i].Text()
+		said := make([]string, len(names))
+		for i, v := range values {
+			said[i] = v.Text()
+		}
+		known := func(p Package) (string, bool) {
+			i := slices.IndexFunc(names, func(n string) bool { return osvName(p.Ecosystem, n) == p.Name })
+			if i < 0 {
+				return "", false
+			}
+			return said[i], true
 		}
 		return func(ctx context.Context, c *Case) (licenceFacts, []Finding, error) {
 			return licences(ctx, c, allow, known)
@@ -72,16 +79,12 @@ func vulnerabilities(ctx context.Context, c *Case, all bool, accept []string) (f
 	}
 	f.Database, f.Advisories = digest, n
 	for _, p := range now {
-		for i := range db {
-			a := &db[i]
-			if !a.affects(p) {
-				continue
-			}
-			what := fmt.Sprintf("%s@%s: %s", p.Name, p.Version, a.ID)
-			old := slices.ContainsFunc(was, func(q Package) bool { return q.Name == p.Name && q.Version == p.Version && q.Ecosystem == p.Ecosystem })
-			x := Finding{ID: a.ID, File: p.File, Text: fmt.Sprintf("%s %s: %s", p.Name, p.Version, a.Summary)}
+		say := func(id, text string) {
+			what := fmt.Sprintf("%s@%s: %s", p.Name, p.Version, id)
+			x := Finding{ID: id, File: p.File, Text: fmt.Sprintf("%s %s: %s", p.Name, p.Version, text)}
+			old := slices.ContainsFunc(was, p.same)
 			switch {
-			case slices.Contains(accept, a.ID):
+			case slices.Contains(accept, id):
 				f.Accepted = append(f.Accepted, what)
 				x.Noted = true
 			case old && !all:
@@ -91,6 +94,14 @@ func vulnerabilities(ctx context.Context, c *Case, all bool, accept []string) (f
 				f.Found = append(f.Found, what)
 			}
 			found = append(found, x)
+		}
+		if p.from != "" {
+			say(p.from, "what npm fetches for it is not where a registry has that name and version: npm install --package-lock-only writes what is, and accept: in the base's catalog lets this go")
+		}
+		for i := range db {
+			if a := &db[i]; a.affects(p) {
+				say(a.ID, a.Summary)
+			}
 		}
 	}
 	return f, found, nil
@@ -109,7 +120,7 @@ func (f licenceFacts) Positive() bool {
 
 // licences judges what lockfiles say, and what the catalog says of packages of which
 // they say nothing.
-func licences(ctx context.Context, c *Case, allow []string, known map[string]string) (f licenceFacts, found []Finding, err error) {
+func licences(ctx context.Context, c *Case, allow []string, known func(Package) (string, bool)) (f licenceFacts, found []Finding, err error) {
 	list, files, err := packages(ctx, c.Change)
 	if err != nil {
 		return f, nil, err
@@ -119,9 +130,9 @@ func licences(ctx context.Context, c *Case, allow []string, known map[string]str
 	}
 	f.Lockfiles, f.Packages = files, len(list)
 	for _, p := range list {
-		l := p.Licence
-		if k, ok := known[p.Name]; ok {
-			l = k
+		l, ok := known(p)
+		if !ok && p.from == "" {
+			l = p.Licence
 		}
 		switch {
 		case l == "":

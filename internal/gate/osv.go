@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/mod/semver"
 )
@@ -61,7 +63,7 @@ func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out [
 			return fmt.Errorf("%s is no advisory in OSV's form: %w", p, err)
 		}
 		for _, x := range a.Affected {
-			if a.Withdrawn == "" && wanted(x.Package.Ecosystem, x.Package.Name) {
+			if a.Withdrawn == "" && wanted(x.Package.Ecosystem, osvName(x.Package.Ecosystem, x.Package.Name)) {
 				out = append(out, a)
 				break
 			}
@@ -74,22 +76,38 @@ func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out [
 	return out, hex.EncodeToString(h.Sum(nil)), n, err
 }
 
-// affects reports whether a package is meant. A range that can't be compared means it:
-// what is not known is no pass.
+// osvName is the name by which OSV knows a package.
+func osvName(ecosystem, name string) string {
+	if ecosystem != "PyPI" {
+		return name
+	}
+	return separators().ReplaceAllString(strings.ToLower(name), "-")
+}
+
+var separators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[-_.]+`) })
+
+// affects reports whether a package is meant. What can't be compared is: what is not known
+// is no pass.
 func (a *advisory) affects(p Package) bool {
+	compare := compareSemver
+	if p.Ecosystem == "PyPI" {
+		compare = comparePEP440
+	}
 	for _, x := range a.Affected {
-		if x.Package.Ecosystem != p.Ecosystem || x.Package.Name != p.Name {
+		if x.Package.Ecosystem != p.Ecosystem || osvName(p.Ecosystem, x.Package.Name) != p.Name {
 			continue
 		}
-		bare := strings.TrimPrefix(p.Version, "v")
-		if slices.Contains(x.Versions, p.Version) || slices.Contains(x.Versions, bare) {
+		if _, ok := compare(p.Version, "0"); !ok {
 			return true
 		}
-		for _, r := range x.Ranges {
-			if r.Type == "GIT" || r.Type == "ECOSYSTEM" && len(x.Versions) > 0 {
-				continue // commits; or the versions are listed, and it is none of them
+		for _, v := range x.Versions {
+			v, _, _ = strings.Cut(v, "+")
+			if c, ok := compare(p.Version, v); ok && c == 0 {
+				return true
 			}
-			if inRange(bare, r.Events) {
+		}
+		for _, r := range x.Ranges {
+			if r.Type != "GIT" && inRange(p.Version, r.Events, compare) {
 				return true
 			}
 		}
@@ -97,28 +115,97 @@ func (a *advisory) affects(p Package) bool {
 	return false
 }
 
-func inRange(version string, events []map[string]string) bool {
-	v := "v" + version
-	if !semver.IsValid(v) {
-		return true
-	}
-	in := false
+// inRange goes by the events in the order of their versions, not of the document.
+func inRange(version string, events []map[string]string, compare func(a, b string) (int, bool)) bool {
+	type event struct{ what, at string }
+	var list []event
 	for _, e := range events {
 		for what, at := range e {
-			if at != "0" && !semver.IsValid("v"+at) {
+			if _, ok := compare(version, at); !ok && at != "0" {
 				return true
 			}
-			c := 1
-			if at != "0" {
-				c = semver.Compare(v, "v"+at)
-			}
-			switch {
-			case what == "introduced" && c >= 0:
-				in = true
-			case what == "fixed" && c >= 0, what == "last_affected" && c > 0, what == "limit" && c >= 0:
-				in = false
-			}
+			list = append(list, event{what, at})
+		}
+	}
+	order := func(a, b string) int {
+		if a == "0" || b == "0" { // which is before all others
+			return btoi(b == "0") - btoi(a == "0")
+		}
+		c, _ := compare(a, b)
+		return c
+	}
+	slices.SortStableFunc(list, func(a, b event) int { return order(a.at, b.at) })
+	in := false
+	for _, e := range list {
+		c := 1
+		if e.at != "0" {
+			c, _ = compare(version, e.at)
+		}
+		switch {
+		case e.what == "introduced" && c >= 0:
+			in = true
+		case e.what == "fixed" && c >= 0, e.what == "last_affected" && c > 0, e.what == "limit" && c >= 0:
+			in = false
 		}
 	}
 	return in
+}
+
+// compareSemver is false where one is no version.
+func compareSemver(a, b string) (int, bool) {
+	a, b = "v"+strings.TrimPrefix(a, "v"), "v"+strings.TrimPrefix(b, "v")
+	return semver.Compare(a, b), semver.IsValid(a) && semver.IsValid(b)
+}
+
+// comparePEP440 is false where one is no version. A local version counts as the one that
+// it was made of; nothing can be compared with one.
+func comparePEP440(a, b string) (int, bool) {
+	x, ok := pep440(a)
+	y, is := pep440(b)
+	return slices.Compare(x, y), ok && is && !strings.Contains(b, "+")
+}
+
+// pep440Form is that of package packaging, in small letters.
+var pep440Form = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^v?(?:([0-9]+)!)?([0-9]+(?:\.[0-9]+)*)` +
+		`(?:[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?([0-9]*))?` +
+		`(?:(-)([0-9]+)|[-_.]?(post|rev|r)[-_.]?([0-9]*))?` +
+		`(?:[-_.]?(dev)[-_.]?([0-9]*))?` +
+		`(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?$`)
+})
+
+// pep440 is what a version is ordered by, as PEP 440 has it, but for what is local.
+func pep440(version string) (key []string, ok bool) {
+	m := pep440Form().FindStringSubmatch(strings.ToLower(version))
+	if m == nil {
+		return nil, false
+	}
+	// Numbers of any size, which are ordered as texts.
+	number := func(s string) string {
+		s = strings.TrimLeft(s, "0")
+		return fmt.Sprintf("%09d%s", len(s), s)
+	}
+	for _, s := range strings.Split(m[2], ".") {
+		key = append(key, number(s))
+	}
+	for len(key) > 0 && key[len(key)-1] == number("0") {
+		key = key[:len(key)-1]
+	}
+	const last = "~" // after all letters and digits
+	pre, post, dev := last, "", last
+	switch {
+	case m[3] == "c" || strings.HasPrefix(m[3], "p"):
+		pre = "r" + number(m[4])
+	case m[3] != "":
+		pre = m[3][:1] + number(m[4])
+	case m[5]+m[7] == "" && m[9] != "":
+		pre = ""
+	}
+	if m[5]+m[7] != "" {
+		post = number(m[6] + m[8])
+	}
+	if m[9] != "" {
+		dev = number(m[10])
+	}
+	return append(append([]string{number(m[1])}, key...), "", pre, post, dev), true
 }

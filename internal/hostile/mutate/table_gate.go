@@ -227,6 +227,42 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/lockfile.go", "		if x, ok := replaced[m]; ok {\n			m = x\n		} else if", "		if"}},
 	},
 	{
+		Name: "keys-are-what-they-sound-like", Promise: "T2",
+		Why:     "the gate is shown another entry than npm reads, by a key in other letters",
+		Package: "./internal/gate", Tests: []string{"TestT2LockfilesAsRead"}, Says: "keys that differ in case",
+		edits: []edit{{"internal/gate/lockfile.go", "	o, err := object(b)\n	if err != nil {\n		return err\n	}\n", "	o, err := object(b)\n	if err != nil {\n		return err\n	}\n	for name, r := range o {\n		o[strings.ToLower(name)] = r\n	}\n"}},
+	},
+	{
+		Name: "a-lockfile-leads-where-it-likes", Promise: "T2",
+		Why:     "a package is looked up by its name, and another one fetched",
+		Package: "./internal/gate", Tests: []string{"TestT2LockfilesAsRead"}, Says: "from another package",
+		edits: []edit{{"internal/gate/lockfile.go", "		if !npmHas(p.Name, p.Version, resolved) {", "		if !npmHas(p.Name, p.Version, \"\") {"}},
+	},
+	{
+		Name: "packages-in-old-words-are-none", Promise: "T2",
+		Why:     "uv and cargo find packages under keys that the gate does not read",
+		Package: "./internal/gate", Tests: []string{"TestT2LockfilesAsRead"}, Says: "uv, in old words",
+		edits: []edit{{"internal/gate/lockfile.go", "[]string{\"root\", \"package\", \"distribution\"}", "[]string{\"package\"}"}},
+	},
+	{
+		Name: "half-of-the-modules-will-do", Promise: "T2",
+		Why:     "modules that go.mod does not list are not looked up",
+		Package: "./internal/gate", Tests: []string{"TestT2LockfilesAsRead"}, Says: "of which half is listed",
+		edits: []edit{{"internal/gate/lockfile.go", "\"go1.17\") < 0", "\"go1.1\") < 0"}},
+	},
+	{
+		Name: "a-line-ends-where-go-ends-it", Promise: "T2",
+		Why:     "pip finds lines in a comment",
+		Package: "./internal/gate", Tests: []string{"TestRequirements"}, Says: "evil==6",
+		edits: []edit{{"internal/gate/lockfile.go", "return r != '\\t' && !unicode.IsPrint(r)", "return r != '\\t' && !unicode.IsPrint(r) && !unicode.IsSpace(r)"}},
+	},
+	{
+		Name: "versions-are-texts", Promise: "T2",
+		Why:     "a version of Python's in other words has no advisory",
+		Package: "./internal/gate", Tests: []string{"TestAffects"}, Says: "3.3.0.0",
+		edits: []edit{{"internal/gate/osv.go", "if c, ok := compare(p.Version, v); ok && c == 0 {", "if p.Version == v {"}},
+	},
+	{
 		Name: "trees-may-change-meanwhile", Promise: "T2",
 		Why:     "another content runs than was judged",
 		Package: "./internal/gate", Tests: []string{"TestT2TreesThatChange"}, Says: "is laid out",
