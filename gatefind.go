@@ -193,8 +193,9 @@ func (f *finder) python() {
 	}
 	f.found = append(f.found, "python")
 	// The runner is loaded before what lies beside it: else a file pytest.py would be it.
-	// Then pytest has to be told of modules that lie there, which it can be where it has
-	// settings; a conftest.py does that, too.
+	// Then pytest has to be told of modules that lie there, which a conftest.py does, too.
+	// Paths are those of its settings: where it has none, a file that could have them is
+	// named, in one word with -c, since what else it says is no judge.
 	safe := "PYTHONSAFEPATH: '1'"
 	own := alone || strings.Contains(project, "[tool.pytest") || strings.Contains(f.read("tox.ini"), "[pytest]") || strings.Contains(f.read("setup.cfg"), "[tool:pytest]")
 	where, rest := "", ""
@@ -224,24 +225,24 @@ func (f *finder) python() {
 			f.note("pyproject.toml", "nothing pins the dependencies that it asks for: pip-compile --generate-hashes -o requirements.txt, and commit it")
 		}
 	}
-	variables := func(more ...string) string {
-		if more = append(more, env...); len(more) == 0 {
-			return ""
-		}
-		return "    env: {" + strings.Join(more, ", ") + "}\n"
-	}
+	variables := "    env: {" + strings.Join(append([]string{safe}, env...), ", ") + "}\n"
 	switch {
 	case strings.Contains(settings+reqs, "pytest") || alone || f.has("conftest.py"):
-		var first []string
 		switch {
 		case strings.Contains(settings, "pythonpath"), f.has("conftest.py"):
-			first = []string{safe}
 		case own:
-			first, where = []string{safe}, ", -o, pythonpath=."
+			where = ", -o, pythonpath=."
+		default:
+			for _, name := range []string{"pyproject.toml", "setup.cfg", "tox.ini", "requirements.txt"} {
+				if f.read(name) != "" {
+					where = ", -c" + name + ", -o, pythonpath=."
+					break
+				}
+			}
 		}
-		f.add("pytest", "tests", "    format: pytest\n    command: [python3, -m, pytest, -q, -p, no:cacheprovider, -o, junit_family=xunit1"+where+", --junitxml=.gate-pytest.xml]\n    results: .gate-pytest.xml\n"+variables(first...)+rest)
+		f.add("pytest", "tests", "    format: pytest\n    command: [python3, -m, pytest, -q, -p, no:cacheprovider, -o, junit_family=xunit1"+where+", --junitxml=.gate-pytest.xml]\n    results: .gate-pytest.xml\n"+variables+rest)
 	case f.hasAny("test*.py", "*/test*.py", "*/*/test*.py"):
-		f.add("unittest", "build", "    command: [python3, -B, -m, unittest]\n"+variables(safe)+rest)
+		f.add("unittest", "build", "    command: [python3, -B, -m, unittest]\n"+variables+rest)
 	default:
 		f.note("tests", "no test*.py was found, so no signal runs tests of Python")
 	}

@@ -80,7 +80,7 @@ type testFacts struct {
 	// Unseen are packages or files whose tests are said to have passed, and whose
 	// binary was not seen to run.
 	Unseen []string `json:"unseen,omitempty"`
-	// Stands are modules of the change's that tests were given where the base's were given
+	// Stands are modules of the change's that tests can be given where the base's were given
 	// this machine's, or what was installed.
 	Stands []string `json:"stand_before,omitempty"`
 	Seen   int      `json:"runners_seen"`
@@ -160,11 +160,14 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	for _, u := range f.Unseen {
 		found = append(found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
 	}
-	for mod, was := range standBefore(c.Base, base.p, now.p) {
-		f.Stands = append(f.Stands, mod)
-		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests were given it where those of the base were given " + was})
+	stands, err := standBefore(ctx, c.Base, c.Change, base.p, now.p)
+	if err != nil {
+		return f, found, err
 	}
-	slices.Sort(f.Stands)
+	for _, mod := range slices.Sorted(maps.Keys(stands)) {
+		f.Stands = append(f.Stands, mod)
+		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + stands[mod] + ": call it otherwise, or put it into a package"})
+	}
 	empty, err := emptied(ctx, c.Base, c.Change)
 	if err != nil {
 		return f, found, err
@@ -179,53 +182,104 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	return f, found, nil
 }
 
-// standBefore finds modules of Python that are new in the tree, and were loaded on the
-// change in the place of one of their name that lies elsewhere: what asserts may be such.
-// They are given with what they stand before.
-func standBefore(was *Tree, base, now *Phase) map[string]string {
+// pyModule is a module of Python by what it is imported as, from where it lies.
+type pyModule struct{ dir, name string }
+
+// moduleOf is what a file may be imported as: its own name, or its directory's.
+func moduleOf(f string) (pyModule, bool) {
+	dir, file := path.Split(f)
+	dir = path.Clean(dir)
+	if ext := path.Ext(file); !slices.Contains([]string{".py", ".pyc", ".so"}, ext) {
+		return pyModule{}, false
+	}
+	name, _, _ := strings.Cut(file, ".")
+	if path.Base(dir) == "__pycache__" {
+		dir = path.Dir(dir)
+	}
+	if name == "__init__" {
+		dir, name = path.Split(dir)
+		dir = path.Clean(dir)
+	}
+	return pyModule{dir, name}, name != ""
+}
+
+// standBefore finds modules of Python that are new, and can be what is loaded in the place
+// of one of their name that lies elsewhere: what asserts may be such. They are given with
+// what they stand before, which the base's tests had. That the other one was looked at,
+// too, says nothing in favour of a module that lies where modules are found: whoever
+// stands before another can open it. Of the modules of packages it does: they have the
+// package's name before theirs.
+func standBefore(ctx context.Context, was, is *Tree, base, now *Phase) (map[string]string, error) {
 	out := map[string]string{}
 	if base == nil || now == nil || base == now {
-		return out
+		return out, nil
 	}
-	names := map[string]string{} // the module's files, as they end, by the new one
+	same, err := is.sameAs(ctx, was)
+	if err != nil {
+		return nil, err
+	}
+	had, dirs := map[pyModule]bool{}, map[string]bool{}
+	for _, f := range was.Files {
+		if m, ok := moduleOf(f.Path); ok {
+			had[m], dirs[path.Dir(f.Path)] = true, true
+		}
+	}
+	for _, f := range base.Observed.TreeRead {
+		if m, ok := moduleOf(f); ok {
+			had[m] = true // one that its phase made, or was given
+		}
+	}
+	type candidate struct {
+		file  string
+		found bool // where modules are found by their name alone
+	}
+	news := map[string][]candidate{}
+	inPackage := func(dir string) bool {
+		_, ok := is.Lookup(path.Join(dir, "__init__.py"))
+		_, before := was.Lookup(path.Join(dir, "__init__.py"))
+		return ok && dir != "." && (before || !dirs[dir])
+	}
+	own := map[pyModule]string{}
+	for _, f := range is.Files {
+		m, ok := moduleOf(f.Path)
+		if f.Mode == Link && path.Ext(f.Path) == "" {
+			m, ok = moduleOf(f.Path + "/__init__.py") // what it leads to may be a package
+		}
+		switch {
+		case !ok:
+		case f.Mode == Link && !same(f): // it is opened by another name
+			news[m.name] = append(news[m.name], candidate{f.Path, !inPackage(m.dir)})
+		case !had[m]:
+			own[m] = f.Path
+		}
+	}
 	for _, f := range now.Observed.TreeRead {
-		if _, there := was.Lookup(f); there || path.Ext(f) != ".py" || badPath(f) != "" {
-			continue
+		if m, ok := moduleOf(f); ok && !had[m] {
+			at, here := own[m]
+			if !here {
+				at = f // it was made in the phase, or came with what is installed
+			}
+			news[m.name] = append(news[m.name], candidate{at, here && !inPackage(m.dir)})
 		}
-		name := strings.TrimSuffix(path.Base(f), ".py")
-		if name == "__init__" {
-			name = path.Base(path.Dir(f))
-		}
-		names[name] = f
 	}
-	if len(names) == 0 {
-		return out
-	}
-	has := func(list []string, f string) bool { _, ok := slices.BinarySearch(list, f); return ok }
 	look := func(list, then []string, shown string) {
 		for _, f := range list {
-			dir, file := path.Split(f)
-			name := strings.TrimSuffix(file, path.Ext(file))
-			if file == "__init__.py" {
-				dir, file = path.Split(path.Clean(dir))
-				name = file
-			} else if i := strings.IndexByte(file, '.'); i > 0 && strings.HasSuffix(file, ".so") {
-				name = file[:i]
-			} else if path.Ext(file) != ".py" {
+			m, ok := moduleOf(f)
+			// Where modules lie that are not a package's.
+			if top := path.Base(m.dir); !ok || !slices.Contains([]string{"site-packages", "dist-packages", "lib-dynload", "site"}, top) && !strings.HasPrefix(top, "python3") {
 				continue
 			}
-			// Where modules lie that are not a package's.
-			switch top := path.Base(dir); {
-			case top == "site-packages", top == "dist-packages", top == "lib-dynload", top == "site", strings.HasPrefix(top, "python3"):
-				if mod := names[name]; mod != "" && mod != f && !has(then, f) {
-					out[mod] = shown + f
+			_, both := slices.BinarySearch(then, f)
+			for _, c := range news[m.name] {
+				if out[c.file] == "" && (c.found || !both) {
+					out[c.file] = shown + f
 				}
 			}
 		}
 	}
 	look(base.Observed.Opened, now.Observed.Opened, "")
 	look(base.Observed.TreeRead, now.Observed.TreeRead, Workspace+"/")
-	return out
+	return out, nil
 }
 
 // read gets the reporter's account of a phase.

@@ -125,39 +125,95 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// TestStandsBefore: a module that is new and was loaded where the base's tests had another
-// of its name is no test's own; a new module that stands before nothing is.
+// TestStandsBefore: a module that is new, and can be loaded where the base's tests had
+// another of its name, is no test's own, whatever else is looked at beside it; a new module
+// that stands before nothing is.
 func TestStandsBefore(t *testing.T) {
 	const site = "/usr/lib/python3/dist-packages/"
-	base := map[string]string{"test_a.py": "x", "old.py": "x", ".gate/site/checks/__init__.py": "x"}
+	files := func(names ...string) map[string]string {
+		out := map[string]string{"test_a.py": "x", "old.py": "x", "impl/__init__.py": "x", "pkg/__init__.py": "x", "pkg/a.py": "x", "src/a.py": "x"}
+		for _, n := range names {
+			out[n] = "y"
+		}
+		return out
+	}
 	phase := func(read, opened []string) *Phase {
 		slices.Sort(read)
 		slices.Sort(opened)
 		return &Phase{Ended: &Ended{Observed: &Observed{TreeRead: read, Opened: opened}}}
 	}
-	was := phase([]string{"test_a.py", ".gate/site/checks/__init__.py", "old.py"}, []string{site + "hamcrest/__init__.py", site + "one.py", "/usr/lib/python3.11/colorsys.py", "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/email/utils.py", "/etc/conf.py"})
-	for f, want := range map[string]string{
-		"hamcrest.py":           site + "hamcrest/__init__.py",
-		"hamcrest/__init__.py":  site + "hamcrest/__init__.py",
-		"src/one.py":            site + "one.py",
-		"colorsys.py":           "/usr/lib/python3.11/colorsys.py",
-		"_json.py":              "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so",
-		"checks.py":             Workspace + "/.gate/site/checks/__init__.py",
-		"utils.py":              "", // of a package
-		"conf.py":               "",
-		"new.py":                "",
-		"old.py":                "", // not new
-		"hamcrest.txt":          "",
-		"hamcrest/matchers.py":  "",
-		"sub/other/__init__.py": "",
+	base := inMemory(files())
+	was := phase([]string{"test_a.py", ".gate/site/checks/__init__.py", "old.py", "made/one.py"}, []string{site + "hamcrest/__init__.py", site + "one.py", "/usr/lib/python3.11/colorsys.py", "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/email/utils.py", "/etc/conf.py"})
+	for _, x := range []struct {
+		file   string // new, and read
+		want   string
+		beside bool // also when both are loaded
+		more   []string
+	}{
+		{"hamcrest.py", site + "hamcrest/__init__.py", true, nil},
+		{"hamcrest/__init__.py", site + "hamcrest/__init__.py", true, nil},
+		{"hamcrest.pyc", site + "hamcrest/__init__.py", true, nil},
+		{"__pycache__/hamcrest.cpython-311.pyc", site + "hamcrest/__init__.py", true, nil},
+		{"hamcrest.cpython-311-x86_64-linux-gnu.so", site + "hamcrest/__init__.py", true, nil},
+		{"src/one.py", site + "one.py", true, nil},
+		{"colorsys.py", "/usr/lib/python3.11/colorsys.py", true, nil},
+		{"colorsys.py", "/usr/lib/python3.11/colorsys.py", true, []string{"__init__.py"}}, // the top is no package
+		{"src/one.py", site + "one.py", true, []string{"src/__init__.py"}},                // nor what was none
+		{"src/one.py", site + "one.py", true, []string{"zz/one.py", "zz/__init__.py"}},    // there is another one
+		{"_json.py", "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", true, nil},
+		{"checks.py", Workspace + "/.gate/site/checks/__init__.py", true, nil},
+		{"pkg/one.py", site + "one.py", false, nil},
+		{"new/one.py", site + "one.py", false, []string{"new/__init__.py"}},
+		{"new/one.py", site + "one.py", true, nil},
+		{"utils.py", "", false, nil}, // of a package
+		{"conf.py", "", false, nil},
+		{"new.py", "", false, nil},
+		{"hamcrest.txt", "", false, nil},
+		{"hamcrest/matchers.py", "", false, nil},
+		{"sub/other/__init__.py", "", false, nil},
 	} {
-		got := standBefore(inMemory(base), was, phase([]string{"test_a.py", f}, nil))
-		if len(got) > 1 || got[f] != want {
-			t.Errorf("%s stands before %q, want %q", f, got, want)
+		change := inMemory(files(append(x.more, x.file)...))
+		for _, beside := range []bool{false, true} {
+			read, opened, want := []string{"test_a.py", x.file}, []string(nil), x.want
+			if beside {
+				read, opened = append(read, was.Observed.TreeRead...), was.Observed.Opened
+				if !x.beside {
+					want = ""
+				}
+			}
+			got, err := standBefore(t.Context(), base, change, was, phase(read, opened))
+			if err != nil || len(got) > 1 || got[x.file] != want {
+				t.Errorf("%s stands before %q, want %q, with %q, beside the other one: %t (%v)", x.file, got, want, x.more, beside, err)
+			}
 		}
-		// Both are loaded: it stands before nothing.
-		if got := standBefore(inMemory(base), was, phase(append([]string{f}, was.Observed.TreeRead...), was.Observed.Opened)); len(got) > 0 {
-			t.Errorf("%s, beside the other one: %q", f, got)
+	}
+	// Python opens what it compiled of a module, and looks at the module itself alone.
+	change := inMemory(files("one.py", "__pycache__/one.cpython-311.pyc"))
+	if got, err := standBefore(t.Context(), base, change, was, phase([]string{"__pycache__/one.cpython-311.pyc"}, was.Observed.Opened)); err != nil || len(got) != 1 {
+		t.Errorf("compiled: %q %v", got, err)
+	}
+	// What is not of the change's tree is what is installed, or made as on the base.
+	for _, f := range []string{"old.py", "made/one.py", ".gate/site/new/colorsys.py", ".gate/site/new/email.py", "made/__pycache__/one.cpython-311.pyc"} {
+		if got, err := standBefore(t.Context(), base, base, was, phase([]string{f}, was.Observed.Opened)); err != nil || len(got) > 0 {
+			t.Errorf("%s: %q %v", f, got, err)
+		}
+	}
+	// A link is a module by its own name, wherever it leads.
+	for link, stands := range map[string]bool{"hamcrest": true, "hamcrest.py": true, "colorsys": true, "src/one": true, "hamcrest.md": false, "pkg/one": false, "other": false} {
+		for _, to := range []string{"impl", "/workspace/impl", "hop"} {
+			linked := inMemory(files())
+			linked.src.(memory)[link] = to
+			linked.Files = append(linked.Files, File{Path: link, Mode: Link, Size: int64(len(to))})
+			if _, err := linked.finish(); err != nil {
+				t.Fatal(err)
+			}
+			got, err := standBefore(t.Context(), base, linked, was, phase(append([]string{"impl/__init__.py"}, was.Observed.TreeRead...), was.Observed.Opened))
+			if err != nil || (len(got) > 0) != stands {
+				t.Errorf("%s -> %s stands before %q (%v)", link, to, got, err)
+			}
+			if got, err := standBefore(t.Context(), linked, linked, was, phase([]string{"impl/__init__.py"}, nil)); err != nil || len(got) > 0 {
+				t.Errorf("the base's own %s: %q %v", link, got, err)
+			}
 		}
 	}
 }

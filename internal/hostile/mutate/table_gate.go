@@ -368,7 +368,19 @@ var gateMutants = []mutant{
 		Name: "modules-stand-before-others", Promise: "T2",
 		Why:     "a change's module is loaded in the place of an installed one, which asserts",
 		Package: "./internal/gate", Tests: []string{"TestStandsBefore"}, Says: "colorsys.py stands before map[]",
-		edits: []edit{{"internal/gate/kind_tests.go", "mod != \"\" && mod != f && !has(then, f)", "len(mod) < 0 && mod != f && !has(then, f)"}},
+		edits: []edit{{"internal/gate/kind_tests.go", "out[c.file] == \"\" && (c.found || !both)", "len(c.file) < 0 && (c.found || !both)"}},
+	},
+	{
+		Name: "a-look-at-the-installed-one-will-do", Promise: "T2",
+		Why:     "a module that stands before an installed one looks at that, too, and is none for it",
+		Package: "./internal/gate", Tests: []string{"TestStandsBefore"}, Says: "beside the other one: true",
+		edits: []edit{{"internal/gate/kind_tests.go", "(c.found || !both)", "(!both)"}},
+	},
+	{
+		Name: "a-link-stands-before-nothing", Promise: "T2",
+		Why:     "a module lies elsewhere, and a link has the name of an installed one",
+		Package: "./internal/gate", Tests: []string{"TestStandsBefore"}, Says: "hamcrest -> impl stands before map[]",
+		edits: []edit{{"internal/gate/kind_tests.go", "case f.Mode == Link && !same(f): //", "case f.Mode == Link && !same(f) && !ok: //"}},
 	},
 	{
 		Name: "who-fails-may-do-anything", Promise: "T3",
