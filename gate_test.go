@@ -810,7 +810,7 @@ func TestGateLanguages(t *testing.T) {
 			{"skipped", map[string]string{"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) { t.Skip() }\n"}, "is skipped"},
 		}},
 		{"pytest", "py.test-3", "apt-get install python3-pytest", map[string]string{
-			"pyproject.toml":     "[tool.pytest.ini_options]\npythonpath = [\".\"]\n",
+			"pyproject.toml":     "[project]\nname = \"m\"\nversion = \"1\"\n\n[project.optional-dependencies]\ntest = [\"pytest\"]\n", // no settings
 			"calc.py":            "def add(a, b):\n    return a + b\n",
 			"tests/test_calc.py": "import colorsys\nimport pytest\nfrom calc import add\n\ndef test_black():\n    assert colorsys.rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)\n\ndef test_add():\n    assert add(1, 2) == 3\n\n@pytest.mark.parametrize('a', [1, 2])\ndef test_zero(a):\n    assert add(a, 0) == a\n",
 		}, "pytest", []languageChange{
