@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"compress/zlib"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -687,7 +688,7 @@ func TestT2EmptiedInOtherWays(t *testing.T) {
 		{"JavaScript without its expectation", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\ntest('b', () => { expect(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { f() // expect(f())\n})\ntest('b', () => { expect(1) })\n"}, true},
 		{"JavaScript with another", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { assert.equal(f(), 1) })\n"}, false},
 	} {
-		got, err := emptied(t.Context(), tree(t, x.base), tree(t, x.change))
+		got, err := emptied(t.Context(), tree(t, x.base), tree(t, x.change), "", nil)
 		if err != nil || (len(got) > 0) != x.caught {
 			t.Errorf("%s: %v %v", x.what, got, err)
 		}
@@ -793,7 +794,7 @@ func TestT2NeverRuns(t *testing.T) {
 	} {
 		for caught, list := range x.caught {
 			for _, is := range list {
-				got, err := emptied(t.Context(), tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: is}))
+				got, err := emptied(t.Context(), tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: is}), "", nil)
 				if err != nil || (len(got) > 0) != caught {
 					t.Errorf("%v %v, want %t of\n%s", got, err, caught, is)
 				}
@@ -802,6 +803,155 @@ func TestT2NeverRuns(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestT2EmptiedBehindAnother: a test that is emptied is named, whatever else has its name
+// or is to be taken for it; what is written otherwise, and there twice, is not.
+func TestT2EmptiedBehindAnother(t *testing.T) {
+	const (
+		py    = "def test_a():\n    assert f()\n"
+		class = "class A:\n    def test_a(self):\n        assert f()\n"
+		js    = "it('a', () => { expect(f()).toBe(1) })\n"
+		suite = "package a\ntype S struct{ suite.Suite }\nfunc (s *S) TestA() {\n\tx := f()\n\ts.Equal(1, x)\n}\n"
+		goA   = "package a\nimport \"testing\"\nfunc TestA(t *testing.T) { if f() != 1 { t.Fatal(1) } }\n"
+		goNot = "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n"
+	)
+	type files = map[string]string
+	for _, x := range []struct {
+		what, format string
+		base, change files
+		passed       string // an id, on both sides
+		caught       string // findings, or none
+	}{
+		// One of the name is there for show.
+		{"a function before", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "def test_a():\n    pass\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"a function behind", "pytest", files{"test_a.py": py}, files{"test_a.py": "def test_a():\n    pass\n" + py}, "test_a::test_a", "test_a.py::test_a"},
+		{"a class for show", "pytest", files{"test_a.py": py}, files{"test_a.py": "def test_a():\n    pass\n" + strings.Replace(class, "A", "Show", 1)}, "test_a::test_a", "test_a.py::test_a"},
+		{"a method", "pytest", files{"test_a.py": class}, files{"test_a.py": strings.Replace(class, "assert f()", "f()", 1) + py}, "test_a.A::test_a", "test_a.py::A.test_a"},
+		{"a function within", "pytest", files{"test_a.py": py}, files{"test_a.py": "def test_a():\n    pass\ndef show():\n    def test_a():\n        assert f()\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"a class within a function", "pytest", files{"test_a.py": class}, files{"test_a.py": strings.Replace(class, "assert f()", "...", 1) + "def show():\n    " + strings.ReplaceAll(class, "\n", "\n    ")}, "test_a.A::test_a", "test_a.py::A.test_a"},
+		{"a test of JavaScript behind", "jest", files{"a.test.js": js}, files{"a.test.js": "it('a', () => { })\ndescribe('show', () => {\n" + js + "})\n"}, "a.test.js::a", "a.test.js::a"},
+		{"a test of JavaScript in a comment", "jest", files{"a.test.js": js}, files{"a.test.js": "it('a', () => { f() })\n/* " + js + " */"}, "a.test.js::a", "a.test.js::a"},
+		{"a file that another system builds", "go", files{"a_test.go": goA}, files{"a_test.go": "//go:build never\n\n" + goA, "b_test.go": goNot}, "a.TestA", "b_test.go::TestA"},
+		{"the better one is gone", "go", files{"a_linux_test.go": goA, "a_windows_test.go": goNot}, files{"a_test.go": goNot}, "a.TestA", "a_test.go::TestA"},
+		{"two of them, as before", "pytest", files{"test_a.py": py + strings.Replace(class, "assert f()", "pass", 1)}, files{"test_a.py": "import os\n" + py + strings.Replace(class, "assert f()", "pass", 1)}, "test_a::test_a", ""},
+		{"two of one name, as before", "jest", files{"a.test.js": js + "it('a', () => { })\n"}, files{"a.test.js": "f()\n" + js + "it('a', () => { })\n"}, "a.test.js::a", ""},
+		{"one more of the name", "jest", files{"a.test.js": js}, files{"a.test.js": js + "describe('b', () => {\n" + js + "})\n"}, "a.test.js::a", ""},
+		{"for each system one, as before", "go", files{"a_linux_test.go": goA, "a_windows_test.go": goNot}, files{"a_linux_test.go": goA + "// words\n", "a_windows_test.go": goNot + "// words\n"}, "a.TestA", ""},
+		// It is no longer there by this name, and passes.
+		{"moved, by JUnit", "junit", files{"a.test.js": js}, files{"b.test.js": "it('a', () => { })\n"}, "test::a", "b.test.js::a"},
+		{"moved, and without its assertion, by JUnit", "junit", files{"a.test.js": js}, files{"b.test.ts": "it('a', () => { f() })\n", "c.test.js": js}, "test::a", "b.test.ts::a"},
+		{"moved whole, by JUnit", "junit", files{"a.test.js": js}, files{"b.test.js": js}, "test::a", ""},
+		{"with options", "junit", files{"a.test.js": js}, files{"a.test.js": "it('a', { timeout: 1 }, () => { })\n" + strings.Replace(js, "'a'", "'b'", 1)}, "test::a", "a.test.js::a"},
+		{"a name that is spelt otherwise", "jest", files{"a.test.js": js}, files{"a.test.js": "it('\\x61', () => { })\n"}, "a.test.js::more a", "a.test.js::a"},
+		{"a name that is computed", "junit", files{"a.test.js": js}, files{"a.test.js": "it('a' + '', () => { })\n"}, "test::a", "a.test.js::a"},
+		{"another quote", "jest", files{"a.test.js": js}, files{"a.test.js": "it(`a`, async function () { expect(f()).toBe(1) })\n"}, "a.test.js::a", ""},
+		{"a lambda", "pytest", files{"test_a.py": py}, files{"test_a.py": "test_a = lambda: None\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"a lambda behind it", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "test_b = test_a = lambda: None\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"of another file", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "from impl import f, test_a\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"of another file, in brackets", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "from impl import (\n    other as test_a,\n)\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"in a class, by a name of its own", "pytest", files{"test_a.py": class}, files{"test_a.py": class + "    test_a = f\n"}, "test_a.A::test_a", "test_a.py::A.test_a"},
+		{"a loop's name", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "for test_a in [print]: pass\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"two names at once", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "x, test_a = 1, print\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"in passing", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "f(test_a := print)\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"handed on", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "x = [test_a]\nf(test_a, y=1)\ny[test_a] = test_a == 1\n"}, "test_a::test_a", ""},
+		{"data by such a name", "pytest", files{"test_a.py": py}, files{"test_a.py": "test_data = [1]\nf(test_data)\n" + py}, "test_a::test_a", ""},
+		{"wide letters", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "def ｔest_a(): pass\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"letters of other scripts", "pytest", files{"test_a.py": "def test_größe():\n    assert f()\n"}, files{"test_a.py": "def test_größe():\n    f()\n"}, "test_a::test_größe", "test_a.py::test_größe"},
+		{"inherited", "pytest", files{"test_a.py": class}, files{"test_a.py": "from impl import B\nclass A(B):\n    pass\n"}, "test_a.A::test_a[1]", "test_a.py::A.test_a"},
+		{"set from outside", "junit", files{"tests/test_a.py": py}, files{"tests/test_a.py": "import impl\n"}, "tests.test_a::test_a", "tests/test_a.py::test_a"},
+		{"never defined", "pytest", files{"test_a.py": py}, files{"test_a.py": "if False:\n    " + strings.ReplaceAll(py, "\n", "\n    ") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"gone, and another file has one", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = 1\n"}, "test_b::test_a", ""},
+		{"gone, and another class has one", "pytest", files{"test_a.py": py + class}, files{"test_a.py": class}, "test_a.A::test_a", ""},
+		{"gone, and not passed", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = 1\n"}, "test_a::test_b", ""},
+		{"it checked nothing before", "pytest", files{"test_a.py": "def test_a():\n    f()\n"}, files{"test_a.py": "test_b = 1\n"}, "test_a::test_a", ""},
+		// What a reader may take for something else.
+		{"a string in a string", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "x = f\"{'''\"'''}\"\ntest_a = print\ny = '''\n'''\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"the form of a number", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = f\"{1:'>3}{{\" + f'{x!r:{1}}'\nif\"{\" in x: pass\n" + py}, "test_a::test_a", ""},
+		{"a line of the old kind", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "# words\rtest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"a new page", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "    \ftest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"another encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "# coding: utf-7\n" + py + "# +AAo-test_a = print\n"}, "test_a::test_a", "test_a.py"},
+		{"the usual encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "\ufeff# -*- coding: UTF_8 -*-\n" + py}, "test_a::test_a", ""},
+		{"statements of several lines", "pytest", files{"test_a.py": py}, files{"test_a.py": "def test_a(\n    x=(1,\n2),\n):\n    y = '''\n''' + f(\n1\n)\n    y = 1 + \\\n2\n    assert f(\n)\n"}, "test_a::test_a", ""},
+		{"brackets that never end", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = (\n" + py}, "test_a::test_a", ""},
+		{"a link", "go", files{"a_test.go": goA}, files{"a_test.go": "-> impl.txt", "impl.txt": goNot}, "a.TestA", "a_test.go"},
+		{"no Go that is known", "go", files{"a_test.go": goA}, files{"a_test.go": goNot + "new syntax\n"}, "a.TestA", "a_test.go"},
+		{"no Go, where none is looked for", "go", files{"testdata/a_test.go": goA}, files{"testdata/a_test.go": goNot + "new syntax\n"}, "a.TestA", ""},
+		// Methods are tests, too.
+		{"a suite's method", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "\tx := f()\n\ts.Equal(1, x)\n", "", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method without its assertion", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "_ = x; s.T().Name()", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method behind another", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal", "return; s.Equal", 1) + "type Show struct{}\nfunc (s *Show) TestA() { s.Equal(1, f()) }\n"}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method, required", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "s.Require().NoError(x)", 1)}, "a.TestS/TestA", ""},
+		{"a suite's method, by a function", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "assert.Equal(s.T(), 1, x)", 1)}, "a.TestS/TestA", ""},
+		{"a method that helps", "go", files{"x/h.go": "package x\nimport \"testing\"\nfunc (h H) Check(t testing.TB) { t.Fatal(1) }\n"}, files{"x/h.go": "package x\nimport \"testing\"\nfunc (h H) Check(t testing.TB) {}\n"}, "", "x/h.go::H.Check"},
+		{"an import that is spelt otherwise", "go", files{"x/h.go": "package x\nimport \"testing\"\nfunc Check(t testing.TB) { t.Fatal(1) }\n"}, files{"x/h.go": "package x\nimport \"\\x74esting\"\nfunc Check(t testing.TB) {}\n"}, "", "x/h.go::Check"},
+	} {
+		change := map[string]string{}
+		links := map[string]string{}
+		for name, text := range x.change {
+			if to, ok := strings.CutPrefix(text, "-> "); ok {
+				links[name] = to
+			} else {
+				change[name] = text
+			}
+		}
+		is := inMemory(change)
+		for name, to := range links {
+			is.src.(memory)[name] = to
+			is.Files = append(is.Files, File{Path: name, Mode: Link, Size: int64(len(to))})
+		}
+		if _, err := is.finish(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := emptied(t.Context(), inMemory(x.base), is, x.format, []string{x.passed})
+		var ids []string
+		for _, f := range got {
+			ids = append(ids, f.ID)
+		}
+		if s := strings.Join(ids, " "); err != nil || s != x.caught {
+			t.Errorf("%s: %q, want %q (%v)", x.what, s, x.caught, err)
+		}
+	}
+}
+
+// TestT2GiantTests: a file of tests that is too large to compare is said to be, whichever
+// side has it, and one that is not takes time by its size.
+func TestT2GiantTests(t *testing.T) {
+	long := strings.Repeat("\n", maxTestText)
+	for file, text := range map[string]string{
+		"a_test.go": "package a\nfunc TestA(t *testing.T) { check(t) }\n", "x/h.go": "package x\nimport \"testing\"\nfunc Check(t testing.TB) { t.Fatal() }\n",
+		"test_a.py": "def test_a():\n    assert f()\n", "a.test.js": "it('a', () => { expect(1) })\n",
+	} {
+		small, giant, two := inMemory(map[string]string{file: text}), inMemory(map[string]string{file: text + long}), inMemory(map[string]string{file: text + long + "\n"})
+		for _, side := range [][2]*Tree{{small, giant}, {giant, small}, {two, giant}} {
+			if got, err := emptied(t.Context(), side[0], side[1], "", nil); err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
+				t.Errorf("%s: %v %v", file, got, err)
+			}
+		}
+		if got, err := emptied(t.Context(), giant, giant, "", nil); err != nil || len(got) > 0 {
+			t.Errorf("%s, the same: %v %v", file, got, err)
+		}
+	}
+	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + long}), "", nil); err != nil || len(got) > 0 {
+		t.Errorf("a long file that has no tests: %v %v", got, err)
+	}
+	part := maxTestText / 8
+	for file, texts := range map[string][]string{
+		"a.test.js": {"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3)},
+		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2)},
+		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n"},
+	} {
+		for _, text := range texts {
+			if _, err := bodiesOf(file)([]byte(text)); err != nil {
+				t.Errorf("%s: %v: %.30q", file, err, text)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := emptied(ctx, inMemory(nil), inMemory(map[string]string{"test_a.py": "x"}), "", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("it goes on: %v", err)
 	}
 }
 

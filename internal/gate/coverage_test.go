@@ -104,6 +104,5 @@ func TestEmptiedNested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := f.Decls[0].(*ast.FuncDecl).Body.List
-	prune(&list)
+	prune(f.Decls[0].(*ast.FuncDecl).Body)
 }

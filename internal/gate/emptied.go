@@ -1,8 +1,9 @@
 package gate
 
 import (
-	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"go/ast"
 	goconstant "go/constant"
 	"go/parser"
@@ -10,14 +11,48 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
 
+// maxTestText bounds a file of tests that is compared, in bytes.
+const maxTestText = 8 << 20
+
+// inText is a test as a file has it: what its runner knows it by beside its name, and that.
+type inText struct{ in, name string }
+
+// texts are bodies of tests by their text. There can be several of one name, of which the
+// text alone does not say which one runs.
+type texts map[inText]*sameName
+
+type sameName struct {
+	bodies [checks + 1]int    // how many there are of each
+	file   [checks + 1]string // and where the last one is
+}
+
+// below is how many have no more in them than that.
+func (s *sameName) below(b body) (n int) {
+	for i := empty; i <= b; i++ {
+		n += s.bodies[i]
+	}
+	return n
+}
+
+func (s *sameName) best() body {
+	for b := checks; b > 0; b-- {
+		if s.bodies[b] > 0 {
+			return b
+		}
+	}
+	return 0
+}
+
 // emptied finds tests that had a body on the base and have none that could fail on the
 // change. It looks at the text of files of tests that differ; a test can be made to
-// prove less in many more ways, which the policy signal names the files of.
-func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
+// prove less in many more ways, which the policy signal names the files of. Which tests
+// passed on both sides is what their runner says, by ids.
+func emptied(ctx context.Context, base, change *Tree, format string, passed []string) ([]Finding, error) {
 	same, err := change.sameAs(ctx, base)
 	if err != nil {
 		return nil, err
@@ -26,46 +61,153 @@ func emptied(ctx context.Context, base, change *Tree) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What tests are handed to can be anywhere in Go: of these the files that differ.
-	// One that no phase opened is none of them, so it need not be an input.
-	pick := func(same func(File) bool) func(File) bool {
-		return func(f File) bool {
-			return f.Mode != Link && bodiesOf(f.Path) != nil && (!helpsTests(f.Path) || !same(f))
-		}
-	}
-	// By the file's directory too: runners know a test of Go by its package, so one that
-	// moves to another file is the same.
-	type test struct{ in, name string }
-	place := func(p, name string) test {
-		if strings.HasSuffix(p, ".go") {
-			return test{path.Dir(p), name}
-		}
-		return test{p, name}
-	}
-	was := map[test]body{}
-	if err := base.Each(ctx, pick(asBase), func(f File, b []byte) error {
-		for name, full := range bodiesOf(f.Path)(b) {
-			was[place(f.Path, name)] = max(was[place(f.Path, name)], full)
-		}
-		return nil
-	}); err != nil {
+	was, unread, err := textsOf(ctx, base, asBase, format)
+	if err != nil {
 		return nil, err
 	}
-	var out []Finding
-	err = change.Each(ctx, pick(same), func(f File, b []byte) error {
-		for name, full := range bodiesOf(f.Path)(b) {
-			switch before := was[place(f.Path, name)]; {
-			case before > empty && full == empty && strings.HasSuffix(f.Path, ".go") && !(strings.HasSuffix(f.Path, "_test.go") && goTestName(name)):
-				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "tests are handed to it, and it has nothing any more that could fail them"})
-			case before > empty && full == empty:
-				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test had a body on the base, and has none that could fail"})
-			case before == checks && full == runs:
-				out = append(out, Finding{ID: f.Path + "::" + name, File: f.Path, Text: "the test checked something on the base, and nothing in it says that it failed any more"})
+	is, out, err := textsOf(ctx, change, same, format)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{} // to be not known
+	for _, f := range out {
+		known[f.File] = true
+	}
+	for _, f := range unread {
+		if _, there := change.Lookup(f.File); there && !known[f.File] {
+			f.Text = "on the base " + f.Text
+			out = append(out, f)
+		}
+	}
+	for t, s := range is {
+		before := was[t]
+		if before == nil {
+			continue
+		}
+		say := func(b body, what string) {
+			out = append(out, Finding{ID: s.file[b] + "::" + t.name, File: s.file[b], Text: what})
+		}
+		// More of them than before, or nothing better: another one of the name may be
+		// there for show.
+		less := func(b body) bool {
+			return before.best() > b && s.below(b) > 0 && (s.below(b) > before.below(b) || s.best() <= b)
+		}
+		switch {
+		case less(empty) && strings.HasSuffix(s.file[empty], ".go") && !(strings.HasSuffix(s.file[empty], "_test.go") && goTestName(t.name)):
+			say(empty, "tests are handed to it, and it has nothing any more that could fail them")
+		case less(empty):
+			say(empty, "the test had a body on the base, and has none that could fail")
+		case less(runs) && s.bodies[runs] > 0:
+			say(runs, "the test checked something on the base, and nothing in it says that it failed any more")
+		}
+	}
+	for t, s := range was {
+		if is[t] == nil && s.best() == checks && !known[s.file[checks]] && slices.ContainsFunc(passed, func(id string) bool { return was.has(id, t, s.file[checks]) }) {
+			out = append(out, Finding{ID: s.file[checks] + "::" + t.name, File: s.file[checks], Text: "the test is no longer in the text of its file, and passes there: nothing shows what it checks"})
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.ID, b.ID) })
+	return out, ctx.Err()
+}
+
+// textsOf reads a tree's files of tests that the other one has not so, and says of which
+// it can't. Others need not be read, and decide by being the same.
+func textsOf(ctx context.Context, t *Tree, same func(File) bool, format string) (texts, []Finding, error) {
+	out := texts{}
+	var unread []Finding
+	why := func(f File, what string) {
+		unread = append(unread, Finding{ID: f.Path, File: f.Path, Text: what + ", so what its tests have in them can't be compared"})
+	}
+	err := t.Each(ctx, func(f File) bool {
+		switch {
+		case bodiesOf(f.Path) == nil:
+		case helpsTests(f.Path):
+			// What tests are handed to can be anywhere in Go. One that no phase opened is
+			// none of it, so it need not be an input.
+			return f.Mode != Link && !same(f)
+		case same(f):
+			t.note(f.Path)
+		case f.Mode == Link:
+			t.note(f.Path)
+			why(f, "it is a link")
+		case f.Size > maxTestText:
+			t.note(f.Path)
+			why(f, fmt.Sprintf("it has %d bytes, and may have %d", f.Size, maxTestText))
+		default:
+			return true
+		}
+		return false
+	}, func(f File, b []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		found, err := bodiesOf(f.Path)(b)
+		if err != nil {
+			if !strings.HasSuffix(f.Path, ".go") || !goIgnores(f.Path) {
+				why(f, err.Error())
+			}
+			return nil
+		}
+		// By the file's directory too: runners know a test of Go by its package, so one that
+		// moves to another file is the same. JUnit's need not know files at all.
+		in := f.Path
+		switch {
+		case strings.HasSuffix(f.Path, ".go"):
+			in = path.Dir(f.Path)
+		case format == "junit":
+			in = path.Ext(f.Path)
+			if in != ".py" {
+				in = ".js"
+			}
+		}
+		for name, list := range found {
+			x := inText{in, name}
+			if out[x] == nil {
+				out[x] = &sameName{}
+			}
+			for _, b := range list {
+				out[x].bodies[b]++
+				out[x].file[b] = f.Path
 			}
 		}
 		return nil
 	})
-	return out, err
+	return out, unread, err
+}
+
+// has reports whether an id of a runner's is that of a test of Python or JavaScript, as far
+// as it says.
+func (all texts) has(id string, t inText, file string) bool {
+	switch path.Ext(file) {
+	case ".go":
+		return false
+	case ".py":
+	default: // before its own name stand those of what it is in
+		return (t.in != file || strings.HasPrefix(id, file+"::")) && (strings.HasSuffix(id, "::"+t.name) || strings.HasSuffix(id, " "+t.name))
+	}
+	left, right := "", id
+	if i := strings.LastIndex(id, "::"); i >= 0 {
+		left, right = id[:i], id[i+2:]
+	}
+	right, _, _ = strings.Cut(right, "[") // its parameters
+	words := strings.FieldsFunc(left, func(r rune) bool { return strings.ContainsRune("./:", r) })
+	stem := strings.TrimSuffix(path.Base(file), ".py")
+	class, name := "", t.name
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		class, name = name[:i], name[i+1:]
+		class = class[strings.LastIndexByte(class, '.')+1:]
+	}
+	if right != name || len(words) == 0 {
+		return right == name
+	}
+	switch last := words[len(words)-1]; {
+	case last == stem:
+		return class == ""
+	case last == class:
+		return true
+	default: // a class that has it of another one
+		return slices.Contains(words, stem) && all[inText{t.in, last + "." + name}] == nil
+	}
 }
 
 // body is what a test's text has in it.
@@ -77,15 +219,15 @@ const (
 	checks                 // an assertion, a failure, or a call that is handed the test
 )
 
-// bodiesOf chooses how to find the tests of a file: by name, and whether there is
-// anything in them. Nil: it is no file of tests that is known.
-func bodiesOf(p string) func([]byte) map[string]body {
+// bodiesOf chooses how to find the tests of a file: by name, and what is in each of that
+// name. Nil: it is no file of tests that is known.
+func bodiesOf(p string) func([]byte) (map[string][]body, error) {
 	base := path.Base(p)
 	switch {
 	case helpsTests(p):
-		return func(b []byte) map[string]body {
-			if !bytes.Contains(b, []byte(`"testing"`)) {
-				return nil
+		return func(b []byte) (map[string][]body, error) {
+			if !importsTesting(b) {
+				return nil, nil
 			}
 			return goBodies(b)
 		}
@@ -93,10 +235,15 @@ func bodiesOf(p string) func([]byte) map[string]body {
 		return goBodies
 	case strings.HasSuffix(base, ".py") && isTestFile(p):
 		return pythonBodies
-	case isTestFile(p) && regexpMatch(jsFile(), base):
+	case isTestFile(p) && jsFile().MatchString(base):
 		return jsBodies
 	}
 	return nil
+}
+
+// goIgnores is of what lies where Go looks for no packages by itself.
+func goIgnores(p string) bool {
+	return slices.ContainsFunc(strings.Split(p, "/"), func(e string) bool { return e == "testdata" || e[0] == '_' || e[0] == '.' })
 }
 
 // helpsTests reports whether a file is no file of tests, and can have what they call.
@@ -104,36 +251,68 @@ func helpsTests(p string) bool {
 	return strings.HasSuffix(p, ".go") && !strings.HasSuffix(p, "_test.go")
 }
 
-func regexpMatch(r *regexp.Regexp, s string) bool { return r.MatchString(s) }
-
 var jsFile = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.[cm]?[jt]sx?$`) })
 
-func goBodies(b []byte) map[string]body {
-	out := map[string]body{}
+// importsTesting reports whether a file has anything to do with tests, however it writes
+// that.
+func importsTesting(b []byte) bool {
+	f, err := parser.ParseFile(token.NewFileSet(), "", b, parser.ImportsOnly)
+	return err == nil && slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
+		name, err := strconv.Unquote(i.Path.Value)
+		return err == nil && name == "testing"
+	})
+}
+
+func goBodies(b []byte) (map[string][]body, error) {
+	if len(b) > maxTestText {
+		return nil, fmt.Errorf("it has %d bytes, and may have %d", len(b), maxTestText)
+	}
+	out := map[string][]body{}
 	f, err := parser.ParseFile(token.NewFileSet(), "", b, parser.SkipObjectResolution)
 	if err != nil {
-		return out // it does not build, which another signal says
+		return nil, errors.New("it is no Go that this version knows")
 	}
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Recv != nil || fn.Body == nil {
+		if !ok || fn.Body == nil {
 			continue
 		}
-		prune(&fn.Body.List)
-		switch name := fn.Name.Name; {
+		prune(fn.Body)
+		name := fn.Name.Name
+		if fn.Recv != nil {
+			name = receiver(fn) + "." + name
+		}
+		switch {
 		case goTestName(name):
-			out[name] = goBody(fn)
+			out[name] = append(out[name], goBody(fn))
 		case handedTest(fn) && goHasBody(fn.Body):
 			// What fails a test may be in what it calls. One that fails less may be right.
-			out[name] = runs
+			out[name] = append(out[name], runs)
 		case handedTest(fn):
-			out[name] = empty
+			out[name] = append(out[name], empty)
 		}
 	}
-	return out
+	return out, nil
 }
 
+// receiver is the type that a method is of.
+func receiver(fn *ast.FuncDecl) (name string) {
+	ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if ok && name == "" {
+			name = id.Name
+		}
+		return name == ""
+	})
+	return name
+}
+
+// goTestName is of a function, or of a method behind its type: suites have such.
 func goTestName(name string) bool {
+	_, method, ok := strings.Cut(name, ".")
+	if ok {
+		name = method
+	}
 	return slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
@@ -149,11 +328,20 @@ func handedTest(fn *ast.FuncDecl) bool {
 	})
 }
 
-// prune takes out what never runs, as far as the text alone says so, and reports whether
-// what is left never gets to its end.
-func prune(list *[]ast.Stmt) (leaves bool) { return pruneOnce(list, map[*ast.FuncLit]bool{}) }
+// prune takes out what never runs, as far as the text alone says so, of a function and of
+// those in it. Each statement is come by twice, however deep it is.
+func prune(b *ast.BlockStmt) {
+	pruneList(&b.List)
+	ast.Inspect(b, func(n ast.Node) bool {
+		if f, ok := n.(*ast.FuncLit); ok {
+			pruneList(&f.Body.List)
+		}
+		return true
+	})
+}
 
-func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
+// pruneList reports whether what is left never gets to its end.
+func pruneList(list *[]ast.Stmt) (leaves bool) {
 	var out []ast.Stmt
 	for _, s := range *list {
 		label, labelled := s.(*ast.LabeledStmt)
@@ -170,21 +358,21 @@ func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 		case *ast.ExprStmt:
 			leaves = neverReturns(x.X)
 		case *ast.BlockStmt:
-			leaves = pruneOnce(&x.List, done)
+			leaves = pruneList(&x.List)
 		case *ast.IfStmt:
 			yes, known := constant(x.Cond)
 			switch {
 			case known && yes:
-				leaves = pruneOnce(&x.Body.List, done)
+				leaves = pruneList(&x.Body.List)
 				s = x.Body
 			case known && x.Else == nil:
 				continue
 			case known:
 				one := []ast.Stmt{x.Else}
-				leaves = pruneOnce(&one, done)
+				leaves = pruneList(&one)
 				s = &ast.BlockStmt{List: one}
 			default:
-				leaves = pruneOnce(&x.Body.List, done)
+				leaves = pruneList(&x.Body.List)
 				if x.Else == nil && len(x.Body.List) == 0 && x.Init == nil && !calls(x.Cond) {
 					leaves = false
 					continue
@@ -194,14 +382,14 @@ func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 					break
 				}
 				one := []ast.Stmt{x.Else}
-				leaves = pruneOnce(&one, done) && leaves
+				leaves = pruneList(&one) && leaves
 				x.Else = &ast.BlockStmt{List: one}
 			}
 		case *ast.ForStmt:
 			if yes, known := constant(x.Cond); known && !yes {
 				continue
 			}
-			pruneOnce(&x.Body.List, done)
+			pruneList(&x.Body.List)
 		case *ast.RangeStmt:
 			if over, ok := x.X.(*ast.CompositeLit); ok && len(over.Elts) == 0 {
 				continue
@@ -209,7 +397,7 @@ func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 			if over, ok := x.X.(*ast.BasicLit); ok && over.Value == "0" {
 				continue
 			}
-			pruneOnce(&x.Body.List, done)
+			pruneList(&x.Body.List)
 		case *ast.AssignStmt:
 			if id, ok := x.Lhs[0].(*ast.Ident); ok && id.Name == "_" && len(x.Lhs) == 1 {
 				if _, ok := x.Rhs[0].(*ast.FuncLit); ok {
@@ -217,16 +405,6 @@ func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 				}
 			}
 		}
-		ast.Inspect(s, func(n ast.Node) bool {
-			if f, ok := n.(*ast.FuncLit); ok {
-				if !done[f] { // each block around it comes by
-					done[f] = true
-					pruneOnce(&f.Body.List, done)
-				}
-				return false
-			}
-			return true
-		})
 		out = append(out, s)
 	}
 	*list = out
@@ -236,8 +414,9 @@ func pruneOnce(list *[]ast.Stmt, done map[*ast.FuncLit]bool) (leaves bool) {
 func calls(x ast.Expr) (found bool) {
 	ast.Inspect(x, func(n ast.Node) bool {
 		_, call := n.(*ast.CallExpr)
+		_, fn := n.(*ast.FuncLit)
 		found = found || call
-		return !found
+		return !found && !fn
 	})
 	return found
 }
@@ -301,6 +480,10 @@ func goBody(fn *ast.FuncDecl) body {
 	}
 	found := runs
 	params := map[string]bool{}
+	suite := "" // what a method is of has assertions of its own, by whatever name
+	if fn.Recv != nil && len(fn.Recv.List[0].Names) > 0 {
+		suite = fn.Recv.List[0].Names[0].Name
+	}
 	ast.Inspect(fn, func(n ast.Node) bool {
 		switch x := n.(type) {
 		case *ast.FuncType:
@@ -328,10 +511,17 @@ func goBody(fn *ast.FuncDecl) body {
 					if id, ok := f.X.(*ast.Ident); ok && params[id.Name] {
 						found = checks
 					}
+				case "T", "Name", "Log", "Logf", "Helper", "Parallel", "TempDir", "Setenv", "Context", "Deadline", "Cleanup":
+				default:
+					if root := rootOf(f.X); suite != "" && (root == suite || params[root]) {
+						found = checks
+					}
 				}
 			}
 			for _, a := range x.Args {
-				if id, ok := a.(*ast.Ident); ok && params[id.Name] {
+				if id, ok := a.(*ast.Ident); ok && (params[id.Name] || id.Name == suite) {
+					found = checks
+				} else if call, ok := a.(*ast.CallExpr); ok && suite != "" && rootOf(call) == suite {
 					found = checks
 				}
 			}
@@ -339,6 +529,22 @@ func goBody(fn *ast.FuncDecl) body {
 		return true
 	})
 	return found
+}
+
+// rootOf is the name that a chain of calls and fields begins with.
+func rootOf(x ast.Expr) string {
+	for {
+		switch e := x.(type) {
+		case *ast.Ident:
+			return e.Name
+		case *ast.SelectorExpr:
+			x = e.X
+		case *ast.CallExpr:
+			x = e.Fun
+		default:
+			return ""
+		}
+	}
 }
 
 // another is a test that is made in a test.
@@ -351,7 +557,8 @@ func another(x ast.Expr) bool {
 			id, named = sel.X.(*ast.Ident)
 		}
 		found = found || named && id.Name == "testing" && slices.Contains([]string{"T", "B", "F"}, sel.Sel.Name)
-		return !found
+		_, fn := n.(*ast.FuncLit)
+		return !found && !fn
 	})
 	return found
 }

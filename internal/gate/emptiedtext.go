@@ -1,18 +1,73 @@
 package gate
 
 import (
+	"fmt"
+	"iter"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/text/unicode/norm"
 )
+
+// inside is what a place of a text is in: a string, or code that a string has in it.
+type inside struct {
+	end   string // of a string; empty: it is code
+	codes bool   // of a string: it can have code in it
+	depth int    // of code: in how many brackets
+}
 
 // code is a text without its comments and without what its strings say, line by line as
 // it was. Python and JavaScript are told apart by their comments.
 func code(s string, python bool) string {
 	out := make([]byte, 0, len(s))
+	hole := "${"
+	if python {
+		hole = "{"
+	}
+	var in []inside
+	top := func() *inside {
+		if len(in) == 0 {
+			return &inside{}
+		}
+		return &in[len(in)-1]
+	}
 	for i := 0; i < len(s); {
-		rest := s[i:]
-		end := ""
+		rest, at := s[i:], top()
+		if s[i] == '\n' {
+			out = append(out, '\n')
+			if at.end == `"` || at.end == "'" {
+				in = in[:len(in)-1] // it was none, but an apostrophe
+			}
+			i++
+			continue
+		}
+		if at.end != "" {
+			switch {
+			case strings.HasPrefix(rest, at.end):
+				i += len(at.end)
+				spec := at.end == "}"
+				in = in[:len(in)-1]
+				if spec {
+					in = in[:len(in)-1] // and what it is the form of
+				}
+			case at.codes && at.end != "}" && strings.HasPrefix(rest, "{{"):
+				i += 2
+			case at.codes && strings.HasPrefix(rest, hole):
+				i += len(hole)
+				in = append(in, inside{})
+			case rest[0] == '\\' && at.end != "*/" && len(rest) > 1 && rest[1] != '\n':
+				i += 2
+			case rest[0] == '\\' && at.end != "*/" && len(rest) > 1:
+				out = append(out, '\n') // the string goes on behind it
+				i += 2
+			default:
+				i++
+			}
+			continue
+		}
+		quote := ""
 		switch {
 		case python && rest[0] == '#', !python && strings.HasPrefix(rest, "//"):
 			n := strings.IndexByte(rest, '\n')
@@ -22,91 +77,237 @@ func code(s string, python bool) string {
 			i += n
 			continue
 		case !python && strings.HasPrefix(rest, "/*"):
-			end = "*/"
+			in = append(in, inside{end: "*/"})
 			i += 2
+			continue
 		case python && (strings.HasPrefix(rest, `"""`) || strings.HasPrefix(rest, "'''")):
-			end = rest[:3]
-			out = append(out, '"', '"')
-			i += 3
+			quote = rest[:3]
 		case rest[0] == '"', rest[0] == '\'', rest[0] == '`' && !python:
-			end = rest[:1]
-			out = append(out, '"', '"')
-			i++
-		default:
-			out = append(out, rest[0])
-			i++
+			quote = rest[:1]
+		}
+		if quote != "" {
+			if len(in) == 0 {
+				out = append(out, '"', '"')
+			}
+			in = append(in, inside{end: quote, codes: quote == "`" || python && formats(s[:i])})
+			i += len(quote)
 			continue
 		}
-		for i < len(s) && !strings.HasPrefix(s[i:], end) {
-			if s[i] == '\n' {
-				out = append(out, '\n')
-				if end == `"` || end == "'" {
-					break // it was none, but an apostrophe
-				}
-			} else if s[i] == '\\' && end != "*/" {
-				i++
+		i++
+		if len(in) == 0 {
+			out = append(out, rest[0])
+			continue
+		}
+		switch rest[0] {
+		case '{', '(', '[':
+			at.depth++
+		case ')', ']':
+			at.depth--
+		case '}':
+			if at.depth--; at.depth < 0 {
+				in = in[:len(in)-1]
 			}
-			i++
+		case ':':
+			if python && at.depth == 0 {
+				in = append(in, inside{end: "}", codes: true})
+			}
 		}
-		if i < len(s) && s[i] != '\n' || len(end) != 1 {
-			i += len(end)
-		}
-		i = min(i, len(s))
 	}
 	return string(out)
 }
 
-var pythonDef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(\s*)(?:async\s+)?def\s+(test\w*)\s*\(`) })
+// formats reports whether what stands before a string of Python's says that it has code
+// in it.
+func formats(before string) bool {
+	word := before[max(0, len(before)-3):]
+	i := len(word)
+	for i > 0 && (word[i-1] == '_' || word[i-1] >= 0x80 || word[i-1]|0x20 >= 'a' && word[i-1]|0x20 <= 'z' || word[i-1] >= '0' && word[i-1] <= '9') {
+		i--
+	}
+	return slices.Contains([]string{"f", "t", "fr", "rf", "tr", "rt"}, strings.ToLower(word[i:]))
+}
 
-func pythonBodies(b []byte) map[string]body {
-	out := map[string]body{}
-	name, indent := "", 0
-	dead := -1 // lines that are indented so far or more never run
-	see := func(text string) {
-		switch {
-		case !meansSomething(text):
-			out[name] = max(out[name], empty)
-		case pythonCheck().MatchString(text):
-			out[name] = checks
-		default:
-			out[name] = max(out[name], runs)
+var (
+	pythonDef   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:async\s+)?def\s+([^\s(\[]+)`) })
+	pythonClass = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^class\s+([^\s(\[:]+)`) })
+	// pythonName is one of a test's that a target of an assignment begins with, pythonBound
+	// one that is bound otherwise.
+	pythonName  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[\s,(*:;])` + testName) })
+	pythonBound = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(testName + `\s*:=|\b(?:as|import|for)\s+\(?` + testName + `|^from\b.*[\s,]` + testName)
+	})
+	pythonCoding = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(?:[^\n]*\n)?[ \t\f]*#[^\n]*?coding[:=][ \t]*([-\w.]+)`)
+	})
+)
+
+const testName = `(test[\pL\pM\pN\p{Pc}]*)`
+
+// pythonBinds are the names of tests that a statement gives to something else.
+func pythonBinds(s string) (names []string) {
+	found := pythonBound().FindAllStringSubmatch(s, -1)
+	depth, targets := 0, 0
+	for i := range len(s) {
+		switch s[i] {
+		case '(', '[', '{':
+			depth++
+		case ')', ']', '}':
+			depth--
+		case '=':
+			if depth == 0 && (i == 0 || !strings.Contains("=!<>:", s[i-1:i])) && !strings.HasPrefix(s[i+1:], "=") {
+				targets = i
+			}
 		}
 	}
-	for line := range strings.Lines(code(string(b), true)) {
-		text := strings.TrimSpace(line)
-		if text == "" {
-			continue
+	for _, m := range append(found, pythonName().FindAllStringSubmatch(s[:targets], -1)...) {
+		names = append(names, strings.Join(m[1:], ""))
+	}
+	return names
+}
+
+// scope is a class or a function of Python's, by how far it is indented.
+type scope struct {
+	indent int
+	name   string
+	test   *body // nil: neither a test nor in one
+	fn     bool
+}
+
+// pythonBodies knows tests by their names and those of what they are in.
+func pythonBodies(b []byte) (map[string][]body, error) {
+	text := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(string(b), "\ufeff"))
+	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
+		return nil, fmt.Errorf("it says to be in %s, and should be in utf-8", m[1])
+	}
+	found := map[string][]*body{}
+	var in []scope
+	dead := -1 // lines that are indented so far or more never run
+	// Names are the same for Python that are so in this form.
+	for indent, text := range pythonLines(norm.NFKC.String(code(text, true))) {
+		for len(in) > 0 && indent <= in[len(in)-1].indent {
+			in = in[:len(in)-1]
 		}
-		in := len(line) - len(strings.TrimLeft(line, " \t"))
-		if m := pythonDef().FindStringSubmatch(line); m != nil {
-			name, indent, dead = m[2], len(m[1]), -1
-			_, rest, _ := strings.Cut(text, "):")
-			see(strings.TrimSpace(rest))
-			continue
-		}
-		if name == "" {
-			continue
-		}
-		if in <= indent {
-			name = ""
-			continue
-		}
-		if dead >= 0 && in >= dead {
+		if dead >= 0 && indent >= dead {
 			continue
 		}
 		dead = -1
-		if word, rest, _ := strings.Cut(text, " "); text == "return" || word == "return" || word == "break" || word == "continue" {
-			dead = in
-			see(strings.TrimSpace(rest))
+		at := scope{indent: -1}
+		if len(in) > 0 {
+			at = in[len(in)-1]
+		}
+		within := func(name string) string { return strings.TrimPrefix(at.name+"."+name, ".") }
+		if m := pythonDef().FindStringSubmatch(text); m != nil {
+			s := scope{indent, within(m[1]), at.test, true}
+			if strings.HasPrefix(m[1], "test") && s.test == nil {
+				s.test = new(body)
+				found[s.name] = append(found[s.name], s.test)
+			}
+			s.see(pythonSuite(text))
+			in = append(in, s)
+			continue
+		}
+		if m := pythonClass().FindStringSubmatch(text); m != nil {
+			in = append(in, scope{indent, within(m[1]), at.test, at.fn})
 			continue
 		}
 		if never := pythonNever().FindString(text); never != "" {
-			dead = in + 1
+			dead = indent + 1
 			continue
 		}
-		see(text)
+		if !at.fn {
+			for _, name := range pythonBinds(text) {
+				none := empty
+				found[within(name)] = append(found[within(name)], &none)
+			}
+			continue
+		}
+		if word, rest, _ := strings.Cut(text, " "); text == "return" || word == "return" || word == "break" || word == "continue" {
+			dead = indent
+			text = strings.TrimSpace(rest)
+		}
+		at.see(text)
 	}
-	return out
+	out := map[string][]body{}
+	for name, list := range found {
+		for _, b := range list {
+			out[name] = append(out[name], *b)
+		}
+	}
+	return out, nil
+}
+
+func (s scope) see(text string) {
+	switch {
+	case s.test == nil:
+	case !meansSomething(text):
+		*s.test = max(*s.test, empty)
+	case pythonCheck().MatchString(text):
+		*s.test = checks
+	default:
+		*s.test = max(*s.test, runs)
+	}
+}
+
+// pythonSuite is what stands in the line of a function behind its colon.
+func pythonSuite(s string) string {
+	depth := 0
+	for i := range len(s) {
+		switch s[i] {
+		case '(', '[', '{':
+			depth++
+		case ')', ']', '}':
+			depth--
+		case ':':
+			if depth == 0 {
+				return strings.TrimSpace(s[i+1:])
+			}
+		}
+	}
+	return ""
+}
+
+// pythonLines are statements, by how far they are indented: what stands in brackets, and
+// behind a line's backslash, is of the line before.
+func pythonLines(s string) iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		var text strings.Builder
+		indent, depth, more := 0, 0, false
+		for line := range strings.Lines(s + "\n\n") {
+			t := strings.TrimSpace(line)
+			begins := more && (pythonDef().MatchString(t) || pythonClass().MatchString(t)) // so the brackets before were none
+			if text.Len() > 0 && (!more || begins) {
+				if !yield(indent, text.String()) {
+					return
+				}
+				text.Reset()
+				depth = 0
+			}
+			if text.Len() == 0 {
+				indent = 0
+				for _, c := range line[:len(line)-len(strings.TrimLeft(line, " \t\f"))] {
+					if indent++; c == '\f' {
+						indent = 0
+					}
+				}
+			} else if t != "" {
+				text.WriteByte(' ')
+			}
+			for _, c := range []byte(t) {
+				switch c {
+				case '(', '[', '{':
+					depth++
+				case ')', ']', '}':
+					depth = max(0, depth-1)
+				}
+			}
+			on := strings.HasSuffix(t, `\`)
+			text.WriteString(strings.TrimSpace(strings.TrimSuffix(t, `\`)))
+			more = depth > 0 || on
+		}
+		if text.Len() > 0 {
+			yield(indent, text.String())
+		}
+	}
 }
 
 var (
@@ -130,30 +331,39 @@ func meansSomething(s string) bool {
 	return s != "None" && s != "True" && !pythonAlways().MatchString(s)
 }
 
+// jsTest takes a test's name in one of three kinds of quotes, and what may stand before
+// its body.
 var jsTest = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("(?:^|[^\\w.])(?:it|test)\\s*\\(\\s*(['\"`])((?:[^\\\\]|\\\\.)*?)['\"`]\\s*,\\s*(?:async\\s*)?(?:function\\s*)?(?:\\([^)]*\\)|\\w+)\\s*(?:=>)?\\s*")
+	return regexp.MustCompile(`(?:^|[^\w.])(?:it|test)(?:\.(?:only|concurrent|sequential|serial))*\s*\(\s*` +
+		"(?:'((?:[^'\\\\\\n]|\\\\.)*)'|\"((?:[^\"\\\\\\n]|\\\\.)*)\"|`((?:[^`\\\\]|\\\\.)*)`)" +
+		`\s*,\s*(?:\{[^{}]*\}\s*,\s*)?(?:async\s*)?(?:function\s*)?(?:\([^)]*\)|\w+)\s*(?:=>)?\s*`)
 })
 
-func jsBodies(b []byte) map[string]body {
-	out := map[string]body{}
+func jsBodies(b []byte) (map[string][]body, error) {
+	out := map[string][]body{}
 	all := jsTest().FindAllSubmatchIndex(b, -1)
 	for i, m := range all {
-		name := string(b[m[4]:m[5]])
+		name := ""
+		for q := 2; q < len(m); q += 2 {
+			if m[q] >= 0 {
+				name = string(b[m[q]:m[q+1]])
+			}
+		}
 		end := len(b)
 		if i+1 < len(all) {
 			end = all[i+1][0]
 		}
 		text, block := jsLive(code(string(b[m[1]:end]), false))
+		is := runs
 		switch {
 		case block && strings.TrimSpace(strings.ReplaceAll(text, ";", "")) == "":
-			out[name] = max(out[name], empty)
+			is = empty
 		case jsCheck().MatchString(text):
-			out[name] = checks
-		default:
-			out[name] = max(out[name], runs)
+			is = checks
 		}
+		out[name] = append(out[name], is)
 	}
-	return out
+	return out, nil
 }
 
 var (
@@ -222,8 +432,14 @@ func jsEnd(s string, depth int) int {
 // jsStatement is where a statement ends, or a line of one: that is enough to find what
 // begins one.
 func jsStatement(s string) int {
-	depth := 0
+	depth, line := 0, -1 // where a line ended last, behind which only spaces were
 	for i := range len(s) {
+		if line >= 0 && !strings.Contains(" \t\r\n", s[i:i+1]) {
+			if depth <= 0 && !strings.Contains(".?:+-*/%&|=,<>)]}", s[i:i+1]) {
+				return line + 1
+			}
+			line = -1
+		}
 		switch s[i] {
 		case '{', '(', '[':
 			depth++
@@ -234,9 +450,8 @@ func jsStatement(s string) int {
 				return i + 1
 			}
 		case '\n':
-			next := strings.TrimLeft(s[i:], " \t\r\n")
-			if depth <= 0 && (next == "" || !strings.Contains(".?:+-*/%&|=,<>)]}", next[:1])) {
-				return i + 1
+			if line < 0 {
+				line = i
 			}
 		}
 	}

@@ -544,7 +544,7 @@ func TestEmptied(t *testing.T) {
 		"x/a.test.js":  "it('a', () => { })\ntest(\"b\", async function () { expect(2) })\n",
 		"ordinary.txt": "",
 	}
-	got, err := emptied(t.Context(), tree(t, base), tree(t, change))
+	got, err := emptied(t.Context(), tree(t, base), tree(t, change), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +553,7 @@ func TestEmptied(t *testing.T) {
 		ids = append(ids, f.ID)
 	}
 	slices.Sort(ids)
-	if s := strings.Join(ids, " "); s != "a_test.go::TestA a_test.go::TestB test_a.py::test_a test_a.py::test_c x/a.test.js::a" {
+	if s := strings.Join(ids, " "); s != "a_test.go::TestA a_test.go::TestB test_a.py::C.test_c test_a.py::test_a x/a.test.js::a" {
 		t.Error(s)
 	}
 }

@@ -129,20 +129,27 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		*list = append(*list, id)
 		found = append(found, Finding{ID: id, Text: what, Detail: ends(strings.Trim(now.inv.output[id], "\n"), maxDetail)})
 	}
+	var stay []string // passed on both sides, and are to
 	for _, id := range slices.Sorted(maps.Keys(base.inv.tests)) {
 		if base.inv.tests[id] != testPassed {
 			continue
 		}
 		f.BasePassed++
+		accepts := ""
+		if slices.Contains(k.accept, id) {
+			accepts = "the catalog"
+		} else if slices.Contains(c.Baseline.GoneTests(c.Name), id) {
+			accepts = "the baseline"
+		}
 		switch st := now.inv.tests[id]; {
-		case st == "" && slices.Contains(k.accept, id):
-			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which the catalog accepts"})
-		case st == "" && slices.Contains(c.Baseline.GoneTests(c.Name), id):
-			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which the baseline accepts"})
+		case st == "" && accepts != "":
+			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which " + accepts + " accepts"})
 		case st == "":
 			say(&f.Lost, id, "the test passed on the base, and is gone")
 		case st == testSkipped:
 			say(&f.Skipped, id, "the test passed on the base, and is skipped")
+		case st == testPassed && accepts == "":
+			stay = append(stay, id)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(now.inv.tests)) {
@@ -168,7 +175,7 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 		f.Stands = append(f.Stands, mod)
 		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + stands[mod] + ": call it otherwise, or put it into a package"})
 	}
-	empty, err := emptied(ctx, c.Base, c.Change)
+	empty, err := emptied(ctx, c.Base, c.Change, k.format, stay)
 	if err != nil {
 		return f, found, err
 	}
