@@ -130,22 +130,19 @@ func formats(before string) bool {
 var (
 	pythonDef   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:async\s+)?def\s+([^\s(\[]+)`) })
 	pythonClass = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^class\s+([^\s(\[:]+)`) })
-	// pythonName is one of a test's that a target of an assignment begins with, pythonBound
-	// one that is bound otherwise.
-	pythonName  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[\s,(*:;])` + testName) })
-	pythonBound = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(testName + `\s*:=|\b(?:as|import|for)\s+\(?` + testName + `|^from\b.*[\s,]` + testName)
+	// pythonBinding is what has names in it that are bound, beside targets of assignments.
+	pythonBinding = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\b(?:import\b.*|as\b\s*\(?[\pL\pM\pN\p{Pc}]+|for\b.*?\bin\b)|[\pL\pM\pN\p{Pc}]+\s*:=`)
 	})
+	pythonTest   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[\s,(*:;])(test[\pL\pM\pN\p{Pc}]*)`) })
 	pythonCoding = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^(?:[^\n]*\n)?[ \t\f]*#[^\n]*?coding[:=][ \t]*([-\w.]+)`)
 	})
 )
 
-const testName = `(test[\pL\pM\pN\p{Pc}]*)`
-
 // pythonBinds are the names of tests that a statement gives to something else.
 func pythonBinds(s string) (names []string) {
-	found := pythonBound().FindAllStringSubmatch(s, -1)
+	parts := pythonBinding().FindAllString(s, -1)
 	depth, targets := 0, 0
 	for i := range len(s) {
 		switch s[i] {
@@ -159,8 +156,10 @@ func pythonBinds(s string) (names []string) {
 			}
 		}
 	}
-	for _, m := range append(found, pythonName().FindAllStringSubmatch(s[:targets], -1)...) {
-		names = append(names, strings.Join(m[1:], ""))
+	for _, part := range append(parts, s[:targets]) {
+		for _, m := range pythonTest().FindAllStringSubmatch(part, -1) {
+			names = append(names, m[1])
+		}
 	}
 	return names
 }

@@ -218,7 +218,7 @@ var gateMutants = []mutant{
 		Name: "a-test-moves-and-is-emptied", Promise: "T2",
 		Why:     "tests are known by their files alone",
 		Package: "./internal/gate", Tests: []string{"TestT2EmptiedInOtherWays"}, Says: "emptied on the way",
-		edits: []edit{{"internal/gate/emptied.go", "			return test{path.Dir(p), name}", "			return test{p, name}"}},
+		edits: []edit{{"internal/gate/emptied.go", "			in = path.Dir(f.Path)\n", "			in = f.Path\n"}},
 	},
 	{
 		Name: "replacements-hide-replacements", Promise: "T2",
@@ -362,7 +362,37 @@ var gateMutants = []mutant{
 		Name: "what-never-runs-checks", Promise: "T2",
 		Why:     "an assertion behind a return counts",
 		Package: "./internal/gate", Tests: []string{"TestT2NeverRuns"}, Says: "want true of",
-		edits: []edit{{"internal/gate/emptied.go", "		prune(&fn.Body.List)\n		switch", "		switch"}},
+		edits: []edit{{"internal/gate/emptied.go", "		prune(fn.Body)\n", ""}},
+	},
+	{
+		Name: "one-for-show-hides-an-emptied-one", Promise: "T2",
+		Why:     "a test that is emptied has another one of its name beside it",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "a function before: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "(s.below(b) > before.below(b) || s.best() <= b)", "s.best() <= b"}},
+	},
+	{
+		Name: "what-left-the-text-passes", Promise: "T2",
+		Why:     "a test is no longer where it was written, and its id passes",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "inherited: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "is[t] == nil && s.best() == checks", "is[t] == nil && s.best() > checks"}},
+	},
+	{
+		Name: "junit-knows-files", Promise: "T2",
+		Why:     "a test moves to another file, and is emptied, with a runner that names no files",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "by JUnit: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "		case format == \"junit\":\n", "		case format == \"\":\n"}},
+	},
+	{
+		Name: "methods-are-no-tests", Promise: "T2",
+		Why:     "tests of a suite are emptied",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "a suite's method: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "		if !ok || fn.Body == nil {\n", "		if !ok || fn.Body == nil || fn.Recv != nil {\n"}},
+	},
+	{
+		Name: "what-is-too-large-is-fine", Promise: "T2",
+		Why:     "a file of tests that is not compared passes",
+		Package: "./internal/gate", Tests: []string{"TestT2GiantTests"}, Says: "test_a.py: []",
+		edits: []edit{{"internal/gate/emptied.go", "		case f.Size > maxTestText:\n", "		case f.Size < 0:\n"}},
 	},
 	{
 		Name: "modules-stand-before-others", Promise: "T2",
