@@ -773,6 +773,9 @@ func TestT2NeverRuns(t *testing.T) {
 			true: {
 				"test('a', () => { return; expect(f()).toBe(1) })\n",
 				"test('a', () => { f()\n return\n expect(f()).toBe(1) })\n",
+				"test('a', () => { f()\n\f\n\freturn\n expect(f()).toBe(1) })\n",
+				"test('a', () => { // words\rreturn\n expect(f()).toBe(1) })\n",
+				"test('a', () => { // words\u2028return\n expect(f()).toBe(1) })\n",
 				"test('a', () => { f(); if (false) expect(f()).toBe(1) })\n",
 				"test('a', () => { f(); if ( 0 ) { g({}); expect(f()).toBe(1) } })\n",
 				"test('a', () => { f(); /* expect(f()).toBe(1)\n */ })\n",

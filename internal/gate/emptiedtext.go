@@ -11,6 +11,11 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
+// oneNewline makes one kind of all that end a line, and a comment, for Python or JavaScript.
+var oneNewline = sync.OnceValue(func() *strings.Replacer {
+	return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n")
+})
+
 // inside is what a place of a text is in: a string, or code that a string has in it.
 type inside struct {
 	end   string // of a string; empty: it is code
@@ -174,7 +179,7 @@ type scope struct {
 
 // pythonBodies knows tests by their names and those of what they are in.
 func pythonBodies(b []byte) (map[string][]body, error) {
-	text := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(string(b), "\ufeff"))
+	text := oneNewline().Replace(strings.TrimPrefix(string(b), "\ufeff"))
 	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
 		return nil, fmt.Errorf("it says to be in %s, and should be in utf-8", m[1])
 	}
@@ -340,6 +345,7 @@ var jsTest = sync.OnceValue(func() *regexp.Regexp {
 
 func jsBodies(b []byte) (map[string][]body, error) {
 	out := map[string][]body{}
+	b = []byte(oneNewline().Replace(string(b)))
 	all := jsTest().FindAllSubmatchIndex(b, -1)
 	for i, m := range all {
 		name := ""
@@ -369,8 +375,8 @@ var (
 	jsCheck = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`(?i)(?:expect|assert|should|fail|verify|check)\w*\s*[.(]|\bthrow\b|\bt\.\w+\(`)
 	})
-	jsNever  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*if\s*\(\s*(?:false|0|!1|!true)\s*\)\s*`) })
-	jsReturn = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*return\b`) })
+	jsNever  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^if\s*\(\s*(?:false|0|!1|!true)\s*\)\s*`) })
+	jsReturn = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^return\b`) })
 )
 
 // jsLive is what a function's block does, as far as the text alone says: neither what
@@ -386,7 +392,7 @@ func jsLive(s string) (live string, block bool) {
 	}
 	var out strings.Builder
 	for in := s[1 : whole-1]; ; {
-		if in = strings.TrimLeft(in, " \t\r\n;"); in == "" {
+		if in = strings.TrimLeft(in, " \t\r\n\f\v;"); in == "" {
 			break
 		}
 		if never := jsNever().FindString(in); never != "" {
@@ -433,7 +439,7 @@ func jsEnd(s string, depth int) int {
 func jsStatement(s string) int {
 	depth, line := 0, -1 // where a line ended last, behind which only spaces were
 	for i := range len(s) {
-		if line >= 0 && !strings.Contains(" \t\r\n", s[i:i+1]) {
+		if line >= 0 && !strings.Contains(" \t\r\n\f\v", s[i:i+1]) {
 			if depth <= 0 && !strings.Contains(".?:+-*/%&|=,<>)]}", s[i:i+1]) {
 				return line + 1
 			}
