@@ -102,12 +102,15 @@ func emptied(ctx context.Context, base, change *Tree, format string, passed []st
 		}
 	}
 	for t, s := range was {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if is[t] == nil && s.best() == checks && !known[s.file[checks]] && slices.ContainsFunc(passed, func(id string) bool { return was.has(id, t, s.file[checks]) }) {
 			out = append(out, Finding{ID: s.file[checks] + "::" + t.name, File: s.file[checks], Text: "the test is no longer in the text of its file, and passes there: nothing shows what it checks"})
 		}
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.ID, b.ID) })
-	return out, ctx.Err()
+	return out, nil
 }
 
 // textsOf reads a tree's files of tests that the other one has not so, and says of which
@@ -280,7 +283,8 @@ func goBodies(b []byte) (map[string][]body, error) {
 		prune(fn.Body)
 		name := fn.Name.Name
 		if fn.Recv != nil {
-			name = receiver(fn) + "." + name
+			typ, _ := receiver(fn)
+			name = typ + "." + name
 		}
 		switch {
 		case goTestName(name):
@@ -295,24 +299,27 @@ func goBodies(b []byte) (map[string][]body, error) {
 	return out, nil
 }
 
-// receiver is the type that a method is of.
-func receiver(fn *ast.FuncDecl) (name string) {
-	ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
-		id, ok := n.(*ast.Ident)
-		if ok && name == "" {
-			name = id.Name
+// receiver is the type that a method is of, and what it calls that itself.
+func receiver(fn *ast.FuncDecl) (typ, name string) {
+	if fn.Recv.NumFields() == 0 {
+		return "", ""
+	}
+	of := fn.Recv.List[0]
+	ast.Inspect(of.Type, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && typ == "" {
+			typ = id.Name
 		}
-		return name == ""
+		return typ == ""
 	})
-	return name
+	if len(of.Names) > 0 {
+		name = of.Names[0].Name
+	}
+	return typ, name
 }
 
 // goTestName is of a function, or of a method behind its type: suites have such.
 func goTestName(name string) bool {
-	_, method, ok := strings.Cut(name, ".")
-	if ok {
-		name = method
-	}
+	name = name[strings.LastIndexByte(name, '.')+1:]
 	return slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
@@ -481,8 +488,8 @@ func goBody(fn *ast.FuncDecl) body {
 	found := runs
 	params := map[string]bool{}
 	suite := "" // what a method is of has assertions of its own, by whatever name
-	if fn.Recv != nil && len(fn.Recv.List[0].Names) > 0 {
-		suite = fn.Recv.List[0].Names[0].Name
+	if fn.Recv != nil {
+		_, suite = receiver(fn)
 	}
 	ast.Inspect(fn, func(n ast.Node) bool {
 		switch x := n.(type) {
@@ -506,22 +513,18 @@ func goBody(fn *ast.FuncDecl) body {
 					found = checks
 				}
 			case *ast.SelectorExpr:
-				switch f.Sel.Name {
-				case "Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow":
-					if id, ok := f.X.(*ast.Ident); ok && params[id.Name] {
-						found = checks
-					}
-				case "T", "Name", "Log", "Logf", "Helper", "Parallel", "TempDir", "Setenv", "Context", "Deadline", "Cleanup":
-				default:
-					if root := rootOf(f.X); suite != "" && (root == suite || params[root]) {
-						found = checks
-					}
+				id, named := f.X.(*ast.Ident)
+				root := rootOf(f.X)
+				switch {
+				case named && params[id.Name] && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, f.Sel.Name),
+					suite != "" && (root == suite || params[root]) && !slices.Contains([]string{"T", "Name", "Log", "Logf", "Helper", "Parallel", "TempDir", "Setenv", "Context", "Deadline", "Cleanup"}, f.Sel.Name):
+					found = checks
 				}
 			}
 			for _, a := range x.Args {
-				if id, ok := a.(*ast.Ident); ok && (params[id.Name] || id.Name == suite) {
-					found = checks
-				} else if call, ok := a.(*ast.CallExpr); ok && suite != "" && rootOf(call) == suite {
+				id, named := a.(*ast.Ident)
+				call, called := a.(*ast.CallExpr)
+				if named && (params[id.Name] || id.Name == suite) || called && suite != "" && rootOf(call) == suite {
 					found = checks
 				}
 			}
@@ -531,9 +534,10 @@ func goBody(fn *ast.FuncDecl) body {
 	return found
 }
 
-// rootOf is the name that a chain of calls and fields begins with.
+// rootOf is the name that a chain of calls and fields begins with, unless it is longer than
+// people make them.
 func rootOf(x ast.Expr) string {
-	for {
+	for range 100 {
 		switch e := x.(type) {
 		case *ast.Ident:
 			return e.Name
@@ -541,10 +545,9 @@ func rootOf(x ast.Expr) string {
 			x = e.X
 		case *ast.CallExpr:
 			x = e.Fun
-		default:
-			return ""
 		}
 	}
+	return ""
 }
 
 // another is a test that is made in a test.
