@@ -418,6 +418,12 @@ func pruneList(list *[]ast.Stmt) (leaves bool) {
 	return leaves
 }
 
+// does reports whether a value is what something called gives, or something to call.
+func does(x ast.Expr) bool {
+	f, ok := x.(*ast.FuncLit)
+	return ok && len(f.Body.List) > 0 || calls(x)
+}
+
 func calls(x ast.Expr) (found bool) {
 	ast.Inspect(x, func(n ast.Node) bool {
 		_, call := n.(*ast.CallExpr)
@@ -572,7 +578,7 @@ func goHasBody(b *ast.BlockStmt) bool {
 	for _, s := range b.List {
 		switch x := s.(type) {
 		case *ast.ReturnStmt:
-			return false // nothing behind it runs
+			return slices.ContainsFunc(x.Results, does) // nothing behind it runs
 		case *ast.EmptyStmt:
 			continue
 		case *ast.ExprStmt:
