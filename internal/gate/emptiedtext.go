@@ -23,8 +23,9 @@ type inside struct {
 	depth int    // of code: in how many brackets
 }
 
-// code is a text without its comments and without what its strings say, line by line as
-// it was. Python and JavaScript are told apart by their comments.
+// code is a text without its comments and without what its strings say. Lines end where
+// they did, but for those of Python's that end in a string. Python and JavaScript are told
+// apart by their comments.
 func code(s string, python bool) string {
 	out := make([]byte, 0, len(s))
 	hole := "${"
@@ -41,9 +42,11 @@ func code(s string, python bool) string {
 	for i := 0; i < len(s); {
 		rest, at := s[i:], top()
 		if s[i] == '\n' {
-			out = append(out, '\n')
 			if at.end == `"` || at.end == "'" {
 				in = in[:len(in)-1] // it was none, but an apostrophe
+			}
+			if !python || len(in) == 0 {
+				out = append(out, '\n')
 			}
 			i++
 			continue
@@ -62,11 +65,8 @@ func code(s string, python bool) string {
 			case at.codes && strings.HasPrefix(rest, hole):
 				i += len(hole)
 				in = append(in, inside{})
-			case rest[0] == '\\' && at.end != "*/" && len(rest) > 1 && rest[1] != '\n':
-				i += 2
-			case rest[0] == '\\' && at.end != "*/" && len(rest) > 1:
-				out = append(out, '\n') // the string goes on behind it
-				i += 2
+			case rest[0] == '\\' && at.end != "*/" && !(at.codes && strings.HasPrefix(rest[1:], "{")):
+				i += 2 // also a line's end, behind which the string goes on
 			default:
 				i++
 			}
@@ -180,7 +180,7 @@ type scope struct {
 // pythonBodies knows tests by their names and those of what they are in.
 func pythonBodies(b []byte) (map[string][]body, error) {
 	text := oneNewline().Replace(strings.TrimPrefix(string(b), "\ufeff"))
-	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
+	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "latin1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
 		return nil, fmt.Errorf("it says to be in %s, and should be in utf-8", m[1])
 	}
 	found := map[string][]*body{}
