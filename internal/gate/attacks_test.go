@@ -878,6 +878,7 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 		{"a string in a string", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "x = f\"{'''\"'''}\"\ntest_a = print\ny = '''\n'''\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"the form of a number", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = f\"{1:'>3}{{\" + f'{x!r:{1}}' + f'\\{{' + f'\\{1}'\nif\"{\" in x: pass\n" + py}, "test_a::test_a", ""},
 		{"a line of the old kind", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "# words\rtest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"no line's end", "pytest", files{"test_a.py": py}, files{"test_a.py": "# \u2028" + strings.ReplaceAll(py, "\n", "\u2028") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"a new page", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "    \ftest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"another encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "# coding: utf-7\n" + py + "# +AAo-test_a = print\n"}, "test_a::test_a", "test_a.py"},
 		{"the usual encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "\ufeff# -*- coding: UTF_8 -*-\n" + py}, "test_a::test_a", ""},

@@ -11,10 +11,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// oneNewline makes one kind of all that end a line, and a comment, for Python or JavaScript.
-var oneNewline = sync.OnceValue(func() *strings.Replacer {
-	return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n")
-})
+// What ends a line, and a comment, as LF does.
+var (
+	pythonNewline = sync.OnceValue(func() *strings.Replacer { return strings.NewReplacer("\r\n", "\n", "\r", "\n") })
+	jsNewline     = sync.OnceValue(func() *strings.Replacer {
+		return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n")
+	})
+)
 
 // inside is what a place of a text is in: a string, or code that a string has in it.
 type inside struct {
@@ -179,7 +182,7 @@ type scope struct {
 
 // pythonBodies knows tests by their names and those of what they are in.
 func pythonBodies(b []byte) (map[string][]body, error) {
-	text := oneNewline().Replace(strings.TrimPrefix(string(b), "\ufeff"))
+	text := pythonNewline().Replace(strings.TrimPrefix(string(b), "\ufeff"))
 	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "latin1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
 		return nil, fmt.Errorf("it says to be in %s, and should be in utf-8", m[1])
 	}
@@ -345,7 +348,7 @@ var jsTest = sync.OnceValue(func() *regexp.Regexp {
 
 func jsBodies(b []byte) (map[string][]body, error) {
 	out := map[string][]body{}
-	b = []byte(oneNewline().Replace(string(b)))
+	b = []byte(jsNewline().Replace(string(b)))
 	all := jsTest().FindAllSubmatchIndex(b, -1)
 	for i, m := range all {
 		name := ""
