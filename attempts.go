@@ -94,10 +94,13 @@ type Attempt struct {
 	// Task stands in the first step.
 	Task *Task `json:"task,omitempty"`
 
-	Bottle   string       `json:"bottle,omitempty"`
-	Run      store.ID     `json:"run,omitempty"`
-	Exit     *int         `json:"exit,omitempty"` // of the agent
-	Verdict  string       `json:"verdict,omitempty"`
+	Bottle  string   `json:"bottle,omitempty"`
+	Run     store.ID `json:"run,omitempty"`
+	Exit    *int     `json:"exit,omitempty"` // of the agent
+	Verdict string   `json:"verdict,omitempty"`
+	// Tree is the SHA-256 of the tree that was judged, in hexadecimal digits: a person's
+	// word on that verdict is for it, and it alone is pushed.
+	Tree     string       `json:"tree_sha256,omitempty"`
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
@@ -590,18 +593,15 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 // judge runs the gate on what the agent left. What the agent says of it counts for
 // nothing.
 func (w *work) judge(ctx context.Context, a Attempt) error {
-	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted()})
+	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted(), exact: true})
 	if err != nil {
 		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
 	}
-	f, err := j.Feedback(nil)
-	if err != nil {
+	if a.Feedback, err = j.Feedback(nil); err != nil {
 		return err
 	}
-	return w.step(ctx, Attempt{
-		Number: a.Number, State: AttemptRecorded, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit,
-		Verdict: j.ID, Outcome: j.Outcome, Failing: j.Failing(), Feedback: f, Usage: a.Usage,
-	})
+	a.State, a.Verdict, a.Tree, a.Outcome, a.Failing = AttemptRecorded, j.ID, j.Change.Digest, j.Outcome, j.Failing()
+	return w.step(ctx, a)
 }
 
 // after decides what follows an attempt: nothing, the next, a push, or a person.
@@ -612,9 +612,8 @@ func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
 	}
 	switch {
 	case r.Outcome == gate.Passed && w.task.Push != nil && a.Pushed == nil:
-		return nil, w.step(ctx, Attempt{
-			Number: a.Number, State: AttemptPushing, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit, Verdict: a.Verdict, Outcome: a.Outcome, Failing: a.Failing,
-		})
+		a.State, a.Feedback, a.Usage = AttemptPushing, "", nil // the step before says them
+		return nil, w.step(ctx, a)
 	case r.spent:
 		return w.spent(ctx, a, r)
 	case r.Outcome == gate.Failed || r.Outcome == gate.Unavailable:
@@ -644,7 +643,8 @@ func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Verdict = v; v.Override != nil {
+		// A person let one tree go on.
+		if r.Verdict = v; v.Override != nil && v.Change.Digest == a.Tree {
 			r.Outcome = gate.Passed
 		}
 	}

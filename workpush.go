@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/gate"
@@ -200,7 +201,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	tree := judged.g.Change
 	if sum, err := tree.Digest(ctx); err != nil {
 		return nil, err
-	} else if sum != v.Change.Digest {
+	} else if sum != a.Tree {
 		// What leaves is what was judged: the workspace has a part in it.
 		return failed("the workspace is not as it was when the change was judged; put it back, or judge it again: carboy gate run --change %s", a.Run)
 	}
@@ -231,7 +232,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return nil, err
 	}
 	defer stdin.Close()
-	o, err := w.pushRun(a, dir, len(w.task.Base))
+	o, err := w.pushRun(a, dir, v.At)
 	if err != nil {
 		return nil, err
 	}
@@ -290,8 +291,8 @@ func refusedFor(p receipt.Push) string {
 }
 
 // pushRun is what a push runs: the host's git, which gets to one repository and nowhere
-// else.
-func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
+// else. The commit is of the time when its tree was judged, however often it is pushed.
+func (w *work) pushRun(a Attempt, dir string, judged time.Time) (*Preflight, error) {
 	p, err := w.c.Preflight(w.pushing())
 	if err != nil {
 		return nil, err
@@ -316,7 +317,7 @@ func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
 		return nil, &OptionError{Option: "--dir", Value: objects, Reason: "has a colon in its name, and can't be shown to a bottle", Advice: "push by hand, or work in a directory of another name"}
 	}
 	format := "sha1"
-	if names == 64 {
+	if len(w.task.Base) == 64 {
 		format = "sha256"
 	}
 	subject, _, _ := strings.Cut(w.task.Prompt, "\n")
@@ -325,7 +326,7 @@ func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
 	p.granted = &granted{agent: p.granted.agent, log: p.granted.log, sum: p.granted.sum, git: grant, gitFile: p.granted.gitFile}
 	p.run = RunOptions{
 		Command: []string{
-			"sh", "-c", pushScript, "carboy-push", pushObjects, w.task.Base, format, strconv.FormatInt(a.At.Unix(), 10) + " +0000", w.task.Agent, message,
+			"sh", "-c", pushScript, "carboy-push", pushObjects, w.task.Base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.task.Agent, message,
 			"http://" + gitgate.Host + "/" + w.task.Push.Repo + ".git", w.task.Push.Branch,
 		},
 		Workspace: dir, at: gate.Workspace, Mode: store.Overlay, throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},

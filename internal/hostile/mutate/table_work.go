@@ -7,7 +7,16 @@ var workMutants = []mutant{
 		Name: "pushes-what-nobody-judged", Promise: "T2",
 		Why:     "what the workspace holds by now is pushed for what was judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "what nobody judged was pushed",
-		edits: []edit{{"workpush.go", "	} else if sum != v.Change.Digest {", "	} else if sum != v.Change.Digest && sum == \"\" {"}},
+		edits: []edit{{"workpush.go", "	} else if sum != a.Tree {", "	} else if sum != a.Tree && sum == \"\" {"}},
+	},
+	{
+		Name: "an-override-of-another-work", Promise: "H2",
+		Why:     "what a person let go on in one work lets another one's change go on, which they never saw",
+		Package: ".", Tests: []string{"TestWorkOverrideOfAnotherTree"}, Says: "an override of another work's change counts",
+		edits: []edit{
+			{"gate.go", "			if w.o.exact {", "			if w.o.exact && false {"},
+			{"attempts.go", "v.Override != nil && v.Change.Digest == a.Tree {", "v.Override != nil {"},
+		},
 	},
 	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",
