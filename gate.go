@@ -54,6 +54,9 @@ type GateOptions struct {
 	// exact takes no verdict of before that was about other trees, though it depended on
 	// nothing in which they differ.
 	exact bool
+	// waits has the gate wait for another one on the directory, and is called once when
+	// there is one. Nil: that is ErrGateLocked.
+	waits func()
 }
 
 // ownJudge is a catalog that whoever begins a repository's gate has just written: it is
@@ -166,7 +169,7 @@ func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err
 		return nil, err
 	}
 	w.repo = &gate.Repository{Dir: w.dir, Runner: w.exec}
-	if w.unlock, err = c.gateLock(w.dir); err != nil {
+	if w.unlock, err = c.awaitGateLock(ctx, w.dir, o.waits); err != nil {
 		return nil, err
 	}
 	c.sweepGates()

@@ -46,14 +46,10 @@ type Pushed struct {
 }
 
 // pushTo finds where work goes when it passes, or says why it goes nowhere.
-func (w *work) pushTo(ctx context.Context, repo *gate.Repository) (*PushTo, string, error) {
+func (w *work) pushTo(ctx context.Context, p *Preflight, repo *gate.Repository) (*PushTo, string, error) {
 	o := w.o
 	if o.NoPush {
 		return nil, "nobody wanted it pushed", nil
-	}
-	p, err := w.c.Preflight(w.pushing())
-	if err != nil {
-		return nil, "", err
 	}
 	g := p.granted.git
 	if g == nil {
@@ -192,7 +188,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog}
+	g := GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, waits: w.waits}
 	judged, err := w.c.gateWork(ctx, &g)
 	if err != nil {
 		return nil, err
@@ -254,6 +250,9 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if s.Receipt.Exit.Code == 0 {
 		out.Verdict = receipt.Pushed
 		return out, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx) // it is made once more, and is the same
 	}
 	if g := s.Receipt.Git; g != nil && len(g.Pushes) > 0 {
 		p := g.Pushes[0]
@@ -330,7 +329,7 @@ func (w *work) pushRun(a Attempt, dir string, judged time.Time) (*Preflight, err
 			"http://" + gitgate.Host + "/" + w.task.Push.Repo + ".git", w.task.Push.Branch,
 		},
 		Workspace: dir, at: gate.Workspace, Mode: store.Overlay, throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},
-		Limits: bottle.Limits{Timeout: p.run.Limits.Timeout}, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent, granted: p.granted,
+		Limits: bottle.Limits{Timeout: p.run.Limits.Timeout}, OnEvent: w.o.OnEvent, granted: p.granted,
 		Supervise: p.run.Supervise,
 	}
 	return p, nil

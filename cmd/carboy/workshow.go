@@ -33,7 +33,7 @@ agents wrote is shown as text, whatever characters it holds.`,
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				w, err := c.WorkAccount(ctx, args[0])
 				if err != nil {
-					return a.gateFailed(err)
+					return a.workFailed(err)
 				}
 				if asJSON {
 					return a.printJSON(struct {
