@@ -779,10 +779,15 @@ func (w *work) limit() int {
 // is refused, the work stays escalated.
 func (w *work) spent(ctx context.Context, a Attempt, r *Worked) (*Worked, error) {
 	more := min(w.o.MaxAttempts-a.Number, supervise.MaxMoreAttempts)
+	if w.o.MaxAttempts > 0 && more <= 0 {
+		r.Why += fmt.Sprintf("; nobody was asked for more, since --max-attempts %d is not above the %d that were made", w.o.MaxAttempts, a.Number)
+	}
 	if more > 0 {
 		p := supervise.GateAttempts{Gate: gate.CatalogPath, Repository: fit(w.task.Dir, 4096), Work: w.id, Step: w.last, Made: a.Number, More: more}
 		if r.Verdict != nil {
 			p.Gate, p.Failures = fit(r.Verdict.Catalog, 256), failuresOf(r.Verdict)
+		} else if a.Failing != "" {
+			p.Failures = []string{fit(a.Failing, 2000)}
 		}
 		err := askPeople(ctx, w.c, gateAsker, a.Run, p, "carboy work --max-attempts", w.o.People, func(ok supervise.Approval[supervise.GateAttempts]) error {
 			return w.grant(ctx, a, ok)

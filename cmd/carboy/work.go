@@ -37,6 +37,9 @@ carboy work --continue ID goes on where it was. That also tries a push again tha
 failed, takes an override into account, and with --max-attempts asks for more
 attempts. carboy work show ID says all that there is to know.`
 
+// maxAttempts is how many there can be with those that people grant.
+const maxAttempts = carboy.MaxAttempts + supervise.MaxMoreAttempts
+
 // ofWork are flags that say what work is, once.
 var ofWork = []string{"agent", "prompt", "bottle", "dir", "base", "gate", "attempts", "push", "branch", "no-push"}
 
@@ -45,7 +48,7 @@ func (a *app) workCmd() *cobra.Command {
 	bottles := list{name: "NAME", eg: "dev"}
 	environ := list{name: "NAME=VALUE", eg: "CI=1"}
 	attempts := whole{top: carboy.MaxAttempts, eg: "3"}
-	most := whole{top: carboy.MaxAttempts + supervise.MaxMoreAttempts, eg: "6"}
+	most := whole{top: maxAttempts, eg: "6"}
 	people := &askFlags{}
 	var asJSON, quiet bool
 	cmd := &cobra.Command{

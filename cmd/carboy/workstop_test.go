@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -105,5 +109,42 @@ func TestStoppedWork(t *testing.T) {
 	}
 	if out, msg, code := w.carboy("audit", "verify"); code != 0 {
 		t.Errorf("audit verify: %d\n%s%s", code, out, msg)
+	}
+}
+
+// TestWorkAdvice: what people are told of work that can't go on by itself.
+func TestWorkAdvice(t *testing.T) {
+	for _, x := range []struct {
+		err  error
+		code int
+		tip  string
+	}{
+		{fmt.Errorf("work x: %w", carboy.ErrNoWork), 0, "carboy work list"},
+		{fmt.Errorf("work x: %w", carboy.ErrWorkLocked), 14, "wait until"},
+		{fmt.Errorf("work x: %w", carboy.ErrLedger), 13, "begin anew"},
+		{&carboy.StoppedError{Work: "01x", Signal: syscall.SIGTERM, Err: carboy.ErrGateLocked}, 143, "--continue 01x"},
+		{&carboy.StoppedError{Signal: syscall.SIGINT, Err: carboy.ErrInterrupted}, 130, ""},
+		{carboy.ErrNoCatalog, 0, "carboy gate init"},
+	} {
+		a := newApp(os.Stdin, io.Discard, io.Discard, func(string) string { return "" })
+		if err := a.workFailed(x.err); a.code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") || strings.Contains(err.Error(), "gate works") {
+			t.Errorf("%v: code %d, %v: %q", x.err, a.code, err, advice(err))
+		}
+	}
+	facts, _ := json.Marshal(map[string]any{"lost": []string{"pkg.Test"}})
+	k := &carboy.WorkAccount{
+		ID: "01x", State: carboy.WorkOver, Outcome: gate.Escalated, Spent: true, Number: 3, Limit: 3, Verdict: "01v", Run: "01r",
+		Failing: []*gate.Result{{Kind: "trace", Findings: []gate.Finding{{ID: "x"}}}, {Name: "t", Kind: "tests", Facts: facts}},
+	}
+	all := strings.Join(nextSteps(k), "\n")
+	for _, want := range []string{"--continue 01x --max-attempts 6 ", "accept --as NAME --key FILE 01v ", "accept --as NAME --key FILE --lost-tests 01v ", "override --reason TEXT 01v "} {
+		if !strings.Contains(all, want) {
+			t.Errorf("it lacks %q:\n%s", want, all)
+		}
+	}
+	// Of an attempt of which nothing is known there is no verdict to override.
+	k.Verdict, k.Failing, k.Number = "", nil, maxAttempts
+	if all := strings.Join(nextSteps(k), "\n"); strings.Contains(all, "override") || strings.Contains(all, "--max-attempts") {
+		t.Error(all)
 	}
 }

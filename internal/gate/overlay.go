@@ -11,7 +11,6 @@ import (
 
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // ChangeError is a change that no tree can hold: whoever made it can make another one.
@@ -20,7 +19,7 @@ type ChangeError struct{ *TreeError }
 func (e *ChangeError) Unwrap() error { return e.TreeError }
 
 // Failing names what failed, as [Verdict.Failing] does.
-func (e *ChangeError) Failing() string { return "tree(" + visible.String(e.Path, 200) + ")" }
+func (e *ChangeError) Failing() string { return "tree(" + harmless(new(secret.Redactor), e.Path, 200) + ")" }
 
 // Feedback is what the model is told of it, as [Verdict.Feedback].
 func (e *ChangeError) Feedback() string {

@@ -19,6 +19,30 @@ var workMutants = []mutant{
 		},
 	},
 	{
+		Name: "work-past-the-gate", Promise: "T2",
+		Why:     "the agent of work writes to the user's directory, and nothing is left to judge",
+		Package: ".", Tests: []string{"TestWorkNeverBegan"}, Says: "bind: ",
+		edits: []edit{{"attempts.go", "	case store.Overlay, store.Copy:\n", "	case store.Overlay, store.Copy, store.Bind:\n"}, {"attempts.go", "	case store.Bind:\n", "	case \"other\":\n"}},
+	},
+	{
+		Name: "an-agent-ends-its-work", Promise: "T2",
+		Why:     "what no tree can hold ends the work without a verdict, each time that it is continued",
+		Package: ".", Tests: []string{"TestWorkUnjudgeable"}, Says: "pipe",
+		edits: []edit{{"attempts.go", "	case errors.As(err, &bad) && bad.Tree == \"run \"+string(a.Run):", "	case errors.As(err, &bad) && bad.Tree == \"\":"}},
+	},
+	{
+		Name: "names-of-files-are-told", Promise: "T2",
+		Why:     "the name of a file that no tree holds tells the model what to do",
+		Package: "./internal/gate", Tests: []string{"TestChangeFeedback"}, Says: "is told as",
+		edits: []edit{{"internal/gate/overlay.go", "harmless(red, e.Path, 200) + \":\"", "e.Path + \":\""}},
+	},
+	{
+		Name: "the-next-agent-begins", Promise: "T2",
+		Why:     "work goes on with the gate and the next agent after it was interrupted",
+		Package: ".", Tests: []string{"TestWorkStops"}, Says: "<nil>",
+		edits: []edit{{"attempts.go", "		if w.relay.heard() != nil {", "		if w.relay.heard() != nil && ctx == nil {"}},
+	},
+	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",
 		Why:     "a .gitattributes of the change has its files committed as others than were judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "was pushed as",
