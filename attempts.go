@@ -178,7 +178,8 @@ type Task struct {
 	Stays string  `json:"stays,omitempty"`
 }
 
-// failingLost is of an attempt of which nothing is known, since carboy died in it.
+// failingLost is of an attempt of which nothing is known: carboy died in it, or its bottle
+// could not be read at its end.
 const failingLost = "lost"
 
 const attemptSchema = "carboy.dev/attempt/v1"
@@ -671,6 +672,9 @@ func (w *work) judge(ctx context.Context, a Attempt) error {
 	case errors.As(err, &bad) && bad.Tree == "run "+string(a.Run):
 		// The agent made it so, and can make it otherwise.
 		a.Outcome, a.Failing, a.Feedback = gate.Failed, bad.Failing(), bad.Feedback()
+	case errors.Is(err, ErrNoChanges):
+		// Its bottle would not give them out.
+		a.Outcome, a.Failing, a.Feedback = gate.Unavailable, failingLost, w.feedback()
 	case err != nil:
 		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
 	default:

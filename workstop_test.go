@@ -69,6 +69,15 @@ func TestWorkStops(t *testing.T) {
 	if s := p.stepsOf(id); !slices.Equal(s, []AttemptState{AttemptPending, AttemptRunning, AttemptJudging}) {
 		t.Fatalf("after the agent: %v", s)
 	}
+	// Another process goes on with it.
+	other, err := lockFile(filepath.Join(p.c.gateDir("work", id), workLock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.Work(ctx, WorkOptions{Continue: id}); !errors.Is(err, ErrWorkLocked) || errors.Is(err, ErrGateLocked) {
+		t.Errorf("in another process: %v", err)
+	}
+	other.Close()
 	// While another gate works on the directory, which is waited for.
 	unlock, err := p.c.gateLock(p.ws)
 	if err != nil {
@@ -167,6 +176,17 @@ func TestWorkUnjudgeable(t *testing.T) {
 	a, err := p.c.WorkAccount(t.Context(), w.ID)
 	if err != nil || a.State != WorkOver || a.Outcome != gate.Escalated || a.Verdict != "" {
 		t.Errorf("%+v %v", a, err)
+	}
+	// Nor does it end when nothing could be taken out of its bottle.
+	w = p.work(WorkOptions{Attempts: 1, OnAttempt: func(a Attempt) {
+		if a.State == AttemptJudging {
+			if err := os.RemoveAll(filepath.Join(p.c.store.RunDir(a.Run), "upper")); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	if w.Outcome != gate.Escalated || len(w.Attempts) != 1 || w.Attempts[0].Failing != failingLost || w.Attempts[0].Outcome != gate.Unavailable {
+		t.Errorf("%+v", w)
 	}
 }
 

@@ -19,7 +19,9 @@ type ChangeError struct{ *TreeError }
 func (e *ChangeError) Unwrap() error { return e.TreeError }
 
 // Failing names what failed, as [Verdict.Failing] does.
-func (e *ChangeError) Failing() string { return "tree(" + harmless(new(secret.Redactor), e.Path, 200) + ")" }
+func (e *ChangeError) Failing() string {
+	return "tree(" + harmless(new(secret.Redactor), e.Path, 200) + ")"
+}
 
 // Feedback is what the model is told of it, as [Verdict.Feedback].
 func (e *ChangeError) Feedback() string {
