@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -55,17 +56,29 @@ type WorkOptions struct {
 	Continue string
 
 	Stdout, Stderr io.Writer
-	Interrupt      <-chan os.Signal
-	Env            []string
-	Ask            func(name, words string) (string, error)
-	Confirm        func(*Preflight) error
-	OnEvent        func(Event)
-	OnGate         func(GateEvent)
-	OnAttempt      func(Attempt)
+	// Interrupt: while an agent runs, signals are as in StartOptions, and the work stops
+	// once that agent has ended. At any other time the first one stops it; OnStop is
+	// told of each of those. Nil: none.
+	Interrupt <-chan os.Signal
+	OnStop    func(os.Signal)
+	Env       []string
+	Ask       func(name, words string) (string, error)
+	Confirm   func(*Preflight) error
+	OnEvent   func(Event)
+	OnGate    func(GateEvent)
+	OnAttempt func(Attempt)
 
 	// dies is of tests: carboy dies between the two halves of a step.
 	dies func(Attempt) bool
 }
+
+// Errors of work.
+var (
+	// ErrNoWork is returned for work that is not there.
+	ErrNoWork = errors.New("no such work")
+	// ErrWorkLocked: another process goes on with this work.
+	ErrWorkLocked = errors.New("it goes on in another process")
+)
 
 var errDied = errors.New("carboy died here, as a test wanted")
 
@@ -94,10 +107,13 @@ type Attempt struct {
 	// Task stands in the first step.
 	Task *Task `json:"task,omitempty"`
 
-	Bottle   string       `json:"bottle,omitempty"`
-	Run      store.ID     `json:"run,omitempty"`
-	Exit     *int         `json:"exit,omitempty"` // of the agent
-	Verdict  string       `json:"verdict,omitempty"`
+	Bottle  string   `json:"bottle,omitempty"`
+	Run     store.ID `json:"run,omitempty"`
+	Exit    *int     `json:"exit,omitempty"` // of the agent
+	Verdict string   `json:"verdict,omitempty"`
+	// Tree is the SHA-256 of the tree that was judged, in hexadecimal digits: a person's
+	// word on that verdict is for it, and it alone is pushed.
+	Tree     string       `json:"tree_sha256,omitempty"`
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
@@ -162,6 +178,10 @@ type Task struct {
 	Stays string  `json:"stays,omitempty"`
 }
 
+// failingLost is of an attempt of which nothing is known: carboy died in it, or its bottle
+// could not be read at its end.
+const failingLost = "lost"
+
 const attemptSchema = "carboy.dev/attempt/v1"
 
 // Worked is how work ended: passed, final or escalated.
@@ -202,12 +222,13 @@ type work struct {
 	last  string // digest of the last step
 	lock  *os.File
 	again bool // a push that failed was tried once more
+	relay relay
 }
 
 // Work has an agent carry out a prompt until the gate passes: at most three times, then a
 // person decides. The agent's bottle is kept between attempts, and it is told what
 // failed. Each step is on disk before the next begins, so that Continue goes on after
-// carboy has died at any moment.
+// carboy has died at any moment, or was stopped, which is a StoppedError.
 func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 	w := &work{c: c, o: &o}
 	defer func() {
@@ -218,8 +239,22 @@ func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 	if most := MaxAttempts + supervise.MaxMoreAttempts; o.MaxAttempts < 0 || o.MaxAttempts > most {
 		return nil, &OptionError{Option: "--max-attempts", Value: fmt.Sprint(o.MaxAttempts), Reason: fmt.Sprintf("is not from 1 to %d", most), Advice: "a person grants what is beyond those that the catalog gives"}
 	}
-	if o.Continue != "" {
-		if err := w.reopen(o.Continue); err != nil {
+	ctx, unlisten := w.relay.listen(ctx, o.Interrupt, o.OnStop)
+	defer unlisten()
+	r, err := w.all(ctx)
+	if s := w.relay.heard(); s != nil && err != nil && !errors.Is(err, ErrLedger) {
+		stopped := &StoppedError{Signal: s, Err: err}
+		if len(w.steps) > 0 {
+			stopped.Work = w.id
+		}
+		return nil, stopped
+	}
+	return r, err
+}
+
+func (w *work) all(ctx context.Context) (*Worked, error) {
+	if w.o.Continue != "" {
+		if err := w.reopen(w.o.Continue); err != nil {
 			return nil, err
 		}
 	} else if err := w.begin(ctx); err != nil {
@@ -237,7 +272,7 @@ func (w *work) take() (err error) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("work %s goes on in another process: %w", w.id, ErrGateLocked)
+		return fmt.Errorf("work %s: %w", w.id, ErrWorkLocked)
 	}
 	return err
 }
@@ -281,7 +316,16 @@ func (w *work) begin(ctx context.Context) error {
 		}
 	}
 	// Where it goes is settled as early: the agent must not have a say in that.
-	if w.task.Push, w.task.Stays, err = w.pushTo(ctx, probe.repo); err != nil {
+	start := w.pushing()
+	start.Cwd = true
+	p, err := w.c.Preflight(start)
+	if err != nil {
+		return err
+	}
+	if err := keepsApart(p); err != nil {
+		return err
+	}
+	if w.task.Push, w.task.Stays, err = w.pushTo(ctx, p, probe.repo); err != nil {
 		return err
 	}
 	probe.close()
@@ -295,8 +339,10 @@ func (w *work) begin(ctx context.Context) error {
 	return w.step(ctx, Attempt{Number: 1, State: AttemptPending, Task: &w.task})
 }
 
-// step writes the next step, then puts it on record. It counts when both are done.
+// step writes the next step, then puts it on record. It counts when both are done, and
+// what has happened is recorded also when nothing more is to happen.
 func (w *work) step(ctx context.Context, a Attempt) error {
+	ctx = context.WithoutCancel(ctx)
 	a.Schema, a.Work, a.Seq, a.At, a.Previous = attemptSchema, w.id, len(w.steps), time.Now().UTC(), w.last
 	b, err := json.MarshalIndent(&a, "", "  ")
 	if err != nil {
@@ -345,7 +391,7 @@ func (w *work) reopen(ref string) error {
 		}
 	}
 	if len(w.steps) == 0 {
-		return fmt.Errorf("work %s never began, so that there is nothing to go on with: %w", w.id, ErrNoVerdict)
+		return fmt.Errorf("work %s never began, so that there is nothing to go on with: %w", w.id, ErrNoWork)
 	}
 	return nil
 }
@@ -354,7 +400,7 @@ func (w *work) reopen(ref string) error {
 func (c *Client) workDir(ref string) (string, error) {
 	dirs, err := store.Glob(c.gateDir("work"), strings.ToLower(ref)+"*")
 	if err != nil || len(dirs) != 1 || strings.ContainsAny(ref, "*?[/\\.") {
-		return "", fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoVerdict)
+		return "", fmt.Errorf("work %q: %d are called so: %w", NameOrHidden(ref), len(dirs), ErrNoWork)
 	}
 	return dirs[0], nil
 }
@@ -446,6 +492,9 @@ func stepsIn(dir string, records func() (map[string][]string, error)) (files []s
 
 func (w *work) loop(ctx context.Context) (*Worked, error) {
 	for {
+		if w.relay.heard() != nil {
+			return nil, ErrInterrupted
+		}
 		last := w.steps[len(w.steps)-1]
 		var err error
 		switch last.State {
@@ -463,7 +512,7 @@ func (w *work) loop(ctx context.Context) (*Worked, error) {
 			}
 			// What the agent did is lost with its bottle, or kept with the one of
 			// before. The attempt counts.
-			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: "lost", Feedback: w.feedback()})
+			err = w.step(ctx, Attempt{Number: last.Number, State: AttemptRecorded, Bottle: last.Bottle, Outcome: gate.Unavailable, Failing: failingLost, Feedback: w.feedback()})
 		case AttemptJudging:
 			err = w.judge(ctx, last)
 		case AttemptGranted:
@@ -565,43 +614,84 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 	}
 	var s *Started
 	var err error
+	signals, over := w.relay.begins()
 	if slug != "" {
 		s, err = w.c.Resume(ctx, ResumeOptions{
-			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm,
-			Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
+			Slug: slug, Headless: true, Prompt: prompt, FilesOnly: true, Keep: true, Env: w.o.Env, Ask: w.o.Ask, Confirm: w.confirm,
+			Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: signals, OnEvent: w.o.OnEvent,
 		})
 	} else {
 		s, err = w.c.Start(ctx, StartOptions{
 			Agent: w.task.Agent, Bottles: w.task.Bottles, Cwd: true, Dir: w.task.Dir, Headless: true, Prompt: prompt, Keep: true, Label: w.label(),
-			Env: w.o.Env, Ask: w.o.Ask, Confirm: w.o.Confirm, Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent,
+			Env: w.o.Env, Ask: w.o.Ask, Confirm: w.confirm, Stdout: w.o.Stdout, Stderr: w.o.Stderr, Interrupt: signals, OnEvent: w.o.OnEvent,
 		})
+	}
+	over()
+	if neverBegan(s, err) {
+		// The attempt is still to be made.
+		err = cmp.Or(err, errors.New("the agent left no receipt"))
+		a.Task = nil
+		return errors.Join(fmt.Errorf("work %s, attempt %d: the agent never began: %w", w.id, a.Number, err), w.step(ctx, a))
 	}
 	var ended *AgentError
 	if err != nil && !errors.As(err, &ended) {
 		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
 	}
-	if s == nil || s.Receipt == nil {
-		return fmt.Errorf("work %s, attempt %d: the agent left no receipt", w.id, a.Number)
-	}
 	code := s.Receipt.Exit.Code
 	return w.step(ctx, Attempt{Number: a.Number, State: AttemptJudging, Bottle: s.Slug, Run: s.Receipt.ID, Exit: &code, Usage: usageOf(s.Receipt)})
+}
+
+// keepsApart refuses a bottle that would leave nothing to judge.
+func keepsApart(p *Preflight) error {
+	bad := &OptionError{Option: "workspace", Value: string(p.Mode), Advice: "say workspace: overlay (or copy) in the bottle's file, or take another bottle: --bottle NAME"}
+	switch p.Mode {
+	case store.Overlay, store.Copy:
+		return nil
+	case store.Bind:
+		bad.Reason = "has the agent write to the directory at once, so that there is no change to judge"
+	default:
+		bad.Reason = "keeps no change that could be judged"
+	}
+	return bad
+}
+
+func (w *work) confirm(p *Preflight) error {
+	err := keepsApart(p) // the bottle's file may be another by now
+	if err == nil && w.o.Confirm != nil {
+		err = w.o.Confirm(p)
+	}
+	return err
 }
 
 // judge runs the gate on what the agent left. What the agent says of it counts for
 // nothing.
 func (w *work) judge(ctx context.Context, a Attempt) error {
-	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted()})
-	if err != nil {
+	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted(), exact: true, waits: w.waits})
+	var bad *gate.ChangeError
+	switch {
+	case errors.As(err, &bad) && bad.Tree == "run "+string(a.Run):
+		// The agent made it so, and can make it otherwise.
+		a.Outcome, a.Failing, a.Feedback = gate.Failed, bad.Failing(), bad.Feedback()
+	case errors.Is(err, ErrNoChanges):
+		// Its bottle would not give them out.
+		a.Outcome, a.Failing, a.Feedback = gate.Unavailable, failingLost, w.feedback()
+	case err != nil:
 		return fmt.Errorf("work %s, attempt %d: %w", w.id, a.Number, err)
+	default:
+		a.Verdict, a.Tree, a.Outcome, a.Failing = j.ID, j.Change.Digest, j.Outcome, j.Failing()
+		if a.Feedback, err = j.Feedback(nil); err != nil {
+			return err
+		}
 	}
-	f, err := j.Feedback(nil)
-	if err != nil {
-		return err
+	a.State = AttemptRecorded
+	return w.step(ctx, a)
+}
+
+// waits tells people why nothing happens.
+func (w *work) waits() {
+	if w.o.OnEvent != nil {
+		w.o.OnEvent(Event{Kind: "progress", Text: "another gate works on " + w.task.Dir + ": waiting until it is over"})
 	}
-	return w.step(ctx, Attempt{
-		Number: a.Number, State: AttemptRecorded, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit,
-		Verdict: j.ID, Outcome: j.Outcome, Failing: j.Failing(), Feedback: f, Usage: a.Usage,
-	})
 }
 
 // after decides what follows an attempt: nothing, the next, a push, or a person.
@@ -612,9 +702,8 @@ func (w *work) after(ctx context.Context, a Attempt) (*Worked, error) {
 	}
 	switch {
 	case r.Outcome == gate.Passed && w.task.Push != nil && a.Pushed == nil:
-		return nil, w.step(ctx, Attempt{
-			Number: a.Number, State: AttemptPushing, Bottle: a.Bottle, Run: a.Run, Exit: a.Exit, Verdict: a.Verdict, Outcome: a.Outcome, Failing: a.Failing,
-		})
+		a.State, a.Feedback, a.Usage = AttemptPushing, "", nil // the step before says them
+		return nil, w.step(ctx, a)
 	case r.spent:
 		return w.spent(ctx, a, r)
 	case r.Outcome == gate.Failed || r.Outcome == gate.Unavailable:
@@ -634,7 +723,7 @@ func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
 			same = 0
 		case AttemptRecorded:
 			r.Attempts = append(r.Attempts, s)
-			if s.Failing == a.Failing {
+			if s.Failing == a.Failing && a.Failing != failingLost {
 				same++
 			}
 		}
@@ -644,7 +733,8 @@ func (w *work) ended(ctx context.Context, a Attempt) (*Worked, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Verdict = v; v.Override != nil {
+		// A person let one tree go on.
+		if r.Verdict = v; v.Override != nil && v.Change.Digest == a.Tree {
 			r.Outcome = gate.Passed
 		}
 	}
@@ -693,10 +783,15 @@ func (w *work) limit() int {
 // is refused, the work stays escalated.
 func (w *work) spent(ctx context.Context, a Attempt, r *Worked) (*Worked, error) {
 	more := min(w.o.MaxAttempts-a.Number, supervise.MaxMoreAttempts)
+	if w.o.MaxAttempts > 0 && more <= 0 {
+		r.Why += fmt.Sprintf("; nobody was asked for more, since --max-attempts %d is not above the %d that were made", w.o.MaxAttempts, a.Number)
+	}
 	if more > 0 {
 		p := supervise.GateAttempts{Gate: gate.CatalogPath, Repository: fit(w.task.Dir, 4096), Work: w.id, Step: w.last, Made: a.Number, More: more}
 		if r.Verdict != nil {
 			p.Gate, p.Failures = fit(r.Verdict.Catalog, 256), failuresOf(r.Verdict)
+		} else if a.Failing != "" {
+			p.Failures = []string{fit(a.Failing, 2000)}
 		}
 		err := askPeople(ctx, w.c, gateAsker, a.Run, p, "carboy work --max-attempts", w.o.People, func(ok supervise.Approval[supervise.GateAttempts]) error {
 			return w.grant(ctx, a, ok)

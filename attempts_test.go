@@ -17,6 +17,8 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gitgate/gittest"
+	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
@@ -395,5 +397,71 @@ func TestWorkLookedAt(t *testing.T) {
 	}
 	if _, err := (&work{c: p.c}).read(w.dir); !errors.Is(err, ErrLedger) {
 		t.Errorf("a step is gone: %v", err)
+	}
+}
+
+// licensed is a project that is judged by its lockfile alone, for which no bottle is
+// needed; what lies beside that counts for nothing.
+func licensed(of string) map[string]string {
+	return map[string]string{
+		"package-lock.json": lockOf(of),
+		gate.CatalogPath:    "version: 1\nsignals:\n  - {name: l, kind: licences, allow: [MIT]}\n",
+	}
+}
+
+func lockOf(licence string) string {
+	return `{"lockfileVersion":3,"packages":{"":{"name":"m"},"node_modules/x":{"version":"1.0.0","license":"` + licence + `"}}}`
+}
+
+// TestWorkOverrideOfAnotherTree: what a person let go on in one work does not let another
+// one's change go on, of which the gate sees no more than of the first. What passed is
+// pushed, though another change passed in the same way before.
+func TestWorkOverrideOfAnotherTree(t *testing.T) {
+	ctx := t.Context()
+	p, up := pusher(t, `case "$1" in *first*) printf aaaa >deploy.txt;; *) printf evil >deploy.txt;; esac`, licensed("GPL-3.0-only"))
+	work := func(prompt string) *Worked {
+		t.Helper()
+		w, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: prompt, Dir: p.ws, Attempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	first := work("the first")
+	if first.Outcome != gate.Escalated || first.Attempts[0].Tree != first.Verdict.Change.Digest {
+		t.Fatalf("%+v", first)
+	}
+	if _, err := p.c.OverrideVerdict(ctx, first.Verdict.ID, whyNot, saysYes); err != nil {
+		t.Fatal(err)
+	}
+	other := work("another")
+	if other.Outcome != gate.Escalated || other.Pushed != nil || other.Verdict.ID == first.Verdict.ID {
+		t.Fatalf("an override of another work's change counts: %+v", other)
+	}
+	if w := p.work(WorkOptions{Continue: other.ID}); w.Outcome != gate.Escalated || w.Pushed != nil {
+		t.Errorf("an override of another work's change counts later: %+v", w)
+	}
+	if refs := gittest.Git(t, up, "for-each-ref", "refs/heads/carboy"); refs != "" {
+		t.Fatal(refs)
+	}
+	// Its own change goes on.
+	w := p.work(WorkOptions{Continue: first.ID})
+	if w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed {
+		t.Fatalf("%+v %+v", w, w.Pushed)
+	}
+	if got := gittest.Git(t, up, "show", w.Pushed.Branch+":deploy.txt"); got != "aaaa" {
+		t.Errorf("%q was pushed", got)
+	}
+	// The neighbour: one that passed, in the same way as another tree before.
+	p.put("package-lock.json", lockOf("MIT"))
+	p.put("deploy.txt", "aaaa")
+	if j := p.judge(GateOptions{Base: "HEAD", Change: "."}); j.Outcome != gate.Passed {
+		t.Fatalf("%+v", j.Signals[0])
+	}
+	if w = work("another"); w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed {
+		t.Fatalf("%+v %+v", w, w.Pushed)
+	}
+	if got := gittest.Git(t, up, "show", w.Pushed.Branch+":deploy.txt"); got != "evil" {
+		t.Errorf("%q was pushed", got)
 	}
 }

@@ -51,6 +51,12 @@ type GateOptions struct {
 
 	own     *ownJudge
 	granted []gate.Attempts
+	// exact takes no verdict of before that was about other trees, though it depended on
+	// nothing in which they differ.
+	exact bool
+	// waits has the gate wait for another one on the directory, and is called once when
+	// there is one. Nil: that is ErrGateLocked.
+	waits func()
 }
 
 // ownJudge is a catalog that whoever begins a repository's gate has just written: it is
@@ -163,7 +169,7 @@ func (c *Client) gateWork(ctx context.Context, o *GateOptions) (_ *gateWork, err
 		return nil, err
 	}
 	w.repo = &gate.Repository{Dir: w.dir, Runner: w.exec}
-	if w.unlock, err = c.gateLock(w.dir); err != nil {
+	if w.unlock, err = c.awaitGateLock(ctx, w.dir, o.waits); err != nil {
 		return nil, err
 	}
 	c.sweepGates()
@@ -826,6 +832,12 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 		// A person looked at one change. Another one, of which nothing counted that is
 		// new, has the verdict, and not their word.
 		if v.Base.Digest != was[0].Digest || v.Change.Digest != was[1].Digest || v.Change.Commit != was[1].Commit {
+			if w.o.exact {
+				if i == len(files)-1 {
+					miss = "what was judged was not exactly this tree"
+				}
+				continue
+			}
 			v.Override = nil
 		}
 		v.Cached = true

@@ -538,6 +538,13 @@ func TestWorkAsksForMore(t *testing.T) {
 	if err != nil || w.Outcome != gate.Escalated || len(w.Attempts) != 1 || !strings.Contains(w.Why, "not today") {
 		t.Fatalf("%+v %v\n%s", w, err, out.String())
 	}
+	// Who asks for no more than there were is told that nobody was asked.
+	if w := p.work(WorkOptions{Continue: w.ID, MaxAttempts: 1, People: no}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "--max-attempts 1 is not above the 1") {
+		t.Errorf("%+v", w)
+	}
+	if a, err := p.c.WorkAccount(ctx, w.ID); err != nil || !a.Spent || a.Limit != 1 {
+		t.Errorf("%+v %v", a, err)
+	}
 	var asked supervise.GateAttempts
 	yes := AskOptions{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
 		asked, _ = e.Proposal.Payload.(supervise.GateAttempts)
@@ -552,6 +559,9 @@ func TestWorkAsksForMore(t *testing.T) {
 	}
 	if g := w.Verdict.Granted; len(g) != 1 || g[0].More != 1 || g[0].Digest == "" || g[0].Work != w.ID {
 		t.Errorf("the verdict says %+v", g)
+	}
+	if a, err := p.c.WorkAccount(ctx, w.ID); err != nil || a.Spent || a.Limit != 2 || a.Number != 2 {
+		t.Errorf("%+v %v", a, err)
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Intact {
 		t.Errorf("%+v %v", r, err)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/gate"
@@ -45,14 +46,10 @@ type Pushed struct {
 }
 
 // pushTo finds where work goes when it passes, or says why it goes nowhere.
-func (w *work) pushTo(ctx context.Context, repo *gate.Repository) (*PushTo, string, error) {
+func (w *work) pushTo(ctx context.Context, p *Preflight, repo *gate.Repository) (*PushTo, string, error) {
 	o := w.o
 	if o.NoPush {
 		return nil, "nobody wanted it pushed", nil
-	}
-	p, err := w.c.Preflight(w.pushing())
-	if err != nil {
-		return nil, "", err
 	}
 	g := p.granted.git
 	if g == nil {
@@ -191,7 +188,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog}
+	g := GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, waits: w.waits}
 	judged, err := w.c.gateWork(ctx, &g)
 	if err != nil {
 		return nil, err
@@ -200,7 +197,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	tree := judged.g.Change
 	if sum, err := tree.Digest(ctx); err != nil {
 		return nil, err
-	} else if sum != v.Change.Digest {
+	} else if sum != a.Tree {
 		// What leaves is what was judged: the workspace has a part in it.
 		return failed("the workspace is not as it was when the change was judged; put it back, or judge it again: carboy gate run --change %s", a.Run)
 	}
@@ -231,7 +228,7 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 		return nil, err
 	}
 	defer stdin.Close()
-	o, err := w.pushRun(a, dir, len(w.task.Base))
+	o, err := w.pushRun(a, dir, v.At)
 	if err != nil {
 		return nil, err
 	}
@@ -253,6 +250,9 @@ func (w *work) push(ctx context.Context, a Attempt) (*Pushed, error) {
 	if s.Receipt.Exit.Code == 0 {
 		out.Verdict = receipt.Pushed
 		return out, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx) // it is made once more, and is the same
 	}
 	if g := s.Receipt.Git; g != nil && len(g.Pushes) > 0 {
 		p := g.Pushes[0]
@@ -290,8 +290,8 @@ func refusedFor(p receipt.Push) string {
 }
 
 // pushRun is what a push runs: the host's git, which gets to one repository and nowhere
-// else.
-func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
+// else. The commit is of the time when its tree was judged, however often it is pushed.
+func (w *work) pushRun(a Attempt, dir string, judged time.Time) (*Preflight, error) {
 	p, err := w.c.Preflight(w.pushing())
 	if err != nil {
 		return nil, err
@@ -316,7 +316,7 @@ func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
 		return nil, &OptionError{Option: "--dir", Value: objects, Reason: "has a colon in its name, and can't be shown to a bottle", Advice: "push by hand, or work in a directory of another name"}
 	}
 	format := "sha1"
-	if names == 64 {
+	if len(w.task.Base) == 64 {
 		format = "sha256"
 	}
 	subject, _, _ := strings.Cut(w.task.Prompt, "\n")
@@ -325,11 +325,11 @@ func (w *work) pushRun(a Attempt, dir string, names int) (*Preflight, error) {
 	p.granted = &granted{agent: p.granted.agent, log: p.granted.log, sum: p.granted.sum, git: grant, gitFile: p.granted.gitFile}
 	p.run = RunOptions{
 		Command: []string{
-			"sh", "-c", pushScript, "carboy-push", pushObjects, w.task.Base, format, strconv.FormatInt(a.At.Unix(), 10) + " +0000", w.task.Agent, message,
+			"sh", "-c", pushScript, "carboy-push", pushObjects, w.task.Base, format, strconv.FormatInt(judged.Unix(), 10) + " +0000", w.task.Agent, message,
 			"http://" + gitgate.Host + "/" + w.task.Push.Repo + ".git", w.task.Push.Branch,
 		},
 		Workspace: dir, at: gate.Workspace, Mode: store.Overlay, throwaway: true, Mounts: []string{objects + ":" + pushObjects + ":ro"},
-		Limits: bottle.Limits{Timeout: p.run.Limits.Timeout}, Interrupt: w.o.Interrupt, OnEvent: w.o.OnEvent, granted: p.granted,
+		Limits: bottle.Limits{Timeout: p.run.Limits.Timeout}, OnEvent: w.o.OnEvent, granted: p.granted,
 		Supervise: p.run.Supervise,
 	}
 	return p, nil

@@ -186,6 +186,7 @@ exit 0`, map[string]string{
 	if at := strings.TrimSpace(gittest.Git(t, up, "rev-parse", "topic")); at != p.git("rev-parse", "HEAD") || !strings.Contains(w.Why, "already") {
 		t.Errorf("it is at %s; %s", at, w.Why)
 	}
+	commit := w.Pushed.Commit
 	gittest.Git(t, up, "update-ref", "-d", "refs/heads/topic")
 	p.put("other", "of the user's, since\n")
 	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "is not as it was") {
@@ -196,6 +197,9 @@ exit 0`, map[string]string{
 	}
 	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Passed || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 1 {
 		t.Errorf("%+v", w)
+	}
+	if commit == "" || w.Pushed.Commit != commit {
+		t.Errorf("what is pushed again is commit %s, and was %s", w.Pushed.Commit, commit)
 	}
 	// What the change says of how its files are to be written changes none of them.
 	for name, want := range map[string]string{"config": "fin\xe9", "crlf": "a\r\n$Id: x$"} {

@@ -34,14 +34,19 @@ type WorkAccount struct {
 	// Last is when its newest step was recorded, and Step which that is.
 	Last time.Time    `json:"last"`
 	Step AttemptState `json:"step"`
-	Task Task         `json:"task"`
+	// Number is the attempt of that step, and Limit how many there may be.
+	Number int  `json:"number"`
+	Limit  int  `json:"limit"`
+	Task   Task `json:"task"`
 	// Outcome and Why are as in Worked; empty while it is not over.
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Why      string       `json:"why,omitempty"`
-	Attempts []Attempt    `json:"attempts"` // as they were recorded
+	Spent    bool         `json:"spent,omitempty"` // escalated, and more attempts may be granted
+	Attempts []Attempt    `json:"attempts"`        // as they were recorded
 	Pushed   *Pushed      `json:"pushed,omitempty"`
-	// Verdict is the last's id, Run the run whose changes it judges, and Bottle where
-	// the agent can go on, of which Resumable says whether it is still there.
+	// Verdict is the last recorded attempt's, empty where that has none; Run is the last
+	// run whose changes are known, and Bottle where the agent can go on, of which Resumable
+	// says whether it is still there.
 	Verdict   string   `json:"verdict,omitempty"`
 	Run       store.ID `json:"run,omitempty"`
 	Bottle    string   `json:"bottle,omitempty"`
@@ -78,15 +83,13 @@ func (c *Client) workAccount(ctx context.Context, dir string) (*WorkAccount, err
 	}
 	last := w.steps[len(w.steps)-1]
 	a.Began, a.Last, a.Step, a.Bottle = w.steps[0].At, last.At, last.State, w.bottle()
+	a.Number, a.Limit = last.Number, w.limit()
 	for _, s := range w.steps {
 		if s.State == AttemptRecorded {
-			a.Attempts = append(a.Attempts, s)
+			a.Attempts, a.Verdict = append(a.Attempts, s), s.Verdict
 		}
 		if s.Run != "" {
 			a.Run = s.Run
-		}
-		if s.Verdict != "" {
-			a.Verdict = s.Verdict
 		}
 	}
 	if last.State == AttemptRecorded || last.State == AttemptPushed {
@@ -97,7 +100,7 @@ func (c *Client) workAccount(ctx context.Context, dir string) (*WorkAccount, err
 		a.Pushed = r.Pushed
 		pushes := r.Outcome == gate.Passed && w.task.Push != nil && r.Pushed == nil
 		if !busy && !pushes && r.Outcome != gate.Failed && r.Outcome != gate.Unavailable {
-			a.State, a.Outcome, a.Why = WorkOver, r.Outcome, r.Why
+			a.State, a.Outcome, a.Why, a.Spent = WorkOver, r.Outcome, r.Why, r.spent
 		}
 	}
 	if a.Verdict != "" {

@@ -31,8 +31,14 @@ the repository to which origin, or the only remote that fits, leads; what left
 stands in a receipt. Else, and with --no-push, it waits for carboy land. The
 workspace stays as it is.
 
-When carboy is killed, carboy work --continue ID goes on where it was; it also tries
-again a push that failed. carboy work show ID says all that there is to know.`
+Interrupt it to stop it: while the agent runs, the agent gets the signal, and the
+work stops once it has ended; at any other time it stops at once. Stopped or killed,
+carboy work --continue ID goes on where it was. That also tries a push again that
+failed, takes an override into account, and with --max-attempts asks for more
+attempts. carboy work show ID says all that there is to know.`
+
+// maxAttempts is how many there can be with those that people grant.
+const maxAttempts = carboy.MaxAttempts + supervise.MaxMoreAttempts
 
 // ofWork are flags that say what work is, once.
 var ofWork = []string{"agent", "prompt", "bottle", "dir", "base", "gate", "attempts", "push", "branch", "no-push"}
@@ -42,7 +48,7 @@ func (a *app) workCmd() *cobra.Command {
 	bottles := list{name: "NAME", eg: "dev"}
 	environ := list{name: "NAME=VALUE", eg: "CI=1"}
 	attempts := whole{top: carboy.MaxAttempts, eg: "3"}
-	most := whole{top: carboy.MaxAttempts + supervise.MaxMoreAttempts, eg: "6"}
+	most := whole{top: maxAttempts, eg: "6"}
 	people := &askFlags{}
 	var asJSON, quiet bool
 	cmd := &cobra.Command{
@@ -65,10 +71,7 @@ func (a *app) workCmd() *cobra.Command {
 				}
 				o.Prompt = text
 			}
-			interrupts := make(chan os.Signal, 4)
-			signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-			defer signal.Stop(interrupts)
-			o.Interrupt, o.Bottles, o.Env, o.Attempts, o.MaxAttempts = interrupts, bottles.values, environ.values, int(attempts.n), int(most.n)
+			o.Bottles, o.Env, o.Attempts, o.MaxAttempts = bottles.values, environ.values, int(attempts.n), int(most.n)
 			var err error
 			if o.People, err = a.asking(people); err != nil {
 				return err
@@ -94,9 +97,13 @@ func (a *app) workCmd() *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			interrupts := make(chan os.Signal, 4)
+			o.Interrupt, o.OnStop = interrupts, a.stopping()
+			signal.Notify(interrupts, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			w, err := c.Work(ctx, o)
+			signal.Stop(interrupts)
 			if err != nil {
-				return a.gateFailed(err)
+				return a.workFailed(err)
 			}
 			return a.worked(w, asJSON)
 		},
@@ -112,7 +119,7 @@ func (a *app) workCmd() *cobra.Command {
 	f.Var(&attempts, "attempts", "how often it may try, up to 3 (default: the catalog's)")
 	f.Var(&most, "max-attempts", "when they are spent, ask a person for more, up to so many in all")
 	people.add(cmd, false)
-	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which carboy's death has ended")
+	f.StringVar(&o.Continue, "continue", "", "go on with the work of this `ID`, which was stopped or killed, was escalated, or could not be pushed")
 	f.StringVar(&o.Push, "push", "", "push it there: a `REMOTE`, or a repository by its name in the bottle (default: origin)")
 	f.StringVar(&o.Branch, "branch", "", "the new branch's `NAME` (default: carboy/AGENT-ID)")
 	f.BoolVar(&o.NoPush, "no-push", false, "push nothing")
@@ -121,6 +128,46 @@ func (a *app) workCmd() *cobra.Command {
 	cmd.MarkFlagDirname("dir")
 	cmd.AddCommand(a.workShowCmd(), a.workListCmd())
 	return cmd
+}
+
+// stopping is told of the signals that stop work. Whoever sends a second one does not
+// wait: what has happened is on record.
+func (a *app) stopping() func(os.Signal) {
+	asked := false
+	return func(s os.Signal) {
+		if asked {
+			os.Exit(signalCode(s))
+		}
+		asked = true
+		a.say(boldText, "stopping (%s); once more ends carboy at once", s)
+	}
+}
+
+func signalCode(s os.Signal) int {
+	n, _ := s.(syscall.Signal)
+	return exitcode.Signal(n)
+}
+
+// workFailed gives errors of work their own codes, and says how it goes on.
+func (a *app) workFailed(err error) error {
+	var stopped *carboy.StoppedError
+	switch {
+	case errors.As(err, &stopped):
+		a.code = signalCode(stopped.Signal)
+		if stopped.Work == "" {
+			return err
+		}
+		return &advisedError{err, "carboy work --continue " + stopped.Work + " goes on"}
+	case errors.Is(err, carboy.ErrWorkLocked):
+		a.code = exitcode.Locked
+		return &advisedError{err, "wait until it is over, or stop it there: Ctrl-C"}
+	case errors.Is(err, carboy.ErrNoWork):
+		return &advisedError{err, "carboy work list shows what there is"}
+	case errors.Is(err, carboy.ErrLedger):
+		a.code = exitcode.Broken
+		return &advisedError{err, "carboy audit verify shows what else was changed; nothing goes on from such records: begin anew with carboy work --agent NAME --prompt TEXT"}
+	}
+	return a.gateFailed(err)
 }
 
 // usedBy says what an attempt used.

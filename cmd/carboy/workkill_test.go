@@ -30,8 +30,14 @@ type workDen struct {
 
 func newWorkDen(t *testing.T) *workDen {
 	t.Helper()
+	return newWorkDenOf(t, `n=$(printf '%s' "$1" | grep -o 'want=[0-9]*' | head -n 1 | cut -d= -f2); printf '%s' "$n" >answer; sleep 0.1`,
+		"want=$(printf %s carboy | cksum | cut -c1-8); [ \"$(cat answer 2>/dev/null)\" = \"$want\" ] || { echo \"want=$want\" >&2; exit 1; }\n")
+}
+
+// newWorkDenOf has an agent that is a script, and a check that judges it.
+func newWorkDenOf(t *testing.T, script, check string) *workDen {
+	t.Helper()
 	testenv.Need(t, "git", "apt-get install git")
-	script := `n=$(printf '%s' "$1" | grep -o 'want=[0-9]*' | head -n 1 | cut -d= -f2); printf '%s' "$n" >answer; sleep 0.1`
 	quoted, _ := json.Marshal(script)
 	w := &workDen{den: newDen(t, nil)}
 	w.up = filepath.Join(w.home, "up.git")
@@ -39,7 +45,7 @@ func newWorkDen(t *testing.T) *workDen {
 	for name, text := range map[string]string{
 		".config/carboy/bottles/default.md": "---\nagent_provider: {template: command, settings: {command: [sh, -c, " + string(quoted) + ", x, '{prompt}']}}\ngit-gate: {user: {name: W, email: w@x.example}, repos: {app: {url: \"file://" + w.up + "\"}}}\n---\n",
 		".config/carboy/agents/a.md":        "---\n---\n",
-		"ws/check.sh":                       "want=$(printf %s carboy | cksum | cut -c1-8); [ \"$(cat answer 2>/dev/null)\" = \"$want\" ] || { echo \"want=$want\" >&2; exit 1; }\n",
+		"ws/check.sh":                       check,
 		"ws/.carboy/gate.yaml":              "version: 1\nsignals:\n  - {name: build, kind: build, command: [sh, ./check.sh]}\n",
 	} {
 		path := filepath.Join(w.home, name)

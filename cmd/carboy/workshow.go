@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ agents wrote is shown as text, whatever characters it holds.`,
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				w, err := c.WorkAccount(ctx, args[0])
 				if err != nil {
-					return a.gateFailed(err)
+					return a.workFailed(err)
 				}
 				if asJSON {
 					return a.printJSON(struct {
@@ -70,7 +71,7 @@ func (a *app) workListCmd() *cobra.Command {
 				}
 				out := a.shown()
 				for _, w := range list {
-					fmt.Fprintf(out, "%s  %s  %-9s %d/%d  %s: %s\n", w.ID, w.Began.Format("2006-01-02 15:04"), standing(w), len(w.Attempts), w.Task.Attempts, visible.String(w.Task.Agent, 30), visible.String(w.Task.Prompt, 60))
+					fmt.Fprintf(out, "%s  %s  %-9s %d/%d  %s: %s\n", w.ID, w.Began.Format("2006-01-02 15:04"), standing(w), len(w.Attempts), w.Limit, visible.String(w.Task.Agent, 30), visible.String(w.Task.Prompt, 60))
 				}
 				return nil
 			})
@@ -99,7 +100,7 @@ func showWork(w io.Writer, k *carboy.WorkAccount) {
 		fmt.Fprintf(w, "why        %s\n", visible.String(k.Why, 600))
 	}
 	if k.State != carboy.WorkOver {
-		fmt.Fprintf(w, "step       attempt %d of %d: %s\n", min(len(k.Attempts)+1, k.Task.Attempts), k.Task.Attempts, k.Step)
+		fmt.Fprintf(w, "step       attempt %d of %d: %s\n", k.Number, k.Limit, k.Step)
 	}
 	fmt.Fprintf(w, "directory  %s\nbase       %.12s\n", visible.String(k.Task.Dir, 300), k.Task.Base)
 	switch p := k.Pushed; {
@@ -182,7 +183,17 @@ func nextSteps(k *carboy.WorkAccount) []string {
 	} else if k.Bottle != "" {
 		say("the agent's bottle %s is gone: begin anew with carboy work --agent %s", visible.String(k.Bottle, 60), visible.String(k.Task.Agent, 60))
 	}
+	if most := min(k.Number+carboy.MaxAttempts, maxAttempts); k.Spent && most > k.Number {
+		say("carboy work --continue %s --max-attempts %d  asks a person for more attempts", k.ID, most)
+	}
 	if k.State == carboy.WorkOver && k.Outcome != gate.Passed && k.Pushed == nil && k.Verdict != "" {
+		accept := "carboy gate baseline accept --as NAME --key FILE"
+		if slices.ContainsFunc(k.Failing, func(r *gate.Result) bool { return r.Kind == "trace" && len(r.Findings) > 0 }) {
+			say("%s %s  allows what it did (carboy gate baseline diff %s); commit that, and begin anew", accept, k.Verdict, k.Verdict)
+		}
+		if len((&gate.Verdict{Signals: k.Failing}).LostTests()) > 0 {
+			say("%s --lost-tests %s  lets the tests be gone that it lost; commit that, and begin anew", accept, k.Verdict)
+		}
 		say("carboy gate override --reason TEXT %s  lets it go on as it is; then carboy work --continue %s", k.Verdict, k.ID)
 	}
 	return out

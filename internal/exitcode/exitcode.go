@@ -90,6 +90,7 @@ var Table = []Row{
 	{"gate, work", num(Rejected), "a signal did not pass, or a person said no to an override or a baseline"},
 	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded"},
 	{"gate, work", num(Locked), "another gate works on this directory, or another process on this work"},
+	{"work", "128+n", "signal n stopped it: `carboy work --continue ID` goes on"},
 	{shipping, num(OK), "nothing to do; `ship`: done"},
 	{shipping, num(Failed), "a tool failed, or the outcome is not known yet: `carboy ship status` tells"},
 	{shipping, num(Usage), "wrong usage: an unknown command, flag or value"},

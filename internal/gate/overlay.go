@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"path"
@@ -8,12 +10,42 @@ import (
 	"strings"
 
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/secret"
 )
 
+// ChangeError is a change that no tree can hold: whoever made it can make another one.
+type ChangeError struct{ *TreeError }
+
+func (e *ChangeError) Unwrap() error { return e.TreeError }
+
+// Failing names what failed, as [Verdict.Failing] does.
+func (e *ChangeError) Failing() string {
+	return "tree(" + harmless(new(secret.Redactor), e.Path, 200) + ")"
+}
+
+// Feedback is what the model is told of it, as [Verdict.Feedback].
+func (e *ChangeError) Feedback() string {
+	red := new(secret.Redactor)
+	at := ""
+	if e.Path != "" {
+		at = " " + harmless(red, e.Path, 200) + ":"
+	}
+	return fmt.Sprintf("the change can't be judged as it is:%s %s\n", at, harmless(red, e.Why, 300))
+}
+
 // WithChanges is base with what a run changed. Everything that would land is in it;
-// git's own files are not. A set that is incomplete is refused: what is missing
-// could not be judged.
+// git's own files are not. A set that is incomplete is refused, since what is missing
+// could not be judged; that, and what no tree holds, is a ChangeError.
 func WithChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
+	t, err := withChanges(name, run, base, set)
+	var bad *TreeError
+	if errors.As(err, &bad) {
+		return nil, &ChangeError{bad}
+	}
+	return t, err
+}
+
+func withChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 	if len(set.Incomplete) > 0 {
 		return nil, &TreeError{name, "", "its changes are incomplete: " + strings.Join(set.Incomplete, "; ")}
 	}

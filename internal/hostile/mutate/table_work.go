@@ -7,7 +7,40 @@ var workMutants = []mutant{
 		Name: "pushes-what-nobody-judged", Promise: "T2",
 		Why:     "what the workspace holds by now is pushed for what was judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "what nobody judged was pushed",
-		edits: []edit{{"workpush.go", "	} else if sum != v.Change.Digest {", "	} else if sum != v.Change.Digest && sum == \"\" {"}},
+		edits: []edit{{"workpush.go", "	} else if sum != a.Tree {", "	} else if sum != a.Tree && sum == \"\" {"}},
+	},
+	{
+		Name: "an-override-of-another-work", Promise: "H2",
+		Why:     "what a person let go on in one work lets another one's change go on, which they never saw",
+		Package: ".", Tests: []string{"TestWorkOverrideOfAnotherTree"}, Says: "an override of another work's change counts",
+		edits: []edit{
+			{"gate.go", "			if w.o.exact {", "			if w.o.exact && false {"},
+			{"attempts.go", "v.Override != nil && v.Change.Digest == a.Tree {", "v.Override != nil {"},
+		},
+	},
+	{
+		Name: "work-past-the-gate", Promise: "T2",
+		Why:     "the agent of work writes to the user's directory, and nothing is left to judge",
+		Package: ".", Tests: []string{"TestWorkNeverBegan"}, Says: "bind: ",
+		edits: []edit{{"attempts.go", "	case store.Overlay, store.Copy:\n", "	case store.Overlay, store.Copy, store.Bind:\n"}, {"attempts.go", "	case store.Bind:\n", "	case \"other\":\n"}},
+	},
+	{
+		Name: "an-agent-ends-its-work", Promise: "T2",
+		Why:     "what no tree can hold ends the work without a verdict, each time that it is continued",
+		Package: ".", Tests: []string{"TestWorkUnjudgeable"}, Says: "pipe",
+		edits: []edit{{"attempts.go", "	case errors.As(err, &bad) && bad.Tree == \"run \"+string(a.Run):", "	case errors.As(err, &bad) && bad.Tree == \"\":"}},
+	},
+	{
+		Name: "names-of-files-are-told", Promise: "T2",
+		Why:     "the name of a file that no tree holds tells the model what to do",
+		Package: "./internal/gate", Tests: []string{"TestChangeFeedback"}, Says: "is told as",
+		edits: []edit{{"internal/gate/overlay.go", "harmless(red, e.Path, 200) + \":\"", "e.Path + \":\""}},
+	},
+	{
+		Name: "the-next-agent-begins", Promise: "T2",
+		Why:     "work goes on with the gate and the next agent after it was interrupted",
+		Package: ".", Tests: []string{"TestWorkStops"}, Says: "<nil>",
+		edits: []edit{{"attempts.go", "		if w.relay.heard() != nil {", "		if w.relay.heard() != nil && ctx == nil {"}},
 	},
 	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/testenv"
+)
+
+// cue is what carboy says, and what it is sent when it has said that.
+type cue struct {
+	says string
+	sent syscall.Signal
+}
+
+// prompter sends a process each signal at its cue.
+type prompter struct {
+	mu   sync.Mutex
+	said bytes.Buffer
+	at   int // the part of what was said in which the next cue is looked for
+	cues []cue
+	send func(syscall.Signal)
+}
+
+func (p *prompter) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said.Write(b)
+	for len(p.cues) > 0 {
+		_, rest, ok := strings.Cut(p.said.String()[p.at:], p.cues[0].says)
+		if !ok {
+			break
+		}
+		p.at = p.said.Len() - len(rest)
+		p.send(p.cues[0].sent)
+		p.cues = p.cues[1:]
+	}
+	return len(b), nil
+}
+
+// stopped runs carboy, which the signals of cues stop, and checks that it ends with code and
+// leaves no process.
+func (w *workDen) stopped(code int, cues []cue, args ...string) {
+	w.t.Helper()
+	cmd := w.command(args...)
+	p := &prompter{cues: cues}
+	var below []testenv.Process
+	p.send = func(s syscall.Signal) {
+		below = append(below, testenv.Living(w.t, cmd.Process.Pid)...)
+		cmd.Process.Signal(s)
+	}
+	cmd.Stdout, cmd.Stderr = p, p
+	cmd.WaitDelay = 10 * time.Second
+	p.mu.Lock() // until there is a process to send anything to
+	err := cmd.Start()
+	p.mu.Unlock()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	late := time.AfterFunc(killPatience, func() { cmd.Process.Kill() })
+	cmd.Wait()
+	if !late.Stop() {
+		w.t.Fatalf("carboy %q does not end: %s", args, p.said.String())
+	}
+	if cmd.ProcessState.ExitCode() != code || len(p.cues) > 0 {
+		w.t.Fatalf("carboy %q ended with %d, want %d, and %v are left: %s", args, cmd.ProcessState.ExitCode(), code, p.cues, p.said.String())
+	}
+	if !strings.Contains(p.said.String(), "carboy work --continue "+w.id()+" goes on\n") {
+		w.t.Errorf("carboy %q does not say how it goes on: %s", args, p.said.String())
+	}
+	testenv.AllGone(w.t, "carboy that was stopped", below, killPatience)
+}
+
+// TestStoppedWork interrupts work as people do, with an agent that will not hear of it: in
+// the agent's run, in the gate, and while a person is waited for. Each time it ends at
+// once, and goes on later where it was.
+func TestStoppedWork(t *testing.T) {
+	w := newWorkDenOf(t, `trap 'echo "not yet"' INT; echo up; sleep 300 & while :; do wait; done`, "[ -e quick ] || sleep 300; exit 1\n")
+	newest := func(number int, state string) {
+		t.Helper()
+		if s := w.steps(); s[len(s)-1].Number != number || s[len(s)-1].State != state {
+			t.Errorf("want %d %s: %v", number, state, s)
+		}
+	}
+	w.stopped(130, []cue{{"up\n", syscall.SIGINT}, {"not yet\n", syscall.SIGINT}}, "work", "--agent", "a", "--prompt", "x", "--attempts", "1")
+	newest(1, "judging")
+	w.stopped(143, []cue{{"build: running on the change", syscall.SIGTERM}}, "work", "--continue", w.id())
+	newest(1, "judging")
+	if err := os.WriteFile(filepath.Join(w.home, "ws/quick"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.stopped(129, []cue{{"waiting for a person", syscall.SIGHUP}}, "work", "--continue", w.id(), "--max-attempts", "2", "--wait", "1h")
+	newest(1, "recorded")
+	var shown struct{ State, Outcome string }
+	out, msg, code := w.carboy("work", "show", "--json", w.id())
+	if err := json.Unmarshal([]byte(out), &shown); err != nil || code != 0 || shown.State != "over" || shown.Outcome != "escalated" {
+		t.Errorf("work show: %v %d %s\n%s", err, code, msg, out)
+	}
+	if out, msg, code := w.carboy("audit", "verify"); code != 0 {
+		t.Errorf("audit verify: %d\n%s%s", code, out, msg)
+	}
+}
+
+// TestWorkAdvice: what people are told of work that can't go on by itself.
+func TestWorkAdvice(t *testing.T) {
+	for _, x := range []struct {
+		err  error
+		code int
+		tip  string
+	}{
+		{fmt.Errorf("work x: %w", carboy.ErrNoWork), 0, "carboy work list"},
+		{fmt.Errorf("work x: %w", carboy.ErrWorkLocked), 14, "wait until"},
+		{fmt.Errorf("work x: %w", carboy.ErrLedger), 13, "begin anew"},
+		{&carboy.StoppedError{Work: "01x", Signal: syscall.SIGTERM, Err: carboy.ErrGateLocked}, 143, "--continue 01x"},
+		{&carboy.StoppedError{Signal: syscall.SIGINT, Err: carboy.ErrInterrupted}, 130, ""},
+		{carboy.ErrNoCatalog, 0, "carboy gate init"},
+	} {
+		a := newApp(os.Stdin, io.Discard, io.Discard, func(string) string { return "" })
+		if err := a.workFailed(x.err); a.code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") || strings.Contains(err.Error(), "gate works") {
+			t.Errorf("%v: code %d, %v: %q", x.err, a.code, err, advice(err))
+		}
+	}
+	facts, _ := json.Marshal(map[string]any{"lost": []string{"pkg.Test"}})
+	k := &carboy.WorkAccount{
+		ID: "01x", State: carboy.WorkOver, Outcome: gate.Escalated, Spent: true, Number: 3, Limit: 3, Verdict: "01v", Run: "01r",
+		Failing: []*gate.Result{{Kind: "trace", Findings: []gate.Finding{{ID: "x"}}}, {Name: "t", Kind: "tests", Facts: facts}},
+	}
+	all := strings.Join(nextSteps(k), "\n")
+	for _, want := range []string{"--continue 01x --max-attempts 6 ", "accept --as NAME --key FILE 01v ", "accept --as NAME --key FILE --lost-tests 01v ", "override --reason TEXT 01v "} {
+		if !strings.Contains(all, want) {
+			t.Errorf("it lacks %q:\n%s", want, all)
+		}
+	}
+	// Of an attempt of which nothing is known there is no verdict to override.
+	k.Verdict, k.Failing, k.Number = "", nil, maxAttempts
+	if all := strings.Join(nextSteps(k), "\n"); strings.Contains(all, "override") || strings.Contains(all, "--max-attempts") {
+		t.Error(all)
+	}
+}
