@@ -18,11 +18,14 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// cue is what carboy says, and what it is sent when it has said that.
+// cue is what carboy says, and what it is sent when it has said that: more than one
+// signal at once.
 type cue struct {
 	says string
-	sent syscall.Signal
+	sent []syscall.Signal
 }
+
+func at(says string, sent ...syscall.Signal) cue { return cue{says, sent} }
 
 // prompter sends a process each signal at its cue.
 type prompter struct {
@@ -30,7 +33,7 @@ type prompter struct {
 	said bytes.Buffer
 	at   int // the part of what was said in which the next cue is looked for
 	cues []cue
-	send func(syscall.Signal)
+	send func([]syscall.Signal)
 }
 
 func (p *prompter) Write(b []byte) (int, error) {
@@ -49,16 +52,22 @@ func (p *prompter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stopped runs carboy, which the signals of cues stop, and checks that it ends with code and
-// leaves no process.
-func (w *workDen) stopped(code int, cues []cue, args ...string) {
+// stopped runs carboy, which the signals of cues stop, and checks that it ends with code,
+// leaves no process, and has said something.
+func (w *workDen) stopped(code int, says string, cues []cue, args ...string) {
 	w.t.Helper()
 	cmd := w.command(args...)
 	p := &prompter{cues: cues}
 	var below []testenv.Process
-	p.send = func(s syscall.Signal) {
+	p.send = func(all []syscall.Signal) {
 		below = append(below, testenv.Living(w.t, cmd.Process.Pid)...)
-		cmd.Process.Signal(s)
+		if len(all) > 1 { // it takes the second one before it has come far with the first
+			cmd.Process.Signal(syscall.SIGSTOP)
+			defer cmd.Process.Signal(syscall.SIGCONT)
+		}
+		for _, s := range all {
+			cmd.Process.Signal(s)
+		}
 	}
 	cmd.Stdout, cmd.Stderr = p, p
 	cmd.WaitDelay = 10 * time.Second
@@ -76,8 +85,8 @@ func (w *workDen) stopped(code int, cues []cue, args ...string) {
 	if cmd.ProcessState.ExitCode() != code || len(p.cues) > 0 {
 		w.t.Fatalf("carboy %q ended with %d, want %d, and %v are left: %s", args, cmd.ProcessState.ExitCode(), code, p.cues, p.said.String())
 	}
-	if !strings.Contains(p.said.String(), "carboy work --continue "+w.id()+" goes on\n") {
-		w.t.Errorf("carboy %q does not say how it goes on: %s", args, p.said.String())
+	if says = strings.ReplaceAll(says, "ID", w.id()); !strings.Contains(p.said.String(), says) {
+		w.t.Errorf("carboy %q does not say %q: %s", args, says, p.said.String())
 	}
 	testenv.AllGone(w.t, "carboy that was stopped", below, killPatience)
 }
@@ -93,14 +102,18 @@ func TestStoppedWork(t *testing.T) {
 			t.Errorf("want %d %s: %v", number, state, s)
 		}
 	}
-	w.stopped(130, []cue{{"up\n", syscall.SIGINT}, {"not yet\n", syscall.SIGINT}}, "work", "--agent", "a", "--prompt", "x", "--attempts", "1")
+	const goesOn = "carboy work --continue ID goes on\n"
+	w.stopped(130, goesOn, []cue{at("up\n", syscall.SIGINT), at("not yet\n", syscall.SIGINT)}, "work", "--agent", "a", "--prompt", "x", "--attempts", "1")
 	newest(1, "judging")
-	w.stopped(143, []cue{{"build: running on the change", syscall.SIGTERM}}, "work", "--continue", w.id())
+	w.stopped(143, goesOn, []cue{at("build: running on the change", syscall.SIGTERM)}, "work", "--continue", w.id())
+	newest(1, "judging")
+	// The second one does not wait: it is the one that carboy ends by.
+	w.stopped(143, "stopping (interrupt); once more", []cue{at("build: running on the change", syscall.SIGINT, syscall.SIGTERM)}, "work", "--continue", w.id())
 	newest(1, "judging")
 	if err := os.WriteFile(filepath.Join(w.home, "ws/quick"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w.stopped(129, []cue{{"waiting for a person", syscall.SIGHUP}}, "work", "--continue", w.id(), "--max-attempts", "2", "--wait", "1h")
+	w.stopped(129, goesOn, []cue{at("waiting for a person", syscall.SIGHUP)}, "work", "--continue", w.id(), "--max-attempts", "2", "--wait", "1h")
 	newest(1, "recorded")
 	var shown struct{ State, Outcome string }
 	out, msg, code := w.carboy("work", "show", "--json", w.id())
