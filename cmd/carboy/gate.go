@@ -337,12 +337,15 @@ carboy gate verify, without anything else of yours.`,
 		Example: "  carboy gate attest >gate.intoto.jsonl\n  carboy gate attest --bundle verdict", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				v, _, err := c.Verdict(ctx, onlyArg(args))
+				if err != nil {
+					return a.gateFailed(err)
+				}
 				var key string
-				var err error
 				if bundle == "" {
-					key, err = c.AttestVerdict(ctx, onlyArg(args), a.stdout)
+					key, err = c.AttestVerdict(ctx, v.ID, a.stdout)
 				} else {
-					key, err = c.BundleVerdict(ctx, onlyArg(args), bundle)
+					key, err = c.BundleVerdict(ctx, v.ID, bundle)
 				}
 				switch {
 				case errors.Is(err, fs.ErrExist):
@@ -352,7 +355,11 @@ carboy gate verify, without anything else of yours.`,
 				}
 				a.say(plainText, "signed with the Ed25519 key %s", key)
 				if bundle != "" {
-					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s", key, visible.String(bundle, 200))
+					of := "--tree " + v.Change.Digest
+					if v.Change.Commit != "" {
+						of = "--commit " + v.Change.Commit
+					}
+					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s %s", key, of, visible.String(bundle, 200))
 				}
 				return nil
 			})
@@ -364,30 +371,51 @@ carboy gate verify, without anything else of yours.`,
 }
 
 func (a *app) gateVerifyCmd() *cobra.Command {
-	var key string
+	var o carboy.BundleOptions
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "verify DIR", Short: "check a verdict that somebody handed over, with its evidence",
 		Long: `Checks a directory that carboy gate attest --bundle wrote: that the key signed the
-verdict in it, and that evidence, inputs and the proposed baseline are what that
-verdict says. Nothing else is needed: no repository, no network, no state of
-carboy's. What was changed, exchanged, removed or added is named (13).
+verdict in it, that it is of the change that you name, and that evidence, inputs
+and the proposed baseline are what that verdict says. Nothing else is needed: no
+repository, no network, no state of carboy's. What was changed, exchanged, removed
+or added, and a verdict on something else than you named, is said (13).
 
 The key must be one that you have from whoever judged, and not from the directory.
+Name the change by its --commit, by its --tree, or by both, from where you deploy
+it: every verdict that this key ever signed is as intact. A run's change has a tree
+alone. --base and --catalog say what it must have been compared with and judged by,
+and --no-override takes no verdict that a person set aside.
+
+A verdict that is given again for another commit is of the one that was judged:
+carboy gate run --again judges this one.
+
 What is intact ends with the code of its verdict, as carboy gate run does: 0 when
 every signal passed or a person has overridden it, 11 when a person must decide,
 12 when it did not pass.`,
-		Example: "  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= verdict && deploy",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || key == "" {
-				return usagef("carboy gate verify --key KEY DIR", "name one directory, and the key that must have signed")
+		Example: `  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= --commit "$(git rev-parse HEAD)" verdict && deploy`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			usage := func(format string, x ...any) error {
+				return usagef("carboy gate verify --key KEY --commit HASH DIR", format, x...)
+			}
+			for _, name := range []string{"commit", "tree", "base", "catalog"} {
+				// $(git rev-parse …) that failed must not ask for less.
+				if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+					return usage("--%s is empty: name a hash, or leave it out", name)
+				}
+			}
+			switch {
+			case len(args) != 1 || o.Key == "":
+				return usage("name one directory, and the key that must have signed")
+			case o.Commit == "" && o.Tree == "":
+				return usage("say which change the verdict must be of, by --commit, --tree, or both: one on another change is as intact")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := carboy.VerifyBundle(cmd.Context(), args[0], key)
+			r, err := carboy.VerifyBundle(cmd.Context(), args[0], o)
 			if err != nil {
-				return err
+				return a.gateFailed(err)
 			}
 			a.code = exitcode.Broken
 			if r.Intact {
@@ -400,14 +428,19 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 				fmt.Fprintln(a.stdout, visible.String(f, 500))
 			}
 			if !r.Intact {
-				return errors.New("this is not the verdict with its evidence that the key signed")
+				return errors.New("this is not a verdict on what you named, with its evidence, that the key signed")
 			}
-			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), key)
+			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), o.Key)
 			r.Verdict.Text(a.shown(), false)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "the public `KEY` that must have signed, in base64")
+	cmd.Flags().StringVar(&o.Key, "key", "", "the public `KEY` that must have signed, in base64")
+	cmd.Flags().StringVar(&o.Commit, "commit", "", "the `HASH` of the commit that must have been judged, all of it")
+	cmd.Flags().StringVar(&o.Tree, "tree", "", "the `SHA256` of the tree that must have been judged, as verdicts have it")
+	cmd.Flags().StringVar(&o.Base, "base", "", "the `HASH` of the commit that it must have been compared with")
+	cmd.Flags().StringVar(&o.Catalog, "catalog", "", "the `SHA256` of the catalog that must have judged")
+	cmd.Flags().BoolVar(&o.NoOverride, "no-override", false, "take no verdict that a person set aside")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	return cmd
 }

@@ -269,6 +269,12 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/kept.go", "case !d.IsDir() && want[p] == \"\":", "case !d.IsDir() && want[p] == \"-\":"}},
 	},
 	{
+		Name: "a-verdict-on-another-change", Promise: "T2",
+		Why:     "a verdict that was signed once lets every later change be deployed",
+		Package: ".", Tests: []string{"TestT2BundleOfAnotherChange"}, Says: "another commit: let go on true",
+		edits: []edit{{"gatebundle.go", "		if x.want != \"\" && x.want != x.got {", "		if x.want != \"\" && len(x.want) != len(x.got) {"}},
+	},
+	{
 		Name: "a-list-of-files-of-before", Promise: "T3",
 		Why:     "what git listed another time is taken for what a commit has, with other sizes",
 		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "lists were taken",
