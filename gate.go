@@ -559,6 +559,15 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 		return nil, err
 	}
 	v.Build, v.Repository, v.Granted = w.c.build, w.dir, w.o.granted
+	dir := w.c.gateDir("verdicts", v.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	hold, err := waitVerdict(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Close()
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
@@ -566,7 +575,7 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if w.o.own == nil {
 		if inputs := w.remember(ctx, v); inputs != nil {
 			v.Inputs = hexSum(inputs)
-			if err := os.WriteFile(w.c.gateDir("verdicts", v.ID, gate.InputsFile), inputs, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, gate.InputsFile), inputs, 0o600); err != nil {
 				return nil, err
 			}
 			more = append(more, audit.Digest{Of: inputsOf, Sum: sha256.Sum256(inputs)})
@@ -646,31 +655,6 @@ func fileSum(ctx context.Context, name string) (string, error) {
 	}
 	defer dir.Close()
 	return gate.SumIn(ctx, dir, filepath.Base(name), math.MaxInt64-1)
-}
-
-// recordVerdict writes the verdict and puts its digest into the audit log.
-func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict, more ...audit.Digest) error {
-	b, err := v.Encode()
-	if err != nil {
-		return err
-	}
-	dir := c.gateDir("verdicts", v.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600); err != nil {
-		return err
-	}
-	d := audit.Allowed
-	if v.Outcome != gate.Passed {
-		d = audit.Refused
-	}
-	none := new(secret.Redactor)
-	_, err = c.audit.Append(ctx, audit.Event{
-		Kind: audit.GateVerdict, Actor: audit.ByCarboy, Decision: d, Subject: audit.Redact(none, v.ID),
-		Digests: append([]audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}}, more...), Text: audit.Redact(none, string(v.Outcome)),
-	})
-	return err
 }
 
 // remember keeps what the verdict depended on, where it may be given again, and gives
@@ -791,7 +775,7 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			continue
 		}
 		v, dir, err := w.c.Verdict(ctx, in.Verdict)
-		if errors.Is(err, errUnrecorded) { // carboy died before it was on record
+		if errors.Is(err, errUnrecorded) || errors.Is(err, ErrNoVerdict) { // carboy died before it was on record, or it was removed
 			os.Remove(files[i])
 			continue
 		}
@@ -799,10 +783,10 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			if errors.Is(err, ErrLedger) {
 				return nil, "", err
 			}
-			continue // it was removed
+			continue
 		}
 		// It is the judgement's word that these were all of its inputs.
-		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {
+		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil {
 			return nil, "", err
 		}
 		if len(in.Network) > 0 {
@@ -849,29 +833,9 @@ func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string
 	case len(ids) > 1 && ref != "":
 		return nil, "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
 	}
-	dir := c.gateDir("verdicts", ids[len(ids)-1])
-	b, err := os.ReadFile(filepath.Join(dir, verdictFile))
-	if err != nil {
-		return nil, "", err
-	}
-	v, err := gate.ParseVerdict(b)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w: %w", dir, ErrLedger, err)
-	}
-	if err := c.onRecord(ctx, v.ID, "verdict", b); err != nil {
-		return nil, "", err
-	}
-	return v, dir, nil
-}
-
-func (c *Client) verdicts() ([]string, error) {
-	dirs, err := store.Glob(c.gateDir("verdicts"), "*/"+verdictFile)
-	var ids []string
-	for _, d := range dirs {
-		ids = append(ids, filepath.Base(filepath.Dir(d)))
-	}
-	slices.Sort(ids)
-	return ids, err
+	id := ids[len(ids)-1]
+	v, err := c.readVerdict(id)
+	return v, c.gateDir("verdicts", id), err
 }
 
 // Verdicts lists those on record, newest first, at most n. One that is not what was
@@ -884,7 +848,7 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 	recorded := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
 		for _, d := range r.Digests {
-			if d.Of == "verdict" {
+			if d.Of == verdictOf {
 				recorded[r.Subject] = d.SHA256
 			}
 		}
@@ -897,8 +861,8 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 		if len(out) == n {
 			break
 		}
-		b, err := os.ReadFile(c.gateDir("verdicts", id, verdictFile))
-		if err != nil || recorded[id] != hexSum(b) {
+		b, err := c.verdictText(id, recorded[id])
+		if err != nil {
 			continue
 		}
 		if v, err := gate.ParseVerdict(b); err == nil {
@@ -910,33 +874,6 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 
 // errUnrecorded is of a document that the audit log never had.
 var errUnrecorded = fmt.Errorf("%w: nothing is on record", ErrLedger)
-
-// onRecord compares a document with what the audit log says of it: the newest record
-// with its id and that kind of digest.
-func (c *Client) onRecord(ctx context.Context, id, of string, b []byte) error {
-	want := hexSum(b)
-	got := ""
-	err := c.auditRecords(func(r *audit.Record) {
-		if r.Subject != id {
-			return
-		}
-		for _, d := range r.Digests {
-			if d.Of == of {
-				got = d.SHA256
-			}
-		}
-	})
-	if err != nil {
-		return err
-	}
-	switch got {
-	case want:
-		return nil
-	case "":
-		return fmt.Errorf("%s %s: %w", of, id, errUnrecorded)
-	}
-	return fmt.Errorf("%s %s: %w: its text was changed", of, id, ErrLedger)
-}
 
 // auditRecords reads the log from its beginning. That the log itself is whole was seen
 // when it was opened.

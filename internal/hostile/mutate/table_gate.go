@@ -164,7 +164,7 @@ var gateMutants = []mutant{
 		Name: "a-cache-is-not-on-record", Promise: "T4",
 		Why:     "the document that says what a cache was can be written by whoever wrote the cache",
 		Package: ".", Tests: []string{"TestT4WarmCacheInBottles"}, Says: "warm.json was edited",
-		edits: []edit{{"gatewarm.go", "	if err := c.onRecord(ctx, k.Verdict, warmOf, b); err != nil {", "	if err := c.onRecord(ctx, k.Verdict, warmOf, b); err != nil && len(b) == 0 {"}},
+		edits: []edit{{"gatewarm.go", "	if err := c.onRecord(k.Verdict, warmOf, b); err != nil {", "	if err := c.onRecord(k.Verdict, warmOf, b); err != nil && len(b) == 0 {"}},
 	},
 	{
 		Name: "a-change-writes-the-cache", Promise: "T4",
@@ -242,7 +242,7 @@ var gateMutants = []mutant{
 		Name: "inputs-are-not-on-record", Promise: "T4",
 		Why:     "what a verdict depended on is what a file says by now",
 		Package: ".", Tests: []string{"TestT4InputsAreRecorded"}, Says: "is given to the bad one",
-		edits: []edit{{"gate.go", "		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {", "		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil && len(b) == 0 {"}},
+		edits: []edit{{"gate.go", "		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil {", "		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil && len(b) == 0 {"}},
 	},
 	{
 		Name: "a-branch-for-a-run", Promise: "T3",
@@ -273,6 +273,18 @@ var gateMutants = []mutant{
 		Why:     "a verdict that was signed once lets every later change be deployed",
 		Package: ".", Tests: []string{"TestT2BundleOfAnotherChange"}, Says: "another commit: let go on true",
 		edits: []edit{{"gatebundle.go", "		if x.want != \"\" && x.want != x.got {", "		if x.want != \"\" && len(x.want) != len(x.got) {"}},
+	},
+	{
+		Name: "a-verdict-by-its-own-word", Promise: "A1",
+		Why:     "a verdict that passed is given for one that did not, whose file it was copied to",
+		Package: ".", Tests: []string{"TestA1VerdictExchanged"}, Says: "is read as",
+		edits: []edit{{"gaterecord.go", "	b, err := c.verdictText(id, sum)", "	b, err := os.ReadFile(c.gateDir(\"verdicts\", id, verdictFile))\n	if v, _ := gate.ParseVerdict(b); v != nil {\n		sum, _ = c.recorded(v.ID, verdictOf)\n	}\n	_ = sum"}},
+	},
+	{
+		Name: "an-override-before-its-record", Promise: "H2",
+		Why:     "a text that somebody died before putting on record is taken for the verdict",
+		Package: ".", Tests: []string{"TestH2DiedWhileWriting"}, Says: "an override before its record",
+		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if sum != \"\" {\n		return nameVerdict(dir)"}},
 	},
 	{
 		Name: "a-list-of-files-of-before", Promise: "T3",
