@@ -130,7 +130,7 @@ func failuresOf(v *gate.Verdict) (out []string) {
 			out, left = append(out, s), left-len(s)
 		}
 	}
-	for _, r := range v.Signals {
+	for _, r := range v.Untold().Signals {
 		if r.Outcome == gate.Passed {
 			continue
 		}

@@ -287,6 +287,12 @@ var gateMutants = []mutant{
 		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if sum != \"\" {\n		return nameVerdict(dir)"}},
 	},
 	{
+		Name: "a-key-at-the-cut", Promise: "T2",
+		Why:     "the lines of a private key whose first one was cut off are told to a model",
+		Package: "./internal/gate", Tests: []string{"TestKeysAtTheCut"}, Says: "of the key is in",
+		edits: []edit{{"internal/gate/kind_build.go", "	if s = masked(s); len(s) <= n {", "	if len(s) <= n {"}},
+	},
+	{
 		Name: "a-list-of-files-of-before", Promise: "T3",
 		Why:     "what git listed another time is taken for what a commit has, with other sizes",
 		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "lists were taken",
