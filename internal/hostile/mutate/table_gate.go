@@ -293,6 +293,12 @@ var gateMutants = []mutant{
 		edits: []edit{{"internal/gate/kind_build.go", "	if s = masked(s); len(s) <= n {", "	if len(s) <= n {"}},
 	},
 	{
+		Name: "scenarios-of-a-tag", Promise: "T3",
+		Why:     "a tag that came with a fetch says what is tried of a program",
+		Package: ".", Tests: []string{"TestScenariosAreNotTheChanges"}, Says: "a tag called main",
+		edits: []edit{{"scenarios.go", ".Tree(ctx, rev)", ".Tree(ctx, \"refs/tags/\"+rev)"}},
+	},
+	{
 		Name: "a-list-of-files-of-before", Promise: "T3",
 		Why:     "what git listed another time is taken for what a commit has, with other sizes",
 		Package: "./internal/gate", Tests: []string{"TestT3RepositoriesThatLie"}, Says: "lists were taken",
