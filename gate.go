@@ -99,8 +99,12 @@ func (c *Client) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
 	miss := "it was not looked for"
 	if w.newest != nil {
 		var v *Judged
-		if v, miss, err = w.cached(ctx); err != nil || v != nil {
-			return v, err
+		if v, miss, err = w.cached(ctx); err != nil {
+			return nil, err
+		}
+		if v != nil {
+			c.gaveAgain(v.ID)
+			return v, nil
 		}
 	}
 	v, err := w.judge(ctx)
@@ -283,14 +287,17 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	if change != "." {
 		commit, cerr = w.repo.Commit(ctx, change)
 	}
-	if errors.Is(cerr, gate.ErrAmbiguous) {
-		return fmt.Errorf("change: %w", cerr)
-	}
-	if cerr == nil && change != "HEAD" && change != commit && !strings.HasPrefix(change, "refs/") {
+	if (cerr == nil || errors.Is(cerr, gate.ErrAmbiguous)) && change != "HEAD" && change != commit && !strings.HasPrefix(change, "refs/") {
 		// A branch can be called like a run, and would be judged in its place.
 		if m, err := w.c.Find(ctx, change, w.dir); err == nil && string(m.Workspace.Path) == w.dir {
-			return fmt.Errorf("change %q is a revision (%s) and a run (%s): write refs/… for the one, the whole id for the other: %w", change, commit[:12], m.ID, gate.ErrAmbiguous)
+			if string(m.ID) != change {
+				return fmt.Errorf("change %q is a revision and a run (%s): write refs/… for the one, the whole id for the other: %w", change, m.ID, gate.ErrAmbiguous)
+			}
+			commit, cerr = "", gate.ErrNoRevision
 		}
+	}
+	if errors.Is(cerr, gate.ErrAmbiguous) {
+		return fmt.Errorf("change: %w", cerr)
 	}
 	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
 		base = "HEAD"
@@ -818,8 +825,8 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 	return nil, miss, nil
 }
 
-// Verdict reads one by its id, or by a prefix of one id only; "" is the newest. What is
-// not what was recorded is ErrLedger.
+// Verdict reads one by its id, or by a prefix of one id only; "" is the one that Gate gave
+// last. What is not what was recorded is ErrLedger.
 func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string, error) {
 	ids, err := c.verdicts()
 	if err != nil {
@@ -834,6 +841,9 @@ func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string
 		return nil, "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
 	}
 	id := ids[len(ids)-1]
+	if ref == "" {
+		id = c.givenLast(ids)
+	}
 	v, err := c.readVerdict(id)
 	return v, c.gateDir("verdicts", id), err
 }

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,6 +179,32 @@ func (c *Client) eachVerdict(f func(id string, there bool) error) error {
 		}
 	}
 	return nil
+}
+
+// givenFile says which verdict was given again last, and which was the newest then.
+const givenFile = "given"
+
+// gaveAgain keeps that a verdict was given again, so that who asks for no other one is
+// shown it. Nothing is decided by that.
+func (c *Client) gaveAgain(id string) {
+	ids, err := c.verdicts()
+	if err != nil || len(ids) == 0 || c.givenLast(ids) == id {
+		return
+	}
+	if err := store.WriteFile(c.gateDir(givenFile), []byte(id+" "+ids[len(ids)-1]+"\n"), 0o600); err != nil {
+		c.log.Info("who asks for the last verdict is shown another one", "given", id, "why", err)
+	}
+}
+
+// givenLast is the verdict of ids that was given last: the newest, or one that was given
+// again since.
+func (c *Client) givenLast(ids []string) string {
+	newest := ids[len(ids)-1]
+	b, err := os.ReadFile(c.gateDir(givenFile))
+	if f := strings.Fields(string(b)); err == nil && len(f) == 2 && f[1] == newest && slices.Contains(ids, f[0]) {
+		return f[0]
+	}
+	return newest
 }
 
 // readVerdict reads the verdict in a directory: what is on record of its name, and of no

@@ -313,3 +313,40 @@ func TestSweepGates(t *testing.T) {
 		t.Errorf("a verdict was taken away: %s, %v", r.Status, err)
 	}
 }
+
+// TestGivenLast: without an id, that verdict is shown that a gate gave last, also when it
+// was one of before.
+func TestGivenLast(t *testing.T) {
+	p, bad := judgedBadly(t)
+	p.git("rm", "-q", "b")
+	p.put("c", "fine")
+	p.commit()
+	good := p.judge(GateOptions{Base: "HEAD"})
+	shown := func(what, want string) {
+		t.Helper()
+		if v, _, err := p.c.Verdict(t.Context(), ""); err != nil || v.ID != want {
+			t.Errorf("%s: %v is shown, not %s: %v", what, v, want, err)
+		}
+	}
+	shown("the newest", good.ID)
+	again := p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	if !again.Cached || again.ID != bad.ID {
+		t.Fatalf("%s: %s", again.ID, again.Miss)
+	}
+	shown("one that was given again", bad.ID)
+	if again := p.judge(GateOptions{Base: "HEAD"}); !again.Cached || again.ID != good.ID {
+		t.Fatalf("%s: %s", again.ID, again.Miss)
+	}
+	shown("the newest, given again", good.ID)
+	p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	anew := p.judge(GateOptions{Base: "HEAD", Again: true})
+	shown("one that was judged since", anew.ID)
+	if v, _, err := p.c.Verdict(t.Context(), bad.ID); err != nil || v.ID != bad.ID {
+		t.Errorf("%v, %v", v, err)
+	}
+	p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	if err := os.RemoveAll(bad.Dir); err != nil {
+		t.Fatal(err)
+	}
+	shown("the newest, when the last was removed", anew.ID)
+}

@@ -34,7 +34,7 @@ func (a *app) gateCmd() *cobra.Command {
 		Example: `  carboy gate init                  a catalog for this repository
   carboy gate run                   judge HEAD
   carboy gate run --change RUN      judge what an agent's run changed
-  carboy gate explain               the newest verdict, with all it found`,
+  carboy gate explain               the last verdict, with all it found`,
 		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -251,8 +251,9 @@ func (a *app) gateExplainCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "explain [VERDICT]", Short: "show a verdict with all that it found",
-		Long: `Shows a verdict, the newest unless another is named, in the form that people or
-forges read. All that lies beside it (evidence, inputs, the baseline that it
+		Long: `Shows a verdict, the last that a gate gave unless another is named, in the form that
+people or forges read. One that was given again is as it was judged first, with the
+trees of then. All that lies beside it (evidence, inputs, the baseline that it
 proposes) is compared with it before: what was changed, exchanged, removed or
 added is named, and the verdict is not shown (13).`,
 		Example: "  carboy gate explain\n  carboy gate explain --format html 01m8 >verdict.html\n  carboy gate explain --format sarif >gate.sarif",
@@ -329,7 +330,9 @@ func (a *app) gateAttestCmd() *cobra.Command {
 		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
 		Long: `Prints two DSSE envelopes, one on each line, signed with your key: in-toto
 statements about the tree that was judged, one with the verdict, one with SLSA
-provenance of how it was judged. The key that verifies is said on stderr.
+provenance of how it was judged. The key that verifies is said on stderr. A verdict
+that was given again attests the commit and tree that it was judged on: carboy gate
+run --again judges those of now.
 
 With --bundle, they are written to a new directory together with the verdict and
 all that it names. Whoever gets that and has your key from elsewhere checks it by

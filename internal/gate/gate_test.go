@@ -825,6 +825,40 @@ func TestDriftOfWhatFails(t *testing.T) {
 	}
 }
 
+// TestRecordOfWhatFails: a baseline that is accepted after a phase failed does not allow
+// what that phase read, which nobody was shown as drift; all else it does.
+func TestRecordOfWhatFails(t *testing.T) {
+	x := tree(t, map[string]string{"a": "x"})
+	for _, code := range []int{0, 1} {
+		for _, before := range []*Baseline{nil, {Schema: BaselineSchema, Entries: []*Entry{{Signal: "b", Image: "host", Lockfiles: "l", Execs: []string{}, Reads: []string{"/etc/before"}}}}} {
+			g := newGate(t, strings.TrimSuffix(buildOnly, "\n")+"\n  - {name: trace, kind: trace, of: [b]}\n", x, x, func(Job) *Ended {
+				o := saw("/usr/bin/make")
+				o.Opened = []string{"/etc/shadow"}
+				e := ok(o)
+				e.Code = code
+				return e
+			})
+			g.Baseline = before
+			verdict(t, g)
+			b, err := g.Record(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := b.Entry("b")
+			want := []string{area("/etc/shadow")}
+			if code != 0 {
+				want = []string{}
+			}
+			if code != 0 && before != nil {
+				want = []string{"/etc/before"}
+			}
+			if e == nil || !slices.Equal(e.Reads, want) || !slices.Contains(e.Execs, "/usr/bin/make") {
+				t.Errorf("it ended with %d: %+v, want reads %q", code, e, want)
+			}
+		}
+	}
+}
+
 // TestDrift: what is new is drift, numbers that differ by themselves are none, and what
 // is accepted is none next time.
 func TestDrift(t *testing.T) {

@@ -248,7 +248,7 @@ var gateMutants = []mutant{
 		Name: "a-branch-for-a-run", Promise: "T3",
 		Why:     "a branch is judged in the place of the run that it is called like",
 		Package: ".", Tests: []string{"TestT3NamesOfRuns"}, Says: "a branch by the run's name",
-		edits: []edit{{"gate.go", "err == nil && string(m.Workspace.Path) == w.dir {\n			return fmt.Errorf(\"change", "err == nil && string(m.Workspace.Path) == \"\" {\n			return fmt.Errorf(\"change"}},
+		edits: []edit{{"gate.go", "			commit, cerr = \"\", gate.ErrNoRevision\n", "			_ = commit\n"}},
 	},
 	{
 		Name: "text-behind-a-verdict", Promise: "T2",
