@@ -602,8 +602,8 @@ func TestT3NamesOfRuns(t *testing.T) {
 		if more == "tag" {
 			p.git("tag", id, p.git("commit-tree", "-m", "x", "HEAD^{tree}"))
 		}
-		if j := p.judge(GateOptions{Change: id}); j.Outcome != gate.Final || j.Change.Run != id || j.Change.Commit != "" {
-			t.Errorf("a %s by the run's name is judged: %+v", more, j.Verdict)
+		if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: id, Base: "HEAD"}); err != nil || j.Outcome != gate.Final || j.Change.Run != id || j.Change.Commit != "" {
+			t.Errorf("a %s by the run's name is judged: %+v %v", more, j, err)
 		}
 	}
 	part := id[:len(id)-1]

@@ -284,7 +284,7 @@ var gateMutants = []mutant{
 		Name: "an-override-before-its-record", Promise: "H2",
 		Why:     "a text that somebody died before putting on record is taken for the verdict",
 		Package: ".", Tests: []string{"TestH2DiedWhileWriting"}, Says: "an override before its record",
-		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if sum != \"\" {\n		return nameVerdict(dir)"}},
+		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if len(b) > 0 && sum != \"\" {\n		return nameVerdict(dir)"}},
 	},
 	{
 		Name: "a-key-at-the-cut", Promise: "T2",
