@@ -857,6 +857,9 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 	}
 	recorded := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
+		if r.Kind == audit.GateRemoved {
+			delete(recorded, r.Subject)
+		}
 		for _, d := range r.Digests {
 			if d.Of == verdictOf {
 				recorded[r.Subject] = d.SHA256

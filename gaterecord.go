@@ -1,8 +1,10 @@
 package carboy
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +28,16 @@ import (
 
 // nextFile is a verdict's text until it is on record.
 const nextFile = gate.VerdictFile + ".new"
+
+// Names of what is being removed: a verdict's mark until that is on record, and its
+// directory after.
+const (
+	removeFile = ".remove"
+	gonePrefix = ".gone-"
+)
+
+// removedOf is what a removed verdict's digest is called in the audit log.
+const removedOf = "removed-verdict"
 
 // verdictOf is what a verdict's digest is called in the audit log.
 const verdictOf = "verdict"
@@ -129,6 +141,18 @@ func (c *Client) settleVerdict(id string) error {
 
 func (c *Client) settleHeld(id string) error {
 	dir := c.gateDir("verdicts", id)
+	if _, err := os.Lstat(filepath.Join(dir, removeFile)); err == nil {
+		sum, err := c.recorded(id, verdictOf)
+		if err != nil {
+			return err
+		}
+		if sum == "" {
+			return c.dropVerdict(id)
+		}
+		if err := os.Remove(filepath.Join(dir, removeFile)); err != nil {
+			return err
+		}
+	}
 	b, err := os.ReadFile(filepath.Join(dir, nextFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -165,12 +189,14 @@ func (c *Client) eachVerdict(f func(id string, there bool) error) error {
 		return err
 	}
 	for _, d := range all {
-		if !d.IsDir() {
+		if !d.IsDir() || strings.HasPrefix(d.Name(), ".") {
 			continue
 		}
-		if _, err := os.Lstat(c.gateDir("verdicts", d.Name(), nextFile)); err == nil {
-			if err := c.settleVerdict(d.Name()); err != nil {
-				return err
+		for _, name := range []string{nextFile, removeFile} {
+			if _, err := os.Lstat(c.gateDir("verdicts", d.Name(), name)); err == nil {
+				if err := c.settleVerdict(d.Name()); err != nil {
+					return err
+				}
 			}
 		}
 		_, err := os.Lstat(c.gateDir("verdicts", d.Name(), verdictFile))
@@ -261,11 +287,14 @@ func (c *Client) onRecord(id, of string, b []byte) error {
 }
 
 // recorded is the digest of the newest record with an id and that kind of digest, in
-// hexadecimal digits; empty: there is none.
+// hexadecimal digits; empty: there is none, or the verdict was removed since.
 func (c *Client) recorded(id, of string) (sum string, err error) {
 	err = c.auditRecords(func(r *audit.Record) {
 		if r.Subject != id {
 			return
+		}
+		if of == verdictOf && r.Kind == audit.GateRemoved {
+			sum = ""
 		}
 		for _, d := range r.Digests {
 			if d.Of == of {
@@ -274,6 +303,86 @@ func (c *Client) recorded(id, of string) (sum string, err error) {
 		}
 	})
 	return sum, err
+}
+
+// RemoveVerdict removes a verdict with its evidence, by its id or a prefix of one id only,
+// and says so in the audit log. One that work refers to stays, and so does one that is not
+// what was recorded, which is ErrLedger: what is left shows what was done to it. It gives
+// the id.
+func (c *Client) RemoveVerdict(ctx context.Context, ref string) (id string, err error) {
+	if ref == "" {
+		return "", &OptionError{Option: "verdict", Reason: "is not named", Advice: "carboy gate list shows those that there are"}
+	}
+	_, dir, err := c.Verdict(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	id = filepath.Base(dir)
+	hold, err := waitVerdict(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	defer hold.Close()
+	if err := c.settleHeld(id); err != nil {
+		return "", err
+	}
+	v, err := c.readVerdict(id)
+	if err != nil {
+		return "", err
+	}
+	if err := c.CheckVerdict(ctx, v, dir); err != nil {
+		return "", err
+	}
+	steps, err := store.Glob(c.gateDir("work"), "*/"+attemptPrefix+"*.json")
+	if err != nil {
+		return "", err
+	}
+	for _, f := range steps {
+		if b, err := os.ReadFile(f); err != nil {
+			return "", err
+		} else if bytes.Contains(b, []byte(id)) {
+			work := filepath.Base(filepath.Dir(f))
+			return "", &OptionError{Option: "verdict", Value: id, Reason: "is of work " + work + ", which says by it how its attempt ended", Advice: "carboy work show " + work}
+		}
+	}
+	was, err := c.recorded(id, verdictOf)
+	if err != nil {
+		return "", err
+	}
+	d := audit.Digest{Of: removedOf}
+	if b, err := hex.DecodeString(was); err != nil || len(b) != copy(d.Sum[:], b) {
+		return "", otherText(id, verdictOf, was)
+	}
+	// It is given again no more.
+	kept, err := store.Glob(c.gateDir("cache"), "*/"+id+".json")
+	for _, f := range kept {
+		err = errors.Join(err, os.Remove(f))
+	}
+	if err == nil {
+		err = store.WriteFile(filepath.Join(dir, removeFile), nil, 0o600)
+	}
+	if err != nil {
+		return "", err
+	}
+	none := new(secret.Redactor)
+	_, err = c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateRemoved, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, id),
+		Digests: []audit.Digest{d}, Text: audit.Redact(none, string(v.Outcome)), Sync: true,
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, c.dropVerdict(id)
+}
+
+// dropVerdict takes the directory of a verdict away whose removal is on record: at once,
+// and then what is in it.
+func (c *Client) dropVerdict(id string) error {
+	gone := c.gateDir("verdicts", gonePrefix+id)
+	if err := os.Rename(c.gateDir("verdicts", id), gone); err != nil {
+		return err
+	}
+	return removeTree(gone)
 }
 
 // sweepVerdicts removes what gates that died had kept for a verdict that never was, and
@@ -303,5 +412,14 @@ func (c *Client) sweepVerdicts() (removed []string, err error) {
 		removed = append(removed, dir)
 		return nil
 	})
+	gone, gerr := store.Glob(c.gateDir("verdicts"), gonePrefix+"*")
+	errs = append(errs, gerr)
+	for _, dir := range gone { // somebody died while they removed it
+		if err := removeTree(dir); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, dir)
+	}
 	return removed, errors.Join(append(errs, err)...)
 }

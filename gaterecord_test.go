@@ -350,3 +350,105 @@ func TestGivenLast(t *testing.T) {
 	}
 	shown("the newest, when the last was removed", anew.ID)
 }
+
+// TestRemoveVerdict: a verdict goes with its evidence, which the audit log says; what
+// somebody took away, edited, or put back does not pass for that, nor does death on the way.
+func TestRemoveVerdict(t *testing.T) {
+	ctx := t.Context()
+	p, bad := judgedBadly(t)
+	good := p.judge(GateOptions{Base: "HEAD", Change: "HEAD"})
+	list := func(want ...string) {
+		t.Helper()
+		l, err := p.c.Verdicts(ctx, 10)
+		var ids []string
+		for _, v := range l {
+			ids = append(ids, v.ID)
+		}
+		if err != nil || !slices.Equal(ids, want) {
+			t.Errorf("there are %q, want %q: %v", ids, want, err)
+		}
+	}
+	save := filepath.Join(t.TempDir(), "v")
+	if err := os.CopyFS(save, os.DirFS(bad.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	// What is not as it was recorded stays.
+	file := filepath.Join(bad.Dir, verdictFile)
+	was, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(was, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, ErrLedger) {
+		t.Errorf("an edited verdict is removed: %v", err)
+	}
+	if err := os.WriteFile(file, was, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var option *OptionError
+	if _, err := p.c.RemoveVerdict(ctx, ""); !errors.As(err, &option) {
+		t.Errorf("nobody's verdict is removed: %v", err)
+	}
+	// So does what work refers to.
+	step := p.c.gateDir("work", "w", attemptPrefix+"001.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(step), 0o700), os.WriteFile(step, []byte(`{"verdict":"`+bad.ID+`"}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.As(err, &option) {
+		t.Errorf("a verdict that work refers to is removed: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Dir(step)); err != nil {
+		t.Fatal(err)
+	}
+	// Death before its record leaves it, and death after that does not.
+	mark := filepath.Join(bad.Dir, removeFile)
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list(good.ID, bad.ID)
+	p.intact("before the record")
+	if id, err := p.c.RemoveVerdict(ctx, bad.ID); err != nil || id != bad.ID {
+		t.Fatal(id, err)
+	}
+	list(good.ID)
+	p.intact("removed")
+	if left, err := os.ReadDir(p.c.gateDir("verdicts")); err != nil || len(left) != 1 {
+		t.Errorf("%v %v", left, err)
+	}
+	if kept, err := store.Glob(p.c.gateDir("cache"), "*/"+bad.ID+".json"); err != nil || len(kept) != 0 {
+		t.Errorf("it is given again by %q, %v", kept, err)
+	}
+	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	list(good.ID)
+	p.intact("after the record")
+	if err := os.MkdirAll(p.c.gateDir("verdicts", gonePrefix+bad.ID, "evidence"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.intact("while it goes")
+	if g, err := p.c.SweepSandboxes(ctx); err != nil || len(g.Removed) != 1 {
+		t.Errorf("%+v %v", g, err)
+	}
+	// What was removed is not put back, and what nobody removed is missed.
+	if err := os.CopyFS(bad.Dir, os.DirFS(save)); err != nil {
+		t.Fatal(err)
+	}
+	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, ErrLedger) {
+		t.Errorf("a removed verdict that was put back is read: %+v %v", v, err)
+	}
+	list(good.ID)
+	tampered := func(what string) {
+		t.Helper()
+		if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Tampered {
+			t.Errorf("%s: audit verify says %s, %v", what, r.Status, err)
+		}
+	}
+	tampered("put back")
+	if err := errors.Join(os.RemoveAll(bad.Dir), os.RemoveAll(good.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	tampered("removed by hand")
+}

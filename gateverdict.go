@@ -55,6 +55,11 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 	seq := map[doc]int64{}
 	inputs := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
+		if r.Kind == audit.GateRemoved {
+			delete(last, doc{r.Subject, verdictOf})
+			delete(seq, doc{r.Subject, verdictOf})
+			return
+		}
 		for _, d := range r.Digests {
 			if d.Of == attemptOf && last[doc{r.Subject, d.Of}] != "" {
 				// A step is taken once: somebody had taken it back.

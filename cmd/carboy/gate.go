@@ -38,7 +38,7 @@ func (a *app) gateCmd() *cobra.Command {
 		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateVerifyCmd(), a.gateKindsCmd(), a.gateTraceCmd())
+	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateVerifyCmd(), a.gateRemoveCmd(), a.gateKindsCmd(), a.gateTraceCmd())
 	return cmd
 }
 
@@ -446,6 +446,36 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 	cmd.Flags().BoolVar(&o.NoOverride, "no-override", false, "take no verdict that a person set aside")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	return cmd
+}
+
+func (a *app) gateRemoveCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm VERDICT...", Short: "remove verdicts with their evidence",
+		Long: `Removes verdicts with all that lies beside them, which makes room: traces and what
+phases printed are most of it. Who did, when, and each verdict's digest stay in the
+audit log, so that carboy audit verify does not miss them. They are not given again.
+
+A verdict that work refers to stays, and so does one that is not what was recorded.`,
+		Example: "  carboy gate rm 01m8467kg5\n  carboy gate list --limit 1000 --json | jq -r '.[50:][].id' | xargs -r carboy gate rm",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usagef("carboy gate list shows the verdicts", "rm: name verdicts")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				for _, ref := range args {
+					id, err := c.RemoveVerdict(ctx, ref)
+					if err != nil {
+						return a.gateFailed(err)
+					}
+					fmt.Fprintln(a.stdout, visible.String(id, 60))
+				}
+				return nil
+			})
+		},
+	}
 }
 
 func (a *app) gateKindsCmd() *cobra.Command {

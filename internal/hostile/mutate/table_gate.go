@@ -287,6 +287,12 @@ var gateMutants = []mutant{
 		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if len(b) > 0 && sum != \"\" {\n		return nameVerdict(dir)"}},
 	},
 	{
+		Name: "a-removed-verdict-comes-back", Promise: "A1",
+		Why:     "a verdict that somebody removed counts when its files are put back",
+		Package: ".", Tests: []string{"TestRemoveVerdict"}, Says: "that was put back is read",
+		edits: []edit{{"gaterecord.go", "		if of == verdictOf && r.Kind == audit.GateRemoved {", "		if of == removedOf && r.Kind == audit.GateRemoved {"}},
+	},
+	{
 		Name: "a-key-at-the-cut", Promise: "T2",
 		Why:     "the lines of a private key whose first one was cut off are told to a model",
 		Package: "./internal/gate", Tests: []string{"TestKeysAtTheCut"}, Says: "of the key is in",
