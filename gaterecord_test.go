@@ -433,7 +433,7 @@ func TestRemoveVerdict(t *testing.T) {
 		t.Errorf("%+v %v", g, err)
 	}
 	// What was removed is not put back, and what nobody removed is missed.
-	if err := os.CopyFS(bad.Dir, os.DirFS(save)); err != nil {
+	if err := errors.Join(os.RemoveAll(bad.Dir), os.CopyFS(bad.Dir, os.DirFS(save))); err != nil {
 		t.Fatal(err)
 	}
 	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, ErrLedger) {
