@@ -105,8 +105,12 @@ func (c *Client) Gate(ctx context.Context, o GateOptions) (*Judged, error) {
 	miss := "it was not looked for"
 	if w.newest != nil {
 		var v *Judged
-		if v, miss, err = w.cached(ctx); err != nil || v != nil {
-			return v, err
+		if v, miss, err = w.cached(ctx); err != nil {
+			return nil, err
+		}
+		if v != nil {
+			c.gaveAgain(v.ID)
+			return v, nil
 		}
 	}
 	v, err := w.judge(ctx)
@@ -289,14 +293,17 @@ func (w *gateWork) trees(ctx context.Context) (err error) {
 	if change != "." {
 		commit, cerr = w.repo.Commit(ctx, change)
 	}
-	if errors.Is(cerr, gate.ErrAmbiguous) {
-		return fmt.Errorf("change: %w", cerr)
-	}
-	if cerr == nil && change != "HEAD" && change != commit && !strings.HasPrefix(change, "refs/") {
+	if (cerr == nil || errors.Is(cerr, gate.ErrAmbiguous)) && change != "HEAD" && change != commit && !strings.HasPrefix(change, "refs/") {
 		// A branch can be called like a run, and would be judged in its place.
 		if m, err := w.c.Find(ctx, change, w.dir); err == nil && string(m.Workspace.Path) == w.dir {
-			return fmt.Errorf("change %q is a revision (%s) and a run (%s): write refs/… for the one, the whole id for the other: %w", change, commit[:12], m.ID, gate.ErrAmbiguous)
+			if string(m.ID) != change {
+				return fmt.Errorf("change %q is a revision and a run (%s): write refs/… for the one, the whole id for the other: %w", change, m.ID, gate.ErrAmbiguous)
+			}
+			commit, cerr = "", gate.ErrNoRevision
 		}
+	}
+	if errors.Is(cerr, gate.ErrAmbiguous) {
+		return fmt.Errorf("change: %w", cerr)
 	}
 	if base == "" && (w.o.own != nil || change == "." || cerr != nil) {
 		base = "HEAD"
@@ -565,6 +572,15 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 		return nil, err
 	}
 	v.Build, v.Repository, v.Granted = w.c.build, w.dir, w.o.granted
+	dir := w.c.gateDir("verdicts", v.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	hold, err := waitVerdict(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Close()
 	if err := w.keep(v); err != nil {
 		return nil, err
 	}
@@ -572,7 +588,7 @@ func (w *gateWork) judge(ctx context.Context) (*gate.Verdict, error) {
 	if w.o.own == nil {
 		if inputs := w.remember(ctx, v); inputs != nil {
 			v.Inputs = hexSum(inputs)
-			if err := os.WriteFile(w.c.gateDir("verdicts", v.ID, gate.InputsFile), inputs, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, gate.InputsFile), inputs, 0o600); err != nil {
 				return nil, err
 			}
 			more = append(more, audit.Digest{Of: inputsOf, Sum: sha256.Sum256(inputs)})
@@ -652,31 +668,6 @@ func fileSum(ctx context.Context, name string) (string, error) {
 	}
 	defer dir.Close()
 	return gate.SumIn(ctx, dir, filepath.Base(name), math.MaxInt64-1)
-}
-
-// recordVerdict writes the verdict and puts its digest into the audit log.
-func (c *Client) recordVerdict(ctx context.Context, v *gate.Verdict, more ...audit.Digest) error {
-	b, err := v.Encode()
-	if err != nil {
-		return err
-	}
-	dir := c.gateDir("verdicts", v.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600); err != nil {
-		return err
-	}
-	d := audit.Allowed
-	if v.Outcome != gate.Passed {
-		d = audit.Refused
-	}
-	none := new(secret.Redactor)
-	_, err = c.audit.Append(ctx, audit.Event{
-		Kind: audit.GateVerdict, Actor: audit.ByCarboy, Decision: d, Subject: audit.Redact(none, v.ID),
-		Digests: append([]audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}}, more...), Text: audit.Redact(none, string(v.Outcome)),
-	})
-	return err
 }
 
 // remember keeps what the verdict depended on, where it may be given again, and gives
@@ -797,7 +788,7 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			continue
 		}
 		v, dir, err := w.c.Verdict(ctx, in.Verdict)
-		if errors.Is(err, errUnrecorded) { // carboy died before it was on record
+		if errors.Is(err, errUnrecorded) || errors.Is(err, ErrNoVerdict) { // carboy died before it was on record, or it was removed
 			os.Remove(files[i])
 			continue
 		}
@@ -805,10 +796,10 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 			if errors.Is(err, ErrLedger) {
 				return nil, "", err
 			}
-			continue // it was removed
+			continue
 		}
 		// It is the judgement's word that these were all of its inputs.
-		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {
+		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil {
 			return nil, "", err
 		}
 		if len(in.Network) > 0 {
@@ -846,8 +837,8 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 	return nil, miss, nil
 }
 
-// Verdict reads one by its id, or by a prefix of one id only; "" is the newest. What is
-// not what was recorded is ErrLedger.
+// Verdict reads one by its id, or by a prefix of one id only; "" is the one that Gate gave
+// last. What is not what was recorded is ErrLedger.
 func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string, error) {
 	ids, err := c.verdicts()
 	if err != nil {
@@ -861,29 +852,12 @@ func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string
 	case len(ids) > 1 && ref != "":
 		return nil, "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
 	}
-	dir := c.gateDir("verdicts", ids[len(ids)-1])
-	b, err := os.ReadFile(filepath.Join(dir, verdictFile))
-	if err != nil {
-		return nil, "", err
+	id := ids[len(ids)-1]
+	if ref == "" {
+		id = c.givenLast(ids)
 	}
-	v, err := gate.ParseVerdict(b)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w: %w", dir, ErrLedger, err)
-	}
-	if err := c.onRecord(ctx, v.ID, "verdict", b); err != nil {
-		return nil, "", err
-	}
-	return v, dir, nil
-}
-
-func (c *Client) verdicts() ([]string, error) {
-	dirs, err := store.Glob(c.gateDir("verdicts"), "*/"+verdictFile)
-	var ids []string
-	for _, d := range dirs {
-		ids = append(ids, filepath.Base(filepath.Dir(d)))
-	}
-	slices.Sort(ids)
-	return ids, err
+	v, err := c.readVerdict(id)
+	return v, c.gateDir("verdicts", id), err
 }
 
 // Verdicts lists those on record, newest first, at most n. One that is not what was
@@ -895,8 +869,11 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 	}
 	recorded := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
+		if r.Kind == audit.GateRemoved {
+			delete(recorded, r.Subject)
+		}
 		for _, d := range r.Digests {
-			if d.Of == "verdict" {
+			if d.Of == verdictOf {
 				recorded[r.Subject] = d.SHA256
 			}
 		}
@@ -909,8 +886,8 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 		if len(out) == n {
 			break
 		}
-		b, err := os.ReadFile(c.gateDir("verdicts", id, verdictFile))
-		if err != nil || recorded[id] != hexSum(b) {
+		b, err := c.verdictText(id, recorded[id])
+		if err != nil {
 			continue
 		}
 		if v, err := gate.ParseVerdict(b); err == nil {
@@ -922,33 +899,6 @@ func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
 
 // errUnrecorded is of a document that the audit log never had.
 var errUnrecorded = fmt.Errorf("%w: nothing is on record", ErrLedger)
-
-// onRecord compares a document with what the audit log says of it: the newest record
-// with its id and that kind of digest.
-func (c *Client) onRecord(ctx context.Context, id, of string, b []byte) error {
-	want := hexSum(b)
-	got := ""
-	err := c.auditRecords(func(r *audit.Record) {
-		if r.Subject != id {
-			return
-		}
-		for _, d := range r.Digests {
-			if d.Of == of {
-				got = d.SHA256
-			}
-		}
-	})
-	if err != nil {
-		return err
-	}
-	switch got {
-	case want:
-		return nil
-	case "":
-		return fmt.Errorf("%s %s: %w", of, id, errUnrecorded)
-	}
-	return fmt.Errorf("%s %s: %w: its text was changed", of, id, ErrLedger)
-}
 
 // auditRecords reads the log from its beginning. That the log itself is whole was seen
 // when it was opened.

@@ -598,8 +598,18 @@ func TestT3NamesOfRuns(t *testing.T) {
 		t.Fatalf("%+v", j.Verdict)
 	}
 	p.git("branch", id)
-	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: id}); !errors.Is(err, gate.ErrAmbiguous) {
-		t.Errorf("a branch by the run's name is judged: %+v %v", j, err)
+	for _, more := range []string{"branch", "tag"} { // with a tag, git knows two of the name
+		if more == "tag" {
+			p.git("tag", id, p.git("commit-tree", "-m", "x", "HEAD^{tree}"))
+		}
+		if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: id, Base: "HEAD"}); err != nil || j.Outcome != gate.Final || j.Change.Run != id || j.Change.Commit != "" {
+			t.Errorf("a %s by the run's name is judged: %+v %v", more, j, err)
+		}
+	}
+	part := id[:len(id)-1]
+	p.git("branch", part)
+	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: part}); !errors.Is(err, gate.ErrAmbiguous) {
+		t.Errorf("a branch by a part of the run's name is judged: %+v %v", j, err)
 	}
 	if j := p.judge(GateOptions{Change: "refs/heads/" + id, Base: "HEAD"}); j.Change.Run != "" {
 		t.Errorf("%+v", j.Verdict)

@@ -130,7 +130,7 @@ func failuresOf(v *gate.Verdict) (out []string) {
 			out, left = append(out, s), left-len(s)
 		}
 	}
-	for _, r := range v.Signals {
+	for _, r := range v.Untold().Signals {
 		if r.Outcome == gate.Passed {
 			continue
 		}
@@ -184,7 +184,16 @@ func (c *Client) OverrideVerdict(ctx context.Context, ref, reason string, o AskO
 // override puts an approval into its verdict, if that is still the one it is about.
 func (c *Client) override(ctx context.Context, ok supervise.Approval[supervise.GateOverride]) (*gate.Verdict, error) {
 	p, a := ok.Payload(), ok.Outcome()
-	v, dir, err := c.Verdict(ctx, p.ID)
+	_, dir, err := c.Verdict(ctx, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	hold, err := waitVerdict(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Close()
+	v, err := c.readVerdict(filepath.Base(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -201,15 +210,9 @@ func (c *Client) override(ctx context.Context, ok supervise.Approval[supervise.G
 	if err != nil {
 		return nil, err
 	}
-	// On record first: a crash between the two leaves a verdict that is not what was
-	// recorded, which nobody takes for one that was overridden.
 	none := new(secret.Redactor)
-	_, err = c.audit.Append(ctx, audit.Event{
+	return v, c.putVerdict(ctx, v.ID, b, audit.Event{
 		Kind: audit.GateOverride, Actor: audit.ByUser(a.Answer.By.UID), Decision: audit.Allowed, Subject: audit.Redact(none, v.ID),
-		Digests: []audit.Digest{{Of: "verdict", Sum: sha256.Sum256(b)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, p.Reason), Sync: true,
+		Digests: []audit.Digest{{Of: verdictOf, Sum: sha256.Sum256(b)}, {Of: "proposal", Sum: a.Proposal.Digest}}, Text: audit.Redact(none, p.Reason),
 	})
-	if err != nil {
-		return nil, err
-	}
-	return v, store.WriteFile(filepath.Join(dir, verdictFile), b, 0o600)
 }

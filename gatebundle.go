@@ -2,6 +2,7 @@ package carboy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,10 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/visible"
 )
 
 // A verdict in a directory of its own, for somebody who has neither the repository, nor
@@ -40,6 +43,11 @@ func (c *Client) BundleVerdict(ctx context.Context, ref, dir string) (key string
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir)) // half a bundle is in the next one's way
+		}
+	}()
 	src, err := os.OpenRoot(from)
 	if err != nil {
 		return "", err
@@ -89,23 +97,84 @@ func copyInto(to, from *os.Root, name string) error {
 	return errors.Join(err, w.Close())
 }
 
+// BundleOptions say whose verdict on what a bundle must be. A bundle that was signed for
+// one change is as intact beside every other, so the change is not left open.
+type BundleOptions struct {
+	// Key is the public Ed25519 key that must have signed, in base64: from whoever judged,
+	// and not from the bundle.
+	Key string
+	// Commit is the full name of the commit that must have been judged, and Tree the
+	// SHA-256 of its tree as verdicts have it, in hexadecimal digits. At least one is
+	// needed; a run's change has a tree alone.
+	Commit, Tree string
+	// Base is the full name of the commit that it must have been compared with, and Catalog
+	// the SHA-256 of the catalog's file. Empty: any that the key signed.
+	Base, Catalog string
+	// NoOverride takes no verdict that a person set aside.
+	NoOverride bool
+}
+
+// check refuses what could be compared with nothing: no name of a change, or a half one.
+func (o *BundleOptions) check() error {
+	if o.Commit == "" && o.Tree == "" {
+		return &OptionError{Option: "--commit", Reason: "is needed, or --tree: a verdict on another change is as intact as the one on this", Advice: `say which change it must be of: --commit "$(git rev-parse HEAD)"`}
+	}
+	for _, x := range []struct {
+		name, value, advice string
+		sizes               []int
+	}{
+		{"--commit", o.Commit, `write all of its name: --commit "$(git rev-parse HEAD)"`, []int{40, 64}},
+		{"--tree", o.Tree, "write all 64 digits, as change.sha256 of carboy gate explain --json has them", []int{64}},
+		{"--base", o.Base, `write all of its name: --base "$(git rev-parse origin/main)"`, []int{40, 64}},
+		{"--catalog", o.Catalog, "write all 64 digits, as sha256sum prints them", []int{64}},
+	} {
+		if x.value != "" && !(slices.Contains(x.sizes, len(x.value)) && strings.Trim(x.value, "0123456789abcdef") == "") {
+			return &OptionError{Option: x.name, Value: visible.String(x.value, 80), Reason: "is no whole hash", Advice: x.advice}
+		}
+	}
+	return nil
+}
+
+// other names what of a verdict is not as it must be.
+func (o *BundleOptions) other(v *gate.Verdict) (found []string) {
+	for _, x := range []struct{ what, want, got string }{
+		{"the commit that was judged", o.Commit, v.Change.Commit},
+		{"the tree that was judged", o.Tree, v.Change.Digest},
+		{"the base", o.Base, v.Base.Commit},
+		{"the catalog", o.Catalog, v.CatalogDigest},
+	} {
+		if x.want != "" && x.want != x.got {
+			found = append(found, fmt.Sprintf("%s is %s, not %s", x.what, cmp.Or(x.got, "none"), x.want))
+		}
+	}
+	if o.NoOverride && v.Override != nil {
+		found = append(found, "a person set the verdict aside: "+v.Override.By)
+	}
+	return found
+}
+
 // BundleReport is what VerifyBundle found.
 type BundleReport struct {
 	Schema string `json:"schema"`
-	// Intact: the key signed this verdict, and all that lies there is what it says.
+	// Intact: the key signed this verdict, on the change that was asked for, and all that
+	// lies there is what it says.
 	Intact bool `json:"intact"`
 	// Verdict is what the key signed; nil: it signed none.
 	Verdict *gate.Verdict `json:"verdict,omitempty"`
 	Files   int           `json:"files"` // that were compared
-	// Findings name what is not as it was, each in a line.
+	// Findings name what is not as it was, or was asked for, each in a line.
 	Findings []string `json:"findings"`
 }
 
-// VerifyBundle checks what BundleVerdict wrote by a public key that the caller trusts, in
-// base64, and by nothing else of this machine: nothing else may lie there, and no file of
-// more than gate.MaxInBundle bytes. An error means that it could not be read at all; what
-// is wrong with it is in the report.
-func VerifyBundle(ctx context.Context, dir, key string) (*BundleReport, error) {
+// VerifyBundle checks what BundleVerdict wrote by a public key and the names that the
+// caller trusts, and by nothing else of this machine: nothing else may lie there, and no
+// file of more than gate.MaxInBundle bytes. An error means that it could not be read at
+// all, or an OptionError that nothing says which change is meant; what is wrong with the
+// bundle is in the report.
+func VerifyBundle(ctx context.Context, dir string, o BundleOptions) (*BundleReport, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	r := &BundleReport{Schema: "carboy.dev/gate-bundle/v1", Findings: []string{}}
 	say := func(format string, a ...any) (*BundleReport, error) {
 		r.Findings = append(r.Findings, fmt.Sprintf(format, a...))
@@ -130,7 +199,7 @@ func VerifyBundle(ctx context.Context, dir, key string) (*BundleReport, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return say("%s: it is no envelope: %v", attestationFile, err)
 		}
-		st, err := gate.VerifyAttestation(ctx, &e, key)
+		st, err := gate.VerifyAttestation(ctx, &e, o.Key)
 		if err != nil {
 			return say("%s: %v", attestationFile, err)
 		}
@@ -162,7 +231,7 @@ func VerifyBundle(ctx context.Context, dir, key string) (*BundleReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Findings = append(r.Findings, found...)
+	r.Findings = append(append(r.Findings, found...), o.other(r.Verdict)...)
 	r.Files = len(r.Verdict.Files())
 	r.Intact = len(r.Findings) == 0
 	return r, nil

@@ -109,7 +109,7 @@ func (p *project) keptIsChecked(id string) {
 	}
 	offline := func(key string) []string {
 		t.Helper()
-		r, err := VerifyBundle(ctx, bundle, key)
+		r, err := VerifyBundle(ctx, bundle, BundleOptions{Key: key, Tree: v.Change.Digest})
 		if err != nil {
 			t.Fatal(err)
 		}

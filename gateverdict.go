@@ -47,11 +47,19 @@ func (c *Client) AttestVerdict(ctx context.Context, ref string, w io.Writer) (ke
 
 // verifyGates compares every verdict and attempt with the audit log.
 func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err error) {
+	if _, err := c.verdicts(); err != nil { // which ends what somebody died in the midst of
+		c.log.Info("a verdict is left as somebody left it who died", "why", err)
+	}
 	type doc struct{ id, of string }
 	last := map[doc]string{}
 	seq := map[doc]int64{}
 	inputs := map[string]string{}
 	err = c.auditRecords(func(r *audit.Record) {
+		if r.Kind == audit.GateRemoved {
+			delete(last, doc{r.Subject, verdictOf})
+			delete(seq, doc{r.Subject, verdictOf})
+			return
+		}
 		for _, d := range r.Digests {
 			if d.Of == attemptOf && last[doc{r.Subject, d.Of}] != "" {
 				// A step is taken once: somebody had taken it back.
@@ -60,7 +68,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 			switch d.Of {
 			case inputsOf:
 				inputs[r.Subject] = d.SHA256
-			case "verdict", attemptOf:
+			case verdictOf, attemptOf:
 				last[doc{r.Subject, d.Of}], seq[doc{r.Subject, d.Of}] = d.SHA256, r.Seq
 			}
 		}
@@ -69,7 +77,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		return nil, err
 	}
 	seen := map[doc]bool{}
-	for _, x := range []struct{ of, dir, pattern string }{{"verdict", "verdicts", "*/" + verdictFile}, {attemptOf, "work", "*/" + attemptPrefix + "*.json"}} {
+	for _, x := range []struct{ of, dir, pattern string }{{verdictOf, "verdicts", "*/" + verdictFile}, {attemptOf, "work", "*/" + attemptPrefix + "*.json"}} {
 		files, err := store.Glob(c.gateDir(x.dir), x.pattern)
 		if err != nil {
 			return nil, err
@@ -84,6 +92,11 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 			if err != nil {
 				return nil, err
 			}
+			if x.of == verdictOf {
+				if now, err := c.verdictText(d.id, last[d]); err == nil {
+					b = now // somebody has just written another one
+				}
+			}
 			switch want, ok := last[d]; {
 			case !ok && x.of == attemptOf && (i+1 == len(files) || filepath.Dir(files[i+1]) != filepath.Dir(f)):
 				// carboy died between a step's two halves: it counts for nothing, and
@@ -92,7 +105,7 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 				out = append(out, audit.Finding{Record: -1, Text: fmt.Sprintf("%s %s is not on record", x.of, d.id)})
 			case want != hexSum(b):
 				out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s is not what was recorded", x.of, d.id)})
-			case x.of == "verdict":
+			case x.of == verdictOf:
 				found, err := checkKept(ctx, filepath.Dir(f), b)
 				if err != nil {
 					return nil, err
@@ -104,7 +117,10 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		}
 	}
 	for d, sum := range last {
-		if !seen[d] && sum != "" {
+		if seen[d] || sum == "" {
+			continue
+		}
+		if _, err := c.verdictText(d.id, sum); d.of != verdictOf || err != nil {
 			out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s was recorded, and is gone", d.of, d.id)})
 		}
 	}
@@ -123,11 +139,11 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		switch id := strings.TrimSuffix(filepath.Base(f), ".json"); inputs[id] {
 		case sum:
 		case "":
-			if r, ok := seq[doc{id, "verdict"}]; ok { // else carboy died before it gave the verdict
+			if r, ok := seq[doc{id, verdictOf}]; ok { // else carboy died before it gave the verdict
 				out = append(out, audit.Finding{Record: r, Text: fmt.Sprintf("inputs of verdict %s are not on record", id)})
 			}
 		default:
-			out = append(out, audit.Finding{Record: seq[doc{id, "verdict"}], Text: fmt.Sprintf("inputs of verdict %s are not what was recorded", id)})
+			out = append(out, audit.Finding{Record: seq[doc{id, verdictOf}], Text: fmt.Sprintf("inputs of verdict %s are not what was recorded", id)})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b audit.Finding) int {

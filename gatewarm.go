@@ -108,7 +108,7 @@ func (c *Client) recordedWarm(ctx context.Context, dir string) (*gate.Warm, erro
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", dir, ErrLedger, err)
 	}
-	if err := c.onRecord(ctx, k.Verdict, warmOf, b); err != nil {
+	if err := c.onRecord(k.Verdict, warmOf, b); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return k, nil

@@ -154,9 +154,11 @@ type Swept struct {
 	Removed []string `json:"removed"`
 }
 
-// SweepSandboxes removes what dead sandboxes left on the host, and of what gates keep of
-// bases what is too much, too old or not what was recorded. Most is gone when Open
-// returns; the records of runs and their changes stay.
+// SweepSandboxes removes what dead sandboxes left on the host, what gates that died left
+// (the trees that they judged, the runs of their phases, and evidence for a verdict that
+// never was), and of what gates keep of bases what is too much, too old or not what was
+// recorded. Most is gone when Open returns; the records of other runs and their changes
+// stay.
 func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	g := &Swept{Schema: store.Schema("sandbox-gc"), Runs: []string{}, Removed: []string{}}
 	for _, m := range c.lost {
@@ -166,9 +168,23 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	errs := []error{err, c.sweepPool()}
 	rt, rerr := store.RuntimeDir(c.env)
 	errs = append(errs, rerr)
+	c.sweepGates()
+	scratch := realPath(c.gateDir("scratch"))
 	for _, m := range l.Runs {
 		if !m.State.Over() {
 			continue
+		}
+		// A phase is of no use without its gate, which removes both. The receipt of a
+		// bottle that pushed says what left.
+		if tree := string(m.Workspace.Path); m.Kind == store.KindRun && within(tree, scratch) && tree != scratch {
+			if _, err := os.Lstat(tree); errors.Is(err, fs.ErrNotExist) {
+				if err := c.store.Remove(ctx, m.ID, store.RemoveOptions{Unlanded: true}); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				g.Removed = append(g.Removed, c.store.RunDir(m.ID))
+				continue
+			}
 		}
 		left := []string{filepath.Join(c.store.RunDir(m.ID), "scratch"), filepath.Join(c.store.RunDir(m.ID), "base")}
 		if rerr == nil {
@@ -202,6 +218,9 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	for _, slug := range pushes {
 		g.Removed = append(g.Removed, "bottle "+slug)
 	}
+	unfinished, err := c.sweepVerdicts()
+	errs = append(errs, err)
+	g.Removed = append(g.Removed, unfinished...)
 	warm, err := c.sweepWarm(ctx, true)
 	g.Removed = append(g.Removed, warm...)
 	return g, errors.Join(append(errs, err)...)

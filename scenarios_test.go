@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	dockertar "github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/scenario"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
@@ -183,13 +184,17 @@ func TestScenariosAreNotTheChanges(t *testing.T) {
 	git := testenv.Need(t, "git", "apt-get install git")
 	w := newWorld(t)
 	w.write("scenarios.yaml", "scenarios: [{name: base, command: ['true']}]\n")
-	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "base"}} {
-		c := exec.Command(git, args...)
+	run := func(args ...string) {
+		t.Helper()
+		c := exec.Command(git, append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
 		c.Dir, c.Env = w.ws, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
+	run("init", "-q", "-b", "main")
+	run("add", ".")
+	run("commit", "-qm", "base")
 	w.write("scenarios.yaml", "scenarios: [{name: change, command: ['true']}]\n")
 	set, err := w.c.ScenariosAt(t.Context(), w.ws, "main", "")
 	if err != nil || set.Scenarios[0].Name != "base" {
@@ -213,11 +218,21 @@ func TestScenariosAreNotTheChanges(t *testing.T) {
 	if _, err := w.c.ScenariosAt(t.Context(), w.ws, "main", "absent.yaml"); !errors.Is(err, ErrNoScenarios) {
 		t.Errorf("%v, want ErrNoScenarios", err)
 	}
-	for _, rev := range []string{"", "-x", "none", "main:scenarios.yaml"} {
+	for _, rev := range []string{"", "-x", "none", "^main", "main:scenarios.yaml"} {
 		var bad *OptionError
 		if _, err := w.c.ScenariosAt(t.Context(), w.ws, rev, ""); !errors.As(err, &bad) {
 			t.Errorf("%q: %v, want a refusal", rev, err)
 		}
+	}
+	// A tag comes with anybody's fetch, and git prefers it to the branch.
+	run("checkout", "-qb", "work")
+	run("commit", "-qam", "change")
+	run("tag", "main", "work")
+	if set, err := w.c.ScenariosAt(t.Context(), w.ws, "main", ""); !errors.Is(err, gate.ErrAmbiguous) {
+		t.Errorf("a tag called main: %+v, %v, want a refusal", set, err)
+	}
+	if set, err := w.c.ScenariosAt(t.Context(), w.ws, "refs/heads/main", ""); err != nil || set.Scenarios[0].Name != "base" {
+		t.Errorf("%+v, %v, want those of the branch", set, err)
 	}
 }
 

@@ -34,11 +34,11 @@ func (a *app) gateCmd() *cobra.Command {
 		Example: `  carboy gate init                  a catalog for this repository
   carboy gate run                   judge HEAD
   carboy gate run --change RUN      judge what an agent's run changed
-  carboy gate explain               the newest verdict, with all it found`,
+  carboy gate explain               the last verdict, with all it found`,
 		Args: a.unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateVerifyCmd(), a.gateKindsCmd(), a.gateTraceCmd())
+	cmd.AddCommand(a.gateInitCmd(), a.gateRunCmd(), a.gateExplainCmd(), a.gateListCmd(), a.gateBaselineCmd(), a.gateOverrideCmd(), a.gateAttestCmd(), a.gateVerifyCmd(), a.gateRemoveCmd(), a.gateKindsCmd(), a.gateTraceCmd())
 	return cmd
 }
 
@@ -251,8 +251,9 @@ func (a *app) gateExplainCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "explain [VERDICT]", Short: "show a verdict with all that it found",
-		Long: `Shows a verdict, the newest unless another is named, in the form that people or
-forges read. All that lies beside it (evidence, inputs, the baseline that it
+		Long: `Shows a verdict, the last that a gate gave unless another is named, in the form that
+people or forges read. One that was given again is as it was judged first, with the
+trees of then. All that lies beside it (evidence, inputs, the baseline that it
 proposes) is compared with it before: what was changed, exchanged, removed or
 added is named, and the verdict is not shown (13).`,
 		Example: "  carboy gate explain\n  carboy gate explain --format html 01m8 >verdict.html\n  carboy gate explain --format sarif >gate.sarif",
@@ -329,7 +330,9 @@ func (a *app) gateAttestCmd() *cobra.Command {
 		Use: "attest [VERDICT]", Short: "print a verdict as signed attestations",
 		Long: `Prints two DSSE envelopes, one on each line, signed with your key: in-toto
 statements about the tree that was judged, one with the verdict, one with SLSA
-provenance of how it was judged. The key that verifies is said on stderr.
+provenance of how it was judged. The key that verifies is said on stderr. A verdict
+that was given again attests the commit and tree that it was judged on: carboy gate
+run --again judges those of now.
 
 With --bundle, they are written to a new directory together with the verdict and
 all that it names. Whoever gets that and has your key from elsewhere checks it by
@@ -337,12 +340,15 @@ carboy gate verify, without anything else of yours.`,
 		Example: "  carboy gate attest >gate.intoto.jsonl\n  carboy gate attest --bundle verdict", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				v, _, err := c.Verdict(ctx, onlyArg(args))
+				if err != nil {
+					return a.gateFailed(err)
+				}
 				var key string
-				var err error
 				if bundle == "" {
-					key, err = c.AttestVerdict(ctx, onlyArg(args), a.stdout)
+					key, err = c.AttestVerdict(ctx, v.ID, a.stdout)
 				} else {
-					key, err = c.BundleVerdict(ctx, onlyArg(args), bundle)
+					key, err = c.BundleVerdict(ctx, v.ID, bundle)
 				}
 				switch {
 				case errors.Is(err, fs.ErrExist):
@@ -352,7 +358,11 @@ carboy gate verify, without anything else of yours.`,
 				}
 				a.say(plainText, "signed with the Ed25519 key %s", key)
 				if bundle != "" {
-					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s", key, visible.String(bundle, 200))
+					of := "--tree " + v.Change.Digest
+					if v.Change.Commit != "" {
+						of = "--commit " + v.Change.Commit
+					}
+					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s %s", key, of, visible.String(bundle, 200))
 				}
 				return nil
 			})
@@ -364,30 +374,51 @@ carboy gate verify, without anything else of yours.`,
 }
 
 func (a *app) gateVerifyCmd() *cobra.Command {
-	var key string
+	var o carboy.BundleOptions
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "verify DIR", Short: "check a verdict that somebody handed over, with its evidence",
 		Long: `Checks a directory that carboy gate attest --bundle wrote: that the key signed the
-verdict in it, and that evidence, inputs and the proposed baseline are what that
-verdict says. Nothing else is needed: no repository, no network, no state of
-carboy's. What was changed, exchanged, removed or added is named (13).
+verdict in it, that it is of the change that you name, and that evidence, inputs
+and the proposed baseline are what that verdict says. Nothing else is needed: no
+repository, no network, no state of carboy's. What was changed, exchanged, removed
+or added, and a verdict on something else than you named, is said (13).
 
 The key must be one that you have from whoever judged, and not from the directory.
+Name the change by its --commit, by its --tree, or by both, from where you deploy
+it: every verdict that this key ever signed is as intact. A run's change has a tree
+alone. --base and --catalog say what it must have been compared with and judged by,
+and --no-override takes no verdict that a person set aside.
+
+A verdict that is given again for another commit is of the one that was judged:
+carboy gate run --again judges this one.
+
 What is intact ends with the code of its verdict, as carboy gate run does: 0 when
 every signal passed or a person has overridden it, 11 when a person must decide,
 12 when it did not pass.`,
-		Example: "  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= verdict && deploy",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || key == "" {
-				return usagef("carboy gate verify --key KEY DIR", "name one directory, and the key that must have signed")
+		Example: `  carboy gate verify --key 11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo= --commit "$(git rev-parse HEAD)" verdict && deploy`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			usage := func(format string, x ...any) error {
+				return usagef("carboy gate verify --key KEY --commit HASH DIR", format, x...)
+			}
+			for _, name := range []string{"commit", "tree", "base", "catalog"} {
+				// $(git rev-parse …) that failed must not ask for less.
+				if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+					return usage("--%s is empty: name a hash, or leave it out", name)
+				}
+			}
+			switch {
+			case len(args) != 1 || o.Key == "":
+				return usage("name one directory, and the key that must have signed")
+			case o.Commit == "" && o.Tree == "":
+				return usage("say which change the verdict must be of, by --commit, --tree, or both: one on another change is as intact")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := carboy.VerifyBundle(cmd.Context(), args[0], key)
+			r, err := carboy.VerifyBundle(cmd.Context(), args[0], o)
 			if err != nil {
-				return err
+				return a.gateFailed(err)
 			}
 			a.code = exitcode.Broken
 			if r.Intact {
@@ -400,16 +431,51 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 				fmt.Fprintln(a.stdout, visible.String(f, 500))
 			}
 			if !r.Intact {
-				return errors.New("this is not the verdict with its evidence that the key signed")
+				return errors.New("this is not a verdict on what you named, with its evidence, that the key signed")
 			}
-			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), key)
+			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), o.Key)
 			r.Verdict.Text(a.shown(), false)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "the public `KEY` that must have signed, in base64")
+	cmd.Flags().StringVar(&o.Key, "key", "", "the public `KEY` that must have signed, in base64")
+	cmd.Flags().StringVar(&o.Commit, "commit", "", "the `HASH` of the commit that must have been judged, all of it")
+	cmd.Flags().StringVar(&o.Tree, "tree", "", "the `SHA256` of the tree that must have been judged, as verdicts have it")
+	cmd.Flags().StringVar(&o.Base, "base", "", "the `HASH` of the commit that it must have been compared with")
+	cmd.Flags().StringVar(&o.Catalog, "catalog", "", "the `SHA256` of the catalog that must have judged")
+	cmd.Flags().BoolVar(&o.NoOverride, "no-override", false, "take no verdict that a person set aside")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	return cmd
+}
+
+func (a *app) gateRemoveCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm VERDICT...", Short: "remove verdicts with their evidence",
+		Long: `Removes verdicts with all that lies beside them, which makes room: traces and what
+phases printed are most of it. Who did, when, and each verdict's digest stay in the
+audit log, so that carboy audit verify does not miss them. They are not given again.
+
+A verdict that work refers to stays, and so does one that is not what was recorded.`,
+		Example: "  carboy gate rm 01m8467kg5\n  carboy gate list --limit 1000 --json | jq -r '.[50:][].id' | xargs -r carboy gate rm",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usagef("carboy gate list shows the verdicts", "rm: name verdicts")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				for _, ref := range args {
+					id, err := c.RemoveVerdict(ctx, ref)
+					if err != nil {
+						return a.gateFailed(err)
+					}
+					fmt.Fprintln(a.stdout, visible.String(id, 60))
+				}
+				return nil
+			})
+		},
+	}
 }
 
 func (a *app) gateKindsCmd() *cobra.Command {

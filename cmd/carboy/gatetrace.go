@@ -323,9 +323,11 @@ func (a *app) sandboxGCCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc", Short: "remove what sandboxes left that are gone", Args: noArgs,
 		Long: `Remove what dead sandboxes left: scratch files, control sockets, bottles that waited
-or pushed and were killed; and build caches that gates keep of a base, where they are
-old, too much, or not what was recorded. Records of runs, and changes that nobody has
-landed, stay: carboy gc is for those.`,
+or pushed and were killed; what a gate left that was killed: the trees that it judged,
+its phases, and evidence for a verdict that never was; and build caches that gates
+keep of a base, where they are old, too much, or not what was recorded. Verdicts,
+records of other runs, and changes that nobody has landed, stay: carboy gc is for
+runs.`,
 		Example: "  carboy sandbox gc\n  carboy sandbox gc --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {

@@ -82,6 +82,7 @@ const (
 	GateAttempt  Kind = "gate.attempt"  // an attempt began, or was recorded
 	GateBaseline Kind = "gate.baseline" // a person accepted what phases may do
 	GateOverride Kind = "gate.override" // a person let a change go on against a verdict
+	GateRemoved  Kind = "gate.removed"  // a verdict was removed with its evidence; the digest is the verdict's
 
 	Land    Kind = "workspace.land"
 	Undo    Kind = "workspace.undo"
@@ -102,7 +103,7 @@ const (
 var durable = map[Kind]bool{
 	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
-	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true,
+	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true, GateRemoved: true,
 }
 
 // Decision is what was decided. The zero value says refused.

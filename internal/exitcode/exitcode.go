@@ -88,7 +88,7 @@ var Table = []Row{
 	{"gate, work", num(Usage), "wrong usage: an unknown command, flag or value"},
 	{"gate, work", num(Escalated), "a person must decide: witnesses disagree, all attempts are spent, or nobody answered at the queue"},
 	{"gate, work", num(Rejected), "a signal did not pass, or a person said no to an override or a baseline"},
-	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded"},
+	{"gate, work", num(Broken), "a verdict, an attempt or the audit log is not what was recorded, or a verdict is not of the change that was named"},
 	{"gate, work", num(Locked), "another gate works on this directory, or another process on this work"},
 	{"work", "128+n", "signal n stopped it: `carboy work --continue ID` goes on"},
 	{shipping, num(OK), "nothing to do; `ship`: done"},

@@ -101,7 +101,8 @@ func OpenSigner(dir string) (*Signer, error) {
 			if len(seed) != ed25519.SeedSize {
 				return nil, fmt.Errorf("%s is no key", path)
 			}
-			return &Signer{ed25519.NewKeyFromSeed(seed)}, nil
+			s := &Signer{ed25519.NewKeyFromSeed(seed)}
+			return s, s.publish(path + ".pub")
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			return nil, err
@@ -117,7 +118,7 @@ func makeKey(dir, path string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	pub, priv, err := ed25519.GenerateKey(nil)
+	_, priv, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		return err
 	}
@@ -131,10 +132,25 @@ func makeKey(dir, path string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Link(f.Name(), path); err != nil {
+	return os.Link(f.Name(), path)
+}
+
+// publish writes the public part where it is missing: whoever made the key may have died
+// before.
+func (s *Signer) publish(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(path+".pub", []byte(base64.StdEncoding.EncodeToString(pub)+"\n"), 0o644)
+	f, err := os.CreateTemp(filepath.Dir(path), ".pub")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(s.PublicKey() + "\n")
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }
 
 // Sign implements dsse.Signer.

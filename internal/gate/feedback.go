@@ -45,7 +45,7 @@ func (v *Verdict) Feedback(red *secret.Redactor) (string, error) {
 			}
 			at := ""
 			if f.File != "" {
-				at = fmt.Sprintf(" in %s:%d", visible.Path([]byte(f.File)), f.Line)
+				at = fmt.Sprintf(" in %s:%d", visible.Path([]byte(harmlessText(red, f.File))), f.Line)
 			}
 			fmt.Fprintf(&b, "  %s%s: %s\n", harmless(red, f.ID, 200), at, harmless(red, f.Text, 300))
 			for line := range strings.Lines(visible.Lines(ends(harmlessLines(red, f.Detail, 4*maxDetail), 1200), 1200)) {
@@ -74,11 +74,15 @@ func Fence(prompt, feedback string) (string, error) {
 const leftOut = "[left out: it reads like instructions to a model]"
 
 func harmless(red *secret.Redactor, s string, n int) string {
-	return visible.String(harmlessLines(red, s, 4*n), n)
+	return visible.String(harmlessText(red, s), n)
 }
 
-// harmlessLines scans all of a text before it is cut, so that nothing hides at the cut.
 func harmlessLines(red *secret.Redactor, s string, n int) string {
+	return visible.Lines(harmlessText(red, s), n)
+}
+
+// harmlessText scans all of a text before it is cut, so that nothing hides at the cut.
+func harmlessText(red *secret.Redactor, s string) string {
 	if s == "" {
 		return ""
 	}
@@ -88,25 +92,7 @@ func harmlessLines(red *secret.Redactor, s string, n int) string {
 	} else if found, err := rules.Check(scan.Options{Place: "feedback"}, []byte(s)); err != nil || len(found) > 0 {
 		return leftOut
 	}
-	rules, err := tokenRules()
-	if err != nil {
-		return leftOut
-	}
-	found, err := rules.Check(scan.Options{Place: "feedback", Action: scan.Report}, []byte(s))
-	if err != nil {
-		return leftOut
-	}
-	out := []byte(s)
-	for _, f := range found {
-		if f.Warning {
-			continue
-		}
-		at := min(max(f.Offset, 0), int64(len(out)))
-		for i := at; i < min(at+int64(f.Length), int64(len(out))); i++ {
-			out[i] = '*'
-		}
-	}
-	return visible.Lines(string(out), n)
+	return masked(s)
 }
 
 // Failing names the signals that did not pass and what of them failed: two attempts

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +142,17 @@ func TestAttestationsAreRead(t *testing.T) {
 	s, err := OpenSigner(dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Whoever made the key may have died before its public part was there.
+	public := filepath.Join(dir, "key.pub")
+	if err := os.Remove(public); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := OpenSigner(dir); err != nil || again.PublicKey() != s.PublicKey() {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(public); err != nil || string(b) != s.PublicKey()+"\n" {
+		t.Errorf("%q, %v", b, err)
 	}
 	list, err := v.Attest(t.Context(), s)
 	if err != nil || len(list) != 2 {

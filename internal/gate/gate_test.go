@@ -716,13 +716,14 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestFirstErrors: what is cut off begins with a whole line, so that no half of a token
-// is taken for something else.
+// TestFirstErrors: tokens are taken out, and what is cut off begins with a whole line, so
+// that no half of one is taken for something else.
 func TestFirstErrors(t *testing.T) {
 	token := "ghp_1234567890abcdefghijABCDEFGHIJ123456"
+	hidden := strings.Repeat("*", len(token))
 	rest := strings.Repeat("z", maxDetail-21) + "\n"
 	p := &Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("key " + token + "\n" + rest)}}}
-	if got := firstErrors(p); got != "key "+token+"\n…\n" {
+	if got := firstErrors(p); got != "key "+hidden+"\n…\n" {
 		t.Errorf("%.60q", got)
 	}
 	// Of a line that is longer than what is told, its length is.
@@ -736,7 +737,7 @@ func TestFirstErrors(t *testing.T) {
 	for n := range 60 {
 		words := strings.Repeat("w", n) + " " + strings.Repeat("key="+token+" ", 200)
 		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte("wrong:\n" + words + "the end\n")}}})
-		if strings.Count(got, "key=") != strings.Count(got, "key="+token+" ") || strings.Count(got, "J123456") != strings.Count(got, "key="+token) || strings.Count(got, "key=") < 20 ||
+		if strings.Count(got, "key=") != strings.Count(got, "key="+hidden+" ") || strings.Contains(got, "J1234") || strings.Count(got, "key=") < 20 ||
 			len(got) > maxDetail || !strings.HasPrefix(got, "wrong:\nw") && n > 0 || !strings.HasSuffix(got, " the end\n") || !strings.Contains(got, " bytes) …") {
 			t.Fatalf("%d: %q", n, got)
 		}
@@ -746,7 +747,7 @@ func TestFirstErrors(t *testing.T) {
 		line := "key " + token + "\n"
 		b := strings.Repeat("a\n", maxDetail/4)[:maxDetail/2-60+n] + "\n" + line + strings.Repeat("b\n", maxDetail) + line + strings.Repeat("c", maxDetail/2-60+n) + "\n"
 		got := firstErrors(&Phase{Ended: &Ended{Stderr: Output{Bytes: []byte(b)}}})
-		if whole := strings.Count(got, line); strings.Count(got, "key")+strings.Count(got, "456\n") != 2*whole || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
+		if whole := strings.Count(got, "key "+hidden+"\n"); strings.Count(got, "key")+strings.Count(got, "*\n") != 2*whole || strings.ContainsAny(got, "ghp123456") || len(got) > maxDetail || got[:1] != "a" || !strings.Contains(got, "…\n") {
 			t.Fatalf("half a line is told: %d: %.60q", n, got)
 		}
 	}
@@ -821,6 +822,40 @@ func TestDriftOfWhatFails(t *testing.T) {
 		g.Baseline = &Baseline{Schema: BaselineSchema, Entries: []*Entry{was}}
 		if v := verdict(t, g); v.Outcome != c.want {
 			t.Errorf("%s: %s, want %s: %+v", c.what, v.Outcome, c.want, v.Signals[1])
+		}
+	}
+}
+
+// TestRecordOfWhatFails: a baseline that is accepted after a phase failed does not allow
+// what that phase read, which nobody was shown as drift; all else it does.
+func TestRecordOfWhatFails(t *testing.T) {
+	x := tree(t, map[string]string{"a": "x"})
+	for _, code := range []int{0, 1} {
+		for _, before := range []*Baseline{nil, {Schema: BaselineSchema, Entries: []*Entry{{Signal: "b", Image: "host", Lockfiles: "l", Execs: []string{}, Reads: []string{"/etc/before"}}}}} {
+			g := newGate(t, strings.TrimSuffix(buildOnly, "\n")+"\n  - {name: trace, kind: trace, of: [b]}\n", x, x, func(Job) *Ended {
+				o := saw("/usr/bin/make")
+				o.Opened = []string{"/etc/shadow"}
+				e := ok(o)
+				e.Code = code
+				return e
+			})
+			g.Baseline = before
+			verdict(t, g)
+			b, err := g.Record(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := b.Entry("b")
+			want := []string{area("/etc/shadow")}
+			if code != 0 {
+				want = []string{}
+			}
+			if code != 0 && before != nil {
+				want = []string{"/etc/before"}
+			}
+			if e == nil || !slices.Equal(e.Reads, want) || !slices.Contains(e.Execs, "/usr/bin/make") {
+				t.Errorf("it ended with %d: %+v, want reads %q", code, e, want)
+			}
 		}
 	}
 }

@@ -98,10 +98,11 @@ func firstErrors(p *Phase) string {
 	return ends(string(b), maxDetail)
 }
 
-// ends are the first and the last lines of a text, of at most n bytes, 200 or more. A line
-// that is too long for that is cut where no key or token can be, or left out.
+// ends are the first and the last lines of a text, of at most n bytes, 200 or more,
+// without tokens and private keys. A line that is too long for that is cut where no token
+// can be, or left out.
 func ends(s string, n int) string {
-	if len(s) <= n {
+	if s = masked(s); len(s) <= n {
 		return s
 	}
 	// Half a line may be half of what is not to be told.
@@ -131,5 +132,6 @@ func ends(s string, n int) string {
 	}
 }
 
-// divides reports whether no key or token goes on over a character.
+// divides reports whether no token goes on over a character. Private keys do: they are
+// masked before.
 func divides(r rune) bool { return strings.ContainsRune(" \t\r\n,;|()[]{}<>\"'`", r) }

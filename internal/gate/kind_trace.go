@@ -119,7 +119,8 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 }
 
 // Record makes a baseline of what the phases did that the catalog's trace signals are
-// about. Those of a change that failed are no example.
+// about. What one read that failed is no example: it read what it says so from, which is no
+// drift, and its entry has the reads that were allowed before.
 func (g *Gate) Record(ctx context.Context) (*Baseline, error) {
 	locks, err := g.Change.lockfiles(ctx)
 	if err != nil {
@@ -133,7 +134,14 @@ func (g *Gate) Record(ctx context.Context) (*Baseline, error) {
 		if !p.Observed.Whole() {
 			return nil, fmt.Errorf("%s: its trace has gaps (%s), so it is no baseline", p.Signal, gaps(p.Observed))
 		}
-		b.Entries = append(b.Entries, entryOf(p.Signal, cmp.Or(g.Catalog.ImageDigest, "host"), locks, p.Observed))
+		e := entryOf(p.Signal, cmp.Or(g.Catalog.ImageDigest, "host"), locks, p.Observed)
+		if p.Code != 0 {
+			e.Reads = []string{}
+			if was := g.Baseline.Entry(p.Signal); was != nil {
+				e.Reads = was.Reads
+			}
+		}
+		b.Entries = append(b.Entries, e)
 	}
 	return b, nil
 }

@@ -27,13 +27,14 @@ const (
 type inventory struct {
 	tests  map[string]state
 	output map[string]string
+	said   map[string][]byte // output, while it is read
 	// files and packages are where passed tests are from, as far as the format says.
 	files    map[string]bool
 	packages map[string]bool
 }
 
 func newInventory() *inventory {
-	return &inventory{map[string]state{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
+	return &inventory{map[string]state{}, map[string]string{}, map[string][]byte{}, map[string]bool{}, map[string]bool{}}
 }
 
 // Bounds of what a reporter may say.
@@ -45,13 +46,23 @@ const (
 
 // printed takes what a test printed: the beginning, which says what it is about, and the
 // end, which says what failed it, are kept. What falls out between the two is cut out by
-// ends, too, so that no line is made of two halves.
+// ends, too, so that no line is made of two halves, and far from where a private key that
+// it halves is shown.
 func (v *inventory) printed(id, s string) {
-	o := v.output[id] + s
-	if len(o) > 4*maxDetail {
-		o = o[:maxDetail] + o[len(o)-2*maxDetail:]
+	o := append(v.said[id], s...)
+	if len(o) > 4*maxMasked {
+		o = append(o[:maxMasked], o[len(o)-2*maxMasked:]...)
 	}
-	v.output[id] = o
+	v.said[id] = o
+}
+
+// all ends what was printed.
+func (v *inventory) all() *inventory {
+	for id, o := range v.said {
+		v.output[id] = string(o)
+	}
+	v.said = nil
+	return v
 }
 
 // set takes one result. A test that is there twice, as with repeats and parameters of
@@ -135,7 +146,7 @@ func parseGo(b []byte) (*inventory, error) {
 	for pkg := range failing {
 		delete(v.tests, pkg)
 	}
-	return v, s.Err()
+	return v.all(), s.Err()
 }
 
 // parseJUnit reads JUnit's XML, as pytest, Maven, Gradle, node and others write it.
@@ -222,7 +233,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 	if !top {
 		return nil, errors.New("these are no results in JUnit's form")
 	}
-	return v, nil
+	return v.all(), nil
 }
 
 // parseJest reads what jest --json and vitest --reporter=json print.
@@ -268,7 +279,7 @@ func parseJest(b []byte) (*inventory, error) {
 			}
 		}
 	}
-	return v, nil
+	return v.all(), nil
 }
 
 // goBinary is what go test calls the binary of a package.

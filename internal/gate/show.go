@@ -18,6 +18,7 @@ import (
 // Text writes the verdict for people in a terminal. All is every finding; else the
 // first few of each signal.
 func (v *Verdict) Text(w io.Writer, all bool) {
+	v = v.Untold()
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	s := func(t string) string { return visible.String(t, 400) }
 	p("%s  verdict %s", strings.ToUpper(string(v.Outcome)), v.ID)
@@ -158,7 +159,24 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 
 // HTML writes the verdict as a page of its own, without scripts and without anything
 // from elsewhere.
-func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v) }
+func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v.Untold()) }
+
+// Untold is v for people and forges: no token of what the change says, or calls its
+// files, is passed on.
+func (v *Verdict) Untold() *Verdict {
+	x := *v
+	x.Signals = slices.Clone(v.Signals)
+	for i, r := range x.Signals {
+		c := *r
+		c.Why, c.Findings = masked(r.Why), slices.Clone(r.Findings)
+		for j := range c.Findings {
+			f := &c.Findings[j]
+			f.ID, f.File, f.Text, f.Detail = masked(f.ID), masked(f.File), masked(f.Text), masked(f.Detail)
+		}
+		x.Signals[i] = &c
+	}
+	return &x
+}
 
 // maxFailure bounds, nearly, what forges are told that a signal's tests printed, in bytes.
 const maxFailure = 64 << 10
@@ -166,6 +184,7 @@ const maxFailure = 64 << 10
 // JUnit writes the verdict in the form that forges show as test results: a case for each
 // signal.
 func (v *Verdict) JUnit(w io.Writer) error {
+	v = v.Untold()
 	type failure struct {
 		Message string `xml:"message,attr"`
 		Type    string `xml:"type,attr"`
@@ -245,6 +264,7 @@ func uri(p string) string {
 
 // SARIF writes the findings that kept signals from passing, as version 2.1.0 has them.
 func (v *Verdict) SARIF(w io.Writer) error {
+	v = v.Untold()
 	type message struct {
 		Text string `json:"text"`
 	}

@@ -164,7 +164,7 @@ var gateMutants = []mutant{
 		Name: "a-cache-is-not-on-record", Promise: "T4",
 		Why:     "the document that says what a cache was can be written by whoever wrote the cache",
 		Package: ".", Tests: []string{"TestT4WarmCacheInBottles"}, Says: "warm.json was edited",
-		edits: []edit{{"gatewarm.go", "	if err := c.onRecord(ctx, k.Verdict, warmOf, b); err != nil {", "	if err := c.onRecord(ctx, k.Verdict, warmOf, b); err != nil && len(b) == 0 {"}},
+		edits: []edit{{"gatewarm.go", "	if err := c.onRecord(k.Verdict, warmOf, b); err != nil {", "	if err := c.onRecord(k.Verdict, warmOf, b); err != nil && len(b) == 0 {"}},
 	},
 	{
 		Name: "a-change-writes-the-cache", Promise: "T4",
@@ -278,13 +278,13 @@ var gateMutants = []mutant{
 		Name: "inputs-are-not-on-record", Promise: "T4",
 		Why:     "what a verdict depended on is what a file says by now",
 		Package: ".", Tests: []string{"TestT4InputsAreRecorded"}, Says: "is given to the bad one",
-		edits: []edit{{"gate.go", "		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil {", "		if err := w.c.onRecord(ctx, v.ID, inputsOf, b); err != nil && len(b) == 0 {"}},
+		edits: []edit{{"gate.go", "		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil {", "		if err := w.c.onRecord(v.ID, inputsOf, b); err != nil && len(b) == 0 {"}},
 	},
 	{
 		Name: "a-branch-for-a-run", Promise: "T3",
 		Why:     "a branch is judged in the place of the run that it is called like",
 		Package: ".", Tests: []string{"TestT3NamesOfRuns"}, Says: "a branch by the run's name",
-		edits: []edit{{"gate.go", "err == nil && string(m.Workspace.Path) == w.dir {\n			return fmt.Errorf(\"change", "err == nil && string(m.Workspace.Path) == \"\" {\n			return fmt.Errorf(\"change"}},
+		edits: []edit{{"gate.go", "			commit, cerr = \"\", gate.ErrNoRevision\n", "			_ = commit\n"}},
 	},
 	{
 		Name: "text-behind-a-verdict", Promise: "T2",
@@ -303,6 +303,42 @@ var gateMutants = []mutant{
 		Why:     "files are put beside a verdict's evidence",
 		Package: "./internal/gate", Tests: []string{"TestKeptIsChecked"}, Says: "one was added",
 		edits: []edit{{"internal/gate/kept.go", "case !d.IsDir() && want[p] == \"\":", "case !d.IsDir() && want[p] == \"-\":"}},
+	},
+	{
+		Name: "a-verdict-on-another-change", Promise: "T2",
+		Why:     "a verdict that was signed once lets every later change be deployed",
+		Package: ".", Tests: []string{"TestT2BundleOfAnotherChange"}, Says: "another commit: let go on true",
+		edits: []edit{{"gatebundle.go", "		if x.want != \"\" && x.want != x.got {", "		if x.want != \"\" && len(x.want) != len(x.got) {"}},
+	},
+	{
+		Name: "a-verdict-by-its-own-word", Promise: "A1",
+		Why:     "a verdict that passed is given for one that did not, whose file it was copied to",
+		Package: ".", Tests: []string{"TestA1VerdictExchanged"}, Says: "is read as",
+		edits: []edit{{"gaterecord.go", "	b, err := c.verdictText(id, sum)", "	b, err := os.ReadFile(c.gateDir(\"verdicts\", id, verdictFile))\n	if v, _ := gate.ParseVerdict(b); v != nil {\n		sum, _ = c.recorded(v.ID, verdictOf)\n	}\n	_ = sum"}},
+	},
+	{
+		Name: "an-override-before-its-record", Promise: "H2",
+		Why:     "a text that somebody died before putting on record is taken for the verdict",
+		Package: ".", Tests: []string{"TestH2DiedWhileWriting"}, Says: "an override before its record",
+		edits: []edit{{"gaterecord.go", "	if hexSum(b) == sum {\n		return nameVerdict(dir)", "	if len(b) > 0 && sum != \"\" {\n		return nameVerdict(dir)"}},
+	},
+	{
+		Name: "a-removed-verdict-comes-back", Promise: "A1",
+		Why:     "a verdict that somebody removed counts when its files are put back",
+		Package: ".", Tests: []string{"TestRemoveVerdict"}, Says: "that was put back is read",
+		edits: []edit{{"gaterecord.go", "		if of == verdictOf && r.Kind == audit.GateRemoved {", "		if of == removedOf && r.Kind == audit.GateRemoved {"}},
+	},
+	{
+		Name: "a-key-at-the-cut", Promise: "T2",
+		Why:     "the lines of a private key whose first one was cut off are told to a model",
+		Package: "./internal/gate", Tests: []string{"TestKeysAtTheCut"}, Says: "of the key is in",
+		edits: []edit{{"internal/gate/kind_build.go", "	if s = masked(s); len(s) <= n {", "	if len(s) <= n {"}},
+	},
+	{
+		Name: "scenarios-of-a-tag", Promise: "T3",
+		Why:     "a tag that came with a fetch says what is tried of a program",
+		Package: ".", Tests: []string{"TestScenariosAreNotTheChanges"}, Says: "a tag called main",
+		edits: []edit{{"scenarios.go", ".Tree(ctx, rev)", ".Tree(ctx, \"refs/tags/\"+rev)"}},
 	},
 	{
 		Name: "a-list-of-files-of-before", Promise: "T3",

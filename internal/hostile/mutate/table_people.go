@@ -25,7 +25,7 @@ var peopleMutants = []mutant{
 		Name: "a-word-that-is-not-on-record", Promise: "H1",
 		Why:     "an override counts that somebody wrote into the verdict's file",
 		Package: ".", Tests: []string{"TestH1OverrideForged"}, Says: "an override that is not on record counts",
-		edits: []edit{{"gate.go", "	if err := c.onRecord(ctx, v.ID, \"verdict\", b); err != nil {", "	if err := c.onRecord(ctx, v.ID, \"verdict\", b); err != nil && v.Override == nil {"}},
+		edits: []edit{{"gaterecord.go", "		case err == nil && hexSum(b) == sum:", "		case err == nil && (hexSum(b) == sum || strings.Contains(string(b), \"override\")):"}},
 	},
 	{
 		Name: "unsigned-baselines-count", Promise: "T3",

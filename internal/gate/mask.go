@@ -1,0 +1,98 @@
+package gate
+
+import (
+	"bytes"
+	"regexp"
+
+	"github.com/carboy/carboy/internal/scan"
+)
+
+// What programs printed is shown to people, forges and agents, a little of it each time.
+// Half a token, or a private key without its first line, looks like nothing: so tokens
+// are taken out before anything is cut.
+
+// maxMasked is how much of a text's beginning, and of its end, is looked at, in bytes.
+// Where it ends may be a part of a private key, which has 16 KiB at most: what is shown
+// lies far from that.
+const maxMasked = 32 << 10
+
+const unlooked = "[left out: it could not be searched for tokens]"
+
+// masked is s with asterisks for the tokens and private keys of its first and its last
+// maxMasked bytes. Its length is that of s, unless it could not be looked at.
+func masked(s string) string {
+	if s == "" {
+		return s
+	}
+	b := []byte(s)
+	parts := [][]byte{b}
+	if len(b) > 2*maxMasked {
+		parts = [][]byte{b[:maxMasked], b[len(b)-maxMasked:]}
+	}
+	for _, p := range parts {
+		maskKeys(p)
+		if !maskTokens(p) {
+			return unlooked
+		}
+	}
+	return string(b)
+}
+
+// maskTokens reports whether all of b could be looked at.
+func maskTokens(b []byte) bool {
+	rules, err := tokenRules()
+	if err != nil {
+		return false
+	}
+	found, err := rules.Check(scan.Options{Place: "output", Action: scan.Report}, b)
+	if err != nil {
+		return false
+	}
+	for _, f := range found {
+		if !f.Warning {
+			at := min(max(f.Offset, 0), int64(len(b)))
+			maskLine(b[at:min(at+int64(f.Length), int64(len(b)))])
+		}
+	}
+	return true
+}
+
+// maskLine leaves the ends of lines, so that what is cut is cut there still.
+func maskLine(b []byte) {
+	for i, c := range b {
+		if c != '\n' && c != '\r' {
+			b[i] = '*'
+		}
+	}
+}
+
+var (
+	keyBegins = regexp.MustCompile(`(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----`)
+	keyOnLine = regexp.MustCompile(`[A-Za-z0-9+/]{40}`)
+	keyHeader = regexp.MustCompile(`^\W*$|^\W*[A-Za-z-]+: `)
+	keyEnds   = regexp.MustCompile(`^\W*[A-Za-z0-9+/]{8,}={0,2}\s*$`)
+)
+
+// maskKeys masks what follows on the first lines of private keys: the last lines may not
+// have been printed.
+func maskKeys(b []byte) {
+	for _, at := range keyBegins.FindAllIndex(b, -1) {
+		line, rest, _ := bytes.Cut(b[at[1]:], []byte("\n"))
+		inside := keyOnLine.Match(line)
+		if inside {
+			maskLine(line)
+		}
+		for len(rest) > 0 {
+			line, rest, _ = bytes.Cut(rest, []byte("\n"))
+			whole := keyOnLine.Match(line)
+			if !whole && !(inside && keyEnds.Match(line)) && !(!inside && keyHeader.Match(line)) {
+				break
+			}
+			maskLine(line)
+			if inside && !whole {
+				break
+			}
+			inside = inside || whole
+		}
+	}
+}
