@@ -127,7 +127,7 @@ func declared(ctx context.Context, c *Case, wants []want) (declaredFacts, []Find
 		}
 	}
 	for name := range raw {
-		return f, nil, fmt.Errorf("fact %q is not declared in the catalog", cut(name, 100))
+		return f, nil, fmt.Errorf("fact %q is not declared in the catalog", cut(masked(name), 100))
 	}
 	return f, found, nil
 }
@@ -146,7 +146,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		}
 		name, _ := t.(string)
 		if _, ok := out[name]; ok {
-			return nil, fmt.Errorf("%q is there twice", cut(name, 100))
+			return nil, fmt.Errorf("%q is there twice", cut(masked(name), 100))
 		}
 		var r json.RawMessage
 		if err := d.Decode(&r); err != nil {
@@ -179,7 +179,7 @@ func (w want) read(r json.RawMessage) (v Value, shown string, err error) {
 	if err != nil {
 		return v, "", fmt.Errorf("fact %s is no %s: %w", w.name, w.typ, err)
 	}
-	return v, cut(string(r), 200), nil
+	return v, cut(masked(string(r)), 200), nil
 }
 
 func (w want) outside(v Value) string {

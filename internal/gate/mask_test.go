@@ -143,6 +143,19 @@ func TestTokensInNames(t *testing.T) {
 	}
 }
 
+// TestTokensInFacts: what a command says as a fact is cut after its tokens were taken out.
+func TestTokensInFacts(t *testing.T) {
+	for n := range 40 {
+		fact, err := json.Marshal(strings.Repeat("a", 160+n-20) + " ghp_1234567890abcdefghijABCDEFGHIJ123456")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, shown, err := (want{name: "x", typ: "text"}).read(fact); err != nil || strings.Contains(shown, "ghp_") || len(shown) > 200 {
+			t.Fatalf("%q, %v", shown, err)
+		}
+	}
+}
+
 // BenchmarkMasked is the cost of a text of the largest size that is looked at.
 func BenchmarkMasked(b *testing.B) {
 	for name, s := range map[string]string{"short": "the test fails: got 41, not 42\n", "long": strings.Repeat("src/a.go:12: undefined: thing in /usr/lib/go/src/pkg\n", 3*maxMasked/50)} {
