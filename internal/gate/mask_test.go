@@ -156,6 +156,18 @@ func TestTokensInFacts(t *testing.T) {
 	}
 }
 
+// TestTokensInReasons: so are the reasons of a result, and the texts of its findings.
+func TestTokensInReasons(t *testing.T) {
+	for _, n := range []int{0, 980, maxDetail - 20} {
+		said := strings.Repeat("a", n) + " ghp_1234567890abcdefghijABCDEFGHIJ123456"
+		r := &Result{Why: said, Findings: []Finding{{ID: "x", Text: said}}}
+		r.seal(nil)
+		if strings.Contains(r.Why+r.Findings[0].Text, "ghp_") || len(r.Why) < min(n, maxDetail)/2 {
+			t.Errorf("%d: %q %q", n, r.Why, r.Findings[0].Text)
+		}
+	}
+}
+
 // BenchmarkMasked is the cost of a text of the largest size that is looked at.
 func BenchmarkMasked(b *testing.B) {
 	for name, s := range map[string]string{"short": "the test fails: got 41, not 42\n", "long": strings.Repeat("src/a.go:12: undefined: thing in /usr/lib/go/src/pkg\n", 3*maxMasked/50)} {

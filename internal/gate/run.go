@@ -667,7 +667,7 @@ func (r *Result) seal(red *secret.Redactor) {
 		red = new(secret.Redactor)
 	}
 	clean := func(s string, n int) string { return visible.Lines(red.String(s), n) }
-	r.Why = clean(r.Why, maxDetail)
+	r.Why = clean(masked(r.Why), maxDetail)
 	r.Total = len(r.Findings)
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		if a.Noted != b.Noted {
@@ -678,7 +678,7 @@ func (r *Result) seal(red *secret.Redactor) {
 	r.Findings = r.Findings[:min(len(r.Findings), MaxFindings)]
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		f.ID, f.Text, f.Detail = clean(f.ID, 500), clean(f.Text, 1000), clean(f.Detail, maxDetail)
+		f.ID, f.Text, f.Detail = clean(f.ID, 500), clean(masked(f.Text), 1000), clean(f.Detail, maxDetail)
 	}
 }
 
