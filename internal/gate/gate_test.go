@@ -654,7 +654,7 @@ func TestLayOut(t *testing.T) {
 			t.Errorf("%s: %v %v", n, fi, err)
 		}
 	}
-	for _, p := range []string{"../x", "/x", "a/../../x", ".git/hooks/x", "a/.GIT/x", "", ".", "a\x00b", "a//b", "./a"} {
+	for _, p := range []string{"../x", "/x", "a/../../x", ".git/hooks/x", "a/.GIT/x", "", ".", "a\x00b", "a//b", "./a", strings.Repeat("a/", maxDepth) + "b"} {
 		if badPath(p) == "" {
 			t.Errorf("%q is laid out", p)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -166,6 +167,9 @@ func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, err
 		if p.links {
 			break
 		}
+		if err := ctx.Err(); err != nil {
+			return f, found, err
+		}
 		why := lead.leadsOut(l)
 		if was, there := names.links[l]; why != "" && (!there || was != lead[l] || names.links.leadsOut(l) == "") {
 			say(&f.Links, "link-out", l, why)
@@ -191,12 +195,28 @@ func alikeIn(base, now *Tree) *alikes {
 	}
 	seen := map[string]bool{}
 	for _, x := range now.Files {
-		for p := x.Path; p != "." && !seen[p]; p = path.Dir(p) {
+		for p, folded := range alikeNames(x.Path) {
+			if seen[p] {
+				break
+			}
 			seen[p] = true
-			a.change[change.FoldName(p)] = append(a.change[change.FoldName(p)], p)
+			a.change[folded] = append(a.change[folded], p)
 		}
 	}
 	return a
+}
+
+// alikeNames are a path and the directories that it lies in, with how each may be read.
+func alikeNames(p string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for folded := change.FoldName(p); yield(p, folded); {
+			at := strings.LastIndexByte(p, '/')
+			if at < 0 {
+				return
+			}
+			p, folded = p[:at], folded[:strings.LastIndexByte(folded, '/')]
+		}
+	}
 }
 
 // to is what a new file, or a new directory that it lies in, can be taken for, or nothing.
@@ -204,8 +224,11 @@ func (a *alikes) to(d Difference) string {
 	if d.Change == nil {
 		return ""
 	}
-	for p := d.Path; p != "." && !a.base[p]; p = path.Dir(p) {
-		for _, other := range a.change[change.FoldName(p)] {
+	for p, folded := range alikeNames(d.Path) {
+		if a.base[p] {
+			break
+		}
+		for _, other := range a.change[folded] {
 			if other != p {
 				return other
 			}

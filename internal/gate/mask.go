@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"regexp"
+	"sync"
 
 	"github.com/carboy/carboy/internal/scan"
 )
@@ -66,33 +67,39 @@ func maskLine(b []byte) {
 	}
 }
 
-var (
-	keyBegins = regexp.MustCompile(`(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----`)
-	keyOnLine = regexp.MustCompile(`[A-Za-z0-9+/]{40}`)
-	keyHeader = regexp.MustCompile(`^\W*$|^\W*[A-Za-z-]+: `)
-	keyEnds   = regexp.MustCompile(`^\W*[A-Za-z0-9+/]{8,}={0,2}\s*$`)
-)
+var keyForms = sync.OnceValue(func() (r struct{ begins, onLine, header, ends *regexp.Regexp }) {
+	r.begins = regexp.MustCompile(`(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----`)
+	r.onLine = regexp.MustCompile(`[A-Za-z0-9+/]{40}`)
+	r.header = regexp.MustCompile(`^\W*$|^\W*[A-Za-z-]+: `)
+	r.ends = regexp.MustCompile(`^\W*[A-Za-z0-9+/]{8,}={0,2}\s*$`)
+	return r
+})
 
 // maskKeys masks what follows on the first lines of private keys: the last lines may not
 // have been printed.
 func maskKeys(b []byte) {
-	for _, at := range keyBegins.FindAllIndex(b, -1) {
-		line, rest, _ := bytes.Cut(b[at[1]:], []byte("\n"))
-		inside := keyOnLine.Match(line)
-		if inside {
+	forms := keyForms()
+	begun, inside := false, false
+	for line := range bytes.Lines(b) {
+		if at := forms.begins.FindAllIndex(line, -1); at != nil {
+			before, first, last := line[:at[0][0]], line[at[0][1]:], line[at[len(at)-1][1]:]
+			if begun && forms.onLine.Match(before) {
+				maskLine(before)
+			}
+			begun, inside = true, forms.onLine.Match(last)
+			if forms.onLine.Match(first) {
+				maskLine(first)
+			}
+			continue
+		}
+		if !begun {
+			continue
+		}
+		whole := forms.onLine.Match(line)
+		begun = whole || inside && forms.ends.Match(line) || !inside && forms.header.Match(line)
+		if begun {
 			maskLine(line)
 		}
-		for len(rest) > 0 {
-			line, rest, _ = bytes.Cut(rest, []byte("\n"))
-			whole := keyOnLine.Match(line)
-			if !whole && !(inside && keyEnds.Match(line)) && !(!inside && keyHeader.Match(line)) {
-				break
-			}
-			maskLine(line)
-			if inside && !whole {
-				break
-			}
-			inside = inside || whole
-		}
+		begun, inside = begun && (whole || !inside), whole
 	}
 }

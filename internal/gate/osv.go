@@ -154,7 +154,7 @@ func inRange(version string, events []map[string]string, compare func(a, b strin
 // compareSemver is false where one is no version.
 func compareSemver(a, b string) (int, bool) {
 	a, b = "v"+strings.TrimPrefix(a, "v"), "v"+strings.TrimPrefix(b, "v")
-	return semver.Compare(a, b), semver.IsValid(a) && semver.IsValid(b)
+	return semver.Compare(a, b), len(a) <= maxVersion && semver.IsValid(a) && semver.IsValid(b)
 }
 
 // comparePEP440 is false where one is no version. A local version counts as the one that
@@ -174,8 +174,14 @@ var pep440Form = sync.OnceValue(func() *regexp.Regexp {
 		`(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?$`)
 })
 
+// maxVersion bounds a version that is compared, in bytes.
+const maxVersion = 256
+
 // pep440 is what a version is ordered by, as PEP 440 has it, but for what is local.
 func pep440(version string) (key []string, ok bool) {
+	if len(version) > maxVersion {
+		return nil, false
+	}
 	m := pep440Form().FindStringSubmatch(strings.ToLower(version))
 	if m == nil {
 		return nil, false

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -85,6 +86,7 @@ func TestAffects(t *testing.T) {
 		{"npm", "1.0.0", []string{"1.0.0+b"}, "GIT", nil, true},
 		{"npm", "1.0.1", []string{"1.0.0"}, "GIT", since("0"), false},
 		{"Go", "v1.0.0+incompatible", nil, "SEMVER", since("0", "1.0.1+incompatible"), true},
+		{"PyPI", "1" + strings.Repeat(".1", maxVersion), []string{"2"}, "GIT", nil, true}, // too long to be compared
 		{"PyPI", "3.3.0.0", []string{"3.3"}, "GIT", nil, true},
 		{"PyPI", "3.3+LOCAL", []string{"3.3+local"}, "GIT", nil, true},
 		{"PyPI", "3.3rc1", []string{"3.3c1"}, "GIT", nil, true},

@@ -314,8 +314,9 @@ func (g *Gate) obeyedBySeen(ctx context.Context, known []*Result) (map[string]st
 	if err != nil {
 		return nil, err
 	}
-	by := &runners{vendor: map[string]string{}, obeyed: map[int]string{}}
+	by := &runners{vendor: map[string]string{}, obeyed: map[int]string{}, installed: map[string]bool{}}
 	for _, p := range g.phases {
+		p.openedPackages(by.installed)
 		by.run(p.Signal, p.seenToRun())
 	}
 	if err := by.read(ctx, diff, g.Base, g.Change, names); err != nil {

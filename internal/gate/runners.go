@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/tailscale/hujson"
 	"golang.org/x/mod/modfile"
 )
 
@@ -23,10 +25,14 @@ type runners struct {
 	vendor map[string]string // the signal, by the file that a directory of dependencies has
 	obeyed map[int]string    // the signal, by the place in settings
 
+	node     string              // the signal that runs JavaScript as Node does
 	included map[string]string   // the signal, by a pattern that a Makefile includes
 	parsed   map[string]makefile // of the base
 
 	was, is map[setting]string // what counts of the files of settings, on base and change
+
+	installed map[string]bool // packages of Node that the base has, or a phase opened, by name
+	poses     map[string]bool // files that say to be one of these, and did not on the base
 }
 
 // setting is a file by its place in settings.
@@ -54,7 +60,6 @@ var settings = []struct {
 	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
 	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "bun", "bunx"}, []string{".npmrc"}, nil},
 	{nodes, []string{"**/node_modules/**"}, nil},
-	{nodes, []string{"package.json"}, selfReference},
 	{[]string{"mocha", "_mocha"}, []string{".mocharc*"}, nil},
 	{[]string{"ava"}, []string{"ava.config.*"}, nil},
 	{[]string{"playwright"}, []string{"playwright.config.*"}, nil},
@@ -62,7 +67,7 @@ var settings = []struct {
 	{[]string{"yarn"}, []string{".yarnrc*", "**/.yarn/**", ".pnp.*"}, nil},
 	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
 	{[]string{"deno"}, []string{"deno.json", "deno.jsonc"}, nil},
-	{[]string{"tsx", "ts-node", "bun", "bunx", "deno"}, []string{"tsconfig*.json", "jsconfig.json"}, jsonPart([]string{"extends"}, []string{"compilerOptions", "paths"}, []string{"compilerOptions", "baseUrl"})},
+	{[]string{"tsx", "ts-node", "bun", "bunx", "deno"}, []string{"tsconfig*.json", "jsconfig.json"}, jsoncPart([]string{"extends"}, []string{"compilerOptions", "paths"}, []string{"compilerOptions", "baseUrl"})},
 	{[]string{"jest", "vitest", "mocha", "_mocha", "ava"}, []string{"package.json"}, jsonPart([]string{"jest"}, []string{"babel"}, []string{"vitest"}, []string{"mocha"}, []string{"ava"})},
 	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart([]string{"scripts"})},
 	{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
@@ -90,7 +95,7 @@ var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
 
 // runners finds them in the base.
 func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
-	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}, obeyed: map[int]string{}, included: map[string]string{}}
+	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}, obeyed: map[int]string{}, included: map[string]string{}, installed: map[string]bool{}}
 	there := map[string]bool{}
 	for _, f := range base.Files {
 		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
@@ -151,6 +156,9 @@ func (r *runners) run(signal string, names []string) {
 			r.vendor[mark] = signal
 		}
 	}
+	if r.node == "" && runs(nodes) {
+		r.node = signal
+	}
 }
 
 // seenToRun are the names of what a phase was seen to run: programs, and the packages of
@@ -166,7 +174,7 @@ func (p *Phase) seenToRun() []string {
 	}
 	for _, list := range [][]string{p.Observed.Opened, p.Observed.TreeRead} {
 		for _, f := range list {
-			for _, in := range []string{"site-packages/", "dist-packages/", "node_modules/"} {
+			for _, in := range []string{"site-packages/", "dist-packages/", inNode} {
 				if i := strings.LastIndex(f, in); i >= 0 {
 					// One with a dot has metadata, or links to programs.
 					if name, _, below := strings.Cut(f[i+len(in):], "/"); below && !strings.Contains(name, ".") {
@@ -178,6 +186,29 @@ func (p *Phase) seenToRun() []string {
 	}
 	delete(names, ".")
 	return slices.Collect(maps.Keys(names))
+}
+
+const inNode = "node_modules/"
+
+// openedPackages takes the names of packages of Node that a phase opened.
+func (p *Phase) openedPackages(names map[string]bool) {
+	if p.Observed == nil {
+		return
+	}
+	for _, list := range [][]string{p.Observed.Opened, p.Observed.TreeRead} {
+		for _, f := range list {
+			i := strings.LastIndex(f, inNode)
+			if i < 0 {
+				continue
+			}
+			name := strings.SplitN(f[i+len(inNode):], "/", 3)
+			if scoped := strings.HasPrefix(name[0], "@"); scoped && len(name) > 1 {
+				names[name[0]+"/"+name[1]] = true
+			} else if !scoped {
+				names[name[0]] = true
+			}
+		}
+	}
 }
 
 // wordsOf are the words of a command, also of one that a shell gets.
@@ -258,6 +289,9 @@ func isPython(w string) bool {
 
 // read takes what counts of the files that differ.
 func (r *runners) read(ctx context.Context, diff []Difference, base, change *Tree, names *aliases) error {
+	if err := r.readPackages(ctx, diff, base, change); err != nil {
+		return err
+	}
 	r.was, r.is = map[setting]string{}, map[setting]string{}
 	want := map[string][]int{}
 	for _, d := range diff {
@@ -288,6 +322,61 @@ func (r *runners) read(ctx context.Context, diff []Difference, base, change *Tre
 	return nil
 }
 
+// nodePackage is the file that gives a package of Node its name. What lies below imports
+// the package itself by it, before one that is installed (Node, "Self-referencing a
+// package using its name").
+const nodePackage = "package.json"
+
+// readPackages finds files of the change that take the names of what is installed.
+func (r *runners) readPackages(ctx context.Context, diff []Difference, base, change *Tree) error {
+	changed := map[string]bool{}
+	for _, d := range diff {
+		if path.Base(d.Path) == nodePackage && d.Change != nil {
+			changed[d.Path] = true
+		}
+	}
+	if r.node == "" || len(changed) == 0 {
+		return nil
+	}
+	r.poses = map[string]bool{}
+	was := map[string]string{}
+	err := base.Each(ctx, func(x File) bool {
+		return path.Base(x.Path) == nodePackage || x.Path == "package-lock.json"
+	}, func(x File, b []byte) error {
+		var p struct {
+			Name                                                                            any
+			Dependencies, DevDependencies, PeerDependencies, OptionalDependencies, Packages map[string]any
+		}
+		if json.Unmarshal(b, &p) != nil {
+			return nil
+		}
+		if path.Base(x.Path) == nodePackage {
+			was[x.Path], _ = p.Name.(string)
+		}
+		for _, list := range []map[string]any{p.Dependencies, p.DevDependencies, p.PeerDependencies, p.OptionalDependencies, p.Packages} {
+			for name := range list {
+				if i := strings.LastIndex(name, inNode); i >= 0 {
+					name = name[i+len(inNode):]
+				}
+				r.installed[name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
+		var p map[string]any
+		if json.Unmarshal(b, &p) != nil {
+			return nil // Node refuses it
+		}
+		name, _ := p["name"].(string)
+		r.poses[x.Path] = r.installed[name] && was[x.Path] != name
+		return nil
+	})
+}
+
 // why says what a difference decides, by the names that its file can be reached by; empty:
 // nothing. What differs was read.
 func (r *runners) why(d Difference, base, change *Tree, names []string) string {
@@ -296,6 +385,9 @@ func (r *runners) why(d Difference, base, change *Tree, names []string) string {
 	}
 	if s := r.named[d.Path]; s != "" {
 		return "it is what signal " + s + " runs"
+	}
+	if r.poses[d.Path] {
+		return "what signal " + r.node + " runs takes it for the installed package of its name"
 	}
 	for _, n := range names {
 		if s := r.looked[n]; s != "" {
@@ -344,22 +436,18 @@ func jsonPart(paths ...[]string) func([]byte) string {
 	}, paths)
 }
 
+// jsoncPart is jsonPart with comments and commas at ends, as TypeScript has them.
+func jsoncPart(paths ...[]string) func([]byte) string {
+	return func(b []byte) string {
+		if plain, err := hujson.Standardize(bytes.Clone(b)); err == nil {
+			b = plain
+		}
+		return jsonPart(paths...)(b)
+	}
+}
+
 // tomlPart takes what some paths of tables lead to; of what is no TOML, all.
 func tomlPart(paths ...[]string) func([]byte) string { return partOf(toml.Unmarshal, paths) }
-
-// selfReference is the name under which what lies below a package.json imports the
-// package itself, before one that is installed (Node, "Self-referencing a package using
-// its name").
-func selfReference(b []byte) string {
-	var p map[string]any
-	switch {
-	case len(b) > 0 && json.Unmarshal(b, &p) != nil:
-		return string(b)
-	case p["exports"] == nil:
-		return ""
-	}
-	return canonical(map[string]any{"name": p["name"]}, b)
-}
 
 func partOf(unmarshal func([]byte, any) error, paths [][]string) func([]byte) string {
 	return func(b []byte) string {
@@ -405,9 +493,18 @@ func canonical(v map[string]any, whole []byte) string {
 	return string(b)
 }
 
-var pytestHook = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^.*(?:\bpytest_\w+|hookimpl|_pytest\b).*$`)
-})
+var (
+	pytestHook = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\bpytest_\w+|hookimpl|_pytest\b`)
+	})
+	// pytestModule is where a plugin's module is named, or something of it.
+	pytestModule = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^\s*(?:import|from)\s+pytest_\w+|(?:^|[^.\w])pytest_\w+\.\w`)
+	})
+	pytestOwn = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`pytest_(?:plugin|addhooks|addoption|configure|unconfigure|cmdline|load|collect|ignore|itemcollected|deselected|make|pyc|pyfunc|generate|runtest|report|fixture|session|assert|terminal|warning|markeval|internalerror|keyboard|exception|enter|leave)`)
+	})
+)
 
 // pytestHookDefs are the lines of another file that make hooks or name plugins.
 func pytestHookDefs(b []byte) string {
@@ -419,11 +516,20 @@ var pytestHookDef = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // pytestHooks are the lines of a conftest.py that name pytest's hooks, by which it says
-// what became of a test. Fixtures are left out.
+// what became of a test. Fixtures are left out, and modules of plugins.
 func pytestHooks(b []byte) string {
 	var out []string
-	for _, l := range pytestHook().FindAllString(string(b), -1) {
-		out = append(out, strings.TrimSpace(l))
+	for l := range strings.Lines(string(b)) {
+		l = strings.TrimSpace(l)
+		hooks := pytestModule().ReplaceAllStringFunc(l, func(s string) string {
+			if pytestOwn().MatchString(s) {
+				return s
+			}
+			return ""
+		})
+		if pytestHook().MatchString(hooks) {
+			out = append(out, l)
+		}
 	}
 	return strings.Join(out, "\n")
 }

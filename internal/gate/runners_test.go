@@ -66,26 +66,28 @@ include a.inc \
   b.inc
 `
 	base := map[string]string{
-		"Makefile":         "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
-		"rules/all.mk":     "all:\ninclude rules/in/*.inc\n",
-		"rules/in/a.inc":   "out/inner: ;\n",
-		"run.mak":          "special:\n",
-		"src/Makefile":     "unit:\nabove: ../above\n",
-		"tests/run.sh":     "",
-		"tests/run.py":     "",
-		"tests/test_a.py":  "",
-		"more.inc":         "",
-		"other.inc":        "",
-		"docs/x":           "",
-		"tools/check.py":   "",
-		"tools/other.py":   "",
-		"pyproject.toml":   "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
-		"conftest.py":      "import pytest\n@pytest.fixture\ndef a(): return 1\n",
-		"package.json":     `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
-		"Cargo.toml":       "[package]\nname = 'm'\nversion = '0.1.0'\n",
-		"go.mod":           "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n",
-		"docs/modules.txt": "",
-		"lib/package.json": `{"name":"m","exports":"./index.js"}`,
+		"Makefile":              "include rules/all.mk more.inc $(X) # other.inc\n-include late.inc\ntest: all\n\t./run\n" + makeRules,
+		"rules/all.mk":          "all:\ninclude rules/in/*.inc\n",
+		"rules/in/a.inc":        "out/inner: ;\n",
+		"run.mak":               "special:\n",
+		"src/Makefile":          "unit:\nabove: ../above\n",
+		"tests/run.sh":          "",
+		"tests/run.py":          "",
+		"tests/test_a.py":       "",
+		"more.inc":              "",
+		"other.inc":             "",
+		"docs/x":                "",
+		"tools/check.py":        "",
+		"tools/other.py":        "",
+		"pyproject.toml":        "[project]\nname = 'm'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+		"conftest.py":           "import pytest\n@pytest.fixture\ndef a(): return 1\n",
+		"package.json":          `{"name":"m","version":"1.0.0","scripts":{"test":"jest"},"jest":{"bail":true}}`,
+		"Cargo.toml":            "[package]\nname = 'm'\nversion = '0.1.0'\n",
+		"go.mod":                "module m\n\ngo 1.24\n\nrequire example.org/check v1.0.0\n",
+		"docs/modules.txt":      "",
+		"lib/package.json":      `{"name":"m","exports":"./index.js","devDependencies":{"chai":"^4","@org/expect":"1"}}`,
+		"examples/package.json": `{"name":"chai"}`,
+		"package-lock.json":     `{"packages":{"node_modules/chai":{},"node_modules/chai/node_modules/deep":{}}}`,
 
 		"sub/vendor/modules.txt":                "# example.org/check v1.0.0\n",
 		"sub/vendor/example.org/check/check.go": "package check // as it was\n",
@@ -168,6 +170,11 @@ include a.inc \
 		{pytest, "conftest.py", "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call): pass\n", true},
 		{pytest, "tests/conftest.py", "def pytest_collection_modifyitems(items): items.clear()\n", true},
 		{pytest, "conftest.py", "import pytest\n@pytest.fixture\ndef a(): return 2\n", false},
+		{pytest, "conftest.py", "import pytest_asyncio\nfrom pytest_mock import MockerFixture\n@pytest_asyncio.fixture\nasync def a(): return 1\n", false},
+		{pytest, "conftest.py", "from pytest_mock import patch as pytest_bdd_after_step\n", true},
+		{pytest, "conftest.py", "pytest_plugins.append('x')\n", true},
+		{pytest, "conftest.py", "c.hook.pytest_bdd_after_step._hookimpls.clear()\n", true},
+		{pytest, "conftest.py", "pytest_runtest_makereport.__code__ = f.__code__\n", true},
 		{pytest, "app/helpers.py", "def pytest_runtest_makereport(item, call): pass\n", true},
 		{pytest, "app/helpers.py", "pytest_runtest_call = mine\n", true},
 		{pytest, "app/helpers.py", "import pytest_asyncio\n@pytest_asyncio.fixture\ndef a(): return pytest_ok == 1\n", false},
@@ -248,19 +255,23 @@ include a.inc \
 		{node, "test/node_modules/chai/index.js", "", true},
 		{node, "modules/chai/index.js", "", false},
 		{node, "test/package.json", `{"name":"chai","exports":"./ok.js"}`, true}, // which require("chai") is, below
-		{node, "test/package.json", `{"name":"chai","exports":null}`, false},
-		{node, "test/package.json", `{"name":"chai","main":"./ok.js"}`, false},
-		{npm, "lib/package.json", `{"name":"chai","exports":{"deep":1}}`, true},
-		{npm, "lib/package.json", `{"exports":"./ok.js","name":"m"}`, false}, // as it was
-		{npm, "lib/package.json", `{"name":"chai","exports":"./index.js"}`, true},
-		{node, "package.json", `{"name":"m","exports":`, true},
+		{node, "test/package.json", `{"name":"chai"}`, true},                     // exports may come later
+		{node, "test/package.json", `{"Name":"chai","name":"@org/new"}`, false},
+		{node, "packages/new/package.json", `{"name":"@org/new","exports":"./i.js"}`, false},
+		{npm, "lib/package.json", `{"name":"@org/expect","exports":{"deep":1}}`, true},
+		{npm, "lib/package.json", `{"name":"deep"}`, true}, // what installed ones need
+		{npm, "lib/package.json", `{"name":"m","exports":{".":"./index.js","./more":"./more.js"}}`, false},
+		{npm, "examples/package.json", `{"name":"chai","private":true,"type":"module"}`, false}, // as it was
+		{node, "test/package.json", `{"name":"chai"`, false},                                    // nothing to Node
 		{golang, "test/package.json", `{"name":"chai","exports":"./ok.js"}`, false},
 		{mocha, ".mocharc.yml", "require: ./ok.js\n", true},
 		{mocha, "package.json", `{"name":"m","mocha":{"require":"./ok.js"}}`, true},
 		{npm, ".mocharc.yml", "require: ./ok.js\n", false},
 		{bun, "tsconfig.json", `{"compilerOptions":{"paths":{"chai":["./ok.js"]}}}`, true},
 		{bun, "tsconfig.json", `{"compilerOptions":{"strict":true}}`, false},
-		{bun, "tsconfig.json", "{ // as it was\n}", true},
+		{bun, "tsconfig.json", "{ // as it was\n  \"compilerOptions\": {\"strict\": true,},\n}", false},
+		{bun, "tsconfig.json", "{ // as it was not\n  \"compilerOptions\": {\"baseUrl\": \".\",},\n}", true},
+		{bun, "tsconfig.json", "{ as it was", true},
 		{node, "tsconfig.json", `{"compilerOptions":{"paths":{"chai":["./ok.js"]}}}`, false},
 		{yarn, ".yarnrc.yml", "yarnPath: ./ok.js\n", true},
 		{yarn, ".yarn/releases/yarn.cjs", "", true},
@@ -371,9 +382,14 @@ func TestT2SeenToRun(t *testing.T) {
 		{"conftest.py", Observed{Execs: []Exec{{Path: "/usr/bin/python3", Asked: "/usr/bin/pytest"}}}, "", true},
 		{"go.work", Observed{Execs: []Exec{{Path: "/usr/lib/go/bin/go"}}}, "", true},
 		{"a.c", Observed{Execs: []Exec{{Path: "/usr/lib/go/bin/go"}}}, "", false},
+		{"test/package.json", Observed{Execs: []Exec{{Path: "/usr/bin/node"}}, TreeRead: []string{"node_modules/@o/chai/index.js"}}, "", true},
+		{"test/package.json", Observed{Execs: []Exec{{Path: "/usr/bin/node"}}, TreeRead: []string{"node_modules/chai/index.js"}}, "", false},
 	} {
 		change := maps.Clone(base)
 		change[x.file] = "def pytest_runtest_makereport(): pass\n"
+		if strings.HasSuffix(x.file, ".json") {
+			change[x.file] = `{"name":"@o/chai","exports":"./ok.js"}`
+		}
 		g := newGate(t, "version: 1\nsignals:\n  - {name: policy, kind: policy"+x.policy+"}\n  - {name: s, kind: build, command: [check]}\n", tree(t, base), tree(t, change), func(Job) *Ended {
 			o := saw("/usr/bin/check")
 			o.Execs, o.Opened, o.TreeRead = append(o.Execs, x.observed.Execs...), x.observed.Opened, x.observed.TreeRead
@@ -381,7 +397,7 @@ func TestT2SeenToRun(t *testing.T) {
 		})
 		v := verdict(t, g)
 		judges := v.Signals[len(v.Signals)-1]
-		named := judges.Name == "judges" && len(judges.Findings) == 1 && judges.Findings[0].File == x.file && strings.Contains(judges.Findings[0].Text, "signal s runs obeys it")
+		named := judges.Name == "judges" && len(judges.Findings) == 1 && judges.Findings[0].File == x.file && strings.Contains(judges.Findings[0].Text, "signal s runs ")
 		if named != x.caught || (v.Outcome == Passed) == x.caught || (v.Outcome == Final) != x.caught {
 			t.Errorf("%s, %+v: %s %+v", x.file, x.observed, v.Outcome, judges)
 		}

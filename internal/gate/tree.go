@@ -136,6 +136,9 @@ func (t *Tree) finish() (*Tree, error) {
 	return t, nil
 }
 
+// maxDepth bounds the names of a path.
+const maxDepth = 255
+
 // badPath says why a name cannot be laid out, or nothing. git itself may hold any.
 func badPath(p string) string {
 	switch {
@@ -143,6 +146,9 @@ func badPath(p string) string {
 		return "is no relative path"
 	case strings.IndexByte(p, 0) >= 0:
 		return "has a NUL"
+	}
+	if strings.Count(p, "/") >= maxDepth {
+		return "lies in more than 254 directories"
 	}
 	for _, e := range strings.Split(p, "/") {
 		if e == ".." || change.SameName(e, ".git") {

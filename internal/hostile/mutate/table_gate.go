@@ -386,7 +386,7 @@ var gateMutants = []mutant{
 		Name: "packages-that-name-themselves", Promise: "T2",
 		Why:     "a package.json stands before an installed package",
 		Package: "./internal/gate", Tests: []string{"TestT2RunnersObey"}, Says: "test/package.json",
-		edits: []edit{{"internal/gate/runners.go", "	case p[\"exports\"] == nil:", "	case true:"}},
+		edits: []edit{{"internal/gate/runners.go", "r.poses[x.Path] = r.installed[name] &&", "r.poses[x.Path] = name == \"\" &&"}},
 	},
 	{
 		Name: "wrappers-hide-what-starts", Promise: "T3",
