@@ -398,7 +398,7 @@ var gateMutants = []mutant{
 		Name: "what-never-runs-checks", Promise: "T2",
 		Why:     "an assertion behind a return counts",
 		Package: "./internal/gate", Tests: []string{"TestT2NeverRuns"}, Says: "want true of",
-		edits: []edit{{"internal/gate/emptied.go", "		prune(fn.Body)\n", ""}},
+		edits: []edit{{"internal/gate/emptied.go", "		prune(fn.Type, fn.Body)\n", ""}},
 	},
 	{
 		Name: "one-for-show-hides-an-emptied-one", Promise: "T2",
