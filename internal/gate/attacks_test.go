@@ -766,6 +766,7 @@ func TestT2NeverRuns(t *testing.T) {
 				goHead + "it.Skip()\n" + goFails + goRest,
 				goHead + "dec.Skip()\nvisit(func(it *iter) { it.Skip(); check(t, it) })" + goRest,
 				goHead + "t.Run(\"x\", func(t *testing.T) { dec.Skip(); " + goFails + "})" + goRest,
+				goHead + "p.t.Skip()\n" + goFails + goRest,
 				goHead + "visit(func(t *tokens) { t.Skip(); " + goFails + "})" + goRest,
 				goHead + "if " + strings.Repeat("7", maxConstant) + "1 == 2 || f() != 1 { t.Fatal(1) }" + goRest,
 				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { it.Skip(); log(a) }\n",
@@ -1009,7 +1010,7 @@ func TestT2GiantTests(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"a.test.js": {"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3)},
 		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2)},
-		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n"},
+		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n", "package a\nfunc TestA(t *testing.T) { if 1 == " + strings.Repeat("7", part) + " { t.Fatal() } }\n", "package a\nfunc TestA(t *testing.T) {" + strings.Repeat("_, ", part/8) + "_ = " + strings.Repeat("1, ", part/8) + "1 }\n"},
 	} {
 		for _, text := range texts {
 			if _, err := bodiesOf(file)([]byte(text)); err != nil {

@@ -117,6 +117,7 @@ func emptied(ctx context.Context, base, change *Tree, format string, passed []st
 // it can't. Others need not be read, and decide by being the same.
 func textsOf(ctx context.Context, t *Tree, same func(File) bool, format string, passed []string) (texts, []Finding, error) {
 	out := texts{}
+	ran := goRan(t, format, passed)
 	var unread []Finding
 	why := func(f File, what string) {
 		unread = append(unread, Finding{ID: f.Path, File: f.Path, Text: what + ", so what its tests have in them can't be compared"})
@@ -146,7 +147,7 @@ func textsOf(ctx context.Context, t *Tree, same func(File) bool, format string, 
 		}
 		found, err := bodiesOf(f.Path)(b)
 		if err != nil {
-			if !strings.HasSuffix(f.Path, ".go") || !goIgnores(f.Path) && (helpsTests(f.Path) || goRan(t, f.Path, format, passed)) {
+			if !strings.HasSuffix(f.Path, ".go") || !goIgnores(f.Path) && (helpsTests(f.Path) || ran(f.Path)) {
 				why(f, err.Error())
 			}
 			return nil
@@ -249,33 +250,46 @@ func goIgnores(p string) bool {
 	return slices.ContainsFunc(strings.Split(p, "/"), func(e string) bool { return e == "testdata" || e[0] == '_' || e[0] == '.' })
 }
 
-// goRan reports whether tests of a file's package may have passed, as far as ids say it.
-// Where none did Go need not know the file either: it may be a template.
-func goRan(t *Tree, p, format string, passed []string) bool {
+// goRan gives what reports whether tests of a file's package may have passed, as far as ids
+// say it. Where none did Go need not know the file either: it may be a template.
+func goRan(t *Tree, format string, passed []string) func(p string) bool {
 	switch format {
 	case "pytest", "jest", "vitest":
-		return false // nor does it run any
+		return func(string) bool { return false } // nor does it run any
 	case "go":
 	default:
-		return true
+		return func(string) bool { return true }
 	}
-	dir := path.Dir(p)
-	module := dir
-	for module != "." {
-		if _, ok := t.Lookup(path.Join(module, "go.mod")); ok {
-			break
+	ran := sync.OnceValue(func() map[string]bool { // ends of packages' names
+		out := map[string]bool{}
+		for _, id := range passed {
+			i := strings.LastIndexByte(id, '.')
+			if i < 0 || !goTestName(id[i+1:]) || strings.Contains(id[i:], "/") {
+				continue // a part of one
+			}
+			for pkg, more := id[:i], true; more && !out[pkg]; _, pkg, more = strings.Cut(pkg, "/") {
+				out[pkg] = true
+			}
 		}
-		module = path.Dir(module)
-	}
-	// Packages are called by their directories, behind what their module says. What go test
-	// was given by files is called by none.
-	rel := dir
-	if module != "." {
-		rel = strings.TrimPrefix(dir, module+"/")
-	}
-	return slices.ContainsFunc(passed, func(id string) bool {
-		return dir == module || strings.Contains("/"+id, "/"+rel+".") || strings.HasPrefix(id, "command-line-arguments.")
+		return out
 	})
+	return func(p string) bool {
+		dir := path.Dir(p)
+		module := dir
+		for module != "." {
+			if _, ok := t.Lookup(path.Join(module, "go.mod")); ok {
+				break
+			}
+			module = path.Dir(module)
+		}
+		// Packages are called by their directories, behind what their module says. What go
+		// test was given by files is called by none.
+		rel := dir
+		if module != "." {
+			rel = strings.TrimPrefix(dir, module+"/")
+		}
+		return len(ran()) > 0 && (dir == module || ran()[rel] || ran()["command-line-arguments"])
+	}
 }
 
 // helpsTests reports whether a file is no file of tests, and can have what they call.
@@ -366,7 +380,7 @@ func goTest(fn *ast.FuncDecl) bool {
 	case 1:
 		p := fn.Type.Params.List[0]
 		_, pointer := p.Type.(*ast.StarExpr)
-		return pointer || isTest(p)
+		return (pointer || isTest(p)) && !strings.HasPrefix(fn.Name.Name, "Example")
 	}
 	return handedTest(fn)
 }
@@ -538,13 +552,14 @@ func isSkip(sel *ast.SelectorExpr) bool {
 	return slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name)
 }
 
-// givesTest is of what a suite gives its test by, and of fields that have one.
+// givesTest is of what a suite gives its test by.
 func givesTest(x ast.Expr) bool {
-	if call, ok := x.(*ast.CallExpr); ok && len(call.Args) == 0 {
-		x = call.Fun
+	call, ok := x.(*ast.CallExpr)
+	if !ok {
+		return false
 	}
-	sel, ok := x.(*ast.SelectorExpr)
-	return ok && slices.Contains([]string{"T", "t", "TB", "tb"}, sel.Sel.Name)
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "T" && len(call.Args) == 0
 }
 
 // maxConstant bounds what is compared in conditions, in bytes: numbers take time by the
@@ -601,14 +616,19 @@ func goBody(fn *ast.FuncDecl) body {
 	}
 	test := func(x ast.Expr) bool {
 		id, named := x.(*ast.Ident)
+		field, ok := x.(*ast.SelectorExpr)
+		has := ok && slices.Contains([]string{"T", "t", "TB", "tb"}, field.Sel.Name) || givesTest(x)
 		root := rootOf(x)
-		return named && tests[id.Name] || givesTest(x) && (suite != "" && root == suite || params[root])
+		return named && tests[id.Name] || has && (suite != "" && root == suite || params[root])
+	}
+	forget := func(name string) { // another test says nothing of this one
+		delete(params, name)
+		delete(tests, name)
 	}
 	binds := func(name string, x ast.Expr) {
 		switch {
-		case another(x): // it says nothing of this one
-			delete(params, name)
-			delete(tests, name)
+		case another(x):
+			forget(name)
 		case test(x):
 			params[name], tests[name] = true, true
 		}
@@ -629,21 +649,21 @@ func goBody(fn *ast.FuncDecl) body {
 				if ok && i < len(x.Rhs) {
 					binds(id.Name, x.Rhs[i])
 				}
-				unused = unused && ok && id.Name == "_" && !slices.ContainsFunc(x.Rhs, calls)
+				unused = unused && ok && id.Name == "_"
 			}
-			return !unused
+			return !unused || slices.ContainsFunc(x.Rhs, calls)
 		case *ast.ValueSpec:
-			unused := true
+			unused, other := true, len(x.Values) == 0 && x.Type != nil && another(x.Type)
 			for i, id := range x.Names {
 				switch {
 				case i < len(x.Values):
 					binds(id.Name, x.Values[i])
-				case x.Type != nil:
-					binds(id.Name, x.Type)
+				case other:
+					forget(id.Name)
 				}
-				unused = unused && id.Name == "_" && !slices.ContainsFunc(x.Values, calls)
+				unused = unused && id.Name == "_"
 			}
-			return !unused
+			return !unused || slices.ContainsFunc(x.Values, calls)
 		case *ast.CompositeLit:
 			for _, e := range x.Elts {
 				if kv, ok := e.(*ast.KeyValueExpr); ok {
@@ -722,15 +742,18 @@ func another(x ast.Expr) bool {
 	return found
 }
 
-// gives reports whether a function gives what tests use, which has to do nothing for that.
-// What it got, or whether something holds, is none of it.
-func gives(fn *ast.FuncDecl, x ast.Expr) bool {
-	if fn.Type.Results == nil || !slices.ContainsFunc(fn.Type.Results.List, func(f *ast.Field) bool {
+// fixes reports whether a function gives something that tests can use, and not only
+// whether anything holds.
+func fixes(fn *ast.FuncDecl) bool {
+	return fn.Type.Results != nil && slices.ContainsFunc(fn.Type.Results.List, func(f *ast.Field) bool {
 		id, ok := f.Type.(*ast.Ident)
 		return !ok || id.Name != "bool" && id.Name != "error"
-	}) {
-		return false
-	}
+	})
+}
+
+// given is a value that is something without that anything is done, and not what its
+// function got.
+func given(x ast.Expr, got map[string]bool) bool {
 	if and, ok := x.(*ast.UnaryExpr); ok {
 		x = and.X
 	}
@@ -738,12 +761,11 @@ func gives(fn *ast.FuncDecl, x ast.Expr) bool {
 	case *ast.CompositeLit:
 		return true
 	case *ast.BasicLit:
-		return x.Kind == token.STRING && len(x.Value) > 2
+		return x.Kind == token.STRING && len(x.Value) > len(`""`)
 	case *ast.Ident, *ast.SelectorExpr:
 		name := rootOf(x)
-		return !slices.Contains([]string{"", "nil", "true", "false"}, name) && !slices.ContainsFunc(fn.Type.Params.List, func(f *ast.Field) bool {
-			return slices.ContainsFunc(f.Names, func(id *ast.Ident) bool { return id.Name == name })
-		})
+		_, is := got[name]
+		return !is && !slices.Contains([]string{"", "nil", "true", "false"}, name)
 	}
 	return false
 }
@@ -751,10 +773,17 @@ func gives(fn *ast.FuncDecl, x ast.Expr) bool {
 // goHasBody reports whether a statement could fail the test, or gives it something: one
 // that is not only a return, a log line or a skip. It is for what is pruned.
 func goHasBody(fn *ast.FuncDecl) bool {
+	tests := map[string]bool{} // of parameters
+	for _, p := range fn.Type.Params.List {
+		for _, id := range p.Names {
+			tests[id.Name] = isTest(p)
+		}
+	}
 	for _, s := range fn.Body.List {
 		switch x := s.(type) {
 		case *ast.ReturnStmt:
-			return slices.ContainsFunc(x.Results, func(x ast.Expr) bool { return does(x) || gives(fn, x) }) // nothing behind it runs
+			gives := fixes(fn)
+			return slices.ContainsFunc(x.Results, func(x ast.Expr) bool { return does(x) || gives && given(x, tests) }) // nothing behind it runs
 		case *ast.EmptyStmt:
 			continue
 		case *ast.ExprStmt:
@@ -765,9 +794,7 @@ func goHasBody(fn *ast.FuncDecl) bool {
 						continue
 					}
 					id, named := sel.X.(*ast.Ident)
-					if isSkip(sel) && (givesTest(sel.X) || named && slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool {
-						return isTest(p) && slices.ContainsFunc(p.Names, func(n *ast.Ident) bool { return n.Name == id.Name })
-					})) {
+					if isSkip(sel) && (givesTest(sel.X) || named && tests[id.Name]) {
 						return false
 					}
 				}
