@@ -727,6 +727,17 @@ func TestT2NeverRuns(t *testing.T) {
 				goHead + "goto end\n" + goFails + "\nend:" + goRest,
 				goHead + "os.Exit(0)\n" + goFails + goRest,
 				goHead + "switch { default: return }\n" + goRest,
+				goHead + "t.Run(\"x\", func(t *testing.T) { t.Skip()\n" + goFails + "})" + goRest,
+				goHead + "s.T().Skip()\n" + goFails + goRest,
+				goHead + "f()\n_ = harness{t: t}" + goRest,
+				goHead + "f()\n_, _ = t, harness{t}\nvar _ = harness{t}" + goRest,
+				goHead + "{ var t testing.T\n" + goFails + "}" + goRest,
+				goHead + "h := harness{t: new(testing.T)}\nh.equal(f(), 1)" + goRest,
+				goHead + "t.Run(\"x\", func(t *testing.T) { f() })" + goRest,
+				goHead + "t.Run(\"x\", (func(*testing.T) { f() }))" + goRest,
+				goHead + "cmd.Run(f())" + goRest,
+				goHead + "u := t\nu.Log(f())" + goRest,
+				goHead + "if 1 == 2 { t.Fatal(1) }\nf()" + goRest,
 				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) {\n}\n", // the helper
 				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { t.Helper(); return; check(t, 1) }\n",
 			},
@@ -745,6 +756,20 @@ func TestT2NeverRuns(t *testing.T) {
 				goHead + "if 1e999999999 < 1 || f() != 1 { t.Fatal(1) }" + goRest,      // nor does this
 				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { log(a) }\n", // a helper that fails less
 				goHead + "check(t, f())" + goRest,
+				goHead + "t.Run(\"one\", testOne)" + goRest,
+				goHead + "for _, tc := range f() { t.Run(tc.name, tc.run) }" + goRest,
+				goHead + "h := harness{t: t}\nh.equal(f(), 1)" + goRest,
+				goHead + "(&harness{t}).equal(f(), 1)" + goRest,
+				goHead + "for _, h := range []harness{{t: t}} { h.equal(f(), 1) }" + goRest,
+				goHead + "u := t\nif f() != 1 { u.Fatal(1) }" + goRest,
+				goHead + "var u testing.TB = t\nif f() != 1 { u.Fatal(1) }" + goRest,
+				goHead + "it.Skip()\n" + goFails + goRest,
+				goHead + "dec.Skip()\nvisit(func(it *iter) { it.Skip(); check(t, it) })" + goRest,
+				goHead + "t.Run(\"x\", func(t *testing.T) { dec.Skip(); " + goFails + "})" + goRest,
+				goHead + "p.t.Skip()\n" + goFails + goRest,
+				goHead + "visit(func(t *tokens) { t.Skip(); " + goFails + "})" + goRest,
+				goHead + "if " + strings.Repeat("7", maxConstant) + "1 == 2 || f() != 1 { t.Fatal(1) }" + goRest,
+				goHead + goFails + "\n}\nfunc check(t *testing.T, a int) { it.Skip(); log(a) }\n",
 			},
 		}},
 		{"test_a.py", pyHead + "    assert x == 1\n", map[bool][]string{
@@ -822,6 +847,8 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 		suite = "package a\ntype S struct{ suite.Suite }\nfunc (s *S) TestA() {\n\tx := f()\n\ts.Equal(1, x)\n}\n"
 		goA   = "package a\nimport \"testing\"\nfunc TestA(t *testing.T) { if f() != 1 { t.Fatal(1) } }\n"
 		goNot = "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n"
+
+		fixture = "package x\nimport \"testing\"\nfunc newServer(t *testing.T, name string) *Server { s := open(t); return s }\n"
 	)
 	type files = map[string]string
 	for _, x := range []struct {
@@ -895,6 +922,36 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 		{"a suite's method, required", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "s.Require().NoError(x)", 1)}, "a.TestS/TestA", ""},
 		{"a suite's method, by an error", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "s.Error(x)", 1)}, "a.TestS/TestA", ""},
 		{"a suite of another library", "go", files{"a_test.go": strings.Replace(suite, "TestA()", "TestA(c *C)", 1)}, files{"a_test.go": strings.Replace(strings.Replace(suite, "TestA()", "TestA(c *C)", 1), "s.Equal(1, x)", "c.Assert(x, Equals, 1)", 1)}, "", ""},
+		{"a suite's method by its test", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "t := s.T(); require.Equal(t, 1, x)", 1)}, "a.TestS/TestA", ""},
+		{"a suite's method that only has its test", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "t := s.T(); t.Log(x)", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method with something else of the suite's", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "y := s.name; log(y)", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method in parts", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "s.Run(\"x\", s.part)", 1)}, "a.TestS/TestA", ""},
+		{"a suite's method in parts without one", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "s.Run(\"x\", func() { log(x) })", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a suite's method that gives something", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(strings.Replace(suite, "TestA()", "TestA() int", 1), "s.Equal(1, x)", "return x", 1)}, "a.TestS/TestA", "a_test.go::S.TestA"},
+		{"a method of a mock", "go", files{"a_test.go": goA + "func (m *mock) TestAndSet(a int) bool { if m.v == a { m.v++; panic(1) }; return m.v == a }\n"}, files{"a_test.go": goA + "func (m *mock) TestAndSet(a int) bool { return true }\n"}, "a.TestA", ""},
+		{"a method of a mock that gets something", "go", files{"a_test.go": goA + "func (m *mock) TestHost(name string) { m.host(name) }\n"}, files{"a_test.go": goA + "func (m *mock) TestHost(name string) {}\n"}, "a.TestA", ""},
+		{"functions by names like tests'", "go", files{"a_test.go": goA, "x/h.go": "package x\nimport \"testing\"\nfunc TestMode() { set(testing.Short()) }\nfunc ExampleConfig(a int) *C { return load(a) }\n"}, files{"a_test.go": goA, "x/h.go": "package x\nimport \"testing\"\nfunc TestMode() {}\nfunc ExampleConfig(a int) *C { return nil }\n"}, "a.TestA", ""},
+		{"a test for others to call", "go", files{"x/h.go": "package x\nimport \"testing\"\nfunc TestStore(t *testing.T, s Store) { if s.Get() != 1 { t.Fatal(1) } }\n"}, files{"x/h.go": "package x\nimport \"testing\"\nfunc TestStore(t *testing.T, s Store) { s.Get() }\n"}, "", "x/h.go::TestStore"},
+		{"what runs before all", "go", files{"a_test.go": "package a\nfunc TestMain(m *testing.M) {\n\tif err := set(); err != nil { panic(err) }\n\tos.Exit(m.Run())\n}\n"}, files{"a_test.go": "package a\nfunc TestMain(m *testing.M) {\n\tset()\n\tos.Exit(m.Run())\n}\n"}, "a.TestA", ""},
+		{"fuzzed by name", "go", files{"a_test.go": "package a\nfunc FuzzA(f *testing.F) { f.Fuzz(func(t *testing.T, a int) { t.Fatal(a) }) }\n"}, files{"a_test.go": "package a\nfunc FuzzA(f *testing.F) { f.Fuzz(fuzzOne) }\n"}, "a.FuzzA", ""},
+		// What tests use is simpler now.
+		{"a server", "go", files{"x/h.go": fixture}, files{"x/h.go": strings.Replace(fixture, "s := open(t); return s", "return &Server{name: name}", 1)}, "", ""},
+		{"a server that all share", "go", files{"x/h.go": fixture}, files{"x/h.go": strings.Replace(fixture, "s := open(t); return s", "t.Helper(); return shared", 1)}, "", ""},
+		{"no server", "go", files{"x/h.go": fixture}, files{"x/h.go": strings.Replace(fixture, "s := open(t); return s", "return nil", 1)}, "", "x/h.go::newServer"},
+		{"whether it holds", "go", files{"x/h.go": strings.Replace(fixture, "*Server", "bool", 1)}, files{"x/h.go": strings.Replace(strings.Replace(fixture, "*Server", "bool", 1), "s := open(t); return s", "return holds", 1)}, "", "x/h.go::newServer"},
+		// Go that this version does not know, if Go does.
+		{"a template", "go", files{"a_test.go": goA, "x/bad_test.go": "package {{.Name}}\n"}, files{"a_test.go": goA, "x/bad_test.go": "package {{.Package}}\n"}, "m.TestA", ""},
+		{"a template that is new", "go", files{"a_test.go": goA}, files{"a_test.go": goA, "x/bad_test.go": "package {{.Package}}\n"}, "m.TestA", ""},
+		{"a template, for Python's runner", "pytest", files{"test_a.py": py}, files{"test_a.py": py, "bad_test.go": "package {{.Package}}\n"}, "test_a::test_a", ""},
+		{"one that is mended", "go", files{"a_test.go": goA, "x/b_test.go": "package x\nfunc {\n"}, files{"a_test.go": goA, "x/b_test.go": "package x\n"}, "m.TestA", ""},
+		{"no Go that is known, of a package that passes", "go", files{"x/y/b_test.go": goA}, files{"x/y/b_test.go": goNot + "new syntax\n"}, "m/x/y.TestA", "x/y/b_test.go"},
+		{"no Go that is known, on both sides", "go", files{"x/y/b_test.go": goA + "new syntax\n"}, files{"x/y/b_test.go": goNot + "new syntax\n"}, "m/x/y.TestA", "x/y/b_test.go"},
+		{"no Go that is known, in another file", "go", files{"x/b_test.go": goA}, files{"x/c_test.go": goNot + "new syntax\n"}, "m/x.TestA", "x/c_test.go"},
+		{"no Go that is known, of a module", "go", files{"x/go.mod": "module n\n", "x/b_test.go": goA}, files{"x/go.mod": "module n\n", "x/b_test.go": goNot + "new syntax\n"}, "n.TestA", "x/b_test.go"},
+		{"no Go that is known, in a module", "go", files{"x/go.mod": "module n\n", "x/y/b_test.go": goA}, files{"x/go.mod": "module n\n", "x/y/b_test.go": goNot + "new syntax\n"}, "n/y.TestA", "x/y/b_test.go"},
+		{"no Go that is known, by files", "go", files{"x/b_test.go": goA}, files{"x/b_test.go": goNot + "new syntax\n"}, "command-line-arguments.TestA", "x/b_test.go"},
+		{"no Go that is known, by JUnit", "junit", files{"x/b_test.go": goA}, files{"x/b_test.go": goNot + "new syntax\n"}, "m/x::TestA", "x/b_test.go"},
+		{"no Go that is known, that helps", "go", files{"x/h.go": fixture}, files{"x/h.go": fixture + "new syntax\n"}, "m.TestA", "x/h.go"},
 		{"a method of nothing", "go", files{"a_test.go": goA}, files{"a_test.go": goA + "func () TestB() {}\n"}, "a.TestA", ""},
 		{"a suite's method, by a function", "go", files{"a_test.go": suite}, files{"a_test.go": strings.Replace(suite, "s.Equal(1, x)", "assert.Equal(s.T(), 1, x)", 1)}, "a.TestS/TestA", ""},
 		{"a method that helps", "go", files{"x/h.go": "package x\nimport \"testing\"\nfunc (h H) Check(t testing.TB) { t.Fatal(1) }\n"}, files{"x/h.go": "package x\nimport \"testing\"\nfunc (h H) Check(t testing.TB) {}\n"}, "", "x/h.go::H.Check"},
@@ -953,7 +1010,7 @@ func TestT2GiantTests(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"a.test.js": {"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3)},
 		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2)},
-		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n"},
+		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n", "package a\nfunc TestA(t *testing.T) { if 1 == " + strings.Repeat("7", part) + " { t.Fatal() } }\n", "package a\nfunc TestA(t *testing.T) {" + strings.Repeat("_, ", part/8) + "_ = " + strings.Repeat("1, ", part/8) + "1 }\n"},
 	} {
 		for _, text := range texts {
 			if _, err := bodiesOf(file)([]byte(text)); err != nil {

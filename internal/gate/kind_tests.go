@@ -173,7 +173,7 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	}
 	for _, mod := range slices.Sorted(maps.Keys(stands)) {
 		f.Stands = append(f.Stands, mod)
-		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + stands[mod] + ": call it otherwise, or put it into a package"})
+		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + stands[mod] + ": " + insteadOf(mod)})
 	}
 	empty, err := emptied(ctx, c.Base, c.Change, k.format, stay)
 	if err != nil {
@@ -287,6 +287,15 @@ func standBefore(ctx context.Context, was, is *Tree, base, now *Phase) (map[stri
 	look(base.Observed.Opened, now.Observed.Opened, "")
 	look(base.Observed.TreeRead, now.Observed.TreeRead, Workspace+"/")
 	return out, nil
+}
+
+// insteadOf says what to do about a module that stands before another.
+func insteadOf(file string) string {
+	m, _ := moduleOf(file)
+	if m.dir == "." || m.dir == "" {
+		return "call it otherwise, or put it into a package"
+	}
+	return "call it otherwise, or put it into a package: " + path.Join(m.dir, "__init__.py") + " makes this directory one when the base has it, too, or had no Python here (let a change go before that adds only the file)"
 }
 
 // read gets the reporter's account of a phase.

@@ -187,6 +187,16 @@ func TestStandsBefore(t *testing.T) {
 			}
 		}
 	}
+	// What to do about one is said, and does it.
+	for file, says := range map[string]string{"one.py": "or put it into a package", "src/one.py": "src/__init__.py makes", "src/one/__init__.py": "src/__init__.py makes"} {
+		if got := insteadOf(file); !strings.Contains(got, says) || (file == "one.py") != strings.HasSuffix(got, says) {
+			t.Errorf("%s: %s", file, got)
+		}
+	}
+	before := inMemory(files("src/__init__.py"))
+	if got, err := standBefore(t.Context(), before, inMemory(files("src/__init__.py", "src/one.py")), was, phase(append([]string{"src/one.py"}, was.Observed.TreeRead...), was.Observed.Opened)); err != nil || len(got) > 0 {
+		t.Errorf("in what was made a package before: %q %v", got, err)
+	}
 	// Python opens what it compiled of a module, and looks at the module itself alone.
 	change := inMemory(files("one.py", "__pycache__/one.cpython-311.pyc"))
 	if got, err := standBefore(t.Context(), base, change, was, phase([]string{"__pycache__/one.cpython-311.pyc"}, was.Observed.Opened)); err != nil || len(got) != 1 {

@@ -398,7 +398,7 @@ var gateMutants = []mutant{
 		Name: "what-never-runs-checks", Promise: "T2",
 		Why:     "an assertion behind a return counts",
 		Package: "./internal/gate", Tests: []string{"TestT2NeverRuns"}, Says: "want true of",
-		edits: []edit{{"internal/gate/emptied.go", "		prune(fn.Body)\n", ""}},
+		edits: []edit{{"internal/gate/emptied.go", "		prune(fn.Type, fn.Body)\n", ""}},
 	},
 	{
 		Name: "one-for-show-hides-an-emptied-one", Promise: "T2",
@@ -423,6 +423,18 @@ var gateMutants = []mutant{
 		Why:     "tests of a suite are emptied",
 		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "a suite's method: \"\"",
 		edits: []edit{{"internal/gate/emptied.go", "		if !ok || fn.Body == nil {\n", "		if !ok || fn.Body == nil || fn.Recv != nil {\n"}},
+	},
+	{
+		Name: "any-go-is-a-template", Promise: "T2",
+		Why:     "a test is emptied in a file that Go can read, and this version can't",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "of a package that passes: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "(helpsTests(f.Path) || ran(f.Path))", "(helpsTests(f.Path) || ran(\"?/\"+f.Path))"}},
+	},
+	{
+		Name: "parts-of-tests-check", Promise: "T2",
+		Why:     "a part of a test checks nothing, and the test counts by having it",
+		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "in parts without one: \"\"",
+		edits: []edit{{"internal/gate/emptied.go", "if !part && (test(f.X) ||", "if (!part || len(x.Args) > 0) && (test(f.X) ||"}},
 	},
 	{
 		Name: "what-is-too-large-is-fine", Promise: "T2",
