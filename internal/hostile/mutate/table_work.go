@@ -31,6 +31,12 @@ var workMutants = []mutant{
 		edits: []edit{{"attempts.go", "	case errors.As(err, &bad) && bad.Tree == \"run \"+string(a.Run):", "	case errors.As(err, &bad) && bad.Tree == \"\":"}},
 	},
 	{
+		Name: "an-agent-wedges-its-work", Promise: "T2",
+		Why:     "an agent that removes its own program has the same attempt made in vain for ever",
+		Package: ".", Tests: []string{"TestWorkSpoiltBottle"}, Says: "the agent never began",
+		edits: []edit{{"attempts.go", "	case slug != \"\" && spoiled(", "	case slug == \"-\" && spoiled("}},
+	},
+	{
 		Name: "names-of-files-are-told", Promise: "T2",
 		Why:     "the name of a file that no tree holds tells the model what to do",
 		Package: "./internal/gate", Tests: []string{"TestChangeFeedback"}, Says: "is told as",
