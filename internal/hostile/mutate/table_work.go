@@ -49,6 +49,12 @@ var workMutants = []mutant{
 		edits: []edit{{"attempts.go", "		if w.relay.heard() != nil {", "		if w.relay.heard() != nil && ctx == nil {"}},
 	},
 	{
+		Name: "a-second-signal-waits", Promise: "T2",
+		Why:     "whoever interrupts work twice waits for what hangs in it, as with the first",
+		Package: "./cmd/carboy", Tests: []string{"TestStoppedWork"}, Says: "ended with 130, want 143",
+		edits: []edit{{"cmd/carboy/work.go", "			os.Exit(signalCode(s))\n", "			return\n"}},
+	},
+	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",
 		Why:     "a .gitattributes of the change has its files committed as others than were judged",
 		Package: ".", Tests: []string{"TestWorkPushRefused"}, Says: "was pushed as",
