@@ -243,11 +243,7 @@ func (c *Client) Work(ctx context.Context, o WorkOptions) (*Worked, error) {
 	defer unlisten()
 	r, err := w.all(ctx)
 	if s := w.relay.heard(); s != nil && err != nil && !errors.Is(err, ErrLedger) {
-		stopped := &StoppedError{Signal: s, Err: err}
-		if len(w.steps) > 0 {
-			stopped.Work = w.id
-		}
-		return nil, stopped
+		return nil, w.stopped(s, err)
 	}
 	return r, err
 }
@@ -468,7 +464,9 @@ const maxLooks = 50
 func stepsIn(dir string, records func() (map[string][]string, error)) (files []string, recorded map[string][]string, err error) {
 	look := func() ([]string, error) {
 		all, err := store.Glob(dir, attemptPrefix+"*.json")
-		slices.Sort(all)
+		slices.SortFunc(all, func(a, b string) int { // from 1000 on numbers are longer
+			return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+		})
 		return all, err
 	}
 	if files, err = look(); err != nil {
@@ -585,9 +583,10 @@ func (w *work) feedback() string {
 	return ""
 }
 
+// bottle is where the agent goes on; empty: in a fresh one.
 func (w *work) bottle() string {
 	for _, a := range slices.Backward(w.steps) {
-		if a.Bottle != "" {
+		if a.Bottle != "" || a.State == AttemptRecorded {
 			return a.Bottle
 		}
 	}
@@ -627,8 +626,16 @@ func (w *work) run(ctx context.Context, a Attempt) error {
 		})
 	}
 	over()
-	if neverBegan(s, err) {
-		// The attempt is still to be made.
+	switch began := !neverBegan(s, err); {
+	case began:
+	case slug != "" && spoiled(s, err, ctx.Err() != nil || w.relay.heard() != nil):
+		// The attempt counts, and the next one has a bottle in which an agent can begin.
+		if w.o.OnEvent != nil {
+			w.o.OnEvent(Event{Kind: "progress", Text: fmt.Sprintf("attempt %d is lost: no agent begins in bottle %s any more (%v)", a.Number, slug, err)})
+		}
+		code := s.Receipt.Exit.Code
+		return w.step(ctx, Attempt{Number: a.Number, State: AttemptRecorded, Exit: &code, Outcome: gate.Unavailable, Failing: failingLost, Feedback: w.feedback()})
+	default: // it is still to be made
 		err = cmp.Or(err, errors.New("the agent left no receipt"))
 		a.Task = nil
 		return errors.Join(fmt.Errorf("work %s, attempt %d: the agent never began: %w", w.id, a.Number, err), w.step(ctx, a))

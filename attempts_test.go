@@ -349,6 +349,21 @@ func TestWorkLookedAt(t *testing.T) {
 			t.Errorf("%d are made meanwhile: %d files and %d on record, after %d looks: %v", made, len(files), len(recorded), asked, err)
 		}
 	}
+	// Their order is that of their numbers.
+	dir = t.TempDir()
+	for _, n := range []string{"000", "101", "999", "1000", "1001"} {
+		put(n)
+	}
+	files, _, err := stepsIn(dir, func() (map[string][]string, error) { return nil, nil })
+	var order []string
+	for _, f := range files {
+		order = append(order, attemptNumber(f))
+	}
+	if err != nil || !slices.Equal(order, []string{"000", "101", "999", "1000", "1001"}) {
+		t.Errorf("%q %v", order, err)
+	}
+	dir, on = t.TempDir(), map[string][]string{}
+	put("000")
 	// What is removed as soon as it is made is missing.
 	files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
 		put(fmt.Sprintf("9%02d", len(on)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,10 +21,34 @@ type StoppedError struct {
 }
 
 func (e *StoppedError) Error() string {
+	text := fmt.Sprintf("work %s was stopped by a signal (%s)", e.Work, e.Signal)
 	if e.Work == "" {
-		return fmt.Sprintf("stopped by a signal (%s) before the work began", e.Signal)
+		text = fmt.Sprintf("stopped by a signal (%s) before the work began", e.Signal)
 	}
-	return fmt.Sprintf("work %s was stopped by a signal (%s)", e.Work, e.Signal)
+	if e.Err != nil && !brokenOff(e.Err) {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// stopped is what work ends with when a signal was heard and err came of it, or beside it.
+func (w *work) stopped(s os.Signal, err error) *StoppedError {
+	e := &StoppedError{Signal: s, Err: err}
+	if len(w.steps) > 0 || w.o.Continue != "" && !errors.Is(err, ErrNoWork) {
+		e.Work = w.id
+	}
+	return e
+}
+
+// brokenOff reports whether an error says nothing but that something was stopped.
+func brokenOff(err error) bool {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !brokenOff(err) })
+	case interface{ Unwrap() error }:
+		return brokenOff(e.Unwrap())
+	}
+	return err == ErrInterrupted || err == context.Canceled
 }
 
 func (e *StoppedError) Unwrap() error { return e.Err }
@@ -120,6 +145,16 @@ func neverBegan(s *Started, err error) bool {
 		return true
 	}
 	return s.Receipt.Exit.Reason == receipt.Failed && (s.Receipt.Started == nil || errors.Is(err, bottle.ErrNotFound) || errors.Is(err, bottle.ErrNotExecutable))
+}
+
+// spoiled reports whether no agent began in a bottle that was resumed since the one before
+// may have seen to that: what it removed, or made otherwise, is asked for in vain each time.
+// stopped: nothing more was to begin.
+func spoiled(s *Started, err error, stopped bool) bool {
+	if s == nil || s.Receipt == nil {
+		return false // it was refused before anything of the bottle was looked at
+	}
+	return !stopped || errors.Is(err, bottle.ErrNotFound) || errors.Is(err, bottle.ErrNotExecutable)
 }
 
 // gateLockLook is how often who waits for a gate looks whether it is over.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
@@ -136,6 +138,42 @@ func TestWorkStops(t *testing.T) {
 	}
 }
 
+// TestStoppedError: what went wrong besides is told, wherever in an error it stands.
+func TestStoppedError(t *testing.T) {
+	full := errors.New("the disk is full")
+	for _, x := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""}, {ErrInterrupted, ""}, {fmt.Errorf("a gate: %w", context.Canceled), ""},
+		{errors.Join(fmt.Errorf("it never began: %w", ErrInterrupted), context.Canceled), ""},
+		{full, ": the disk is full"},
+		{errors.Join(ErrInterrupted, full), ": interrupted\nthe disk is full"},
+		{fmt.Errorf("%w, %w", full, context.Canceled), ": the disk is full, context canceled"},
+		{&AgentError{Agent: "a", Slug: "s"}, ": " + (&AgentError{Agent: "a", Slug: "s"}).Error()},
+	} {
+		if got := (&StoppedError{Work: "01x", Signal: syscall.SIGINT, Err: x.err}).Error(); got != "work 01x was stopped by a signal (interrupt)"+x.want {
+			t.Errorf("%v: %q", x.err, got)
+		}
+	}
+}
+
+// TestStoppedBefore: work that is continued has its name before its steps are read.
+func TestStoppedBefore(t *testing.T) {
+	for _, x := range []struct {
+		ref  string
+		err  error
+		want string
+	}{
+		{"01", ErrWorkLocked, "01x"}, {"01", ErrNoWork, ""}, {"", ErrInterrupted, ""},
+	} {
+		w := &work{o: &WorkOptions{Continue: x.ref}, id: "01x"}
+		if got := w.stopped(syscall.SIGINT, x.err).Work; got != x.want {
+			t.Errorf("--continue %q, %v: %q, want %q", x.ref, x.err, got, x.want)
+		}
+	}
+}
+
 // TestRelay: a signal is for whoever listens at that moment, and for nobody after.
 func TestRelay(t *testing.T) {
 	signals := make(chan os.Signal)
@@ -187,6 +225,43 @@ func TestWorkUnjudgeable(t *testing.T) {
 	}})
 	if w.Outcome != gate.Escalated || len(w.Attempts) != 1 || w.Attempts[0].Failing != failingLost || w.Attempts[0].Outcome != gate.Unavailable {
 		t.Errorf("%+v", w)
+	}
+}
+
+// TestWorkSpoiltBottle: an agent that leaves a bottle in which nothing begins has had its
+// attempt, and the next one is made in a fresh bottle: no agent wedges its work so.
+func TestWorkSpoiltBottle(t *testing.T) {
+	p := worker(t, "true", map[string]string{
+		"run":            "#!/bin/sh\ncase \"$1\" in *missing*) touch done;; *) rm run;; esac\n",
+		"check.sh":       "[ -e done ] || { echo missing >&2; exit 1; }\n",
+		gate.CatalogPath: "version: 1\nsignals:\n  - {name: one, kind: build, command: [sh, ./check.sh]}\n",
+	})
+	if err := os.Chmod(filepath.Join(p.ws, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.commit()
+	file := filepath.Join(filepath.Dir(p.ws), ".config/carboy/bottles/default.md")
+	if err := os.WriteFile(file, []byte("---\nagent_provider: {template: command, settings: {command: [./run, '{prompt}']}}\n---\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	w := p.work(WorkOptions{OnEvent: func(e Event) {
+		if strings.Contains(e.Text, "is lost") {
+			told = append(told, e.Text)
+		}
+	}})
+	var failing []string
+	for _, a := range w.Attempts {
+		failing = append(failing, a.Failing)
+	}
+	if w.Outcome != gate.Passed || !slices.Equal(failing, []string{"one(exit)", failingLost, ""}) || len(told) != 1 {
+		t.Errorf("%s %q %s; told %q", w.Outcome, failing, w.Why, told)
+	}
+	if w.Attempts[0].Bottle == "" || w.Attempts[0].Bottle == w.Bottle {
+		t.Errorf("the agent went on in bottle %q, where none can begin", w.Bottle)
+	}
+	if s := p.stepsOf(w.ID); slices.Index(s[1:], AttemptPending) < 0 || len(s) != 11 {
+		t.Errorf("%v", s)
 	}
 }
 
@@ -253,6 +328,22 @@ func TestWorkNeverBegan(t *testing.T) {
 	} {
 		if got := neverBegan(x.s, no); got != x.want {
 			t.Errorf("%+v: %t", x.s, got)
+		}
+	}
+	for _, x := range []struct {
+		s       *Started
+		err     error
+		stopped bool
+		want    bool
+	}{
+		{nil, no, false, false}, {&Started{}, no, false, false},
+		{&Started{Receipt: &receipt.Receipt{}}, no, false, true},
+		{&Started{Receipt: &receipt.Receipt{}}, no, true, false},
+		{&Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotFound), true, true},
+		{&Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotExecutable), true, true},
+	} {
+		if got := spoiled(x.s, x.err, x.stopped); got != x.want {
+			t.Errorf("%+v, %v, %t: %t", x.s, x.err, x.stopped, got)
 		}
 	}
 	lost := Attempt{Number: 3, State: AttemptRecorded, Outcome: gate.Unavailable, Failing: failingLost}

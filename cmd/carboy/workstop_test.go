@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/testenv"
@@ -21,11 +23,13 @@ import (
 // cue is what carboy says, and what it is sent when it has said that: more than one
 // signal at once.
 type cue struct {
-	says string
-	sent []syscall.Signal
+	says  string
+	sent  []syscall.Signal
+	stuck bool // in a run that can't end
 }
 
-func at(says string, sent ...syscall.Signal) cue { return cue{says, sent} }
+func at(says string, sent ...syscall.Signal) cue    { return cue{says, sent, false} }
+func stuck(says string, sent ...syscall.Signal) cue { return cue{says, sent, true} }
 
 // prompter sends a process each signal at its cue.
 type prompter struct {
@@ -33,7 +37,7 @@ type prompter struct {
 	said bytes.Buffer
 	at   int // the part of what was said in which the next cue is looked for
 	cues []cue
-	send func([]syscall.Signal)
+	send func(cue)
 }
 
 func (p *prompter) Write(b []byte) (int, error) {
@@ -46,31 +50,68 @@ func (p *prompter) Write(b []byte) (int, error) {
 			break
 		}
 		p.at = p.said.Len() - len(rest)
-		p.send(p.cues[0].sent)
+		p.send(p.cues[0])
 		p.cues = p.cues[1:]
 	}
 	return len(b), nil
 }
 
+// stuckFor is how long a run can't end. Who waits for it with the second signal, too, is
+// found so; the rest never waits as long.
+const stuckFor = 20 * time.Second
+
+// holdRun waits until there are more runs than some, and takes the audit log for itself:
+// the end of a run can't be put on record, so nothing that waits for one ends. It is given
+// back by the returned function, or after stuckFor.
+func (w *workDen) holdRun(some int) (free func()) {
+	for late := time.Now().Add(killPatience); len(w.records("run.started")) <= some; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			w.t.Error("no run begins")
+			return func() {}
+		}
+	}
+	f, err := os.Open(w.home + "/state/carboy/audit/lock")
+	if err != nil {
+		w.t.Error(err)
+		return func() {}
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		w.t.Error(err)
+	}
+	free = sync.OnceFunc(func() { f.Close() })
+	time.AfterFunc(stuckFor, free)
+	return free
+}
+
 // either is a code of 130, and one of 143.
 const either = -1
 
+// goesOn is said of work that has stopped in good order.
+const goesOn = "carboy work --continue ID goes on\n"
+
 // stopped runs carboy, which the signals of cues stop, and checks that it ends with code,
-// leaves no process, and has said something.
+// leaves no process, and has said something, and nothing else of how it goes on.
 //
 // Of two signals that wait for a process, either may come first.
 func (w *workDen) stopped(code int, says string, cues []cue, args ...string) {
 	w.t.Helper()
 	cmd := w.command(args...)
 	p := &prompter{cues: cues}
+	runs, free := 0, func() {}
+	if cues[0].stuck {
+		runs = len(w.records("run.started"))
+	}
 	var below []testenv.Process
-	p.send = func(all []syscall.Signal) {
+	p.send = func(c cue) {
+		if c.stuck {
+			free = w.holdRun(runs)
+		}
 		below = append(below, testenv.Living(w.t, cmd.Process.Pid)...)
-		if len(all) > 1 { // it takes the second one before it has come far with the first
+		if len(c.sent) > 1 { // both are there before it takes the first
 			cmd.Process.Signal(syscall.SIGSTOP)
 			defer cmd.Process.Signal(syscall.SIGCONT)
 		}
-		for _, s := range all {
+		for _, s := range c.sent {
 			cmd.Process.Signal(s)
 		}
 	}
@@ -84,6 +125,7 @@ func (w *workDen) stopped(code int, says string, cues []cue, args ...string) {
 	}
 	late := time.AfterFunc(killPatience, func() { cmd.Process.Kill() })
 	cmd.Wait()
+	free()
 	if !late.Stop() {
 		w.t.Fatalf("carboy %q does not end: %s", args, p.said.String())
 	}
@@ -96,6 +138,9 @@ func (w *workDen) stopped(code int, says string, cues []cue, args ...string) {
 	}
 	if says = strings.ReplaceAll(says, "ID", w.id()); !strings.Contains(p.said.String(), says) {
 		w.t.Errorf("carboy %q does not say %q: %s", args, says, p.said.String())
+	}
+	if goesOn := strings.ReplaceAll(goesOn, "ID", w.id()); strings.Contains(p.said.String(), goesOn) != (says == goesOn) {
+		w.t.Errorf("carboy %q waited for what it was to stop at once: %s", args, p.said.String())
 	}
 	testenv.AllGone(w.t, "carboy that was stopped", below, killPatience)
 }
@@ -111,13 +156,15 @@ func TestStoppedWork(t *testing.T) {
 			t.Errorf("want %d %s: %v", number, state, s)
 		}
 	}
-	const goesOn = "carboy work --continue ID goes on\n"
 	w.stopped(130, goesOn, []cue{at("up\n", syscall.SIGINT), at("not yet\n", syscall.SIGINT)}, "work", "--agent", "a", "--prompt", "x", "--attempts", "1")
 	newest(1, "judging")
 	w.stopped(143, goesOn, []cue{at("build: running on the change", syscall.SIGTERM)}, "work", "--continue", w.id())
 	newest(1, "judging")
-	// The second one does not wait: it is the one that carboy ends by.
-	w.stopped(either, "once more ends carboy at once\n", []cue{at("build: running on the change", syscall.SIGINT, syscall.SIGTERM)}, "work", "--continue", w.id())
+	// The second one does not wait for what the first one is to end, and carboy ends by it.
+	const once = "once more ends carboy at once\n"
+	w.stopped(143, once, []cue{stuck("build: running on the change", syscall.SIGINT), at(once, syscall.SIGTERM)}, "work", "--continue", w.id())
+	newest(1, "judging")
+	w.stopped(either, once, []cue{stuck("build: running on the change", syscall.SIGINT, syscall.SIGTERM)}, "work", "--continue", w.id())
 	newest(1, "judging")
 	if err := os.WriteFile(filepath.Join(w.home, "ws/quick"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -149,7 +196,7 @@ func TestWorkAdvice(t *testing.T) {
 		{carboy.ErrNoCatalog, 0, "carboy gate init"},
 	} {
 		a := newApp(os.Stdin, io.Discard, io.Discard, func(string) string { return "" })
-		if err := a.workFailed(x.err); a.code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") || strings.Contains(err.Error(), "gate works") {
+		if err := a.workFailed(x.err); a.code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") {
 			t.Errorf("%v: code %d, %v: %q", x.err, a.code, err, advice(err))
 		}
 	}

@@ -921,7 +921,9 @@ func TestChangeFeedback(t *testing.T) {
 			t.Errorf("%q is told as %q, want %q", path, f, want)
 		}
 	}
-	if _, err := WithChanges("run r", "r", base, &change.Set{Incomplete: []string{"its disk was full"}}); err == nil || !strings.Contains(err.(*ChangeError).Feedback(), "incomplete: its disk was full") {
+	_, err := WithChanges("run r", "r", base, &change.Set{Incomplete: []string{"its disk was full"}})
+	var bad *ChangeError
+	if !errors.As(err, &bad) || !strings.Contains(bad.Feedback(), "incomplete: its disk was full") || bad.Failing() != "tree(its changes are incomplete: its disk was full)" {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ func (e *ChangeError) Unwrap() error { return e.TreeError }
 
 // Failing names what failed, as [Verdict.Failing] does.
 func (e *ChangeError) Failing() string {
-	return "tree(" + harmless(new(secret.Redactor), e.Path, 200) + ")"
+	return "tree(" + harmless(new(secret.Redactor), cmp.Or(e.Path, e.Why), 200) + ")"
 }
 
 // Feedback is what the model is told of it, as [Verdict.Feedback].

@@ -31,6 +31,12 @@ var workMutants = []mutant{
 		edits: []edit{{"attempts.go", "	case errors.As(err, &bad) && bad.Tree == \"run \"+string(a.Run):", "	case errors.As(err, &bad) && bad.Tree == \"\":"}},
 	},
 	{
+		Name: "an-agent-wedges-its-work", Promise: "T2",
+		Why:     "an agent that removes its own program has the same attempt made in vain for ever",
+		Package: ".", Tests: []string{"TestWorkSpoiltBottle"}, Says: "the agent never began",
+		edits: []edit{{"attempts.go", "	case slug != \"\" && spoiled(", "	case slug == \"-\" && spoiled("}},
+	},
+	{
 		Name: "names-of-files-are-told", Promise: "T2",
 		Why:     "the name of a file that no tree holds tells the model what to do",
 		Package: "./internal/gate", Tests: []string{"TestChangeFeedback"}, Says: "is told as",
@@ -41,6 +47,12 @@ var workMutants = []mutant{
 		Why:     "work goes on with the gate and the next agent after it was interrupted",
 		Package: ".", Tests: []string{"TestWorkStops"}, Says: "<nil>",
 		edits: []edit{{"attempts.go", "		if w.relay.heard() != nil {", "		if w.relay.heard() != nil && ctx == nil {"}},
+	},
+	{
+		Name: "a-second-signal-waits", Promise: "T2",
+		Why:     "whoever interrupts work twice waits for what hangs in it, as with the first",
+		Package: "./cmd/carboy", Tests: []string{"TestStoppedWork"}, Says: "ended with 130, want 143",
+		edits: []edit{{"cmd/carboy/work.go", "			os.Exit(signalCode(s))\n", "			return\n"}},
 	},
 	{
 		Name: "trees-say-how-they-are-pushed", Promise: "T2",
