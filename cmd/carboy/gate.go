@@ -455,7 +455,8 @@ func (a *app) gateRemoveCmd() *cobra.Command {
 phases printed are most of it. Who did, when, and each verdict's digest stay in the
 audit log, so that carboy audit verify does not miss them. They are not given again.
 
-A verdict that work refers to stays, and so does one that is not what was recorded.`,
+A verdict that work refers to stays, and so does one that is not what was recorded.
+The others that are named go all the same; the exit code is of the first that stayed.`,
 		Example: "  carboy gate rm 01m8467kg5\n  carboy gate list --limit 1000 --json | jq -r '.[50:][].id' | xargs -r carboy gate rm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {
@@ -465,14 +466,25 @@ A verdict that work refers to stays, and so does one that is not what was record
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				var errs []error
+				code := 0
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
-					if err != nil {
-						return a.gateFailed(err)
+					if err == nil {
+						fmt.Fprintln(a.stdout, visible.String(id, 60))
+						continue
 					}
-					fmt.Fprintln(a.stdout, visible.String(id, 60))
+					a.code = 0
+					errs = append(errs, a.gateFailed(err))
+					if len(errs) == 1 {
+						code = a.code
+					}
+					if ctx.Err() != nil {
+						break
+					}
 				}
-				return nil
+				a.code = code
+				return errors.Join(errs...)
 			})
 		},
 	}
