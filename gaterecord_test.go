@@ -17,6 +17,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -566,5 +567,55 @@ func TestRemoveVerdictWaits(t *testing.T) {
 	}
 	if err := <-waits; !errors.Is(err, ErrNoVerdict) {
 		t.Error(err)
+	}
+}
+
+// TestWorkKeepsItsVerdict: a verdict that somebody removes after work was given it, and
+// before work refers to it, is not the one by which the attempt ended.
+func TestWorkKeepsItsVerdict(t *testing.T) {
+	ctx := t.Context()
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
+	r, err := p.c.Run(ctx, RunOptions{Command: []string{"touch", "b"}, Workspace: p.ws, Mode: store.Overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := p.git("rev-parse", "HEAD")
+	first := p.judge(GateOptions{Base: base, Change: string(r.ID)})
+	newest := p.judge(GateOptions{Base: base, Change: base})
+	hold, err := holdVerdict(first.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &work{c: p.c, o: &WorkOptions{}, id: "w", dir: p.c.gateDir("work", "w"), task: Task{Dir: p.ws, Base: base}}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	judged := make(chan error, 1)
+	go func() { judged <- w.judge(ctx, Attempt{Number: 1, Run: r.ID}) }()
+	for want := []byte(first.ID + " " + newest.ID); ; time.Sleep(time.Millisecond) { // it is given the first again
+		if b, err := os.ReadFile(p.c.gateDir(givenFile)); err == nil && bytes.HasPrefix(b, want) {
+			break
+		}
+		if len(judged) > 0 {
+			break
+		}
+	}
+	none := new(secret.Redactor)
+	_, err = p.c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateRemoved, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, first.ID), Sync: true,
+	})
+	if err := errors.Join(err, p.c.dropVerdict(first.ID), hold.Close(), <-judged); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.steps) != 1 {
+		t.Fatalf("%+v", w.steps)
+	}
+	id := w.steps[0].Verdict
+	if v, _, err := p.c.Verdict(ctx, id); err != nil || v.Outcome != w.steps[0].Outcome || id == first.ID {
+		t.Errorf("the attempt ended by %s, of which there is %+v: %v", id, v, err)
+	}
+	var option *OptionError
+	if _, err := p.c.RemoveVerdict(ctx, id); !errors.As(err, &option) {
+		t.Errorf("a verdict that work refers to is removed: %v", err)
 	}
 }
