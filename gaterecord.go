@@ -361,7 +361,7 @@ func (c *Client) findVerdict(ref string) (string, error) {
 	if _, err := store.ParseID(ref); err == nil { // all of it: nobody looks at the others
 		there, err := c.verdictThere(ref)
 		if err == nil && !there {
-			err = none
+			err = fmt.Errorf("verdict %s: %w", ref, ErrNoVerdict)
 		}
 		return ref, err
 	}

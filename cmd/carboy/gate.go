@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -466,8 +467,7 @@ The others that are named go all the same; the exit code is of the first that st
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				var errs []error
-				code := 0
+				code := 0 // of the first that stays
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
 					if err == nil {
@@ -475,16 +475,17 @@ The others that are named go all the same; the exit code is of the first that st
 						continue
 					}
 					a.code = 0
-					errs = append(errs, a.gateFailed(err))
-					if len(errs) == 1 {
-						code = a.code
-					}
+					err = a.gateFailed(err)
 					if ctx.Err() != nil {
-						break
+						return err
 					}
+					a.report(cmd, args, err, a.codeOf(cmd, err))
+					code = cmp.Or(code, a.codeOf(cmd, err))
 				}
-				a.code = code
-				return errors.Join(errs...)
+				if a.code = code; code != 0 {
+					return errReported
+				}
+				return nil
 			})
 		},
 	}
