@@ -670,10 +670,33 @@ func (w *work) confirm(p *Preflight) error {
 	return err
 }
 
+// gate gives a verdict that stays until hold is closed: nobody removes one that a step
+// refers to.
+func (w *work) gate(ctx context.Context, a Attempt) (j *Judged, hold *os.File, err error) {
+	for {
+		j, err = w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted(), exact: true, waits: w.waits})
+		if err != nil {
+			return nil, nil, err
+		}
+		if hold, err = waitVerdict(ctx, j.Dir); err == nil {
+			if _, _, err = w.c.Verdict(ctx, j.ID); err == nil {
+				return j, hold, nil
+			}
+			hold.Close()
+		}
+		if !errors.Is(err, ErrNoVerdict) { // else it was removed as soon as it was given
+			return nil, nil, err
+		}
+	}
+}
+
 // judge runs the gate on what the agent left. What the agent says of it counts for
 // nothing.
 func (w *work) judge(ctx context.Context, a Attempt) error {
-	j, err := w.c.Gate(ctx, GateOptions{Dir: w.task.Dir, Base: w.task.Base, Change: string(a.Run), Catalog: w.task.Catalog, OnEvent: w.o.OnGate, granted: w.granted(), exact: true, waits: w.waits})
+	j, hold, err := w.gate(ctx, a)
+	if err == nil {
+		defer hold.Close()
+	}
 	var bad *gate.ChangeError
 	switch {
 	case errors.As(err, &bad) && bad.Tree == "run "+string(a.Run):

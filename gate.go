@@ -815,6 +815,16 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 				}
 				continue
 			}
+			// That took a while.
+			if v, dir, err = w.c.Verdict(ctx, in.Verdict); errors.Is(err, ErrNoVerdict) {
+				if i == len(files)-1 {
+					miss = "its verdict was removed"
+				}
+				continue
+			}
+			if err != nil {
+				return nil, "", err
+			}
 		}
 		was := [2]gate.Side{v.Base, v.Change}
 		if err := w.g.Sides(ctx, v); err != nil {
@@ -840,21 +850,14 @@ func (w *gateWork) cached(ctx context.Context) (*Judged, string, error) {
 // Verdict reads one by its id, or by a prefix of one id only; "" is the one that Gate gave
 // last. What is not what was recorded is ErrLedger.
 func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string, error) {
-	ids, err := c.verdicts()
+	release, err := c.keepVerdicts(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	ref = strings.ToLower(ref)
-	ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, ref) })
-	switch {
-	case len(ids) == 0:
-		return nil, "", fmt.Errorf("verdict %q: %w", NameOrHidden(ref), ErrNoVerdict)
-	case len(ids) > 1 && ref != "":
-		return nil, "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
-	}
-	id := ids[len(ids)-1]
-	if ref == "" {
-		id = c.givenLast(ids)
+	defer release()
+	id, err := c.findVerdict(ref)
+	if err != nil {
+		return nil, "", err
 	}
 	v, err := c.readVerdict(id)
 	return v, c.gateDir("verdicts", id), err
@@ -863,6 +866,11 @@ func (c *Client) Verdict(ctx context.Context, ref string) (*gate.Verdict, string
 // Verdicts lists those on record, newest first, at most n. One that is not what was
 // recorded is left out here; AuditVerify reports it.
 func (c *Client) Verdicts(ctx context.Context, n int) ([]*gate.Verdict, error) {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	ids, err := c.verdicts()
 	if err != nil || len(ids) == 0 {
 		return nil, err

@@ -627,11 +627,12 @@ signals:
 `, map[string]string{"fetch.sh": "mkdir deps && curl -fsS -o deps/a https://example.com/a && curl -sS -o /dev/null https://example.com/b\n", "t_other.sh": "[ -s deps/a ]\n"})
 	var mu sync.Mutex
 	answers := map[string]string{"/a": "left-pad 1", "/b": "nobody keeps this"}
-	asked := 0
+	asked, meanwhile := 0, func() {}
 	p.outside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked++
+		meanwhile()
 		w.Write([]byte(answers[r.URL.Path]))
 	}))
 	say := func(path, text string) {
@@ -666,6 +667,17 @@ signals:
 	}
 	if n := len(next.Phases); n != 4 {
 		t.Errorf("%d phases, want 4: those that were asked again are part of the verdict", n)
+	}
+	mu.Lock()
+	meanwhile = func() {
+		meanwhile = func() {}
+		if _, err := p.c.RemoveVerdict(t.Context(), next.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	mu.Unlock()
+	if hit, miss := p.look(); hit || miss != "its verdict was removed" {
+		t.Errorf("a verdict that was removed while others were asked is given: hit %t, miss %q", hit, miss)
 	}
 }
 

@@ -33,6 +33,11 @@ const maxBundled = 64 << 20
 // BundleVerdict writes a verdict with its evidence, as it was recorded, and its
 // attestations into dir, which must not be there, and gives the key that verifies.
 func (c *Client) BundleVerdict(ctx context.Context, ref, dir string) (key string, err error) {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	v, from, err := c.Verdict(ctx, ref)
 	if err != nil {
 		return "", err

@@ -173,6 +173,11 @@ func (c *Client) Baseline(ctx context.Context, dir string) (*gate.Baseline, erro
 
 // ProposedBaseline is what a verdict's phases did, as a baseline.
 func (c *Client) ProposedBaseline(ctx context.Context, ref string) (*gate.Baseline, *gate.Verdict, error) {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
 	v, dir, err := c.Verdict(ctx, ref)
 	if err != nil {
 		return nil, nil, err

@@ -29,11 +29,11 @@ import (
 // nextFile is a verdict's text until it is on record.
 const nextFile = gate.VerdictFile + ".new"
 
-// Names of what is being removed: a verdict's mark until that is on record, and its
-// directory after.
+// What is removed: removingFile has a verdict's id until its removal is on record and its
+// directory has another name, which gonePrefix begins.
 const (
-	removeFile = ".remove"
-	gonePrefix = ".gone-"
+	removingFile = ".removing"
+	gonePrefix   = ".gone-"
 )
 
 // removedOf is what a removed verdict's digest is called in the audit log.
@@ -44,13 +44,15 @@ const verdictOf = "verdict"
 
 // holdVerdict keeps others from writing to a verdict's directory until what it gives is
 // closed, or carboy dies. One that others hold is unix.EWOULDBLOCK.
-func holdVerdict(dir string) (*os.File, error) {
+func holdVerdict(dir string) (*os.File, error) { return holdDir(dir, unix.LOCK_EX) }
+
+func holdDir(dir string, how int) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	var held, now unix.Stat_t
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if err == nil {
 		err = errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir, &now))
 	}
@@ -64,19 +66,105 @@ func holdVerdict(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// waitVerdict is holdVerdict that waits for others: they write a document, no more.
-func waitVerdict(ctx context.Context, dir string) (*os.File, error) {
+// waitDir is holdDir that waits for others.
+func waitDir(ctx context.Context, dir string, how int) (*os.File, error) {
 	for {
-		f, err := holdVerdict(dir)
+		f, err := holdDir(dir, how)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return f, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
+}
+
+// waitVerdict is holdVerdict that waits for others: they write a document, no more, or
+// remove the verdict, which is ErrNoVerdict then.
+func waitVerdict(ctx context.Context, dir string) (*os.File, error) {
+	f, err := waitDir(ctx, dir, unix.LOCK_EX)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("verdict %s: %w", filepath.Base(dir), ErrNoVerdict)
+	}
+	return f, err
+}
+
+// keepVerdicts has no verdict removed until release is called: what is on record is there
+// until then, whole, and what is there was not removed. Many may do so at a time. It may
+// be called with a verdict held, and nobody waits for a verdict before release.
+func (c *Client) keepVerdicts(ctx context.Context) (release func(), err error) {
+	for {
+		f, err := waitDir(ctx, c.gateDir("verdicts"), unix.LOCK_SH)
+		if errors.Is(err, fs.ErrNotExist) {
+			return func() {}, nil // there is none to remove
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Lstat(c.gateDir("verdicts", removingFile)); err != nil {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+		if f, err = c.removing(ctx); err != nil {
+			return nil, err
+		}
+		f.Close()
+	}
+}
+
+// removing waits until nobody keeps verdicts, and holds them all, in which no removal is
+// half done.
+func (c *Client) removing(ctx context.Context) (*os.File, error) {
+	f, err := waitDir(ctx, c.gateDir("verdicts"), unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.settleRemoval(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// settleRemoval ends a removal that somebody died in: one that is on record is done, and
+// another one never was.
+func (c *Client) settleRemoval() error {
+	mark := c.gateDir("verdicts", removingFile)
+	b, err := os.ReadFile(mark)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if id, err := store.ParseID(string(b)); err == nil {
+		sum, err := c.recorded(string(id), verdictOf)
+		if err != nil {
+			return err
+		}
+		if sum == "" {
+			if err := c.dropVerdict(string(id)); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Remove(mark)
+}
+
+// dropVerdict takes the directory of a verdict away whose removal is on record. What is in
+// it may go later.
+func (c *Client) dropVerdict(id string) error {
+	gone := c.gateDir("verdicts", gonePrefix+id)
+	err := os.Rename(c.gateDir("verdicts", id), gone)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if errors.Is(err, fs.ErrExist) { // somebody put it back
+		err = errors.Join(removeTree(gone), os.Rename(c.gateDir("verdicts", id), gone))
+	}
+	return err
 }
 
 // recordVerdict puts a new verdict on record. Its caller holds its directory.
@@ -141,18 +229,6 @@ func (c *Client) settleVerdict(id string) error {
 
 func (c *Client) settleHeld(id string) error {
 	dir := c.gateDir("verdicts", id)
-	if _, err := os.Lstat(filepath.Join(dir, removeFile)); err == nil {
-		sum, err := c.recorded(id, verdictOf)
-		if err != nil {
-			return err
-		}
-		if sum == "" {
-			return c.dropVerdict(id)
-		}
-		if err := os.Remove(filepath.Join(dir, removeFile)); err != nil {
-			return err
-		}
-	}
 	b, err := os.ReadFile(filepath.Join(dir, nextFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -170,6 +246,50 @@ func (c *Client) settleHeld(id string) error {
 	return os.Remove(filepath.Join(dir, nextFile))
 }
 
+// verdictDirs are the ids that verdicts have, or gates that have not given one, the oldest
+// first.
+func (c *Client) verdictDirs() (ids []string, err error) {
+	all, err := os.ReadDir(c.gateDir("verdicts"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, d := range all {
+		if d.IsDir() && !strings.HasPrefix(d.Name(), ".") {
+			ids = append(ids, d.Name())
+		}
+	}
+	return ids, nil
+}
+
+// verdictThere says whether the verdict with an id is there, after it ended what somebody died
+// in the midst of.
+func (c *Client) verdictThere(id string) (there bool, err error) {
+	if _, none := os.Lstat(c.gateDir("verdicts", id, nextFile)); none == nil {
+		err = c.settleVerdict(id)
+	}
+	_, none := os.Lstat(c.gateDir("verdicts", id, verdictFile))
+	return none == nil, err
+}
+
+// eachVerdict calls f with each directory of a verdict, by ids, and whether its verdict
+// is there.
+func (c *Client) eachVerdict(f func(id string, there bool) error) error {
+	ids, err := c.verdictDirs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		there, err := c.verdictThere(id)
+		if err != nil {
+			return err
+		}
+		if err := f(id, there); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // verdicts are the ids of those that there are, the oldest first.
 func (c *Client) verdicts() (ids []string, err error) {
 	err = c.eachVerdict(func(id string, there bool) error {
@@ -181,30 +301,18 @@ func (c *Client) verdicts() (ids []string, err error) {
 	return ids, err
 }
 
-// eachVerdict calls f with each directory of a verdict, by ids, and whether its verdict
-// is there.
-func (c *Client) eachVerdict(f func(id string, there bool) error) error {
-	all, err := os.ReadDir(c.gateDir("verdicts"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// newestVerdict is the id of the newest; empty: there is none.
+func (c *Client) newestVerdict() (string, error) {
+	ids, err := c.verdictDirs()
+	if err != nil {
+		return "", err
 	}
-	for _, d := range all {
-		if !d.IsDir() || strings.HasPrefix(d.Name(), ".") {
-			continue
-		}
-		for _, name := range []string{nextFile, removeFile} {
-			if _, err := os.Lstat(c.gateDir("verdicts", d.Name(), name)); err == nil {
-				if err := c.settleVerdict(d.Name()); err != nil {
-					return err
-				}
-			}
-		}
-		_, err := os.Lstat(c.gateDir("verdicts", d.Name(), verdictFile))
-		if err := f(d.Name(), err == nil); err != nil {
-			return err
+	for _, id := range slices.Backward(ids) {
+		if there, err := c.verdictThere(id); err != nil || there {
+			return id, err
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // givenFile says which verdict was given again last, and which was the newest then.
@@ -213,24 +321,62 @@ const givenFile = "given"
 // gaveAgain keeps that a verdict was given again, so that who asks for no other one is
 // shown it. Nothing is decided by that.
 func (c *Client) gaveAgain(id string) {
-	ids, err := c.verdicts()
-	if err != nil || len(ids) == 0 || c.givenLast(ids) == id {
+	newest, err := c.newestVerdict()
+	if err != nil || newest == "" || c.givenLast(newest) == id {
 		return
 	}
-	if err := store.WriteFile(c.gateDir(givenFile), []byte(id+" "+ids[len(ids)-1]+"\n"), 0o600); err != nil {
+	if err := store.WriteFile(c.gateDir(givenFile), []byte(id+" "+newest+"\n"), 0o600); err != nil {
 		c.log.Info("who asks for the last verdict is shown another one", "given", id, "why", err)
 	}
 }
 
-// givenLast is the verdict of ids that was given last: the newest, or one that was given
-// again since.
-func (c *Client) givenLast(ids []string) string {
-	newest := ids[len(ids)-1]
+// givenLast is the verdict that was given last: the newest, or one that was given again
+// since, and is there.
+func (c *Client) givenLast(newest string) string {
 	b, err := os.ReadFile(c.gateDir(givenFile))
-	if f := strings.Fields(string(b)); err == nil && len(f) == 2 && f[1] == newest && slices.Contains(ids, f[0]) {
-		return f[0]
+	if f := strings.Fields(string(b)); err == nil && len(f) == 2 && f[1] == newest {
+		if id, err := store.ParseID(f[0]); err == nil {
+			if there, err := c.verdictThere(string(id)); err == nil && there {
+				return string(id)
+			}
+		}
 	}
 	return newest
+}
+
+// findVerdict is the id that Verdict reads.
+func (c *Client) findVerdict(ref string) (string, error) {
+	none := fmt.Errorf("verdict %q: %w", NameOrHidden(ref), ErrNoVerdict)
+	if ref == "" {
+		newest, err := c.newestVerdict()
+		if err != nil {
+			return "", err
+		}
+		if newest == "" {
+			return "", none
+		}
+		return c.givenLast(newest), nil
+	}
+	ref = strings.ToLower(ref)
+	if _, err := store.ParseID(ref); err == nil { // all of it: nobody looks at the others
+		there, err := c.verdictThere(ref)
+		if err == nil && !there {
+			err = fmt.Errorf("verdict %s: %w", ref, ErrNoVerdict)
+		}
+		return ref, err
+	}
+	ids, err := c.verdicts()
+	if err != nil {
+		return "", err
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, ref) })
+	switch len(ids) {
+	case 0:
+		return "", none
+	case 1:
+		return ids[0], nil
+	}
+	return "", fmt.Errorf("verdict %q: %d have this prefix: %w", ref, len(ids), ErrNoVerdict)
 }
 
 // readVerdict reads the verdict in a directory: what is on record of its name, and of no
@@ -307,8 +453,8 @@ func (c *Client) recorded(id, of string) (sum string, err error) {
 
 // RemoveVerdict removes a verdict with its evidence, by its id or a prefix of one id only,
 // and says so in the audit log. One that work refers to stays, and so does one that is not
-// what was recorded, which is ErrLedger: what is left shows what was done to it. It gives
-// the id.
+// what was recorded, which is ErrLedger: what is left shows what was done to it. It waits
+// for whoever reads verdicts at that moment, AuditVerify too. It gives the id.
 func (c *Client) RemoveVerdict(ctx context.Context, ref string) (id string, err error) {
 	if ref == "" {
 		return "", &OptionError{Option: "verdict", Reason: "is not named", Advice: "carboy gate list shows those that there are"}
@@ -355,13 +501,21 @@ func (c *Client) RemoveVerdict(ctx context.Context, ref string) (id string, err 
 	}
 	// It is given again no more.
 	kept, err := store.Glob(c.gateDir("cache"), "*/"+id+".json")
-	for _, f := range kept {
-		err = errors.Join(err, os.Remove(f))
-	}
-	if err == nil {
-		err = store.WriteFile(filepath.Join(dir, removeFile), nil, 0o600)
-	}
 	if err != nil {
+		return "", err
+	}
+	for _, f := range kept {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	all, err := c.removing(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer all.Close()
+	mark := c.gateDir("verdicts", removingFile)
+	if err := store.WriteFile(mark, []byte(id), 0o600); err != nil {
 		return "", err
 	}
 	none := new(secret.Redactor)
@@ -372,22 +526,20 @@ func (c *Client) RemoveVerdict(ctx context.Context, ref string) (id string, err 
 	if err != nil {
 		return "", err
 	}
-	return id, c.dropVerdict(id)
-}
-
-// dropVerdict takes the directory of a verdict away whose removal is on record: at once,
-// and then what is in it.
-func (c *Client) dropVerdict(id string) error {
-	gone := c.gateDir("verdicts", gonePrefix+id)
-	if err := os.Rename(c.gateDir("verdicts", id), gone); err != nil {
-		return err
+	if err := errors.Join(c.dropVerdict(id), os.Remove(mark), all.Close()); err != nil {
+		return "", err
 	}
-	return removeTree(gone)
+	return id, removeTree(c.gateDir("verdicts", gonePrefix+id))
 }
 
 // sweepVerdicts removes what gates that died had kept for a verdict that never was, and
 // gives the directories.
-func (c *Client) sweepVerdicts() (removed []string, err error) {
+func (c *Client) sweepVerdicts(ctx context.Context) (removed []string, err error) {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release() // a removal that somebody died in is done
 	var errs []error
 	err = c.eachVerdict(func(id string, there bool) error {
 		dir := c.gateDir("verdicts", id)

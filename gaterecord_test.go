@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -297,6 +300,9 @@ func TestSweepGates(t *testing.T) {
 	}
 	old(pending)
 	old(live)
+	if err := os.Chtimes(young, time.Time{}, time.Now()); err != nil { // what ran meanwhile may have taken long
+		t.Fatal(err)
+	}
 	// A verdict that was taken away leaves what shows it.
 	if err := os.Rename(filepath.Join(j.Dir, verdictFile), filepath.Join(t.TempDir(), "v")); err != nil {
 		t.Fatal(err)
@@ -403,8 +409,8 @@ func TestRemoveVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Death before its record leaves it, and death after that does not.
-	mark := filepath.Join(bad.Dir, removeFile)
-	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+	mark := p.c.gateDir("verdicts", removingFile)
+	if err := os.WriteFile(mark, []byte(bad.ID), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	list(good.ID, bad.ID)
@@ -420,12 +426,22 @@ func TestRemoveVerdict(t *testing.T) {
 	if kept, err := store.Glob(p.c.gateDir("cache"), "*/"+bad.ID+".json"); err != nil || len(kept) != 0 {
 		t.Errorf("it is given again by %q, %v", kept, err)
 	}
-	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, nil, 0o600)); err != nil {
+	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, []byte(bad.ID), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	list(good.ID)
 	p.intact("after the record")
-	if err := os.MkdirAll(p.c.gateDir("verdicts", gonePrefix+bad.ID, "evidence"), 0o700); err != nil {
+	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, ErrNoVerdict) {
+		t.Errorf("it is removed twice: %v", err)
+	}
+	// The same, with what was left of it before.
+	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, []byte(bad.ID), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, ErrNoVerdict) {
+		t.Errorf("after the record: %+v %v", v, err)
+	}
+	if b, err := os.ReadFile(p.c.gateDir("verdicts", gonePrefix+bad.ID, verdictFile)); err != nil || !bytes.Equal(b, was) {
 		t.Fatal(err)
 	}
 	p.intact("while it goes")
@@ -451,4 +467,155 @@ func TestRemoveVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	tampered("removed by hand")
+}
+
+// TestRemoveVerdictBeside: who reads or verifies verdicts beside whoever removes them finds
+// each as it was, or none.
+func TestRemoveVerdictBeside(t *testing.T) {
+	ctx := t.Context()
+	p, first := judgedBadly(t)
+	var ids []string
+	for i := range 12 {
+		v := *first.Verdict
+		v.ID = fmt.Sprintf("%s%02d", first.ID[:24], i)
+		dir := p.c.gateDir("verdicts", v.ID)
+		if err := errors.Join(os.CopyFS(dir, os.DirFS(first.Dir)), p.c.recordVerdict(ctx, &v)); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, v.ID)
+	}
+	p.intact("all are there")
+	removed := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, id := range ids {
+			_, err := p.c.RemoveVerdict(ctx, id)
+			errs = append(errs, err)
+		}
+		removed <- errors.Join(errs...)
+	}()
+	for rounds := 1; ; rounds++ {
+		p.intact("beside")
+		for _, ref := range append(ids, "") {
+			if _, _, err := p.c.Verdict(ctx, ref); err != nil && (ref == "" || !errors.Is(err, ErrNoVerdict)) {
+				t.Errorf("%q is read: %v", ref, err)
+			}
+		}
+		select {
+		case err := <-removed:
+			if err != nil || t.Failed() {
+				t.Errorf("round %d: %v", rounds, err)
+			}
+			if l, err := p.c.Verdicts(ctx, 100); err != nil || len(l) != 1 || l[0].ID != first.ID {
+				t.Errorf("%+v %v", l, err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// TestRemoveVerdictWaits: who removes a verdict waits for those who read it, and who was
+// given one, for whether it stays.
+func TestRemoveVerdictWaits(t *testing.T) {
+	p, j := judgedBadly(t)
+	release, err := p.c.keepVerdicts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	removed := make(chan error, 1)
+	remove := func() {
+		_, err := p.c.RemoveVerdict(ctx, j.ID)
+		removed <- err
+	}
+	held := func() bool {
+		f, err := holdVerdict(j.Dir)
+		if err == nil {
+			f.Close()
+		}
+		return errors.Is(err, unix.EWOULDBLOCK)
+	}
+	go remove()
+	for kept := []string{""}; len(kept) > 0 || !held(); { // it is about to go
+		if kept, err = store.Glob(p.c.gateDir("cache"), "*/"+j.ID+".json"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := p.c.Verdict(ctx, j.ID); err != nil {
+		t.Error(err)
+	}
+	p.intact("about to go")
+	cancel()
+	if err := <-removed; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	p.intact("it stays")
+	release()
+	// A second one that waits for the first is told that there is none.
+	hold, err := holdVerdict(j.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := waitVerdict(t.Context(), j.Dir)
+		waits <- err
+	}()
+	if err := errors.Join(p.c.dropVerdict(j.ID), hold.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; !errors.Is(err, ErrNoVerdict) {
+		t.Error(err)
+	}
+}
+
+// TestWorkKeepsItsVerdict: a verdict that somebody removes after work was given it, and
+// before work refers to it, is not the one by which the attempt ended.
+func TestWorkKeepsItsVerdict(t *testing.T) {
+	ctx := t.Context()
+	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
+	r, err := p.c.Run(ctx, RunOptions{Command: []string{"touch", "b"}, Workspace: p.ws, Mode: store.Overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := p.git("rev-parse", "HEAD")
+	first := p.judge(GateOptions{Base: base, Change: string(r.ID)})
+	newest := p.judge(GateOptions{Base: base, Change: base})
+	hold, err := holdVerdict(first.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &work{c: p.c, o: &WorkOptions{}, id: "w", dir: p.c.gateDir("work", "w"), task: Task{Dir: p.ws, Base: base}}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	judged := make(chan error, 1)
+	go func() { judged <- w.judge(ctx, Attempt{Number: 1, Run: r.ID}) }()
+	for want := []byte(first.ID + " " + newest.ID); ; time.Sleep(time.Millisecond) { // it is given the first again
+		if b, err := os.ReadFile(p.c.gateDir(givenFile)); err == nil && bytes.HasPrefix(b, want) {
+			break
+		}
+		if len(judged) > 0 {
+			break
+		}
+	}
+	none := new(secret.Redactor)
+	_, err = p.c.audit.Append(ctx, audit.Event{
+		Kind: audit.GateRemoved, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, first.ID), Sync: true,
+	})
+	if err := errors.Join(err, p.c.dropVerdict(first.ID), hold.Close(), <-judged); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.steps) != 1 {
+		t.Fatalf("%+v", w.steps)
+	}
+	id := w.steps[0].Verdict
+	if v, _, err := p.c.Verdict(ctx, id); err != nil || v.Outcome != w.steps[0].Outcome || id == first.ID {
+		t.Errorf("the attempt ended by %s, of which there is %+v: %v", id, v, err)
+	}
+	var option *OptionError
+	if _, err := p.c.RemoveVerdict(ctx, id); !errors.As(err, &option) {
+		t.Errorf("a verdict that work refers to is removed: %v", err)
+	}
 }

@@ -47,8 +47,25 @@ func (c *Client) AttestVerdict(ctx context.Context, ref string, w io.Writer) (ke
 
 // verifyGates compares every verdict and attempt with the audit log.
 func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err error) {
-	if _, err := c.verdicts(); err != nil { // which ends what somebody died in the midst of
-		c.log.Info("a verdict is left as somebody left it who died", "why", err)
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	// What has its name now is in the log that is read after.
+	dirs, err := c.verdictDirs()
+	if err != nil {
+		return nil, err
+	}
+	var verdicts []string
+	for _, id := range dirs {
+		there, err := c.verdictThere(id)
+		if err != nil {
+			c.log.Info("a verdict is left as somebody left it who died", "verdict", id, "why", err)
+		}
+		if there {
+			verdicts = append(verdicts, c.gateDir("verdicts", id, verdictFile))
+		}
 	}
 	type doc struct{ id, of string }
 	last := map[doc]string{}
@@ -76,12 +93,23 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	seen := map[doc]bool{}
-	for _, x := range []struct{ of, dir, pattern string }{{verdictOf, "verdicts", "*/" + verdictFile}, {attemptOf, "work", "*/" + attemptPrefix + "*.json"}} {
-		files, err := store.Glob(c.gateDir(x.dir), x.pattern)
-		if err != nil {
-			return nil, err
+	steps, err := store.Glob(c.gateDir("work"), "*/"+attemptPrefix+"*.json")
+	if err != nil {
+		return nil, err
+	}
+	beside := func(d doc, text []byte) error {
+		found, err := checkKept(ctx, c.gateDir("verdicts", d.id), text)
+		for _, what := range found {
+			out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("verdict %s: %s", d.id, what)})
 		}
+		return err
+	}
+	seen := map[doc]bool{}
+	for _, x := range []struct {
+		of    string
+		files []string
+	}{{verdictOf, verdicts}, {attemptOf, steps}} {
+		files := x.files
 		for i, f := range files {
 			d := doc{filepath.Base(filepath.Dir(f)), x.of}
 			if x.of == attemptOf {
@@ -92,9 +120,14 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 			if err != nil {
 				return nil, err
 			}
-			if x.of == verdictOf {
-				if now, err := c.verdictText(d.id, last[d]); err == nil {
-					b = now // somebody has just written another one
+			if x.of == verdictOf && hexSum(b) != last[d] {
+				// Somebody may have written another one since the log was read.
+				sum, err := c.recorded(d.id, verdictOf)
+				if err != nil {
+					return nil, err
+				}
+				if now, err := c.verdictText(d.id, sum); err == nil {
+					b, last[d] = now, sum
 				}
 			}
 			switch want, ok := last[d]; {
@@ -106,12 +139,8 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 			case want != hexSum(b):
 				out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s is not what was recorded", x.of, d.id)})
 			case x.of == verdictOf:
-				found, err := checkKept(ctx, filepath.Dir(f), b)
-				if err != nil {
+				if err := beside(d, b); err != nil {
 					return nil, err
-				}
-				for _, what := range found {
-					out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("verdict %s: %s", d.id, what)})
 				}
 			}
 		}
@@ -120,8 +149,10 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 		if seen[d] || sum == "" {
 			continue
 		}
-		if _, err := c.verdictText(d.id, sum); d.of != verdictOf || err != nil {
+		if b, err := c.verdictText(d.id, sum); d.of != verdictOf || err != nil {
 			out = append(out, audit.Finding{Record: seq[d], Text: fmt.Sprintf("%s %s was recorded, and is gone", d.of, d.id)})
+		} else if err := beside(d, b); err != nil { // it has its name since
+			return nil, err
 		}
 	}
 	// What a verdict is given again by goes after a while, and is not changed before.
@@ -131,7 +162,9 @@ func (c *Client) verifyGates(ctx context.Context) (out []audit.Finding, err erro
 	}
 	for _, f := range files {
 		sum, err := fileSum(ctx, f)
-		if errors.Is(err, gate.ErrNoFile) {
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if errors.Is(err, gate.ErrNoFile) {
 			sum = "no file"
 		} else if err != nil {
 			return nil, err
@@ -168,9 +201,17 @@ func checkKept(ctx context.Context, dir string, text []byte) ([]string, error) {
 
 // CheckVerdict compares all that lies beside a verdict with what the verdict says, which
 // is on record: evidence, inputs, the baseline that it proposes. ErrLedger names what is
-// another.
+// another. A verdict that was removed meanwhile is ErrNoVerdict.
 func (c *Client) CheckVerdict(ctx context.Context, v *gate.Verdict, dir string) error {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	root, err := os.OpenRoot(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("verdict %s: %w", v.ID, ErrNoVerdict)
+	}
 	if err != nil {
 		return err
 	}
@@ -186,6 +227,11 @@ func (c *Client) CheckVerdict(ctx context.Context, v *gate.Verdict, dir string) 
 // and stdout, stderr, observed.json, receipt.json or trace. The bytes may be the
 // change's own words: show them through package visible.
 func (c *Client) VerdictEvidence(ctx context.Context, ref, phase, name string) ([]byte, error) {
+	release, err := c.keepVerdicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	v, dir, err := c.Verdict(ctx, ref)
 	if err != nil {
 		return nil, err

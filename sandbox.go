@@ -178,7 +178,11 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 		// bottle that pushed says what left.
 		if tree := string(m.Workspace.Path); m.Kind == store.KindRun && within(tree, scratch) && tree != scratch {
 			if _, err := os.Lstat(tree); errors.Is(err, fs.ErrNotExist) {
-				if err := c.store.Remove(ctx, m.ID, store.RemoveOptions{Unlanded: true}); err != nil {
+				err := c.store.Remove(ctx, m.ID, store.RemoveOptions{Unlanded: true})
+				if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrLive) {
+					continue // its gate has just ended, and removes it
+				}
+				if err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -218,7 +222,7 @@ func (c *Client) SweepSandboxes(ctx context.Context) (*Swept, error) {
 	for _, slug := range pushes {
 		g.Removed = append(g.Removed, "bottle "+slug)
 	}
-	unfinished, err := c.sweepVerdicts()
+	unfinished, err := c.sweepVerdicts(ctx)
 	errs = append(errs, err)
 	g.Removed = append(g.Removed, unfinished...)
 	warm, err := c.sweepWarm(ctx, true)

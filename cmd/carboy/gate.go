@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -455,7 +456,8 @@ func (a *app) gateRemoveCmd() *cobra.Command {
 phases printed are most of it. Who did, when, and each verdict's digest stay in the
 audit log, so that carboy audit verify does not miss them. They are not given again.
 
-A verdict that work refers to stays, and so does one that is not what was recorded.`,
+A verdict that work refers to stays, and so does one that is not what was recorded.
+The others that are named go all the same; the exit code is of the first that stayed.`,
 		Example: "  carboy gate rm 01m8467kg5\n  carboy gate list --limit 1000 --json | jq -r '.[50:][].id' | xargs -r carboy gate rm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {
@@ -465,12 +467,23 @@ A verdict that work refers to stays, and so does one that is not what was record
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
+				code := 0 // of the first that stays
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
-					if err != nil {
-						return a.gateFailed(err)
+					if err == nil {
+						fmt.Fprintln(a.stdout, visible.String(id, 60))
+						continue
 					}
-					fmt.Fprintln(a.stdout, visible.String(id, 60))
+					a.code = 0
+					err = a.gateFailed(err)
+					if ctx.Err() != nil {
+						return err
+					}
+					a.report(cmd, args, err, a.codeOf(cmd, err))
+					code = cmp.Or(code, a.codeOf(cmd, err))
+				}
+				if a.code = code; code != 0 {
+					return errReported
 				}
 				return nil
 			})
