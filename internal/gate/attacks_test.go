@@ -1039,33 +1039,63 @@ func TestT2EmptiedEveryDay(t *testing.T) {
 // TestT2GiantTests: a file of tests that is too large to compare is said to be, whichever
 // side has it, and one that is not takes time by its size.
 func TestT2GiantTests(t *testing.T) {
-	long := strings.Repeat("\n", maxTestText)
 	for file, text := range map[string]string{
 		"a_test.go": "package a\nfunc TestA(t *testing.T) { check(t) }\n", "x/h.go": "package x\nimport \"testing\"\nfunc Check(t testing.TB) { t.Fatal() }\n",
 		"test_a.py": "def test_a():\n    assert f()\n", "a.test.js": "it('a', () => { expect(1) })\n",
 	} {
-		small, giant, two := inMemory(map[string]string{file: text}), inMemory(map[string]string{file: text + long}), inMemory(map[string]string{file: text + long + "\n"})
-		for _, side := range [][2]*Tree{{small, giant}, {giant, small}, {two, giant}} {
+		giant := func(more string) *Tree {
+			if file == "x/h.go" { // it is read, to see whether it has to do with tests
+				return inMemory(map[string]string{file: text + strings.Repeat("\n", maxTestText) + more})
+			}
+			x := inMemory(map[string]string{file: text + "\n" + more})
+			x.Files[0].Size = maxTestText + 1
+			return x
+		}
+		small, one, two := inMemory(map[string]string{file: text}), giant(""), giant("\n")
+		for _, side := range [][2]*Tree{{small, one}, {one, small}, {two, one}} {
 			if got, err := emptied(t.Context(), side[0], side[1], "", nil); err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
 				t.Errorf("%s: %v %v", file, got, err)
 			}
 		}
-		if got, err := emptied(t.Context(), giant, giant, "", nil); err != nil || len(got) > 0 {
+		if got, err := emptied(t.Context(), one, one, "", nil); err != nil || len(got) > 0 {
 			t.Errorf("%s, the same: %v %v", file, got, err)
 		}
 	}
-	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + long}), "", nil); err != nil || len(got) > 0 {
+	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + strings.Repeat("\n", maxTestText)}), "", nil); err != nil || len(got) > 0 {
 		t.Errorf("a long file that has no tests: %v %v", got, err)
 	}
-	part := maxTestText / 8
+	const part = 128 << 10
+	long := strings.Repeat("\n", part)
 	for file, texts := range map[string][]string{
-		"a.test.js": {"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3)},
-		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2)},
+		"a.test.js": {
+			"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3),
+			strings.Repeat("it('a',()=>{", part/12), strings.Repeat("it(", part/3), strings.Repeat("it.a()", part/6), strings.Repeat("{(", part/4) + strings.Repeat("}", part/2),
+			strings.Repeat("=/[", part/3), strings.Repeat("const a=()=>", part/12), "it('a',()=>{" + strings.Repeat("if(a)\n", part/6) + "})", strings.Repeat("it<", part/3),
+		},
+		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2), strings.Repeat("def a(): a()\n", part/13)},
 		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n"},
 	} {
 		for _, text := range texts {
 			if _, err := bodiesOf(file)([]byte(text)); err != nil {
 				t.Errorf("%s: %v: %.30q", file, err, text)
+			}
+		}
+	}
+	// Each name has those of what it is in again.
+	for file, texts := range map[string][]string{
+		"test_a.py": {
+			"class " + strings.Repeat("A", maxTestName) + ":\n def test_a(): x\n", "class A:\n " + strings.Repeat("test_", maxTestName) + " = 1\n",
+			"class " + strings.Repeat("A", 1900) + ":\n" + strings.Repeat(" def test_a():x\n", part/16),
+		},
+		"a.test.js": {
+			"it('" + strings.Repeat("a", maxTestName+1) + "', () => {})", strings.Repeat("describe('a', () => {", 1+maxTestName/2) + strings.Repeat("})", 1+maxTestName/2), "it(" + strings.Repeat("'aaa' + ", part/8) + "'', () => {})",
+			"describe('" + strings.Repeat("a", 1900) + "', () => {" + strings.Repeat("it('a', f);", part/11) + "})",
+		},
+	} {
+		for _, text := range texts {
+			got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{file: text}), "", nil)
+			if err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
+				t.Errorf("%v %v: %.30q", got, err, text)
 			}
 		}
 	}

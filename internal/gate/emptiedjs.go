@@ -266,7 +266,11 @@ func (t *jsText) end(open int) int {
 // anything may stand. next is where the argument ends.
 func (t *jsText) name(open int) (parts []string, next int) {
 	parts = []string{""}
-	add := func(s string) { parts[len(parts)-1] += s }
+	add := func(s string) {
+		if p := &parts[len(parts)-1]; len(*p) <= maxTestName { // more of it is too long, too
+			*p += s
+		}
+	}
 	hole := func() { parts = append(parts, "") }
 	i, end := open+1, t.end(open)
 	literal, other := -1, false
@@ -521,7 +525,7 @@ func (t *jsText) helpers() map[string]bool {
 		if t.at(i) == '{' {
 			end = int(t.ends[i])
 		} else if i > 0 && i < len(t.code) {
-			end = i + jsStatement(t.code[i:min(len(t.code), i+2000)])
+			end = i + jsStatement(t.code[i:min(len(t.code), i+400)])
 		}
 		n, _ := slices.BinarySearchFunc(at, i, func(x []int, i int) int { return cmp.Compare(x[0], i) })
 		is, known := out[name]
@@ -572,7 +576,7 @@ type jsExplainer struct {
 	did     map[int]bool
 	spelt   map[string]bool // strings and keys
 	looks   int             // bytes that may be looked at yet
-	fits    int             // and names
+	fits    int             // and parts of names
 }
 
 func newJSExplainer(b []byte, had func(string) bool) *jsExplainer {
@@ -622,7 +626,7 @@ func newJSExplainer(b []byte, had func(string) bool) *jsExplainer {
 
 func (e *jsExplainer) explains(name string) bool {
 	for i, c := range e.calls {
-		if e.fits--; e.fits < 0 {
+		if e.fits -= len(c.parts); e.fits < 0 {
 			return false
 		}
 		if !fits(c.parts, name) || i < e.static && e.had(strings.ReplaceAll(c.chain, "\x00", " ")+name) || len(c.parts) > 1 && strings.Join(c.parts, "") == "" && !e.spelt[name] {
