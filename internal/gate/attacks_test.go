@@ -894,9 +894,9 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 		{"data by such a name", "pytest", files{"test_a.py": py}, files{"test_a.py": "test_data = [1]\nf(test_data)\n" + py}, "test_a::test_a", ""},
 		{"wide letters", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "def ｔest_a(): pass\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"letters of other scripts", "pytest", files{"test_a.py": "def test_größe():\n    assert f()\n"}, files{"test_a.py": "def test_größe():\n    f()\n"}, "test_a::test_größe", "test_a.py::test_größe"},
-		{"inherited", "pytest", files{"test_a.py": class}, files{"test_a.py": "from impl import B\nclass A(B):\n    pass\n"}, "test_a.A::test_a[1]", "test_a.py::A.test_a"},
-		{"set from outside", "junit", files{"tests/test_a.py": py}, files{"tests/test_a.py": "import impl\n"}, "tests.test_a::test_a", "tests/test_a.py::test_a"},
-		{"never defined", "pytest", files{"test_a.py": py}, files{"test_a.py": "if False:\n    " + strings.ReplaceAll(py, "\n", "\n    ") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"inherited", "pytest", files{"test_a.py": class}, files{"test_a.py": "from impl import B\nclass A(B):\n    pass\n"}, "test_a.A::test_a[1]", "test_a.A::test_a[1]"},
+		{"set from outside", "junit", files{"tests/test_a.py": py}, files{"tests/test_a.py": "import impl\n"}, "tests.test_a::test_a", "tests.test_a::test_a"},
+		{"never defined", "pytest", files{"test_a.py": py}, files{"test_a.py": "if False:\n    " + strings.ReplaceAll(py, "\n", "\n    ") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a::test_a"},
 		{"gone, and another file has one", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = 1\n"}, "test_b::test_a", ""},
 		{"gone, and another class has one", "pytest", files{"test_a.py": py + class}, files{"test_a.py": class}, "test_a.A::test_a", ""},
 		{"gone, and not passed", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = 1\n"}, "test_a::test_b", ""},
@@ -905,7 +905,7 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 		{"a string in a string", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "x = f\"{'''\"'''}\"\ntest_a = print\ny = '''\n'''\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"the form of a number", "pytest", files{"test_a.py": py}, files{"test_a.py": "x = f\"{1:'>3}{{\" + f'{x!r:{1}}' + f'\\{{' + f'\\{1}'\nif\"{\" in x: pass\n" + py}, "test_a::test_a", ""},
 		{"a line of the old kind", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "# words\rtest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
-		{"no line's end", "pytest", files{"test_a.py": py}, files{"test_a.py": "# \u2028" + strings.ReplaceAll(py, "\n", "\u2028") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a.py::test_a"},
+		{"no line's end", "pytest", files{"test_a.py": py}, files{"test_a.py": "# \u2028" + strings.ReplaceAll(py, "\n", "\u2028") + "\nimpl(globals())\n"}, "test_a::test_a", "test_a::test_a"},
 		{"a new page", "pytest", files{"test_a.py": py}, files{"test_a.py": py + "    \ftest_a = print\n"}, "test_a::test_a", "test_a.py::test_a"},
 		{"another encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "# coding: utf-7\n" + py + "# +AAo-test_a = print\n"}, "test_a::test_a", "test_a.py"},
 		{"the usual encoding", "pytest", files{"test_a.py": py}, files{"test_a.py": "\ufeff# -*- coding: UTF_8 -*-\n" + py}, "test_a::test_a", ""},
@@ -985,36 +985,174 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 	}
 }
 
+// TestT2EmptiedEveryDay: what people do to files of tests every day is no finding; what is
+// near to it, and leaves nothing that checks, is one.
+func TestT2EmptiedEveryDay(t *testing.T) {
+	const (
+		js      = "it('a', () => { expect(f()).toBe(1) })\n"
+		py      = "def test_a():\n    assert f()\n"
+		class   = "class A:\n    def test_a(self):\n        assert f()\n"
+		renders = "describe('A', () => {\n  it('renders', () => { expect(f()).toBe(1) })\n})\n"
+		null    = "it('null', () => { expect(f(null)).toBe(1) })\nit('accepts null', () => { expect(g(null)).toBe(1) })\n"
+		nested  = "class TestX:\n    class TestA:\n        def test_create(self):\n            assert f()\n    class TestB:\n        def test_create(self):\n            assert f()\n"
+	)
+	type files = map[string]string
+	one := func(text string) files { return files{"a.test.ts": text} }
+	p := func(text string) files { return files{"test_a.py": text} }
+	for _, x := range []struct {
+		what, format string
+		base, change files
+		passed       string
+		caught       string
+	}{
+		// The runner's function is called otherwise.
+		{"with a type", "vitest", one(js), one("test<Ctx>('a', () => { expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"with a type, emptied", "vitest", one(js), one("test<Ctx, () => void>('a', () => { f() })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"on a condition", "vitest", one(js), one("it.runIf(x())('a', () => { expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"on a condition, emptied", "vitest", one(js), one("it.runIf(x())('a', () => {})\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"for each", "vitest", one(js), one("it.for([1])('a', (x) => { expect(f()).toBe(x) })\n"), "a.test.ts::a", ""},
+		{"for each of a table", "jest", one(js), one("it.each`x\n${1}`('a', ({x}) => { expect(f()).toBe(x) })\n"), "a.test.ts::a", ""},
+		{"for each of a table, emptied", "jest", one(js), one("it.each`x\n${1}`('a', ({x}) => { f(x) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"nested options", "junit", one(js), one("test('a', { annotation: { type: 'x' } }, async ({ page }, info) => { expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"nested options, emptied", "junit", one(js), one("test('a', { annotation: { type: 'expect(1)' } }, async ({ page }) => { })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a long name", "jest", one(strings.Replace(js, "'a'", "'a long name'", 1)), one("it(\n  'a long ' +\n    'name',\n  () => { expect(f()).toBe(1) })\n"), "a.test.ts::a long name", ""},
+		{"a long name, emptied", "jest", one(strings.Replace(js, "'a'", "'a long name'", 1)), one("it('a long ' +\n 'name', () => { })\n"), "a.test.ts::a long name", "a.test.ts::a long name"},
+		{"a wrapper", "jest", one(js), one("const itLinux = linux ? it : it.skip\nitLinux('a', () => { expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"a wrapper, emptied", "jest", one(js), one("const itLinux = linux ? it : it.skip\nitLinux('a', () => { f() })\nit('b', () => { expect(1) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a loop", "jest", one(js), one("for (const n of ['a', 'b']) test(n, () => { expect(f(n)).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"a loop, emptied", "jest", one(js), one("for (const n of ['a', 'b']) test(n, () => { f(n) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a loop over keys", "jest", one(js), one("for (const n in { a: 1 }) test(n, () => { expect(f(n)).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"a loop over others", "jest", one(js), one("for (const n of names()) test(n, () => { expect(f(n)).toBe(1) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a template", "jest", one(strings.Replace(js, "'a'", "'does a well'", 1)), one("['a'].forEach((n) => it(`does ${n} well`, () => { expect(f(n)).toBe(1) }))\n"), "a.test.ts::does a well", ""},
+		{"a template, emptied", "jest", one(strings.Replace(js, "'a'", "'does a well'", 1)), one("['a'].forEach((n) => it(`does ${n} well`, () => { f(n) }))\n"), "a.test.ts::does a well", "a.test.ts::does a well"},
+		{"a form", "jest", one(strings.Replace(js, "'a'", "'adds 1'", 1)), one("it.each([[1]])('adds %i', (n) => { expect(f(n)).toBe(1) })\n"), "a.test.ts::adds 1", ""},
+		{"a form, emptied", "jest", one(strings.Replace(js, "'a'", "'adds 1'", 1)), one("it.each([[1]])('adds %i', (n) => { f(n) })\n"), "a.test.ts::adds 1", "a.test.ts::adds 1"},
+		{"words of another call", "jest", one(js), one("describe('a', () => { it('b', () => { expect(f()).toBe(1) }) })\nimpl()\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"around another", "jest", one(js), one("describe('x', () => {\n" + js + "})\n"), "a.test.ts::a", ""},
+		{"one that stands elsewhere, as before", "junit", files{"a.test.ts": js, "b.test.ts": js}, files{"a.test.ts": "f()\n", "b.test.ts": js}, "test::a", ""},
+		{"one that stands elsewhere, emptied", "junit", files{"a.test.ts": js, "b.test.ts": "it('a', () => { f() })\n"}, files{"a.test.ts": "f()\n", "b.test.ts": "it('a', () => { f() })\n"}, "test::a", "test::a"},
+		{"a case before a test", "vitest", one(js), one("test.beforeEach('a', () => { f() })\n" + js), "a.test.ts::a", ""},
+		// Names that end in others.
+		{"renamed beside a longer one", "jest", one(null), one(strings.Replace(null, "it('null'", "it('nil'", 1)), "a.test.ts::accepts null", ""},
+		{"renamed, and passes all the same", "jest", one(null), one(strings.Replace(null, "it('null'", "it('nil'", 1)), "a.test.ts::x null", "a.test.ts::x null"},
+		{"removed beside another class's", "pytest", p(nested), p("class TestX:\n" + nested[strings.Index(nested, "    class TestB"):]), "test_a.TestX.TestB::test_create", ""},
+		{"removed, and passes all the same", "pytest", p(nested), p("class TestX:\n" + nested[strings.Index(nested, "    class TestB"):]), "test_a.TestX.TestA::test_create[1]", "test_a.TestX.TestA::test_create[1]"},
+		{"removed beside another file's", "pytest", files{"test_a.py": class, "b/test_b.py": class}, files{"test_a.py": "x = 1\n", "b/test_b.py": class}, "b.test_b.A::test_a", ""},
+		{"removed beside another directory's", "pytest", files{"a/test_a.py": class, "b/test_a.py": class}, files{"a/test_a.py": "x = 1\n", "b/test_a.py": class}, "b.test_a.A::test_a", ""},
+		{"to a class that it is one of", "pytest", p(class), p("class M:\n    def test_a(self):\n        assert f()\nclass N(\n    M,\n): pass\nclass A(N, unittest.TestCase):\n    pass\n"), "test_a.A::test_a", ""},
+		{"to a class that it is one of, emptied", "pytest", p(class), p("class M:\n    def test_a(self):\n        f()\nclass A(M):\n    pass\n"), "test_a.A::test_a", "test_a.A::test_a"},
+		{"to a class that it is none of", "pytest", p(class), p("from impl import B\nclass M:\n    def test_a(self):\n        assert f()\nclass A(B):\n    pass\n"), "test_a.A::test_a", "test_a.A::test_a"},
+		// Two of a name.
+		{"another block's", "jest", one(renders), one(renders + "describe('B', () => it('renders', () => { render(); screen.getByText(1) }))\n"), "a.test.ts::A renders", ""},
+		{"another block's, JUnit", "junit", one(renders), one(renders + "describe('B', () => it('renders', () => { render(); screen.getByText(1) }))\n"), "test::renders", ""},
+		{"another block's, emptied", "junit", one(renders), one(strings.Replace(renders, "expect(f()).toBe(1)", "f()", 1) + strings.Replace(renders, "'A'", "'B'", 1)), "test::renders", "a.test.ts::A renders"},
+		{"another file's", "junit", one(renders), files{"a.test.ts": "f()\n" + renders, "b.test.ts": "it('renders', () => { render() })\n"}, "test::renders", ""},
+		{"another file's, of Python", "junit", p(py), files{"test_a.py": "import os\n" + py, "test_b.py": "def test_a():\n    f()\n"}, "test_a::test_a", ""},
+		{"for another version, Python", "pytest", p(py), p("if x > 1:\n    def test_a():\n        assert f()\nelse:\n    def test_a():\n        pytest.skip('old')\n"), "test_a::test_a", ""},
+		{"skipped by something else", "pytest", p(py), p("def test_a():\n    pytest.skip('old')\n    assert f()\n"), "test_a::test_a", "test_a::test_a"},
+		{"skipped in a function within", "pytest", p(py), p("def test_a():\n    def g():\n        pytest.skip('old')\n    g()\n"), "test_a::test_a", "test_a.py::test_a"},
+		// Regular expressions, words of elements, and statements without braces.
+		{"a brace in an expression", "jest", one(js), one("it('a', () => { const s = f().replace(/}/g, ''); expect(s).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"a bracket in an expression", "jest", one(js), one("it('a', () => { g(/\\)/, /[/)]/); expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"a quote in an expression", "jest", one(js), one("it('a', () => { g(/`/)\n expect(f()).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"an assertion in an expression", "jest", one(js), one("it('a', () => { g(/expect(1)/) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a division", "jest", one(js), one("it('a', () => { const x = f() / 2; expect(x / (1)).toBe(1) })\n"), "a.test.ts::a", ""},
+		{"elements", "jest", one(js), one("it('a', () => {\n render(<A b={1} />); render(<p>don't :) {f()}/{g()}</p>)\n expect(f()).toBe(1) })\nit('b', () => { render(<p>:(</p>) })\n"), "a.test.ts::a", ""},
+		{"a condition without braces", "jest", one(js), one("it('a', () => {\n  if (!f())\n    return\n  expect(f()).toBe(1)\n})\n"), "a.test.ts::a", ""},
+		{"a loop without braces", "jest", one(js), one("it('a', async () => {\n  for await (const x of f(1))\n    if (x)\n      g()\n    else\n      return\n  expect(f()).toBe(1)\n})\n"), "a.test.ts::a", ""},
+		{"behind a condition without braces", "jest", one(js), one("it('a', () => {\n  if (!f())\n    g()\n  return\n  expect(f()).toBe(1)\n})\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"what only looks like a condition", "jest", one(js), one("it('a', () => {\n  notif(f())\n  return\n  expect(f()).toBe(1)\n})\n"), "a.test.ts::a", "a.test.ts::a"},
+		// Functions that check.
+		{"a function of the file, JavaScript", "jest", one(js), one("function roundtrip(x: number): void {\n  expect(f(x)).toBe(x)\n}\nit('a', () => { roundtrip(1) })\n"), "a.test.ts::a", ""},
+		{"a function of the file as a value", "jest", one(js), one("const same = (x) => {\n  expect(f(x)).toBe(x)\n}\nit('a', () => { [1].forEach(same) })\n"), "a.test.ts::a", ""},
+		{"a function of the file that does nothing, JavaScript", "jest", one(js), one("function roundtrip(x) {\n  f(x)\n}\nconst other = () => expect(1)\nit('a', () => { roundtrip(1) })\n"), "a.test.ts::a", "a.test.ts::a"},
+		{"a function of the file", "pytest", p(py), p("def _roundtrip(x):\n    assert f(x)\ndef _both(x):\n    _roundtrip(x)\ndef test_a():\n    _both(1)\n"), "test_a::test_a", ""},
+		{"a method of the class", "pytest", p(class), p("class A:\n    def run_it(self):\n        self.assertTrue(f())\n    def test_a(self):\n        self.run_it()\n"), "test_a.A::test_a", ""},
+		{"a function of the file that does nothing", "pytest", p(py), p("def _roundtrip(x):\n    f(x)\ndef _other(x):\n    assert x\ndef test_a():\n    _roundtrip(1)\n"), "test_a::test_a", "test_a.py::test_a"},
+		{"a function of the file, there twice", "pytest", p(py), p("def _roundtrip(x):\n    assert x\ndef _roundtrip(x):\n    f(x)\ndef test_a():\n    _roundtrip(1)\n"), "test_a::test_a", "test_a.py::test_a"},
+		{"a function that moves to another file", "pytest", p("def _roundtrip(x):\n    assert f(x)\ndef test_a():\n    _roundtrip(1)\n"), p("from helpers import _roundtrip\ndef test_a():\n    _roundtrip(1)\n"), "test_a::test_a", ""},
+		// What tests are about.
+		{"a fixture", "jest", files{"tests/fixtures/a.js": js}, files{"tests/fixtures/a.js": "it('a', () => {})\n"}, "", ""},
+		{"a test beside fixtures", "jest", files{"tests/fixtures/a.test.js": js}, files{"tests/fixtures/a.test.js": "it('a', () => {})\n"}, "", "tests/fixtures/a.test.js::a"},
+		{"to the fixtures", "junit", files{"tests/a.js": js}, files{"tests/fixtures/a.js": "it('a', () => {})\n"}, "test::a", "test::a"},
+	} {
+		got, err := emptied(t.Context(), inMemory(x.base), inMemory(x.change), x.format, []string{x.passed})
+		var ids []string
+		for _, f := range got {
+			ids = append(ids, f.ID)
+		}
+		if s := strings.Join(ids, " "); err != nil || s != x.caught {
+			t.Errorf("%s: %q, want %q (%v)", x.what, s, x.caught, err)
+		}
+		if x.format == "jest" || x.format == "vitest" {
+			for i := range x.change["a.test.ts"] { // whatever is cut off
+				_, _ = jsBodies([]byte(x.change["a.test.ts"][:i]))
+				newJSExplainer([]byte(x.change["a.test.ts"][i:]), func(string) bool { return false }).explains("a")
+			}
+		}
+	}
+}
+
 // TestT2GiantTests: a file of tests that is too large to compare is said to be, whichever
 // side has it, and one that is not takes time by its size.
 func TestT2GiantTests(t *testing.T) {
-	long := strings.Repeat("\n", maxTestText)
 	for file, text := range map[string]string{
 		"a_test.go": "package a\nfunc TestA(t *testing.T) { check(t) }\n", "x/h.go": "package x\nimport \"testing\"\nfunc Check(t testing.TB) { t.Fatal() }\n",
 		"test_a.py": "def test_a():\n    assert f()\n", "a.test.js": "it('a', () => { expect(1) })\n",
 	} {
-		small, giant, two := inMemory(map[string]string{file: text}), inMemory(map[string]string{file: text + long}), inMemory(map[string]string{file: text + long + "\n"})
-		for _, side := range [][2]*Tree{{small, giant}, {giant, small}, {two, giant}} {
+		giant := func(more string) *Tree {
+			if file == "x/h.go" { // it is read, to see whether it has to do with tests
+				return inMemory(map[string]string{file: text + strings.Repeat("\n", maxTestText) + more})
+			}
+			x := inMemory(map[string]string{file: text + "\n" + more})
+			x.Files[0].Size = maxTestText + 1
+			return x
+		}
+		small, one, two := inMemory(map[string]string{file: text}), giant(""), giant("\n")
+		for _, side := range [][2]*Tree{{small, one}, {one, small}, {two, one}} {
 			if got, err := emptied(t.Context(), side[0], side[1], "", nil); err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
 				t.Errorf("%s: %v %v", file, got, err)
 			}
 		}
-		if got, err := emptied(t.Context(), giant, giant, "", nil); err != nil || len(got) > 0 {
+		if got, err := emptied(t.Context(), one, one, "", nil); err != nil || len(got) > 0 {
 			t.Errorf("%s, the same: %v %v", file, got, err)
 		}
 	}
-	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + long}), "", nil); err != nil || len(got) > 0 {
+	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + strings.Repeat("\n", maxTestText)}), "", nil); err != nil || len(got) > 0 {
 		t.Errorf("a long file that has no tests: %v %v", got, err)
 	}
-	part := maxTestText / 8
+	const part = 128 << 10
+	long := strings.Repeat("\n", part)
 	for file, texts := range map[string][]string{
-		"a.test.js": {"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3)},
-		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2)},
+		"a.test.js": {
+			"it('a', () => {" + long + "})", strings.Repeat("it('", part/4), "it('a', () => {" + strings.Repeat("if (0) {", part/8), "it('a', () => {" + strings.Repeat("`${", part/3),
+			strings.Repeat("it('a',()=>{", part/12), strings.Repeat("it(", part/3), strings.Repeat("it.a()", part/6), strings.Repeat("{(", part/4) + strings.Repeat("}", part/2),
+			strings.Repeat("=/[", part/3), strings.Repeat("const a=()=>", part/12), "it('a',()=>{" + strings.Repeat("if(a)\n", part/6) + "})", strings.Repeat("it<", part/3),
+		},
+		"test_a.py": {strings.Repeat("f\"{", part/3), strings.Repeat("x = (\n", part/6), strings.Repeat("\\\n", part/2), strings.Repeat("def a(): a()\n", part/13)},
 		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n", "package a\nfunc TestA(t *testing.T) { if 1 == " + strings.Repeat("7", part) + " { t.Fatal() } }\n", "package a\nfunc TestA(t *testing.T) {" + strings.Repeat("_, ", part/8) + "_ = " + strings.Repeat("1, ", part/8) + "1 }\n"},
 	} {
 		for _, text := range texts {
 			if _, err := bodiesOf(file)([]byte(text)); err != nil {
 				t.Errorf("%s: %v: %.30q", file, err, text)
+			}
+		}
+	}
+	// Each name has those of what it is in again.
+	for file, texts := range map[string][]string{
+		"test_a.py": {
+			"class " + strings.Repeat("A", maxTestName) + ":\n def test_a(): x\n", "class A:\n " + strings.Repeat("test_", maxTestName) + " = 1\n",
+			"class " + strings.Repeat("A", 1900) + ":\n" + strings.Repeat(" def test_a():x\n", part/16),
+		},
+		"a.test.js": {
+			"it('" + strings.Repeat("a", maxTestName+1) + "', () => {})", strings.Repeat("describe('a', () => {", 1+maxTestName/2) + strings.Repeat("})", 1+maxTestName/2), "it(" + strings.Repeat("'aaa' + ", part/8) + "'', () => {})",
+			"describe('" + strings.Repeat("a", 1900) + "', () => {" + strings.Repeat("it('a', f);", part/11) + "})",
+		},
+	} {
+		for _, text := range texts {
+			got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{file: text}), "", nil)
+			if err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
+				t.Errorf("%v %v: %.30q", got, err, text)
 			}
 		}
 	}

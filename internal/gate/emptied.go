@@ -19,12 +19,38 @@ import (
 // maxTestText bounds a file of tests that is compared, in bytes.
 const maxTestText = 8 << 20
 
-// inText is a test as a file has it: what its runner knows it by beside its name, and that.
-type inText struct{ in, name string }
+// inText is a test as a file has it: what its runner knows it by beside its name, and that;
+// and where it is, which two of one file or of several can differ in that a runner does not
+// tell apart. Of Go's, that is nowhere: a package has one of a name.
+type inText struct{ in, name, file, full, leaf string }
+
+// asKnown is it as far as its runner knows.
+func (t inText) asKnown() inText { return inText{in: t.in, name: t.name} }
 
 // texts are bodies of tests by their text. There can be several of one name, of which the
 // text alone does not say which one runs.
 type texts map[inText]*sameName
+
+// elsewhere are tests that others have not in the same place, as their runner knows them.
+func (all texts) elsewhere(others texts) texts {
+	out := texts{}
+	for t, s := range all {
+		if others[t] != nil {
+			continue
+		}
+		k := t.asKnown()
+		if out[k] == nil {
+			out[k] = &sameName{}
+		}
+		for b, n := range s.bodies {
+			if n > 0 {
+				out[k].bodies[b] += n
+				out[k].file[b] = max(out[k].file[b], s.file[b])
+			}
+		}
+	}
+	return out
+}
 
 type sameName struct {
 	bodies [checks + 1]int    // how many there are of each
@@ -79,35 +105,43 @@ func emptied(ctx context.Context, base, change *Tree, format string, passed []st
 			out = append(out, f)
 		}
 	}
-	for t, s := range is {
-		before := was[t]
-		if before == nil {
-			continue
-		}
-		say := func(b body, what string) {
-			out = append(out, Finding{ID: s.file[b] + "::" + t.name, File: s.file[b], Text: what})
-		}
-		// More of them than before, or nothing better: another one of the name may be
-		// there for show.
-		less := func(b body) bool {
-			return before.best() > b && s.below(b) > 0 && (s.below(b) > before.below(b) || s.best() <= b)
-		}
-		switch {
-		case less(empty) && strings.HasSuffix(s.file[empty], ".go") && !(strings.HasSuffix(s.file[empty], "_test.go") && goTestName(t.name)):
-			say(empty, "tests are handed to it, and it has nothing any more that could fail them")
-		case less(empty):
-			say(empty, "the test had a body on the base, and has none that could fail")
-		case less(runs) && s.bodies[runs] > 0:
-			say(runs, "the test checked something on the base, and nothing in it says that it failed any more")
+	compare := func(is, was texts) {
+		for t, s := range is {
+			before := was[t]
+			if before == nil {
+				continue
+			}
+			name := t.name
+			if t.full != "" {
+				name = t.full
+			}
+			say := func(b body, what string) {
+				out = append(out, Finding{ID: s.file[b] + "::" + name, File: s.file[b], Text: what})
+			}
+			// More of them than before, or nothing better: another one of the name may be
+			// there for show.
+			less := func(b, from body) bool {
+				return before.best() >= from && s.below(b) > 0 && (s.below(b) > before.below(b) || s.best() <= b)
+			}
+			switch {
+			case less(empty, runs) && strings.HasSuffix(s.file[empty], ".go") && !(strings.HasSuffix(s.file[empty], "_test.go") && goTestName(t.name)):
+				say(empty, "tests are handed to it, and it has nothing any more that could fail them")
+			case less(empty, runs):
+				say(empty, "the test had a body on the base, and has none that could fail")
+			case less(runs, checks) && s.bodies[runs] > 0:
+				say(runs, "the test checked something on the base, and nothing in it says that it failed any more")
+			}
 		}
 	}
-	for t, s := range was {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if is[t] == nil && s.best() == checks && !known[s.file[checks]] && slices.ContainsFunc(passed, func(id string) bool { return was.has(id, t, s.file[checks]) }) {
-			out = append(out, Finding{ID: s.file[checks] + "::" + t.name, File: s.file[checks], Text: "the test is no longer in the text of its file, and passes there: nothing shows what it checks"})
-		}
+	compare(is, was)
+	compare(is.elsewhere(was), was.elsewhere(is))
+	left, err := leftText(ctx, was, is, change, format, passed, known)
+	if err != nil {
+		return nil, err
+	}
+	for id, t := range left {
+		file := was[t].file[checks]
+		out = append(out, Finding{ID: id, File: file, Text: "the test is no longer in the text of its file, and passes there: nothing shows what it checks. If it does, put this id into accept"})
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil
@@ -165,7 +199,17 @@ func textsOf(ctx context.Context, t *Tree, same func(File) bool, format string, 
 			}
 		}
 		for name, list := range found {
-			x := inText{in, name}
+			x := inText{in, name, f.Path, strings.ReplaceAll(name, "\x00", " "), name[strings.LastIndexAny(name, ".\x00")+1:]}
+			switch path.Ext(f.Path) {
+			case ".go":
+				x = inText{in: in, name: name}
+			case ".py":
+			default: // before its own name stand those of what it is in, which JUnit need not have
+				x.leaf = name[strings.LastIndexByte(name, 0)+1:]
+				if x.name = x.full; format == "junit" {
+					x.name = x.leaf
+				}
+			}
 			if out[x] == nil {
 				out[x] = &sameName{}
 			}
@@ -179,47 +223,13 @@ func textsOf(ctx context.Context, t *Tree, same func(File) bool, format string, 
 	return out, unread, err
 }
 
-// has reports whether an id of a runner's is that of a test of Python or JavaScript, as far
-// as it says.
-func (all texts) has(id string, t inText, file string) bool {
-	switch path.Ext(file) {
-	case ".go":
-		return false
-	case ".py":
-	default: // before its own name stand those of what it is in
-		return (t.in != file || strings.HasPrefix(id, file+"::")) && (strings.HasSuffix(id, "::"+t.name) || strings.HasSuffix(id, " "+t.name))
-	}
-	left, right := "", id
-	if i := strings.LastIndex(id, "::"); i >= 0 {
-		left, right = id[:i], id[i+2:]
-	}
-	right, _, _ = strings.Cut(right, "[") // its parameters
-	words := strings.FieldsFunc(left, func(r rune) bool { return strings.ContainsRune("./:", r) })
-	stem := strings.TrimSuffix(path.Base(file), ".py")
-	class, name := "", t.name
-	if i := strings.LastIndexByte(name, '.'); i >= 0 {
-		class, name = name[:i], name[i+1:]
-		class = class[strings.LastIndexByte(class, '.')+1:]
-	}
-	if right != name || len(words) == 0 {
-		return right == name
-	}
-	switch last := words[len(words)-1]; {
-	case last == stem:
-		return class == ""
-	case last == class:
-		return true
-	default: // a class that has it of another one
-		return slices.Contains(words, stem) && all[inText{t.in, last + "." + name}] == nil
-	}
-}
-
 // body is what a test's text has in it.
 type body int
 
 const (
 	empty  body = iota + 1 // nothing that could fail
 	runs                   // something, and nothing that says of itself that it failed
+	helped                 // a call of what checks, in the same file
 	checks                 // an assertion, a failure, or a call that is handed the test
 )
 
@@ -237,6 +247,10 @@ func bodiesOf(p string) func([]byte) (map[string][]body, error) {
 		}
 	case strings.HasSuffix(base, "_test.go"):
 		return goBodies
+	case !isTestName(p) && jsFile().MatchString(base) && slices.ContainsFunc(strings.Split(path.Dir(p), "/"), func(e string) bool {
+		return slices.Contains([]string{"fixtures", "__fixtures__", "testdata"}, e)
+	}):
+		return nil // what tests are about
 	case strings.HasSuffix(base, ".py") && isTestFile(p):
 		return pythonBodies
 	case isTestFile(p) && jsFile().MatchString(base):

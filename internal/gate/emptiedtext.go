@@ -11,13 +11,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// What ends a line, and a comment, as LF does.
-var (
-	pythonNewline = sync.OnceValue(func() *strings.Replacer { return strings.NewReplacer("\r\n", "\n", "\r", "\n") })
-	jsNewline     = sync.OnceValue(func() *strings.Replacer {
-		return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n")
-	})
-)
+// pythonNewline is of what ends a line, and a comment, as LF does.
+var pythonNewline = sync.OnceValue(func() *strings.Replacer { return strings.NewReplacer("\r\n", "\n", "\r", "\n") })
 
 // inside is what a place of a text is in: a string, or code that a string has in it.
 type inside struct {
@@ -26,15 +21,10 @@ type inside struct {
 	depth int    // of code: in how many brackets
 }
 
-// code is a text without its comments and without what its strings say. Lines end where
-// they did, but for those of Python's that end in a string. Python and JavaScript are told
-// apart by their comments.
-func code(s string, python bool) string {
+// pythonCode is a text without its comments and without what its strings say. Lines end
+// where they did, but for those that end in a string.
+func pythonCode(s string) string {
 	out := make([]byte, 0, len(s))
-	hole := "${"
-	if python {
-		hole = "{"
-	}
 	var in []inside
 	top := func() *inside {
 		if len(in) == 0 {
@@ -48,7 +38,7 @@ func code(s string, python bool) string {
 			if at.end == `"` || at.end == "'" {
 				in = in[:len(in)-1] // it was none, but an apostrophe
 			}
-			if !python || len(in) == 0 {
+			if len(in) == 0 {
 				out = append(out, '\n')
 			}
 			i++
@@ -65,10 +55,10 @@ func code(s string, python bool) string {
 				}
 			case at.codes && at.end != "}" && strings.HasPrefix(rest, "{{"):
 				i += 2
-			case at.codes && strings.HasPrefix(rest, hole):
-				i += len(hole)
+			case at.codes && rest[0] == '{':
+				i++
 				in = append(in, inside{})
-			case rest[0] == '\\' && at.end != "*/" && !(at.codes && strings.HasPrefix(rest[1:], "{")):
+			case rest[0] == '\\' && !(at.codes && strings.HasPrefix(rest[1:], "{")):
 				i += 2 // also a line's end, behind which the string goes on
 			default:
 				i++
@@ -77,27 +67,23 @@ func code(s string, python bool) string {
 		}
 		quote := ""
 		switch {
-		case python && rest[0] == '#', !python && strings.HasPrefix(rest, "//"):
+		case rest[0] == '#':
 			n := strings.IndexByte(rest, '\n')
 			if n < 0 {
 				return string(out)
 			}
 			i += n
 			continue
-		case !python && strings.HasPrefix(rest, "/*"):
-			in = append(in, inside{end: "*/"})
-			i += 2
-			continue
-		case python && (strings.HasPrefix(rest, `"""`) || strings.HasPrefix(rest, "'''")):
+		case strings.HasPrefix(rest, `"""`), strings.HasPrefix(rest, "'''"):
 			quote = rest[:3]
-		case rest[0] == '"', rest[0] == '\'', rest[0] == '`' && !python:
+		case rest[0] == '"', rest[0] == '\'':
 			quote = rest[:1]
 		}
 		if quote != "" {
 			if len(in) == 0 {
 				out = append(out, '"', '"')
 			}
-			in = append(in, inside{end: quote, codes: quote == "`" || python && formats(s[:i])})
+			in = append(in, inside{end: quote, codes: formats(s[:i])})
 			i += len(quote)
 			continue
 		}
@@ -116,7 +102,7 @@ func code(s string, python bool) string {
 				in = in[:len(in)-1]
 			}
 		case ':':
-			if python && at.depth == 0 {
+			if at.depth == 0 {
 				in = append(in, inside{end: "}", codes: true})
 			}
 		}
@@ -176,8 +162,18 @@ func pythonBinds(s string) (names []string) {
 type scope struct {
 	indent int
 	name   string
-	test   *body // nil: neither a test nor in one
-	fn     bool
+	fn     *pythonFunction // nil: it is in none
+}
+
+// pythonFunction is a test, or another function that stands in none: what is done in it,
+// and what it calls.
+type pythonFunction struct {
+	name   string
+	test   bool
+	is     body
+	calls  []string
+	skips  bool // and does nothing before
+	begins int  // how far its first statement is indented
 }
 
 // pythonBodies knows tests by their names and those of what they are in.
@@ -186,11 +182,11 @@ func pythonBodies(b []byte) (map[string][]body, error) {
 	if m := pythonCoding().FindStringSubmatch(text); m != nil && !slices.Contains([]string{"utf-8", "utf8", "ascii", "us-ascii", "latin-1", "latin1", "iso-8859-1"}, strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")) {
 		return nil, fmt.Errorf("it says to be in %s, and should be in utf-8", m[1])
 	}
-	found := map[string][]*body{}
+	found, all, names := map[string][]*pythonFunction{}, map[string][]*pythonFunction{}, nameSum{of: len(b)}
 	var in []scope
 	dead := -1 // lines that are indented so far or more never run
 	// Names are the same for Python that are so in this form.
-	for indent, text := range pythonLines(norm.NFKC.String(code(text, true))) {
+	for indent, text := range pythonLines(norm.NFKC.String(pythonCode(text))) {
 		for len(in) > 0 && indent <= in[len(in)-1].indent {
 			in = in[:len(in)-1]
 		}
@@ -204,27 +200,40 @@ func pythonBodies(b []byte) (map[string][]body, error) {
 		}
 		within := func(name string) string { return strings.TrimPrefix(at.name+"."+name, ".") }
 		if m := pythonDef().FindStringSubmatch(text); m != nil {
-			s := scope{indent, within(m[1]), at.test, true}
-			if strings.HasPrefix(m[1], "test") && s.test == nil {
-				s.test = new(body)
-				found[s.name] = append(found[s.name], s.test)
+			at.begins(indent)
+			s := scope{indent, within(m[1]), at.fn}
+			if err := names.add(s.name); err != nil {
+				return nil, err
 			}
-			s.see(pythonSuite(text))
+			if test := strings.HasPrefix(m[1], "test"); at.fn == nil || test && !at.fn.test {
+				s.fn = &pythonFunction{name: m[1], test: test, begins: -1}
+				if test {
+					found[s.name] = append(found[s.name], s.fn)
+				}
+				all[m[1]] = append(all[m[1]], s.fn)
+			}
+			s.fn.see(indent+1, pythonSuite(text))
 			in = append(in, s)
 			continue
 		}
 		if m := pythonClass().FindStringSubmatch(text); m != nil {
-			in = append(in, scope{indent, within(m[1]), at.test, at.fn})
+			at.begins(indent)
+			if err := names.add(within(m[1])); err != nil {
+				return nil, err
+			}
+			in = append(in, scope{indent, within(m[1]), at.fn})
 			continue
 		}
 		if never := pythonNever().FindString(text); never != "" {
 			dead = indent + 1
 			continue
 		}
-		if !at.fn {
+		if at.fn == nil {
 			for _, name := range pythonBinds(text) {
-				none := empty
-				found[within(name)] = append(found[within(name)], &none)
+				if err := names.add(within(name)); err != nil {
+					return nil, err
+				}
+				found[within(name)] = append(found[within(name)], &pythonFunction{is: empty})
 			}
 			continue
 		}
@@ -232,26 +241,81 @@ func pythonBodies(b []byte) (map[string][]body, error) {
 			dead = indent
 			text = strings.TrimSpace(rest)
 		}
-		at.see(text)
+		if at.fn.see(indent, text); at.fn.skips && indent <= at.fn.begins {
+			dead = indent
+		}
 	}
+	pythonHelped(all)
 	out := map[string][]body{}
 	for name, list := range found {
-		for _, b := range list {
-			out[name] = append(out[name], *b)
+		for _, f := range list {
+			// One that only skips is no test that passes, unless what skips is something else.
+			if !f.skips || f.is > empty {
+				out[name] = append(out[name], f.is)
+			}
 		}
 	}
 	return out, nil
 }
 
-func (s scope) see(text string) {
+// pythonHelped finds functions that call one of the file's that checks. One of several of
+// a name does if all do.
+func pythonHelped(all map[string][]*pythonFunction) {
+	callers, left := map[string][]*pythonFunction{}, map[string]int{} // that don't
+	var next []string
+	for name, list := range all {
+		for _, f := range list {
+			if f.is < checks {
+				left[name]++
+				for _, c := range f.calls {
+					callers[c] = append(callers[c], f)
+				}
+			}
+		}
+		if left[name] == 0 {
+			next = append(next, name)
+		}
+	}
+	for len(next) > 0 {
+		name := next[len(next)-1]
+		next = next[:len(next)-1]
+		for _, f := range callers[name] {
+			if f.is < helped {
+				f.is = helped
+				if left[f.name]--; left[f.name] == 0 {
+					next = append(next, f.name)
+				}
+			}
+		}
+	}
+}
+
+func (s scope) begins(indent int) {
+	if s.fn != nil && s.fn.begins < 0 {
+		s.fn.begins = indent
+	}
+}
+
+// see takes a statement.
+func (f *pythonFunction) see(indent int, text string) {
+	if f.begins < 0 && text != "" {
+		f.begins = indent
+	}
 	switch {
-	case s.test == nil:
+	case f.skips && indent <= f.begins:
+	case f.is <= empty && indent <= f.begins && pythonSkip().MatchString(text):
+		f.skips = true
 	case !meansSomething(text):
-		*s.test = max(*s.test, empty)
+		f.is = max(f.is, empty)
 	case pythonCheck().MatchString(text):
-		*s.test = checks
+		f.is = checks
 	default:
-		*s.test = max(*s.test, runs)
+		f.is = max(f.is, runs)
+		if f.is < checks {
+			for _, m := range pythonCall().FindAllStringSubmatch(text, -1) {
+				f.calls = append(f.calls, m[1])
+			}
+		}
 	}
 }
 
@@ -322,6 +386,11 @@ var (
 	pythonCheck = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`(?i)\b(?:assert|raise)\b|(?:assert|raises|warns|check|verify|expect|should|fail)\w*\s*\(`)
 	})
+	// pythonSkip is a statement that lets a test pass for none.
+	pythonSkip = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(?:pytest\.skip\(|self\.skipTest\(|raise\s+(?:unittest\.)?SkipTest\b)`)
+	})
+	pythonCall  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`([\pL\pM\pN\p{Pc}]+)\s*\(`) })
 	pythonNever = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^(?:el)?(?:if|while)\s*\(?\s*(?:False|0|None|not True)\s*\)?\s*:`)
 	})
@@ -338,130 +407,39 @@ func meansSomething(s string) bool {
 	return s != "None" && s != "True" && !pythonAlways().MatchString(s)
 }
 
-// jsTest takes a test's name in one of three kinds of quotes, and what may stand before
-// its body.
-var jsTest = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?:^|[^\w.])(?:it|test)(?:\.(?:only|concurrent|sequential|serial))*\s*\(\s*` +
-		"(?:'((?:[^'\\\\\\n]|\\\\.)*)'|\"((?:[^\"\\\\\\n]|\\\\.)*)\"|`((?:[^`\\\\]|\\\\.)*)`)" +
-		`\s*,\s*(?:\{[^{}]*\}\s*,\s*)?(?:async\s*)?(?:function\s*)?(?:\([^)]*\)|\w+)\s*(?:=>)?\s*`)
-})
-
-func jsBodies(b []byte) (map[string][]body, error) {
-	out := map[string][]body{}
-	b = []byte(jsNewline().Replace(string(b)))
-	all := jsTest().FindAllSubmatchIndex(b, -1)
-	for i, m := range all {
-		name := ""
-		for q := 2; q < len(m); q += 2 {
-			if m[q] >= 0 {
-				name = string(b[m[q]:m[q+1]])
-			}
-		}
-		end := len(b)
-		if i+1 < len(all) {
-			end = all[i+1][0]
-		}
-		text, block := jsLive(code(string(b[m[1]:end]), false))
-		is := runs
-		switch {
-		case block && strings.TrimSpace(strings.ReplaceAll(text, ";", "")) == "":
-			is = empty
-		case jsCheck().MatchString(text):
-			is = checks
-		}
-		out[name] = append(out[name], is)
+// pythonExplains reports whether a class of a text has a test of that name from another
+// one in it that checks, or is made by what has one.
+func pythonExplains(b []byte, class, name string, bodies map[string][]body) bool {
+	text := norm.NFKC.String(pythonCode(pythonNewline().Replace(string(b))))
+	class = class[strings.LastIndexByte(class, '.')+1:]
+	bases := map[string][]string{}
+	for _, m := range pythonBases().FindAllStringSubmatch(text, -1) {
+		bases[m[1]] = append(bases[m[1]], pythonWord().FindAllString(m[2], -1)...)
 	}
-	return out, nil
+	checked := map[string]bool{} // classes, by their own names
+	for full, list := range bodies {
+		if i := strings.LastIndexByte(full, '.'); i >= 0 && full[i+1:] == name && slices.Max(list) >= helped {
+			checked[full[strings.LastIndexByte(full[:i], '.')+1:i]] = true
+		}
+	}
+	seen := map[string]bool{class: true}
+	for next := bases[class]; len(next) > 0; {
+		c := next[0]
+		next = next[1:]
+		if checked[c] {
+			return true
+		}
+		if !seen[c] {
+			seen[c] = true
+			next = append(next, bases[c]...)
+		}
+	}
+	return false
 }
 
 var (
-	jsCheck = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(?i)(?:expect|assert|should|fail|verify|check)\w*\s*[.(]|\bthrow\b|\bt\.\w+\(`)
+	pythonBases = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?m)^[ \t]*class\s+([\pL\pM\pN\p{Pc}]+)\s*\(([^()]*)`)
 	})
-	jsNever  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^if\s*\(\s*(?:false|0|!1|!true)\s*\)\s*`) })
-	jsReturn = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^return\b`) })
+	pythonWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[\pL\pM\pN\p{Pc}]+`) })
 )
-
-// jsLive is what a function's block does, as far as the text alone says: neither what
-// stands behind its return, nor under what is never true. Of a body that is no block, or
-// has no end, it is all.
-func jsLive(s string) (live string, block bool) {
-	if !strings.HasPrefix(s, "{") {
-		return s, false
-	}
-	whole := jsEnd(s, 0)
-	if whole < 0 {
-		return s, false
-	}
-	var out strings.Builder
-	for in := s[1 : whole-1]; ; {
-		if in = strings.TrimLeft(in, " \t\r\n\f\v;"); in == "" {
-			break
-		}
-		if never := jsNever().FindString(in); never != "" {
-			in = in[len(never):]
-			n := jsEnd(in, 0)
-			if n < 0 {
-				n = jsStatement(in)
-			}
-			in = in[n:]
-			continue
-		}
-		n := jsStatement(in)
-		if at := jsReturn().FindString(in); at != "" {
-			out.WriteString(in[len(at):n])
-			break
-		}
-		out.WriteString(in[:n])
-		in = in[n:]
-	}
-	return out.String(), true
-}
-
-// jsEnd is where a block ends that begins at the beginning; negative: none begins, or it
-// has no end.
-func jsEnd(s string, depth int) int {
-	if !strings.HasPrefix(s, "{") {
-		return -1
-	}
-	for i := range len(s) {
-		switch s[i] {
-		case '{', '(', '[':
-			depth++
-		case '}', ')', ']':
-			if depth--; depth == 0 {
-				return i + 1
-			}
-		}
-	}
-	return -1
-}
-
-// jsStatement is where a statement ends, or a line of one: that is enough to find what
-// begins one.
-func jsStatement(s string) int {
-	depth, line := 0, -1 // where a line ended last, behind which only spaces were
-	for i := range len(s) {
-		if line >= 0 && !strings.Contains(" \t\r\n\f\v", s[i:i+1]) {
-			if depth <= 0 && !strings.Contains(".?:+-*/%&|=,<>)]}", s[i:i+1]) {
-				return line + 1
-			}
-			line = -1
-		}
-		switch s[i] {
-		case '{', '(', '[':
-			depth++
-		case '}', ')', ']':
-			depth--
-		case ';':
-			if depth <= 0 {
-				return i + 1
-			}
-		case '\n':
-			if line < 0 {
-				line = i
-			}
-		}
-	}
-	return len(s)
-}

@@ -410,7 +410,7 @@ var gateMutants = []mutant{
 		Name: "what-left-the-text-passes", Promise: "T2",
 		Why:     "a test is no longer where it was written, and its id passes",
 		Package: "./internal/gate", Tests: []string{"TestT2EmptiedBehindAnother"}, Says: "inherited: \"\"",
-		edits: []edit{{"internal/gate/emptied.go", "is[t] == nil && s.best() == checks", "is[t] == nil && s.best() > checks"}},
+		edits: []edit{{"internal/gate/emptiedleft.go", "s.best() == checks && is[t] == nil", "s.best() > checks && is[t] == nil"}},
 	},
 	{
 		Name: "junit-knows-files", Promise: "T2",
