@@ -1093,6 +1093,41 @@ func TestT2EmptiedEveryDay(t *testing.T) {
 	}
 }
 
+// TestT2LeftTheTextAccepted: a test that is no longer in its text passes if its id, as the
+// finding has it, is accepted in the base's catalog; another one's id does not help.
+func TestT2LeftTheTextAccepted(t *testing.T) {
+	for _, x := range []struct{ format, exec, file, was, is, report, id string }{
+		{"jest", "/usr/bin/node", "a.test.js", "describe(x(), () => { it('a', () => { expect(f()).toBe(1) }) })\n", "impl()\n", jestReport([]result{{"x a", testPassed}}), "a.test.js::x a"},
+		{"junit", "/usr/bin/node", "a.test.js", "it('a', () => { expect(f()).toBe(1) })\n", "impl()\n", junitReport("")([]result{{"x a", testPassed}}), "c::x a"},
+		{"pytest", "/usr/bin/python3.11", "test_a.py", "class A:\n    def test_a(self):\n        assert f()\n", "from impl import A\n", strings.ReplaceAll(junitReport("")([]result{{"test_a[1]", testPassed}}), `"c"`, `"test_a.A"`), "test_a.A::test_a[1]"},
+	} {
+		judge := func(accept string) *Verdict {
+			catalog := "version: 1\nsignals:\n  - {name: t, kind: tests, format: " + x.format + ", command: [node, test]" + accept + "}\n"
+			return verdict(t, newGate(t, catalog, tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: x.is}), func(Job) *Ended {
+				o := saw(x.exec)
+				o.TreeRead = []string{x.file}
+				e := ok(o)
+				e.Stdout = Output{Bytes: []byte(x.report), Total: int64(len(x.report))}
+				return e
+			}))
+		}
+		v := judge("")
+		var ids []string
+		for _, f := range v.Signals[0].Findings {
+			ids = append(ids, f.ID)
+		}
+		if v.Outcome != Failed || strings.Join(ids, " ") != x.id {
+			t.Errorf("%s: %s %q %s", x.format, v.Outcome, ids, v.Signals[0].Why)
+		}
+		if v := judge(", accept: ['" + x.id + "']"); v.Outcome != Passed {
+			t.Errorf("%s, accepted: %s %+v", x.format, v.Outcome, v.Signals[0])
+		}
+		if v := judge(", accept: ['" + x.file + "::a']"); v.Outcome != Failed {
+			t.Errorf("%s, another one accepted: %s", x.format, v.Outcome)
+		}
+	}
+}
+
 // TestT2GiantTests: a file of tests that is too large to compare is said to be, whichever
 // side has it, and one that is not takes time by its size.
 func TestT2GiantTests(t *testing.T) {

@@ -552,8 +552,8 @@ func jsBodies(b []byte) (map[string][]body, error) {
 	helpers := t.helpers()
 	out, names := map[string][]body{}, nameSum{of: len(b)}
 	for _, c := range calls {
-		if len(c.parts) > 1 || c.parts[0] == "" {
-			continue // what it is called shows when it runs
+		if len(c.parts) > 1 || c.parts[0] == "" || c.next >= c.end {
+			continue // what it is called shows when it runs, or it does nothing
 		}
 		name := c.chain + c.parts[0]
 		if err := names.add(name); err != nil {

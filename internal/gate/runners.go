@@ -44,40 +44,44 @@ type setting struct {
 // settings are the files that programs obey by themselves, in whatever directory, by the
 // words of a command, the format of its tests, or what was seen to run. part is what of a
 // file counts; nil: all.
-var settings = []struct {
+var settings = sync.OnceValue(func() []programSettings {
+	return []programSettings{
+		{pytests, []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
+		{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
+		{pytests, []string{"conftest.py"}, pytestHooks},
+		{pytests, []string{"*.py"}, pytestHookDefs}, // a conftest.py can take them from there
+		{append([]string{"python*"}, pytests...), []string{"sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*", "**/site-packages/**"}, nil},
+		{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
+		{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
+		{[]string{"nox"}, []string{"noxfile.py"}, nil},
+		{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
+		{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
+		{[]string{"jest", "vitest", "npx", "npm", "pnpm", "bun", "bunx"}, []string{".npmrc"}, nil},
+		{nodes, []string{"**/node_modules/**"}, nil},
+		{[]string{"mocha", "_mocha"}, []string{".mocharc*"}, nil},
+		{[]string{"ava"}, []string{"ava.config.*"}, nil},
+		{[]string{"playwright"}, []string{"playwright.config.*"}, nil},
+		{[]string{"pnpm"}, []string{".pnpmfile.*", "pnpm-workspace.yaml"}, nil},
+		{[]string{"yarn"}, []string{".yarnrc*", "**/.yarn/**", ".pnp.*"}, nil},
+		{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
+		{[]string{"deno"}, []string{"deno.json", "deno.jsonc"}, nil},
+		{[]string{"tsx", "ts-node", "bun", "bunx", "deno"}, []string{"tsconfig*.json", "jsconfig.json"}, jsoncPart([]string{"extends"}, []string{"compilerOptions", "paths"}, []string{"compilerOptions", "baseUrl"})},
+		{[]string{"jest", "vitest", "mocha", "_mocha", "ava"}, []string{"package.json"}, jsonPart([]string{"jest"}, []string{"babel"}, []string{"vitest"}, []string{"mocha"}, []string{"ava"})},
+		{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart([]string{"scripts"})},
+		{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
+		{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"}, []string{"patch"}, []string{"replace"}, []string{"profile"})},
+		{[]string{"go"}, []string{"go.work"}, nil},
+		{[]string{"go"}, []string{"go.mod"}, goReplaces},
+		{[]string{"make", "gmake"}, append([]string{"*.mk"}, makefiles...), nil},
+		{[]string{"just"}, []string{"[jJ][uU][sS][tT][fF][iI][lL][eE]", ".[jJ][uU][sS][tT][fF][iI][lL][eE]", "*.just"}, nil},
+		{[]string{"mvn", "mvnw"}, []string{"pom.xml", "**/.mvn/**"}, nil},
+		{[]string{"gradle", "gradlew"}, []string{"*.gradle", "*.gradle.kts", "gradle.properties", "**/gradle/**", "**/buildSrc/**"}, nil},
+	}
+})
+
+type programSettings struct {
 	programs, files []string
 	part            func([]byte) string
-}{
-	{pytests, []string{"pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "**/*.dist-info/**", "**/*.egg-info/**"}, nil},
-	{pytests, []string{"pyproject.toml"}, tomlPart([]string{"tool", "pytest"})},
-	{pytests, []string{"conftest.py"}, pytestHooks},
-	{pytests, []string{"*.py"}, pytestHookDefs}, // a conftest.py can take them from there
-	{append([]string{"python*"}, pytests...), []string{"sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*", "**/site-packages/**"}, nil},
-	{[]string{"tox"}, []string{"tox.ini", "tox.toml", "setup.cfg"}, nil},
-	{[]string{"tox"}, []string{"pyproject.toml"}, tomlPart([]string{"tool", "tox"})},
-	{[]string{"nox"}, []string{"noxfile.py"}, nil},
-	{[]string{"jest"}, []string{"jest.config.*", "babel.config.*", ".babelrc*"}, nil},
-	{[]string{"vitest"}, []string{"vitest.config.*", "vitest.workspace.*", "vitest.projects.*", "vite.config.*"}, nil},
-	{[]string{"jest", "vitest", "npx", "npm", "pnpm", "bun", "bunx"}, []string{".npmrc"}, nil},
-	{nodes, []string{"**/node_modules/**"}, nil},
-	{[]string{"mocha", "_mocha"}, []string{".mocharc*"}, nil},
-	{[]string{"ava"}, []string{"ava.config.*"}, nil},
-	{[]string{"playwright"}, []string{"playwright.config.*"}, nil},
-	{[]string{"pnpm"}, []string{".pnpmfile.*", "pnpm-workspace.yaml"}, nil},
-	{[]string{"yarn"}, []string{".yarnrc*", "**/.yarn/**", ".pnp.*"}, nil},
-	{[]string{"bun", "bunx"}, []string{"bunfig.toml"}, nil},
-	{[]string{"deno"}, []string{"deno.json", "deno.jsonc"}, nil},
-	{[]string{"tsx", "ts-node", "bun", "bunx", "deno"}, []string{"tsconfig*.json", "jsconfig.json"}, jsoncPart([]string{"extends"}, []string{"compilerOptions", "paths"}, []string{"compilerOptions", "baseUrl"})},
-	{[]string{"jest", "vitest", "mocha", "_mocha", "ava"}, []string{"package.json"}, jsonPart([]string{"jest"}, []string{"babel"}, []string{"vitest"}, []string{"mocha"}, []string{"ava"})},
-	{[]string{"npm", "pnpm", "yarn", "bun"}, []string{"package.json"}, jsonPart([]string{"scripts"})},
-	{[]string{"cargo"}, []string{"**/.cargo/**", "**/.config/nextest.toml", "rust-toolchain", "rust-toolchain.toml"}, nil},
-	{[]string{"cargo"}, []string{"Cargo.toml"}, tomlPart([]string{"lib"}, []string{"bin"}, []string{"test"}, []string{"package", "autotests"}, []string{"package", "autobins"}, []string{"workspace", "members"}, []string{"workspace", "exclude"}, []string{"workspace", "default-members"}, []string{"patch"}, []string{"replace"}, []string{"profile"})},
-	{[]string{"go"}, []string{"go.work"}, nil},
-	{[]string{"go"}, []string{"go.mod"}, goReplaces},
-	{[]string{"make", "gmake"}, append([]string{"*.mk"}, makefiles...), nil},
-	{[]string{"just"}, []string{"[jJ][uU][sS][tT][fF][iI][lL][eE]", ".[jJ][uU][sS][tT][fF][iI][lL][eE]", "*.just"}, nil},
-	{[]string{"mvn", "mvnw"}, []string{"pom.xml", "**/.mvn/**"}, nil},
-	{[]string{"gradle", "gradlew"}, []string{"*.gradle", "*.gradle.kts", "gradle.properties", "**/gradle/**", "**/buildSrc/**"}, nil},
 }
 
 // vendored are files that make a directory one of dependencies, which programs take from
@@ -146,7 +150,7 @@ func (r *runners) run(signal string, names []string) {
 	runs := func(programs []string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return n != "" && matches(programs, path.Base(n)) })
 	}
-	for i, x := range settings {
+	for i, x := range settings() {
 		if r.obeyed[i] == "" && runs(x.programs) {
 			r.obeyed[i] = signal
 		}
@@ -297,7 +301,7 @@ func (r *runners) read(ctx context.Context, diff []Difference, base, change *Tre
 	for _, d := range diff {
 		known := names.of(d.Path)
 		for at := range r.obeyed {
-			if x := settings[at]; x.part != nil && slices.ContainsFunc(known, func(n string) bool { return matches(x.files, n) }) {
+			if x := settings()[at]; x.part != nil && slices.ContainsFunc(known, func(n string) bool { return matches(x.files, n) }) {
 				want[d.Path] = append(want[d.Path], at)
 				none := x.part(nil)
 				r.was[setting{at, d.Path}], r.is[setting{at, d.Path}] = none, none
@@ -310,7 +314,7 @@ func (r *runners) read(ctx context.Context, diff []Difference, base, change *Tre
 				if x.Mode == Link {
 					parts[setting{at, x.Path}] = "link " + string(b)
 				} else {
-					parts[setting{at, x.Path}] = settings[at].part(b)
+					parts[setting{at, x.Path}] = settings()[at].part(b)
 				}
 			}
 			return nil
@@ -418,7 +422,7 @@ func (r *runners) why(d Difference, base, change *Tree, names []string) string {
 		}
 		for at, s := range r.obeyed {
 			key := setting{at, d.Path}
-			if x := settings[at]; matches(x.files, n) && (x.part == nil || r.was[key] != r.is[key]) {
+			if x := settings()[at]; matches(x.files, n) && (x.part == nil || r.was[key] != r.is[key]) {
 				return "what signal " + s + " runs obeys it"
 			}
 		}
