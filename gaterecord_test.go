@@ -537,7 +537,7 @@ func TestRemoveVerdictWaits(t *testing.T) {
 		return errors.Is(err, unix.EWOULDBLOCK)
 	}
 	go remove()
-	for kept := []string{""}; len(kept) > 0 || !held(); { // it is about to go
+	for kept := []string{""}; len(kept) > 0 || !held(); time.Sleep(time.Millisecond) { // it is about to go
 		if kept, err = store.Glob(p.c.gateDir("cache"), "*/"+j.ID+".json"); err != nil {
 			t.Fatal(err)
 		}
