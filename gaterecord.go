@@ -164,7 +164,10 @@ func (c *Client) dropVerdict(id string) error {
 	if errors.Is(err, fs.ErrExist) { // somebody put it back
 		err = errors.Join(removeTree(gone), os.Rename(c.gateDir("verdicts", id), gone))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return syncDir(c.gateDir("verdicts"))
 }
 
 // recordVerdict puts a new verdict on record. Its caller holds its directory.
@@ -206,6 +209,10 @@ func nameVerdict(dir string) error {
 	if err := os.Rename(filepath.Join(dir, nextFile), filepath.Join(dir, verdictFile)); err != nil {
 		return err
 	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -526,7 +533,10 @@ func (c *Client) RemoveVerdict(ctx context.Context, ref string) (id string, err 
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(c.dropVerdict(id), os.Remove(mark), all.Close()); err != nil {
+	if err := c.dropVerdict(id); err != nil {
+		return "", err
+	}
+	if err := errors.Join(os.Remove(mark), all.Close()); err != nil {
 		return "", err
 	}
 	return id, removeTree(c.gateDir("verdicts", gonePrefix+id))
