@@ -420,9 +420,9 @@ func (r *runners) why(d Difference, base, change *Tree, names []string) string {
 				return "what signal " + s + " runs obeys it"
 			}
 		}
-		for at, s := range r.obeyed {
-			key := setting{at, d.Path}
-			if x := settings()[at]; matches(x.files, n) && (x.part == nil || r.was[key] != r.is[key]) {
+		for at, x := range settings() {
+			s, key := r.obeyed[at], setting{at, d.Path}
+			if s != "" && matches(x.files, n) && (x.part == nil || r.was[key] != r.is[key]) {
 				return "what signal " + s + " runs obeys it"
 			}
 		}
