@@ -1036,7 +1036,7 @@ func TestT2EmptiedEveryDay(t *testing.T) {
 		{"renamed beside a longer one", "jest", one(null), one(strings.Replace(null, "it('null'", "it('nil'", 1)), "a.test.ts::accepts null", ""},
 		{"renamed, and passes all the same", "jest", one(null), one(strings.Replace(null, "it('null'", "it('nil'", 1)), "a.test.ts::x null", "a.test.ts::x null"},
 		{"removed beside another class's", "pytest", p(nested), p("class TestX:\n" + nested[strings.Index(nested, "    class TestB"):]), "test_a.TestX.TestB::test_create", ""},
-		{"removed, and passes all the same", "pytest", p(nested), p("class TestX:\n" + nested[strings.Index(nested, "    class TestB"):]), "test_a.TestX.TestA::test_create[1]", "test_a.TestX.TestA::test_create[1]"},
+		{"removed, and passes all the same", "pytest", p(nested), p("class TestX:\n" + nested[strings.Index(nested, "    class TestB"):]), "test_a.TestX.TestA::test_create[x::y]", "test_a.TestX.TestA::test_create[x::y]"},
 		{"removed beside another file's", "pytest", files{"test_a.py": class, "b/test_b.py": class}, files{"test_a.py": "x = 1\n", "b/test_b.py": class}, "b.test_b.A::test_a", ""},
 		{"removed beside another directory's", "pytest", files{"a/test_a.py": class, "b/test_a.py": class}, files{"a/test_a.py": "x = 1\n", "b/test_a.py": class}, "b.test_a.A::test_a", ""},
 		{"to a class that it is one of", "pytest", p(class), p("class M:\n    def test_a(self):\n        assert f()\nclass N(\n    M,\n): pass\nclass A(N, unittest.TestCase):\n    pass\n"), "test_a.A::test_a", ""},

@@ -429,11 +429,11 @@ func (t *jsText) body(from, end, limit int) (text string, block bool) {
 
 // jsTestCall is a call that makes a test.
 type jsTestCall struct {
-	chain      string   // names of what it is in, each with a zero behind it
-	parts      []string // of its name
-	next, end  int      // where its other arguments are
-	limit      int      // where the next one begins
-	from, open int
+	chain     string   // names of what it is in, each with a zero behind it
+	parts     []string // of its name
+	next, end int      // where its other arguments are
+	limit     int      // where the next one begins
+	open      int
 }
 
 var (
@@ -481,7 +481,7 @@ func (t *jsText) tests() (out []jsTestCall, err error) {
 		if len(out) > 0 {
 			out[len(out)-1].limit = m[2]
 		}
-		out = append(out, jsTestCall{chain, parts, next, t.end(open), len(t.code), m[2], open})
+		out = append(out, jsTestCall{chain, parts, next, t.end(open), len(t.code), open})
 	}
 	return out, nil
 }
@@ -518,7 +518,7 @@ func (t *jsText) helpers() map[string]bool {
 		for n := 0; i > 0 && i < len(t.code) && t.code[i] != '{' && !strings.HasPrefix(t.code[i:], "=>") && n < 400; n++ {
 			i++
 		}
-		if strings.HasPrefix(t.at2(i), "=>") {
+		if i > 0 && i < len(t.code) && strings.HasPrefix(t.code[i:], "=>") {
 			i = t.skip(i + 2)
 		}
 		end := i
@@ -534,13 +534,6 @@ func (t *jsText) helpers() map[string]bool {
 	return out
 }
 
-func (t *jsText) at2(i int) string {
-	if i < 0 || i >= len(t.code) {
-		return ""
-	}
-	return t.code[i:min(len(t.code), i+2)]
-}
-
 // jsBodies knows tests by their names, and before them those of what they are in, each with
 // a zero behind it.
 func jsBodies(b []byte) (map[string][]body, error) {
@@ -552,7 +545,7 @@ func jsBodies(b []byte) (map[string][]body, error) {
 	helpers := t.helpers()
 	out, names := map[string][]body{}, nameSum{of: len(b)}
 	for _, c := range calls {
-		if len(c.parts) > 1 || c.parts[0] == "" || c.next >= c.end {
+		if len(c.parts) > 1 || c.next >= c.end {
 			continue // what it is called shows when it runs, or it does nothing
 		}
 		name := c.chain + c.parts[0]
@@ -609,7 +602,7 @@ func newJSExplainer(b []byte, had func(string) bool) *jsExplainer {
 		}
 		parts, next := e.name(open)
 		if next < e.end(open) && (strings.Join(parts, "") != "" || jsWrapper().MatchString(callee)) {
-			e.calls = append(e.calls, jsTestCall{"", parts, next, e.end(open), e.end(open), open, open})
+			e.calls = append(e.calls, jsTestCall{"", parts, next, e.end(open), e.end(open), open})
 		}
 	}
 	for i := 0; i < len(e.code); i++ {

@@ -195,11 +195,11 @@ func pythonModules(was, is texts, change *Tree, lost func(inText) bool) pythonKn
 // of finds the test that an id is of, if the text has it no more. Also a class that has one
 // of another's, which it says nothing of itself.
 func (k pythonKnown) of(id string) (inText, bool) {
+	id, _, _ = strings.Cut(id, "[") // its parameters
 	left, name := "", id
-	if i := strings.LastIndex(id, "::"); i >= 0 && !strings.Contains(id[i:], "]") || i >= 0 && strings.IndexByte(id, '[') > i {
+	if i := strings.LastIndex(id, "::"); i >= 0 {
 		left, name = id[:i], id[i+2:]
 	}
-	name, _, _ = strings.Cut(name, "[") // its parameters
 	words := strings.FieldsFunc(left, func(r rune) bool { return strings.ContainsRune("./:", r) })
 	for i := len(words) - 1; i >= 0; i-- {
 		for _, f := range k.files[words[i]] {
