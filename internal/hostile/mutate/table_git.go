@@ -73,7 +73,10 @@ var gitMutants = []mutant{
 		Name: "what-is-gone-is-empty", Promise: "G3",
 		Why:     "where upstream does not answer, a fetch shows a repository without references",
 		Package: "./internal/gitgate", Tests: []string{"TestUpstreamGone"}, Says: "<nil>: ",
-		edits: []edit{{"internal/gitgate/advert.go", "		b = appendLine(b, \"ERR git gate: \"+err.Error())\n", "		b = appendFlush(b)\n"}},
+		edits: []edit{
+			{"internal/gitgate/advert.go", "		b = appendLine(b, \"ERR git gate: \"+err.Error())\n", "		b = appendFlush(b)\n"},
+			{"internal/gitgate/advert.go", "	if v == 0 || err == nil && o.v == 0 {\n", "	if v == 0 || err != nil || o.v == 0 {\n"},
+		},
 	},
 	{
 		Name: "names-repeat-secrets", Promise: "A2",
