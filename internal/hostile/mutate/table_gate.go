@@ -145,7 +145,7 @@ var gateMutants = []mutant{
 	{
 		Name: "all-files-have-one-time", Promise: "T4",
 		Why:     "a program takes a change's file for the base's, which has its name, size and time",
-		Package: "./internal/gate", Tests: []string{"TestT4WarmCache"}, Says: "of the size of the base's passes",
+		Package: "./internal/gate", Tests: []string{"TestT4WarmCache"}, Says: "the first gate: t change compiled",
 		edits: []edit{{"internal/gate/tree.go", "			return laidOutNew\n", "			return laidOut\n"}},
 	},
 	{
