@@ -51,15 +51,7 @@ func holdDir(dir string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var held, now unix.Stat_t
-	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-	if err == nil {
-		err = errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir, &now))
-	}
-	if err == nil && (held.Dev != now.Dev || held.Ino != now.Ino) {
-		err = fs.ErrNotExist // it was removed, and made again
-	}
-	if err != nil {
+	if err := lockStill(f, dir, how); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("hold %s: %w", dir, err)
 	}

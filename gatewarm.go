@@ -130,16 +130,23 @@ func lockShared(dir string) (*os.File, error) {
 // shareLock locks what was opened as the lock of dir, when it is that still: dir may have
 // been removed, and another one made, before the lock was there.
 func shareLock(f *os.File, dir string) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fs.ErrNotExist
-		}
+	err := lockStill(f, dir+"/lock", unix.LOCK_SH)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fs.ErrNotExist
+	}
+	return err
+}
+
+// lockStill locks a file or directory, when it is still what has that name: it is
+// fs.ErrNotExist else, and unix.EWOULDBLOCK where others hold it.
+func lockStill(f *os.File, name string, how int) error {
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
 		return err
 	}
 	var held, now unix.Stat_t
-	err := errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(dir+"/lock", &now))
+	err := errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(name, &now))
 	if err == nil && (held.Dev != now.Dev || held.Ino != now.Ino) {
-		err = fs.ErrNotExist
+		err = fs.ErrNotExist // it was removed, and made again
 	}
 	return err
 }

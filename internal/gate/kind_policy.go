@@ -187,12 +187,7 @@ type alikes struct {
 }
 
 func alikeIn(base, now *Tree) *alikes {
-	a := &alikes{map[string]bool{}, map[string][]string{}}
-	for _, x := range base.Files {
-		for p := x.Path; p != "." && !a.base[p]; p = path.Dir(p) {
-			a.base[p] = true
-		}
-	}
+	a := &alikes{base.names(), map[string][]string{}}
 	seen := map[string]bool{}
 	for _, x := range now.Files {
 		for p, folded := range alikeNames(x.Path) {

@@ -100,12 +100,7 @@ var makefiles = []string{"GNUmakefile", "makefile", "Makefile"}
 // runners finds them in the base.
 func (c *Catalog) runners(ctx context.Context, base *Tree, names *aliases) (*runners, error) {
 	r := &runners{named: map[string]string{}, looked: map[string]string{}, shadow: map[string]string{}, vendor: map[string]string{}, obeyed: map[int]string{}, included: map[string]string{}, installed: map[string]bool{}}
-	there := map[string]bool{}
-	for _, f := range base.Files {
-		for p := f.Path; p != "." && !there[p]; p = path.Dir(p) {
-			there[p] = true
-		}
-	}
+	there := base.names()
 	named := map[string]string{}
 	for _, s := range c.Signals {
 		words, starts := wordsOf(s.Command), started(s.Command, there)

@@ -167,6 +167,17 @@ func (t *Tree) Lookup(p string) (File, bool) {
 	return t.Files[i], true
 }
 
+// names are the paths of its files, and of the directories that these lie in.
+func (t *Tree) names() map[string]bool {
+	out := map[string]bool{}
+	for _, f := range t.Files {
+		for p := f.Path; p != "." && !out[p]; p = path.Dir(p) {
+			out[p] = true
+		}
+	}
+	return out
+}
+
 // Read is the content of one file, fs.ErrNotExist when there is none.
 func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
 	t.note(p)
