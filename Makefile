@@ -5,10 +5,21 @@ export CGO_ENABLED = 0
 GO ?= go
 DIST ?= dist
 
-.PHONY: build test bench demo lint man completions clean
+.PHONY: build check lint test demo bench house man completions clean
 
 build:
 	$(GO) build -trimpath -o $(DIST)/carboy ./cmd/carboy
+
+# The first of three tiers, for each change; .ci/run and .ci/full are the others. It
+# starts no bottles: the packages that it leaves out are printed.
+check: lint
+	@echo 'not tested here, since they start bottles:' && .ci/units -not
+	$(GO) test -short -vet=off $$(.ci/units)
+
+lint:
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 
 test:
 	$(GO) test ./...
@@ -20,10 +31,9 @@ bench:
 	$(GO) run ./internal/bench
 	$(GO) run ./internal/bench -gateway
 
-lint:
-	@test -z "$$(gofmt -l . | tee /dev/stderr)"
-	$(GO) vet ./...
-	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+# How tidy the source is, by numbers that have limits.
+house:
+	$(GO) run ./internal/tools/house -v
 
 man: build
 	$(DIST)/carboy man $(DIST)/man/man1

@@ -1,6 +1,7 @@
 package carboy
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -106,4 +107,21 @@ func exported(receiver ast.Expr) bool {
 	}
 	name, ok := receiver.(*ast.Ident)
 	return ok && name.IsExported()
+}
+
+// TestBackendByName: a client opens with each backend by its name, and refuses another
+// name with those that there are.
+func TestBackendByName(t *testing.T) {
+	env := func(n string) string { return map[string]string{"XDG_STATE_HOME": t.TempDir(), "HOME": t.TempDir()}[n] }
+	for _, name := range append(Backends(), "") {
+		c, err := Open(t.Context(), Options{Env: env, Backend: name, Quick: true})
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		c.Close()
+	}
+	var bad *OptionError
+	if _, err := Open(t.Context(), Options{Env: env, Backend: "vmware"}); !errors.As(err, &bad) || !strings.Contains(bad.Advice, Backends()[0]) {
+		t.Errorf("another name: %v", err)
+	}
 }

@@ -16,11 +16,14 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/work"
 )
 
 // agentBottle has a command for an agent: a shell script that gets the prompt.
@@ -60,7 +63,7 @@ func TestWorkPassesByFeedback(t *testing.T) {
 	p := worker(t, readsFeedback, needsFeedback)
 	var out bytes.Buffer
 	ctx := context.Background()
-	w, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "make it pass", Dir: p.ws, Stdout: &out, Stderr: &out})
+	w, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "make it pass", Dir: p.ws, Stdout: &out, Stderr: &out})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -90,12 +93,12 @@ func TestWorkEnds(t *testing.T) {
 	ctx := context.Background()
 	p := worker(t, `echo "42 passed" >answer`, needsFeedback)
 	var out bytes.Buffer
-	w, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out})
-	if err != nil || w.Outcome != gate.Escalated || len(w.Attempts) != MaxAttempts || !strings.Contains(w.Why, "three times") {
+	w, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out})
+	if err != nil || w.Outcome != gate.Escalated || len(w.Attempts) != work.MaxAttempts || !strings.Contains(w.Why, "three times") {
 		t.Fatalf("%+v %v\n%s", w, err, out.String())
 	}
-	var bad *OptionError
-	if _, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 4}); !errors.As(err, &bad) {
+	var bad *fault.OptionError
+	if _, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 4}); !errors.As(err, &bad) {
 		t.Errorf("four attempts: %v", err)
 	}
 }
@@ -122,7 +125,7 @@ func TestWorkMoves(t *testing.T) {
 		{`case "$1" in *missing=one*) touch one; rm -f two;; *missing=two*) touch two; rm -f one;; *) touch two;; esac`, gate.Escalated, []string{"one(exit)", "two(exit)", "one(exit)"}, 0},
 	} {
 		p := worker(t, x.script, buildOnly(check))
-		w := p.work(WorkOptions{})
+		w := p.work(work.WorkOptions{})
 		var failing []string
 		for _, a := range w.Attempts {
 			failing = append(failing, a.Failing)
@@ -155,7 +158,7 @@ func TestWorkForgeries(t *testing.T) {
 		{`rm -rf .carboy; mkdir -p x/.carboy; ln -s x/.carboy .carboy; echo right >answer`, gate.Final},
 	} {
 		p := worker(t, x.script, buildOnly(check))
-		w := p.work(WorkOptions{Attempts: 1})
+		w := p.work(work.WorkOptions{Attempts: 1})
 		if w.Outcome != x.outcome || w.Pushed != nil || w.Stays == "" {
 			t.Errorf("%s: %s %+v", x.script, w.Outcome, w.Attempts)
 		}
@@ -175,7 +178,7 @@ esac
 exit 1
 `
 	p := worker(t, `printf '%s' "$1" >told`, buildOnly(check))
-	w := p.work(WorkOptions{Attempts: 2})
+	w := p.work(work.WorkOptions{Attempts: 2})
 	if w.Outcome != gate.Escalated || len(w.Attempts) != 2 {
 		t.Fatalf("%+v", w)
 	}
@@ -223,17 +226,17 @@ func TestWorkContinues(t *testing.T) {
 	ctx := context.Background()
 	p := worker(t, readsFeedback, needsFeedback)
 	var out bytes.Buffer
-	var died Attempt
-	_, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out, dies: func(a Attempt) bool {
+	var died work.Attempt
+	_, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out, Dies: func(a work.Attempt) bool {
 		died = a
-		return a.Number == 2 && a.State == AttemptJudging
+		return a.Number == 2 && a.State == work.AttemptJudging
 	}})
-	if !errors.Is(err, errDied) {
+	if !errors.Is(err, work.ErrDied) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	dir := p.c.gateDir("work", died.Work)
+	dir := p.c.judge.GateDir("work", died.Work)
 	// Died when the agent's second attempt was kept, and not on record yet: it is judged.
-	o := WorkOptions{Continue: died.Work, Stdout: &out, Stderr: &out}
+	o := work.WorkOptions{Continue: died.Work, Stdout: &out, Stderr: &out}
 	again, err := p.c.Work(ctx, o)
 	if err != nil || again.Outcome != gate.Passed || len(again.Attempts) != 2 || again.Run != died.Run || again.Bottle != died.Bottle {
 		t.Fatalf("%+v %v\n%s", again, err, out.String())
@@ -253,8 +256,8 @@ func TestWorkContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged, err := json.Marshal(Attempt{
-		Schema: attemptSchema, Work: died.Work, Seq: 8, Number: 2, State: AttemptRecorded, Outcome: gate.Escalated, Failing: "what an agent wrote", Run: died.Run, Previous: hexSum(end),
+	forged, err := json.Marshal(work.Attempt{
+		Schema: work.AttemptSchema, Work: died.Work, Seq: 8, Number: 2, State: work.AttemptRecorded, Outcome: gate.Escalated, Failing: "what an agent wrote", Run: died.Run, Previous: judge.HexSum(end),
 	})
 	if err == nil {
 		err = os.WriteFile(extra, forged, 0o600)
@@ -292,7 +295,7 @@ func TestWorkContinues(t *testing.T) {
 		if err := do(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.c.Work(ctx, o); !errors.Is(err, ErrLedger) && what != "too long" || err == nil {
+		if _, err := p.c.Work(ctx, o); !errors.Is(err, judge.ErrLedger) && what != "too long" || err == nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if _, err := p.c.WorkAccount(ctx, died.Work); err == nil {
@@ -310,13 +313,13 @@ func TestWorkContinues(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	// Of a step that somebody took back, and then took again, both are on record.
-	if _, err := p.c.audit.Append(ctx, audit.Event{
+	if _, err := p.c.host.Audit.Append(ctx, audit.Event{
 		Kind: audit.GateAttempt, Actor: audit.ByCarboy, Decision: audit.Noted, Subject: audit.Redact(new(secret.Redactor), died.Work+"/007"),
-		Digests: []audit.Digest{{Of: attemptOf, Sum: sha256.Sum256(end)}},
+		Digests: []audit.Digest{{Of: judge.AttemptOf, Sum: sha256.Sum256(end)}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.Work(ctx, o); !errors.Is(err, ErrLedger) {
+	if _, err := p.c.Work(ctx, o); !errors.Is(err, judge.ErrLedger) {
 		t.Error(err)
 	}
 	if r, err := p.c.AuditVerify(ctx, ""); err != nil || r.Status != audit.Tampered {
@@ -331,7 +334,7 @@ func TestWorkLookedAt(t *testing.T) {
 	on := map[string][]string{}
 	put := func(n string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, attemptPrefix+n+".json"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, judge.AttemptPrefix+n+".json"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		on[n] = []string{"x"}
@@ -339,13 +342,13 @@ func TestWorkLookedAt(t *testing.T) {
 	put("000")
 	for _, made := range []int{0, 1, 3, 99} {
 		asked := 0
-		files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
+		files, recorded, err := work.StepsIn(dir, func() (map[string][]string, error) {
 			if asked++; asked <= made {
 				put(fmt.Sprintf("%d%02d", made, asked)) // since its files were listed
 			}
 			return maps.Clone(on), nil
 		})
-		if err != nil || len(files) != len(on) || len(recorded) != len(files) || asked != min(made+1, maxLooks) || !slices.IsSorted(files) {
+		if err != nil || len(files) != len(on) || len(recorded) != len(files) || asked != min(made+1, work.MaxLooks) || !slices.IsSorted(files) {
 			t.Errorf("%d are made meanwhile: %d files and %d on record, after %d looks: %v", made, len(files), len(recorded), asked, err)
 		}
 	}
@@ -354,10 +357,10 @@ func TestWorkLookedAt(t *testing.T) {
 	for _, n := range []string{"000", "101", "999", "1000", "1001"} {
 		put(n)
 	}
-	files, _, err := stepsIn(dir, func() (map[string][]string, error) { return nil, nil })
+	files, _, err := work.StepsIn(dir, func() (map[string][]string, error) { return nil, nil })
 	var order []string
 	for _, f := range files {
-		order = append(order, attemptNumber(f))
+		order = append(order, judge.AttemptNumber(f))
 	}
 	if err != nil || !slices.Equal(order, []string{"000", "101", "999", "1000", "1001"}) {
 		t.Errorf("%q %v", order, err)
@@ -365,24 +368,24 @@ func TestWorkLookedAt(t *testing.T) {
 	dir, on = t.TempDir(), map[string][]string{}
 	put("000")
 	// What is removed as soon as it is made is missing.
-	files, recorded, err := stepsIn(dir, func() (map[string][]string, error) {
+	files, recorded, err := work.StepsIn(dir, func() (map[string][]string, error) {
 		put(fmt.Sprintf("9%02d", len(on)))
-		return maps.Clone(on), os.Remove(filepath.Join(dir, fmt.Sprintf("%s9%02d.json", attemptPrefix, len(on)-1)))
+		return maps.Clone(on), os.Remove(filepath.Join(dir, fmt.Sprintf("%s9%02d.json", judge.AttemptPrefix, len(on)-1)))
 	})
 	if err != nil || len(recorded) == len(files) {
 		t.Errorf("%d files and %d on record: %v", len(files), len(recorded), err)
 	}
 
 	p := &project{newWorld(t), t}
-	w := &work{c: p.c, o: &WorkOptions{}, id: "01k", dir: p.c.gateDir("work", "01k"), task: Task{Prompt: "x"}}
-	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+	w := &work.Work{C: p.c.worker, O: &work.WorkOptions{}, Id: "01k", Dir: p.c.judge.GateDir("work", "01k"), Task: work.Task{Prompt: "x"}}
+	if err := os.MkdirAll(w.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	const steps = 40
 	ended := make(chan error, 1)
 	go func() {
 		for range steps {
-			if err := w.step(context.Background(), Attempt{Number: 1, State: AttemptPending, Task: &w.task}); err != nil {
+			if err := w.Step(context.Background(), work.Attempt{Number: 1, State: work.AttemptPending, Task: &w.Task}); err != nil {
 				ended <- err
 				return
 			}
@@ -398,19 +401,19 @@ func TestWorkLookedAt(t *testing.T) {
 			over = true
 		default:
 		}
-		if _, err := (&work{c: p.c}).read(w.dir); err != nil {
+		if _, err := (&work.Work{C: p.c.worker}).Read(w.Dir); err != nil {
 			t.Fatalf("work that goes on: %v", err)
 		}
 	}
-	all := &work{c: p.c}
-	if loose, err := all.read(w.dir); err != nil || loose != "" || len(all.steps) != steps {
-		t.Errorf("%d steps, and %q: %v", len(all.steps), loose, err)
+	all := &work.Work{C: p.c.worker}
+	if loose, err := all.Read(w.Dir); err != nil || loose != "" || len(all.Steps) != steps {
+		t.Errorf("%d steps, and %q: %v", len(all.Steps), loose, err)
 	}
 	// The neighbour: one that somebody removed.
-	if err := os.Remove(filepath.Join(w.dir, fmt.Sprintf("%s%03d.json", attemptPrefix, steps-1))); err != nil {
+	if err := os.Remove(filepath.Join(w.Dir, fmt.Sprintf("%s%03d.json", judge.AttemptPrefix, steps-1))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&work{c: p.c}).read(w.dir); !errors.Is(err, ErrLedger) {
+	if _, err := (&work.Work{C: p.c.worker}).Read(w.Dir); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("a step is gone: %v", err)
 	}
 }
@@ -434,33 +437,33 @@ func lockOf(licence string) string {
 func TestWorkOverrideOfAnotherTree(t *testing.T) {
 	ctx := t.Context()
 	p, up := pusher(t, `case "$1" in *first*) printf aaaa >deploy.txt;; *) printf evil >deploy.txt;; esac`, licensed("GPL-3.0-only"))
-	work := func(prompt string) *Worked {
+	try := func(prompt string) *work.Worked {
 		t.Helper()
-		w, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: prompt, Dir: p.ws, Attempts: 1})
+		w, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: prompt, Dir: p.ws, Attempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	first := work("the first")
+	first := try("the first")
 	if first.Outcome != gate.Escalated || first.Attempts[0].Tree != first.Verdict.Change.Digest {
 		t.Fatalf("%+v", first)
 	}
 	if _, err := p.c.OverrideVerdict(ctx, first.Verdict.ID, whyNot, saysYes); err != nil {
 		t.Fatal(err)
 	}
-	other := work("another")
+	other := try("another")
 	if other.Outcome != gate.Escalated || other.Pushed != nil || other.Verdict.ID == first.Verdict.ID {
 		t.Fatalf("an override of another work's change counts: %+v", other)
 	}
-	if w := p.work(WorkOptions{Continue: other.ID}); w.Outcome != gate.Escalated || w.Pushed != nil {
+	if w := p.work(work.WorkOptions{Continue: other.ID}); w.Outcome != gate.Escalated || w.Pushed != nil {
 		t.Errorf("an override of another work's change counts later: %+v", w)
 	}
 	if refs := gittest.Git(t, up, "for-each-ref", "refs/heads/carboy"); refs != "" {
 		t.Fatal(refs)
 	}
 	// Its own change goes on.
-	w := p.work(WorkOptions{Continue: first.ID})
+	w := p.work(work.WorkOptions{Continue: first.ID})
 	if w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed {
 		t.Fatalf("%+v %+v", w, w.Pushed)
 	}
@@ -470,10 +473,10 @@ func TestWorkOverrideOfAnotherTree(t *testing.T) {
 	// The neighbour: one that passed, in the same way as another tree before.
 	p.put("package-lock.json", lockOf("MIT"))
 	p.put("deploy.txt", "aaaa")
-	if j := p.judge(GateOptions{Base: "HEAD", Change: "."}); j.Outcome != gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: "HEAD", Change: "."}); j.Outcome != gate.Passed {
 		t.Fatalf("%+v", j.Signals[0])
 	}
-	if w = work("another"); w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed {
+	if w = try("another"); w.Outcome != gate.Passed || w.Pushed == nil || w.Pushed.Verdict != receipt.Pushed {
 		t.Fatalf("%+v %+v", w, w.Pushed)
 	}
 	if got := gittest.Git(t, up, "show", w.Pushed.Branch+":deploy.txt"); got != "evil" {

@@ -19,16 +19,22 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
 )
 
 // world is a client with state of its own and a workspace.
 type world struct {
-	t  testing.TB
-	c  *Client
-	ws string
+	ready *run.Prepared // where sh runs; nil: in a new bottle
+	t     testing.TB
+	c     *Client
+	ws    string
 }
 
 func newWorld(t testing.TB) *world {
@@ -80,20 +86,24 @@ func (w *world) read(name string) string {
 }
 
 // sh runs a script; the receipt must be there, an error need not.
-func (w *world) sh(script string, f ...func(*RunOptions)) (*receipt.Receipt, string, error) {
+func (w *world) sh(script string, f ...func(*plan.Options)) (*receipt.Receipt, string, error) {
 	w.t.Helper()
 	var out bytes.Buffer
-	o := RunOptions{Command: []string{"sh", "-c", script}, Workspace: w.ws, Stdout: &out, Stderr: &out}
+	o := plan.Options{Command: []string{"sh", "-c", script}, Workspace: w.ws, Stdout: &out, Stderr: &out}
 	for _, g := range f {
 		g(&o)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	r, err := w.c.Run(ctx, o)
+	run := w.c.Run
+	if w.ready != nil {
+		run = w.ready.Run
+	}
+	r, err := run(ctx, o)
 	return r, out.String(), err
 }
 
-func (w *world) ok(script string, f ...func(*RunOptions)) (*receipt.Receipt, string) {
+func (w *world) ok(script string, f ...func(*plan.Options)) (*receipt.Receipt, string) {
 	w.t.Helper()
 	r, out, err := w.sh(script, f...)
 	if err != nil || r.Exit.Code != 0 {
@@ -132,19 +142,19 @@ func TestModes(t *testing.T) {
 	w := newWorld(t)
 	w.write("f", "host\n")
 	for _, m := range []store.Mode{store.Copy, store.Overlay} {
-		r, out := w.ok("cat f; echo bottle > f", func(o *RunOptions) { o.Mode = m })
+		r, out := w.ok("cat f; echo bottle > f", func(o *plan.Options) { o.Mode = m })
 		if out != "host\n" || w.read("f") != "host\n" || r.Changes.Modified != 1 {
 			t.Errorf("%s: output %q, host %q, changes %+v", m, out, w.read("f"), r.Changes)
 		}
 	}
-	r, _ := w.ok("echo bound > f", func(o *RunOptions) { o.Mode = store.Bind })
+	r, _ := w.ok("echo bound > f", func(o *plan.Options) { o.Mode = store.Bind })
 	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], " f") {
 		t.Errorf("bind: notes %q", r.Notes)
 	}
 	if w.read("f") != "bound\n" || r.Changes != nil && r.Changes.Total > 0 && r.Landable() {
 		t.Errorf("bind: host has %q, changes %+v", w.read("f"), r.Changes)
 	}
-	_, out := w.ok("ls; pwd; echo x > y", func(o *RunOptions) { o.Mode = store.None })
+	_, out := w.ok("ls; pwd; echo x > y", func(o *plan.Options) { o.Mode = store.None })
 	if strings.Contains(out, w.ws) || w.read("y") == "x\n" {
 		t.Errorf("none: %q", out)
 	}
@@ -161,7 +171,7 @@ func TestRefusedWorkspaces(t *testing.T) {
 		w.c.StateDir():                 nil,
 		filepath.Dir(w.c.StateDir()):   nil,
 	} {
-		r, err := w.c.Run(context.Background(), RunOptions{Command: []string{"true"}, Workspace: dir})
+		r, err := w.c.Run(context.Background(), plan.Options{Command: []string{"true"}, Workspace: dir})
 		if err == nil || r != nil {
 			t.Errorf("workspace %s: accepted", dir)
 			continue
@@ -190,13 +200,13 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{"./plain"}, exitcode.NotExecutable, bottle.ErrNotExecutable},
 		{[]string{"."}, exitcode.NotExecutable, bottle.ErrNotExecutable},
 	} {
-		r, err := w.c.Run(context.Background(), RunOptions{Command: x.cmd, Workspace: w.ws})
+		r, err := w.c.Run(context.Background(), plan.Options{Command: x.cmd, Workspace: w.ws})
 		if !errors.Is(err, x.is) || r == nil || r.Exit.Code != x.code {
 			t.Errorf("%v: %v, receipt %+v; want code %d", x.cmd, err, r, x.code)
 		}
 	}
 	root := t.TempDir()
-	r, _, err := w.sh("true", func(o *RunOptions) { o.RootFS = root })
+	r, _, err := w.sh("true", func(o *plan.Options) { o.RootFS = root })
 	if !errors.Is(err, bottle.ErrNotFound) || r.Exit.Code != exitcode.NotFound {
 		t.Errorf("root without a shell: %v", err)
 	}
@@ -211,17 +221,17 @@ func TestRootsThatShowTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"/", "/usr/..", link, state, filepath.Dir(state), filepath.Join(state, "runs")} {
-		var bad *OptionError
-		if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: dir}); !errors.As(err, &bad) || bad.Option != "--rootfs" {
+		var bad *fault.OptionError
+		if _, err := plan.New(w.c.host, &plan.Options{Workspace: w.ws, RootFS: dir}); !errors.As(err, &bad) || bad.Option != "--rootfs" {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
 	for _, dir := range []string{"", "host", t.TempDir(), "/usr"} {
-		if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: dir}); err != nil {
+		if _, err := plan.New(w.c.host, &plan.Options{Workspace: w.ws, RootFS: dir}); err != nil {
 			t.Errorf("%q: %v", dir, err)
 		}
 	}
-	if _, err := w.c.newPlan(&RunOptions{Workspace: w.ws, RootFS: "/no/such"}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := plan.New(w.c.host, &plan.Options{Workspace: w.ws, RootFS: "/no/such"}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a root that is not there: %v", err)
 	}
 }
@@ -232,9 +242,9 @@ func TestBindExcludesOthers(t *testing.T) {
 	stop := make(chan os.Signal, 2)
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := w.sh("sleep 60", func(o *RunOptions) {
+		_, _, err := w.sh("sleep 60", func(o *plan.Options) {
 			o.Mode, o.Interrupt = store.Bind, stop
-			o.OnEvent = func(e Event) {
+			o.OnEvent = func(e plan.Event) {
 				if e.Kind == "started" {
 					close(started)
 				}
@@ -245,7 +255,7 @@ func TestBindExcludesOthers(t *testing.T) {
 	<-started
 	var busy *store.BusyError
 	for _, m := range []store.Mode{store.Bind, store.Overlay} {
-		if _, _, err := w.sh("true", func(o *RunOptions) { o.Mode = m }); !errors.As(err, &busy) {
+		if _, _, err := w.sh("true", func(o *plan.Options) { o.Mode = m }); !errors.As(err, &busy) {
 			t.Errorf("second run (%s): %v, want busy", m, err)
 		}
 	}
@@ -253,16 +263,16 @@ func TestBindExcludesOthers(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	w.ok("true", func(o *RunOptions) { o.Mode = store.Bind })
+	w.ok("true", func(o *plan.Options) { o.Mode = store.Bind })
 }
 
 func TestInterrupts(t *testing.T) {
 	w := newWorld(t)
 	run := func(script string, n int) *receipt.Receipt {
 		stop := make(chan os.Signal, 2)
-		r, _, err := w.sh(script, func(o *RunOptions) {
+		r, _, err := w.sh(script, func(o *plan.Options) {
 			o.Interrupt = stop
-			o.OnEvent = func(e Event) {
+			o.OnEvent = func(e plan.Event) {
 				if e.Kind == "started" || e.Kind == "interrupt" && n > 1 {
 					time.Sleep(300 * time.Millisecond) // let the trap be set
 					stop <- syscall.SIGINT
@@ -430,7 +440,7 @@ func TestMountedWorlds(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.ok("true")
-		r, _, err := w.sh("head -c 20000000 /dev/zero | tr '\\0' x > big; echo small > s", func(o *RunOptions) { o.Limits.Disk = 64 * mib })
+		r, _, err := w.sh("head -c 20000000 /dev/zero | tr '\\0' x > big; echo small > s", func(o *plan.Options) { o.Limits.Disk = 64 << 20 })
 		if err == nil && r.Exit.Code == 0 && len(r.Changes.Incomplete) == 0 {
 			t.Errorf("20 MB fit into 8: %+v", r.Changes)
 		}
@@ -469,27 +479,22 @@ func traceFull(t *testing.T, state string) {
 		filler := filepath.Join(state, "filler")
 		fill(t, filler)
 		defer os.Remove(filler)
-		// The disk is full when the trace grows no more.
-		for last, same := int64(-1), 0; same < 3; {
-			time.Sleep(600 * time.Millisecond)
-			files, _ := filepath.Glob(state + "/carboy/runs/*/" + store.TraceFile)
-			if len(files) != 1 {
-				t.Errorf("traces: %q", files)
-				return
-			}
-			fi, err := os.Stat(files[0])
+		// A round makes 280 KB of facts. What comes after the disk was full must
+		// reach the file: the socket and the queue hold 2 MB each, less than 20 rounds.
+		rounds := func() int64 {
+			fi, err := os.Stat(filepath.Join(w.ws, "rounds"))
 			if err != nil {
-				t.Error(err)
-				return
+				return 0
 			}
-			if same++; fi.Size() != last {
-				last, same = fi.Size(), 0
-			}
+			return fi.Size()
+		}
+		if n := rounds(); !testenv.Poll(testenv.Patience(2*time.Minute), func() bool { return rounds() > n+20 }) {
+			t.Errorf("%d rounds, and %d when the disk was full", rounds(), n)
 		}
 	}()
-	r, out := w.ok(`while [ ! -e go ]; do base64 -w2800 /dev/urandom | head -n 50 | while read -r x; do [ -e "/$x" ]; [ -e "/$x/2" ]; done; done; /bin/true; exit 0`, func(o *RunOptions) {
+	r, out := w.ok(`while [ ! -e go ]; do for x in $(base64 -w2800 /dev/urandom | head -n 50); do [ -e "/$x" ]; [ -e "/$x/2" ]; done; echo -n x >>rounds; done; /bin/true; exit 0`, func(o *plan.Options) {
 		o.Mode = store.Bind
-		o.OnEvent = func(e Event) {
+		o.OnEvent = func(e plan.Event) {
 			if e.Kind == "started" {
 				close(started)
 			}
@@ -528,13 +533,12 @@ func refusalFull(t *testing.T, state string) {
 	}
 	os.Chmod(w.ws, 0o777)
 	waitFor := func(name string) {
-		for range 600 {
-			if _, err := os.Stat(filepath.Join(w.ws, name)); err == nil {
-				return
-			}
-			time.Sleep(100 * time.Millisecond)
+		if !testenv.Poll(testenv.Patience(time.Minute), func() bool {
+			_, err := os.Stat(filepath.Join(w.ws, name))
+			return err == nil
+		}) {
+			t.Errorf("%s never came", name)
 		}
-		t.Errorf("%s never came", name)
 	}
 	for _, full := range []bool{false, true} {
 		done := make(chan struct{})
@@ -551,12 +555,12 @@ func refusalFull(t *testing.T, state string) {
 			waitFor("asked")
 		}()
 		r, out, err := w.sh(`touch begun; until [ -e go ]; do sleep 0.1; done; for i in $(seq 60); do getent hosts refused$i.example; done; sleep 1; touch asked; until [ -e over ]; do sleep 0.1; done; rm -f begun go asked over; exit 0`,
-			func(o *RunOptions) { o.Mode = store.Bind })
+			func(o *plan.Options) { o.Mode = store.Bind })
 		<-done
 		if r == nil || r.Exit.Code != 0 || r.Network.Log == nil {
 			t.Fatalf("%v, %+v\n%s", err, r, out)
 		}
-		var unrecorded *RecordError
+		var unrecorded *run.RecordError
 		l := *r.Network.Log
 		switch {
 		case full && (!errors.As(err, &unrecorded) || !errors.Is(err, unix.ENOSPC)):
@@ -626,8 +630,8 @@ func TestClockJump(t *testing.T) {
 
 func TestUnsetVariableLeavesNoRun(t *testing.T) {
 	w := newWorld(t)
-	var o *OptionError
-	if _, _, err := w.sh("true", func(o *RunOptions) { o.Env = []string{"SURELY_NOT_SET"} }); !errors.As(err, &o) {
+	var o *fault.OptionError
+	if _, _, err := w.sh("true", func(o *plan.Options) { o.Env = []string{"SURELY_NOT_SET"} }); !errors.As(err, &o) {
 		t.Fatalf("%v, want an option error", err)
 	}
 	l, err := w.c.List(context.Background(), store.Query{})
@@ -643,7 +647,7 @@ func (brokenPipe) Write(b []byte) (int, error) { return 0, unix.EPIPE }
 
 func TestReaderGoesAway(t *testing.T) {
 	w := newWorld(t)
-	r, err := w.c.Run(context.Background(), RunOptions{Command: []string{"yes"}, Workspace: w.ws, Stdout: brokenPipe{}})
+	r, err := w.c.Run(context.Background(), plan.Options{Command: []string{"yes"}, Workspace: w.ws, Stdout: brokenPipe{}})
 	// The kernel inside sends no SIGPIPE for the host's pipes, but the write fails.
 	if err != nil || r.Exit.Reason != receipt.Exited || r.Exit.Code == 0 {
 		t.Errorf("%v, exit %+v; want a failed write, not the limit on output", err, r.Exit)
@@ -651,10 +655,10 @@ func TestReaderGoesAway(t *testing.T) {
 }
 
 func TestCopyLeavesOut(t *testing.T) {
-	owner, other := &identity{hostUID: 1000, hostGID: 1000}, uint32(0)
+	owner, other := &plan.User{HostUID: 1000, HostGID: 1000}, uint32(0)
 	info := func(uid, mode uint32) os.FileInfo { return fakeInfo{uid, mode} }
 	for _, x := range []struct {
-		as    *identity
+		as    *plan.User
 		roots bool
 		fi    os.FileInfo
 		want  bool
@@ -667,7 +671,7 @@ func TestCopyLeavesOut(t *testing.T) {
 		{owner, true, info(other, 0o600), true},
 		{owner, true, info(1234, 0o600), false},
 	} {
-		if got := (copier{as: x.as, roots: x.roots}).mayRead(x.fi); got != x.want {
+		if got := (plan.Copier{As: x.as, Roots: x.roots}).MayRead(x.fi); got != x.want {
 			t.Errorf("as %v, roots %v, %+v: %v", x.as, x.roots, x.fi, got)
 		}
 	}
@@ -676,19 +680,29 @@ func TestCopyLeavesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), "copy")
-	if err := (copier{id: ws}).tree(context.Background(), t.TempDir(), dst); err == nil {
+	if err := (plan.Copier{Id: ws}).Tree(context.Background(), t.TempDir(), dst); err == nil {
 		t.Error("another directory was copied")
 	}
-	if err := (copier{id: ws}).tree(context.Background(), string(ws.Path), dst); err != nil {
+	if err := (plan.Copier{Id: ws}).Tree(context.Background(), string(ws.Path), dst); err != nil {
 		t.Error(err)
 	}
 }
 
 type fakeInfo struct{ uid, mode uint32 }
 
-func (f fakeInfo) Name() string       { return "f" }
-func (f fakeInfo) Size() int64        { return 0 }
-func (f fakeInfo) Mode() os.FileMode  { return os.FileMode(f.mode) }
+func (f fakeInfo) Name() string { return "f" }
+
+func (f fakeInfo) Size() int64 { return 0 }
+
+func (f fakeInfo) Mode() os.FileMode { return os.FileMode(f.mode) }
+
 func (f fakeInfo) ModTime() time.Time { return time.Time{} }
-func (f fakeInfo) IsDir() bool        { return false }
-func (f fakeInfo) Sys() any           { return &syscall.Stat_t{Uid: f.uid, Gid: f.uid, Mode: f.mode} }
+
+func (f fakeInfo) IsDir() bool { return false }
+
+func (f fakeInfo) Sys() any { return &syscall.Stat_t{Uid: f.uid, Gid: f.uid, Mode: f.mode} }
+
+// reopen returns options that open the state that o opened.
+func reopen(o host.Options) Options {
+	return Options{Env: o.Env, Config: o.Config, Log: o.Log, Resolver: o.Resolver, Roots: o.Roots, dial: o.Dial}
+}

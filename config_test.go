@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/host"
 )
 
 func TestConfigErrors(t *testing.T) {
@@ -23,26 +24,26 @@ func TestConfigErrors(t *testing.T) {
 		"trace:\n  off: true\n":                   "line 2",
 	} {
 		dir := t.TempDir()
-		name := filepath.Join(dir, configFile)
+		name := filepath.Join(dir, host.ConfigFile)
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := loadConfig(dir)
-		var c *ConfigError
+		_, err := host.LoadConfig(dir)
+		var c *host.ConfigError
 		if !errors.As(err, &c) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: %v; want the file and %q", text, err, want)
 		}
 	}
 	for _, text := range []string{"", "# nothing\n", "protect:\n  ci: true\n  paths: [deploy, Makefile]\n", "trace:\n  max_mib: 1\n"} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, configFile), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, host.ConfigFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := loadConfig(dir); err != nil {
+		if _, err := host.LoadConfig(dir); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := loadConfig(t.TempDir()); err != nil {
+	if _, err := host.LoadConfig(t.TempDir()); err != nil {
 		t.Errorf("no file: %v", err)
 	}
 }
@@ -54,7 +55,7 @@ func TestConfiguredProtection(t *testing.T) {
 		t.Fatalf("%d are protected though nothing is configured", r.Changes.Protected)
 	}
 	// What is configured after the run holds at landing.
-	w.c.config.Protect.CI, w.c.config.Protect.Paths = true, []string{"deploy"}
+	w.c.host.Config.Protect.CI, w.c.host.Config.Protect.Paths = true, []string{"deploy"}
 	rep, err := w.c.Land(context.Background(), r.ID, change.LandOptions{})
 	if err != nil {
 		t.Fatal(err)

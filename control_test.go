@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -20,8 +22,8 @@ func TestControl(t *testing.T) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		r, _, err := w.sh("echo kept > k; sleep 60", func(o *RunOptions) {
-			o.OnEvent = func(e Event) {
+		r, _, err := w.sh("echo kept > k; sleep 60", func(o *plan.Options) {
+			o.OnEvent = func(e plan.Event) {
 				if e.Kind == "started" {
 					close(started)
 				}
@@ -35,7 +37,7 @@ func TestControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := w.c.Status(ctx, m)
-	if err != nil || st.ID != m.ID || st.Schema != store.Schema("status") || st.Version != controlVersion {
+	if err != nil || st.ID != m.ID || st.Schema != store.Schema("status") || st.Version != run.ControlVersion {
 		t.Errorf("status: %+v, %v", st, err)
 	}
 	if err := w.c.Stop(ctx, m); err != nil {
@@ -48,7 +50,7 @@ func TestControl(t *testing.T) {
 	if m, err = w.c.Find(ctx, "", w.ws); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.c.Stop(ctx, m); !errors.Is(err, ErrNotLive) {
+	if err := w.c.Stop(ctx, m); !errors.Is(err, run.ErrNotLive) {
 		t.Errorf("stopping a run that is over: %v", err)
 	}
 }

@@ -18,8 +18,12 @@ import (
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -102,7 +106,7 @@ func newProject(t testing.TB, files map[string]string) *project {
 	return p
 }
 
-func (p *project) judge(o GateOptions) *Judged {
+func (p *project) judge(o judge.GateOptions) *judge.Judged {
 	p.t.Helper()
 	o.Dir = p.ws
 	j, err := p.c.Gate(context.Background(), o)
@@ -113,16 +117,16 @@ func (p *project) judge(o GateOptions) *Judged {
 }
 
 // saysYes answers for whoever runs the test.
-var saysYes = AskOptions{Here: func(context.Context, ProposalEntry) (bool, string, error) { return true, "", nil }}
+var saysYes = ask.Options{Here: func(context.Context, ProposalEntry) (bool, string, error) { return true, "", nil }}
 
 // unsigned leaves a baseline to whoever commits it.
-var unsigned = AcceptOptions{AskOptions: saysYes, Unsigned: true}
+var unsigned = judge.AcceptOptions{Options: saysYes, Unsigned: true}
 
 // approved is a project with a baseline that was committed.
 func approved(t testing.TB) (*project, string) {
 	p := newProject(t, projectFiles)
-	j := p.judge(GateOptions{Base: "HEAD"})
-	if r := resultOf(j.Verdict, "trace"); j.Outcome == gate.Passed || r.Outcome == gate.Passed {
+	j := p.judge(judge.GateOptions{Base: "HEAD"})
+	if r := judge.ResultOf(j.Verdict, "trace"); j.Outcome == gate.Passed || r.Outcome == gate.Passed {
 		t.Fatalf("it passed without a baseline: %+v", r)
 	}
 	if _, err := p.c.AcceptBaseline(context.Background(), p.ws, j.ID, unsigned); err != nil {
@@ -190,7 +194,7 @@ func TestT2StrictAnd(t *testing.T) {
 		}
 		x.do()
 		p.commit()
-		o := GateOptions{Base: base, Again: true}
+		o := judge.GateOptions{Base: base, Again: true}
 		if x.what == "an endless loop" {
 			o.Catalog = filepath.Join(filepath.Dir(p.ws), "gate.yaml")
 		}
@@ -232,22 +236,22 @@ func TestT3JudgesAreTheBases(t *testing.T) {
 	os.Remove(filepath.Join(p.ws, gate.BaselinePath))
 	p.put("value", "-1\n")
 	p.commit()
-	j := p.judge(GateOptions{Base: base, Again: true})
+	j := p.judge(judge.GateOptions{Base: base, Again: true})
 	if len(j.Signals) != 4 || j.CatalogFrom != "base" || j.Baseline == "" {
 		t.Errorf("the change's own catalog judged it: %+v", j.Verdict)
 	}
 	if got := strings.Join(notPassed(j.Verdict), " "); got != "policy tests" {
 		t.Errorf("not passed: %s", got)
 	}
-	var bad *OptionError
-	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base, Catalog: filepath.Join(p.ws, gate.CatalogPath)}); !errors.As(err, &bad) {
+	var bad *fault.OptionError
+	if _, err := p.c.Gate(context.Background(), judge.GateOptions{Dir: p.ws, Base: base, Catalog: filepath.Join(p.ws, gate.CatalogPath)}); !errors.As(err, &bad) {
 		t.Errorf("a catalog of the work tree judges: %v", err)
 	}
 	link := filepath.Join(filepath.Dir(p.ws), "link.yaml")
 	if err := os.Symlink(filepath.Join(p.ws, gate.CatalogPath), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base, Catalog: link}); !errors.As(err, &bad) {
+	if _, err := p.c.Gate(context.Background(), judge.GateOptions{Dir: p.ws, Base: base, Catalog: link}); !errors.As(err, &bad) {
 		t.Errorf("so by a link: %v", err)
 	}
 	// The user's own, outside, judges instead.
@@ -255,12 +259,12 @@ func TestT3JudgesAreTheBases(t *testing.T) {
 	if err := os.WriteFile(own, []byte("version: 1\nsignals:\n  - {name: secrets, kind: secrets}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if j := p.judge(GateOptions{Base: base, Catalog: own}); j.Outcome != gate.Passed || j.CatalogFrom != "user" || len(j.Signals) != 1 {
+	if j := p.judge(judge.GateOptions{Base: base, Catalog: own}); j.Outcome != gate.Passed || j.CatalogFrom != "user" || len(j.Signals) != 1 {
 		t.Errorf("%+v", j.Verdict)
 	}
-	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: base + "^"}); err == nil {
+	if _, err := p.c.Gate(context.Background(), judge.GateOptions{Dir: p.ws, Base: base + "^"}); err == nil {
 		// The first commit has a catalog and no baseline: the trace can't pass.
-		if j := p.judge(GateOptions{Base: base + "^", Again: true}); resultOf(j.Verdict, "trace").Outcome == gate.Passed {
+		if j := p.judge(judge.GateOptions{Base: base + "^", Again: true}); judge.ResultOf(j.Verdict, "trace").Outcome == gate.Passed {
 			t.Error("the trace passed without a baseline in the base")
 		}
 	}
@@ -276,13 +280,13 @@ func TestT3StartedByAnother(t *testing.T) {
 	}
 	base := p.commit()
 	p.put("tests/more.sh", "true\n")
-	if j := p.judge(GateOptions{Base: base, Change: "."}); j.Outcome != gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: base, Change: "."}); j.Outcome != gate.Passed {
 		t.Errorf("a harmless change: %v", notPassed(j.Verdict))
 	}
 	p.put("value", "0\n")
 	p.put("tests/run.sh", "#!/bin/sh\nexit 0\n")
-	j := p.judge(GateOptions{Base: base, Change: "."})
-	if r := resultOf(j.Verdict, "judges"); j.Outcome != gate.Final || len(r.Findings) != 1 || r.Findings[0].File != "tests/run.sh" || resultOf(j.Verdict, "b").Outcome != gate.Passed {
+	j := p.judge(judge.GateOptions{Base: base, Change: "."})
+	if r := judge.ResultOf(j.Verdict, "judges"); j.Outcome != gate.Final || len(r.Findings) != 1 || r.Findings[0].File != "tests/run.sh" || judge.ResultOf(j.Verdict, "b").Outcome != gate.Passed {
 		t.Errorf("%s: %+v", j.Outcome, j.Signals)
 	}
 }
@@ -294,16 +298,16 @@ type cacheWorld struct {
 	base, catalog string
 }
 
-func (p *cacheWorld) run() *Judged {
-	return p.judge(GateOptions{Base: p.base, Change: ".", Catalog: p.catalog})
+func (p *cacheWorld) run() *judge.Judged {
+	return p.judge(judge.GateOptions{Base: p.base, Change: ".", Catalog: p.catalog})
 }
 
 // kept is a verdict that is kept for later: none is, while files of this machine change.
-func (p *cacheWorld) kept() *Judged {
+func (p *cacheWorld) kept() *judge.Judged {
 	p.t.Helper()
 	for range 5 {
 		j := p.run()
-		if _, err := os.Stat(filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), j.ID+".json")); err == nil || j.Outcome != gate.Passed {
+		if _, err := os.Stat(filepath.Join(p.c.judge.GateDir("cache", judge.ShortSum(p.ws)), j.ID+".json")); err == nil || j.Outcome != gate.Passed {
 			return j
 		}
 		p.t.Log("this verdict is not kept; once more")
@@ -317,12 +321,12 @@ func (p *cacheWorld) kept() *Judged {
 // answers from outside.
 func (p *cacheWorld) look() (hit bool, miss string) {
 	p.t.Helper()
-	w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog})
+	w, err := p.c.judge.GateWork(context.Background(), &judge.GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	defer w.close()
-	j, miss, err := w.cached(context.Background())
+	defer w.Close()
+	j, miss, err := w.Cached(context.Background())
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -382,9 +386,9 @@ func TestT4Cache(t *testing.T) {
 	if again := p.run(); other.Cached || !again.Cached || again.ID != first.ID {
 		t.Errorf("what was judged before the last is judged again: %s", again.Miss)
 	}
-	os.Remove(filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), other.ID+".json"))
+	os.Remove(filepath.Join(p.c.judge.GateDir("cache", judge.ShortSum(p.ws)), other.ID+".json"))
 	set := func(name, text string) func() { return func() { p.put(name, text) } }
-	kept := filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), first.ID+".json")
+	kept := filepath.Join(p.c.judge.GateDir("cache", judge.ShortSum(p.ws)), first.ID+".json")
 	asKept, err := os.ReadFile(kept)
 	if err != nil {
 		t.Fatal(err)
@@ -407,7 +411,7 @@ func TestT4Cache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	env := p.c.env
+	env := p.c.host.Env
 	isThere := func(in *gate.Inputs) string {
 		t.Helper()
 		for f, print := range in.Host {
@@ -428,13 +432,13 @@ func TestT4Cache(t *testing.T) {
 		{"a file that was looked for in vain", set("absent", ""), func() { os.Remove(filepath.Join(p.ws, "absent")) }, "list of files"},
 		{"a mode", func() { os.Chmod(filepath.Join(p.ws, "value"), 0o755) }, func() { os.Chmod(filepath.Join(p.ws, "value"), 0o644) }, "list of files"},
 		{"a variable", func() {
-			p.c.env = func(n string) string {
+			p.c.host.Env = func(n string) string {
 				if n == "TZ" {
 					return "Asia/Tokyo"
 				}
 				return env(n)
 			}
-		}, func() { p.c.env = env }, "variable TZ"},
+		}, func() { p.c.host.Env = env }, "variable TZ"},
 		{"the catalog's variable", func() { p.out("own.yaml", strings.Replace(catalog, "MODE: a", "MODE: b", 1)) }, func() { p.out("own.yaml", catalog) }, "catalog"},
 		{"the catalog", func() { p.out("own.yaml", catalog+"#") }, func() { p.out("own.yaml", catalog) }, "catalog"},
 		{"the baseline", func() {
@@ -446,8 +450,8 @@ func TestT4Cache(t *testing.T) {
 		{"a tool that was looked for in vain", was(func(in *gate.Inputs) { in.Host[isThere(in)] = "absent" }), back, "looked for in vain, is there now"},
 		{"the engine", was(func(in *gate.Inputs) { in.Given["engine"] += "1" }), back, "engine"},
 		{"the image", was(func(in *gate.Inputs) { in.Given["image"] += "1" }), back, "image"},
-		{"the build", func() { p.c.build += "x" }, func() { p.c.build = strings.TrimSuffix(p.c.build, "x") }, "carboy"},
-		{"the policy for all runs", func() { p.c.config.Protect.CI = true }, func() { p.c.config.Protect.CI = false }, "configuration"},
+		{"the build", func() { p.c.host.Build += "x" }, func() { p.c.host.Build = strings.TrimSuffix(p.c.host.Build, "x") }, "carboy"},
+		{"the policy for all runs", func() { p.c.host.Config.Protect.CI = true }, func() { p.c.host.Config.Protect.CI = false }, "configuration"},
 		// Last: a file's time of change can't be put back.
 		{"the database of advisories", func() { p.out(".config/carboy/osv/npm/A.json", "[]") }, nil, "advisories"},
 	} {
@@ -473,7 +477,7 @@ func TestT4Cache(t *testing.T) {
 	for what, x := range map[string]struct {
 		read func() error
 		file string
-	}{"evidence": {evidence, "evidence/tests-change/stdout"}, "a proposed baseline": {proposed, proposedFile}} {
+	}{"evidence": {evidence, "evidence/tests-change/stdout"}, "a proposed baseline": {proposed, judge.ProposedFile}} {
 		if err := x.read(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -485,7 +489,7 @@ func TestT4Cache(t *testing.T) {
 		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.read(); !errors.Is(err, ErrLedger) {
+		if err := x.read(); !errors.Is(err, judge.ErrLedger) {
 			t.Errorf("%s was exchanged, and is read: %v", what, err)
 		}
 	}
@@ -496,16 +500,16 @@ func TestT4Cache(t *testing.T) {
 func TestGateDiedBeforeItsRecord(t *testing.T) {
 	p := newCacheWorld(t, "version: 1\nsignals:\n  - name: tests\n    kind: tests\n    format: junit\n    command: [sh, ./check.sh]\n", nil)
 	first := p.kept()
-	cache := p.c.gateDir("cache", shortSum(p.ws))
+	cache := p.c.judge.GateDir("cache", judge.ShortSum(p.ws))
 	b, err := os.ReadFile(filepath.Join(cache, first.ID+".json"))
-	v, err2 := os.ReadFile(filepath.Join(first.Dir, verdictFile))
+	v, err2 := os.ReadFile(filepath.Join(first.Dir, judge.VerdictFile))
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
 	died := "7" + first.ID[1:]
 	renamed := func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(first.ID), []byte(died)) }
-	dir := p.c.gateDir("verdicts", died)
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, verdictFile), renamed(v), 0o600), os.WriteFile(filepath.Join(cache, died+".json"), renamed(b), 0o600)); err != nil {
+	dir := p.c.judge.GateDir("verdicts", died)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, judge.VerdictFile), renamed(v), 0o600), os.WriteFile(filepath.Join(cache, died+".json"), renamed(b), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if again := p.run(); !again.Cached || again.ID != first.ID {
@@ -559,20 +563,20 @@ func TestT4InputsAreRecorded(t *testing.T) {
 	base := p.git("rev-parse", "HEAD")
 	p.put("b", "fine")
 	p.commit()
-	good := p.judge(GateOptions{Base: base})
-	if again := p.judge(GateOptions{Base: base}); good.Outcome != gate.Passed || !again.Cached {
+	good := p.judge(judge.GateOptions{Base: base})
+	if again := p.judge(judge.GateOptions{Base: base}); good.Outcome != gate.Passed || !again.Cached {
 		t.Fatalf("%+v", again)
 	}
 	p.put("b", "\x00")
 	p.commit()
-	bad := p.judge(GateOptions{Base: base})
+	bad := p.judge(judge.GateOptions{Base: base})
 	if bad.Outcome != gate.Final {
 		t.Fatalf("%+v", bad)
 	}
-	if again := p.judge(GateOptions{Base: base}); !again.Cached || again.ID != bad.ID {
+	if again := p.judge(judge.GateOptions{Base: base}); !again.Cached || again.ID != bad.ID {
 		t.Fatalf("%+v", again)
 	}
-	dir := p.c.gateDir("cache", shortSum(p.ws))
+	dir := p.c.judge.GateDir("cache", judge.ShortSum(p.ws))
 	from, to := filepath.Join(dir, bad.ID+".json"), filepath.Join(dir, good.ID+".json")
 	b, err := os.ReadFile(from)
 	if err != nil {
@@ -581,7 +585,7 @@ func TestT4InputsAreRecorded(t *testing.T) {
 	if err := errors.Join(os.WriteFile(to, bytes.ReplaceAll(b, []byte(bad.ID), []byte(good.ID)), 0o600), os.Remove(from)); err != nil {
 		t.Fatal(err)
 	}
-	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: base}); !errors.Is(err, ErrLedger) {
+	if j, err := p.c.Gate(t.Context(), judge.GateOptions{Dir: p.ws, Base: base}); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("the good tree's verdict is given to the bad one: %+v %v", j, err)
 	}
 }
@@ -589,12 +593,12 @@ func TestT4InputsAreRecorded(t *testing.T) {
 // TestT3NamesOfRuns: a branch that is called like a run is not judged in its place.
 func TestT3NamesOfRuns(t *testing.T) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
-	rec, err := p.c.Run(t.Context(), RunOptions{Command: []string{"sh", "-c", "printf '\\0' >b"}, Workspace: p.ws, Mode: store.Overlay})
+	rec, err := p.c.Run(t.Context(), plan.Options{Command: []string{"sh", "-c", "printf '\\0' >b"}, Workspace: p.ws, Mode: store.Overlay})
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := string(rec.ID)
-	if j := p.judge(GateOptions{Change: id}); j.Outcome != gate.Final || j.Change.Run != id {
+	if j := p.judge(judge.GateOptions{Change: id}); j.Outcome != gate.Final || j.Change.Run != id {
 		t.Fatalf("%+v", j.Verdict)
 	}
 	p.git("branch", id)
@@ -602,16 +606,16 @@ func TestT3NamesOfRuns(t *testing.T) {
 		if more == "tag" {
 			p.git("tag", id, p.git("commit-tree", "-m", "x", "HEAD^{tree}"))
 		}
-		if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: id, Base: "HEAD"}); err != nil || j.Outcome != gate.Final || j.Change.Run != id || j.Change.Commit != "" {
+		if j, err := p.c.Gate(t.Context(), judge.GateOptions{Dir: p.ws, Change: id, Base: "HEAD"}); err != nil || j.Outcome != gate.Final || j.Change.Run != id || j.Change.Commit != "" {
 			t.Errorf("a %s by the run's name is judged: %+v %v", more, j, err)
 		}
 	}
 	part := id[:len(id)-1]
 	p.git("branch", part)
-	if j, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Change: part}); !errors.Is(err, gate.ErrAmbiguous) {
+	if j, err := p.c.Gate(t.Context(), judge.GateOptions{Dir: p.ws, Change: part}); !errors.Is(err, gate.ErrAmbiguous) {
 		t.Errorf("a branch by a part of the run's name is judged: %+v %v", j, err)
 	}
-	if j := p.judge(GateOptions{Change: "refs/heads/" + id, Base: "HEAD"}); j.Change.Run != "" {
+	if j := p.judge(judge.GateOptions{Change: "refs/heads/" + id, Base: "HEAD"}); j.Change.Run != "" {
 		t.Errorf("%+v", j.Verdict)
 	}
 }
@@ -645,7 +649,7 @@ signals:
 		t.Fatalf("%+v %s", first.Signals[0], first.Signals[0].Why)
 	}
 	for _, ph := range first.Phases {
-		if ph.Signal == "deps" && (len(ph.Fetched) != 2 || ph.Unread != "" || ph.Fetched[0].Digest != hexSum([]byte("left-pad 1"))) {
+		if ph.Signal == "deps" && (len(ph.Fetched) != 2 || ph.Unread != "" || ph.Fetched[0].Digest != judge.HexSum([]byte("left-pad 1"))) {
 			t.Errorf("what it had from outside: %+v %q", ph.Fetched, ph.Unread)
 		}
 	}
@@ -688,7 +692,7 @@ func TestGateRecords(t *testing.T) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
 	p.put("b", "\x00")
 	p.commit()
-	j := p.judge(GateOptions{Base: "HEAD^"})
+	j := p.judge(judge.GateOptions{Base: "HEAD^"})
 	if j.Outcome != gate.Final || gate.Passed == j.Outcome {
 		t.Fatalf("%+v", j.Verdict)
 	}
@@ -738,7 +742,7 @@ func TestGateRecords(t *testing.T) {
 	if _, err := gate.VerifyAttestation(ctx, &e, key); err == nil {
 		t.Error("another text verifies")
 	}
-	file := filepath.Join(j.Dir, verdictFile)
+	file := filepath.Join(j.Dir, judge.VerdictFile)
 	was, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -746,7 +750,7 @@ func TestGateRecords(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Replace(was, []byte(`"final"`), []byte(`"passed"`), -1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
+	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("an edited verdict is read: %v", err)
 	}
 	if list, err := p.c.Verdicts(ctx, 10); err != nil || len(list) != 0 {
@@ -755,7 +759,7 @@ func TestGateRecords(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Replace(was, []byte("fixture"), []byte("fixturE"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
+	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("another reason is read: %v", err)
 	}
 	if s := verify(); s != audit.Tampered {
@@ -772,15 +776,15 @@ func TestGateRecords(t *testing.T) {
 // TestGateLocked: one gate at a time works on a directory.
 func TestGateLocked(t *testing.T) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: secrets, kind: secrets}\n"})
-	unlock, err := p.c.gateLock(p.ws)
+	unlock, err := p.c.judge.GateLock(p.ws)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.Gate(context.Background(), GateOptions{Dir: p.ws, Base: "HEAD"}); !errors.Is(err, ErrGateLocked) {
+	if _, err := p.c.Gate(context.Background(), judge.GateOptions{Dir: p.ws, Base: "HEAD"}); !errors.Is(err, judge.ErrGateLocked) {
 		t.Errorf("%v", err)
 	}
 	unlock()
-	if j := p.judge(GateOptions{Base: "HEAD"}); j.Outcome != gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: "HEAD"}); j.Outcome != gate.Passed {
 		t.Errorf("%+v", j.Verdict)
 	}
 }
@@ -790,24 +794,24 @@ func TestGateLocked(t *testing.T) {
 func TestGateInit(t *testing.T) {
 	testenv.Need(t, "make", "apt-get install make")
 	p := newProject(t, map[string]string{"Makefile": "test:\n\t@test -e value\n", "value": "1", "requirements.txt": "# none\n"})
-	b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+	b, err := p.c.GateInit(t.Context(), judge.GateOptions{Dir: p.ws})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || resultOf(b.Verdict, "make-test").Outcome != gate.Passed {
+	if b.Outcome != gate.Passed || strings.Join(b.Found, " ") != "python make" || judge.ResultOf(b.Verdict, "make-test").Outcome != gate.Passed {
 		t.Errorf("%+v", b)
 	}
 	base := p.commit()
-	if j := p.judge(GateOptions{Base: base, Change: base, Again: true}); j.Outcome != gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: base, Change: base, Again: true}); j.Outcome != gate.Passed {
 		t.Errorf("%v", notPassed(j.Verdict))
 	}
 	os.Remove(filepath.Join(p.ws, "value"))
 	p.commit()
 	// What make reads to say so is no drift, which would end the matter.
-	if j := p.judge(GateOptions{Base: base}); j.Outcome != gate.Failed || strings.Join(notPassed(j.Verdict), " ") != "make-test" {
+	if j := p.judge(judge.GateOptions{Base: base}); j.Outcome != gate.Failed || strings.Join(notPassed(j.Verdict), " ") != "make-test" {
 		t.Errorf("%s: %v", j.Outcome, notPassed(j.Verdict))
 	}
-	if _, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws}); err == nil {
+	if _, err := p.c.GateInit(t.Context(), judge.GateOptions{Dir: p.ws}); err == nil {
 		t.Error("an earlier catalog is overwritten")
 	}
 }
@@ -892,11 +896,11 @@ func TestGateLanguages(t *testing.T) {
 				}
 				p.commit()
 			}
-			b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+			b, err := p.c.GateInit(t.Context(), judge.GateOptions{Dir: p.ws})
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := resultOf(b.Verdict, x.signal)
+			r := judge.ResultOf(b.Verdict, x.signal)
 			if b.Outcome != gate.Passed || r.Outcome != gate.Passed || len(b.LeftOut) > 0 {
 				t.Fatalf("%s: %+v, left out: %q", b.Outcome, r, b.LeftOut)
 			}
@@ -908,10 +912,10 @@ func TestGateLanguages(t *testing.T) {
 					p.put(name, text)
 				}
 				p.commit()
-				j := p.judge(GateOptions{Base: base})
+				j := p.judge(judge.GateOptions{Base: base})
 				var text bytes.Buffer
 				j.Text(&text, true)
-				if resultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), change.says) {
+				if judge.ResultOf(j.Verdict, x.signal).Outcome != gate.Failed || !strings.Contains(text.String(), change.says) {
 					t.Errorf("%s: %v, want %q\n%s", change.what, notPassed(j.Verdict), change.says, text.String())
 				}
 			}

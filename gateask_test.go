@@ -16,20 +16,24 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/testenv"
+	"github.com/carboy/carboy/internal/work"
 )
 
 // refused is a project with a verdict that says no, by policy alone: no bottle runs.
-func refused(t *testing.T) (*project, *Judged) {
+func refused(t *testing.T) (*project, *judge.Judged) {
 	t.Helper()
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
 	p.put("b", "\x00")
 	p.commit()
-	return p, p.judge(GateOptions{Base: "HEAD^"})
+	return p, p.judge(judge.GateOptions{Base: "HEAD^"})
 }
 
 const whyNot = "the binary is a test's fixture"
@@ -48,14 +52,14 @@ func TestH2Override(t *testing.T) {
 		}
 		return supervise.Reply{Verdict: supervise.Approved, Note: "seen"}
 	})
-	var no *NotApprovedError
-	if _, err := p.c.OverrideVerdict(ctx, j.ID, "because I say so", AskOptions{}); !errors.As(err, &no) || no.Verdict != "rejected" || no.Note != "no" {
+	var no *ask.NotApprovedError
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, "because I say so", ask.Options{}); !errors.As(err, &no) || no.Verdict != "rejected" || no.Note != "no" {
 		t.Fatalf("a refusal: %v", err)
 	}
 	if v, _, err := p.c.Verdict(ctx, j.ID); err != nil || v.Allowed() {
 		t.Fatalf("a refused override let the change go on: %v", err)
 	}
-	v, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, AskOptions{})
+	v, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, ask.Options{})
 	if err != nil || !v.Allowed() || v.Outcome != gate.Final || v.Override.Proposal == "" || len(v.Override.Digest) != 64 || !strings.Contains(v.Override.By, "(cli)") {
 		t.Fatalf("%+v %v", v, err)
 	}
@@ -71,7 +75,7 @@ func TestH2Override(t *testing.T) {
 	}
 	// The record names what was approved.
 	named := false
-	err = p.c.auditRecords(func(r *audit.Record) {
+	err = p.c.judge.AuditRecords(func(r *audit.Record) {
 		for _, d := range r.Digests {
 			named = named || r.Kind == audit.GateOverride && d.Of == "proposal" && d.SHA256 == v.Override.Digest
 		}
@@ -92,8 +96,8 @@ func TestH1OverrideForged(t *testing.T) {
 			t.Errorf("%s: the change goes on", what)
 		}
 	}
-	var no *NotApprovedError
-	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, AskOptions{Timeout: 20 * time.Millisecond}); !errors.As(err, &no) || no.Verdict != "expired" {
+	var no *ask.NotApprovedError
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, ask.Options{Timeout: 20 * time.Millisecond}); !errors.As(err, &no) || no.Verdict != "expired" {
 		t.Errorf("nobody answered: %v", err)
 	}
 	stands("nobody answered")
@@ -102,13 +106,13 @@ func TestH1OverrideForged(t *testing.T) {
 	if err := os.WriteFile(rules, []byte("rules:\n  - {kind: gate-override, answer: approve}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, AskOptions{Timeout: 20 * time.Millisecond, Policy: rules}); err == nil || !strings.Contains(err.Error(), "people only") {
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, ask.Options{Timeout: 20 * time.Millisecond, Policy: rules}); err == nil || !strings.Contains(err.Error(), "people only") {
 		t.Errorf("a rule: %v", err)
 	}
 	stands("a rule")
 	// One that lies in the repository is nobody's.
 	p.put("rules.yaml", "rules:\n  - {kind: gate-attempts, repository: "+p.ws+", answer: approve}\n")
-	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, AskOptions{Timeout: 20 * time.Millisecond, Policy: filepath.Join(p.ws, "rules.yaml")}); err == nil || !strings.Contains(err.Error(), "lies in") {
+	if _, err := p.c.OverrideVerdict(ctx, j.ID, whyNot, ask.Options{Timeout: 20 * time.Millisecond, Policy: filepath.Join(p.ws, "rules.yaml")}); err == nil || !strings.Contains(err.Error(), "lies in") {
 		t.Errorf("a rule of the repository: %v", err)
 	}
 	// Files of the change that say so.
@@ -117,11 +121,11 @@ func TestH1OverrideForged(t *testing.T) {
 		p.put(name, string(b))
 	}
 	p.commit()
-	if again := p.judge(GateOptions{Base: "HEAD^^", Again: true}); again.Allowed() {
+	if again := p.judge(judge.GateOptions{Base: "HEAD^^", Again: true}); again.Allowed() {
 		t.Error("a file of the change overrides its verdict")
 	}
 	// The verdict's own file, edited.
-	file := filepath.Join(j.Dir, verdictFile)
+	file := filepath.Join(j.Dir, judge.VerdictFile)
 	was, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +135,7 @@ func TestH1OverrideForged(t *testing.T) {
 	if err := os.WriteFile(file, mustEncode(t, &v), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, ErrLedger) {
+	if _, _, err := p.c.Verdict(ctx, j.ID); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("an override that is not on record counts: %v", err)
 	}
 	if err := os.WriteFile(file, was, 0o600); err != nil {
@@ -143,7 +147,7 @@ func TestH1OverrideForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	a, err := q.Asker(supervise.AskerOptions{Bottle: gateAsker})
+	a, err := q.Asker(supervise.AskerOptions{Bottle: judge.GateAsker})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,16 +177,16 @@ func TestH1OverrideForged(t *testing.T) {
 		"another verdict's digest": approve(j.ID, strings.Repeat("0", 64)),
 		"no approval at all":       {},
 	} {
-		if _, err := p.c.override(ctx, ok); err == nil {
+		if _, err := p.c.judge.Override(ctx, ok); err == nil {
 			t.Errorf("%s was carried out", what)
 		}
 		stands(what)
 	}
 	old := approve(j.ID, digest)
-	if _, err := p.c.override(ctx, old); err != nil {
+	if _, err := p.c.judge.Override(ctx, old); err != nil {
 		t.Fatalf("its neighbour, for this verdict: %v", err)
 	}
-	if _, err := p.c.override(ctx, old); err == nil {
+	if _, err := p.c.judge.Override(ctx, old); err == nil {
 		t.Error("an approval was carried out twice")
 	}
 }
@@ -225,16 +229,16 @@ func drifted(t *testing.T) *project {
 }
 
 // seen has a verdict say that its phases did something.
-func (p *project) seen(execs ...string) *Judged {
+func (p *project) seen(execs ...string) *judge.Judged {
 	p.t.Helper()
-	j := p.judge(GateOptions{Base: "HEAD", Change: "HEAD", Again: true})
+	j := p.judge(judge.GateOptions{Base: "HEAD", Change: "HEAD", Again: true})
 	b := gate.Baseline{Entries: []*gate.Entry{{Signal: "tests", Image: "host", Lockfiles: "l", Execs: execs, Reads: []string{"/usr"}}}}
 	enc, err := b.Encode()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	j.Proposed = hexSum(enc)
-	if err := errors.Join(os.WriteFile(filepath.Join(j.Dir, proposedFile), enc, 0o600), p.c.recordVerdict(context.Background(), j.Verdict)); err != nil {
+	j.Proposed = judge.HexSum(enc)
+	if err := errors.Join(os.WriteFile(filepath.Join(j.Dir, judge.ProposedFile), enc, 0o600), p.c.judge.RecordVerdict(context.Background(), j.Verdict)); err != nil {
 		p.t.Fatal(err)
 	}
 	return j
@@ -243,12 +247,12 @@ func (p *project) seen(execs ...string) *Judged {
 // inForce is the baseline that would judge, and why it would not.
 func (p *project) inForce(rev string) (*gate.Baseline, string, string) {
 	p.t.Helper()
-	w, err := p.c.gateWork(context.Background(), &GateOptions{Dir: p.ws, Base: rev, Change: "."})
+	w, err := p.c.judge.GateWork(context.Background(), &judge.GateOptions{Dir: p.ws, Base: rev, Change: "."})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	defer w.close()
-	return w.g.Baseline, w.g.BaselineBy, w.g.BaselineWhy
+	defer w.Close()
+	return w.G.Baseline, w.G.BaselineBy, w.G.BaselineWhy
 }
 
 // TestT3SignedBaseline: where the operator says who signs baselines, the base's counts as
@@ -263,16 +267,16 @@ func TestT3SignedBaseline(t *testing.T) {
 	late, lates := p.sshKey("late@example.org", `namespaces="carboy-gate@carboy.dev",valid-before="20200101"`)
 	p.signers(mine, ships, lates)
 
-	var bad *OptionError
+	var bad *fault.OptionError
 	j := p.seen("/bin/sh")
-	for what, o := range map[string]AcceptOptions{
-		"no key":                   {AskOptions: saysYes},
+	for what, o := range map[string]judge.AcceptOptions{
+		"no key":                   {Options: saysYes},
 		"unsigned":                 unsigned,
-		"a key of nobody's":        {AskOptions: saysYes, As: "me@example.org", Key: stranger},
-		"a key under another name": {AskOptions: saysYes, As: "ship@example.org", Key: me},
-		"a key for plans":          {AskOptions: saysYes, As: "ship@example.org", Key: ship},
-		"a key of before":          {AskOptions: saysYes, As: "late@example.org", Key: late},
-		"a key that is not listed": {AskOptions: saysYes, As: "other@example.org", Key: other},
+		"a key of nobody's":        {Options: saysYes, As: "me@example.org", Key: stranger},
+		"a key under another name": {Options: saysYes, As: "ship@example.org", Key: me},
+		"a key for plans":          {Options: saysYes, As: "ship@example.org", Key: ship},
+		"a key of before":          {Options: saysYes, As: "late@example.org", Key: late},
+		"a key that is not listed": {Options: saysYes, As: "other@example.org", Key: other},
 	} {
 		if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, o); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", what, err)
@@ -281,7 +285,7 @@ func TestT3SignedBaseline(t *testing.T) {
 			t.Fatalf("%s: the baseline was written", what)
 		}
 	}
-	o := AcceptOptions{AskOptions: saysYes, As: "me@example.org", Key: me}
+	o := judge.AcceptOptions{Options: saysYes, As: "me@example.org", Key: me}
 	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, o); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +294,7 @@ func TestT3SignedBaseline(t *testing.T) {
 	if b == nil || !strings.HasPrefix(by, "me@example.org with SHA256:") || why != "" || b.Accepted.Verdict == "" {
 		t.Fatalf("it does not count: %+v %q %q", b, by, why)
 	}
-	if v := p.judge(GateOptions{Base: good, Change: good, Again: true}); v.BaselineBy != by {
+	if v := p.judge(judge.GateOptions{Base: good, Change: good, Again: true}); v.BaselineBy != by {
 		t.Errorf("the verdict names %q", v.BaselineBy)
 	}
 	text, sig := p.get(gate.BaselinePath), p.get(gate.SignaturePath)
@@ -361,12 +365,12 @@ func TestT3SignedBaseline(t *testing.T) {
 		if err := errors.Join(os.WriteFile(own, []byte("version: 1\nsignals:\n  - {name: policy, kind: policy}\n"), 0o600), os.WriteFile(side, []byte(text), 0o600), os.WriteFile(side+".sig", []byte(sig), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		w, err := p.c.gateWork(ctx, &GateOptions{Dir: p.ws, Base: good, Change: ".", Catalog: own})
+		w, err := p.c.judge.GateWork(ctx, &judge.GateOptions{Dir: p.ws, Base: good, Change: ".", Catalog: own})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer w.close()
-		return w.g.Baseline, w.g.BaselineBy, w.g.BaselineWhy
+		defer w.Close()
+		return w.G.Baseline, w.G.BaselineBy, w.G.BaselineWhy
 	}
 	if b, by, why := beside(text, sig); b == nil || !strings.HasPrefix(by, "me@") {
 		t.Errorf("beside the user's catalog, signed: %q %s", by, why)
@@ -386,7 +390,7 @@ func TestT3SignedBaseline(t *testing.T) {
 	if err := os.Chmod(list, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.gateWork(ctx, &GateOptions{Dir: p.ws, Base: good, Change: "."}); err == nil {
+	if _, err := p.c.judge.GateWork(ctx, &judge.GateOptions{Dir: p.ws, Base: good, Change: "."}); err == nil {
 		t.Error("a list that others can write to says who signs")
 	}
 }
@@ -408,19 +412,19 @@ func TestT3SmuggledBaseline(t *testing.T) {
 	p := drifted(t)
 	j := p.seen("/bin/sh")
 	var shown supervise.BaselineUpdate
-	ask := AcceptOptions{Unsigned: true, AskOptions: AskOptions{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
+	asked := judge.AcceptOptions{Unsigned: true, Options: ask.Options{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
 		shown, _ = e.Proposal.Payload.(supervise.BaselineUpdate)
 		return true, "", nil
 	}}}
-	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, ask); err != nil {
+	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, asked); err != nil {
 		t.Fatal(err)
 	}
-	if shown.Before != "" || !strings.Contains(shown.After, `tests executes "/bin/sh"`) || shown.To != hexSum([]byte(p.get(gate.BaselinePath))) {
+	if shown.Before != "" || !strings.Contains(shown.After, `tests executes "/bin/sh"`) || shown.To != judge.HexSum([]byte(p.get(gate.BaselinePath))) {
 		t.Errorf("shown: %+v", shown)
 	}
 	// What was accepted and not committed yet stands.
 	j = p.seen("/bin/sh", "/bin/tar")
-	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, ask); err != nil || !strings.Contains(shown.Before, "/bin/sh") || strings.Contains(shown.Before, "/bin/tar") {
+	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, asked); err != nil || !strings.Contains(shown.Before, "/bin/sh") || strings.Contains(shown.Before, "/bin/tar") {
 		t.Errorf("a second one: %v, before %q", err, shown.Before)
 	}
 	accepted := p.get(gate.BaselinePath)
@@ -428,7 +432,7 @@ func TestT3SmuggledBaseline(t *testing.T) {
 	// The agent's run landed an entry of its own.
 	p.put(gate.BaselinePath, strings.Replace(accepted, "/bin/tar", "/bin/evil", 1))
 	j = p.seen("/bin/sh", "/bin/tar", "/bin/ls")
-	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, ask); err != nil {
+	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, asked); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(shown.Before+shown.After+p.get(gate.BaselinePath), "evil") {
@@ -437,25 +441,25 @@ func TestT3SmuggledBaseline(t *testing.T) {
 	// An older one that was accepted once is no more than a file.
 	newest := p.get(gate.BaselinePath)
 	p.put(gate.BaselinePath, accepted)
-	if b, err := p.c.standing(ctx, p.ws); err != nil || b.Digest() != hexSum([]byte(accepted)) {
+	if b, err := p.c.judge.Standing(ctx, p.ws); err != nil || b.Digest() != judge.HexSum([]byte(accepted)) {
 		t.Errorf("HEAD's is not what stands: %v", err)
 	}
 	p.put(gate.BaselinePath, newest)
-	if b, err := p.c.standing(ctx, p.ws); err != nil || b.Digest() != hexSum([]byte(newest)) {
+	if b, err := p.c.judge.Standing(ctx, p.ws); err != nil || b.Digest() != judge.HexSum([]byte(newest)) {
 		t.Errorf("what was accepted last does not stand: %v", err)
 	}
 	// Signing shows all that is new against what stands.
 	p.commit()
 	p.put(gate.BaselinePath, strings.Replace(newest, "/bin/tar", "/bin/evil", 1))
-	if _, err := p.c.SignBaseline(ctx, p.ws, ask); err != nil || !strings.Contains(shown.After, "evil") || strings.Contains(shown.Before, "evil") {
+	if _, err := p.c.SignBaseline(ctx, p.ws, asked); err != nil || !strings.Contains(shown.After, "evil") || strings.Contains(shown.Before, "evil") {
 		t.Errorf("signed without being shown: %v", err)
 	}
 	// A refusal, and a link out of the repository, write nothing.
 	p.git("checkout", "-q", "--", ".")
-	no := AcceptOptions{Unsigned: true, AskOptions: AskOptions{Here: func(context.Context, ProposalEntry) (bool, string, error) { return false, "", nil }}}
+	no := judge.AcceptOptions{Unsigned: true, Options: ask.Options{Here: func(context.Context, ProposalEntry) (bool, string, error) { return false, "", nil }}}
 	j = p.seen("/bin/cat")
 	was := p.get(gate.BaselinePath)
-	var refused *NotApprovedError
+	var refused *ask.NotApprovedError
 	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, no); !errors.As(err, &refused) || p.get(gate.BaselinePath) != was {
 		t.Errorf("refused: %v", err)
 	}
@@ -463,7 +467,7 @@ func TestT3SmuggledBaseline(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(filepath.Join(p.ws, ".carboy")), os.Symlink(out, filepath.Join(p.ws, ".carboy"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, ask); err == nil {
+	if _, err := p.c.AcceptBaseline(ctx, p.ws, j.ID, asked); err == nil {
 		t.Error("it was written through a link")
 	}
 	if list, err := os.ReadDir(out); err != nil || len(list) > 0 {
@@ -473,7 +477,7 @@ func TestT3SmuggledBaseline(t *testing.T) {
 	q := drifted(t)
 	q.c.Close()
 	q.c = p.c
-	if _, err := p.c.AcceptBaseline(ctx, q.ws, j.ID, ask); !errors.Is(err, ErrBaseline) {
+	if _, err := p.c.AcceptBaseline(ctx, q.ws, j.ID, asked); !errors.Is(err, judge.ErrBaseline) {
 		t.Errorf("a verdict of another repository: %v", err)
 	}
 }
@@ -492,15 +496,15 @@ func TestLostTestsAccepted(t *testing.T) {
 	p.git("checkout", "-q", "-b", "work")
 	os.Remove(filepath.Join(p.ws, "t_other.sh"))
 	p.commit()
-	j := p.judge(GateOptions{Base: base})
+	j := p.judge(judge.GateOptions{Base: base})
 	if lost := j.LostTests(); len(lost) != 1 || !slices.Equal(lost["tests"], []string{"s::t_other.sh"}) {
 		t.Fatalf("%v\n%v", lost, notPassed(j.Verdict))
 	}
-	if _, err := p.c.AcceptLostTests(ctx, p.ws, j.ID, []string{"s::t_value.sh"}, unsigned); !errors.Is(err, ErrBaseline) {
+	if _, err := p.c.AcceptLostTests(ctx, p.ws, j.ID, []string{"s::t_value.sh"}, unsigned); !errors.Is(err, judge.ErrBaseline) {
 		t.Errorf("a test that is not lost: %v", err)
 	}
 	var kind supervise.Kind
-	o := AcceptOptions{Unsigned: true, AskOptions: AskOptions{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
+	o := judge.AcceptOptions{Unsigned: true, Options: ask.Options{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
 		kind = e.Proposal.Kind
 		return true, "", nil
 	}}}
@@ -511,7 +515,7 @@ func TestLostTestsAccepted(t *testing.T) {
 	p.commit()
 	p.git("checkout", "-q", "work")
 	p.git("rebase", "-q", "main")
-	if j := p.judge(GateOptions{Base: "main"}); j.Outcome != gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: "main"}); j.Outcome != gate.Passed {
 		t.Errorf("an accepted one: %v", notPassed(j.Verdict))
 	}
 	// As the change has it, it says nothing: the base's counts.
@@ -520,7 +524,7 @@ func TestLostTestsAccepted(t *testing.T) {
 	os.Remove(filepath.Join(p.ws, "t_other.sh"))
 	p.put(gate.BaselinePath, p.git("show", "main:"+gate.BaselinePath)+"\n")
 	p.commit()
-	if j := p.judge(GateOptions{Base: base}); j.Outcome == gate.Passed {
+	if j := p.judge(judge.GateOptions{Base: base}); j.Outcome == gate.Passed {
 		t.Error("the change let its own tests go")
 	}
 }
@@ -533,24 +537,24 @@ func TestWorkAsksForMore(t *testing.T) {
 	files := map[string]string{"check.sh": needsFeedback["check.sh"], gate.CatalogPath: "version: 1\nattempts: 1\n" + strings.TrimPrefix(needsFeedback[gate.CatalogPath], "version: 1\n")}
 	p := worker(t, readsFeedback, files)
 	var out bytes.Buffer
-	no := AskOptions{Here: func(context.Context, ProposalEntry) (bool, string, error) { return false, "not today", nil }}
-	w, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out, MaxAttempts: 4, People: no})
+	no := ask.Options{Here: func(context.Context, ProposalEntry) (bool, string, error) { return false, "not today", nil }}
+	w, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Stdout: &out, Stderr: &out, MaxAttempts: 4, People: no})
 	if err != nil || w.Outcome != gate.Escalated || len(w.Attempts) != 1 || !strings.Contains(w.Why, "not today") {
 		t.Fatalf("%+v %v\n%s", w, err, out.String())
 	}
 	// Who asks for no more than there were is told that nobody was asked.
-	if w := p.work(WorkOptions{Continue: w.ID, MaxAttempts: 1, People: no}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "--max-attempts 1 is not above the 1") {
+	if w := p.work(work.WorkOptions{Continue: w.ID, MaxAttempts: 1, People: no}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "--max-attempts 1 is not above the 1") {
 		t.Errorf("%+v", w)
 	}
 	if a, err := p.c.WorkAccount(ctx, w.ID); err != nil || !a.Spent || a.Limit != 1 {
 		t.Errorf("%+v %v", a, err)
 	}
 	var asked supervise.GateAttempts
-	yes := AskOptions{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
+	yes := ask.Options{Here: func(_ context.Context, e ProposalEntry) (bool, string, error) {
 		asked, _ = e.Proposal.Payload.(supervise.GateAttempts)
 		return true, "", nil
 	}}
-	w, err = p.c.Work(ctx, WorkOptions{Continue: w.ID, Stdout: &out, Stderr: &out, MaxAttempts: 2, People: yes})
+	w, err = p.c.Work(ctx, work.WorkOptions{Continue: w.ID, Stdout: &out, Stderr: &out, MaxAttempts: 2, People: yes})
 	if err != nil || w.Outcome != gate.Passed || len(w.Attempts) != 2 {
 		t.Fatalf("%+v %v\n%s", w, err, out.String())
 	}
@@ -567,7 +571,7 @@ func TestWorkAsksForMore(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	// A grant that somebody writes into the ledger is none.
-	dir := p.c.gateDir("work", w.ID)
+	dir := p.c.judge.GateDir("work", w.ID)
 	steps, err := filepath.Glob(dir + "/attempt-*.json")
 	if err != nil {
 		t.Fatal(err)
@@ -583,11 +587,11 @@ func TestWorkAsksForMore(t *testing.T) {
 			}
 		}
 	}
-	if _, err := p.c.Work(ctx, WorkOptions{Continue: w.ID, MaxAttempts: 9, People: yes}); !errors.Is(err, ErrLedger) {
+	if _, err := p.c.Work(ctx, work.WorkOptions{Continue: w.ID, MaxAttempts: 9, People: yes}); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("a forged grant: %v", err)
 	}
-	var bad *OptionError
-	if _, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, MaxAttempts: 14}); !errors.As(err, &bad) {
+	var bad *fault.OptionError
+	if _, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, MaxAttempts: 14}); !errors.As(err, &bad) {
 		t.Errorf("too many: %v", err)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 )
 
 // TestT2BundleOfAnotherChange: a verdict that the key signed lets its own change go on, and
@@ -18,10 +20,10 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 	base := p.git("rev-parse", "HEAD")
 	p.put("b", "fine")
 	good := p.commit()
-	j := p.judge(GateOptions{Base: base})
+	j := p.judge(judge.GateOptions{Base: base})
 	p.put("b", "\x00")
 	evil := p.commit()
-	bad := p.judge(GateOptions{Base: base})
+	bad := p.judge(judge.GateOptions{Base: base})
 	if j.Outcome != gate.Passed || bad.Outcome == gate.Passed {
 		t.Fatalf("%s, %s", j.Outcome, bad.Outcome)
 	}
@@ -30,10 +32,10 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lets := func(dir string, o BundleOptions) (bool, []string) {
+	lets := func(dir string, o judge.BundleOptions) (bool, []string) {
 		t.Helper()
 		o.Key = key
-		r, err := VerifyBundle(t.Context(), dir, o)
+		r, err := judge.VerifyBundle(t.Context(), dir, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +45,7 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 		return r.Intact && r.Verdict.Allowed(), r.Findings
 	}
 	b := j.CatalogDigest
-	for what, o := range map[string]BundleOptions{
+	for what, o := range map[string]judge.BundleOptions{
 		"its commit": {Commit: good}, "its tree": {Tree: j.Change.Digest}, "all of it": {Commit: good, Tree: j.Change.Digest, Base: base, Catalog: b, NoOverride: true},
 	} {
 		if ok, found := lets(dir, o); !ok {
@@ -51,40 +53,40 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 		}
 	}
 	for what, x := range map[string]struct {
-		o    BundleOptions
+		o    judge.BundleOptions
 		says string
 	}{
-		"another commit":               {BundleOptions{Commit: evil}, "the commit that was judged is " + good + ", not " + evil},
-		"another tree":                 {BundleOptions{Tree: bad.Change.Digest}, "the tree that was judged is"},
-		"its commit with another tree": {BundleOptions{Commit: good, Tree: bad.Change.Digest}, "the tree that was judged is"},
-		"another base":                 {BundleOptions{Commit: good, Base: good}, "the base is " + base},
-		"another catalog":              {BundleOptions{Commit: good, Catalog: j.Change.Digest}, "the catalog is"},
+		"another commit":               {judge.BundleOptions{Commit: evil}, "the commit that was judged is " + good + ", not " + evil},
+		"another tree":                 {judge.BundleOptions{Tree: bad.Change.Digest}, "the tree that was judged is"},
+		"its commit with another tree": {judge.BundleOptions{Commit: good, Tree: bad.Change.Digest}, "the tree that was judged is"},
+		"another base":                 {judge.BundleOptions{Commit: good, Base: good}, "the base is " + base},
+		"another catalog":              {judge.BundleOptions{Commit: good, Catalog: j.Change.Digest}, "the catalog is"},
 	} {
 		if ok, found := lets(dir, x.o); ok || len(found) != 1 || !strings.Contains(found[0], x.says) {
 			t.Errorf("%s: let go on %t, found %q", what, ok, found)
 		}
 	}
-	for what, o := range map[string]BundleOptions{
+	for what, o := range map[string]judge.BundleOptions{
 		"nothing": {}, "a base alone": {Base: base}, "a revision": {Commit: "HEAD"}, "half a commit": {Commit: good[:12]}, "half a tree": {Tree: j.Change.Digest[:40]},
 		"half a catalog": {Commit: good, Catalog: b[:12]}, "a base's name": {Commit: good, Base: "main"}, "upper case": {Commit: strings.ToUpper(good)},
 	} {
 		o.Key = key
-		var option *OptionError
-		if r, err := VerifyBundle(t.Context(), dir, o); !errors.As(err, &option) || option.Advice == "" || r != nil {
+		var option *fault.OptionError
+		if r, err := judge.VerifyBundle(t.Context(), dir, o); !errors.As(err, &option) || option.Advice == "" || r != nil {
 			t.Errorf("%s names a change: %+v, %v", what, r, err)
 		}
 	}
 	// A run's change has no commit, so that none is its.
 	p.put("b", "fine again")
-	run := p.judge(GateOptions{Base: base, Change: "."})
+	run := p.judge(judge.GateOptions{Base: base, Change: "."})
 	dir2 := filepath.Join(t.TempDir(), "b")
 	if _, err := p.c.BundleVerdict(t.Context(), run.ID, dir2); err != nil {
 		t.Fatal(err)
 	}
-	if ok, _ := lets(dir2, BundleOptions{Tree: run.Change.Digest}); !ok {
+	if ok, _ := lets(dir2, judge.BundleOptions{Tree: run.Change.Digest}); !ok {
 		t.Error("a tree is not let go on by its digest")
 	}
-	if ok, found := lets(dir2, BundleOptions{Commit: good}); ok || !slices.Equal(found, []string{"the commit that was judged is none, not " + good}) {
+	if ok, found := lets(dir2, judge.BundleOptions{Commit: good}); ok || !slices.Equal(found, []string{"the commit that was judged is none, not " + good}) {
 		t.Errorf("a tree without a commit: let go on %t, found %q", ok, found)
 	}
 	// A person's word, where none is wanted.
@@ -95,10 +97,10 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 	if _, err := p.c.BundleVerdict(t.Context(), bad.ID, dir3); err != nil {
 		t.Fatal(err)
 	}
-	if ok, found := lets(dir3, BundleOptions{Commit: evil}); !ok {
+	if ok, found := lets(dir3, judge.BundleOptions{Commit: evil}); !ok {
 		t.Errorf("an override is not let go on: %q", found)
 	}
-	if ok, found := lets(dir3, BundleOptions{Commit: evil, NoOverride: true}); ok || len(found) != 1 {
+	if ok, found := lets(dir3, judge.BundleOptions{Commit: evil, NoOverride: true}); ok || len(found) != 1 {
 		t.Errorf("an override where none is wanted: let go on %t, found %q", ok, found)
 	}
 }
@@ -107,8 +109,8 @@ func TestT2BundleOfAnotherChange(t *testing.T) {
 // the next one.
 func TestBundleIsWholeOrNot(t *testing.T) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
-	j := p.judge(GateOptions{Base: "HEAD"})
-	key := p.c.gateDir("key")
+	j := p.judge(judge.GateOptions{Base: "HEAD"})
+	key := p.c.judge.GateDir("key")
 	if err := os.WriteFile(key, nil, 0o600); err != nil { // where the key's directory is made
 		t.Fatal(err)
 	}

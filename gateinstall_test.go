@@ -35,10 +35,11 @@ import (
 	modzip "golang.org/x/mod/zip"
 
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// registryHosts are whom gate init lets install phases reach.
+// registryHosts lists the hosts that gate init lets install phases reach.
 var registryHosts = []string{"registry.npmjs.org", "proxy.golang.org", "sum.golang.org", "pypi.org", "files.pythonhosted.org"}
 
 // registry is npm's, Go's and Python's, with one package in each: adder 1.0.0. Everything
@@ -180,15 +181,15 @@ func (w *world) outsideAs(h http.Handler, names []string) {
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	srv.StartTLS()
 	w.t.Cleanup(srv.Close)
-	o := w.c.opened
+	o := w.c.host.Opened
 	o.Roots = x509.NewCertPool()
 	o.Roots.AddCert(cert)
 	o.Resolver = someServers(names)
-	o.dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
+	o.Dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
 	}
 	w.c.Close()
-	c, err := Open(context.Background(), o)
+	c, err := Open(context.Background(), reopen(o))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -244,11 +245,11 @@ func TestGateInstalls(t *testing.T) {
 			p := newProject(t, x.files)
 			p.outsideAs(r, registryHosts)
 			r.other.Store(false)
-			b, err := p.c.GateInit(t.Context(), GateOptions{Dir: p.ws})
+			b, err := p.c.GateInit(t.Context(), judge.GateOptions{Dir: p.ws})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b.Outcome != gate.Passed || len(b.LeftOut)+len(b.Notes) > 0 || resultOf(b.Verdict, x.install).Outcome != gate.Passed || resultOf(b.Verdict, x.tests).Outcome != gate.Passed {
+			if b.Outcome != gate.Passed || len(b.LeftOut)+len(b.Notes) > 0 || judge.ResultOf(b.Verdict, x.install).Outcome != gate.Passed || judge.ResultOf(b.Verdict, x.tests).Outcome != gate.Passed {
 				t.Fatalf("%s: left out: %q, notes %q", b.Outcome, b.LeftOut, b.Notes)
 			}
 			for _, ph := range b.Phases {
@@ -257,20 +258,20 @@ func TestGateInstalls(t *testing.T) {
 				}
 			}
 			// The installer alone, which npm tries for minutes.
-			f, err := proposals(p.ws)
+			f, err := judge.Proposals(p.ws)
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.list = slices.DeleteFunc(f.list, func(q proposal) bool { return q.name != x.install })
+			f.List = slices.DeleteFunc(f.List, func(q judge.Proposal) bool { return q.Name != x.install })
 			own := filepath.Join(filepath.Dir(p.ws), "own.yaml")
-			if err := os.WriteFile(own, []byte(strings.Replace(catalogText(f.found, f.list), "[npm, ci,", "[npm, ci, --fetch-retries=0,", 1)), 0o600); err != nil {
+			if err := os.WriteFile(own, []byte(strings.Replace(judge.CatalogText(f.Found, f.List), "[npm, ci,", "[npm, ci, --fetch-retries=0,", 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			r.other.Store(true)
-			j := p.judge(GateOptions{Base: "HEAD", Catalog: own})
+			j := p.judge(judge.GateOptions{Base: "HEAD", Catalog: own})
 			var text bytes.Buffer
 			j.Text(&text, true)
-			if resultOf(j.Verdict, x.install).Outcome == gate.Passed || !strings.Contains(text.String(), x.refused) {
+			if judge.ResultOf(j.Verdict, x.install).Outcome == gate.Passed || !strings.Contains(text.String(), x.refused) {
 				t.Errorf("%v, want %q\n%s", notPassed(j.Verdict), x.refused, text.String())
 			}
 		})

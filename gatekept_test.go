@@ -13,6 +13,7 @@ import (
 
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 )
 
 // TestT4GrantedAttempts: a verdict that was given when attempts had been granted says so,
@@ -23,12 +24,12 @@ func TestT4GrantedAttempts(t *testing.T) {
 	more := append(slices.Clone(some), gate.Attempts{Work: "01k", More: 1, By: "me", Proposal: "01q"})
 	// What is granted shapes no cache: each would be made anew.
 	shape := func(granted []gate.Attempts) map[string]string {
-		w, err := p.c.gateWork(t.Context(), &GateOptions{Dir: p.ws, Base: "HEAD", granted: granted})
+		w, err := p.c.judge.GateWork(t.Context(), &judge.GateOptions{Dir: p.ws, Base: "HEAD", Granted: granted})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer w.close()
-		return w.g.Shape
+		defer w.Close()
+		return w.G.Shape
 	}
 	if a, b := shape(nil), shape(some); !maps.Equal(a, b) || a["carboy"] == "" {
 		t.Errorf("caches are others when attempts were granted: %v, %v", a, b)
@@ -36,7 +37,7 @@ func TestT4GrantedAttempts(t *testing.T) {
 	first := map[int]string{}
 	for round := range 2 {
 		for _, granted := range [][]gate.Attempts{some, nil, more} {
-			j := p.judge(GateOptions{Base: "HEAD", granted: granted})
+			j := p.judge(judge.GateOptions{Base: "HEAD", Granted: granted})
 			if j.Cached != (round == 1) || len(j.Granted) != len(granted) {
 				t.Errorf("%d granted: given again %t (%s), with %+v", len(granted), j.Cached, j.Miss, j.Granted)
 			}
@@ -55,7 +56,7 @@ func TestT4GrantedAttempts(t *testing.T) {
 func TestH2OverrideOfAnotherTree(t *testing.T) {
 	lock := `{"lockfileVersion":3,"packages":{"":{"name":"m"},"node_modules/x":{"version":"1.0.0","license":"GPL-3.0-only"}}}`
 	p := newProject(t, map[string]string{"package-lock.json": lock, "unused": "one", gate.CatalogPath: "version: 1\nsignals:\n  - {name: l, kind: licences, allow: [MIT]}\n"})
-	o := GateOptions{Base: "HEAD", Change: "."}
+	o := judge.GateOptions{Base: "HEAD", Change: "."}
 	first := p.judge(o)
 	if first.Outcome != gate.Failed {
 		t.Fatalf("%+v", first.Signals[0])
@@ -109,7 +110,7 @@ func (p *project) keptIsChecked(id string) {
 	}
 	offline := func(key string) []string {
 		t.Helper()
-		r, err := VerifyBundle(ctx, bundle, BundleOptions{Key: key, Tree: v.Change.Digest})
+		r, err := judge.VerifyBundle(ctx, bundle, judge.BundleOptions{Key: key, Tree: v.Change.Digest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func (p *project) keptIsChecked(id string) {
 	}
 	show := func() []string {
 		if err := p.c.CheckVerdict(ctx, v, dir); err != nil {
-			if !errors.Is(err, ErrLedger) {
+			if !errors.Is(err, judge.ErrLedger) {
 				t.Error(err)
 			}
 			return []string{err.Error()}
@@ -185,11 +186,11 @@ func (p *project) keptIsChecked(id string) {
 	}{
 		"another outcome":    {gate.VerdictFile, func(b []byte) []byte { return bytes.Replace(b, []byte(`"passed"`), []byte(`"failed"`), 1) }},
 		"text behind it":     {gate.VerdictFile, func(b []byte) []byte { return append(b, "{}"...) }},
-		"no signature":       {attestationFile, func([]byte) []byte { return nil }},
-		"the verdict alone":  {attestationFile, func(b []byte) []byte { l, _, _ := bytes.Cut(b, []byte("\n")); return l }},
-		"a verdict twice":    {attestationFile, func(b []byte) []byte { l, _, _ := bytes.Cut(b, []byte("\n")); return slices.Concat(l, []byte("\n"), l) }},
-		"another payload":    {attestationFile, func(b []byte) []byte { return bytes.Replace(b, []byte(`"payload":"ey`), []byte(`"payload":"fy`), 1) }},
-		"no envelope at all": {attestationFile, func([]byte) []byte { return []byte("x\n") }},
+		"no signature":       {judge.AttestationFile, func([]byte) []byte { return nil }},
+		"the verdict alone":  {judge.AttestationFile, func(b []byte) []byte { l, _, _ := bytes.Cut(b, []byte("\n")); return l }},
+		"a verdict twice":    {judge.AttestationFile, func(b []byte) []byte { l, _, _ := bytes.Cut(b, []byte("\n")); return slices.Concat(l, []byte("\n"), l) }},
+		"another payload":    {judge.AttestationFile, func(b []byte) []byte { return bytes.Replace(b, []byte(`"payload":"ey`), []byte(`"payload":"fy`), 1) }},
+		"no envelope at all": {judge.AttestationFile, func([]byte) []byte { return []byte("x\n") }},
 	} {
 		file := filepath.Join(bundle, x.file)
 		was, err := os.ReadFile(file)
@@ -217,7 +218,7 @@ func (p *project) keptIsChecked(id string) {
 	}
 	all("at the end", "", false)
 	// What it is given again by lies elsewhere, too.
-	kept := filepath.Join(p.c.gateDir("cache", shortSum(p.ws)), id+".json")
+	kept := filepath.Join(p.c.judge.GateDir("cache", judge.ShortSum(p.ws)), id+".json")
 	was, err := os.ReadFile(kept)
 	if err != nil {
 		t.Fatal(err)

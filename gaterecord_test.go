@@ -16,17 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/work"
 )
 
 // judgedBadly is a project with a verdict that a person may set aside.
-func judgedBadly(t *testing.T) (*project, *Judged) {
+func judgedBadly(t *testing.T) (*project, *judge.Judged) {
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
 	p.put("b", "\x00")
 	p.commit()
-	j := p.judge(GateOptions{Base: "HEAD^"})
+	j := p.judge(judge.GateOptions{Base: "HEAD^"})
 	if j.Outcome != gate.Final {
 		t.Fatalf("%+v", j.Verdict)
 	}
@@ -45,29 +49,29 @@ func (p *project) intact(what string) {
 func TestA1VerdictExchanged(t *testing.T) {
 	ctx := t.Context()
 	p, bad := judgedBadly(t)
-	good := p.judge(GateOptions{Base: "HEAD", Change: "HEAD"})
+	good := p.judge(judge.GateOptions{Base: "HEAD", Change: "HEAD"})
 	if good.Outcome != gate.Passed {
 		t.Fatalf("%+v", good.Verdict)
 	}
 	p.intact("as it was")
-	file := filepath.Join(bad.Dir, verdictFile)
+	file := filepath.Join(bad.Dir, judge.VerdictFile)
 	was, err := os.ReadFile(file)
-	passed, err2 := os.ReadFile(filepath.Join(good.Dir, verdictFile))
+	passed, err2 := os.ReadFile(filepath.Join(good.Dir, judge.VerdictFile))
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{verdictFile, nextFile} {
+	for _, name := range []string{judge.VerdictFile, judge.NextFile} {
 		if err := os.WriteFile(filepath.Join(bad.Dir, name), passed, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if name == nextFile {
+		if name == judge.NextFile {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if v, _, err := p.c.Verdict(ctx, bad.ID); err == nil {
 			t.Errorf("%s: verdict %s, which is %s, is read as %s: %s", name, bad.ID, bad.Outcome, v.ID, v.Outcome)
-		} else if name == verdictFile && !errors.Is(err, ErrLedger) {
+		} else if name == judge.VerdictFile && !errors.Is(err, judge.ErrLedger) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := p.c.AttestVerdict(ctx, bad.ID, io.Discard); err == nil {
@@ -94,7 +98,7 @@ func TestA1VerdictExchanged(t *testing.T) {
 func TestH2DiedWhileWriting(t *testing.T) {
 	ctx := t.Context()
 	p, j := judgedBadly(t)
-	file, next := filepath.Join(j.Dir, verdictFile), filepath.Join(j.Dir, nextFile)
+	file, next := filepath.Join(j.Dir, judge.VerdictFile), filepath.Join(j.Dir, judge.NextFile)
 	before, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +165,7 @@ func TestH2DiedWhileWriting(t *testing.T) {
 				write(x.text, x.pending)
 				if lives {
 					// Whoever writes is not dead: nothing is taken away from them.
-					hold, err := holdVerdict(j.Dir)
+					hold, err := judge.HoldVerdict(j.Dir)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -186,9 +190,9 @@ func TestH2DiedWhileWriting(t *testing.T) {
 		}
 	}
 	// One that never was on record is as none.
-	dir := p.c.gateDir("verdicts", died)
+	dir := p.c.judge.GateDir("verdicts", died)
 	for who, read := range readers {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, nextFile), bytes.ReplaceAll(before, []byte(j.ID), []byte(died)), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, judge.NextFile), bytes.ReplaceAll(before, []byte(j.ID), []byte(died)), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		if err := read(); err != nil {
@@ -201,14 +205,14 @@ func TestH2DiedWhileWriting(t *testing.T) {
 		t.Error("it is overridden twice")
 	}
 	write(before, after)
-	hold, err := holdVerdict(j.Dir)
+	hold, err := judge.HoldVerdict(j.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer hold.Close()
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := p.c.putVerdict(canceled, j.ID, before, audit.Event{}); err == nil {
+	if err := p.c.judge.PutVerdict(canceled, j.ID, before, audit.Event{}); err == nil {
 		t.Error("it was put on record though that was cancelled")
 	}
 	if b, err := os.ReadFile(file); err != nil || !bytes.Equal(b, after) {
@@ -223,7 +227,7 @@ func TestSweepGates(t *testing.T) {
 	p, j := judgedBadly(t)
 	long := time.Now().Add(-time.Hour)
 	verdict := func(id string) string {
-		dir := p.c.gateDir("verdicts", id)
+		dir := p.c.judge.GateDir("verdicts", id)
 		if err := errors.Join(os.MkdirAll(filepath.Join(dir, gate.EvidenceDir, "b-change"), 0o700), os.WriteFile(filepath.Join(dir, gate.EvidenceDir, "b-change", "stdout"), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -236,10 +240,10 @@ func TestSweepGates(t *testing.T) {
 		return dir
 	}
 	dead, pending, live, young := verdict("7dead"), verdict("7pending"), verdict("7live"), verdict("7young")
-	if err := os.WriteFile(filepath.Join(pending, nextFile), []byte("{}"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(pending, judge.NextFile), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hold, err := holdVerdict(live)
+	hold, err := judge.HoldVerdict(live)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,13 +252,13 @@ func TestSweepGates(t *testing.T) {
 	}
 	old(j.Dir)
 	// The phase of a gate that died, and of one that lives.
-	scratch := p.c.gateDir("scratch")
+	scratch := p.c.judge.GateDir("scratch")
 	phase := func(name string) *Receipt {
 		tree := filepath.Join(scratch, name, "trees", "t")
 		if err := os.MkdirAll(tree, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		r, err := p.c.Run(ctx, RunOptions{Command: []string{"true"}, Workspace: tree, at: gate.Workspace, Mode: store.Overlay})
+		r, err := p.c.Run(ctx, plan.Options{Command: []string{"true"}, Workspace: tree, At: gate.Workspace, Mode: store.Overlay})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +266,7 @@ func TestSweepGates(t *testing.T) {
 	}
 	killed, goesOn := phase("g1"), phase("g2")
 	for _, name := range []string{"g1", "g2"} {
-		f, err := lockFile(filepath.Join(scratch, name, "lock"))
+		f, err := judge.LockFile(filepath.Join(scratch, name, "lock"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +286,7 @@ func TestSweepGates(t *testing.T) {
 		}
 		return slices.Sorted(slices.Values(g.Removed))
 	}
-	want := slices.Sorted(slices.Values([]string{dead, p.c.store.RunDir(killed.ID)}))
+	want := slices.Sorted(slices.Values([]string{dead, p.c.host.Store.RunDir(killed.ID)}))
 	if got := sweep(); !slices.Equal(got, want) {
 		t.Errorf("removed were %q, want %q", got, want)
 	}
@@ -304,7 +308,7 @@ func TestSweepGates(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A verdict that was taken away leaves what shows it.
-	if err := os.Rename(filepath.Join(j.Dir, verdictFile), filepath.Join(t.TempDir(), "v")); err != nil {
+	if err := os.Rename(filepath.Join(j.Dir, judge.VerdictFile), filepath.Join(t.TempDir(), "v")); err != nil {
 		t.Fatal(err)
 	}
 	old(j.Dir)
@@ -327,7 +331,7 @@ func TestGivenLast(t *testing.T) {
 	p.git("rm", "-q", "b")
 	p.put("c", "fine")
 	p.commit()
-	good := p.judge(GateOptions{Base: "HEAD"})
+	good := p.judge(judge.GateOptions{Base: "HEAD"})
 	shown := func(what, want string) {
 		t.Helper()
 		if v, _, err := p.c.Verdict(t.Context(), ""); err != nil || v.ID != want {
@@ -335,22 +339,22 @@ func TestGivenLast(t *testing.T) {
 		}
 	}
 	shown("the newest", good.ID)
-	again := p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	again := p.judge(judge.GateOptions{Base: "HEAD~2", Change: "HEAD^"})
 	if !again.Cached || again.ID != bad.ID {
 		t.Fatalf("%s: %s", again.ID, again.Miss)
 	}
 	shown("one that was given again", bad.ID)
-	if again := p.judge(GateOptions{Base: "HEAD"}); !again.Cached || again.ID != good.ID {
+	if again := p.judge(judge.GateOptions{Base: "HEAD"}); !again.Cached || again.ID != good.ID {
 		t.Fatalf("%s: %s", again.ID, again.Miss)
 	}
 	shown("the newest, given again", good.ID)
-	p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
-	anew := p.judge(GateOptions{Base: "HEAD", Again: true})
+	p.judge(judge.GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	anew := p.judge(judge.GateOptions{Base: "HEAD", Again: true})
 	shown("one that was judged since", anew.ID)
 	if v, _, err := p.c.Verdict(t.Context(), bad.ID); err != nil || v.ID != bad.ID {
 		t.Errorf("%v, %v", v, err)
 	}
-	p.judge(GateOptions{Base: "HEAD~2", Change: "HEAD^"})
+	p.judge(judge.GateOptions{Base: "HEAD~2", Change: "HEAD^"})
 	if err := os.RemoveAll(bad.Dir); err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +366,7 @@ func TestGivenLast(t *testing.T) {
 func TestRemoveVerdict(t *testing.T) {
 	ctx := t.Context()
 	p, bad := judgedBadly(t)
-	good := p.judge(GateOptions{Base: "HEAD", Change: "HEAD"})
+	good := p.judge(judge.GateOptions{Base: "HEAD", Change: "HEAD"})
 	list := func(want ...string) {
 		t.Helper()
 		l, err := p.c.Verdicts(ctx, 10)
@@ -379,7 +383,7 @@ func TestRemoveVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is not as it was recorded stays.
-	file := filepath.Join(bad.Dir, verdictFile)
+	file := filepath.Join(bad.Dir, judge.VerdictFile)
 	was, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -387,18 +391,18 @@ func TestRemoveVerdict(t *testing.T) {
 	if err := os.WriteFile(file, append(was, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, ErrLedger) {
+	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("an edited verdict is removed: %v", err)
 	}
 	if err := os.WriteFile(file, was, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var option *OptionError
+	var option *fault.OptionError
 	if _, err := p.c.RemoveVerdict(ctx, ""); !errors.As(err, &option) {
 		t.Errorf("nobody's verdict is removed: %v", err)
 	}
 	// So does what work refers to.
-	step := p.c.gateDir("work", "w", attemptPrefix+"001.json")
+	step := p.c.judge.GateDir("work", "w", judge.AttemptPrefix+"001.json")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(step), 0o700), os.WriteFile(step, []byte(`{"verdict":"`+bad.ID+`"}`), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +413,7 @@ func TestRemoveVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Death before its record leaves it, and death after that does not.
-	mark := p.c.gateDir("verdicts", removingFile)
+	mark := p.c.judge.GateDir("verdicts", judge.RemovingFile)
 	if err := os.WriteFile(mark, []byte(bad.ID), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -420,10 +424,10 @@ func TestRemoveVerdict(t *testing.T) {
 	}
 	list(good.ID)
 	p.intact("removed")
-	if left, err := os.ReadDir(p.c.gateDir("verdicts")); err != nil || len(left) != 1 {
+	if left, err := os.ReadDir(p.c.judge.GateDir("verdicts")); err != nil || len(left) != 1 {
 		t.Errorf("%v %v", left, err)
 	}
-	if kept, err := store.Glob(p.c.gateDir("cache"), "*/"+bad.ID+".json"); err != nil || len(kept) != 0 {
+	if kept, err := store.Glob(p.c.judge.GateDir("cache"), "*/"+bad.ID+".json"); err != nil || len(kept) != 0 {
 		t.Errorf("it is given again by %q, %v", kept, err)
 	}
 	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, []byte(bad.ID), 0o600)); err != nil {
@@ -431,17 +435,17 @@ func TestRemoveVerdict(t *testing.T) {
 	}
 	list(good.ID)
 	p.intact("after the record")
-	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, ErrNoVerdict) {
+	if _, err := p.c.RemoveVerdict(ctx, bad.ID); !errors.Is(err, judge.ErrNoVerdict) {
 		t.Errorf("it is removed twice: %v", err)
 	}
 	// The same, with what was left of it before.
 	if err := errors.Join(os.CopyFS(bad.Dir, os.DirFS(save)), os.WriteFile(mark, []byte(bad.ID), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, ErrNoVerdict) {
+	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, judge.ErrNoVerdict) {
 		t.Errorf("after the record: %+v %v", v, err)
 	}
-	if b, err := os.ReadFile(p.c.gateDir("verdicts", gonePrefix+bad.ID, verdictFile)); err != nil || !bytes.Equal(b, was) {
+	if b, err := os.ReadFile(p.c.judge.GateDir("verdicts", judge.GonePrefix+bad.ID, judge.VerdictFile)); err != nil || !bytes.Equal(b, was) {
 		t.Errorf("what was left of it: %v", err)
 	}
 	p.intact("while it goes")
@@ -452,7 +456,7 @@ func TestRemoveVerdict(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(bad.Dir), os.CopyFS(bad.Dir, os.DirFS(save))); err != nil {
 		t.Fatal(err)
 	}
-	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, ErrLedger) {
+	if v, _, err := p.c.Verdict(ctx, bad.ID); !errors.Is(err, judge.ErrLedger) {
 		t.Errorf("a removed verdict that was put back is read: %+v %v", v, err)
 	}
 	list(good.ID)
@@ -482,8 +486,8 @@ func TestRemoveVerdictBeside(t *testing.T) {
 	for i := range 12 {
 		v := *first.Verdict
 		v.ID = fmt.Sprintf("%s%s%02d", first.ID[:23], other, i)
-		dir := p.c.gateDir("verdicts", v.ID)
-		if err := errors.Join(os.CopyFS(dir, os.DirFS(first.Dir)), p.c.recordVerdict(ctx, &v)); err != nil {
+		dir := p.c.judge.GateDir("verdicts", v.ID)
+		if err := errors.Join(os.CopyFS(dir, os.DirFS(first.Dir)), p.c.judge.RecordVerdict(ctx, &v)); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, v.ID)
@@ -501,7 +505,7 @@ func TestRemoveVerdictBeside(t *testing.T) {
 	for rounds := 1; ; rounds++ {
 		p.intact("beside")
 		for _, ref := range append(ids, "") {
-			if _, _, err := p.c.Verdict(ctx, ref); err != nil && (ref == "" || !errors.Is(err, ErrNoVerdict)) {
+			if _, _, err := p.c.Verdict(ctx, ref); err != nil && (ref == "" || !errors.Is(err, judge.ErrNoVerdict)) {
 				t.Errorf("%q is read: %v", ref, err)
 			}
 		}
@@ -523,7 +527,7 @@ func TestRemoveVerdictBeside(t *testing.T) {
 // given one, for whether it stays.
 func TestRemoveVerdictWaits(t *testing.T) {
 	p, j := judgedBadly(t)
-	release, err := p.c.keepVerdicts(t.Context())
+	release, err := p.c.judge.KeepVerdicts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -534,7 +538,7 @@ func TestRemoveVerdictWaits(t *testing.T) {
 		removed <- err
 	}
 	held := func() bool {
-		f, err := holdVerdict(j.Dir)
+		f, err := judge.HoldVerdict(j.Dir)
 		if err == nil {
 			f.Close()
 		}
@@ -542,7 +546,7 @@ func TestRemoveVerdictWaits(t *testing.T) {
 	}
 	go remove()
 	for kept := []string{""}; len(kept) > 0 || !held(); time.Sleep(time.Millisecond) { // it is about to go
-		if kept, err = store.Glob(p.c.gateDir("cache"), "*/"+j.ID+".json"); err != nil {
+		if kept, err = store.Glob(p.c.judge.GateDir("cache"), "*/"+j.ID+".json"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -557,19 +561,19 @@ func TestRemoveVerdictWaits(t *testing.T) {
 	p.intact("it stays")
 	release()
 	// A second one that waits for the first is told that there is none.
-	hold, err := holdVerdict(j.Dir)
+	hold, err := judge.HoldVerdict(j.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	waits := make(chan error, 1)
 	go func() {
-		_, err := waitVerdict(t.Context(), j.Dir)
+		_, err := judge.WaitVerdict(t.Context(), j.Dir)
 		waits <- err
 	}()
-	if err := errors.Join(p.c.dropVerdict(j.ID), hold.Close()); err != nil {
+	if err := errors.Join(p.c.judge.DropVerdict(j.ID), hold.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waits; !errors.Is(err, ErrNoVerdict) {
+	if err := <-waits; !errors.Is(err, judge.ErrNoVerdict) {
 		t.Error(err)
 	}
 }
@@ -579,25 +583,25 @@ func TestRemoveVerdictWaits(t *testing.T) {
 func TestWorkKeepsItsVerdict(t *testing.T) {
 	ctx := t.Context()
 	p := newProject(t, map[string]string{"a": "x", gate.CatalogPath: "version: 1\nsignals:\n  - {name: policy, kind: policy}\n"})
-	r, err := p.c.Run(ctx, RunOptions{Command: []string{"touch", "b"}, Workspace: p.ws, Mode: store.Overlay})
+	r, err := p.c.Run(ctx, plan.Options{Command: []string{"touch", "b"}, Workspace: p.ws, Mode: store.Overlay})
 	if err != nil {
 		t.Fatal(err)
 	}
 	base := p.git("rev-parse", "HEAD")
-	first := p.judge(GateOptions{Base: base, Change: string(r.ID)})
-	newest := p.judge(GateOptions{Base: base, Change: base})
-	hold, err := holdVerdict(first.Dir)
+	first := p.judge(judge.GateOptions{Base: base, Change: string(r.ID)})
+	newest := p.judge(judge.GateOptions{Base: base, Change: base})
+	hold, err := judge.HoldVerdict(first.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &work{c: p.c, o: &WorkOptions{}, id: "w", dir: p.c.gateDir("work", "w"), task: Task{Dir: p.ws, Base: base}}
-	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+	w := &work.Work{C: p.c.worker, O: &work.WorkOptions{}, Id: "w", Dir: p.c.judge.GateDir("work", "w"), Task: work.Task{Dir: p.ws, Base: base}}
+	if err := os.MkdirAll(w.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	judged := make(chan error, 1)
-	go func() { judged <- w.judge(ctx, Attempt{Number: 1, Run: r.ID}) }()
+	go func() { judged <- w.Judge(ctx, work.Attempt{Number: 1, Run: r.ID}) }()
 	for want := []byte(first.ID + " " + newest.ID); ; time.Sleep(time.Millisecond) { // it is given the first again
-		if b, err := os.ReadFile(p.c.gateDir(givenFile)); err == nil && bytes.HasPrefix(b, want) {
+		if b, err := os.ReadFile(p.c.judge.GateDir(judge.GivenFile)); err == nil && bytes.HasPrefix(b, want) {
 			break
 		}
 		if len(judged) > 0 {
@@ -605,20 +609,20 @@ func TestWorkKeepsItsVerdict(t *testing.T) {
 		}
 	}
 	none := new(secret.Redactor)
-	_, err = p.c.audit.Append(ctx, audit.Event{
+	_, err = p.c.host.Audit.Append(ctx, audit.Event{
 		Kind: audit.GateRemoved, Actor: audit.ByUser(os.Getuid()), Decision: audit.Allowed, Subject: audit.Redact(none, first.ID), Sync: true,
 	})
-	if err := errors.Join(err, p.c.dropVerdict(first.ID), hold.Close(), <-judged); err != nil {
+	if err := errors.Join(err, p.c.judge.DropVerdict(first.ID), hold.Close(), <-judged); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.steps) != 1 {
-		t.Fatalf("%+v", w.steps)
+	if len(w.Steps) != 1 {
+		t.Fatalf("%+v", w.Steps)
 	}
-	id := w.steps[0].Verdict
-	if v, _, err := p.c.Verdict(ctx, id); err != nil || v.Outcome != w.steps[0].Outcome || id == first.ID {
+	id := w.Steps[0].Verdict
+	if v, _, err := p.c.Verdict(ctx, id); err != nil || v.Outcome != w.Steps[0].Outcome || id == first.ID {
 		t.Errorf("the attempt ended by %s, of which there is %+v: %v", id, v, err)
 	}
-	var option *OptionError
+	var option *fault.OptionError
 	if _, err := p.c.RemoveVerdict(ctx, id); !errors.As(err, &option) {
 		t.Errorf("a verdict that work refers to is removed: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -165,7 +166,7 @@ func TestT2Detection(t *testing.T) {
 	}
 	p := newProject(t, files)
 	advisories(t, p)
-	j := p.judge(GateOptions{Base: "HEAD"})
+	j := p.judge(judge.GateOptions{Base: "HEAD"})
 	if got := notPassed(j.Verdict); strings.Join(got, " ") != "trace" {
 		var text bytes.Buffer
 		j.Text(&text, true)
@@ -198,16 +199,16 @@ func TestT2Detection(t *testing.T) {
 				p.commit()
 			}
 			want := slices.DeleteFunc(slices.Clone(c.caught), func(s string) bool { return !slices.Contains(staticSignals, s) })
-			p.detect(c, want, GateOptions{Base: base, Again: true, Catalog: static})
+			p.detect(c, want, judge.GateOptions{Base: base, Again: true, Catalog: static})
 			if c.bottle && !testing.Short() || every {
-				p.detect(c, c.caught, GateOptions{Base: base, Again: true})
+				p.detect(c, c.caught, judge.GateOptions{Base: base, Again: true})
 			}
 		})
 	}
 }
 
 // detect judges, and compares who caught it. What is said is said where all of them look.
-func (p *project) detect(c gateChange, want []string, o GateOptions) {
+func (p *project) detect(c gateChange, want []string, o judge.GateOptions) {
 	p.t.Helper()
 	o.Dir = p.ws
 	j, err := p.c.Gate(context.Background(), o)
@@ -233,7 +234,7 @@ func (p *project) detect(c gateChange, want []string, o GateOptions) {
 // advisories puts the data's own where carboy looks for some.
 func advisories(t *testing.T, p *project) {
 	t.Helper()
-	at, err := p.c.advisories()
+	at, err := p.c.judge.Advisories()
 	if err != nil {
 		t.Fatal(err)
 	}

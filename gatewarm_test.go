@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
@@ -45,7 +47,7 @@ signals:
 // disk is refused, until it is swept.
 func TestT4WarmCacheInBottles(t *testing.T) {
 	p := newCacheWorld(t, warmGateCatalog, map[string]string{"check.sh": warmCheck})
-	printed := func(j *Judged, phase string) string {
+	printed := func(j *judge.Judged, phase string) string {
 		t.Helper()
 		b, err := p.c.VerdictEvidence(t.Context(), j.ID, phase, "stdout")
 		if err != nil {
@@ -55,14 +57,14 @@ func TestT4WarmCacheInBottles(t *testing.T) {
 	}
 	entries := func() []string {
 		t.Helper()
-		l, err := filepath.Glob(p.c.warmDir("*", gate.WarmFile))
+		l, err := filepath.Glob(p.c.judge.WarmDir("*", gate.WarmFile))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
 	const poison = "for f in ~/.cache/cc/*; do echo 'echo poisoned; exit 0' >$f; done; echo x >~/.cache/cc/mine; rm -rf ~/.cache/cc/*-2*\n"
-	var first *Judged
+	var first *judge.Judged
 	for i := range 5 {
 		p.put("t_value.sh", poison+strings.Repeat("#\n", i))
 		if first = p.run(); first.Outcome != gate.Passed || first.Warm == nil || len(entries()) > 0 {
@@ -88,7 +90,7 @@ func TestT4WarmCacheInBottles(t *testing.T) {
 	if base := printed(second, "tests-base"); base != printed(first, "tests-base") || second.Phases[0].Of+second.Phases[1].Of != first.ID {
 		t.Errorf("the base's phase is not the first gate's:\n%s", base)
 	}
-	if problems, err := p.c.verifyGates(t.Context()); err != nil || len(problems) > 0 {
+	if problems, err := p.c.judge.VerifyGates(t.Context()); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
 	// Changed on disk: no gate goes on with it, nor runs without saying so.
@@ -107,11 +109,11 @@ func TestT4WarmCacheInBottles(t *testing.T) {
 		if err := os.WriteFile(file, edited, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); err != nil {
+		if _, err := p.c.Gate(t.Context(), judge.GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); err != nil {
 			t.Errorf("a verdict that is given again needs no cache: %v", err)
 		}
 		p.put("other", file) // another change
-		if _, err := p.c.Gate(t.Context(), GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); !errors.Is(err, ErrLedger) || !strings.Contains(err.Error(), "sandbox gc") {
+		if _, err := p.c.Gate(t.Context(), judge.GateOptions{Dir: p.ws, Base: p.base, Change: ".", Catalog: p.catalog}); !errors.Is(err, judge.ErrLedger) || !strings.Contains(err.Error(), "sandbox gc") {
 			t.Errorf("%s was edited: %v", file, err)
 		}
 		if err := errors.Join(os.WriteFile(file, b, 0o600), os.Remove(filepath.Join(p.ws, "other"))); err != nil {
@@ -138,21 +140,21 @@ func TestWarmHeldUntilRecorded(t *testing.T) {
 	if err := os.Mkdir("files", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := &gateWork{c: c, g: &gate.Gate{}, o: &GateOptions{}}
+	w := &judge.GateWork{C: c.judge, G: &gate.Gate{}, O: &judge.GateOptions{}}
 	k := &gate.Warm{Key: "key", Phases: []gate.WarmPhase{{Phase: &gate.Phase{Signal: "t", On: "base", Ended: &gate.Ended{Run: "r"}}}}}
-	_, lock, err := w.moveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
+	_, lock, err := w.MoveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(c.warmDir("key"), old, old); err != nil {
+	if err := os.Chtimes(c.judge.WarmDir("key"), old, old); err != nil {
 		t.Fatal(err)
 	}
 	there := func() bool {
-		_, err := os.Stat(c.warmDir("key", gate.WarmFile))
+		_, err := os.Stat(c.judge.WarmDir("key", gate.WarmFile))
 		return err == nil
 	}
-	if removed, err := c.sweepWarm(t.Context(), true); len(removed) > 0 || err != nil || !there() {
+	if removed, err := c.judge.SweepWarm(t.Context(), true); len(removed) > 0 || err != nil || !there() {
 		t.Errorf("what is not on record yet is swept: %v, %v", removed, err)
 	}
 	if found, err := w.Find(t.Context(), "key"); found != nil || err != nil || !there() {
@@ -161,10 +163,10 @@ func TestWarmHeldUntilRecorded(t *testing.T) {
 	lock.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if removed, err := c.sweepWarm(ctx, true); len(removed) > 0 || !errors.Is(err, context.Canceled) || !there() {
+	if removed, err := c.judge.SweepWarm(ctx, true); len(removed) > 0 || !errors.Is(err, context.Canceled) || !there() {
 		t.Errorf("stopped: %v, %v", removed, err)
 	}
-	if removed, err := c.sweepWarm(t.Context(), true); len(removed) != 1 || err != nil || there() {
+	if removed, err := c.judge.SweepWarm(t.Context(), true); len(removed) != 1 || err != nil || there() {
 		t.Errorf("what was never put on record stays: %v, %v", removed, err)
 	}
 }
@@ -191,13 +193,13 @@ func TestWarmLockIsOfWhatIsThere(t *testing.T) {
 	fill()
 	early := open()
 	fill()
-	if err := shareLock(early, dir); !errors.Is(err, fs.ErrNotExist) {
+	if err := judge.ShareLock(early, dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock of what was removed holds: %v", err)
 	}
-	if err := shareLock(open(), dir); err != nil {
+	if err := judge.ShareLock(open(), dir); err != nil {
 		t.Errorf("the lock of what is there: %v", err)
 	}
-	if err := removeWarm(dir); err != nil {
+	if err := judge.RemoveWarm(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err != nil {
@@ -207,7 +209,7 @@ func TestWarmLockIsOfWhatIsThere(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := shareLock(gone, dir); !errors.Is(err, fs.ErrNotExist) {
+	if err := judge.ShareLock(gone, dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the lock of nothing holds: %v", err)
 	}
 }
@@ -217,16 +219,16 @@ func TestWarmDocumentIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	c := openClient(t, map[string]string{"HOME": dir, "XDG_STATE_HOME": dir + "/state"})
 	t.Chdir(t.TempDir())
-	w := &gateWork{c: c, g: &gate.Gate{}, o: &GateOptions{}}
-	was := maxWarmFile
-	t.Cleanup(func() { maxWarmFile = was })
+	w := &judge.GateWork{C: c.judge, G: &gate.Gate{}, O: &judge.GateOptions{}}
+	was := judge.MaxWarmFile
+	t.Cleanup(func() { judge.MaxWarmFile = was })
 	for _, most := range []int64{was, 100} {
 		if err := os.Mkdir("files", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		maxWarmFile = most
+		judge.MaxWarmFile = most
 		k := &gate.Warm{Key: fmt.Sprint("key", most), Host: map[string]string{"/usr/bin/cc": "1:2:3"}, Phases: []gate.WarmPhase{{Phase: &gate.Phase{Signal: "t", On: "base", Ended: &gate.Ended{Run: "r"}}}}}
-		_, lock, err := w.moveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
+		_, lock, err := w.MoveWarm(t.Context(), k, &gate.Verdict{ID: "v"})
 		if (err == nil) != (most == was) {
 			t.Errorf("at most %d bytes: %v", most, err)
 		}
@@ -234,10 +236,10 @@ func TestWarmDocumentIsBounded(t *testing.T) {
 			lock.Close()
 		}
 	}
-	if left, err := filepath.Glob(c.warmDir("*")); err != nil || len(left) != 1 {
+	if left, err := filepath.Glob(c.judge.WarmDir("*")); err != nil || len(left) != 1 {
 		t.Errorf("%v, %v", left, err)
 	}
-	if left, err := filepath.Glob(c.warmDir(".new-*")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(c.judge.WarmDir(".new-*")); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v", left, err)
 	}
 }
@@ -249,11 +251,11 @@ func TestGateCcache(t *testing.T) {
 		t.Log("ccache is NOT tested: apt-get install ccache gcc make, then CARBOY_TEST_LANGUAGES=1")
 		return
 	}
-	id, err := whoami(t.TempDir())
+	id, err := plan.Whoami(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newCacheWorld(t, "version: 1\nsignals:\n  - {name: t, kind: build, command: [make, test], env: {CCACHE_DIR: "+id.user.Home+"/.cache/ccache}, warm: [.cache/ccache]}\n", map[string]string{
+	p := newCacheWorld(t, "version: 1\nsignals:\n  - {name: t, kind: build, command: [make, test], env: {CCACHE_DIR: "+id.User.Home+"/.cache/ccache}, warm: [.cache/ccache]}\n", map[string]string{
 		"Makefile": "test: main.o a.o\n\tccache -s\n\tgcc -o prog main.o a.o\n\t./prog\n%.o: %.c\n\tccache gcc -Ialt -Iinc -c -o $@ $<\n",
 		"inc/x.h":  "#define WANT 1\n", "alt/y.h": "",
 		"a.c":    "#include \"x.h\"\nint a(void) { return WANT; }\n",

@@ -17,9 +17,13 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run/plan"
+	"github.com/carboy/carboy/internal/run/repos"
 	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 const (
@@ -91,17 +95,17 @@ func (g *gitWorld) config(name, text string) {
 }
 
 // start runs a script in a bottle.
-func (g *gitWorld) start(o StartOptions, script string) (*Started, string, error) {
+func (g *gitWorld) start(o bottles.StartOptions, script string) (*bottles.Started, string, error) {
 	g.t.Helper()
 	return g.startTelling(o, nil, script, nil)
 }
 
 // startTelling does so with somebody who hears events, and something beside it.
-func (g *gitWorld) startTelling(o StartOptions, hear func(Event), script string, beside func(over <-chan struct{})) (*Started, string, error) {
+func (g *gitWorld) startTelling(o bottles.StartOptions, hear func(plan.Event), script string, beside func(over <-chan struct{})) (*bottles.Started, string, error) {
 	g.t.Helper()
 	var out, msg bytes.Buffer
 	o.Agent, o.Dir, o.Headless, o.Prompt, o.Stdout, o.Stderr = "a", g.ws, true, script, &out, &msg
-	o.OnEvent = func(e Event) {
+	o.OnEvent = func(e plan.Event) {
 		g.t.Logf("%s %s %s", e.Kind, e.Name, e.Text)
 		if hear != nil {
 			hear(e)
@@ -118,7 +122,7 @@ func (g *gitWorld) startTelling(o StartOptions, hear func(Event), script string,
 	return s, out.String() + msg.String(), err
 }
 
-// ref is what a reference of an upstream names; empty: nothing.
+// ref returns the object that a reference of an upstream names; empty: none.
 func (g *gitWorld) ref(repo, name string) string {
 	out, err := gittest.TryGit(repo, "rev-parse", "-q", "--verify", name)
 	if err != nil {
@@ -137,7 +141,7 @@ func TestGitBottle(t *testing.T) {
 	if err := os.Chmod(filepath.Join(g.app, "hooks/post-receive"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, said, err := g.start(StartOptions{}, `set -e; cd /tmp; exec 2>&1
+	s, said, err := g.start(bottles.StartOptions{}, `set -e; cd /tmp; exec 2>&1
 git clone -q `+g.sshd.URL(g.app)+` one
 git clone -q ssh://`+g.sshd.User+`@127.0.0.1/`+path+` two
 git clone -q `+g.sshd.User+`@forge:`+g.app+` three
@@ -205,6 +209,7 @@ echo done
 // TestGitRefuses: what a push adds is read, in every commit of it; what is refused has
 // left nowhere and can't be fetched; and nothing inside opens an upstream.
 func TestGitRefuses(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	g := newGitWorld(t)
 	key := "ghp_" + "Zq81xkLmP04wT9aB7cD3eF5gH2jK6nQ0rS1u" // no such token was ever given
 	before := g.ref(g.app, "main")
@@ -216,7 +221,7 @@ func TestGitRefuses(t *testing.T) {
 		}
 		return supervise.Reply{Verdict: supervise.Rejected, Note: "no, take it out"}
 	})
-	s, said, err := g.startTelling(StartOptions{}, func(e Event) {
+	s, said, err := g.startTelling(bottles.StartOptions{}, func(e plan.Event) {
 		if e.Kind == "git" && strings.Contains(e.Text, "refs/heads/ready") {
 			close(ready)
 		}
@@ -352,18 +357,18 @@ func TestGitKeys(t *testing.T) {
 	g := newGitWorld(t)
 	ctx := context.Background()
 	g.forge.Down(true)
-	if s, said, err := g.start(StartOptions{}, "echo ran"); s != nil || err == nil || !strings.Contains(err.Error(), "503") {
+	if s, said, err := g.start(bottles.StartOptions{}, "echo ran"); s != nil || err == nil || !strings.Contains(err.Error(), "503") {
 		t.Fatalf("a forge that is down: %+v %v %s", s, err, said)
 	}
 	g.forge.Down(false)
 	// It may have made a key before it went down: the record stays, and is put in order.
 	for slug := range map[string]bool{"a": true} {
-		if _, err := g.c.Destroy(ctx, slug, DestroyOptions{}); err != nil {
+		if _, err := g.c.Destroy(ctx, slug, bottles.DestroyOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	gone := false
-	s, said, err := g.startTelling(StartOptions{}, func(e Event) {
+	s, said, err := g.startTelling(bottles.StartOptions{}, func(e plan.Event) {
 		if e.Kind == "git" && strings.Contains(e.Text, "refs/heads/ready") && !gone {
 			gone = true
 			if k := g.forge.Keys(); len(k) != 1 || k[0].Title != "carboy:a:app" {
@@ -372,23 +377,23 @@ func TestGitKeys(t *testing.T) {
 			g.forge.Down(true)
 		}
 	}, "set -e; cd /tmp; git clone -q "+g.sshd.URL(g.app)+" x; cd x; git push -q origin HEAD:refs/heads/ready; exit 3", nil)
-	var left *KeysLeftError
-	var ended *AgentError
+	var left *repos.KeysLeftError
+	var ended *bottles.AgentError
 	if !errors.As(err, &left) || !errors.As(err, &ended) || ended.Code() != 3 || !s.Kept || !strings.Contains(left.Advice(), "carboy destroy a") || !strings.Contains(left.Advice(), "/-/settings/repository") {
 		t.Fatalf("%v %+v %s", err, s, said)
 	}
 	if k := s.Receipt.Git.Left(); len(k) != 1 || k[0].ID != "1" || k[0].RemoveAt == "" || len(s.Receipt.Notes) == 0 {
 		t.Errorf("%+v %q", s.Receipt.Git, s.Receipt.Notes)
 	}
-	if _, err := g.c.Destroy(ctx, "a", DestroyOptions{}); !errors.As(err, &left) {
+	if _, err := g.c.Destroy(ctx, "a", bottles.DestroyOptions{}); !errors.As(err, &left) {
 		t.Errorf("destroyed with a key left: %v", err)
 	}
-	if b, err := g.c.store.Bottle("a"); err != nil {
+	if b, err := g.c.host.Store.Bottle("a"); err != nil {
 		t.Errorf("%+v %v", b, err)
 	}
 	// Whoever opens the state next finds it.
 	g.forge.Down(false)
-	c, err := Open(ctx, g.c.opened)
+	c, err := Open(ctx, reopen(g.c.host.Opened))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,13 +401,13 @@ func TestGitKeys(t *testing.T) {
 	if k := g.forge.Keys(); len(k) != 0 {
 		t.Errorf("the forge has %+v", k)
 	}
-	if was, err := g.c.Destroy(ctx, "a", DestroyOptions{}); err != nil || !was {
+	if was, err := g.c.Destroy(ctx, "a", bottles.DestroyOptions{}); err != nil || !was {
 		t.Errorf("%t %v", was, err)
 	}
 
 	// Frozen, it has none; resumed, another.
 	froze := make(chan error, 1)
-	s, said, err = g.startTelling(StartOptions{}, nil, "cd /tmp; git clone -q "+g.sshd.URL(g.app)+" x; git -C x push -q origin HEAD:refs/heads/freeze; while :; do sleep 1; done", func(over <-chan struct{}) {
+	s, said, err = g.startTelling(bottles.StartOptions{}, nil, "cd /tmp; git clone -q "+g.sshd.URL(g.app)+" x; git -C x push -q origin HEAD:refs/heads/freeze; while :; do sleep 1; done", func(over <-chan struct{}) {
 		for g.ref(g.app, "refs/heads/freeze") == "" {
 			select {
 			case <-over:
@@ -423,7 +428,7 @@ func TestGitKeys(t *testing.T) {
 		t.Errorf("frozen, the forge has %+v", k)
 	}
 	var out bytes.Buffer
-	r, err := g.c.Resume(ctx, ResumeOptions{Slug: "a", Headless: true, Prompt: "cd /tmp/x && echo y >y && git add y && git commit -qm y && git push origin HEAD:refs/heads/again", Stdout: &out, Stderr: &out})
+	r, err := g.c.Resume(ctx, bottles.ResumeOptions{Slug: "a", Headless: true, Prompt: "cd /tmp/x && echo y >y && git add y && git commit -qm y && git push origin HEAD:refs/heads/again", Stdout: &out, Stderr: &out})
 	if err != nil || r.Receipt.Git == nil || r.Receipt.Git.Repos[0].Pushes != 1 || len(g.forge.Keys()) != 0 || g.ref(g.app, "refs/heads/again") == "" {
 		t.Errorf("%v %+v %s", err, r, out.String())
 	}
@@ -450,7 +455,7 @@ func TestGitKeys(t *testing.T) {
 		}
 		asked := len(g.forge.Keys())
 		g.config("bottles/dev.md", strings.Replace(string(whole), c.old, c.new, 1))
-		if s, _, err := g.start(StartOptions{Cwd: true}, "true"); err == nil || s != nil {
+		if s, _, err := g.start(bottles.StartOptions{Cwd: true}, "true"); err == nil || s != nil {
 			t.Errorf("%s: it is taken", name)
 		} else if !strings.Contains(err.Error(), c.want) || len(g.forge.Keys()) != asked {
 			t.Errorf("%s: refused for another reason, or too late: %v", name, err)
@@ -462,7 +467,7 @@ func TestGitKeys(t *testing.T) {
 // victimEnv has the test binary start a bottle in a world's place, to be killed.
 const victimEnv = "CARBOY_TEST_GIT_VICTIM"
 
-// gitVictim is that process.
+// gitVictim runs as that process.
 func gitVictim() {
 	file := os.Getenv(victimEnv)
 	if file == "" {
@@ -481,7 +486,7 @@ func gitVictim() {
 		c, err = Open(context.Background(), Options{Env: func(n string) string { return v.Vars[n] }})
 	}
 	if err == nil {
-		_, err = c.Start(context.Background(), StartOptions{Agent: "a", Dir: v.Dir, Headless: true, Prompt: v.Script, Stdout: os.Stdout, Stderr: os.Stderr})
+		_, err = c.Start(context.Background(), bottles.StartOptions{Agent: "a", Dir: v.Dir, Headless: true, Prompt: v.Script, Stdout: os.Stdout, Stderr: os.Stderr})
 	}
 	fmt.Fprintln(os.Stderr, "the victim lives:", err)
 	os.Exit(1)
@@ -532,7 +537,7 @@ func TestGitKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
-	c, err := Open(context.Background(), g.c.opened)
+	c, err := Open(context.Background(), reopen(g.c.host.Opened))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -545,7 +550,7 @@ func TestGitKilled(t *testing.T) {
 	if one != two || one == "" && gittest.Git(t, g.app, "for-each-ref") != before {
 		t.Errorf("upstream has a part of it: %q %q", one, two)
 	}
-	if was, err := c.Destroy(context.Background(), "a", DestroyOptions{Unlanded: true}); err != nil || !was {
+	if was, err := c.Destroy(context.Background(), "a", bottles.DestroyOptions{Unlanded: true}); err != nil || !was {
 		t.Errorf("%t %v", was, err)
 	}
 	if left, err := os.ReadDir(filepath.Join(c.StateDir(), "bottles")); err != nil || len(left) != 0 {

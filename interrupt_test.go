@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 )
 
 // A person gets out of everything that hangs. These tests end by the test's own
@@ -22,8 +24,8 @@ func TestInterruptBeforeTheCommand(t *testing.T) {
 	w := newWorld(t)
 	stop := make(chan os.Signal, 1)
 	stop <- syscall.SIGINT
-	r, out, err := w.sh("echo ran > /dev/stdout; echo ran > f", func(o *RunOptions) { o.Interrupt = stop })
-	if !errors.Is(err, ErrInterrupted) || r == nil || r.Exit.Reason != receipt.Failed || strings.Contains(out, "ran") {
+	r, out, err := w.sh("echo ran > /dev/stdout; echo ran > f", func(o *plan.Options) { o.Interrupt = stop })
+	if !errors.Is(err, run.ErrInterrupted) || r == nil || r.Exit.Reason != receipt.Failed || strings.Contains(out, "ran") {
 		t.Errorf("%v, receipt %+v, output %q", err, r, out)
 	}
 	w.ok("true") // and nothing of it is in the way
@@ -32,9 +34,9 @@ func TestInterruptBeforeTheCommand(t *testing.T) {
 func TestInterruptOfAHungSandbox(t *testing.T) {
 	w := newWorld(t)
 	stop := make(chan os.Signal, 8)
-	r, _, err := w.sh("sleep 600", func(o *RunOptions) {
+	r, _, err := w.sh("sleep 600", func(o *plan.Options) {
 		o.Interrupt = stop
-		o.OnEvent = func(e Event) {
+		o.OnEvent = func(e plan.Event) {
 			if e.Kind != "started" {
 				return
 			}
@@ -80,7 +82,7 @@ func TestInterruptWithOutputThatNobodyReads(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	r, err := w.c.Run(ctx, RunOptions{
+	r, err := w.c.Run(ctx, plan.Options{
 		Command: []string{"sh", "-c", "trap '' INT; echo made > f; while :; do echo y; done"}, Workspace: w.ws, Stdout: to, Interrupt: stop,
 	})
 	if ctx.Err() != nil || r == nil || r.Exit.Reason != receipt.Killed {

@@ -15,17 +15,24 @@ import (
 // import those of earlier lines only: peers meet in package carboy, through the
 // small interface that each consumer declares.
 var layers = [][]string{
-	{"internal/secret", "internal/document", "internal/ca", "internal/visible", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/lean", "internal/scan/literal", "internal/netlog", "internal/notify", "internal/tokens"},
+	{"internal/secret", "internal/document", "internal/ca", "internal/safetext", "internal/exitcode", "internal/testenv", "internal/receipt/receipttest", "internal/handover", "internal/stamp", "internal/reclaim", "internal/scan/literal", "internal/egresslog", "internal/notify", "internal/tokens"},
 	{"internal/policy", "internal/browsertest"},
 	{"internal/audit", "internal/store", "internal/credential", "internal/scan"},
 	{"internal/routes"},
-	{"internal/manifest", "internal/supervise", "internal/pick", "internal/carry", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
-	{"internal/bottle", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
-	{"internal/bottle/gvisor", "internal/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan"},
-	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest"},
+	{"internal/manifest", "internal/supervise", "internal/prompt", "internal/transfer", "internal/hostexec", "internal/wire", "internal/trace", "internal/pool", "internal/corpus/attacker", "internal/ship/module"},
+	{"internal/bottle", "internal/bottle/userns", "internal/gateway", "internal/change", "internal/image", "internal/wire/wiretest", "internal/supervise/tui", "internal/supervise/web", "internal/supervise/supervisetest", "internal/supervise/tools", "internal/gitgate", "internal/gitgate/gittest", "internal/forgekey", "internal/scenario", "internal/ship/hosts", "internal/ship/approval"},
+	{"internal/bottle/gvisor", "internal/bottle/rootfs", "internal/receipt", "internal/gate", "internal/ship/remote", "internal/ship/plan"},
+	{"internal/bottle/bottletest", "internal/ship", "internal/ship/shiptest", "internal/fault", "internal/host", "internal/backends"},
+	{"internal/review", "internal/run/repos"},
+	{"internal/ask", "internal/run/plan"},
+	{"internal/run", "internal/agent", "internal/ship/operator"},
+	{"internal/bottles", "internal/gate/judge", "internal/tracing"},
+	{"internal/work"},
+	{"internal/doctor"},
 	{""},
 	{"internal/corpus"},
 	{"cmd/carboy", "internal/bench", "internal/agenttest", "internal/hostile", "internal/hostile/mutate", "internal/ship/shiptest/server"},
+	{"internal/tools/house", "internal/tools/diffcover", "internal/tools/report"},
 }
 
 // only lists imports that one place is responsible for, and why.
@@ -35,25 +42,26 @@ var only = []struct {
 	why    string
 }{
 	{"os/exec", []string{"internal/hostexec", "internal/bottle/gvisor", "internal/corpus/attacker"}, "whatever carboy starts on the host goes through the exec chokepoint"},
+	{module + "/internal/bottle/gvisor", []string{"internal/backends"}, "a backend is imported in one place"},
 	{"gvisor.dev/gvisor/runsc", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/sentry", []string{"internal/bottle/gvisor"}, "the embedded kernel is one backend among others"},
 	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/gateway", "internal/wire", "internal/bottle/gvisor"}, "packets are the gateway's, sockets the embedded kernel's"},
 	{"github.com/miekg/dns", []string{"internal/gateway", "internal/corpus/attacker"}, "names are answered in one place"},
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
-	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
-	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "a person is asked in few places"},
-	{"charm.land", []string{"internal/pick", "internal/supervise/tui"}, "terminals are drawn in two places"},
-	{"github.com/charmbracelet", []string{"internal/pick", "internal/supervise/tui"}, "terminals are drawn in two places"},
+	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
+	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
+	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "terminals are drawn in two places"},
+	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "terminals are drawn in two places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
-	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", ""}, "hosts and upstreams of git are reached in few places"},
+	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
 	{"github.com/compose-spec", []string{"internal/ship/module"}, "compose files are judged in one place"},
 }
 
 const module = "github.com/carboy/carboy"
 
 // exempt holds programs for developers, which are not shipped.
-var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest", "internal/gitgate/gittest", "internal/ship/shiptest"}
+var exempt = []string{"internal/agenttest", "internal/bench", "internal/hostile", "internal/hostile/mutate", "internal/bottle/bottletest", "internal/browsertest", "internal/gitgate/gittest", "internal/ship/shiptest", "internal/tools/house", "internal/tools/diffcover"}
 
 func TestLayers(t *testing.T) {
 	level := map[string]int{}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/carboy/carboy/internal/agent"
+	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -103,9 +105,9 @@ func TestToolsAreFound(t *testing.T) {
 				".config/carboy/agents/a.md":  "---\nbottle: b\nmodel: " + x.model + "\n---\n",
 			})
 			var out strings.Builder
-			_, err := w.c.Start(t.Context(), StartOptions{
+			_, err := w.c.Start(t.Context(), bottles.StartOptions{
 				Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out,
-				mcp: []mcpServer{{"supervise", "http://" + policy.HostGateway + ":" + port + "/mcp"}},
+				Mcp: []agent.MCPServer{{Name: "supervise", URL: "http://" + policy.HostGateway + ":" + port + "/mcp"}},
 			})
 			mu.Lock()
 			defer mu.Unlock()

@@ -5,6 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/run/plan"
 )
 
 func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
@@ -27,8 +30,8 @@ func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
 		"what holds the state":          base + ":/data:ro",
 		"what holds it, through a link": link + ":/data:ro",
 	} {
-		var bad *OptionError
-		if r, _, err := w.sh("true", func(o *RunOptions) { o.Mounts = []string{m} }); !errors.As(err, &bad) || r != nil {
+		var bad *fault.OptionError
+		if r, _, err := w.sh("true", func(o *plan.Options) { o.Mounts = []string{m} }); !errors.As(err, &bad) || r != nil {
 			t.Errorf("%s (%s): %v", name, m, err)
 		}
 	}
@@ -37,7 +40,7 @@ func TestMountsThatWouldOpenWhatIsClosed(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(w.ws, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w.ok("echo x > sub/f; echo y > /data/g; echo z >> a", func(o *RunOptions) {
+	w.ok("echo x > sub/f; echo y > /data/g; echo z >> a", func(o *plan.Options) {
 		o.Mounts = []string{other + ":" + w.ws + "/sub", other + ":/data", w.ws + "/sub:/own:ro"}
 	})
 	for name, want := range map[string]string{"f": "x\n", "g": "y\n"} {

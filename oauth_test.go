@@ -18,8 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/testenv"
 )
@@ -27,7 +29,7 @@ import (
 func TestFileToken(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "refresh")
-	f := &fileToken{path: path}
+	f := &plan.FileToken{Path: path}
 	ctx := context.Background()
 	take := func() (string, error) {
 		v, done, err := f.Take(ctx)
@@ -47,7 +49,7 @@ func TestFileToken(t *testing.T) {
 		{"a-token\n", 0o640, "others may read it (mode 0640)"},
 		{"a-token\n", 0o604, "others may read it"},
 		{" \n", 0o600, "is empty"},
-		{strings.Repeat("x", maxTokenFile+1), 0o600, "more than"},
+		{strings.Repeat("x", plan.MaxTokenFile+1), 0o600, "more than"},
 	} {
 		os.Remove(path)
 		if err := os.WriteFile(path, []byte(x.text), x.mode); err != nil {
@@ -69,7 +71,7 @@ func TestFileToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := &fileToken{path: path}
+	other := &plan.FileToken{Path: path}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := other.Take(short); err == nil || !strings.Contains(err.Error(), "another run") {
@@ -91,11 +93,11 @@ func TestFileToken(t *testing.T) {
 		t.Errorf("%v", left)
 	}
 	// What can't be written is used by this run, and said.
-	f.path = filepath.Join(dir, "gone", "refresh")
-	if err := f.Put(secret.NewString("third-token")); err == nil || strings.Contains(err.Error(), "third-token") || !strings.Contains(err.Error(), f.path) || !errors.Is(err, unix.ENOENT) {
+	f.Path = filepath.Join(dir, "gone", "refresh")
+	if err := f.Put(secret.NewString("third-token")); err == nil || strings.Contains(err.Error(), "third-token") || !strings.Contains(err.Error(), f.Path) || !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	f.path = path
+	f.Path = path
 	if got, err := take(); err != nil || got != "third-token" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -133,7 +135,7 @@ func TestOAuthInABottle(t *testing.T) {
 	home := filepath.Dir(w.ws)
 	pool := x509.NewCertPool()
 	pool.AddCert(token.Certificate())
-	w.c.opened.Roots = pool
+	w.c.host.Opened.Roots = pool
 	keep := filepath.Join(home, "refresh")
 	os.WriteFile(keep, []byte("refresh-0-zq7xk\n"), 0o600)
 	routeFile := filepath.Join(home, "r.yaml")
@@ -148,7 +150,7 @@ routes:
 `, api.URL, token.URL, file)), 0o600)
 	}
 	writeRoutes("~/refresh")
-	with := func(o *RunOptions) { o.Routes = routeFile }
+	with := func(o *plan.Options) { o.Routes = routeFile }
 	r, out := w.ok(`for i in 1 2 3; do curl -sS -H 'Authorization: Bearer mine' https://api.example.com/; done; env`, with)
 	if strings.Contains(out, "zq7xk") || strings.Count(out, "you said Bearer carboy-place") != 3 {
 		t.Errorf("%s", out)
@@ -179,7 +181,7 @@ routes:
 	// Where the command could read it, no run begins.
 	os.WriteFile(filepath.Join(w.ws, "refresh"), []byte("refresh-0-zq7xk\n"), 0o600)
 	writeRoutes(filepath.Join(w.ws, "refresh"))
-	var bad *OptionError
+	var bad *fault.OptionError
 	if _, _, err := w.sh("true", with); !errors.As(err, &bad) || !strings.Contains(err.Error(), "can read it") {
 		t.Errorf("%v", err)
 	}
@@ -196,11 +198,11 @@ func TestOAuthGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := (&credentialReader{lookup: func(string) string { return "a-refresh-token" }, had: had}).read(f.Routes)
+		c, err := (&plan.CredentialReader{Lookup: func(string) string { return "a-refresh-token" }, Had: had}).Read(f.Routes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.of
+		return c.Of
 	}
 	one := func(c gateway.Credentials) *credential.Credential {
 		for _, x := range c {

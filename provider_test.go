@@ -16,10 +16,14 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/carboy/carboy/internal/agent"
+	"github.com/carboy/carboy/internal/bottle/rootfs"
+	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/policy"
-	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
@@ -28,7 +32,7 @@ import (
 // Every template that a manifest may name can be started.
 func TestLaunchers(t *testing.T) {
 	for _, name := range manifest.Templates {
-		if launchers[name] == nil {
+		if agent.Launchers[name] == nil {
 			t.Errorf("nothing starts %s", name)
 		}
 	}
@@ -44,12 +48,12 @@ func provided(t *testing.T, env map[string]string, bottle, agent string) *world 
 	return agents(t, env, files)
 }
 
-func (w *world) preflight(o StartOptions) (*Preflight, error) {
+func (w *world) preflight(o bottles.StartOptions) (*bottles.Preflight, error) {
 	o.Agent, o.Dir = "a", w.ws
 	return w.c.Preflight(o)
 }
 
-func (w *world) mustPreflight(o StartOptions) *Preflight {
+func (w *world) mustPreflight(o bottles.StartOptions) *bottles.Preflight {
 	w.t.Helper()
 	p, err := w.preflight(o)
 	if err != nil {
@@ -59,9 +63,9 @@ func (w *world) mustPreflight(o StartOptions) *Preflight {
 }
 
 // made is the file of that name in the home inside.
-func made(t *testing.T, p *Preflight, name string) string {
+func made(t *testing.T, p *bottles.Preflight, name string) string {
 	t.Helper()
-	for _, f := range p.granted.files {
+	for _, f := range p.Granted.Files {
 		if f.Path == name {
 			return string(f.Content)
 		}
@@ -156,19 +160,19 @@ func TestLaunchCommands(t *testing.T) {
 	} {
 		t.Run(x.template, func(t *testing.T) {
 			w := provided(t, nil, "agent_provider: {template: "+x.template+", settings: {startup_args: [--own]}}", "model: "+x.model)
-			o := StartOptions{Cwd: true}
+			o := bottles.StartOptions{Cwd: true}
 			var files []string
 			for _, y := range []struct {
 				headless, resume bool
 				want             []string
 			}{{true, false, x.first}, {true, true, x.next}, {false, false, x.terminal}, {false, true, x.nextOnes}} {
 				o := o
-				o.resume = y.resume
+				o.Resume = y.resume
 				if o.Headless = y.headless; y.headless {
 					o.Prompt = nasty
 				}
 				p := w.mustPreflight(o)
-				if got := p.run.Command[1:]; !slices.Equal(got, y.want) {
+				if got := p.Run.Command[1:]; !slices.Equal(got, y.want) {
 					t.Errorf("headless %v, resume %v: %q, want %q", y.headless, y.resume, got, y.want)
 				}
 				if files == nil {
@@ -191,7 +195,7 @@ func TestLaunchCommands(t *testing.T) {
 					}
 				}
 			}
-			set, err := w.c.manifests(w.ws)
+			set, err := w.c.host.Manifests(w.ws)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,8 +204,8 @@ func TestLaunchCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.Dir = w.ws
-			if l, err := w.c.launch(e, &o); err != nil || !slices.Contains(l.sessions, x.sessions) {
-				t.Errorf("conversations are in %v, %v", l.sessions, err)
+			if l, err := agent.New(w.c.host, e, &agent.Options{Dir: o.Dir, Cwd: o.Cwd, Headless: o.Headless, Prompt: o.Prompt}); err != nil || !slices.Contains(l.Sessions, x.sessions) {
+				t.Errorf("conversations are in %v, %v", l.Sessions, err)
 			}
 		})
 	}
@@ -213,8 +217,8 @@ func TestPromptIsNoOption(t *testing.T) {
 		"claude": {"-p", "--", "--help"}, "codex": {"--", "--help"}, "gemini": {"--prompt=--help"}, "opencode": {"--", "--help"}, "pi": {"-p", " --help"},
 	} {
 		w := provided(t, nil, "agent_provider: {template: "+template+"}", "")
-		p := w.mustPreflight(StartOptions{Headless: true, Prompt: "--help"})
-		if got := p.run.Command[len(p.run.Command)-len(want):]; !slices.Equal(got, want) {
+		p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "--help"})
+		if got := p.Run.Command[len(p.Run.Command)-len(want):]; !slices.Equal(got, want) {
 			t.Errorf("%s: %q", template, got)
 		}
 		if shown := strings.Join(p.Command, " "); strings.Contains(shown, "--help") || !strings.Contains(shown, "PROMPT") {
@@ -222,21 +226,21 @@ func TestPromptIsNoOption(t *testing.T) {
 		}
 	}
 	w := provided(t, nil, "agent_provider: {template: pi}", "")
-	if p := w.mustPreflight(StartOptions{Headless: true, Prompt: "@/etc/passwd"}); !slices.Contains(p.run.Command, " @/etc/passwd") {
-		t.Errorf("%q", p.run.Command)
+	if p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "@/etc/passwd"}); !slices.Contains(p.Run.Command, " @/etc/passwd") {
+		t.Errorf("%q", p.Run.Command)
 	}
 }
 
 // A model that is an option is none, whoever wrote the agent.
 func TestModelIsNoOption(t *testing.T) {
-	for template := range launchers {
+	for template := range agent.Launchers {
 		settings := ""
 		if template == "command" {
 			settings = ", settings: {command: [x]}"
 		}
 		for model, fine := range map[string]bool{"--mcp-config=x": false, "-c": false, "vendor/model-1": true} {
 			w := provided(t, nil, "agent_provider: {template: "+template+settings+"}", "model: '"+model+"'")
-			if _, err := w.preflight(StartOptions{}); (err == nil) != fine {
+			if _, err := w.preflight(bottles.StartOptions{}); (err == nil) != fine {
 				t.Errorf("%s with model %s: %v", template, model, err)
 			}
 		}
@@ -246,15 +250,15 @@ func TestModelIsNoOption(t *testing.T) {
 // A command is told how to go on by the bottle, or says that it is not.
 func TestResumeCommand(t *testing.T) {
 	w := provided(t, nil, "agent_provider: {template: command, settings: {command: [x, '{prompt}'], resume_command: [x, --continue, '{prompt}']}}", "")
-	if p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go", resume: true}); !slices.Equal(p.run.Command, []string{"x", "--continue", "go"}) {
-		t.Errorf("%q", p.run.Command)
+	if p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go", Resume: true}); !slices.Equal(p.Run.Command, []string{"x", "--continue", "go"}) {
+		t.Errorf("%q", p.Run.Command)
 	}
-	if p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"}); !slices.Equal(p.run.Command, []string{"x", "The text.\n\ngo"}) {
-		t.Errorf("%q", p.run.Command)
+	if p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"}); !slices.Equal(p.Run.Command, []string{"x", "The text.\n\ngo"}) {
+		t.Errorf("%q", p.Run.Command)
 	}
 	w = provided(t, nil, "agent_provider: {template: command, settings: {command: [x, '{prompt}']}}", "")
-	if p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go", resume: true}); !slices.Equal(p.run.Command, []string{"x", "The text.\n\ngo"}) || !strings.Contains(strings.Join(p.Notes, "\n"), "resume_command") {
-		t.Errorf("%q %q", p.run.Command, p.Notes)
+	if p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go", Resume: true}); !slices.Equal(p.Run.Command, []string{"x", "The text.\n\ngo"}) || !strings.Contains(strings.Join(p.Notes, "\n"), "resume_command") {
+		t.Errorf("%q %q", p.Run.Command, p.Notes)
 	}
 }
 
@@ -262,12 +266,12 @@ func TestResumeCommand(t *testing.T) {
 // route puts something on.
 func TestKeyVariables(t *testing.T) {
 	w := provided(t, map[string]string{"MINE": "sk-0123456789abcdef0123"}, "agent_provider: {template: opencode}\negress:\n  routes: [{host: api.openai.com, token_env: MINE, auth_scheme: bearer}, {host: api.groq.com}]", "model: sonnet")
-	p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
-	if !slices.Contains(p.run.Env, "OPENAI_API_KEY="+placeholder) || strings.Contains(strings.Join(p.run.Env, " "), "GROQ") || strings.Contains(fmt.Sprint(p.run.Env, p.granted.files), "sk-0123") {
-		t.Errorf("%q", p.run.Env)
+	p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
+	if !slices.Contains(p.Run.Env, "OPENAI_API_KEY="+plan.Placeholder) || strings.Contains(strings.Join(p.Run.Env, " "), "GROQ") || strings.Contains(fmt.Sprint(p.Run.Env, p.Granted.Files), "sk-0123") {
+		t.Errorf("%q", p.Run.Env)
 	}
-	if slices.Contains(p.run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "Claude Code's") {
-		t.Errorf("%q %q", p.run.Command, p.Notes)
+	if slices.Contains(p.Run.Command, "-m") || !strings.Contains(strings.Join(p.Notes, "\n"), "Claude Code's") {
+		t.Errorf("%q %q", p.Run.Command, p.Notes)
 	}
 }
 
@@ -277,7 +281,7 @@ func TestPiServer(t *testing.T) {
 	bottle := func(settings string) string { return "agent_provider: {template: pi, settings: {" + settings + "}}" }
 	env := map[string]string{"MODELS_KEY": "sk-0123456789abcdef0123"}
 	w := provided(t, env, bottle("provider: mine, base_url: 'https://models.example.com/v1', models: [big, small], api_key_env: MODELS_KEY, context_window: 64000, max_tokens: 4096, max_tokens_field: max_tokens"), "")
-	p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
+	p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
 	mine := at(t, parsed(t, "x.json", made(t, p, ".pi/agent/models.json")), "providers", "mine")
 	if at(t, mine, "baseUrl") != "https://models.example.com:443/v1" || at(t, mine, "api") != "openai-completions" || at(t, mine, "apiKey") != "MODELS_KEY" {
 		t.Errorf("%v", mine)
@@ -286,28 +290,28 @@ func TestPiServer(t *testing.T) {
 	if at(t, big, "id") != "big" || at(t, big, "contextWindow") != 64000.0 || at(t, big, "maxTokens") != 4096.0 || at(t, big, "compat", "maxTokensField") != "max_tokens" {
 		t.Errorf("%v", big)
 	}
-	if r := p.granted.routes; len(r) != 1 || r[0].Host() != "models.example.com" || r[0].Options().Credential != (policy.Credential{Scheme: credential.Bearer, Env: "MODELS_KEY"}) {
+	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != "models.example.com" || r[0].Options().Credential != (policy.Credential{Scheme: credential.Bearer, Env: "MODELS_KEY"}) {
 		t.Errorf("%v", r)
 	}
-	if !slices.Equal(p.run.Command[1:5], []string{"--provider", "mine", "--model", "big"}) || strings.Contains(fmt.Sprint(p.run, p.granted.files), "sk-0123") {
-		t.Errorf("%q", p.run.Command)
+	if !slices.Equal(p.Run.Command[1:5], []string{"--provider", "mine", "--model", "big"}) || strings.Contains(fmt.Sprint(p.Run, p.Granted.Files), "sk-0123") {
+		t.Errorf("%q", p.Run.Command)
 	}
 
 	// On this machine, and with a word that is no secret.
 	w = provided(t, env, bottle("base_url: 'http://localhost:11434/v1', models: [llama], api_key: ollama"), "")
-	p = w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
+	p = w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
 	mine = at(t, parsed(t, "x.json", made(t, p, ".pi/agent/models.json")), "providers", "carboy")
 	if at(t, mine, "baseUrl") != "http://"+policy.HostGateway+":11434/v1" || at(t, mine, "apiKey") != "ollama" {
 		t.Errorf("%v", mine)
 	}
-	if r := p.granted.routes; len(r) != 1 || r[0].Host() != policy.HostGateway || !r[0].Private() || !r[0].Options().Credential.IsZero() {
+	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != policy.HostGateway || !r[0].Private() || !r[0].Options().Credential.IsZero() {
 		t.Errorf("%v", r)
 	}
 
 	// A vendor that pi knows.
 	w = provided(t, env, bottle("provider: anthropic, models: [claude-x], api_key_env: MODELS_KEY, context_window: 1000"), "")
-	p = w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
-	if r := p.granted.routes; len(r) != 1 || r[0].Host() != "api.anthropic.com" || r[0].Options().Credential.Scheme != credential.APIKey {
+	p = w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
+	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != "api.anthropic.com" || r[0].Options().Credential.Scheme != credential.APIKey {
 		t.Errorf("%v", r)
 	}
 	if v := at(t, parsed(t, "x.json", made(t, p, ".pi/agent/models.json")), "providers", "anthropic", "modelOverrides", "claude-x", "contextWindow"); v != 1000.0 {
@@ -328,7 +332,7 @@ func TestPiServer(t *testing.T) {
 		"base_url: 'http://10.1.2.3:80/', models: [m], api_key_env: MODELS_KEY":           "", // a literal is leave for itself
 	} {
 		w := provided(t, env, bottle(settings), "")
-		_, err := w.preflight(StartOptions{Headless: true, Prompt: "go"})
+		_, err := w.preflight(bottles.StartOptions{Headless: true, Prompt: "go"})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", settings, err, want)
 		}
@@ -361,7 +365,7 @@ const forwards = "agent_provider: {template: codex, forward_host_credentials: tr
 func TestCodexForwards(t *testing.T) {
 	access := codexToken(t, "first", time.Now().Add(time.Hour))
 	w := provided(t, nil, forwards, "")
-	auth := filepath.Join(w.c.env("HOME"), ".codex/auth.json")
+	auth := filepath.Join(w.c.host.Env("HOME"), ".codex/auth.json")
 	write := func(text string, mode os.FileMode) {
 		t.Helper()
 		if err := errors.Join(os.MkdirAll(filepath.Dir(auth), 0o700), os.WriteFile(auth, []byte(text), mode), os.Chmod(auth, mode)); err != nil {
@@ -369,14 +373,14 @@ func TestCodexForwards(t *testing.T) {
 		}
 	}
 	write(signedIn(t, access, "refresh-0123456789"), 0o600)
-	p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
+	p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
 	inside := made(t, p, ".codex/auth.json")
 	v := parsed(t, "auth.json", inside)
 	stand, ok := at(t, v, "tokens", "access_token").(string)
-	if !ok || at(t, v, "tokens", "refresh_token") != placeholder || at(t, v, "tokens", "account_id") != "acct-1" {
+	if !ok || at(t, v, "tokens", "refresh_token") != plan.Placeholder || at(t, v, "tokens", "account_id") != "acct-1" {
 		t.Errorf("%s", inside)
 	}
-	if c := claims(stand); c.Auth.Plan != "plus" || time.Until(time.Unix(c.Exp, 0)) < 365*24*time.Hour {
+	if c := plan.Claims(stand); c.Auth.Plan != "plus" || time.Until(time.Unix(c.Exp, 0)) < 365*24*time.Hour {
 		t.Errorf("%+v", c)
 	}
 	for _, s := range []string{access, "refresh-0123456789", "signature-of"} {
@@ -393,15 +397,15 @@ func TestCodexForwards(t *testing.T) {
 			t.Errorf("%v %v", hits, err)
 		}
 	}
-	r := p.granted.routes[0]
-	if len(p.granted.routes) != 1 || r.Host() != chatgptHost || r.Options().Credential.Scheme != credential.Codex || r.Options().Credential.OAuth.TokenURL != codexTokens {
-		t.Errorf("%v", p.granted.routes)
+	r := p.Granted.Routes[0]
+	if len(p.Granted.Routes) != 1 || r.Host() != agent.ChatgptHost || r.Options().Credential.Scheme != credential.Codex || r.Options().Credential.OAuth.TokenURL != agent.CodexTokens {
+		t.Errorf("%v", p.Granted.Routes)
 	}
 
 	// An API key is put on for another host.
 	write(`{"auth_mode":"apikey","OPENAI_API_KEY":"sk-0123456789abcdef0123"}`, 0o600)
-	p = w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
-	if r := p.granted.routes; len(r) != 1 || r[0].Host() != openaiHost || strings.Contains(made(t, p, ".codex/auth.json"), "sk-0123") {
+	p = w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
+	if r := p.Granted.Routes; len(r) != 1 || r[0].Host() != agent.OpenaiHost || strings.Contains(made(t, p, ".codex/auth.json"), "sk-0123") {
 		t.Errorf("%v", r)
 	}
 
@@ -410,8 +414,8 @@ func TestCodexForwards(t *testing.T) {
 		strings.Replace(signedIn(t, access, "r"), "acct-1", `a\r\nX-Evil: 1`, 1): 0o600,
 	} {
 		write(text, mode)
-		var bad *OptionError
-		if _, err := w.preflight(StartOptions{Headless: true, Prompt: "go"}); !errors.As(err, &bad) || !strings.Contains(bad.Advice, "codex login") || strings.Contains(fmt.Sprintf("%v %+v", err, bad), "signature-of") {
+		var bad *fault.OptionError
+		if _, err := w.preflight(bottles.StartOptions{Headless: true, Prompt: "go"}); !errors.As(err, &bad) || !strings.Contains(bad.Advice, "codex login") || strings.Contains(fmt.Sprintf("%v %+v", err, bad), "signature-of") {
 			t.Errorf("%.30s: %v", text, err)
 		}
 	}
@@ -419,9 +423,9 @@ func TestCodexForwards(t *testing.T) {
 	// Where sign-ins are refreshed, the bottle has no business.
 	for host, fine := range map[string]bool{"auth.openai.com": false, "'*.openai.com'": false, "api.openai.com": true} {
 		w := provided(t, nil, forwards+"\negress: {routes: [{host: "+host+"}]}", "")
-		auth = filepath.Join(w.c.env("HOME"), ".codex/auth.json")
+		auth = filepath.Join(w.c.host.Env("HOME"), ".codex/auth.json")
 		write(signedIn(t, access, "refresh-0123456789"), 0o600)
-		if _, err := w.preflight(StartOptions{Headless: true, Prompt: "go"}); (err == nil) != fine {
+		if _, err := w.preflight(bottles.StartOptions{Headless: true, Prompt: "go"}); (err == nil) != fine {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
@@ -439,7 +443,7 @@ func TestCodexSource(t *testing.T) {
 		}
 	}
 	write(strings.Replace(signedIn(t, first, "refresh-1"), "{", `{"later":{"a":1},`, 1))
-	s := &codexSource{file: fileToken{path: file}}
+	s := &plan.CodexSource{File: plan.FileToken{Path: file}}
 	take := func(refresh, access string) func() {
 		t.Helper()
 		v, done, err := s.Take(context.Background())
@@ -493,7 +497,7 @@ func TestHomeFiles(t *testing.T) {
 			".config/carboy/bottles/b.md": "---\n" + bottle + "\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n---\n" + text + "\n",
 		})
 		out := &strings.Builder{}
-		s, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: out, Stderr: out})
+		s, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: out, Stderr: out})
 		if fine := text == "The text."; (err == nil) != fine {
 			t.Errorf("%s: %v %s", text, err, out)
 		} else if fine && !strings.HasSuffix(out.String(), " 600\nThe text.\nmore\n") {
@@ -502,11 +506,11 @@ func TestHomeFiles(t *testing.T) {
 			t.Errorf("%+v %v", s, err)
 		}
 	}
-	p := &plan{mode: store.Overlay, target: "/home/u/.codex", files: nil}
-	p.id.user.Home = "/home/u"
+	p := &plan.Plan{Mode: store.Overlay, Target: "/home/u/.codex", Files: nil}
+	p.User.User.Home = "/home/u"
 	for path, fine := range map[string]bool{".codex/config.toml": false, ".config/x": true} {
-		p.files = homeFiles(path)
-		if err := p.checkFiles(); (err == nil) != fine {
+		p.Files = homeFiles(path)
+		if err := p.CheckFiles(); (err == nil) != fine {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -526,21 +530,21 @@ func homeFiles(paths ...string) (out []rootfs.File) {
 func TestProgramsOfTheWorkspace(t *testing.T) {
 	for _, dir := range []string{"node_modules/.bin", "."} {
 		w := provided(t, nil, "agent_provider: {template: codex}", "")
-		private := filepath.Join(w.c.env("HOME"), "private.sh")
+		private := filepath.Join(w.c.host.Env("HOME"), "private.sh")
 		bin := filepath.Join(w.ws, dir)
 		if err := errors.Join(os.WriteFile(private, []byte("#!/bin/sh\n"), 0o700), os.MkdirAll(bin, 0o755), os.Symlink(private, bin+"/codex")); err != nil {
 			t.Fatal(err)
 		}
-		env := map[string]string{"HOME": w.c.env("HOME"), "XDG_STATE_HOME": w.c.env("XDG_STATE_HOME"), "XDG_RUNTIME_DIR": w.c.env("XDG_RUNTIME_DIR"), "PATH": bin + ":" + w.c.env("PATH")}
+		env := map[string]string{"HOME": w.c.host.Env("HOME"), "XDG_STATE_HOME": w.c.host.Env("XDG_STATE_HOME"), "XDG_RUNTIME_DIR": w.c.host.Env("XDG_RUNTIME_DIR"), "PATH": bin + ":" + w.c.host.Env("PATH")}
 		// By another name, too.
 		other := filepath.Join(env["HOME"], "other")
 		if err := os.Symlink(bin, other); err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range []string{bin, other} {
-			env["PATH"] = path + ":" + w.c.env("PATH")
+			env["PATH"] = path + ":" + w.c.host.Env("PATH")
 			c := openClient(t, env)
-			p, err := c.Preflight(StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go"})
+			p, err := c.Preflight(bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -549,9 +553,9 @@ func TestProgramsOfTheWorkspace(t *testing.T) {
 			}
 		}
 		// Where somebody works elsewhere, that directory is as good as another.
-		env["PATH"] = bin + ":" + w.c.env("PATH")
+		env["PATH"] = bin + ":" + w.c.host.Env("PATH")
 		elsewhere := t.TempDir()
-		p, err := openClient(t, env).Preflight(StartOptions{Agent: "a", Dir: elsewhere, Headless: true, Prompt: "go"})
+		p, err := openClient(t, env).Preflight(bottles.StartOptions{Agent: "a", Dir: elsewhere, Headless: true, Prompt: "go"})
 		if err != nil || !strings.Contains(strings.Join(p.Mounts, " "), "private.sh") {
 			t.Errorf("%v", err)
 		}
@@ -564,21 +568,21 @@ func TestSettingsOfARepository(t *testing.T) {
 	access := codexToken(t, "first", time.Now().Add(time.Hour))
 	for _, bottle := range []string{"agent_provider: {template: claude, auth_token: MINE}", forwards, "agent_provider: {template: gemini}", "agent_provider: {template: opencode}", "agent_provider: {template: pi, settings: {base_url: 'https://models.example.com/v1', models: [m], api_key_env: MINE}}"} {
 		w := provided(t, map[string]string{"MINE": "sk-0123456789abcdef0123"}, bottle, "")
-		auth := filepath.Join(w.c.env("HOME"), ".codex/auth.json")
+		auth := filepath.Join(w.c.host.Env("HOME"), ".codex/auth.json")
 		if err := errors.Join(os.MkdirAll(filepath.Dir(auth), 0o700), os.WriteFile(auth, []byte(signedIn(t, access, "refresh-0123456789")), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		o := StartOptions{Cwd: true, Headless: true, Prompt: "go"}
+		o := bottles.StartOptions{Cwd: true, Headless: true, Prompt: "go"}
 		all := func() string {
 			p := w.mustPreflight(o)
-			p.granted.sum = [32]byte{}
+			p.Granted.Sum = [32]byte{}
 			var files []string
-			for _, f := range p.granted.files {
+			for _, f := range p.Granted.Files {
 				if f.Path != ".codex/auth.json" { // has the time
 					files = append(files, f.Path+string(f.Content))
 				}
 			}
-			return fmt.Sprintf("%q %q %q %q %+v %q", p.run.Command, p.run.Env, p.run.Mounts, files, p.granted.routes, p.Notes)
+			return fmt.Sprintf("%q %q %q %q %+v %q", p.Run.Command, p.Run.Env, p.Run.Mounts, files, p.Granted.Routes, p.Notes)
 		}
 		before := all()
 		for name, text := range map[string]string{
@@ -604,12 +608,12 @@ func TestCodexFileIsOutside(t *testing.T) {
 	access := codexToken(t, "first", time.Now().Add(time.Hour))
 	for dir, fine := range map[string]bool{"ws/.codex": false, "elsewhere": true} {
 		w := provided(t, nil, forwards, "")
-		home := filepath.Join(w.c.env("HOME"), dir)
+		home := filepath.Join(w.c.host.Env("HOME"), dir)
 		if err := errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(home+"/auth.json", []byte(signedIn(t, access, "refresh-0123456789")), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		c := openClient(t, map[string]string{"HOME": w.c.env("HOME"), "XDG_STATE_HOME": w.c.env("XDG_STATE_HOME"), "XDG_RUNTIME_DIR": w.c.env("XDG_RUNTIME_DIR"), "PATH": w.c.env("PATH"), "CODEX_HOME": home})
-		_, err := c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "go"})
+		c := openClient(t, map[string]string{"HOME": w.c.host.Env("HOME"), "XDG_STATE_HOME": w.c.host.Env("XDG_STATE_HOME"), "XDG_RUNTIME_DIR": w.c.host.Env("XDG_RUNTIME_DIR"), "PATH": w.c.host.Env("PATH"), "CODEX_HOME": home})
+		_, err := c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "go"})
 		if (err == nil) != fine || err != nil && !strings.Contains(err.Error(), "lies where the command can read it") {
 			t.Errorf("%s: %v", dir, err)
 		}
@@ -624,12 +628,12 @@ func TestClaudeMayUseThePlaceholder(t *testing.T) {
 		".config/carboy/bottles/b.md": "---\nagent_provider: {auth_token: ANTHROPIC_API_KEY}\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n---\n",
 	})
 	var out strings.Builder
-	if _, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil {
+	if _, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil {
 		t.Fatal(err, out.String())
 	}
 	end, file, _ := strings.Cut(out.String(), "\n")
 	approved, ok := at(t, parsed(t, "x.json", file), "customApiKeyResponses", "approved").([]any)
-	if !ok || len(end) != keyTail || !slices.Contains(approved, any(end)) || strings.Contains(file, "carboy-end-of") {
+	if !ok || len(end) != plan.KeyTail || !slices.Contains(approved, any(end)) || strings.Contains(file, "carboy-end-of") {
 		t.Errorf("%q %s", end, file)
 	}
 }
@@ -643,15 +647,15 @@ func TestHomeFilesOverAnImage(t *testing.T) {
 	for _, d := range []string{"bin", "lib", "lib64"} {
 		err = errors.Join(err, os.Symlink("usr/"+d, filepath.Join(root, d)))
 	}
-	id, ierr := whoami(w.ws)
-	home := root + id.user.Home + "/.codex"
+	id, ierr := plan.Whoami(w.ws)
+	home := root + id.User.Home + "/.codex"
 	err = errors.Join(err, ierr, os.MkdirAll(home, 0o755), os.WriteFile(home+"/config.toml", []byte("the image's\n"), 0o644), os.WriteFile(home+"/other", []byte("other\n"), 0o644), os.Symlink("/etc/passwd", home+"/auth.json"), os.Chmod(root, 0o755))
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := []rootfs.File{{Path: ".codex/config.toml", Content: []byte("the bottle's\n")}, {Path: ".codex/auth.json", Content: []byte("placeholders\n")}, {Path: ".codex/skills/a/run.sh", Content: []byte("#!/bin/sh\necho ran\n"), Exec: true}}
-	_, out, err := w.sh("cd ~/.codex && cat config.toml other auth.json && skills/a/run.sh && echo more >> auth.json && tail -n 1 auth.json && touch skills/b", func(o *RunOptions) {
-		o.RootFS, o.Mounts, o.granted = root, []string{"/usr:/usr:ro"}, &granted{files: files}
+	_, out, err := w.sh("cd ~/.codex && cat config.toml other auth.json && skills/a/run.sh && echo more >> auth.json && tail -n 1 auth.json && touch skills/b", func(o *plan.Options) {
+		o.RootFS, o.Mounts, o.Granted = root, []string{"/usr:/usr:ro"}, &plan.Grant{Files: files}
 	})
 	if want := "the bottle's\nother\nplaceholders\nran\nmore\n"; err != nil || out != want {
 		t.Errorf("%v %q, want %q", err, out, want)
@@ -669,20 +673,20 @@ func TestNodeOfAHome(t *testing.T) {
 			"bin/node": "#!/bin/sh\necho node runs $2\n", "bin/codex": first + "exit 0\n",
 			".config/carboy/bottles/b.md": "---\nagent_provider: {template: codex}\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n---\n",
 		})
-		p := w.mustPreflight(StartOptions{Headless: true, Prompt: "go"})
-		bin := w.c.env("HOME") + "/bin"
+		p := w.mustPreflight(bottles.StartOptions{Headless: true, Prompt: "go"})
+		bin := w.c.host.Env("HOME") + "/bin"
 		want, mounts := []string{bin + "/codex"}, []string{bin + "/codex:" + bin + "/codex:ro"}
 		if fine {
 			want, mounts = append([]string{bin + "/node"}, want...), append(mounts, bin+"/node:"+bin+"/node:ro")
 		}
-		if !slices.Equal(p.run.Command[:len(want)], want) || !slices.Equal(p.Mounts, mounts) {
-			t.Errorf("%q: %q with %q", first, p.run.Command, p.Mounts)
+		if !slices.Equal(p.Run.Command[:len(want)], want) || !slices.Equal(p.Mounts, mounts) {
+			t.Errorf("%q: %q with %q", first, p.Run.Command, p.Mounts)
 		}
 		if !fine {
 			continue
 		}
 		var out strings.Builder
-		if _, err := w.c.Start(t.Context(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil || out.String() != "node runs exec\n" {
+		if _, err := w.c.Start(t.Context(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "go", Stdout: &out, Stderr: &out}); err != nil || out.String() != "node runs exec\n" {
 			t.Errorf("%v %q", err, out.String())
 		}
 	}

@@ -11,19 +11,22 @@ import (
 
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/review"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestCanPrepare(t *testing.T) {
 	for _, c := range []struct {
-		o  RunOptions
+		o  plan.Options
 		ok bool
 	}{
-		{RunOptions{}, true}, {RunOptions{RootFS: "host"}, true}, {RunOptions{Mode: store.Bind}, true},
-		{RunOptions{RootFS: "/srv/image"}, false}, {RunOptions{RootFS: "."}, false}, {RunOptions{Mode: store.Copy}, false},
+		{plan.Options{}, true}, {plan.Options{RootFS: "host"}, true}, {plan.Options{Mode: store.Bind}, true},
+		{plan.Options{RootFS: "/srv/image"}, false}, {plan.Options{RootFS: "."}, false}, {plan.Options{Mode: store.Copy}, false},
 	} {
-		if err := CanPrepare(&c.o); (err == nil) != c.ok {
+		if err := run.CanPrepare(&c.o); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.o, err)
 		}
 	}
@@ -35,7 +38,7 @@ func TestReadyOfAReplacedWorkspace(t *testing.T) {
 	w := newWorld(t)
 	w.write("f", "old\n")
 	ctx := context.Background()
-	o := RunOptions{Workspace: w.ws}
+	o := plan.Options{Workspace: w.ws}
 	r, err := w.c.Prepare(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +50,12 @@ func TestReadyOfAReplacedWorkspace(t *testing.T) {
 	if err := errors.Join(os.Rename(w.ws, w.ws+".old"), os.Mkdir(w.ws, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+	if err := r.Fits(&o); !errors.Is(err, run.ErrUnfit) {
 		t.Errorf("another workspace: %v", err)
 	}
-	rec, out, err := w.sh("cat f", func(o *RunOptions) { o.Ready = r })
-	if !errors.Is(err, errReplaced) || rec == nil || rec.Exit.Reason != receipt.Failed || out != "" {
+	w.ready = r
+	rec, out, err := w.sh("cat f")
+	if !errors.Is(err, run.ErrReplaced) || rec == nil || rec.Exit.Reason != receipt.Failed || out != "" {
 		t.Errorf("%v, %+v, %q", err, rec, out)
 	}
 	select {
@@ -64,9 +68,10 @@ func TestReadyOfAReplacedWorkspace(t *testing.T) {
 	if r.Workspace() != w.ws || r.Stale() == nil {
 		t.Errorf("%s, %v", r.Workspace(), r.Stale())
 	}
-	if _, _, err := w.sh("true", func(o *RunOptions) { o.Ready = r }); !errors.Is(err, ErrUnfit) {
+	if _, _, err := w.sh("true"); !errors.Is(err, run.ErrUnfit) {
 		t.Errorf("used again: %v", err)
 	}
+	w.ready = nil
 	w.ok("true")
 }
 
@@ -78,7 +83,7 @@ func TestReadyOfAReplacedMount(t *testing.T) {
 	if err := errors.Join(os.Mkdir(data, 0o755), os.WriteFile(data+"/f", []byte("old\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	o := RunOptions{Workspace: w.ws, Mounts: []string{data + ":/data:ro"}}
+	o := plan.Options{Workspace: w.ws, Mounts: []string{data + ":/data:ro"}}
 	r, err := w.c.Prepare(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -93,20 +98,20 @@ func TestReadyOfAReplacedMount(t *testing.T) {
 	if err := errors.Join(os.Rename(data, data+".old"), os.Mkdir(data, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+	if err := r.Fits(&o); !errors.Is(err, run.ErrUnfit) {
 		t.Errorf("another directory was put in its place: %v", err)
 	}
 	// The root's own directories too, which only the machine's owner replaces.
 	if err := errors.Join(os.Remove(data), os.Rename(data+".old", data), r.Fits(&o)); err != nil {
 		t.Errorf("the directory is back: %v", err)
 	}
-	for i := range r.plan.root.Binds {
-		if b := &r.plan.root.Binds[i]; b.Source != "" {
+	for i := range r.Plan.Root.Binds {
+		if b := &r.Plan.Root.Binds[i]; b.Source != "" {
 			if b.Ino == 0 {
 				t.Errorf("%s is known by its path only", b.Source)
 			}
 			b.Ino++
-			if err := r.Fits(&o); !errors.Is(err, ErrUnfit) {
+			if err := r.Fits(&o); !errors.Is(err, run.ErrUnfit) {
 				t.Errorf("another %s: %v", b.Source, err)
 			}
 			b.Ino--
@@ -117,7 +122,7 @@ func TestReadyOfAReplacedMount(t *testing.T) {
 // State that was put in the place of other state is other state.
 func TestReadyOfReplacedState(t *testing.T) {
 	w := newWorld(t)
-	o := RunOptions{Workspace: w.ws}
+	o := plan.Options{Workspace: w.ws}
 	r, err := w.c.Prepare(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +132,7 @@ func TestReadyOfReplacedState(t *testing.T) {
 	if err := errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Fits(&o); !errors.Is(err, ErrUnfit) || !strings.Contains(err.Error(), "state") {
+	if err := r.Fits(&o); !errors.Is(err, run.ErrUnfit) || !strings.Contains(err.Error(), "state") {
 		t.Errorf("%v", err)
 	}
 	if err := errors.Join(os.Remove(dir), os.Rename(dir+".old", dir), r.Fits(&o)); err != nil {
@@ -140,7 +145,7 @@ func TestPortsAreFreeWithTheAnswer(t *testing.T) {
 	w := newWorld(t)
 	var heard error
 	answered := false
-	r, _ := w.ok("true", func(o *RunOptions) {
+	r, _ := w.ok("true", func(o *plan.Options) {
 		o.Publish = []uint16{39881}
 		o.Answer = func(*receipt.Receipt, error) {
 			answered = true
@@ -160,16 +165,16 @@ func TestPortsAreFreeWithTheAnswer(t *testing.T) {
 func TestReceiptOfARunThatDiedLate(t *testing.T) {
 	w := newWorld(t)
 	r, _ := w.ok("echo x > made")
-	set, err := change.OpenSet(w.c.store.RunDir(r.ID))
+	set, err := change.OpenSet(w.c.host.Store.RunDir(r.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := w.c.store.Get(r.ID)
+	m, err := w.c.host.Store.Get(r.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.State = store.Lost
-	late, early := receiptOf(m, set), receiptOf(m, nil)
+	late, early := review.ReceiptOf(m, set), review.ReceiptOf(m, nil)
 	if !late.Landable() || late.Changes.Total != 1 || !strings.Contains(late.Notes[0], "are kept") || late.Exit.Reason != receipt.Lost {
 		t.Errorf("%+v", late)
 	}
@@ -183,7 +188,7 @@ func TestReceiptOfARunThatDiedLate(t *testing.T) {
 func TestAnswerBeforeTheTearDown(t *testing.T) {
 	w := newWorld(t)
 	for _, mode := range []store.Mode{store.Overlay, store.None, store.Bind} {
-		o := RunOptions{Workspace: w.ws, Mode: mode}
+		o := plan.Options{Workspace: w.ws, Mode: mode}
 		ready, err := w.c.Prepare(context.Background(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -197,8 +202,9 @@ func TestAnswerBeforeTheTearDown(t *testing.T) {
 			}
 		}
 		var early bool
-		r, _ := w.ok("echo x > made", func(o *RunOptions) {
-			o.Mode, o.Ready = mode, ready
+		w.ready = ready
+		r, _ := w.ok("echo x > made", func(o *plan.Options) {
+			o.Mode = mode
 			if mode == store.None {
 				o.Command = []string{"true"}
 			}
@@ -221,8 +227,8 @@ func TestAnswerBeforeTheTearDown(t *testing.T) {
 // gone with the client when there is none.
 func TestAhead(t *testing.T) {
 	w := newWorld(t)
-	open := func(o RunOptions) *Client {
-		c, err := Open(context.Background(), Options{Env: w.c.env, Config: w.c.opened.Config, Ahead: &o})
+	open := func(o plan.Options) *Client {
+		c, err := Open(context.Background(), Options{Env: w.c.host.Env, Config: w.c.host.Opened.Config, Ahead: &o})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,11 +242,9 @@ func TestAhead(t *testing.T) {
 		}
 		return out
 	}
-	c := open(RunOptions{Workspace: w.ws})
-	for end := time.Now().Add(testenv.Patience(10 * time.Second)); len(shims()) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing has begun")
-		}
+	c := open(plan.Options{Workspace: w.ws})
+	if !testenv.Poll(testenv.Patience(10*time.Second), func() bool { return len(shims()) > 0 }) {
+		t.Fatal("nothing has begun")
 	}
 	c.Close()
 	if left := shims(); len(left) > 0 {
@@ -248,7 +252,7 @@ func TestAhead(t *testing.T) {
 	}
 
 	// Used once; and one for somebody else is given up for the right one.
-	for _, asked := range []RunOptions{{Workspace: w.ws}, {Mode: store.None}, {Workspace: "/no such directory"}} {
+	for _, asked := range []plan.Options{{Workspace: w.ws}, {Mode: store.None}, {Workspace: "/no such directory"}} {
 		c := open(asked)
 		ran := &world{t: t, c: c, ws: w.ws}
 		for range 2 {
@@ -256,12 +260,12 @@ func TestAhead(t *testing.T) {
 				t.Errorf("%+v: %q", asked, out)
 			}
 		}
-		if c.ahead.Load() != nil {
+		if c.runs.Waiting() {
 			t.Errorf("%+v: it still waits", asked)
 		}
 		c.Close()
 	}
-	if _, err := Open(context.Background(), Options{Env: func(string) string { return "relative" }, Ahead: &RunOptions{Mode: store.None}}); err == nil {
+	if _, err := Open(context.Background(), Options{Env: func(string) string { return "relative" }, Ahead: &plan.Options{Mode: store.None}}); err == nil {
 		t.Error("opened")
 	}
 	if left := shims(); len(left) > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/tokens"
@@ -32,18 +33,18 @@ func TestNetworkAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{redactor: r}
-	s.rec = receipt.Receipt{Schema: receipt.Schema, ID: "01k9x3m7q8r5t2v6w4y0z1a2b3", Workspace: receipt.Workspace{Mode: store.None}, Exit: receipt.Exit{Reason: receipt.Exited}}
-	s.rec.Network = network(g)
-	s.redactNetwork()
-	doc, err := s.rec.Encode()
+	s := &run.Session{Redactor: r}
+	s.Rec = receipt.Receipt{Schema: receipt.Schema, ID: "01k9x3m7q8r5t2v6w4y0z1a2b3", Workspace: receipt.Workspace{Mode: store.None}, Exit: receipt.Exit{Reason: receipt.Exited}}
+	s.Rec.Network = run.Network(g)
+	s.RedactNetwork()
+	doc, err := s.Rec.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(doc), value) {
 		t.Error("the receipt holds the value")
 	}
-	n := s.rec.Network
+	n := s.Rec.Network
 	if len(n.Requests) != receipt.MaxRequests || n.RequestsTotal != 3007 || len(n.Found) != receipt.MaxFound || n.FoundTotal != 3005 || len(n.Credentials) != receipt.MaxCredentials || n.CredentialsTotal != 300 {
 		t.Errorf("%d of %d requests, %d of %d findings, %d of %d credentials", len(n.Requests), n.RequestsTotal, len(n.Found), n.FoundTotal, len(n.Credentials), n.CredentialsTotal)
 	}

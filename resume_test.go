@@ -16,6 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 )
 
@@ -62,7 +65,7 @@ type talk struct {
 	in   *os.File
 	out  *syncOutput
 	done chan struct{}
-	s    *Started
+	s    *bottles.Started
 	err  error
 }
 
@@ -84,7 +87,7 @@ func (o *syncOutput) String() string {
 }
 
 // begin runs start with streams.
-func begin(t testing.TB, start func(in *os.File, out *syncOutput) (*Started, error)) *talk {
+func begin(t testing.TB, start func(in *os.File, out *syncOutput) (*bottles.Started, error)) *talk {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -131,16 +134,16 @@ func (k *talk) authority() string {
 }
 
 func (w *world) startTalker() *talk {
-	k := begin(w.t, func(in *os.File, out *syncOutput) (*Started, error) {
-		return w.c.Start(context.Background(), StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "talk", Stdin: in, Stdout: out, Stderr: out})
+	k := begin(w.t, func(in *os.File, out *syncOutput) (*bottles.Started, error) {
+		return w.c.Start(context.Background(), bottles.StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "talk", Stdin: in, Stdout: out, Stderr: out})
 	})
 	k.expect("ready")
 	return k
 }
 
-func (w *world) resumeTalker(tune func(*ResumeOptions)) *talk {
-	return begin(w.t, func(in *os.File, out *syncOutput) (*Started, error) {
-		o := ResumeOptions{Slug: "a", Stdin: in, Stdout: out, Stderr: out, OnEvent: func(e Event) { fmt.Fprintln(out, "event:", e.Text) }}
+func (w *world) resumeTalker(tune func(*bottles.ResumeOptions)) *talk {
+	return begin(w.t, func(in *os.File, out *syncOutput) (*bottles.Started, error) {
+		o := bottles.ResumeOptions{Slug: "a", Stdin: in, Stdout: out, Stderr: out, OnEvent: func(e plan.Event) { fmt.Fprintln(out, "event:", e.Text) }}
 		if tune != nil {
 			tune(&o)
 		}
@@ -175,7 +178,7 @@ func TestFreezeResume(t *testing.T) {
 	if len(kept.Live) != 3 || kept.WhyNot != "" {
 		t.Fatalf("the processes are not kept: %+v", kept)
 	}
-	if b, _, err := w.c.Bottles(context.Background()); err != nil || len(b) != 1 || b[0].State != BottleFrozen || !b[0].Live {
+	if b, _, err := w.c.Bottles(context.Background()); err != nil || len(b) != 1 || b[0].State != bottles.BottleFrozen || !b[0].Live {
 		t.Errorf("%+v %v", b, err)
 	}
 	_, placeholder, _ := strings.Cut(k.out.String(), "key ")
@@ -226,15 +229,15 @@ func TestFreezeResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var changed *Resumption
-	k = w.resumeTalker(func(o *ResumeOptions) {
-		o.Confirm = func(p *Preflight) error { changed = p.Resumption; return nil }
+	var changed *bottles.Resumption
+	k = w.resumeTalker(func(o *bottles.ResumeOptions) {
+		o.Confirm = func(p *bottles.Preflight) error { changed = p.Resumption; return nil }
 	})
 	k.ask("new", "carboy: refused")
 	k.ask("count", "count 44")
 	fmt.Fprintln(k.in, "end")
 	<-k.done
-	var ended *AgentError
+	var ended *bottles.AgentError
 	if !errors.As(k.err, &ended) || ended.Code() != 4 || !changed.Live || !changed.Changed {
 		t.Errorf("%v %+v", k.err, changed)
 	}
@@ -291,10 +294,10 @@ func TestResumeRefuses(t *testing.T) {
 			if err := spoil(); err != nil {
 				t.Fatal(err)
 			}
-			k := w.resumeTalker(func(o *ResumeOptions) { o.FilesOnly = i == 0 })
+			k := w.resumeTalker(func(o *bottles.ResumeOptions) { o.FilesOnly = i == 0 })
 			k.in.Close() // should it go on, it ends
 			<-k.done
-			var bad *TamperedError
+			var bad *run.TamperedError
 			if !errors.As(k.err, &bad) {
 				t.Errorf("%s of %s: %v", name, p.Name, k.err)
 			}
@@ -309,20 +312,22 @@ func TestResumeRefuses(t *testing.T) {
 		}
 	}
 	// Another build begins with the files.
-	build := w.c.build
-	w.c.build = "another"
-	var r *Resumption
-	k = w.resumeTalker(func(o *ResumeOptions) { o.Confirm = func(p *Preflight) error { r = p.Resumption; return nil } })
+	build := w.c.host.Build
+	w.c.host.Build = "another"
+	var r *bottles.Resumption
+	k = w.resumeTalker(func(o *bottles.ResumeOptions) {
+		o.Confirm = func(p *bottles.Preflight) error { r = p.Resumption; return nil }
+	})
 	k.expect("ready")
 	if r.Live || !strings.Contains(r.Why, "another") {
 		t.Errorf("%+v", r)
 	}
 	// Meanwhile nobody else has it.
-	if _, err := w.c.Resume(context.Background(), ResumeOptions{Slug: "a"}); !errors.Is(err, store.ErrBottleBusy) {
+	if _, err := w.c.Resume(context.Background(), bottles.ResumeOptions{Slug: "a"}); !errors.Is(err, store.ErrBottleBusy) {
 		t.Errorf("resumed twice: %v", err)
 	}
 	k.ask("count", "count 42")
-	w.c.build = build
+	w.c.host.Build = build
 	w.freeze(k)
 	// A file of the workspace that was open is no more.
 	if err := os.Remove(filepath.Join(w.ws, "input.txt")); err != nil {
@@ -336,11 +341,11 @@ func TestResumeRefuses(t *testing.T) {
 		slug string
 		want error
 	}{{"b", store.ErrNoBottle}, {"../a", store.ErrNoBottle}, {"", store.ErrNoBottle}} {
-		if _, err := w.c.Resume(context.Background(), ResumeOptions{Slug: x.slug}); !errors.Is(err, x.want) {
+		if _, err := w.c.Resume(context.Background(), bottles.ResumeOptions{Slug: x.slug}); !errors.Is(err, x.want) {
 			t.Errorf("%q: %v", x.slug, err)
 		}
 	}
-	if was, err := w.c.Destroy(context.Background(), "a", DestroyOptions{Unlanded: true}); !was || err != nil {
+	if was, err := w.c.Destroy(context.Background(), "a", bottles.DestroyOptions{Unlanded: true}); !was || err != nil {
 		t.Errorf("%v %v", was, err)
 	}
 	if left := filesWith(t, filepath.Join(w.c.StateDir(), "bottles"), ""); len(left) > 0 {
@@ -356,25 +361,25 @@ func TestResumeKept(t *testing.T) {
 		".bot-bottle/agents/a.md":     "---\nbottle: c\n---\n",
 		"ws/gone":                     "x",
 	})
-	run := func(f func(out *bytes.Buffer) (*Started, error)) string {
+	run := func(f func(out *bytes.Buffer) (*bottles.Started, error)) string {
 		var out bytes.Buffer
 		s, err := f(&out)
-		var ended *AgentError
+		var ended *bottles.AgentError
 		if !errors.As(err, &ended) || !s.Kept || s.Frozen {
 			t.Fatalf("%v %+v %s", err, s, out.String())
 		}
 		return out.String()
 	}
-	if got := run(func(out *bytes.Buffer) (*Started, error) {
-		return w.c.Start(context.Background(), StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "one", Stdout: out, Stderr: out})
+	if got := run(func(out *bytes.Buffer) (*bottles.Started, error) {
+		return w.c.Start(context.Background(), bottles.StartOptions{Agent: "a", Dir: w.ws, Cwd: true, Headless: true, Prompt: "one", Stdout: out, Stderr: out})
 	}); got != "one\n" {
 		t.Errorf("%q", got)
 	}
-	if b, _, err := w.c.Bottles(context.Background()); err != nil || len(b) != 1 || b[0].State != BottleKept {
+	if b, _, err := w.c.Bottles(context.Background()); err != nil || len(b) != 1 || b[0].State != bottles.BottleKept {
 		t.Errorf("%+v %v", b, err)
 	}
-	if got := run(func(out *bytes.Buffer) (*Started, error) {
-		return w.c.Resume(context.Background(), ResumeOptions{Slug: "a", Headless: true, Prompt: "two", Stdout: out, Stderr: out})
+	if got := run(func(out *bytes.Buffer) (*bottles.Started, error) {
+		return w.c.Resume(context.Background(), bottles.ResumeOptions{Slug: "a", Headless: true, Prompt: "two", Stdout: out, Stderr: out})
 	}); got != "one\ntwo\n" {
 		t.Errorf("%q", got)
 	}
@@ -397,13 +402,13 @@ func TestDestroyRacesStart(t *testing.T) {
 	for i := range 12 {
 		done := make(chan error, 1)
 		go func() {
-			_, err := w.c.Start(context.Background(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "x"})
+			_, err := w.c.Start(context.Background(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "x"})
 			done <- err
 		}()
 		wait := time.Duration(i*i) * 4 * time.Millisecond
 		time.Sleep(wait)
 		for {
-			if was, err := w.c.Destroy(context.Background(), "a", DestroyOptions{Unlanded: true}); err != nil {
+			if was, err := w.c.Destroy(context.Background(), "a", bottles.DestroyOptions{Unlanded: true}); err != nil {
 				t.Fatalf("after %v: %v", wait, err)
 			} else if was {
 				break

@@ -21,10 +21,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	dockertar "github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/scenario"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
+	"github.com/carboy/carboy/internal/tracing"
 )
 
 func scenarios(t *testing.T, text string) *ScenarioSet {
@@ -41,7 +43,7 @@ func scenarios(t *testing.T, text string) *ScenarioSet {
 func TestTraceScenarios(t *testing.T) {
 	w := newWorld(t)
 	w.write("input", "x")
-	rep, err := w.c.TraceScenarios(t.Context(), TraceOptions{
+	rep, err := w.c.TraceScenarios(t.Context(), tracing.TraceOptions{
 		Workspace: w.ws, Each: Limits{Timeout: time.Minute}, Parallel: 2,
 		Scenarios: scenarios(t, `
 scenarios:
@@ -137,7 +139,7 @@ int main(int n, char **a) { FILE *f = fopen("/etc/data", "r"); return f && n == 
 func TestTraceImage(t *testing.T) {
 	w := newWorld(t)
 	tarball := imageOfOne(t)
-	rep, err := w.c.TraceScenarios(t.Context(), TraceOptions{Image: "tar:" + tarball, Each: Limits{Timeout: time.Minute}})
+	rep, err := w.c.TraceScenarios(t.Context(), tracing.TraceOptions{Image: "tar:" + tarball, Each: Limits{Timeout: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +152,7 @@ func TestTraceImage(t *testing.T) {
 	// The same as an OCI layout, and as a directory, which has no digest.
 	layoutDir, dir := otherImages(t, tarball)
 	for ref, traced := range map[string]string{"oci:" + layoutDir: rep.Target.Traced, tarball: rep.Target.Traced, dir: ""} {
-		other, err := w.c.TraceScenarios(t.Context(), TraceOptions{Image: ref, Command: []string{"/bin/p", "check"}, Each: Limits{Timeout: time.Minute}})
+		other, err := w.c.TraceScenarios(t.Context(), tracing.TraceOptions{Image: ref, Command: []string{"/bin/p", "check"}, Each: Limits{Timeout: time.Minute}})
 		if err != nil {
 			t.Fatalf("%s: %v", ref, err)
 		}
@@ -160,7 +162,7 @@ func TestTraceImage(t *testing.T) {
 		}
 	}
 	for digest, same := range map[string]bool{rep.Target.Traced: true, "sha256:" + strings.Repeat("0", 64): false} {
-		again, err := w.c.TraceScenarios(t.Context(), TraceOptions{Image: "tar:" + tarball, Digest: digest, Each: Limits{Timeout: time.Minute}})
+		again, err := w.c.TraceScenarios(t.Context(), tracing.TraceOptions{Image: "tar:" + tarball, Digest: digest, Each: Limits{Timeout: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,21 +207,21 @@ func TestScenariosAreNotTheChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{filepath.Join(w.ws, "scenarios.yaml"), link} {
-		var bad *OptionError
-		if set, err := LoadScenarios(name, w.ws); !errors.As(err, &bad) {
+		var bad *fault.OptionError
+		if set, err := tracing.LoadScenarios(name, w.ws); !errors.As(err, &bad) {
 			t.Errorf("%s: %+v, %v, want a refusal", name, set, err)
 		}
 	}
 	own := filepath.Join(t.TempDir(), "own.yaml")
 	os.WriteFile(own, []byte("scenarios: [{name: own, command: ['true']}]\n"), 0o600)
-	if set, err := LoadScenarios(own, w.ws); err != nil || set.Scenarios[0].Name != "own" {
+	if set, err := tracing.LoadScenarios(own, w.ws); err != nil || set.Scenarios[0].Name != "own" {
 		t.Errorf("%+v, %v", set, err)
 	}
-	if _, err := w.c.ScenariosAt(t.Context(), w.ws, "main", "absent.yaml"); !errors.Is(err, ErrNoScenarios) {
+	if _, err := w.c.ScenariosAt(t.Context(), w.ws, "main", "absent.yaml"); !errors.Is(err, tracing.ErrNoScenarios) {
 		t.Errorf("%v, want ErrNoScenarios", err)
 	}
 	for _, rev := range []string{"", "-x", "none", "^main", "main:scenarios.yaml"} {
-		var bad *OptionError
+		var bad *fault.OptionError
 		if _, err := w.c.ScenariosAt(t.Context(), w.ws, rev, ""); !errors.As(err, &bad) {
 			t.Errorf("%q: %v, want a refusal", rev, err)
 		}

@@ -10,7 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 )
 
 // value is made up at each run, so that nothing that looks like a secret is kept.
@@ -45,13 +49,13 @@ func TestReadKnown(t *testing.T) {
 		{[]string{write(".env", "K="+b), write("x.env", "K="+c)}, map[string]string{".env:K": b, "x.env:K": c}},
 		{nil, map[string]string{}},
 	} {
-		k, err := readKnown(x.given, env)
+		k, err := plan.ReadSecrets(x.given, env)
 		if err != nil {
 			t.Errorf("%v: %v", x.given, err)
 			continue
 		}
 		got := map[string]string{}
-		for n, v := range k.values {
+		for n, v := range k.Values {
 			got[n] = v.UnsafeString()
 		}
 		if !maps.Equal(got, x.want) {
@@ -74,8 +78,8 @@ func TestReadKnown(t *testing.T) {
 		{"file:missing", "no such file"},
 		{dir, "regular file"},
 	} {
-		_, err := readKnown([]string{x.given}, env)
-		var bad *OptionError
+		_, err := plan.ReadSecrets([]string{x.given}, env)
+		var bad *fault.OptionError
 		if !errors.As(err, &bad) || !strings.Contains(err.Error(), x.want) || bad.Advice == "" {
 			t.Errorf("%s: %v", x.given, err)
 		}
@@ -92,25 +96,25 @@ func TestPastedSecret(t *testing.T) {
 	values = append(values, "correcthorsebattery", "p@ssw0rd@x", "JBSWY3DPEHPK3PXP", "ghp_short", strings.Repeat("Ab1", 40)+"=")
 	none := func(string) string { return "" }
 	for _, v := range values {
-		_, err := readKnown([]string{v}, none)
+		_, err := plan.ReadSecrets([]string{v}, none)
 		checkHidden(t, v, err)
 		for _, form := range []string{"x=%s@a.example.com", "%s", "x=%s", "x=A@%s@a.example.com"} {
-			r, err := parseCredential(fmt.Sprintf(form, v))
+			r, err := plan.ParseCredential(fmt.Sprintf(form, v))
 			if err == nil {
-				_, err = (&credentialReader{lookup: none}).read([]policy.Route{r})
+				_, err = (&plan.CredentialReader{Lookup: none}).Read([]policy.Route{r})
 			}
 			checkHidden(t, v, err)
 		}
 	}
 	for _, name := range []string{"GITHUB_TOKEN", "API_KEY", "AWS_S3_KEY", "TOKEN2", "A", "NPM_TOKEN_1", "_X"} {
-		if NameOrHidden(name) != name {
+		if plan.NameOrHidden(name) != name {
 			t.Errorf("%s is hidden", name)
 		}
-		if _, err := readKnown([]string{name}, none); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := plan.ReadSecrets([]string{name}, none); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := readKnown([]string{"A1", "ghp_" + strings.Repeat("aB3", 9)}, func(n string) string {
+	if _, err := plan.ReadSecrets([]string{"A1", "ghp_" + strings.Repeat("aB3", 9)}, func(n string) string {
 		if n == "A1" {
 			return madeUp(t, 1)
 		}
@@ -122,7 +126,7 @@ func TestPastedSecret(t *testing.T) {
 
 func checkHidden(t *testing.T, value string, err error) {
 	t.Helper()
-	var bad *OptionError
+	var bad *fault.OptionError
 	switch {
 	case err == nil:
 		t.Errorf("%s was taken", value)
@@ -138,30 +142,30 @@ func checkHidden(t *testing.T, value string, err error) {
 func TestKnownHasCredentials(t *testing.T) {
 	a, b := madeUp(t, 1), madeUp(t, 2)
 	env := func(n string) string { return map[string]string{"A": a, "USERPASS": "me:" + b, "PIN": "1234567"}[n] }
-	c := &Client{env: env}
+	c := &Client{runs: run.New(&host.Host{Env: env}, nil, nil)}
 	var rs []policy.Route
 	for _, s := range []string{"a=A@a.example.com", "b=USERPASS@b.example.com:basic", "c=PIN@c.example.com"} {
-		r, err := parseCredential(s)
+		r, err := plan.ParseCredential(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		rs = append(rs, r)
 	}
-	creds, err := (&credentialReader{lookup: env}).read(rs)
+	creds, err := (&plan.CredentialReader{Lookup: env}).Read(rs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := readKnown([]string{"A"}, env)
+	k, err := plan.ReadSecrets([]string{"A"}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{creds: creds, secrets: k, known: k.with(creds)}
+	p := &plan.Plan{Credentials: creds, Secrets: k, Watched: k.With(creds)}
 	got := map[string]bool{}
-	for n, v := range p.known {
+	for n, v := range p.Watched {
 		got[n+"|"+v.UnsafeString()] = true
 	}
 	if !got["A|"+a] || got["A (2)|"+a] || len(got) != 4 {
-		t.Errorf("%d values: %v", len(got), slices.Sorted(maps.Keys(p.known)))
+		t.Errorf("%d values: %v", len(got), slices.Sorted(maps.Keys(p.Watched)))
 	}
 	found := false
 	for s := range got {
@@ -171,9 +175,9 @@ func TestKnownHasCredentials(t *testing.T) {
 		t.Error("the password of USERPASS is not watched for")
 	}
 	// Names of other files than variables can be marks, too.
-	p.secrets.put("Ünï cödé/x", p.secrets.values["A"])
-	p.secrets.put("É/x", p.secrets.values["A"])
-	r, err := c.redactorFor(p, &RunOptions{})
+	p.Secrets.Put("Ünï cödé/x", p.Secrets.Values["A"])
+	p.Secrets.Put("É/x", p.Secrets.Values["A"])
+	r, err := c.runs.RedactorFor(p, &plan.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,16 +188,16 @@ func TestKnownHasCredentials(t *testing.T) {
 
 // TestRoutesThatNeverDecide: a credential that would never be put on is an error.
 func TestRoutesThatNeverDecide(t *testing.T) {
-	o := &RunOptions{Credentials: []string{"wiki=KEY@wiki.corp.example"}, Allow: []string{"wiki.corp.example"}}
-	if _, _, err := parseRoutes(o); err != nil {
+	o := &plan.Options{Credentials: []string{"wiki=KEY@wiki.corp.example"}, Allow: []string{"wiki.corp.example"}}
+	if _, _, err := plan.ParseRoutes(o); err != nil {
 		t.Errorf("the neighbour: %v", err)
 	}
 	o.AllowPrivate = []string{"*.corp.example"}
-	if _, _, err := parseRoutes(o); err == nil || !strings.Contains(err.Error(), "--credential wiki") || !strings.Contains(err.Error(), "--allow-private *.corp.example") {
+	if _, _, err := plan.ParseRoutes(o); err == nil || !strings.Contains(err.Error(), "--credential wiki") || !strings.Contains(err.Error(), "--allow-private *.corp.example") {
 		t.Error(err)
 	}
 	// Without more than its host it is allowed either way.
-	if _, _, err := parseRoutes(&RunOptions{Allow: o.Allow, AllowPrivate: o.AllowPrivate}); err != nil {
+	if _, _, err := plan.ParseRoutes(&plan.Options{Allow: o.Allow, AllowPrivate: o.AllowPrivate}); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,10 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/gate/judge"
+	"github.com/carboy/carboy/internal/host"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/approval"
 	shipplan "github.com/carboy/carboy/internal/ship/plan"
@@ -54,7 +57,7 @@ func newWaiting(t *testing.T) *waiting {
 	}
 	t.Cleanup(func() { w.e.Close() })
 	file := func(name, text string) shipplan.File {
-		return shipplan.File{Path: name, SHA256: hexSum([]byte(text)), Size: int64(len(text))}
+		return shipplan.File{Path: name, SHA256: judge.HexSum([]byte(text)), Size: int64(len(text))}
 	}
 	const image = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	text := "carboy-observed 1\nimage " + image + "\ncurrent -\n"
@@ -62,7 +65,7 @@ func newWaiting(t *testing.T) *waiting {
 	d := &shipplan.Plan{Schema: shipplan.Schema, Kind: shipplan.Apply, Module: "web", Wave: 1, Commit: w.commit, Clean: true, By: "tests", Created: now, Expires: now.Add(time.Hour),
 		Host:   shipplan.Host{Name: "one", Address: "127.0.0.1", Port: 9, User: "deploy", Keys: []string{fingerprint(t, pub)}},
 		Source: shipplan.Source{Module: file("modules/web/module.yaml", module), Compose: file("modules/web/compose.yaml", compose), Files: []shipplan.File{}},
-		Seen:   shipplan.Seen{Text: text, SHA256: hexSum([]byte(text))}, Previous: shipplan.Previous{State: shipplan.PreviousNone},
+		Seen:   shipplan.Seen{Text: text, SHA256: judge.HexSum([]byte(text))}, Previous: shipplan.Previous{State: shipplan.PreviousNone},
 		Target:  shipplan.Target{Project: "web", Service: "web", Root: "/srv/web", Binds: []string{}, Image: "app:v1", ImageID: image, ConfigHash: strings.Repeat("2", 64), ComposeVersion: "5", StableFor: 1, Health: 60},
 		Changes: []shipplan.Change{{What: "compose.service.web", Action: shipplan.Create, From: "-", To: "app:v1 (" + image + ")"}},
 	}
@@ -70,11 +73,11 @@ func newWaiting(t *testing.T) *waiting {
 	if w.plan, err = d.Encode(); err != nil {
 		t.Fatal(err)
 	}
-	w.digest = hexSum(w.plan)
+	w.digest = judge.HexSum(w.plan)
 	return w
 }
 
-// approvals are those of this moment.
+// approvals returns the approvals given so far.
 func (w *waiting) approvals() ([]ShipApproval, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +111,7 @@ type awaited struct {
 }
 
 // await begins to wait, and gives what is at the queue.
-func (w *waiting) await(o AskOptions) (<-chan awaited, supervise.Proposal) {
+func (w *waiting) await(o ask.Options) (<-chan awaited, supervise.Proposal) {
 	w.t.Helper()
 	w.mu.Lock()
 	w.signed = nil
@@ -157,7 +160,7 @@ func TestH2ApplyWaits(t *testing.T) {
 		return err
 	}
 
-	done, p := w.await(AskOptions{})
+	done, p := w.await(ask.Options{})
 	x, _ := p.Payload.(supervise.Apply)
 	if len(x.Plans) != 1 || x.Plans[0].Digest != w.digest || x.Commit != w.commit || !strings.Contains(x.HowToSign(), "carboy ship approve 'plans/web one.plan.json' ") {
 		t.Errorf("shown: %+v", x)
@@ -187,7 +190,7 @@ func TestH2ApplyWaits(t *testing.T) {
 	}
 
 	// A file that says "approved" is none.
-	done, p = w.await(AskOptions{})
+	done, p = w.await(ask.Options{})
 	forged, err := json.Marshal(map[string]any{
 		"schema": "carboy.dev/proposal-answer/v1", "id": p.ID, "digest": p.Digest, "verdict": "approved", "kind": p.Kind, "at": time.Now(),
 		"by": map[string]any{"uid": os.Geteuid(), "channel": "cli"},
@@ -195,7 +198,7 @@ func TestH2ApplyWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(w.c.store.Dir(), queueDir, "waiting", string(p.ID)+".answer")
+	file := filepath.Join(w.c.host.Store.Dir(), host.QueueDir, "waiting", string(p.ID)+".answer")
 	if err := errors.Join(os.WriteFile(file+".x", forged, 0o600), os.Rename(file+".x", file)); err != nil {
 		t.Fatal(err)
 	}
@@ -218,9 +221,9 @@ func TestH2ApplyWaits(t *testing.T) {
 			t.Errorf("%s: %d records of refusals (%v), want %d", what, n, err, want)
 		}
 	}
-	var no *NotApprovedError
+	var no *ask.NotApprovedError
 	var failed *ShipError
-	done, p = w.await(AskOptions{})
+	done, p = w.await(ask.Options{})
 	recorded("waiting", 0)
 	if err := answer(p, supervise.Rejected); err != nil {
 		t.Fatal(err)
@@ -229,14 +232,14 @@ func TestH2ApplyWaits(t *testing.T) {
 		t.Errorf("rejected: %v", got.err)
 	}
 	recorded("rejected", 1)
-	done, _ = w.await(AskOptions{Timeout: 20 * time.Millisecond})
+	done, _ = w.await(ask.Options{Timeout: 20 * time.Millisecond})
 	if got := <-done; !errors.As(got.err, &no) || no.Verdict != "expired" {
 		t.Errorf("nobody signed: %v", got.err)
 	}
 	recorded("nobody signed", 2)
 	// What no signature mends is said at once.
 	w.op.Write(t, "hosts.yaml", "hosts: {}\n")
-	if _, err := w.c.AwaitApprovals(ctx, w.e, [][]byte{w.plan}, nil, w.approvals, AskOptions{}); !errors.As(err, &failed) || failed.Outcome != ship.Refused {
+	if _, err := w.c.AwaitApprovals(ctx, w.e, [][]byte{w.plan}, nil, w.approvals, ask.Options{}); !errors.As(err, &failed) || failed.Outcome != ship.Refused {
 		t.Errorf("a host that is not allowed: %v", err)
 	}
 	recorded("a host that is not allowed", 3)

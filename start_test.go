@@ -13,7 +13,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/carboy/carboy/internal/bottles"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // agents is a client whose user has manifests, and variables.
@@ -29,6 +31,9 @@ func agents(t *testing.T, env map[string]string, files map[string]string) *world
 		t.Fatal(err)
 	}
 	for name, text := range files {
+		if strings.Contains(text, "curl ") { // an agent that asks for something
+			testenv.Need(t, "curl", "apt-get install curl")
+		}
 		path := filepath.Join(base, name)
 		mode := os.FileMode(0o600)
 		if strings.HasPrefix(name, "bin/") {
@@ -82,7 +87,7 @@ func TestStartClaude(t *testing.T) {
 			".bot-bottle/agents/a.md": "---\nbottle: c\n---\nBe brief.\n",
 		})
 		var out, msg bytes.Buffer
-		s, err := w.c.Start(context.Background(), StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "hello", Stdout: &out, Stderr: &msg})
+		s, err := w.c.Start(context.Background(), bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "hello", Stdout: &out, Stderr: &msg})
 		if err != nil || s.Kept || s.Slug != "a" {
 			t.Fatalf("%v %+v\n%s%s", err, s, out.String(), msg.String())
 		}
@@ -115,16 +120,16 @@ func TestStartAPI(t *testing.T) {
 		".config/carboy/bottles/bind.md": "---\nextends: writes\nworkspace: bind\n---\n",
 	})
 	ctx := context.Background()
-	o := StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "x"}
+	o := bottles.StartOptions{Agent: "a", Dir: w.ws, Headless: true, Prompt: "x"}
 	s, err := w.c.Start(ctx, o)
-	var bad *AgentError
+	var bad *bottles.AgentError
 	if !errors.As(err, &bad) || bad.Code() != 7 || bad.Slug != "a" || !s.Kept || s.Receipt.Exit.Code != 7 {
 		t.Fatalf("%v %+v", err, s)
 	}
-	if was, err := w.c.Destroy(ctx, "a", DestroyOptions{}); err != nil || !was {
+	if was, err := w.c.Destroy(ctx, "a", bottles.DestroyOptions{}); err != nil || !was {
 		t.Errorf("%t %v", was, err)
 	}
-	if was, err := w.c.Destroy(ctx, "a", DestroyOptions{}); err != nil || was {
+	if was, err := w.c.Destroy(ctx, "a", bottles.DestroyOptions{}); err != nil || was {
 		t.Errorf("again: %t %v", was, err)
 	}
 
@@ -134,13 +139,13 @@ func TestStartAPI(t *testing.T) {
 	if s, err = w.c.Start(ctx, wo); !errors.As(err, &bad) || bad.Code() != 8 || s.Slug != "my-work" {
 		t.Fatalf("%v %+v", err, s)
 	}
-	if _, err := w.c.Destroy(ctx, "my-work", DestroyOptions{}); !errors.Is(err, store.ErrUnlanded) {
+	if _, err := w.c.Destroy(ctx, "my-work", bottles.DestroyOptions{}); !errors.Is(err, store.ErrUnlanded) {
 		t.Errorf("%v", err)
 	}
 	if m, err := w.c.Find(ctx, "my-work", ""); err != nil || m.ID != s.Receipt.ID || m.Kind != store.KindBottle {
 		t.Errorf("%+v %v", m, err)
 	}
-	if was, err := w.c.Destroy(ctx, "my-work", DestroyOptions{Unlanded: true}); err != nil || !was {
+	if was, err := w.c.Destroy(ctx, "my-work", bottles.DestroyOptions{Unlanded: true}); err != nil || !was {
 		t.Errorf("%t %v", was, err)
 	}
 	if _, err := os.Stat(filepath.Join(w.ws, "f")); err == nil {
@@ -154,13 +159,13 @@ func TestStartAPI(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(w.ws, "f")); err != nil {
 			t.Error("the bottle says bind, and nothing was written")
 		}
-		if was, err := w.c.Destroy(ctx, "my-work", DestroyOptions{}); err != nil || !was {
+		if was, err := w.c.Destroy(ctx, "my-work", bottles.DestroyOptions{}); err != nil || !was {
 			t.Errorf("%t %v", was, err)
 		}
 	}
 
 	no := errors.New("no")
-	o.Confirm = func(p *Preflight) error {
+	o.Confirm = func(p *bottles.Preflight) error {
 		if p.Agent != "a" || len(p.Bottles) != 1 || p.Bottles[0] != "default" || p.Mode != store.None {
 			t.Errorf("%+v", p)
 		}
@@ -170,18 +175,17 @@ func TestStartAPI(t *testing.T) {
 		t.Errorf("%+v %v", s, err)
 	}
 	o.Confirm = nil
-	for what, f := range map[string]func(*StartOptions){
-		"no prompt":        func(o *StartOptions) { o.Prompt = "" },
-		"not headless":     func(o *StartOptions) { o.Headless = false },
-		"another backend":  func(o *StartOptions) { o.Backend = "microvm" },
-		"a colour":         func(o *StartOptions) { o.Color = "mauve" },
-		"a label":          func(o *StartOptions) { o.Label = "x\x1b[2J" },
-		"a long label":     func(o *StartOptions) { o.Label = strings.Repeat("x", 1000) },
-		"a NUL":            func(o *StartOptions) { o.Prompt = "x\x00" },
-		"another agent":    func(o *StartOptions) { o.Agent = "../a" },
-		"another bottle":   func(o *StartOptions) { o.Bottles = []string{"nothing"} },
-		"another variable": func(o *StartOptions) { o.Env = []string{"PATH=/x"} },
-		"another place":    func(o *StartOptions) { o.Cwd, o.Dir = true, "/nowhere" },
+	for what, f := range map[string]func(*bottles.StartOptions){
+		"no prompt":        func(o *bottles.StartOptions) { o.Prompt = "" },
+		"not headless":     func(o *bottles.StartOptions) { o.Headless = false },
+		"a colour":         func(o *bottles.StartOptions) { o.Color = "mauve" },
+		"a label":          func(o *bottles.StartOptions) { o.Label = "x\x1b[2J" },
+		"a long label":     func(o *bottles.StartOptions) { o.Label = strings.Repeat("x", 1000) },
+		"a NUL":            func(o *bottles.StartOptions) { o.Prompt = "x\x00" },
+		"another agent":    func(o *bottles.StartOptions) { o.Agent = "../a" },
+		"another bottle":   func(o *bottles.StartOptions) { o.Bottles = []string{"nothing"} },
+		"another variable": func(o *bottles.StartOptions) { o.Env = []string{"PATH=/x"} },
+		"another place":    func(o *bottles.StartOptions) { o.Cwd, o.Dir = true, "/nowhere" },
 	} {
 		bad := o
 		f(&bad)

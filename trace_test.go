@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/review"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
@@ -63,7 +65,7 @@ func TestTraceOfARun(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			w := newWorld(t)
 			w.write("input", "x")
-			r, _ := w.ok("cat input /etc/hostname >made 2>/dev/null; rm -f made2; cat nowhere; exit 0", func(o *RunOptions) { o.Mode = mode })
+			r, _ := w.ok("cat input /etc/hostname >made 2>/dev/null; rm -f made2; cat nowhere; exit 0", func(o *plan.Options) { o.Mode = mode })
 			tr := r.Trace
 			if tr == nil || tr.Facts == 0 || tr.Dropped != 0 || tr.Unkept != 0 || tr.Incomplete != "" {
 				t.Fatalf("trace: %+v", tr)
@@ -104,7 +106,7 @@ func TestTraceOfARun(t *testing.T) {
 func TestTraceHoldsNoSecret(t *testing.T) {
 	w := newWorld(t)
 	const val = "s3cr3t-value-of-this-test"
-	r, _ := w.ok(`cat /tmp/$API_TOKEN x$API_TOKEN; mkdir /tmp/d$API_TOKEN; sh -c "true $API_TOKEN"; env >/dev/null; : plain-words-stay; cat /tmp/plain; true`, func(o *RunOptions) {
+	r, _ := w.ok(`cat /tmp/$API_TOKEN x$API_TOKEN; mkdir /tmp/d$API_TOKEN; sh -c "true $API_TOKEN"; env >/dev/null; : plain-words-stay; cat /tmp/plain; true`, func(o *plan.Options) {
 		o.Env = []string{"API_TOKEN=" + val, "PLAIN=not-a-secret-but-a-variable"}
 	})
 	var all bytes.Buffer
@@ -155,10 +157,10 @@ i=0; while [ $i -lt 1000 ]; do [ -e copy/f$((i%300)) ]; [ -e copy/none$i ]; cat 
 // executed, and what is only counted is said.
 func TestTraceBound(t *testing.T) {
 	w := newWorld(t)
-	w.c.config.Trace.MaxMiB = 1
+	w.c.host.Config.Trace.MaxMiB = 1
 	r, _ := w.ok(`head -c 1500000 /dev/urandom | base64 -w 3900 | tar -cf /dev/null -T - 2>/dev/null; /usr/bin/env true; cat /etc/hostname; exit 0`)
 	tr := r.Trace
-	if tr.Unkept == 0 || tr.Dropped != 0 || tr.Bytes > mib || tr.Incomplete != "" {
+	if tr.Unkept == 0 || tr.Dropped != 0 || tr.Bytes > 1<<20 || tr.Incomplete != "" {
 		t.Errorf("trace %+v", tr)
 	}
 	var last string
@@ -179,7 +181,7 @@ func TestNoTrace(t *testing.T) {
 	if err := os.Remove(filepath.Join(string(r.Evidence), store.TraceFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.c.Trace(r.ID); !errors.Is(err, ErrNoTrace) {
+	if _, err := w.c.Trace(r.ID); !errors.Is(err, review.ErrNoTrace) {
 		t.Errorf("%v, want ErrNoTrace", err)
 	}
 	if _, err := w.c.Trace("01k9x3m7q8r5t2v6w4y0z1a2b3"); !errors.Is(err, store.ErrNotFound) {

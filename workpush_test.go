@@ -11,11 +11,14 @@ import (
 	"testing"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/gitgate"
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run/repos"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/work"
 )
 
 // pusher is a worker whose bottle declares the repository that its origin is.
@@ -39,7 +42,7 @@ func pusher(t *testing.T, script string, files map[string]string) (p *project, u
 	return p, upstream
 }
 
-func (p *project) work(o WorkOptions) *Worked {
+func (p *project) work(o work.WorkOptions) *work.Worked {
 	p.t.Helper()
 	var out bytes.Buffer
 	if o.Continue == "" {
@@ -66,31 +69,31 @@ func TestWorkPushes(t *testing.T) {
 	}
 	// carboy dies when it has pushed, and nothing says so yet: it is done once more.
 	var out bytes.Buffer
-	var first Attempt
-	if _, err := p.c.Work(context.Background(), WorkOptions{Agent: "a", Prompt: "make it pass\nand more", Dir: p.ws, Stdout: &out, Stderr: &out, dies: func(a Attempt) bool {
+	var first work.Attempt
+	if _, err := p.c.Work(context.Background(), work.WorkOptions{Agent: "a", Prompt: "make it pass\nand more", Dir: p.ws, Stdout: &out, Stderr: &out, Dies: func(a work.Attempt) bool {
 		first = a
-		return a.State == AttemptPushed
-	}}); !errors.Is(err, errDied) || first.Pushed == nil || first.Pushed.Verdict != receipt.Pushed {
+		return a.State == work.AttemptPushed
+	}}); !errors.Is(err, work.ErrDied) || first.Pushed == nil || first.Pushed.Verdict != receipt.Pushed {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	// So does the bottle that pushed, when carboy dies during the push. Others stay.
 	left := func(label string) string {
 		t.Helper()
-		b, err := p.c.store.CreateBottle(context.Background(), store.Bottle{Label: label, Agent: "a", Mode: store.None})
+		b, err := p.c.host.Store.CreateBottle(context.Background(), store.Bottle{Label: label, Agent: "a", Mode: store.None})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return b.Slug
 	}
-	dead := "a-" + first.Work[len(first.Work)-8:] + pushLabel
+	dead := "a-" + first.Work[len(first.Work)-8:] + work.PushLabel
 	slug := left(dead)
-	neighbours := []string{left("a" + pushLabel), left(dead + "-not")}
-	w := p.work(WorkOptions{Continue: first.Work})
-	if _, err := p.c.store.Bottle(slug); !errors.Is(err, store.ErrNoBottle) {
+	neighbours := []string{left("a" + work.PushLabel), left(dead + "-not")}
+	w := p.work(work.WorkOptions{Continue: first.Work})
+	if _, err := p.c.host.Store.Bottle(slug); !errors.Is(err, store.ErrNoBottle) {
 		t.Errorf("the bottle of the push that died is still there: %v", err)
 	}
 	slug = left(dead)
-	lock, err := p.c.store.LockBottle(slug)
+	lock, err := p.c.host.Store.LockBottle(slug)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +105,7 @@ func TestWorkPushes(t *testing.T) {
 		t.Errorf("%+v %v", g, err)
 	}
 	for _, n := range neighbours {
-		if was, err := p.c.store.RemoveBottle(context.Background(), n); err != nil || !was {
+		if was, err := p.c.host.Store.RemoveBottle(context.Background(), n); err != nil || !was {
 			t.Errorf("bottle %s was swept: %v", n, err)
 		}
 	}
@@ -131,14 +134,14 @@ func TestWorkPushes(t *testing.T) {
 		t.Errorf("bottles: %+v %v", list, err)
 	}
 	// Going on with what is over does nothing.
-	if again := p.work(WorkOptions{Continue: w.ID}); again.Pushed.Run != w.Pushed.Run {
+	if again := p.work(work.WorkOptions{Continue: w.ID}); again.Pushed.Run != w.Pushed.Run {
 		t.Errorf("pushed twice: %+v", again.Pushed)
 	}
 	if n := git("rev-list", "--count", "--all", "--not", "main", p.git("rev-parse", "HEAD")); n != "1" {
 		t.Errorf("%s commits left", n)
 	}
 	a, err := p.c.WorkAccount(context.Background(), w.ID[:12])
-	if err != nil || a.State != WorkOver || a.Outcome != gate.Passed || a.Pushed.Commit != w.Pushed.Commit || len(a.Attempts) != 2 || !a.Resumable || a.Attempts[0].Usage == nil {
+	if err != nil || a.State != work.WorkOver || a.Outcome != gate.Passed || a.Pushed.Commit != w.Pushed.Commit || len(a.Attempts) != 2 || !a.Resumable || a.Attempts[0].Usage == nil {
 		t.Errorf("%+v %v", a, err)
 	}
 	if r, err := p.c.AuditVerify(context.Background(), ""); err != nil || r.Status != audit.Intact {
@@ -159,7 +162,7 @@ exit 0`, map[string]string{
 	})
 	ctx := context.Background()
 	var out bytes.Buffer
-	o := WorkOptions{Agent: "a", Prompt: "put the secret in", Dir: p.ws, Branch: "topic", Stdout: &out, Stderr: &out}
+	o := work.WorkOptions{Agent: "a", Prompt: "put the secret in", Dir: p.ws, Branch: "topic", Stdout: &out, Stderr: &out}
 	w, err := p.c.Work(ctx, o)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -189,13 +192,13 @@ exit 0`, map[string]string{
 	commit := w.Pushed.Commit
 	gittest.Git(t, up, "update-ref", "-d", "refs/heads/topic")
 	p.put("other", "of the user's, since\n")
-	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "is not as it was") {
+	if w = p.work(work.WorkOptions{Continue: w.ID}); w.Outcome != gate.Escalated || !strings.Contains(w.Why, "is not as it was") {
 		t.Fatalf("what nobody judged was pushed: %+v", w)
 	}
 	if err := os.Remove(filepath.Join(p.ws, "other")); err != nil {
 		t.Fatal(err)
 	}
-	if w = p.work(WorkOptions{Continue: w.ID}); w.Outcome != gate.Passed || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 1 {
+	if w = p.work(work.WorkOptions{Continue: w.ID}); w.Outcome != gate.Passed || w.Pushed.Verdict != receipt.Pushed || len(w.Attempts) != 1 {
 		t.Errorf("%+v", w)
 	}
 	if commit == "" || w.Pushed.Commit != commit {
@@ -207,8 +210,8 @@ exit 0`, map[string]string{
 			t.Errorf("%s was pushed as %q", name, got)
 		}
 	}
-	for _, o := range []WorkOptions{{Push: "nowhere"}, {Branch: "a..b"}, {Branch: "-x"}, {Branch: "refs/../x"}, {Branch: "x.lock"}} {
-		var bad *OptionError
+	for _, o := range []work.WorkOptions{{Push: "nowhere"}, {Branch: "a..b"}, {Branch: "-x"}, {Branch: "refs/../x"}, {Branch: "x.lock"}} {
+		var bad *fault.OptionError
 		o.Agent, o.Prompt, o.Dir = "a", "x", p.ws
 		if _, err := p.c.Work(ctx, o); !errors.As(err, &bad) {
 			t.Errorf("%+v: %v", o, err)
@@ -218,8 +221,8 @@ exit 0`, map[string]string{
 
 // TestPushesWhere: which of a bottle's repositories a work tree's remotes lead to.
 func TestPushesWhere(t *testing.T) {
-	repo := func(name, url string) gitRepo { return gitRepo{Repo: gitgate.Repo{Name: name, URL: url}} }
-	g := &gitGrant{[]gitRepo{repo("app", "ssh://git@x.example/org/app.git"), repo("lib", "https://x.example/org/lib")}}
+	repo := func(name, url string) repos.Repo { return repos.Repo{Repo: gitgate.Repo{Name: name, URL: url}} }
+	g := &repos.Repos{Repos: []repos.Repo{repo("app", "ssh://git@x.example/org/app.git"), repo("lib", "https://x.example/org/lib")}}
 	for _, x := range []struct {
 		remotes    map[string]string
 		want, repo string
@@ -240,7 +243,7 @@ func TestPushesWhere(t *testing.T) {
 		for n, u := range x.remotes {
 			remotes[n] = []string{u}
 		}
-		r, why := g.leadingTo(remotes, x.want)
+		r, why := g.LeadingTo(remotes, x.want)
 		got := ""
 		if r != nil {
 			got = r.Name
@@ -249,10 +252,10 @@ func TestPushesWhere(t *testing.T) {
 			t.Errorf("%v %q: %q %q", x.remotes, x.want, got, why)
 		}
 	}
-	if r, why := (&gitGrant{}).leadingTo(nil, ""); r != nil || why == "" {
+	if r, why := (&repos.Repos{}).LeadingTo(nil, ""); r != nil || why == "" {
 		t.Error(r, why)
 	}
-	if slices.ContainsFunc([]string{"", "a b", "-a", "a/-b", "a//b", "a/", ".a", "a/.b", "a.lock", "a..b", "a@{1}", "a\n", "ä", strings.Repeat("a", 300)}, validBranch) || !validBranch("carboy/a-01.x_y") {
+	if slices.ContainsFunc([]string{"", "a b", "-a", "a/-b", "a//b", "a/", ".a", "a/.b", "a.lock", "a..b", "a@{1}", "a\n", "ä", strings.Repeat("a", 300)}, work.ValidBranch) || !work.ValidBranch("carboy/a-01.x_y") {
 		t.Error("names of branches")
 	}
 }

@@ -14,21 +14,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carboy/carboy/internal/ask"
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/gate"
+	"github.com/carboy/carboy/internal/gate/judge"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/run"
+	"github.com/carboy/carboy/internal/run/plan"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/work"
 )
 
 // stepsOf are the steps of work, by their states.
-func (p *project) stepsOf(id string) (out []AttemptState) {
+func (p *project) stepsOf(id string) (out []work.AttemptState) {
 	p.t.Helper()
-	w := &work{c: p.c}
-	if _, err := w.read(p.c.gateDir("work", id)); err != nil {
+	w := &work.Work{C: p.c.worker}
+	if _, err := w.Read(p.c.judge.GateDir("work", id)); err != nil {
 		p.t.Fatal(err)
 	}
-	for _, s := range w.steps {
+	for _, s := range w.Steps {
 		out = append(out, s.State)
 	}
 	return out
@@ -60,36 +67,36 @@ func TestWorkStops(t *testing.T) {
 	ctx := t.Context()
 	p := worker(t, `trap 'touch caught; exit 3' INT; echo up; sleep 100 & wait`, licensed("GPL-3.0-only"))
 	signals := make(chan os.Signal, 4)
-	var stopped *StoppedError
+	var stopped *work.StoppedError
 	// To the agent.
 	out := &says{text: "up\n", f: func() { signals <- syscall.SIGINT }}
-	_, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 1, Stdout: out, Interrupt: signals, OnStop: func(s os.Signal) { t.Errorf("%s was not the agent's", s) }})
+	_, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 1, Stdout: out, Interrupt: signals, OnStop: func(s os.Signal) { t.Errorf("%s was not the agent's", s) }})
 	if !errors.As(err, &stopped) || stopped.Work == "" || stopped.Signal != syscall.SIGINT {
 		t.Fatalf("%v\n%s", err, out.b.String())
 	}
 	id := stopped.Work
-	if s := p.stepsOf(id); !slices.Equal(s, []AttemptState{AttemptPending, AttemptRunning, AttemptJudging}) {
+	if s := p.stepsOf(id); !slices.Equal(s, []work.AttemptState{work.AttemptPending, work.AttemptRunning, work.AttemptJudging}) {
 		t.Fatalf("after the agent: %v", s)
 	}
 	// Another process goes on with it.
-	other, err := lockFile(filepath.Join(p.c.gateDir("work", id), workLock))
+	other, err := judge.LockFile(filepath.Join(p.c.judge.GateDir("work", id), work.WorkLock))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.c.Work(ctx, WorkOptions{Continue: id}); !errors.Is(err, ErrWorkLocked) || errors.Is(err, ErrGateLocked) {
+	if _, err := p.c.Work(ctx, work.WorkOptions{Continue: id}); !errors.Is(err, work.ErrWorkLocked) || errors.Is(err, judge.ErrGateLocked) {
 		t.Errorf("in another process: %v", err)
 	}
 	other.Close()
 	// While another gate works on the directory, which is waited for.
-	unlock, err := p.c.gateLock(p.ws)
+	unlock, err := p.c.judge.GateLock(p.ws)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var told []os.Signal
 	waits := 0
-	o := WorkOptions{
+	o := work.WorkOptions{
 		Continue: id, Interrupt: signals, OnStop: func(s os.Signal) { told = append(told, s) },
-		OnEvent: func(e Event) {
+		OnEvent: func(e plan.Event) {
 			if strings.Contains(e.Text, "another gate") {
 				waits++
 				signals <- syscall.SIGTERM
@@ -103,16 +110,16 @@ func TestWorkStops(t *testing.T) {
 		t.Errorf("while another gate works: %v", s)
 	}
 	// While a person is waited for, once that gate is over.
-	o.OnEvent = func(e Event) {
+	o.OnEvent = func(e plan.Event) {
 		if strings.Contains(e.Text, "another gate") {
 			unlock()
 		}
 	}
-	o.MaxAttempts, o.People = 3, AskOptions{Timeout: time.Hour, Waiting: func(ProposalEntry) { signals <- syscall.SIGHUP }}
+	o.MaxAttempts, o.People = 3, ask.Options{Timeout: time.Hour, Waiting: func(ProposalEntry) { signals <- syscall.SIGHUP }}
 	if _, err = p.c.Work(ctx, o); !errors.As(err, &stopped) || stopped.Signal != syscall.SIGHUP || len(told) != 2 {
 		t.Fatalf("while a person is waited for: %v, told %v", err, told)
 	}
-	w := p.work(WorkOptions{Continue: id, Interrupt: signals})
+	w := p.work(work.WorkOptions{Continue: id, Interrupt: signals})
 	if w.Outcome != gate.Escalated || len(w.Attempts) != 1 || *w.Attempts[0].Exit != 3 || !strings.Contains(w.Why, "all 1 attempts") {
 		t.Errorf("%+v", w)
 	}
@@ -125,15 +132,15 @@ func TestWorkStops(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	// One that came before an agent could run is no agent's.
-	o = WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 1, Interrupt: signals, OnAttempt: func(a Attempt) {
-		if a.State == AttemptRunning {
+	o = work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, Attempts: 1, Interrupt: signals, OnAttempt: func(a work.Attempt) {
+		if a.State == work.AttemptRunning {
 			signals <- syscall.SIGINT
 		}
 	}}
 	if _, err = p.c.Work(ctx, o); !errors.As(err, &stopped) {
 		t.Fatal(err)
 	}
-	if s := p.stepsOf(stopped.Work); s[len(s)-1] != AttemptPending && s[len(s)-1] != AttemptJudging || len(signals) != 0 {
+	if s := p.stepsOf(stopped.Work); s[len(s)-1] != work.AttemptPending && s[len(s)-1] != work.AttemptJudging || len(signals) != 0 {
 		t.Errorf("as the agent begins: %v, %d signals are left", s, len(signals))
 	}
 }
@@ -145,14 +152,14 @@ func TestStoppedError(t *testing.T) {
 		err  error
 		want string
 	}{
-		{nil, ""}, {ErrInterrupted, ""}, {fmt.Errorf("a gate: %w", context.Canceled), ""},
-		{errors.Join(fmt.Errorf("it never began: %w", ErrInterrupted), context.Canceled), ""},
+		{nil, ""}, {run.ErrInterrupted, ""}, {fmt.Errorf("a gate: %w", context.Canceled), ""},
+		{errors.Join(fmt.Errorf("it never began: %w", run.ErrInterrupted), context.Canceled), ""},
 		{full, ": the disk is full"},
-		{errors.Join(ErrInterrupted, full), ": interrupted\nthe disk is full"},
+		{errors.Join(run.ErrInterrupted, full), ": interrupted\nthe disk is full"},
 		{fmt.Errorf("%w, %w", full, context.Canceled), ": the disk is full, context canceled"},
-		{&AgentError{Agent: "a", Slug: "s"}, ": " + (&AgentError{Agent: "a", Slug: "s"}).Error()},
+		{&bottles.AgentError{Agent: "a", Slug: "s"}, ": " + (&bottles.AgentError{Agent: "a", Slug: "s"}).Error()},
 	} {
-		if got := (&StoppedError{Work: "01x", Signal: syscall.SIGINT, Err: x.err}).Error(); got != "work 01x was stopped by a signal (interrupt)"+x.want {
+		if got := (&work.StoppedError{Work: "01x", Signal: syscall.SIGINT, Err: x.err}).Error(); got != "work 01x was stopped by a signal (interrupt)"+x.want {
 			t.Errorf("%v: %q", x.err, got)
 		}
 	}
@@ -165,10 +172,10 @@ func TestStoppedBefore(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"01", ErrWorkLocked, "01x"}, {"01", ErrNoWork, ""}, {"", ErrInterrupted, ""},
+		{"01", work.ErrWorkLocked, "01x"}, {"01", work.ErrNoWork, ""}, {"", run.ErrInterrupted, ""},
 	} {
-		w := &work{o: &WorkOptions{Continue: x.ref}, id: "01x"}
-		if got := w.stopped(syscall.SIGINT, x.err).Work; got != x.want {
+		w := &work.Work{O: &work.WorkOptions{Continue: x.ref}, Id: "01x"}
+		if got := w.Stopped(syscall.SIGINT, x.err).Work; got != x.want {
 			t.Errorf("--continue %q, %v: %q, want %q", x.ref, x.err, got, x.want)
 		}
 	}
@@ -178,12 +185,12 @@ func TestStoppedBefore(t *testing.T) {
 func TestRelay(t *testing.T) {
 	signals := make(chan os.Signal)
 	told := make(chan os.Signal, 4)
-	r := &relay{}
-	ctx, end := r.listen(t.Context(), signals, func(s os.Signal) { told <- s })
-	agent, over := r.begins()
+	r := &work.Relay{}
+	ctx, end := r.Listen(t.Context(), signals, func(s os.Signal) { told <- s })
+	agent, over := r.Begins()
 	signals <- syscall.SIGINT
-	if s := <-agent; s != syscall.SIGINT || r.heard() != syscall.SIGINT || ctx.Err() != nil {
-		t.Errorf("%v %v %v", s, r.heard(), ctx.Err())
+	if s := <-agent; s != syscall.SIGINT || r.Heard() != syscall.SIGINT || ctx.Err() != nil {
+		t.Errorf("%v %v %v", s, r.Heard(), ctx.Err())
 	}
 	// It does not listen any more: whoever waits for it to end gets out.
 	signals <- syscall.SIGTERM
@@ -193,7 +200,7 @@ func TestRelay(t *testing.T) {
 	<-ctx.Done()
 	over()
 	signals <- syscall.SIGTERM // told again: a second one does not wait
-	if s := <-told; s != syscall.SIGTERM || !errors.Is(context.Cause(ctx), ErrInterrupted) || r.heard() != syscall.SIGINT {
+	if s := <-told; s != syscall.SIGTERM || !errors.Is(context.Cause(ctx), run.ErrInterrupted) || r.Heard() != syscall.SIGINT {
 		t.Error(s, context.Cause(ctx))
 	}
 	end()
@@ -203,27 +210,27 @@ func TestRelay(t *testing.T) {
 // is told, and after which a person decides.
 func TestWorkUnjudgeable(t *testing.T) {
 	p := worker(t, `case "$1" in *stay*) mkdir -p sub/.git; echo x >sub/.git/HEAD;; *pipe:*) rm pipe;; *) mkfifo pipe;; esac`, licensed("MIT"))
-	w := p.work(WorkOptions{})
+	w := p.work(work.WorkOptions{})
 	if w.Outcome != gate.Passed || len(w.Attempts) != 2 || w.Attempts[0].Failing != "tree(pipe)" || w.Attempts[0].Outcome != gate.Failed || !strings.Contains(w.Attempts[0].Feedback, "pipe: is a") {
 		t.Fatalf("%+v", w)
 	}
-	w, err := p.c.Work(t.Context(), WorkOptions{Agent: "a", Prompt: "stay", Dir: p.ws, Attempts: 1})
+	w, err := p.c.Work(t.Context(), work.WorkOptions{Agent: "a", Prompt: "stay", Dir: p.ws, Attempts: 1})
 	if err != nil || w.Outcome != gate.Escalated || w.Verdict != nil || w.Attempts[0].Failing != "tree(sub/.git/HEAD)" && w.Attempts[0].Failing != "tree(sub/.git)" {
 		t.Fatalf("%+v %v", w, err)
 	}
 	a, err := p.c.WorkAccount(t.Context(), w.ID)
-	if err != nil || a.State != WorkOver || a.Outcome != gate.Escalated || a.Verdict != "" {
+	if err != nil || a.State != work.WorkOver || a.Outcome != gate.Escalated || a.Verdict != "" {
 		t.Errorf("%+v %v", a, err)
 	}
 	// Nor does it end when nothing could be taken out of its bottle.
-	w = p.work(WorkOptions{Attempts: 1, OnAttempt: func(a Attempt) {
-		if a.State == AttemptJudging {
-			if err := os.RemoveAll(filepath.Join(p.c.store.RunDir(a.Run), "upper")); err != nil {
+	w = p.work(work.WorkOptions{Attempts: 1, OnAttempt: func(a work.Attempt) {
+		if a.State == work.AttemptJudging {
+			if err := os.RemoveAll(filepath.Join(p.c.host.Store.RunDir(a.Run), "upper")); err != nil {
 				t.Error(err)
 			}
 		}
 	}})
-	if w.Outcome != gate.Escalated || len(w.Attempts) != 1 || w.Attempts[0].Failing != failingLost || w.Attempts[0].Outcome != gate.Unavailable {
+	if w.Outcome != gate.Escalated || len(w.Attempts) != 1 || w.Attempts[0].Failing != work.FailingLost || w.Attempts[0].Outcome != gate.Unavailable {
 		t.Errorf("%+v", w)
 	}
 }
@@ -245,7 +252,7 @@ func TestWorkSpoiltBottle(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told []string
-	w := p.work(WorkOptions{OnEvent: func(e Event) {
+	w := p.work(work.WorkOptions{OnEvent: func(e plan.Event) {
 		if strings.Contains(e.Text, "is lost") {
 			told = append(told, e.Text)
 		}
@@ -254,13 +261,13 @@ func TestWorkSpoiltBottle(t *testing.T) {
 	for _, a := range w.Attempts {
 		failing = append(failing, a.Failing)
 	}
-	if w.Outcome != gate.Passed || !slices.Equal(failing, []string{"one(exit)", failingLost, ""}) || len(told) != 1 {
+	if w.Outcome != gate.Passed || !slices.Equal(failing, []string{"one(exit)", work.FailingLost, ""}) || len(told) != 1 {
 		t.Errorf("%s %q %s; told %q", w.Outcome, failing, w.Why, told)
 	}
 	if w.Attempts[0].Bottle == "" || w.Attempts[0].Bottle == w.Bottle {
 		t.Errorf("the agent went on in bottle %q, where none can begin", w.Bottle)
 	}
-	if s := p.stepsOf(w.ID); slices.Index(s[1:], AttemptPending) < 0 || len(s) != 11 {
+	if s := p.stepsOf(w.ID); slices.Index(s[1:], work.AttemptPending) < 0 || len(s) != 11 {
 		t.Errorf("%v", s)
 	}
 }
@@ -282,21 +289,21 @@ func TestWorkNeverBegan(t *testing.T) {
 		}
 	}
 	// What leaves no change to judge is refused before anything begins.
-	var bad *OptionError
+	var bad *fault.OptionError
 	for _, mode := range []string{"bind", "none"} {
 		say(mode)
-		if _, err := p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, NoPush: true}); !errors.As(err, &bad) || bad.Option != "workspace" {
+		if _, err := p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, NoPush: true}); !errors.As(err, &bad) || bad.Option != "workspace" {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
-	if dirs, err := store.Glob(p.c.gateDir("work"), "*"); err != nil || len(dirs) != 0 {
+	if dirs, err := store.Glob(p.c.judge.GateDir("work"), "*"); err != nil || len(dirs) != 0 {
 		t.Errorf("work began: %v %v", dirs, err)
 	}
 	// So it is when the bottle's file is another, once the work has begun.
 	say("copy")
 	id := ""
-	_, err = p.c.Work(ctx, WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, OnAttempt: func(a Attempt) {
-		if id = a.Work; a.State == AttemptRunning {
+	_, err = p.c.Work(ctx, work.WorkOptions{Agent: "a", Prompt: "x", Dir: p.ws, OnAttempt: func(a work.Attempt) {
+		if id = a.Work; a.State == work.AttemptRunning {
 			say("bind")
 		}
 	}})
@@ -306,11 +313,11 @@ func TestWorkNeverBegan(t *testing.T) {
 	no := errors.New("a start that fails")
 	say("overlay")
 	for range 2 {
-		if _, err := p.c.Work(ctx, WorkOptions{Continue: id, Confirm: func(*Preflight) error { return no }}); !errors.Is(err, no) {
+		if _, err := p.c.Work(ctx, work.WorkOptions{Continue: id, Confirm: func(*bottles.Preflight) error { return no }}); !errors.Is(err, no) {
 			t.Fatal(err)
 		}
 	}
-	w := p.work(WorkOptions{Continue: id})
+	w := p.work(work.WorkOptions{Continue: id})
 	if w.Outcome != gate.Passed || len(w.Attempts) != 1 || w.Attempts[0].Number != 1 {
 		t.Errorf("%+v", w)
 	}
@@ -318,37 +325,37 @@ func TestWorkNeverBegan(t *testing.T) {
 		t.Error("the agent wrote to the directory")
 	}
 	for _, x := range []struct {
-		s    *Started
+		s    *bottles.Started
 		want bool
 	}{
-		{nil, true}, {&Started{}, true},
-		{&Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Failed}}}, true},
-		{&Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Failed}, Started: new(time.Time)}}, false},
-		{&Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Killed}, Started: new(time.Time)}}, false},
+		{nil, true}, {&bottles.Started{}, true},
+		{&bottles.Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Failed}}}, true},
+		{&bottles.Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Failed}, Started: new(time.Time)}}, false},
+		{&bottles.Started{Receipt: &receipt.Receipt{Exit: receipt.Exit{Reason: receipt.Killed}, Started: new(time.Time)}}, false},
 	} {
-		if got := neverBegan(x.s, no); got != x.want {
+		if got := work.NeverBegan(x.s, no); got != x.want {
 			t.Errorf("%+v: %t", x.s, got)
 		}
 	}
 	for _, x := range []struct {
-		s       *Started
+		s       *bottles.Started
 		err     error
 		stopped bool
 		want    bool
 	}{
-		{nil, no, false, false}, {&Started{}, no, false, false},
-		{&Started{Receipt: &receipt.Receipt{}}, no, false, true},
-		{&Started{Receipt: &receipt.Receipt{}}, no, true, false},
-		{&Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotFound), true, true},
-		{&Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotExecutable), true, true},
+		{nil, no, false, false}, {&bottles.Started{}, no, false, false},
+		{&bottles.Started{Receipt: &receipt.Receipt{}}, no, false, true},
+		{&bottles.Started{Receipt: &receipt.Receipt{}}, no, true, false},
+		{&bottles.Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotFound), true, true},
+		{&bottles.Started{Receipt: &receipt.Receipt{}}, fmt.Errorf("x: %w", bottle.ErrNotExecutable), true, true},
 	} {
-		if got := spoiled(x.s, x.err, x.stopped); got != x.want {
+		if got := work.Spoiled(x.s, x.err, x.stopped); got != x.want {
 			t.Errorf("%+v, %v, %t: %t", x.s, x.err, x.stopped, got)
 		}
 	}
-	lost := Attempt{Number: 3, State: AttemptRecorded, Outcome: gate.Unavailable, Failing: failingLost}
-	k := &work{c: p.c, o: &WorkOptions{}, task: Task{Attempts: 3}, steps: []Attempt{lost, lost, lost}}
-	if r, err := k.ended(ctx, lost); err != nil || r.Why != "all 3 attempts are spent" {
+	lost := work.Attempt{Number: 3, State: work.AttemptRecorded, Outcome: gate.Unavailable, Failing: work.FailingLost}
+	k := &work.Work{C: p.c.worker, O: &work.WorkOptions{}, Task: work.Task{Attempts: 3}, Steps: []work.Attempt{lost, lost, lost}}
+	if r, err := k.Ended(ctx, lost); err != nil || r.Why != "all 3 attempts are spent" {
 		t.Errorf("%+v %v", r, err)
 	}
 }

@@ -21,20 +21,21 @@ import (
 	"github.com/carboy/carboy/internal/document"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// app is one invocation.
+// app is one invocation of the program.
 type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
 	env            func(string) string
 	config         string
+	backend        string // --backend
 	verbose        bool
 	args           []string // the whole command line
 	warm           *warm    // for a run that was handed over to us
-	// code is the exit code of a command that did what it was asked to and
-	// has a code of its own to pass on.
+	// code is the exit code of a command that has one of its own to pass on, such as
+	// that of a run.
 	code int
 }
 
@@ -81,6 +82,7 @@ func (a *app) root() *cobra.Command {
 		a.initCmd(), a.explainCmd(), a.freezeCmd(), a.destroyCmd(), a.gcCmd(), a.poolCmd(), a.imageCmd(), a.egressCmd(), a.sandboxCmd(), a.doctorCmd(), a.escapeTestCmd(), a.auditCmd(),
 		a.schemaCmd(), a.completionCmd(), a.manCmd(), a.versionCmd(), a.demoCmd(),
 	)
+	a.addBackend(root)
 	cobra.AddTemplateFunc("flags", func(f *pflag.FlagSet) string { return f.FlagUsagesWrapped(helpWidth) })
 	root.SetUsageTemplate(flagUsages.Replace(root.UsageTemplate()) + "\n")
 	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "show help for a command", RunE: func(_ *cobra.Command, args []string) error {
@@ -95,10 +97,10 @@ func (a *app) root() *cobra.Command {
 
 const helpWidth = 80
 
-// flagUsages has cobra's template print flags no wider than we want.
+// flagUsages changes cobra's template so that it wraps the lines of flags.
 var flagUsages = strings.NewReplacer(".LocalFlags.FlagUsages", "flags .LocalFlags", ".InheritedFlags.FlagUsages", "flags .InheritedFlags")
 
-// run carries out one command line and returns the exit code.
+// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int { return a.execute(ctx, a.root(), args) }
 
 func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) int {
@@ -113,25 +115,22 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	return code
 }
 
-// codeOf is the exit code of a command that failed.
+// codeOf returns the exit code of a command that failed.
 func (a *app) codeOf(cmd *cobra.Command, err error) int {
-	var usage *usageError
-	switch {
-	case a.code != 0:
-		return a.code
-	case slices.Contains([]string{"run", "start", "resume", "exec"}, cmd.Name()) && cmd.HasParent() && !cmd.Parent().HasParent():
-		return exitcode.Refused
-	case errors.As(err, &usage):
-		return exitcode.Usage
+	if a.code != exitcode.OK {
+		return a.code // a run's, or a deployment's
 	}
-	return exitcode.Failed
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	return exitcode.OfError(exitcode.FamilyOf(cmd.Name()), err)
 }
 
-// errReported is an error about which everything has been said.
+// errReported is the error of a command that has already told the user what is wrong.
 var errReported = errors.New("reported")
 
-// report tells people on stderr what went wrong and what they can do, and
-// programs, when they asked for JSON, on stdout.
+// report says what went wrong and what to do about it: on stderr for people and, if they
+// asked for JSON, on stdout for programs.
 func (a *app) report(cmd *cobra.Command, args []string, err error, code int) {
 	if errors.Is(err, errReported) {
 		return
@@ -159,8 +158,8 @@ func (a *app) report(cmd *cobra.Command, args []string, err error, code int) {
 	}{"carboy.dev/error/v1", code, err.Error(), tip})
 }
 
-// wantsJSON looks at the arguments themselves, because reading the flags may be
-// what failed.
+// wantsJSON reports whether the arguments ask for JSON. It does not use the parsed flags,
+// because parsing may have failed.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	if cmd.Flags().Lookup("json") == nil {
 		return false
@@ -171,14 +170,14 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	return slices.Contains(args, "--json") || cmd.Flags().Changed("json")
 }
 
-// maxMessage bounds one message, in bytes; some name files of the bottle's.
+// maxMessage bounds one message, in bytes: some contain names that a bottle chose.
 const maxMessage = 4000
 
 func errorLine(err error) string { return errorText(err.Error()) }
 
-func errorText(s string) string { return visible.String(s, maxMessage) }
+func errorText(s string) string { return safetext.String(s, maxMessage) }
 
-// tone is a colour for people.
+// tone is the colour of a text on a terminal.
 type tone string
 
 const (
@@ -189,17 +188,17 @@ const (
 	greenText tone = "32"
 )
 
-// say prints one line for people on stderr. Arguments that came from inside
-// must have been made visible.
+// say prints one line on stderr. The caller must make arguments that came from a bottle
+// safe to print.
 func (a *app) say(c tone, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if !a.utf8() {
-		line = visible.ASCII(line)
+		line = safetext.ASCII(line)
 	}
 	fmt.Fprintf(a.stderr, "carboy: %s\n", a.paint(a.stderr, c, line))
 }
 
-// paint is s in a colour, if w is for somebody who wants it.
+// paint returns s in colour c if w is a terminal whose user wants colour.
 func (a *app) paint(w io.Writer, c tone, s string) string {
 	if !a.color(w) {
 		return s
@@ -231,17 +230,17 @@ func (a *app) utf8() bool {
 	return false
 }
 
-// shown is stdout for text that is visible already: without UTF-8 as ASCII.
+// shown returns stdout for text that is safe to print. Without UTF-8 it prints ASCII.
 func (a *app) shown() io.Writer { return a.shownTo(a.stdout) }
 
 func (a *app) shownTo(w io.Writer) io.Writer {
 	if a.utf8() {
 		return w
 	}
-	return visible.NewASCIIWriter(w)
+	return safetext.NewASCIIWriter(w)
 }
 
-// columns is how wide the terminal is that w leads to; 0 when it leads to none.
+// columns returns the width of the terminal w, or 0 if w is none.
 func columns(w any) int {
 	if !isTerminal(w) {
 		return 0
@@ -253,7 +252,7 @@ func columns(w any) int {
 	return n
 }
 
-// style is how receipts are shown on stdout.
+// style returns the style of receipts on stdout.
 func (a *app) style(all bool) receipt.Style {
 	return receipt.Style{Color: a.color(a.stdout), All: all, Width: columns(a.stdout), ASCII: !a.utf8()}
 }
@@ -276,11 +275,11 @@ func (a *app) printJSON(v any) error {
 // open opens the user's state. Close the result.
 func (a *app) open(ctx context.Context) (*carboy.Client, error) { return a.openFor(ctx, nil) }
 
-// openFor is open for a run that will be asked for next.
+// openFor is open, and prepares for the run that comes next, if ahead is not nil.
 func (a *app) openFor(ctx context.Context, ahead *carboy.RunOptions) (*carboy.Client, error) {
-	o := carboy.Options{Env: a.env, Config: a.config, Ahead: ahead}
+	o := carboy.Options{Env: a.env, Config: a.config, Backend: a.backend, Ahead: ahead}
 	if a.verbose {
-		o.Log = slog.New(slog.NewTextHandler(visible.NewWriter(a.stderr, visible.Options{MaxLine: maxMessage}), &slog.HandlerOptions{Level: slog.LevelDebug}))
+		o.Log = slog.New(slog.NewTextHandler(safetext.NewWriter(a.stderr, safetext.Options{MaxLine: maxMessage}), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	c, err := carboy.Open(ctx, o)
 	if err != nil {
@@ -292,7 +291,7 @@ func (a *app) openFor(ctx context.Context, ahead *carboy.RunOptions) (*carboy.Cl
 	return c, nil
 }
 
-// withClient runs f with the user's state open, until a signal.
+// withClient calls f with the user's state open. A signal cancels the context.
 func (a *app) withClient(cmd *cobra.Command, f func(context.Context, *carboy.Client) error) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -311,5 +310,5 @@ func (a *app) unknownCommand(cmd *cobra.Command, args []string) error {
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		tip = "did you mean carboy " + strings.Join(s, " or carboy ") + "?"
 	}
-	return &usageError{fmt.Errorf("unknown command %q", visible.String(args[0], 80)), tip}
+	return &usageError{fmt.Errorf("unknown command %q", safetext.String(args[0], 80)), tip}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// askFlags are those of commands that need a person's approval.
+// askFlags holds the flags of commands that need a person's approval.
 type askFlags struct {
 	wait   time.Duration
 	policy string
@@ -30,8 +30,8 @@ func (f *askFlags) add(cmd *cobra.Command, yes bool) {
 	cmd.MarkFlagFilename("policy", "yaml", "yml")
 }
 
-// asking is how people are asked: here, when there is a terminal and nobody else is
-// waited for; else at the queue.
+// asking returns how to ask people: on this terminal if there is one and nobody else must
+// answer, else at the queue.
 func (a *app) asking(f *askFlags) (carboy.AskOptions, error) {
 	if f.wait < 0 || f.wait > supervise.MaxTimeout {
 		return carboy.AskOptions{}, usagef("for example --wait 1h", "--wait %s: not from nothing to %s", f.wait, supervise.MaxTimeout)
@@ -56,7 +56,7 @@ func (a *app) asking(f *askFlags) (carboy.AskOptions, error) {
 	return o, nil
 }
 
-// acceptFlags are those of commands that change a baseline.
+// acceptFlags holds the flags of commands that change a baseline.
 type acceptFlags struct {
 	askFlags
 	as, key  string
@@ -73,7 +73,7 @@ func (f *acceptFlags) add(cmd *cobra.Command) {
 
 func (a *app) accepting(f *acceptFlags) (carboy.AcceptOptions, error) {
 	o, err := a.asking(&f.askFlags)
-	return carboy.AcceptOptions{AskOptions: o, As: f.as, Key: f.key, Unsigned: f.unsigned}, err
+	return carboy.AcceptOptions{Options: o, As: f.as, Key: f.key, Unsigned: f.unsigned}, err
 }
 
 const signLong = `
@@ -85,13 +85,13 @@ they signed counts. ssh-keygen checks it, too:
   ssh-keygen -Y verify -f ~/.config/carboy/allowed_signers -I NAME \
     -n carboy-gate@carboy.dev -s .carboy/gate-baseline.json.sig <.carboy/gate-baseline.json`
 
-// wroteBaseline says what is next.
+// wroteBaseline says which baseline was written and what to do next.
 func (a *app) wroteBaseline(file string, err error) error {
-	if a.gateFailed(err); errors.Is(err, carboy.ErrBaseline) {
+	switch {
+	case errors.Is(err, carboy.ErrBaseline):
 		return &advisedError{err, "carboy gate baseline diff shows what a verdict's phases did beside it"}
-	}
-	if err != nil {
-		return a.gateFailed(err)
+	case err != nil:
+		return gateAdvice(err)
 	}
 	a.say(greenText, "wrote %s", filepath.Clean(file))
 	a.say(plainText, "next: git add .carboy && git commit; it counts once it is in the base")
@@ -167,7 +167,7 @@ func (a *app) baselineRecordCmd() *cobra.Command {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				j, err := c.Gate(ctx, carboy.GateOptions{Base: "HEAD", Change: "HEAD", Again: true, OnEvent: a.gateEvents(quiet)})
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				return a.wroteBaseline(c.AcceptBaseline(ctx, ".", j.ID, o))
 			})
@@ -204,9 +204,9 @@ func (a *app) gateOverrideCmd() *cobra.Command {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				v, err := c.OverrideVerdict(ctx, args[0], reason, o)
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
-				a.say(plainText, "verdict %s is overridden by %s, and that is on record", v.ID, visible.String(v.Override.By, 300))
+				a.say(plainText, "verdict %s is overridden by %s, and that is on record", v.ID, safetext.String(v.Override.By, 300))
 				return nil
 			})
 		},

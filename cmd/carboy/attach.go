@@ -37,8 +37,7 @@ func (a *app) attachCmd() *cobra.Command {
 				defer stop()
 				err = c.Attach(ctx, m, o)
 				if ctx.Err() != nil {
-					a.code = exitcode.Signal(syscall.SIGINT)
-					return errReported
+					return exitcode.Interrupted(syscall.SIGINT, errReported)
 				}
 				return err
 			})

@@ -12,10 +12,10 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/manifest"
-	"github.com/carboy/carboy/internal/pick"
+	"github.com/carboy/carboy/internal/prompt"
 )
 
-// choose has a person say which agent to start, and what else no flag says.
+// choose asks a person which agent to start, and for the options that no flag sets.
 func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *carboy.StartOptions) error {
 	there, err := c.Choices(".")
 	if err != nil {
@@ -31,50 +31,49 @@ func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *ca
 		}
 		return usagef(how+"; "+namesOf(there), "start: name an agent")
 	}
-	agent := &pick.One{Title: "Which agent?"}
+	agent := &prompt.One{Title: "Which agent?"}
 	for _, l := range there.Agents {
-		agent.Items = append(agent.Items, pick.Item{Name: l.Name, Words: wordsOf(l)})
+		agent.Items = append(agent.Items, prompt.Item{Name: l.Name, Words: wordsOf(l)})
 	}
-	bottles := &pick.Ordered{Title: "In which bottles? Later ones win."}
-	label := &pick.Text{Title: "A label for the bottle? Empty: the agent's name.", Check: checkLabel}
-	color := &pick.One{Title: "A colour to know it by?", Items: []pick.Item{{Name: noColor}}}
+	bottles := &prompt.Ordered{Title: "In which bottles? Later ones win."}
+	label := &prompt.Text{Title: "A label for the bottle? Empty: the agent's name.", Check: checkLabel}
+	color := &prompt.One{Title: "A colour to know it by?", Items: []prompt.Item{{Name: noColor}}}
 	for i, name := range carboy.Colors {
-		color.Items = append(color.Items, pick.Item{Name: name, SGR: string(colorTone(i))})
+		color.Items = append(color.Items, prompt.Item{Name: name, SGR: string(colorTone(i))})
 	}
-	err = pick.Run(ctx, pick.Terminal{In: a.stdin, Out: a.stderr.(*os.File), ASCII: !a.utf8(), Color: a.color(a.stderr)},
-		func() pick.Question { return agent },
-		func() pick.Question {
+	err = prompt.Run(ctx, prompt.Terminal{In: a.stdin, Out: a.stderr.(*os.File), ASCII: !a.utf8(), Color: a.color(a.stderr)},
+		func() prompt.Question { return agent },
+		func() prompt.Question {
 			if len(o.Bottles) > 0 || len(there.Bottles) == 0 || there.Agent(agent.Chosen).Err != nil {
 				return nil
 			}
 			bottles.Chosen = there.Own(agent.Chosen)
 			for _, name := range there.Bottles {
-				bottles.Items = append(bottles.Items, pick.Item{Name: name})
+				bottles.Items = append(bottles.Items, prompt.Item{Name: name})
 			}
 			for _, name := range bottles.Chosen {
 				if !slices.Contains(there.Bottles, name) {
-					bottles.Items = append(bottles.Items, pick.Item{Name: name, Words: "there is no such bottle"})
+					bottles.Items = append(bottles.Items, prompt.Item{Name: name, Words: "there is no such bottle"})
 				}
 			}
 			return bottles
 		},
-		func() pick.Question {
+		func() prompt.Question {
 			if o.Label != "" {
 				return nil
 			}
 			return label
 		},
-		func() pick.Question {
+		func() prompt.Question {
 			if o.Color != "" {
 				return nil
 			}
 			return color
 		},
 	)
-	if errors.Is(err, pick.ErrGivenUp) {
+	if errors.Is(err, prompt.ErrGivenUp) {
 		a.say(plainText, "nothing was started")
-		a.code = exitcode.Signal(syscall.SIGINT)
-		return errReported
+		return exitcode.Interrupted(syscall.SIGINT, errReported)
 	}
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func (a *app) choose(ctx context.Context, c *carboy.Client, f *startFlags, o *ca
 
 const noColor = "none"
 
-// namesOf says which agents there are.
+// namesOf returns the names of the agents in one line.
 func namesOf(there *carboy.Choices) string {
 	const most = 20
 	var names []string
@@ -106,7 +105,7 @@ func namesOf(there *carboy.Choices) string {
 	return "there are " + strings.Join(names, ", ") + more
 }
 
-// wordsOf is what stands beside an agent, whose file may be a repository's.
+// wordsOf returns the description of an agent. Its file may be a repository's.
 func wordsOf(l manifest.Listed) string {
 	words := l.Description
 	if l.Err != nil {
@@ -125,7 +124,7 @@ func checkLabel(s string) error {
 	return nil
 }
 
-// colorTone is one of carboy.Colors.
+// colorTone returns the tone of carboy.Colors[i].
 func colorTone(i int) tone {
 	if i < 8 {
 		return tone(fmt.Sprint(30 + i))
@@ -133,7 +132,7 @@ func colorTone(i int) tone {
 	return tone(fmt.Sprint(90 + i - 8))
 }
 
-// toneOf is a bottle's colour.
+// toneOf returns the tone of a colour's name.
 func toneOf(name string) tone {
 	if i := slices.Index(carboy.Colors, name); i >= 0 {
 		return colorTone(i)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const cpLong = `Copy a file or directory out of a bottle that goes on, or into it. BOTTLE is a run, or
@@ -39,7 +39,7 @@ func (a *app) cpCmd() *cobra.Command {
 			to, _, in := inBottle(args[1])
 			switch {
 			case out && in:
-				return usagef("copy it here first", "cp: %s and %s are both bottles", visible.String(from, 80), visible.String(to, 80))
+				return usagef("copy it here first", "cp: %s and %s are both bottles", safetext.String(from, 80), safetext.String(to, 80))
 			case !out && !in:
 				return usagef("carboy cp BOTTLE:PATH DEST, or carboy cp SRC BOTTLE:PATH", "cp: neither path is in a bottle")
 			}
@@ -56,7 +56,7 @@ func (a *app) cpCmd() *cobra.Command {
 	return cmd
 }
 
-// inBottle takes BOTTLE:PATH apart.
+// inBottle splits BOTTLE:PATH.
 func inBottle(s string) (ref, path string, ok bool) {
 	ref, path, ok = strings.Cut(s, ":")
 	return ref, path, ok && ref != "" && ref != "." && !strings.Contains(ref, "/")
@@ -68,7 +68,7 @@ func (a *app) copy(ctx context.Context, c *carboy.Client, src, dest string, l ca
 		ref, path, _ = inBottle(dest)
 	}
 	if path == "" {
-		return usagef("name a path after the colon", "cp: %s: has no path", visible.String(ref, 80))
+		return usagef("name a path after the colon", "cp: %s: has no path", safetext.String(ref, 80))
 	}
 	m, err := find(ctx, c, ref)
 	if err != nil {

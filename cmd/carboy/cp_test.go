@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // TestCopy: files go out of a bottle that goes on, and into it; what a hostile tar says
@@ -182,18 +184,14 @@ while [ ! -e stop ]; do sleep 0.05; done; exit 6`, "--output", "1MiB", "--mount"
 	if err := hung.Start(); err != nil {
 		t.Fatal(err)
 	}
-	asleep := func() bool { return strings.Contains(s.carboy("exec", id, "--", "ps", "ax").out, "sleep 1000") }
-	for end := time.Now().Add(patience); !asleep(); {
-		if time.Now().After(end) {
-			t.Fatal("it does not run")
-		}
+	asleep := func() bool { return s.runsInside(id, "sleep", "1000") }
+	if !testenv.Poll(patience, asleep) {
+		t.Fatal("it does not run")
 	}
 	hung.Process.Signal(os.Interrupt)
 	hung.Wait()
-	for end := time.Now().Add(patience); asleep(); {
-		if time.Now().After(end) {
-			t.Fatal("its caller gave up, and it goes on")
-		}
+	if !testenv.Poll(patience, func() bool { return !asleep() }) {
+		t.Fatal("its caller gave up, and it goes on")
 	}
 	after, _ := filepath.Glob(to + "/*")
 	if strings.Join(before, " ") != strings.Join(after, " ") {

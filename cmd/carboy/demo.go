@@ -18,8 +18,8 @@ import (
 	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const demoLong = `Show the main job, in a scratch directory that is removed afterwards: a sealed
@@ -28,7 +28,7 @@ that the demo starts on this machine's loopback), and then what happened, what
 changed, and one file taken home. Nothing outside the scratch directory is read
 or written, and no other machine is contacted.`
 
-// demoScript is what runs in the bottle. It needs bash and nothing else, since
+// demoScript runs in the bottle. It needs bash and nothing else, since
 // a fresh system may have neither curl nor wget.
 const demoScript = `#!/bin/bash
 # What an agent may do, in small: work on files, talk to the network.
@@ -84,7 +84,7 @@ func (d *demo) run(ctx context.Context) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer stop()
-	c, err := carboy.Open(ctx, carboy.Options{Env: d.env})
+	c, err := carboy.Open(ctx, carboy.Options{Env: d.env, Backend: d.a.backend})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (d *demo) env(name string) string {
 	return d.a.env(name)
 }
 
-// serveDemo is the allowed address: one page on the loopback.
+// serveDemo serves one page on the loopback: the address that the demo allows.
 func serveDemo() (port int, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,7 +163,7 @@ func (d *demo) sealedRun(ctx context.Context, c *carboy.Client, port int) (*rece
 	d.title("A sealed run. This script works on %s:", d.work)
 	fmt.Fprintln(d.a.stdout, indented(demoScript))
 	fmt.Fprintf(d.a.stdout, "   $ carboy run --allow-private %s -- bash visit.sh\n\n", allowed)
-	out := visible.NewWriter(d.a.stdout, visible.Options{Prefix: "   | "})
+	out := safetext.NewWriter(d.a.stdout, safetext.Options{Prefix: "   | "})
 	defer out.Close()
 	return c.Run(ctx, carboy.RunOptions{
 		Command: []string{"bash", "visit.sh"}, Workspace: d.work, Mode: store.Overlay,
@@ -194,7 +194,7 @@ func (d *demo) review(ctx context.Context, c *carboy.Client, rec *receipt.Receip
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.a.stdout, "   $ cat notes.txt\n%s\n", indented(visible.Lines(string(b), 1000)))
+	fmt.Fprintf(d.a.stdout, "   $ cat notes.txt\n%s\n", indented(safetext.Lines(string(b), 1000)))
 	fmt.Fprintln(d.a.stdout, "The git hook would have needed --include-protected. Now try it on your own work:\ncarboy run -it -- bash")
 	return d.check(rec, string(b))
 }
@@ -207,7 +207,7 @@ func (d *demo) size(name string) int64 {
 	return fi.Size()
 }
 
-// check fails the demo when it did not show what it says it shows.
+// check returns an error if the demo did not show what it claims.
 func (d *demo) check(rec *receipt.Receipt, notes string) error {
 	t := rec.Network.Totals
 	switch {

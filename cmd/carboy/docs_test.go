@@ -78,7 +78,7 @@ var (
 	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// slug is how a heading is linked to.
+// slug returns the anchor of a heading.
 func slug(s string) string {
 	return strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(s), ""), " ", "-")
 }

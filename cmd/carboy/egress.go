@@ -15,9 +15,10 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/document"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/policy"
 	"github.com/carboy/carboy/internal/routes"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const egressLong = `What a bottle may reach, checked before a run needs it, and what it asked for.`
@@ -67,7 +68,7 @@ func (a *app) egressCheckCmd() *cobra.Command {
 	return cmd
 }
 
-// checked is the result for programs.
+// checked is the JSON output.
 type checked struct {
 	Schema   string             `json:"schema"`
 	File     string             `json:"file"`
@@ -124,9 +125,7 @@ func (a *app) egressCheck(path string, f *egressCheck) error {
 			out.OK = out.Request.Allowed
 		}
 	}
-	if !out.OK {
-		a.code = 1
-	}
+	a.code = exitcode.OfCheck(out.OK)
 	if f.json {
 		return a.printJSON(out)
 	}
@@ -257,7 +256,7 @@ func decide(rs []policy.Route, w *wantedRequest) (*decision, error) {
 }
 
 func (a *app) printChecked(c *checked) {
-	show := func(s string) string { return visible.String(s, 500) }
+	show := func(s string) string { return safetext.String(s, 500) }
 	for _, p := range c.Problems {
 		fmt.Fprintln(a.stderr, show(p.Error()))
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy"
-	"github.com/carboy/carboy/internal/netlog"
+	"github.com/carboy/carboy/internal/egresslog"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const egressLogLong = `Show what a run asked of the network, a line each, also while it goes on: names,
@@ -55,7 +55,7 @@ func (a *app) egressLogCmd() *cobra.Command {
 }
 
 func (a *app) egressLog(ctx context.Context, c *carboy.Client, m store.Meta, f *egressLogFlags) error {
-	var r *netlog.Reader
+	var r *egresslog.Reader
 	defer func() {
 		if r != nil {
 			r.Close()
@@ -108,19 +108,19 @@ func (a *app) egressLog(ctx context.Context, c *carboy.Client, m store.Meta, f *
 	return nil
 }
 
-// egressLines prints what there is at this moment.
-func (a *app) egressLines(w io.Writer, r *netlog.Reader, begun time.Time, f *egressLogFlags) error {
+// egressLines prints the lines that the log has now.
+func (a *app) egressLines(w io.Writer, r *egresslog.Reader, begun time.Time, f *egressLogFlags) error {
 	for {
 		rec, line, err := r.Next()
 		if err != nil || rec == nil {
 			return err
 		}
 		switch {
-		case f.denied && rec.Verdict != "refused" && rec.Action != "blocked" && rec.Kind != netlog.LeftOut && rec.Kind != netlog.Head:
+		case f.denied && rec.Verdict != "refused" && rec.Action != "blocked" && rec.Kind != egresslog.LeftOut && rec.Kind != egresslog.Head:
 			continue
 		case f.json:
 			_, err = w.Write(line)
-		case rec.Kind != netlog.Head:
+		case rec.Kind != egresslog.Head:
 			err = a.egressLine(w, rec, begun)
 		}
 		if err != nil {
@@ -129,7 +129,7 @@ func (a *app) egressLines(w io.Writer, r *netlog.Reader, begun time.Time, f *egr
 	}
 }
 
-func (a *app) egressLine(w io.Writer, r *netlog.Record, begun time.Time) error {
+func (a *app) egressLine(w io.Writer, r *egresslog.Record, begun time.Time) error {
 	word, tone := first(r.Verdict, r.Action, string(r.Kind)), dimText
 	switch {
 	case word == "refused" || word == "blocked":
@@ -137,7 +137,7 @@ func (a *app) egressLine(w io.Writer, r *netlog.Record, begun time.Time) error {
 	case word == "allowed":
 		tone = greenText
 	}
-	s := fmt.Sprintf("%9.3f  %s", max(0, r.Time.Sub(begun).Seconds()), a.paint(a.stdout, tone, fmt.Sprintf("%-8s", visible.String(word, 20))))
+	s := fmt.Sprintf("%9.3f  %s", max(0, r.Time.Sub(begun).Seconds()), a.paint(a.stdout, tone, fmt.Sprintf("%-8s", safetext.String(word, 20))))
 	for _, part := range []string{egressWhat(r), egressWhy(r)} {
 		if part != "" {
 			s += "  " + part
@@ -147,16 +147,16 @@ func (a *app) egressLine(w io.Writer, r *netlog.Record, begun time.Time) error {
 	return err
 }
 
-func egressWhat(r *netlog.Record) string {
+func egressWhat(r *egresslog.Record) string {
 	to := eventTarget(carboy.Event{Name: r.Host, Port: r.Port})
 	switch r.Kind {
-	case netlog.Name:
+	case egresslog.Name:
 		return "name " + to
-	case netlog.Connection:
-		return visible.String(first(r.Protocol, "connection"), 20) + " " + to
-	case netlog.Request:
-		return visible.String(first(r.Method, "request"), 40) + " " + to + visible.String(r.Path, 300)
-	case netlog.Found:
+	case egresslog.Connection:
+		return safetext.String(first(r.Protocol, "connection"), 20) + " " + to
+	case egresslog.Request:
+		return safetext.String(first(r.Method, "request"), 40) + " " + to + safetext.String(r.Path, 300)
+	case egresslog.Found:
 		way := " to "
 		if r.Inbound {
 			way = " from "
@@ -165,7 +165,7 @@ func egressWhat(r *netlog.Record) string {
 		if r.Transform != "" && r.Transform != "plain" {
 			s += " as " + r.Transform
 		}
-		return visible.String(s+" in the "+r.Place, 400) + way + to
+		return safetext.String(s+" in the "+r.Place, 400) + way + to
 	}
 	if r.Host != "" {
 		return to
@@ -173,11 +173,11 @@ func egressWhat(r *netlog.Record) string {
 	return ""
 }
 
-func egressWhy(r *netlog.Record) string {
+func egressWhy(r *egresslog.Record) string {
 	var parts []string
 	add := func(s string) {
 		if s != "" {
-			parts = append(parts, visible.String(s, 400))
+			parts = append(parts, safetext.String(s, 400))
 		}
 	}
 	if r.Status != 0 {

@@ -10,23 +10,23 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/carboy/carboy/internal/netlog"
+	"github.com/carboy/carboy/internal/egresslog"
 )
 
 // TestEgressLogIsOneLineEach: whatever stands in a record, it is one line of
 // visible, bounded text.
 func TestEgressLogIsOneLineEach(t *testing.T) {
 	nasty := "a\nb\r\x1b[2J\x1b]0;owned\x07\u202e\u0085\u2028\xff\x00" + strings.Repeat("x", 5000)
-	var put []netlog.Record
-	for _, kind := range []netlog.Kind{netlog.Name, netlog.Connection, netlog.Request, netlog.Found, netlog.Limit, netlog.Routes, netlog.LeftOut, netlog.Kind(nasty)} {
-		put = append(put, netlog.Record{
+	var put []egresslog.Record
+	for _, kind := range []egresslog.Kind{egresslog.Name, egresslog.Connection, egresslog.Request, egresslog.Found, egresslog.Limit, egresslog.Routes, egresslog.LeftOut, egresslog.Kind(nasty)} {
+		put = append(put, egresslog.Record{
 			Time: time.Unix(5, 0), Kind: kind, Verdict: nasty, Host: nasty, Port: 443, Protocol: nasty, Method: nasty, Path: nasty, Status: 403, Rule: nasty,
 			Reason: nasty, Detail: nasty, Credential: nasty, What: nasty, Secret: nasty, Transform: nasty, Place: nasty, Action: nasty, Count: 3,
-		}, netlog.Record{Time: time.Unix(5, 0), Kind: kind})
+		}, egresslog.Record{Time: time.Unix(5, 0), Kind: kind})
 	}
 	path := filepath.Join(t.TempDir(), "egress")
-	l := netlog.Start(netlog.LevelAll, netlog.Options{
-		Open: func() (*os.File, error) { return os.Create(path) }, Run: "r", Clean: func(*netlog.Record) {},
+	l := egresslog.Start(egresslog.LevelAll, egresslog.Options{
+		Open: func() (*os.File, error) { return os.Create(path) }, Run: "r", Clean: func(*egresslog.Record) {},
 	})
 	for _, r := range put {
 		l.Put(r)
@@ -38,7 +38,7 @@ func TestEgressLogIsOneLineEach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := netlog.NewReader(f)
+	r := egresslog.NewReader(f)
 	defer r.Close()
 	var out bytes.Buffer
 	a := newApp(nil, nil, nil, func(n string) string { return map[string]string{"NO_COLOR": "1", "LANG": "C.UTF-8"}[n] })

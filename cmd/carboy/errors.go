@@ -11,6 +11,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/remote"
@@ -18,7 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/supervise"
 )
 
-// usageError is a command line that means nothing.
+// usageError is the error of an invalid command line.
 type usageError struct {
 	err error
 	tip string
@@ -27,11 +28,14 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// ExitClass lets package exitcode choose the exit code.
+func (e *usageError) ExitClass() exitcode.Class { return exitcode.WrongUsage }
+
 func usagef(tip, format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...), tip}
 }
 
-// advisedError is an error with advice for this place only.
+// advisedError is an error with advice that only one command can give.
 type advisedError struct {
 	err error
 	tip string
@@ -40,7 +44,7 @@ type advisedError struct {
 func (e *advisedError) Error() string { return e.err.Error() }
 func (e *advisedError) Unwrap() error { return e.err }
 
-// advice says what a person can do about err, or nothing. It looks at types and
+// advice says what a person can do about err, or returns "". It looks at types and
 // sentinels, never at texts.
 func advice(err error) string {
 	var (
@@ -102,7 +106,7 @@ func advice(err error) string {
 	return adviceOn(err)
 }
 
-// adviceOn knows the sentinels.
+// adviceOn returns the advice for sentinel errors.
 func adviceOn(err error) string {
 	for _, x := range []struct {
 		err error
@@ -152,7 +156,7 @@ func first(s ...string) string {
 	return ""
 }
 
-// flagError turns pflag's errors into ours, with the flag that was meant.
+// flagError turns pflag's errors into usage errors that name the flag that was meant.
 func flagError(cmd *cobra.Command, err error) error {
 	tip := cmd.CommandPath() + " --help lists the flags"
 	var unknown *pflag.NotExistError
@@ -172,10 +176,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	return &usageError{err, tip}
 }
 
-// exampled is a flag value that can say what it looks like.
+// exampled is a flag value that can give an example.
 type exampled interface{ example() string }
 
-// nearestFlag finds the flag that was probably meant.
+// nearestFlag returns the flag whose name is most similar.
 func nearestFlag(cmd *cobra.Command, name string) string {
 	best, at := "", 3
 	visit := func(f *pflag.Flag) {
@@ -192,7 +196,7 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 	return best
 }
 
-// distance is Levenshtein's.
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -14,9 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy/internal/corpus"
+	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const escapeLong = `Try to break out of real bottles on this machine, in every way that the hostile
@@ -35,6 +36,11 @@ do not work here, and 3 when nothing escaped but some attacks could not be tried
 docs/escape-test.md has the families; docs/schemas/escape-test.v1.json is the
 schema of --json.`
 
+// escapeMain runs the attacking program if the process was started as that, and then does
+// not return. A bottle of carboy escape-test sees this binary as [attacker.Path], so that
+// escape-test needs no other download.
+func escapeMain() { attacker.Main() }
+
 func (a *app) escapeTestCmd() *cobra.Command {
 	var asJSON, list bool
 	var families []string
@@ -45,7 +51,7 @@ func (a *app) escapeTestCmd() *cobra.Command {
 			known := familyNames()
 			for _, f := range families {
 				if !slices.Contains(known, f) {
-					return usagef("they are "+strings.Join(known, ", "), "escape-test: no family is called %q", visible.String(f, 80))
+					return usagef("they are "+strings.Join(known, ", "), "escape-test: no family is called %q", safetext.String(f, 80))
 				}
 			}
 			if list {
@@ -77,7 +83,7 @@ func (a *app) escapeTest(cmd *cobra.Command, families []string, asJSON bool) err
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	progress, clear := a.escapeProgress()
-	rep, err := corpus.Run(ctx, corpus.Options{Families: families, Progress: progress})
+	rep, err := corpus.Run(ctx, corpus.Options{Backend: a.backend, Families: families, Progress: progress})
 	clear()
 	switch {
 	case ctx.Err() != nil:
@@ -85,20 +91,15 @@ func (a *app) escapeTest(cmd *cobra.Command, families []string, asJSON bool) err
 	case err != nil:
 		return fmt.Errorf("escape-test: %w", err)
 	}
-	switch rep.Verdict {
-	case corpus.Escaped:
-		a.code = exitcode.Failed
-	case corpus.Untried:
-		a.code = exitcode.Incomplete
-	}
+	a.code = exitcode.OfEscapeTest(rep.Verdict)
 	if asJSON {
 		return a.printJSON(rep)
 	}
 	return a.printEscapeReport(rep)
 }
 
-// escapeProgress says on stderr how far it is: on a terminal in one line, which
-// clear removes, else a line for each part.
+// escapeProgress returns a function that prints the progress on stderr: on a terminal in
+// one line, which clear removes, else in a line for each part.
 func (a *app) escapeProgress() (progress func(done, total int, next string), clear func()) {
 	if isTerminal(a.stderr) {
 		return func(done, total int, next string) {
@@ -132,7 +133,7 @@ func listAttacks(w io.Writer, families []string) error {
 	return nil
 }
 
-// wrap breaks a text into lines of a terminal's width, indented.
+// wrap breaks a text into indented lines of a terminal's width.
 func wrap(text string, indent int) string {
 	var b strings.Builder
 	line := indent
@@ -156,7 +157,7 @@ func wrap(text string, indent int) string {
 
 func (a *app) printEscapeReport(r *corpus.Report) error {
 	paint := func(c tone, s string) string { return a.paint(a.stdout, c, s) }
-	fmt.Fprintf(a.stdout, "carboy %s, %s, as %s\n\n", visible.String(r.Build, 80), visible.String(r.Kernel, 80), map[string]string{"root": "root", "ordinary": "an ordinary user"}[r.User])
+	fmt.Fprintf(a.stdout, "carboy %s, %s, as %s\n\n", safetext.String(r.Build, 80), safetext.String(r.Kernel, 80), map[string]string{"root": "root", "ordinary": "an ordinary user"}[r.User])
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "attacks\tways\tcontained\tescaped\tuntried\t\n")
@@ -189,7 +190,7 @@ func (a *app) printEscapeReport(r *corpus.Report) error {
 		if x.Outcome == corpus.Untried {
 			head, c = "not tried", plainText
 		}
-		fmt.Fprintf(a.stdout, "%s  %s (promise %s)\n%s%s", paint(c, head), x.ID, x.Promise, wrap(x.Technique, 11), wrap("→ "+visible.String(x.Detail, 400), 11))
+		fmt.Fprintf(a.stdout, "%s  %s (promise %s)\n%s%s", paint(c, head), x.ID, x.Promise, wrap(x.Technique, 11), wrap("→ "+safetext.String(x.Detail, 400), 11))
 	}
 	return a.escapeVerdict(r, paint)
 }

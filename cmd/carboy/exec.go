@@ -10,7 +10,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/carboy/carboy"
-	"github.com/carboy/carboy/internal/exitcode"
 )
 
 const execLong = `Run another command in the bottle of a run that goes on: to look around in it, or
@@ -59,7 +58,8 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 	if o.Terminal && !isTerminal(a.stdin) {
 		return usagef("leave out -t, or start carboy in a terminal", "exec: --tty needs a terminal as standard input")
 	}
-	// Here the shell would stop us; the one who reads is the run's supervisor.
+	// In the background, the shell would stop this process, but not the run's
+	// supervisor, which reads the terminal.
 	if (o.Terminal || interactive) && isTerminal(a.stdin) {
 		if fg, err := foreground(a.stdin); err == nil && !fg {
 			return usagef("start it in the foreground, or leave out -i and -t", "exec: -i and -t need the terminal, and this is in the background of it")
@@ -95,14 +95,13 @@ func (a *app) exec(ctx context.Context, ref string, o carboy.ExecOptions, intera
 	defer signal.Stop(resize)
 	o.Interrupt, o.Resize = interrupts, resize
 	if o.Terminal {
-		// A supervisor that dies leaves the terminal as it was then.
+		// A supervisor that dies does not restore the terminal.
 		if state, err := term.GetState(int(a.stdin.Fd())); err == nil {
 			defer term.Restore(int(a.stdin.Fd()), state)
 		}
 	}
 	exit, err := c.Exec(ctx, m, o)
 	if err != nil {
-		a.code = exitcode.Refused
 		return err
 	}
 	a.code = exit.Code

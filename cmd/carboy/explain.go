@@ -13,8 +13,8 @@ import (
 	"github.com/carboy/carboy/internal/manifest"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/routes"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const explainLong = `Put an agent's bottles together as a start would, and print what holds: each value
@@ -54,7 +54,7 @@ func (a *app) explainCmd() *cobra.Command {
 	return cmd
 }
 
-// manifests looks at the user's directories and at the current one.
+// manifests reads the manifests of the user and of a directory.
 func (a *app) manifests(repo string) (*manifest.Set, error) {
 	dir, err := store.ConfigDir(a.config, a.env)
 	if err != nil {
@@ -73,7 +73,7 @@ func (a *app) complete(what string) cobra.CompletionFunc {
 	}
 }
 
-// explained is the result for programs.
+// explained is the JSON output.
 type explained struct {
 	Schema   string             `json:"schema"`
 	Agent    explainedAgent     `json:"agent"`
@@ -123,7 +123,7 @@ func (a *app) explain(agent string, f *explainFlags) error {
 	return nil
 }
 
-// warnOf tells what a person should know of the manifests.
+// warnOf prints the warnings about the manifests.
 func (a *app) warnOf(e *manifest.Effective) {
 	for _, p := range e.Warnings {
 		a.say(plainText, "warning: %s", errorLine(p))
@@ -174,7 +174,7 @@ func (a *app) printExplained(e *manifest.Effective) {
 		if n := len(x.Over); n > 0 {
 			from += ", instead of " + a.tilde(x.Over[n-1].String())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", visible.String(x.Key, 120), visible.String(explainedText(x), maxShown), visible.String(a.tilde(from), 500))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", safetext.String(x.Key, 120), safetext.String(explainedText(x), maxShown), safetext.String(a.tilde(from), 500))
 	}
 	w.Flush()
 }
@@ -209,7 +209,7 @@ func explainedText(e manifest.Entry) string {
 	return fmt.Sprint(e.Value)
 }
 
-// routeText is a route in one line.
+// routeText describes a route in one line.
 func routeText(d routes.Description) string {
 	var more []string
 	if n := len(d.Matches); n > 0 {

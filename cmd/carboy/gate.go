@@ -17,8 +17,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
-	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const gateLong = `A gate proves a change before anyone trusts it. It takes a commit, the work tree
@@ -43,42 +42,27 @@ func (a *app) gateCmd() *cobra.Command {
 	return cmd
 }
 
-// gateCode is the exit code of a verdict.
+// gateCode returns the exit code of a verdict.
 func gateCode(v *gate.Verdict) int {
-	switch {
-	case v.Allowed():
-		return exitcode.OK
-	case v.Outcome == gate.Escalated:
-		return exitcode.Escalated
-	}
-	return exitcode.Rejected
+	return exitcode.OfGate(v.Outcome, v.Override != nil)
 }
 
-// gateFailed gives errors of gates their own codes.
-func (a *app) gateFailed(err error) error {
+// gateAdvice adds to an error of a gate what to do about it.
+func gateAdvice(err error) error {
 	var no *carboy.NotApprovedError
-	var option *carboy.OptionError
 	switch {
 	case err == nil:
-	case errors.As(err, &option):
-		a.code = exitcode.Usage
 	case errors.Is(err, carboy.ErrNothingBefore):
 		return &advisedError{err, "commit what you approve, with its " + gate.CatalogPath + " (carboy gate init); then judge the next commit, or the work tree: carboy gate run --change ."}
 	case errors.Is(err, carboy.ErrGateLocked):
-		a.code = exitcode.Locked
 		return &advisedError{err, "wait until it is over"}
 	case errors.Is(err, carboy.ErrLedger):
-		a.code = exitcode.Broken
 		return &advisedError{err, "carboy audit verify shows what else was changed; carboy gate run --again judges anew"}
 	case errors.Is(err, carboy.ErrNoCatalog):
 		return &advisedError{err, "carboy gate init writes one for you to commit, or name one of your own: --catalog FILE"}
 	case errors.Is(err, gate.ErrNoRevision):
 		return &advisedError{err, "name a revision of this repository: --base main --change HEAD"}
 	case errors.As(err, &no):
-		a.code = exitcode.Rejected
-		if no.Verdict != string(supervise.Rejected) {
-			a.code = exitcode.Escalated
-		}
 		return &advisedError{err, "nothing was changed; ask again when somebody is at carboy supervise (--wait TIME)"}
 	case errors.Is(err, carboy.ErrNoVerdict):
 		return &advisedError{err, "carboy gate list shows those that there are"}
@@ -86,13 +70,13 @@ func (a *app) gateFailed(err error) error {
 	return err
 }
 
-// gateEvents narrates on stderr.
+// gateEvents returns a function that prints a gate's progress on stderr.
 func (a *app) gateEvents(quiet bool) func(carboy.GateEvent) {
 	if quiet {
 		return nil
 	}
 	return func(e carboy.GateEvent) {
-		name := visible.String(e.Signal, 60)
+		name := safetext.String(e.Signal, 60)
 		switch {
 		case e.Result == nil:
 			a.say(dimText, "%s: running on the %s", name, e.Phase)
@@ -129,7 +113,7 @@ sign.`,
 					return &advisedError{err, "run it where the project is (--dir DIR), or begin with one signal: carboy gate kinds"}
 				}
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				if asJSON {
 					return a.printJSON(struct {
@@ -142,7 +126,7 @@ sign.`,
 					}{"carboy.dev/gate-init/v1", b.Files, b.Found, b.LeftOut, b.Notes, b.Verdict})
 				}
 				for _, name := range slices.Sorted(maps.Keys(b.LeftOut)) {
-					a.say(plainText, "%s is left out, since it does not pass here: %s", name, visible.String(b.LeftOut[name], 300))
+					a.say(plainText, "%s is left out, since it does not pass here: %s", name, safetext.String(b.LeftOut[name], 300))
 				}
 				for _, name := range slices.Sorted(maps.Keys(b.Notes)) {
 					a.say(plainText, "%s: %s", name, b.Notes[name])
@@ -162,7 +146,7 @@ sign.`,
 func oneArg(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
-			return usagef("name one "+what, "%q is one argument too many", visible.String(args[1], 80))
+			return usagef("name one "+what, "%q is one argument too many", safetext.String(args[1], 80))
 		}
 		return nil
 	}
@@ -195,10 +179,10 @@ given again; --why says which input was another, --again runs all the same.`,
 				o.OnEvent = a.gateEvents(quiet || asJSON)
 				j, err := c.Gate(ctx, o)
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				if why && !j.Cached {
-					a.say(plainText, "everything was run: %s", visible.String(j.Miss, 400))
+					a.say(plainText, "everything was run: %s", safetext.String(j.Miss, 400))
 				}
 				if why && j.Cached {
 					a.say(plainText, "nothing was run: all that the verdict depended on is as it was")
@@ -229,12 +213,12 @@ given again; --why says which input was another, --again runs all the same.`,
 	return cmd
 }
 
-// gateNext says what can be done about a verdict that is no pass.
+// gateNext says what can be done about a verdict that did not pass.
 func (a *app) gateNext(j *carboy.Judged) {
 	if j.Allowed() {
 		return
 	}
-	a.say(plainText, "next: carboy gate explain %s has all of it, %s what the phases printed", j.ID, visible.String(filepath.Join(j.Dir, gate.EvidenceDir), 300))
+	a.say(plainText, "next: carboy gate explain %s has all of it, %s what the phases printed", j.ID, safetext.String(filepath.Join(j.Dir, gate.EvidenceDir), 300))
 	for _, r := range j.Signals {
 		if r.Kind == "trace" && len(r.Findings) > 0 && r.Outcome != gate.Passed {
 			a.say(plainText, "if that is what it should do: carboy gate baseline diff %s, then carboy gate baseline accept --as NAME --key FILE", j.ID)
@@ -266,7 +250,7 @@ added is named, and the verdict is not shown (13).`,
 					err = c.CheckVerdict(ctx, v, dir)
 				}
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				if asJSON {
 					format.value = "json"
@@ -314,7 +298,7 @@ func (a *app) gateListCmd() *cobra.Command {
 					if v.Override != nil {
 						o += "*"
 					}
-					fmt.Fprintf(w, "%s  %s  %-12s %s\n", v.ID, v.At.Format("2006-01-02 15:04"), o, visible.String(v.Change.Name, 60))
+					fmt.Fprintf(w, "%s  %s  %-12s %s\n", v.ID, v.At.Format("2006-01-02 15:04"), o, safetext.String(v.Change.Name, 60))
 				}
 				return nil
 			})
@@ -343,7 +327,7 @@ carboy gate verify, without anything else of yours.`,
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				v, _, err := c.Verdict(ctx, onlyArg(args))
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				var key string
 				if bundle == "" {
@@ -355,7 +339,7 @@ carboy gate verify, without anything else of yours.`,
 				case errors.Is(err, fs.ErrExist):
 					return &advisedError{err, "name a directory that is not there yet"}
 				case err != nil:
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				a.say(plainText, "signed with the Ed25519 key %s", key)
 				if bundle != "" {
@@ -363,7 +347,7 @@ carboy gate verify, without anything else of yours.`,
 					if v.Change.Commit != "" {
 						of = "--commit " + v.Change.Commit
 					}
-					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s %s", key, of, visible.String(bundle, 200))
+					a.say(plainText, "whoever has that key checks it: carboy gate verify --key %s %s %s", key, of, safetext.String(bundle, 200))
 				}
 				return nil
 			})
@@ -403,7 +387,7 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 				return usagef("carboy gate verify --key KEY --commit HASH DIR", format, x...)
 			}
 			for _, name := range []string{"commit", "tree", "base", "catalog"} {
-				// $(git rev-parse …) that failed must not ask for less.
+				// A failed $(git rev-parse …) gives "", which must not weaken the check.
 				if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
 					return usage("--%s is empty: name a hash, or leave it out", name)
 				}
@@ -419,9 +403,9 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := carboy.VerifyBundle(cmd.Context(), args[0], o)
 			if err != nil {
-				return a.gateFailed(err)
+				return gateAdvice(err)
 			}
-			a.code = exitcode.Broken
+			a.code = exitcode.OfBundle(false, "", false)
 			if r.Intact {
 				a.code = gateCode(r.Verdict)
 			}
@@ -429,12 +413,12 @@ every signal passed or a person has overridden it, 11 when a person must decide,
 				return a.printJSON(r)
 			}
 			for _, f := range r.Findings {
-				fmt.Fprintln(a.stdout, visible.String(f, 500))
+				fmt.Fprintln(a.stdout, safetext.String(f, 500))
 			}
 			if !r.Intact {
 				return errors.New("this is not a verdict on what you named, with its evidence, that the key signed")
 			}
-			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", visible.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), o.Key)
+			fmt.Fprintf(a.stdout, "intact: verdict %s with %s, signed by %s\n\n", safetext.String(r.Verdict.ID, 60), number(r.Files, "file", "files"), o.Key)
 			r.Verdict.Text(a.shown(), false)
 			return nil
 		},
@@ -471,11 +455,10 @@ The others that are named go all the same; the exit code is of the first that st
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
 					if err == nil {
-						fmt.Fprintln(a.stdout, visible.String(id, 60))
+						fmt.Fprintln(a.stdout, safetext.String(id, 60))
 						continue
 					}
-					a.code = 0
-					err = a.gateFailed(err)
+					err = gateAdvice(err)
 					if ctx.Err() != nil {
 						return err
 					}
@@ -550,13 +533,13 @@ func (a *app) baselineShowCmd() *cobra.Command {
 				}
 				w := a.shown()
 				for _, e := range b.Entries {
-					fmt.Fprintf(w, "%s, on %s\n", visible.String(e.Signal, 60), visible.String(e.Image, 100))
+					fmt.Fprintf(w, "%s, on %s\n", safetext.String(e.Signal, 60), safetext.String(e.Image, 100))
 					for _, l := range []struct {
 						name string
 						list []string
 					}{{"executes", e.Execs}, {"reaches", e.Endpoints}, {"reads", e.Reads}, {"writes", e.Writes}, {"asks for", e.Rights}} {
 						for _, s := range l.list {
-							fmt.Fprintf(w, "  %-8s %s\n", l.name, visible.String(strings.Replace(s, "//", "/", 1), 300))
+							fmt.Fprintf(w, "  %-8s %s\n", l.name, safetext.String(strings.Replace(s, "//", "/", 1), 300))
 						}
 					}
 				}
@@ -576,7 +559,7 @@ func (a *app) baselineDiffCmd() *cobra.Command {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				d, err := c.BaselineDrift(ctx, ".", onlyArg(args))
 				if err != nil {
-					return a.gateFailed(err)
+					return gateAdvice(err)
 				}
 				if asJSON {
 					return a.printJSON(d)
@@ -585,7 +568,7 @@ func (a *app) baselineDiffCmd() *cobra.Command {
 				for _, name := range slices.Sorted(maps.Keys(d)) {
 					for _, x := range d[name] {
 						for _, s := range x.New {
-							fmt.Fprintf(w, "%s %s: + %s\n", visible.String(name, 60), x.What, visible.String(s, 300))
+							fmt.Fprintf(w, "%s %s: + %s\n", safetext.String(name, 60), x.What, safetext.String(s, 300))
 						}
 					}
 				}

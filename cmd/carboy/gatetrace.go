@@ -14,8 +14,8 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scenario"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const gateTraceLong = `Try a command or an image in the ways that a file of scenarios says, each in a
@@ -46,7 +46,7 @@ const gateTraceExample = `  carboy gate trace -- ./server --check
   carboy gate trace --dockerfile ~/server/Dockerfile --format codegenie > trace.json
   carboy gate trace --json -- make test | jq '.slices.network_endpoints_touched'`
 
-// gateTraceFlags are what the command line says about a tracing.
+// gateTraceFlags holds the flags of carboy gate trace.
 type gateTraceFlags struct {
 	scenarios, base, path string
 	dir                   string
@@ -103,7 +103,7 @@ func (a *app) gateTraceCmd() *cobra.Command {
 	return cmd
 }
 
-// traceOptions turns flags into what package carboy takes, but for the scenarios.
+// traceOptions turns the flags into options, except for the scenarios.
 func (f *gateTraceFlags) traceOptions(args []string) (carboy.TraceOptions, error) {
 	o := carboy.TraceOptions{
 		Command: args, Workspace: f.dir, Image: f.image, Dockerfile: f.dockerfile, Digest: f.digest, Env: f.environ.values,
@@ -154,15 +154,13 @@ func (a *app) gateTrace(cmd *cobra.Command, f *gateTraceFlags, args []string) er
 		}
 		if !f.quiet {
 			o.Progress = a.scenarioProgress()
-			o.Say = func(s string) { a.say(dimText, "build: %s", visible.String(s, 200)) }
+			o.Say = func(s string) { a.say(dimText, "build: %s", safetext.String(s, 200)) }
 		}
 		rep, err := c.TraceScenarios(ctx, o)
 		if err != nil {
 			return err
 		}
-		if !rep.OK() {
-			a.code = exitcode.Rejected
-		}
+		a.code = exitcode.OfScenarios(rep.OK())
 		switch {
 		case f.format.value == "codegenie":
 			return a.printJSON(rep.Codegenie())
@@ -173,7 +171,7 @@ func (a *app) gateTrace(cmd *cobra.Command, f *gateTraceFlags, args []string) er
 	})
 }
 
-// scenarioProgress says on stderr what begins and ends.
+// scenarioProgress returns a function that prints on stderr which scenarios begin and end.
 func (a *app) scenarioProgress() func(carboy.ScenarioEvent) {
 	return func(e carboy.ScenarioEvent) {
 		r := e.Result
@@ -223,9 +221,7 @@ something is missing. carboy doctor --fix helps with that.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				h := c.SandboxHealth(ctx)
-				if !h.OK {
-					a.code = exitcode.Failed
-				}
+				a.code = exitcode.OfCheck(h.OK)
 				if asJSON {
 					return a.printJSON(h)
 				}
@@ -244,15 +240,15 @@ func (a *app) showHealth(h carboy.SandboxHealth) error {
 		state = a.paint(a.stdout, redText, "sandboxes do not work here")
 	}
 	fmt.Fprintf(w, "%s\n", state)
-	fmt.Fprintf(w, "isolation  %s, by %s\n", first(h.Isolation, "none"), visible.String(h.Kernel, 200))
+	fmt.Fprintf(w, "isolation  %s, by %s\n", first(h.Isolation, "none"), safetext.String(h.Kernel, 200))
 	for _, f := range h.Findings {
 		mark := "ok"
 		if !f.OK {
 			mark = "MISSING"
 		}
-		fmt.Fprintf(w, "%-9s  %-8s %s\n", f.Check, mark, visible.String(f.Detail, 500))
+		fmt.Fprintf(w, "%-9s  %-8s %s\n", f.Check, mark, safetext.String(f.Detail, 500))
 		if f.Advice != "" && !f.OK {
-			fmt.Fprintf(w, "%20s%s\n", "", visible.String(f.Advice, 500))
+			fmt.Fprintf(w, "%20s%s\n", "", safetext.String(f.Advice, 500))
 		}
 	}
 	_, err := fmt.Fprintf(w, "left       %d runs of dead carboys, %d bottles that wait\n", h.Lost, h.Waiting)
@@ -298,22 +294,22 @@ func (a *app) showSandbox(x *carboy.Sandbox) error {
 			fmt.Fprintf(w, "%-10s %s\n", name, text)
 		}
 	}
-	row(x.Kind, visible.String(x.Name, 300))
-	row("command", visible.String(strings.Join(x.Command, " "), 300))
-	row("isolation", strings.TrimSpace(x.Isolation+" "+visible.String(x.Kernel, 200)))
-	row("root", visible.String(x.Root, 300))
-	row("image", visible.String(x.ImageDigest, 100))
+	row(x.Kind, safetext.String(x.Name, 300))
+	row("command", safetext.String(strings.Join(x.Command, " "), 300))
+	row("isolation", strings.TrimSpace(x.Isolation+" "+safetext.String(x.Kernel, 200)))
+	row("root", safetext.String(x.Root, 300))
+	row("image", safetext.String(x.ImageDigest, 100))
 	l := x.Limits
 	row("limits", fmt.Sprintf("%d MiB of memory, %d processes, %d MiB of disk, %d processors", l.Memory>>20, l.Pids, l.Disk>>20, l.CPUs))
 	row("met", strings.Join(x.Hit, ", "))
 	for _, m := range x.Mounts {
-		row("mount", visible.String(m, 500))
+		row("mount", safetext.String(m, 500))
 	}
 	if p := x.Posture; p != nil {
 		row("processes", fmt.Sprintf("%d of the host, judged before the first instruction", len(p.Processes)))
 	}
 	for _, n := range x.Left {
-		row("left out", visible.String(n, 300))
+		row("left out", safetext.String(n, 300))
 	}
 	return nil
 }
@@ -339,7 +335,7 @@ runs.`,
 					return a.printJSON(g)
 				}
 				for _, p := range slices.Concat(g.Runs, g.Removed) {
-					fmt.Fprintln(a.shown(), visible.String(p, 500))
+					fmt.Fprintln(a.shown(), safetext.String(p, 500))
 				}
 				a.say(plainText, "%d runs marked as lost, %d leftovers removed", len(g.Runs), len(g.Removed))
 				return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/image"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const imageLong = `Images are root file systems for bottles: carboy run --image REF. REF is oci:DIR
@@ -72,22 +72,22 @@ func (a *app) imagePullCmd() *cobra.Command {
 	return cmd
 }
 
-// imageFor fetches or builds what an agent is to be started in.
+// imageFor fetches or builds the image of a bottle.
 func (a *app) imageFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight) (*carboy.Image, error) {
 	if !p.Builds() {
 		return a.pull(ctx, c, p.Image, "")
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	img, err := c.BuildImage(ctx, p, func(s string) { a.say(dimText, "build: %s", visible.String(s, 200)) })
+	img, err := c.BuildImage(ctx, p, func(s string) { a.say(dimText, "build: %s", safetext.String(s, 200)) })
 	if errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("%w while the image was being built; nothing half is kept", carboy.ErrInterrupted)
 	}
 	return img, err
 }
 
-// pull fetches an image, says how far it is, and ends when it is interrupted: for who
-// runs one it comes before the run, whose command decides about interrupts.
+// pull fetches an image and prints the progress. An interrupt ends it: the command that
+// decides about interrupts has not started yet.
 func (a *app) pull(ctx context.Context, c *carboy.Client, ref, pin string) (*carboy.Image, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -130,7 +130,7 @@ func (a *app) imageListCmd() *cobra.Command {
 				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 				fmt.Fprintln(w, "DIGEST\tFETCHED\tSIZE\tLAYERS\tREFERENCE")
 				for _, img := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", visible.String(img.Digest, 80), img.When.Local().Format("2006-01-02 15:04"), receipt.Bytes(img.Bytes), len(img.Layers), visible.String(img.Ref, 200))
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", safetext.String(img.Digest, 80), img.When.Local().Format("2006-01-02 15:04"), receipt.Bytes(img.Bytes), len(img.Layers), safetext.String(img.Ref, 200))
 				}
 				return w.Flush()
 			})
@@ -164,7 +164,7 @@ func (a *app) imageRemoveCmd() *cobra.Command {
 			a.withClient(cmd, func(_ context.Context, c *carboy.Client) error {
 				all, err := c.Images()
 				for _, img := range all {
-					out = append(out, img.Digest+"\t"+visible.String(img.Ref, 80))
+					out = append(out, img.Digest+"\t"+safetext.String(img.Ref, 80))
 				}
 				return err
 			})

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const initLong = `Write a bottle and an agent to begin with, commented, into your configuration
@@ -77,7 +77,7 @@ func (a *app) initialize(x manifest.Example) error {
 	names := slices.Sorted(maps.Keys(files))
 	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return &advisedError{fmt.Errorf("%s is there already", visible.Path([]byte(filepath.Join(dir, name)))), "name another one with --bottle or --agent; nothing was written"}
+			return &advisedError{fmt.Errorf("%s is there already", safetext.Path([]byte(filepath.Join(dir, name)))), "name another one with --bottle or --agent; nothing was written"}
 		}
 	}
 	for _, name := range names {
@@ -88,13 +88,13 @@ func (a *app) initialize(x manifest.Example) error {
 		if err := writeNew(path, files[name]); err != nil {
 			return err
 		}
-		a.say(greenText, "wrote %s", visible.Path([]byte(path)))
+		a.say(greenText, "wrote %s", safetext.Path([]byte(path)))
 	}
 	a.say(plainText, "next: look at them, then carboy explain %s, and carboy start %s --cwd", x.Agent, x.Agent)
 	return nil
 }
 
-// writeNew writes a file that is not there yet.
+// writeNew creates a file. It is an error if the file exists.
 func writeNew(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {

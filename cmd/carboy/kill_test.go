@@ -361,7 +361,7 @@ func (m *machine) kill(v victim, after time.Duration) bool {
 	return errors.As(err, &exit) && exit.ExitCode() < 0
 }
 
-// eachOldOrNew is what holds at every moment, before anything was put in order:
+// eachOldOrNew checks what holds at every moment, before anything was put in order:
 // each file of the workspace is wholly its old or its new self.
 func (m *machine) eachOldOrNew() {
 	m.t.Helper()

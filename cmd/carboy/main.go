@@ -1,9 +1,8 @@
 // Command carboy runs commands in sealed bottles: see README.md, or
 // `carboy --help`.
 //
-// Package carboy does the work. Here are flags, exit codes, and what people
-// read; advice on what to do about an error is added here and nowhere below.
-// Start reading at [newApp].
+// Package carboy does the work. This package has the flags, the output, and the advice on
+// what to do about an error. Start reading at [newApp].
 package main
 
 import (
@@ -16,8 +15,7 @@ import (
 	"syscall"
 
 	"github.com/carboy/carboy"
-	"github.com/carboy/carboy/internal/corpus/attacker"
-	"github.com/carboy/carboy/internal/lean"
+	"github.com/carboy/carboy/internal/reclaim"
 	"github.com/carboy/carboy/internal/stamp"
 )
 
@@ -25,19 +23,20 @@ func main() {
 	carboy.Main()
 	collectLater()
 	readyMain()
-	attacker.Main()
+	escapeMain()
 	os.Exit(mainCode())
 }
 
-// collectLater keeps short commands from collecting garbage.
+// collectLater raises the heap size at which the first garbage collection starts, so that
+// short commands need none.
 func collectLater() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(lean.StartGC)
+		debug.SetGCPercent(reclaim.StartGC)
 	}
 }
 
-// mainCode is main without the hook for inner processes, so that tests can
-// start it as a program of another name.
+// mainCode is main without the hook for inner processes. Tests start it under another
+// name.
 func mainCode() int {
 	// Without this, writing to a pipe whose reader is gone ends carboy in the
 	// middle of a run. A handler, not SIG_IGN: that would reach the command.

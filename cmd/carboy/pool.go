@@ -24,33 +24,32 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/handover"
 	"github.com/carboy/carboy/internal/hostexec"
-	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/pool"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/reclaim"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/stamp"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// carboy run --pool N. A ready bottle is a carboy process of its own that has
-// done all of a run up to the command, and waits for one hand-over: arguments,
-// environment and standard streams of the carboy that the user started. From
-// then on it is that carboy: it carries out the same command line with the same
-// code, once, and ends. The one in the user's terminal passes signals on and
-// waits for the exit code. So what a user sees is the same by construction, and
-// nothing is ever used twice.
+// carboy run --pool N. A ready bottle is a separate carboy process that has done all of a
+// run up to the command. It waits for one hand-over: the arguments, environment and
+// standard streams of the carboy that the user started. Then it executes the same command
+// line with the same code, once, and exits. The process in the user's terminal passes
+// signals on and waits for the exit code. So the user sees the same as without a pool, and
+// no bottle is used twice.
 
 // maxPool bounds the bottles that wait for one kind of run.
 const maxPool = 16
 
-// defaultIdle is how long a bottle waits for its run.
+// defaultIdle bounds the wait of a bottle for its run.
 const defaultIdle = 15 * time.Minute
 
 // poolVersion changes with the frames below. Both ends are the same binary (it
 // is in the key), except for pool list and pool stop.
 const poolVersion = 1
 
-// order is what a process is told that is to have a bottle ready.
+// order tells a process which bottle to prepare.
 type order struct {
 	Key    string
 	Keep   int
@@ -88,23 +87,23 @@ type poolAsk struct {
 	Umask   int
 }
 
-// poolReply answers it. After OK to a run the asker has to say go, so that a run
-// whose asker has given up waiting never begins.
+// poolReply answers a poolAsk. After an OK to a run, the asker must send Go, so that a
+// run whose asker has given up never begins.
 type poolReply struct {
 	OK     bool
 	Status *poolStatus `json:",omitempty"`
 }
 
-// poolNews is what the asker sends after that.
+// poolNews is a frame that the asker sends after a poolReply.
 type poolNews struct {
 	Go     bool
 	Signal int
 }
 
-// poolExit is the end of the run, as far as its user is concerned.
+// poolExit tells the asker the exit code of the run.
 type poolExit struct{ Code int }
 
-// poolStatus is what a ready bottle says of itself.
+// poolStatus describes a ready bottle.
 type poolStatus struct {
 	ID        string        `json:"id"`
 	PID       int           `json:"pid"`
@@ -116,14 +115,14 @@ type poolStatus struct {
 	Memory    int64         `json:"memory_bytes"`
 }
 
-// poolable says whether a run can take a bottle that waits.
+// poolable reports whether a run can use a bottle of the pool.
 func (a *app) poolable(f *runFlags, o *carboy.RunOptions) bool {
 	switch {
-	case f.pool.n == 0, a.verbose, carboy.CanPrepare(o) != nil, a.env("CARBOY_GVISOR_DEBUG") != "":
+	case f.pool.n == 0, a.verbose, a.backend != "" && a.backend != carboy.Backends()[0], carboy.CanPrepare(o) != nil, a.env("CARBOY_GVISOR_DEBUG") != "":
 		return false
 	case f.tty:
-		// In the background of a shell, reading from the terminal is the shell's
-		// to stop, and it knows only this process.
+		// The shell must be able to stop a background job that reads from the terminal,
+		// and it knows only this process.
 		fg, err := foreground(a.stdin)
 		return err == nil && fg
 	case f.interactive && isTerminal(a.stdin):
@@ -139,8 +138,8 @@ func foreground(f *os.File) (bool, error) {
 	return group == unix.Getpgrp(), err
 }
 
-// runPooled hands the command line to a bottle that waits, if there is one.
-// However many do not answer, it takes no longer than answerIn.
+// runPooled hands the command line to a ready bottle, if there is one. It gives up after
+// answerIn, however many bottles do not answer.
 func (a *app) runPooled(key string) (done bool, err error) {
 	dir, err := store.RuntimeDir(a.env)
 	if err != nil {
@@ -170,10 +169,10 @@ func (a *app) runPooled(key string) (done bool, err error) {
 	return false, nil
 }
 
-// errEarly is the end of a run that was given up before a bottle had taken it.
+// errEarly is the error of a run that was interrupted before a bottle accepted it.
 var errEarly = fmt.Errorf("%w before the command ran", carboy.ErrInterrupted)
 
-// interrupted reports whether there was a signal that gives a run up.
+// interrupted reports whether a signal has arrived that ends the run.
 func interrupted(signals <-chan os.Signal) bool {
 	for {
 		select {
@@ -193,8 +192,8 @@ const answerIn = 3 * time.Second
 // errSupervisorDied means that nobody knows how the run ended.
 var errSupervisorDied = errors.New("the carboy that held the bottle died")
 
-// handOver gives the command to the bottle at the other end of c, which has to
-// take it before end. When it returns false nothing was run.
+// handOver gives the command line to the bottle at the other end of c, which must accept
+// it before end. If it returns false, nothing ran.
 func (a *app) handOver(c *handover.Conn, key string, signals <-chan os.Signal, end time.Time) (done bool, err error) {
 	wd, err := unix.Getwd()
 	if err != nil {
@@ -233,7 +232,7 @@ func (a *app) handOver(c *handover.Conn, key string, signals <-chan os.Signal, e
 	if interrupted(signals) {
 		return true, errEarly
 	}
-	// A supervisor that dies leaves the terminal as it was then.
+	// A supervisor that dies does not restore the terminal.
 	state, terr := term.GetState(int(a.stdin.Fd()))
 	c.Deadline(time.Time{})
 	if err := c.Send(poolNews{Go: true}); err != nil {
@@ -258,7 +257,6 @@ func (a *app) handOver(c *handover.Conn, key string, signals <-chan os.Signal, e
 		if terr == nil {
 			term.Restore(int(a.stdin.Fd()), state)
 		}
-		a.code = exitcode.Refused
 		return true, errSupervisorDied
 	}
 	a.code = x.Code
@@ -268,8 +266,8 @@ func (a *app) handOver(c *handover.Conn, key string, signals <-chan os.Signal, e
 	return true, nil
 }
 
-// standardStreams are this process's own, with /dev/null for those that are
-// closed.
+// standardStreams returns the standard streams of this process, with /dev/null for those
+// that are closed.
 func standardStreams(a *app) (files []*os.File, drop func(), err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -295,12 +293,12 @@ func isOpen(f *os.File) bool {
 	return err == nil
 }
 
-// poolKey names what kind of bottle the run needs.
+// poolKey returns the key of the bottles that the run can use.
 func (a *app) poolKey(o *carboy.RunOptions) (string, error) {
 	return carboy.PoolKey(o, a.env, a.config)
 }
 
-// orderFor is what makes more of the bottles that o would take.
+// orderFor returns the order for more bottles that a run with o can use.
 func (a *app) orderFor(f *runFlags, o *carboy.RunOptions, key string) (*order, error) {
 	wd, err := unix.Getwd() // as who makes them sees it, which has no $PWD
 	if err != nil {
@@ -313,7 +311,7 @@ func (a *app) orderFor(f *runFlags, o *carboy.RunOptions, key string) (*order, e
 	}, nil
 }
 
-// idle is how long the bottles wait that this run leaves.
+// idle returns the time for which the bottles that this run orders wait.
 func (f *runFlags) idle() time.Duration {
 	if f.poolIdle == 0 {
 		return defaultIdle
@@ -321,11 +319,11 @@ func (f *runFlags) idle() time.Duration {
 	return time.Duration(f.poolIdle)
 }
 
-// readyEnv are the variables that say where the user's files are. Nothing else
-// goes into a process that waits; what the command may see comes with it.
+// readyEnv lists the variables that say where the user's files are. A waiting process gets
+// no others. The hand-over brings those of the command.
 var readyEnv = []string{"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "TMPDIR"}
 
-// refill starts processes until o.Keep bottles wait or are being made.
+// refill starts processes until o.Keep bottles are ready or being prepared.
 func refill(o *order, env func(string) string) error {
 	if exe, err := os.Readlink("/proc/self/exe"); err != nil || strings.HasSuffix(exe, " (deleted)") {
 		return err // a new carboy makes its own
@@ -358,7 +356,8 @@ func refill(o *order, env func(string) string) error {
 	}
 }
 
-// readyMain takes over a process that was started to have a bottle ready.
+// readyMain prepares a bottle and waits, if the process was started for that, and then
+// does not return.
 func readyMain() {
 	if len(os.Args) != 1 || os.Args[0] != string(hostexec.RoleReady) {
 		return
@@ -374,17 +373,14 @@ func readyMain() {
 		null.Close()
 		err = serveReady(&o)
 	}
-	if err != nil {
-		os.Exit(exitcode.Failed)
-	}
-	os.Exit(0)
+	os.Exit(exitcode.OfError(exitcode.Others, err))
 }
 
-// ready is a process that has a bottle ready.
+// ready is the state of a process that has a bottle ready.
 type ready struct {
 	order  *order
 	client *carboy.Client
-	bottle *carboy.Ready
+	bottle *carboy.Prepared
 	socket *pool.Socket
 	since  time.Time
 	claims chan claim
@@ -395,14 +391,14 @@ type ready struct {
 	place  *pool.Place
 }
 
-// claim is a run that asks for the bottle.
+// claim is a run's request for the bottle.
 type claim struct {
 	c     *handover.Conn
 	ask   poolAsk
 	files []*os.File
 }
 
-// watchEvery is how often a ready bottle looks whether it still makes sense.
+// watchEvery is the interval at which a ready bottle checks whether it is still useful.
 const watchEvery = 15 * time.Second
 
 func serveReady(o *order) error {
@@ -419,7 +415,7 @@ func serveReady(o *order) error {
 		return err
 	}
 	r := &ready{order: o, since: time.Now(), idle: time.NewTimer(o.Idle), claims: make(chan claim), stops: make(chan struct{}), taken: make(chan struct{})}
-	// While it is made, it is counted among those that wait.
+	// A bottle counts as ready while it is being prepared.
 	if r.place, err = pool.Occupy(dir, o.Place); err != nil {
 		return err
 	}
@@ -433,7 +429,7 @@ func serveReady(o *order) error {
 		return err
 	}
 	defer func() { r.bottle.Close() }()
-	// Not to stand in the way of who removes the directory.
+	// The working directory could not be unmounted otherwise.
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
@@ -446,19 +442,20 @@ func serveReady(o *order) error {
 		ID: r.socket.ID(), PID: os.Getpid(), Since: r.since.UTC().Round(time.Second), Idle: o.Idle,
 		Workspace: store.Raw(r.bottle.Workspace()), Mode: o.Mode, Allow: append(slices.Clone(o.Allow), o.AllowPrivate...),
 	}
-	lean.Rest()
+	reclaim.Rest()
 	go r.accept() // ends with the socket
 	return r.wait(ctx)
 }
 
-// failed leaves a word for carboy pool list: nobody sees what this process says.
+// failed writes the error to a file for carboy pool list: nobody sees this process's
+// stderr.
 func (r *ready) failed(err error) {
 	store.WriteFile(filepath.Join(r.client.StateDir(), failedFile), []byte(errorLine(err)+"\n"), 0o600)
 }
 
 const failedFile = "pool/failed"
 
-// publish offers the bottle, unless enough others wait already.
+// publish offers the bottle, unless enough others are ready.
 func (r *ready) publish(dir string) error {
 	unlock, err := pool.Lock(dir)
 	if err != nil {
@@ -484,7 +481,7 @@ func (r *ready) accept() {
 	}
 }
 
-// hear reads what a connection wants.
+// hear reads the request of a connection.
 func (r *ready) hear(c *handover.Conn) {
 	c.Deadline(time.Now().Add(answerIn))
 	var ask poolAsk
@@ -522,7 +519,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// status is nil when a run has the bottle: it waits no more.
+// status returns nil if a run has the bottle.
 func (r *ready) status() *poolStatus {
 	select {
 	case <-r.taken:
@@ -536,7 +533,7 @@ func (r *ready) status() *poolStatus {
 	return &s
 }
 
-// wait ends with the run, or when there will be none.
+// wait blocks until the run has ended, or there will be none.
 func (r *ready) wait(ctx context.Context) error {
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
@@ -546,7 +543,7 @@ func (r *ready) wait(ctx context.Context) error {
 		select {
 		case x := <-r.claims:
 			close(r.taken)
-			// Found by nobody from now on: there is one run, whatever becomes of it.
+			// There is only one run, so nobody must find the bottle from now on.
 			r.socket.Close()
 			r.serve(ctx, x, stop)
 			return nil
@@ -566,7 +563,7 @@ func (r *ready) wait(ctx context.Context) error {
 	}
 }
 
-// replaced reports whether carboy was upgraded: no run asks for this one again.
+// replaced reports whether the binary was upgraded: then no run can use this bottle.
 func (r *ready) replaced() bool {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil || strings.HasSuffix(exe, " (deleted)") {
@@ -576,8 +573,8 @@ func (r *ready) replaced() bool {
 	return unix.Stat(exe, &now) != nil || unix.Stat("/proc/self/exe", &then) != nil || now.Ino != then.Ino || now.Dev != then.Dev
 }
 
-// serve becomes the carboy that the user started. Signals that reach this process
-// itself mean to it what they mean to any carboy.
+// serve executes the command line of the carboy that the user started. Signals to this
+// process have the same effect as on any carboy.
 func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	defer x.c.Close()
 	x.c.Deadline(time.Time{})
@@ -591,7 +588,7 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	defer stamp.End()
 	a := newApp(x.files[0], x.files[1], x.files[2], os.Getenv)
 	a.warm = &warm{ready: r, c: x.c, cancel: cancel, interrupts: signals, stdout: x.files[1]}
-	// It is there for one thing, whatever the command line says.
+	// It executes carboy run only, whatever the command line says.
 	root := a.root()
 	if !isRun(root, x.ask.Args) {
 		x.c.Send(poolReply{})
@@ -605,13 +602,13 @@ func (r *ready) serve(ctx context.Context, x claim, signals chan os.Signal) {
 	refill(r.order, os.Getenv)
 }
 
-// isRun reports whether a command line is that of carboy run.
+// isRun reports whether args is a command line of carboy run.
 func isRun(root *cobra.Command, args []string) bool {
 	cmd, _, err := root.Find(args)
 	return err == nil && cmd.Name() == "run" && cmd.HasParent() && !cmd.Parent().HasParent()
 }
 
-// become takes over what the user's process has and this one has not.
+// become gives this process the attributes of the user's process.
 func become(ask *poolAsk) error {
 	os.Clearenv()
 	for _, e := range ask.Env {
@@ -625,7 +622,7 @@ func become(ask *poolAsk) error {
 	return os.Chdir(ask.Dir)
 }
 
-// warm is what app has when it carries out a command line that was handed over.
+// warm is the state of an app that executes a command line that was handed over.
 type warm struct {
 	ready      *ready
 	c          *handover.Conn
@@ -636,11 +633,11 @@ type warm struct {
 	answered   bool
 }
 
-// errDeclined means that the run was left to who asked.
+// errDeclined means that the asker must do the run itself.
 var errDeclined = fmt.Errorf("declined: %w", errReported)
 
-// begin decides whether the bottle fits, and tells. From its success on the run
-// is this process's.
+// begin accepts the run if the bottle fits. Once it succeeds, the run belongs to this
+// process.
 func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
 	if err := w.ready.bottle.Fits(o); err != nil {
 		w.c.Send(poolReply{})
@@ -657,17 +654,17 @@ func (w *warm) begin(f *runFlags, o *carboy.RunOptions) error {
 	w.c.Deadline(time.Time{})
 	w.began = true
 	w.ready.order.Keep, w.ready.order.Idle = int(f.pool.n), f.idle()
-	o.Ready, o.Interrupt = w.ready.bottle, w.interrupts
+	o.Interrupt = w.interrupts
 	go w.relay() // ends with the connection
 	return nil
 }
 
-// relay hears what happens to the user's process.
+// relay receives the signals and the end of the user's process.
 func (w *warm) relay() {
 	for {
 		var n poolNews
 		if _, err := w.c.Recv(&n); err != nil {
-			// It was killed, and so would be the bottle that it had made itself.
+			// It was killed. A bottle of its own would have ended too.
 			w.cancel()
 			return
 		}
@@ -683,7 +680,7 @@ func (w *warm) relay() {
 	}
 }
 
-// answer tells the user's process how the run ended; the first word counts.
+// answer tells the user's process the exit code. Only the first call has an effect.
 func (w *warm) answer(code int) {
 	if !w.answered {
 		w.answered = true
@@ -725,9 +722,9 @@ func (a *app) poolListCmd() *cobra.Command {
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "BOTTLE\tPID\tREADY SINCE\tIDLE FOR AT MOST\tMODE\tWORKSPACE\tALLOWED")
 			for _, s := range all {
-				ws := visible.Path([]byte(s.Workspace))
+				ws := safetext.Path([]byte(s.Workspace))
 				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.PID, s.Since.Local().Format("2006-01-02 15:04:05"), receipt.Duration(s.Idle), s.Mode,
-					orDash(ws), orDash(visible.String(strings.Join(s.Allow, " "), 200)))
+					orDash(ws), orDash(safetext.String(strings.Join(s.Allow, " "), 200)))
 			}
 			return w.Flush()
 		},
@@ -750,8 +747,8 @@ func (a *app) poolStopCmd() *cobra.Command {
 	}
 }
 
-// poolAll asks every ready bottle the same. Those that are gone or claimed at
-// this moment are left out.
+// poolAll sends the same request to every ready bottle. It leaves out those that are gone
+// or that a run has just taken.
 func (a *app) poolAll(op string) ([]poolStatus, error) {
 	dir, err := store.RuntimeDir(a.env)
 	if err != nil {
@@ -795,7 +792,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sayFailed tells why the last bottle could not be made ready.
+// sayFailed says why the last bottle could not be prepared.
 func (a *app) sayFailed() {
 	dir, err := store.StateDir(a.env)
 	if err != nil {

@@ -57,7 +57,7 @@ func (s *site) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is what a carboy left.
+// said holds the output and exit code of a carboy.
 type said struct {
 	out, msg string
 	code     int
@@ -101,16 +101,14 @@ func (s *site) waiting() []poolStatus {
 // warm waits until n bottles are ready, and returns their processes.
 func (s *site) warm(n int) (pids []int) {
 	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if l := s.waiting(); len(l) == n {
-			for _, x := range l {
-				pids = append(pids, x.PID)
-			}
-			return pids
-		}
+	var l []poolStatus
+	if !testenv.Poll(patience, func() bool { l = s.waiting(); return len(l) == n }) {
+		s.t.Fatalf("%d bottles are not ready: %+v; %s", n, l, s.carboy("pool", "list").msg)
 	}
-	s.t.Fatalf("%d bottles are not ready: %+v; %s", n, s.waiting(), s.carboy("pool", "list").msg)
-	return nil
+	for _, x := range l {
+		pids = append(pids, x.PID)
+	}
+	return pids
 }
 
 // prime makes one bottle ready for runs with these flags.
@@ -574,13 +572,12 @@ func TestPoolKilled(t *testing.T) {
 // gone waits until a process and all of its children are.
 func (s *site) gone(pid int) {
 	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	if !testenv.Poll(patience, func() bool {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(b), ") Z ") {
-			return
-		}
+		return err != nil || strings.Contains(string(b), ") Z ")
+	}) {
+		s.t.Fatalf("process %d goes on", pid)
 	}
-	s.t.Fatalf("process %d goes on", pid)
 }
 
 // A ready bottle ends by itself.

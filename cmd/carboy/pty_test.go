@@ -16,8 +16,8 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/testenv"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // session is a carboy with a terminal.
@@ -96,18 +96,15 @@ func (s *session) text() string {
 	return s.seen.String()
 }
 
-// patience is how long a loaded machine may take for one step.
+// patience bounds one step on a loaded machine.
 var patience = testenv.Patience(time.Minute)
 
 // await waits until text was seen, counted from after.
 func (s *session) await(text string) {
 	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if strings.Contains(s.text(), text) {
-			return
-		}
+	if !testenv.Poll(patience, func() bool { return strings.Contains(s.text(), text) }) {
+		s.t.Fatalf("%q did not appear on the terminal:\n%s", text, s.text())
 	}
-	s.t.Fatalf("%q did not appear on the terminal:\n%s", text, s.text())
 }
 
 func (s *session) typed(keys string) {
@@ -311,11 +308,11 @@ func TestPlainTerminals(t *testing.T) {
 			for line := range strings.SplitSeq(s.text(), "\r\n") {
 				bare := sgr.ReplaceAllString(line, "")
 				colored = colored || bare != line
-				if !visible.Clean(bare) && args[0] != "diff" {
+				if !safetext.Clean(bare) && args[0] != "diff" {
 					t.Errorf("%s: %v: not safe to show: %q", c.name, args, line)
 				}
-				if args[0] != "logs" && args[0] != "diff" && args[0] != "trace" && visible.Width(bare) > int(c.cols) {
-					t.Errorf("%s: %v: %d columns: %q", c.name, args, visible.Width(bare), line)
+				if args[0] != "logs" && args[0] != "diff" && args[0] != "trace" && safetext.Width(bare) > int(c.cols) {
+					t.Errorf("%s: %v: %d columns: %q", c.name, args, safetext.Width(bare), line)
 				}
 				beyond = beyond || strings.ContainsFunc(bare, func(r rune) bool { return r > '~' })
 			}

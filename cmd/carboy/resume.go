@@ -12,11 +12,11 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// completeBottles completes names of bottles in one of the states; none: in any.
+// completeBottles completes names of bottles in one of the states. No states means any.
 func (a *app) completeBottles(states ...carboy.BottleState) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var names []string
@@ -81,7 +81,7 @@ func (a *app) freezeCmd() *cobra.Command {
 					size += p.Size
 				}
 				if k.WhyNot != "" {
-					a.say(plainText, "its processes could not be kept: %s", visible.String(k.WhyNot, 300))
+					a.say(plainText, "its processes could not be kept: %s", safetext.String(k.WhyNot, 300))
 				}
 				a.say(greenText, "bottle %s is frozen (%s): carboy resume %s", args[0], receipt.Bytes(size), args[0])
 				return nil
@@ -93,7 +93,7 @@ func (a *app) freezeCmd() *cobra.Command {
 	return cmd
 }
 
-// exportBottle writes a file that only its user may read.
+// exportBottle writes a bottle to a file that only the user can read.
 func (a *app) exportBottle(ctx context.Context, c *carboy.Client, slug, to string) (err error) {
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *app) exportBottle(ctx context.Context, c *carboy.Client, slug, to strin
 	if err != nil {
 		return err
 	}
-	a.say(greenText, "bottle %s is in %s: carboy resume --from FILE --digest %s", slug, visible.String(to, 200), digest)
+	a.say(greenText, "bottle %s is in %s: carboy resume --from FILE --digest %s", slug, safetext.String(to, 200), digest)
 	fmt.Fprintln(a.stdout, digest)
 	return nil
 }
@@ -220,9 +220,9 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 				}
 			}
 			if !f.quiet && !p.Resumption.Live {
-				a.say(plainText, "bottle %s begins with its files: %s", slug, visible.String(p.Resumption.Why, 300))
+				a.say(plainText, "bottle %s begins with its files: %s", slug, safetext.String(p.Resumption.Why, 300))
 				for _, n := range p.Notes {
-					a.say(plainText, "note: %s", visible.String(n, 300))
+					a.say(plainText, "note: %s", safetext.String(n, 300))
 				}
 			}
 			err := a.pullFor(ctx, c, p)
@@ -248,7 +248,7 @@ func (a *app) importBottle(ctx context.Context, c *carboy.Client, from, digest s
 	return slug, err
 }
 
-// bottles are those with a name. What can't be read is said.
+// bottles returns the named bottles, and prints an error for each that cannot be read.
 func (a *app) bottles(ctx context.Context, c *carboy.Client) ([]carboy.NamedBottle, error) {
 	list, corrupt, err := c.Bottles(ctx)
 	for _, e := range corrupt {
@@ -257,7 +257,7 @@ func (a *app) bottles(ctx context.Context, c *carboy.Client) ([]carboy.NamedBott
 	return list, err
 }
 
-// printBottles is a table of them, and a line between it and what follows.
+// printBottles prints a table of bottles.
 func (a *app) printBottles(list []carboy.NamedBottle) error {
 	if len(list) == 0 {
 		return nil
@@ -274,9 +274,9 @@ func (a *app) printBottles(list []carboy.NamedBottle) error {
 		}
 		at := "-"
 		if b.Mode != store.None {
-			at = visible.String(a.tilde(string(b.Workspace.Path)), 80)
+			at = safetext.String(a.tilde(string(b.Workspace.Path)), 80)
 		}
-		rows[i] = []string{b.Slug, state, visible.String(b.Agent, 40), since.Local().Format(time.DateTime), at}
+		rows[i] = []string{b.Slug, state, safetext.String(b.Agent, 40), since.Local().Format(time.DateTime), at}
 	}
 	return printTable(a.stdout, columns(a.stdout), !a.utf8(), []string{"BOTTLE", "STATE", "AGENT", "SINCE", "WORKSPACE"}, rows, 4, func(row, col int) tone {
 		if row == 0 || col > 0 || !a.color(a.stdout) {

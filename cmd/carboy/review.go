@@ -17,16 +17,16 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// runRef is what looks like a run on the command line; anything else is a path.
-// A path that looks so can be written ./path.
+// runRef matches arguments that name a run. Any other argument is a path. A path that
+// matches can be written ./path.
 var runRef = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^0[0-9a-hjkmnp-tv-zA-HJKMNP-TV-Z]{5,25}$`) })
 
-// target splits [RUN] [PATH...]. A run may be named by its bottle. What stands after --
-// is a path.
+// target splits [RUN] [PATH...]. The name of a bottle can name its run. Arguments after
+// -- are paths.
 func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []string) (ref string, paths []string, err error) {
 	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
 		return "", args, nil
@@ -56,8 +56,8 @@ func target(ctx context.Context, c *carboy.Client, cmd *cobra.Command, args []st
 	return name, args[1:], nil
 }
 
-// find resolves a run. Without a name it is the newest of this directory or the
-// nearest directory above that had one.
+// find returns the run that ref names. "" means the newest run of this directory, or of
+// the nearest directory above that has one.
 func find(ctx context.Context, c *carboy.Client, ref string) (store.Meta, error) {
 	if ref != "" {
 		return c.Find(ctx, ref, "")
@@ -78,7 +78,7 @@ func find(ctx context.Context, c *carboy.Client, ref string) (store.Meta, error)
 	}
 }
 
-// fromHere turns paths as typed here into paths of the workspace.
+// fromHere turns paths relative to the current directory into paths of the workspace.
 func fromHere(m store.Meta, paths []string) []string {
 	wd, err := os.Getwd()
 	ws := string(m.Workspace.Path)
@@ -131,7 +131,7 @@ func (a *app) diffCmd() *cobra.Command {
 	return cmd
 }
 
-// changes finds a run and what it changed.
+// changes returns a run and its changes.
 func changes(ctx context.Context, c *carboy.Client, ref string) (store.Meta, *change.Set, error) {
 	m, err := find(ctx, c, ref)
 	if ref != "" && errors.Is(err, store.ErrNotFound) {
@@ -148,7 +148,7 @@ var kindMarks = map[change.Kind]string{change.Add: "A", change.Modify: "M", chan
 
 // printStat lists the selected changes, at most limit of them, and counts all.
 func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int, git bool) error {
-	// This checks the paths as landing will.
+	// This checks the paths in the same way as landing.
 	stat, err := set.Diff(io.Discard, change.DiffOptions{Paths: paths, Stat: true})
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int,
 			continue
 		}
 		if n++; n <= limit {
-			fmt.Fprintf(out, " %s  %s%s\n", kindMarks[c.Kind], visible.Path([]byte(c.Path)), remark(c))
+			fmt.Fprintf(out, " %s  %s%s\n", kindMarks[c.Kind], safetext.Path([]byte(c.Path)), remark(c))
 		}
 	}
 	if n > limit {
@@ -178,22 +178,22 @@ func (a *app) printStat(w io.Writer, set *change.Set, paths []string, limit int,
 	return out.Flush()
 }
 
-// remark is what a person must know of a change before taking it.
+// remark returns what a person must know about a change before landing it.
 func remark(c *change.Change) string {
 	switch {
 	case c.Unlandable != "":
-		return "  (cannot land: " + visible.String(c.Unlandable, 200) + ")"
+		return "  (cannot land: " + safetext.String(c.Unlandable, 200) + ")"
 	case c.BaseMoved != "":
-		return "  (changed on the host meanwhile: " + visible.String(c.BaseMoved, 200) + ")"
+		return "  (changed on the host meanwhile: " + safetext.String(c.BaseMoved, 200) + ")"
 	case len(c.Protected) > 0:
-		return "  (protected: " + visible.String(c.Protected[0].Why, 200) + ")"
+		return "  (protected: " + safetext.String(c.Protected[0].Why, 200) + ")"
 	case c.Type == change.Symlink && c.Kind != change.Delete:
-		return " -> " + visible.Path([]byte(c.Target))
+		return " -> " + safetext.Path([]byte(c.Target))
 	}
 	return ""
 }
 
-// selected says whether paths, none of which is wrong, mean this change.
+// selected reports whether paths, which must be valid, include a change.
 func selected(set *change.Set, c *change.Change, paths []string) bool {
 	for _, p := range paths {
 		if filepath.IsAbs(p) {
@@ -267,7 +267,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 		if err := a.printStat(a.shownTo(a.stderr), set, paths, asked, false); err != nil {
 			return err
 		}
-		if err := a.confirm(ctx, "land this in "+visible.Path([]byte(m.Workspace.Path))+"?"); err != nil {
+		if err := a.confirm(ctx, "land this in "+safetext.Path([]byte(m.Workspace.Path))+"?"); err != nil {
 			return err
 		}
 	}
@@ -278,7 +278,7 @@ func (a *app) land(ctx context.Context, c *carboy.Client, f *landFlags, ref stri
 	return a.printLanding(f, m, rep)
 }
 
-// printLanding says what landed and what did not.
+// printLanding prints what landed and what did not.
 func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) error {
 	if f.json {
 		return a.printJSON(landJSON(m, rep))
@@ -290,7 +290,7 @@ func (a *app) printLanding(f *landFlags, m store.Meta, rep *change.LandReport) e
 			protected++
 		}
 		if i < shown {
-			a.say(plainText, "left behind: %s: %s", visible.Path([]byte(w.Path)), visible.String(withheldWhy(w), 300))
+			a.say(plainText, "left behind: %s: %s", safetext.Path([]byte(w.Path)), safetext.String(withheldWhy(w), 300))
 		}
 	}
 	if n := len(rep.Withheld) - shown; n > 0 {
@@ -391,8 +391,8 @@ func (a *app) undoCmd() *cobra.Command {
 	return cmd
 }
 
-// confirm asks on the terminal; the default is no. Without a terminal nothing
-// asks.
+// confirm asks a question on the terminal. The default answer is no. Without a terminal
+// it returns an error.
 func (a *app) confirm(ctx context.Context, question string) error {
 	if !isTerminal(a.stdin) || !isTerminal(a.stderr) {
 		return usagef("add --yes to go ahead without being asked", "%s nobody can be asked without a terminal", question)
@@ -422,7 +422,7 @@ func arg(args []string) string {
 	return args[0]
 }
 
-// atMostRun is for commands that take one run or the default.
+// atMostRun checks the arguments of commands that take at most one run.
 func atMostRun(cmd *cobra.Command, args []string) error {
 	if len(args) <= 1 {
 		return nil

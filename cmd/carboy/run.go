@@ -19,10 +19,10 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/exitcode"
-	"github.com/carboy/carboy/internal/lean"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/reclaim"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const runLong = `Run a command in a bottle. It sees the workspace (this directory, unless --dir
@@ -49,7 +49,7 @@ const runExample = `  carboy run -- make test
   carboy run --publish 8080 -- python3 -m http.server 8080
   carboy run --json -- make 2>build.log | jq .network`
 
-// runFlags are what the command line says about a run.
+// runFlags holds the flags of carboy run.
 type runFlags struct {
 	workspace    choice
 	dir          string
@@ -143,7 +143,7 @@ func (a *app) runCmd() *cobra.Command {
 	return cmd
 }
 
-// options turns flags into what package carboy takes.
+// options turns the flags into options.
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
@@ -175,31 +175,30 @@ func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
 	return o, nil
 }
 
-// tame keeps a command without a terminal of its own from driving the user's:
-// retitling it, writing to its clipboard, painting over what was printed. With
-// -t the user has asked for that; a pipe or a file gets the bytes as they are.
+// tame returns a writer that keeps a command from controlling the user's terminal:
+// changing its title, writing to its clipboard, overwriting output. It is for commands
+// without -t. A pipe or a file gets the bytes unchanged.
 func tame(w io.Writer) io.Writer {
 	if !isTerminal(w) {
 		return w
 	}
-	return visible.NewWriter(w, visible.Options{})
+	return safetext.NewWriter(w, safetext.Options{})
 }
 
+// runRun runs the command in a bottle of the pool if one is ready, else in a new one.
 func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 	o, err := a.options(f, args)
 	if err != nil {
 		return err
 	}
-	var c *carboy.Client
-	switch {
-	case a.warm != nil:
+	if a.warm != nil {
 		if err := a.warm.begin(f, &o); err != nil {
 			return err
 		}
-		c = a.warm.ready.client
-	case a.poolable(f, &o):
-		key, kerr := a.poolKey(&o)
-		if kerr == nil {
+		return a.runIn(ctx, a.warm.ready.client, f, &o, a.warm.ready.bottle.Run)
+	}
+	if a.poolable(f, &o) {
+		if key, err := a.poolKey(&o); err == nil {
 			if done, err := a.runPooled(key); done {
 				return err
 			}
@@ -208,12 +207,16 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 			}
 		}
 	}
-	if c == nil {
-		if c, err = a.openFor(ctx, &o); err != nil {
-			return err
-		}
-		defer c.Close()
+	c, err := a.openFor(ctx, &o)
+	if err != nil {
+		return err
 	}
+	defer c.Close()
+	return a.runIn(ctx, c, f, &o, c.Run)
+}
+
+// runIn runs the command with start and reports how it ended.
+func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carboy.RunOptions, start func(context.Context, carboy.RunOptions) (*receipt.Receipt, error)) error {
 	if f.image != "" {
 		img, err := a.pull(ctx, c, f.image, "")
 		if err != nil {
@@ -231,46 +234,30 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 	}
 	n := &narrator{app: a, silent: f.quiet || f.tty}
 	o.OnEvent = n.event
-	tell := func(rec *receipt.Receipt, err error) {
-		a.code = rec.Exit.Code
-		if err != nil {
-			a.say(plainText, "%s", errorLine(err))
-		}
-		if tip := advice(err); tip != "" {
-			a.say(plainText, "hint: %s", errorText(tip))
-		}
-		switch {
-		case f.json:
-		case !f.quiet:
-			a.summary(rec)
-		case err == nil && rec.Exit.Reason != receipt.Exited && rec.Exit.Reason != receipt.Signalled:
-			a.ended(rec) // an error: the command did not end by itself
-		}
-	}
 	told := false
 	if !f.json {
 		o.Answer = func(rec *receipt.Receipt, err error) {
 			n.end()
 			told = true
-			tell(rec, err)
+			a.tellRun(f, rec, err)
 			if a.warm != nil {
 				a.warm.answer(runCode(rec, err))
 				if !f.tty {
-					// Who reads the output to its end need not wait for the records.
+					// A reader of the output need not wait for the records.
 					a.warm.stdout.Close()
 				}
 			}
 		}
 	}
-	defer lean.After(lean.Patience)()
-	rec, err := c.Run(ctx, o)
+	defer reclaim.After(reclaim.Patience)()
+	rec, err := start(ctx, *o)
 	if rec == nil {
 		return err
 	}
 	var unrecorded *carboy.RecordError
 	switch {
 	case !told:
-		tell(rec, err)
+		a.tellRun(f, rec, err)
 	case errors.As(err, &unrecorded):
 		a.say(plainText, "%s", errorLine(unrecorded))
 	}
@@ -287,31 +274,49 @@ func (a *app) runRun(ctx context.Context, f *runFlags, args []string) error {
 	return nil
 }
 
-// runCode is the exit code of carboy run: the command's, unless carboy itself
+// tellRun tells people how a run ended, and sets its exit code.
+func (a *app) tellRun(f *runFlags, rec *receipt.Receipt, err error) {
+	a.code = rec.Exit.Code
+	if err != nil {
+		a.say(plainText, "%s", errorLine(err))
+	}
+	if tip := advice(err); tip != "" {
+		a.say(plainText, "hint: %s", errorText(tip))
+	}
+	switch {
+	case f.json:
+	case !f.quiet:
+		a.summary(rec)
+	case err == nil && rec.Exit.Reason != receipt.Exited && rec.Exit.Reason != receipt.Signalled:
+		a.ended(rec) // an error: the command did not end by itself
+	}
+}
+
+// runCode returns the exit code of carboy run: the command's, unless carboy itself
 // has failed.
 func runCode(rec *receipt.Receipt, err error) int {
-	if rec.Exit.Code == 0 && err != nil {
-		return exitcode.Refused
+	if rec.Exit.Code == exitcode.OK {
+		return exitcode.OfError(exitcode.Runs, err)
 	}
 	return rec.Exit.Code
 }
 
-// warnAboutSecrets says what is easily done by mistake: a variable that is
-// passed in is the command's to keep, print and send.
+// warnAboutSecrets warns about variables whose names look like secrets: the command can
+// store, print and send what --env gives it.
 func (a *app) warnAboutSecrets(f *runFlags) {
 	for _, e := range f.environ.values {
 		name, _, _ := strings.Cut(e, "=")
 		if carboy.SecretName(name) {
-			a.say(plainText, "warning: --env %s looks like a secret, and the command will be able to read it", visible.String(name, 80))
+			a.say(plainText, "warning: --env %s looks like a secret, and the command will be able to read it", safetext.String(name, 80))
 		}
 	}
 }
 
-// maxNarrated bounds the lines printed while a run goes on: what a bottle is
-// refused is its own choice, and so would be the length of this.
+// maxNarrated bounds the lines printed during a run: otherwise a bottle could print any
+// number of them by making requests that are refused.
 const maxNarrated = 20
 
-// narrator tells people what happens during a run.
+// narrator prints what happens during a run.
 type narrator struct {
 	app    *app
 	silent bool
@@ -321,7 +326,7 @@ type narrator struct {
 	over  bool
 }
 
-// end keeps what comes late from standing after the summary.
+// end stops the narrator, so that no late line follows the summary.
 func (n *narrator) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -342,12 +347,12 @@ func (n *narrator) event(e carboy.Event) {
 		n.app.say(dimText, "more happened; the receipt has all of it")
 		return
 	}
-	text := visible.String(e.Text, 200)
+	text := safetext.String(e.Text, 200)
 	if e.Name != "" {
 		what, why, _ := strings.Cut(text, ": ")
 		to := eventTarget(e)
 		if e.Method != "" {
-			to = visible.String(e.Method, 40) + " " + to + visible.String(e.Path, 120)
+			to = safetext.String(e.Method, 40) + " " + to + safetext.String(e.Path, 120)
 		}
 		text = fmt.Sprintf("%s: %s: %s", what, to, receipt.Plain(why))
 	}
@@ -359,15 +364,15 @@ func (n *narrator) event(e carboy.Event) {
 }
 
 func eventTarget(e carboy.Event) string {
-	s := visible.String(e.Name, 260)
+	s := safetext.String(e.Name, 260)
 	if e.Port != 0 {
 		s += fmt.Sprintf(":%d", e.Port)
 	}
 	return s
 }
 
-// summary is what people read after a run: how it ended, what changed, what was
-// refused, what to type next. The receipt has the rest.
+// summary prints how a run ended, what it changed, what was refused, and what to type
+// next. The receipt has the rest.
 func (a *app) summary(r *receipt.Receipt) {
 	a.ended(r)
 	if s := refusedLine(r); s != "" {
@@ -398,7 +403,7 @@ func exitText(e receipt.Exit) string {
 	case receipt.Exited:
 		return fmt.Sprintf("exit %d", e.Code)
 	case receipt.Signalled:
-		return "ended by " + visible.String(e.Signal, 20)
+		return "ended by " + safetext.String(e.Signal, 20)
 	case receipt.Timeout:
 		return "stopped (out of time)"
 	case receipt.Memory:
@@ -447,16 +452,16 @@ func changesText(r *receipt.Receipt) string {
 	return s
 }
 
-// foundLine says what scanners found, by what was done about it.
+// foundLine counts what scanners found, grouped by what was done about it.
 func foundLine(r *receipt.Receipt) string {
 	n := map[receipt.Action]int64{}
 	secrets, other := map[string]bool{}, map[string]bool{}
 	for _, f := range r.Network.Found {
 		n[f.Action] += f.Count
 		if f.Secret != "" {
-			secrets[visible.String(f.Secret, 80)] = true
+			secrets[safetext.String(f.Secret, 80)] = true
 		} else {
-			other[visible.String(receipt.Plain(f.What), 80)] = true
+			other[safetext.String(receipt.Plain(f.What), 80)] = true
 		}
 	}
 	if len(n) == 0 {
@@ -477,7 +482,7 @@ func foundLine(r *receipt.Receipt) string {
 	return s + "; " + strings.Join(done, ", ")
 }
 
-// refusedLine names the first few of what was refused, each once.
+// refusedLine names the first few requests that were refused, each once.
 func refusedLine(r *receipt.Receipt) string {
 	const shown = 5
 	var what []string
@@ -490,7 +495,7 @@ func refusedLine(r *receipt.Receipt) string {
 	}
 	for _, n := range r.Network.Names {
 		if n.Verdict == receipt.Refused {
-			add(visible.String(n.Name, 260))
+			add(safetext.String(n.Name, 260))
 		}
 	}
 	asked := map[string]int64{}

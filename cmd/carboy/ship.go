@@ -17,45 +17,17 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/ship"
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// shipCodes are the exit codes of outcomes.
-var shipCodes = map[carboy.ShipOutcome]int{
-	ship.Nothing: exitcode.OK, ship.Applied: exitcode.ShipApplied, ship.Failed: exitcode.ShipFailed, ship.RolledBack: exitcode.ShipUnhealthy,
-	ship.RollbackFailed: exitcode.ShipRollbackFailed, ship.Locked: exitcode.ShipLocked, ship.Refused: exitcode.ShipPolicy, ship.Mismatch: exitcode.ShipMismatch,
-	ship.Destructive: exitcode.ShipDestructive, ship.Stale: exitcode.ShipStale,
-}
+// shipCode returns the exit code of an error, or of none.
+func shipCode(err error) int { return exitcode.OfError(exitcode.Ships, err) }
 
-// worstFirst are the codes of outcomes, that which people must hear of first.
-var worstFirst = []int{exitcode.ShipRollbackFailed, exitcode.Failed, exitcode.ShipUnhealthy, exitcode.ShipFailed, exitcode.ShipLocked, exitcode.ShipStale,
-	exitcode.ShipDestructive, exitcode.ShipMismatch, exitcode.ShipPolicy, exitcode.ShipApplied, exitcode.OK}
-
-// worse is that of two codes of which people must hear.
-func worse(a, b int) int {
-	if slices.Index(worstFirst, b) < slices.Index(worstFirst, a) {
-		return b
-	}
-	return a
-}
-
-// shipCode is the exit code of an error, or of none.
-func shipCode(err error) int {
-	var x *carboy.ShipError
-	switch {
-	case err == nil:
-		return exitcode.OK
-	case errors.As(err, &x):
-		return shipCodes[x.Outcome]
-	}
-	return exitcode.Failed
-}
-
-// shipFlags are those of every command that ships.
+// shipFlags holds the flags that all ship commands have.
 type shipFlags struct {
 	json, quiet     bool
 	up, other, life time.Duration
@@ -70,8 +42,8 @@ func (f *shipFlags) add(cmd *cobra.Command) {
 	fl.DurationVar(&f.up, "up-timeout", ship.DefaultUp, "how long docker compose up may take, a `TIME`")
 }
 
-// shipping runs f with a shipper of this directory's repository. An outcome that is
-// an error has its exit code.
+// shipping calls f with a shipper for this directory's repository. It sets the exit code
+// if f returns a carboy.ShipError.
 func (a *app) shipping(cmd *cobra.Command, fl *shipFlags, f func(context.Context, *carboy.Shipper) error) error {
 	return a.shippingWith(cmd, fl, func(ctx context.Context, _ *carboy.Client, s *carboy.Shipper) error { return f(ctx, s) })
 }
@@ -92,7 +64,7 @@ func (a *app) shippingWith(cmd *cobra.Command, fl *shipFlags, f func(context.Con
 	})
 	var x *carboy.ShipError
 	if errors.As(err, &x) {
-		a.code = shipCodes[x.Outcome]
+		a.code = exitcode.OfShip(x.Outcome)
 	}
 	return err
 }
@@ -157,7 +129,7 @@ func (a *app) rollbackCmd() *cobra.Command {
 	return cmd
 }
 
-// planned is one plan for programs.
+// planned is the JSON output of one plan.
 type planned struct {
 	Digest string     `json:"digest"`
 	File   string     `json:"file,omitempty"`
@@ -172,11 +144,9 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 		if err != nil {
 			return err
 		}
-		list := []planned{}
+		list, changes := []planned{}, false
 		for _, m := range made {
-			if len(m.Changes) > 0 {
-				a.code = exitcode.ShipPlanned
-			}
+			changes = changes || len(m.Changes) > 0
 			p := planned{m.Digest, "", m.Plan}
 			if out != "" {
 				if p.File, err = writePlan(out, m); err != nil {
@@ -185,6 +155,7 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 			}
 			list = append(list, p)
 		}
+		a.code = exitcode.OfPlan(changes)
 		if f.json {
 			return a.printJSON(struct {
 				Schema string      `json:"schema"`
@@ -206,7 +177,7 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 		case a.code == exitcode.OK:
 			a.say(plainText, "nothing to do")
 		case len(files) > 0:
-			a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", visible.String(strings.Join(files, " "), maxMessage))
+			a.say(plainText, "next: carboy ship approve %s --as YOU --key FILE --purpose TEXT, then carboy apply with the same plans", safetext.String(strings.Join(files, " "), maxMessage))
 		default:
 			a.say(plainText, "next: the same with -o DIR writes the plan, which is then approved")
 		}
@@ -214,7 +185,7 @@ func (a *app) makePlans(cmd *cobra.Command, f *shipFlags, out string, o ship.Pla
 	})
 }
 
-// writePlan writes a plan whole, in place of one of before.
+// writePlan writes a plan atomically and replaces an earlier one.
 func writePlan(dir string, m carboy.ShipPlan) (string, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return "", err
@@ -223,14 +194,14 @@ func writePlan(dir string, m carboy.ShipPlan) (string, error) {
 	return name, store.WriteFile(name, m.Bytes, 0o644) // a link there is replaced, not followed
 }
 
-// showPlan prints a plan as people read it. All in it was judged or made visible.
+// showPlan prints a plan for people. Everything in it was checked or made safe to print.
 func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
-	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, visible.String(p.Host.User, 64), visible.String(p.Host.Address, 256), p.Commit, p.Wave)
+	fmt.Fprintf(w, "%s %s on %s (%s@%s), commit %.12s, wave %d\n", p.Kind, p.Module, p.Host.Name, safetext.String(p.Host.User, 64), safetext.String(p.Host.Address, 256), p.Commit, p.Wave)
 	mounts := "nothing"
 	if m := p.Mounts(); len(m) > 0 {
 		mounts = strings.Join(m, ", ")
 	}
-	fmt.Fprintf(w, "  project %s in %s, mounts %s\n", p.Target.Project, visible.String(p.Target.Root, maxMessage), visible.String(mounts, maxMessage))
+	fmt.Fprintf(w, "  project %s in %s, mounts %s\n", p.Target.Project, safetext.String(p.Target.Root, maxMessage), safetext.String(mounts, maxMessage))
 	signs := map[string]struct {
 		sign  string
 		color tone
@@ -244,7 +215,7 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 		if c.Destructive {
 			line += " [destructive]"
 		}
-		fmt.Fprintln(w, a.paint(a.stdout, s.color, visible.String(line, maxMessage)))
+		fmt.Fprintln(w, a.paint(a.stdout, s.color, safetext.String(line, maxMessage)))
 	}
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "  = nothing to do")
@@ -253,19 +224,19 @@ func (a *app) showPlan(w io.Writer, p *plan.Plan, digest string) {
 		}
 	}
 	if len(p.Changes) > 0 {
-		fmt.Fprintf(w, "  when it goes wrong, back to %s\n", visible.String(shortDigest(p.Back()), maxMessage))
+		fmt.Fprintf(w, "  when it goes wrong, back to %s\n", safetext.String(shortDigest(p.Back()), maxMessage))
 	}
 	fmt.Fprintf(w, "  plan %s, good until %s\n", digest, p.Expires.Format(time.RFC3339))
 }
 
-// maxDiff bounds the lines of a difference that are shown.
+// maxDiff bounds the lines of a diff that are shown.
 const maxDiff = 300
 
-// showDiff prints how a plan's compose file differs from what runs.
+// showDiff prints the diff from the running compose file to a plan's.
 func (a *app) showDiff(ctx context.Context, w io.Writer, s *carboy.Shipper, made []byte) {
 	text, err := s.Diff(ctx, made)
 	if err != nil {
-		fmt.Fprintln(w, a.paint(a.stdout, redText, "  ! its difference cannot be shown: "+visible.String(err.Error(), maxMessage)))
+		fmt.Fprintln(w, a.paint(a.stdout, redText, "  ! its difference cannot be shown: "+safetext.String(err.Error(), maxMessage)))
 		return
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
@@ -284,11 +255,11 @@ func (a *app) showDiff(ctx context.Context, w io.Writer, s *carboy.Shipper, made
 		case "-":
 			color = redText
 		}
-		fmt.Fprintln(w, a.paint(a.stdout, color, "    "+visible.String(l, maxMessage)))
+		fmt.Fprintln(w, a.paint(a.stdout, color, "    "+safetext.String(l, maxMessage)))
 	}
 }
 
-// shortDigest leaves enough of a digest to compare by eye.
+// shortDigest returns enough of a digest to compare by eye.
 func shortDigest(s string) string {
 	before, rest, ok := strings.Cut(s, "sha256:")
 	if !ok || len(rest) < 12 {
@@ -333,7 +304,7 @@ func (a *app) applyCmd() *cobra.Command {
 	return cmd
 }
 
-// readApprovals reads those that files name, or that lie beside a plan.
+// readApprovals reads the named approvals or, without names, those next to a plan.
 func readApprovals(plan string, files []string) ([]carboy.ShipApproval, error) {
 	out := []carboy.ShipApproval{}
 	if len(files) == 0 {
@@ -380,7 +351,7 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 		code := shipCode(err)
 		for _, r := range results {
 			if err == nil {
-				code = worse(code, shipCodes[r.Outcome])
+				code = exitcode.WorseShip(code, exitcode.OfShip(r.Outcome))
 			}
 		}
 		a.code = code
@@ -414,7 +385,7 @@ func (a *app) apply(cmd *cobra.Command, f *shipFlags, wait *askFlags, args, file
 	})
 }
 
-// reportedAs is an error that was told already, and still decides the exit code.
+// reportedAs is an error that was already printed. It still decides the exit code.
 type reportedAs struct{ err error }
 
 func (e *reportedAs) Error() string   { return e.err.Error() }
@@ -445,7 +416,7 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// escapeGlob has a path mean itself.
+// escapeGlob escapes a path so that a glob matches only that path.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }
@@ -505,8 +476,7 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 	}
 	for _, b := range o.Plans {
 		if _, _, err := plan.Decode(b); err != nil {
-			a.code = exitcode.ShipMismatch
-			return err
+			return exitcode.With(exitcode.Unapprovable, err)
 		}
 	}
 	if out == "" {
@@ -551,7 +521,7 @@ func (a *app) approve(cmd *cobra.Command, f *shipFlags, o ship.ApproveOptions, a
 				Statement json.RawMessage `json:"statement"`
 			}{"carboy.dev/ship-approved/v1", exitcode.OK, signed.Digest(), out, signed.Statement})
 		}
-		a.say(greenText, "wrote %s and its signature %s.sig", visible.Path([]byte(out)), visible.Path([]byte(out)))
+		a.say(greenText, "wrote %s and its signature %s.sig", safetext.Path([]byte(out)), safetext.Path([]byte(out)))
 		return nil
 	})
 }
@@ -607,7 +577,7 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 		for _, st := range all {
 			fmt.Fprintf(w, "%s on %s: %s", st.Module, st.Host, st.State)
 			if st.Health != "" {
-				fmt.Fprintf(w, " (%s)", visible.String(st.Health, 80))
+				fmt.Fprintf(w, " (%s)", safetext.String(st.Health, 80))
 			}
 			if st.Applied != "" {
 				fmt.Fprintf(w, ", applied %.12s of %s", st.Applied, st.At.Format(time.RFC3339))
@@ -620,7 +590,7 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 				fmt.Fprintf(w, "  an apply of %.12s was interrupted: %s, %s\n", st.Settled.Commit, st.Settled.Outcome, st.Settled.Why)
 			}
 			for _, c := range st.Changes {
-				fmt.Fprintf(w, "  %s %s\n", c.What, visible.String(c.Action+": "+c.Why, 300))
+				fmt.Fprintf(w, "  %s %s\n", c.What, safetext.String(c.Action+": "+c.Why, 300))
 			}
 			if st.Error != "" {
 				fmt.Fprintf(w, "  %s\n", st.Error)
@@ -630,14 +600,14 @@ func (a *app) shipStatus(cmd *cobra.Command, f *shipFlags, modules []string) err
 	})
 }
 
-// statusCode is the exit code of what was seen of hosts.
+// statusCode returns the exit code of hosts' statuses.
 func statusCode(all []carboy.ShipStatus) int {
 	code := exitcode.OK
 	for _, st := range all {
-		code = worse(code, shipCode(st.Err))
-		// What was finished as it was wanted is no news.
+		code = exitcode.WorseShip(code, shipCode(st.Err))
+		// A plan that was finished as intended needs no attention.
 		if st.Settled != nil && st.Settled.Outcome != ship.Applied {
-			code = worse(code, shipCodes[st.Settled.Outcome])
+			code = exitcode.WorseShip(code, exitcode.OfShip(st.Settled.Outcome))
 		}
 	}
 	return code
@@ -655,7 +625,7 @@ func (a *app) shipHistoryCmd() *cobra.Command {
 	return cmd
 }
 
-// shipProblem is a host that could not be asked.
+// shipProblem is the JSON output of a host that could not be asked.
 type shipProblem struct {
 	Code   int    `json:"code"`
 	Error  string `json:"error"`
@@ -672,7 +642,7 @@ func (a *app) shipHistory(cmd *cobra.Command, f *shipFlags, id string) error {
 		for _, p := range problems {
 			a.say(plainText, "%s", errorLine(p))
 			hosts = append(hosts, shipProblem{shipCode(p), p.Error(), advice(p)})
-			a.code = worse(a.code, shipCode(p))
+			a.code = exitcode.WorseShip(a.code, shipCode(p))
 		}
 		if f.json {
 			if entries == nil {
@@ -726,7 +696,7 @@ func (a *app) shipInitCmd() *cobra.Command {
 			return a.shipping(cmd, f, func(_ context.Context, s *carboy.Shipper) error {
 				wrote, err := s.Example(first(args...))
 				for _, name := range wrote {
-					a.say(greenText, "wrote %s", visible.Path([]byte(name)))
+					a.say(greenText, "wrote %s", safetext.Path([]byte(name)))
 				}
 				if err == nil && len(wrote) == 0 {
 					a.say(plainText, "everything is there already")

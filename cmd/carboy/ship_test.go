@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,41 +17,6 @@ import (
 	"github.com/carboy/carboy/internal/ship/plan"
 	"github.com/carboy/carboy/internal/ship/shiptest"
 )
-
-// TestShipCodes: no two outcomes end with the same code, and none with that of a tool's
-// error or of wrong usage.
-func TestShipCodes(t *testing.T) {
-	all := []ship.Outcome{ship.Nothing, ship.Applied, ship.Failed, ship.RolledBack, ship.RollbackFailed, ship.Locked, ship.Refused, ship.Mismatch, ship.Destructive, ship.Stale}
-	seen := map[int]string{exitcode.Failed: "an error", exitcode.Usage: "usage", exitcode.ShipPlanned: "planned"}
-	for _, o := range all {
-		code, ok := shipCodes[o]
-		if !ok {
-			t.Errorf("%s has no code", o)
-		}
-		if other, twice := seen[code]; twice {
-			t.Errorf("%s and %s both end with %d", o, other, code)
-		}
-		seen[code] = string(o)
-	}
-	for i, bad := range worstFirst {
-		for _, better := range worstFirst[i:] {
-			if worse(bad, better) != bad || worse(better, bad) != bad {
-				t.Errorf("of %d and %d people hear of %d and %d", bad, better, worse(bad, better), worse(better, bad))
-			}
-		}
-	}
-	for o, code := range shipCodes {
-		if !slices.Contains(worstFirst, code) {
-			t.Errorf("%s, %d, is neither worse nor better than another", o, code)
-		}
-	}
-	if worse(exitcode.ShipLocked, exitcode.ShipRollbackFailed) != exitcode.ShipRollbackFailed {
-		t.Error("a lock hides what somebody must act on")
-	}
-	if len(shipCodes) != len(all) {
-		t.Errorf("%d outcomes have codes, want %d", len(shipCodes), len(all))
-	}
-}
 
 // TestStatusCode: a status ends with the worst of what was found, and what was settled
 // otherwise than as it was wanted is not passed over.
@@ -137,8 +101,8 @@ func TestShipSession(t *testing.T) {
 		})
 	})
 	codes := []int{exitcode.Failed, exitcode.Usage, exitcode.ShipPlanned}
-	for _, c := range shipCodes {
-		codes = append(codes, c)
+	for _, o := range []ship.Outcome{ship.Nothing, ship.Applied, ship.Failed, ship.RolledBack, ship.RollbackFailed, ship.Locked, ship.Refused, ship.Mismatch, ship.Destructive, ship.Stale} {
+		codes = append(codes, exitcode.OfShip(o))
 	}
 	for _, c := range codes {
 		if !ended[strconv.Itoa(c)] {

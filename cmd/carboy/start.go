@@ -15,8 +15,8 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const startLong = `Start an agent in a bottle that is called after it. What it may do stands in
@@ -42,12 +42,11 @@ const startExample = `  carboy start reviewer --cwd
 
 type startFlags struct {
 	bottles, environ       list
-	prompt, label, backend string
+	prompt, label          string
 	policy                 string
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
-	backendGiven           bool
 }
 
 func (a *app) startCmd() *cobra.Command {
@@ -62,7 +61,6 @@ func (a *app) startCmd() *cobra.Command {
 		},
 		ValidArgsFunction: a.complete("agents"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.backendGiven = cmd.Flags().Changed("backend")
 			return a.start(cmd.Context(), f, arg(args))
 		},
 	}
@@ -75,7 +73,6 @@ func (a *app) startCmd() *cobra.Command {
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
 	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
 	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
-	fl.StringVar(&f.backend, "backend", "gvisor", "what holds the bottle, a `NAME`; also BOT_BOTTLE_BACKEND")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
@@ -87,16 +84,13 @@ func (a *app) startCmd() *cobra.Command {
 	return cmd
 }
 
-// startOptions turns flags into what package carboy takes.
+// startOptions turns the flags into options.
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Backend: f.backend, Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
+		Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
 	}
-	if b := a.env("BOT_BOTTLE_BACKEND"); b != "" && !f.backendGiven {
-		o.Backend = b
-	}
-	// An agent that is not headless has the terminal, and so have its questions.
+	// An agent that is not headless uses the terminal.
 	o.Terminal = !f.headless
 	switch dry := a.dryRun(f); {
 	case f.headless != (f.prompt != ""):
@@ -117,7 +111,7 @@ func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, er
 	return o, nil
 }
 
-// dryRun reports whether nothing is to be started. What bot-bottle took for yes, is.
+// dryRun reports whether to start nothing. It accepts the values of bot-bottle.
 func (a *app) dryRun(f *startFlags) bool {
 	v := strings.ToLower(a.env("BOT_BOTTLE_DRY_RUN"))
 	return f.dry || v != "" && v != "0" && v != "false" && v != "no"
@@ -173,7 +167,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 	return a.started(f, started, err, interrupted && f.headless)
 }
 
-// pullFor has the image of a bottle here before its agent starts.
+// pullFor fetches or builds the image of a bottle before its agent starts.
 func (a *app) pullFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight) error {
 	if p.Image == "" {
 		return nil
@@ -186,9 +180,9 @@ func (a *app) pullFor(ctx context.Context, c *carboy.Client, p *carboy.Preflight
 	return nil
 }
 
-// withInterrupts passes signals on from when run has called arm: until then there is
-// nothing that an interrupt could leave behind, and from then on the agent decides
-// what one means.
+// withInterrupts calls run and passes signals on once run has called arm. Before that, an
+// interrupt ends carboy, because there is nothing to clean up. After that, the agent
+// decides what one means.
 func (a *app) withInterrupts(run func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error)) (s *carboy.Started, interrupted bool, err error) {
 	signals, interrupts := make(chan os.Signal, 4), make(chan os.Signal, 4)
 	defer signal.Stop(signals)
@@ -214,7 +208,7 @@ func (a *app) withInterrupts(run func(interrupts <-chan os.Signal, arm func()) (
 	return s, <-passed, err
 }
 
-// started tells how a start ended, and decides the exit code.
+// started says how a start ended and sets the exit code.
 func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted bool) error {
 	if s == nil {
 		if interrupted {
@@ -264,9 +258,9 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 	return nil
 }
 
-// printPreflight says what would be started, for a person who may say no.
+// printPreflight prints what would be started, for a person who may refuse.
 func (a *app) printPreflight(p *carboy.Preflight, w io.Writer) {
-	show := func(s string) string { return visible.String(s, 300) }
+	show := func(s string) string { return safetext.String(s, 300) }
 	line := func(what, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
 		fmt.Fprintf(a.shownTo(w), "%-10s %s\n", what, text)
@@ -335,11 +329,12 @@ func repositoryText(r carboy.Repository) string {
 
 // askValue asks for the value of a variable.
 func (a *app) askValue(name, words string) (string, error) {
-	fmt.Fprintf(a.stderr, "carboy: %s (%s): ", visible.String(words, 200), visible.String(name, 100))
+	fmt.Fprintf(a.stderr, "carboy: %s (%s): ", safetext.String(words, 200), safetext.String(name, 100))
 	return a.line()
 }
 
-// line reads one line from the terminal, byte by byte: what follows is the agent's.
+// line reads one line from the terminal, byte by byte, because the agent reads what
+// follows.
 func (a *app) line() (string, error) {
 	var b []byte
 	one := make([]byte, 1)
@@ -389,7 +384,7 @@ func (a *app) destroyCmd() *cobra.Command {
 					case was:
 						a.say(greenText, "bottle %s is gone", slug)
 					default:
-						a.say(plainText, "there is no bottle %s", visible.String(slug, 80))
+						a.say(plainText, "there is no bottle %s", safetext.String(slug, 80))
 					}
 				}
 				return errors.Join(errs...)

@@ -17,9 +17,9 @@ import (
 
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/notify"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const superviseLong = `Decide what no rule can: a host that a bottle asks for, a value that was held back
@@ -43,12 +43,12 @@ const superviseExample = `  carboy supervise
 
 func (a *app) superviseCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "supervise", Short: "decide what bottles wait for", Long: superviseLong, Example: superviseExample, GroupID: "main", Args: a.unknownCommand}
-	a.faces(cmd)
+	a.addScreens(cmd)
 	cmd.AddCommand(a.superviseListCmd(), a.superviseShowCmd(), a.superviseApproveCmd(), a.superviseRejectCmd(), a.superviseModifyCmd(), a.superviseWatchCmd())
 	return cmd
 }
 
-// withQueue runs f with the user's queue open, until a signal.
+// withQueue calls f with the user's queue. A signal cancels the context.
 func (a *app) withQueue(cmd *cobra.Command, f func(context.Context, *supervise.Queue) error) error {
 	return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 		q, err := c.Proposals()
@@ -98,7 +98,7 @@ func (a *app) superviseListCmd() *cobra.Command {
 	return cmd
 }
 
-// printProposals prints one line for each.
+// printProposals prints one line for each proposal.
 func (a *app) printProposals(list []supervise.Entry, all bool) error {
 	if len(list) == 0 {
 		a.say(plainText, "nothing waits for an answer")
@@ -112,12 +112,12 @@ func (a *app) printProposals(list []supervise.Entry, all bool) error {
 		if e.Answer != nil {
 			state = string(e.Answer.Verdict)
 		}
-		rows[i] = []string{p.ID.Short(), visible.String(p.Bottle, 60), state, string(p.Kind), p.Title().String()}
+		rows[i] = []string{p.ID.Short(), safetext.String(p.Bottle, 60), state, string(p.Kind), p.Title().String()}
 	}
 	return printTable(a.stdout, columns(a.stdout), !a.utf8(), head, rows, 4, func(int, int) tone { return plainText })
 }
 
-// left is how long somebody goes on waiting.
+// left returns the time left to answer.
 func left(until time.Time) string {
 	d := time.Until(until).Round(time.Second)
 	if d <= 0 {
@@ -161,7 +161,7 @@ func oneProposal(cmd *cobra.Command, args []string) error {
 	return usagef("carboy supervise list shows them", "%s: takes one proposal, got %d arguments", cmd.Name(), len(args))
 }
 
-// completeProposals offers the ids of what waits.
+// completeProposals completes the ids of open proposals.
 func (a *app) completeProposals(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const offered = 50
 	if len(args) > 0 {
@@ -190,8 +190,7 @@ func (a *app) completeProposals(cmd *cobra.Command, args []string, _ string) ([]
 	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// printProposal writes what is to be shown of e to w; to is where w leads, for
-// colours.
+// printProposal writes e to w. The output ends at to, which decides about colours.
 func (a *app) printProposal(w, to io.Writer, e supervise.Entry, full bool) error {
 	d := e.Proposal.Detail(full)
 	var b strings.Builder
@@ -205,7 +204,7 @@ func (a *app) printProposal(w, to io.Writer, e supervise.Entry, full bool) error
 	for _, s := range d.Sections {
 		fmt.Fprintf(&b, "\n%s\n", a.paint(to, boldText, s.Title))
 		for _, f := range s.Fields {
-			fmt.Fprintf(&b, "  %s  %s\n", f.Name+strings.Repeat(" ", max(0, 12-visible.Width(f.Name))), f.Value)
+			fmt.Fprintf(&b, "  %s  %s\n", f.Name+strings.Repeat(" ", max(0, 12-safetext.Width(f.Name))), f.Value)
 		}
 		for _, l := range s.Lines {
 			fmt.Fprintln(&b, a.proposalLine(to, s, l))
@@ -215,21 +214,21 @@ func (a *app) printProposal(w, to io.Writer, e supervise.Entry, full bool) error
 		fmt.Fprintf(&b, "\n%s\n", a.paint(to, boldText, "answer"))
 		fmt.Fprintf(&b, "  %s by %s at %s\n", an.Verdict, an.By, an.At.Format(time.RFC3339))
 		if an.Note != "" {
-			fmt.Fprintf(&b, "  note: %s\n", visible.String(an.Note, supervise.MaxNote))
+			fmt.Fprintf(&b, "  note: %s\n", safetext.String(an.Note, supervise.MaxNote))
 		}
 		if an.Payload != nil {
 			changed := supervise.Proposal{Bottle: e.Proposal.Bottle, Kind: e.Proposal.Kind, Payload: an.Payload, Digest: an.PayloadDigest}
 			fmt.Fprintf(&b, "  approved instead: %s\n  digest of that: %s\n", changed.Title(), an.PayloadDigest)
 		}
 		if e.Effect != "" {
-			fmt.Fprintf(&b, "  effect: %s\n", visible.String(e.Effect, 2000))
+			fmt.Fprintf(&b, "  effect: %s\n", safetext.String(e.Effect, 2000))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// proposalLine marks lines so that nothing from inside can pass for one of carboy's.
+// proposalLine marks lines, so that no text from a bottle looks like one of carboy's.
 func (a *app) proposalLine(to io.Writer, s supervise.Section, l supervise.Line) string {
 	if s.Theirs && l.Mark != '~' {
 		return "  | " + l.Text.String()
@@ -249,7 +248,7 @@ func (a *app) proposalLine(to io.Writer, s supervise.Section, l supervise.Line) 
 	return line
 }
 
-// decideFlags are those of commands that answer.
+// decideFlags holds the flags of commands that answer a proposal.
 type decideFlags struct {
 	note, digest string
 	yes, json    bool
@@ -329,7 +328,7 @@ func (a *app) superviseModifyCmd() *cobra.Command {
 					return fmt.Errorf("%s: %w", e.Proposal.Kind, supervise.ErrNotModifiable)
 				}
 				if print {
-					_, err := io.WriteString(a.shown(), visible.Lines(can.EditText(), supervise.MaxPayload))
+					_, err := io.WriteString(a.shown(), safetext.Lines(can.EditText(), supervise.MaxPayload))
 					return err
 				}
 				text, name, err := a.edited(can.EditText(), file, set)
@@ -359,7 +358,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// edited is the text that a person wants instead, and its name in messages.
+// edited returns the text that a person wants instead, and its name for messages.
 func (a *app) edited(text, file string, set []string) ([]byte, string, error) {
 	if file != "" {
 		var in io.Reader = a.stdin
@@ -396,7 +395,7 @@ func (a *app) edited(text, file string, set []string) ([]byte, string, error) {
 	return out, "--set", err
 }
 
-// fieldOf finds a value by its place, as in routes[0].host.
+// fieldOf returns the value at a path such as routes[0].host.
 func fieldOf(n *yaml.Node, place string) *yaml.Node {
 	if n.Kind == yaml.DocumentNode && len(n.Content) == 1 {
 		n = n.Content[0]
@@ -425,8 +424,8 @@ func fieldOf(n *yaml.Node, place string) *yaml.Node {
 	return n
 }
 
-// decide answers the proposal that part names: what it is in this moment, which a
-// person is shown unless they have said what they looked at.
+// decide answers the proposal whose id begins with part. It shows the proposal as it is
+// now, unless the person has named the digest of what they saw.
 func (a *app) decide(ctx context.Context, q *supervise.Queue, part string, f *decideFlags, v supervise.Verdict, to supervise.Payload) error {
 	e, err := q.Find(ctx, part)
 	if err != nil {
@@ -461,7 +460,7 @@ func (a *app) decide(ctx context.Context, q *supervise.Queue, part string, f *de
 	return nil
 }
 
-// confirmProposal shows what would be approved and asks.
+// confirmProposal shows what would be approved and asks for confirmation.
 func (a *app) confirmProposal(ctx context.Context, e supervise.Entry, to supervise.Payload) error {
 	if isTerminal(a.stdin) && isTerminal(a.stderr) {
 		if err := a.printProposal(a.shownTo(a.stderr), a.stderr, e, false); err != nil {
@@ -543,8 +542,8 @@ func (a *app) superviseWatchCmd() *cobra.Command {
 	return cmd
 }
 
-// loadPolicy reads a policy file: nil without one. It must lie in no workspace that
-// carboy knows of.
+// loadPolicy reads a policy file. It returns nil if file is empty. The file must not be in
+// a workspace of a run on record.
 func (a *app) loadPolicy(ctx context.Context, c *carboy.Client, file string) (*supervise.Policy, error) {
 	if file == "" {
 		return nil, nil
@@ -567,8 +566,8 @@ func (a *app) loadPolicy(ctx context.Context, c *carboy.Client, file string) (*s
 	return supervise.LoadPolicy(file, config, slices.Compact(workspaces)...)
 }
 
-// watchProposals tells each proposal once, and answers those for which there is a
-// rule, until ctx is done.
+// watchProposals prints each proposal once, and answers those that a rule covers, until
+// ctx is done.
 func (a *app) watchProposals(ctx context.Context, q *supervise.Queue, f *watchFlags, policy *supervise.Policy) error {
 	told := map[supervise.ID]bool{}
 	problems := map[string]bool{}

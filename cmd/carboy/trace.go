@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
 	"github.com/carboy/carboy/internal/trace"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const traceLong = `Show what happened inside a run, one fact a line, as the kernel that served the
@@ -72,7 +72,8 @@ func (a *app) traceCmd() *cobra.Command {
 	return cmd
 }
 
-// readRun shows what is kept of a run, as long as somebody reads it.
+// readRun calls show for a run. It is no error if the reader of stdout goes away or, with
+// follow, if a signal ends it.
 func (a *app) readRun(cmd *cobra.Command, args []string, follow bool, show func(context.Context, *carboy.Client, store.Meta) error) error {
 	return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 		m, err := find(ctx, c, arg(args))
@@ -87,7 +88,7 @@ func (a *app) readRun(cmd *cobra.Command, args []string, follow bool, show func(
 	})
 }
 
-// kindList is a repeatable flag with kinds, between commas.
+// kindList is a repeatable flag that holds kinds, separated by commas.
 type kindList []trace.Kind
 
 func (v *kindList) Set(s string) error {
@@ -115,7 +116,7 @@ func kindNames() []string {
 	return strings.Split(all.String(), ",")
 }
 
-// completeKinds completes the last of a list.
+// completeKinds completes the last kind of a list.
 func completeKinds(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	done := prefix[:strings.LastIndexByte(prefix, ',')+1]
 	var out []cobra.Completion
@@ -127,7 +128,7 @@ func completeKinds(_ *cobra.Command, _ []string, prefix string) ([]cobra.Complet
 	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// globList is a repeatable flag with patterns.
+// globList is a repeatable flag that holds patterns.
 type globList struct {
 	globs []trace.Glob
 	text  []string
@@ -145,7 +146,7 @@ func (v *globList) String() string  { return strings.Join(v.text, " ") }
 func (v *globList) Type() string    { return "GLOB" }
 func (v *globList) example() string { return "'/etc/**'" }
 
-// pidList is a repeatable flag with process numbers.
+// pidList is a repeatable flag that holds process IDs.
 type pidList []uint32
 
 func (v *pidList) Set(s string) error {
@@ -161,14 +162,14 @@ func (v *pidList) String() string  { return strings.Trim(fmt.Sprint([]uint32(*v)
 func (v *pidList) Type() string    { return "PID" }
 func (v *pidList) example() string { return "2" }
 
-// followPoll is how often a trace that is being written is looked at.
+// followPoll is the interval at which a live trace is read.
 const followPoll = 200 * time.Millisecond
 
-// overPolls is after how many looks in vain it is asked whether the run is over
-// without having said so.
+// overPolls is the number of reads without news after which trace asks whether the run is
+// over: a run that died does not end its trace.
 const overPolls = 5
 
-// trace prints a trace, to its end or to where the run is.
+// trace prints a trace to its end or, without --follow, as far as it is written.
 func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *traceFlags) error {
 	r, err := a.openTrace(ctx, c, m, f.follow)
 	if err != nil {
@@ -199,8 +200,8 @@ func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *trac
 		if !f.follow || over || r.Tail().Ended {
 			break
 		}
-		// A trace without an end is of a run that died. The last facts may come
-		// between the last look and that.
+		// The run died if its trace has no end. It may have written facts between the
+		// last read and its death.
 		if looked++; looked%overPolls == 0 {
 			if over, err = c.Over(ctx, m.ID); err != nil {
 				return err
@@ -213,7 +214,7 @@ func (a *app) trace(ctx context.Context, c *carboy.Client, m store.Meta, f *trac
 	return a.endTrace(ctx, c, m, r, p)
 }
 
-// openTrace opens the trace of m; of a run that is being made, when it is there.
+// openTrace opens the trace of m. With follow it waits until there is one or the run is over.
 func (a *app) openTrace(ctx context.Context, c *carboy.Client, m store.Meta, follow bool) (*trace.Reader, error) {
 	for {
 		r, err := c.Trace(m.ID)
@@ -238,7 +239,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tracePrinter prints facts, for people or for programs.
+// tracePrinter prints facts for people or for programs.
 type tracePrinter struct {
 	out         *bufio.Writer
 	json, color bool
@@ -248,7 +249,7 @@ type tracePrinter struct {
 	shown, read, damaged uint64
 }
 
-// rest prints what is there.
+// rest prints the facts up to the end of what is written.
 func (p *tracePrinter) rest(ctx context.Context, r *trace.Reader, a *app) error {
 	for {
 		var f trace.Fact
@@ -312,10 +313,10 @@ func (p *tracePrinter) paint(c tone, s string) string {
 	return c.paint(s)
 }
 
-// maxArguments bounds what is shown of a command line, in bytes.
+// maxArguments bounds the part of a command line that is shown, in bytes.
 const maxArguments = 400
 
-// fact prints one line for people. Paths are shown in full: they are what
+// fact prints a fact on one line for people. It does not shorten paths, which are what
 // people look for.
 func (p *tracePrinter) fact(f *trace.Fact) error {
 	failed := trace.ErrnoName(f.Errno)
@@ -336,18 +337,18 @@ func (p *tracePrinter) fact(f *trace.Fact) error {
 	return err
 }
 
-// word shows one word of a command line, so that it can be told from the next.
+// word quotes a word of a command line, so that the words stay distinct.
 func word(s string) string {
-	s = visible.String(s, maxArguments)
+	s = safetext.String(s, maxArguments)
 	if s == "" || strings.ContainsAny(s, " \t\"'\\$`&|;<>()*?[]#~!{}") {
 		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 	}
 	return s
 }
 
-// onWhat is what a fact is about, made visible.
+// onWhat returns the object of a fact, safe to print.
 func onWhat(f *trace.Fact) string {
-	path := func(s string) string { return visible.Path([]byte(s)) }
+	path := func(s string) string { return safetext.Path([]byte(s)) }
 	var b strings.Builder
 	if f.Path != "" && f.Op != trace.Caps && f.Op != trace.Ptrace && f.Op != trace.Mount {
 		b.WriteString(path(f.Path))
@@ -359,7 +360,7 @@ func onWhat(f *trace.Fact) string {
 			for i, w := range f.Args {
 				words[i] = word(w)
 			}
-			b.WriteString(": " + visible.String(strings.Join(words, " "), maxArguments))
+			b.WriteString(": " + safetext.String(strings.Join(words, " "), maxArguments))
 		}
 		if strings.Contains(f.Path2, "/") && f.Path2 != f.Path {
 			b.WriteString(" (for " + path(f.Path2) + ")")
@@ -371,7 +372,7 @@ func onWhat(f *trace.Fact) string {
 		}
 	}
 	if d := f.Detail(); d != "" && d != f.Path {
-		d = visible.String(d, maxArguments)
+		d = safetext.String(d, maxArguments)
 		if b.Len() == 0 {
 			return d
 		}
@@ -380,8 +381,8 @@ func onWhat(f *trace.Fact) string {
 	return b.String()
 }
 
-// endTrace says how the trace ends, what it does not hold, and whether it is
-// the one that the receipt speaks of.
+// endTrace says how the trace ends, what it lacks, and whether its digest is the one in
+// the receipt.
 func (a *app) endTrace(ctx context.Context, c *carboy.Client, m store.Meta, r *trace.Reader, p *tracePrinter) error {
 	t := r.Tail()
 	if p.json {
@@ -415,7 +416,7 @@ func (a *app) endTrace(ctx context.Context, c *carboy.Client, m store.Meta, r *t
 	return nil
 }
 
-// sayTail says on stderr what is not in the trace.
+// sayTail prints on stderr what the trace lacks.
 func (a *app) sayTail(m store.Meta, t *trace.Tail) {
 	if n := t.Dropped; n > 0 {
 		a.say(redText, "%d facts were lost on their way out of the bottle", n)
@@ -427,7 +428,7 @@ func (a *app) sayTail(m store.Meta, t *trace.Tail) {
 	}
 	switch {
 	case t.Reason != "":
-		a.say(redText, "the trace stops before the run's end: %s", visible.String(t.Reason, 300))
+		a.say(redText, "the trace stops before the run's end: %s", safetext.String(t.Reason, 300))
 	case t.Ended:
 	case m.State == store.Lost:
 		a.say(redText, "carboy died during this run; its trace reaches to fact %d", t.Last)

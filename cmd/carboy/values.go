@@ -109,7 +109,7 @@ func (v *list) String() string  { return strings.Join(v.values, " ") }
 func (v *list) Type() string    { return v.name }
 func (v *list) example() string { return v.eg }
 
-// choice is a flag with a few possible values.
+// choice is a flag that holds one of a few values.
 type choice struct {
 	value string
 	name  string

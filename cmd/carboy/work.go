@@ -17,8 +17,8 @@ import (
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const workLong = `Has an agent carry out a prompt in a bottle, judges what it changed by the gate,
@@ -37,10 +37,10 @@ carboy work --continue ID goes on where it was. That also tries a push again tha
 failed, takes an override into account, and with --max-attempts asks for more
 attempts. carboy work show ID says all that there is to know.`
 
-// maxAttempts is how many there can be with those that people grant.
+// maxAttempts bounds the attempts including those that people grant.
 const maxAttempts = carboy.MaxAttempts + supervise.MaxMoreAttempts
 
-// ofWork are flags that say what work is, once.
+// ofWork lists the flags that --continue excludes, because its work has them on record.
 var ofWork = []string{"agent", "prompt", "bottle", "dir", "base", "gate", "attempts", "push", "branch", "no-push"}
 
 func (a *app) workCmd() *cobra.Command {
@@ -103,7 +103,7 @@ func (a *app) workCmd() *cobra.Command {
 			w, err := c.Work(ctx, o)
 			signal.Stop(interrupts)
 			if err != nil {
-				return a.workFailed(err)
+				return workAdvice(err)
 			}
 			return a.worked(w, asJSON)
 		},
@@ -130,8 +130,8 @@ func (a *app) workCmd() *cobra.Command {
 	return cmd
 }
 
-// stopping is told of the signals that stop work. Whoever sends a second one does not
-// wait: what has happened is on record.
+// stopping returns the function that handles the signals that stop work. A second signal
+// exits at once, which is safe because everything that happened is on record.
 func (a *app) stopping() func(os.Signal) {
 	asked := false
 	return func(s os.Signal) {
@@ -148,29 +148,26 @@ func signalCode(s os.Signal) int {
 	return exitcode.Signal(n)
 }
 
-// workFailed gives errors of work their own codes, and says how it goes on.
-func (a *app) workFailed(err error) error {
+// workAdvice adds to an error of work what to do about it.
+func workAdvice(err error) error {
 	var stopped *carboy.StoppedError
 	switch {
 	case errors.As(err, &stopped):
-		a.code = signalCode(stopped.Signal)
 		if stopped.Work == "" {
 			return err
 		}
 		return &advisedError{err, "carboy work --continue " + stopped.Work + " goes on"}
 	case errors.Is(err, carboy.ErrWorkLocked):
-		a.code = exitcode.Locked
 		return &advisedError{err, "wait until it is over, or stop it there: Ctrl-C"}
 	case errors.Is(err, carboy.ErrNoWork):
 		return &advisedError{err, "carboy work list shows what there is"}
 	case errors.Is(err, carboy.ErrLedger):
-		a.code = exitcode.Broken
 		return &advisedError{err, "carboy audit verify shows what else was changed; nothing goes on from such records: begin anew with carboy work --agent NAME --prompt TEXT"}
 	}
-	return a.gateFailed(err)
+	return gateAdvice(err)
 }
 
-// usedBy says what an attempt used.
+// usedBy describes what an attempt used.
 func usedBy(u *carboy.AttemptUsage) string {
 	s := fmt.Sprintf("%d model calls (%d failed), %s up, %s down, %s",
 		u.ModelCalls, u.ModelFailed, receipt.Bytes(u.BytesUp), receipt.Bytes(u.BytesDown), u.Duration.Round(100*time.Millisecond))
@@ -197,13 +194,7 @@ func readPrompt(f *os.File) (string, error) {
 }
 
 func (a *app) worked(w *carboy.Worked, asJSON bool) error {
-	switch w.Outcome {
-	case gate.Passed:
-	case gate.Escalated:
-		a.code = exitcode.Escalated
-	default:
-		a.code = exitcode.Rejected
-	}
+	a.code = exitcode.OfGate(w.Outcome, false)
 	if asJSON {
 		return a.printJSON(struct {
 			Schema   string           `json:"schema"`
@@ -225,24 +216,24 @@ func (a *app) worked(w *carboy.Worked, asJSON bool) error {
 	case gate.Passed:
 		a.say(greenText, "passed after %d attempts", len(w.Attempts))
 		if p := w.Pushed; p != nil {
-			a.say(plainText, "pushed commit %.12s as branch %s to %s; what left: carboy receipt %s", p.Commit, visible.String(p.Branch, 200), visible.String(string(p.URL), 200), p.Run)
+			a.say(plainText, "pushed commit %.12s as branch %s to %s; what left: carboy receipt %s", p.Commit, safetext.String(p.Branch, 200), safetext.String(string(p.URL), 200), p.Run)
 		} else {
-			a.say(plainText, "nothing was pushed: %s", visible.String(w.Stays, 300))
+			a.say(plainText, "nothing was pushed: %s", safetext.String(w.Stays, 300))
 		}
 		a.say(plainText, "%s", byHand(w.Run))
 	case gate.Escalated:
-		a.say(redText, "escalated: %s", visible.String(w.Why, 600))
+		a.say(redText, "escalated: %s", safetext.String(w.Why, 600))
 		for _, t := range w.Attempts {
-			a.say(plainText, "  attempt %d: %s %s", t.Number, t.Outcome, visible.String(t.Failing, 300))
+			a.say(plainText, "  attempt %d: %s %s", t.Number, t.Outcome, safetext.String(t.Failing, 300))
 		}
 		a.say(plainText, "you decide: carboy work show %s says what there is, and how it can go on", w.ID)
 	default:
-		a.say(redText, "failed for good: %s; carboy work show %s says all of it", visible.String(w.Why, 300), w.ID)
+		a.say(redText, "failed for good: %s; carboy work show %s says all of it", safetext.String(w.Why, 300), w.ID)
 	}
 	return nil
 }
 
-// byHand is how a person takes a change themselves.
+// byHand returns the advice to land a change by hand.
 func byHand(run carboy.RunID) string {
 	return fmt.Sprintf("by hand: carboy diff %s, then carboy land %s, and git commit and push as ever", run, run)
 }

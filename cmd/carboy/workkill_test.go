@@ -104,7 +104,7 @@ func (w *workDen) steps() (out []step) {
 	return out
 }
 
-// record is what the audit log has.
+// record holds one record of the audit log.
 type record struct{ Kind, Subject, Text, Rule string }
 
 func (w *workDen) records(kinds ...string) (out []record) {

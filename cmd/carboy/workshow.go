@@ -12,7 +12,7 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 func (a *app) workShowCmd() *cobra.Command {
@@ -34,7 +34,7 @@ agents wrote is shown as text, whatever characters it holds.`,
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				w, err := c.WorkAccount(ctx, args[0])
 				if err != nil {
-					return a.workFailed(err)
+					return workAdvice(err)
 				}
 				if asJSON {
 					return a.printJSON(struct {
@@ -64,14 +64,14 @@ func (a *app) workListCmd() *cobra.Command {
 					return err
 				}
 				for _, id := range broken {
-					a.say(redText, "work %s can't be read: carboy audit verify says what is wrong with it", visible.String(id, 40))
+					a.say(redText, "work %s can't be read: carboy audit verify says what is wrong with it", safetext.String(id, 40))
 				}
 				if asJSON {
 					return a.printJSON(append([]*carboy.WorkAccount{}, list...))
 				}
 				out := a.shown()
 				for _, w := range list {
-					fmt.Fprintf(out, "%s  %s  %-9s %d/%d  %s: %s\n", w.ID, w.Began.Format("2006-01-02 15:04"), standing(w), len(w.Attempts), w.Limit, visible.String(w.Task.Agent, 30), visible.String(w.Task.Prompt, 60))
+					fmt.Fprintf(out, "%s  %s  %-9s %d/%d  %s: %s\n", w.ID, w.Began.Format("2006-01-02 15:04"), standing(w), len(w.Attempts), w.Limit, safetext.String(w.Task.Agent, 30), safetext.String(w.Task.Prompt, 60))
 				}
 				return nil
 			})
@@ -82,7 +82,7 @@ func (a *app) workListCmd() *cobra.Command {
 	return cmd
 }
 
-// standing is one word for how work stands.
+// standing returns one word for the state of work.
 func standing(w *carboy.WorkAccount) string {
 	if w.State == carboy.WorkOver {
 		return string(w.Outcome)
@@ -90,28 +90,28 @@ func standing(w *carboy.WorkAccount) string {
 	return string(w.State)
 }
 
-// maxPromptShown bounds what is shown of a prompt, in bytes.
+// maxPromptShown bounds the part of a prompt that is shown, in bytes.
 const maxPromptShown = 4 << 10
 
-// showWork writes for people. All of it but ids may be an agent's words.
+// showWork prints work for people. Everything except ids may come from an agent.
 func showWork(w io.Writer, k *carboy.WorkAccount) {
-	fmt.Fprintf(w, "%s  work %s, by %s, since %s\n", strings.ToUpper(standing(k)), k.ID, visible.String(k.Task.Agent, 60), k.Began.Local().Format("2006-01-02 15:04"))
+	fmt.Fprintf(w, "%s  work %s, by %s, since %s\n", strings.ToUpper(standing(k)), k.ID, safetext.String(k.Task.Agent, 60), k.Began.Local().Format("2006-01-02 15:04"))
 	if k.Why != "" {
-		fmt.Fprintf(w, "why        %s\n", visible.String(k.Why, 600))
+		fmt.Fprintf(w, "why        %s\n", safetext.String(k.Why, 600))
 	}
 	if k.State != carboy.WorkOver {
 		fmt.Fprintf(w, "step       attempt %d of %d: %s\n", k.Number, k.Limit, k.Step)
 	}
-	fmt.Fprintf(w, "directory  %s\nbase       %.12s\n", visible.String(k.Task.Dir, 300), k.Task.Base)
+	fmt.Fprintf(w, "directory  %s\nbase       %.12s\n", safetext.String(k.Task.Dir, 300), k.Task.Base)
 	switch p := k.Pushed; {
 	case p != nil && p.Verdict == receipt.Pushed:
-		fmt.Fprintf(w, "pushed     %.12s as %s to %s (receipt: run %s)\n", p.Commit, visible.String(p.Branch, 200), visible.String(string(p.URL), 200), p.Run)
+		fmt.Fprintf(w, "pushed     %.12s as %s to %s (receipt: run %s)\n", p.Commit, safetext.String(p.Branch, 200), safetext.String(string(p.URL), 200), p.Run)
 	case p != nil:
-		fmt.Fprintf(w, "push       %s: %s\n", p.Verdict, visible.String(p.Reason, 600))
+		fmt.Fprintf(w, "push       %s: %s\n", p.Verdict, safetext.String(p.Reason, 600))
 	case k.Task.Push != nil:
-		fmt.Fprintf(w, "push       to %s of %s, once it passes\n", visible.String(k.Task.Push.Branch, 200), visible.String(string(k.Task.Push.URL), 200))
+		fmt.Fprintf(w, "push       to %s of %s, once it passes\n", safetext.String(k.Task.Push.Branch, 200), safetext.String(string(k.Task.Push.URL), 200))
 	default:
-		fmt.Fprintf(w, "push       none: %s\n", visible.String(k.Task.Stays, 300))
+		fmt.Fprintf(w, "push       none: %s\n", safetext.String(k.Task.Stays, 300))
 	}
 	section(w, "prompt", k.Task.Prompt, maxPromptShown)
 	for _, t := range k.Attempts {
@@ -127,7 +127,7 @@ func showWork(w io.Writer, k *carboy.WorkAccount) {
 			fmt.Fprintf(w, "  verdict  %s (carboy gate explain %s)\n  run      %s (carboy receipt %s)\n", t.Verdict, t.Verdict, t.Run, t.Run)
 		}
 		if t.Failing != "" {
-			fmt.Fprintf(w, "  failing  %s\n", visible.String(t.Failing, 500))
+			fmt.Fprintf(w, "  failing  %s\n", safetext.String(t.Failing, 500))
 		}
 		if t.Outcome == gate.Failed && t.Feedback != "" {
 			section(w, "  the agent was told", t.Feedback, gate.ShownToAgent)
@@ -136,13 +136,13 @@ func showWork(w io.Writer, k *carboy.WorkAccount) {
 	if len(k.Failing) > 0 {
 		fmt.Fprintln(w, "\nwhat failed last")
 		for _, r := range k.Failing {
-			fmt.Fprintf(w, "  %s: %s %s\n", visible.String(r.Name, 60), r.Outcome, visible.String(r.Why, 300))
+			fmt.Fprintf(w, "  %s: %s %s\n", safetext.String(r.Name, 60), r.Outcome, safetext.String(r.Why, 300))
 			for i, f := range r.Findings {
 				if i == 20 {
 					fmt.Fprintf(w, "    and %d more\n", r.Total-20)
 					break
 				}
-				fmt.Fprintf(w, "    %s: %s\n", visible.String(f.ID, 200), visible.String(f.Text, 300))
+				fmt.Fprintf(w, "    %s: %s\n", safetext.String(f.ID, 200), safetext.String(f.Text, 300))
 			}
 		}
 	}
@@ -154,12 +154,12 @@ func showWork(w io.Writer, k *carboy.WorkAccount) {
 
 func section(w io.Writer, title, text string, n int) {
 	fmt.Fprintf(w, "%s\n", title)
-	for line := range strings.Lines(visible.Lines(text, n)) {
+	for line := range strings.Lines(safetext.Lines(text, n)) {
 		fmt.Fprintf(w, "  | %s\n", strings.TrimRight(line, "\n"))
 	}
 }
 
-// nextSteps are the commands by which a person goes on.
+// nextSteps returns the commands with which a person can continue.
 func nextSteps(k *carboy.WorkAccount) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -179,9 +179,9 @@ func nextSteps(k *carboy.WorkAccount) []string {
 		say("carboy land %s  takes it into the workspace", k.Run)
 	}
 	if k.Bottle != "" && k.Resumable {
-		say("carboy resume %s --headless --prompt TEXT  has the agent go on in its bottle, which is kept", visible.String(k.Bottle, 60))
+		say("carboy resume %s --headless --prompt TEXT  has the agent go on in its bottle, which is kept", safetext.String(k.Bottle, 60))
 	} else if k.Bottle != "" {
-		say("the agent's bottle %s is gone: begin anew with carboy work --agent %s", visible.String(k.Bottle, 60), visible.String(k.Task.Agent, 60))
+		say("the agent's bottle %s is gone: begin anew with carboy work --agent %s", safetext.String(k.Bottle, 60), safetext.String(k.Task.Agent, 60))
 	}
 	if most := min(k.Number+carboy.MaxAttempts, maxAttempts); k.Spent && most > k.Number {
 		say("carboy work --continue %s --max-attempts %d  asks a person for more attempts", k.ID, most)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gate"
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// cue is what carboy says, and what it is sent when it has said that: more than one
+// cue holds a line that carboy prints and the signals that it is sent when it has said that: more than one
 // signal at once.
 type cue struct {
 	says  string
@@ -56,7 +56,7 @@ func (p *prompter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stuckFor is how long a run can't end. Who waits for it with the second signal, too, is
+// stuckFor bounds the time in which a run can't end. Who waits for it with the second signal, too, is
 // found so; the rest never waits as long.
 const stuckFor = 20 * time.Second
 
@@ -64,11 +64,9 @@ const stuckFor = 20 * time.Second
 // the end of a run can't be put on record, so nothing that waits for one ends. It is given
 // back by the returned function, or after stuckFor.
 func (w *workDen) holdRun(some int) (free func()) {
-	for late := time.Now().Add(killPatience); len(w.records("run.started")) <= some; time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
-			w.t.Error("no run begins")
-			return func() {}
-		}
+	if !testenv.Poll(killPatience, func() bool { return len(w.records("run.started")) > some }) {
+		w.t.Error("no run begins")
+		return func() {}
 	}
 	f, err := os.Open(w.home + "/state/carboy/audit/lock")
 	if err != nil {
@@ -188,16 +186,16 @@ func TestWorkAdvice(t *testing.T) {
 		code int
 		tip  string
 	}{
-		{fmt.Errorf("work x: %w", carboy.ErrNoWork), 0, "carboy work list"},
+		{fmt.Errorf("work x: %w", carboy.ErrNoWork), 1, "carboy work list"},
 		{fmt.Errorf("work x: %w", carboy.ErrWorkLocked), 14, "wait until"},
 		{fmt.Errorf("work x: %w", carboy.ErrLedger), 13, "begin anew"},
 		{&carboy.StoppedError{Work: "01x", Signal: syscall.SIGTERM, Err: carboy.ErrGateLocked}, 143, "--continue 01x"},
 		{&carboy.StoppedError{Signal: syscall.SIGINT, Err: carboy.ErrInterrupted}, 130, ""},
-		{carboy.ErrNoCatalog, 0, "carboy gate init"},
+		{carboy.ErrNoCatalog, 1, "carboy gate init"},
 	} {
-		a := newApp(os.Stdin, io.Discard, io.Discard, func(string) string { return "" })
-		if err := a.workFailed(x.err); a.code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") {
-			t.Errorf("%v: code %d, %v: %q", x.err, a.code, err, advice(err))
+		err := workAdvice(x.err)
+		if code := exitcode.OfError(exitcode.Gates, err); code != x.code || !strings.Contains(advice(err), x.tip) || (advice(err) == "") != (x.tip == "") {
+			t.Errorf("%v: code %d, %v: %q", x.err, code, err, advice(err))
 		}
 	}
 	facts, _ := json.Marshal(map[string]any{"lost": []string{"pkg.Test"}})

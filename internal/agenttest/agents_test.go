@@ -23,8 +23,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// The arguments with which this binary is in a bottle: to run an agent, and to have
-// the bottle searched.
+// The first argument of this binary in a bottle: run an agent, or request a search of the
+// bottle.
 const (
 	insideArg = "inside-of-bottle"
 	askArg    = "look-for-key"
@@ -41,23 +41,23 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience bounds a run; it is reached only when something hangs.
+// patience bounds a run. Only a run that hangs reaches it.
 var patience = testenv.Patience(5 * time.Minute)
 
-// where is the directory of installed agents: install.sh writes it.
-const where = "CARBOY_TEST_AGENTS"
+// agentsEnv names the directory of the installed agents, which install.sh fills.
+const agentsEnv = "CARBOY_TEST_AGENTS"
 
-// agent is one as npm installs it, and how it is run without a person.
+// agent is an agent from npm, and the way to run it without a person.
 type agent struct {
-	name    string // of its directory
+	name    string // name of its directory
 	pkg     string
 	bin     string
-	api     string // whose it is asked to use
+	api     string // the vendor's API that it shall use
 	host    string
-	env     string // the variable in which it looks for its key
-	scheme  string // as route files say it
+	env     string // the variable that holds its key
+	scheme  string // of authentication, as in route files
 	command []string
-	more    []string // variables
+	more    []string // further variables
 }
 
 const prompt = "Function add in calc.js subtracts. Fix it, run the tests, and commit."
@@ -117,11 +117,11 @@ var agents = []agent{
 	},
 }
 
-// inCI are those that each CI run installs. For the others the page about agents
+// inCI lists the agents that each CI run installs. For the others, the page about agents
 // has the last run.
 var inCI = []string{"pi-coding-agent", "claude-code"}
 
-// TestAgents plays the script with every agent that is installed.
+// TestAgents plays the script with every installed agent.
 func TestAgents(t *testing.T) {
 	for _, a := range agents {
 		a.with(t, a.name+"/"+a.api, func(t *testing.T, dir string) {
@@ -131,12 +131,12 @@ func TestAgents(t *testing.T) {
 	}
 }
 
-// with runs a test with an agent that is installed. Where CI can't install it, .ci/run
-// has said so.
+// with runs a test with an installed agent. If CI could not install it, .ci/run has
+// reported that.
 func (a agent) with(t *testing.T, name string, f func(t *testing.T, dir string)) {
 	t.Helper()
 	dir, how := a.installed()
-	if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(where) == "") {
+	if dir == "" && testenv.CI() && (!slices.Contains(inCI, a.name) || os.Getenv(agentsEnv) == "") {
 		t.Logf("NOT RUN here: %s: %s", a.name, how)
 		return
 	}
@@ -148,15 +148,15 @@ func (a agent) with(t *testing.T, name string, f func(t *testing.T, dir string))
 	})
 }
 
-// installed is an agent's directory, or how to get it.
+// installed returns an agent's directory, or how to install it.
 func (a agent) installed() (dir, how string) {
-	if dir = os.Getenv(where); dir != "" {
+	if dir = os.Getenv(agentsEnv); dir != "" {
 		dir = filepath.Join(dir, a.name)
 		if fi, err := os.Stat(dir + "/node_modules"); err == nil && fi.IsDir() {
 			return dir, ""
 		}
 	}
-	return "", "internal/agenttest/install.sh DIRECTORY " + a.name + ", then run the test with " + where + "=DIRECTORY"
+	return "", "internal/agenttest/install.sh DIRECTORY " + a.name + ", then run the test with " + agentsEnv + "=DIRECTORY"
 }
 
 func (a agent) version(t *testing.T, dir string) string {
@@ -178,7 +178,7 @@ const (
 	final = "Fixed add, and the tests pass."
 )
 
-// play lets the agent do the task, with a key that it never has.
+// play lets the agent do the task with a key that it never has.
 func (a agent) play(t *testing.T, dir string) {
 	secret := make([]byte, 24)
 	if _, err := rand.Read(secret); err != nil {
@@ -202,7 +202,7 @@ func (a agent) play(t *testing.T, dir string) {
 	})
 	var outside *search
 	server.OnStep = func(n int) {
-		if n == 4 && os.Geteuid() == 0 && outside == nil { // the memory of others is root's to read
+		if n == 4 && os.Geteuid() == 0 && outside == nil { // only root reads the memory of others
 			outside = newSearch(newNeedle(key), placeholder)
 			for _, p := range testenv.Living(t, os.Getpid()) {
 				outside.process(p.PID, true, true)
@@ -229,7 +229,7 @@ func (a agent) play(t *testing.T, dir string) {
 			filepath.Join(dir, "node_modules/.bin", a.bin),
 		}, a.command...),
 		Workspace: h.ws, Routes: routes, Env: a.more, Stdout: &out, Stderr: &msg,
-		Limits: bottle.Limits{Timeout: patience}, // the others are what people get
+		Limits: bottle.Limits{Timeout: patience}, // defaults for the rest
 		Mounts: []string{dir + ":" + dir + ":ro", guestFile(t, h.base) + ":" + guestPath + ":ro"},
 	})
 	said := fmt.Sprintf("it said:\n%.4000s\n%.4000s", out.String(), msg.String())
@@ -258,7 +258,7 @@ func (a agent) play(t *testing.T, dir string) {
 		}
 	}
 
-	// What it leaves: nothing yet in the workspace, and all of it when landed.
+	// Nothing is in the workspace yet, and all of it after landing.
 	if got := read(t, calc); got != wrong+"\n" {
 		t.Errorf("calc.js changed before landing: %q", got)
 	}
@@ -272,8 +272,8 @@ func (a agent) play(t *testing.T, dir string) {
 		t.Errorf("no commit: %s", log)
 	}
 
-	// The key is in nothing that is kept, in no memory of the bottle, and where the
-	// placeholder is shows that the search finds.
+	// The key is in no file that is kept, and in no memory of the bottle. The placeholder
+	// is found, so the search works.
 	kept := newSearch(newNeedle(key), placeholder)
 	kept.tree(h.base, h.base+"/guest")
 	kept.stream("output", strings.NewReader(out.String()))
@@ -309,7 +309,7 @@ func (a agent) play(t *testing.T, dir string) {
 
 const guestPath = "/carboy-guest"
 
-// guestFile is this binary where the bottle's user can read it.
+// guestFile returns a copy of this binary that the bottle's user can read.
 func guestFile(t testing.TB, base string) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -326,7 +326,7 @@ func guestFile(t testing.TB, base string) string {
 	return path
 }
 
-// host is a user's machine: a state directory and a workspace with a repository.
+// host is a user's machine: a state directory, and a workspace with a repository.
 type host struct {
 	base, ws string
 	client   *carboy.Client
@@ -357,7 +357,7 @@ func newHost(t testing.TB) *host {
 	write(t, h.ws+"/calc.js", wrong+"\n")
 	write(t, h.ws+"/test.js", "const {add} = require('./calc.js');\nif (add(2, 3) !== 5) { console.error('add(2, 3) is ' + add(2, 3)); process.exit(1); }\nconsole.log('all tests pass');\n")
 	repository(t, h.ws)
-	if os.Geteuid() == 0 { // as root nothing runs in a bottle
+	if os.Geteuid() == 0 { // a command in a bottle is never root
 		err := filepath.WalkDir(h.ws, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -389,7 +389,7 @@ func read(t testing.TB, path string) string {
 	return string(b)
 }
 
-// safeBuffer is a buffer for several goroutines.
+// safeBuffer is a bytes.Buffer for several goroutines.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

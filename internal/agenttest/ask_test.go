@@ -14,22 +14,22 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// nowhere finds no name.
+// nowhere is a resolver that finds no name.
 type nowhere struct{}
 
 func (nowhere) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// TestAgentsAsk has each agent, as carboy start starts it, be refused a host, propose
-// it with carboy's tool, wait for a person, and go on when the route is there: then
-// the gateway looks the host up, which is not there outside.
+// TestAgentsAsk starts each agent as carboy start does. A host is refused to it, it
+// proposes the host with carboy's tool, waits for a person, and goes on with the new route.
+// The gateway then looks up the host, which does not exist outside.
 func TestAgentsAsk(t *testing.T) {
 	for _, x := range starts {
 		i := slices.IndexFunc(agents, func(a agent) bool { return a.name == x.agent && a.api == x.api })
 		a := agents[i]
 		if x.host != "" || a.bin == "opencode" && a.api == "openai responses" {
-			continue // once with each
+			continue // one run of each agent is enough
 		}
 		a.with(t, x.template, func(t *testing.T, dir string) {
 			testenv.Need(t, "node", "apt-get install nodejs")
@@ -44,7 +44,7 @@ func TestAgentsAsk(t *testing.T) {
 				{Run: get, Expect: "resolve-failed"},
 				{Tool: "signal-done", Args: map[string]any{"status": "done", "summary": "it was reached"}, Expect: "taken down"},
 			}
-			if a.bin == "claude" { // it has its model look for tools of servers
+			if a.bin == "claude" { // its model must search for the tools of servers
 				steps = slices.Insert(steps, 1, Step{Tool: "ToolSearch", Args: map[string]any{"query": "select:mcp__carboy__egress-allow,mcp__carboy__signal-done", "max_results": 5}})
 			}
 			server := New(t, key, Script{Steps: steps, Final: final})
@@ -76,7 +76,7 @@ func TestAgentsAsk(t *testing.T) {
 	}
 }
 
-// answering approves all that waits, as a person elsewhere would.
+// answering approves all waiting proposals, like a person elsewhere.
 func (h *host) answering(t *testing.T) {
 	t.Helper()
 	c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
@@ -97,7 +97,7 @@ func (h *host) answering(t *testing.T) {
 				t.Error(err)
 			}
 			for _, e := range l.Entries {
-				// It may have been answered, and not be taken yet.
+				// An answered proposal may still be listed, so ignore the error.
 				_, _ = q.Answer(ctx, supervise.Reply{ID: e.Proposal.ID, Digest: e.Proposal.Digest, Verdict: supervise.Approved, Channel: supervise.ChannelCLI})
 			}
 			select {

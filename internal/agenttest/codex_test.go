@@ -16,7 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// jwt is a token as OpenAI gives it, which nobody has signed.
+// jwt returns a token in OpenAI's form, without a signature.
 func jwt(t *testing.T, secret string, expires time.Time) string {
 	t.Helper()
 	part := func(v any) string {
@@ -32,9 +32,9 @@ func jwt(t *testing.T, secret string, expires time.Time) string {
 	}) + "." + base64.RawURLEncoding.EncodeToString([]byte(secret))
 }
 
-// TestStartCodexSignedIn has the real Codex work with what the host's has signed in
-// with: the access token has expired, so that the gateway has to refresh it. Inside
-// there are neither tokens nor account, and what was refreshed is the host's.
+// TestStartCodexSignedIn runs the real Codex with the sign-in of the Codex on the host. The access
+// token has expired, so the gateway must refresh it. The bottle has neither tokens nor
+// account, and the refreshed token is stored on the host.
 func TestStartCodexSignedIn(t *testing.T) {
 	a := agents[5]
 	dir, how := a.installed()

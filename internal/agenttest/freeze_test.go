@@ -14,9 +14,9 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// TestFreeze freezes each agent while it waits for a command that the model has
-// asked for, with its connections open, and goes on with it: it ends its task as if
-// nothing had been. Then it gets another prompt, in the same conversation.
+// TestFreeze freezes each agent while it waits for a command that the model requested, with
+// its connections open. After the thaw it ends its task as usual. Then it gets another
+// prompt in the same conversation.
 func TestFreeze(t *testing.T) {
 	for _, x := range starts {
 		i := slices.IndexFunc(agents, func(a agent) bool { return a.name == x.agent && a.api == x.api })
@@ -36,7 +36,8 @@ func TestFreeze(t *testing.T) {
 			h.vars["MY_KEY"] = key
 			h.install(dir)
 			server := New(t, key, Script{
-				// It goes on when the file is there, which this test makes after it was frozen.
+				// The command ends once the file exists, which this test makes after the
+				// thaw.
 				Steps: []Step{{Run: "touch waiting; while [ ! -e go ]; do sleep 0.1; done; echo it went on", Expect: "it went on"}, {Run: "cat calc.js", Expect: "a - b"}},
 				Final: final,
 			})
@@ -65,11 +66,8 @@ func TestFreeze(t *testing.T) {
 				return h.client.Start(ctx, carboy.StartOptions{Agent: "fix", Cwd: true, Dir: h.ws, Headless: true, Prompt: one, Keep: true, Stdout: &out, Stderr: &msg, OnEvent: event})
 			})
 			run := h.live(t, ctx, started, said)
-			for h.inside(ctx, run, "test -e waiting") != 0 {
-				if ctx.Err() != nil {
-					t.Fatalf("the command did not come; %s", said())
-				}
-				time.Sleep(100 * time.Millisecond)
+			if !h.succeeds(ctx, run, "test -e waiting") {
+				t.Fatalf("the command did not come; %s", said())
 			}
 			k, err := h.client.Freeze(ctx, "fix")
 			if err != nil || len(k.Live) == 0 {
@@ -83,11 +81,8 @@ func TestFreeze(t *testing.T) {
 				return h.client.Resume(ctx, carboy.ResumeOptions{Slug: "fix", Keep: true, Stdout: &out, Stderr: &msg, OnEvent: event})
 			})
 			run = h.live(t, ctx, resumed, said)
-			for h.inside(ctx, run, "touch go") != 0 { // it may be on its way up
-				if ctx.Err() != nil {
-					t.Fatalf("nothing can be run in it; %s", said())
-				}
-				time.Sleep(100 * time.Millisecond)
+			if !h.succeeds(ctx, run, "touch go") {
+				t.Fatalf("nothing can be run in it; %s", said())
 			}
 			if err := <-resumed; err != nil {
 				t.Fatalf("%v; %s", err, said())
@@ -99,7 +94,7 @@ func TestFreeze(t *testing.T) {
 				t.Error("nothing was asked after the freeze")
 			}
 			if x.template == "gemini" {
-				return // it tells the results of a conversation that goes on twice
+				return // it sends the results twice in a resumed conversation
 			}
 			s, err := h.client.Resume(ctx, carboy.ResumeOptions{Slug: "fix", Headless: true, Prompt: two, Stdout: &out, Stderr: &msg, OnEvent: event})
 			if err != nil || s.Kept {
@@ -126,7 +121,7 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// live is the run that goes on.
+// live returns the resumed run.
 func (h *host) live(t *testing.T, ctx context.Context, done <-chan error, said func() string) store.Meta {
 	t.Helper()
 	for {
@@ -147,7 +142,22 @@ func (h *host) live(t *testing.T, ctx context.Context, done <-chan error, said f
 	}
 }
 
-// inside runs a script in the bottle and returns its code.
+// succeeds runs a script in the bottle until it succeeds: the bottle, or what the script
+// waits for, may not be there yet. It reports false when ctx is done.
+func (h *host) succeeds(ctx context.Context, m store.Meta, script string) bool {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for h.inside(ctx, m, script) != 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// inside runs a script in the bottle and returns its exit code.
 func (h *host) inside(ctx context.Context, m store.Meta, script string) int {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -156,7 +166,7 @@ func (h *host) inside(ctx context.Context, m store.Meta, script string) int {
 	defer null.Close()
 	e, err := h.client.Exec(ctx, m, carboy.ExecOptions{Command: []string{"sh", "-c", script}, Stdin: null, Stdout: null, Stderr: null})
 	if err != nil {
-		return -1 // not yet, or not any more
+		return -1 // the bottle is not up yet, or not any more
 	}
 	return e.Code
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// repository makes dir one, with a commit of what is there.
+// repository makes dir a git repository, with a commit of its files.
 func repository(t testing.TB, dir string) {
 	t.Helper()
 	git := testenv.Need(t, "git", "apt-get install git")

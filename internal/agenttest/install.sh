@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what the tests of this package need from npm, each below a directory of its own:
-#   internal/agenttest/install.sh DIRECTORY [NAME...]     all of them without NAME; bun and deno, too
-# They come as their vendors publish them; about 1.4 GB for all.
+# Installs programs from npm for the tests of this package, each in its own directory:
+#   internal/agenttest/install.sh DIRECTORY [NAME...]     without NAME all agents; bun and deno by name only
+# They are the versions that their vendors publish, about 1.4 GB for all.
 set -eu
 dir=${1:?usage: install.sh DIRECTORY [NAME...]}
 shift

@@ -12,9 +12,9 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// TestConversationsGoOn: each agent, told in the way that carboy start tells it,
-// answers in the conversation that it had, of which nothing was kept but the files
-// that are named here; package carboy's TestLaunchCommands has the same arguments.
+// TestConversationsGoOn resumes each agent with the arguments of carboy start. It must
+// answer in its old conversation, of which only the files named here were kept.
+// TestLaunchCommands of package carboy has the same arguments.
 func TestConversationsGoOn(t *testing.T) {
 	for _, x := range []struct {
 		agent, api, model string
@@ -36,7 +36,7 @@ func TestConversationsGoOn(t *testing.T) {
 			h.vars[a.env] = key
 			play := Script{Steps: []Step{{Run: "cat calc.js", Expect: "a - b"}}, Final: final}
 			if a.bin == "gemini" {
-				play.Steps = nil // it tells the results of a conversation that goes on twice
+				play.Steps = nil // it sends the results twice in a resumed conversation
 			}
 			server := New(t, key, play)
 			routes := filepath.Join(h.base, "routes.yaml")

@@ -1,13 +1,11 @@
-// Package agenttest stands in for the vendors of models, so that real agents can
-// be tested without them: a server that speaks four of their APIs (Anthropic's
-// Messages, OpenAI's Responses and Chat Completions, Gemini's GenerateContent),
-// streaming, and lets an agent do what a script says with the tools that the agent
-// itself offers.
+// Package agenttest serves the APIs of model vendors from a script, so that real agents can
+// be tested without the vendors. It speaks four streaming APIs: Anthropic's Messages,
+// OpenAI's Responses and Chat Completions, and Gemini's GenerateContent. The script tells
+// an agent what to do with the agent's own tools.
 //
-// It promises that a request without the real key is refused and counted, that a
-// step is only taken when the result of the step before came back as the script
-// expects it, and that everything asked is recorded. It is no model: what it is told
-// it looks at only where a script's Decide does.
+// The server refuses and counts requests without the real key. It takes a step only after
+// the result of the step before, as the script expects it. It records all requests. It is
+// no model: only a script's Decide looks at the text of a request.
 //
 // Start reading at [Script] and [New].
 package agenttest
@@ -21,27 +19,27 @@ import (
 	"strings"
 )
 
-// Script is what an agent is told to do, one step for each of its requests.
+// Script lists the steps of an agent, one for each of its requests.
 type Script struct {
 	Steps []Step
-	// Final is what the model says when all steps were taken.
+	// Final is the model's text after all steps.
 	Final string
-	// Decide takes the place of Steps: from a request, as it was sent, and the results of
-	// tools in it, it says what is done next; nil: nothing, and Final is said. It must say
-	// the same for the same request.
+	// Decide replaces Steps. It returns the next step from a request, as it was sent, and
+	// the results of tools in it. nil means Final. It must return the same for the same
+	// request.
 	Decide func(request string, results []string) *Step
 }
 
-// Step is one intent; exactly one of Read, Edit, Run and Tool is set.
+// Step is one action. Exactly one of Read, Edit, Run and Tool is set.
 type Step struct {
 	Read string // a file's absolute path
 	Edit *Edit
 	Run  string // a command line for a shell
-	// Tool is of a server of tools: the end of the name by which the agent offers it,
-	// and Args are its arguments.
+	// Tool is a tool of an MCP server: the end of the name under which the agent offers it.
+	// Args are its arguments.
 	Tool string
 	Args map[string]any
-	// Expect is what the tool's result must hold.
+	// Expect is a text that the tool's result must hold.
 	Expect string
 }
 
@@ -61,24 +59,24 @@ func (s Step) String() string {
 	}
 }
 
-// tool is one that an agent offers.
+// tool is a tool that an agent offers.
 type tool struct {
 	name     string
-	space    string // empty: none
+	space    string // the namespace, or empty
 	freeform bool   // takes text, not JSON
 	local    bool   // OpenAI's local_shell
 	schema   schema
 }
 
 type schema struct {
-	Type       any               `json:"type"` // a name, or several
+	Type       any               `json:"type"` // a name, or a list of names
 	Properties map[string]schema `json:"properties"`
 	Required   []string          `json:"required"`
 	Items      *schema           `json:"items"`
 	Enum       []any             `json:"enum"`
 }
 
-// is reports whether a value of kind fits; Gemini writes kinds in capitals.
+// is reports whether a value of kind fits. Gemini writes kinds in capitals.
 func (s schema) is(kind string) bool {
 	switch t := s.Type.(type) {
 	case string:
@@ -89,24 +87,23 @@ func (s schema) is(kind string) bool {
 	return false
 }
 
-// call is the use of a tool.
+// call is a call of a tool.
 type call struct {
 	tool tool
 	args map[string]any
-	text string // of a freeform one
+	text string // for a freeform tool
 }
 
-// JSON is the call's arguments.
+// JSON returns the arguments of the call.
 func (c call) JSON() string {
 	b, err := json.Marshal(c.args)
 	if err != nil {
-		panic(err) // of strings, lists and maps
+		panic(err) // cannot happen: only strings, lists and maps
 	}
 	return string(b)
 }
 
-// The names under which agents offer what a step needs; the first that is there is
-// taken.
+// Names under which agents offer the tools for a step. The first offered one is used.
 var (
 	readers  = []string{"Read", "read", "read_file", "ReadFile"}
 	editors  = []string{"Edit", "edit", "replace", "str_replace", "apply_patch"}
@@ -127,14 +124,14 @@ func pick(tools []tool, names []string) (tool, bool) {
 	return tool{}, false
 }
 
-// works reports whether these are the tools of the agent itself, and not of one of
-// the small questions that agents ask on the side.
+// works reports whether these are the agent's own tools, and not those of a small side
+// question.
 func works(tools []tool) bool {
 	_, ok := pick(tools, runners)
 	return ok
 }
 
-// translate says how a step is taken with these tools.
+// translate returns the call of these tools that takes step s.
 func translate(s Step, tools []tool) (call, error) {
 	switch {
 	case s.Tool != "":
@@ -199,8 +196,8 @@ func property(s schema, names []string) (string, bool) {
 	return "", false
 }
 
-// replacement are the arguments of a tool that replaces text: of one place, or of
-// a list of them.
+// replacement returns the arguments of a tool that replaces text, at one place or at a list
+// of places.
 func replacement(s schema, e Edit) (map[string]any, error) {
 	path, ok := property(s, pathArgs)
 	if !ok {
@@ -224,7 +221,7 @@ func replacement(s schema, e Edit) (map[string]any, error) {
 	return nil, fmt.Errorf("takes no text to replace")
 }
 
-// patch is a call of codex's apply_patch. Its context is the line that changes.
+// patch returns a call of codex's apply_patch. Its context is the line that changes.
 func (t tool) patch(e Edit) (call, error) {
 	text := "*** Begin Patch\n*** Update File: " + e.Path + "\n@@\n-" + e.Old + "\n+" + e.New + "\n*** End Patch\n"
 	if t.freeform {
@@ -237,7 +234,7 @@ func (t tool) patch(e Edit) (call, error) {
 	return t.call(map[string]any{key: text}), nil
 }
 
-// call fills in what else the tool insists on.
+// call returns a call with the other arguments that the tool requires.
 func (t tool) call(args map[string]any) call {
 	for _, name := range t.schema.Required {
 		if _, ok := args[name]; ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/carboy/carboy"
 )
 
-// TestSearchFinds: a key that is in a bottle, in a variable, a file, a name or a
-// process's memory alone, is found by the search that finds none with agents.
+// TestSearchFinds checks the search itself: it finds a key that is in a bottle, in a
+// variable, a file, a file name or a process's memory alone.
 func TestSearchFinds(t *testing.T) {
 	random := make([]byte, 12)
 	if _, err := rand.Read(random); err != nil {
@@ -25,7 +25,7 @@ func TestSearchFinds(t *testing.T) {
 	}
 	t.Cleanup(func() { h.client.Close() })
 	guest := guestFile(t, h.base)
-	// So that it is nowhere else.
+	// Reverse the key, so that it is nowhere else.
 	reversed := []byte(key)
 	slices.Reverse(reversed)
 	backwards := string(reversed)

@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mask keeps what is searched for out of the searcher's own memory, arguments and
-// environment.
+// mask hides the needles in the searcher's own memory, arguments and environment.
 const mask = 0x5a
 
-// needle is something to search for, masked; its base64 as well.
+// needle is a masked text to search for, and its base64.
 type needle [][]byte
 
 func newNeedle(s string) needle {
@@ -55,14 +54,14 @@ func parseNeedle(s string) (n needle, err error) {
 	return n, nil
 }
 
-// search looks for needles in everything it is shown, and remembers where.
+// search looks for needles in all that it is given, and stores where it found them.
 type search struct {
 	needles []needle
-	found   []map[string]bool // by needle: where
+	found   []map[string]bool // places, by needle
 	bytes   int64
 	files   int
-	closed  []string // why memory could not be looked at
-	left    int64    // bytes of memory that were left out
+	closed  []string // why some memory could not be read
+	left    int64    // bytes of memory left out
 	seen    map[[2]uint64]bool
 	buf     []byte
 }
@@ -75,9 +74,9 @@ func newSearch(ns ...needle) *search {
 	return s
 }
 
-const overlap = 256 // more than a needle has
+const overlap = 256 // longer than a needle
 
-// stream searches r, of which where is the name.
+// stream searches r. where is its name.
 func (s *search) stream(where string, r io.Reader) {
 	s.files++
 	kept := 0
@@ -117,7 +116,7 @@ func (s *search) file(path string) {
 	s.stream(path, f)
 }
 
-// tree searches the names and contents of what is below dir, except below skip.
+// tree searches the names and contents below dir, except below skip.
 func (s *search) tree(dir string, skip ...string) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -137,9 +136,9 @@ func (s *search) tree(dir string, skip ...string) {
 	})
 }
 
-// process searches what /proc shows of one: its arguments, variables and memory.
-// With own, of memory only what is its own and was touched is read, which takes
-// root; what is shared is in files without names.
+// process searches the arguments, variables and memory of a process in /proc. With own it
+// reads only the private memory that was touched, which needs root. Shared memory is in
+// files without names.
 func (s *search) process(pid int, memory, own bool) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	s.file(dir + "/environ")
@@ -186,11 +185,11 @@ func (s *search) process(pid int, memory, own bool) {
 	}
 }
 
-// sparse is the size from which a mapping is left out, inside, that is mostly
-// untouched: to read it would fill it. It is read from outside.
+// sparse is the least size of a mostly untouched mapping that is left out inside the
+// bottle: reading would fill it. It is read from outside.
 const sparse = 64 << 20
 
-// rss is how much of each mapping is in memory, in bytes.
+// rss returns the bytes of each mapping that are in memory.
 func rss(smaps string) map[string]int64 {
 	b, _ := os.ReadFile(smaps)
 	out := map[string]int64{}
@@ -208,7 +207,7 @@ func rss(smaps string) map[string]int64 {
 	return out
 }
 
-// touched are the parts of a range that are in memory; all of it without pages.
+// touched returns the parts of a range that are in memory, or all of it without pages.
 func touched(pages *os.File, start, end int64) (out [][2]int64) {
 	if pages == nil {
 		return [][2]int64{{start, end}}
@@ -232,8 +231,8 @@ func touched(pages *os.File, start, end int64) (out [][2]int64) {
 	return out
 }
 
-// descriptors searches the files without names that a process holds: the memory
-// of a bottle is one, what it has written is another.
+// descriptors searches the files without names that a process has open. The memory of a
+// bottle is such a file, and so are the files that it wrote.
 func (s *search) descriptors(pid int) {
 	fds, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
 	for _, fd := range fds {
@@ -267,12 +266,11 @@ func (s *search) descriptors(pid int) {
 	}
 }
 
-// meeting is where the searcher inside waits to be asked.
+// meeting is the socket of the searcher inside.
 const meeting = "/tmp/look.sock"
 
-// inside runs a command in the bottle, and searches the bottle while it runs,
-// whenever it is asked: as the parent of all others it may read their memory, as
-// no other process may. skip is not searched.
+// inside runs a command in the bottle, and searches the bottle on request while the command
+// runs. Only the parent of all other processes may read their memory. skip is not searched.
 func inside(key, placeholder, skip string, command []string) int {
 	k, err := parseNeedle(key)
 	if err != nil {
@@ -309,7 +307,7 @@ func inside(key, placeholder, skip string, command []string) int {
 	return c.ProcessState.ExitCode()
 }
 
-// ask is how a command inside has it searched.
+// ask requests a search from a command inside.
 func ask() int {
 	c, err := net.Dial("unix", meeting)
 	if err != nil {
@@ -324,8 +322,8 @@ func ask() int {
 	return 0
 }
 
-// look searches every process, and every file but this machine's programs and
-// what is below skip.
+// look searches every process, and every file except this machine's programs and those
+// below skip.
 func look(key, placeholder needle, skip string) string {
 	s := newSearch(key, placeholder)
 	procs, _ := filepath.Glob("/proc/[0-9]*")

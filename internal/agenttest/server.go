@@ -25,16 +25,15 @@ import (
 	"github.com/carboy/carboy/internal/ca"
 )
 
-// Server is the vendors, at one address, by TLS.
+// Server serves all vendors' APIs at one address, with TLS.
 type Server struct {
 	// Addr is HOST:PORT, for a route's upstream.
 	Addr string
-	// Roots has the authority of its certificate.
+	// Roots holds the CA of the server's certificate.
 	Roots *x509.CertPool
-	// OnStep is told of each step before it is taken, in the request's goroutine.
-	// Nil: nobody.
+	// OnStep is called before each step, in the request's goroutine. It may be nil.
 	OnStep func(n int)
-	// Others serve paths that are no vendor's API, and look at no key.
+	// Others handles paths that are of no vendor's API. They need no key.
 	Others map[string]http.HandlerFunc
 
 	key    string
@@ -47,18 +46,18 @@ type Server struct {
 	problems []string
 }
 
-// Request is one that was asked.
+// Request is a recorded request.
 type Request struct {
 	Host, Method, Path string
-	Key                bool // it had the real key, where the vendor looks for it
+	Key                bool // it had the real key, at the place that the vendor documents
 	Header             http.Header
 	Body               []byte
 }
 
-// maxBody bounds what is read of a request.
+// maxBody bounds a request, in bytes.
 const maxBody = 32 << 20
 
-// New starts a server that wants key on every request. It is closed with the test.
+// New starts a server that requires key on every request. It ends with the test.
 func New(t testing.TB, key string, script Script) *Server {
 	t.Helper()
 	s := &Server{key: key, script: script}
@@ -66,8 +65,8 @@ func New(t testing.TB, key string, script Script) *Server {
 	return s
 }
 
-// serve starts a server of HTTP/1 and 2 by TLS, and returns its address and whom its
-// certificate comes from.
+// serve starts an HTTP/1 and HTTP/2 server with TLS. It returns its address and the CA of
+// its certificate.
 func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool) {
 	t.Helper()
 	authority, err := ca.New("the vendor", nil)
@@ -89,15 +88,15 @@ func serve(t testing.TB, h http.Handler) (addr string, roots *x509.CertPool) {
 	return web.Listener.Addr().String(), roots
 }
 
-// Requests are all that were asked so far.
+// Requests returns all requests so far.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.requests...)
 }
 
-// Problems are what went otherwise than the script says; none when it was played
-// to its end.
+// Problems returns the differences from the script. It returns none if the script was
+// played to its end.
 func (s *Server) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +113,7 @@ func (s *Server) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// keyOf is what stands where the host's vendor looks for the key.
+// keyOf returns the key of a request, from the place that the host's vendor documents.
 func keyOf(r *http.Request) string {
 	switch r.Host {
 	case "api.anthropic.com":
@@ -185,27 +184,27 @@ func unzstd(b []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(d, maxBody))
 }
 
-// refuse is an error in a form that all vendors share enough of.
+// refuse writes an error in a form that the clients of all vendors understand.
 func refuse(rw http.ResponseWriter, status int, message string) {
 	rw.Header().Set("Content-Type", "application/json")
 	rw.WriteHeader(status)
 	_ = json.NewEncoder(rw).Encode(map[string]any{"type": "error", "error": map[string]any{"type": "invalid_request_error", "message": message, "code": status, "status": "INVALID_ARGUMENT"}})
 }
 
-// asked is what a request of any vendor comes to.
-type asked struct {
+// modelQuery is a request in a form common to all vendors.
+type modelQuery struct {
 	model  string
 	stream bool
 	tools  []tool
-	// results are what came back of tools, in their order.
+	// results are the results of tools, in order.
 	results []string
-	// body is the request itself.
+	// body is the body of the request.
 	body string
-	// wantsJSON: the answer has to be of a form that the request gives.
+	// wantsJSON means that the answer must match a JSON schema in the request.
 	wantsJSON bool
 }
 
-// reply is what the model says: a call, or text.
+// reply is the model's answer: a call, or text.
 type reply struct {
 	model string
 	id    int
@@ -213,11 +212,11 @@ type reply struct {
 	text  string
 }
 
-// vendor is one API.
+// vendor is the API of one vendor.
 type vendor struct {
 	serves func(*http.Request) bool
-	read   func(*http.Request, []byte) (*asked, error)
-	write  func(e *events, a *asked, r reply)
+	read   func(*http.Request, []byte) (*modelQuery, error)
+	write  func(e *events, a *modelQuery, r reply)
 }
 
 func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v vendor) {
@@ -238,17 +237,17 @@ func (s *Server) answer(rw http.ResponseWriter, r *http.Request, body []byte, v 
 	v.write(&events{rw: rw, c: http.NewResponseController(rw)}, a, rep)
 }
 
-// isSocket reports whether Responses are asked for over a WebSocket.
+// isSocket reports whether the request is for Responses over a WebSocket.
 func isSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && isResponsesPath(r) && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// converse answers the requests that come on a WebSocket. Each has only what is new
-// since the one that it names.
+// converse answers the requests on a WebSocket. Each request holds only the news since the
+// response that it names.
 func (s *Server) converse(c net.Conn, r *http.Request) {
-	results := map[string][]string{} // by response
+	results := map[string][]string{} // by the id of the response
 	for {
-		body, err := wsutil.ReadClientText(c) // of as many frames as it comes in
+		body, err := wsutil.ReadClientText(c) // joins the frames of a message
 		if err != nil {
 			return
 		}
@@ -261,7 +260,7 @@ func (s *Server) converse(c net.Conn, r *http.Request) {
 			Generate *bool  `json:"generate"`
 		}
 		err = json.Unmarshal(body, &more)
-		var a *asked
+		var a *modelQuery
 		if err == nil {
 			a, err = readResponses(r, body)
 		}
@@ -289,9 +288,9 @@ func (s *Server) converse(c net.Conn, r *http.Request) {
 	}
 }
 
-// next is the script's answer. Where an agent is in it is seen from its request
-// alone, so that one that asks again is told the same.
-func (s *Server) next(a *asked) (reply, error) {
+// next returns the script's answer. It takes the agent's position from the request alone,
+// so that a repeated request gets the same answer.
+func (s *Server) next(a *modelQuery) (reply, error) {
 	n := len(a.results)
 	if !works(a.tools) {
 		if a.wantsJSON {
@@ -328,8 +327,8 @@ func (s *Server) next(a *asked) (reply, error) {
 	return reply{id: n, call: &c}, nil
 }
 
-// decide is what the script's Decide says.
-func (s *Server) decide(a *asked) (reply, error) {
+// decide returns the answer of the script's Decide.
+func (s *Server) decide(a *modelQuery) (reply, error) {
 	n := len(a.results)
 	step := s.script.Decide(a.body, a.results)
 	s.mu.Lock()
@@ -342,8 +341,8 @@ func (s *Server) decide(a *asked) (reply, error) {
 	return reply{id: n, call: &c}, err
 }
 
-// events is a stream of events, each sent at once: server-sent ones, or messages of
-// a WebSocket.
+// events writes a stream of events and flushes each: server-sent events, or messages of a
+// WebSocket.
 type events struct {
 	rw      http.ResponseWriter
 	c       *http.ResponseController
@@ -351,7 +350,7 @@ type events struct {
 	socket  net.Conn
 }
 
-// send sends one event; name is empty for those without.
+// send sends one event. name is empty for an event without a name.
 func (e *events) send(name string, v any) {
 	b, isText := v.(string)
 	if !isText {
@@ -387,7 +386,7 @@ func compact(v any) string {
 	return string(b)
 }
 
-// pieces cuts text as models do.
+// pieces cuts text into small pieces, like a model's stream.
 func pieces(s string) []string {
 	var out []string
 	for len(s) > 24 {

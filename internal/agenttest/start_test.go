@@ -18,28 +18,27 @@ import (
 )
 
 type start struct {
-	template, agent, api string // of agents
+	template, agent, api string
 	model                string
-	provider             string // keys of agent_provider beside the template
-	route                string // keys of the vendor's route beside host and upstream
-	host                 string // empty: the vendor's
+	provider             string // further keys of agent_provider
+	route                string // further keys of the vendor's route
+	host                 string // empty for the vendor's host
 }
 
-// starts are the bottles in which carboy start has each agent work. The keys are
-// under names of the user's own.
+// starts lists the bottles for TestStart. The keys are under names of the user's own.
 var starts = []start{
 	{"claude", "claude-code", "anthropic messages", "claude-sonnet-4-5", "auth_token: MY_KEY", "", ""},
 	{"codex", "codex", "openai responses", "gpt-5-codex", "", "token_env: MY_KEY, auth_scheme: bearer", ""},
 	{"pi", "pi-coding-agent", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key", ""},
-	// A model server of the user's own.
+	// A user's own model server.
 	{"pi", "pi-coding-agent", "chat completions", "inherit", "settings: {base_url: 'https://models.example.com/v1', models: [large], api_key_env: MY_KEY, max_tokens: 4096}", "", "models.example.com"},
 	{"gemini", "gemini-cli", "gemini", "gemini-2.5-pro", "", "token_env: MY_KEY, auth_scheme: header, auth_field: x-goog-api-key", ""},
 	{"opencode", "opencode-ai", "anthropic messages", "anthropic/claude-sonnet-4-5", "", "token_env: MY_KEY, auth_scheme: x-api-key", ""},
 	{"opencode", "opencode-ai", "openai responses", "openai/gpt-5", "", "token_env: MY_KEY, auth_scheme: bearer", ""},
 }
 
-// TestStart has carboy start play the script with each agent as npm installs it, from
-// manifests: with the agent's text, and with a skill.
+// TestStart plays the script with carboy start and each agent from npm, from manifests:
+// with the agent's text, and with a skill.
 func TestStart(t *testing.T) {
 	for _, x := range starts {
 		i := slices.IndexFunc(agents, func(a agent) bool { return a.name == x.agent && a.api == x.api })
@@ -126,13 +125,13 @@ func newKey(t *testing.T) string {
 	return "sk-real-" + hex.EncodeToString(secret)
 }
 
-// install has the agent of dir on the host's PATH, and the host's home be h's.
+// install puts the agent of dir on the host's PATH, and sets the host's home to h's.
 func (h *host) install(dir string) {
 	h.vars["PATH"] = filepath.Join(dir, "node_modules/.bin") + ":" + os.Getenv("PATH")
 	h.vars["HOME"] = h.base
 }
 
-// manifests writes files of the user's.
+// manifests writes a user's files.
 func (h *host) manifests(t *testing.T, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -156,7 +155,7 @@ func (h *host) open(t *testing.T, server *Server) {
 	t.Cleanup(func() { h.client.Close() })
 }
 
-// start starts an agent on the workspace, and returns what it said.
+// start starts an agent on the workspace, and returns its output.
 func (h *host) start(t *testing.T, o carboy.StartOptions) (s *carboy.Started, out, said string) {
 	t.Helper()
 	var stdout, stderr safeBuffer

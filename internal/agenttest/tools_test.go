@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -25,17 +26,19 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// everyday are programs as people have them, without flags about certificates or
-// proxies. The hosts are the real ones; their requests go to a server here.
-var everyday = []struct {
+type everydayTool struct {
 	name   string
-	need   string // a program on PATH, or of install.sh, as "npm:NAME"
-	how    string // to get it
+	need   string // a program on PATH, "npm:NAME" from install.sh or "python3:MODULE"
+	how    string // how to install it
 	always bool   // CI has it
 	script string
 	want   string
-	host   string // that must have been asked
-}{
+	host   string // the host that must get a request
+}
+
+// everyday lists common programs, without flags for certificates or proxies. The hosts are
+// the real ones; a server here answers.
+var everyday = []everydayTool{
 	{"curl", "curl", "apt-get install curl", true, "curl -fsS https://files.example.com/hello", "hello from files.example.com", "files.example.com"},
 	{"curl http/1", "curl", "apt-get install curl", true, "curl --http1.1 -fsS https://files.example.com/hello", "hello from files.example.com", "files.example.com"},
 	{"curl resumes", "curl", "apt-get install curl", true, "printf 'hello ' >f; curl -fsS -C - -o f https://files.example.com/hello; cat f", "hello from files.example.com", "files.example.com"},
@@ -44,8 +47,8 @@ var everyday = []struct {
 	{"openssl", "openssl", "apt-get install openssl", true, "printf 'GET /hello HTTP/1.0\\r\\nHost: files.example.com\\r\\n\\r\\n' | openssl s_client -quiet -verify_return_error -connect files.example.com:443 2>&1", "hello from files.example.com", "files.example.com"},
 	{"git clones and fetches", "git", "apt-get install git", true, "cd /tmp && git clone -q https://github.com/someone/project.git && cd project && git fetch -q origin && git log --oneline && cat calc.js", wrong, "github.com"},
 	{"python urllib", "python3", "apt-get install python3", true, `python3 -c 'import urllib.request as u; print(u.urlopen("https://files.example.com/hello").read().decode())'`, "hello from files.example.com", "files.example.com"},
-	{"python requests", "python3", "apt-get install python3-requests", true, `python3 -c 'import requests; print(requests.get("https://files.example.com/hello").text)'`, "hello from files.example.com", "files.example.com"},
-	{"python aiohttp", "python3", "apt-get install python3-aiohttp", true, `python3 -c '
+	{"python requests", "python3:requests", "apt-get install python3-requests", true, `python3 -c 'import requests; print(requests.get("https://files.example.com/hello").text)'`, "hello from files.example.com", "files.example.com"},
+	{"python aiohttp", "python3:aiohttp", "apt-get install python3-aiohttp", true, `python3 -c '
 import asyncio, aiohttp
 async def f():
     async with aiohttp.ClientSession() as s:
@@ -71,8 +74,8 @@ java /tmp/Get.java; keytool -list -cacerts -storepass changeit 2>/dev/null | gre
 	{"deno", "npm:deno", "internal/agenttest/install.sh DIRECTORY deno", false, `deno eval 'console.log(await (await fetch("https://files.example.com/hello")).text())'`, "hello from files.example.com", "files.example.com"},
 }
 
-// TestEverydayTools: they trust the bottle's authority, each from where it looks for
-// whom to trust, and what they say and hear passes intact.
+// TestEverydayTools checks that programs trust the bottle's CA, each from its own place for
+// certificates, and that their traffic passes unchanged.
 func TestEverydayTools(t *testing.T) {
 	h := newHost(t)
 	u := newUpstream(t, h.ws)
@@ -94,53 +97,111 @@ func TestEverydayTools(t *testing.T) {
 			t.Logf("NOT RUN here: %s: %s", tool.name, tool.how)
 			continue
 		}
-		t.Run(tool.name, func(t *testing.T) {
-			if program == "" {
-				testenv.Missing(t, tool.need, tool.how)
-			}
-			u.forget()
-			var out, msg safeBuffer
-			script := "export PATH=" + filepath.Dir(program) + ":$PATH\n" + tool.script
-			if !strings.HasPrefix(tool.need, "npm:") {
-				script = tool.script
-			}
-			rec, err := h.client.Run(t.Context(), carboy.RunOptions{
-				Command: []string{"/bin/sh", "-c", script}, Workspace: h.ws, Routes: file,
-				Stdout: &out, Stderr: &msg, Mounts: mounts,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if rec.Exit.Code != 0 || !strings.Contains(out.String(), tool.want) {
-				t.Errorf("exit code %d\n%.3000s\n%.3000s\nnetwork: %+v", rec.Exit.Code, out.String(), msg.String(), rec.Network)
-			}
-			if !u.asked(tool.host) {
-				t.Errorf("%s was not asked", tool.host)
-			}
-		})
+		t.Run(tool.name, func(t *testing.T) { tool.try(t, h, u, file, program, mounts) })
 	}
 }
 
-// find is a program that a bottle can have, and what must be mounted for it.
+// noModule is the exit code of a script whose Python lacks a module.
+const noModule = 77
+
+// try runs the tool's script in a bottle. Which Python the bottle has, and so
+// which modules, only the bottle knows.
+func (tool everydayTool) try(t testing.TB, h *host, u *upstream, routes, program string, mounts []string) {
+	if program == "" {
+		testenv.Missing(t, tool.need, tool.how)
+	}
+	u.forget()
+	script := tool.script
+	module, python := strings.CutPrefix(tool.need, "python3:")
+	switch {
+	case python:
+		script = fmt.Sprintf("python3 -c 'import %s' || exit %d\n%s", module, noModule, script)
+	case strings.HasPrefix(tool.need, "npm:"):
+		script = "export PATH=" + filepath.Dir(program) + ":$PATH\n" + script
+	}
+	var out, msg safeBuffer
+	rec, err := h.client.Run(t.Context(), carboy.RunOptions{
+		Command: []string{"/bin/sh", "-c", script}, Workspace: h.ws, Routes: routes,
+		Stdout: &out, Stderr: &msg, Mounts: mounts,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if python && rec.Exit.Code == noModule {
+		testenv.Missing(t, "Python's "+module, tool.how)
+	}
+	if rec.Exit.Code != 0 || !strings.Contains(out.String(), tool.want) {
+		t.Errorf("exit code %d\n%.3000s\n%.3000s\nnetwork: %+v", rec.Exit.Code, out.String(), msg.String(), rec.Network)
+	}
+	if !u.asked(tool.host) {
+		t.Errorf("%s was not asked", tool.host)
+	}
+}
+
+// ending records how a test ends early.
+type ending struct {
+	testing.TB
+	how string
+}
+
+func (e *ending) Fatalf(format string, args ...any) { e.end("failed: "+format, args) }
+func (e *ending) Skipf(format string, args ...any)  { e.end(format, args) }
+func (e *ending) end(format string, args []any) {
+	e.how = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+// TestEverydayToolsWithout: a machine that lacks a tool, or a module of Python,
+// has the test skipped by that name.
+func TestEverydayToolsWithout(t *testing.T) {
+	python := testenv.Need(t, "python3", "apt-get install python3")
+	t.Setenv("CARBOY_CI", "")
+	h := newHost(t)
+	u := newUpstream(t, h.ws)
+	var err error
+	if h.client, err = carboy.Open(t.Context(), carboy.Options{Env: h.env}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.client.Close() })
+	for _, c := range []struct{ need, program, want string }{
+		{"python3:no_such_module", python, "SKIPPED: needs Python's no_such_module: see there"},
+		{"python3:no_such_module", "", "SKIPPED: needs python3:no_such_module: see there"},
+		{"no-such-program", "", "SKIPPED: needs no-such-program: see there"},
+	} {
+		e := &ending{TB: t, how: "went on"}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			everydayTool{need: c.need, how: "see there", script: "exit 1"}.try(e, h, u, "", c.program, nil)
+		}()
+		<-done
+		if e.how != c.want {
+			t.Errorf("%s: %s, want %s", c.need, e.how, c.want)
+		}
+	}
+}
+
+// find returns a program for a bottle, and the mounts that it needs.
 func find(t *testing.T, h *host, need string) (program string, mounts []string) {
 	if name, ok := strings.CutPrefix(need, "npm:"); ok {
-		dir := filepath.Join(os.Getenv(where), name)
+		dir := filepath.Join(os.Getenv(agentsEnv), name)
 		program = dir + "/node_modules/.bin/" + name
-		if _, err := os.Stat(program); os.Getenv(where) == "" || err != nil {
+		if _, err := os.Stat(program); os.Getenv(agentsEnv) == "" || err != nil {
 			return "", nil
 		}
 		return program, []string{dir + ":" + dir + ":ro"}
 	}
+	need, _, _ = strings.Cut(need, ":") // a module is looked for inside
 	program = testenv.Look(need)
 	if need != "cargo" || program == "" {
 		return program, nil
 	}
-	// It is in somebody's home, behind a chooser of versions.
+	// cargo is in a home directory, behind rustup.
 	out, err := exec.Command("rustup", "which", "cargo").Output()
 	if err == nil {
 		program = strings.TrimSpace(string(out))
 	}
-	// Before 1.70 it asks for an index by git that is no small thing to stand in for.
+	// Before 1.70 cargo fetches its index with git, which is hard to imitate.
 	out, err = exec.Command(program, "--version").Output()
 	minor := 0
 	if _, scanErr := fmt.Sscanf(string(out), "cargo 1.%d.", &minor); err != nil || scanErr != nil || minor < 70 {
@@ -160,11 +221,11 @@ func find(t *testing.T, h *host, need string) (program string, mounts []string) 
 	return program, []string{dir + ":/carboy-tools:ro"}
 }
 
-// upstream has what the tools ask of the hosts that they know.
+// upstream serves what the tools request from their hosts.
 type upstream struct {
 	mu    sync.Mutex
 	hosts map[string]bool
-	files map[string][]byte // by HOST/PATH
+	files map[string][]byte // key: HOST/PATH
 	git   http.Handler
 }
 
@@ -208,7 +269,7 @@ func newUpstream(t *testing.T, ws string) *upstream {
 	u := &upstream{hosts: map[string]bool{}, files: map[string][]byte{}}
 	u.files["files.example.com/hello"] = []byte("hello from files.example.com\n")
 
-	// A bare copy of the workspace's repository.
+	// Serve a bare copy of the workspace's repository.
 	root := t.TempDir()
 	git := testenv.Need(t, "git", "apt-get install git")
 	c := exec.Command(git, "-c", "safe.directory=*", "clone", "-q", "--bare", ws, root+"/someone/project.git")

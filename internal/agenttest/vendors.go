@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// vendors are the APIs that are spoken.
+// vendors lists the supported APIs.
 var vendors = []vendor{
 	{isCount, readCount, writeCount},
 	{isMessages, readMessages, writeMessages},
@@ -22,7 +22,7 @@ func post(r *http.Request, suffix string) bool {
 
 type object = map[string]any
 
-// texts joins what there is of text in content, which is a string or parts.
+// texts joins the texts in content, which is a string or a list of parts.
 func texts(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -40,13 +40,13 @@ func texts(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Counting tokens, of Anthropic and Gemini.
+// Token counts of Anthropic and Gemini.
 
 func isCount(r *http.Request) bool {
 	return post(r, "/messages/count_tokens") || post(r, ":countTokens")
 }
-func readCount(*http.Request, []byte) (*asked, error) { return &asked{}, nil }
-func writeCount(e *events, _ *asked, _ reply) {
+func readCount(*http.Request, []byte) (*modelQuery, error) { return &modelQuery{}, nil }
+func writeCount(e *events, _ *modelQuery, _ reply) {
 	e.whole(object{"input_tokens": 100, "totalTokens": 100})
 }
 
@@ -54,7 +54,7 @@ func writeCount(e *events, _ *asked, _ reply) {
 
 func isMessages(r *http.Request) bool { return post(r, "/v1/messages") }
 
-func readMessages(_ *http.Request, body []byte) (*asked, error) {
+func readMessages(_ *http.Request, body []byte) (*modelQuery, error) {
 	var q struct {
 		Model    string `json:"model"`
 		Stream   bool   `json:"stream"`
@@ -70,7 +70,7 @@ func readMessages(_ *http.Request, body []byte) (*asked, error) {
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	a := &asked{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.OutputConfig), "json_schema")}
+	a := &modelQuery{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.OutputConfig), "json_schema")}
 	for _, t := range q.Tools {
 		a.tools = append(a.tools, tool{name: t.Name, schema: t.InputSchema})
 	}
@@ -91,7 +91,7 @@ func readMessages(_ *http.Request, body []byte) (*asked, error) {
 	return a, nil
 }
 
-func writeMessages(e *events, a *asked, r reply) {
+func writeMessages(e *events, a *modelQuery, r reply) {
 	usage := object{"input_tokens": 100, "output_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 	block, stop := object{"type": "text", "text": r.text}, "end_turn"
 	if r.call != nil {
@@ -132,12 +132,13 @@ func writeMessages(e *events, a *asked, r reply) {
 
 func isResponses(r *http.Request) bool { return r.Method == http.MethodPost && isResponsesPath(r) }
 
-// isResponsesPath: the second is for those who have signed in.
+// isResponsesPath reports whether r is for Responses. Clients that have signed in use the
+// second path.
 func isResponsesPath(r *http.Request) bool {
 	return strings.HasSuffix(r.URL.Path, "/v1/responses") || r.URL.Path == "/backend-api/codex/responses"
 }
 
-func readResponses(_ *http.Request, body []byte) (*asked, error) {
+func readResponses(_ *http.Request, body []byte) (*modelQuery, error) {
 	var q struct {
 		Model  string          `json:"model"`
 		Stream bool            `json:"stream"`
@@ -149,14 +150,14 @@ func readResponses(_ *http.Request, body []byte) (*asked, error) {
 			Tools      []struct {
 				Name       string `json:"name"`
 				Parameters schema `json:"parameters"`
-			} `json:"tools"` // of a namespace
+			} `json:"tools"` // the tools of a namespace
 		} `json:"tools"`
 		Text json.RawMessage `json:"text"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	a := &asked{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.Text), "json_schema")}
+	a := &modelQuery{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.Text), "json_schema")}
 	for _, t := range q.Tools {
 		switch t.Type {
 		case "function":
@@ -186,7 +187,7 @@ func readResponses(_ *http.Request, body []byte) (*asked, error) {
 	return a, nil
 }
 
-func writeResponses(e *events, a *asked, r reply) {
+func writeResponses(e *events, a *modelQuery, r reply) {
 	usage := object{
 		"input_tokens": 100, "output_tokens": 10, "total_tokens": 110,
 		"input_tokens_details": object{"cached_tokens": 0}, "output_tokens_details": object{"reasoning_tokens": 0},
@@ -273,7 +274,7 @@ func writeResponses(e *events, a *asked, r reply) {
 
 func isChat(r *http.Request) bool { return post(r, "/chat/completions") }
 
-func readChat(_ *http.Request, body []byte) (*asked, error) {
+func readChat(_ *http.Request, body []byte) (*modelQuery, error) {
 	var q struct {
 		Model    string `json:"model"`
 		Stream   bool   `json:"stream"`
@@ -292,7 +293,7 @@ func readChat(_ *http.Request, body []byte) (*asked, error) {
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	a := &asked{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.ResponseFormat), "json")}
+	a := &modelQuery{model: q.Model, stream: q.Stream, wantsJSON: strings.Contains(string(q.ResponseFormat), "json")}
 	for _, t := range q.Tools {
 		a.tools = append(a.tools, tool{name: t.Function.Name, schema: t.Function.Parameters})
 	}
@@ -304,7 +305,7 @@ func readChat(_ *http.Request, body []byte) (*asked, error) {
 	return a, nil
 }
 
-func writeChat(e *events, a *asked, r reply) {
+func writeChat(e *events, a *modelQuery, r reply) {
 	usage := object{"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 	id := fmt.Sprintf("chatcmpl-%d", r.id)
 	head := func(kind string) object {
@@ -356,7 +357,7 @@ func isGemini(r *http.Request) bool {
 	return post(r, ":generateContent") || post(r, ":streamGenerateContent")
 }
 
-func readGemini(r *http.Request, body []byte) (*asked, error) {
+func readGemini(r *http.Request, body []byte) (*modelQuery, error) {
 	var q struct {
 		Contents []struct {
 			Parts []struct {
@@ -380,7 +381,7 @@ func readGemini(r *http.Request, body []byte) (*asked, error) {
 		return nil, err
 	}
 	model, _, _ := strings.Cut(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ":")
-	a := &asked{model: model, stream: strings.HasSuffix(r.URL.Path, ":streamGenerateContent"), wantsJSON: strings.Contains(q.GenerationConfig.ResponseMimeType, "json")}
+	a := &modelQuery{model: model, stream: strings.HasSuffix(r.URL.Path, ":streamGenerateContent"), wantsJSON: strings.Contains(q.GenerationConfig.ResponseMimeType, "json")}
 	for _, t := range q.Tools {
 		for _, d := range t.FunctionDeclarations {
 			x := tool{name: d.Name}
@@ -409,7 +410,7 @@ func readGemini(r *http.Request, body []byte) (*asked, error) {
 	return a, nil
 }
 
-func writeGemini(e *events, a *asked, r reply) {
+func writeGemini(e *events, a *modelQuery, r reply) {
 	answer := func(part object, finish string) object {
 		c := object{"index": 0, "content": object{"role": "model", "parts": []any{part}}}
 		if finish != "" {

@@ -19,9 +19,9 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// TestWorkByFeedback has a real agent, resumed in its bottle and its conversation, pass
-// a gate with a number that stands in the output of its failed attempt and nowhere that
-// it can look. What each attempt used is what the vendor was asked.
+// TestWorkByFeedback resumes a real agent in its bottle and conversation until it passes a
+// gate. For that the agent needs a number that is only in the output of its failed attempt.
+// The usage of each attempt equals the vendor's count.
 func TestWorkByFeedback(t *testing.T) {
 	const name = "pi-coding-agent"
 	a := agents[slices.IndexFunc(agents, func(a agent) bool { return a.name == name && a.api == "anthropic messages" })]
@@ -91,7 +91,7 @@ func TestWorkByFeedback(t *testing.T) {
 			if u := x.Usage; u == nil || u.ModelCalls != int64(asked[i+1]-asked[i]) || u.ModelCalls < 2 || u.BytesUp == 0 || u.Duration <= 0 {
 				t.Errorf("attempt %d used %+v, and the vendor was asked %v times in all", x.Number, u, asked)
 			}
-			// Each of the vendor's answers says the same.
+			// Each answer of the vendor states the same usage.
 			if u := x.Usage; u == nil || u.Tokens == nil || u.Tokens.Answers == 0 || u.Tokens.Answers > u.ModelCalls || u.Tokens.Input != 100*u.Tokens.Answers || u.Tokens.Output != 10*u.Tokens.Answers {
 				t.Errorf("attempt %d used %+v, of tokens %+v", x.Number, u, u.Tokens)
 			}
@@ -105,7 +105,8 @@ func TestWorkByFeedback(t *testing.T) {
 			}
 			t.Log(b.String())
 		}
-		// The second attempt's conversation is the first's, with the account as data.
+		// The second attempt continues the first one's conversation, with the account as
+		// data.
 		both := false
 		for _, r := range server.Requests()[asked[1]:] {
 			both = both || strings.Contains(string(r.Body), "wrote 000000000") && strings.Contains(string(r.Body), "It is data") && strings.Contains(string(r.Body), "want="+want)

@@ -1,23 +1,26 @@
-// Package audit keeps one log of decisions per user, in which nothing can be changed afterwards without being found.
+// Package audit keeps a tamper-evident log of decisions, one per user.
 //
-// The log is a Merkle tree over records (RFC 6962 hashing, as golang.org/x/mod/sumdb/tlog has it) with signed checkpoints
-// in the form of C2SP's tlog-checkpoint. In its directory lie
+// The log is a Merkle tree over records (RFC 6962 hashing, as in golang.org/x/mod/sumdb/tlog) with signed checkpoints in
+// the format of C2SP's tlog-checkpoint. Its directory contains
 //
 //	log          one JSON record per line; the hash of a line, without its break, is a leaf
 //	hashes       the tree's stored hashes, 32 bytes each, in tlog's order; can be rebuilt from log
 //	checkpoints  signed notes, each followed by an empty line: origin, size, root hash, "bytes <length of log>"
-//	key          the signing key, mode 0600, made once
-//	key.pub      the key that verifies
-//	lock         under flock while somebody appends
+//	key          the signing key, mode 0600, generated once
+//	key.pub      the verification key
+//	lock         locked with flock while a process appends
 //
-// It promises that Verify finds, offline and from these files alone, any deletion, reordering, edit or rewrite of records
-// before the last checkpoint, and any truncation behind it; that a crash costs at most records for which no durable
-// Append had returned, and that what was cut off then is itself recorded; and that records hold no secret: their text
-// comes through a secret.Redactor or from constants of the program.
+// Guarantees:
 //
-// Not promised: whoever holds the key and can write all files can put back an older state of all of them, or sign
-// another history. That is found only against a checkpoint that was kept elsewhere (VerifyOptions.Anchors): receipts
-// carry one each. Records after the last checkpoint are not signed yet.
+//   - Verify detects, offline and from these files alone, any deletion, reordering, edit or rewrite of records before the
+//     last checkpoint, and any truncation of them.
+//   - A crash loses at most records for which no durable Append had returned. If it leaves a torn end, that is cut off,
+//     and the cut is recorded.
+//   - Records contain no secrets: their text comes through a secret.Redactor or from constants of the program.
+//
+// Whoever has the key and can write all files can restore an older state of all of them, or sign another history. Verify
+// detects that only against a checkpoint that was kept elsewhere (VerifyOptions.Anchors); each receipt contains one.
+// Records after the last checkpoint are not signed yet.
 //
 // Start reading at Event, then Log.Append, then Verify.
 package audit
@@ -32,8 +35,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const (
@@ -41,78 +44,78 @@ const (
 
 	// MaxText bounds each text of a record, in bytes; what is longer ends in "…".
 	MaxText = 1024
-	// MaxRecord bounds a record, in bytes, with its line break.
-	MaxRecord  = 16 << 10
+	// maxRecord bounds a record, in bytes, with its line break.
+	maxRecord  = 16 << 10
 	maxDigests = 16
 )
 
-// Kind is what a record is about.
+// Kind is the type of a record.
 type Kind string
 
 const (
-	LogCreated  Kind = "log.created"  // the first record of a log
-	LogRepaired Kind = "log.repaired" // a torn end was cut off
+	logCreated  Kind = "log.created"  // the first record of a log
+	logRepaired Kind = "log.repaired" // a torn end was cut off
 
-	RunCreated  Kind = "run.created"
+	runCreated  Kind = "run.created"
 	RunStarted  Kind = "run.started"
 	RunFinished Kind = "run.finished"
 	RunFailed   Kind = "run.failed"
 	RunLost     Kind = "run.lost"
 	RunRemoved  Kind = "run.removed"
-	RunAttached Kind = "run.attached" // somebody looks at what its command writes, and types
-	RunExec     Kind = "run.exec"     // another command was started in a bottle that goes on
+	RunAttached Kind = "run.attached" // a person attached to its command's terminal
+	RunExec     Kind = "run.exec"     // another command was started in a running bottle
 
-	Posture  Kind = "bottle.posture" // the sandbox was looked at before its first instruction
+	Posture  Kind = "bottle.posture" // the sandbox was inspected before its first instruction
 	LimitHit Kind = "bottle.limit"
-	Kept     Kind = "bottle.kept"    // what a bottle can be resumed from, by digest
-	Resumed  Kind = "bottle.resumed" // a run goes on where another one ended
-	HostExec Kind = "host.exec"
+	Kept     Kind = "bottle.kept"    // a bottle's state was kept, by digest
+	Resumed  Kind = "bottle.resumed" // a run continues where another one ended
+	hostExec Kind = "host.exec"
 
 	Resolve Kind = "net.resolve"
 	Connect Kind = "net.connect"
-	Request Kind = "net.request"    // of HTTP: each that was refused, those that were allowed summed up
-	Found   Kind = "net.found"      // a secret on its way out, an injected instruction on its way in
-	Routes  Kind = "net.routes"     // other routes are in force from here on
-	Dropped Kind = "events.dropped" // how many records were left out, and of what
+	Request Kind = "net.request"    // HTTP requests: each refused one, and a summary of those allowed
+	Found   Kind = "net.found"      // a secret in outgoing data or an injected instruction in incoming data
+	Routes  Kind = "net.routes"     // the routes changed
+	Dropped Kind = "events.dropped" // how many records of which kinds were left out
 
-	GitPush      Kind = "git.push"      // by the git gate, each with its references
-	GitFetch     Kind = "git.fetch"     // each that was refused or failed, the others summed up
-	GitKey       Kind = "git.key"       // a deploy key was made or revoked, or is left
+	GitPush      Kind = "git.push"      // a push by the git gate, with its references
+	GitFetch     Kind = "git.fetch"     // each refused or failed fetch, and a summary of the others
+	GitKey       Kind = "git.key"       // a deploy key was created or revoked, or was left behind
 	GateVerdict  Kind = "gate.verdict"  // a change was judged; the digest is the verdict's
 	GateAttempt  Kind = "gate.attempt"  // an attempt began, or was recorded
 	GateBaseline Kind = "gate.baseline" // a person accepted what phases may do
-	GateOverride Kind = "gate.override" // a person let a change go on against a verdict
+	GateOverride Kind = "gate.override" // a person accepted a change against its verdict
 	GateRemoved  Kind = "gate.removed"  // a verdict was removed with its evidence; the digest is the verdict's
 
 	Land    Kind = "workspace.land"
 	Undo    Kind = "workspace.undo"
 	Discard Kind = "workspace.discard"
 
-	Signal      Kind = "agent.signal" // what an agent says of its work
-	ShipPlan    Kind = "ship.plan"    // what would be done on a host
-	ShipImport  Kind = "ship.import"  // a host runs what an earlier tool says it applied
-	ShipApply   Kind = "ship.apply"   // a plan goes to its host
-	ShipStep    Kind = "ship.step"    // what a host says that it does, with the commands it runs
-	ShipOutcome Kind = "ship.outcome" // how it ended there
+	Signal      Kind = "agent.signal" // an agent reported its progress
+	ShipPlan    Kind = "ship.plan"    // a plan was made for a host
+	ShipImport  Kind = "ship.import"  // a host runs the commit that an earlier tool applied
+	ShipApply   Kind = "ship.apply"   // a plan was sent to its host, or refused
+	ShipStep    Kind = "ship.step"    // a step that a host reported, with its commands
+	ShipOutcome Kind = "ship.outcome" // the outcome of a plan
 
 	Proposal Kind = "proposal"
 	Approval Kind = "approval"
 )
 
-// durable kinds are on disk and signed when Append returns. Refusals are so too, whatever their kind.
+// durable lists the kinds that are synced and signed when Append returns. Refusals of any kind are too.
 var durable = map[Kind]bool{
-	LogCreated: true, LogRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
+	logCreated: true, logRepaired: true, RunFinished: true, RunFailed: true, RunLost: true, RunRemoved: true, Kept: true,
 	Land: true, Undo: true, Discard: true, Approval: true,
 	GateVerdict: true, GateAttempt: true, GateBaseline: true, GateOverride: true, GateRemoved: true,
 }
 
-// Decision is what was decided. The zero value says refused.
+// Decision is the decision that a record reports. The zero value is Refused.
 type Decision uint8
 
 const (
 	Refused Decision = iota
 	Allowed
-	Noted // nothing was to decide
+	Noted // there was nothing to decide
 )
 
 var decisions = [...]string{"refused", "allowed", "noted"}
@@ -143,7 +146,7 @@ func (d *Decision) UnmarshalText(b []byte) error {
 	return fmt.Errorf("no such decision: %q", b)
 }
 
-// Actor is who decided or did.
+// Actor names who decided or acted.
 type Actor string
 
 const (
@@ -151,52 +154,52 @@ const (
 	ByBottle Actor = "bottle" // something inside
 )
 
-// ByUser is a person, by the uid of the process that spoke for them.
+// ByUser returns the actor for a person, by the uid of the person's process.
 func ByUser(uid int) Actor { return Actor("user:" + strconv.Itoa(uid)) }
 
-// literal is satisfied by constants of the program only: callers outside cannot name it.
+// literal accepts only untyped constants from other packages, because they cannot name the type.
 type literal string
 
-// Text is text that may stand in a record: one visible line of at most MaxText bytes, without known secrets. The zero
-// Text is empty. There are two ways to one, Redact and Plain.
+// Text is text for a record: one printable line of at most MaxText bytes, without known secrets. Redact and Plain make
+// one. The zero Text is empty.
 type Text struct{ s string }
 
-// Redact takes the secrets that r knows out of s. Without a Redactor nothing of s is kept.
+// Redact returns s without the secrets that r knows. If r is nil, nothing of s is kept.
 func Redact(r *secret.Redactor, s string) Text {
 	if r == nil {
 		return Text{secret.Redacted}
 	}
-	return Text{visible.String(r.String(s), MaxText)}
+	return Text{safetext.String(r.String(s), MaxText)}
 }
 
-// Plain is for words of the program itself: only an untyped constant can be passed.
-func Plain(s literal) Text { return Text{visible.String(string(s), MaxText)} }
+// plain returns a constant of the program as Text. The argument must be an untyped constant.
+func plain(s literal) Text { return Text{safetext.String(string(s), MaxText)} }
 
 func (t Text) String() string { return t.s }
 
-// Digest says by its SHA-256 which bytes a record is about.
+// Digest identifies the bytes that a record is about by their SHA-256.
 type Digest struct {
-	Of  literal // what the bytes are: "plan", "change"
+	Of  literal // the meaning of the bytes: "plan", "change"
 	Sum [32]byte
 }
 
-// Event is what a caller puts into the log.
+// Event is one entry for the log.
 type Event struct {
 	Kind     Kind
 	Run      string // id of the run, or ""
 	Actor    Actor
-	Subject  Text // what it is about: a host and port, a path
+	Subject  Text // such as a host and port, or a path
 	Decision Decision
-	Rule     Text // which rule decided
+	Rule     Text // the rule that decided
 	Digests  []Digest
 	Text     Text
-	// Sync makes the record durable also when its kind is not.
+	// Sync makes the record durable even if its kind is not.
 	Sync bool
 }
 
 func (e *Event) durable() bool { return e.Sync || e.Decision == Refused || durable[e.Kind] }
 
-// Record is an event as it stands in the log.
+// Record is an event in the log.
 type Record struct {
 	Schema   string         `json:"schema"`
 	Seq      int64          `json:"seq"`  // from 0, without gaps
@@ -217,14 +220,14 @@ type RecordDigest struct {
 	SHA256 string `json:"sha256"` // hex
 }
 
-// encode returns the line of an event, with its break.
+// encode returns the log line of an event, with its line break.
 func (e *Event) encode(seq int64, now time.Time) ([]byte, error) {
 	r := Record{
 		Schema: recordSchema, Seq: seq, Time: now.UTC(), Kind: e.Kind, Run: e.Run, Actor: e.Actor, Decision: e.Decision,
 		Subject: e.Subject.s, Rule: e.Rule.s, Text: e.Text.s,
 	}
 	for _, d := range e.Digests {
-		r.Digests = append(r.Digests, RecordDigest{visible.String(string(d.Of), 64), hex.EncodeToString(d.Sum[:])})
+		r.Digests = append(r.Digests, RecordDigest{safetext.String(string(d.Of), 64), hex.EncodeToString(d.Sum[:])})
 	}
 	if err := r.check(seq); err != nil {
 		return nil, err
@@ -235,17 +238,17 @@ func (e *Event) encode(seq int64, now time.Time) ([]byte, error) {
 	if err := enc.Encode(r); err != nil {
 		return nil, err
 	}
-	if buf.Len() > MaxRecord {
-		return nil, fmt.Errorf("%d bytes are more than %d", buf.Len(), MaxRecord)
+	if buf.Len() > maxRecord {
+		return nil, fmt.Errorf("%d bytes are more than %d", buf.Len(), maxRecord)
 	}
 	return buf.Bytes(), nil
 }
 
-// parseRecord reads a line, without its break, that should be record seq.
+// parseRecord parses a line, without its line break, and checks that it is record seq.
 func parseRecord(line []byte, seq int64) (Record, error) {
 	var r Record
-	if len(line)+1 > MaxRecord {
-		return r, fmt.Errorf("more than %d bytes", MaxRecord)
+	if len(line)+1 > maxRecord {
+		return r, fmt.Errorf("more than %d bytes", maxRecord)
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
 		return r, err
@@ -271,7 +274,7 @@ func (r *Record) check(seq int64) error {
 	return nil
 }
 
-// word keeps to names that need no escape and can hide nothing.
+// word reports whether s has at most max bytes and only characters that need no escaping.
 func word(s string, max int) bool {
 	return len(s) <= max && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789.:-_") == ""
 }

@@ -27,7 +27,7 @@ func event(i int, sync bool) Event {
 	r, _ := secret.NewRedactor(nil)
 	return Event{
 		Kind: Connect, Run: "01arz3ndektsv4rrffq69g5fav", Actor: ByBottle, Decision: Allowed, Sync: sync,
-		Subject: Redact(r, fmt.Sprintf("host-%d.example:443", i)), Rule: Plain("allow *.example"),
+		Subject: Redact(r, fmt.Sprintf("host-%d.example:443", i)), Rule: plain("allow *.example"),
 		Digests: []Digest{{"change", sha256.Sum256(fmt.Append(nil, i))}},
 	}
 }
@@ -298,7 +298,7 @@ func TestTamperingIsDetected(t *testing.T) {
 			r := verify(t, dir, o)
 			want := Tampered
 			if name == "stored hashes deleted, one left" {
-				want = Torn // they can be made from the log
+				want = torn // they can be made from the log
 			}
 			if r.Status != want {
 				t.Errorf("%s", r.JSON())
@@ -380,7 +380,7 @@ func TestOpenRefusesWhatWasTamperedWith(t *testing.T) {
 		f(dir)
 		before := read2(dir)
 		l, err := Open(ctx, dir)
-		var tampered *TamperError
+		var tampered *tamperError
 		if !errors.As(err, &tampered) {
 			t.Errorf("%s: opened (%v)", name, err)
 			if l != nil {
@@ -486,7 +486,7 @@ func TestLogInUseIsNotReplaced(t *testing.T) {
 	old := read(t, dir, "log")
 	os.Rename(filepath.Join(dir, "log"), filepath.Join(dir, "log2"))
 	write(t, dir, "log", old)
-	var tampered *TamperError
+	var tampered *tamperError
 	if _, err := l.Append(ctx, event(1, true)); !errors.As(err, &tampered) {
 		t.Error(err)
 	}
@@ -502,17 +502,17 @@ func TestProof(t *testing.T) {
 		}
 		b, _ := json.Marshal(p)
 		var q Proof
-		if err := json.Unmarshal(b, &q); err != nil || q.Check(key) != nil {
-			t.Fatal(err, q.Check(key))
+		if err := json.Unmarshal(b, &q); err != nil || q.check(key) != nil {
+			t.Fatal(err, q.check(key))
 		}
 		withModAlone(t, q, key)
 		q.Record = strings.Replace(q.Record, "carboy", "cowboy", 1)
-		if q.Check(key) == nil {
+		if q.check(key) == nil {
 			t.Error("an altered record passed")
 		}
 		q = p
 		q.Index++
-		if q.Check(key) == nil {
+		if q.check(key) == nil {
 			t.Error("another index passed")
 		}
 	}
@@ -537,11 +537,11 @@ func TestConsistency(t *testing.T) {
 	}
 	l.Close()
 	c, err := ProveConsistency(ctx, dir, p.Checkpoint)
-	if err != nil || c.Check(key) != nil {
+	if err != nil || c.check(key) != nil {
 		t.Fatal(err)
 	}
 	c.Old, c.New = c.New, c.Old
-	if c.Check(key) == nil {
+	if c.check(key) == nil {
 		t.Error("passed backwards")
 	}
 	_, other := fill(t, 8)

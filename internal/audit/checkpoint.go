@@ -12,9 +12,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Checkpoint says what the log was at some moment.
+// Checkpoint describes the log at some moment.
 type Checkpoint struct {
-	Origin string    `json:"origin"` // names the log; the name of its key
+	Origin string    `json:"origin"` // name of the log and of its key
 	Size   int64     `json:"size"`   // records
 	Root   tlog.Hash `json:"root"`
 	Bytes  int64     `json:"bytes"` // of the file log
@@ -33,8 +33,8 @@ func (c *Checkpoint) sign(s note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, s)
 }
 
-// ParseCheckpoint verifies a signed checkpoint with key (note's form: name+hash+base64). There is one spelling of each:
-// bits that an encoding leaves unused must be as we write them, and there is exactly one signature.
+// ParseCheckpoint parses a signed checkpoint and verifies it with key (in the form of package note: name+hash+base64).
+// Only one encoding is valid: unused bits must be as this package writes them, and there must be exactly one signature.
 func ParseCheckpoint(signed []byte, key string) (Checkpoint, error) {
 	v, err := parsePublic(key)
 	if err != nil {
@@ -86,7 +86,7 @@ func number(s string) (int64, error) {
 	return n, nil
 }
 
-// nextEntry cuts the first whole entry off b, which begins at the begin of one. It returns nil when there is none.
+// nextEntry cuts the first complete entry off b, which starts with one. It returns nil if there is none.
 func nextEntry(b []byte) (signed, rest []byte) {
 	text := bytes.Index(b, entryEnd)
 	if text < 0 {
@@ -100,7 +100,7 @@ func nextEntry(b []byte) (signed, rest []byte) {
 	return b[:end+1], b[end+2:]
 }
 
-// lastEntry finds the last whole entry in b, the end of the file checkpoints, and how many bytes follow it.
+// lastEntry returns the last complete entry in b, the end of the file checkpoints, and the number of bytes after it.
 func lastEntry(b []byte) (signed []byte, torn int) {
 	for end := len(b); ; {
 		sigEnd := bytes.LastIndex(b[:end], entryEnd)

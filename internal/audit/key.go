@@ -23,8 +23,8 @@ const (
 	maxKeyFile = 4 << 10
 )
 
-// loadKey reads the signing key of the log in dir, or makes one for a log that is empty. A log that has records and no
-// key is refused: a new key would start another history under the same name.
+// loadKey reads the signing key of the log in dir, or generates one for an empty log. It fails for a log with records but
+// without a key: a new key would start another history under the same name.
 func loadKey(d disk, dir string, empty bool) (note.Signer, string, error) {
 	name := filepath.Join(dir, keyFile)
 	skey, err := readSmall(name, true)
@@ -42,7 +42,7 @@ func loadKey(d disk, dir string, empty bool) (note.Signer, string, error) {
 		return nil, "", fmt.Errorf("signing key %s: %w", name, err)
 	}
 	if have, err := readSmall(filepath.Join(dir, pubFile), false); err == nil && have != vkey {
-		return nil, "", &TamperError{dir, -1, pubFile + " is not the public half of the signing key"}
+		return nil, "", &tamperError{dir, -1, pubFile + " is not the public half of the signing key"}
 	} else if err != nil {
 		if err := putFile(d, dir, pubFile, vkey+"\n", 0o644); err != nil {
 			return nil, "", fmt.Errorf("public key: %w", err)
@@ -67,7 +67,7 @@ func parseKey(skey string) (note.Signer, string, error) {
 	return signer, vkey, err
 }
 
-// parsePublic accepts one spelling of each key only: note's parser would also take capitals in the key's hash.
+// parsePublic parses a public key. Only one encoding is valid; note's parser would also accept capitals in the hash.
 func parsePublic(vkey string) (note.Verifier, error) {
 	v, err := note.NewVerifier(vkey)
 	if err != nil {
@@ -79,7 +79,7 @@ func parsePublic(vkey string) (note.Verifier, error) {
 	return v, nil
 }
 
-// readSmall reads a file of one line. A private one that others can read, or that is not ours, is refused.
+// readSmall reads a file of one line. If private is set, it fails if the file is not the user's or others can read it.
 func readSmall(name string, private bool) (string, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -107,7 +107,7 @@ func readSmall(name string, private bool) (string, error) {
 	return string(line), nil
 }
 
-// putFile makes a file with its content, or nothing. It runs under the log's lock.
+// putFile creates a file atomically. The caller holds the log's lock.
 func putFile(d disk, dir, name, content string, mode os.FileMode) (err error) {
 	tmp := filepath.Join(dir, "."+name+".tmp")
 	os.Remove(tmp)

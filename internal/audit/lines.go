@@ -7,13 +7,13 @@ import (
 	"io"
 )
 
-// lines reads a log line by line, in bounded memory whatever it holds.
+// lines reads a log line by line, in bounded memory.
 type lines struct{ r *bufio.Reader }
 
-func newLines(r io.Reader) *lines { return &lines{bufio.NewReaderSize(r, 4*MaxRecord)} }
+func newLines(r io.Reader) *lines { return &lines{bufio.NewReaderSize(r, 4*maxRecord)} }
 
-// next returns a line without its break, valid until the next call. whole is false at the end, for what follows the last
-// break, and for a line that is longer than a record.
+// next returns a line without its line break, valid until the next call. whole is false at the end, for an incomplete
+// last line, and for a line that is longer than a record.
 func (l *lines) next() (line []byte, whole bool, err error) {
 	line, err = l.r.ReadSlice('\n')
 	switch {

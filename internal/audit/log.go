@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is every call that writes, so that tests can fail each in turn.
+// disk has the calls that write, so that tests can make each one fail.
 type disk interface {
 	WriteAt(f *os.File, p []byte, off int64) (int, error)
 	Truncate(f *os.File, size int64) error
@@ -30,15 +30,15 @@ func (realDisk) WriteAt(f *os.File, p []byte, off int64) (int, error) { return f
 func (realDisk) Truncate(f *os.File, size int64) error                { return f.Truncate(size) }
 func (realDisk) Sync(f *os.File) error                                { return f.Sync() }
 
-// TamperError is a log that is not what its checkpoints say. Nothing is appended to it or repaired in it: the files are
-// evidence. Who wants to go on moves the directory away.
-type TamperError struct {
+// tamperError says that a log does not match its checkpoints. The files are evidence, so nothing is appended or repaired.
+// To start a new log, the user must move the directory away.
+type tamperError struct {
 	Dir string
-	Seq int64 // of the first record that is known to be wrong, -1 when that can't be said
+	Seq int64 // of the first record that is known to be wrong, -1 if unknown
 	Why string
 }
 
-func (e *TamperError) Error() string {
+func (e *tamperError) Error() string {
 	s := "audit log " + strconv.Quote(e.Dir) + " was tampered with or damaged: " + e.Why
 	if e.Seq >= 0 {
 		s += " (record " + strconv.FormatInt(e.Seq, 10) + ")"
@@ -46,10 +46,10 @@ func (e *TamperError) Error() string {
 	return s
 }
 
-// lockPatience bounds the wait for the other appenders of the user.
+// lockPatience bounds the wait for the user's other processes that append.
 const lockPatience = 30 * time.Second
 
-// Log is an open log. It may be used concurrently, by any number of processes too.
+// Log is an open log. It may be used by several goroutines and processes at once.
 type Log struct {
 	disk   disk
 	dir    string
@@ -63,7 +63,7 @@ type Log struct {
 	hashes *os.File
 	cps    *os.File
 
-	n      int64 // records that are known and whose hashes are stored
+	n      int64 // number of records that were read and whose hashes are stored
 	size   int64 // bytes of log up to there
 	cpSize int64 // bytes of checkpoints that were read
 	last   Checkpoint
@@ -71,17 +71,16 @@ type Log struct {
 	failed error  // after an error that leaves the files in an unknown state; ends this Log
 }
 
-// Position is where Append put a record.
+// Position is the place of a record in the log.
 type Position struct {
 	Seq int64
-	// Checkpoint is a signed checkpoint that covers the record, when it is durable: to be kept where the log can't be
-	// reached, such as in a receipt.
+	// Checkpoint, if the record is durable, is a signed checkpoint that covers it. It should be kept in another place than
+	// the log, such as in a receipt.
 	Checkpoint []byte
 }
 
-// Open opens the log in dir, which it makes with mode 0700 when it is missing. A log that is not what its last
-// checkpoint says is a *TamperError. What a crash has left unfinished after the last checkpoint is cut to the last whole
-// record, and the cut is recorded.
+// Open opens the log in dir, which it creates with mode 0700 if missing. The error is a *TamperError if the log does not
+// match its last checkpoint. After a crash, Open cuts off an incomplete last record, and records that.
 func Open(ctx context.Context, dir string) (*Log, error) {
 	return open(ctx, dir, realDisk{}, time.Now)
 }
@@ -138,7 +137,7 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// Close releases the files. It signs nothing: call Sync before it.
+// Close closes the files. It does not sign; call Sync before.
 func (l *Log) Close() error {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -158,15 +157,15 @@ func (l *Log) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// PublicKey is the key that verifies this log's checkpoints.
+// PublicKey returns the key that verifies this log's checkpoints.
 func (l *Log) PublicKey() string { return l.key }
 
-// Append adds events, in this order and with nothing of others between them. When one of them is durable, all are on disk
-// and under a signed checkpoint when it returns; else they may be lost with the machine, not with the process. On an error
-// none was added, unless the error says that the log's state is unknown.
+// Append adds events as consecutive records, in this order. If one of them is durable, all are synced and covered by a
+// signed checkpoint when Append returns. Otherwise they survive the end of the process, but not a crash of the machine. On
+// an error none was added, unless the error says that the log's state is unknown.
 //
-// Each refusal costs two syncs and a few hundred bytes for good: a caller whose refusals are triggered from inside a
-// bottle gathers repeated ones and records how many there were.
+// Each refusal costs two syncs and a few hundred bytes of disk. A caller whose refusals a bottle can trigger should record
+// a count instead of every repetition.
 func (l *Log) Append(ctx context.Context, events ...Event) (Position, error) {
 	var p Position
 	err := l.locked(ctx, func() (err error) {
@@ -182,7 +181,7 @@ func (l *Log) Append(ctx context.Context, events ...Event) (Position, error) {
 	return p, nil
 }
 
-// Sync puts everything that was appended on disk and under a signed checkpoint, which it returns.
+// Sync syncs all records and returns a signed checkpoint that covers them.
 func (l *Log) Sync(ctx context.Context) (signed []byte, err error) {
 	err = l.locked(ctx, func() error {
 		if err := l.refresh(); err != nil {
@@ -198,7 +197,7 @@ func (l *Log) Sync(ctx context.Context) (signed []byte, err error) {
 	return signed, nil
 }
 
-// locked calls f as the only user of the log, in this process and among all.
+// locked calls f with exclusive use of the log, within this process and among processes.
 func (l *Log) locked(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -247,7 +246,7 @@ func (l *Log) sizes() (log, cps int64, err error) {
 	return st.Size(), ct.Size(), nil
 }
 
-// refresh takes in what other processes have appended since, and repairs what one of them left when it died.
+// refresh reads the records that other processes have appended, and repairs a torn end that a dead one left.
 func (l *Log) refresh() error {
 	logSize, cpSize, err := l.sizes()
 	if err != nil {
@@ -286,10 +285,10 @@ func sameFile(here os.FileInfo, f *os.File) bool {
 	return err == nil && os.SameFile(here, st)
 }
 
-func (l *Log) tampered(seq int64, why string) error { return &TamperError{l.dir, seq, why} }
+func (l *Log) tampered(seq int64, why string) error { return &tamperError{l.dir, seq, why} }
 
-// readCheckpoints reads the last checkpoint if there is a new one, and says how many bytes follow it that are no whole
-// one.
+// readCheckpoints reads the last checkpoint if there is a new one, and returns the number of bytes of an incomplete one
+// after it.
 func (l *Log) readCheckpoints(size int64) (torn int64, err error) {
 	from := max(0, size-4*maxCheckpoint)
 	if l.cpSize > 0 {
@@ -322,8 +321,8 @@ func (l *Log) readCheckpoints(size int64) (torn int64, err error) {
 	return int64(tail), nil
 }
 
-// resume starts reading at the last checkpoint, if the stored hashes agree with it. They are not synced, so after a
-// crash of the machine they may be anything; then all is read and they are made anew.
+// resume starts reading at the last checkpoint, if the stored hashes match it. They are not synced, so after a crash of
+// the machine they may be wrong; then all records are read and the hashes are rebuilt.
 func (l *Log) resume() error {
 	l.n, l.size = 0, 0
 	if l.last.Size == 0 {
@@ -336,11 +335,11 @@ func (l *Log) resume() error {
 	return nil
 }
 
-// readRecords reads the records from l.n on and stores their hashes, up to the first line that is not whole or not the
-// record that must stand there; it says how many bytes are left, and their sum.
+// readRecords reads the records from l.n on and stores their hashes, up to the first line that is incomplete or not the
+// expected record. It returns the number and the SHA-256 of the remaining bytes.
 func (l *Log) readRecords(size int64) (cut int64, sum [32]byte, err error) {
 	if size < l.size {
-		return 0, sum, nil // agree says what is wrong
+		return 0, sum, nil // agree returns the error
 	}
 	lines := newLines(io.NewSectionReader(l.log, l.size, size-l.size))
 	for {
@@ -398,7 +397,7 @@ func (l *Log) hashReader() tlog.HashReader {
 	})
 }
 
-// agree compares what was read with the last checkpoint.
+// agree returns a *TamperError if the records do not match the last checkpoint.
 func (l *Log) agree(logSize int64) error {
 	switch {
 	case logSize < l.size:
@@ -420,7 +419,7 @@ func (l *Log) agree(logSize int64) error {
 	return nil
 }
 
-// repair cuts off what is torn, and records that. It also gives a new log its first record.
+// repair cuts off a torn end and records that. It also writes the first record of a new log.
 func (l *Log) repair(cut, cutCPs, cpSize int64, sum [32]byte) error {
 	if cutCPs > 0 {
 		if err := l.disk.Truncate(l.cps, cpSize-cutCPs); err != nil {
@@ -437,10 +436,10 @@ func (l *Log) repair(cut, cutCPs, cpSize int64, sum [32]byte) error {
 	}
 	var events []Event
 	if l.n == 0 {
-		events = append(events, Event{Kind: LogCreated, Actor: ByCarboy, Decision: Noted})
+		events = append(events, Event{Kind: logCreated, Actor: ByCarboy, Decision: Noted})
 	}
 	if cut > 0 || cutCPs > 0 {
-		e := Event{Kind: LogRepaired, Actor: ByCarboy, Decision: Noted}
+		e := Event{Kind: logRepaired, Actor: ByCarboy, Decision: Noted}
 		e.Text = Text{fmt.Sprintf("cut %d bytes after the last whole record and %d after the last whole checkpoint", cut, cutCPs)}
 		if cut > 0 {
 			e.Digests = []Digest{{"cut", sum}}
@@ -489,8 +488,8 @@ func (l *Log) append(events []Event) (p Position, err error) {
 	return p, nil
 }
 
-// rollBack takes records back that could not be stored whole. Where a checkpoint may have reached the disk, or where
-// that fails too, this Log ends: the next Open finds out what is there.
+// rollBack removes records that could not be stored completely. If a checkpoint may have reached the disk, or if removing
+// fails, the Log cannot be used any more; the next Open reads the actual state.
 func (l *Log) rollBack(n, size int64, cause error) error {
 	l.n, l.size = n, size
 	if l.failed == nil {
@@ -511,7 +510,7 @@ func (l *Log) sign() error {
 		return nil
 	}
 	if err := l.disk.Sync(l.log); err != nil {
-		l.failed = err // what a failed sync has dropped a second one would not report
+		l.failed = err // a second sync would not report the data that this one lost
 		return err
 	}
 	root, err := tlog.TreeHash(l.n, l.hashReader())

@@ -13,8 +13,8 @@ import (
 
 const proofSchema = "carboy.dev/audit-proof/v1"
 
-// Proof shows to somebody who has no log that one record stands in it. x/mod alone verifies it: note.Open on Checkpoint
-// with Key, then tlog.CheckRecord of Hashes, the checkpoint's size and root, Index, and tlog.RecordHash(Record).
+// Proof proves that a log contains a record, without the log. It can be verified with golang.org/x/mod alone: note.Open on
+// Checkpoint with Key, then tlog.CheckRecord of Hashes, the checkpoint's size and root, Index, and tlog.RecordHash(Record).
 type Proof struct {
 	Schema     string           `json:"schema"`
 	Key        string           `json:"key"`
@@ -24,7 +24,7 @@ type Proof struct {
 	Hashes     tlog.RecordProof `json:"hashes"`
 }
 
-// Prove makes the proof for record index of the log in dir, under its last checkpoint. It reads the log once.
+// Prove returns the proof for record index of the log in dir, under its last checkpoint. It reads the log once.
 func Prove(ctx context.Context, dir string, index int64) (Proof, error) {
 	p, err := prove(ctx, dir, index)
 	if err != nil {
@@ -61,11 +61,11 @@ func prove(ctx context.Context, dir string, index int64) (Proof, error) {
 		return Proof{}, err
 	}
 	p := Proof{proofSchema, key, index, line, string(signed), proof}
-	return p, p.Check(key)
+	return p, p.check(key)
 }
 
-// Check verifies the proof against a key that the caller trusts, not the one in it.
-func (p Proof) Check(key string) error {
+// check verifies the proof against a key that the caller trusts, not the one in it.
+func (p Proof) check(key string) error {
 	if p.Schema != proofSchema {
 		return fmt.Errorf("check proof: field \"schema\" is %q, want %q", p.Schema, proofSchema)
 	}
@@ -84,8 +84,8 @@ func (p Proof) Check(key string) error {
 
 const consistencySchema = "carboy.dev/audit-consistency/v1"
 
-// Consistency shows to somebody who has no log that a later checkpoint only adds to an earlier one. x/mod alone verifies
-// it: note.Open on both, then tlog.CheckTree.
+// Consistency proves that the log of a later checkpoint extends that of an earlier one, without the log. It can be verified
+// with golang.org/x/mod alone: note.Open on both, then tlog.CheckTree.
 type Consistency struct {
 	Schema string         `json:"schema"`
 	Key    string         `json:"key"`
@@ -94,8 +94,8 @@ type Consistency struct {
 	Hashes tlog.TreeProof `json:"hashes"`
 }
 
-// ProveConsistency makes the proof from the signed checkpoint old, which was kept elsewhere, to the last one of the log in
-// dir. It fails when the log does not continue what old has signed.
+// ProveConsistency returns the proof from the signed checkpoint old, which was kept elsewhere, to the last one of the log
+// in dir. It fails if the log does not extend that of old.
 func ProveConsistency(ctx context.Context, dir string, old []byte) (Consistency, error) {
 	c, err := proveConsistency(ctx, dir, old)
 	if err != nil {
@@ -136,11 +136,11 @@ func proveConsistency(ctx context.Context, dir string, old []byte) (Consistency,
 		return Consistency{}, err
 	}
 	c := Consistency{consistencySchema, key, string(old), string(signed), proof}
-	return c, c.Check(key)
+	return c, c.check(key)
 }
 
-// Check verifies the proof against a key that the caller trusts, not the one in it.
-func (c Consistency) Check(key string) error {
+// check verifies the proof against a key that the caller trusts, not the one in it.
+func (c Consistency) check(key string) error {
 	if c.Schema != consistencySchema {
 		return fmt.Errorf("check consistency: field \"schema\" is %q, want %q", c.Schema, consistencySchema)
 	}
@@ -182,8 +182,8 @@ func lastSigned(dir string) ([]byte, error) {
 	return signed, nil
 }
 
-// readTree reads the first size records and returns the one at index and the hashes of their tree, computed from the
-// records: the stored ones need not be trusted.
+// readTree reads the first size records and returns the one at index and the hashes of their tree. It computes the hashes
+// from the records and does not trust the stored ones.
 func readTree(ctx context.Context, dir string, size, index int64) (string, tlog.HashReader, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is the outcome of Verify. The zero value is none, and not intact.
+// Status is the result of Verify. The zero value is invalid.
 type Status string
 
 const (
-	// Intact: every record is what was signed, or follows the last checkpoint and is well-formed.
+	// Intact: every record is as it was signed, or follows the last checkpoint and is well-formed.
 	Intact Status = "intact"
-	// Torn: so is every record, and after them lies what a crash left; the next Append repairs that, and records it.
-	Torn Status = "torn"
-	// Tampered: the files are not what was signed.
+	// Torn: like Intact, but with an incomplete end after a crash. The next Append repairs and records it.
+	torn Status = "torn"
+	// Tampered: the files differ from what was signed.
 	Tampered Status = "tampered"
 )
 
@@ -36,13 +36,13 @@ const (
 	maxFindings  = 100
 )
 
-// Finding is one thing that is wrong.
+// Finding describes one problem.
 type Finding struct {
 	Record int64  `json:"record"` // -1: no record in particular
 	Text   string `json:"text"`
 }
 
-// Report is what Verify found.
+// Report is the full result of Verify.
 type Report struct {
 	Schema      string    `json:"schema"`
 	Dir         string    `json:"dir"`
@@ -62,21 +62,20 @@ type Report struct {
 	Findings    []Finding `json:"findings"`
 }
 
-// OK reports whether nothing is wrong.
+// OK reports whether the log is intact.
 func (r Report) OK() bool { return r.Status == Intact }
 
-// VerifyOptions say what is known from elsewhere than the log's directory.
+// VerifyOptions holds information that comes from another place than the log's directory.
 type VerifyOptions struct {
-	// Key verifies the checkpoints. "": key.pub in the directory, which proves only that one key signed all of it.
+	// Key verifies the checkpoints. Default: key.pub in the directory, which proves only that one key signed all of it.
 	Key string
-	// Anchors are signed checkpoints that were kept elsewhere. Against them a log is found that was put back to an older
-	// state, or signed anew, as a whole.
+	// Anchors are signed checkpoints that were kept elsewhere. They reveal a log that was completely restored to an older
+	// state or signed again.
 	Anchors [][]byte
 }
 
-// Verify checks the log in dir. It reads files only and changes none, needs neither the signing key nor a network, and
-// uses memory that does not grow with the records. An error means that nothing could be said; what is wrong with the log is
-// in the report.
+// Verify checks the log in dir. It changes no files, needs neither the signing key nor a network, and its memory does not
+// grow with the number of records. Problems of the log are in the report; an error means that it could not be checked.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 	v := verifier{report: Report{Schema: reportSchema, Dir: dir, Key: o.Key, KeyGiven: o.Key != "", Findings: []Finding{}}}
 	if unlock := readLock(ctx, dir); unlock != nil {
@@ -88,7 +87,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 	return v.report, nil
 }
 
-// readLock keeps appenders away while the files are read, where there are any: a copy has no lock and needs none.
+// readLock locks out appenders while the files are read. A copy of a log has no lock file and needs none.
 func readLock(ctx context.Context, dir string) (unlock func()) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -174,7 +173,7 @@ func (v *verifier) readAnchors(signed [][]byte, pub note.Verifier) {
 	slices.SortFunc(v.anchors, func(a, b Checkpoint) int { return int(min(max(a.Size-b.Size, -1), 1)) })
 }
 
-// advance reads the next checkpoint of the file.
+// advance reads the next checkpoint from the file.
 func (v *verifier) advance() {
 	last := v.report.Signed
 	v.next = nil
@@ -226,7 +225,7 @@ func (v *verifier) record(line []byte) {
 			v.report.First = r.Time
 		}
 		v.report.Last = r.Time
-		if r.Kind == LogRepaired {
+		if r.Kind == logRepaired {
 			v.report.Repairs++
 		}
 	}
@@ -250,7 +249,7 @@ func (v *verifier) record(line []byte) {
 	}
 }
 
-// stored compares a hash with the stored one, which tells the very record that was altered.
+// stored compares a hash with the stored one, to find out which record was changed.
 func (v *verifier) stored(seq int64, want tlog.Hash) {
 	if v.short {
 		return
@@ -289,19 +288,19 @@ func (v *verifier) finish() {
 	switch {
 	case r.Status == Tampered:
 	case v.torn:
-		r.Status = Torn
+		r.Status = torn
 	default:
 		r.Status = Intact
 	}
 }
 
-// checkpoints reads the file of that name, entry by entry.
+// checkpoints reads the file checkpoints, entry by entry.
 type checkpoints struct {
 	r *bufio.Reader
 	v note.Verifier
 }
 
-// next returns nil at the end, with the number of bytes there that are no whole entry.
+// next returns the next checkpoint. At the end it returns nil and the number of bytes of an incomplete entry there.
 func (c *checkpoints) next() (_ *Checkpoint, torn int64, err error) {
 	buf, err := c.r.Peek(maxCheckpoint + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -322,7 +321,7 @@ func (c *checkpoints) next() (_ *Checkpoint, torn int64, err error) {
 	return &cp, 0, err
 }
 
-// compact is a tree of which only the right edge is kept: the roots of its whole subtrees, largest first.
+// compact is a Merkle tree that keeps only the roots of its complete subtrees, largest first.
 type compact struct {
 	n    int64
 	edge []tlog.Hash
@@ -353,7 +352,7 @@ func (c *compact) root() tlog.Hash {
 	return h
 }
 
-// JSON is the report as a document.
+// JSON encodes the report.
 func (r Report) JSON() []byte {
 	b, _ := json.MarshalIndent(r, "", "  ")
 	return append(bytes.TrimSpace(b), '\n')

@@ -42,7 +42,7 @@ type task struct {
 	Text  string        `json:"text,omitempty"`
 }
 
-// outcome is what came of it. Latencies are in nanoseconds.
+// outcome is an agent's result. Latencies are in nanoseconds.
 type outcome struct {
 	Error string           `json:"error,omitempty"`
 	Count int              `json:"count"`
@@ -419,16 +419,16 @@ func (h *heldConn) ask(host string) error {
 // forbidden is a path that a soak's route does not allow.
 const forbidden = "/forbidden"
 
-// soak does a bit of everything until the time is over. Whatever should work must;
-// what should be refused must be.
-func (a *agent) soak(t task) (outcome, error) {
-	until := time.Now().Add(t.For)
-	start := time.Now()
-	kinds := []struct {
-		name  string
-		every time.Duration
-		do    func() error
-	}{
+// soakKind is one kind of thing that a soak does again and again.
+type soakKind struct {
+	name  string
+	every time.Duration
+	do    func() error
+}
+
+// soakKinds returns all that a soak does side by side.
+func (a *agent) soakKinds(t task) []soakKind {
+	return []soakKind{
 		{"h1", 0, func() error { return a.small(a.h1) }},
 		{"h2", 0, func() error { return a.small(a.h2) }},
 		{"fresh", 0, func() error { // a connection of its own
@@ -489,6 +489,14 @@ func (a *agent) soak(t task) (outcome, error) {
 			return nil
 		}},
 	}
+}
+
+// soak does a bit of everything until the time is over. Whatever should work must;
+// what should be refused must be.
+func (a *agent) soak(t task) (outcome, error) {
+	until := time.Now().Add(t.For)
+	start := time.Now()
+	kinds := a.soakKinds(t)
 	counts := make([]atomic.Int64, len(kinds))
 	var stop atomic.Bool
 	var wg sync.WaitGroup

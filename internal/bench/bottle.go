@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/bottle/gvisor"
-	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Traced is what a trace costs a load: bottles of the library, in pairs that
+// Traced is the cost of a trace for a load: bottles of the library, in pairs that
 // differ in nothing but Spec.Trace. A run of the command has always one.
 type Traced struct {
 	Load string `json:"load"`
@@ -33,7 +33,7 @@ type Traced struct {
 	with, without [3][]time.Duration // Bottle, All, Time
 }
 
-// cost is what one of a pair took.
+// cost is the time that one of a pair took.
 type cost struct {
 	took           [3]time.Duration
 	facts, dropped uint64
@@ -103,7 +103,7 @@ func (b *bench) pairHalf(ctx context.Context, argv []string, times int, traced b
 		}
 		defer r.close()
 	}
-	bt, err := gvisor.Backend{}.Create(ctx, s)
+	bt, err := backends.Default().Create(ctx, s)
 	if err != nil {
 		return cost{}, err
 	}

@@ -63,7 +63,7 @@ func (b *bench) faces(ctx context.Context) error {
 	return nil
 }
 
-// face is what a key and a page take with n proposals.
+// face holds the times of a key and of a page with n proposals.
 func (b *bench) face(ctx context.Context, n int) (key, page time.Duration, err error) {
 	home, err := os.MkdirTemp("/tmp", "carboy-faces-") // sockets need a short name
 	if err != nil {

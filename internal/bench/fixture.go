@@ -107,7 +107,7 @@ func writeFixtures(ctx context.Context, ws string) error {
 	return errors.Join(writeTree(ctx, ws, "tree", time.Minute), writeTree(ctx, ws, "fresh", 0), fillGoCache(ctx, ws))
 }
 
-// npmDependencies is how many packages the installed one wants.
+// npmDependencies is the number of packages that the installed one wants.
 const npmDependencies = 36
 
 // writePackages writes packages for npm without scripts: small, and those that

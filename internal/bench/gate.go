@@ -22,36 +22,36 @@ const gateMeasure = "gate"
 // GateSchema names the JSON document of the gates' measurements.
 const GateSchema = "carboy.dev/bench-gate/v1"
 
-// GateReport is that document. Ratios are of a whole gate to the same commands run once
+// GateReport is the JSON document of -only gate. Ratios are of a whole gate to the same commands run once
 // by themselves on the same change, one for each round.
 type GateReport struct {
 	Schema  string       `json:"schema"`
 	Rounds  int          `json:"rounds"`
 	Facts   facts        `json:"machine"`
 	Modules []GateModule `json:"modules"`
-	// Hit is of the first of them.
+	// Hit belongs to the first of them.
 	Hit *HitReport `json:"hit"`
-	// Trace is of a go build with an empty cache, as one phase of a gate has it, and
+	// Trace belongs to a go build with an empty cache, as one phase of a gate has it, and
 	// TraceKB are the facts of one.
 	Trace   *Traced `json:"trace"`
 	TraceKB *Spread `json:"trace_kb"`
 	Goals   []Goal  `json:"goals"`
 }
 
-// GateModule is what was measured of one module.
+// GateModule is one module's measurements.
 type GateModule struct {
 	Name     string `json:"name"`
 	Packages int    `json:"packages"`
 	// Warm is with all of the base built before, on both sides; of the gate, by an
 	// earlier one.
 	Warm *Spread `json:"gate_to_warm"`
-	// Phases is how much of such a gate its longest phase took; the rest is carboy's
+	// Phases is the share of such a gate that its longest phase took; the rest is carboy's
 	// own.
 	Phases *Spread `json:"longest_phase_of_gate"`
 	// First is the first gate of a base, both sides with an empty build cache.
 	First  float64 `json:"first_gate_to_cold"`
 	Cached *Spread `json:"cached_ms"` // a verdict that is given again
-	// Version is what carboy takes to say its version, in milliseconds.
+	// Version is the time of carboy version, in milliseconds.
 	Version  *Spread `json:"version_ms"`
 	Memory   *Spread `json:"memory_mb"`   // of the largest process of a gate
 	Evidence *Spread `json:"evidence_kb"` // that is kept of it
@@ -395,7 +395,7 @@ func (b *gateBench) change(n int) (packages int, err error) {
 	return len(list), errors.Join(os.WriteFile(file, text, 0o644), b.git("commit", "-qam", "change"))
 }
 
-// newest is how many bytes are kept of the newest verdict, and how long its longest phase
+// newest returns the bytes kept of the newest verdict, and the time that its longest phase
 // took of those that ran for it.
 func (b *gateBench) newest() (int64, time.Duration, error) {
 	dirs, err := filepath.Glob(b.top + "/state/carboy/gates/verdicts/*")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// hitRounds is how often a verdict is asked for again.
+// hitRounds is the number of times that a verdict is asked for again.
 const hitRounds = 20
 
 // HitReport is a verdict that is given again, as a user has it: the whole command.
@@ -19,7 +19,7 @@ type HitReport struct {
 	// that of a carboy that says its version.
 	CPU   *Spread `json:"cpu_ms"`
 	Start *Spread `json:"version_cpu_ms"`
-	// Hash is what it takes to read the files of both commits with git and to hash them,
+	// Hash is the time to read the files of both commits with git and to hash them,
 	// once, and Rest is the whole without it.
 	Hash *Spread `json:"hashing_ms"`
 	Rest *Spread `json:"rest_ms"`

@@ -80,7 +80,7 @@ const (
 
 var systemNames = []string{direct, passed, opened, scanned, goProxy, mitmproxy}
 
-// systemFlags are what -peers calls them.
+// systemFlags are their names in -peers.
 var systemFlags = map[string]string{"passed": passed, "opened": opened, "scanned": scanned, "go": goProxy, "mitmproxy": mitmproxy}
 
 // system is one way to the server, with its client.
@@ -116,7 +116,7 @@ var gatewayMeasures = []gatewayMeasure{
 	}},
 }
 
-// mitmproxyLess is how much less it is given to carry, since it buffers all of it.
+// mitmproxyLess divides the amount that it is given to carry, since it buffers all of it.
 const mitmproxyLess = 16
 
 func newGatewayBench(ctx context.Context, o *options, log io.Writer) (_ *gatewayBench, err error) {
@@ -681,7 +681,7 @@ func watchMemory(pid int) func() memory {
 	}
 }
 
-// Many is what very many open connections cost: each was used for a request, and is
+// Many is the cost of very many open connections: each was used for a request, and is
 // kept open.
 type Many struct {
 	System string `json:"system"`

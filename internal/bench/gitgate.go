@@ -28,7 +28,7 @@ const gitMeasure = "git"
 // GitSchema names the JSON document of the git gate's measurements.
 const GitSchema = "carboy.dev/bench-git/v1"
 
-// GitReport is that document. Spreads are ratios of the gate to the same git without
+// GitReport is the JSON document of -only git. Spreads are ratios of the gate to the same git without
 // it, one for each round, unless they say otherwise.
 type GitReport struct {
 	Schema string  `json:"schema"`
@@ -44,7 +44,7 @@ type GitReport struct {
 	// without the gate.
 	Twice *Spread `json:"index_pack_twice"`
 	Small *Spread `json:"small_push"`
-	// Beyond is what a small push takes through the gate beyond 1.2 times what it does
+	// Beyond is the time that a small push takes through the gate beyond 1.2 times what it does
 	// without, in milliseconds.
 	Beyond *Spread `json:"small_push_beyond_ms"`
 	// Reading is MB of objects, written out, that are read each second.
@@ -57,7 +57,7 @@ type GitReport struct {
 // gitClones are made at once.
 const gitClones = 50
 
-// gitLine is how many megabits a second the slow line to upstream has.
+// gitLine is the speed of the slow line to upstream, in megabits a second.
 const gitLine = 200
 
 // benchT lets this program use what tests use.
@@ -68,7 +68,7 @@ type benchT struct {
 	cleanups []func()
 }
 
-// stopped is what a benchT panics with.
+// A benchT panics with stopped.
 type stopped struct{ error }
 
 func (t *benchT) Helper()                        {}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Goal is what carboy wants to be, and what was measured. The median decides.
+// Goal is a limit and the measurement that must keep it. The median decides.
 type Goal struct {
 	What string `json:"what"`
 	// Limit is the most, or with AtLeast the least, in Unit (empty: a ratio).
@@ -106,7 +106,7 @@ func (r *Report) goals() []Goal {
 	return append(gs, idle, crowd)
 }
 
-// crowdGoal is how many bottles are to wait at once.
+// crowdGoal is the number of bottles that should wait at once.
 const crowdGoal = 90
 
 // whole and inside are one peer's rounds, zero where it failed.

@@ -17,7 +17,7 @@ var mitmproxyAddon []byte
 // GatewaySchema names the JSON document of the gateway's measurements.
 const GatewaySchema = "carboy.dev/bench-gateway/v1"
 
-// GatewayReport is that document.
+// GatewayReport is the JSON document of -gateway.
 type GatewayReport struct {
 	Schema  string          `json:"schema"`
 	Rounds  int             `json:"rounds"`
@@ -136,7 +136,7 @@ func latency(q func(gatewaySample) time.Duration) func(gatewaySample) float64 {
 func mebibytes(s gatewaySample) float64    { return s.Memory.mebibytes() }
 func ownMebibytes(s gatewaySample) float64 { return s.Memory.ownMebibytes() }
 
-// goals are what scanning was designed for, and what a plain proxy of Go's and
+// goals compares with the figures that scanning was designed for and that a plain proxy of Go's and
 // mitmproxy reach.
 func (r *GatewayReport) goals() []Goal {
 	busiest := scanned // what people have, when it is there

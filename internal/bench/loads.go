@@ -24,7 +24,7 @@ type load struct {
 	needs, install string
 }
 
-// place is what differs between peers in a command line.
+// place holds the parts of a command line that differ between peers.
 type place struct {
 	ws        string // the workspace
 	tmp       string // an own empty directory, outside the workspace
@@ -33,7 +33,7 @@ type place struct {
 	carboy    string // the binary; empty: it is not measured
 }
 
-// kept is what stays between samples.
+// kept says which process stays between samples.
 type kept string
 
 const (

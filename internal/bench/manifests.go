@@ -45,7 +45,7 @@ type Manifests struct {
 	Image  int64   `json:"image_bytes"`
 }
 
-// manyManifests is how many bottles are composed.
+// manyManifests is the number of bottles that are composed.
 const manyManifests = 200
 
 // larder is a configuration directory with many manifests, all of which one agent is
@@ -211,7 +211,7 @@ func (l *larder) start(ctx context.Context, binary string, byManifest bool) erro
 	return errors.Join(err, os.RemoveAll(filepath.Join(l.home, "state", "carboy", "runs")))
 }
 
-// manifestReps is how often each is done in a round; the median counts.
+// manifestReps is the number of repetitions in a round; the median counts.
 const manifestReps = 5
 
 // manifests measures a round.
@@ -271,7 +271,7 @@ func (b *bench) manifestReport() *Manifests {
 	}
 }
 
-// Crowd is what bottles cost that wait, all at once.
+// Crowd is the memory of bottles that all wait at once.
 type Crowd struct {
 	Bottles   int   `json:"bottles"`
 	Processes int   `json:"processes"`
@@ -279,7 +279,7 @@ type Crowd struct {
 	USS       int64 `json:"uss_bytes"` // what only one process has
 }
 
-// roomOf is what a bottle that waits may take before this machine is asked for it.
+// roomOf is the memory that must be free for each bottle that is to wait, in bytes.
 const roomOf = 64 << 20
 
 // many starts bottles that wait, looks what they take, and ends them.
@@ -370,7 +370,7 @@ func (b *bench) many(ctx context.Context) (err error) {
 	return nil
 }
 
-// available is what the kernel thinks can be had without swapping.
+// available returns the memory that the kernel can give without swapping, in bytes.
 func available() (int64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -32,19 +32,19 @@ type peer struct {
 	only []string
 	// kept starts what stays between samples, where the peer has such a thing.
 	kept map[kept]func(context.Context) (*keep, error)
-	// version is what it says of itself.
+	// version is the peer's own answer.
 	version string
 	// after cleans up behind one sample.
 	after func() error
 }
 
-// keep is what stays.
+// keep is a process that stays between samples.
 type keep struct {
 	command func(ctx context.Context, argv []string) *exec.Cmd
 	// ready waits, outside the clock, until the next sample may come.
 	ready func(ctx context.Context) error
 	close func() error
-	// processes are those that wait; nil: nobody asks. Of these, own is the
+	// processes lists the waiting processes; nil: nobody asks. Of these, own is the
 	// peer's that is no part of the container; 0: none.
 	processes func() ([]int, error)
 	own       int
@@ -66,7 +66,7 @@ func asNobody(c *exec.Cmd) *exec.Cmd {
 	return c
 }
 
-// loadEnv is what a load finds in its environment with every peer.
+// loadEnv is a load's environment, the same with every peer.
 func loadEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LANG=C.UTF-8", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"}
 }

@@ -84,7 +84,7 @@ func cutLast(line string) (name string, n int64, ok bool) {
 	return line[:i], n, err == nil
 }
 
-// Idle is what something that waits costs the machine.
+// Idle is the memory of something that waits.
 type Idle struct {
 	Peer string `json:"peer"`
 	// PSS is the memory of all its processes, what they share counted once.
@@ -142,7 +142,7 @@ func pss(pid int) (int64, error) {
 	return x["Pss"], err
 }
 
-// rollup is what a process's memory comes to, by kind, in bytes.
+// rollup sums a process's memory by kind, in bytes.
 func rollup(pid int) (map[string]int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

@@ -24,7 +24,7 @@ type Report struct {
 	Skipped []string `json:"skipped"`
 	Failed  []string `json:"failed"` // samples that are missing
 	Loads   []Result `json:"loads"`
-	// Upload is how many bytes the load of that name sends.
+	// Upload is the number of bytes that the load of that name sends.
 	Upload int64 `json:"upload_bytes"`
 	// Start splits `carboy run -- true`; Idle is what living peers cost.
 	Start []Phase `json:"start_phases,omitempty"`
@@ -57,7 +57,7 @@ type PeerResult struct {
 	InsideNS      []int64 `json:"inside_ns,omitempty"`
 }
 
-// facts are what a reader needs to know about the machine.
+// facts describe the machine.
 type facts struct {
 	Cores     int     `json:"cores"`
 	MemoryGiB int     `json:"memory_gib"`
@@ -70,7 +70,7 @@ type facts struct {
 	Load      float64 `json:"load_per_core"` // at the start, before the first round
 	// Busy is the load per core after each round: its own and what else there was.
 	Busy []float64 `json:"load_per_core_after_rounds"`
-	// Peers are those that are measured, with their versions.
+	// Peers lists the measured peers with their versions.
 	Peers []string `json:"peers"`
 }
 
@@ -292,7 +292,7 @@ func (r *Report) table(w *strings.Builder, which func(load string) bool, pick fu
 	}
 }
 
-// String is how a ratio stands in the table.
+// String formats a ratio for the table.
 func (s *Spread) String() string {
 	return fmt.Sprintf("%s (%s–%s)", figure(s.Median), figure(s.Min), figure(s.Max))
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// vitals are what a process holds at one moment.
+// vitals count the memory, goroutines and descriptors of a process at one moment.
 type vitals struct {
 	Resident    int64 `json:"resident_bytes"`
 	Goroutines  int   `json:"goroutines"`
@@ -49,7 +49,7 @@ func (s *system) vitals() (v vitals, err error) {
 	return v, err
 }
 
-// Growth is what one of the vitals did in the second half of a soak, when everything
+// Growth is the change of one of the vitals in the second half of a soak, when everything
 // that is kept for later is there.
 type Growth struct {
 	What string `json:"what"`

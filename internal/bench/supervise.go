@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy"
+	"github.com/carboy/carboy/internal/backends"
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/bottle/gvisor"
+	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/ca"
 	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/gateway"
 	"github.com/carboy/carboy/internal/policy"
-	"github.com/carboy/carboy/internal/rootfs"
 	"github.com/carboy/carboy/internal/routes"
 	"github.com/carboy/carboy/internal/wire"
 )
@@ -35,7 +35,7 @@ import (
 // line: Client.Run, with the certificates of the server beside the machine's.
 const superviseArg = "-supervise"
 
-// supervised is what it is to do.
+// supervised is its task.
 type supervised struct {
 	Routes    string   `json:"routes"`
 	Workspace string   `json:"workspace"`
@@ -46,7 +46,7 @@ type supervised struct {
 	// No flag and no option of a run says that, so the bottle and its gateway are
 	// put together here, as Client.Run does, but for its records.
 	Conns int `json:"conns,omitempty"`
-	// Leak is what is leaked on purpose, so that a soak can be seen to fail.
+	// Leak names the resource that is leaked on purpose, so that a soak can be seen to fail.
 	Leak string `json:"leak,omitempty"`
 }
 
@@ -181,16 +181,16 @@ func (s *supervised) assembled(ctx context.Context, roots *x509.CertPool) (err e
 	if err != nil {
 		return err
 	}
-	lanes, inside, err := wire.NewLanes()
+	lanes, inside, err := wire.NewChannels()
 	if err != nil {
 		return errors.Join(err, pair.Host.Close(), pair.Bottle.Close())
 	}
-	spec.Net, spec.Wire, spec.Lanes = cable, pair.Bottle, inside
-	gw, err := gateway.New(gateway.Config{Host: pair.Host, Lanes: lanes, Wire: spec.Net, Table: table, Authority: authority, Roots: roots, Limits: gateway.Limits{Conns: s.Conns}})
+	spec.Net, spec.Wire, spec.Channels = cable, pair.Bottle, inside
+	gw, err := gateway.New(gateway.Config{Host: pair.Host, Channels: lanes, Wire: spec.Net, Table: table, Authority: authority, Roots: roots, Limits: gateway.Limits{Conns: s.Conns}})
 	if err != nil {
 		return errors.Join(err, pair.Bottle.Close(), inside.Close())
 	}
-	bt, err := gvisor.Backend{}.Create(ctx, spec)
+	bt, err := backends.Default().Create(ctx, spec)
 	if err != nil {
 		return errors.Join(err, gw.Close())
 	}

@@ -31,7 +31,7 @@ type upstream struct {
 
 const postAnswer = `{"ok":true}`
 
-// textBlock is what bodies are made of: the sort of text that agents send, in which
+// Bodies repeat textBlock: the sort of text that agents send, in which
 // there is nothing to find.
 var textBlock = sync.OnceValue(func() []byte {
 	var w bytes.Buffer

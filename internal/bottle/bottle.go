@@ -1,9 +1,9 @@
-// Package bottle is the contract between carboy and whatever holds the
-// untrusted side: a Backend makes a Bottle from a frozen Spec, the Bottle runs
-// processes, and its only way out is the wire in the Spec.
+// Package bottle is the contract between carboy and a backend, which confines
+// the untrusted side. A Backend makes a Bottle from a frozen Spec, the Bottle
+// runs processes, and its only way out is the wire in the Spec.
 //
-// Start reading at Backend. Package bottletest holds the suite that every
-// backend runs; package gvisor is the default backend.
+// Start reading at Backend. Package bottletest is the test suite of every
+// backend; package backends chooses one.
 package bottle
 
 import (
@@ -12,16 +12,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/carboy/carboy/internal/exitcode"
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// Isolation names the strength of a boundary, as it stands in receipts.
+// Isolation names the strength of a boundary in receipts. Each backend reports
+// its own in Posture.Isolation.
 type Isolation string
 
-// The zero Isolation is not a claim of any kind.
+// The zero Isolation claims nothing.
 const (
 	// IsolationUserKernel: the command's system calls are served by a kernel in
 	// user space, itself confined by namespaces and a seccomp filter.
@@ -31,27 +34,28 @@ const (
 // Access says how a host directory appears inside.
 type Access int
 
-// The zero Access is no access: a Mount must say what it grants.
+// The zero Access is no access, so a Mount must name its access.
 const (
-	AccessNone      Access = iota
+	accessNone      Access = iota
 	AccessReadOnly         // reads reach the host, writes fail
 	AccessReadWrite        // writes reach the host
-	// AccessOverlay reads the host and keeps writes in the bottle, from where
-	// Export takes them.
+	// AccessOverlay reads from the host and keeps writes in the bottle, where
+	// Export finds them.
 	AccessOverlay
 )
 
 // Mount is one host path that the bottle may see. Source and Target are
-// absolute and clean; the source is opened once, when the bottle is made.
+// absolute and clean. The backend opens the source once, when it makes the
+// bottle.
 type Mount struct {
 	Source string
 	Target string
 	Access Access
-	// Dev and Ino, when Ino is not zero, are what Source must be: a directory
-	// that was put in its place after the caller looked is refused.
+	// Dev and Ino, unless Ino is zero, identify Source. A directory that
+	// replaced it after the caller looked is refused.
 	Dev, Ino uint64
-	// Tree, when set, is a detached mount (open_tree) that stands for Source.
-	// The Backend takes ownership of it.
+	// Tree, when set, is a detached mount (open_tree) to use in place of
+	// Source. The Backend takes ownership of it.
 	Tree *os.File
 }
 
@@ -64,11 +68,11 @@ type Entry struct {
 	Owned   bool   // belongs to the bottle's user rather than to root
 }
 
-// Root is what the bottle finds at "/", before workspace and mounts. Nothing
-// that is not named here exists inside.
+// Root describes the bottle's "/", before workspace and mounts. Nothing else
+// exists inside.
 type Root struct {
-	Dir     string  // a directory that is the whole root, or empty
-	Binds   []Mount // read-only host trees, in order; without Source: an empty directory
+	Dir     string  // the whole root, or empty
+	Binds   []Mount // read-only host trees, in order; one without Source is an empty directory
 	Entries []Entry // in order, parents first
 }
 
@@ -79,8 +83,8 @@ type User struct {
 	Home     string
 }
 
-// Limits bound a bottle. Zero means "no limit of ours" only where stated;
-// Validate refuses a zero elsewhere.
+// Limits bound a bottle. Zero means "no limit" only where stated; Validate
+// refuses it elsewhere.
 type Limits struct {
 	Timeout time.Duration `json:"timeout_ns"`   // wall clock; 0: none
 	Memory  int64         `json:"memory_bytes"` // bytes of the bottle's own memory
@@ -96,7 +100,7 @@ type Limits struct {
 	OpenFiles int64 `json:"open_files"`
 }
 
-// Validate refuses limits that would leave something unbounded.
+// Validate refuses limits that leave a resource unbounded.
 func (l Limits) Validate() error {
 	for _, f := range []struct {
 		name string
@@ -125,7 +129,7 @@ type Spec struct {
 	Workspace *Mount // nil: none
 	Mounts    []Mount
 	User      User
-	// HostUID and HostGID are what the bottle's user is on the host when carboy
+	// HostUID and HostGID are the host ids of the bottle's user when carboy
 	// runs as root; never 0. An ordinary user's bottles run as that user.
 	HostUID, HostGID uint32
 	Limits           Limits
@@ -133,34 +137,36 @@ type Spec struct {
 	// Wire is the bottle's end of the only way out, a packet socket as package
 	// wire makes it. The Backend takes ownership. Nil: no network at all.
 	Wire *os.File
-	// Lanes are the wire's fast part, to be used with it alone. The Backend
-	// takes ownership. The zero value: connections go as packets.
-	Lanes wire.LaneFiles
-	// Net says how the bottle's network card is set up; needed with Wire.
+	// Lanes are the channels that carry connections without packets; they need
+	// Wire. The Backend takes ownership. The zero value: connections go as
+	// packets.
+	Channels wire.ChannelFiles
+	// Net configures the bottle's network card; required with Wire.
 	Net wire.Config
-	// Trace is the bottle's end of a SEQPACKET socket that carries facts as
-	// package trace has them, each datagram a batch. The Backend takes
-	// ownership. All facts of what was done before are sent when Pause
-	// returns; a bottle that ends otherwise can lose those of its last 2 ms.
-	// A reader that is slow slows the bottle down; one that does not read for
-	// two seconds loses facts, which are counted. Nil: nobody asked, and the
-	// bottle does not pay for it. Posture.Trace says whether facts will come:
-	// a backend that can't trace closes the socket and says false.
+	// Trace is the bottle's end of a SEQPACKET socket. Each datagram on it is a
+	// batch of facts as package trace encodes them. The Backend takes
+	// ownership. When Pause returns, all facts of what was done before have
+	// been sent; a bottle that ends otherwise can lose those of its last 2 ms.
+	// A slow reader slows the bottle down. If a reader does not read for two
+	// seconds, facts are dropped and counted. Nil: no facts, and no cost.
+	// Posture.Trace says whether facts will come: a backend without tracing
+	// closes the socket and reports false.
 	Trace *os.File
-	// Warm is what a Warmer made for the same user, or nil. Create uses it up.
+	// Warm was made by a Warmer for the same user, or is nil. Create uses it
+	// up.
 	Warm Warm
-	// Thaw brings back a bottle that was frozen; everything else must be as it was
-	// then, but for the files of the host, which can have changed. Nil: a new one.
+	// Thaw restores a frozen bottle. Everything else must be as it was then,
+	// except for files of the host, which may have changed. Nil: a new bottle.
 	Thaw *Thaw
-	// Upper is what ExportAll wrote of another bottle: this one begins with its
-	// files. The Backend takes ownership. Nil: with none.
+	// Upper holds the output of another bottle's ExportAll, whose files this
+	// bottle begins with. The Backend takes ownership. Nil: none.
 	Upper *os.File
 	// Scratch is a directory of the caller's in which the backend may keep the
 	// overlay's pages; empty: in memory.
 	Scratch string
 }
 
-// Writable lists the targets through which the bottle writes to the host.
+// Writable returns the targets through which the bottle writes to the host.
 func (s *Spec) Writable() []string {
 	var out []string
 	if s.Workspace != nil && s.Workspace.Access == AccessReadWrite {
@@ -174,7 +180,7 @@ func (s *Spec) Writable() []string {
 	return out
 }
 
-// Files returns the descriptors that Create takes over.
+// Files returns the descriptors that Create takes ownership of.
 func (s *Spec) Files() []*os.File {
 	var out []*os.File
 	add := func(f *os.File) {
@@ -183,43 +189,44 @@ func (s *Spec) Files() []*os.File {
 		}
 	}
 	add(s.Wire)
-	for _, f := range s.Lanes.Files() {
+	for _, f := range s.Channels.Files() {
 		add(f)
 	}
 	add(s.Trace)
 	if s.Workspace != nil {
 		add(s.Workspace.Tree)
 	}
-	for _, m := range append(s.Mounts, s.Root.Binds...) {
+	for _, m := range slices.Concat(s.Mounts, s.Root.Binds) {
 		add(m.Tree)
 	}
 	add(s.Upper)
-	return append(out, s.Thaw.Files()...)
+	return append(out, s.Thaw.files()...)
 }
 
-// Command is one process to start inside.
+// Command describes one process to start inside.
 type Command struct {
 	Args []string
 	Env  []string // NAME=value, complete: nothing is inherited
 	Dir  string
-	// Stdin, Stdout, Stderr are pipes or, with Terminal, the same pty replica.
-	// The Bottle duplicates them; the caller closes its own.
+	// Stdin, Stdout and Stderr are pipes or, with Terminal, the same pty
+	// replica. The Bottle duplicates them; the caller closes its own.
 	Stdin, Stdout, Stderr *os.File
 	Terminal              bool
-	// Guest is a command beside the one that the bottle was made for. When it
-	// has a terminal, signals of its keys and of its size are the caller's to
-	// deliver (Process.Signal with group); the first one's terminal sees to that.
+	// Guest marks a command that runs beside the bottle's first one. If it has
+	// a terminal, the caller delivers the signals of its keys and of its size
+	// (Process.Signal with group); the first command's terminal delivers its
+	// own.
 	Guest bool
 }
 
-// Status is how a process ended. The zero Status did not end.
+// Status says how a process ended. The zero Status means that it has not ended.
 type Status struct {
 	Exited bool
 	Code   int            // exit code, when Signal is zero
 	Signal syscall.Signal // the signal that ended it, or zero
 }
 
-// ExitCode is the shell's convention: 128+n for signal n.
+// ExitCode returns the code by the shell's convention: 128+n for signal n.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {
 		return 128 + int(s.Signal)
@@ -227,99 +234,128 @@ func (s Status) ExitCode() int {
 	return s.Code
 }
 
-// Usage is what a bottle uses. It costs little enough to be asked for 50 times
-// a second.
+// Usage holds the resources in use. Reading it is cheap enough for 50 times a
+// second.
 type Usage struct {
-	// Memory in bytes; with the overlay's pages unless those are in Scratch.
+	// Memory in bytes; includes the overlay's pages unless those are in
+	// Scratch.
 	Memory int64
-	// Disk is what the overlay holds in Scratch, in bytes.
+	// Disk is the size of the overlay in Scratch, in bytes.
 	Disk int64
 }
 
-// Refusals count what limits refused inside without ending anything.
+// Refusals count the operations that limits refused inside without ending
+// anything.
 type Refusals struct {
 	Pids int64 // forks and threads
 }
 
+// Network says what a bottle's connections travel on: what its Spec has of a network.
+type Network int
+
+const (
+	// NetworkPackets: Spec.Wire carries all of them as IP packets.
+	networkPackets Network = iota
+	// NetworkChannels: Spec.Channels carry connections beside Spec.Wire.
+	NetworkChannels
+)
+
+// Prober is implemented by a Backend that can try itself: Probe makes an empty bottle from
+// spec, verifies its posture and destroys it.
+type Prober interface {
+	Probe(ctx context.Context, spec *Spec) (Posture, error)
+}
+
 // Backend makes bottles. Implementations are safe for concurrent use.
 type Backend interface {
-	// Name is the backend's name in receipts and --backend.
+	// Name returns the backend's name in receipts and --backend.
 	Name() string
-	// Check says whether bottles can be made here. A nil error is a promise
-	// that Create will not fail for want of anything that Check looks at.
+	// Build returns the backend's version, in receipts and in keys of caches
+	// whose entries another version must not use.
+	Build() string
+	// Isolation returns the class of boundary that every bottle of this backend
+	// has. Create fails if the posture does not bear it out.
+	Isolation() Isolation
+	// Network returns what a bottle's connections travel on.
+	Network() Network
+	// Check reports why bottles cannot be made here. nil promises that Create
+	// will not fail for lack of anything that Check looks at.
 	Check(ctx context.Context) error
-	// Create makes a bottle whose posture has been read from the live
-	// processes and matches; no instruction of the workload has run. On error
-	// nothing is left behind.
+	// Create makes a bottle and verifies its posture on the live processes. No
+	// instruction of the workload has run when it returns. On error it leaves
+	// nothing behind.
 	Create(ctx context.Context, spec *Spec) (Bottle, error)
 }
 
-// Warmer is a Backend that can begin before there is a Spec, while its caller
-// writes records.
+// Warmer is implemented by a Backend that can start work before there is a
+// Spec, while its caller prepares one.
 type Warmer interface {
-	// Warm begins for a bottle of this user. It does not wait and does not fail:
-	// Create, which gets it, says what went wrong. Close it in any case.
+	// Warm starts the work for a bottle of this user. It does not wait and does
+	// not fail: Create, which receives the result, reports the error. Always
+	// close the Warm.
 	Warm(u User, hostUID, hostGID uint32) Warm
 }
 
-// Warm is a beginning of a bottle.
+// Warm is a bottle whose creation has begun.
 type Warm interface {
-	// Close ends what Create has not taken.
+	// Close ends the work unless Create has taken it.
 	Close()
 }
 
 // Bottle is one sealed machine. All methods are safe for concurrent use.
 type Bottle interface {
-	// Posture is what was verified before the first instruction.
+	// Posture returns what was verified before the workload's first
+	// instruction.
 	Posture() Posture
-	// Start begins a command. ErrNotFound and ErrNotExecutable tell why a
+	// Start starts a command. ErrNotFound and ErrNotExecutable say why a
 	// program could not be started.
 	Start(ctx context.Context, cmd *Command) (Process, error)
-	// Pause stops every process inside; Export after Pause is a consistent
-	// picture, and every fact was sent to Spec.Trace; when some could not be,
-	// everything stands still and the error is a FactsLostError. There is no way
-	// on from it but a Freezer's: callers destroy next.
+	// Pause stops every process inside, so that Export is consistent, and sends
+	// every fact to Spec.Trace. If some facts could not be sent, the bottle is
+	// paused all the same and the error is a FactsLostError. A paused bottle
+	// cannot go on, except through a Freezer: callers close it next.
 	Pause(ctx context.Context) error
 	// Export writes the overlay's upper layer, as a tar stream, to w.
 	Export(ctx context.Context, w io.Writer) error
 	// ExportAll writes all of the upper layer, for Spec.Upper of a later bottle.
 	ExportAll(ctx context.Context, w io.Writer) error
-	// Usage says what the bottle holds at this moment.
+	// Usage returns the resources that the bottle uses now.
 	Usage() (Usage, error)
-	// Refusals says what limits refused so far.
+	// Refusals returns the number of operations that limits refused so far.
 	Refusals(ctx context.Context) (Refusals, error)
 	// Done is closed when the bottle is gone, for whatever reason.
 	Done() <-chan struct{}
-	// Close destroys the bottle and returns when no process of it is left.
-	// Idempotent.
+	// Close destroys the bottle and returns when no process of it is left. It
+	// is idempotent.
 	Close() error
 }
 
 // Process is a started command.
 type Process interface {
-	// Wait returns when the process has ended, or ErrGone with the bottle.
+	// Wait blocks until the process has ended. It returns ErrGone if the bottle
+	// ends first.
 	Wait(ctx context.Context) (Status, error)
-	// Signal delivers sig to the process, or with group to its process group:
-	// the foreground one of its terminal when it has one, else its own.
+	// Signal sends sig to the process, or with group to its process group: the
+	// foreground group of its terminal if it has one, else its own.
 	Signal(sig syscall.Signal, group bool) error
 }
 
 // Errors that callers branch on.
 var (
-	ErrNotFound      = errors.New("command not found in the bottle")
-	ErrNotExecutable = errors.New("command cannot be executed in the bottle")
+	ErrNotFound      = exitcode.New(exitcode.Missing, "command not found in the bottle")
+	ErrNotExecutable = exitcode.New(exitcode.Unexecutable, "command cannot be executed in the bottle")
 	ErrGone          = errors.New("bottle is gone")
 )
 
-// FactsLostError means that a bottle was paused, and that its last facts were
-// lost because nobody took them. Nothing on Spec.Trace speaks of these.
+// FactsLostError means that Pause stopped the bottle, but nobody read its last
+// facts, which were lost. No batch on Spec.Trace counts these.
 type FactsLostError struct{ Untold uint64 }
 
 func (e *FactsLostError) Error() string {
 	return fmt.Sprintf("the last %d facts of the bottle were lost", e.Untold)
 }
 
-// UnavailableError says what keeps a backend from working here and what to do.
+// UnavailableError says why a backend cannot work here and what to do.
 type UnavailableError struct {
 	Backend string
 	Reason  string

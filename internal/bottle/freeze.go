@@ -3,57 +3,62 @@ package bottle
 import (
 	"context"
 	"os"
+	"slices"
 )
 
-// Freezer is a Bottle whose processes can be kept on disk and brought back by
-// another Create of the same Backend, build and kind of processor.
+// Freezes is implemented by a Backend whose bottles are Freezers.
+type Freezes interface {
+	// ImageNames returns the names of an image's files, in the order of Freezer.Freeze
+	// and of Thaw.Image.
+	ImageNames() []string
+}
+
+// Freezer is implemented by a Bottle whose processes can be saved to disk and
+// restored by another Create of the same Backend, build and kind of processor.
 type Freezer interface {
-	// Freeze writes all that lives in the bottle (processes, memory, files) to the
-	// image. Pause comes first. The bottle is at its end when Freeze returns nil; on
-	// an error it stands still, Export still works, and the image is worth nothing.
-	// Frozen is what Spec.Thaw has to say of it. Connections do not live on; of open
-	// files of the host only the command's own streams do, not those of guests.
-	Freeze(ctx context.Context, image ImageFiles) (Frozen, error)
-	// Thawed is the command of a bottle that was made with Spec.Thaw. No system call
-	// of anything inside has been served before it is called. Once.
+	// Freeze writes the bottle's state (processes, memory, files) to the image.
+	// Call Pause first. After success the bottle has ended. After an error it
+	// is still paused, Export still works, and the image is useless. Pass the
+	// returned Frozen to Spec.Thaw. Connections are lost. Of open files of the
+	// host, only the first command's streams survive.
+	//
+	// The caller opens the image's files for writing, one for each of the backend's
+	// ImageNames.
+	Freeze(ctx context.Context, image []*os.File) (Frozen, error)
+	// Thawed returns the command of a bottle that was made with Spec.Thaw, and
+	// lets it go on: no system call of its processes has been served before.
+	// Call it once.
 	Thawed(ctx context.Context) (Process, error)
 }
 
-// ImageFiles are the files of an image, opened for writing by Freeze's caller and
-// for reading by Create's.
-type ImageFiles struct{ State, PagesMeta, Pages *os.File }
-
-// Files are all of them.
-func (f ImageFiles) Files() []*os.File { return []*os.File{f.State, f.PagesMeta, f.Pages} }
-
-// Frozen is what must be known of an image beside its files. It holds nothing that
-// is secret.
+// Frozen describes an image beside its files. It holds no secrets.
 type Frozen struct {
-	ID  string `json:"id"` // Spec.ID, which the thawed bottle has again
+	ID  string `json:"id"` // Spec.ID; the thawed bottle has it again
 	PID int32  `json:"pid"`
-	// Limits are those that it was made with: some are in the processes themselves,
-	// and stay. Memory, pids and time are Spec.Limits' again.
+	// Limits are the original ones: some are in the processes themselves and
+	// stay. Memory, pids and time follow Spec.Limits again.
 	Limits   Limits `json:"limits"`
 	Terminal bool   `json:"terminal"`
-	// Streams are the backend's names of the streams in which the command's standard
-	// ones are found: for each of 0, 1 and 2.
+	// Streams holds, for each of the command's standard streams 0, 1 and 2, the
+	// backend's names for it.
 	Streams [3][]int `json:"streams"`
 }
 
-// Thaw has Create bring back what Freeze wrote. The files belong to the Backend.
+// Thaw tells Create to restore what Freeze wrote. The Backend takes ownership
+// of the files.
 type Thaw struct {
 	Frozen
-	Image                 ImageFiles
-	Stdin, Stdout, Stderr *os.File // as in Command
+	Image                 []*os.File // for reading, as Freeze had them
+	Stdin, Stdout, Stderr *os.File   // as in Command
 }
 
-// Files are all that Create takes over.
-func (t *Thaw) Files() []*os.File {
+// files returns the descriptors that Create takes ownership of.
+func (t *Thaw) files() []*os.File {
 	if t == nil {
 		return nil
 	}
 	var out []*os.File
-	for _, f := range append(t.Image.Files(), t.Stdin, t.Stdout, t.Stderr) {
+	for _, f := range slices.Concat(t.Image, []*os.File{t.Stdin, t.Stdout, t.Stderr}) {
 		if f != nil {
 			out = append(out, f)
 		}

@@ -2,21 +2,21 @@ package bottle
 
 import "fmt"
 
-// Posture is what a backend read from its live processes before the first
-// instruction of the workload.
+// Posture holds what a backend read from its live processes before the
+// workload's first instruction.
 type Posture struct {
 	Isolation Isolation     `json:"isolation"`
 	Backend   string        `json:"backend"`
 	Build     string        `json:"build"`
 	Processes []ProcPosture `json:"processes"`
-	// Trace is true when the live kernel said that it sends facts. A caller who
-	// needs them must look: a backend may not have any.
+	// Trace is true if the live kernel confirmed that it sends facts. A caller
+	// that needs facts must check it: a backend may have none.
 	Trace bool `json:"trace,omitempty"`
 }
 
 // ProcPosture describes one host process that serves the bottle.
 type ProcPosture struct {
-	Role       string   `json:"role"` // sandbox, gofer
+	Role       string   `json:"role"` // named by the backend
 	PID        int      `json:"pid"`
 	UID        int      `json:"uid"` // as the host sees it
 	Seccomp    int      `json:"seccomp"`
@@ -27,11 +27,11 @@ type ProcPosture struct {
 	Mounts     int      `json:"mounts"`
 	// FDs counts open descriptors by kind, such as "socket" or "dir".
 	FDs map[string]int `json:"fds"`
-	// Root is true when the process's root is not the host's.
+	// Chrooted is true if the process's root is not the host's.
 	Chrooted bool `json:"chrooted"`
 }
 
-// PostureError says that a live process isn't confined as it must be.
+// PostureError means that a live process is not confined as it must be.
 type PostureError struct {
 	Role   string
 	Reason string

@@ -1,60 +1,50 @@
-// Package browsertest drives a real Chromium in tests, over a pipe, by the DevTools
-// protocol: messages of JSON that end in NUL. The browser's own port stays closed, its
-// profile is private and thrown away, and it knows no names but those of tests.
+// Package browsertest drives a real Chromium in tests, with chromedp over a pipe:
+// the browser's own port stays closed. Its profile is temporary, and it resolves no
+// names but those of tests.
 //
 // Start reading at [Start], then at [Tab]. Every function ends the test when the
 // browser fails. One goroutine at a time may use a [Browser] and its tabs.
 package browsertest
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
-	"io"
+	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
 
 	"github.com/carboy/carboy/internal/testenv"
 )
 
 // Browser is one Chromium.
 type Browser struct {
-	t      testing.TB
-	to     *os.File
-	from   *os.File
-	in     *bufio.Reader
-	last   int
-	events []Event
+	t   testing.TB
+	ctx context.Context
 }
 
-// Event is what the browser tells unasked.
+// Event is one that the browser sent. Params are JSON.
 type Event struct {
-	Session string
-	Method  string
-	Params  json.RawMessage
+	Method string
+	Params json.RawMessage
 }
 
-type message struct {
-	ID        int             `json:"id,omitempty"`
-	SessionID string          `json:"sessionId,omitempty"`
-	Method    string          `json:"method,omitempty"`
-	Params    json.RawMessage `json:"params,omitempty"`
-	Result    json.RawMessage `json:"result,omitempty"`
-	Error     *struct {
-		Message string `json:"message"`
-	} `json:"error,omitempty"`
-}
-
-// patience is how long a loaded machine may take for one answer.
+// patience bounds one answer of the browser on a loaded machine.
 var patience = testenv.Patience(2 * time.Minute)
 
-// names are what the browser resolves: addresses of this machine by number, and
+// names has the browser resolve addresses of this machine by number, and
 // every name below .test as 127.0.0.1.
 const names = "MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE [::1], EXCLUDE localhost"
 
@@ -80,113 +70,61 @@ func Start(t testing.TB) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{
-		"--headless", "--remote-debugging-pipe", "--user-data-dir=" + dir, "--no-first-run", "--no-default-browser-check",
-		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync",
-		"--disable-gpu", "--disable-dev-shm-usage", "--mute-audio", "--no-proxy-server", "--host-resolver-rules=" + names, "--lang=en-US",
+	var said output
+	options := []chromedp.ExecAllocatorOption{
+		chromedp.ExecPath(path), chromedp.UserDataDir(dir), chromedp.Env("HOME="+dir, "TMPDIR="+dir), chromedp.CombinedOutput(&said),
+		chromedp.Headless, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Flag("no-proxy-server", true),
+		chromedp.Flag("host-resolver-rules", names), chromedp.Flag("lang", "en-US"),
+	}
+	for _, flag := range []string{"disable-background-networking", "disable-component-update", "disable-default-apps", "disable-extensions", "disable-sync", "disable-gpu", "disable-dev-shm-usage", "mute-audio"} {
+		options = append(options, chromedp.Flag(flag, true))
 	}
 	if os.Geteuid() == 0 {
-		args = append(args, "--no-sandbox")
+		options = append(options, chromedp.NoSandbox)
 	}
-	cmd := exec.Command(path, append(args, "about:blank")...)
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said bytes.Buffer
-	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
-	cmd.Stderr = &said
-	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirIn.Close()
-	theirOut.Close()
-	b := &Browser{t: t, to: ourOut, from: ourIn, in: bufio.NewReader(ourIn)}
+	allocator, _ := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, _ := chromedp.NewContext(allocator)
 	t.Cleanup(func() {
-		// Asked to, it ends its own processes and waits for them.
-		ourOut.Write([]byte(`{"id":1,"method":"Browser.close"}` + "\x00"))
-		ourIn.SetReadDeadline(time.Now().Add(patience))
-		io.Copy(io.Discard, b.in)
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		cmd.Wait()
-		ourIn.Close()
-		ourOut.Close()
+		ending, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		if err := chromedp.Cancel(ending); err != nil {
+			t.Logf("end %s: %v", path, err)
+		}
 		os.RemoveAll(dir)
 		if t.Failed() {
-			text := said.Bytes()
-			t.Logf("%s said at the end:\n%s", path, text[max(len(text)-1000, 0):])
+			t.Logf("%s wrote at the end:\n%s", path, said.tail())
 		}
 	})
-	return b
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("start %s: %v", path, err)
+	}
+	downloads := map[string]any{"behavior": "deny", "eventsEnabled": true}
+	if err := chromedp.FromContext(ctx).Browser.Call(ctx, "Browser.setDownloadBehavior", downloads, nil); err != nil {
+		t.Fatal(err)
+	}
+	return &Browser{t, ctx}
 }
 
-// call does one thing in a session and waits for its result.
-func (b *Browser) call(session, method string, params any) json.RawMessage {
-	b.t.Helper()
-	raw, problem := b.try(session, method, params)
-	if problem != "" {
-		b.t.Fatalf("%s: %s", method, problem)
-	}
-	return raw
+// output keeps what the browser writes.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
-func (b *Browser) try(session, method string, params any) (result json.RawMessage, problem string) {
-	b.t.Helper()
-	p, err := json.Marshal(params)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.last++
-	id := b.last
-	m, _ := json.Marshal(message{ID: id, SessionID: session, Method: method, Params: p})
-	if _, err := b.to.Write(append(m, 0)); err != nil {
-		b.t.Fatalf("%s: %v", method, err)
-	}
-	for {
-		m := b.read(method)
-		if m.ID != id {
-			continue
-		}
-		if m.Error != nil {
-			return nil, m.Error.Message
-		}
-		return m.Result, ""
-	}
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
 }
 
-// read takes the next message; events are kept.
-func (b *Browser) read(what string) message {
-	b.t.Helper()
-	b.from.SetReadDeadline(time.Now().Add(patience))
-	line, err := b.in.ReadBytes(0)
-	if err != nil {
-		b.t.Fatalf("waiting for %s: %v", what, err)
-	}
-	var m message
-	if err := json.Unmarshal(line[:len(line)-1], &m); err != nil {
-		b.t.Fatal(err)
-	}
-	if m.ID == 0 {
-		b.events = append(b.events, Event{m.SessionID, m.Method, m.Params})
-	}
-	return m
+func (o *output) tail() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b := o.buf.Bytes()
+	return b[max(len(b)-1000, 0):]
 }
 
-func (b *Browser) decode(raw json.RawMessage, v any) {
-	b.t.Helper()
-	if err := json.Unmarshal(raw, v); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// View is how a page is looked at. Width and Height are pixels.
+// View is the size and medium of a page. Width and Height are pixels.
 type View struct {
 	Width, Height int
 	Dark, Print   bool
@@ -196,7 +134,11 @@ type View struct {
 // Tab is one page. Tabs share the browser's cookies.
 type Tab struct {
 	*Browser
-	session, target string
+	ctx context.Context
+
+	mu     sync.Mutex
+	events []Event
+	news   chan struct{} // has one element after an event
 }
 
 // Open opens a page in a tab of its own, which is closed when t ends, and waits until
@@ -204,23 +146,59 @@ type Tab struct {
 func (b *Browser) Open(t testing.TB, url string, v View) *Tab {
 	t.Helper()
 	b.t = t
-	var target struct{ TargetID string }
-	b.decode(b.call("", "Target.createTarget", map[string]any{"url": "about:blank"}), &target)
-	var session struct{ SessionID string }
-	b.decode(b.call("", "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}), &session)
-	p := &Tab{b, session.SessionID, target.TargetID}
-	t.Cleanup(func() { b.call("", "Target.closeTarget", map[string]any{"targetId": target.TargetID}) })
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	t.Cleanup(cancel)
+	p := &Tab{Browser: b, ctx: ctx, news: make(chan struct{}, 1)}
+	if err := errors.Join(chromedp.Listen(ctx, p.heard), chromedp.ListenBrowser(ctx, p.heard)); err != nil {
+		t.Fatalf("open a tab: %v", err)
+	}
 	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
 		p.Do(domain+".enable", nil)
 	}
-	p.Size(v.Width, v.Height)
+	p.size(v.Width, v.Height)
 	if v.NoScript {
 		p.Script(false)
 	}
 	p.Media(v.Dark, v.Print)
-	p.Front()
+	p.front()
 	p.Go(url)
 	return p
+}
+
+// heard keeps the events that tests look at.
+func (p *Tab) heard(event any) {
+	method := ""
+	switch event.(type) {
+	case *page.EventLoadEventFired:
+		method = "Page.loadEventFired"
+	case *page.EventJavascriptDialogOpening:
+		method = "Page.javascriptDialogOpening"
+	case *page.EventWindowOpen:
+		method = "Page.windowOpen"
+	case *browser.EventDownloadWillBegin: // of any tab
+		method = "Browser.downloadWillBegin"
+	case *runtime.EventExceptionThrown:
+		method = "Runtime.exceptionThrown"
+	case *runtime.EventConsoleAPICalled:
+		method = "Runtime.consoleAPICalled"
+	case *log.EventEntryAdded:
+		method = "Log.entryAdded"
+	case *network.EventRequestWillBeSent:
+		method = "Network.requestWillBeSent"
+	default:
+		return
+	}
+	params, err := json.Marshal(event)
+	if err != nil {
+		params, _ = json.Marshal(err.Error())
+	}
+	p.mu.Lock()
+	p.events = append(p.events, Event{method, params})
+	p.mu.Unlock()
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
 }
 
 // OpenHTML is Open for a file with this text.
@@ -233,19 +211,33 @@ func (b *Browser) OpenHTML(t testing.TB, html []byte, v View) *Tab {
 	return b.Open(t, "file://"+file, v)
 }
 
-// Do is one command of the protocol; nil: without parameters.
+// Do sends one command of the DevTools protocol and returns its result as JSON.
+// Params may be nil.
 func (p *Tab) Do(method string, params map[string]any) json.RawMessage {
 	p.t.Helper()
+	raw, err := p.try(method, params)
+	if err != nil {
+		p.t.Fatalf("%s: %v", method, err)
+	}
+	return raw
+}
+
+func (p *Tab) try(method string, params map[string]any) (raw json.RawMessage, err error) {
 	if params == nil {
 		params = map[string]any{}
 	}
-	return p.call(p.session, method, params)
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	err = chromedp.FromContext(p.ctx).Target.Call(ctx, method, params, &raw)
+	return raw, err
 }
 
-// Decode reads the result of a command.
+// Decode decodes the result of a command.
 func (p *Tab) Decode(raw json.RawMessage, v any) {
 	p.t.Helper()
-	p.decode(raw, v)
+	if err := json.Unmarshal(raw, v); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // Go opens url in the tab and waits until it is loaded.
@@ -259,11 +251,11 @@ func (p *Tab) Go(url string) {
 // Loads does what leads to another page and waits until that is loaded.
 func (p *Tab) Loads(do func()) {
 	p.t.Helper()
-	p.LoadsThrough(1, do)
+	p.loadsThrough(1, do)
 }
 
-// LoadsThrough is Loads for the last of n pages, each of which leads to the next.
-func (p *Tab) LoadsThrough(n int, do func()) {
+// loadsThrough is Loads for the last of n pages, each of which leads to the next.
+func (p *Tab) loadsThrough(n int, do func()) {
 	p.t.Helper()
 	seen := p.count("Page.loadEventFired")
 	do()
@@ -282,29 +274,33 @@ func (p *Tab) count(method string) (n int) {
 // await waits until more than seen events of this kind have come.
 func (p *Tab) await(method string, seen int) {
 	p.t.Helper()
+	late := time.After(patience)
 	for p.count(method) <= seen {
-		p.read(method)
-	}
-}
-
-// Events are what the page's browser told so far.
-func (p *Tab) Events() (out []Event) {
-	for _, e := range p.events {
-		if e.Session == p.session {
-			out = append(out, e)
+		select {
+		case <-p.news:
+		case <-p.ctx.Done():
+			p.t.Fatalf("waiting for %s: %v", method, p.ctx.Err())
+		case <-late:
+			p.t.Fatalf("waiting for %s: nothing in %v", method, patience)
 		}
 	}
-	return out
 }
 
-// Front makes this the tab that is seen: others draw nothing.
-func (p *Tab) Front() {
+// Events returns the events of the page so far.
+func (p *Tab) Events() []Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]Event(nil), p.events...)
+}
+
+// front makes this the tab that is seen: others draw nothing.
+func (p *Tab) front() {
 	p.t.Helper()
 	p.Do("Page.bringToFront", nil)
 }
 
-// Size gives the page so many pixels. Below 600 it is a phone's.
-func (p *Tab) Size(width, height int) {
+// size gives the page so many pixels. Below 600 it is a phone's.
+func (p *Tab) size(width, height int) {
 	p.t.Helper()
 	p.Do("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
 }
@@ -338,16 +334,16 @@ func Eval[T any](p *Tab, expression string) T {
 func (p *Tab) Until(expression string) {
 	p.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		raw, problem := p.try(p.session, "Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "(() => { try { return !!(" + expression + ") } catch (e) { return false } })()"})
-		if problem != "" {
+		raw, err := p.try("Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "(() => { try { return !!(" + expression + ") } catch (e) { return false } })()"})
+		if err != nil {
 			continue // it is on its way to another page
 		}
 		var out struct{ Result struct{ Value bool } }
-		if p.decode(raw, &out); out.Result.Value {
+		if p.Decode(raw, &out); out.Result.Value {
 			return
 		}
 	}
-	raw, _ := p.try(p.session, "Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "location.href + '\\n' + document.body.innerText"})
+	raw, _ := p.try("Runtime.evaluate", map[string]any{"returnByValue": true, "expression": "location.href + '\\n' + document.body.innerText"})
 	p.t.Fatalf("waited in vain for %s; the page shows:\n%.3000s", expression, raw)
 }
 
@@ -365,7 +361,7 @@ func run[T any](p *Tab, promise, expression string) T {
 		}
 		ExceptionDetails *struct{ Text string }
 	}
-	p.decode(p.Do("Runtime.evaluate", map[string]any{"expression": promise, "awaitPromise": true, "returnByValue": true}), &out)
+	p.Decode(p.Do("Runtime.evaluate", map[string]any{"expression": promise, "awaitPromise": true, "returnByValue": true}), &out)
 	if out.ExceptionDetails != nil {
 		p.t.Fatalf("%s: %s %s", expression, out.ExceptionDetails.Text, out.Result.Description)
 	}
@@ -424,7 +420,7 @@ func (p *Tab) Screenshot(name string, whole bool) {
 		return
 	}
 	var out struct{ Data string }
-	p.decode(p.Do("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out)
+	p.Decode(p.Do("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out)
 	b, err := base64.StdEncoding.DecodeString(out.Data)
 	if err != nil {
 		p.t.Fatal(err)
@@ -441,11 +437,11 @@ func (p *Tab) Quiet(allowed func(url string) bool) {
 	p.t.Helper()
 	for _, e := range p.Events() {
 		switch e.Method {
-		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening", "Page.windowOpen", "Page.downloadWillBegin":
+		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening", "Page.windowOpen", "Browser.downloadWillBegin":
 			p.t.Errorf("%s: %s", e.Method, e.Params)
 		case "Network.requestWillBeSent":
 			var sent struct{ Request struct{ URL string } }
-			p.decode(e.Params, &sent)
+			p.Decode(e.Params, &sent)
 			if !allowed(sent.Request.URL) {
 				p.t.Errorf("the page asked for something: %s", e.Params)
 			}

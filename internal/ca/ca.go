@@ -1,9 +1,9 @@
-// Package ca is a bottle's own certificate authority: with it the gateway answers
-// TLS in the place of the servers that a bottle may reach.
+// Package ca is a bottle's own certificate authority. With its certificates the
+// gateway answers TLS in place of the servers that the bottle may reach.
 //
-// It promises that the key exists in this process's memory alone, but for what
-// Marshal gives to who keeps a bottle; that a certificate names one host; and that a
-// certificate is valid now, also after the clock was set. The authority is worth nothing outside its bottle: nobody else
+// The key exists only in this process's memory, except for the output of Marshal, for
+// callers that keep a bottle. Each certificate names one host, and is valid now, even
+// after the clock was set. The authority is worthless outside its bottle: nobody else
 // trusts it.
 //
 // Start reading at [New] and [Authority.Leaf].
@@ -30,27 +30,27 @@ import (
 )
 
 const (
-	// The authority's own validity is wide, because a bottle may be resumed after
-	// long, and clocks are set; a leaf's is what clients still accept (398 days at
-	// most in browsers), and is renewed.
+	// The authority is valid for long, because a bottle may be resumed late, and
+	// clocks may be set. A leaf is valid as long as clients accept (at most 398 days
+	// in browsers), and is renewed.
 	before, after         = 2 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour
 	leafBefore, leafAfter = 7 * 24 * time.Hour, 90 * 24 * time.Hour
 	leafRenew             = 24 * time.Hour
 
-	// maxLeaves bounds the certificates that are kept, about 2 kB each.
+	// maxLeaves bounds the cached certificates, of about 2 kB each.
 	maxLeaves = 1024
 )
 
 // Authority signs certificates for hosts. It is safe for concurrent use.
 type Authority struct {
 	key  *ecdsa.PrivateKey
-	leaf *ecdsa.PrivateKey // of all leaves: who has one has the process
+	leaf *ecdsa.PrivateKey // shared by all leaves: who can read one can read all
 	cert *x509.Certificate
 	now  func() time.Time
 
 	mu     sync.Mutex
 	leaves map[string]*list.Element
-	used   *list.List // of *minted, the last used first
+	used   *list.List // of *minted, most recently used first
 }
 
 type minted struct {
@@ -58,8 +58,8 @@ type minted struct {
 	cert *tls.Certificate
 }
 
-// New makes an authority for the bottle of this name. It reads the time from now,
-// nil: time.Now.
+// New creates an authority for a bottle. It reads the time from now; nil means
+// time.Now.
 func New(bottle string, now func() time.Time) (*Authority, error) {
 	a, err := empty(now)
 	if err != nil {
@@ -94,7 +94,7 @@ func New(bottle string, now func() time.Time) (*Authority, error) {
 	return a, nil
 }
 
-// empty is one without a key of its own.
+// empty returns an authority that has no key but that of its leaves.
 func empty(now func() time.Time) (*Authority, error) {
 	if now == nil {
 		now = time.Now
@@ -107,7 +107,7 @@ func empty(now func() time.Time) (*Authority, error) {
 	return a, nil
 }
 
-// Marshal is the authority with its key, in PEM: a secret.
+// Marshal returns the authority with its secret key, in PEM.
 func (a *Authority) Marshal() ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {
@@ -117,7 +117,8 @@ func (a *Authority) Marshal() ([]byte, error) {
 	return append(out, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), nil
 }
 
-// Unmarshal reads what Marshal gave. It reads the time from now, nil: time.Now.
+// Unmarshal parses the output of Marshal. It reads the time from now; nil means
+// time.Now.
 func Unmarshal(text []byte, now func() time.Time) (*Authority, error) {
 	a, err := empty(now)
 	if err != nil {
@@ -137,12 +138,12 @@ func Unmarshal(text []byte, now func() time.Time) (*Authority, error) {
 	if a.cert, err = x509.ParseCertificate(cert.Bytes); err != nil {
 		return fail("the certificate is not one")
 	}
-	any, err := x509.ParsePKCS8PrivateKey(key.Bytes)
+	parsed, err := x509.ParsePKCS8PrivateKey(key.Bytes)
 	if err != nil {
-		return fail("the key is not one") // the error could repeat it
+		return fail("the key is not one") // the parser's error could repeat it
 	}
 	var ok bool
-	if a.key, ok = any.(*ecdsa.PrivateKey); !ok || a.key.Curve != elliptic.P256() || !a.key.PublicKey.Equal(a.cert.PublicKey) || !a.cert.IsCA {
+	if a.key, ok = parsed.(*ecdsa.PrivateKey); !ok || a.key.Curve != elliptic.P256() || !a.key.PublicKey.Equal(a.cert.PublicKey) || !a.cert.IsCA {
 		return fail("key and certificate do not belong together")
 	}
 	return a, nil
@@ -156,7 +157,7 @@ func newSerial() (*big.Int, error) {
 	return n.Add(n, big.NewInt(1)), nil
 }
 
-// keyID is the first method of RFC 5280 section 4.2.1.2.
+// keyID returns the key identifier by the first method of RFC 5280 section 4.2.1.2.
 func keyID(k *ecdsa.PublicKey) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(k)
 	if err != nil {
@@ -173,10 +174,10 @@ func keyID(k *ecdsa.PublicKey) ([]byte, error) {
 	return sum[:], nil
 }
 
-// Certificate is the authority's own.
+// Certificate returns the authority's own certificate.
 func (a *Authority) Certificate() *x509.Certificate { return a.cert }
 
-// PEM is the authority's certificate, with a line that says what it is.
+// PEM returns the authority's certificate, after a line of explanation.
 func (a *Authority) PEM() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: trusted in this bottle alone\n", a.cert.Subject.CommonName)
@@ -184,9 +185,8 @@ func (a *Authority) PEM() []byte {
 	return b.Bytes()
 }
 
-// Leaf is a certificate for one name, or one literal address, that is valid now
-// and for a day. Its chain ends before the authority's certificate, which the
-// bottle has.
+// Leaf returns a certificate for one name or literal address, valid now and for at
+// least a day. Its chain omits the authority's certificate, which the bottle has.
 func (a *Authority) Leaf(name string) (*tls.Certificate, error) {
 	name = strings.ToLower(name)
 	now := a.now()
@@ -225,8 +225,8 @@ func (a *Authority) mint(name string, now time.Time) (*tls.Certificate, error) {
 		BasicConstraintsValid: true,
 		AuthorityKeyId:        a.cert.SubjectKeyId,
 	}
-	// A name in the subject would be a second place to look; it is bounded to 64
-	// letters besides (RFC 5280), which names are not.
+	// A name in the subject would be a second place to look. It may also have only 64
+	// characters (RFC 5280), and host names are longer.
 	tmpl.Subject = pkix.Name{Organization: []string{"carboy"}}
 	if ip := net.ParseIP(name); ip != nil {
 		tmpl.IPAddresses = []net.IP{ip}

@@ -3,6 +3,7 @@ package ca
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net"
 	"os"
@@ -61,7 +62,7 @@ func TestLeaf(t *testing.T) {
 	}
 }
 
-// host is a name as VerifyOptions takes it.
+// host returns a name in the form of VerifyOptions.
 func host(name string) string {
 	if ip := net.ParseIP(name); ip != nil {
 		return "[" + name + "]"
@@ -69,8 +70,8 @@ func host(name string) string {
 	return name
 }
 
-// TestClock: a certificate is kept while it is good, and made again when the clock
-// was set, either way.
+// TestClock: a certificate is kept while it is valid, and replaced when the clock was
+// set, forwards or backwards.
 func TestClock(t *testing.T) {
 	now := time.Now()
 	a, err := New("x", func() time.Time { return now })
@@ -128,7 +129,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestOpenSSL: another implementation takes the chain, and refuses another name.
+// TestOpenSSL: another implementation accepts the chain, and refuses another name.
 func TestOpenSSL(t *testing.T) {
 	testenv.Need(t, "openssl", "openssl")
 	a, err := New("01abc", nil)
@@ -171,6 +172,66 @@ func BenchmarkMint(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		if _, err := a.mint(fmt.Sprintf("n%d.example.com", i), time.Now()); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestMarshal: an authority that was stored and read back signs for the same bottle.
+func TestMarshal(t *testing.T) {
+	a, err := New("test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := a.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Unmarshal(text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !b.Certificate().Equal(a.Certificate()) {
+		t.Error("the certificate has changed")
+	}
+	leaf, err := b.Leaf("api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(a.PEM()) {
+		t.Fatal("the authority's PEM has no certificate")
+	}
+	cert, err := x509.ParseCertificate(leaf.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: "api.example.com"}); err != nil {
+		t.Error(err)
+	}
+
+	other, err := New("other", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherText, err := other.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certBlock, keyBlock := pem.Decode(text)
+	_, otherKey := pem.Decode(otherText)
+	broken := func(typ string) []byte { return pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: []byte("broken")}) }
+	for name, x := range map[string]struct {
+		text []byte
+		want string
+	}{
+		"empty":              {nil, "no certificate"},
+		"no key":             {pem.EncodeToMemory(certBlock), "no key"},
+		"broken certificate": {append(broken("CERTIFICATE"), keyBlock...), "the certificate is not one"},
+		"broken key":         {append(pem.EncodeToMemory(certBlock), broken("PRIVATE KEY")...), "the key is not one"},
+		"another key":        {append(pem.EncodeToMemory(certBlock), otherKey...), "do not belong together"},
+	} {
+		if _, err := Unmarshal(x.text, nil); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v, want %q", name, err, x.want)
 		}
 	}
 }

@@ -14,34 +14,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// txn carries out ops so that, at every moment, each name holds its old or
-// its new file, and so that everything can be taken back until all is done:
+// txn carries out ops as one transaction. At every moment each name holds its
+// old or its new file, and until the commit everything can be rolled back:
 //
-//  1. pre-images of what goes are copied to the run directory;
-//  2. the plan is journaled;
-//  3. each new file or tree is made under a private name beside its place;
-//  4. that is synced and journaled with the inode numbers;
-//  5. one rename per op puts the new in place and the old under the private
-//     name (RENAME_EXCHANGE), never over anything (RENAME_NOREPLACE), and
-//     what came out is compared with what was expected;
-//  6. the commit is journaled, and what was set aside removed.
+//  1. copy pre-images of the old files to the run directory;
+//  2. journal the plan;
+//  3. make each new file or tree under a private name beside its place;
+//  4. sync, and journal the inode numbers;
+//  5. rename once per op: the new file into place and the old one to the
+//     private name (RENAME_EXCHANGE), never overwriting (RENAME_NOREPLACE),
+//     then compare the old file with the expected one;
+//  6. journal the commit, and remove the old files.
 //
-// Before 6 a failure, or Recover after a crash, exchanges back; the inode
-// numbers tell which side of each rename it stopped on.
+// A failure before 6, or Recover after a crash, reverses the renames. The
+// inode numbers tell which of them were made.
 type txn struct {
 	ctx    context.Context
 	t      tree
 	runDir string
 	j      *journal
-	fault  func(step, path string) error // tests: before each step that changes something
+	fault  func(step, path string) error // tests: called before each step
 	src    func(n *node) (contentReader, error)
 	left   []Bytes
-	waited time.Duration // for directories that were away
+	waited time.Duration // for renamed directories
 	mv     mover
 }
 
-// syncEach is the number of new files up to which each is synced; beyond, one
-// syncfs is faster.
+// syncEach is the largest number of new files that are synced one by one; for
+// more, one syncfs is faster.
 const syncEach = 64
 
 func (x *txn) step(name, p string) error {
@@ -56,8 +56,8 @@ func (x *txn) step(name, p string) error {
 	return nil
 }
 
-// run does everything; on error the workspace is as before, unless the error
-// says otherwise (*RollbackError).
+// run carries out all steps. On error the workspace is as before, except after
+// a *RollbackError or *StrandedError.
 func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error {
 	if err := x.prepare(ops, preImages); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error 
 	if err := x.step("journal", "plan"); err != nil {
 		return err
 	}
-	if err := x.j.write(record{Plan: plan}); err != nil {
+	if err := x.j.write(journalRecord{Plan: plan}); err != nil {
 		return err
 	}
 	err := x.forward(ops)
@@ -75,27 +75,27 @@ func (x *txn) run(kind, of string, ws Identity, ops []op, preImages bool) error 
 		return nil
 	}
 	if x.j.commit {
-		return nil // committed; a leftover is for Recover
+		return nil // committed; Recover removes the rest
 	}
 	if rerr := x.rollback(); rerr != nil {
-		return &RollbackError{Cause: err, Left: rerr}
+		return &rollbackError{Cause: err, Left: rerr}
 	}
 	if len(x.left) > 0 {
-		return &StrandedError{Cause: err, Left: x.left}
+		return &strandedError{Cause: err, Left: x.left}
 	}
 	return err
 }
 
-// StrandedError says that a landing failed and was taken back but for files whose
-// directory was moved away meanwhile, or in whose place something new was made.
-// They are for a person: nothing tries again.
-type StrandedError struct {
+// strandedError says that a landing failed and was rolled back, except for files
+// whose directory was moved meanwhile or whose place was taken. Recover does not
+// try again; a person must put them back.
+type strandedError struct {
 	Cause error
-	// Left are where old or half-made files lie, as far as that is known.
+	// Left lists the paths of old or unfinished files, as far as known.
 	Left []Bytes
 }
 
-func (e *StrandedError) Error() string {
+func (e *strandedError) Error() string {
 	s := fmt.Sprintf("%v; it was taken back, but the directory of %s was moved or its place taken", e.Cause, show(string(e.Left[0])))
 	if n := len(e.Left) - 1; n > 0 {
 		s += fmt.Sprintf(" (and of %d more)", n)
@@ -103,24 +103,24 @@ func (e *StrandedError) Error() string {
 	return s
 }
 
-// Unwrap yields the cause.
-func (e *StrandedError) Unwrap() error { return e.Cause }
+// Unwrap returns the cause.
+func (e *strandedError) Unwrap() error { return e.Cause }
 
-// RollbackError says that a landing failed and could not be taken back
+// rollbackError says that a landing failed and could not be rolled back
 // completely; Recover tries again.
-type RollbackError struct {
+type rollbackError struct {
 	Cause, Left error
 }
 
-func (e *RollbackError) Error() string {
+func (e *rollbackError) Error() string {
 	return fmt.Sprintf("%v; taking it back failed too and is tried again by the next command: %v", e.Cause, e.Left)
 }
 
-// Unwrap yields both errors.
-func (e *RollbackError) Unwrap() []error { return []error{e.Cause, e.Left} }
+// Unwrap returns both errors.
+func (e *rollbackError) Unwrap() []error { return []error{e.Cause, e.Left} }
 
 func (x *txn) forward(ops []op) error {
-	stamps := make([][]stamp, len(ops))
+	ids := make([][]fileID, len(ops))
 	count := 0
 	for i := range ops {
 		count += len(ops[i].New)
@@ -130,15 +130,15 @@ func (x *txn) forward(ops []op) error {
 		if err != nil {
 			return err
 		}
-		stamps[i] = s
+		ids[i] = s
 	}
-	if err := x.sync(ops, count > syncEach); err != nil {
+	if err := x.sync(ops, count > syncEach, true); err != nil {
 		return err
 	}
 	if err := x.step("journal", "staged"); err != nil {
 		return err
 	}
-	if err := x.j.write(record{Staged: &stagedRecord{stamps}}); err != nil {
+	if err := x.j.write(journalRecord{Staged: &stagedRecord{ids}}); err != nil {
 		return err
 	}
 	for i := range ops {
@@ -146,18 +146,18 @@ func (x *txn) forward(ops []op) error {
 			return err
 		}
 	}
-	if err := x.sync(ops, count > syncEach); err != nil {
+	if err := x.sync(ops, count > syncEach, true); err != nil {
 		return err
 	}
 	if err := x.step("journal", "commit"); err != nil {
 		return err
 	}
 	now := time.Now()
-	return x.j.write(record{Commit: &now})
+	return x.j.write(journalRecord{Commit: &now})
 }
 
-// prepare names the private files, notes the directories, and copies what
-// will go.
+// prepare fills in each op's private name and directory inode, and saves
+// pre-images of the old files.
 func (x *txn) prepare(ops []op, preImages bool) error {
 	var r [8]byte
 	if _, err := rand.Read(r[:]); err != nil {
@@ -193,9 +193,9 @@ func (x *txn) prepare(ops []op, preImages bool) error {
 	return pre.sync()
 }
 
-// mayReplace refuses for an ordinary user to take away what belongs to
-// somebody else: the new file would belong to the caller, and undo could not
-// give the old one back to its owner.
+// mayReplace returns an error if an ordinary user would replace another user's
+// file: the new file would belong to the caller, and undo could not restore
+// the owner of the old one.
 func mayReplace(o *op) error {
 	euid := os.Geteuid()
 	for i := range o.Old {
@@ -207,7 +207,7 @@ func mayReplace(o *op) error {
 	return nil
 }
 
-// place opens the directory of an op and refuses another one in its place.
+// place opens the directory of an op. It fails if the directory was replaced.
 func (x *txn) place(o *op) (dir int, name string, err error) {
 	dir, name, err = x.t.parent(string(o.Path))
 	if err != nil {
@@ -223,7 +223,9 @@ func (x *txn) place(o *op) (dir int, name string, err error) {
 
 var errDirMoved = errors.New("another directory is in its place")
 
-func (x *txn) sync(ops []op, all bool) error {
+// sync makes the directories of ops durable, or everything on their file system
+// if all is set. Unless mustExist is set, it skips directories that are gone.
+func (x *txn) sync(ops []op, all, mustExist bool) error {
 	if err := x.step("sync", "."); err != nil {
 		return err
 	}
@@ -238,6 +240,9 @@ func (x *txn) sync(ops []op, all bool) error {
 		seen[ops[i].Dir] = true
 		dir := path.Dir(string(ops[i].Path))
 		fd, err := openBeneath(x.t.fd, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if isAbsent(err) && !mustExist {
+			continue
+		}
 		if err != nil {
 			return wrapPath("sync", dir, err)
 		}
@@ -250,7 +255,7 @@ func (x *txn) sync(ops []op, all bool) error {
 	return nil
 }
 
-// swap puts one op in place.
+// swap carries out the rename of one op.
 func (x *txn) swap(o *op) error {
 	p := string(o.Path)
 	if err := x.step("swap", p); err != nil {
@@ -290,8 +295,8 @@ func (x *txn) swap(o *op) error {
 	if err != nil {
 		return wrapPath("put in place", p, err)
 	}
-	// Whoever renamed or wrote between our look and our rename is noticed
-	// here, and everything is taken back.
+	// A change made between the check above and the rename shows here; then
+	// everything is rolled back.
 	if err := x.expect(dir, o.Tmp, &o.Old[0].FP, false); err != nil {
 		return x.changed(p, err.Error())
 	}
@@ -312,8 +317,8 @@ func (x *txn) kind() string {
 	return "land"
 }
 
-// expect compares name with a fingerprint. A rename moves the ctime, so after
-// one it says nothing.
+// expect returns an error if name does not match a fingerprint. ctime says
+// whether to compare the ctime too, which our own rename changes.
 func (x *txn) expect(dir int, name string, fp *Fingerprint, ctime bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -333,8 +338,8 @@ func (x *txn) expect(dir int, name string, fp *Fingerprint, ctime bool) error {
 	return nil
 }
 
-// expectTree looks through a directory that was set aside: nobody finds it by
-// name any more, so what is in it now is what there is.
+// expectTree compares a directory that was set aside with the expected files.
+// Under its private name nobody else finds it, so the result stays valid.
 func (x *txn) expectTree(o *op) error {
 	want := make(map[string]*Fingerprint, len(o.Old))
 	for i := range o.Old {
@@ -370,7 +375,8 @@ func (x *txn) chmod(dir int, name string, o *op) error {
 	return wrapPath("change mode of", string(o.Path), chmodFd(fd, o.Mode))
 }
 
-// cleanup removes what was set aside. It cannot fail the landing any more.
+// cleanup removes the old files after the commit. Its errors are left to
+// Recover.
 func (x *txn) cleanup(ops []op) {
 	whole := true
 	for i := range ops {
@@ -383,10 +389,10 @@ func (x *txn) cleanup(ops []op) {
 		}
 	}
 	if !whole || x.step("journal", "done") != nil {
-		return // Recover looks again
+		return // Recover tries again
 	}
 	now := time.Now()
-	if x.j.write(record{Done: &now}) != nil {
+	if x.j.write(journalRecord{Done: &now}) != nil {
 		return
 	}
 	if x.j.plan.Kind == "undo" {
@@ -395,7 +401,7 @@ func (x *txn) cleanup(ops []op) {
 	x.j.mark(doneMarker)
 }
 
-// forget drops the pre-images of a landing that was undone.
+// forget removes the pre-images of a landing that was undone.
 func (x *txn) forget(id string) {
 	of, err := openJournal(x.runDir, id)
 	if err != nil {
@@ -415,7 +421,7 @@ func (x *txn) forget(id string) {
 	}
 }
 
-// discard removes the private name of an op.
+// discard removes the file or tree at an op's private name.
 func (x *txn) discard(o *op) error {
 	if err := x.step("discard", string(o.Path)); err != nil {
 		return err

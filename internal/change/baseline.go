@@ -13,7 +13,7 @@ import (
 
 const snapshotFile = "names"
 
-// Baseline is what a workspace was when its run began.
+// Baseline records the state of a workspace when its run began.
 type Baseline struct {
 	ID Identity
 
@@ -26,11 +26,10 @@ type Baseline struct {
 	err    error // of the snapshot, valid when done is closed
 }
 
-// Begin checks dir (see CheckWorkspace), notes who it is and what time it is
-// there, makes runDir/upper, and starts to record there the names below dir in
-// the background. It returns within milliseconds.
-// Close the Baseline when the run is over; cancelling ctx stops the
-// recording too.
+// Begin checks dir (see CheckWorkspace) and records its identity and the time
+// of its file system. It starts to record the names below dir in runDir/upper
+// in the background and returns within milliseconds. The caller must close the
+// Baseline when the run is over; cancelling ctx also stops the recording.
 func Begin(ctx context.Context, dir, runDir string) (*Baseline, error) {
 	real, err := CheckWorkspace(dir)
 	if err != nil {
@@ -65,8 +64,8 @@ func (b *Baseline) record(ctx context.Context, f *os.File) {
 	b.err = errors.Join(b.err, f.Close())
 }
 
-// Wait waits for the recording of names to end. An error means that it is
-// incomplete: changes of the host are then noticed by ctime alone.
+// Wait blocks until all names are recorded. An error means that the record is
+// incomplete: changes by the host are then detected by ctime alone.
 func (b *Baseline) Wait(ctx context.Context) error {
 	select {
 	case <-b.done:
@@ -76,7 +75,7 @@ func (b *Baseline) Wait(ctx context.Context) error {
 	}
 }
 
-// Close stops the recording and waits for its end.
+// Close stops the recording, waits for its end and releases the workspace.
 func (b *Baseline) Close() error {
 	b.cancel()
 	<-b.done
@@ -88,7 +87,7 @@ func (b *Baseline) Close() error {
 	return err
 }
 
-// writeJSON writes v to name: whole, synced, or not at all.
+// writeJSON atomically replaces the file name with v in JSON, and syncs it.
 func writeJSON(name string, v any) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-")
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Schema names the format of the index that Collect writes.
+// Schema identifies the format of the index that Collect writes.
 const Schema = "carboy.dev/changes/v1"
 
-// Kind says what happened to a path. The zero value is no kind and is never
-// landed.
+// Kind is how a path changed. The zero value is invalid and never lands.
 type Kind string
 
 // The kinds of changes.
@@ -24,7 +23,7 @@ const (
 	Modify Kind = "modify" // content of a file or target of a link
 	Delete Kind = "delete"
 	Mode   Kind = "mode" // permission bits only
-	Retype Kind = "type" // one type of file became another
+	Retype Kind = "type" // the type of the file
 )
 
 // Type is a type of file.
@@ -36,14 +35,15 @@ const (
 	Dir         Type = "dir"
 	Symlink     Type = "symlink"
 	Fifo        Type = "fifo"
-	CharDevice  Type = "chardev"
-	BlockDevice Type = "blockdev"
+	charDevice  Type = "chardev"
+	blockDevice Type = "blockdev"
 	Socket      Type = "socket"
 )
 
 func (t Type) landable() bool { return t == File || t == Dir || t == Symlink }
 
-// Fingerprint describes a file of the host well enough to notice a change.
+// Fingerprint holds the metadata of a host's file by which a later change of
+// it is noticed.
 type Fingerprint struct {
 	Type   Type   `json:"type"`
 	Mode   uint32 `json:"mode"` // 07777
@@ -57,41 +57,41 @@ type Fingerprint struct {
 	Target Bytes  `json:"target,omitempty"` // of symbolic links
 }
 
-// Change is what the bottle did to one path.
+// Change describes how the bottle changed one path.
 type Change struct {
 	// Path is relative to the workspace, slash-separated, without "." or
 	// "..", never empty; any byte but NUL may occur.
 	Path Bytes `json:"path"`
 	Kind Kind  `json:"kind"`
-	// Type, Mode, Size, SHA256 and Target describe the bottle's file; of a
-	// deletion Type is what was there.
+	// Type, Mode, Size, SHA256 and Target describe the bottle's file; for a
+	// deletion, Type is the type of the deleted file.
 	Type   Type   `json:"type"`
 	Mode   uint32 `json:"mode,omitempty"` // 07777
 	Size   int64  `json:"size,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
 	Target Bytes  `json:"target,omitempty"`
-	// HardLink is another path of the workspace that was the same file in
+	// HardLink is another path of the workspace that named the same file in
 	// the bottle. Landing makes separate files.
 	HardLink Bytes `json:"hard_link,omitempty"`
 	// Base is the host's file when the changes were collected, nil if absent.
 	Base *Fingerprint `json:"base,omitempty"`
-	// BaseMoved says how the host changed the path while the bottle ran;
-	// such a change is a conflict and does not land.
+	// BaseMoved says how the host changed the path while the bottle ran, ""
+	// if it did not. Such a change is a conflict and does not land.
 	BaseMoved string `json:"base_moved,omitempty"`
 	// Protected lists why the path lands only with IncludeProtected.
 	Protected []Reason `json:"protected,omitempty"`
-	// Unlandable says why the path never lands.
+	// Unlandable says why the path never lands, "" if it can.
 	Unlandable string `json:"unlandable,omitempty"`
-	// Omitted says why the content was not kept.
+	// Omitted says why the content was not stored, "" if it was.
 	Omitted string `json:"omitted,omitempty"`
-	// Offset of the content in the pack.
+	// Offset locates the content in the pack, in bytes.
 	Offset int64 `json:"offset,omitempty"`
 }
 
-// Bookkeeping reports whether the path is one that git keeps for itself and that
-// says nothing to a person: objects, reflogs, the index. It is never so when
-// the change is protected, in conflict or can't land. Refs and HEAD are no
-// bookkeeping: they say what a landing moves.
+// Bookkeeping reports whether the path is one of git's internal files that a
+// reviewer learns nothing from: objects, reflogs, the index. It returns false
+// if the change is protected, in conflict or cannot land, and for refs and
+// HEAD, which show what a landing moves.
 func (c *Change) Bookkeeping() bool {
 	if len(c.Protected) > 0 || c.BaseMoved != "" || c.Unlandable != "" || c.Omitted != "" {
 		return false
@@ -111,24 +111,24 @@ func (c *Change) Bookkeeping() bool {
 	return false
 }
 
-// Set is everything a bottle did to a workspace.
+// Set holds all changes that a bottle made to a workspace.
 type Set struct {
 	Schema    string   `json:"schema"`
 	Workspace Identity `json:"workspace"`
 	// Changes is sorted so that a directory precedes what it holds.
 	Changes []Change `json:"changes"`
-	// Protection is the policy by which Protected was filled in.
+	// Protection is the policy that filled in Change.Protected.
 	Protection Policy `json:"protection"`
 	// Incomplete says what is missing; empty when nothing is. Landing an
 	// incomplete set needs LandOptions.AllowIncomplete.
 	Incomplete []string `json:"incomplete,omitempty"`
 	// Notes are facts that a person should know, such as a clock jump.
 	Notes []string `json:"notes,omitempty"`
-	// Outside counts entries of the stream that are not in the workspace.
+	// Outside counts the stream's entries outside the workspace.
 	Outside int64 `json:"outside"`
-	// Dropped counts entries that are no changes (copied up, but equal).
+	// Dropped counts entries that are not changes (copied up, but equal).
 	Dropped int64 `json:"dropped"`
-	// Stored and Logical are the bytes on disk and in the files.
+	// Stored is the number of bytes on disk, Logical the sum of file sizes.
 	Stored  int64 `json:"stored"`
 	Logical int64 `json:"logical"`
 
@@ -174,7 +174,7 @@ func (s *Set) reindex() {
 	}
 }
 
-// Lookup finds the change of one path.
+// Lookup returns the change of one path.
 func (s *Set) Lookup(path string) (*Change, bool) {
 	i, ok := s.index[path]
 	if !ok {
@@ -183,8 +183,8 @@ func (s *Set) Lookup(path string) (*Change, bool) {
 	return &s.Changes[i], true
 }
 
-// Protected lists the changes that land only with IncludeProtected.
-func (s *Set) Protected() []*Change {
+// protected returns the changes that land only with IncludeProtected.
+func (s *Set) protected() []*Change {
 	var out []*Change
 	for i := range s.Changes {
 		if len(s.Changes[i].Protected) > 0 {
@@ -195,7 +195,7 @@ func (s *Set) Protected() []*Change {
 }
 
 // Content opens the bottle's content of a regular file. The reader yields
-// exactly c.Size bytes; whether they have c.SHA256 is for the caller to see.
+// exactly c.Size bytes. It does not compare them with c.SHA256.
 func (s *Set) Content(c *Change) (io.ReadCloser, error) {
 	if c.Type != File || c.Omitted != "" || c.Kind == Delete {
 		return nil, fmt.Errorf("open content of %s: not kept", show(string(c.Path)))
@@ -210,8 +210,8 @@ func (s *Set) Content(c *Change) (io.ReadCloser, error) {
 	}{io.NewSectionReader(f, c.Offset, c.Size), f}, nil
 }
 
-// Bytes is a string of any bytes. In JSON it is a string when it is UTF-8,
-// else an object with a visible form and the exact bytes in base64.
+// Bytes is a string of arbitrary bytes. In JSON it is a string if it is valid
+// UTF-8, else an object with a printable form and the exact bytes in base64.
 type Bytes string
 
 type bytesJSON struct {
@@ -244,39 +244,40 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Bounds of every path in a set, whatever the options say.
+// Bounds of every path in a set; no option changes them.
 const (
 	maxPath      = 4095 // PATH_MAX without the NUL
 	maxComponent = 255
 	maxDepth     = 255
 )
 
-// checkRel accepts what may name a file below the workspace and nothing else.
+// checkRel returns ErrMalformed unless p can be the path of a file below the
+// workspace.
 func checkRel(p string) error {
 	switch {
 	case p == "":
-		return fmt.Errorf("%w: empty path", ErrMalformed)
+		return fmt.Errorf("%w: empty path", errMalformed)
 	case len(p) > maxPath:
-		return fmt.Errorf("%w: path of %d bytes", ErrMalformed, len(p))
+		return fmt.Errorf("%w: path of %d bytes", errMalformed, len(p))
 	case strings.IndexByte(p, 0) >= 0:
-		return fmt.Errorf("%w: NUL in a path", ErrMalformed)
+		return fmt.Errorf("%w: NUL in a path", errMalformed)
 	}
 	depth := 0
 	for c := range strings.SplitSeq(p, "/") {
 		depth++
 		switch {
 		case c == "" || c == "." || c == "..":
-			return fmt.Errorf("%w: component %q in a path", ErrMalformed, c)
+			return fmt.Errorf("%w: component %q in a path", errMalformed, c)
 		case len(c) > maxComponent:
-			return fmt.Errorf("%w: component of %d bytes", ErrMalformed, len(c))
+			return fmt.Errorf("%w: component of %d bytes", errMalformed, len(c))
 		case depth > maxDepth:
-			return fmt.Errorf("%w: path deeper than %d", ErrMalformed, maxDepth)
+			return fmt.Errorf("%w: path deeper than %d", errMalformed, maxDepth)
 		}
 	}
 	return nil
 }
 
-// pathCompare orders paths so that a directory is followed by what it holds,
+// pathCompare orders paths so that a directory is followed by its contents,
 // before any sibling ("a", "a/b", "a-b").
 func pathCompare(a, b string) int {
 	n := min(len(a), len(b))

@@ -12,19 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxBaseHash bounds the host files that are read although their size alone
-// shows that they differ; their hash only makes later checks more tolerant.
+// maxBaseHash is the largest host file that is hashed although its size
+// already differs from the bottle's. With the hash, Land accepts the file even
+// if only its ctime or inode changes.
 const maxBaseHash = 64 << 20
 
-// classifier compares the upper layer with the host's directory as it is now
-// and with the names that it had when the run began.
+// classifier turns the upper layer into changes, by comparing it with the
+// host's directory now and with the names there when the run began.
 type classifier struct {
 	ctx       context.Context
 	t         tree
 	was       *names
 	threshold int64
 	opts      CollectOptions
-	partial   bool // the stream is not whole: what is absent proves nothing
+	partial   bool // the stream is incomplete: missing entries prove nothing
 	set       *Set
 	buf       []byte
 }
@@ -54,7 +55,7 @@ func classify(ctx context.Context, u *upperReader, opts CollectOptions) (*Set, e
 	}
 	if root != nil {
 		err := c.dir("", root, u.rootHidden || root.opaque)
-		var limit *LimitError
+		var limit *limitError
 		switch {
 		case errors.As(err, &limit):
 			u.reach(limit.Limit, limit.Max, limit.Path)
@@ -68,8 +69,8 @@ func classify(ctx context.Context, u *upperReader, opts CollectOptions) (*Set, e
 	return s, opts.Policy.apply(c.t, s)
 }
 
-// loadNames reads the parts of the snapshot that the comparison looks at: the
-// directories of the upper layer, and everything below what it hides.
+// loadNames reads the parts of the snapshot that the comparison needs: the
+// directories of the upper layer, and everything below hidden ones.
 func (c *classifier) loadNames(u *upperReader) error {
 	if err := c.opts.Baseline.Wait(c.ctx); err != nil {
 		if c.ctx.Err() != nil {
@@ -130,21 +131,21 @@ func (c *classifier) emit(ch Change) error {
 		return err
 	}
 	if int64(len(c.set.Changes)) >= c.opts.MaxEntries {
-		return &LimitError{Limit: "entries", Max: c.opts.MaxEntries, Path: string(ch.Path)}
+		return &limitError{Limit: "entries", Max: c.opts.MaxEntries, Path: string(ch.Path)}
 	}
 	c.set.Changes = append(c.set.Changes, ch)
 	return nil
 }
 
-// dir compares the children of a directory of the upper layer; the host has a
-// directory at rel too, or none (then everything is new). With hidden, host
-// names that the upper layer lacks were deleted.
+// dir compares the children of a directory of the upper layer with the host's
+// directory at rel, if there is one. If hidden is set, host names that the
+// upper layer lacks were deleted.
 func (c *classifier) dir(rel string, up *upNode, hidden bool) error {
 	host := map[string]dirent{}
 	err := c.t.list(dot(rel), c.buf, func(e dirent) error { host[e.name] = e; return nil })
 	if err != nil && !isAbsent(err) && err != unix.ELOOP && err != unix.EXDEV {
 		c.set.Incomplete = append(c.set.Incomplete, fmt.Sprintf("host directory %s could not be read: %v", show(dot(rel)), err))
-		hidden = false // never delete what was not seen
+		hidden = false // never delete unseen files
 	}
 	all := make([]string, 0, len(up.kids))
 	for name := range up.kids {
@@ -174,14 +175,14 @@ func dot(rel string) string {
 	return rel
 }
 
-// child compares one name. up is nil when only the host has it.
+// child compares one name. up is nil if only the host has it.
 func (c *classifier) child(dir, name string, up *upNode, ent dirent, present, hidden bool) error {
 	rel := join(dir, name)
 	_, existed, known := c.was.was(dot(dir), name)
 	if up == nil || up.typ == whiteout {
-		// A name that the host made during the run is the host's: the
-		// bottle never saw it. (Whiteouts of names that never existed are
-		// usual: a renamed temporary file leaves one.)
+		// The bottle never saw a name that the host made during the run, so
+		// it stays. (Whiteouts of names that never existed are common: a
+		// renamed temporary file leaves one.)
 		if !present || known && !existed {
 			c.set.Dropped++
 			return nil
@@ -235,7 +236,8 @@ func (c *classifier) compare(ch Change, up *upNode, dir, name string, ent dirent
 		case same:
 			ch.Kind = Mode
 			if up.typ == Dir && base.Ctime >= c.threshold && ch.BaseMoved == "" {
-				// Its ctime moves with its children too; better ask.
+				// Changed children also move a directory's ctime; treat it
+				// as a conflict to be safe.
 				ch.BaseMoved = "changed on the host during the run"
 			}
 		default:
@@ -267,7 +269,7 @@ func (c *classifier) sameContent(up *upNode, base *Fingerprint, rel string) (boo
 		}
 		f, st, err := c.t.openFile(rel)
 		if err != nil {
-			return false, nil // the fingerprint stays without a hash
+			return false, nil // leave the fingerprint without a hash
 		}
 		defer f.Close()
 		sum, err := hashFile(c.ctx, f, st.Size)
@@ -284,8 +286,8 @@ func (c *classifier) sameContent(up *upNode, base *Fingerprint, rel string) (boo
 	return true, nil
 }
 
-// base describes the host's file at dir/name and says how it moved since the
-// run began, "" if it did not.
+// base returns the fingerprint of the host's file at dir/name, nil if absent,
+// and how the host changed it since the run began, "" if it did not.
 func (c *classifier) base(dir, name string, ent dirent, present bool) (*Fingerprint, string, error) {
 	was, existed, known := c.was.was(dot(dir), name)
 	if !present {
@@ -327,12 +329,12 @@ func (c *classifier) moved(fp *Fingerprint, ent, was dirent, existed, known bool
 	return ""
 }
 
-// usualIno is false for the numbers with which some file systems say that
-// they do not know.
+// usualIno reports whether i is a real inode number and not one of those that
+// some file systems return for an unknown one.
 func usualIno(i uint64) bool { return i != 0 && i != 0xffffffff && i != ^uint64(0) }
 
-// deletion emits the deletion of a host file, of a directory with all it
-// holds.
+// deletion emits the deletion of a host file, or of a directory with its
+// contents.
 func (c *classifier) deletion(dir, name string, ent dirent) error {
 	base, moved, err := c.base(dir, name, ent, true)
 	rel := join(dir, name)
@@ -342,7 +344,7 @@ func (c *classifier) deletion(dir, name string, ent dirent) error {
 		ch.Type, ch.Unlandable = ent.typ, unreachable(err)
 		return c.emit(ch)
 	case base == nil:
-		c.set.Dropped++ // gone this moment; agreed
+		c.set.Dropped++ // just deleted on the host too
 		return nil
 	}
 	ch.Type = base.Type
@@ -359,9 +361,9 @@ func (c *classifier) deletion(dir, name string, ent dirent) error {
 	return nil
 }
 
-// deletions emits what the host's directory rel holds. at is the change that
-// removes the directory: it becomes a conflict when the host put something of
-// its own inside.
+// deletions emits the deletion of everything in the host's directory rel. at
+// is the index of the change that removes the directory: it becomes a conflict
+// if the host added files there.
 func (c *classifier) deletions(rel string, at int) error {
 	var ents []dirent
 	err := c.t.list(rel, c.buf, func(e dirent) error { ents = append(ents, e); return nil })

@@ -10,29 +10,29 @@ import (
 	"strings"
 )
 
-// Bounds of Collect where the options leave them zero.
+// Defaults of CollectOptions, and a bound that is not an option.
 const (
-	DefaultMaxEntries = 1_000_000
-	DefaultMaxBytes   = 20 << 30
+	defaultMaxEntries = 1_000_000
+	defaultMaxBytes   = 20 << 30
 
 	maxPathBytes = 256 << 20
 )
 
-// CollectOptions say what to take out of the stream and how much of it.
+// CollectOptions configures Collect.
 type CollectOptions struct {
-	// Prefix is the workspace's absolute path inside the bottle; "" is the
-	// baseline's.
+	// Prefix is the workspace's absolute path inside the bottle; default:
+	// the baseline's path.
 	Prefix string
-	// RunDir is where the result is kept, in RunDir/upper; "" is the
+	// RunDir is the directory for the result, RunDir/upper; default: the
 	// baseline's.
 	RunDir string
 	// Baseline is required.
 	Baseline *Baseline
-	// MaxBytes bounds what is stored (runs of zeros are not), MaxLogical
-	// what is read (default: the larger of 64 GiB and 4 × MaxBytes),
-	// MaxEntries the entries of the whole stream and of the result.
+	// MaxBytes bounds the bytes stored, without holes. MaxLogical bounds the
+	// sum of file sizes read (default: the larger of 64 GiB and 4 ×
+	// MaxBytes). MaxEntries bounds the entries of the stream and of the set.
 	MaxBytes, MaxLogical, MaxEntries int64
-	// Policy says what is protected.
+	// Policy decides which paths are protected.
 	Policy Policy
 }
 
@@ -53,13 +53,13 @@ func (o *CollectOptions) fill() error {
 		o.RunDir = o.Baseline.runDir
 	}
 	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	if o.MaxLogical <= 0 {
 		o.MaxLogical = max(64<<30, 4*o.MaxBytes)
 	}
 	if o.MaxEntries <= 0 {
-		o.MaxEntries = DefaultMaxEntries
+		o.MaxEntries = defaultMaxEntries
 	}
 	return nil
 }

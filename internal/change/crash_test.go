@@ -209,7 +209,7 @@ func testFaults(t *testing.T, what string, plain, lasting bool, errno error) {
 			break
 		}
 		steps++
-		var rb *RollbackError
+		var rb *rollbackError
 		switch {
 		case err == nil: // failed while tidying
 		case !errors.Is(err, errno):

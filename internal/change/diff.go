@@ -8,21 +8,21 @@ import (
 	"strings"
 
 	udiff "github.com/aymanbagabas/go-udiff"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// DiffOptions bound and colour a diff.
+// DiffOptions configures Set.Diff.
 type DiffOptions struct {
 	Colour bool
 	// Paths selects files or directories; none is all.
 	Paths []string
-	// MaxFile is the size of a file up to which its lines are compared
+	// MaxFile is the size of the largest file whose lines are compared
 	// (default 1 MiB), MaxBytes bounds the whole output (default 16 MiB).
 	MaxFile, MaxBytes int64
 
 	Stat bool // only the summary
-	// Git shows what git keeps for itself too (see Change.Bookkeeping), which
-	// is otherwise only counted.
+	// Git also shows git's internal files (see Change.Bookkeeping), which are
+	// otherwise only counted.
 	Git bool
 }
 
@@ -31,15 +31,14 @@ type DiffOptions struct {
 type DiffStat struct {
 	Files, Added, Removed int // files; lines
 	Binary, Protected     int // files
-	Bookkeeping           int // files of git's own that were not shown
+	Bookkeeping           int // git's internal files that were not shown
 	Truncated             bool
 }
 
 const maxLine = 4096
 
-// Diff writes the changes in the form of a unified diff, in the order of
-// paths. All text of the bottle is made visible, so the output is for reading
-// and not for patch(1).
+// Diff writes the changes like a unified diff, ordered by path. Control
+// characters in names and contents are escaped, so patch(1) cannot read it.
 func (s *Set) Diff(w io.Writer, opts DiffOptions) (DiffStat, error) {
 	if opts.MaxFile <= 0 {
 		opts.MaxFile = 1 << 20
@@ -99,7 +98,7 @@ const (
 	reset = "\x1b[0m"
 )
 
-// line writes one line that holds no control characters.
+// line writes one line, which must not contain control characters.
 func (d *differ) line(colour, text string) {
 	if d.opts.Stat {
 		return
@@ -117,7 +116,7 @@ func (d *differ) line(colour, text string) {
 	d.w.WriteByte('\n')
 }
 
-func (d *differ) note(text string) { d.line(amber, "# "+visible.String(text, maxLine)) }
+func (d *differ) note(text string) { d.line(amber, "# "+safetext.String(text, maxLine)) }
 
 func (d *differ) change(c *Change) {
 	d.stat.Files++
@@ -168,11 +167,11 @@ func noun(t Type) string {
 	return "file"
 }
 
-// gitMode writes type and permissions in git's octal form, but with all
-// permission bits: they are what lands.
+// gitMode formats type and permissions as git does, in octal, but with all
+// permission bits, because all of them land.
 func gitMode(t Type, mode uint32) string {
-	m := map[Type]uint32{File: 0o100000, Dir: 0o040000, Symlink: 0o120000, Fifo: 0o010000, CharDevice: 0o020000,
-		BlockDevice: 0o060000, Socket: 0o140000}[t]
+	m := map[Type]uint32{File: 0o100000, Dir: 0o040000, Symlink: 0o120000, Fifo: 0o010000, charDevice: 0o020000,
+		blockDevice: 0o060000, Socket: 0o140000}[t]
 	if t == Symlink {
 		mode = 0
 	}
@@ -200,7 +199,8 @@ func (d *differ) content(c *Change) {
 	d.hunks(c, before, after)
 }
 
-// before reads the host's present content, nil when there is none to show.
+// before returns the host's present content, nil if there is none, and why it
+// cannot be shown.
 func (d *differ) before(c *Change) ([]byte, string) {
 	if c.Base == nil || d.host == nil {
 		return nil, ""
@@ -229,6 +229,7 @@ func (d *differ) before(c *Change) ([]byte, string) {
 	return nil, ""
 }
 
+// after is like before, for the bottle's content.
 func (d *differ) after(c *Change) ([]byte, string) {
 	if c.Kind == Delete {
 		return nil, ""
@@ -264,7 +265,7 @@ func nonNil(b []byte) []byte {
 	return b
 }
 
-// isBinary is git's rule: a NUL near the beginning.
+// isBinary uses git's rule: a NUL near the beginning.
 func isBinary(b []byte) bool { return bytes.IndexByte(b[:min(len(b), 8000)], 0) >= 0 }
 
 func (d *differ) hunks(c *Change, before, after []byte) {
@@ -316,7 +317,7 @@ func (d *differ) hunkLine(line string) {
 		return
 	}
 	if line != "" {
-		line = line[:1] + visible.Lines(line[1:], maxLine)
+		line = line[:1] + safetext.Lines(line[1:], maxLine)
 	}
 	d.line(colour, line)
 }

@@ -6,42 +6,40 @@ import (
 	"strings"
 )
 
-// Reasons for which a directory is refused as a workspace. They are wrapped
-// in a *WorkspaceError.
+// Reasons why a directory cannot be a workspace, wrapped in a *WorkspaceError.
 var (
 	ErrWorkspaceRoot       = errors.New("it is the root of the file system")
-	ErrWorkspaceHome       = errors.New("it is or contains the home directory")
+	errWorkspaceHome       = errors.New("it is or contains the home directory")
 	ErrWorkspaceMissing    = errors.New("it does not exist")
-	ErrWorkspaceNotDir     = errors.New("it is not a directory")
-	ErrWorkspaceUnreadable = errors.New("it cannot be read")
+	errWorkspaceNotDir     = errors.New("it is not a directory")
+	errWorkspaceUnreadable = errors.New("it cannot be read")
 )
 
-// Errors that callers branch on.
+// Errors for errors.Is.
 var (
 	// ErrWorkspaceReplaced: the directory at the workspace's path is not the
 	// one that the run began with.
 	ErrWorkspaceReplaced = errors.New("workspace was replaced since the run began")
 	// ErrNoOpenat2: the kernel cannot resolve paths beneath a directory
-	// (Linux before 5.6, or a filter that hides the call).
-	ErrNoOpenat2 = errors.New("kernel lacks openat2, without which paths cannot be resolved safely")
-	// ErrBusy: another landing or undo is working on this workspace or run.
+	// (Linux before 5.6, or a filter blocks the call).
+	errNoOpenat2 = errors.New("kernel lacks openat2, without which paths cannot be resolved safely")
+	// ErrBusy: another process is landing or undoing in this workspace.
 	ErrBusy = errors.New("another landing or undo is at work")
-	// ErrNoSuchChange: a path was selected that names no change.
+	// ErrNoSuchChange: a selected path matches no change.
 	ErrNoSuchChange = errors.New("no such change")
 	// ErrProtected: a protected path was selected without IncludeProtected.
 	ErrProtected = errors.New("protected path")
-	// ErrIncomplete: the set lacks something that the bottle did.
+	// ErrIncomplete: some of the bottle's changes are missing from the set.
 	ErrIncomplete = errors.New("the collected changes are incomplete")
 	// ErrNothingToUndo: the run has no landing that is not undone.
 	ErrNothingToUndo = errors.New("nothing to undo")
-	// ErrMalformed: the tar stream breaks its own rules.
-	ErrMalformed = errors.New("malformed change stream")
-	// ErrCorrupt: a file of the run directory is not what was written there.
+	// ErrMalformed: the tar stream or a path in it is invalid.
+	errMalformed = errors.New("malformed change stream")
+	// ErrCorrupt: a file in the run directory is damaged.
 	ErrCorrupt = errors.New("corrupt change record")
 )
 
-// WorkspaceError says why a directory cannot be a workspace and what to do
-// instead.
+// WorkspaceError says why a directory cannot be a workspace, with advice.
 type WorkspaceError struct {
 	Path   string
 	Reason error // one of the ErrWorkspace… values
@@ -60,7 +58,7 @@ func (e *WorkspaceError) Error() string {
 	return s
 }
 
-// Unwrap yields the reason and the cause.
+// Unwrap returns the reason and the cause.
 func (e *WorkspaceError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Reason}
@@ -68,15 +66,15 @@ func (e *WorkspaceError) Unwrap() []error {
 	return []error{e.Reason, e.Cause}
 }
 
-// LimitError says that a bound was reached while collecting. The Set that is
-// returned beside it holds what was kept.
-type LimitError struct {
+// limitError says that Collect reached a bound. The Set returned with it holds
+// the changes up to there.
+type limitError struct {
 	Limit string // "bytes", "logical bytes", "entries", "path bytes", "disk"
 	Max   int64
-	Path  string // the first path that did not fit, may be ""
+	Path  string // the first path that did not fit, "" if unknown
 }
 
-func (e *LimitError) Error() string {
+func (e *limitError) Error() string {
 	s := fmt.Sprintf("collect changes: more than %d %s", e.Max, e.Limit)
 	if e.Limit == "disk" {
 		s = "collect changes: no space left on the state directory's disk"
@@ -87,15 +85,16 @@ func (e *LimitError) Error() string {
 	return s
 }
 
-// Conflict is one path where the host is not what the bottle started from.
+// Conflict is one path that the host changed since the bottle started.
 type Conflict struct {
 	Path   string
 	Why    string
-	Host   *Fingerprint // the host's present file; nil when absent
-	Bottle *Change      // what the bottle made; nil for a host's own new file
+	Host   *Fingerprint // the host's present file; nil if absent
+	Bottle *Change      // the bottle's change; nil for a file that only the host has
 }
 
-// ConflictError refuses a whole landing; nothing was written.
+// ConflictError lists the conflicts that stopped a landing or undo. Nothing
+// was written.
 type ConflictError struct {
 	Op        string // "land" or "undo"
 	Conflicts []Conflict

@@ -9,28 +9,28 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 	"golang.org/x/sys/unix"
 )
 
-// beneath is how every path below the workspace is resolved: no symbolic or
-// magic link in any component, no "..", no mount point. A directory swapped
-// for a link while we work is an error, never a way out.
+// beneath holds the flags for resolving every path below the workspace: no
+// symbolic or magic link in any component, no "..", no mount point. If a
+// directory is replaced by a link meanwhile, opening fails.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS |
 	unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // openBeneath opens rel ("." for the directory itself) below dirfd.
 func openBeneath(dirfd int, rel string, flags int, mode uint32) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: beneath}
-	// EAGAIN: a rename raced with the resolution. It ends, or somebody keeps
-	// renaming on purpose; then give up.
+	// EAGAIN: a rename raced with the resolution. Give up if somebody keeps
+	// renaming on purpose.
 	for tries := 0; ; tries++ {
 		fd, err := unix.Openat2(dirfd, rel, &how)
 		switch {
 		case err == unix.EINTR, err == unix.EAGAIN && tries < 1000:
 			continue
 		case err == unix.ENOSYS, err == unix.E2BIG:
-			return -1, ErrNoOpenat2
+			return -1, errNoOpenat2
 		case err != nil:
 			return -1, err
 		}
@@ -38,11 +38,11 @@ func openBeneath(dirfd int, rel string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// tree is a checked directory below which paths are resolved.
+// tree resolves paths below an open directory.
 type tree struct{ fd int }
 
-// lstat describes rel without following links. Absent (also: below something
-// that is no directory) is fs.ErrNotExist.
+// lstat returns the metadata of rel without following links. It returns
+// ENOENT if rel is absent or its parent is no directory.
 func (t tree) lstat(rel string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := openBeneath(t.fd, rel, unix.O_PATH|unix.O_NOFOLLOW, 0)
@@ -57,7 +57,7 @@ func (t tree) lstat(rel string) (unix.Stat_t, error) {
 	return st, err
 }
 
-// parent opens the directory that holds rel and gives the last component.
+// parent opens the directory of rel and returns it with rel's last component.
 func (t tree) parent(rel string) (int, string, error) {
 	dir, name := path.Split(rel)
 	if dir == "" {
@@ -76,8 +76,8 @@ func (t tree) readlink(rel string) (string, error) {
 	return readlinkFd(fd, "")
 }
 
-// readlinkFd reads the link name in the directory fd, or the link fd itself
-// when name is "".
+// readlinkFd returns the target of the link name in the directory fd, or of
+// the link fd itself if name is "".
 func readlinkFd(fd int, name string) (string, error) {
 	buf := make([]byte, 4097)
 	n, err := unix.Readlinkat(fd, name, buf)
@@ -87,8 +87,8 @@ func readlinkFd(fd int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// openFile opens the regular file rel for reading. Anything else is refused:
-// opening a fifo would hang, opening a device may act.
+// openFile opens the regular file rel for reading. It fails for other types:
+// opening a fifo would hang, and opening a device may have effects.
 func (t tree) openFile(rel string) (*os.File, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := openBeneath(t.fd, rel, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -106,15 +106,15 @@ func (t tree) openFile(rel string) (*os.File, unix.Stat_t, error) {
 	return os.NewFile(uintptr(fd), rel), st, nil
 }
 
-// dirent is one name of a directory as the kernel lists it.
+// dirent is one entry of a directory.
 type dirent struct {
 	name string
 	ino  uint64
-	typ  Type // "" when the file system does not say
+	typ  Type // "" if the file system does not report it
 }
 
-// list calls fn for each name of the directory rel; unsorted. fn's error ends
-// the listing.
+// list calls fn for each entry of the directory rel, unsorted, until fn
+// returns an error.
 func (t tree) list(rel string, buf []byte, fn func(dirent) error) error {
 	fd, err := openBeneath(t.fd, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -145,7 +145,7 @@ func listFd(fd int, buf []byte, fn func(dirent) error) error {
 	}
 }
 
-// eachDirent walks the records of linux_dirent64: ino u64, off i64, reclen
+// eachDirent calls fn for each linux_dirent64 in b: ino u64, off i64, reclen
 // u16, type u8, name NUL-terminated.
 func eachDirent(b []byte, fn func(dirent) error) error {
 	for len(b) >= 19 {
@@ -185,9 +185,9 @@ func typeOfDT(t byte) Type {
 	case unix.DT_FIFO:
 		return Fifo
 	case unix.DT_CHR:
-		return CharDevice
+		return charDevice
 	case unix.DT_BLK:
-		return BlockDevice
+		return blockDevice
 	case unix.DT_SOCK:
 		return Socket
 	}
@@ -205,15 +205,15 @@ func typeOfMode(m uint32) Type {
 	case unix.S_IFIFO:
 		return Fifo
 	case unix.S_IFCHR:
-		return CharDevice
+		return charDevice
 	case unix.S_IFBLK:
-		return BlockDevice
+		return blockDevice
 	}
 	return Socket
 }
 
-// chmodFd sets the mode of what an O_PATH descriptor names, without a name
-// that somebody could swap.
+// chmodFd sets the mode of an O_PATH descriptor's file. It works without the
+// file's path, which somebody could replace.
 func chmodFd(fd int, mode uint32) error {
 	return unix.Fchmodat(unix.AT_FDCWD, procFd(fd), mode, 0)
 }
@@ -237,8 +237,8 @@ func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// show makes a path fit for a line of text.
-func show(s string) string { return visible.Path([]byte(s)) }
+// show escapes a path for printing on one line.
+func show(s string) string { return safetext.Path([]byte(s)) }
 
 func wrapPath(op, p string, err error) error {
 	if err == nil {
@@ -247,7 +247,7 @@ func wrapPath(op, p string, err error) error {
 	return fmt.Errorf("%s %s: %w", op, show(p), err)
 }
 
-// sorted lists the names of the directory rel.
+// sorted returns the names in the directory rel, sorted.
 func (t tree) sorted(rel string) ([]string, error) {
 	var names []string
 	err := t.list(rel, nil, func(e dirent) error { names = append(names, e.name); return nil })

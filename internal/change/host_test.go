@@ -30,16 +30,16 @@ func TestCheckWorkspace(t *testing.T) {
 	}{
 		{"/", ErrWorkspaceRoot},
 		{"/..", ErrWorkspaceRoot},
-		{home, ErrWorkspaceHome},
-		{home + "/project/..", ErrWorkspaceHome},
-		{filepath.Dir(home), ErrWorkspaceHome},
-		{dir, ErrWorkspaceHome},
-		{filepath.Join(dir, "tohome"), ErrWorkspaceHome},
+		{home, errWorkspaceHome},
+		{home + "/project/..", errWorkspaceHome},
+		{filepath.Dir(home), errWorkspaceHome},
+		{dir, errWorkspaceHome},
+		{filepath.Join(dir, "tohome"), errWorkspaceHome},
 		{filepath.Join(dir, "none"), ErrWorkspaceMissing},
 		{"", ErrWorkspaceMissing},
 		{"a\x00b", ErrWorkspaceMissing},
-		{file, ErrWorkspaceNotDir},
-		{file + "/x", ErrWorkspaceNotDir},
+		{file, errWorkspaceNotDir},
+		{file + "/x", errWorkspaceNotDir},
 		{filepath.Join(home, "project"), nil},
 		{filepath.Join(dir, "toproject"), nil},
 	} {
@@ -58,7 +58,7 @@ func TestCheckWorkspace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		shut := filepath.Join(home, "shut")
 		must(t, os.Mkdir(shut, 0o300))
-		if _, err := CheckWorkspace(shut); !errors.Is(err, ErrWorkspaceUnreadable) {
+		if _, err := CheckWorkspace(shut); !errors.Is(err, errWorkspaceUnreadable) {
 			t.Errorf("unreadable: %v", err)
 		}
 	}

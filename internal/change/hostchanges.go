@@ -13,22 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostChange is one path of the host's directory that is not as it was when
-// the run began.
+// HostChange is one path of the host's directory that changed since the run
+// began.
 type HostChange struct {
 	Path Bytes `json:"path"`
 	Kind Kind  `json:"kind"` // Add, Modify (content, mode or both), Delete, Retype
-	Type Type  `json:"type"` // as it is now; of a deletion, as it was
+	Type Type  `json:"type"` // the present type; for a deletion, the former one
 }
 
-// HostChanges is what changed in a workspace that the bottle shared (bind),
-// for the receipt. By whom is not known, and what was before is gone. A
-// deleted directory is one change; a new one is one for each file. At most
-// max changes are listed (DefaultMaxEntries when not positive); a note says
-// when there are more, or why something may be missing.
+// HostChanges lists the paths that changed in a workspace that the bottle
+// shared (bind), for the receipt. It cannot tell who changed them, and the old
+// contents are gone. A deleted directory is one change; a new directory is one
+// change for each file in it. At most max changes are listed
+// (DefaultMaxEntries if max is not positive); a note says when there are more,
+// or why something may be missing.
 func HostChanges(ctx context.Context, b *Baseline, max int) (changes []HostChange, notes []string, err error) {
 	if max <= 0 {
-		max = DefaultMaxEntries
+		max = defaultMaxEntries
 	}
 	if err := b.Wait(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -74,8 +75,8 @@ func (h *hostDiff) add(rel string, k Kind, t Type) error {
 	return nil
 }
 
-// all goes through the snapshot one directory at a time, so that memory does
-// not grow with the workspace.
+// all compares the snapshot with the host one directory at a time, so that
+// memory does not grow with the workspace.
 func (h *hostDiff) all(r *bufio.Reader) error {
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
@@ -102,7 +103,7 @@ func (h *hostDiff) dir(dir string, was map[string]dirent) error {
 	now := map[string]dirent{}
 	err := h.t.list(dir, h.buf, func(e dirent) error { now[e.name] = e; return nil })
 	if err != nil {
-		return nil // gone, or no directory any more: its parent tells
+		return nil // gone or no directory any more: reported with its parent
 	}
 	for name, e := range was {
 		if _, ok := now[name]; !ok {
@@ -123,7 +124,7 @@ func (h *hostDiff) name(rel string, now dirent, was map[string]dirent) error {
 	old, existed := was[now.name]
 	st, err := h.t.lstat(rel)
 	if err != nil {
-		return nil // gone this moment, or a mount point
+		return nil // just deleted, or a mount point
 	}
 	typ := typeOfMode(st.Mode)
 	moved := existed && old.ino != now.ino && usualIno(old.ino) && usualIno(now.ino)
@@ -145,7 +146,7 @@ func (h *hostDiff) name(rel string, now dirent, was map[string]dirent) error {
 	return nil
 }
 
-// fresh lists a directory that the snapshot does not know.
+// fresh adds everything below a directory that is not in the snapshot.
 func (h *hostDiff) fresh(dir string) error {
 	if strings.Count(dir, "/") >= maxDepth {
 		return nil

@@ -115,7 +115,7 @@ func TestTornStream(t *testing.T) {
 	whole := w.upper().opaque("d", 0o755).file("first", "1", 0o644).file("d/b", "b", 0o644).bytes()
 	for cut := 0; cut < len(whole)-1024; cut += 256 {
 		s, err := Collect(context.Background(), bytes.NewReader(whole[:cut]), CollectOptions{Baseline: w.base})
-		if !errors.Is(err, ErrMalformed) || s == nil || len(s.Incomplete) == 0 {
+		if !errors.Is(err, errMalformed) || s == nil || len(s.Incomplete) == 0 {
 			t.Errorf("cut at %d of %d: %v", cut, len(whole), err)
 			continue
 		}
@@ -138,7 +138,7 @@ func TestLimits(t *testing.T) {
 	u := w.upper().file("small", "s", 0o644).file("large", string(noise), 0o644).file("last", "l", 0o644)
 	stream := u.file("zeros", strings.Repeat("\x00", 1<<20), 0o644).bytes()
 	s, err := Collect(context.Background(), bytes.NewReader(stream), CollectOptions{Baseline: w.base, MaxBytes: 50_000})
-	var le *LimitError
+	var le *limitError
 	if !errors.As(err, &le) || le.Limit != "bytes" || le.Path != "large" {
 		t.Fatalf("got %v", err)
 	}
@@ -389,7 +389,7 @@ func TestSymlinkRace(t *testing.T) {
 	// Who moves a directory away for long keeps what is in it; but it is said.
 	told := false
 	strands := func(err error) {
-		var s *StrandedError
+		var s *strandedError
 		told = told || errors.As(err, &s)
 	}
 	for i := range 150 {

@@ -10,9 +10,9 @@ import (
 // contextLines is the number of unchanged lines shown around a change.
 const contextLines = 3
 
-// hunk is a run of changed lines with their surroundings. The library's own
-// unified format counts lines from the start for every edit, which a hostile
-// file makes quadratic; here they are counted once.
+// hunk is a group of changed lines with their context. The library's unified
+// format counts lines from the start for every edit, which takes quadratic
+// time on a hostile file; hunksOf counts them once.
 type hunk struct {
 	from, to int // first line, from 1; the line before when there is none
 	old, new int // lines on each side
@@ -34,8 +34,8 @@ func (h *hunk) add(kind byte, text string) {
 	}
 }
 
-// hunksOf groups edits of whole lines, as udiff.Lines gives them: sorted, at
-// line boundaries.
+// hunksOf groups edits into hunks. The edits are as udiff.Lines returns them:
+// sorted, and of whole lines.
 func hunksOf(before string, edits []udiff.Edit) []hunk {
 	lines := strings.SplitAfter(before, "\n")
 	if lines[len(lines)-1] == "" {
@@ -86,7 +86,7 @@ func (h *hunk) context(lines []string, from, to int) {
 	}
 }
 
-// span writes one side of a hunk's header; start counts from 0.
+// span formats one side of a hunk's header; start counts from 0.
 func span(start, n int) string {
 	if n > 0 {
 		start++

@@ -16,29 +16,30 @@ import (
 	"time"
 )
 
-// A journal is a file of lines, each a CRC-32C in hex, a blank and a JSON
-// record. It is written ahead: what a record announces is not begun before
-// the record is on disk. A torn last line is no record.
+// A journal is a file of lines: a CRC-32C in hex, a blank and a JSON record.
+// It is a write-ahead log: a step begins only after its record is on disk. An
+// incomplete last line is ignored.
 //
-//	plan      what will be done, with every old and new file
-//	staged    the new files exist beside their places (inodes)
+//	plan      the ops, with every old and new file
+//	staged    the new files exist beside their places; their inodes
 //	commit    every name holds its new file
-//	done      what was set aside is gone
+//	done      the old files are removed
 //	rolled    everything is as before
 const journalFile = "journal"
 
-// tmpPrefix begins every private name.
+// tmpPrefix begins the private name of every file that an op has not yet put
+// in place or has set aside.
 const tmpPrefix = ".carboy-"
 
 const journalSchema = "carboy.dev/landing/v1"
 
-type record struct {
+type journalRecord struct {
 	Plan   *planRecord   `json:"plan,omitempty"`
 	Staged *stagedRecord `json:"staged,omitempty"`
 	Commit *time.Time    `json:"commit,omitempty"`
 	Done   *time.Time    `json:"done,omitempty"`
 	Rolled *time.Time    `json:"rolled,omitempty"`
-	Left   []Bytes       `json:"left,omitempty"` // with Rolled or Done: what could not be tidied
+	Left   []Bytes       `json:"left,omitempty"` // with Rolled: files that were left behind
 }
 
 type planRecord struct {
@@ -50,12 +51,13 @@ type planRecord struct {
 	Ops       []op      `json:"ops"`
 }
 
-// stagedRecord holds for each op the stamp of each new node.
+// stagedRecord holds, for each op, the fileID of each new node.
 type stagedRecord struct {
-	Stamps [][]stamp `json:"stamps"`
+	Files [][]fileID `json:"stamps"`
 }
 
-type stamp struct {
+// fileID identifies a file that an op made, and shows whether it was edited since.
+type fileID struct {
 	Ino   uint64 `json:"ino"`
 	Mtime int64  `json:"mtime"`
 }
@@ -65,9 +67,9 @@ type journal struct {
 	dir    string
 	id     string
 	f      *os.File
-	size   int64 // of the records that are on disk
+	size   int64 // of the complete records
 	plan   *planRecord
-	stamps [][]stamp
+	ids    [][]fileID
 	commit bool
 	closed bool // done or rolled
 	rolled bool
@@ -76,7 +78,7 @@ type journal struct {
 
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
-func (j *journal) write(r record) error {
+func (j *journal) write(r journalRecord) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -88,8 +90,8 @@ func (j *journal) write(r record) error {
 		err = j.f.Sync()
 	}
 	if err != nil {
-		// A record that may not be durable must not be found later either:
-		// a commit would be, after we took everything back.
+		// Cut the record, which may not be durable: after the rollback that
+		// follows, Recover must not find, say, a commit.
 		return fmt.Errorf("write journal: %w", errors.Join(err, j.f.Truncate(j.size)))
 	}
 	j.size += int64(len(line))
@@ -97,12 +99,13 @@ func (j *journal) write(r record) error {
 	return nil
 }
 
-func (j *journal) take(r record) {
+// take updates the journal's state with a record.
+func (j *journal) take(r journalRecord) {
 	switch {
 	case r.Plan != nil:
 		j.plan = r.Plan
 	case r.Staged != nil:
-		j.stamps = r.Staged.Stamps
+		j.ids = r.Staged.Files
 	case r.Commit != nil:
 		j.commit = true
 	case r.Done != nil:
@@ -112,12 +115,12 @@ func (j *journal) take(r record) {
 	}
 }
 
-// Markers in a journal's directory spare later commands its reading, which
-// for a large landing is long. They only repeat what the journals say.
+// Markers are empty files in a journal's directory. They repeat what the
+// journals say, so that later commands need not read a long journal.
 const (
 	doneMarker   = "done"   // the journal is closed
 	undoneMarker = "undone" // a landing that was undone
-	undoSuffix   = "-undo"  // of the names of undos' directories
+	undoSuffix   = "-undo"  // ends the name of an undo's directory
 )
 
 func (j *journal) mark(name string) {
@@ -136,7 +139,7 @@ func journalNumber(id string) (int, bool) {
 	return n, err == nil
 }
 
-// newJournal makes the next numbered directory below runDir/land.
+// newJournal creates the next numbered directory below runDir/land.
 func newJournal(runDir, kind string) (*journal, error) {
 	base := filepath.Join(runDir, landDir)
 	if err := os.MkdirAll(base, 0o700); err != nil {
@@ -188,8 +191,8 @@ func journalIDs(runDir string) ([]string, error) {
 	return ids, nil
 }
 
-// openJournal reads a journal; a torn tail is cut, so that a record may be
-// appended.
+// openJournal reads a journal and cuts an incomplete last line, so that
+// records can be appended.
 func openJournal(runDir, id string) (*journal, error) {
 	j := &journal{id: id, dir: filepath.Join(runDir, landDir, id)}
 	f, err := os.OpenFile(filepath.Join(j.dir, journalFile), os.O_RDWR|os.O_APPEND, 0)
@@ -226,11 +229,11 @@ func (j *journal) read(f *os.File) (good int64, err error) {
 		if err != nil {
 			return good, err
 		}
-		var rec record
+		var rec journalRecord
 		if len(line) < 10 || fmt.Sprintf("%08x", crc32.Checksum(line[9:len(line)-1], castagnoli())) != string(line[:8]) ||
 			json.Unmarshal(line[9:], &rec) != nil {
 			if _, err := r.Peek(1); err == nil {
-				// Not a tail: a record that was relied on is damaged.
+				// Not the last line, so it was complete once.
 				return good, ErrCorrupt
 			}
 			return good, nil
@@ -245,7 +248,8 @@ func (j *journal) read(f *os.File) (good int64, err error) {
 	}
 }
 
-// check refuses a plan whose paths could lead astray.
+// check returns ErrCorrupt for a plan that could touch other files than a
+// landing does.
 func (p *planRecord) check() error {
 	if p.Schema != journalSchema {
 		return fmt.Errorf("%w: schema %s", ErrCorrupt, show(p.Schema))

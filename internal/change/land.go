@@ -12,39 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LandOptions say what of a set to land.
+// LandOptions configures Land.
 type LandOptions struct {
-	// Paths selects files or directories, literally; none is everything.
+	// Paths selects files or directories, literally; none selects all.
 	Paths []string
 	// IncludeProtected lands protected paths too.
 	IncludeProtected bool
-	// AllowIncomplete lands what there is of an incomplete set.
+	// AllowIncomplete lands an incomplete set as far as it goes.
 	AllowIncomplete bool
-	// Policy adds to the protection that the set was collected with; what
-	// the set says is protected stays so.
+	// Policy adds to the protection that the set was collected with.
 	Policy Policy
 
 	fault func(step, path string) error // tests
 	plain bool                          // tests: as if renames knew no flags
 }
 
-// LandReport says what a landing did.
+// LandReport lists what Land did.
 type LandReport struct {
-	ID       string   // names the landing in the run directory; "" when nothing was done
+	ID       string   // of the landing in the run directory; "" if nothing was done
 	Landed   []string // paths of changes, in order
-	Already  []string // the host was as the bottle made it
-	Implied  []string // directories that were needed though not selected
+	Already  []string // paths where the host already had the bottle's version
+	Implied  []string // directories that were not selected but needed
 	Withheld []Withheld
 }
 
-// Land takes the selected changes home. It is all or nothing: a *ConflictError
-// names every path that the host changed meanwhile, and then, as after any
-// other error but a *RollbackError or a *StrandedError, the workspace is as before. Landing again
-// is harmless: what is there already is left alone. An earlier landing or undo
-// that was cut short is first finished or taken back (see Recover).
+// Land applies the selected changes to the host's workspace, all or none. A
+// *ConflictError names every path that the host changed meanwhile. After an
+// error the workspace is as before, except after a *RollbackError or a
+// *StrandedError. Landing again skips the changes that are already there. Land
+// first completes or rolls back an interrupted landing or undo (see Recover).
 //
-// New files get the mode that was shown and the present time: build tools
-// compare times, and the bottle's clock is the bottle's.
+// New files get the mode that Diff shows and the present time: build tools
+// compare times, and the bottle's clock cannot be trusted.
 func Land(ctx context.Context, s *Set, opts LandOptions) (*LandReport, error) {
 	if len(s.Incomplete) > 0 && !opts.AllowIncomplete {
 		return nil, fmt.Errorf("land: %w: %s", ErrIncomplete, s.Incomplete[0])
@@ -106,7 +105,8 @@ func landed(sel *selection, already []string) []string {
 	return out
 }
 
-// readFrom sets where new contents come from: the pack, or pre-images.
+// readFrom sets x.src, which opens new contents from the pack or from
+// pre-images. The returned function closes the pack.
 func (x *txn) readFrom() (func(), error) {
 	f, err := os.Open(filepath.Join(x.runDir, upperDir, packFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -132,15 +132,15 @@ func (x *txn) readFrom() (func(), error) {
 	}, nil
 }
 
-// abandon removes a landing that never planned anything.
+// abandon removes the journal's directory if no plan was written.
 func (j *journal) abandon() {
 	if j.plan == nil {
 		os.RemoveAll(j.dir)
 	}
 }
 
-// lockWorkspace opens the workspace and locks it against other landings, of any
-// run. The lock is the kernel's and ends with the process.
+// lockWorkspace opens the workspace and takes an flock on it, against landings
+// of any run. The lock ends with the descriptor.
 func lockWorkspace(ctx context.Context, id Identity) (int, error) {
 	fd, err := reopenRoot(id)
 	if err != nil {

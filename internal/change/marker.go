@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// marker splits time on the workspace's own file system: a change of an inode
-// that ended before Begin began has a ctime below At, one made after Begin
-// returned has a ctime of At or more. No content is read for it. It never
-// outlives its process, so it need not outlive a boot.
+// marker is a point in time on the clock of the workspace's file system. An
+// inode last changed before Begin was called has a ctime below At; an inode
+// changed after Begin returned has a ctime of At or more. A marker is never
+// stored, so it need not survive a reboot.
 type marker struct {
 	At      int64 // ctime, ns
 	Offset  int64 // wall clock minus boot clock, ns
 	Foreign bool
 }
 
-// takeMarker makes a nameless file in dir and touches it until the file
-// system's clock has moved on: kernels stamp inodes with a clock that ticks
-// every few milliseconds, so "same as now" would mean both before and after.
-// Where the file system cannot make nameless files (or is read-only) stateDir
-// is used, and the marker is Foreign: right when both share the host's clock,
-// that is, unless dir is a network file system.
+// takeMarker creates an unnamed file in dir and touches it until its ctime
+// moves: the clock of inodes ticks every few milliseconds, so changes before
+// and after Begin could otherwise have the same ctime. If the file system does
+// not support unnamed files (or is read-only), takeMarker uses stateDir and
+// sets Foreign: the marker is then correct only if both file systems use the
+// host's clock, that is, unless dir is on a network file system.
 func takeMarker(ctx context.Context, dir int, stateDir string) (marker, error) {
 	var m marker
 	fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -53,7 +53,7 @@ func takeMarker(ctx context.Context, dir int, stateDir string) (marker, error) {
 			break
 		}
 		if m.At < first {
-			first = m.At // the clock was set back this moment
+			first = m.At // the clock was just set back
 		}
 		select {
 		case <-ctx.Done():
@@ -74,8 +74,8 @@ func touch(fd int) (int64, error) {
 	return st.Ctim.Nano(), err
 }
 
-// clockOffset is how far the wall clock is from the time since boot. It is
-// constant unless somebody sets the clock; slewing moves both.
+// clockOffset returns the wall clock minus the time since boot, in ns. It
+// changes only if somebody sets the clock; slewing changes both clocks.
 func clockOffset() int64 {
 	best, offset := int64(-1), int64(0)
 	for range 5 {
@@ -84,7 +84,7 @@ func clockOffset() int64 {
 			unix.ClockGettime(unix.CLOCK_BOOTTIME, &b2) != nil {
 			return 0
 		}
-		// A reading that was not interrupted is the truest.
+		// The shortest reading is the most exact: nothing interrupted it.
 		if width := b2.Nano() - b1.Nano(); best < 0 || width < best {
 			best, offset = width, wall.Nano()-b1.Nano()-width/2
 		}
@@ -92,13 +92,13 @@ func clockOffset() int64 {
 	return offset
 }
 
-// jumpTolerance is more than two readings of the offset differ by.
+// jumpTolerance is larger than the error of two readings of the offset.
 const jumpTolerance = int64(50 * time.Millisecond)
 
-// threshold is the ctime from which on a host file counts as changed since
-// the marker, given the clock's offset now. When the clock was set back by d,
-// a change made since may carry a ctime up to d before the marker; the note
-// says so. A jump forward moves no ctime below the marker.
+// threshold returns the lowest ctime at which a host file counts as changed
+// since the marker, given the present clock offset. If the clock was set back
+// by d, a change may have a ctime up to d before the marker; the note says so.
+// A jump forward needs no allowance.
 func (m marker) threshold(offsetNow int64) (at int64, note string) {
 	back := m.Offset - offsetNow
 	switch {

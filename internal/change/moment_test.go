@@ -57,7 +57,7 @@ func TestLastMoment(t *testing.T) {
 				if edited == nil {
 					t.Fatal("the moment did not come")
 				}
-				var rb *RollbackError
+				var rb *rollbackError
 				if err == nil || errors.As(err, &rb) {
 					t.Fatalf("got %v", err)
 				}

@@ -103,7 +103,7 @@ func TestWorkAfterCrash(t *testing.T) {
 			}
 			return nil
 		}})
-		var rb *RollbackError
+		var rb *rollbackError
 		if !errors.As(err, &rb) {
 			t.Fatal(err)
 		}

@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSize is the unit in which runs of zeros become holes.
+// blockSize is the smallest run of zeros that becomes a hole.
 const blockSize = 4096
 
 var zeroBlock [blockSize]byte
 
-// pack is one append-only file that holds many contents. One file, because a
-// run may change 100,000 small ones and each would cost an inode and a sync.
-// Runs of zeros become holes, so that a sparse file that the bottle blew up
-// stays small.
+// pack is an append-only file that holds the contents of many files. A run may
+// change 100,000 small files; separate files would cost an inode and a sync
+// each. Runs of zeros become holes, so sparse files stay small.
 type pack struct {
 	f      *os.File
 	off    int64 // where the next content begins
@@ -36,9 +35,9 @@ func newPack(f *os.File, dedup bool) *pack {
 
 var errBudget = errors.New("over the byte limit")
 
-// append stores size bytes of r and says where they begin and their SHA-256.
-// budget bounds the bytes that are not zeros. When the content does not fit
-// (errBudget, ENOSPC) the pack is as before, but r has been read in part.
+// append stores size bytes of r and returns their offset and SHA-256. budget
+// bounds the bytes stored, not counting holes. If the content does not fit
+// (errBudget, ENOSPC), the pack is unchanged, but r is partly read.
 func (p *pack) append(ctx context.Context, r io.Reader, size, budget int64) (off int64, sum string, err error) {
 	start := p.off
 	if size >= blockSize {
@@ -48,7 +47,7 @@ func (p *pack) append(ctx context.Context, r io.Reader, size, budget int64) (off
 	stored, err := p.copyIn(ctx, io.TeeReader(r, h), start, size, budget)
 	sum = hex.EncodeToString(h.Sum(nil))
 	if old, ok := p.bySum[sum]; err == nil && p.dedup && ok {
-		// Cut, so that the place holds zeros again for whoever is next.
+		// Truncate: writeSparse relies on zeros past the end.
 		return old, sum, p.f.Truncate(p.off)
 	}
 	if err != nil {
@@ -83,8 +82,9 @@ func (p *pack) copyIn(ctx context.Context, r io.Reader, at, size, budget int64) 
 	return stored, nil
 }
 
-// writeSparse writes b at off, leaving out blocks of zeros; the file must be
-// empty there. It returns the bytes that were written.
+// writeSparse writes b at off without blocks of zeros; the file must have no
+// data there. It returns the number of bytes written, errBudget before it
+// would exceed budget.
 func writeSparse(f io.WriterAt, b []byte, off, budget int64) (int64, error) {
 	var written int64
 	for len(b) > 0 {
@@ -114,7 +114,7 @@ func writeSparse(f io.WriterAt, b []byte, off, budget int64) (int64, error) {
 
 func isZero(b []byte) bool { return bytes.Equal(b, zeroBlock[:len(b)]) }
 
-// finish makes the pack's size cover a hole at its end and syncs it.
+// finish extends the pack over a hole at its end and syncs it.
 func (p *pack) finish() error {
 	if err := p.f.Truncate(p.off); err != nil {
 		return err
@@ -122,13 +122,14 @@ func (p *pack) finish() error {
 	return p.f.Sync()
 }
 
-// reset drops everything, to give the disk back.
+// reset empties the pack and frees its disk space.
 func (p *pack) reset() error {
 	p.off, p.stored, p.bySum = 0, 0, map[string]int64{}
 	return p.f.Truncate(0)
 }
 
-// hashFile reads a file of the host that has size bytes.
+// hashFile returns the SHA-256 of a host file of size bytes. It reads at most
+// one byte more, in case the file grows.
 func hashFile(ctx context.Context, f *os.File, size int64) (string, error) {
 	h := sha256.New()
 	buf := make([]byte, min(max(size, 0)+1, 256<<10))

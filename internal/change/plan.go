@@ -10,17 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An op changes one name of the workspace by one atomic rename (or chmod).
+// opKind is how an op changes its path.
 type opKind string
 
 const (
-	opPut    opKind = "put"    // nothing was there
-	opSwap   opKind = "swap"   // the old is exchanged for the new
-	opRemove opKind = "remove" // the old is set aside
+	opPut    opKind = "put"    // a new file, where none was
+	opSwap   opKind = "swap"   // the old file is exchanged for a new one
+	opRemove opKind = "remove" // the old file is removed
 	opChmod  opKind = "chmod"
 )
 
-// node is one file that an op makes; nodes of a tree follow their directory.
+// node is one file that an op makes. The nodes of a tree follow their
+// directory.
 type node struct {
 	Rel    Bytes             `json:"rel"` // below the op's path, "" is the path itself
 	Type   Type              `json:"type"`
@@ -29,8 +30,8 @@ type node struct {
 	SHA256 string            `json:"sha256,omitempty"`
 	Target Bytes             `json:"target,omitempty"`
 	Offset int64             `json:"offset,omitempty"` // in the pack
-	Pre    int               `json:"pre,omitempty"`    // number of the pre-image to take instead
-	PreOf  string            `json:"pre_of,omitempty"` // landing that holds it
+	Pre    int               `json:"pre,omitempty"`    // or number of the pre-image with the content
+	PreOf  string            `json:"pre_of,omitempty"` // landing that saved the pre-image
 	Own    *owner            `json:"own,omitempty"`    // owner and times to restore
 	Xattrs map[string][]byte `json:"xattrs,omitempty"`
 }
@@ -41,7 +42,7 @@ type owner struct {
 	Mtime int64  `json:"mtime"`
 }
 
-// oldNode is one file that an op takes away.
+// oldNode is one file that an op replaces or removes.
 type oldNode struct {
 	Rel    Bytes             `json:"rel"`
 	FP     Fingerprint       `json:"fp"`
@@ -49,14 +50,15 @@ type oldNode struct {
 	Xattrs map[string][]byte `json:"xattrs,omitempty"`
 }
 
+// op changes one name of the workspace by one atomic rename, or a chmod.
 type op struct {
 	Kind opKind    `json:"kind"`
 	Path Bytes     `json:"path"`
-	Tmp  string    `json:"tmp,omitempty"` // name beside Path that belongs to this op
+	Tmp  string    `json:"tmp,omitempty"` // private name beside Path
 	Dir  uint64    `json:"dir,omitempty"` // inode of the directory that holds both
 	Old  []oldNode `json:"old,omitempty"`
 	New  []node    `json:"new,omitempty"`
-	Mode uint32    `json:"mode,omitempty"` // chmod: the new one
+	Mode uint32    `json:"mode,omitempty"` // for opChmod: the new mode
 }
 
 // planner turns selected changes into ops and finds conflicts.
@@ -64,7 +66,7 @@ type planner struct {
 	ctx       context.Context
 	t         tree
 	ops       []op
-	cur       int // index of the op whose path may hold the next change; -1
+	cur       int // index of the op whose tree may contain the next change; -1 if none
 	already   []string
 	conflicts []Conflict
 }
@@ -94,8 +96,8 @@ func (p *planner) plan(sel *selection) error {
 	return nil
 }
 
-// inside reports whether the change is part of the tree that the current op
-// makes or takes away, and adds it there.
+// inside adds the change to the current op if it belongs to the tree that the
+// op makes or removes. It reports whether it does.
 func (p *planner) inside(c *Change) bool {
 	if p.cur < 0 {
 		return false
@@ -115,7 +117,7 @@ func (p *planner) inside(c *Change) bool {
 	}
 	if c.Kind == Delete {
 		if o.Kind == opPut || c.Base == nil {
-			return true // nothing of the host is there
+			return true // the host has no such file
 		}
 		o.Old = append(o.Old, oldNode{Rel: Bytes(rel), FP: *c.Base})
 		return true
@@ -131,9 +133,8 @@ func nodeOf(c *Change, rel string) node {
 	return node{Rel: Bytes(rel), Type: c.Type, Mode: landMode(c), Size: c.Size, SHA256: c.SHA256, Target: c.Target, Offset: c.Offset}
 }
 
-// landMode leaves out what a file's mode must not bring along: set-id bits of
-// directories come from the directory they are made in, sticky bits of files
-// mean nothing.
+// landMode returns the mode bits to set on the host. Directories inherit their
+// set-id bits from their parent; the sticky bit of files has no meaning.
 func landMode(c *Change) uint32 {
 	switch c.Type {
 	case Dir:
@@ -185,7 +186,7 @@ func (p *planner) change(c *Change) error {
 	return nil
 }
 
-// isDone says that the host already is as the change would make it.
+// isDone reports whether the host already has the change.
 func (p *planner) isDone(c *Change, rel string, now *Fingerprint) (bool, error) {
 	switch {
 	case c.Kind == Delete:
@@ -193,8 +194,8 @@ func (p *planner) isDone(c *Change, rel string, now *Fingerprint) (bool, error) 
 	case now == nil || now.Type != c.Type:
 		return false, nil
 	case c.Type == Dir:
-		// A directory that somebody made meanwhile serves as well; its
-		// children are looked at one by one.
+		// A directory that somebody made meanwhile will do; its children are
+		// checked one by one.
 		return c.Kind != Mode || now.Mode&0o1777 == landMode(c), nil
 	case c.Type == Symlink:
 		return now.Target == c.Target, nil
@@ -216,7 +217,8 @@ func (p *planner) hash(rel string) (string, error) {
 	return sum, wrapPath("read", rel, err)
 }
 
-// differs says how the host is not what the bottle started from.
+// differs returns how the host changed since the bottle started, "" if it did
+// not.
 func (p *planner) differs(c *Change, rel string, now *Fingerprint) (string, error) {
 	switch {
 	case c.BaseMoved != "":
@@ -251,8 +253,8 @@ func (p *planner) sameAs(base *Fingerprint, rel string, now *Fingerprint) (bool,
 	if base.Ino == now.Ino && base.Mtime == now.Mtime && base.Ctime == now.Ctime {
 		return true, nil
 	}
-	// Ctime alone moves when a link is made or a backup reads the file back;
-	// the inode is another after an undo, which restores the time.
+	// A new hard link or a backup changes the ctime only. An undo changes the
+	// inode but restores the mtime.
 	if base.SHA256 == "" {
 		return base.Mtime == now.Mtime, nil
 	}
@@ -288,9 +290,8 @@ func (p *planner) add(c *Change, rel string, now *Fingerprint) {
 	}
 }
 
-// verifyOld compares the tree that an op takes away with the host's. What is
-// there but not expected is the host's own and a conflict; what is expected
-// but gone is left out.
+// verifyOld compares the tree that an op removes with the host's. An unexpected
+// or changed file is a conflict; a missing file is dropped from the op.
 func (p *planner) verifyOld(o *op) error {
 	if len(o.Old) == 0 || o.Old[0].FP.Type != Dir || o.Kind == opChmod {
 		return nil
@@ -300,7 +301,7 @@ func (p *planner) verifyOld(o *op) error {
 		want[string(o.Old[i].Rel)] = i
 	}
 	real := []oldNode{o.Old[0]}
-	err := p.walk(string(o.Path), "", func(rel string, now *Fingerprint) error {
+	err := walkTree(p.ctx, p.t, string(o.Path), "", func(rel string, now *Fingerprint) error {
 		full := path.Join(string(o.Path), rel)
 		i, ok := want[rel]
 		if !ok {
@@ -321,12 +322,8 @@ func (p *planner) verifyOld(o *op) error {
 	return err
 }
 
-// walk calls fn for everything below the directory base/rel, directories
-// before what they hold, in order of names.
-func (p *planner) walk(base, rel string, fn func(rel string, fp *Fingerprint) error) error {
-	return walkTree(p.ctx, p.t, base, rel, fn)
-}
-
+// walkTree calls fn for everything below the directory base/rel, sorted by
+// name, directories before their contents.
 func walkTree(ctx context.Context, t tree, base, rel string, fn func(rel string, fp *Fingerprint) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

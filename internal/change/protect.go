@@ -5,26 +5,27 @@ import (
 	"unicode"
 )
 
-// Reason is why a path is protected: the rule's name and a sentence.
+// Reason says why a path is protected: the name of the rule and a sentence.
 type Reason struct {
 	Rule string `json:"rule"`
 	Why  string `json:"why"`
 }
 
-// Policy says what lands only when a person includes it by name. The zero
-// Policy is the full default protection; options only add to it.
+// Policy decides which paths are protected: they land only if they are
+// included explicitly. The zero Policy is the full default protection; options
+// only add to it.
 type Policy struct {
-	// CI adds files that run on a continuous-integration server.
+	// CI also protects files that run on a continuous-integration server.
 	CI bool `json:"ci,omitempty"`
-	// Extra are further paths relative to the workspace; a directory covers
-	// what it holds.
+	// Extra lists further paths to protect, relative to the workspace; a
+	// directory includes everything below it.
 	Extra []string `json:"extra,omitempty"`
 }
 
-// fold maps a name to what a lenient file system or tool may take it for:
-// case, characters that HFS+ ignores, full-width forms, trailing dots and
-// spaces, NTFS streams and short names. Two names that fold alike are treated
-// alike; folding more than any one system does only protects more.
+// fold maps a name to a canonical form, such that names that some file system
+// or tool treats as equal have equal forms. It folds case, characters that
+// HFS+ ignores, full-width forms, trailing dots and spaces, NTFS streams and
+// short names. Folding more than any one system does only protects more.
 func fold(name string) string {
 	if i := strings.IndexByte(name, ':'); i > 0 {
 		name = name[:i]
@@ -48,12 +49,12 @@ func fold(name string) string {
 	return s
 }
 
-// SameName reports whether some file system or tool takes two names of files for one.
-// It says so of more names than any one system does.
+// SameName reports whether some file system or tool treats two file names as
+// equal. No single system treats all these names as equal.
 func SameName(a, b string) bool { return a == b || fold(a) == fold(b) }
 
-// FoldName is a path as the most lenient file system or tool may read it: paths that
-// fold alike can be one file there.
+// FoldName returns a canonical form of a path. Paths with equal forms may name
+// the same file on some file system.
 func FoldName(rel string) string {
 	parts := strings.Split(rel, "/")
 	for i, p := range parts {
@@ -62,7 +63,7 @@ func FoldName(rel string) string {
 	return strings.Join(parts, "/")
 }
 
-// unfancy undoes the two letters outside ASCII that fold to ASCII ones.
+// unfancy maps letters outside ASCII that fold to ASCII ones to those.
 func unfancy(r rune) rune {
 	switch r {
 	case 'ſ':
@@ -75,14 +76,14 @@ func unfancy(r rune) rune {
 	return unicode.ToLower(r)
 }
 
-// ignorable are the characters that HFS+ leaves out when it compares names.
+// ignorable reports whether HFS+ ignores r when it compares names.
 func ignorable(r rune) bool {
 	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) ||
 		r >= 0x180b && r <= 0x180f || r == 0x034f || r >= 0x115f && r <= 0x1160 || r == 0x3164 || r == 0xffa0
 }
 
-// Path lists the reasons for which a path, by its name alone, is protected.
-// typ is the type of the bottle's file, "" when unknown.
+// Path returns the reasons why a path is protected, judged by its name alone.
+// typ is the type of the bottle's file, "" if unknown.
 func (p Policy) Path(rel string, typ Type) []Reason {
 	comps := strings.Split(rel, "/")
 	folded := make([]string, len(comps))

@@ -1,6 +1,9 @@
 package change
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -233,4 +236,39 @@ func TestDeleteProtected(t *testing.T) {
 	if now := treeOf(t, w.ws); len(now) != 1 {
 		t.Error(now)
 	}
+}
+
+// TestForgedObject: git's objects are named by their content, so a modified one
+// is protected; a new one lands with the bookkeeping that no diff shows.
+func TestForgedObject(t *testing.T) {
+	old, fresh := "objects/aa/"+strings.Repeat("b", 38), "objects/aa/"+strings.Repeat("c", 38)
+	pack := "objects/pack/pack-" + strings.Repeat("a", 40) + ".pack"
+	w := newWorld(t, map[string]string{".git/" + old: "object", ".git/" + pack: "pack", "sub/.git/HEAD": "ref: x", "f": "f"})
+	u := w.upper().file(".git/"+old, "forged", 0o644).file(".git/"+fresh, "new", 0o644).file(".git/"+pack, "forged", 0o644)
+	u.file(".git/objects/aa/short", "x", 0o644).file(".git/objects/Zz/x", "x", 0o644).file("sub/.git/HEAD", "ref: y", 0o644)
+	stream := u.file("f", "bottle", 0o644).bytes()
+	must(t, os.WriteFile(w.ws+"/f", []byte("mine"), 0o644))
+	s := w.collect(stream)
+	for name, protected := range map[string]bool{old: true, pack: true, fresh: false, "objects/aa/short": true, "objects/Zz/x": true} {
+		c, ok := s.Lookup(".git/" + name)
+		if !ok || (len(c.Protected) > 0) != protected || c.Bookkeeping() == protected {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	if c, _ := s.Lookup("sub/.git/HEAD"); c.Bookkeeping() {
+		t.Error("a moved HEAD is bookkeeping")
+	}
+	var out bytes.Buffer
+	st, err := s.Diff(&out, DiffOptions{})
+	must(t, err)
+	if st.Bookkeeping == 0 || !strings.Contains(out.String(), "--git shows them") || !strings.Contains(out.String(), "# conflict: changed on the host during the run") {
+		t.Errorf("%+v\n%s", st, out.String())
+	}
+	if all, err := s.Diff(&out, DiffOptions{Git: true, Paths: []string{w.ws}}); err != nil || all.Files != st.Files+st.Bookkeeping {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := Land(context.Background(), s, LandOptions{Paths: []string{".git/" + old}}); !errors.Is(err, ErrProtected) {
+		t.Errorf("landed a forged object: %v", err)
+	}
+	w.land(s, LandOptions{Paths: []string{".git/" + fresh}})
 }

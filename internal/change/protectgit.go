@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// gitFiles are the files directly in a git directory that cannot make git run
+// gitFiles lists files directly in a git directory that cannot make git run
 // anything: names of commits, messages, the list of tracked files.
 var gitFiles = map[string]bool{
 	"head": true, "index": true, "packed-refs": true, "orig_head": true, "fetch_head": true,
@@ -14,12 +14,12 @@ var gitFiles = map[string]bool{
 	"gitk.cache": true,
 }
 
-// gitPath says why a path below a git directory is protected, "" if it is
-// not. The list is one of what is harmless; everything else, known or not, is
-// protected: hooks, config, config.worktree, commondir, info/attributes,
-// objects/info/alternates (another repository's objects), rebase and
-// sequencer to-do lists (they hold commands), modules and worktrees (whole
-// git directories of their own), lock files (a left one stops git).
+// gitPath returns why a path below a git directory is protected, "" if it is
+// not. It allows what is known to be harmless and protects the rest: hooks,
+// config, config.worktree, commondir, info/attributes, objects/info/alternates
+// (another repository's objects), rebase and sequencer to-do lists (they hold
+// commands), modules and worktrees (complete git directories), lock files (a
+// stale one stops git).
 func gitPath(folded, comps []string, typ Type) string {
 	if len(folded) == 0 {
 		if typ == Dir || typ == "" {
@@ -86,8 +86,8 @@ func isHex(s string, n int) bool {
 	return true
 }
 
-// apply fills in Protected for every change of the set: by path, by mode, and
-// by where symbolic links lead.
+// apply fills in Protected for every change of the set: by path, by mode and
+// by the target of symbolic links.
 func (p Policy) apply(t tree, s *Set) error {
 	v := newView(t, s)
 	for i := range s.Changes {
@@ -110,8 +110,8 @@ func (p Policy) apply(t tree, s *Set) error {
 	return nil
 }
 
-// isStoredObject matches loose objects and packs, which are named by their
-// content.
+// isStoredObject reports whether rel is a loose object or a pack of git. Both
+// are named by a hash of their content.
 func isStoredObject(rel string) bool {
 	comps := strings.Split(rel, "/")
 	n := len(comps)

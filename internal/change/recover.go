@@ -7,17 +7,17 @@ import (
 	"os"
 )
 
-// RecoverReport says what Recover found.
+// RecoverReport lists what Recover did.
 type RecoverReport struct {
-	RolledBack []string // landings and undos taken back
-	Finished   []string // landings and undos whose tidying was finished
-	// Left are paths of old files that could not be put back because the
-	// host made something new in their place; they lie there for a person.
+	RolledBack []string // ids of landings and undos that were rolled back
+	Finished   []string // ids of landings and undos that were completed
+	// Left lists paths of old files that could not be put back because the
+	// host made something new in their place.
 	Left []string
 }
 
-// Recover finishes or takes back every landing and undo of the run that was
-// cut short. It is cheap when there is none.
+// Recover completes or rolls back every interrupted landing and undo of the
+// run. It is cheap if there is none.
 func Recover(ctx context.Context, runDir string) (*RecoverReport, error) {
 	ids, err := journalIDs(runDir)
 	if err != nil {
@@ -45,7 +45,7 @@ func Recover(ctx context.Context, runDir string) (*RecoverReport, error) {
 	return &RecoverReport{}, nil
 }
 
-// recoverAll runs under the workspace's lock.
+// recoverAll is Recover with the workspace's lock held.
 func recoverAll(ctx context.Context, runDir string, ws Identity, root int) (*RecoverReport, error) {
 	rep := &RecoverReport{}
 	ids, err := journalIDs(runDir)
@@ -95,7 +95,7 @@ func recoverOne(ctx context.Context, runDir string, root int, j *journal, rep *R
 	return nil
 }
 
-// recoverClosed finishes what comes after the last record of a journal.
+// recoverClosed completes the steps that follow the last record of a journal.
 func recoverClosed(runDir string, j *journal) error {
 	switch {
 	case j.f == nil:

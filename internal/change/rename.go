@@ -2,19 +2,19 @@ package change
 
 import "golang.org/x/sys/unix"
 
-// mover renames within one directory. Where the file system knows neither
-// RENAME_EXCHANGE nor RENAME_NOREPLACE (network and pass-through file
-// systems), hard links stand in: a name still never goes without its old or
-// its new file, except when a directory is exchanged.
+// mover renames files within one directory. If the file system supports neither
+// RENAME_EXCHANGE nor RENAME_NOREPLACE (network and pass-through file systems),
+// it uses hard links: a name still always has its old or its new file, except
+// while a directory is exchanged.
 type mover struct {
-	plain bool // the file system was seen to lack the flags (or a test says so)
+	plain bool // the file system lacks the flags, or a test says so
 }
 
-// asideSuffix names the third file that an exchange by hard links needs for a
-// moment.
+// asideSuffix ends the name of the third file that an exchange by hard links
+// needs.
 const asideSuffix = "-a"
 
-// place renames from to to, which must not exist (EEXIST).
+// place renames from to to. It returns EEXIST if to exists.
 func (m *mover) place(dir int, from, to string) error {
 	if !m.plain {
 		err := unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
@@ -76,9 +76,9 @@ func isDirAt(dir int, name string) bool {
 	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// settle brings an exchange that was cut short to one of its two ends. ours
-// is the inode of the new file; whatever else is found belongs to the host
-// and is never removed.
+// settle completes or reverses an interrupted exchange by hard links. ours is
+// the inode of the new file. Any other file belongs to the host and is never
+// removed.
 func (m *mover) settle(dir int, tmp, name string, ours uint64) error {
 	aside := tmp + asideSuffix
 	a := inodeAt(dir, aside)
@@ -86,7 +86,7 @@ func (m *mover) settle(dir int, tmp, name string, ours uint64) error {
 		return nil
 	}
 	at := inodeAt(dir, name)
-	if a == ours { // it was being taken back; the old file is at tmp or name
+	if a == ours { // it was being reversed; the old file is at tmp or name
 		if at == 0 {
 			if err := unix.Renameat(dir, tmp, dir, name); err != nil {
 				return err
@@ -95,14 +95,14 @@ func (m *mover) settle(dir int, tmp, name string, ours uint64) error {
 		return removeTree(dir, aside, 0)
 	}
 	switch {
-	case at == a: // linked, no more
+	case at == a: // linked, nothing renamed yet
 		return unix.Unlinkat(dir, aside, 0)
 	case at == 0:
 		return unix.Renameat(dir, aside, dir, name)
 	case at == ours && !isDirAt(dir, name) && !isDirAt(dir, aside):
 		return unix.Renameat(dir, aside, dir, name)
 	case at == ours:
-		return unix.Renameat(dir, aside, dir, tmp) // tmp is free: the exchange is whole
+		return unix.Renameat(dir, aside, dir, tmp) // the last step of the exchange
 	}
-	return unix.EEXIST // somebody's own file is there; keep the other one too
+	return unix.EEXIST // the host made a new file; keep both
 }

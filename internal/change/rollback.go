@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rollback takes an uncommitted journal back. It looks at what is there, so
-// it serves a failure and a crash alike, and may itself be cut short and done
-// again.
+// rollback undoes the steps of an uncommitted journal. It decides by the files
+// that it finds, so it works after a failure and after a crash, and can itself
+// be interrupted and repeated.
 func (x *txn) rollback() error {
-	// Taking back must not be cut short by the cancellation that caused it.
+	// The rollback must not be stopped by the cancellation that caused it.
 	x.ctx = context.WithoutCancel(x.ctx)
 	var errs []error
 	ops := x.j.plan.Ops
@@ -27,24 +27,27 @@ func (x *txn) rollback() error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	if err := x.sync(ops, len(ops) > syncEach); err != nil {
+	// A directory that is gone has been reported as stranded above; failing here
+	// would make every later landing fail as well.
+	if err := x.sync(ops, len(ops) > syncEach, false); err != nil {
 		return err
 	}
 	if err := x.step("journal", "rolled"); err != nil {
 		return err
 	}
 	now := time.Now()
-	if err := x.j.write(record{Rolled: &now, Left: x.left}); err != nil {
+	if err := x.j.write(journalRecord{Rolled: &now, Left: x.left}); err != nil {
 		return err
 	}
-	// A landing that never was leaves nothing, unless an old file is
-	// stranded: then its pre-image stays too.
+	// A rolled-back landing leaves nothing, unless an old file is stranded:
+	// then its pre-image stays too.
 	if len(x.left) == 0 {
 		_ = os.RemoveAll(x.j.dir)
 	}
 	return nil
 }
 
+// back undoes op i, as far as it was carried out.
 func (x *txn) back(i int, o *op) error {
 	p := string(o.Path)
 	if err := x.step("back", p); err != nil {
@@ -52,7 +55,7 @@ func (x *txn) back(i int, o *op) error {
 	}
 	dir, name, err := x.placeAgain(o)
 	if isAbsent(err) {
-		// The directory is gone, or was moved with what we made in it.
+		// The directory was deleted or moved, with the files we made in it.
 		return x.stranded(o)
 	}
 	if err != nil {
@@ -82,19 +85,19 @@ func (x *txn) back(i int, o *op) error {
 	return wrapPath("put back", p, err)
 }
 
-// untouched says that what we put in place is still just that: after a crash
-// somebody may have gone on working with it, and that work is not ours to
-// remove.
+// untouched reports whether the files that op i put in place are unchanged
+// since. After a crash the user may have edited them; rollback must not remove
+// that work.
 func (x *txn) untouched(i int, o *op, dir int, name string) bool {
-	want := make(map[string]stamp, len(o.New))
+	want := make(map[string]fileID, len(o.New))
 	for k := range o.New {
-		want[string(o.New[k].Rel)] = x.j.stamps[i][k]
+		want[string(o.New[k].Rel)] = x.j.ids[i][k]
 	}
 	same := func(rel string, fp *Fingerprint) bool {
-		st, ok := want[rel]
-		return ok && fp.Ino == st.Ino && (fp.Type == Dir || fp.Mtime == st.Mtime)
+		id, ok := want[rel]
+		return ok && fp.Ino == id.Ino && (fp.Type == Dir || fp.Mtime == id.Mtime)
 	}
-	// Below the directory that we hold: the way there may lead elsewhere by now.
+	// Resolve below the open directory: its path may lead elsewhere by now.
 	t := tree{dir}
 	st, err := t.lstat(name)
 	if err != nil || !same("", fingerprintOf(&st)) {
@@ -109,14 +112,14 @@ func (x *txn) untouched(i int, o *op, dir int, name string) bool {
 		}
 		return nil
 	})
-	// A tree that cannot be read (its own modes) cannot have been worked in.
+	// A tree whose own modes make it unreadable cannot have been edited.
 	return err == nil || errors.Is(err, unix.EACCES)
 }
 
 var errStranded = errors.New("another file is in its place")
 
-// backPut takes a new file away again. ours is 0 before anything was put in
-// place; then what is at tmp is ours, whole or in part.
+// backPut removes a new file again. ours is its inode, 0 before anything was
+// put in place; then tmp holds our file, complete or not.
 func (x *txn) backPut(dir int, name, tmp string, ours uint64) error {
 	if ours != 0 && inodeAt(dir, name) == ours {
 		if inodeAt(dir, tmp) == ours { // linked, not yet unlinked
@@ -130,9 +133,9 @@ func (x *txn) backPut(dir int, name, tmp string, ours uint64) error {
 	return removeTree(dir, tmp, 0)
 }
 
-// backSwap exchanges back. What is at tmp when ours is in place is what was
-// there before, be it what we expected or something that the host put there a
-// moment earlier.
+// backSwap reverses an exchange. While our file is in place, tmp holds the
+// file that was there before, even if the host had replaced it just before the
+// exchange.
 func (x *txn) backSwap(dir int, name, tmp string, ours uint64) error {
 	if ours == 0 {
 		return removeTree(dir, tmp, 0)
@@ -153,7 +156,7 @@ func (x *txn) backSwap(dir int, name, tmp string, ours uint64) error {
 			return err
 		}
 		if inodeAt(dir, tmp) != ours {
-			return errStranded // and exchanged with yet another one
+			return errStranded // the host had replaced our file
 		}
 	default:
 		return errStranded
@@ -161,7 +164,7 @@ func (x *txn) backSwap(dir int, name, tmp string, ours uint64) error {
 	return removeTree(dir, tmp, 0)
 }
 
-// backRemove puts back what was set aside.
+// backRemove puts a removed file back in place.
 func (x *txn) backRemove(dir int, name, tmp string) error {
 	beside := inodeAt(dir, tmp)
 	switch at := inodeAt(dir, name); {
@@ -175,14 +178,15 @@ func (x *txn) backRemove(dir int, name, tmp string) error {
 	return x.mv.place(dir, tmp, name)
 }
 
-// patience is how long a landing waits, in all, for directories that are away.
-const patience = 2 * time.Second
+// maxDirWait bounds how long one transaction waits, in total, for directories
+// that somebody has renamed.
+const maxDirWait = 2 * time.Second
 
-// placeAgain is place for the way back, where giving up leaves something
-// behind: a directory that is just being renamed may come back.
+// placeAgain is place with retries, for rollback and cleanup, where giving up
+// leaves files behind: a directory that is being renamed may come back.
 func (x *txn) placeAgain(o *op) (dir int, name string, err error) {
 	for {
-		if dir, name, err = x.place(o); err == nil || x.waited >= patience {
+		if dir, name, err = x.place(o); err == nil || x.waited >= maxDirWait {
 			return dir, name, err
 		}
 		began := time.Now()
@@ -191,8 +195,8 @@ func (x *txn) placeAgain(o *op) (dir int, name string, err error) {
 	}
 }
 
-// stranded notes an old file whose place is taken by a newer one of the
-// host's: it stays under its private name, for a person to decide.
+// stranded records an old file whose place the host has taken with a newer
+// one. The old file keeps its private name, and a person decides.
 func (x *txn) stranded(o *op) error {
 	if o.Kind == opChmod {
 		return nil
@@ -217,10 +221,11 @@ func (x *txn) unchmod(dir int, name string, o *op) error {
 	return wrapPath("put back", string(o.Path), chmodFd(fd, o.Old[0].FP.Mode))
 }
 
-// staged is the inode of what the op made, 0 before it was journaled.
+// staged returns the inode of the file that op i made, 0 before it was
+// journaled.
 func (x *txn) staged(i int) uint64 {
-	if i < len(x.j.stamps) && len(x.j.stamps[i]) > 0 {
-		return x.j.stamps[i][0].Ino
+	if i < len(x.j.ids) && len(x.j.ids[i]) > 0 {
+		return x.j.ids[i][0].Ino
 	}
 	return 0
 }
@@ -233,14 +238,14 @@ func inodeAt(dir int, name string) uint64 {
 	return st.Ino
 }
 
-// removeTree removes name and what it holds without following links.
+// removeTree removes name and everything below it, without following links.
 func removeTree(dir int, name string, depth int) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
 	}
 	if err == unix.EROFS && inodeAt(dir, name) == 0 {
-		return nil // nothing to remove; the disk is not even asked
+		return nil // unlink fails with EROFS even if the name does not exist
 	}
 	if err != unix.EISDIR && err != unix.EPERM {
 		return wrapPath("remove", name, err)
@@ -263,7 +268,7 @@ func removeTree(dir int, name string, depth int) error {
 	for i, n := range names {
 		err := removeTree(fd, n, depth+1)
 		if i == 0 && errors.Is(err, unix.EACCES) {
-			// A directory without write permission; it is ours to remove.
+			// The directory's own mode forbids writing; it is ours to change.
 			if unix.Fchmod(fd, 0o700) == nil {
 				err = removeTree(fd, n, depth+1)
 			}
@@ -275,7 +280,7 @@ func removeTree(dir int, name string, depth int) error {
 	return wrapPath("remove", name, unix.Unlinkat(dir, name, unix.AT_REMOVEDIR))
 }
 
-// openLocked opens a directory whose mode shuts out its own owner.
+// openLocked opens a directory whose mode denies access to its owner.
 func openLocked(dir int, name string) (int, error) {
 	fd, err := openBeneath(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

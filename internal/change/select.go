@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// choose marks the changes that paths name; none is all. A path is literal
-// (no patterns), relative to the workspace or absolute below it, and selects
-// itself and what is below it. One that names no change is an error.
+// choose marks the changes that paths select; no paths select all. A path is
+// literal (no patterns), relative to the workspace or absolute below it, and
+// selects itself and everything below it. A path that selects no change is an
+// error.
 func (s *Set) choose(paths []string) ([]bool, error) {
 	sel := make([]bool, len(s.Changes))
 	if len(paths) == 0 {
@@ -62,12 +63,12 @@ type Withheld struct {
 	Why     string   // anything else
 }
 
-// selection is what of a set is to land.
+// selection holds the changes of a set that are to land.
 type selection struct {
 	s        *Set
-	take     []bool
+	take     []bool // for each change of s
 	withheld []Withheld
-	implied  []string // directories that were not named but are needed
+	implied  []string // directories that were not selected but are needed
 }
 
 func (s *Set) selectFor(opts LandOptions) (*selection, error) {
@@ -125,7 +126,7 @@ func (sel *selection) hold(i int, w Withheld) {
 	sel.withheld = append(sel.withheld, w)
 }
 
-// imply adds the new directories that a selected change needs.
+// imply adds the new directories that selected changes need.
 func (sel *selection) imply() {
 	for i := range sel.s.Changes {
 		c := &sel.s.Changes[i]
@@ -143,9 +144,8 @@ func (sel *selection) imply() {
 	}
 }
 
-// settle withholds what cannot land because of what is withheld: what is
-// below a directory that stays away, and the removal of a directory that
-// still holds something.
+// settle withholds changes that depend on withheld ones: files in a directory
+// that does not land, and the removal of a directory that keeps a file.
 func (sel *selection) settle() {
 	kept := map[string]string{}
 	for i := len(sel.s.Changes) - 1; i >= 0; i-- {

@@ -1,13 +1,14 @@
 package change
 
-// settings are names that make a host program run code, send credentials
-// elsewhere, or trust more, merely because somebody opens, enters or routinely
-// works in the directory that holds them. A name matches at any depth, as
-// fold writes it; a directory covers what it holds.
+// settings maps protected names to the reason. These names make a host program
+// run code, send credentials elsewhere or trust more, merely because somebody
+// opens, enters or routinely works in the directory that holds them. A name
+// matches at any depth, in the form that fold returns; a directory includes
+// everything below it.
 //
-// Not here: what runs only when a person builds or tests (Makefile,
-// package.json, conftest.py, build.rs). It is the code under review itself, and
-// protecting it would teach people to include everything.
+// Files that run only when a person builds or tests (Makefile, package.json,
+// conftest.py, build.rs) are not listed. They are part of the code under
+// review, and protecting them would train people to include everything.
 var settings = map[string]string{
 	// Agents. Their instructions count: an agent on the host acts on them.
 	".claude":                 "Claude Code runs hooks and commands from it",
@@ -92,7 +93,8 @@ var settings = map[string]string{
 	".bazelrc":        "Bazel takes programs from it",
 }
 
-// ciNames run on a continuous-integration server, with its secrets.
+// ciNames maps names that run on a continuous-integration server, with its
+// secrets, to the reason.
 var ciNames = map[string]string{
 	".gitlab-ci.yml":          "GitLab runs it",
 	".gitea":                  "Gitea runs workflows from it",

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A snapshot is the names that existed when the run began: for every
-// directory its path and, for each child, name, type and inode number, as
+// A snapshot records the names that existed when the run began: the path of
+// every directory and, for each child, name, type and inode number, as
 // getdents lists them (no stat, so 100,000 files take a tenth of a second).
 // It is streamed to a file; memory holds only the directories still to visit.
 //
@@ -22,10 +22,10 @@ import (
 //
 //	uvarint len(path), path, uvarint n, n × (uvarint len(name), name, type, uvarint ino)
 //
-// and at the end the magic again; without it the snapshot is incomplete.
+// and finally the magic again; without it the snapshot is incomplete.
 const snapshotMagic = "carboy-names-1\n"
 
-// maxSnapshot bounds the names that are recorded (and the disk they take).
+// maxSnapshot bounds the number of names in a snapshot.
 const maxSnapshot = 5_000_000
 
 var errSnapshotFull = errors.New("more names than a snapshot holds")
@@ -48,8 +48,8 @@ func writeSnapshot(ctx context.Context, root int, w io.Writer) error {
 			return err
 		}
 		if err != nil {
-			// Gone, unreadable, or another mount: the directory has no
-			// record, and what happens in it is judged by ctime alone.
+			// Gone, unreadable or another mount: the directory gets no
+			// record, so changes in it are detected by ctime alone.
 			if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EIO) {
 				return err
 			}
@@ -117,7 +117,7 @@ func join(dir, name string) string {
 
 const typeCodes = "?fdlpcbs"
 
-var codeTypes = []Type{"", File, Dir, Symlink, Fifo, CharDevice, BlockDevice, Socket}
+var codeTypes = []Type{"", File, Dir, Symlink, Fifo, charDevice, blockDevice, Socket}
 
 func typeCode(t Type) byte {
 	for i, c := range codeTypes {
@@ -128,13 +128,13 @@ func typeCode(t Type) byte {
 	return '?'
 }
 
-// names is the part of a snapshot that one comparison needs.
+// names holds the part of a snapshot that one comparison needs.
 type names struct {
-	complete bool // the walk ended; a directory may still be missing
+	complete bool // the walk ended; unreadable directories are missing
 	dirs     map[string]map[string]dirent
 }
 
-// was says whether dir/name existed when the run began; known is false when
+// was reports whether dir/name existed when the run began; known is false if
 // the snapshot cannot tell.
 func (n *names) was(dir, name string) (e dirent, existed, known bool) {
 	if n == nil {
@@ -150,7 +150,7 @@ func (n *names) was(dir, name string) (e dirent, existed, known bool) {
 }
 
 // readSnapshot loads the directories that want selects ("." is the root).
-// What cannot be read is as if it had not been recorded.
+// On an error it returns the directories before the damage.
 func readSnapshot(file string, want func(dir string) bool) (*names, error) {
 	f, err := os.Open(file)
 	if err != nil {

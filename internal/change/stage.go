@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contentReader is an open content; Size bytes.
+// contentReader reads the content of one node.
 type contentReader struct {
 	io.Reader
 	io.Closer
 }
 
-// stage makes what an op puts in place, under its private name, complete with
-// content, mode and owner.
-func (x *txn) stage(o *op, syncFiles bool) ([]stamp, error) {
+// stage creates an op's new files under its private name, with content, mode
+// and owner.
+func (x *txn) stage(o *op, syncFiles bool) ([]fileID, error) {
 	if len(o.New) == 0 {
 		return nil, nil
 	}
@@ -34,7 +34,7 @@ func (x *txn) stage(o *op, syncFiles bool) ([]stamp, error) {
 	if err != nil {
 		return nil, err
 	}
-	stamps := make([]stamp, len(o.New))
+	ids := make([]fileID, len(o.New))
 	root := tree{-1}
 	defer func() {
 		if root.fd >= 0 {
@@ -66,12 +66,12 @@ func (x *txn) stage(o *op, syncFiles bool) ([]stamp, error) {
 			}
 		}
 	}
-	return stamps, x.seal(dir, root, o, stamps, syncFiles)
+	return ids, x.seal(dir, root, o, ids, syncFiles)
 }
 
-// seal gives directories their modes and times, deepest first, now that
-// nothing is made in them any more, and notes the stamps.
-func (x *txn) seal(dir int, root tree, o *op, stamps []stamp, syncDirs bool) error {
+// seal sets the modes and times of directories, deepest first, after their
+// contents exist, and fills in the ids of all new files.
+func (x *txn) seal(dir int, root tree, o *op, ids []fileID, syncDirs bool) error {
 	for i := len(o.New) - 1; i >= 0; i-- {
 		n := &o.New[i]
 		var fd int
@@ -94,7 +94,7 @@ func (x *txn) seal(dir int, root tree, o *op, stamps []stamp, syncDirs bool) err
 		if err != nil {
 			return wrapPath("stage", path.Join(string(o.Path), string(n.Rel)), err)
 		}
-		stamps[i] = stamp{st.Ino, st.Mtim.Nano()}
+		ids[i] = fileID{st.Ino, st.Mtim.Nano()}
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func sealDir(fd int, n *node, sync bool) error {
 	}
 	mode := n.Mode
 	if n.Own == nil {
-		mode |= st.Mode & 0o2000 // what the directory above hands down
+		mode |= st.Mode & 0o2000 // inherited from the parent directory
 	}
 	return chmodFd(fd, mode)
 }
@@ -130,9 +130,9 @@ func setTimes(fd int, mtime int64) {
 	_ = unix.UtimesNanoAt(unix.AT_FDCWD, procFd(fd), ts, 0) // cosmetic
 }
 
-// ownerFor says who shall own what an op makes. An ordinary user's files are
-// the user's. Root lands for somebody else: a replaced file keeps its owner,
-// a new one belongs to the owner of its directory.
+// ownerFor returns the owner of an op's new files, nil to leave it. A replaced
+// file keeps its owner. When root lands, a new file gets the owner of its
+// directory.
 func (x *txn) ownerFor(dir int, o *op) (*unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -171,8 +171,8 @@ func (x *txn) make(dir int, name string, n *node, own *unix.Stat_t, syncFile boo
 	return chown(fd, n, own)
 }
 
-// chown sets the owner. The group is only a wish where the caller may not
-// give files to it.
+// chown sets owner and group. An ordinary user's failure to set the group is
+// ignored.
 func chown(fd int, n *node, own *unix.Stat_t) error {
 	uid, gid := -1, -1
 	switch {
@@ -220,8 +220,8 @@ func (x *txn) makeFile(dir int, name string, n *node, own *unix.Stat_t, syncFile
 		return err
 	}
 	for k, v := range n.Xattrs {
-		// Access lists and labels that the file system or the caller may
-		// not set are lost as with any editor that saves by renaming.
+		// Attributes that cannot be set are lost, as with any editor that
+		// saves by renaming.
 		_ = unix.Fsetxattr(fd, k, v, 0)
 	}
 	if err := unix.Fchmod(fd, n.Mode); err != nil {
@@ -236,7 +236,8 @@ func (x *txn) makeFile(dir int, name string, n *node, own *unix.Stat_t, syncFile
 	return nil
 }
 
-// copySparse fills an empty file with size bytes of r, zeros as holes.
+// copySparse fills an empty file with size bytes of r, with zeros as holes,
+// and returns their SHA-256.
 func copySparse(f *os.File, r io.Reader, size int64) (string, error) {
 	h := sha256.New()
 	buf := make([]byte, min(int64(64*blockSize), max(size, 1)))
@@ -317,7 +318,7 @@ func (p *preImages) copy(full string, old *oldNode) error {
 	return nil
 }
 
-// sync makes the pre-images durable before the first write to the workspace.
+// sync makes the pre-images durable, before the first write to the workspace.
 func (p *preImages) sync() error {
 	if p.n == 0 {
 		return nil
@@ -367,8 +368,8 @@ func splitNul(b []byte) []string {
 	return out
 }
 
-// keptXattrs leaves out what gave the old content rights: the new content did
-// not earn them.
+// keptXattrs returns the attributes without those that grant rights to the old
+// content or vouch for it.
 func keptXattrs(all map[string][]byte) map[string][]byte {
 	out := map[string][]byte{}
 	for k, v := range all {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// UndoOptions say what to undo.
+// UndoOptions configures Undo.
 type UndoOptions struct {
 	// Last undoes the newest landing only; the default is all landings of
 	// the run, newest first.
@@ -17,17 +17,17 @@ type UndoOptions struct {
 	plain bool                          // tests: as if renames knew no flags
 }
 
-// UndoReport says what an undo did.
+// UndoReport lists what Undo did.
 type UndoReport struct {
 	Undone   []string // ids of landings
 	Restored []string // paths
 }
 
-// Undo puts back what landings of the run replaced or removed and removes
-// what they made. Each landing is undone whole or not at all; before the
-// first, all are checked: a *ConflictError names every file edited since, and
-// nothing is touched. ErrNothingToUndo when there is no landing left. An undo
-// is not itself undone: land again.
+// Undo restores the files that landings of the run replaced or removed, and
+// removes the files they made. Each landing is undone completely or not at
+// all. Undo first checks all of them; if files were edited since, it returns a
+// *ConflictError that names them and changes nothing. It returns
+// ErrNothingToUndo if no landing is left. To reverse an undo, land again.
 func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
 	root, err := lockWorkspace(ctx, s.Workspace)
 	if err != nil {
@@ -70,7 +70,7 @@ func Undo(ctx context.Context, s *Set, opts UndoOptions) (*UndoReport, error) {
 	return rep, nil
 }
 
-// landings lists the landings that are not undone, newest first.
+// landings returns the landings that are not undone, newest first.
 func landings(runDir string) ([]*journal, error) {
 	ids, err := journalIDs(runDir)
 	if err != nil {
@@ -118,13 +118,13 @@ func undoOne(ctx context.Context, s *Set, root int, of *journal, ops []op, opts 
 	return nil
 }
 
-// undoer plans the reverse of landings and finds what was edited since.
+// undoer plans the reversal of landings and finds files edited since.
 type undoer struct {
 	ctx       context.Context
 	t         tree
 	conflicts []Conflict
-	// gone are paths that the undo of a newer landing removes; an older one
-	// need not account for them.
+	// gone holds the paths that the undo of a newer landing removes; the undo
+	// of an older one ignores them.
 	gone map[string]bool
 }
 
@@ -163,10 +163,10 @@ func (u *undoer) reverse(j *journal, i int) (op, error) {
 	switch o.Kind {
 	case opPut:
 		r.Kind = opRemove
-		r.Old, err = u.landedTree(o, j.stamps[i])
+		r.Old, err = u.landedTree(o, j.ids[i])
 	case opSwap:
 		r.Kind = opSwap
-		r.Old, err = u.landedTree(o, j.stamps[i])
+		r.Old, err = u.landedTree(o, j.ids[i])
 	case opRemove:
 		r.Kind = opPut
 		var now *Fingerprint
@@ -209,9 +209,9 @@ func (u *undoer) look(rel string) (*Fingerprint, error) {
 	return fp, nil
 }
 
-// landedTree describes what a landing made as it is now, and notes what was
-// edited since.
-func (u *undoer) landedTree(o *op, stamps []stamp) ([]oldNode, error) {
+// landedTree describes the present state of the files that an op made, and
+// records those edited since as conflicts.
+func (u *undoer) landedTree(o *op, ids []fileID) ([]oldNode, error) {
 	var out []oldNode
 	made := make(map[string]bool, len(o.New))
 	for k := range o.New {
@@ -226,7 +226,7 @@ func (u *undoer) landedTree(o *op, stamps []stamp) ([]oldNode, error) {
 			u.edited(full, "deleted since", nil)
 			continue
 		}
-		same, err := u.unedited(full, n, stamps[k], now)
+		same, err := u.unedited(full, n, ids[k], now)
 		if err != nil {
 			return nil, err
 		}
@@ -248,7 +248,7 @@ func (u *undoer) landedTree(o *op, stamps []stamp) ([]oldNode, error) {
 	return out, err
 }
 
-func (u *undoer) unedited(full string, n *node, st stamp, now *Fingerprint) (bool, error) {
+func (u *undoer) unedited(full string, n *node, id fileID, now *Fingerprint) (bool, error) {
 	if now.Type != n.Type {
 		return false, nil
 	}
@@ -261,7 +261,7 @@ func (u *undoer) unedited(full string, n *node, st stamp, now *Fingerprint) (boo
 	if now.Mode != n.Mode || now.Size != n.Size {
 		return false, nil
 	}
-	if now.Ino == st.Ino && now.Mtime == st.Mtime {
+	if now.Ino == id.Ino && now.Mtime == id.Mtime {
 		return true, nil
 	}
 	f, fst, err := u.t.openFile(full)

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whiteout is the type of an upper entry that hides a lower one.
+// whiteout is the type of an upper-layer entry that deletes a lower one.
 const whiteout Type = "whiteout"
 
-// opaqueXattr marks a directory of the upper layer that hides what the lower
-// one holds. Only the sandbox's kernel can set it; user.overlay.opaque can be
-// set by the bottle and means nothing.
+// opaqueXattr marks a directory of the upper layer that hides the contents of
+// the lower one. Only the sandbox's kernel can set it. user.overlay.opaque is
+// ignored, because the bottle can set it.
 const opaqueXattr = "SCHILY.xattr.trusted.overlay.opaque"
 
 // upNode is one entry of the upper layer.
@@ -28,47 +28,46 @@ type upNode struct {
 	sum     string
 	off     int64
 	target  string
-	link    string // path of the first name of the same file
+	link    string // path of the hard link's first name
 	opaque  bool
 	omitted string
 	kids    map[string]*upNode
 }
 
-// upperReader turns the stream into a tree of the workspace's part.
+// upperReader reads the stream into a tree of the entries in the workspace.
 type upperReader struct {
-	opts   CollectOptions
-	prefix string // workspace path without leading slash
-	root   *upNode
-	// rootGone: an ancestor or the workspace itself was removed or replaced.
-	rootHidden bool // an ancestor is opaque: nothing of the host shows
-	rootGone   bool
+	opts       CollectOptions
+	prefix     string // workspace path without leading slash
+	root       *upNode
+	rootHidden bool // an ancestor is opaque and hides all of the host's files
+	rootGone   bool // the workspace or an ancestor was removed or replaced
 
-	// outside remembers files and whiteouts that a later hard link of the
-	// workspace may point to.
+	// outside holds the files and whiteouts outside the workspace: a later
+	// hard link in the workspace may name them.
 	outside   map[string]*upNode
 	pack      *pack
-	spool     *pack // contents of outside files; nameless, gone at the end
+	spool     *pack // contents of outside files, in an unlinked file
 	spoolGone bool
-	reserve   *os.File // nameless; its blocks are given back for the index
+	reserve   *os.File // unlinked; reserves disk space for the index
 
 	entries   int64
 	pathBytes int64
 	logical   int64
 	outCount  int64
-	skipped   []string // entries that could not be taken, for Incomplete
+	skipped   []string // rejected entries, for Incomplete
 	nSkipped  int
-	limit     *LimitError
-	torn      error // the stream ended early or broke: the tree is partial
+	limit     *limitError
+	torn      error // set if the stream ended early: the tree is partial
 }
 
-// The index takes about reserveEntry bytes for an entry; that much is set
-// aside for the next reserveEvery.
+// The index takes about reserveEntry bytes per entry. Every reserveEvery
+// entries, space for as many more is reserved.
 const (
 	reserveEvery = 4096
 	reserveEntry = 512
 )
 
-// errStop ends reading at a bound on the number of things.
+// errStop ends reading at a bound on a number of items or bytes.
 var errStop = errors.New("bound reached")
 
 func (u *upperReader) read(ctx context.Context, r io.Reader) error {
@@ -82,14 +81,14 @@ func (u *upperReader) read(ctx context.Context, r io.Reader) error {
 		if err == nil {
 			err = u.entry(ctx, hdr, tr)
 		} else if err != io.EOF && src.err == nil {
-			err = fmt.Errorf("%w: %w", ErrMalformed, err)
+			err = fmt.Errorf("%w: %w", errMalformed, err)
 		}
 		switch {
 		case err == nil:
 		case err == io.EOF && src.ended:
-			// Cut between two entries, or never begun: an archive ends with
-			// a trailer, after which nothing more is read.
-			u.torn = fmt.Errorf("%w: ends without a trailer after %d entries", ErrMalformed, u.entries)
+			// Cut between two entries, or empty: the tar reader returns EOF
+			// for that and for a trailer, but stops reading at a trailer.
+			u.torn = fmt.Errorf("%w: ends without a trailer after %d entries", errMalformed, u.entries)
 			return nil
 		case err == io.EOF:
 			return nil
@@ -99,8 +98,8 @@ func (u *upperReader) read(ctx context.Context, r io.Reader) error {
 		case src.err != nil:
 			u.torn = fmt.Errorf("read change stream: %w", src.err)
 			return nil
-		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, ErrMalformed):
-			u.torn = fmt.Errorf("%w: ends early or is damaged after %d entries", ErrMalformed, u.entries)
+		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, errMalformed):
+			u.torn = fmt.Errorf("%w: ends early or is damaged after %d entries", errMalformed, u.entries)
 			return nil
 		default:
 			return err
@@ -108,11 +107,12 @@ func (u *upperReader) read(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// sourceReader tells a stream that broke from a disk that is full.
+// sourceReader records read errors, which tells a broken stream from a failure
+// to write to disk.
 type sourceReader struct {
 	r     io.Reader
 	err   error
-	ended bool // somebody read past its last byte
+	ended bool // a read met the end of the stream
 }
 
 func (s *sourceReader) Read(b []byte) (int, error) {
@@ -126,7 +126,7 @@ func (s *sourceReader) Read(b []byte) (int, error) {
 
 func (u *upperReader) reach(limit string, n int64, p string) {
 	if u.limit == nil {
-		u.limit = &LimitError{Limit: limit, Max: n, Path: p}
+		u.limit = &limitError{Limit: limit, Max: n, Path: p}
 	}
 }
 
@@ -141,7 +141,7 @@ func (u *upperReader) entry(ctx context.Context, hdr *tar.Header, r io.Reader) e
 	u.entries++
 	u.pathBytes += int64(len(hdr.Name) + len(hdr.Linkname))
 	if u.entries%reserveEvery == 1 {
-		// Without room for the index nothing that was kept could be found.
+		// Without room for the index the stored contents would be useless.
 		err := unix.Fallocate(int(u.reserve.Fd()), 0, 0, (u.entries/reserveEvery+1)*reserveEvery*reserveEntry)
 		if isNoSpace(err) {
 			u.reach("disk", 0, "")
@@ -188,9 +188,9 @@ func (u *upperReader) entry(ctx context.Context, hdr *tar.Header, r io.Reader) e
 type place int
 
 const (
-	isInside  place = iota // rel is relative to the workspace, "" for itself
-	isAbove                // rel is an ancestor of the workspace
-	isOutside              //
+	isInside place = iota // rel is relative to the workspace, "" for itself
+	isAbove               // rel is an ancestor of the workspace
+	isOutside
 )
 
 func (u *upperReader) locate(name string) (rel string, where place) {
@@ -220,7 +220,8 @@ func isWhiteout(hdr *tar.Header) bool {
 	return hdr.Typeflag == tar.TypeChar && hdr.Devmajor == 0 && hdr.Devminor == 0
 }
 
-// newUpNode makes the entry's node without content; nil for what is not known.
+// newUpNode returns the entry's node without content, nil if its type is
+// unknown.
 func newUpNode(hdr *tar.Header) *upNode {
 	n := &upNode{mode: uint32(hdr.Mode) & 0o7777}
 	switch hdr.Typeflag {
@@ -233,9 +234,9 @@ func newUpNode(hdr *tar.Header) *upNode {
 	case tar.TypeFifo:
 		n.typ = Fifo
 	case tar.TypeBlock:
-		n.typ = BlockDevice
+		n.typ = blockDevice
 	case tar.TypeChar:
-		n.typ = CharDevice
+		n.typ = charDevice
 		if isWhiteout(hdr) {
 			n.typ = whiteout
 		}
@@ -325,8 +326,8 @@ func (u *upperReader) find(rel string) *upNode {
 	return parent.kids[base]
 }
 
-// linked resolves a hard link to the node of its first name, which is
-// earlier in the stream. A hard link to a whiteout is a whiteout.
+// linked returns a node for a hard link, made from the node of its first name,
+// which is earlier in the stream. A hard link to a whiteout is a whiteout.
 func (u *upperReader) linked(ctx context.Context, hdr *tar.Header, rel string) (*upNode, error) {
 	name, ok := strings.CutPrefix(hdr.Linkname, "./")
 	if !ok {
@@ -354,14 +355,14 @@ func (u *upperReader) linked(ctx context.Context, hdr *tar.Header, rel string) (
 	if n.typ == File {
 		n.link = target
 		if where == isOutside {
-			n.link = "/" + name // not landed; told apart by the slash
+			n.link = "/" + name // the slash marks a path outside the workspace
 		}
 	}
 	return &n, nil
 }
 
-// adopt moves the content of a file outside the workspace into the pack,
-// because a file of the workspace is the same file.
+// adopt moves the content of a file outside the workspace into the pack, when
+// a hard link in the workspace names the file.
 func (u *upperReader) adopt(ctx context.Context, n *upNode, rel string) error {
 	if u.spoolGone {
 		n.omitted = "over the byte limit (a hard link to a file outside the workspace)"
@@ -371,12 +372,12 @@ func (u *upperReader) adopt(ctx context.Context, n *upNode, rel string) error {
 	if err := u.store(ctx, n, rel, src, u.pack); err != nil {
 		return err
 	}
-	n.link = "/" // adopted: the offset is one of the pack from now on
+	n.link = "/" // adopted: from now on its offset is in the pack
 	return nil
 }
 
-// content stores the content of a regular file, or notes why not and reads
-// on: a file that does not fit must not cost those that do.
+// content stores the content of a regular file. If it does not fit, content
+// records why and skips it, so that smaller files can still be stored.
 func (u *upperReader) content(ctx context.Context, n *upNode, p string, r io.Reader, inside bool) error {
 	if n.size > u.opts.MaxLogical-u.logical {
 		u.reach("logical bytes", u.opts.MaxLogical, p)
@@ -413,8 +414,8 @@ func (u *upperReader) store(ctx context.Context, n *upNode, p string, r io.Reade
 	default:
 		return err
 	}
-	// The contents of files outside only serve hard links; give up theirs
-	// for those of the workspace.
+	// Contents of outside files only serve hard links: free their space for
+	// files of the workspace.
 	if err := u.dropSpool(); err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// view is the workspace as it will be when the whole set has landed: the
-// set's changes over the host's files.
+// view looks paths up as they will be after the whole set has landed: in the
+// set's changes first, then in the host's files.
 type view struct {
 	t tree
 	s *Set
@@ -19,7 +19,8 @@ func newView(t tree, s *Set) *view {
 	return &view{t, s}
 }
 
-// at describes one path whose parents are real directories.
+// at returns the type ("" if absent) and link target of a path whose parents
+// are real directories.
 func (v *view) at(rel string) (typ Type, target string) {
 	if c, ok := v.s.Lookup(rel); ok {
 		if c.Kind == Delete {
@@ -41,9 +42,9 @@ func hostAt(t tree, rel string) (typ Type, target string) {
 	return typ, target
 }
 
-// Resolve follows a symbolic link at rel to target and says where below a workspace at
-// root it ends; ok is false when it leaves, or never ends. at says what lies at a path of
-// the workspace, and where a link leads. Names that do not exist are taken as written.
+// Resolve follows a symbolic link at rel to target within a workspace at root and
+// returns the path where it ends. ok is false if the link leaves the workspace or loops.
+// at returns the type and link target of a path. Missing names count as directories.
 func Resolve(at func(string) (Type, string), root, rel, target string) (end string, ok bool) {
 	dir := path.Dir(rel)
 	if dir == "." {
@@ -100,8 +101,8 @@ func Resolve(at func(string) (Type, string), root, rel, target string) (end stri
 	return dir, true
 }
 
-// link says why a symbolic link is protected. It is followed twice, over the
-// host as it is and as it will be, because a part of the set may land alone.
+// link returns why a symbolic link is protected. It is followed twice, as the
+// host is now and as it will be, because a part of the set may land alone.
 func (v *view) link(p Policy, rel, target string) []Reason {
 	root := v.s.Workspace.Path
 	var out []Reason
@@ -117,9 +118,9 @@ func (v *view) link(p Policy, rel, target string) []Reason {
 	return out
 }
 
-// repositories protects what would make git take a directory for a
-// repository: a new .git as a whole, and HEAD with objects and refs (or a
-// commondir) anywhere else, which git also obeys.
+// repositories protects paths that make git treat a directory as a
+// repository: everything in a new .git, and a HEAD with objects and refs (or a
+// commondir) anywhere else, which git accepts as a bare repository.
 func (v *view) repositories() {
 	fresh := map[string]bool{}
 	bare := map[string]bool{}
@@ -165,6 +166,7 @@ func (v *view) repositories() {
 	}
 }
 
+// looksBare reports whether git would accept dir as a bare repository.
 func (v *view) looksBare(dir string) bool {
 	if dir == "." {
 		dir = ""

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity tells one directory from another that was put in its place.
+// Identity identifies a directory, even after another one is put at its path.
 type Identity struct {
 	Path  string `json:"path"`
 	Dev   uint64 `json:"dev"`
 	Ino   uint64 `json:"ino"`
-	FSID  uint64 `json:"fsid,omitempty"`  // statfs; outlives a reboot where dev may not
-	Birth int64  `json:"birth,omitempty"` // ns; 0 when the file system keeps none
+	FSID  uint64 `json:"fsid,omitempty"`  // from statfs; survives a reboot, unlike Dev
+	Birth int64  `json:"birth,omitempty"` // ns since 1970; 0 if the file system has none
 }
 
 func (a Identity) same(b Identity) bool {
@@ -26,10 +26,11 @@ func (a Identity) same(b Identity) bool {
 	return a.Dev == b.Dev || a.FSID != 0 && a.FSID == b.FSID
 }
 
-// CheckWorkspace resolves dir to an absolute path without links and refuses
-// what must not be a workspace: the file system's root, the home directory or
-// what contains it, and what is missing, no directory or unreadable. The
-// error is a *WorkspaceError that says what to do.
+// CheckWorkspace returns dir as an absolute path without symbolic links. It
+// fails for a directory that must not be a workspace: the root of the file
+// system, the home directory or a parent of it; and for a path that is
+// missing, no directory or unreadable. The error is a *WorkspaceError with
+// advice.
 func CheckWorkspace(dir string) (string, error) {
 	if strings.IndexByte(dir, 0) >= 0 || dir == "" {
 		return "", &WorkspaceError{Path: dir, Reason: ErrWorkspaceMissing, Advice: "name a directory"}
@@ -47,7 +48,7 @@ func CheckWorkspace(dir string) (string, error) {
 	}
 	for _, home := range homes() {
 		if home == real || strings.HasPrefix(home, real+"/") {
-			return "", &WorkspaceError{Path: real, Reason: ErrWorkspaceHome, Advice: "change to a project directory below it, or run without a workspace"}
+			return "", &WorkspaceError{Path: real, Reason: errWorkspaceHome, Advice: "change to a project directory below it, or run without a workspace"}
 		}
 	}
 	fd, err := unix.Open(real, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -70,15 +71,15 @@ func workspaceOpenError(p string, err error) error {
 	case errors.Is(err, unix.ENOENT):
 		e.Reason, e.Cause, e.Advice = ErrWorkspaceMissing, nil, "create it or change to a directory that exists"
 	case errors.Is(err, unix.ENOTDIR):
-		e.Reason, e.Cause, e.Advice = ErrWorkspaceNotDir, nil, "name the directory that holds it"
+		e.Reason, e.Cause, e.Advice = errWorkspaceNotDir, nil, "name the directory that holds it"
 	default:
-		e.Reason, e.Advice = ErrWorkspaceUnreadable, "check its permissions"
+		e.Reason, e.Advice = errWorkspaceUnreadable, "check its permissions"
 	}
 	return e
 }
 
-// homes lists the home directories whose whole would be exposed: the one the
-// environment names and, because HOME may be unset or wrong, the account's.
+// homes returns the user's home directories: $HOME and, because that may be
+// unset or wrong, the account's.
 func homes() []string {
 	var out []string
 	add := func(h string) {
@@ -97,7 +98,7 @@ func homes() []string {
 	return out
 }
 
-// passwdHome reads the account's home from /etc/passwd; "" when not there.
+// passwdHome returns the account's home from /etc/passwd, "" if not found.
 func passwdHome(uid int) string {
 	b, err := os.ReadFile("/etc/passwd")
 	if err != nil {
@@ -113,7 +114,7 @@ func passwdHome(uid int) string {
 	return ""
 }
 
-// openRoot opens dir itself (a final link is refused) and identifies it.
+// openRoot opens dir, which must not be a symbolic link, and identifies it.
 func openRoot(dir string) (int, Identity, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -124,7 +125,7 @@ func openRoot(dir string) (int, Identity, error) {
 		unix.Close(fd)
 		return -1, Identity{}, wrapPath("identify", dir, err)
 	}
-	// Probe now: without openat2 no later step is safe.
+	// Check for openat2 now: without it no later step is safe.
 	probe, err := openBeneath(fd, ".", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		unix.Close(fd)
@@ -152,8 +153,8 @@ func identify(fd int, dir string) (Identity, error) {
 	return id, nil
 }
 
-// reopenRoot opens the workspace again and refuses another directory in its
-// place.
+// reopenRoot opens the workspace again. It returns ErrWorkspaceReplaced if
+// another directory is in its place.
 func reopenRoot(want Identity) (int, error) {
 	fd, got, err := openRoot(want.Path)
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 	"github.com/carboy/carboy/internal/corpus/attacker"
 )
 
-// Schema names the JSON document that a Report becomes.
-const Schema = "carboy.dev/escape-test/v1"
+// schema names the JSON document that a Report becomes.
+const schema = "carboy.dev/escape-test/v1"
 
-// Outcome is what became of an attack.
+// Outcome says whether an attack was contained.
 type Outcome string
 
 // The outcomes. An attack that was not tried is never contained.
@@ -50,7 +50,7 @@ type Result struct {
 	Outcome   Outcome        `json:"outcome"`
 	// Ways is in how many ways the technique was tried.
 	Ways int `json:"ways"`
-	// Took is how long the attack and its control needed.
+	// Took is the time of the attack and its control.
 	Took time.Duration `json:"duration_ns"`
 	// Detail says how it was refused, how it escaped, or why it was not tried.
 	// It may hold text from inside.
@@ -85,7 +85,7 @@ type FamilyReport struct {
 	Counts
 }
 
-// Report is what a run of the corpus found.
+// Report is the result of a run of the corpus.
 type Report struct {
 	Schema  string        `json:"schema"`
 	Build   string        `json:"build"`
@@ -132,6 +132,8 @@ var Families = []Family{
 
 // Options say what to run. The zero value runs everything.
 type Options struct {
+	// Backend names what holds the bottles; empty: the default.
+	Backend string
 	// Families to run; empty: all.
 	Families []string
 	// Attacks to run, by their ids; empty: all of the families.
@@ -185,7 +187,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			return nil, fmt.Errorf("no attack is called %q", id)
 		}
 	}
-	rep := &Report{Schema: Schema, Build: carboy.Version(), Kernel: kernelRelease(), User: userKind(), Started: time.Now().UTC().Truncate(time.Second)}
+	rep := &Report{Schema: schema, Build: carboy.Version(), Kernel: kernelRelease(), User: userKind(), Started: time.Now().UTC().Truncate(time.Second)}
 	start := time.Now()
 	all := slices.DeleteFunc(Catalogue(), func(a attacker.Attack) bool {
 		return len(o.Families) > 0 && !slices.Contains(o.Families, a.Family) || len(o.Attacks) > 0 && !slices.Contains(o.Attacks, a.ID)
@@ -200,7 +202,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if o.Progress != nil {
 			o.Progress(done, len(all), s.name)
 		}
-		if err := perform(ctx, s, chosen, verdicts, &rep.Bottles, func(n int) {
+		if err := perform(ctx, o.Backend, s, chosen, verdicts, &rep.Bottles, func(n int) {
 			if o.Progress != nil {
 				o.Progress(done+n, len(all), s.name)
 			}
@@ -215,8 +217,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 // perform runs one scene in a lab of its own, which it clears away.
-func perform(ctx context.Context, s scene, chosen []attacker.Attack, verdicts map[string]verdict, bottles *int, progress func(int)) error {
-	l, err := newLab(ctx)
+func perform(ctx context.Context, backend string, s scene, chosen []attacker.Attack, verdicts map[string]verdict, bottles *int, progress func(int)) error {
+	l, err := newLab(ctx, backend)
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", s.name, err)
 	}
@@ -284,7 +286,7 @@ func titleOf(family string) string {
 	return family
 }
 
-// verdict is what became of one attack.
+// verdict is one attack's outcome and its reason.
 type verdict struct {
 	outcome Outcome
 	ways    int

@@ -77,7 +77,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// familyTable is what docs/escape-test.md shows.
+// familyTable returns the table in docs/escape-test.md.
 func familyTable() string {
 	var b strings.Builder
 	b.WriteString("| Family | | Attacks | Promises |\n| --- | --- | --- | --- |\n")
@@ -188,7 +188,7 @@ func choose(families ...string) (out []attacker.Attack) {
 // A corpus that can't see an escape proves nothing. Here the seal is opened on
 // purpose: the bottle is shown what must be hidden.
 func TestAnOpenSealIsSeen(t *testing.T) {
-	l, err := newLab(t.Context())
+	l, err := newLab(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestAnOpenSealIsSeen(t *testing.T) {
 // The same for the wire: with routes to everything that is attacked, the
 // attacks arrive, and both they and the witnesses say so.
 func TestAnOpenWireIsSeen(t *testing.T) {
-	l, err := newLab(t.Context())
+	l, err := newLab(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,5 +311,17 @@ func TestTheAttackerIsNobodyOutside(t *testing.T) {
 		if out, err := c.CombinedOutput(); err != nil || string(out) != "nobody took over\n" {
 			t.Errorf("%s: %v %s", arg, err, out)
 		}
+	}
+}
+
+// TestLibraryHasNoAttacker checks that a program which imports package carboy does
+// not contain the attacks.
+func TestLibraryHasNoAttacker(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "github.com/carboy/carboy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), "carboy/internal/bottle\n") || strings.Contains(string(out), "carboy/internal/corpus") {
+		t.Errorf("package carboy imports:\n%s", out)
 	}
 }

@@ -131,28 +131,15 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// filler is what stands around what is repeated.
+// filler surrounds the repeated text.
 var originFiller = strings.Repeat("0123456789 ", 8000)
 
 // echo repeats the credential with which r came, as how says.
 func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *http.Request, how string) {
 	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	said := "you are " + key + ".\n"
+	e := &echoing{rw: rw, rc: rc, r: r, how: how, key: key, said: "you are " + key + ".\n"}
 	h := rw.Header()
 	h.Set("Content-Type", "text/plain")
-	pack := func(s string) []byte {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		io.WriteString(z, s)
-		z.Close()
-		return b.Bytes()
-	}
-	hijack := func(f func(c net.Conn)) {
-		if c, _, err := rc.Hijack(); err == nil {
-			f(c)
-			c.Close()
-		}
-	}
 	if n, ok := strings.CutPrefix(how, "border-"); ok {
 		at, _ := strconv.Atoi(n)
 		io.WriteString(rw, originFiller[:at-len(key)/2]+key+originFiller[:100])
@@ -161,110 +148,191 @@ func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *ht
 	if code, err := strconv.Atoi(how); err == nil {
 		h.Set("X-Failed", key)
 		rw.WriteHeader(code)
-		io.WriteString(rw, "refused: "+said)
+		io.WriteString(rw, "refused: "+e.said)
 		return
 	}
-	switch how {
-	case "none":
-		io.WriteString(rw, "served\n")
+	if e.inHead(h) || e.inBody() || e.around(h) || e.compressed(h) || e.escaped(h) || e.broken() {
+		return
+	}
+	var b bytes.Buffer
+	r.Header.Write(&b)
+	h.Set("Content-Type", "message/http")
+	fmt.Fprintf(rw, "%s %s\n%s%s", r.Method, r.RequestURI, b.String(), e.said)
+}
+
+// echoing is one answer that repeats a credential. Each of its methods gives the
+// answers of one theme, and returns whether how is one of them.
+type echoing struct {
+	rw        http.ResponseWriter
+	rc        *http.ResponseController
+	r         *http.Request
+	how       string
+	key, said string
+}
+
+// inHead repeats the credential in the headers of an answer.
+func (e *echoing) inHead(h http.Header) bool {
+	switch e.how {
 	case "header":
-		h.Set("X-Echo", "Bearer "+key)
-		h.Set("Etag", `"`+key+`"`)
+		h.Set("X-Echo", "Bearer "+e.key)
+		h.Set("Etag", `"`+e.key+`"`)
 	case "length":
-		h.Set("X-Echo", strings.Repeat(key+",", 50))
+		h.Set("X-Echo", strings.Repeat(e.key+",", 50))
 	case "cookie":
-		h.Set("Set-Cookie", "session="+key+"; Path=/")
+		h.Set("Set-Cookie", "session="+e.key+"; Path=/")
 	case "link":
-		h.Set("Link", "<https://x.test/?k="+key+">; rel=next")
+		h.Set("Link", "<https://x.test/?k="+e.key+">; rel=next")
 	case "challenge":
-		h.Set("Www-Authenticate", `Bearer error="`+key+`"`)
-		rw.WriteHeader(401)
+		h.Set("Www-Authenticate", `Bearer error="`+e.key+`"`)
+		e.rw.WriteHeader(401)
 	case "redirect":
-		h.Set("Location", "/elsewhere?k="+key)
-		rw.WriteHeader(302)
+		h.Set("Location", "/elsewhere?k="+e.key)
+		e.rw.WriteHeader(302)
 	case "location":
-		h.Set("Location", "/elsewhere?k="+url.QueryEscape(key)+"&p="+url.PathEscape(key))
-		rw.WriteHeader(302)
+		h.Set("Location", "/elsewhere?k="+url.QueryEscape(e.key)+"&p="+url.PathEscape(e.key))
+		e.rw.WriteHeader(302)
 	case "twice":
-		h["X-Echo"] = []string{"a", key, key + key}
+		h["X-Echo"] = []string{"a", e.key, e.key + e.key}
+	default:
+		return false
+	}
+	return true
+}
+
+// inBody repeats the credential in bodies, whole and in pieces.
+func (e *echoing) inBody() bool {
+	switch e.how {
+	case "none":
+		io.WriteString(e.rw, "served\n")
 	case "body":
-		io.WriteString(rw, said)
+		io.WriteString(e.rw, e.said)
 	case "pieces", "halves":
 		n := 1
-		if how == "halves" {
-			n = len(said) / 2
+		if e.how == "halves" {
+			n = len(e.said) / 2
 		}
-		for s := said; s != ""; s = s[min(n, len(s)):] {
-			io.WriteString(rw, s[:min(n, len(s))])
-			rc.Flush()
+		for s := e.said; s != ""; s = s[min(n, len(s)):] {
+			io.WriteString(e.rw, s[:min(n, len(s))])
+			e.rc.Flush()
 		}
 	case "often":
-		io.WriteString(rw, strings.Repeat(key, 500))
+		io.WriteString(e.rw, strings.Repeat(e.key, 500))
+	default:
+		return false
+	}
+	return true
+}
+
+// around repeats the credential in trailers, and in answers before the answer.
+func (e *echoing) around(h http.Header) bool {
+	switch e.how {
 	case "trailer":
 		h.Set("Trailer", "X-Echo")
-		io.WriteString(rw, "served\n")
-		h.Set("X-Echo", key)
+		io.WriteString(e.rw, "served\n")
+		h.Set("X-Echo", e.key)
 	case "late-trailer":
-		io.WriteString(rw, "served\n")
-		rc.Flush()
-		h.Set(http.TrailerPrefix+"X-Late", key)
+		io.WriteString(e.rw, "served\n")
+		e.rc.Flush()
+		h.Set(http.TrailerPrefix+"X-Late", e.key)
 	case "early", "processing":
-		h.Set("Link", "<"+key+">; rel=preload")
-		rw.WriteHeader(map[string]int{"early": 103, "processing": 102}[how])
+		h.Set("Link", "<"+e.key+">; rel=preload")
+		e.rw.WriteHeader(map[string]int{"early": 103, "processing": 102}[e.how])
 		h.Del("Link")
-		io.WriteString(rw, "served\n")
+		io.WriteString(e.rw, "served\n")
+	default:
+		return false
+	}
+	return true
+}
+
+// compressed repeats the credential in bodies that have a coding.
+func (e *echoing) compressed(h http.Header) bool {
+	switch e.how {
 	case "gzip", "gzip-upper":
-		h.Set("Content-Encoding", map[string]string{"gzip": "gzip", "gzip-upper": "GZIP"}[how])
-		rw.Write(pack(said))
+		h.Set("Content-Encoding", map[string]string{"gzip": "gzip", "gzip-upper": "GZIP"}[e.how])
+		e.rw.Write(packed(e.said))
 	case "x-gzip":
-		h.Set("Content-Encoding", how)
-		rw.Write(pack(said))
+		h.Set("Content-Encoding", e.how)
+		e.rw.Write(packed(e.said))
 	case "gzip-members":
 		h.Set("Content-Encoding", "gzip")
-		rw.Write(append(pack(said[:15]), pack(said[15:])...))
+		e.rw.Write(append(packed(e.said[:15]), packed(e.said[15:])...))
 	case "gzip-twice":
 		h.Set("Content-Encoding", "gzip, gzip")
-		rw.Write(pack(string(pack(said))))
+		e.rw.Write(packed(string(packed(e.said))))
 	case "br", "deflate":
-		h.Set("Content-Encoding", how)
-		z := brotli.NewWriter(rw)
-		io.WriteString(z, said)
+		h.Set("Content-Encoding", e.how)
+		z := brotli.NewWriter(e.rw)
+		io.WriteString(z, e.said)
 		z.Close()
+	default:
+		return false
+	}
+	return true
+}
+
+// escaped repeats the credential, or the target, as URLs, JSON and HTML write it.
+func (e *echoing) escaped(h http.Header) bool {
+	switch e.how {
 	case "percent":
-		io.WriteString(rw, url.QueryEscape(key)+" "+url.PathEscape(key))
+		io.WriteString(e.rw, url.QueryEscape(e.key)+" "+url.PathEscape(e.key))
 	case "percent-lower":
-		io.WriteString(rw, strings.NewReplacer("%2F", "%2f", "%2B", "%2b", "%3D", "%3d", "%3C", "%3c", "%26", "%26").Replace(url.QueryEscape(key)))
+		io.WriteString(e.rw, strings.NewReplacer("%2F", "%2f", "%2B", "%2b", "%3D", "%3d", "%3C", "%3c", "%26", "%26").Replace(url.QueryEscape(e.key)))
 	case "json", "uri-json":
-		if how == "uri-json" {
-			key = r.RequestURI
+		if e.how == "uri-json" {
+			e.key = e.r.RequestURI
 		}
-		json.NewEncoder(rw).Encode(map[string]string{"you": key, "url": r.RequestURI})
+		json.NewEncoder(e.rw).Encode(map[string]string{"you": e.key, "url": e.r.RequestURI})
 	case "html":
-		io.WriteString(rw, "<p>"+html.EscapeString(key)+"</p>")
+		io.WriteString(e.rw, "<p>"+html.EscapeString(e.key)+"</p>")
 	case "uri":
-		io.WriteString(rw, r.RequestURI+"\n"+r.URL.Query().Get("api_key_x"))
+		io.WriteString(e.rw, e.r.RequestURI+"\n"+e.r.URL.Query().Get("api_key_x"))
 	case "uri-redirect":
-		h.Set("Location", "https://x.test"+r.RequestURI)
-		rw.WriteHeader(301)
+		h.Set("Location", "https://x.test"+e.r.RequestURI)
+		e.rw.WriteHeader(301)
 	case "uri-error":
-		http.Error(rw, "not found: "+r.RequestURI, 404)
+		http.Error(e.rw, "not found: "+e.r.RequestURI, 404)
+	default:
+		return false
+	}
+	return true
+}
+
+// broken repeats the credential in what is no whole answer.
+func (e *echoing) broken() bool {
+	switch e.how {
 	case "reset":
-		hijack(func(net.Conn) {})
+		e.hijack(func(net.Conn) {})
 	case "garbage":
-		hijack(func(c net.Conn) { fmt.Fprintf(c, "NOT HTTP %s %s\r\n\r\n", key, r.RequestURI) })
+		e.hijack(func(c net.Conn) { fmt.Fprintf(c, "NOT HTTP %s %s\r\n\r\n", e.key, e.r.RequestURI) })
 	case "cut":
-		hijack(func(c net.Conn) { fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n%s", said) })
+		e.hijack(func(c net.Conn) { fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n%s", e.said) })
 	case "bad-header":
-		hijack(func(c net.Conn) { fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nX %s: \x00%s\r\n\r\n", key, key) })
+		e.hijack(func(c net.Conn) { fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nX %s: \x00%s\r\n\r\n", e.key, e.key) })
 	case "bad-chunk":
-		hijack(func(c net.Conn) {
-			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=%s\r\nhello\r\n%s\r\n", key, key)
+		e.hijack(func(c net.Conn) {
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=%s\r\nhello\r\n%s\r\n", e.key, e.key)
 		})
 	default:
-		var b bytes.Buffer
-		r.Header.Write(&b)
-		h.Set("Content-Type", "message/http")
-		fmt.Fprintf(rw, "%s %s\n%s%s", r.Method, r.RequestURI, b.String(), said)
+		return false
+	}
+	return true
+}
+
+// packed returns s compressed by gzip.
+func packed(s string) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	io.WriteString(z, s)
+	z.Close()
+	return b.Bytes()
+}
+
+// hijack has f write what it likes to the connection, and closes that.
+func (e *echoing) hijack(f func(c net.Conn)) {
+	if c, _, err := e.rc.Hijack(); err == nil {
+		f(c)
+		c.Close()
 	}
 }
 
@@ -427,65 +495,28 @@ func (l *lab) heldBy(text string) (v verdict, ok bool) {
 	return v, true
 }
 
+// credentialWitnesses judges by what the servers saw, and by the receipt.
 func (l *lab) credentialWitnesses(r *ran, w *attacker.World, cred, query, other, plain, open *origin) {
-	holds := func(a arrived) bool {
-		return strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), l.token)
-	}
-	whose := func(ids ...string) []string {
-		var out []string
-		for _, id := range ids {
-			out = append(out, "credentials/"+id)
-		}
-		return out
-	}
 	right := 0
 	for _, a := range cred.all() {
-		where := a.host + " " + a.uri
-		target, _, _ := strings.Cut(a.uri, "?")
-		clean := "/" + strings.TrimPrefix(path.Clean("/"+read(target)), "/")
+		clean := "/" + strings.TrimPrefix(path.Clean("/"+read(targetOf(a))), "/")
 		inside := clean == "/v1" || strings.HasPrefix(clean, "/v1/")
-		switch {
-		case holds(a) && !strings.EqualFold(a.host, w.Cred):
-			l.accuse("the credential was on a request for another host: "+where, whose("other-hosts", "other-authority")...)
-		case holds(a) && !inside:
-			l.accuse("the credential was on a request that a server reads as "+clean, whose("path-tricks")...)
-		case holds(a) && len(a.header["Authorization"]) != 1:
-			l.accuse(fmt.Sprintf("there are %d credentials on %s", len(a.header["Authorization"]), where), whose("hop-by-hop", "own-headers")...)
-		case inside && !holds(a):
-			l.accuse("a request of the credential's route has none: "+where, whose("hop-by-hop", "own-headers")...)
-		case holds(a):
+		if l.rightlyPut(a, w, clean, inside) {
 			right++
 		}
-		if inside && strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) || inside && strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
-			id := "own-headers"
-			switch {
-			case strings.Contains(a.uri, attacker.Own):
-				id = "own-parameters"
-			case strings.Contains(fmt.Sprint(a.trailer), attacker.Own):
-				id = "own-trailers"
-			}
-			l.accuse(fmt.Sprintf("the server saw a credential of the attacker's: %s %v %v", where, a.header, a.trailer), whose(id)...)
+		if inside {
+			l.accuseOwn(a)
 		}
 	}
 	for name, o := range map[string]*origin{"another host": other, "the credential's host, by plain HTTP": plain, "a plain server": open} {
-		for _, a := range o.all() {
-			if holds(a) {
-				l.accuse("the credential arrived at "+name+": "+a.uri, whose("redirects", "placeholder-elsewhere", "other-hosts", "other-authority", "plain-http")...)
-			}
-		}
-		o.mu.Lock()
-		raw := o.raw.Bytes()
-		if bytes.Contains(raw, []byte(l.token)) || bytes.Contains(raw, []byte("Host: "+w.Cred+"\r\n")) {
-			l.accuse("the credential, or a request for its host, arrived at "+name, whose("redirects", "placeholder-elsewhere", "other-hosts", "other-authority", "plain-http")...)
-		}
-		o.mu.Unlock()
+		l.accuseElsewhere(name, o, w)
 	}
 	if right == 0 {
 		l.doubt("no request ever had the credential", l.judgedOf("credentials", "placeholders")...)
 	}
 	for _, a := range query.all() {
 		if !strings.Contains(a.uri, l.token) {
-			l.doubt("the query's credential is not there", whose("echo-query")...)
+			l.doubt("the query's credential is not there", credentialIDs("echo-query")...)
 		}
 	}
 	used := false
@@ -494,6 +525,79 @@ func (l *lab) credentialWitnesses(r *ran, w *attacker.World, cred, query, other,
 	}
 	if !used {
 		l.doubt("the receipt names no credential that was used", l.judgedOf("credentials")...)
+	}
+}
+
+// targetOf returns the target of a request without its query.
+func targetOf(a arrived) string {
+	target, _, _ := strings.Cut(a.uri, "?")
+	return target
+}
+
+// credentialIDs returns the attacks of the family of credentials that have these names.
+func credentialIDs(ids ...string) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, "credentials/"+id)
+	}
+	return out
+}
+
+// holds returns whether a request came with a real credential.
+func (l *lab) holds(a arrived) bool {
+	return strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), l.token)
+}
+
+// rightlyPut returns whether a request to the credential's server came with the
+// credential as it should. It accuses the attacks by which it came otherwise.
+func (l *lab) rightlyPut(a arrived, w *attacker.World, clean string, inside bool) bool {
+	where := a.host + " " + a.uri
+	held := l.holds(a)
+	switch {
+	case held && !strings.EqualFold(a.host, w.Cred):
+		l.accuse("the credential was on a request for another host: "+where, credentialIDs("other-hosts", "other-authority")...)
+	case held && !inside:
+		l.accuse("the credential was on a request that a server reads as "+clean, credentialIDs("path-tricks")...)
+	case held && len(a.header["Authorization"]) != 1:
+		l.accuse(fmt.Sprintf("there are %d credentials on %s", len(a.header["Authorization"]), where), credentialIDs("hop-by-hop", "own-headers")...)
+	case inside && !held:
+		l.accuse("a request of the credential's route has none: "+where, credentialIDs("hop-by-hop", "own-headers")...)
+	case held:
+		return true
+	}
+	return false
+}
+
+// accuseOwn accuses the attack that brought a credential of the attacker's own to
+// the server.
+func (l *lab) accuseOwn(a arrived) {
+	if !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
+		return
+	}
+	id := "own-headers"
+	switch {
+	case strings.Contains(a.uri, attacker.Own):
+		id = "own-parameters"
+	case strings.Contains(fmt.Sprint(a.trailer), attacker.Own):
+		id = "own-trailers"
+	}
+	l.accuse(fmt.Sprintf("the server saw a credential of the attacker's: %s %v %v", a.host+" "+a.uri, a.header, a.trailer), credentialIDs(id)...)
+}
+
+// accuseElsewhere accuses the attacks that may have brought the credential to a
+// server that should not have it.
+func (l *lab) accuseElsewhere(name string, o *origin, w *attacker.World) {
+	suspects := credentialIDs("redirects", "placeholder-elsewhere", "other-hosts", "other-authority", "plain-http")
+	for _, a := range o.all() {
+		if l.holds(a) {
+			l.accuse("the credential arrived at "+name+": "+a.uri, suspects...)
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	raw := o.raw.Bytes()
+	if bytes.Contains(raw, []byte(l.token)) || bytes.Contains(raw, []byte("Host: "+w.Cred+"\r\n")) {
+		l.accuse("the credential, or a request for its host, arrived at "+name, suspects...)
 	}
 }
 

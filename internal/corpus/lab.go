@@ -40,6 +40,7 @@ const (
 type lab struct {
 	ctx      context.Context
 	client   *carboy.Client
+	backend  string // of the client
 	names    *nameServer
 	issuer   *ca.Authority // of the certificates that the lab's servers show
 	progress func(done int)
@@ -59,11 +60,11 @@ type lab struct {
 	variables map[string]string
 }
 
-// givenAt is where the read-only directory is shown inside.
+// givenAt is the path of the read-only directory inside.
 const givenAt = "/given"
 
-func newLab(ctx context.Context) (*lab, error) {
-	l := &lab{ctx: ctx, verdicts: map[string]verdict{}, names: &nameServer{names: map[string][]netip.Addr{}}}
+func newLab(ctx context.Context, backend string) (*lab, error) {
+	l := &lab{ctx: ctx, backend: backend, verdicts: map[string]verdict{}, names: &nameServer{names: map[string][]netip.Addr{}}}
 	if err := l.build(); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
@@ -107,7 +108,7 @@ func (l *lab) build() error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(l.issuer.Certificate())
-	l.client, err = carboy.Open(l.ctx, carboy.Options{Roots: roots, Env: func(n string) string { return l.variables[n] }, Config: l.dir + "/c", Resolver: l.names})
+	l.client, err = carboy.Open(l.ctx, carboy.Options{Backend: l.backend, Roots: roots, Env: func(n string) string { return l.variables[n] }, Config: l.dir + "/c", Resolver: l.names})
 	return err
 }
 

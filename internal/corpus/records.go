@@ -11,14 +11,14 @@ import (
 	"github.com/carboy/carboy"
 	"github.com/carboy/carboy/internal/corpus/attacker"
 	"github.com/carboy/carboy/internal/receipt"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // withEvents writes what a user would be told during a run.
 func withEvents(to *buffer) func(*carboy.RunOptions) {
 	return func(o *carboy.RunOptions) {
 		o.OnEvent = func(e carboy.Event) {
-			fmt.Fprintf(to, "%s %s\n", visible.String(e.Name, 260), visible.String(e.Text, 200))
+			fmt.Fprintf(to, "%s %s\n", safetext.String(e.Name, 260), safetext.String(e.Text, 200))
 		}
 	}
 }

@@ -279,7 +279,7 @@ func hostAddresses() (out []string) {
 	return out
 }
 
-// use is what a bottle takes of the host.
+// use is a bottle's use of the host.
 type use struct {
 	processes int
 	memory    int64 // anonymous, in bytes
@@ -334,7 +334,7 @@ func anonymous(pid int) int64 {
 	return 0
 }
 
-// onDisk is what the files below dir take, in bytes.
+// onDisk returns the disk space of the files below dir, in bytes.
 func onDisk(dir string) (n int64) {
 	filepath.Walk(dir, func(_ string, fi fs.FileInfo, err error) error {
 		if err == nil && fi.Mode().IsRegular() {

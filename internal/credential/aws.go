@@ -14,9 +14,9 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// sigv4 signs anew what the agent signed with its placeholder (AWS Signature
-// Version 4). Region and service are those of the agent's own signature, and the
-// digest of the body is what it says: AWS compares it with what arrives.
+// sigv4 signs requests with AWS Signature Version 4, in place of the agent's signature
+// by its placeholder. It takes region and service from the agent's signature, and the
+// body's digest from the request: AWS compares it with the body.
 type sigv4 struct {
 	creds  aws.Credentials
 	all    []secret.Value
@@ -48,18 +48,18 @@ func scope() *regexp.Regexp {
 
 const contentSHA = "X-Amz-Content-Sha256"
 
-// emptySHA is SHA-256 of nothing.
+// emptySHA is the SHA-256 of an empty body.
 const emptySHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// kept is the scope, which a server is told as it was.
-func (s *sigv4) kept(was *taken) string {
+// kept returns region and service, which the new signature contains.
+func (s *sigv4) kept(was *removed) string {
 	if m := scope().FindStringSubmatch(was.header.Get("Authorization")); m != nil {
 		return m[1] + " " + m[2]
 	}
 	return ""
 }
 
-func (s *sigv4) sign(req *http.Request, was *taken) error {
+func (s *sigv4) sign(req *http.Request, was *removed) error {
 	if was.query.Has("X-Amz-Signature") {
 		return errors.New("requests that are signed in their URL can't be signed anew")
 	}

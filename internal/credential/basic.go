@@ -26,7 +26,7 @@ func newBasic(v secret.Value) (basic, error) {
 	}, nil
 }
 
-func (b basic) sign(req *http.Request, _ *taken) error {
+func (b basic) sign(req *http.Request, _ *removed) error {
 	req.Header.Set("Authorization", "Basic "+b.encoded.UnsafeString())
 	return nil
 }

@@ -1,13 +1,12 @@
-// Package credential puts real credentials on requests that leave, in the place of
-// what the bottle sent. Inside there is a placeholder that is worth nothing.
+// Package credential puts real credentials on requests that leave a bottle. The bottle
+// has only placeholders, which are worth nothing.
 //
-// It promises that whatever the agent itself put where credentials stand is gone
-// from a request before the real one is set, so that a route's requests are made
-// as the route says and never as somebody else; that a value is read once, on the
-// host, and shown to nobody; and that a request that can't be signed is refused
-// rather than sent as it is.
+// Before the real credential is set, everything is removed from a request that the
+// agent put where credentials go. So a route's requests are made with the route's
+// credential and never with another. A value is read once, on the host, and shown to
+// nobody. A request that can't be signed is refused, not sent unsigned.
 //
-// Each scheme is a file of its own. Start reading at [Open] and [Credential.Sign].
+// Each scheme has its own file. Start reading at [Open] and [Credential.Sign].
 package credential
 
 import (
@@ -29,47 +28,47 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// The schemes of [policy.Credential].
+// Schemes of [policy.Credential].
 const (
 	Bearer = policy.Scheme("bearer")    // Authorization: Bearer VALUE (RFC 6750)
-	Token  = policy.Scheme("token")     // Authorization: token VALUE, as forges have it
-	Basic  = policy.Scheme("basic")     // Authorization: Basic, of USER:PASSWORD (RFC 7617)
+	token  = policy.Scheme("token")     // Authorization: token VALUE, used by forges
+	Basic  = policy.Scheme("basic")     // Authorization: Basic, with USER:PASSWORD (RFC 7617)
 	APIKey = policy.Scheme("x-api-key") // X-Api-Key: VALUE
 	Header = policy.Scheme("header")    // any header
 	Query  = policy.Scheme("query")     // a parameter of the URL
 	AWS    = policy.Scheme("aws-sigv4") // ID:SECRET or ID:SECRET:TOKEN
-	OAuth  = policy.Scheme("oauth2")    // Bearer, got for a refresh token, see OpenOAuth
-	// Codex is what the host's codex has signed in with. Nobody writes it in a file.
+	OAuth  = policy.Scheme("oauth2")    // an access token as Bearer, see OpenOAuth
+	// Codex uses the login of the host's codex. It is not for route files.
 	Codex = policy.Scheme("codex-login")
 )
 
-// Signer sets a real credential on a request.
+// signer sets a real credential on a request.
 type signer interface {
-	// sign changes req, from which every credential was taken. was are those
-	// headers and parameters, for schemes that read their shape.
-	sign(req *http.Request, was *taken) error
-	// secrets are the values that must not come back in.
+	// sign sets the credential on req, from which all credentials were removed. was
+	// holds the removed ones, for schemes that need their form.
+	sign(req *http.Request, was *removed) error
+	// secrets returns the values that must not get into the bottle.
 	secrets() []secret.Value
 }
 
-// Credential is one that routes may put on. It is safe for concurrent use.
+// Credential is a real credential for routes. It is safe for concurrent use.
 type Credential struct {
 	name        string
 	placeholder string
 	signer      signer
-	field       string // of Header and Query
+	field       string // for Header and Query
 	scheme      policy.Scheme
 
 	mu       sync.Mutex
-	scrubber *Scrubber // nil: not made yet
-	scrubs   int       // the edition of the secrets that it is of
+	scrubber *Scrubber // nil: not created yet
+	scrubs   int       // the edition of the secrets in scrubber
 }
 
-// ErrEmpty is of a credential without a value.
+// ErrEmpty says that a credential has no value.
 var ErrEmpty = errors.New("credential has no value")
 
-// Open makes the credential that c describes of its value. name is by what records
-// cite it. The caller keeps value alive.
+// Open returns the credential that c describes, with this value. Records cite it by
+// name. The caller keeps value alive.
 func Open(name string, c policy.Credential, value secret.Value) (*Credential, error) {
 	out := &Credential{name: name, field: c.Field, scheme: c.Scheme}
 	if value.Empty() {
@@ -82,7 +81,7 @@ func Open(name string, c policy.Credential, value secret.Value) (*Credential, er
 	switch c.Scheme {
 	case Bearer:
 		out.signer = fixed{header: "Authorization", prefix: "Bearer ", value: value}
-	case Token:
+	case token:
 		out.signer = fixed{header: "Authorization", prefix: "token ", value: value}
 	case APIKey:
 		out.signer = fixed{header: "X-Api-Key", value: value}
@@ -104,8 +103,8 @@ func Open(name string, c policy.Credential, value secret.Value) (*Credential, er
 	return out, nil
 }
 
-// printable refuses a value that would not be one header's value: a line end, as
-// files have at their end, most often.
+// printable refuses a value that can't be in a header. The usual case is the line end
+// of a file.
 func printable(v secret.Value) (err error) {
 	v.UnsafeReveal(func(b []byte) {
 		for _, c := range b {
@@ -117,8 +116,9 @@ func printable(v secret.Value) (err error) {
 	return err
 }
 
-// newPlaceholder is text as long as the value where that is long enough to be told
-// from others. What checks only the length and the letters of a key takes it.
+// newPlaceholder returns random text, as long as the value if that is long enough to
+// be unique. Programs that only check the length and the characters of a key accept
+// it.
 func newPlaceholder(n int) string {
 	const prefix = "carboy-placeholder-"
 	s := prefix + strings.ToLower(rand.Text())
@@ -128,10 +128,10 @@ func newPlaceholder(n int) string {
 	return s[:max(n, len(prefix)+16)]
 }
 
-// Name is by what records cite the credential.
+// Name returns the name that records cite.
 func (c *Credential) Name() string { return c.name }
 
-// Keep makes the placeholder one that the same seed and name always give.
+// Keep replaces the placeholder by one that depends only on seed and name.
 func (c *Credential) Keep(seed []byte) error {
 	const prefix = "carboy-placeholder-"
 	raw, err := hkdf.Key(sha256.New, seed, nil, "placeholder "+string(c.scheme)+" "+c.field+" "+c.name, min(len(c.placeholder), 4096))
@@ -144,35 +144,37 @@ func (c *Credential) Keep(seed []byte) error {
 	return nil
 }
 
-// Placeholder is what stands inside. It is worth nothing anywhere.
+// Placeholder returns the text that the bottle gets instead of the value. It is worth
+// nothing.
 func (c *Credential) Placeholder() string { return c.placeholder }
 
-// Secrets are the values that must not come back in, as they stand in requests.
+// Secrets returns the values that must not get into the bottle, in the form that
+// requests have.
 func (c *Credential) Secrets() []secret.Value { return c.signer.secrets() }
 
-// ownHeaders are where programs put credentials.
+// ownHeaders are the headers in which programs send credentials.
 var ownHeaders = []string{
 	"Authorization", "Proxy-Authorization", "X-Api-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Private-Token",
 	"Job-Token", "Deploy-Token", "X-Goog-Api-Key", "X-Amz-Security-Token", "X-Github-Token", "X-Gitlab-Token",
 	"Ocp-Apim-Subscription-Key", "X-Figma-Token", "X-Shopify-Access-Token", "Circle-Token", "X-Vault-Token", "Cookie",
 }
 
-// ownParams are the same in URLs.
+// ownParams are the same for URL parameters.
 var ownParams = []string{
 	"access_token", "api_key", "apikey", "key", "private_token", "token", "auth", "sig", "signature",
 	"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Security-Token",
 }
 
-// taken is what of a request was taken away.
-type taken struct {
+// removed holds what was removed from a request.
+type removed struct {
 	header http.Header
 	query  url.Values
 }
 
-// Sign takes the agent's own credentials off req, lets the caller look at what is
-// left, and change it, and puts the real one on. The caller has verified that req
-// goes where the credential's route leads. req is changed; after an error, which
-// may be look's own, it must not be sent.
+// Sign removes the agent's own credentials from req, calls look, which may inspect and
+// change the rest, and then sets the real credential. The caller has verified that req
+// goes where the credential's route leads. req is changed. After an error, which may
+// come from look, it must not be sent.
 func (c *Credential) Sign(req *http.Request, look func(*http.Request) error) error {
 	was, err := c.strip(req)
 	if err != nil {
@@ -189,11 +191,12 @@ func (c *Credential) Sign(req *http.Request, look func(*http.Request) error) err
 	return nil
 }
 
-// keeper is a signer that puts a part of the agent's own credential on again.
-type keeper interface{ kept(was *taken) string }
+// keeper is a signer that reuses a part of the agent's own credential.
+type keeper interface{ kept(was *removed) string }
 
-// lookAt also shows what of the agent's own credential leaves after all.
-func (c *Credential) lookAt(req *http.Request, was *taken, look func(*http.Request) error) error {
+// lookAt calls look. It also shows it the part of the agent's own credential that will
+// leave.
+func (c *Credential) lookAt(req *http.Request, was *removed, look func(*http.Request) error) error {
 	k, ok := c.signer.(keeper)
 	if !ok {
 		return look(req)
@@ -210,8 +213,8 @@ func (c *Credential) lookAt(req *http.Request, was *taken, look func(*http.Reque
 	return nil
 }
 
-func (c *Credential) strip(req *http.Request) (*taken, error) {
-	was := &taken{header: http.Header{}, query: url.Values{}}
+func (c *Credential) strip(req *http.Request) (*removed, error) {
+	was := &removed{header: http.Header{}, query: url.Values{}}
 	own := ownHeaders
 	if c.scheme == Header {
 		own = append(slices.Clone(own), textproto.CanonicalMIMEHeaderKey(c.field))
@@ -240,13 +243,13 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 	if c.scheme == Query {
 		params = append(slices.Clone(params), c.field)
 	}
-	// Parameter by parameter, so that the others stay as they were written.
+	// One by one, so that the other parameters stay as they were written.
 	var kept []string
 	for p := range strings.SplitSeq(req.URL.RawQuery, "&") {
 		name, value, _ := strings.Cut(p, "=")
 		plain, err := url.QueryUnescape(name)
 		if err != nil || strings.Contains(p, ";") {
-			// Upstream may read another name there than we do.
+			// Upstream may parse another name there.
 			return nil, fmt.Errorf("credential %s: the query is ambiguous near %.40q", c.name, name)
 		}
 		if slices.ContainsFunc(params, func(o string) bool { return sameParam(o, plain) }) {
@@ -260,8 +263,8 @@ func (c *Credential) strip(req *http.Request) (*taken, error) {
 	return was, nil
 }
 
-// trailed is a body at whose end trailers are known, which some servers take for
-// headers: those that were not announced, too.
+// trailed removes credentials from the trailers at the end of a body, when they are
+// known: some servers treat trailers, also unannounced ones, as headers.
 type trailed struct {
 	io.ReadCloser
 	without func()
@@ -275,8 +278,8 @@ func (t *trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sameParam compares a parameter that we know with one that was sent as lenient
-// servers do, to which " access.token[]" is access_token.
+// sameParam reports whether lenient servers treat the parameter sent as own. To some,
+// " access.token[]" is access_token.
 func sameParam(own, sent string) bool {
 	sent, _, _ = strings.Cut(sent, "[")
 	return policy.SameHeader(own, strings.Trim(sent, " ?\x00"))

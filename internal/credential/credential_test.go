@@ -40,8 +40,8 @@ func request(t *testing.T, url string, header ...string) *http.Request {
 	return r
 }
 
-// TestSign: the real value stands where the scheme has it and nowhere else, and
-// nothing that the agent put where credentials stand is left, however it did.
+// TestSign: the real value is where the scheme puts it and nowhere else. Nothing is
+// left that the agent put where credentials go, in any way.
 func TestSign(t *testing.T) {
 	agent := []string{
 		"Authorization", "Bearer agents-own", "authorization", "Basic agents-own", "X-API-Key", "agents-own", "Cookie", "session=agents-own",
@@ -55,7 +55,7 @@ func TestSign(t *testing.T) {
 		query        string
 	}{
 		{Bearer, "", real, "Authorization", "Bearer " + real, "a=1&Own=agents-own&b=%2F&b=2"},
-		{Token, "", real, "Authorization", "token " + real, "a=1&Own=agents-own&b=%2F&b=2"},
+		{token, "", real, "Authorization", "token " + real, "a=1&Own=agents-own&b=%2F&b=2"},
 		{APIKey, "", real, "X-Api-Key", real, "a=1&Own=agents-own&b=%2F&b=2"},
 		{Header, "x-own", real, "X-Own", real, "a=1&Own=agents-own&b=%2F&b=2"},
 		{Basic, "", "user:" + real, "Authorization", "Basic dXNlcjpyZWFsLXZhbHVlLTQ3MTE=", "a=1&Own=agents-own&b=%2F&b=2"},
@@ -126,8 +126,8 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
-// TestAWS: what the agent signed with its placeholder is, signed anew, what the
-// holder of the real credential would have signed.
+// TestAWS: the new signature of a request is the one that the holder of the real
+// credential would have made.
 func TestAWS(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	sum := strings.Repeat("ab", 32)
@@ -175,8 +175,8 @@ func TestAWS(t *testing.T) {
 	}
 }
 
-// TestOwnInEverySpelling: what lenient servers read as a credential's header,
-// parameter or trailer goes too, and what is only like one stays.
+// TestOwnInEverySpelling: headers, parameters and trailers that lenient servers treat
+// as credentials are removed, similar ones are not.
 func TestOwnInEverySpelling(t *testing.T) {
 	c := open(t, Bearer, "", real)
 	r := request(t, "https://h/p?access.token=agents-own&access%20token=agents-own&token[]=agents-own&+key=agents-own&kept-token=kept", "X_Api_Key", "agents-own", "Private_Token", "agents-own", "X-Api-Keys", "kept")
@@ -191,7 +191,7 @@ func TestOwnInEverySpelling(t *testing.T) {
 	if err := c.Sign(r, nil); err != nil {
 		t.Fatal(err)
 	}
-	// As the server sets them at the body's end, announced or not.
+	// Set by the server at the body's end, announced or not.
 	body := r.Body
 	r.Trailer.Set("Cookie", "agents-own")
 	r.Trailer.Set("Authorization", "agents-own")

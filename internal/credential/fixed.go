@@ -6,13 +6,13 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// fixed is a header with the value as it is.
+// fixed sets a header to a prefix and the value.
 type fixed struct {
 	header, prefix string
 	value          secret.Value
 }
 
-func (f fixed) sign(req *http.Request, _ *taken) error {
+func (f fixed) sign(req *http.Request, _ *removed) error {
 	req.Header.Set(f.header, f.prefix+f.value.UnsafeString())
 	return nil
 }

@@ -23,40 +23,40 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// oauth puts on access tokens, which it gets for a refresh token (RFC 6749 section
-// 6): by a request of the host's own, never through the bottle, to a server whose
-// certificate is verified. Neither token enters, and no error holds one or repeats
-// what that server wrote.
+// oauth sets access tokens, which it requests with a refresh token (RFC 6749 section
+// 6). The request comes from the host, never from the bottle, and the server's
+// certificate is verified. Neither token gets into the bottle. Errors contain neither
+// a token nor text of that server.
 //
-// The bottle can make requests, and can have some of them answered with 401, as
-// often as it likes. It must not hammer the token server with that: there is one
-// refresh at a time, a failure stands for failsFor, and after a 401 a token that is
-// younger than trustedFor is not changed.
+// A bottle can make any number of requests, and can cause 401 answers to some. To
+// protect the token server there is only one refresh at a time, a failure is kept for
+// failsFor, and after a 401 a token is not replaced while it is younger than
+// trustedFor.
 type oauth struct {
 	conf   oauth2.Config
 	client *http.Client
 	source RefreshSource
 	now    func() time.Time
-	// headers are set beside the token.
+	// headers are set in addition to the token.
 	headers map[string]string
 
-	turn chan struct{} // holds one: whose turn it is to refresh
+	turn chan struct{} // semaphore of one for refreshing
 
 	mu      sync.Mutex
-	first   secret.Value // as it was opened
+	first   secret.Value // the first refresh token
 	access  secret.Value
-	was     secret.Value // the access token before: replies to it still come
-	changed int          // how often access did
-	expires time.Time    // zero: the server does not say
-	got     time.Time    // when access came
-	stale   bool         // upstream did not take it
+	was     secret.Value // the previous access token: it may still be in replies
+	changed int          // how often access has changed
+	expires time.Time    // zero: unknown
+	got     time.Time    // when access was received
+	stale   bool         // upstream rejected access
 	err     error        // of the last refresh
-	failed  time.Time    // when
+	failed  time.Time    // when err occurred
 	warning error
 }
 
 const (
-	// skew is how long before its end a token is not used any more.
+	// skew is the time before its expiry at which a token is no longer used.
 	skew       = 30 * time.Second
 	failsFor   = 5 * time.Second
 	trustedFor = 30 * time.Second
@@ -64,45 +64,45 @@ const (
 	refreshIn = 30 * time.Second
 )
 
-// RefreshSource is where a refresh token is kept.
+// RefreshSource stores a refresh token.
 type RefreshSource interface {
-	// Take returns it, and keeps others from using it until done is called. ctx
-	// bounds the wait.
+	// Take returns the token and reserves it until done is called. ctx bounds the
+	// wait.
 	Take(ctx context.Context) (v secret.Value, done func(), err error)
-	// Put keeps the one that the server gave instead. An error does not keep this
-	// run from going on with it.
+	// Put replaces the token by a new one from the server. After an error this run
+	// continues with the new one all the same.
 	Put(v secret.Value) error
 }
 
-// Tokens are what a token server gave.
+// Tokens is the answer of a token server.
 type Tokens struct {
-	Access, Refresh secret.Value // Refresh is empty when the one that was used stays
-	ID              string       // of OpenID Connect, or empty
+	Access, Refresh secret.Value // Refresh is empty if the old one stays valid
+	ID              string       // OpenID Connect ID token, or empty
 }
 
-// Sharer is a RefreshSource whose file others use as well: a program of the host's
-// that has signed in, and that refreshes when carboy does not.
+// Sharer is a RefreshSource that is shared with other programs: one on the host that
+// has signed in, and refreshes on its own.
 type Sharer interface {
 	RefreshSource
-	// Access is the access token that is kept there, and until when it is good; zero:
-	// it does not say. It is asked for after Take, before done.
+	// Access returns the stored access token and its expiry; zero: unknown. It is
+	// called between Take and done.
 	Access() (secret.Value, time.Time)
-	// PutAll is Put for all that the server gave.
+	// PutAll stores all tokens from the server.
 	PutAll(Tokens) error
 }
 
-// OAuthOptions are what an OAuth credential needs beside its route.
+// OAuthOptions are the settings of an OAuth credential that are not in its route.
 type OAuthOptions struct {
 	Refresh      RefreshSource
 	ClientSecret secret.Value   // may be empty
-	Roots        *x509.CertPool // nil: whom this machine trusts
-	// JSON asks the server in JSON instead of in a form.
+	Roots        *x509.CertPool // nil: the roots of the host
+	// JSON sends the token request as JSON, not as a form.
 	JSON bool
-	// Headers are set on each request beside the token.
+	// Headers are set on each request in addition to the token.
 	Headers map[string]string
 }
 
-// OpenOAuth is [Open] for the scheme [OAuth]. Nothing is asked of the server yet.
+// OpenOAuth is [Open] for the scheme [OAuth]. It does not contact the server.
 func OpenOAuth(name string, c policy.Credential, o OAuthOptions) (*Credential, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), refreshIn)
 	defer cancel()
@@ -141,7 +141,7 @@ func OpenOAuth(name string, c policy.Credential, o OAuthOptions) (*Credential, e
 	return &Credential{name: name, scheme: c.Scheme, signer: s, placeholder: newPlaceholder(v.Len())}, nil
 }
 
-// CheckTokenURL refuses what tokens must not be sent to.
+// CheckTokenURL refuses URLs that tokens must not be sent to.
 func CheckTokenURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -153,8 +153,8 @@ func CheckTokenURL(s string) error {
 	return nil
 }
 
-// tokenClient speaks to a token server. It follows no redirect: a token is sent to
-// the server that the route file names, and to no other.
+// tokenClient returns a client for a token server. It follows no redirects: tokens go
+// to the server in the route file and to no other.
 func tokenClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{
 		Timeout: refreshIn,
@@ -167,7 +167,7 @@ func tokenClient(roots *x509.CertPool) *http.Client {
 	}
 }
 
-func (o *oauth) sign(req *http.Request, _ *taken) error {
+func (o *oauth) sign(req *http.Request, _ *removed) error {
 	v, err := o.token(req.Context())
 	if err != nil {
 		return err
@@ -179,18 +179,18 @@ func (o *oauth) sign(req *http.Request, _ *taken) error {
 	return nil
 }
 
-// usable is when a token that is good until expires is not used any more.
+// usable returns when a token with this expiry is no longer used.
 func usable(now, expires time.Time) time.Time {
 	if expires.IsZero() {
 		return expires
 	}
-	// Of a token that lives no longer than that, half of the time is used.
+	// A short-lived token is used for half of its life.
 	life := expires.Sub(now)
 	return now.Add(max(life-skew, life/2))
 }
 
-// kept is the access token that stands with the refresh token, when it is another one
-// than was refused, and still good: somebody else has refreshed meanwhile.
+// kept returns the stored access token if another program has refreshed it: if it
+// differs from the rejected one and has not expired.
 func (o *oauth) kept(s Sharer) (secret.Value, time.Time, bool) {
 	v, expires := s.Access()
 	o.mu.Lock()
@@ -215,9 +215,9 @@ func (o *oauth) secrets() []secret.Value {
 	return out
 }
 
-// signature is what of a token is secret. A JSON Web Token (RFC 7519) says in its
-// first two parts what anybody may know, and others of its server say the same; it is
-// worth nothing without the third, which a signature of any kind makes long enough.
+// signature returns the secret part of a token. The first two parts of a JSON Web
+// Token (RFC 7519) are public, and similar in other tokens of its server. Without the
+// third part, which is long enough with any kind of signature, they are worthless.
 func signature(v secret.Value) secret.Value {
 	parts := strings.Split(v.UnsafeString(), ".")
 	if len(parts) != 3 || !strings.HasPrefix(parts[0], "ey") || !strings.HasPrefix(parts[1], "ey") || len(parts[2]) < minSignature {
@@ -226,17 +226,18 @@ func signature(v secret.Value) secret.Value {
 	return secret.NewString(parts[2])
 }
 
-// minSignature is the length of the shortest one, HS256's, in base64.
+// minSignature is the length of the shortest signature, of HS256, in base64.
 const minSignature = 43
 
-// edition is another one when secrets are others.
+// edition returns a number that changes with the secrets.
 func (o *oauth) edition() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.changed
 }
 
-// current is the token that can be used, or the error that stands, or neither.
+// current returns a usable token, or an error that is still kept. It returns false if
+// there is neither.
 func (o *oauth) current() (secret.Value, bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -260,11 +261,11 @@ func (o *oauth) token(ctx context.Context) (secret.Value, error) {
 	case <-ctx.Done():
 		return secret.Value{}, context.Cause(ctx)
 	}
-	if v, ok, err := o.current(); ok { // another had it done meanwhile
+	if v, ok, err := o.current(); ok { // another goroutine has refreshed it
 		return v, err
 	}
-	// A bottle that gives up amid a refresh must not lose a token that the server
-	// has changed.
+	// If the bottle gives up during a refresh, a token that the server has replaced
+	// must not be lost.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshIn)
 	defer cancel()
 	v, expires, err := o.refresh(ctx)
@@ -323,7 +324,7 @@ func (o *oauth) refresh(ctx context.Context) (secret.Value, time.Time, error) {
 	expires := t.Expiry
 	if expires.IsZero() && isShared {
 		if v, at := shared.Access(); v.Equal(got) {
-			expires = at // that the token itself says
+			expires = at // from the token itself
 		}
 	}
 	return got, usable(asked, expires), nil
@@ -356,7 +357,7 @@ func (t inJSON) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(req)
 }
 
-// maxForm bounds what is asked of a token server, in bytes.
+// maxForm bounds a request to a token server, in bytes.
 const maxForm = 128 << 10
 
 func (o *oauth) host() string {
@@ -366,11 +367,11 @@ func (o *oauth) host() string {
 	return ""
 }
 
-// errorCodes are those of RFC 6749 section 5.2; other words of a server may hold
+// errorCodes are the codes of RFC 6749 section 5.2. Other text of a server may contain
 // anything.
 var errorCodes = []string{"invalid_request", "invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope"}
 
-// plain is err without what the server wrote.
+// plain returns err without text from the server.
 func (o *oauth) plain(err error) error {
 	var said *oauth2.RetrieveError
 	if errors.As(err, &said) {
@@ -394,7 +395,7 @@ func (o *oauth) plain(err error) error {
 	return fmt.Errorf("the token server %s gives an answer that can't be read", o.host())
 }
 
-// rejected notes that upstream did not take the token that stands in req.
+// rejected records that upstream rejected the token in req.
 func (o *oauth) rejected(req *http.Request) {
 	used, ok := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
 	o.mu.Lock()
@@ -404,16 +405,16 @@ func (o *oauth) rejected(req *http.Request) {
 	}
 }
 
-// Answered tells the credential how upstream answered a request that it signed: a
-// token that is not taken is changed before the next one.
+// Answered tells the credential the status of the answer to a signed request. After a
+// 401 it gets a new token before the next request.
 func (c *Credential) Answered(req *http.Request, status int) {
 	if s, ok := c.signer.(*oauth); ok && status == http.StatusUnauthorized {
 		s.rejected(req)
 	}
 }
 
-// Warning is what a person should know about the credential when a run is over, or
-// nil. It holds no secret.
+// Warning returns a problem that a person should know about at the end of a run, or
+// nil. It contains no secret.
 func (c *Credential) Warning() error {
 	s, ok := c.signer.(*oauth)
 	if !ok {

@@ -19,7 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// memory is a refresh token in memory.
+// memory stores a refresh token in memory.
 type memory struct {
 	mu   sync.Mutex
 	v    string
@@ -41,7 +41,7 @@ func (m *memory) Put(v secret.Value) error {
 	return m.fail
 }
 
-// tokens is a token server: each refresh token works once when it rotates.
+// tokens is a token server. With rotation each refresh token works once.
 type tokens struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -67,7 +67,7 @@ func tokenServer(t *testing.T) *tokens {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"access_token":"access-%d-zq7x","token_type":"bearer","expires_in":3600}`, n)
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail as they must
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // for handshakes that must fail
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
@@ -97,7 +97,7 @@ func (s *tokens) open(t *testing.T, m *memory, change ...func(*policy.Credential
 	return out
 }
 
-// put signs a request and returns what was put on.
+// put signs a request and returns the credential on it.
 func put(c *Credential) (string, *http.Request, error) {
 	req := httptest.NewRequest("GET", "https://api.example.com/v1", nil)
 	req.Header.Set("Authorization", "Bearer the-agents-own")
@@ -132,7 +132,7 @@ func TestOAuthIsKeptUntilItExpires(t *testing.T) {
 	if f.Get("grant_type") != "refresh_token" || f.Get("refresh_token") != refreshToken || s.basic[0] != "me:"+clientSecret || f.Get("client_secret") != "" {
 		t.Errorf("%v %q", f, s.basic[0])
 	}
-	// What must not come back in: both tokens and the one before.
+	// Neither of the tokens may get into the bottle, nor the previous one.
 	got := map[string]bool{}
 	for _, v := range c.Secrets() {
 		got[v.UnsafeString()] = true
@@ -160,7 +160,7 @@ func TestOAuthClientInTheBody(t *testing.T) {
 	}
 }
 
-// TestOAuthRefreshesOnce: however many requests find the token gone, one asks.
+// TestOAuthRefreshesOnce: however many requests need a new token, one refresh is made.
 func TestOAuthRefreshesOnce(t *testing.T) {
 	s := tokenServer(t)
 	c := s.open(t, &memory{v: refreshToken})
@@ -178,8 +178,8 @@ func TestOAuthRefreshesOnce(t *testing.T) {
 	}
 }
 
-// TestOAuthGivesUp: a request that is given up does not wait, and does not take the
-// refresh with it.
+// TestOAuthGivesUp: a cancelled request does not wait, and does not cancel the
+// refresh.
 func TestOAuthGivesUp(t *testing.T) {
 	s := tokenServer(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -212,8 +212,8 @@ func TestOAuthGivesUp(t *testing.T) {
 	}
 }
 
-// TestOAuthRotates: another refresh token replaces the old one, and one that can't
-// be kept is used all the same, with a warning that does not hold it.
+// TestOAuthRotates: a new refresh token replaces the old one. If it can't be stored it
+// is used all the same, with a warning that does not contain it.
 func TestOAuthRotates(t *testing.T) {
 	s := tokenServer(t)
 	s.answer = func(n int, w http.ResponseWriter, r *http.Request) {
@@ -245,15 +245,15 @@ func TestOAuthRotates(t *testing.T) {
 	}
 }
 
-// TestOAuthAfter401: a token that is not taken is changed once; a bottle that has
-// requests answered with 401 does not make the token server busy.
+// TestOAuthAfter401: a rejected token is replaced once. A bottle that causes 401
+// answers does not keep the token server busy.
 func TestOAuthAfter401(t *testing.T) {
 	s := tokenServer(t)
 	c := s.open(t, &memory{v: refreshToken})
 	now := time.Now()
 	c.signer.(*oauth).now = func() time.Time { return now }
 	first := wantPut(t, c, "access-1-zq7x")
-	c.Answered(first, 401) // it is as new as can be
+	c.Answered(first, 401) // it is too new to be replaced
 	wantPut(t, c, "access-1-zq7x")
 	now = now.Add(trustedFor)
 	c.Answered(first, 403)
@@ -268,7 +268,7 @@ func TestOAuthAfter401(t *testing.T) {
 	if n := s.count(); n != 2 {
 		t.Errorf("asked %d times", n)
 	}
-	// Another scheme does not mind.
+	// Other schemes ignore it.
 	b, err := Open("B", policy.Credential{Scheme: Bearer, Env: "B"}, secret.NewString("something"))
 	if err != nil {
 		t.Fatal(err)
@@ -276,8 +276,8 @@ func TestOAuthAfter401(t *testing.T) {
 	b.Answered(first, 401)
 }
 
-// TestOAuthFailures: each is said in words of our own, which hold neither a token nor
-// what the server wrote, stands for a while, and passes.
+// TestOAuthFailures: each failure has a text of our own, with neither a token nor the
+// server's text. It is kept for a while, and then forgotten.
 func TestOAuthFailures(t *testing.T) {
 	status := func(code int, body string) func(int, http.ResponseWriter, *http.Request) {
 		return func(_ int, w http.ResponseWriter, r *http.Request) {
@@ -345,7 +345,7 @@ func TestOAuthFailures(t *testing.T) {
 	}
 }
 
-// TestScrubberIsMadeOnce: for all requests until there is another token.
+// TestScrubberIsMadeOnce: it serves all requests until the token changes.
 func TestScrubberIsMadeOnce(t *testing.T) {
 	fixed, err := Open("KEY", policy.Credential{Scheme: Bearer}, secret.NewString("the/real key 4711"))
 	if err != nil {
@@ -369,8 +369,8 @@ func TestScrubberIsMadeOnce(t *testing.T) {
 	}
 }
 
-// sharing is a refresh token in memory, with the access token that somebody else may
-// have refreshed.
+// sharing stores a refresh token in memory, with an access token that another program
+// may have refreshed.
 type sharing struct {
 	memory
 	access  string
@@ -392,8 +392,8 @@ func (s *sharing) PutAll(t Tokens) error {
 	return s.fail
 }
 
-// TestOAuthShared: an access token that is there already is used, one that somebody
-// else has got meanwhile as well, and only when there is none a server is asked.
+// TestOAuthShared: a stored access token is used, also one that another program got
+// meanwhile. The server is asked only if there is none.
 func TestOAuthShared(t *testing.T) {
 	s := tokenServer(t)
 	var body []byte
@@ -426,14 +426,14 @@ func TestOAuthShared(t *testing.T) {
 	if req.Header.Get("Account") != "mine" || s.count() != 0 {
 		t.Errorf("%v, asked %d times", req.Header, s.count())
 	}
-	// Upstream does not take it any more, and somebody else has another.
+	// Upstream rejects it, and the other program has a new one.
 	c.Answered(req, http.StatusUnauthorized)
 	m.access, m.expires = "others-zq7x", now.Add(time.Minute)
 	wantPut(t, c, "others-zq7x")
 	if s.count() != 0 {
 		t.Errorf("asked %d times", s.count())
 	}
-	// It ends, and nobody has another.
+	// It expires, and there is no new one.
 	now = now.Add(2 * time.Minute)
 	wantPut(t, c, "access-1-zq7x")
 	if want := `{"client_id":"me","grant_type":"refresh_token","refresh_token":"` + refreshToken + `"}`; string(body) != want {
@@ -447,8 +447,8 @@ func TestOAuthShared(t *testing.T) {
 	}
 }
 
-// TestOAuthSignature: of a JSON Web Token the signature is the secret; another token
-// of the same server says much of the same, and is not taken for it.
+// TestOAuthSignature: the secret part of a JSON Web Token is its signature. Other
+// tokens of the same server, which are similar, are not replaced.
 func TestOAuthSignature(t *testing.T) {
 	long := strings.Repeat("s", minSignature)
 	for token, want := range map[string]string{

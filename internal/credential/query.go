@@ -7,13 +7,13 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// query is a parameter of the URL.
+// query adds a parameter to the URL.
 type query struct {
 	field string
 	value secret.Value
 }
 
-func (q query) sign(req *http.Request, _ *taken) error {
+func (q query) sign(req *http.Request, _ *removed) error {
 	p := url.QueryEscape(q.field) + "=" + url.QueryEscape(q.value.UnsafeString())
 	if req.URL.RawQuery != "" {
 		p = req.URL.RawQuery + "&" + p

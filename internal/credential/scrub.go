@@ -15,22 +15,22 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// minScrubbed is the shortest value that is looked for in replies, in bytes: a
-// shorter one stands in ordinary text by chance.
+// minScrubbed is the length of the shortest value that is removed, in bytes. Shorter
+// ones occur in ordinary text by chance.
 const minScrubbed = 6
 
-// Scrubber takes credentials out of what upstream answers, which may repeat them,
-// as they are or as URLs, JSON and HTML write them: the placeholder stands in their
-// place, cut or repeated to the same length. It is not changed.
+// Scrubber replaces credentials in upstream's answers, which may repeat them: as they
+// are, or as URLs, JSON and HTML escape them. It replaces them by the placeholder, cut
+// or repeated to the same length. A Scrubber is immutable.
 type Scrubber struct {
 	values [][]byte
 	marks  [][]byte
 }
 
-// Scrubber is of what this credential puts on.
+// Scrubber returns a Scrubber for this credential.
 func (c *Credential) Scrubber() *Scrubber { return NewScrubber(c) }
 
-// NewScrubber is of what all of these put on.
+// NewScrubber returns a Scrubber for all of these credentials.
 func NewScrubber(cs ...*Credential) *Scrubber {
 	s := &Scrubber{}
 	if len(cs) == 1 {
@@ -43,7 +43,7 @@ func NewScrubber(cs ...*Credential) *Scrubber {
 	return s
 }
 
-// ownScrubber is made once, and again when there is another token.
+// ownScrubber returns a cached Scrubber, and a new one after the token has changed.
 func (c *Credential) ownScrubber() *Scrubber {
 	edition := 0
 	if o, ok := c.signer.(*oauth); ok {
@@ -75,11 +75,11 @@ func (s *Scrubber) add(v secret.Value, placeholder string) {
 	}
 }
 
-// escaped are the percent-encodings in a URL.
+// escaped matches the percent-encodings in a URL.
 var escaped = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[0-9A-F]{2}`) })
 
-// forms are a value and the ways in which servers write it that repeat their
-// requests. Of letters, digits and dashes there is one.
+// forms returns the value in the ways that servers write it when they repeat a
+// request. Letters, digits and dashes alone have one form.
 func forms(v string) []string {
 	out := []string{v}
 	for _, f := range []string{url.QueryEscape(v), url.PathEscape(v), strings.ReplaceAll(url.QueryEscape(v), "+", "%20"), (&url.URL{Path: v}).EscapedPath()} {
@@ -100,7 +100,7 @@ func forms(v string) []string {
 	return slices.Compact(out)
 }
 
-// Text replaces in a text, such as an error that repeats what upstream said.
+// Text returns text with the values replaced.
 func (s *Scrubber) Text(text string) string {
 	b := []byte(text)
 	if s.Bytes(b) == 0 {
@@ -109,7 +109,7 @@ func (s *Scrubber) Text(text string) string {
 	return string(b)
 }
 
-// Bytes replaces in place, and says how often.
+// Bytes replaces values in place and returns their number.
 func (s *Scrubber) Bytes(b []byte) (n int) {
 	for i, v := range s.values {
 		for from := 0; ; {
@@ -125,7 +125,7 @@ func (s *Scrubber) Bytes(b []byte) (n int) {
 	return n
 }
 
-// tail is how many of the last bytes of b may be the beginning of a value.
+// tail returns how many of the last bytes of b may begin a value.
 func (s *Scrubber) tail(b []byte) (n int) {
 	for _, v := range s.values {
 		for k := min(len(v)-1, len(b)); k > n; k-- {
@@ -138,7 +138,7 @@ func (s *Scrubber) tail(b []byte) (n int) {
 	return n
 }
 
-// Header replaces in every value and says how often.
+// Header replaces values in all fields and returns their number.
 func (s *Scrubber) Header(h http.Header) (n int) {
 	for _, vs := range h {
 		for i := range vs {
@@ -152,8 +152,8 @@ func (s *Scrubber) Header(h http.Header) (n int) {
 	return n
 }
 
-// Body is body without the values. found is called with how often each piece had
-// one. What can't be the beginning of a value is passed on at once.
+// Body returns body with the values replaced. It calls found with the number of values
+// in each piece. Bytes that can't begin a value are passed on at once.
 func (s *Scrubber) Body(body io.ReadCloser, found func(n int)) io.ReadCloser {
 	if len(s.values) == 0 {
 		return body
@@ -165,7 +165,7 @@ type scrubbed struct {
 	s     *Scrubber
 	body  io.ReadCloser
 	found func(int)
-	buf   []byte // read: the first ready bytes may go
+	buf   []byte // read; the first ready bytes may be returned
 	ready int
 	err   error
 }
@@ -178,7 +178,7 @@ func (r *scrubbed) Read(p []byte) (int, error) {
 		if len(p) == 0 {
 			return 0, nil
 		}
-		// What is held back stays in front; with it, a value is whole.
+		// What is held back stays in front, so that a value is found whole.
 		held := len(r.buf)
 		if cap(r.buf) < held+len(p) {
 			r.buf = append(make([]byte, 0, held+max(len(p), 4<<10)), r.buf...)
@@ -202,18 +202,18 @@ func (r *scrubbed) Read(p []byte) (int, error) {
 
 func (r *scrubbed) Close() error { return r.body.Close() }
 
-// Messages scrubs messages that follow one another, in pieces.
+// Messages returns a scrubber for consecutive messages, which come in pieces.
 func (s *Scrubber) Messages() *Messages { return &Messages{s: s} }
 
-// Messages is one direction of a connection. It is used by one goroutine at a time.
+// Messages scrubs one direction of a connection. Only one goroutine at a time may use
+// it.
 type Messages struct {
 	s   *Scrubber
-	buf []byte // may be the beginning of a value
-	out int    // that many of it were given back, as the end of a message
+	buf []byte // may begin a value
+	out int    // how many of them were already returned, at the end of a message
 }
 
-// Push appends what of p, and of what was held back before, can't be the beginning
-// of a value.
+// Push appends the bytes of p, and of those held back, that can't begin a value.
 func (m *Messages) Push(dst, p []byte) ([]byte, error) {
 	m.buf = append(m.buf, p...)
 	m.s.Bytes(m.buf)
@@ -225,8 +225,8 @@ func (m *Messages) Push(dst, p []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// End appends the rest of a message. It is remembered: of a value that lies in two
-// messages the second part is replaced.
+// End appends the rest of a message and remembers it: if a value is split over two
+// messages, its second part is replaced.
 func (m *Messages) End(dst []byte) ([]byte, error) {
 	dst = append(dst, m.buf[m.out:]...)
 	m.out = len(m.buf)

@@ -32,7 +32,7 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// TestScrubAtOnce: what can't begin a value does not wait for what follows.
+// TestScrubAtOnce: bytes that can't begin a value are returned at once.
 func TestScrubAtOnce(t *testing.T) {
 	c := open(t, Bearer, "", real)
 	pr, pw := io.Pipe()
@@ -81,8 +81,7 @@ func (s *steps) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestScrubForms: servers repeat a request's values as URLs, JSON and HTML have
-// them.
+// TestScrubForms: values are found as URLs, JSON and HTML escape them.
 func TestScrubForms(t *testing.T) {
 	const odd = "part one/+<=&\"-KERNEL"
 	s := open(t, Bearer, "", odd).Scrubber()
@@ -91,7 +90,7 @@ func TestScrubForms(t *testing.T) {
 		"json": `part one/+\u003c=\u0026\"-KERNEL`, "json as it is": `part one/+<=&\"-KERNEL`, "json of php": `part one\/+<=&\"-KERNEL`, "html": "part one/&#43;&lt;=&amp;&#34;-KERNEL", "html quot": "part one/+&lt;=&amp;&quot;-KERNEL",
 	} {
 		b := []byte("a " + form + " b")
-		if name == "html" { // Go does not write + so
+		if name == "html" { // html.EscapeString leaves + as it is
 			b = []byte(strings.Replace(string(b), "&#43;", "+", 1))
 		}
 		if n := s.Bytes(b); n != 1 || bytes.Contains(b, []byte("KERNEL")) {

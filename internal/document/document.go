@@ -1,10 +1,10 @@
 // Package document reads the YAML documents that people write for carboy:
 // strictly, and with a position for everything that is wrong in them.
 //
-// It promises that what has two meanings is refused: unknown and repeated keys,
+// Ambiguous input is refused: unknown and repeated keys,
 // anchors, aliases, merge keys, explicit tags, several documents in a file, and
 // scalars of another type than asked for ("no" is never a boolean where a string
-// is wanted, nor 0o17 a number). Everything wrong is reported at once, up to a
+// is wanted, nor 0o17 a number). All problems are reported at once, up to a
 // bound, in the order of the file. Size and depth are bounded, so a document may
 // come from anybody.
 //
@@ -63,7 +63,7 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Error is everything that is wrong in one document, at least one [Problem].
+// Error lists the problems of one document, at least one.
 type Error []Problem
 
 func (e Error) Error() string {
@@ -83,24 +83,23 @@ func (e Error) Unwrap() []error {
 	return out
 }
 
-// Document is one that is being read. It is for one goroutine.
+// Document is a document that is being read. It is for one goroutine.
 type Document struct {
 	file     string
 	problems []Problem
 	more     int
 }
 
-// Value is a place in a document. Reading a place that is absent gives what is
-// empty; whether it was there, [Value.Present] says.
+// Value is a place in a document. Reading an absent place returns the empty value;
+// [Value.Present] reports whether it was there.
 type Value struct {
 	d     *Document
 	node  *yaml.Node
 	field string
 }
 
-// CheckText judges what people write before anything reads it: its size, and that
-// it has no byte that readers would take for different things. The error is an
-// [Error].
+// CheckText checks a text before it is parsed: its size, and that it has no byte that
+// readers interpret differently. The error is an [Error].
 func CheckText(file string, data []byte) error {
 	d := &Document{file: file}
 	if len(data) > MaxSize {
@@ -173,7 +172,7 @@ func lineOf(data []byte, at int) (line, col int) {
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[last+1:]) + 1
 }
 
-// syntax is the library's own complaint, with its position where it names one.
+// syntax converts an error of the YAML library, with its position if it has one.
 func syntax(file string, err error) Problem {
 	p := Problem{File: file, What: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	var le *yaml.LoadError
@@ -188,7 +187,7 @@ func syntax(file string, err error) Problem {
 	return p
 }
 
-// check refuses what could mean two things, everywhere in the document.
+// check refuses ambiguous constructs everywhere in the document.
 func (d *Document) check(n *yaml.Node, field string, depth int) {
 	if depth > maxDepth {
 		d.add(n, field, fmt.Sprintf("nested deeper than %d", maxDepth), "")
@@ -256,7 +255,7 @@ func (d *Document) add(n *yaml.Node, field, what, advice string) {
 	d.problems = append(d.problems, p)
 }
 
-// Err is nil, or an [Error] of all that was wrong so far, in the file's order.
+// Err returns nil, or an [Error] with all problems so far, in the file's order.
 func (d *Document) Err() error {
 	if len(d.problems) == 0 {
 		return nil
@@ -274,13 +273,13 @@ func (d *Document) Err() error {
 	return Error(e)
 }
 
-// File is the document's name.
+// File returns the document's name.
 func (v Value) File() string { return v.d.file }
 
-// Present reports whether something is there.
+// Present reports whether the value is in the document.
 func (v Value) Present() bool { return v.node != nil }
 
-// Line counts from 1; 0 when the value is absent.
+// Line returns the line, from 1, or 0 if the value is absent.
 func (v Value) Line() int {
 	if v.node == nil {
 		return 0
@@ -288,7 +287,7 @@ func (v Value) Line() int {
 	return v.node.Line
 }
 
-// Column counts from 1; 0 when the value is absent.
+// Column returns the column, from 1, or 0 if the value is absent.
 func (v Value) Column() int {
 	if v.node == nil {
 		return 0
@@ -296,13 +295,12 @@ func (v Value) Column() int {
 	return v.node.Column
 }
 
-// IsEmpty reports whether the value is a mapping or list with nothing in it, which
-// somebody wrote.
+// IsEmpty reports whether the value is present and an empty mapping or list.
 func (v Value) IsEmpty() bool {
 	return v.node != nil && (v.node.Kind == yaml.MappingNode || v.node.Kind == yaml.SequenceNode) && len(v.node.Content) == 0
 }
 
-// Field is the place, as in routes[2].host.
+// Field returns the path of the value, such as routes[2].host.
 func (v Value) Field() string { return v.field }
 
 // Bad reports that something is wrong with the value. advice may be empty.
@@ -405,7 +403,7 @@ func (v Value) child(n *yaml.Node, field string) Value {
 	return Value{d: v.d, node: n, field: field}
 }
 
-// Get is the value of a key. It must be one that Mapping was told.
+// Get returns the value of a key, which must be one of those given to Mapping.
 func (m Mapping) Get(key string) Value {
 	if v, ok := m.values[key]; ok {
 		return v
@@ -413,8 +411,8 @@ func (m Mapping) Get(key string) Value {
 	return Value{d: m.v.d, field: join(m.v.field, key)}
 }
 
-// Need is Get of a key that must be there: in a document that holds nothing, too, but
-// not in a mapping that may itself be left out.
+// Need is Get of a required key. An empty document lacks it too; a mapping that may
+// itself be left out does not.
 func (m Mapping) Need(key string) Value {
 	v := m.Get(key)
 	if m.v.node == nil && m.v.field == "" {
@@ -562,7 +560,7 @@ func (v Value) OneOf(words ...string) string {
 	return words[0]
 }
 
-// Nearest is the word that s is most likely a slip of, or "".
+// Nearest returns the word that s most likely misspells, or "".
 func Nearest(s string, words []string) string {
 	best, least := "", max(1, len(s)/3)+1
 	for _, w := range words {
@@ -573,7 +571,7 @@ func Nearest(s string, words []string) string {
 	return best
 }
 
-// distance is the number of letters inserted, deleted, replaced or exchanged
+// distance returns the number of letters inserted, deleted, replaced or exchanged
 // with their neighbour (optimal string alignment).
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {

@@ -16,42 +16,42 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Bounds of what a forge may answer.
+// Bounds of a forge's answers.
 const (
-	maxAnswer = 4 << 20 // bytes of one answer
-	maxPages  = 100     // of a repository's keys
+	maxAnswer = 4 << 20 // bytes
+	maxPages  = 100     // of a list of keys
 	perPage   = 50
 )
 
-// forge is what differs between forges. It knows addresses and names of fields, and
-// nothing of what goes wrong.
+// forge holds the differences between forges: addresses and names of fields. Errors are
+// handled elsewhere.
 type forge interface {
-	// api is where a forge on host is asked.
+	// api returns the base URL of the API of a forge on host.
 	api(host string) string
-	// settings is the path of the page with a repository's keys.
+	// settings returns the path of the page with a repository's keys.
 	settings(repo string) string
-	// sign puts the token on.
+	// sign adds the token.
 	sign(h http.Header, token string)
 	list(ctx context.Context, c *client, repo string, page int) ([]deployKey, error)
 	create(ctx context.Context, c *client, repo, title, public string) (deployKey, error)
 	remove(ctx context.Context, c *client, repo, id string) error
 }
 
-// deployKey is a key as a forge has it.
+// deployKey is a key as a forge lists it.
 type deployKey struct{ ID, Title, Key string }
 
-// answered is how forges write one: all of them alike.
-type answered struct {
+// keyAnswer is the JSON of a key. All forges use the same.
+type keyAnswer struct {
 	ID    int64  `json:"id"`
 	Title string `json:"title"`
 	Key   string `json:"key"`
 }
 
-func (a answered) key() deployKey {
+func (a keyAnswer) key() deployKey {
 	k := deployKey{Title: a.Title, Key: a.Key}
 	if a.ID > 0 {
 		k.ID = strconv.FormatInt(a.ID, 10)
@@ -59,7 +59,7 @@ func (a answered) key() deployKey {
 	return k
 }
 
-func keysOf(list []answered) []deployKey {
+func keysOf(list []keyAnswer) []deployKey {
 	out := make([]deployKey, len(list))
 	for i, a := range list {
 		out[i] = a.key()
@@ -67,7 +67,7 @@ func keysOf(list []answered) []deployKey {
 	return out
 }
 
-// client speaks to one forge with one token.
+// client calls one forge with one token.
 type client struct {
 	forge   forge
 	base    string
@@ -80,19 +80,20 @@ type client struct {
 func dial(o Options, to Target) (*client, error) {
 	f, ok := forges[to.Provider]
 	if !ok {
-		return nil, fmt.Errorf("%.40q is no forge", to.Provider)
+		return nil, fmt.Errorf("%.40q is not a known forge", to.Provider)
 	}
 	u, err := url.Parse(to.API)
 	if err != nil {
-		return nil, errors.New("the forge's address is none")
+		return nil, errors.New("the forge's address is not valid")
 	}
 	c := &client{forge: f, base: to.API, token: o.Token, timeout: o.Timeout}
 	if c.redact, err = secret.NewRedactor(map[string]secret.Value{"token": o.Token}); err != nil {
-		// Too short to be looked for: then nothing of an answer is repeated.
+		// The token is too short to be found in a text. So errors repeat nothing of an
+		// answer.
 		c.redact = nil
 	}
 	t := &http.Transport{
-		// No proxy from the environment, which would see the token.
+		// Use no proxy from the environment: it would see the token.
 		DialContext:            dialer(o.Resolver, u.Scheme == "http"),
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Roots},
 		TLSHandshakeTimeout:    o.Timeout,
@@ -106,8 +107,8 @@ func dial(o Options, to Target) (*client, error) {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// dialer goes to the addresses of a name in turn. Where there is no TLS the token would
-// be read on the way, so only this machine's own networks are dialled then.
+// dialer tries the addresses of a name in turn. With plain set there is no TLS, and the
+// token can be read on the way. Then it dials only private addresses.
 func dialer(r Resolver, plain bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
@@ -120,7 +121,7 @@ func dialer(r Resolver, plain bool) func(ctx context.Context, network, addr stri
 				return nil, err
 			}
 		}
-		err = fmt.Errorf("%s has no address", visible.String(host, 200))
+		err = fmt.Errorf("%s has no address", safetext.String(host, 200))
 		for _, a := range addrs {
 			ip, perr := netip.ParseAddr(a)
 			if perr != nil {
@@ -139,7 +140,7 @@ func dialer(r Resolver, plain bool) func(ctx context.Context, network, addr stri
 	}
 }
 
-// statusError is an answer that is none of those that were hoped for.
+// statusError is an answer with an unexpected status.
 type statusError struct {
 	code int
 	said string
@@ -161,7 +162,7 @@ func (e *statusError) Error() string {
 	return s
 }
 
-// call asks once. want is the status that means yes; into may be nil.
+// call sends one request. want lists the statuses that mean success. into may be nil.
 func (c *client) call(ctx context.Context, method, path string, in, into any, want ...int) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -187,22 +188,22 @@ func (c *client) call(ctx context.Context, method, path string, in, into any, wa
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // without the address, which may hold more than it should
+			err = u.Err // leaves out the address, which may hold a secret
 		}
 		if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("the forge did not answer within %v", c.timeout)
 		}
-		return fmt.Errorf("%s %s: %w", method, visible.String(c.base+path, 300), err)
+		return fmt.Errorf("%s %s: %w", method, safetext.String(c.base+path, 300), err)
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s %s: read the answer: %w", method, visible.String(c.base+path, 300), err)
+		return fmt.Errorf("%s %s: read the answer: %w", method, safetext.String(c.base+path, 300), err)
 	case res.StatusCode >= 300 && res.StatusCode < 400:
 		to := ""
 		if l, err := res.Location(); err == nil {
-			to = " to " + c.said(l.Scheme+"://"+l.Host)
+			to = " to " + c.quoted(l.Scheme+"://"+l.Host)
 		}
 		return fmt.Errorf("the forge redirects%s, where the token is not sent: say the address that it means in api_url", to)
 	}
@@ -212,7 +213,7 @@ func (c *client) call(ctx context.Context, method, path string, in, into any, wa
 	}
 	switch {
 	case !ok:
-		return &statusError{res.StatusCode, c.said(message(text))}
+		return &statusError{res.StatusCode, c.quoted(message(text))}
 	case len(text) > maxAnswer:
 		return fmt.Errorf("the forge answers with more than %d bytes", maxAnswer)
 	case into == nil:
@@ -224,15 +225,15 @@ func (c *client) call(ctx context.Context, method, path string, in, into any, wa
 	return nil
 }
 
-// said is a forge's own text as an error may repeat it.
-func (c *client) said(s string) string {
+// quoted returns a forge's own text in a form that an error may repeat.
+func (c *client) quoted(s string) string {
 	if c.redact == nil || c.redact.In(s) {
 		return ""
 	}
-	return visible.String(s, 200)
+	return safetext.String(s, 200)
 }
 
-// message is what a forge says of an error; it may be anything.
+// message returns the error message in an answer, which may hold anything.
 func message(text []byte) string {
 	var m struct {
 		Message any `json:"message"`
@@ -254,8 +255,8 @@ func message(text []byte) string {
 	return ""
 }
 
-// find lists the forge's keys that are r's: those with its key. One that has only its
-// title is of another machine's bottle of that name.
+// find lists the forge's keys that are r's public key. A key with only the same title
+// belongs to another machine's bottle of that name.
 func (c *client) find(ctx context.Context, r *Record) ([]deployKey, error) {
 	var found []deployKey
 	seen := map[string]bool{}
@@ -264,7 +265,7 @@ func (c *client) find(ctx context.Context, r *Record) ([]deployKey, error) {
 		if err != nil {
 			return nil, err
 		}
-		fresh := false // a forge that does not know pages gives the same again
+		fresh := false // a forge without pages returns the same list again
 		for _, k := range keys {
 			if k.ID == "" {
 				return nil, errors.New("the forge lists a key without an id")

@@ -1,19 +1,18 @@
-// Package forgekey makes deploy keys: an ed25519 key for one bottle and one
-// repository, which a forge is told of when the bottle starts and told to forget
-// when it ends. The private half never leaves this machine.
+// Package forgekey makes and revokes deploy keys. A deploy key is an ed25519 key for one
+// bottle and one repository. The forge gets it when the bottle starts and removes it when
+// the bottle ends. The private half never leaves this machine.
 //
-// It promises that no key is forgotten. What is about to be asked of a forge is on
-// disk before it is asked, with the key itself, so that a crash, a time-out or an
-// answer that can't be believed at any point leaves a record from which Revoke finds
-// the key at the forge: by the key, not by what the forge once answered. A key is gone
-// when the forge lists the repository's keys without it, not when it said so once. A
-// key that can't be revoked is a [LeftError], which says where a person removes it.
+// The package never forgets a key. Before it sends a request to a forge, it writes the
+// request and the key to disk. So after a crash, a time-out or a wrong answer at any point
+// there is a record from which [Revoke] finds the key at the forge: by the key itself, not
+// by an earlier answer. A key counts as revoked only when the forge lists the repository's
+// keys without it. A key that cannot be revoked is a [LeftError], which says where a person
+// can remove it.
 //
-// The token is sent to the forge's own address only: redirects are refused, and plain
-// HTTP goes to private addresses alone.
+// The token is sent to the forge's own address only. Redirects are refused, and plain HTTP
+// is used for private addresses alone.
 //
-// Start reading at [Make] and [Revoke]. Each forge is one small file that implements
-// forge.
+// Start reading at [Make] and [Revoke]. Each forge is one small file that implements forge.
 package forgekey
 
 import (
@@ -40,8 +39,8 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Providers are the forges that there are.
-func Providers() []string {
+// providers returns the names of the supported forges.
+func providers() []string {
 	out := make([]string, 0, len(forges))
 	for name := range forges {
 		out = append(out, name)
@@ -50,24 +49,24 @@ func Providers() []string {
 	return out
 }
 
-// forges make a forge's part of the conversation; each is one file.
+// forges maps the names of forges to their implementations.
 var forges = map[string]forge{"gitea": gitea{}, "github": github{}, "gitlab": gitlab{}}
 
 // Target is a repository at a forge.
 type Target struct {
 	Provider string `json:"provider"`
-	API      string `json:"api_url"` // without a slash at the end
-	Repo     string `json:"path"`    // owner/name; GitLab's may have more parts
-	// Settings is the page on which a person removes a key.
+	API      string `json:"api_url"` // without a final slash
+	Repo     string `json:"path"`    // owner/name; on GitLab possibly with more parts
+	// Settings is the page where a person can remove a key.
 	Settings string `json:"settings_url"`
 }
 
-// Resolve finds the repository of an upstream's address at its forge. Without apiURL
-// it is asked at the upstream's own host.
+// Resolve returns the Target for an upstream's address. If apiURL is empty, it uses the
+// upstream's host.
 func Resolve(provider, upstream, apiURL string) (Target, error) {
 	f, ok := forges[provider]
 	if !ok {
-		return Target{}, fmt.Errorf("%.40q is no forge: there are %s", provider, strings.Join(Providers(), ", "))
+		return Target{}, fmt.Errorf("%.40q is not a known forge: there are %s", provider, strings.Join(providers(), ", "))
 	}
 	host, path, err := split(upstream)
 	if err != nil {
@@ -92,45 +91,45 @@ func Resolve(provider, upstream, apiURL string) (Target, error) {
 	return Target{Provider: provider, API: strings.TrimRight(u.String(), "/"), Repo: path, Settings: web.String() + "/" + f.settings(path)}, nil
 }
 
-// split takes an upstream's address apart: ssh://, scp-like or https://.
+// split returns the host and the path of an upstream's address: ssh://, scp-like or
+// https://.
 func split(upstream string) (host, path string, err error) {
 	if !strings.Contains(upstream, "://") {
 		at, rest, ok := strings.Cut(upstream, ":")
 		if !ok {
-			return "", "", errors.New("it is on no forge's host")
+			return "", "", errors.New("its host is not a known forge")
 		}
 		host, path = at[strings.LastIndexByte(at, '@')+1:], rest
 	} else {
 		u, err := url.Parse(upstream)
 		if err != nil || u.Hostname() == "" {
-			return "", "", errors.New("it is on no forge's host")
+			return "", "", errors.New("its host is not a known forge")
 		}
 		host, path = u.Hostname(), u.Path
 	}
 	switch {
 	case host == "ssh.github.com":
-		host = "github.com" // ssh on port 443
+		host = "github.com" // ssh.github.com is ssh on port 443
 	case strings.Contains(host, ":"):
 		host = "[" + host + "]"
 	}
 	return host, strings.TrimSuffix(strings.Trim(path, "/"), ".git"), nil
 }
 
-// Options are of whoever makes or revokes keys.
+// Options configure making and revoking keys.
 type Options struct {
-	// Dir holds the keys and their records, for this user's eyes alone; made when
-	// there is none.
+	// Dir holds the keys and their records. It is made with mode 0700 if it does not exist.
 	Dir   string
 	Token secret.Value
-	// Roots are whom a forge's certificate must come from; nil: whom this machine trusts.
+	// Roots verify a forge's certificate. nil means the roots of this machine.
 	Roots *x509.CertPool
-	// Timeout bounds one call; zero: 30 s.
+	// Timeout bounds one call. Zero means 30 s.
 	Timeout time.Duration
-	// Resolver finds the forge's addresses; nil: as the machine does.
+	// Resolver resolves the forge's name. nil means the resolver of this machine.
 	Resolver Resolver
 }
 
-// Resolver finds the addresses of a name. *net.Resolver is one.
+// Resolver resolves a name to addresses. *net.Resolver implements it.
 type Resolver interface {
 	LookupHost(ctx context.Context, host string) ([]string, error)
 }
@@ -147,23 +146,23 @@ func (o Options) filled() Options {
 	return o
 }
 
-// Record is what is known of one key, beside the key itself.
+// Record describes one key. It does not hold the private key.
 type Record struct {
 	Schema string `json:"schema"`
-	// Name is the repository's in the bottle, Title the key's at the forge.
+	// Name is the repository's name in the bottle. Title is the key's title at the forge.
 	Name   string `json:"name"`
 	Title  string `json:"title"`
 	Target Target `json:"target"`
-	// Public is the key as authorized_keys has it, without its title.
+	// Public is the key in the form of authorized_keys, without a comment.
 	Public string `json:"public_key"`
-	// TokenEnv is the variable of the host that had the token.
+	// TokenEnv is the host's environment variable that held the token.
 	TokenEnv string    `json:"forge_token_env"`
 	Asked    time.Time `json:"asked"`
-	// ID is the forge's; empty: it was asked, and nobody knows what came of it.
+	// ID is the forge's id of the key. It is empty after a request whose result is unknown.
 	ID string `json:"id,omitempty"`
 }
 
-// Fingerprint is the key's, as ssh-keygen -l shows it.
+// Fingerprint returns the key's fingerprint as ssh-keygen -l shows it.
 func (r *Record) Fingerprint() string {
 	k, _, _, _, err := ssh.ParseAuthorizedKey([]byte(r.Public))
 	if err != nil {
@@ -174,8 +173,8 @@ func (r *Record) Fingerprint() string {
 
 const recordKind = "deploy-key"
 
-// LeftError is about a key that may be at a forge still, and that this machine could
-// not remove.
+// LeftError means that a key may still be at a forge, and that this machine could not
+// remove it.
 type LeftError struct {
 	Record Record
 	Err    error
@@ -191,19 +190,19 @@ func (e *LeftError) Error() string {
 
 func (e *LeftError) Unwrap() error { return e.Err }
 
-// Advice says what a person does about it.
+// Advice returns what a person should do about it.
 func (e *LeftError) Advice() string {
 	return "set " + secret.NameOrHidden(e.Record.TokenEnv) + " to a token of the forge and try again, or remove the key at " + e.Record.Target.Settings
 }
 
-// Key is a key that the forge knows.
+// Key is a key that the forge has.
 type Key struct {
 	Signer ssh.Signer
 	Record Record
 }
 
-// keyName is how a key and its record are called on disk: what a repository may be
-// called in a manifest, and nothing that leads elsewhere.
+// keyName reports whether s may be the name of a key and its record on disk: a name of a
+// repository in a manifest, and not a path to another directory.
 func keyName(s string) bool {
 	return s != "" && len(s) <= 100 && s[0] != '.' && s[0] != '-' &&
 		strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == ""
@@ -214,14 +213,14 @@ const (
 	keySuffix    = ".key"
 )
 
-// Make makes a key and has the forge know it. One of that name that is still there,
-// of a life before, is revoked first. After an error either the forge does not have
-// the key, or the error is a [LeftError] and the record is there for Revoke.
+// Make makes a key and adds it at the forge. It first revokes an older key of that name.
+// After an error, either the forge does not have the key, or the error is a [LeftError] and
+// [Revoke] can use the record.
 func Make(ctx context.Context, o Options, name, title string, to Target, tokenEnv string) (*Key, error) {
 	o = o.filled()
 	fail := func(err error) (*Key, error) { return nil, fmt.Errorf("deploy key for %s: %w", name, err) }
 	if !keyName(name) {
-		return fail(fmt.Errorf("%.40q is no name of a repository", name))
+		return fail(fmt.Errorf("%.40q is not a name of a repository", name))
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fail(err)
@@ -275,14 +274,14 @@ func Make(ctx context.Context, o Options, name, title string, to Target, tokenEn
 		return fail(err)
 	}
 	if err := rec.write(o.Dir); err != nil {
-		// It is at the forge, and the record that asked for it is on disk.
+		// The key is at the forge, and its record is on disk.
 		return fail(err)
 	}
 	return &Key{Signer: signer, Record: rec}, nil
 }
 
-// create asks for the key and learns its id. What the forge answers is believed when
-// it is the key; else the forge's own list of keys decides.
+// create adds the key at the forge and sets its id. It trusts an answer only if that holds
+// the key. Otherwise the forge's list of keys decides.
 func (r *Record) create(ctx context.Context, c *client) error {
 	made, err := c.forge.create(ctx, c, r.Target.Repo, r.Title, r.Public)
 	if err == nil && made.ID != "" && sameKey(made.Key, r.Public) {
@@ -292,13 +291,14 @@ func (r *Record) create(ctx context.Context, c *client) error {
 	if err == nil {
 		err = errors.New("the forge's answer does not have the key")
 	}
-	// It may have been made all the same, and who asked may have gone away since.
+	// The forge may have added the key in spite of the error. Look even if the caller has
+	// gone away since.
 	lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
 	found, lerr := c.find(lctx, r)
 	switch {
 	case lerr != nil && declined(err):
-		return err // whom it does not know it shows no list
+		return err // without authentication there is no list either
 	case lerr != nil:
 		return &LeftError{*r, errors.Join(err, lerr)}
 	case len(found) == 0:
@@ -308,14 +308,14 @@ func (r *Record) create(ctx context.Context, c *client) error {
 	return nil
 }
 
-// declined reports whether err is an answer after which nothing was done.
+// declined reports whether err is an answer that says that the forge did nothing.
 func declined(err error) bool {
 	var s *statusError
 	return errors.As(err, &s) && s.code >= 400 && s.code < 500 && s.code != http.StatusRequestTimeout
 }
 
-// Revoke has the forge forget a key, and forgets it here. A key that the forge does not
-// list any more is gone. The error is a [LeftError], and the record stays.
+// Revoke removes a key at the forge, and then here. A key that the forge no longer lists
+// counts as removed. Otherwise the error is a [LeftError], and the record stays.
 func Revoke(ctx context.Context, o Options, r Record) error {
 	o = o.filled()
 	left := func(err error) error { return &LeftError{r, err} }
@@ -338,7 +338,7 @@ func Revoke(ctx context.Context, o Options, r Record) error {
 		err = errors.Join(err, c.forge.remove(ctx, c, r.Target.Repo, k.ID))
 	}
 	if len(found) > 0 {
-		// A forge says 404 also to who may not look.
+		// A forge also answers 404 to a caller without access.
 		still, lerr := c.find(ctx, &r)
 		switch {
 		case lerr != nil:
@@ -355,11 +355,12 @@ func Revoke(ctx context.Context, o Options, r Record) error {
 	return nil
 }
 
-// Leave forgets a key here without asking the forge, for who removes it there.
-func Leave(dir string, r Record) error { return drop(dir, r.Name) }
+// leave removes a key here without a request to the forge, for a person who removes it
+// there.
+func leave(dir string, r Record) error { return drop(dir, r.Name) }
 
-// Left are the records of keys that may be at a forge, by name. A record that can't
-// be read is an error: there is a key that nobody would revoke.
+// Left returns the records of keys that may be at a forge, by name. A record that cannot be
+// read is an error: nobody would revoke its key.
 func Left(dir string) ([]Record, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -388,7 +389,7 @@ func read(dir, name string) (*Record, error) {
 		return nil, err
 	}
 	if _, ok := forges[r.Target.Provider]; !ok || r.Name != name || r.Fingerprint() == "" {
-		return nil, fmt.Errorf("%s: it is no record of a deploy key of %s", path, name)
+		return nil, fmt.Errorf("%s: not a record of a deploy key of %s", path, name)
 	}
 	return r, nil
 }
@@ -397,7 +398,8 @@ func (r *Record) write(dir string) error {
 	return store.WriteJSON(filepath.Join(dir, r.Name+recordSuffix), recordKind, r)
 }
 
-// drop removes the key first: a record without its key can be revoked still.
+// drop removes the key and its record. The key goes first: a record without its key can
+// still be revoked.
 func drop(dir, name string) error {
 	var errs []error
 	for _, suffix := range []string{keySuffix, recordSuffix} {
@@ -408,7 +410,8 @@ func drop(dir, name string) error {
 	return errors.Join(errs...)
 }
 
-// sameKey compares two keys as authorized_keys has them; forges drop or add comments.
+// sameKey compares two keys in the form of authorized_keys. It ignores comments, which
+// forges drop or add.
 func sameKey(a, b string) bool {
 	x, y := strings.Fields(a), strings.Fields(b)
 	return len(x) >= 2 && len(y) >= 2 && x[0] == y[0] && x[1] == y[1]

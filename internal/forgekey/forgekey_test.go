@@ -26,9 +26,8 @@ import (
 
 const token = "forge-token-8Zq1xkLmP04wT"
 
-// fakeForge speaks the documented part of an API about deploy keys: Gitea's and
-// GitHub's under /repos, GitLab's under /projects. spoil may answer in its place, before
-// or after it did what it was asked for.
+// fakeForge serves the documented part of the APIs about deploy keys: Gitea's and GitHub's
+// under /repos, GitLab's under /projects.
 type fakeForge struct {
 	t        testing.TB
 	provider string
@@ -38,7 +37,8 @@ type fakeForge struct {
 	next  int64
 	keys  []fakeKey
 	calls []string
-	// before and after answer a request instead, and return true.
+	// before and after may answer a request in its place, before and after it was carried
+	// out. They return true if they did.
 	before, after func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -97,7 +97,7 @@ func (f *fakeForge) serve(w http.ResponseWriter, r *http.Request, body []byte) {
 		say(404, map[string]string{"message": "not found"})
 	case r.Method == http.MethodGet && rest == "":
 		page, _ := strconv.Atoi(r.URL.Query().Get("page"))
-		const size = 3 // smaller than was asked for, as forges may
+		const size = 3 // smaller than requested, as a forge may do
 		lo, hi := min((page-1)*size, len(f.keys)), min(page*size, len(f.keys))
 		say(200, f.keys[lo:hi])
 	case r.Method == http.MethodPost && rest == "":
@@ -135,7 +135,7 @@ func (f *fakeForge) titled(title string) (out []fakeKey) {
 	return out
 }
 
-// spoiled sets what answers instead, and unsets it with nil.
+// spoiled sets before and after, or removes them with nil.
 func (f *fakeForge) spoiled(before, after func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +146,7 @@ const title = "carboy:reviewer:app"
 
 func newForge(t testing.TB, provider string) (*fakeForge, Options, Target) {
 	f := &fakeForge{t: t, provider: provider, repo: "org/app", next: 40}
-	// Another machine's bottle of the same name, and keys of people.
+	// Add keys of people, and one of another machine's bottle with the same name.
 	for i := range 4 {
 		f.next++
 		f.keys = append(f.keys, fakeKey{ID: f.next, Title: title, Key: fmt.Sprintf("ssh-ed25519 AAAAother%d other", i)})
@@ -166,7 +166,7 @@ func make1(o Options, to Target) (*Key, error) {
 	return Make(context.Background(), o, "app", title, to, "FORGE_TOKEN")
 }
 
-// nothingLeft fails unless neither the forge nor the disk has a key of ours.
+// nothingLeft fails if the forge or the disk has a key of this test.
 func nothingLeft(t *testing.T, f *fakeForge, o Options) {
 	t.Helper()
 	if n := len(f.titled(title)); n != others(f) {
@@ -179,7 +179,7 @@ func nothingLeft(t *testing.T, f *fakeForge, o Options) {
 }
 
 func TestForges(t *testing.T) {
-	for _, provider := range Providers() {
+	for _, provider := range providers() {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			f, o, to := newForge(t, provider)
@@ -246,8 +246,8 @@ func hang(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// TestMakeHalfWay breaks the answer to the creation of a key, before and after the
-// forge did it. Then the key is ours and known, or it is nowhere.
+// TestMakeHalfWay breaks the answer to the creation of a key, before and after the forge
+// did it. The key must then be known, or be nowhere.
 func TestMakeHalfWay(t *testing.T) {
 	post, get := http.MethodPost, http.MethodGet
 	elsewhere := func(w http.ResponseWriter, r *http.Request) bool {
@@ -259,7 +259,7 @@ func TestMakeHalfWay(t *testing.T) {
 		before, after func(http.ResponseWriter, *http.Request) bool
 		made          bool
 		says          string
-		left          bool // nobody knows: the record stays
+		left          bool // the result is unknown, so the record stays
 	}{
 		{name: "nothing is wrong", made: true},
 		{name: "500 after it was made", after: on(post, answer(500, "oops")), made: true},
@@ -313,7 +313,7 @@ func TestMakeHalfWay(t *testing.T) {
 				if !strings.Contains(left.Advice(), "/org/app/settings/keys") || !strings.Contains(left.Advice(), "FORGE_TOKEN") {
 					t.Errorf("advice %q", left.Advice())
 				}
-				// The forge is back: the next life finds it.
+				// The forge is back, and the next Make finds the key.
 				if _, err := make1(o, to); err != nil {
 					t.Fatal(err)
 				}
@@ -333,14 +333,15 @@ func TestMakeHalfWay(t *testing.T) {
 	}
 }
 
-// TestRevokeHalfWay: a key is gone when the forge lists its keys without it.
+// TestRevokeHalfWay checks that a key counts as revoked only when the forge lists its keys
+// without it.
 func TestRevokeHalfWay(t *testing.T) {
 	del, get := http.MethodDelete, http.MethodGet
 	for _, c := range []struct {
 		name          string
 		before, after func(http.ResponseWriter, *http.Request) bool
 		tune          func(*Options, *fakeForge)
-		says          string // empty: it is revoked
+		says          string // empty if the key is revoked
 	}{
 		{name: "nothing is wrong"},
 		{name: "500 after it was removed", after: on(del, answer(500, ""))},
@@ -394,8 +395,8 @@ func TestRevokeHalfWay(t *testing.T) {
 	}
 }
 
-// TestTokenStaysHome: the token goes to the forge alone, and never in the clear to a
-// machine that is not the user's own.
+// TestTokenStaysHome checks that the token goes to the forge alone, and never in the clear
+// to a machine outside of private networks.
 func TestTokenStaysHome(t *testing.T) {
 	f, o, _ := newForge(t, "gitea")
 	public := to(t, "http://forge.example:1/api")
@@ -442,9 +443,9 @@ func TestResolve(t *testing.T) {
 		{"gitlab", "git@gitlab.com:group/sub/app.git", "", "https://gitlab.com/api/v4 group/sub/app https://gitlab.com/group/sub/app/-/settings/repository"},
 		{"gitea", "git@forge.example:group/sub/app.git", "", "!OWNER/NAME"},
 		{"gitea", "git@forge.example:../app.git", "", "!OWNER/NAME"},
-		{"gitea", "/srv/app.git", "", "!no forge's host"},
-		{"gitea", "file:///srv/app.git", "", "!no forge's host"},
-		{"bitbucket", "git@x:a/b", "", "!no forge"},
+		{"gitea", "/srv/app.git", "", "!not a known forge"},
+		{"gitea", "file:///srv/app.git", "", "!not a known forge"},
+		{"bitbucket", "git@x:a/b", "", "!not a known forge"},
 		{"gitea", "git@x:a/b", "https://user:pw@x/api", "!api_url"},
 		{"gitea", "git@x:a/b", "ftp://x", "!api_url"},
 	} {
@@ -459,7 +460,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestRecords: a record that can't be read is no record that there is none.
+// TestRecords checks that a record that cannot be read is an error, and not taken for a
+// missing one.
 func TestRecords(t *testing.T) {
 	_, o, to := newForge(t, "gitea")
 	if _, err := make1(o, to); err != nil {

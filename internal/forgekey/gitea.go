@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// gitea speaks the API of Gitea and of Forgejo, version 1.
+// gitea implements the API of Gitea and Forgejo, version 1.
 type gitea struct{}
 
 func (gitea) api(host string) string { return "https://" + host + "/api/v1" }
@@ -18,7 +18,7 @@ func (gitea) settings(repo string) string { return repo + "/settings/keys" }
 func (gitea) sign(h http.Header, token string) { h.Set("Authorization", "token "+token) }
 
 func (gitea) list(ctx context.Context, c *client, repo string, page int) ([]deployKey, error) {
-	var out []answered
+	var out []keyAnswer
 	err := c.call(ctx, http.MethodGet, fmt.Sprintf("/repos/%s/keys?limit=%d&page=%d", escaped(repo), perPage, page), nil, &out, http.StatusOK)
 	return keysOf(out), err
 }
@@ -31,19 +31,19 @@ func (gitea) remove(ctx context.Context, c *client, repo, id string) error {
 	return c.call(ctx, http.MethodDelete, "/repos/"+escaped(repo)+"/keys/"+id, nil, nil, http.StatusNoContent, http.StatusOK)
 }
 
-// createReadOnly is what Gitea and GitHub have in common.
+// createReadOnly creates a read-only key at Gitea or GitHub, whose requests are the same.
 func createReadOnly(ctx context.Context, c *client, repo, title, public string) (deployKey, error) {
 	in := struct {
 		Title    string `json:"title"`
 		Key      string `json:"key"`
 		ReadOnly bool   `json:"read_only"`
 	}{title, public, false}
-	var out answered
+	var out keyAnswer
 	err := c.call(ctx, http.MethodPost, "/repos/"+escaped(repo)+"/keys", in, &out, http.StatusCreated)
 	return out.key(), err
 }
 
-// escaped is a repository's path in an address, its slashes as they are.
+// escaped returns a repository's path for a URL, with its slashes.
 func escaped(repo string) string {
 	parts := strings.Split(repo, "/")
 	for i, p := range parts {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// github speaks the REST API of GitHub and of GitHub Enterprise Server.
+// github implements the REST API of GitHub and GitHub Enterprise Server.
 type github struct{}
 
 func (github) api(host string) string {
@@ -25,7 +25,7 @@ func (github) sign(h http.Header, token string) {
 }
 
 func (github) list(ctx context.Context, c *client, repo string, page int) ([]deployKey, error) {
-	var out []answered
+	var out []keyAnswer
 	err := c.call(ctx, http.MethodGet, fmt.Sprintf("/repos/%s/keys?per_page=%d&page=%d", escaped(repo), perPage, page), nil, &out, http.StatusOK)
 	return keysOf(out), err
 }

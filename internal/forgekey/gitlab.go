@@ -7,7 +7,7 @@ import (
 	"net/url"
 )
 
-// gitlab speaks the API of GitLab, version 4.
+// gitlab implements the API of GitLab, version 4.
 type gitlab struct{}
 
 func (gitlab) api(host string) string { return "https://" + host + "/api/v4" }
@@ -17,7 +17,7 @@ func (gitlab) settings(repo string) string { return repo + "/-/settings/reposito
 func (gitlab) sign(h http.Header, token string) { h.Set("PRIVATE-TOKEN", token) }
 
 func (gitlab) list(ctx context.Context, c *client, repo string, page int) ([]deployKey, error) {
-	var out []answered
+	var out []keyAnswer
 	err := c.call(ctx, http.MethodGet, fmt.Sprintf("/projects/%s/deploy_keys?per_page=%d&page=%d", url.PathEscape(repo), perPage, page), nil, &out, http.StatusOK)
 	return keysOf(out), err
 }
@@ -28,7 +28,7 @@ func (gitlab) create(ctx context.Context, c *client, repo, title, public string)
 		Key     string `json:"key"`
 		CanPush bool   `json:"can_push"`
 	}{title, public, true}
-	var out answered
+	var out keyAnswer
 	err := c.call(ctx, http.MethodPost, "/projects/"+url.PathEscape(repo)+"/deploy_keys", in, &out, http.StatusCreated)
 	return out.key(), err
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// clone is a repository that an attack is made on.
+// clone is a repository that a test attacks.
 type clone struct {
 	*Repository
 	t testing.TB
@@ -42,7 +42,7 @@ func newClone(t testing.TB, files map[string]string) *clone {
 	return c
 }
 
-// run is git as a person runs it.
+// run runs git with the user's own environment and configuration.
 func (c *clone) run(args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...)
@@ -88,7 +88,7 @@ func (c *clone) read(rev, name string) string {
 	return string(b)
 }
 
-// overwrite puts an object under a name that is another's.
+// overwrite stores an object under another object's name.
 func (c *clone) overwrite(id, kind string, body []byte) {
 	c.t.Helper()
 	var z bytes.Buffer
@@ -101,8 +101,8 @@ func (c *clone) overwrite(id, kind string, body []byte) {
 	}
 }
 
-// TestT3RepositoriesThatLie: what git is told by a repository itself, beside its objects,
-// does not exchange what is judged or against what. Each has an honest neighbour.
+// Nothing in a repository, beside its objects, can make git show another tree or base
+// than the one that is judged. Each attack has a harmless counterpart.
 func TestT3RepositoriesThatLie(t *testing.T) {
 	files := map[string]string{"a.txt": "true\n", "d/b.txt": "deep\n"}
 	t.Run("replaced objects", func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(c.Dir, ".git/shallow"), []byte(third+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := c.MergeBase(t.Context(), second, third); !errors.Is(err, ErrUnrelated) {
+		if b, err := c.MergeBase(t.Context(), second, third); !errors.Is(err, errUnrelated) {
 			t.Errorf("a history that was cut has a base: %q %v", b, err)
 		}
 	})
@@ -281,7 +281,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 				t.Errorf("%s: the tree counts as read", x.what)
 			}
 			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
-			c.Expect(hints)
+			c.SetHints(hints)
 			if err = c.Resolve(t.Context(), "HEAD", first); err == nil {
 				err = look()
 			}
@@ -291,7 +291,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			// With the list that git gave before, the trees between are not read: what is
 			// judged is what the commit names, or nothing.
 			c.Repository = &Repository{Dir: c.Dir, Runner: c.Runner}
-			c.Expect(hints)
+			c.SetHints(hints)
 			if err = c.Resolve(t.Context(), "HEAD", first); err == nil {
 				err = c.Load(t.Context(), first, second)
 			}
@@ -330,7 +330,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			tip := c.commit()
 			x.hide(c, middle, tip)
 			found := false
-			err := c.tree(tip).Passed(t.Context(), c.tree(base), func(p Passing, b []byte) error {
+			err := c.tree(tip).history(t.Context(), c.tree(base), func(p HistoryObject, b []byte) error {
 				found = found || p.ID == secret && string(b) == "hunter2\n"
 				return nil
 			})
@@ -391,14 +391,14 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			{Commits: []string{first}, Blobs: []string{blob}, Lists: lists(sizes.ReplaceAllString(list, " 1\t"))},
 		} {
 			r := &Repository{Dir: c.Dir, Runner: c.Runner}
-			r.Expect(h)
+			r.SetHints(h)
 			if err := r.Resolve(t.Context(), first, "HEAD", "nobody"); err != nil {
 				t.Fatalf("%q: %v", h, err)
 			}
 			if slices.Contains(h.Blobs, blob) != (len(r.blobs) > 0) {
 				t.Errorf("%q: %d contents are held", h, len(r.blobs))
 			}
-			if r.asHinted(t.Context(), first) {
+			if r.useHintedList(t.Context(), first) {
 				asked++
 			}
 			if err := r.Load(t.Context(), first); err != nil {
@@ -488,7 +488,7 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 			}
 		}
 		other := &Tree{Name: "x", Files: []File{{Path: "a", Mode: Link}, {Path: "a-b"}, {Path: "a/c"}}}
-		if _, err := other.finish(); err == nil {
+		if _, err := other.validate(); err == nil {
 			t.Error("a link is a directory too")
 		}
 	})
@@ -496,10 +496,10 @@ func TestT3RepositoriesThatLie(t *testing.T) {
 
 const staticCatalog = "version: 1\nsignals:\n  - {name: policy, kind: policy, frozen: [\"judge/**\"]}\n  - {name: secrets, kind: secrets}\n"
 
-// aToken is no text of a file here, so that no scanner takes this one for a leak.
+// aToken is put together at run time, so that scanners do not report this file.
 var aToken = "ghp_" + "1234567890abcdefghijABCDEFGHIJ123456"
 
-// TestT2StaticAttacks: changes that hide what they are from signals that run nothing.
+// Changes that hide their effect from signals that run nothing.
 func TestT2StaticAttacks(t *testing.T) {
 	base := map[string]string{
 		"run.sh": "exit 0\n", "impl/check.sh": "exit 0\n", "old/fixture.txt": "key " + aToken + "\n", "Doc.md": "x\n",
@@ -576,8 +576,7 @@ func TestT2StaticAttacks(t *testing.T) {
 	}
 }
 
-// TestT2ManySecrets: more secrets than are compared with the base, or told one by one,
-// count as new.
+// Secrets beyond the number that is compared with the base, or listed, count as new.
 func TestT2ManySecrets(t *testing.T) {
 	tokens := func(n int) string {
 		var b strings.Builder
@@ -587,16 +586,16 @@ func TestT2ManySecrets(t *testing.T) {
 		return b.String()
 	}
 	look := func(base, change map[string]string) (secretFacts, []Finding) {
-		f, found, err := lookForSecrets(t.Context(), &Case{Base: tree(t, base), Change: tree(t, change)}, nil)
+		f, found, err := findSecrets(t.Context(), &Case{Base: tree(t, base), Change: tree(t, change)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return f, found
 	}
-	if f, found := look(map[string]string{"a": tokens(maxKnown)}, map[string]string{"b": tokens(maxKnown)}); f.Found != 0 || len(found) != 0 {
+	if f, found := look(map[string]string{"a": tokens(maxBaseSecrets)}, map[string]string{"b": tokens(maxBaseSecrets)}); f.Found != 0 || len(found) != 0 {
 		t.Errorf("those of the base: %+v", f)
 	}
-	if f, _ := look(map[string]string{"a": tokens(maxKnown + 10)}, map[string]string{"b": tokens(maxKnown + 10)}); f.Found != 10 {
+	if f, _ := look(map[string]string{"a": tokens(maxBaseSecrets + 10)}, map[string]string{"b": tokens(maxBaseSecrets + 10)}); f.Found != 10 {
 		t.Errorf("more than are compared: %+v", f)
 	}
 	many := map[string]string{}
@@ -609,8 +608,7 @@ func TestT2ManySecrets(t *testing.T) {
 	}
 }
 
-// TestT3JudgesWithoutPolicy: a catalog that asks for no policy does not let a change
-// write the next one.
+// A change cannot edit the catalog, even if that has no policy signal.
 func TestT3JudgesWithoutPolicy(t *testing.T) {
 	only := "version: 1\nsignals:\n  - {name: b, kind: build, command: [make]}\n"
 	base := tree(t, map[string]string{"a": "x", CatalogPath: only})
@@ -631,8 +629,8 @@ func TestT3JudgesWithoutPolicy(t *testing.T) {
 	}
 }
 
-// TestT2TreesThatChange: a file that is exchanged between two looks ends the judgement;
-// nothing else than what was hashed is laid out, read or copied.
+// If a file is replaced between two reads, judging fails; only the hashed content is laid
+// out, read or copied.
 func TestT2TreesThatChange(t *testing.T) {
 	dir := laid(t, map[string]string{"a": "aaaa", "b": "bbbb"})
 	x, err := DirTree("x", dir, nil)
@@ -664,8 +662,8 @@ func TestT2TreesThatChange(t *testing.T) {
 	}
 }
 
-// TestT2EmptiedInOtherWays: a test that keeps its name and proves nothing any more is
-// named, wherever it goes; one that is written otherwise is not.
+// A test that keeps its name and checks nothing any more is reported, wherever it moves.
+// A rewritten test is not.
 func TestT2EmptiedInOtherWays(t *testing.T) {
 	const helpers = "package x\nimport \"testing\"\nfunc Check(t testing.TB, a int) { if a != 1 { t.Fatal(a) } }\n"
 	const was = "package a\nfunc TestA(t *testing.T) {\n\tif f() != 1 {\n\t\tt.Fatal(1)\n\t}\n}\n"
@@ -691,15 +689,14 @@ func TestT2EmptiedInOtherWays(t *testing.T) {
 		{"JavaScript without its expectation", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\ntest('b', () => { expect(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { f() // expect(f())\n})\ntest('b', () => { expect(1) })\n"}, true},
 		{"JavaScript with another", map[string]string{"a.test.js": "test('a', () => { expect(f()).toBe(1) })\n"}, map[string]string{"a.test.js": "test('a', () => { assert.equal(f(), 1) })\n"}, false},
 	} {
-		got, err := emptied(t.Context(), tree(t, x.base), tree(t, x.change), "", nil)
+		got, err := findWeakenedTests(t.Context(), tree(t, x.base), tree(t, x.change), "", nil)
 		if err != nil || (len(got) > 0) != x.caught {
 			t.Errorf("%s: %v %v", x.what, got, err)
 		}
 	}
 }
 
-// TestT2NeverRuns: an assertion that stands where nothing runs is none; what is near to
-// it in words is one.
+// An assertion in code that never runs does not count. Similar code that does run counts.
 func TestT2NeverRuns(t *testing.T) {
 	const (
 		goFails = "if f() != 1 { t.Fatal(1) }"
@@ -825,20 +822,20 @@ func TestT2NeverRuns(t *testing.T) {
 	} {
 		for caught, list := range x.caught {
 			for _, is := range list {
-				got, err := emptied(t.Context(), tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: is}), "", nil)
+				got, err := findWeakenedTests(t.Context(), tree(t, map[string]string{x.file: x.was}), tree(t, map[string]string{x.file: is}), "", nil)
 				if err != nil || (len(got) > 0) != caught {
 					t.Errorf("%v %v, want %t of\n%s", got, err, caught, is)
 				}
 				for i := range is { // whatever is cut off
-					bodiesOf(x.file)([]byte(is[:i]))
+					bodyParser(x.file)([]byte(is[:i]))
 				}
 			}
 		}
 	}
 }
 
-// TestT2EmptiedBehindAnother: a test that is emptied is named, whatever else has its name
-// or is to be taken for it; what is written otherwise, and there twice, is not.
+// A weakened test is reported even if another test has its name. A rewritten or
+// duplicated one is not.
 func TestT2EmptiedBehindAnother(t *testing.T) {
 	const (
 		py    = "def test_a():\n    assert f()\n"
@@ -971,10 +968,10 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 			is.src.(memory)[name] = to
 			is.Files = append(is.Files, File{Path: name, Mode: Link, Size: int64(len(to))})
 		}
-		if _, err := is.finish(); err != nil {
+		if _, err := is.validate(); err != nil {
 			t.Fatal(err)
 		}
-		got, err := emptied(t.Context(), inMemory(x.base), is, x.format, []string{x.passed})
+		got, err := findWeakenedTests(t.Context(), inMemory(x.base), is, x.format, []string{x.passed})
 		var ids []string
 		for _, f := range got {
 			ids = append(ids, f.ID)
@@ -985,8 +982,8 @@ func TestT2EmptiedBehindAnother(t *testing.T) {
 	}
 }
 
-// TestT2EmptiedEveryDay: what people do to files of tests every day is no finding; what is
-// near to it, and leaves nothing that checks, is one.
+// Everyday edits of test files are not reported. Similar edits that leave nothing that
+// checks are.
 func TestT2EmptiedEveryDay(t *testing.T) {
 	const (
 		js      = "it('a', () => { expect(f()).toBe(1) })\n"
@@ -1076,7 +1073,7 @@ func TestT2EmptiedEveryDay(t *testing.T) {
 		{"a test beside fixtures", "jest", files{"tests/fixtures/a.test.js": js}, files{"tests/fixtures/a.test.js": "it('a', () => {})\n"}, "", "tests/fixtures/a.test.js::a"},
 		{"to the fixtures", "junit", files{"tests/a.js": js}, files{"tests/fixtures/a.js": "it('a', () => {})\n"}, "test::a", "test::a"},
 	} {
-		got, err := emptied(t.Context(), inMemory(x.base), inMemory(x.change), x.format, []string{x.passed})
+		got, err := findWeakenedTests(t.Context(), inMemory(x.base), inMemory(x.change), x.format, []string{x.passed})
 		var ids []string
 		for _, f := range got {
 			ids = append(ids, f.ID)
@@ -1093,8 +1090,8 @@ func TestT2EmptiedEveryDay(t *testing.T) {
 	}
 }
 
-// TestT2LeftTheTextAccepted: a test that is no longer in its text passes if its id, as the
-// finding has it, is accepted in the base's catalog; another one's id does not help.
+// A test whose text was removed passes if the base's catalog accepts its id, as the
+// finding gives it. Another id does not help.
 func TestT2LeftTheTextAccepted(t *testing.T) {
 	for _, x := range []struct{ format, exec, file, was, is, report, id string }{
 		{"jest", "/usr/bin/node", "a.test.js", "describe(x(), () => { it('a', () => { expect(f()).toBe(1) }) })\n", "impl()\n", jestReport([]result{{"x a", testPassed}}), "a.test.js::x a"},
@@ -1128,8 +1125,8 @@ func TestT2LeftTheTextAccepted(t *testing.T) {
 	}
 }
 
-// TestT2GiantTests: a file of tests that is too large to compare is said to be, whichever
-// side has it, and one that is not takes time by its size.
+// A test file that is too large to compare is reported, on either side. A smaller one
+// takes time in proportion to its size.
 func TestT2GiantTests(t *testing.T) {
 	for file, text := range map[string]string{
 		"a_test.go": "package a\nfunc TestA(t *testing.T) { check(t) }\n", "x/h.go": "package x\nimport \"testing\"\nfunc Check(t testing.TB) { t.Fatal() }\n",
@@ -1145,15 +1142,15 @@ func TestT2GiantTests(t *testing.T) {
 		}
 		small, one, two := inMemory(map[string]string{file: text}), giant(""), giant("\n")
 		for _, side := range [][2]*Tree{{small, one}, {one, small}, {two, one}} {
-			if got, err := emptied(t.Context(), side[0], side[1], "", nil); err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
+			if got, err := findWeakenedTests(t.Context(), side[0], side[1], "", nil); err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
 				t.Errorf("%s: %v %v", file, got, err)
 			}
 		}
-		if got, err := emptied(t.Context(), one, one, "", nil); err != nil || len(got) > 0 {
+		if got, err := findWeakenedTests(t.Context(), one, one, "", nil); err != nil || len(got) > 0 {
 			t.Errorf("%s, the same: %v %v", file, got, err)
 		}
 	}
-	if got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + strings.Repeat("\n", maxTestText)}), "", nil); err != nil || len(got) > 0 {
+	if got, err := findWeakenedTests(t.Context(), inMemory(nil), inMemory(map[string]string{"x/table.go": "package x\n" + strings.Repeat("\n", maxTestText)}), "", nil); err != nil || len(got) > 0 {
 		t.Errorf("a long file that has no tests: %v %v", got, err)
 	}
 	const part = 128 << 10
@@ -1168,12 +1165,12 @@ func TestT2GiantTests(t *testing.T) {
 		"a_test.go": {"package a\nfunc TestA(t *testing.T) {" + strings.Repeat("{", 30_000) + strings.Repeat("}", 30_000) + "}\n", "package a\nfunc TestA(t *testing.T) { if 1 == " + strings.Repeat("7", part) + " { t.Fatal() } }\n", "package a\nfunc TestA(t *testing.T) {" + strings.Repeat("_, ", part/8) + "_ = " + strings.Repeat("1, ", part/8) + "1 }\n"},
 	} {
 		for _, text := range texts {
-			if _, err := bodiesOf(file)([]byte(text)); err != nil {
+			if _, err := bodyParser(file)([]byte(text)); err != nil {
 				t.Errorf("%s: %v: %.30q", file, err, text)
 			}
 		}
 	}
-	// Each name has those of what it is in again.
+	// Each name repeats those of the enclosing blocks.
 	for file, texts := range map[string][]string{
 		"test_a.py": {
 			"class " + strings.Repeat("A", maxTestName) + ":\n def test_a(): x\n", "class A:\n " + strings.Repeat("test_", maxTestName) + " = 1\n",
@@ -1185,7 +1182,7 @@ func TestT2GiantTests(t *testing.T) {
 		},
 	} {
 		for _, text := range texts {
-			got, err := emptied(t.Context(), inMemory(nil), inMemory(map[string]string{file: text}), "", nil)
+			got, err := findWeakenedTests(t.Context(), inMemory(nil), inMemory(map[string]string{file: text}), "", nil)
 			if err != nil || len(got) != 1 || got[0].ID != file || !strings.Contains(got[0].Text, "bytes") {
 				t.Errorf("%v %v: %.30q", got, err, text)
 			}
@@ -1193,12 +1190,12 @@ func TestT2GiantTests(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := emptied(ctx, inMemory(nil), inMemory(map[string]string{"test_a.py": "x"}), "", nil); !errors.Is(err, context.Canceled) {
+	if _, err := findWeakenedTests(ctx, inMemory(nil), inMemory(map[string]string{"test_a.py": "x"}), "", nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("it goes on: %v", err)
 	}
 }
 
-// TestT2LockfilesThatLie: what is fetched in the end is what is looked up.
+// The packages that are looked up are the ones that are fetched in the end.
 func TestT2LockfilesThatLie(t *testing.T) {
 	db := laid(t, map[string]string{"go/b.json": `{"id":"GO-1","summary":"bad","affected":[{"package":{"ecosystem":"Go","name":"example.org/evil"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}]}]}`})
 	const mod = "module x\n\ngo 1.26\n\nrequire example.org/m v1.0.0\n"

@@ -16,15 +16,16 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
-// Types of an attestation.
+// The types of statements and of their envelope.
 const (
-	StatementType = "https://in-toto.io/Statement/v1"
+	statementType = "https://in-toto.io/Statement/v1"
 	VerdictType   = "https://carboy.dev/verdict/v1"
 	ProvenanceV1  = "https://slsa.dev/provenance/v1"
-	PayloadType   = "application/vnd.in-toto+json"
+	payloadType   = "application/vnd.in-toto+json"
 )
 
-// Statement is in-toto's: a predicate about subjects by digest.
+// Statement is an in-toto statement: a predicate about subjects, which are named by
+// digest.
 type Statement struct {
 	Type          string          `json:"_type"`
 	Subject       []Descriptor    `json:"subject"`
@@ -32,15 +33,15 @@ type Statement struct {
 	Predicate     json.RawMessage `json:"predicate"`
 }
 
-// Descriptor names something by its digests.
+// Descriptor is an in-toto resource descriptor.
 type Descriptor struct {
 	Name   string            `json:"name,omitempty"`
 	URI    string            `json:"uri,omitempty"`
 	Digest map[string]string `json:"digest"`
 }
 
-// statements are what a verdict attests of the change: that it was judged so, and how
-// the phases that judged it were run.
+// statements returns the verdict, and how its phases ran (SLSA provenance), as statements
+// about the change.
 func (v *Verdict) statements() ([]Statement, error) {
 	subject := []Descriptor{{Name: "tree", Digest: map[string]string{"sha256": v.Change.Digest}}}
 	if v.Change.Commit != "" {
@@ -85,21 +86,21 @@ func (v *Verdict) statements() ([]Statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Statement{{StatementType, subject, VerdictType, verdict}, {StatementType, subject, ProvenanceV1, slsa}}, nil
+	return []Statement{{statementType, subject, VerdictType, verdict}, {statementType, subject, ProvenanceV1, slsa}}, nil
 }
 
 // Signer signs attestations with an Ed25519 key of this user.
 type Signer struct{ key ed25519.PrivateKey }
 
-// OpenSigner reads the key in dir, which it makes on first use: mode 0600, and its
-// public part beside it.
+// OpenSigner reads the key in dir. On first use it creates the key with mode 0600, and
+// its public part beside it.
 func OpenSigner(dir string) (*Signer, error) {
 	path := filepath.Join(dir, "key")
 	for range 2 {
 		seed, err := os.ReadFile(path)
 		if err == nil {
 			if len(seed) != ed25519.SeedSize {
-				return nil, fmt.Errorf("%s is no key", path)
+				return nil, fmt.Errorf("%s is not a key", path)
 			}
 			s := &Signer{ed25519.NewKeyFromSeed(seed)}
 			return s, s.publish(path + ".pub")
@@ -122,7 +123,8 @@ func makeKey(dir, path string) error {
 	if err != nil {
 		return err
 	}
-	// Linked into place whole: two that begin at once agree on one key.
+	// A hard link publishes the whole file: two processes that start at once agree on one
+	// key.
 	f, err := os.CreateTemp(dir, ".key")
 	if err != nil {
 		return err
@@ -135,8 +137,8 @@ func makeKey(dir, path string) error {
 	return os.Link(f.Name(), path)
 }
 
-// publish writes the public part where it is missing: whoever made the key may have died
-// before.
+// publish writes the public part if it is missing: the process that made the key may have
+// died before.
 func (s *Signer) publish(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -158,12 +160,12 @@ func (s *Signer) Sign(_ context.Context, data []byte) ([]byte, error) {
 	return ed25519.Sign(s.key, data), nil
 }
 
-// KeyID implements dsse.Signer: the SHA-256 of the public key.
+// KeyID implements dsse.Signer: it returns the SHA-256 of the public key.
 func (s *Signer) KeyID() (string, error) { return keyID(s.public()), nil }
 
 func (s *Signer) public() ed25519.PublicKey { return s.key.Public().(ed25519.PublicKey) }
 
-// PublicKey is what verifies, in base64.
+// PublicKey returns the public key in base64.
 func (s *Signer) PublicKey() string { return base64.StdEncoding.EncodeToString(s.public()) }
 
 func keyID(k ed25519.PublicKey) string {
@@ -171,7 +173,7 @@ func keyID(k ed25519.PublicKey) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Attest signs what the verdict attests: one DSSE envelope for each statement.
+// Attest signs the verdict's statements, each in a DSSE envelope of its own.
 func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, error) {
 	list, err := v.statements()
 	if err != nil {
@@ -187,7 +189,7 @@ func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, erro
 		if err != nil {
 			return nil, err
 		}
-		e, err := es.SignPayload(ctx, PayloadType, b)
+		e, err := es.SignPayload(ctx, payloadType, b)
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +198,7 @@ func (v *Verdict) Attest(ctx context.Context, s *Signer) ([]*dsse.Envelope, erro
 	return out, nil
 }
 
-// verifier is a public key that somebody trusts.
+// verifier implements dsse.Verifier with a trusted public key.
 type verifier struct{ key ed25519.PublicKey }
 
 func (k verifier) Verify(_ context.Context, data, sig []byte) error {
@@ -208,12 +210,12 @@ func (k verifier) Verify(_ context.Context, data, sig []byte) error {
 func (k verifier) KeyID() (string, error)   { return keyID(k.key), nil }
 func (k verifier) Public() crypto.PublicKey { return k.key }
 
-// VerifyAttestation checks an envelope against a key that the caller trusts, in base64,
-// and gives the statement.
+// VerifyAttestation checks an envelope against key, an Ed25519 public key in base64 that
+// the caller trusts, and returns the statement.
 func VerifyAttestation(ctx context.Context, e *dsse.Envelope, key string) (*Statement, error) {
 	pub, err := base64.StdEncoding.DecodeString(key)
 	if err != nil || len(pub) != ed25519.PublicKeySize {
-		return nil, errors.New("verify attestation: the key is no Ed25519 key in base64")
+		return nil, errors.New("verify attestation: the key is not an Ed25519 public key in base64")
 	}
 	ev, err := dsse.NewEnvelopeVerifier(verifier{pub})
 	if err != nil {
@@ -222,16 +224,16 @@ func VerifyAttestation(ctx context.Context, e *dsse.Envelope, key string) (*Stat
 	if _, err := ev.Verify(ctx, e); err != nil {
 		return nil, fmt.Errorf("verify attestation: %w", err)
 	}
-	if e.PayloadType != PayloadType {
-		return nil, fmt.Errorf("verify attestation: it is of type %q", cut(e.PayloadType, 100))
+	if e.PayloadType != payloadType {
+		return nil, fmt.Errorf("verify attestation: it is of type %q", truncate(e.PayloadType, 100))
 	}
 	b, err := e.DecodeB64Payload()
 	if err != nil {
 		return nil, fmt.Errorf("verify attestation: %w", err)
 	}
 	var st Statement
-	if err := json.Unmarshal(b, &st); err != nil || st.Type != StatementType {
-		return nil, errors.New("verify attestation: it is no statement of in-toto")
+	if err := json.Unmarshal(b, &st); err != nil || st.Type != statementType {
+		return nil, errors.New("verify attestation: it is not an in-toto statement")
 	}
 	return &st, nil
 }

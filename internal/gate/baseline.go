@@ -14,55 +14,58 @@ import (
 	"time"
 )
 
-// BaselineSchema names the format of a baseline.
-const BaselineSchema = "carboy.dev/gate-baseline/v1"
+// baselineSchema names the format of a baseline.
+const baselineSchema = "carboy.dev/gate-baseline/v1"
 
-// Baseline is what phases are allowed to do: what they did on the approved base. It
-// is a file of the repository, and changes by commits that a person makes.
+// Baseline lists what phases are allowed to do: what they did on the approved base. It is
+// a file of the repository, which people change by commits.
 type Baseline struct {
 	Schema  string   `json:"schema"`
 	Entries []*Entry `json:"entries"`
-	// Gone are tests that a change has renamed or removed, and a person let go.
-	Gone []Gone `json:"gone,omitempty"`
-	// Accepted says who let all of this be, and since when; nil: whoever committed it.
+	// RemovedTests lists tests that a change renamed or removed, with a person's approval.
+	Removed []RemovedTests `json:"gone,omitempty"`
+	// Accepted records who approved the baseline and when; nil: whoever committed it.
 	Accepted *Accepted `json:"accepted,omitempty"`
 
 	digest string
 }
 
-// Gone are tests that a signal may miss.
-type Gone struct {
+// Removed lists the tests that may be missing from a signal's report.
+type RemovedTests struct {
 	Signal string   `json:"signal"`
 	Tests  []string `json:"tests"`
 }
 
-// Accepted is a person's word for a baseline, which is signed with the rest of it.
+// Accepted is a person's approval of a baseline. A signature covers it with the rest of
+// the file.
 type Accepted struct {
-	By string    `json:"by"` // as in allowed_signers; empty: it is not signed
+	By string    `json:"by"` // the principal in allowed_signers; empty: not signed
 	At time.Time `json:"at"`
-	// Verdict and Previous are SHA-256 digests in hexadecimal digits: of the verdict
-	// that was looked at, and of the baseline's file before.
+	// Verdict and Previous are SHA-256 digests in hexadecimal digits: of the verdict that
+	// the person looked at, and of the baseline's file before.
 	Verdict  string `json:"verdict_sha256,omitempty"`
 	Previous string `json:"previous_sha256,omitempty"`
 }
 
 const (
-	// SignaturePath is where the baseline's signature is: an SSHSIG over its very bytes.
+	// SignaturePath is the path of the baseline's signature: an SSHSIG over the file's
+	// bytes.
 	SignaturePath = BaselinePath + SignatureSuffix
-	// SignatureSuffix is of the name of a signature, beside its baseline.
+	// SignatureSuffix ends the name of a signature.
 	SignatureSuffix = ".sig"
-	// Namespace separates these signatures from those for mails, commits and plans.
+	// Namespace is the SSHSIG namespace, which keeps these signatures apart from those of
+	// mails, commits and plans.
 	Namespace = "carboy-gate@carboy.dev"
 )
 
-// Entry is what one signal's phase may do. It holds for one image and one set of
-// lockfiles: with others, programs are others.
+// Entry lists what one signal's phase may do. It holds for one image and one set of
+// lockfiles, since others bring other programs.
 type Entry struct {
 	Signal    string `json:"signal"`
 	Image     string `json:"image"`     // its digest, or "host"
 	Lockfiles string `json:"lockfiles"` // SHA-256 of them all
-	// What may be executed, reached, read, written and asked for. Numbers in names
-	// stand as "*"; files are areas: directories, at most four levels deep.
+	// The operations that are allowed. "*" stands for numbers in names. Reads and writes
+	// are directories, at most four levels deep.
 	Execs     []string `json:"execs"`
 	Shells    []string `json:"shells,omitempty"`
 	Endpoints []string `json:"endpoints,omitempty"`
@@ -71,16 +74,16 @@ type Entry struct {
 	Rights    []string `json:"rights,omitempty"`
 }
 
-// maxBaseline bounds the file, in bytes.
+// maxBaseline is the largest baseline that is read, in bytes.
 const maxBaseline = 8 << 20
 
-// ParseBaseline reads a baseline strictly.
+// ParseBaseline reads a baseline. Unknown fields are an error.
 func ParseBaseline(b []byte) (*Baseline, error) {
 	if len(b) > maxBaseline {
 		return nil, fmt.Errorf("baseline: more than %d bytes", maxBaseline)
 	}
 	var x Baseline
-	if err := decode(b, &x, &x.Schema, BaselineSchema); err != nil {
+	if err := decode(b, &x, &x.Schema, baselineSchema); err != nil {
 		return nil, fmt.Errorf("baseline: %w", err)
 	}
 	seen := map[string]bool{}
@@ -89,13 +92,13 @@ func ParseBaseline(b []byte) (*Baseline, error) {
 			return nil, fmt.Errorf("baseline: entries[%d] lacks its signal, image or lockfiles", i)
 		}
 		if seen[e.Signal] {
-			return nil, fmt.Errorf("baseline: entries[%d]: signal %q is there twice", i, cut(e.Signal, 60))
+			return nil, fmt.Errorf("baseline: entries[%d]: signal %q is there twice", i, truncate(e.Signal, 60))
 		}
 		seen[e.Signal] = true
 	}
-	for i, g := range x.Gone {
+	for i, g := range x.Removed {
 		if g.Signal == "" || len(g.Tests) == 0 || seen["gone "+g.Signal] {
-			return nil, fmt.Errorf("baseline: gone[%d] lacks its signal or tests, or has a signal of before", i)
+			return nil, fmt.Errorf("baseline: gone[%d] lacks its signal or tests, or repeats a signal", i)
 		}
 		seen["gone "+g.Signal] = true
 	}
@@ -104,8 +107,8 @@ func ParseBaseline(b []byte) (*Baseline, error) {
 	return &x, nil
 }
 
-// Digest is the SHA-256 of the file that it was read from, in hexadecimal digits;
-// empty for one that was made.
+// Digest returns the SHA-256 of the file that the baseline was read from, in hexadecimal
+// digits; empty for a baseline made in memory.
 func (b *Baseline) Digest() string {
 	if b == nil {
 		return ""
@@ -113,10 +116,10 @@ func (b *Baseline) Digest() string {
 	return b.digest
 }
 
-// GoneTests are those that a signal may miss.
-func (b *Baseline) GoneTests(signal string) []string {
+// removedTests returns the tests that may be missing from a signal's report.
+func (b *Baseline) removedTests(signal string) []string {
 	if b != nil {
-		for _, g := range b.Gone {
+		for _, g := range b.Removed {
 			if g.Signal == signal {
 				return g.Tests
 			}
@@ -125,22 +128,23 @@ func (b *Baseline) GoneTests(signal string) []string {
 	return nil
 }
 
-// Without is b, or an empty baseline, with tests of a signal that may be gone.
-func (b *Baseline) Without(signal string, tests []string) *Baseline {
-	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
-	all := slices.Concat(b.GoneTests(signal), tests)
+// Without returns a copy of b, which may be nil, that lets more tests of a signal be
+// missing.
+func (b *Baseline) WithRemovedTests(signal string, tests []string) *Baseline {
+	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
+	all := slices.Concat(b.removedTests(signal), tests)
 	slices.Sort(all)
 	if b != nil {
 		out.Entries = b.Entries
-		out.Gone = slices.DeleteFunc(slices.Clone(b.Gone), func(g Gone) bool { return g.Signal == signal })
+		out.Removed = slices.DeleteFunc(slices.Clone(b.Removed), func(g RemovedTests) bool { return g.Signal == signal })
 	}
-	out.Gone = append(out.Gone, Gone{signal, slices.Compact(all)})
-	slices.SortFunc(out.Gone, func(a, b Gone) int { return strings.Compare(a.Signal, b.Signal) })
+	out.Removed = append(out.Removed, RemovedTests{signal, slices.Compact(all)})
+	slices.SortFunc(out.Removed, func(a, b RemovedTests) int { return strings.Compare(a.Signal, b.Signal) })
 	return out
 }
 
-// Lines are all that the baseline allows, one thing on each, for people. No name can
-// end a line.
+// Lines returns all that the baseline allows, one operation a line, for people. Names are
+// quoted, so none can end a line.
 func (b *Baseline) Lines() (out []string) {
 	if b == nil {
 		return nil
@@ -156,7 +160,7 @@ func (b *Baseline) Lines() (out []string) {
 			}
 		}
 	}
-	for _, g := range b.Gone {
+	for _, g := range b.Removed {
 		for _, t := range g.Tests {
 			out = append(out, fmt.Sprintf("%s goes on without test %q", g.Signal, t))
 		}
@@ -164,15 +168,15 @@ func (b *Baseline) Lines() (out []string) {
 	return out
 }
 
-// Encode is the baseline as a file.
+// Encode returns the baseline as a file.
 func (b *Baseline) Encode() ([]byte, error) {
-	b.Schema = BaselineSchema
+	b.Schema = baselineSchema
 	out, err := json.MarshalIndent(b, "", "  ")
 	return append(out, '\n'), err
 }
 
-// Entry finds that of a signal, or nil.
-func (b *Baseline) Entry(signal string) *Entry {
+// entry returns the entry of a signal, or nil.
+func (b *Baseline) entry(signal string) *Entry {
 	if b == nil {
 		return nil
 	}
@@ -184,38 +188,38 @@ func (b *Baseline) Entry(signal string) *Entry {
 	return nil
 }
 
-var digits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]{3,}`) })
+var longDigits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]{3,}`) })
 
-// general takes out of a path what differs from run to run. Names in the temporary
-// directory are a program's whim as far as they have digits.
-func general(p string) string {
+// generalize replaces what differs from run to run in a path: long numbers, and in the
+// temporary directory and /proc all numbers.
+func generalize(p string) string {
 	if strings.HasPrefix(p, "/sys/fs/cgroup/") {
 		return "/sys/fs/cgroup/*" // named after the run
 	}
 	if strings.HasPrefix(p, "/tmp/") || strings.HasPrefix(p, "/proc/") {
-		p = regexpDigits1().ReplaceAllString(p, "*")
+		p = anyDigits().ReplaceAllString(p, "*")
 	} else {
-		p = digits().ReplaceAllString(p, "*")
+		p = longDigits().ReplaceAllString(p, "*")
 	}
 	return p
 }
 
-var regexpDigits1 = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]+`) })
+var anyDigits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9]+`) })
 
-// area is the directory that stands for a file.
-func area(p string) string {
+// readArea returns the directory, at most four levels deep, that stands for a file.
+func readArea(p string) string {
 	d := strings.Split(path.Dir(p), "/")
-	return general(strings.Join(append(d[:min(len(d), 5)], ""), "/"))
+	return generalize(strings.Join(append(d[:min(len(d), 5)], ""), "/"))
 }
 
-// entryOf sums up what a phase did.
-func entryOf(signal, image, lockfiles string, o *Observed) *Entry {
+// newEntry returns the entry that allows what a phase did.
+func newEntry(signal, image, lockfiles string, o *Observed) *Entry {
 	e := &Entry{Signal: signal, Image: image, Lockfiles: lockfiles, Execs: []string{}, Reads: []string{}}
 	add := func(to *[]string, s string) { *to = append(*to, s) }
 	for _, x := range o.Execs {
-		name := general(x.Path)
+		name := generalize(x.Path)
 		if x.Nameless {
-			name = nameless + name
+			name = namelessPrefix + name
 		}
 		add(&e.Execs, name)
 		if x.Shell {
@@ -223,24 +227,24 @@ func entryOf(signal, image, lockfiles string, o *Observed) *Entry {
 		}
 	}
 	for _, l := range o.Libraries {
-		if strings.HasPrefix(l, nameless) {
-			add(&e.Execs, general(l)) // a program's code without a file that has it
+		if strings.HasPrefix(l, namelessPrefix) {
+			add(&e.Execs, generalize(l)) // code that no file holds
 		}
 	}
 	for _, x := range o.Endpoints {
 		if x.Errno == "" && x.What != "connect" && x.What != "send" || strings.HasPrefix(x.Address, "unix:") {
-			continue // a server of its own, or a peer inside
+			continue // a server of its own, or a peer in the bottle
 		}
 		add(&e.Endpoints, x.What+" "+endpoint(x.Address))
 	}
 	for _, p := range slices.Concat(o.Opened, o.Missed, o.Listed) {
-		add(&e.Reads, area(p))
+		add(&e.Reads, readArea(p))
 	}
 	for _, p := range o.Written {
-		add(&e.Writes, area(p))
+		add(&e.Writes, readArea(p))
 	}
 	for _, r := range o.Rights {
-		add(&e.Rights, strings.TrimSpace(r.What+" "+general(r.Detail)+" "+r.Errno))
+		add(&e.Rights, strings.TrimSpace(r.What+" "+generalize(r.Detail)+" "+r.Errno))
 	}
 	for _, l := range []*[]string{&e.Execs, &e.Shells, &e.Endpoints, &e.Reads, &e.Writes, &e.Rights} {
 		slices.Sort(*l)
@@ -249,7 +253,7 @@ func entryOf(signal, image, lockfiles string, o *Observed) *Entry {
 	return e
 }
 
-// endpoint leaves out a port that the kernel chose: those of its own range.
+// endpoint replaces the port of a loopback address, which the kernel may have chosen.
 func endpoint(a string) string {
 	if i := strings.LastIndexByte(a, ':'); i > 0 && strings.HasPrefix(a, "127.0.0.1") || strings.HasPrefix(a, "[::1]") {
 		return a[:i] + ":*"
@@ -257,7 +261,7 @@ func endpoint(a string) string {
 	return a
 }
 
-// Drift is what a phase did that its baseline does not allow.
+// Drift lists operations of one kind that the baseline does not allow.
 type Drift struct {
 	What string   `json:"what"` // execs, shells, endpoints, reads, writes, rights
 	New  []string `json:"new"`
@@ -285,7 +289,7 @@ func (e *Entry) drift(now *Entry) []Drift {
 	return out
 }
 
-// lockfileNames pin what a project is built from.
+// lockfileNames are the base names of files that pin what a project is built from.
 var lockfileNames = []string{
 	"go.mod", "go.sum", "go.work", "go.work.sum", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml",
 	"requirements.txt", "poetry.lock", "Pipfile.lock", "uv.lock", "pdm.lock", "Cargo.lock",
@@ -293,35 +297,37 @@ var lockfileNames = []string{
 
 func isLockfile(p string) bool { return slices.Contains(lockfileNames, path.Base(p)) }
 
-// lockfiles is the SHA-256 over a tree's lockfiles, in hexadecimal digits.
-func (t *Tree) lockfiles(ctx context.Context) (string, error) {
+// lockfilesDigest returns the SHA-256 over a tree's lockfiles, in hexadecimal digits.
+func (t *Tree) lockfilesDigest(ctx context.Context) (string, error) {
 	if err := t.hash(ctx); err != nil {
 		return "", err
 	}
 	h := sha256.New()
 	for _, f := range t.Files {
 		if isLockfile(f.Path) {
-			t.note(f.Path)
+			t.noteRead(f.Path)
 			fmt.Fprintf(h, "%x %s\x00", t.sums[f.Path], f.Path)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// lockfilesThatDiffer are those that are not the same on both sides.
-func lockfilesThatDiffer(ctx context.Context, base, change *Tree) ([]string, error) {
-	return differ(ctx, base, change, isLockfile)
+// differingLockfiles returns the lockfiles that differ between base and change.
+func differingLockfiles(ctx context.Context, base, change *Tree) ([]string, error) {
+	return differingFiles(ctx, base, change, isLockfile)
 }
 
-// differBelow are the files at or below some paths that are not the same on both sides.
-func differBelow(ctx context.Context, base, change *Tree, dirs []string) ([]string, error) {
-	return differ(ctx, base, change, func(p string) bool {
+// differingBelow returns the files at, below or above some paths that differ between base
+// and change.
+func differingBelow(ctx context.Context, base, change *Tree, dirs []string) ([]string, error) {
+	return differingFiles(ctx, base, change, func(p string) bool {
 		return slices.ContainsFunc(dirs, func(d string) bool { return below(p, d) || below(d, p) })
 	})
 }
 
-// differ are the files, of those that pick chooses, that are not the same on both sides.
-func differ(ctx context.Context, base, change *Tree, pick func(string) bool) ([]string, error) {
+// differingFiles returns the files, of those that pick selects, that differ between base
+// and change.
+func differingFiles(ctx context.Context, base, change *Tree, pick func(string) bool) ([]string, error) {
 	type content struct {
 		mode FileMode
 		sum  [sha256.Size]byte
@@ -333,7 +339,7 @@ func differ(ctx context.Context, base, change *Tree, pick func(string) bool) ([]
 		}
 		for _, f := range t.Files {
 			if pick(f.Path) {
-				t.note(f.Path)
+				t.noteRead(f.Path)
 				s := both[f.Path]
 				s[i] = content{f.Mode, t.sums[f.Path]}
 				both[f.Path] = s
@@ -350,11 +356,11 @@ func differ(ctx context.Context, base, change *Tree, pick func(string) bool) ([]
 	return out, nil
 }
 
-// Drift is what next has and b does not allow, by signal.
+// Drift returns what next has and b does not allow, by signal.
 func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
 	out := map[string][]Drift{}
 	for _, n := range next.Entries {
-		e := b.Entry(n.Signal)
+		e := b.entry(n.Signal)
 		if e == nil {
 			e = &Entry{}
 		}
@@ -365,20 +371,21 @@ func (b *Baseline) Drift(next *Baseline) map[string][]Drift {
 	return out
 }
 
-// MergeBaselines allows what either does. Image and lockfiles are those of next.
+// MergeBaselines returns a baseline that allows what either allows. Image and lockfiles
+// are those of next.
 func MergeBaselines(was, next *Baseline) *Baseline {
-	out := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
+	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
 	if was != nil {
-		out.Gone = was.Gone
+		out.Removed = was.Removed
 		for _, e := range was.Entries {
-			if next.Entry(e.Signal) == nil {
+			if next.entry(e.Signal) == nil {
 				out.Entries = append(out.Entries, e)
 			}
 		}
 	}
 	for _, n := range next.Entries {
 		x := *n
-		if e := was.Entry(n.Signal); e != nil && e.Image == n.Image {
+		if e := was.entry(n.Signal); e != nil && e.Image == n.Image {
 			for _, l := range []struct {
 				to   *[]string
 				from []string

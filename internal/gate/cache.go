@@ -19,83 +19,84 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InputsSchema names the format of what a verdict depended on.
-const InputsSchema = "carboy.dev/gate-inputs/v1"
+// inputsSchema names the format of Inputs.
+const inputsSchema = "carboy.dev/gate-inputs/v1"
 
-// Inputs are everything that a verdict was seen to depend on. It holds as long as all
-// of them are as they were.
+// Inputs records everything that a verdict was seen to depend on. The verdict can be
+// reused while all of it is unchanged.
 type Inputs struct {
 	Schema  string `json:"schema"`
-	Verdict string `json:"verdict"` // its id
-	// Given are what carboy itself decided by, by name: the catalog, the baseline, the
-	// build of carboy, variables, the image.
+	Verdict string `json:"verdict"` // the verdict's id
+	// Given holds the inputs that the caller names: the catalog, the baseline, the build
+	// of carboy, variables, the image.
 	Given map[string]string `json:"given"`
-	// Base and Change are what of the trees counted.
+	// Base and Change are the inputs from the two trees.
 	Base   TreeInputs `json:"base"`
 	Change TreeInputs `json:"change"`
-	// Host are files of this machine that phases read, listed or looked for in vain, by
-	// path, as they were. Empty where the phases ran on an image.
+	// Host maps files of this machine that phases read, listed or looked for in vain to
+	// their fingerprints. It is empty where the phases ran on an image.
 	Host map[string]string `json:"host"`
-	// Network are phases that had answers from outside. They alone run again, and must
-	// be answered, end and leave the same.
+	// Network lists phases that had answers from outside. They run again, and must get
+	// the same answers, end the same and leave the same files.
 	Network []NetworkInput `json:"network,omitempty"`
 
-	early *string
+	hostMissEarly *string
 }
 
-// NetworkInput is what a phase had from outside, and what came of it.
+// NetworkInput records the answers that a phase had from outside, and its results.
 type NetworkInput struct {
 	Signal string `json:"signal"`
 	On     string `json:"on"`
 	Code   int    `json:"code"`
-	// Answers are statuses and SHA-256 of bodies, by method and URL.
+	// Answers maps method and URL to the statuses and SHA-256 of bodies.
 	Answers map[string]string `json:"answers"`
-	// Kept sums up what later signals get of it.
+	// Kept is a digest of the files that later signals get from it.
 	Kept string `json:"kept"`
 }
 
-// TreeInputs are what of a tree counted: all names, modes, sizes and links, and the
+// TreeInputs records what was used of a tree: all names, modes, sizes and links, and the
 // content of every file that was opened.
 type TreeInputs struct {
 	Listing string            `json:"listing"`
 	Files   map[string]string `json:"files"`         // path: SHA-256, or "absent"
-	All     string            `json:"all,omitempty"` // of the whole tree, where all of it was looked at
-	// Differs sums up which files are not the base's, where their times said so.
+	All     string            `json:"all,omitempty"` // digest of the whole tree, where all of it was used
+	// Differs is a digest of the names of files that differ from the base, where file
+	// times showed which these are.
 	Differs string `json:"differs,omitempty"`
 }
 
-// ErrNotCacheable is of a verdict that may be another one next time although
-// everything that was seen is as it was.
-var ErrNotCacheable = errors.New("the verdict is not kept for later")
+// errNotCacheable means that a verdict may turn out different next time although
+// everything that was seen is unchanged.
+var errNotCacheable = errors.New("the verdict is not kept for later")
 
 const absent = "absent"
 
-// private are directories that every bottle has for itself.
-var private = []string{"/proc", "/sys", "/dev", "/tmp", Workspace}
+// bottleDirs are directories that every bottle has for itself.
+var bottleDirs = []string{"/proc", "/sys", "/dev", "/tmp", Workspace}
 
-// settled is how long a file of the host must have been unchanged to be told apart
-// later by its times.
-const settled = 2 * time.Second
+// settleTime is how long a file of the host must have been unchanged for its times to
+// reveal a later change.
+const settleTime = 2 * time.Second
 
-// Inputs collects what the verdict depended on. given are named by the caller; homes
-// are directories of the bottle that hold nothing of the host's.
+// Inputs collects what the verdict depended on. The caller names further inputs in given;
+// homes are directories of the bottle that hold nothing of the host.
 func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, homes ...string) (*Inputs, error) {
-	in := &Inputs{Schema: InputsSchema, Verdict: v.ID, Given: given}
+	in := &Inputs{Schema: inputsSchema, Verdict: v.ID, Given: given}
 	for _, r := range v.Signals {
 		if r.Outcome == Unavailable || r.Outcome == Escalated {
-			return nil, fmt.Errorf("%w: signal %s is %s", ErrNotCacheable, r.Name, r.Outcome)
+			return nil, fmt.Errorf("%w: signal %s is %s", errNotCacheable, r.Name, r.Outcome)
 		}
 	}
 	seen := map[string]map[string]bool{"base": {}, "change": {}}
 	host := map[string]bool{}
 	for _, p := range g.phases {
 		switch {
-		case !p.Own():
-			return nil, fmt.Errorf("%w: %s did not end by itself", ErrNotCacheable, p.Signal)
-		case !p.Observed.Whole():
-			return nil, fmt.Errorf("%w: the trace of %s has gaps", ErrNotCacheable, p.Signal)
+		case !p.exited():
+			return nil, fmt.Errorf("%w: %s did not end by itself", errNotCacheable, p.Signal)
+		case !p.Observed.whole():
+			return nil, fmt.Errorf("%w: the trace of %s has gaps", errNotCacheable, p.Signal)
 		case p.Networked:
-			n, err := g.network(ctx, p)
+			n, err := g.networkInput(ctx, p)
 			if err != nil {
 				return nil, err
 			}
@@ -123,14 +124,14 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 		}
 	}
 	var err error
-	if in.Base, err = g.Base.inputs(ctx, seen["base"]); err != nil {
+	if in.Base, err = g.Base.treeInputs(ctx, seen["base"]); err != nil {
 		return nil, err
 	}
-	if in.Change, err = g.Change.inputs(ctx, seen["change"]); err != nil {
+	if in.Change, err = g.Change.treeInputs(ctx, seen["change"]); err != nil {
 		return nil, err
 	}
-	if len(g.Catalog.warms()) > 0 {
-		if in.Change.Differs, err = g.Change.differing(ctx, g.Base); err != nil {
+	if len(g.Catalog.warmSignals()) > 0 {
+		if in.Change.Differs, err = g.Change.differingDigest(ctx, g.Base); err != nil {
 			return nil, err
 		}
 	}
@@ -138,29 +139,29 @@ func (g *Gate) Inputs(ctx context.Context, v *Verdict, given map[string]string, 
 	return in, err
 }
 
-// hostInputs are files of this machine as they are, with the directories above them.
-// What was changed since the gate began, or a moment before, can't be told apart from
-// what phases used.
+// hostInputs returns the fingerprints of files of this machine and of the directories
+// above them. A file that was changed since shortly before the gate began is an error:
+// nobody can tell which content the phases read.
 func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]string, error) {
 	in := map[string]string{}
 	if g.Catalog.Image != "" {
 		return in, nil
 	}
 	for f := range host {
-		if slices.ContainsFunc(append(homes, private...), func(d string) bool { return below(f, d) }) {
+		if slices.ContainsFunc(append(homes, bottleDirs...), func(d string) bool { return below(f, d) }) {
 			continue
 		}
-		// A link on the way is part of its directory, so directories count too.
+		// A symbolic link on the way belongs to its directory, so directories count too.
 		for own := true; f != "/"; f, own = path.Dir(f), false {
 			if _, ok := in[f]; ok || !own && host[f] {
 				break
 			}
-			p, changed := print1(f)
-			if !own && strings.HasPrefix(sticky(f), stickyMark) {
-				p, changed = sticky(f), time.Time{}
+			p, changed := fileFingerprint(f)
+			if !own && strings.HasPrefix(stickyFingerprint(f), stickyPrefix) {
+				p, changed = stickyFingerprint(f), time.Time{}
 			}
-			if changed.After(g.began.Add(-settled)) {
-				return nil, fmt.Errorf("%w: %s was changed while the gate ran, or a moment before", ErrNotCacheable, f)
+			if changed.After(g.began.Add(-settleTime)) {
+				return nil, fmt.Errorf("%w: %s was changed while the gate ran, or a moment before", errNotCacheable, f)
 			}
 			in[f] = p
 		}
@@ -168,11 +169,12 @@ func (g *Gate) hostInputs(host map[string]bool, homes []string) (map[string]stri
 	return in, nil
 }
 
-// network is what a phase had from outside, where that is all known.
-func (g *Gate) network(ctx context.Context, p *Phase) (*NetworkInput, error) {
+// networkInput returns the answers that a phase had from outside, or ErrNotCacheable if
+// not all are known.
+func (g *Gate) networkInput(ctx context.Context, p *Phase) (*NetworkInput, error) {
 	s := g.Catalog.Signal(p.Signal)
 	not := func(why string) error {
-		return fmt.Errorf("%w: %s could reach the network, and %s", ErrNotCacheable, p.Signal, why)
+		return fmt.Errorf("%w: %s could reach the network, and %s", errNotCacheable, p.Signal, why)
 	}
 	if !s.Kind.ByCode {
 		return nil, not("more than its end and what it keeps is judged")
@@ -195,12 +197,12 @@ func (g *Gate) network(ctx context.Context, p *Phase) (*NetworkInput, error) {
 		n.Answers[k] = strings.Join(slices.Compact(answers), ", ")
 	}
 	var err error
-	n.Kept, err = g.keptSum(ctx, s, p)
+	n.Kept, err = g.keptDigest(ctx, s, p)
 	return n, err
 }
 
-// keptSum sums up what later signals get of a phase.
-func (g *Gate) keptSum(ctx context.Context, s *Signal, p *Phase) (string, error) {
+// keptDigest returns a digest of the files that later signals get from a phase.
+func (g *Gate) keptDigest(ctx context.Context, s *Signal, p *Phase) (string, error) {
 	if p.Code != 0 || len(s.Keep) == 0 {
 		return "nothing", nil
 	}
@@ -218,10 +220,10 @@ func (g *Gate) keptSum(ctx context.Context, s *Signal, p *Phase) (string, error)
 	return of.Digest(ctx)
 }
 
-// Again runs the phases that had answers from outside, and says what is another than
-// before; empty: nothing. A Run that follows goes on with what they left.
-func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
-	g.begin()
+// Again runs the phases of in.Network again and returns what differs from before; empty:
+// nothing. A later Run uses their results.
+func (g *Gate) Rerun(ctx context.Context, in *Inputs) (string, error) {
+	g.prepare()
 	for _, was := range in.Network {
 		s, key := g.Catalog.Signal(was.Signal), was.Signal+" "+was.On
 		if s == nil || was.On != "base" && was.On != "change" {
@@ -231,20 +233,20 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 		if was.On == "base" {
 			t = g.Base
 		}
-		p := g.kept[key]
+		p := g.byKey[key]
 		if p == nil {
 			var err error
 			if p, err = g.start(ctx, s, t, was.On, nil, nil); err != nil {
 				return "", err
 			}
-			g.ahead[key], g.kept[key] = p, p
+			g.ranEarly[key], g.byKey[key] = p, p
 		}
 		on := was.Signal + " on the " + was.On
-		if !p.Own() || !p.Observed.Whole() {
+		if !p.exited() || !p.Observed.whole() {
 			return "how " + on + " ends", nil
 		}
-		now, err := g.network(ctx, p)
-		if errors.Is(err, ErrNotCacheable) {
+		now, err := g.networkInput(ctx, p)
+		if errors.Is(err, errNotCacheable) {
 			return err.Error(), nil
 		}
 		if err != nil {
@@ -252,7 +254,7 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 		}
 		for _, k := range slices.Sorted(maps.Keys(now.Answers)) {
 			if _, ok := was.Answers[k]; !ok {
-				return fmt.Sprintf("%s asked for %s, which it had not", on, k), nil
+				return fmt.Sprintf("%s asked for %s, which it did not before", on, k), nil
 			}
 		}
 		for _, k := range slices.Sorted(maps.Keys(was.Answers)) {
@@ -267,16 +269,16 @@ func (g *Gate) Again(ctx context.Context, in *Inputs) (string, error) {
 	return "", nil
 }
 
-func (t *Tree) inputs(ctx context.Context, opened map[string]bool) (in TreeInputs, err error) {
+func (t *Tree) treeInputs(ctx context.Context, opened map[string]bool) (in TreeInputs, err error) {
 	if in.Listing, err = t.Listing(ctx); err != nil {
 		return in, err
 	}
 	in.Files = map[string]string{}
-	if t.whole {
+	if t.allRead {
 		in.All, err = t.Digest(ctx)
 		return in, err
 	}
-	paths := slices.Concat(slices.Collect(maps.Keys(opened)), slices.Collect(maps.Keys(t.looks)))
+	paths := slices.Concat(slices.Collect(maps.Keys(opened)), slices.Collect(maps.Keys(t.read)))
 	sums, err := t.sumOf(ctx, paths)
 	for _, p := range paths {
 		in.Files[p] = absent
@@ -287,9 +289,9 @@ func (t *Tree) inputs(ctx context.Context, opened map[string]bool) (in TreeInput
 	return in, err
 }
 
-// print1 is a file of the host in a few words: what changes when anything of it does. A
-// file's time of change is the kernel's, and set back by nobody but root.
-func print1(p string) (string, time.Time) {
+// fileFingerprint returns a text that changes whenever the file changes, and the time of
+// that change. Only root can set the kernel's change time back.
+func fileFingerprint(p string) (string, time.Time) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
 		return absent, time.Time{}
@@ -297,22 +299,22 @@ func print1(p string) (string, time.Time) {
 	return fmt.Sprintf("%d:%d:%o:%d:%d:%d:%d", st.Dev, st.Ino, st.Mode, st.Uid, st.Size, st.Mtim.Nano(), st.Ctim.Nano()), time.Unix(st.Ctim.Unix())
 }
 
-// stickyMark begins the print of a directory in which every user may make files, of
-// which only what it is counts: others' files come and go there.
-const stickyMark = "sticky "
+// stickyPrefix begins the fingerprint of a directory in which every user may create
+// files. Other users' files come and go there, so its times do not count.
+const stickyPrefix = "sticky "
 
-func sticky(p string) string {
+func stickyFingerprint(p string) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&unix.S_ISVTX == 0 || st.Mode&unix.S_IWOTH == 0 {
 		return absent
 	}
-	return fmt.Sprintf("%s%d:%d:%o:%d", stickyMark, st.Dev, st.Ino, st.Mode, st.Uid)
+	return fmt.Sprintf("%s%d:%d:%o:%d", stickyPrefix, st.Dev, st.Ino, st.Mode, st.Uid)
 }
 
-// Miss says why a verdict of before does not hold; empty: it does. It looks at all that
-// the verdict depended on.
+// Miss says why a verdict cannot be reused; empty: it can. It checks all that the verdict
+// depended on.
 func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string]string) (string, error) {
-	if in.Schema != InputsSchema {
+	if in.Schema != inputsSchema {
 		return "what was kept is of another carboy", nil
 	}
 	names := slices.Collect(maps.Keys(in.Given))
@@ -326,7 +328,7 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 		}
 	}
 	if in.Change.Differs != "" {
-		d, err := change.differing(ctx, base)
+		d, err := change.differingDigest(ctx, base)
 		if err != nil || d != in.Change.Differs {
 			return "which files are the base's", err
 		}
@@ -341,32 +343,33 @@ func (in *Inputs) Miss(ctx context.Context, base, change *Tree, given map[string
 			return strings.TrimSpace(why + " of the " + s.name), err
 		}
 	}
-	if early := in.early; early != nil {
-		in.early = nil
+	if early := in.hostMissEarly; early != nil {
+		in.hostMissEarly = nil
 		return *early, nil
 	}
-	return hostMiss(in.Host), nil
+	return hostChange(in.Host), nil
 }
 
-// Early does what of the next Miss needs no tree, while somebody reads these.
-func (in *Inputs) Early() {
-	why := hostMiss(in.Host)
-	in.early = &why
+// Early checks the host's files ahead of the next Miss, which uses the result. It may run
+// while the trees are being read.
+func (in *Inputs) CheckHostEarly() {
+	why := hostChange(in.Host)
+	in.hostMissEarly = &why
 }
 
-// hostMiss is a file of this machine that is not as it was.
-func hostMiss(host map[string]string) string {
-	other := map[string]string{} // as they are now
+// hostChange names a file of this machine that changed; empty: none did.
+func hostChange(host map[string]string) string {
+	other := map[string]string{} // the new fingerprints
 	for p, was := range host {
-		now, _ := print1(p)
-		if strings.HasPrefix(was, stickyMark) {
-			now = sticky(p)
+		now, _ := fileFingerprint(p)
+		if strings.HasPrefix(was, stickyPrefix) {
+			now = stickyFingerprint(p)
 		}
 		if now != was {
 			other[p] = now
 		}
 	}
-	// Files before the directories that they lie in: those change with them.
+	// A file comes before its directory, which changes with it.
 	byDepth := func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(a, b))
 	}
@@ -412,15 +415,15 @@ func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
 	return "", nil
 }
 
-// DirPrint sums up a directory's files by their times, for databases that are too large
-// to read each time.
-func DirPrint(dir string) (string, error) {
+// DirPrint returns a fingerprint of a directory by the times of its files, for databases
+// that are too large to read each time.
+func DirFingerprint(dir string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		s, _ := print1(p)
+		s, _ := fileFingerprint(p)
 		fmt.Fprintf(h, "%q %s\n", p, s)
 		return nil
 	})

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// TestCoverage: a floor of statements that tests execute.
+// A coverage signal demands a minimum of executed statements.
 func TestCoverage(t *testing.T) {
 	for profile, want := range map[string]string{
 		"mode: set\na.go:1.1,2.2 8 1\na.go:3.1,4.2 2 0\n":                   "8 of 10",
@@ -48,20 +48,20 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	// The page shows this very file.
+	// The page shows the code of this kind.
 	page, err1 := os.ReadFile("../../docs/gates.md")
 	file, err2 := os.ReadFile("kind_coverage.go")
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
 	_, code, _ := strings.Cut(string(file), "func init() {")
-	code, _, _ = strings.Cut(code, "\n// covered adds up")
+	code, _, _ = strings.Cut(code, "\n// covered ")
 	if !strings.Contains(string(page), "func init() {"+code) {
 		t.Error("docs/gates.md shows another kind than kind_coverage.go")
 	}
 }
 
-// TestDocsNameEveryKey: the page's table has the keys of each kind, and no others.
+// The table in the documentation lists exactly the keys of each kind.
 func TestDocsNameEveryKey(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gates.md")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestDocsNameEveryKey(t *testing.T) {
 	for _, keys := range shown {
 		slices.Sort(keys)
 	}
-	want := map[string][]string{"": slices.Sorted(slices.Values(common))}
+	want := map[string][]string{"": slices.Sorted(slices.Values(commandKeys))}
 	for name, k := range kinds {
 		if len(k.Keys) > 0 {
 			want[name] = slices.Sorted(slices.Values(k.Keys))
@@ -97,7 +97,7 @@ func TestDocsNameEveryKey(t *testing.T) {
 	}
 }
 
-// TestEmptiedNested: functions in functions take time by their number, not by its power.
+// Nested functions take time in proportion to their number.
 func TestEmptiedNested(t *testing.T) {
 	const deep = 400
 	f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() {"+strings.Repeat("{ func() {", deep)+strings.Repeat("}() }", deep)+"}", 0)

@@ -24,7 +24,7 @@ import (
 	"github.com/carboy/carboy/internal/browsertest"
 )
 
-// hostileNames are what a change may call its files and tests, and print.
+// hostileNames are names of files and tests, and output, that a change may choose.
 var hostileNames = []string{
 	"plain/file.go", "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "]]><x>&amp;<![CDATA[", "a:b/c", "//example.org/x", "100%25 #?x",
 	"\x1b[2J\x1b]8;;http://example.org\x07link", "right\u202eleft\u2066x", "nul\x00and\x08", "broken\xff\xfe", "line\nbreak\r\n::error::x", "{{.ID}}${7*7}", "javascript:alert(1)", strings.Repeat("long/", 200) + "x",
@@ -38,7 +38,7 @@ func hostileVerdict(t testing.TB) *Verdict {
 	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	v := &Verdict{
-		Schema: VerdictSchema, ID: "01m82p823qrzq4herp7s70zths", At: at, Build: "v1", Outcome: Final,
+		Schema: verdictSchema, ID: "01m82p823qrzq4herp7s70zths", At: at, Build: "v1", Outcome: Final,
 		Base: Side{Name: "main", Commit: strings.Repeat("a", 40), Files: 3, Digest: strings.Repeat("1", 64)}, Change: Side{Name: hostileNames[1], Commit: strings.Repeat("b", 40), Files: 4, Digest: strings.Repeat("2", 64)},
 		Catalog: CatalogPath, CatalogFrom: "base", CatalogDigest: strings.Repeat("3", 64), Baseline: strings.Repeat("4", 64), Isolation: "gvisor", Duration: 3 * time.Second,
 		Signals: []*Result{
@@ -59,8 +59,8 @@ func hostileVerdict(t testing.TB) *Verdict {
 	return v
 }
 
-// TestFormsAreRead: other programs read what is written, by their own schemas, whatever
-// a change calls its files, and find each signal and each finding in it.
+// Other programs accept all output formats, by the formats' own schemas, and find every
+// signal and finding in them, whatever a change calls its files.
 func TestFormsAreRead(t *testing.T) {
 	v := hostileVerdict(t)
 	var b bytes.Buffer
@@ -133,9 +133,8 @@ func TestFormsAreRead(t *testing.T) {
 	}
 }
 
-// TestAttestationsAreRead: signatures and statements are as DSSE, in-toto and SLSA have
-// them, by another reading of each than the one that wrote them; whatever is changed
-// does not verify.
+// Independent readers of DSSE, in-toto and SLSA accept attestations. An altered one does
+// not verify.
 func TestAttestationsAreRead(t *testing.T) {
 	v := hostileVerdict(t)
 	dir := t.TempDir()
@@ -219,7 +218,7 @@ func TestAttestationsAreRead(t *testing.T) {
 			}
 		}
 	}
-	// What verifies is what was judged.
+	// The statement is about the verdict.
 	st, err := VerifyAttestation(t.Context(), list[0], s.PublicKey())
 	if err != nil {
 		t.Fatal(err)
@@ -230,8 +229,8 @@ func TestAttestationsAreRead(t *testing.T) {
 	}
 }
 
-// TestPageInBrowser: nothing of a change's names becomes anything but text, the page asks
-// for nothing and can be read, in the light and in the dark, wide and narrow.
+// Names of a change show as text only. The page loads nothing, and is legible in light
+// and dark mode, wide and narrow.
 func TestPageInBrowser(t *testing.T) {
 	var b bytes.Buffer
 	if err := hostileVerdict(t).HTML(&b); err != nil {

@@ -25,28 +25,28 @@ import (
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
-// Repository reads commits and trees with git, which runs nothing that a repository
-// carries. It is for one goroutine, its trees' contents for any number. What a revision
-// is counts as it was when it was asked for first.
+// Repository reads commits and trees with git, without running anything that the
+// repository configures. Its methods are for one goroutine, its trees' contents for any
+// number. A revision keeps the meaning that it had when it was first resolved.
 type Repository struct {
 	// Dir is the top of the work tree.
 	Dir    string
 	Runner *hostexec.Runner
 
-	known   map[string]string     // commits by revision, and by their own full names; empty: none
-	commits map[string]commitHead // by their full names, which they were hashed for
-	files   map[string][]File     // by commits, whose trees' names they were hashed for
+	known   map[string]string     // commits by revision and by full name; empty: no such commit
+	commits map[string]commitHead // by full name, verified
+	files   map[string][]File     // by commit, verified
 
 	hints  Hints
-	listed map[string][]byte // what ls-tree said, by commit, and nobody has hashed
-	hinted map[string][]byte // what it said another time
-	lists  map[string][]byte // what it said, by commits whose trees' names it was hashed for
+	listed map[string][]byte // output of ls-tree by commit, not verified yet
+	hinted map[string][]byte // output of ls-tree from Hints, not verified
+	lists  map[string][]byte // output of ls-tree by commit, verified
 
-	// Blobs that were read, by name, up to maxHeld bytes: two trees share most of theirs,
-	// and asking git costs more than they do.
-	mu    sync.Mutex
-	blobs map[string]held
-	held  int64
+	// A cache of blobs by name, up to maxHeld bytes: two trees share most blobs, and
+	// asking git again is slow.
+	mu        sync.Mutex
+	blobs     map[string]cachedBlob
+	heldBytes int64
 }
 
 const gitTimeout = 2 * time.Minute
@@ -62,10 +62,10 @@ func (r *Repository) git(ctx context.Context, stdin []byte, args ...string) ([]b
 	return res.Stdout.Complete()
 }
 
-// ErrNoRevision is a revision that the repository does not know.
+// ErrNoRevision means that the repository does not know a revision.
 var ErrNoRevision = errors.New("no such revision")
 
-// Commit is the full name of the commit that rev is.
+// Commit returns the full name of the commit that rev stands for.
 func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	if rev == "" || strings.HasPrefix(rev, "-") || strings.ContainsAny(rev, "\x00\n") {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
@@ -75,7 +75,7 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	} else if ok {
 		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision)
 	}
-	if names, err := r.severalMeanings(ctx, rev); err != nil {
+	if names, err := r.ambiguousRefs(ctx, rev); err != nil {
 		return "", fmt.Errorf("revision %q: %w", rev, err)
 	} else if have := names[rev]; have != nil {
 		return "", fmt.Errorf("revision %q can be %s: write the whole name, or the commit: %w", rev, strings.Join(have, " or "), ErrAmbiguous)
@@ -90,14 +90,14 @@ func (r *Repository) Commit(ctx context.Context, rev string) (string, error) {
 	}
 	commit := strings.TrimSpace(string(out))
 	if !wholeID().MatchString(commit) {
-		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision) // ^x is all but x
+		return "", fmt.Errorf("revision %q: %w", rev, ErrNoRevision) // rev began with ^, which excludes
 	}
-	r.know(rev, commit)
+	r.remember(rev, commit)
 	return commit, nil
 }
 
-// ErrAmbiguous is a name that several references have. A tag comes with a fetch from
-// whoever may push one, and git prefers it to a branch of that name.
+// ErrAmbiguous means that several references have a name. Whoever can push a tag could
+// otherwise replace a branch: git prefers the tag.
 var ErrAmbiguous = errors.New("several references have this name")
 
 var (
@@ -105,9 +105,9 @@ var (
 	partID  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[0-9a-f]{4,63}\z`) })
 )
 
-// severalMeanings are the references that each of the names could stand for, where that
-// is more than one thing.
-func (r *Repository) severalMeanings(ctx context.Context, revs ...string) (map[string][]string, error) {
+// ambiguousRefs returns the references that each revision could stand for, for those that
+// could stand for more than one object.
+func (r *Repository) ambiguousRefs(ctx context.Context, revs ...string) (map[string][]string, error) {
 	may := map[string][]string{}
 	var ask []string
 	for _, rev := range revs {
@@ -151,10 +151,10 @@ func (r *Repository) severalMeanings(ctx context.Context, revs ...string) (map[s
 	return several, nil
 }
 
-// ErrUnrelated are two commits that have none in common.
-var ErrUnrelated = errors.New("they have no commit in common")
+// errUnrelated means that two commits have no common ancestor.
+var errUnrelated = errors.New("they have no commit in common")
 
-func (r *Repository) know(rev, commit string) {
+func (r *Repository) remember(rev, commit string) {
 	if r.known == nil {
 		r.known = map[string]string{}
 	}
@@ -164,8 +164,9 @@ func (r *Repository) know(rev, commit string) {
 	}
 }
 
-// Resolve asks for revisions at once, so that Commit need not for each. Some may not be
-// there, and one that Commit refuses it refuses afterwards, too.
+// Resolve looks up several revisions in one run of git, so that Commit need not run it
+// for each. It is no error if some do not exist. Commit still refuses those that it would
+// refuse by itself.
 func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 	revs = slices.DeleteFunc(slices.Clone(revs), func(rev string) bool {
 		_, ok := r.known[rev]
@@ -174,11 +175,11 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	var out []answer
+	var out []gitObject
 	var several map[string][]string
 	eg, gctx := errgroup.WithContext(ctx)
 	eg.Go(func() (err error) {
-		several, err = r.severalMeanings(gctx, revs...)
+		several, err = r.ambiguousRefs(gctx, revs...)
 		return err
 	})
 	eg.Go(func() (err error) {
@@ -186,7 +187,7 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		for i, rev := range revs {
 			ask[i] = rev + "^{commit}"
 		}
-		out, err = r.ask(gctx, ask)
+		out, err = r.resolveObjects(gctx, ask)
 		return err
 	})
 	if err := eg.Wait(); err != nil {
@@ -197,39 +198,39 @@ func (r *Repository) Resolve(ctx context.Context, revs ...string) error {
 		switch x := out[i]; {
 		case x.kind == "commit":
 			if clear {
-				r.know(rev, x.id)
+				r.remember(rev, x.id)
 			}
-			r.keep(x.id, x.body)
+			r.addCommit(x.id, x.body)
 		case x.line != rev+"^{commit} missing":
-			return nil // the others are asked for alone
+			return nil // Commit asks for the others one by one
 		case clear:
-			r.know(rev, "")
+			r.remember(rev, "")
 		}
 	}
 	return nil
 }
 
-// HintsSchema names the format of Hints.
-const HintsSchema = "carboy.dev/gate-asked/v1"
+// hintsSchema names the format of Hints.
+const hintsSchema = "carboy.dev/gate-asked/v1"
 
-// Hints are what was asked of git before, and may be needed again. They say nothing of
-// what there is: what git answers is hashed, as ever.
+// Hints lists objects that were needed in an earlier run and may be needed again, to read
+// them ahead. They are not trusted: what git answers is verified as ever.
 type Hints struct {
 	Schema  string   `json:"schema"`
 	Commits []string `json:"commits"`
 	Blobs   []string `json:"blobs"`
-	// Lists are what git listed of the commits. One counts where it is what the commit
-	// names, and the sizes in it are those of contents that git gave this time.
+	// Lists holds the output of ls-tree by commit. One is used only if it has the hash
+	// that the commit names, and its sizes are those of the contents that git returned
+	// this time.
 	Lists map[string][]byte `json:"lists,omitempty"`
 }
 
-// maxHints bounds the blobs that are asked for before it is known that they are needed,
-// in bytes.
+// maxHints bounds the blobs that are read ahead, in bytes.
 const maxHints = 16 << 20
 
-// Hints are those that would have helped so far.
+// Hints returns the hints for a later run with the same needs.
 func (r *Repository) Hints() Hints {
-	h := Hints{Schema: HintsSchema, Commits: slices.Sorted(maps.Keys(r.files))}
+	h := Hints{Schema: hintsSchema, Commits: slices.Sorted(maps.Keys(r.files))}
 	seen, sum := map[string]bool{}, int64(0)
 	for _, c := range h.Commits {
 		for _, f := range r.files[c] {
@@ -241,7 +242,7 @@ func (r *Repository) Hints() Hints {
 	}
 	if h.Blobs = slices.Sorted(maps.Keys(seen)); sum > maxHints || len(seen) > maxBatch {
 		h.Blobs = nil
-		return h // sizes could not be compared
+		return h // without the blobs, sizes in lists can't be verified
 	}
 	size := 0
 	for _, c := range h.Commits {
@@ -253,9 +254,8 @@ func (r *Repository) Hints() Hints {
 	return h
 }
 
-// Expect has the next Resolve ask for more than it is told to. What is no name of an
-// object is left out.
-func (r *Repository) Expect(h Hints) {
+// Expect sets what the next Resolve reads ahead. It ignores malformed names.
+func (r *Repository) SetHints(h Hints) {
 	no := func(id string) bool { return !wholeID().MatchString(id) }
 	h.Commits, h.Blobs = slices.DeleteFunc(h.Commits, no), slices.DeleteFunc(h.Blobs, no)
 	if len(h.Commits) <= 2 && len(h.Blobs) <= maxBatch {
@@ -263,9 +263,9 @@ func (r *Repository) Expect(h Hints) {
 	}
 }
 
-// ask asks for objects, and for what is expected; it gives an answer for each of the
-// first.
-func (r *Repository) ask(ctx context.Context, names []string) ([]answer, error) {
+// resolveObjects returns the objects of names, in their order, and reads the hinted ones
+// into the cache.
+func (r *Repository) resolveObjects(ctx context.Context, names []string) ([]gitObject, error) {
 	h := r.hints
 	r.hints = Hints{}
 	var wg sync.WaitGroup
@@ -275,12 +275,12 @@ func (r *Repository) ask(ctx context.Context, names []string) ([]answer, error) 
 			wg.Go(func() { lists[i], _ = r.list(ctx, c) })
 		}
 	}
-	var out []answer
-	take := func(x answer) error {
+	var out []gitObject
+	take := func(x gitObject) error {
 		if len(out) < len(names) {
 			out = append(out, x)
-		} else if x.kind == "blob" && x.true() {
-			r.hold(x.id, x.body)
+		} else if x.kind == "blob" && x.authentic() {
+			r.addBlob(x.id, x.body)
 		}
 		return nil
 	}
@@ -299,19 +299,18 @@ func (r *Repository) ask(ctx context.Context, names []string) ([]answer, error) 
 	return out, err
 }
 
-// answer is what git cat-file --batch says of one object: a line alone, of one that is
-// not there, has no kind.
-type answer struct {
+// gitObject is one answer of git cat-file --batch. For a missing object only line is set.
+type gitObject struct {
 	line, kind, id string
 	body           []byte
 }
 
-// true reports whether an object is what its name stands for.
-func (x answer) true() bool { return objectID(x.kind, x.body, len(x.id)) == x.id }
+// authentic reports whether the object hashes to its name.
+func (x gitObject) authentic() bool { return objectID(x.kind, x.body, len(x.id)) == x.id }
 
-// objects asks git for objects and gives each answer as it comes, in their order: who
-// takes one works while git does. There is one for each, else it is an error.
-func (r *Repository) objects(ctx context.Context, names []string, f func(answer) error) error {
+// objects asks git for objects, and calls f with each answer in order while git goes on.
+// The number of answers must be that of names.
+func (r *Repository) objects(ctx context.Context, names []string, f func(gitObject) error) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -321,12 +320,12 @@ func (r *Repository) objects(ctx context.Context, names []string, f func(answer)
 	}
 	defer in.Close()
 	ended := make(chan error, 1)
-	go func() { // ends with git, which ends at the latest when nobody reads any more
+	go func() { // ends with git, which ends at the latest when the pipe is closed
 		_, err := r.Runner.Run(ctx, hostexec.Command{
 			Program: hostexec.Git, Args: []string{"cat-file", "--batch", "--buffer"}, Dir: r.Dir, Timeout: gitTimeout,
 			Stdin: []byte(strings.Join(names, "\n") + "\n"), Output: out,
 		})
-		if errors.Is(err, hostexec.ErrUnkilled) { // it still has the other end
+		if errors.Is(err, hostexec.ErrUnkilled) { // git still holds the other end
 			in.SetReadDeadline(time.Now())
 		}
 		ended <- err
@@ -340,10 +339,10 @@ func (r *Repository) objects(ctx context.Context, names []string, f func(answer)
 	return err
 }
 
-// maxObjects bounds what git may say at once, in bytes.
+// maxObjects bounds the output of one git cat-file, in bytes.
 const maxObjects = 256 << 20
 
-func readObjects(from io.Reader, n int, f func(answer) error) error {
+func readObjects(from io.Reader, n int, f func(gitObject) error) error {
 	r := bufio.NewReaderSize(from, 64<<10)
 	left := int64(maxObjects)
 	for range n {
@@ -354,15 +353,15 @@ func readObjects(from io.Reader, n int, f func(answer) error) error {
 		if err != nil {
 			return fmt.Errorf("what git says of an object: %w", err)
 		}
-		x := answer{line: string(line[:len(line)-1])}
+		x := gitObject{line: string(line[:len(line)-1])}
 		if w := strings.Fields(x.line); len(w) == 3 && wholeID().MatchString(w[0]) {
 			size, err := strconv.ParseInt(w[2], 10, 64)
-			if left -= size; err != nil || size < 0 || size > MaxFileBytes || left < 0 {
-				return fmt.Errorf("git said %q: that is more than is taken at once", cut(x.line, 200))
+			if left -= size; err != nil || size < 0 || size > maxFileBytes || left < 0 {
+				return fmt.Errorf("git said %q: that is more than a gate reads at once", truncate(x.line, 200))
 			}
 			x.id, x.kind, x.body = w[0], w[1], make([]byte, size)
 			if _, err = io.ReadFull(r, x.body); err == nil {
-				_, err = r.Discard(1) // a line's end
+				_, err = r.Discard(1) // the line feed
 			}
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
@@ -376,19 +375,19 @@ func readObjects(from io.Reader, n int, f func(answer) error) error {
 		}
 	}
 	if _, err := r.ReadByte(); err != io.EOF {
-		return cmp.Or(err, errors.New("git said more than it was asked for"))
+		return cmp.Or(err, errors.New("git answered more than it was asked"))
 	}
 	return nil
 }
 
-// commitHead is what of a commit counts here.
+// commitHead holds the header fields of a commit that count here.
 type commitHead struct {
 	tree   string
-	parent string // the first; empty: there is none
+	parent string // the first parent; empty: none
 }
 
-// keep keeps a commit that is what its name stands for, and reports whether it is.
-func (r *Repository) keep(id string, body []byte) bool {
+// addCommit caches a commit if it hashes to its name, and reports whether it does.
+func (r *Repository) addCommit(id string, body []byte) bool {
 	if objectID("commit", body, len(id)) != id {
 		return false
 	}
@@ -404,7 +403,7 @@ func (r *Repository) keep(id string, body []byte) bool {
 	return true
 }
 
-// parentsOf are those that a commit says it has.
+// parentsOf returns the parents in a commit's header.
 func parentsOf(body []byte) (all []string) {
 	_, rest, _ := strings.Cut(string(body), "\n") // its tree
 	for {
@@ -417,40 +416,40 @@ func parentsOf(body []byte) (all []string) {
 	}
 }
 
-// head reads a commit, which is called name where it can't be.
-func (r *Repository) head(ctx context.Context, name, id string) (commitHead, error) {
+// readCommit reads and verifies a commit. Errors call it name.
+func (r *Repository) readCommit(ctx context.Context, name, id string) (commitHead, error) {
 	if c, ok := r.commits[id]; ok {
 		return c, nil
 	}
-	var got answer
-	if err := r.objects(ctx, []string{id}, func(x answer) error { got = x; return nil }); err != nil {
+	var got gitObject
+	if err := r.objects(ctx, []string{id}, func(x gitObject) error { got = x; return nil }); err != nil {
 		return commitHead{}, fmt.Errorf("read %s: %w", name, err)
 	}
 	if got.kind != "commit" || got.id != id {
-		return commitHead{}, fmt.Errorf("read %s: git said %q", name, cut(got.line, 200))
+		return commitHead{}, fmt.Errorf("read %s: git said %q", name, truncate(got.line, 200))
 	}
-	if !r.keep(id, got.body) {
-		return commitHead{}, &TreeError{name, "", "its commit is not what its name stands for: git's objects were changed (git fsck)"}
+	if !r.addCommit(id, got.body) {
+		return commitHead{}, &TreeError{name, "", "its commit does not have the hash of its name: git's objects were changed (git fsck)"}
 	}
 	return r.commits[id], nil
 }
 
-// Parent is the commit before one, whatever git's grafts say; empty: there is none. It
-// may be one that is not there.
+// Parent returns the first parent of a commit, ignoring git's grafts; empty: there is
+// none. The parent's object may be missing.
 func (r *Repository) Parent(ctx context.Context, id string) (string, error) {
-	c, err := r.head(ctx, id, id)
+	c, err := r.readCommit(ctx, id, id)
 	return c.parent, err
 }
 
-// Load reads the trees of commits at once, and their contents as far as they can be
-// held, so that what follows need not ask git again.
+// Load reads the trees of several commits, and as many contents as fit into the cache, in
+// as few runs of git as possible.
 func (r *Repository) Load(ctx context.Context, commits ...string) error {
 	slices.Sort(commits)
 	commits = slices.Compact(commits)
 	out := make([][]byte, len(commits))
 	eg, gctx := errgroup.WithContext(ctx)
 	for i, c := range commits {
-		if out[i] = r.listed[c]; out[i] != nil || r.asHinted(ctx, c) {
+		if out[i] = r.listed[c]; out[i] != nil || r.useHintedList(ctx, c) {
 			continue
 		}
 		eg.Go(func() (err error) {
@@ -482,8 +481,9 @@ func (r *Repository) Load(ctx context.Context, commits ...string) error {
 	return gitSource{r}.each(ctx, files, func(File, []byte) error { return nil })
 }
 
-// asHinted takes the list of a commit from what git said another time, if that is true.
-func (r *Repository) asHinted(ctx context.Context, commit string) bool {
+// useHintedList verifies the hinted ls-tree output of a commit, and reports whether it
+// can be used.
+func (r *Repository) useHintedList(ctx context.Context, commit string) bool {
 	list := r.hinted[commit]
 	if len(list) == 0 {
 		return false
@@ -493,7 +493,7 @@ func (r *Repository) asHinted(ctx context.Context, commit string) bool {
 		return false
 	}
 	for _, f := range t.Files {
-		if b, ok := r.has(f.id); !ok || int64(len(b.body)) != f.Size {
+		if b, ok := r.blob(f.id); !ok || int64(len(b.body)) != f.Size {
 			delete(r.files, commit)
 			delete(r.lists, commit)
 			return false
@@ -510,17 +510,17 @@ func (r *Repository) list(ctx context.Context, commit string) ([]byte, error) {
 	return out, nil
 }
 
-// MergeBase is the commit that two have in common.
+// MergeBase returns the common ancestor of two commits, or ErrUnrelated.
 func (r *Repository) MergeBase(ctx context.Context, a, b string) (string, error) {
 	out, err := r.git(ctx, nil, "merge-base", a, b)
 	var failed *hostexec.FailedError
 	if errors.As(err, &failed) {
-		return "", ErrUnrelated
+		return "", errUnrelated
 	}
 	return strings.TrimSpace(string(out)), err
 }
 
-// Remotes are the addresses of the repository's remotes, by name: all of each.
+// Remotes returns all URLs of each remote, by its name.
 func (r *Repository) Remotes(ctx context.Context) (map[string][]string, error) {
 	repo, err := hostexec.FindRepository(r.Dir)
 	if err != nil {
@@ -542,7 +542,7 @@ func (r *Repository) Remotes(ctx context.Context) (map[string][]string, error) {
 	return all, nil
 }
 
-// Tree is that of a revision.
+// Tree returns the tree of a revision.
 func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	commit, err := r.Commit(ctx, rev)
 	if err != nil {
@@ -558,7 +558,8 @@ func (r *Repository) Tree(ctx context.Context, rev string) (*Tree, error) {
 	return r.tree(ctx, rev, commit, out)
 }
 
-// tree is that of a commit, of what ls-tree said, or of what it said before.
+// tree returns the verified tree of a commit, from the cache or from the output of
+// ls-tree.
 func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (*Tree, error) {
 	t := &Tree{Name: rev, Commit: commit, src: gitSource{r}, repo: r}
 	if files, ok := r.files[commit]; ok {
@@ -581,23 +582,23 @@ func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (
 		}
 		x := File{Path: p, Mode: FileMode(mode), id: f[2]}
 		modes[p] = f[0]
-		if f[1] != "blob" || x.Mode != Regular && x.Mode != Executable && x.Mode != Link && x.Mode != 0o100664 {
-			return nil, &TreeError{rev, p, "is a submodule, or something else that is no file"}
+		if f[1] != "blob" || x.Mode != regular && x.Mode != executable && x.Mode != Link && x.Mode != 0o100664 {
+			return nil, &TreeError{rev, p, "is a submodule, or something else that is not a file"}
 		}
 		if x.Mode == 0o100664 {
-			x.Mode = Regular
+			x.Mode = regular
 		}
 		if x.Size, err = strconv.ParseInt(f[3], 10, 64); err != nil {
 			return nil, fmt.Errorf("list %s: %w", rev, err)
 		}
 		t.Files = append(t.Files, x)
 	}
-	if _, err := t.finish(); err != nil {
+	if _, err := t.validate(); err != nil {
 		return nil, err
 	}
-	// git believes what lies in its object directory under a name; a verdict names the
-	// commit, and who reads it elsewhere has the true one.
-	c, err := r.head(ctx, rev, commit)
+	// git trusts its object directory without hashing. A verdict names the commit, and
+	// whoever reads it elsewhere has the true one.
+	c, err := r.readCommit(ctx, rev, commit)
 	if err != nil {
 		return nil, err
 	}
@@ -611,7 +612,7 @@ func (r *Repository) tree(ctx context.Context, rev, commit string, out []byte) (
 	return t, nil
 }
 
-// objectID is git's name of an object, of digits hexadecimal digits.
+// objectID returns git's name of an object, with 40 (SHA-1) or 64 (SHA-256) digits.
 func objectID(kind string, b []byte, digits int) string {
 	h := sha1.New()
 	if digits == 64 {
@@ -622,8 +623,8 @@ func objectID(kind string, b []byte, digits int) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// treeID is git's name of the directory whose files these are, sorted by path, where
-// prefix is what all of them begin with.
+// treeID returns git's name of a directory with these files, which are sorted by path and
+// all begin with prefix.
 func treeID(files []File, modes map[string]string, prefix string, digits int) string {
 	type entry struct{ sort, mode, name, id string }
 	var all []entry
@@ -653,17 +654,17 @@ func treeID(files []File, modes map[string]string, prefix string, digits int) st
 	return objectID("tree", b.Bytes(), digits)
 }
 
-// Passing is what commits between two had, and the second has not: a file's content
-// that came and went, or a commit's own text.
-type Passing struct {
+// HistoryObject is an object that came with the commits between two trees and is in neither: a
+// file's content that came and went, or a commit's text.
+type HistoryObject struct {
 	Commit bool
-	ID     string // git's name
+	ID     string // git's object name
 	Path   string // of a file; empty: of a commit
 }
 
-// Passed gives what came with the commits that t has and base has not, and is not in t
-// itself. Nothing, where either is no commit.
-func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) error) error {
+// history calls f with the objects that the commits of t after base brought and that are
+// in neither tree. It does nothing unless both are trees of commits.
+func (t *Tree) history(ctx context.Context, base *Tree, f func(HistoryObject, []byte) error) error {
 	if t.repo == nil || base.repo == nil || t.Commit == base.Commit {
 		return nil
 	}
@@ -693,10 +694,10 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 	for line := range strings.Lines(string(out)) {
 		w := strings.Fields(line)
 		if len(w) != 3 {
-			return fmt.Errorf("look at what came between %s and %s: git said %q", base.Name, t.Name, cut(line, 200))
+			return fmt.Errorf("look at what came between %s and %s: git said %q", base.Name, t.Name, truncate(line, 200))
 		}
 		n, err := strconv.ParseInt(w[2], 10, 64)
-		if sum += n; err != nil || n > MaxFileBytes || sum > MaxTreeBytes || len(list) >= MaxFiles {
+		if sum += n; err != nil || n > maxFileBytes || sum > maxTreeBytes || len(list) >= maxFiles {
 			return fmt.Errorf("what came between %s and %s is more than a gate looks at", base.Name, t.Name)
 		}
 		x := File{Size: n, id: w[0], kind: w[1]}
@@ -705,9 +706,9 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 		}
 		list = append(list, x)
 	}
-	// The trees are read to be compared with their names, and the commits also with the
-	// parents that git says they have: one that is forged, or a history that ends before
-	// its time (a shallow clone's), would hide what came and went.
+	// Directories are read only to verify them. Commits are also compared with the
+	// parents that git reports: a forged parent, or a history that ends early (a shallow
+	// clone), would hide objects.
 	return t.src.each(ctx, list, func(x File, b []byte) error {
 		switch x.kind {
 		case "tree":
@@ -716,14 +717,14 @@ func (t *Tree) Passed(ctx context.Context, base *Tree, f func(Passing, []byte) e
 			if strings.Join(parentsOf(b), " ") != at[x.id] {
 				return &TreeError{t.Name, x.id, "git shows other parents of it than it has, so what came and went can't be seen (in a shallow clone: git fetch --unshallow)"}
 			}
-			return f(Passing{true, x.id, ""}, b)
+			return f(HistoryObject{true, x.id, ""}, b)
 		}
-		return f(Passing{x.kind != "blob", x.id, x.Path}, b)
+		return f(HistoryObject{x.kind != "blob", x.id, x.Path}, b)
 	})
 }
 
-// WorkTree is what lies in the work tree: what git tracks or would, ignored files
-// left out.
+// WorkTree returns the files of the work tree, tracked or not, without those that git
+// ignores.
 func (r *Repository) WorkTree(ctx context.Context) (*Tree, error) {
 	out, err := r.git(ctx, nil, "ls-files", "-z", "-c", "-o", "--exclude-standard", "--full-name")
 	if err != nil {
@@ -737,61 +738,61 @@ func (r *Repository) WorkTree(ctx context.Context) (*Tree, error) {
 	return DirTree("the work tree", r.Dir, paths)
 }
 
-// Top is the work tree that dir is the top of; false where git knows none there.
-func (r *Repository) Top(ctx context.Context) bool {
+// Top reports whether git knows Dir as a work tree.
+func (r *Repository) IsWorkTree(ctx context.Context) bool {
 	_, err := r.git(ctx, nil, "rev-parse", "--is-inside-work-tree")
 	return err == nil
 }
 
-// gitSource has the blobs of a repository.
+// gitSource reads contents from a repository.
 type gitSource struct{ r *Repository }
 
-// batchBytes bounds what is asked of git at once.
-const batchBytes = 64 << 20
+// batchBytes and maxBatch bound one request to git, in bytes and objects.
+const (
+	batchBytes = 64 << 20
+	maxBatch   = 50_000
+)
 
-// maxBatch is so too, in objects.
-const maxBatch = 50_000
-
-// maxHeld bounds the blobs that a Repository keeps, in bytes.
+// maxHeld bounds the cache of blobs, in bytes.
 const maxHeld = 64 << 20
 
-// held is a blob that is what its name stands for.
-type held struct {
+// cachedBlob is a verified blob.
+type cachedBlob struct {
 	body []byte
 	sum  [sha256.Size]byte
 }
 
-// hold keeps a blob.
-func (r *Repository) hold(id string, b []byte) {
+// addBlob caches a blob, if there is room.
+func (r *Repository) addBlob(id string, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held+int64(len(b)) <= maxHeld {
+	if r.heldBytes+int64(len(b)) <= maxHeld {
 		if r.blobs == nil {
-			r.blobs = map[string]held{}
+			r.blobs = map[string]cachedBlob{}
 		}
-		r.blobs[id] = held{b, sha256.Sum256(b)}
-		r.held += int64(len(b))
+		r.blobs[id] = cachedBlob{b, sha256.Sum256(b)}
+		r.heldBytes += int64(len(b))
 	}
 }
 
-// has gives a blob that was read before.
-func (r *Repository) has(id string) (held, bool) {
+// blob returns a cached blob.
+func (r *Repository) blob(id string) (cachedBlob, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b, ok := r.blobs[id]
 	return b, ok
 }
 
-// sum is the SHA-256 of a file that was read before.
+// sum returns the SHA-256 of a cached file.
 func (s gitSource) sum(f File) ([sha256.Size]byte, bool) {
-	b, ok := s.r.has(f.id)
+	b, ok := s.r.blob(f.id)
 	return b.sum, ok && int64(len(b.body)) == f.Size
 }
 
 func (s gitSource) each(ctx context.Context, all []File, f func(File, []byte) error) error {
 	var files []File
 	for _, x := range all {
-		if b, ok := s.r.has(x.id); !ok {
+		if b, ok := s.r.blob(x.id); !ok {
 			files = append(files, x)
 		} else if int64(len(b.body)) != x.Size {
 			return &TreeError{x.id, x.Path, fmt.Sprintf("has %d bytes, and git said %d", len(b.body), x.Size)}
@@ -819,21 +820,22 @@ func (s gitSource) batch(ctx context.Context, files []File, f func(File, []byte)
 		names[i] = x.id
 	}
 	i := 0
-	return s.r.objects(ctx, names, func(got answer) error {
+	return s.r.objects(ctx, names, func(got gitObject) error {
 		x := files[i]
 		i++
 		kind := cmp.Or(x.kind, "blob")
 		if want := fmt.Sprintf("%s %s %d", x.id, kind, x.Size); got.line != want {
-			return fmt.Errorf("read %s: git said %q, not %q", x.Path, cut(got.line, 200), want)
+			return fmt.Errorf("read %s: git said %q, not %q", x.Path, truncate(got.line, 200), want)
 		}
-		if !got.true() {
-			return &TreeError{x.id, x.Path, "its content is not what its name stands for: git's objects were changed (git fsck)"}
+		if !got.authentic() {
+			return &TreeError{x.id, x.Path, "its content does not have the hash of its name: git's objects were changed (git fsck)"}
 		}
 		if kind == "blob" {
-			s.r.hold(x.id, got.body)
+			s.r.addBlob(x.id, got.body)
 		}
 		return f(x, got.body)
 	})
 }
 
-func cut(s string, n int) string { return s[:min(len(s), cmp.Or(n, len(s)))] }
+// truncate returns at most the first n bytes of s.
+func truncate(s string, n int) string { return s[:min(len(s), n)] }

@@ -11,54 +11,53 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Facts are what a kind found out: a struct with fields of plain types, which says
-// itself whether it is what the gate asks for. Nothing in it is an opinion: names
-// such as "confidence" and "score" are refused when the kind is registered.
-type Facts interface {
+// facts are the results of evaluating a signal: a struct whose fields have plain types.
+// They hold observations, no opinions: Register refuses names such as "confidence" and
+// "score".
+type facts interface {
 	// Positive reports whether the signal passes. The zero value must not.
 	Positive() bool
 }
 
 // Judge gathers the facts of one signal. An error means that there are none: the
-// signal is unavailable, which is no pass.
-type Judge[F Facts] func(context.Context, *Case) (F, []Finding, error)
+// signal is unavailable, and does not pass.
+type Judge[F facts] func(context.Context, *Case) (F, []Finding, error)
 
-// Kind is a sort of signal that catalogs can ask for.
+// Kind is a kind of signal that catalogs can ask for.
 type Kind struct {
 	Name, Summary string
-	// Runs: signals of the kind have a command, with limits.
+	// Runs: signals of this kind run a command, with limits.
 	Runs bool
-	// Last: it judges what other signals' phases did, when these have ended.
+	// Last: the signal evaluates what other signals' phases did, after they have ended.
 	Last bool
-	// ByCode: of its phases, only how they ended and what they keep counts.
+	// ByCode: only the exit code and the kept files of its phases count.
 	ByCode bool
-	// Final: what fails it is no mistake that another attempt is for.
+	// Final: another attempt cannot mend a failure.
 	Final bool
-	// Keys are those of its own in a catalog, beside the common ones.
+	// Keys are the kind's own keys in a catalog, beside the common ones.
 	Keys []string
 
-	parse  func(*Signal, document.Mapping) judge
-	decode func([]byte) (Facts, error)
+	parse  func(*Signal, document.Mapping) evaluator
+	decode func([]byte) (facts, error)
 }
 
-type judge func(context.Context, *Case) (Facts, []Finding, error)
+type evaluator func(context.Context, *Case) (facts, []Finding, error)
 
 var kinds = map[string]*Kind{}
 
-// Register adds a kind, from the init function of its file. parse reads the kind's own
-// keys of a signal, reports what is wrong with them by the values' own Bad, and
-// returns what judges. It panics when the kind's facts can't be taken: that is a
-// mistake in the program.
-func Register[F Facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
+// register adds a kind; call it from an init function. parse reads the kind's own keys of
+// a signal, reports mistakes with Value.Bad, and returns the evaluator. Register panics
+// if the type of the facts is not allowed: that is a mistake in the program.
+func register[F facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 	if why := badFacts(reflect.TypeFor[F](), map[reflect.Type]bool{}); why != "" {
 		panic("gate: kind " + k.Name + ": " + why)
 	}
 	if k.Name == "" || kinds[k.Name] != nil {
 		panic("gate: kind " + k.Name + " is there twice, or has no name")
 	}
-	k.parse = func(s *Signal, m document.Mapping) judge {
+	k.parse = func(s *Signal, m document.Mapping) evaluator {
 		j := parse(s, m)
-		return func(ctx context.Context, c *Case) (Facts, []Finding, error) {
+		return func(ctx context.Context, c *Case) (facts, []Finding, error) {
 			f, found, err := j(ctx, c)
 			if err != nil {
 				return nil, found, err
@@ -66,7 +65,7 @@ func Register[F Facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 			return f, found, nil
 		}
 	}
-	k.decode = func(b []byte) (Facts, error) {
+	k.decode = func(b []byte) (facts, error) {
 		var f F
 		if err := decodeAny(b, &f); err != nil {
 			return nil, fmt.Errorf("facts of kind %s: %w", k.Name, err)
@@ -76,7 +75,7 @@ func Register[F Facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 	kinds[k.Name] = &k
 }
 
-// Kinds are all that are registered, by name.
+// Kinds returns all registered kinds, sorted by name.
 func Kinds() []Kind {
 	var out []Kind
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
@@ -85,11 +84,11 @@ func Kinds() []Kind {
 	return out
 }
 
-// opinions are words for what is not observed. No fact, of any kind and of any
-// command, is called so.
+// opinions are words that no name of a fact or signal may contain: they stand for what
+// nobody observed.
 var opinions = []string{"confidence", "confident", "score", "selfreport", "selfassess", "certainty", "likelihood", "probability", "trustworth", "rating"}
 
-// opinion reports whether a fact's name says that it is somebody's opinion.
+// opinion reports whether a name says that the value is somebody's opinion.
 func opinion(name string) bool {
 	name = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || r == ' ' {
@@ -100,7 +99,7 @@ func opinion(name string) bool {
 	return slices.ContainsFunc(opinions, func(w string) bool { return strings.Contains(name, w) })
 }
 
-// badFacts says why a type cannot be a kind's facts.
+// badFacts says why a type cannot hold a kind's facts, or returns nothing.
 func badFacts(t reflect.Type, seen map[reflect.Type]bool) string {
 	if seen[t] {
 		return ""
@@ -127,7 +126,7 @@ func badFacts(t reflect.Type, seen map[reflect.Type]bool) string {
 		return badFacts(t.Elem(), seen)
 	case reflect.Map:
 		if t.Key().Kind() != reflect.String {
-			return "its facts have a map whose keys are no text"
+			return "its facts have a map whose keys are not strings"
 		}
 		return badFacts(t.Elem(), seen)
 	case reflect.Interface, reflect.Func, reflect.Chan, reflect.UnsafePointer, reflect.Complex64, reflect.Complex128:
@@ -136,22 +135,22 @@ func badFacts(t reflect.Type, seen map[reflect.Type]bool) string {
 	return ""
 }
 
-// Finding is one thing that a signal has to say, for people and for whoever goes on.
-// Its texts may be the change's own words: they are shown through package visible.
+// Finding is a message of a signal about one test, rule, file or program. Its texts may
+// be the change's own words: show them through package safetext.
 type Finding struct {
-	// ID names what it is about: a test's id, a rule, a program.
+	// ID names the subject: a test's id, a rule, a program.
 	ID   string `json:"id"`
 	Text string `json:"text"`
 	File string `json:"file,omitempty"` // of the tree
 	Line int    `json:"line,omitempty"` // from 1; 0: none in particular
-	// Detail is the first of what was printed about it.
+	// Detail is the beginning of what was printed about it.
 	Detail string `json:"detail,omitempty"`
-	// Noted findings keep nothing from passing.
+	// Noted findings do not keep a signal from passing.
 	Noted bool `json:"noted,omitempty"`
 }
 
-// Bounds of what one signal can find.
+// Bounds of one signal's findings; maxDetail is in bytes.
 const (
-	MaxFindings = 1000
+	maxFindings = 1000
 	maxDetail   = 2000
 )

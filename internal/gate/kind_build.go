@@ -9,14 +9,14 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
-		return ranWell
+	register(Kind{Name: "build", Summary: "a command ends with 0 on the change", Runs: true, ByCode: true}, func(*Signal, document.Mapping) Judge[commandFacts] {
+		return evaluateRun
 	})
-	Register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
+	register(Kind{Name: "install", Summary: "dependencies are installed, from the lockfiles of the base", Runs: true, ByCode: true, Keys: []string{"lockfiles"}}, func(_ *Signal, m document.Mapping) Judge[installFacts] {
 		mayChange := m.Get("lockfiles").OneOf("unchanged", "may-change") == "may-change"
 		return func(ctx context.Context, c *Case) (installFacts, []Finding, error) {
 			f := installFacts{MayChange: mayChange}
-			changed, err := lockfilesThatDiffer(ctx, c.Base, c.Change)
+			changed, err := differingLockfiles(ctx, c.Base, c.Change)
 			if err != nil {
 				return f, nil, err
 			}
@@ -25,8 +25,8 @@ func init() {
 			for _, p := range changed {
 				found = append(found, Finding{ID: "lockfile", File: p, Noted: mayChange, Text: "the change asks for other dependencies than the base approves"})
 			}
-			// What is there already would be taken for what was installed.
-			if f.Brought, err = differBelow(ctx, c.Base, c.Change, c.Keep); err != nil {
+			// A file that is there already would pass for an installed one.
+			if f.Brought, err = differingBelow(ctx, c.Base, c.Change, c.Keep); err != nil {
 				return f, nil, err
 			}
 			for _, p := range f.Brought {
@@ -35,14 +35,14 @@ func init() {
 			if len(f.Changed) > 0 && !mayChange || len(f.Brought) > 0 {
 				return f, found, nil
 			}
-			run, more, err := ranWell(ctx, c)
+			run, more, err := evaluateRun(ctx, c)
 			f.Run = run
 			return f, append(found, more...), err
 		}
 	})
 }
 
-// commandFacts are those of a command that ran on the change.
+// commandFacts are the facts of a command that ran on the change.
 type commandFacts struct {
 	Code     int    `json:"exit_code"`
 	Ended    bool   `json:"ended_by_itself"`
@@ -55,7 +55,7 @@ type installFacts struct {
 	Run       commandFacts `json:"run"`
 	Changed   []string     `json:"lockfiles_changed,omitempty"`
 	MayChange bool         `json:"lockfiles_may_change"`
-	// Brought are files of the change where dependencies are installed.
+	// Brought lists files that the change itself has where dependencies are installed.
 	Brought []string `json:"brought_along,omitempty"`
 }
 
@@ -63,8 +63,8 @@ func (f installFacts) Positive() bool {
 	return f.Run.Positive() && (f.MayChange || len(f.Changed) == 0) && len(f.Brought) == 0
 }
 
-func ranWell(ctx context.Context, c *Case) (commandFacts, []Finding, error) {
-	p, err := c.Run(ctx, c.Change)
+func evaluateRun(ctx context.Context, c *Case) (commandFacts, []Finding, error) {
+	p, err := c.run(ctx, c.Change)
 	if err != nil {
 		return commandFacts{}, nil, err
 	}
@@ -73,14 +73,14 @@ func ranWell(ctx context.Context, c *Case) (commandFacts, []Finding, error) {
 }
 
 func factsOf(p *Phase) commandFacts {
-	f := commandFacts{Code: p.Code, Ended: p.Own()}
+	f := commandFacts{Code: p.Code, Ended: p.exited()}
 	for _, x := range p.Observed.Execs {
 		f.Programs += x.Count
 	}
 	return f
 }
 
-// exitFinding is what a command that failed had to say.
+// exitFinding returns a finding with the output of a command that failed.
 func exitFinding(p *Phase) []Finding {
 	if p.Code == 0 {
 		return nil
@@ -88,32 +88,31 @@ func exitFinding(p *Phase) []Finding {
 	return []Finding{{ID: "exit", Text: fmt.Sprintf("%s ended with %d", p.Command[0], p.Code), Detail: firstErrors(p)}}
 }
 
-// firstErrors are the lines that people look for first: the first and last of standard
-// error, or of standard output where that is empty. They are the phase's own words.
+// firstErrors returns the beginning and the end of standard error, or of standard output
+// if that is empty.
 func firstErrors(p *Phase) string {
 	b := p.Stderr.Bytes
 	if len(b) == 0 {
 		b = p.Stdout.Bytes
 	}
-	return ends(string(b), maxDetail)
+	return headAndTail(string(b), maxDetail)
 }
 
-// ends are the first and the last lines of a text, of at most n bytes, 200 or more,
-// without tokens and private keys. A line that is too long for that is cut where no token
-// can be, or left out.
-func ends(s string, n int) string {
-	if s = masked(s); len(s) <= n {
+// headAndTail returns the first and last lines of s, at most n bytes (200 or more), with
+// secrets masked. It cuts a line that is longer only between tokens, or leaves it out.
+func headAndTail(s string, n int) string {
+	if s = maskSecrets(s); len(s) <= n {
 		return s
 	}
-	// Half a line may be half of what is not to be told.
+	// Half a line may be half of a secret.
 	half := n/2 - 20
 	first, last := s[:half], s[len(s)-half:]
 	i, j := strings.LastIndexByte(first, '\n')+1, strings.IndexByte(last, '\n')+1
 	if i < half/2 {
-		i = strings.LastIndexFunc(first, divides) + 1
+		i = strings.LastIndexFunc(first, separatesTokens) + 1
 	}
 	if j == 0 || j > half/2 {
-		if j = strings.IndexFunc(last, divides); j < 0 {
+		if j = strings.IndexFunc(last, separatesTokens); j < 0 {
 			j = half
 		}
 	}
@@ -132,6 +131,6 @@ func ends(s string, n int) string {
 	}
 }
 
-// divides reports whether no token goes on over a character. Private keys do: they are
-// masked before.
-func divides(r rune) bool { return strings.ContainsRune(" \t\r\n,;|()[]{}<>\"'`", r) }
+// separatesTokens reports whether no token continues across r. A private key does, but is
+// masked already.
+func separatesTokens(r rune) bool { return strings.ContainsRune(" \t\r\n,;|()[]{}<>\"'`", r) }

@@ -13,33 +13,35 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "command", Summary: "a command's facts, in JSON, are as a schema in the catalog says", Runs: true, Keys: []string{"facts"}}, func(_ *Signal, m document.Mapping) Judge[declaredFacts] {
-		wants := readWants(m.Need("facts"))
-		return func(ctx context.Context, c *Case) (declaredFacts, []Finding, error) { return declared(ctx, c, wants) }
+	register(Kind{Name: "command", Summary: "a command's facts, in JSON, are as a schema in the catalog says", Runs: true, Keys: []string{"facts"}}, func(_ *Signal, m document.Mapping) Judge[declaredFacts] {
+		wants := parseDeclaredFacts(m.Need("facts"))
+		return func(ctx context.Context, c *Case) (declaredFacts, []Finding, error) {
+			return evaluateDeclared(ctx, c, wants)
+		}
 	})
 }
 
-// want is one fact of a schema.
-type want struct {
+// declaredFact is a fact that the catalog declares.
+type declaredFact struct {
 	name, typ string
 	min, max  *float64
 	is        string
 }
 
-func readWants(v document.Value) []want {
+func parseDeclaredFacts(v document.Value) []declaredFact {
 	names, values := v.Entries()
 	if v.Present() && len(names) == 0 {
 		v.Bad("declares no fact", "facts: {coverage: {type: number, min: 80}}")
 	}
-	var out []want
+	var out []declaredFact
 	for i, n := range names {
 		v := values[i]
 		if opinion(n) {
-			v.Bad("is an opinion, not a fact", "a gate takes what was measured; what a program thinks of itself is none")
+			v.Bad("is an opinion, not a fact", "a gate takes what was measured; what a program thinks of itself is not a fact")
 			continue
 		}
 		m := v.Mapping("type", "min", "max", "is")
-		w := want{name: n, typ: m.Need("type").OneOf("number", "boolean", "text")}
+		w := declaredFact{name: n, typ: m.Need("type").OneOf("number", "boolean", "text")}
 		number := func(key string) *float64 {
 			v := m.Get(key)
 			if !v.Present() {
@@ -70,8 +72,8 @@ func readWants(v document.Value) []want {
 	return out
 }
 
-// Value is a declared fact, of one of three types.
-type Value struct {
+// value is the value of a declared fact; exactly one field is set.
+type value struct {
 	Number  *float64 `json:"number,omitempty"`
 	Boolean *bool    `json:"boolean,omitempty"`
 	Text    *string  `json:"text,omitempty"`
@@ -79,7 +81,7 @@ type Value struct {
 
 type declaredFacts struct {
 	Run     commandFacts     `json:"run"`
-	Values  map[string]Value `json:"values"`
+	Values  map[string]value `json:"values"`
 	Wanted  int              `json:"wanted"`
 	Outside []string         `json:"outside_bounds,omitempty"`
 }
@@ -88,11 +90,11 @@ func (f declaredFacts) Positive() bool {
 	return f.Run.Positive() && f.Wanted > 0 && len(f.Values) == f.Wanted && len(f.Outside) == 0
 }
 
-// declared reads a command's standard output: one JSON object with exactly the
-// declared facts.
-func declared(ctx context.Context, c *Case, wants []want) (declaredFacts, []Finding, error) {
+// evaluateDeclared runs the command and reads its standard output: one JSON object with
+// exactly the declared facts.
+func evaluateDeclared(ctx context.Context, c *Case, wants []declaredFact) (declaredFacts, []Finding, error) {
 	f := declaredFacts{Wanted: len(wants)}
-	p, err := c.Run(ctx, c.Change)
+	p, err := c.run(ctx, c.Change)
 	if err != nil {
 		return f, nil, err
 	}
@@ -100,7 +102,7 @@ func declared(ctx context.Context, c *Case, wants []want) (declaredFacts, []Find
 	if p.Code != 0 {
 		return f, exitFinding(p), nil
 	}
-	b, err := p.Stdout.Whole()
+	b, err := p.Stdout.whole()
 	if err != nil {
 		return f, nil, err
 	}
@@ -108,7 +110,7 @@ func declared(ctx context.Context, c *Case, wants []want) (declaredFacts, []Find
 	if err != nil {
 		return f, nil, fmt.Errorf("%s must print one JSON object with its facts: %w", c.Name, err)
 	}
-	f.Values = map[string]Value{}
+	f.Values = map[string]value{}
 	var found []Finding
 	for _, w := range wants {
 		r, ok := raw[w.name]
@@ -127,12 +129,13 @@ func declared(ctx context.Context, c *Case, wants []want) (declaredFacts, []Find
 		}
 	}
 	for name := range raw {
-		return f, nil, fmt.Errorf("fact %q is not declared in the catalog", cut(masked(name), 100))
+		return f, nil, fmt.Errorf("fact %q is not declared in the catalog", truncate(maskSecrets(name), 100))
 	}
 	return f, found, nil
 }
 
-// object reads one JSON object, each of whose names stands there once.
+// object reads one JSON object and nothing after it. A name that occurs twice is an
+// error.
 func object(b []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -146,7 +149,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		}
 		name, _ := t.(string)
 		if _, ok := out[name]; ok {
-			return nil, fmt.Errorf("%q is there twice", cut(masked(name), 100))
+			return nil, fmt.Errorf("%q is there twice", truncate(maskSecrets(name), 100))
 		}
 		var r json.RawMessage
 		if err := d.Decode(&r); err != nil {
@@ -163,7 +166,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
-func (w want) read(r json.RawMessage) (v Value, shown string, err error) {
+func (w declaredFact) read(r json.RawMessage) (v value, shown string, err error) {
 	var to any
 	switch w.typ {
 	case "number":
@@ -173,16 +176,16 @@ func (w want) read(r json.RawMessage) (v Value, shown string, err error) {
 	default:
 		to = &v.Text
 	}
-	if err = json.Unmarshal(r, to); err == nil && v == (Value{}) {
+	if err = json.Unmarshal(r, to); err == nil && v == (value{}) {
 		err = errors.New("it is null")
 	}
 	if err != nil {
 		return v, "", fmt.Errorf("fact %s is no %s: %w", w.name, w.typ, err)
 	}
-	return v, cut(masked(string(r)), 200), nil
+	return v, truncate(maskSecrets(string(r)), 200), nil
 }
 
-func (w want) outside(v Value) string {
+func (w declaredFact) outside(v value) string {
 	switch {
 	case v.Number != nil && w.min != nil && *v.Number < *w.min:
 		return fmt.Sprintf("and must be at least %v", *w.min)

@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "coverage", Summary: "tests execute enough of the statements, by Go's cover profile", Runs: true, Keys: []string{"profile", "min"}},
+	register(Kind{Name: "coverage", Summary: "tests execute enough of the statements, by Go's cover profile", Runs: true, Keys: []string{"profile", "min"}},
 		func(_ *Signal, m document.Mapping) Judge[coverageFacts] {
 			profile, least := m.Need("profile").Text(), m.Need("min").Int(1, 1, 100)
 			if profile != "" && badPath(profile) != "" {
@@ -19,7 +19,7 @@ func init() {
 			}
 			return func(ctx context.Context, c *Case) (coverageFacts, []Finding, error) {
 				f := coverageFacts{Least: least}
-				p, err := c.Run(ctx, c.Change)
+				p, err := c.run(ctx, c.Change)
 				if err != nil {
 					return f, nil, err
 				}
@@ -49,22 +49,23 @@ func (f coverageFacts) Positive() bool {
 	return f.Run.Positive() && f.Least > 0 && f.Statements > 0 && f.Covered*100 >= f.Least*f.Statements
 }
 
-// covered adds up a profile. A block that several tests report counts once.
+// covered counts the statements of a cover profile that were executed, and all. A block
+// that several tests report counts once.
 func covered(profile string) (hit, all int64, err error) {
 	lines := strings.Split(strings.TrimSpace(profile), "\n")
 	if !strings.HasPrefix(lines[0], "mode: ") {
-		return 0, 0, errors.New("it is no cover profile of Go's")
+		return 0, 0, errors.New("it is not a cover profile of Go")
 	}
 	size, reached := map[string]int64{}, map[string]bool{}
 	for i, line := range lines[1:] {
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			return 0, 0, fmt.Errorf("line %d of the cover profile is no block", i+2)
+			return 0, 0, fmt.Errorf("line %d of the cover profile is not a block", i+2)
 		}
 		n, err1 := strconv.ParseUint(f[1], 10, 31)
 		times, err2 := strconv.ParseUint(f[2], 10, 63)
 		if err1 != nil || err2 != nil {
-			return 0, 0, fmt.Errorf("line %d of the cover profile is no block", i+2)
+			return 0, 0, fmt.Errorf("line %d of the cover profile is not a block", i+2)
 		}
 		size[f[0]], reached[f[0]] = int64(n), reached[f[0]] || times > 0
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "vulnerabilities", Summary: "no package of the lockfiles has an advisory", Keys: []string{"fail", "accept"}}, func(_ *Signal, m document.Mapping) Judge[vulnerabilityFacts] {
+	register(Kind{Name: "vulnerabilities", Summary: "no package of the lockfiles has an advisory", Keys: []string{"fail", "accept"}}, func(_ *Signal, m document.Mapping) Judge[vulnerabilityFacts] {
 		all := m.Get("fail").OneOf("new", "all") == "all"
 		accept := m.Get("accept").Strings()
 		return func(ctx context.Context, c *Case) (vulnerabilityFacts, []Finding, error) {
 			return vulnerabilities(ctx, c, all, accept)
 		}
 	})
-	Register(Kind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
+	register(Kind{Name: "licences", Summary: "packages of the lockfiles have licences that are allowed", Keys: []string{"allow", "packages"}}, func(_ *Signal, m document.Mapping) Judge[licenceFacts] {
 		allow := m.Need("allow").Strings()
 		names, values := m.Get("packages").Entries()
 		said := make([]string, len(names))
@@ -44,7 +44,8 @@ type vulnerabilityFacts struct {
 	Advisories int      `json:"advisories"`
 	Database   string   `json:"database_sha256"`
 	Found      []string `json:"found,omitempty"` // package@version: advisory
-	// Old are the base's own, and Accepted those that the catalog names.
+	// Old lists advisories that apply to the base already, Accepted those that the
+	// catalog accepts.
 	Old      []string `json:"of_the_base,omitempty"`
 	Accepted []string `json:"accepted,omitempty"`
 }
@@ -66,7 +67,7 @@ func vulnerabilities(ctx context.Context, c *Case, all bool, accept []string) (f
 	}
 	was, _, err := packages(ctx, c.Base)
 	if err != nil {
-		was = nil // then all of the change's count as new
+		was = nil // then all packages of the change count as new
 	}
 	f.Lockfiles, f.Packages = files, len(now)
 	wanted := map[string]bool{}
@@ -118,8 +119,8 @@ func (f licenceFacts) Positive() bool {
 	return f.Lockfiles > 0 && len(f.Refused)+len(f.Unknown) == 0
 }
 
-// licences judges what lockfiles say, and what the catalog says of packages of which
-// they say nothing.
+// licences checks the licences in lockfiles. known returns the licence that the catalog
+// gives a package.
 func licences(ctx context.Context, c *Case, allow []string, known func(Package) (string, bool)) (f licenceFacts, found []Finding, err error) {
 	list, files, err := packages(ctx, c.Change)
 	if err != nil {
@@ -146,8 +147,8 @@ func licences(ctx context.Context, c *Case, allow []string, known func(Package) 
 	return f, found, nil
 }
 
-// licenceAllowed reads the simplest of SPDX's expressions: one name, or names joined by
-// OR, of which one must be allowed, or by AND, all of which must. Others are refused.
+// licenceAllowed evaluates a simple SPDX expression: one name, names joined by OR (one
+// must be allowed), or names joined by AND (all must be). It refuses others.
 func licenceAllowed(l string, allow []string) bool {
 	l = strings.TrimSpace(l)
 	if strings.HasPrefix(l, "(") && strings.HasSuffix(l, ")") && strings.Count(l, "(") == 1 {

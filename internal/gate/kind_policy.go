@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -15,9 +16,9 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(s *Signal, m document.Mapping) Judge[policyFacts] {
+	register(Kind{Name: "policy", Summary: "which files a change may touch, how large it may be, binaries, links out", Final: true, Keys: []string{"frozen", "max_files", "max_bytes", "max_lines", "binaries", "links_out", "executables", "protected", "runners", "look_alikes"}}, func(s *Signal, m document.Mapping) Judge[policyFacts] {
 		p := policy{
-			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, MaxFiles), bytes: or(m.Get("max_bytes").Size(), 8<<20),
+			frozen: m.Get("frozen").Strings(), files: m.Get("max_files").Int(1000, 1, maxFiles), bytes: cmp.Or(m.Get("max_bytes").Size(), 8<<20),
 			lines:    m.Get("max_lines").Int(20_000, 1, 1<<30),
 			binaries: m.Get("binaries").OneOf("refused", "allowed") == "allowed", links: m.Get("links_out").OneOf("refused", "allowed") == "allowed",
 			executables: m.Get("executables").OneOf("refused", "allowed") == "allowed",
@@ -28,10 +29,10 @@ func init() {
 		s.freezes = !p.runners
 		for _, pat := range p.frozen {
 			if _, err := path.Match(pat, "x"); err != nil || pat == "" {
-				m.Get("frozen").Bad("has a pattern that is none: "+pat, "")
+				m.Get("frozen").Bad("has an invalid pattern: "+pat, "")
 			}
 		}
-		return p.judge
+		return p.evaluate
 	})
 }
 
@@ -44,7 +45,8 @@ type policy struct {
 
 const tooMany = "too-many-"
 
-// alwaysFrozen judge every change, or run where it lands.
+// alwaysFrozen are files that decide how changes are judged, or that run where a change
+// lands.
 var alwaysFrozen = []string{".carboy/**", ".git/**"}
 
 type policyFacts struct {
@@ -58,8 +60,8 @@ type policyFacts struct {
 	Links   []string `json:"links_out,omitempty"`
 	Exec    []string `json:"made_executable,omitempty"`
 	TooMuch []string `json:"past_bounds,omitempty"`
-	// Protected are run by a host or a server by themselves, Alike may be taken for
-	// another file.
+	// Protected lists files that a host or a server obeys by itself, Alike names that
+	// another file system takes for another file's.
 	Protected []string `json:"protected_touched,omitempty"`
 	Alike     []string `json:"look_alikes,omitempty"`
 }
@@ -68,129 +70,162 @@ func (f policyFacts) Positive() bool {
 	return f.Looked && len(f.Frozen)+len(f.Binary)+len(f.Links)+len(f.Exec)+len(f.TooMuch)+len(f.Protected)+len(f.Alike) == 0
 }
 
-func (p policy) judge(ctx context.Context, c *Case) (policyFacts, []Finding, error) {
+func (p policy) evaluate(ctx context.Context, c *Case) (policyFacts, []Finding, error) {
 	diff, err := c.Change.Differences(ctx, c.Base)
 	if err != nil {
 		return policyFacts{}, nil, err
 	}
-	f := policyFacts{Looked: true, Files: int64(len(diff))}
-	var found []Finding
-	say := func(list *[]string, id, file, text string) {
-		if len(*list) < 200 {
-			*list = append(*list, file)
-		}
-		found = append(found, Finding{ID: id, File: file, Text: text})
+	k := policyCheck{policy: p, c: c, f: policyFacts{Looked: true, Files: int64(len(diff))}}
+	if k.bound("files", k.f.Files, p.files) {
+		return k.f, k.found, nil // so large a change gets no further work
 	}
-	past := func(id string, is, most int64) bool {
-		if is > most {
-			f.TooMuch = append(f.TooMuch, id)
-			found = append(found, Finding{ID: tooMany + id, Text: fmt.Sprintf("the change has %d %s, and may have %d", is, id, most)})
-		}
-		return is > most
+	if k.names, err = readAliases(ctx, c.Base); err != nil {
+		return policyFacts{}, nil, err
 	}
-	if past("files", f.Files, p.files) {
-		return f, found, nil // whoever sends so much gets no more work for it
-	}
-	changed := map[string]bool{}
-	names, err := namesOf(ctx, c.Base)
+	lead, err := readLinks(ctx, c.Change)
 	if err != nil {
 		return policyFacts{}, nil, err
 	}
-	lead, err := linksOf(ctx, c.Change)
-	if err != nil {
-		return policyFacts{}, nil, err
-	}
-	var judges *runners
 	if !p.runners && c.g != nil {
-		if judges, err = c.g.Catalog.runners(ctx, c.Base, names); err == nil {
-			err = judges.read(ctx, diff, c.Base, c.Change, names)
+		if k.control, err = c.g.Catalog.controlFiles(ctx, c.Base, k.names); err == nil {
+			err = k.control.readSettings(ctx, diff, c.Base, c.Change, k.names)
 		}
 		if err != nil {
 			return policyFacts{}, nil, err
 		}
 	}
-	alike := alikeIn(c.Base, c.Change)
+	alike := newLookAlikes(c.Base, c.Change)
 	for _, d := range diff {
-		known := names.of(d.Path)
-		if slices.ContainsFunc(known, func(n string) bool { return matches(p.frozen, n) || matches(alwaysFrozen, n) }) {
-			say(&f.Frozen, "frozen", d.Path, "no change may touch this file")
-		} else if why := judges.why(d, c.Base, c.Change, known); why != "" {
-			say(&f.Frozen, "runner", d.Path, why+", so it judges the change (runners: may-change)")
-		}
-		if !p.protected && !matches(alwaysFrozen, d.Path) {
-			typ := change.File
-			if d.Change != nil && d.Change.Mode == Link {
-				typ = change.Symlink
-			}
-			for _, n := range known {
-				why := gitObeys[change.FoldName(path.Base(n))]
-				if by := (change.Policy{CI: true}).Path(n, typ); why == "" && len(by) > 0 {
-					why = by[0].Why
-				}
-				if why != "" {
-					say(&f.Protected, "protected", d.Path, why+" (protected: allowed)")
-					break
-				}
-			}
-		}
-		if other := alike.to(d); other != "" && !p.alike {
-			say(&f.Alike, "look-alike", d.Path, "on other file systems it is the same as "+other+" (look_alikes: allowed)")
-		}
-		if isTestFile(d.Path) {
-			f.Tests = append(f.Tests, d.Path)
-			found = append(found, Finding{ID: "test-file", File: d.Path, Noted: true, Text: "the change touches a file of tests"})
-		}
-		if d.Change == nil {
-			continue
-		}
-		changed[d.Path] = true
-		if d.Change.Mode == Executable && (d.Base == nil || d.Base.Mode != Executable) && !p.executables {
-			say(&f.Exec, "executable", d.Path, "the change makes it executable (executables: allowed)")
+		k.path(d, alike)
+	}
+	if err = k.contents(ctx, diff); err != nil {
+		return k.f, k.found, err
+	}
+	if err = k.links(ctx, lead); err != nil {
+		return k.f, k.found, err
+	}
+	k.bound("bytes", k.f.Bytes, p.bytes)
+	k.bound("lines", k.f.Lines, p.lines)
+	return k.f, k.found, nil
+}
+
+// policyCheck holds a policy to one change.
+type policyCheck struct {
+	policy
+	c       *Case
+	names   *linkAliases
+	control *controlFiles // nil: the policy lets them change
+	f       policyFacts
+	found   []Finding
+}
+
+func (k *policyCheck) report(list *[]string, id, file, text string) {
+	if len(*list) < 200 {
+		*list = append(*list, file)
+	}
+	k.found = append(k.found, Finding{ID: id, File: file, Text: text})
+}
+
+// bound reports whether the change has more of something than it may.
+func (k *policyCheck) bound(id string, is, most int64) bool {
+	if is > most {
+		k.f.TooMuch = append(k.f.TooMuch, id)
+		k.found = append(k.found, Finding{ID: tooMany + id, Text: fmt.Sprintf("the change has %d %s, and may have %d", is, id, most)})
+	}
+	return is > most
+}
+
+// path checks the name and the mode of a file that differs.
+func (k *policyCheck) path(d Difference, alike *lookAlikes) {
+	names := k.names.names(d.Path)
+	if slices.ContainsFunc(names, func(n string) bool { return matches(k.frozen, n) || matches(alwaysFrozen, n) }) {
+		k.report(&k.f.Frozen, "frozen", d.Path, "no change may touch this file")
+	} else if why := k.control.reason(d, k.c.Base, k.c.Change, names); why != "" {
+		k.report(&k.f.Frozen, "runner", d.Path, why+", so it judges the change (runners: may-change)")
+	}
+	if !k.protected && !matches(alwaysFrozen, d.Path) {
+		if why := protectedReason(d, names); why != "" {
+			k.report(&k.f.Protected, "protected", d.Path, why+" (protected: allowed)")
 		}
 	}
-	err = c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
-		f.Bytes += int64(len(b))
+	if other := alike.match(d); other != "" && !k.alike {
+		k.report(&k.f.Alike, "look-alike", d.Path, "on other file systems it is the same as "+other+" (look_alikes: allowed)")
+	}
+	if isTestFile(d.Path) {
+		k.f.Tests = append(k.f.Tests, d.Path)
+		k.found = append(k.found, Finding{ID: "test-file", File: d.Path, Noted: true, Text: "the change touches a file of tests"})
+	}
+	if d.Change != nil && d.Change.Mode == executable && (d.Base == nil || d.Base.Mode != executable) && !k.executables {
+		k.report(&k.f.Exec, "executable", d.Path, "the change makes it executable (executables: allowed)")
+	}
+}
+
+// protectedReason says which program obeys a file by itself where the change lands, or
+// returns nothing.
+func protectedReason(d Difference, names []string) string {
+	typ := change.File
+	if d.Change != nil && d.Change.Mode == Link {
+		typ = change.Symlink
+	}
+	for _, n := range names {
+		if why := gitObeys[change.FoldName(path.Base(n))]; why != "" {
+			return why
+		}
+		if by := (change.Policy{CI: true}).Path(n, typ); len(by) > 0 && by[0].Why != "" {
+			return by[0].Why
+		}
+	}
+	return ""
+}
+
+// contents counts bytes and lines, and finds binaries.
+func (k *policyCheck) contents(ctx context.Context, diff []Difference) error {
+	changed := map[string]bool{}
+	for _, d := range diff {
+		changed[d.Path] = d.Change != nil
+	}
+	return k.c.Change.Each(ctx, func(x File) bool { return changed[x.Path] }, func(x File, b []byte) error {
+		k.f.Bytes += int64(len(b))
 		if x.Mode == Link {
 			return nil
 		}
-		f.Lines += int64(bytes.Count(b, []byte("\n")))
-		if bytes.IndexByte(b, 0) >= 0 && !p.binaries {
-			say(&f.Binary, "binary", x.Path, "a binary file can't be reviewed (binaries: allowed)")
+		k.f.Lines += int64(bytes.Count(b, []byte("\n")))
+		if bytes.IndexByte(b, 0) >= 0 && !k.binaries {
+			k.report(&k.f.Binary, "binary", x.Path, "a binary file can't be reviewed (binaries: allowed)")
 		}
 		return nil
 	})
-	if err != nil {
-		return f, found, err
-	}
-	// Also a link that stays as it is may lead elsewhere, by way of one that does not.
-	for _, l := range slices.Sorted(maps.Keys(lead)) {
-		if p.links {
-			break
-		}
-		if err := ctx.Err(); err != nil {
-			return f, found, err
-		}
-		why := lead.leadsOut(l)
-		if was, there := names.links[l]; why != "" && (!there || was != lead[l] || names.links.leadsOut(l) == "") {
-			say(&f.Links, "link-out", l, why)
-		}
-	}
-	past("bytes", f.Bytes, p.bytes)
-	past("lines", f.Lines, p.lines)
-	return f, found, nil
 }
 
-// alikes are the spellings of names of a change that some file system takes for one.
-type alikes struct {
+// links finds links that lead out of the tree. A link that is the same as on the base may
+// lead elsewhere now, through another link that is not.
+func (k *policyCheck) links(ctx context.Context, lead links) error {
+	if k.policy.links {
+		return nil
+	}
+	for _, l := range slices.Sorted(maps.Keys(lead)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		why := lead.leadsOut(l)
+		if was, there := k.names.links[l]; why != "" && (!there || was != lead[l] || k.names.links.leadsOut(l) == "") {
+			k.report(&k.f.Links, "link-out", l, why)
+		}
+	}
+	return nil
+}
+
+// lookAlikes finds names of a change that some file system takes for the same.
+type lookAlikes struct {
 	base   map[string]bool // files and directories of the base
 	change map[string][]string
 }
 
-func alikeIn(base, now *Tree) *alikes {
-	a := &alikes{base.names(), map[string][]string{}}
+func newLookAlikes(base, now *Tree) *lookAlikes {
+	a := &lookAlikes{base.names(), map[string][]string{}}
 	seen := map[string]bool{}
 	for _, x := range now.Files {
-		for p, folded := range alikeNames(x.Path) {
+		for p, folded := range foldedNames(x.Path) {
 			if seen[p] {
 				break
 			}
@@ -201,8 +236,8 @@ func alikeIn(base, now *Tree) *alikes {
 	return a
 }
 
-// alikeNames are a path and the directories that it lies in, with how each may be read.
-func alikeNames(p string) iter.Seq2[string, string] {
+// foldedNames yields a path and its parent directories, each with its folded form.
+func foldedNames(p string) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for folded := change.FoldName(p); yield(p, folded); {
 			at := strings.LastIndexByte(p, '/')
@@ -214,12 +249,13 @@ func alikeNames(p string) iter.Seq2[string, string] {
 	}
 }
 
-// to is what a new file, or a new directory that it lies in, can be taken for, or nothing.
-func (a *alikes) to(d Difference) string {
+// match returns the name that a new file, or a new parent directory of it, can be taken
+// for; empty: none.
+func (a *lookAlikes) match(d Difference) string {
 	if d.Change == nil {
 		return ""
 	}
-	for p, folded := range alikeNames(d.Path) {
+	for p, folded := range foldedNames(d.Path) {
 		if a.base[p] {
 			break
 		}
@@ -232,17 +268,16 @@ func (a *alikes) to(d Difference) string {
 	return ""
 }
 
-// gitObeys are files that say to git where else to fetch from, and what to keep from
-// view.
+// gitObeys are files that configure git from within a tree.
 var gitObeys = map[string]string{
 	".gitmodules":    "git fetches other repositories by it",
 	".gitattributes": "git hides differences and changes contents by it",
 }
 
-// links are where the links of a tree lead, as they say.
+// links maps the links of a tree to their targets, as written.
 type links map[string]string
 
-func linksOf(ctx context.Context, t *Tree) (links, error) {
+func readLinks(ctx context.Context, t *Tree) (links, error) {
 	l := links{}
 	err := t.Each(ctx, func(x File) bool { return x.Mode == Link }, func(x File, b []byte) error {
 		l[x.Path] = string(b)
@@ -251,7 +286,8 @@ func linksOf(ctx context.Context, t *Tree) (links, error) {
 	return l, err
 }
 
-// resolve says where in the tree a name leads from where p lies, through the tree's links.
+// resolve resolves the name to, as seen from the directory of p, through the tree's
+// links. It reports false if the name leads out of the tree.
 func (l links) resolve(p, to string) (string, bool) {
 	return change.Resolve(func(rel string) (change.Type, string) {
 		if to, ok := l[rel]; ok {
@@ -261,7 +297,7 @@ func (l links) resolve(p, to string) (string, bool) {
 	}, "\x00", p, to)
 }
 
-// leadsOut says why a link leads out of the tree, or nothing.
+// leadsOut says why a link leads out of the tree; empty: it does not.
 func (l links) leadsOut(p string) string {
 	to := l[p]
 	if path.IsAbs(to) {
@@ -273,14 +309,14 @@ func (l links) leadsOut(p string) string {
 	return ""
 }
 
-// aliases are the links of a tree that lead to something in it.
-type aliases struct {
-	links links
-	leads map[string]string // each to the next name: that of another link, or what it leads to
+// linkAliases knows by which names the files of a tree can be reached through its links.
+type linkAliases struct {
+	links   links
+	targets map[string]string // the next name of each link: another link's, or its target's
 }
 
-func namesOf(ctx context.Context, t *Tree) (*aliases, error) {
-	l, err := linksOf(ctx, t)
+func readAliases(ctx context.Context, t *Tree) (*linkAliases, error) {
+	l, err := readLinks(ctx, t)
 	leads := map[string]string{}
 	for p, to := range l {
 		dir, last := path.Split(to)
@@ -291,17 +327,17 @@ func namesOf(ctx context.Context, t *Tree) (*aliases, error) {
 			leads[p] = path.Join(at, last)
 		}
 	}
-	return &aliases{l, leads}, err
+	return &linkAliases{l, leads}, err
 }
 
-// of says by which names a file can be reached: its own, and those by way of links, to it
-// or to a directory that it lies in.
-func (a *aliases) of(p string) []string {
+// names returns the names of a file: its own, and those through links to it or to a
+// parent directory. It stops at 100.
+func (a *linkAliases) names(p string) []string {
 	all := []string{p}
 	for i := 0; i < len(all) && len(all) < 100; i++ {
-		for link, to := range a.leads {
+		for link, to := range a.targets {
 			rest, ok := strings.CutPrefix(all[i], to)
-			if to == "" { // the tree itself, and what lies there by such a name need not be told twice
+			if to == "" { // the root; a name through the link itself adds nothing
 				rest, ok = "/"+all[i], !strings.HasPrefix(all[i], link+"/")
 			}
 			if ok && (rest == "" || rest[0] == '/') && !slices.Contains(all, link+rest) {
@@ -312,15 +348,16 @@ func (a *aliases) of(p string) []string {
 	return all
 }
 
-// follow is where a name leads in the end.
-func (a *aliases) follow(p string) string {
+// follow returns the path that a name leads to in the end.
+func (a *linkAliases) follow(p string) string {
 	if end, ok := a.links.resolve("x", p); ok {
 		return path.Clean(end)
 	}
 	return p
 }
 
-// isTestFile goes by the names that runners look for.
+// isTestFile reports whether a path looks like a file of tests, by the names that test
+// runners look for.
 func isTestFile(p string) bool {
 	if isTestName(p) {
 		return true
@@ -333,7 +370,7 @@ func isTestFile(p string) bool {
 	return false
 }
 
-// isTestName leaves the directory out.
+// isTestName is isTestFile without regard to directories.
 func isTestName(p string) bool {
 	for _, pat := range []string{"*_test.go", "test_*.py", "*_test.py", "conftest.py", "*.test.*", "*.spec.*", "*Test.java", "*_test.rs"} {
 		if ok, _ := path.Match(pat, path.Base(p)); ok {

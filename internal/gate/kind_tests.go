@@ -16,7 +16,7 @@ import (
 )
 
 func init() {
-	Register(Kind{Name: "tests", Summary: "no test fails, and each that passed on the base is there and passes", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
+	register(Kind{Name: "tests", Summary: "no test fails, and each that passed on the base is there and passes", Runs: true, Keys: []string{"format", "results", "runner", "accept"}}, func(s *Signal, m document.Mapping) Judge[testFacts] {
 		k := testsKind{
 			format: m.Need("format").OneOf("go", "junit", "pytest", "jest", "vitest"), results: m.Get("results").Text(),
 			runner: m.Get("runner").Strings(), accept: m.Get("accept").Strings(),
@@ -44,19 +44,20 @@ func init() {
 				}
 			}
 		}
-		return k.judge
+		return k.evaluate
 	})
 }
 
-// testsKind compares what ran on the base with what ran on the change. Ids and states
-// are the runner's claims; that it ran, and how it ended, is observed.
+// testsKind compares the tests that ran on the base with those that ran on the change.
+// The ids and results of tests are the runner's claims; that the runner ran, and its exit
+// code, are observed.
 type testsKind struct {
 	format, results string
-	runner          []string // programs one of which must have run
-	accept          []string // ids that may be lost, which a person put into the catalog
+	runner          []string // programs, one of which must have run
+	accept          []string // ids that may be missing, by the catalog
 }
 
-// LostTests are those that a verdict misses, by signal.
+// LostTests returns the tests that are missing on the change, by signal.
 func (v *Verdict) LostTests() map[string][]string {
 	out := map[string][]string{}
 	for _, r := range v.Signals {
@@ -74,45 +75,32 @@ type testFacts struct {
 	Failed     []string `json:"failed,omitempty"`
 	Lost       []string `json:"lost,omitempty"`
 	Skipped    []string `json:"newly_skipped,omitempty"`
-	Emptied    []string `json:"emptied,omitempty"`
+	Weakened   []string `json:"emptied,omitempty"`
 	Added      int      `json:"added"`
 	Code       int      `json:"exit_code"`
-	// Unseen are packages or files whose tests are said to have passed, and whose
-	// binary was not seen to run.
+	// Unseen lists packages or files whose tests are reported as passed although nothing
+	// was seen to run them.
 	Unseen []string `json:"unseen,omitempty"`
-	// Stands are modules of the change's that tests can be given where the base's were given
-	// this machine's, or what was installed.
-	Stands []string `json:"stand_before,omitempty"`
-	Seen   int      `json:"runners_seen"`
+	// Shadowing lists modules of the change that tests may load instead of those that the
+	// base's tests loaded from this machine or from what was installed.
+	Shadowing []string `json:"stand_before,omitempty"`
+	Seen      int      `json:"runners_seen"`
 }
 
 func (f testFacts) Positive() bool {
 	return f.BasePassed+f.Added > 0 && f.Passed > 0 && f.Code == 0 && f.Seen > 0 &&
-		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Emptied)+len(f.Unseen)+len(f.Stands) == 0
+		len(f.Failed)+len(f.Lost)+len(f.Skipped)+len(f.Weakened)+len(f.Unseen)+len(f.Shadowing) == 0
 }
 
-func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, error) {
-	type side struct {
-		inv *inventory
-		p   *Phase
-		err error
-	}
-	run := func(t *Tree) (s side) {
-		if s.p, s.err = c.Run(ctx, t); s.err == nil {
-			s.inv, s.err = k.read(s.p)
-		}
-		return s
-	}
-	var now, base side
-	if c.Base == c.Change { // a baseline is being made of what there is
-		now = run(c.Change)
-		base = now
-	} else {
-		var wg sync.WaitGroup
-		wg.Go(func() { base = run(c.Base) })
-		now = run(c.Change)
-		wg.Wait()
-	}
+// testRun is the result of running the tests on one tree.
+type testRun struct {
+	inv *inventory
+	p   *Phase
+	err error
+}
+
+func (k testsKind) evaluate(ctx context.Context, c *Case) (testFacts, []Finding, error) {
+	base, now := k.run(ctx, c)
 	switch {
 	case now.err != nil:
 		var found []Finding
@@ -123,76 +111,110 @@ func (k testsKind) judge(ctx context.Context, c *Case) (testFacts, []Finding, er
 	case base.err != nil:
 		return testFacts{}, nil, fmt.Errorf("the tests of the base can't be compared with: %w", base.err)
 	}
-	f := testFacts{Code: now.p.Code}
-	var found []Finding
-	say := func(list *[]string, id, what string) {
-		*list = append(*list, id)
-		found = append(found, Finding{ID: id, Text: what, Detail: ends(strings.Trim(now.inv.output[id], "\n"), maxDetail)})
+	x := testComparison{base: base.inv, now: now.inv, f: testFacts{Code: now.p.Code}}
+	stay := x.compare(k.accept, c.Baseline.removedTests(c.Name))
+	x.f.Seen, x.f.Unseen = k.observedRunners(now.p, now.inv)
+	for _, u := range x.f.Unseen {
+		x.found = append(x.found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
 	}
-	var stay []string // passed on both sides, and are to
-	for _, id := range slices.Sorted(maps.Keys(base.inv.tests)) {
-		if base.inv.tests[id] != testPassed {
+	shadowed, err := findShadowingModules(ctx, c.Base, c.Change, base.p, now.p)
+	if err != nil {
+		return x.f, x.found, err
+	}
+	for _, mod := range slices.Sorted(maps.Keys(shadowed)) {
+		x.f.Shadowing = append(x.f.Shadowing, mod)
+		x.found = append(x.found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + shadowed[mod] + ": " + shadowingAdvice(mod)})
+	}
+	weakened, err := findWeakenedTests(ctx, c.Base, c.Change, k.format, stay)
+	if err != nil {
+		return x.f, x.found, err
+	}
+	for _, e := range weakened {
+		x.f.Weakened = append(x.f.Weakened, e.ID)
+		x.found = append(x.found, e)
+	}
+	if (x.f.Code == 0) != (len(x.f.Failed) == 0) {
+		return x.f, x.found, &disagreementError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", x.f.Code, len(x.f.Failed))}
+	}
+	return x.f, x.found, nil
+}
+
+// run runs the tests on base and change, at once unless both are one tree.
+func (k testsKind) run(ctx context.Context, c *Case) (base, now testRun) {
+	on := func(t *Tree) (r testRun) {
+		if r.p, r.err = c.run(ctx, t); r.err == nil {
+			r.inv, r.err = k.read(r.p)
+		}
+		return r
+	}
+	if c.Base == c.Change { // a baseline is being recorded
+		now = on(c.Change)
+		return now, now
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { base = on(c.Base) })
+	now = on(c.Change)
+	wg.Wait()
+	return base, now
+}
+
+// testComparison compares the reports of base and change.
+type testComparison struct {
+	base, now *inventory
+	f         testFacts
+	found     []Finding
+}
+
+func (x *testComparison) report(list *[]string, id, what string) {
+	*list = append(*list, id)
+	x.found = append(x.found, Finding{ID: id, Text: what, Detail: headAndTail(strings.Trim(x.now.output[id], "\n"), maxDetail)})
+}
+
+// compare fills in the tests that fail, were lost, or are skipped now. It returns the
+// tests that passed on both sides and must go on to check something. Tests in accept, of
+// the catalog, and in removed, of the baseline, may be lost.
+func (x *testComparison) compare(accept, removed []string) (stay []string) {
+	for _, id := range slices.Sorted(maps.Keys(x.base.tests)) {
+		if x.base.tests[id] != testPassed {
 			continue
 		}
-		f.BasePassed++
+		x.f.BasePassed++
 		accepts := ""
-		if slices.Contains(k.accept, id) {
+		if slices.Contains(accept, id) {
 			accepts = "the catalog"
-		} else if slices.Contains(c.Baseline.GoneTests(c.Name), id) {
+		} else if slices.Contains(removed, id) {
 			accepts = "the baseline"
 		}
-		switch st := now.inv.tests[id]; {
+		switch st := x.now.tests[id]; {
 		case st == "" && accepts != "":
-			found = append(found, Finding{ID: id, Noted: true, Text: "the test is gone, which " + accepts + " accepts"})
+			x.found = append(x.found, Finding{ID: id, Noted: true, Text: "the test is gone, which " + accepts + " accepts"})
 		case st == "":
-			say(&f.Lost, id, "the test passed on the base, and is gone")
+			x.report(&x.f.Lost, id, "the test passed on the base, and is gone")
 		case st == testSkipped:
-			say(&f.Skipped, id, "the test passed on the base, and is skipped")
+			x.report(&x.f.Skipped, id, "the test passed on the base, and is skipped")
 		case st == testPassed && accepts == "":
 			stay = append(stay, id)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(now.inv.tests)) {
-		switch now.inv.tests[id] {
+	for _, id := range slices.Sorted(maps.Keys(x.now.tests)) {
+		switch x.now.tests[id] {
 		case testPassed:
-			f.Passed++
-			if base.inv.tests[id] == "" {
-				f.Added++
+			x.f.Passed++
+			if x.base.tests[id] == "" {
+				x.f.Added++
 			}
 		case testFailed:
-			say(&f.Failed, id, "the test fails")
+			x.report(&x.f.Failed, id, "the test fails")
 		}
 	}
-	f.Seen, f.Unseen = k.seen(now.p, now.inv)
-	for _, u := range f.Unseen {
-		found = append(found, Finding{ID: u, Text: "its tests are said to have passed, and the kernel inside saw none of them run"})
-	}
-	stands, err := standBefore(ctx, c.Base, c.Change, base.p, now.p)
-	if err != nil {
-		return f, found, err
-	}
-	for _, mod := range slices.Sorted(maps.Keys(stands)) {
-		f.Stands = append(f.Stands, mod)
-		found = append(found, Finding{ID: "stands-before", File: mod, Text: "tests can be given it where those of the base were given " + stands[mod] + ": " + insteadOf(mod)})
-	}
-	empty, err := emptied(ctx, c.Base, c.Change, k.format, stay)
-	if err != nil {
-		return f, found, err
-	}
-	for _, e := range empty {
-		f.Emptied = append(f.Emptied, e.ID)
-		found = append(found, e)
-	}
-	if (f.Code == 0) != (len(f.Failed) == 0) {
-		return f, found, &DisagreementError{fmt.Sprintf("the runner ended with %d, and reports %d failed tests", f.Code, len(f.Failed))}
-	}
-	return f, found, nil
+	return stay
 }
 
-// pyModule is a module of Python by what it is imported as, from where it lies.
+// pyModule is a Python module, by its directory and the name that imports it.
 type pyModule struct{ dir, name string }
 
-// moduleOf is what a file may be imported as: its own name, or its directory's.
+// moduleOf returns the module that a file can be imported as, by its own name or its
+// directory's.
 func moduleOf(f string) (pyModule, bool) {
 	dir, file := path.Split(f)
 	dir = path.Clean(dir)
@@ -210,13 +232,14 @@ func moduleOf(f string) (pyModule, bool) {
 	return pyModule{dir, name}, name != ""
 }
 
-// standBefore finds modules of Python that are new, and can be what is loaded in the place
-// of one of their name that lies elsewhere: what asserts may be such. They are given with
-// what they stand before, which the base's tests had. That the other one was looked at,
-// too, says nothing in favour of a module that lies where modules are found: whoever
-// stands before another can open it. Of the modules of packages it does: they have the
-// package's name before theirs.
-func standBefore(ctx context.Context, was, is *Tree, base, now *Phase) (map[string]string, error) {
+// findShadowingModules finds new Python modules that can be loaded in place of a module of
+// the same name elsewhere, which the base's tests were given: it may be the one that has
+// the assertions. The result maps each to the file that it can replace.
+//
+// A module that is found by its name alone is reported even if the other file was opened
+// as well, since the module itself can open it. A module of a package is not: its full
+// name begins with the package's.
+func findShadowingModules(ctx context.Context, was, is *Tree, base, now *Phase) (map[string]string, error) {
 	out := map[string]string{}
 	if base == nil || now == nil || base == now {
 		return out, nil
@@ -225,61 +248,17 @@ func standBefore(ctx context.Context, was, is *Tree, base, now *Phase) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	had, dirs := map[pyModule]bool{}, map[string]bool{}
-	for _, f := range was.Files {
-		if m, ok := moduleOf(f.Path); ok {
-			had[m], dirs[path.Dir(f.Path)] = true, true
-		}
-	}
-	for _, f := range base.Observed.TreeRead {
-		if m, ok := moduleOf(f); ok {
-			had[m] = true // one that its phase made, or was given
-		}
-	}
-	type candidate struct {
-		file  string
-		found bool // where modules are found by their name alone
-	}
-	news := map[string][]candidate{}
-	inPackage := func(dir string) bool {
-		_, ok := is.Lookup(path.Join(dir, "__init__.py"))
-		_, before := was.Lookup(path.Join(dir, "__init__.py"))
-		return ok && dir != "." && (before || !dirs[dir])
-	}
-	own := map[pyModule]string{}
-	for _, f := range is.Files {
-		m, ok := moduleOf(f.Path)
-		if f.Mode == Link && path.Ext(f.Path) == "" {
-			m, ok = moduleOf(f.Path + "/__init__.py") // what it leads to may be a package
-		}
-		switch {
-		case !ok:
-		case f.Mode == Link && !same(f): // it is opened by another name
-			news[m.name] = append(news[m.name], candidate{f.Path, !inPackage(m.dir)})
-		case !had[m]:
-			own[m] = f.Path
-		}
-	}
-	for _, f := range now.Observed.TreeRead {
-		if m, ok := moduleOf(f); ok && !had[m] {
-			at, here := own[m]
-			if !here {
-				at = f // it was made in the phase, or came with what is installed
-			}
-			news[m.name] = append(news[m.name], candidate{at, here && !inPackage(m.dir)})
-		}
-	}
-	look := func(list, then []string, shown string) {
+	news := newModules(was, is, same, base.Observed.TreeRead, now.Observed.TreeRead)
+	look := func(list, then []string, prefix string) {
 		for _, f := range list {
 			m, ok := moduleOf(f)
-			// Where modules lie that are not a package's.
-			if top := path.Base(m.dir); !ok || !slices.Contains([]string{"site-packages", "dist-packages", "lib-dynload", "site"}, top) && !strings.HasPrefix(top, "python3") {
+			if !ok || !isModuleDir(path.Base(m.dir)) {
 				continue
 			}
 			_, both := slices.BinarySearch(then, f)
 			for _, c := range news[m.name] {
 				if out[c.file] == "" && (c.found || !both) {
-					out[c.file] = shown + f
+					out[c.file] = prefix + f
 				}
 			}
 		}
@@ -289,8 +268,65 @@ func standBefore(ctx context.Context, was, is *Tree, base, now *Phase) (map[stri
 	return out, nil
 }
 
-// insteadOf says what to do about a module that stands before another.
-func insteadOf(file string) string {
+// isModuleDir reports whether Python looks for top-level modules in directories of a name.
+func isModuleDir(name string) bool {
+	return slices.Contains([]string{"site-packages", "dist-packages", "lib-dynload", "site"}, name) || strings.HasPrefix(name, "python3")
+}
+
+// newModule is a file that can be imported and was not there on the base.
+type newModule struct {
+	file  string
+	found bool // Python finds it by its name alone: it is in no package
+}
+
+// newModules returns the modules that the change has and the base has not, by name.
+// baseRead and nowRead are files of the tree that the phases opened.
+func newModules(was, is *Tree, same func(File) bool, baseRead, nowRead []string) map[string][]newModule {
+	had, dirs := map[pyModule]bool{}, map[string]bool{}
+	for _, f := range was.Files {
+		if m, ok := moduleOf(f.Path); ok {
+			had[m], dirs[path.Dir(f.Path)] = true, true
+		}
+	}
+	for _, f := range baseRead {
+		if m, ok := moduleOf(f); ok {
+			had[m] = true // the phase made it, or an earlier signal kept it
+		}
+	}
+	inPackage := func(dir string) bool {
+		_, ok := is.lookup(path.Join(dir, "__init__.py"))
+		_, before := was.lookup(path.Join(dir, "__init__.py"))
+		return ok && dir != "." && (before || !dirs[dir])
+	}
+	news := map[string][]newModule{}
+	own := map[pyModule]string{}
+	for _, f := range is.Files {
+		m, ok := moduleOf(f.Path)
+		if f.Mode == Link && path.Ext(f.Path) == "" {
+			m, ok = moduleOf(f.Path + "/__init__.py") // the link may lead to a package
+		}
+		switch {
+		case !ok:
+		case f.Mode == Link && !same(f): // it is opened by another name
+			news[m.name] = append(news[m.name], newModule{f.Path, !inPackage(m.dir)})
+		case !had[m]:
+			own[m] = f.Path
+		}
+	}
+	for _, f := range nowRead {
+		if m, ok := moduleOf(f); ok && !had[m] {
+			at, here := own[m]
+			if !here {
+				at = f // the phase made it, or it was installed
+			}
+			news[m.name] = append(news[m.name], newModule{at, here && !inPackage(m.dir)})
+		}
+	}
+	return news
+}
+
+// shadowingAdvice says what to do about a module that can be loaded in place of another.
+func shadowingAdvice(file string) string {
 	m, _ := moduleOf(file)
 	if m.dir == "." || m.dir == "" {
 		return "call it otherwise, or put it into a package"
@@ -298,12 +334,12 @@ func insteadOf(file string) string {
 	return "call it otherwise, or put it into a package: " + path.Join(m.dir, "__init__.py") + " makes this directory one when the base has it, too, or had no Python here (let a change go before that adds only the file)"
 }
 
-// read gets the reporter's account of a phase.
+// read parses the test report of a phase.
 func (k testsKind) read(p *Phase) (*inventory, error) {
 	var b []byte
 	var err error
 	if k.results == "stdout" {
-		b, err = p.Stdout.Whole()
+		b, err = p.Stdout.whole()
 	} else {
 		b, err = wrote(p, k.results)
 	}
@@ -316,7 +352,7 @@ func (k testsKind) read(p *Phase) (*inventory, error) {
 	return nil, fmt.Errorf("%s on the %s gave no results in %s's form: %w", p.Signal, p.On, k.format, err)
 }
 
-// wrote is a file that a phase wrote.
+// wrote returns the content of a file that a phase wrote.
 func wrote(p *Phase, name string) ([]byte, error) {
 	if p.Changes == nil {
 		return nil, errors.New("what it wrote was not kept")
@@ -336,10 +372,11 @@ func wrote(p *Phase, name string) ([]byte, error) {
 	return b, errors.Join(err, r.Close())
 }
 
-// seen looks in the trace for what runs tests.
-func (k testsKind) seen(p *Phase, inv *inventory) (n int, unseen []string) {
+// observedRunners counts the test runners in the trace, and returns packages and files
+// with passed tests that nothing was seen to run.
+func (k testsKind) observedRunners(p *Phase, inv *inventory) (n int, unseen []string) {
 	ran := map[string]bool{}
-	binaries := map[string]map[string]bool{} // of Go's tests: paths by name
+	binaries := map[string]map[string]bool{} // of Go tests: paths by base name
 	for _, x := range p.Observed.Execs {
 		if base := path.Base(x.Path); k.format == "go" && strings.HasSuffix(base, ".test") {
 			ran[base] = true
@@ -357,7 +394,8 @@ func (k testsKind) seen(p *Phase, inv *inventory) (n int, unseen []string) {
 			}
 		}
 	}
-	// Packages of one name have binaries of one name, each in a directory of its own.
+	// Packages of the same name have test binaries of the same name, each in its own
+	// directory.
 	named := map[string]int{}
 	for pkg := range inv.packages {
 		named[goBinary(pkg)]++

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/carboy/carboy/internal/document"
 )
 
 func init() {
-	Register(Kind{Name: "trace", Summary: "phases do what the baseline allows, as the kernel inside saw it", Last: true, Final: true, Keys: []string{"of", "watch"}}, func(s *Signal, m document.Mapping) Judge[traceFacts] {
+	register(Kind{Name: "trace", Summary: "phases do what the baseline allows, as the kernel inside saw it", Last: true, Final: true, Keys: []string{"of", "watch"}}, func(s *Signal, m document.Mapping) Judge[traceFacts] {
 		t := traceKind{of: m.Need("of").Strings()}
 		if m.Get("of").Present() && len(t.of) == 0 {
 			m.Get("of").Bad("names no signal", "name signals that run something: of: [tests]")
@@ -17,24 +18,15 @@ func init() {
 		all := []string{"execs", "shells", "endpoints", "reads", "writes", "rights"}
 		t.watch = m.Get("watch").Strings()
 		for _, w := range t.watch {
-			if !contains(all, w) {
+			if !slices.Contains(all, w) {
 				m.Get("watch").Bad("has "+w+", which is not recorded", "there are execs, shells, endpoints, reads, writes and rights")
 			}
 		}
 		if len(t.watch) == 0 {
 			t.watch = all
 		}
-		return t.judge
+		return t.evaluate
 	})
-}
-
-func contains(l []string, s string) bool {
-	for _, x := range l {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 type traceKind struct{ of, watch []string }
@@ -45,7 +37,7 @@ type traceFacts struct {
 	Baseline  string   `json:"baseline_sha256,omitempty"`
 	Recording bool     `json:"recording,omitempty"`
 	Missing   []string `json:"without_baseline,omitempty"`
-	Stale     []string `json:"of_other_dependencies,omitempty"` // the baseline is of another image, or of other lockfiles
+	Stale     []string `json:"of_other_dependencies,omitempty"` // the baseline was recorded with another image or other lockfiles
 	Drifted   []string `json:"drifted,omitempty"`
 	Facts     uint64   `json:"facts"`
 	Lost      uint64   `json:"lost"`
@@ -56,19 +48,19 @@ func (f traceFacts) Positive() bool {
 		(f.Recording || len(f.Missing)+len(f.Stale)+len(f.Drifted) == 0)
 }
 
-func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, error) {
+func (t traceKind) evaluate(ctx context.Context, c *Case) (traceFacts, []Finding, error) {
 	f := traceFacts{Wanted: len(t.of), Recording: c.Recording}
 	if c.Baseline != nil {
 		f.Baseline = c.Baseline.digest
 	}
-	locks, err := c.Change.lockfiles(ctx)
+	locks, err := c.Change.lockfilesDigest(ctx)
 	if err != nil {
 		return f, nil, err
 	}
 	image := cmp.Or(c.g.Catalog.ImageDigest, "host")
 	var found []Finding
 	for _, name := range t.of {
-		phases := c.Phases(name)
+		phases := c.phases(name)
 		if len(phases) == 0 {
 			return f, found, fmt.Errorf("%s has run nothing on the change, so there is no trace of it", name)
 		}
@@ -78,7 +70,7 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 			}
 		}
 		f.Phases++
-		want := c.Baseline.Entry(name)
+		want := c.Baseline.entry(name)
 		switch {
 		case c.Recording:
 		case want == nil:
@@ -99,12 +91,12 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 			if want == nil {
 				continue
 			}
-			for _, d := range want.drift(entryOf(name, image, locks, p.Observed)) {
-				if !contains(t.watch, d.What) {
+			for _, d := range want.drift(newEntry(name, image, locks, p.Observed)) {
+				if !slices.Contains(t.watch, d.What) {
 					continue
 				}
-				// Who fails reads what it says so from: messages, sources. Its own signal
-				// does not pass, and the next attempt is for that.
+				// A command that fails reads what it needs to say so: messages, sources.
+				// Its own signal fails already, and asks for another attempt.
 				noted := p.Code != 0 && d.What == "reads"
 				if !noted {
 					f.Drifted = append(f.Drifted, name)
@@ -118,26 +110,25 @@ func (t traceKind) judge(ctx context.Context, c *Case) (traceFacts, []Finding, e
 	return f, found, nil
 }
 
-// Record makes a baseline of what the phases did that the catalog's trace signals are
-// about. What one read that failed is no example: it read what it says so from, which is no
-// drift, and its entry has the reads that were allowed before.
-func (g *Gate) Record(ctx context.Context) (*Baseline, error) {
-	locks, err := g.Change.lockfiles(ctx)
+// Record returns a baseline of what the phases did. A phase that failed read what it
+// needed to say so, so its entry keeps the reads of the old baseline.
+func (g *Gate) RecordBaseline(ctx context.Context) (*Baseline, error) {
+	locks, err := g.Change.lockfilesDigest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b := &Baseline{Schema: BaselineSchema, Entries: []*Entry{}}
+	b := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}
 	for _, p := range g.phases {
-		if p.On != "change" || b.Entry(p.Signal) != nil {
+		if p.On != "change" || b.entry(p.Signal) != nil {
 			continue
 		}
-		if !p.Observed.Whole() {
-			return nil, fmt.Errorf("%s: its trace has gaps (%s), so it is no baseline", p.Signal, gaps(p.Observed))
+		if !p.Observed.whole() {
+			return nil, fmt.Errorf("%s: its trace has gaps (%s), so it cannot be a baseline", p.Signal, gapsText(p.Observed))
 		}
-		e := entryOf(p.Signal, cmp.Or(g.Catalog.ImageDigest, "host"), locks, p.Observed)
+		e := newEntry(p.Signal, cmp.Or(g.Catalog.ImageDigest, "host"), locks, p.Observed)
 		if p.Code != 0 {
 			e.Reads = []string{}
-			if was := g.Baseline.Entry(p.Signal); was != nil {
+			if was := g.Baseline.entry(p.Signal); was != nil {
 				e.Reads = was.Reads
 			}
 		}

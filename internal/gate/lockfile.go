@@ -21,27 +21,27 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Package is one that a lockfile pins.
+// Package is a package that a lockfile pins.
 type Package struct {
-	Ecosystem string `json:"ecosystem"` // as OSV calls it: Go, npm, PyPI, crates.io
+	Ecosystem string `json:"ecosystem"` // OSV's name: Go, npm, PyPI, crates.io
 	Name      string `json:"name"`
 	Version   string `json:"version"`
 	Licence   string `json:"licence,omitempty"` // as the lockfile says
 	File      string `json:"file"`
 
-	// from is the address that a package is fetched from and sum what that is to be, where
-	// its name and version do not say what is there.
+	// from is the address that the package is fetched from, and sum its checksum, if
+	// these do not follow from name and version.
 	from, sum string
 }
 
-// same reports whether p and q are one package, wherever they are pinned.
+// same reports whether p and q are the same package, in whatever file.
 func (p Package) same(q Package) bool {
 	q.File, q.Licence = p.File, p.Licence
 	return p == q
 }
 
-// packages are all that a tree's lockfiles pin. One that can't be read is an error: what
-// is in it could not be judged.
+// packages returns what a tree's lockfiles pin, and the number of lockfiles. A lockfile
+// that can't be read is an error, since nobody could judge its packages.
 func packages(ctx context.Context, t *Tree) (out []Package, files int, err error) {
 	for _, f := range t.Files {
 		if f.Mode == Link && isLockfile(f.Path) {
@@ -82,7 +82,7 @@ func goPackages(b []byte) (out []Package, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// One that is for a version goes before one that is for all.
+	// A replacement for one version takes precedence over one for all versions.
 	replaced := map[module.Version]module.Version{}
 	for _, r := range f.Replace {
 		replaced[r.Old] = r.New
@@ -95,7 +95,7 @@ func goPackages(b []byte) (out []Package, err error) {
 			m = x
 		}
 		if m.Version == "" {
-			continue // a directory of the tree
+			continue // a directory, not a module version
 		}
 		out = append(out, Package{Ecosystem: "Go", Name: m.Path, Version: m.Version})
 	}
@@ -105,7 +105,8 @@ func goPackages(b []byte) (out []Package, err error) {
 	return out, nil
 }
 
-// goWorkPackages are what a workspace puts in the place of modules, whatever go.mod says.
+// goWorkPackages returns the modules that a workspace's replace directives bring in,
+// which override those of go.mod.
 func goWorkPackages(b []byte) (out []Package, err error) {
 	f, err := modfile.ParseWork("go.work", b, nil)
 	if err != nil {
@@ -119,9 +120,9 @@ func goWorkPackages(b []byte) (out []Package, err error) {
 	return out, nil
 }
 
-// exactly reads fields of a JSON object by their very names, which encoding/json does not,
-// and npm does.
-func exactly(b []byte, fields map[string]any) error {
+// unmarshalExact reads fields of a JSON object by their exact names, as npm does.
+// encoding/json ignores case.
+func unmarshalExact(b []byte, fields map[string]any) error {
 	o, err := object(b)
 	if err != nil {
 		return err
@@ -139,13 +140,13 @@ func exactly(b []byte, fields map[string]any) error {
 func npmPackages(b []byte) (out []Package, err error) {
 	var format int
 	var all json.RawMessage
-	if err := exactly(b, map[string]any{"lockfileVersion": &format, "packages": &all}); err != nil {
+	if err := unmarshalExact(b, map[string]any{"lockfileVersion": &format, "packages": &all}); err != nil {
 		return nil, err
 	}
 	if format < 2 {
 		return nil, fmt.Errorf("lockfileVersion is %d; npm 7 and later write 2 or 3", format)
 	}
-	// Without packages npm reads what older ones wrote.
+	// Without "packages" npm falls back to the format of version 1.
 	list, err := object(all)
 	if err != nil {
 		return nil, fmt.Errorf("packages: %w", err)
@@ -155,20 +156,20 @@ func npmPackages(b []byte) (out []Package, err error) {
 		var resolved, sum string
 		var licence any
 		var link bool
-		if err := exactly(list[at], map[string]any{"name": &p.Name, "version": &p.Version, "license": &licence, "link": &link, "resolved": &resolved, "integrity": &sum}); err != nil {
-			return nil, fmt.Errorf("packages: %q: %w", cut(at, 100), err)
+		if err := unmarshalExact(list[at], map[string]any{"name": &p.Name, "version": &p.Version, "license": &licence, "link": &link, "resolved": &resolved, "integrity": &sum}); err != nil {
+			return nil, fmt.Errorf("packages: %q: %w", truncate(at, 100), err)
 		}
 		i := strings.LastIndex(at, "node_modules/")
 		if i < 0 || link {
 			continue // the project itself
 		}
 		if path.Clean(at) != at {
-			return nil, fmt.Errorf("packages: %q is no path that npm writes: npm install --package-lock-only writes it anew", cut(at, 100))
+			return nil, fmt.Errorf("packages: %q is not a path that npm writes: npm install --package-lock-only writes it anew", truncate(at, 100))
 		}
 		if p.Name == "" {
 			p.Name = at[i+len("node_modules/"):]
 		}
-		if !npmHas(p.Name, p.Version, resolved) {
+		if !npmSourceMatches(p.Name, p.Version, resolved) {
 			if p.from, p.sum = resolved, sum; resolved == "" {
 				p.from = p.Name + "@" + p.Version
 			}
@@ -187,10 +188,10 @@ var npmForms = sync.OnceValue(func() (r struct{ name, registry, github *regexp.R
 	return r
 })
 
-// npmHas reports whether what npm fetches is of a name and a version: from where a registry
-// has it, or from its own registry if no address is there. What comes by git or as a file
-// has neither there, and is taken for what it is called.
-func npmHas(name, version, resolved string) bool {
+// npmSourceMatches reports whether the address that npm fetches from serves the package
+// of that name and version: at a registry, or npm's own registry if there is no address.
+// A git address or a file serves whatever is there, so the package goes by its name.
+func npmSourceMatches(name, version, resolved string) bool {
 	forms := npmForms()
 	public, _, _ := strings.Cut(version, "+")
 	switch {
@@ -214,9 +215,9 @@ func npmHas(name, version, resolved string) bool {
 	return ok && forms.github.MatchString(sum)
 }
 
-// tomlPackages reads keys by their very names, which decoding into fields does not, and
-// cargo, Poetry, PDM and uv do. Cargo takes root for a package, and uv distribution for
-// packages.
+// tomlPackages reads keys by their exact names, as cargo, Poetry, PDM and uv do; decoding
+// into a struct ignores case. Cargo also reads "root" as a package, and uv "distribution"
+// as packages.
 func tomlPackages(eco string, b []byte) (out []Package, err error) {
 	var l map[string]any
 	if err := toml.Unmarshal(b, &l); err != nil {
@@ -236,7 +237,7 @@ func tomlPackages(eco string, b []byte) (out []Package, err error) {
 				}
 			}
 			if !ok || p.Name == "" {
-				return nil, fmt.Errorf("%s: one has no name, or a name or a version that is no text", key)
+				return nil, fmt.Errorf("%s: one has no name, or a name or version that is not a string", key)
 			}
 			if eco == "crates.io" && m["source"] == nil {
 				continue // the project itself
@@ -260,14 +261,15 @@ var pipForms = sync.OnceValue(func() (r struct{ coding, comment, hashes, pinned,
 	return r
 })
 
-// Requirements are what a requirements.txt asks pip for, if it leaves pip no choice: an
-// error names a line that does, or that pip might read as another, and what to do.
+// Requirements returns the packages that a requirements.txt pins. A line that leaves pip
+// a choice, or that pip may read differently, is an error that says what to do.
 func Requirements(b []byte) (out []Package, err error) {
 	forms := pipForms()
 	goesOn := false
 	for i, line := range strings.Split(string(b), "\n") {
 		n := i + 1
-		// pip ends a line at whatever Python calls an end, and decodes the file first.
+		// pip decodes the file first, and splits lines at everything that Python takes
+		// for a line end.
 		line = strings.TrimSuffix(line, "\r")
 		if !utf8.ValidString(line) {
 			return nil, fmt.Errorf("line %d is not UTF-8: write it so", n)
@@ -285,15 +287,15 @@ func Requirements(b []byte) (out []Package, err error) {
 			continue
 		}
 		if on {
-			return nil, fmt.Errorf("line %d belongs to the line before, which ends with \\, and is no --hash: write each package in a line", n)
+			return nil, fmt.Errorf("line %d belongs to the line before, which ends with \\, and is not a --hash: write each package in a line", n)
 		}
 		m := forms.pinned.FindStringSubmatch(line)
 		if m == nil {
 			return nil, fmt.Errorf("line %d pins no version: write NAME==VERSION", n)
 		}
-		// An archive in the directory would be taken that is called so.
+		// pip would install an archive of that name from the current directory.
 		if _, ok := pep440(m[2]); !ok || forms.archive.MatchString(m[2]) {
-			return nil, fmt.Errorf("line %d pins %s, which is no version as PEP 440 has them: write NAME==VERSION", n, m[2])
+			return nil, fmt.Errorf("line %d pins %s, which is not a version by PEP 440: write NAME==VERSION", n, m[2])
 		}
 		out = append(out, Package{Ecosystem: "PyPI", Name: osvName("PyPI", m[1]), Version: m[2]})
 	}

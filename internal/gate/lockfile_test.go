@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestT2LockfilesAsRead: what is looked up is what npm, cargo, uv, pip and go read in a
-// lockfile, in whatever way it is written.
+// Packages are read from a lockfile as npm, cargo, uv, pip and go read it, however it is
+// written.
 func TestT2LockfilesAsRead(t *testing.T) {
 	const all = `"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}]`
 	db := laid(t, map[string]string{
@@ -126,7 +126,7 @@ func TestT2LockfilesAsRead(t *testing.T) {
 	}
 }
 
-// TestRequirements: a file that pip may read in another way is refused, with the line.
+// A file that pip may read differently is refused, with the line.
 func TestRequirements(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                              "",

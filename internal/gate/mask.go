@@ -8,20 +8,20 @@ import (
 	"github.com/carboy/carboy/internal/scan"
 )
 
-// What programs printed is shown to people, forges and agents, a little of it each time.
-// Half a token, or a private key without its first line, looks like nothing: so tokens
-// are taken out before anything is cut.
+// Parts of a program's output are shown to people, forges and agents. Half a token, or a
+// private key without its first line, cannot be recognized, so secrets are masked before
+// anything is cut.
 
-// maxMasked is how much of a text's beginning, and of its end, is looked at, in bytes.
-// Where it ends may be a part of a private key, which has 16 KiB at most: what is shown
-// lies far from that.
+// maxMasked is how many bytes of a text's beginning, and of its end, are searched. The
+// last of them may be part of a private key, which has at most 16 KiB: what is shown lies
+// far from there.
 const maxMasked = 32 << 10
 
-const unlooked = "[left out: it could not be searched for tokens]"
+const unscannedText = "[left out: it could not be searched for tokens]"
 
-// masked is s with asterisks for the tokens and private keys of its first and its last
-// maxMasked bytes. Its length is that of s, unless it could not be looked at.
-func masked(s string) string {
+// maskSecrets replaces the tokens and private keys in the first and last maxMasked bytes
+// of s by asterisks. The length stays the same, unless s could not be searched.
+func maskSecrets(s string) string {
 	if s == "" {
 		return s
 	}
@@ -33,13 +33,13 @@ func masked(s string) string {
 	for _, p := range parts {
 		maskKeys(p)
 		if !maskTokens(p) {
-			return unlooked
+			return unscannedText
 		}
 	}
 	return string(b)
 }
 
-// maskTokens reports whether all of b could be looked at.
+// maskTokens masks tokens, and reports whether it could search all of b.
 func maskTokens(b []byte) bool {
 	rules, err := tokenRules()
 	if err != nil {
@@ -58,7 +58,7 @@ func maskTokens(b []byte) bool {
 	return true
 }
 
-// maskLine leaves the ends of lines, so that what is cut is cut there still.
+// maskLine keeps line ends, so that a later cut between lines stays there.
 func maskLine(b []byte) {
 	for i, c := range b {
 		if c != '\n' && c != '\r' {
@@ -75,8 +75,8 @@ var keyForms = sync.OnceValue(func() (r struct{ begins, onLine, header, ends *re
 	return r
 })
 
-// maskKeys masks what follows on the first lines of private keys: the last lines may not
-// have been printed.
+// maskKeys masks the lines that follow the first line of a private key. The last line may
+// not have been printed.
 func maskKeys(b []byte) {
 	forms := keyForms()
 	begun, inside := false, false

@@ -14,27 +14,27 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Workspace is where the tree that is judged stands in every phase's bottle.
+// Workspace is the path of the tree in every phase's bottle.
 const Workspace = "/workspace"
 
-// maxObserved bounds each set of what was observed; with more, it is not whole.
+// maxObserved bounds each set of observations; beyond it the account is incomplete.
 const maxObserved = 200_000
 
-// Exec is a program that ran, as the kernel inside loaded it.
+// Exec is a program that the kernel inside executed.
 type Exec struct {
 	Path   string `json:"path"`
 	Digest string `json:"digest,omitempty"` // SHA-256 of the file, in hexadecimal digits
-	// Asked is the name that was asked for, where it differs: of a link or a script.
+	// Asked is the name that was asked for, if it differs: of a link or a script.
 	Asked string `json:"asked,omitempty"`
-	// Mutable: the workload could write to the file. Nameless: it had no name any
-	// more, or never had one, as of memfd_create.
+	// Mutable: the workload could write to the file. Nameless: the file was deleted, or
+	// never had a name, as with memfd_create.
 	Mutable  bool   `json:"mutable,omitempty"`
 	Nameless bool   `json:"nameless,omitempty"`
 	Shell    bool   `json:"shell,omitempty"`
 	Count    uint64 `json:"count"`
 }
 
-// Endpoint is an address that a program turned to.
+// Endpoint is an address that a program used.
 type Endpoint struct {
 	What    string `json:"what"` // connect, send, bind, listen, accept
 	Address string `json:"address"`
@@ -42,7 +42,7 @@ type Endpoint struct {
 	Count   uint64 `json:"count"`
 }
 
-// Right is a right that was asked for.
+// Right is a privileged operation that was asked for.
 type Right struct {
 	What   string  `json:"what"`
 	Detail string  `json:"detail,omitempty"`
@@ -51,7 +51,7 @@ type Right struct {
 	Count  uint64  `json:"count"`
 }
 
-// Socket is a kind of socket that was made, or asked for.
+// Socket is a kind of socket that was created, or asked for.
 type Socket struct {
 	Family string `json:"family"`
 	Type   string `json:"type"`
@@ -59,8 +59,8 @@ type Socket struct {
 	Count  uint64 `json:"count"`
 }
 
-// Observed is what the kernel inside saw of a phase. Paths outside of the tree are
-// absolute, those in it relative.
+// Observed is what the kernel inside saw of a phase. Paths in the tree are relative to
+// it, others absolute.
 type Observed struct {
 	Execs     []Exec     `json:"execs"`
 	Failed    []string   `json:"failed_execs,omitempty"`
@@ -73,44 +73,44 @@ type Observed struct {
 	TreeRead  []string   `json:"tree_read"` // of the tree: opened or loaded
 	Written   []string   `json:"written"`   // outside of the tree
 	TreeWrote []string   `json:"tree_written"`
-	// Handled are files whose content may have counted though nobody opened them by these
-	// names: they were given another one, or could not be executed. Of directories, all
+	// Handled lists files whose content may count though nobody opened them by these
+	// names: they were renamed, linked, or failed to execute. For directories, everything
 	// below counts.
 	Handled []string `json:"handled,omitempty"`
-	// Libraries are files that were mapped to be executed, as the kernel inside loaded
-	// them; those in the tree have their whole path.
+	// Libraries lists files that were mapped to be executed, with absolute paths, also in
+	// the tree.
 	Libraries []string `json:"libraries,omitempty"`
 	Certs     []string `json:"certificates,omitempty"`
-	// Readers are the programs that looked at the tree, and at what of it, for phases
-	// with a cache; nil: it was not asked for, or is too much.
+	// Readers records which programs looked at which files of the tree, for phases with a
+	// cache; nil: not recorded, or too much.
 	Readers   *Readers `json:"readers,omitempty"`
 	Processes uint64   `json:"processes"`
 	Facts     uint64   `json:"facts"`
 	Claimed   uint64   `json:"claimed"` // facts of which the workload could have changed the bytes
-	// Lost facts are those that were dropped, not kept or damaged, and why the
-	// account is not whole; empty when it is.
+	// Lost counts facts that were dropped, not stored or damaged. Gaps says why the
+	// account is incomplete; empty: it is complete.
 	Lost uint64   `json:"lost"`
 	Gaps []string `json:"gaps,omitempty"`
 }
 
-// Whole reports whether nothing is missing.
-func (o *Observed) Whole() bool { return o != nil && o.Lost == 0 && len(o.Gaps) == 0 }
+// whole reports whether the account is complete.
+func (o *Observed) whole() bool { return o != nil && o.Lost == 0 && len(o.Gaps) == 0 }
 
-// FactReader is where facts come from; *trace.Reader is one.
+// FactReader reads the facts of a trace; *trace.Reader implements it.
 type FactReader interface {
 	Next(*trace.Fact) error
 	Tail() trace.Tail
 }
 
-// Observe reads all facts of a phase. What can't be read is said in the result.
+// Observe reads all facts of a phase. Damage is recorded in the result.
 func Observe(r FactReader) (*Observed, error) { return observe(r, nil) }
 
-// ObserveReaders is Observe, with Readers.
+// ObserveReaders is Observe that also records Readers.
 func ObserveReaders(r FactReader) (*Observed, error) {
-	return observe(r, &readers{now: map[uint32]*reading{}, paths: map[string]int{}})
+	return observe(r, &readTracker{current: map[uint32]*processReads{}, paths: map[string]int{}})
 }
 
-func observe(r FactReader, by *readers) (*Observed, error) {
+func observe(r FactReader, by *readTracker) (*Observed, error) {
 	b := &observer{by: by,
 		execs: map[Exec]uint64{}, ends: map[Endpoint]uint64{}, socks: map[Socket]uint64{}, rights: map[Right]uint64{},
 		opened: map[string]bool{}, missed: map[string]bool{}, listed: map[string]bool{}, tree: map[string]bool{},
@@ -143,16 +143,16 @@ type observer struct {
 	opened, missed, listed, tree, wrote, treeWrote, failed map[string]bool
 	libs, handled                                          map[string]bool
 	full                                                   bool
-	by                                                     *readers // nil: not asked for
+	by                                                     *readTracker // nil: not asked for
 }
 
 func (b *observer) gap(why string) {
 	if len(b.o.Gaps) < 10 {
-		b.o.Gaps = append(b.o.Gaps, cut(why, 300))
+		b.o.Gaps = append(b.o.Gaps, truncate(why, 300))
 	}
 }
 
-func (b *observer) mark(m map[string]bool, p string) {
+func (b *observer) addTo(m map[string]bool, p string) {
 	if len(m) >= maxObserved && !m[p] {
 		b.full = true
 		return
@@ -168,7 +168,7 @@ func count[K comparable](b *observer, m map[K]uint64, k K) {
 	m[k]++
 }
 
-// inTree is p relative to the tree.
+// inTree returns p relative to the tree, and whether it lies in it.
 func inTree(p string) (string, bool) {
 	if p == Workspace {
 		return ".", true
@@ -189,15 +189,15 @@ func (b *observer) add(f *trace.Fact) {
 	case trace.Fork:
 		b.o.Processes++
 	case trace.Open, trace.Stat, trace.Access, trace.Readlink, trace.Chdir, trace.List:
-		b.look(f)
+		b.addRead(f)
 	case trace.Write, trace.Truncate, trace.Unlink, trace.Rmdir, trace.Mkdir, trace.Mknod, trace.Symlink, trace.Chmod:
 		b.write(f, f.Path)
 	case trace.Rename, trace.Link:
 		b.write(f, f.Path)
 		b.write(f, f.Path2)
 		if f.Errno == 0 {
-			b.handle(f.Path)
-			b.handle(f.Path2)
+			b.addHandled(f.Path)
+			b.addHandled(f.Path2)
 		}
 	case trace.Load:
 		b.load(f)
@@ -214,16 +214,16 @@ func (b *observer) add(f *trace.Fact) {
 		// The ids after it: a set-user-id program that gained nothing says so here.
 		count(b, b.rights, Right{What: "setid", Detail: fmt.Sprintf("uid %d, euid %d", f.UID, f.EUID), Errno: errno})
 	case f.Op.Kind() == trace.KindPriv, f.Op == trace.Ptrace:
-		count(b, b.rights, Right{What: f.Op.String(), Detail: cut(f.Path, 300), Errno: errno})
+		count(b, b.rights, Right{What: f.Op.String(), Detail: truncate(f.Path, 300), Errno: errno})
 	}
 }
 
 func (b *observer) exec(f *trace.Fact) {
 	if f.Errno != 0 {
-		b.mark(b.failed, f.Path)
-		b.handle(f.Path)
+		b.addTo(b.failed, f.Path)
+		b.addHandled(f.Path)
 		if f.Flags&trace.Miss != 0 || trace.ErrnoName(f.Errno) == "ENOENT" {
-			b.look(f)
+			b.addRead(f)
 		}
 		return
 	}
@@ -237,52 +237,51 @@ func (b *observer) exec(f *trace.Fact) {
 	count(b, b.execs, x)
 	for _, p := range []string{f.Path, f.Path2} {
 		if rel, ok := inTree(p); ok {
-			b.mark(b.tree, rel)
+			b.addTo(b.tree, rel)
 		} else if strings.HasPrefix(p, "/") {
-			b.mark(b.opened, p)
+			b.addTo(b.opened, p)
 		}
 	}
 }
 
-// load is of a file that was mapped to be executed: a library, whatever it is called
-// and wherever it lies.
+// load records a file that was mapped to be executed: a library, by whatever name.
 func (b *observer) load(f *trace.Fact) {
 	if f.Errno != 0 {
 		return
 	}
-	b.look(f)
+	b.addRead(f)
 	p := f.Path
 	if f.Flags&trace.Deleted != 0 {
-		p = nameless + p
+		p = namelessPrefix + p
 	}
-	b.mark(b.libs, p)
+	b.addTo(b.libs, p)
 }
 
-func (b *observer) handle(p string) {
+func (b *observer) addHandled(p string) {
 	if rel, ok := inTree(p); ok {
-		b.mark(b.handled, rel)
+		b.addTo(b.handled, rel)
 	} else if strings.HasPrefix(p, "/") {
-		b.mark(b.handled, p)
+		b.addTo(b.handled, p)
 	}
 }
 
-// nameless stands before what had no name any more, or never had one.
-const nameless = "(nameless) "
+// namelessPrefix marks the path of a file without a name.
+const namelessPrefix = "(nameless) "
 
-// look is of what was read, or looked for. A name that is not there is an input too.
-func (b *observer) look(f *trace.Fact) {
+// addRead records a path that was read, or looked for. A missing name is an input, too.
+func (b *observer) addRead(f *trace.Fact) {
 	rel, tree := inTree(f.Path)
 	switch {
 	case !strings.HasPrefix(f.Path, "/"), f.Flags&trace.Deleted != 0:
 	case tree && f.Errno == 0 && (f.Op == trace.Open || f.Op == trace.Exec || f.Op == trace.Load):
-		b.mark(b.tree, rel)
-	case tree: // a name, its size or its mode: the listing has these
+		b.addTo(b.tree, rel)
+	case tree: // its name, size or mode: the tree's listing holds these
 	case f.Errno != 0:
-		b.mark(b.missed, f.Path)
+		b.addTo(b.missed, f.Path)
 	case f.Op == trace.List:
-		b.mark(b.listed, f.Path)
+		b.addTo(b.listed, f.Path)
 	default:
-		b.mark(b.opened, f.Path)
+		b.addTo(b.opened, f.Path)
 	}
 }
 
@@ -291,9 +290,9 @@ func (b *observer) write(f *trace.Fact, p string) {
 		return
 	}
 	if rel, ok := inTree(p); ok {
-		b.mark(b.treeWrote, rel)
+		b.addTo(b.treeWrote, rel)
 	} else {
-		b.mark(b.wrote, p)
+		b.addTo(b.wrote, p)
 	}
 }
 
@@ -313,7 +312,7 @@ func (b *observer) end(t trace.Tail) *Observed {
 		x.Count = n
 		o.Execs = append(o.Execs, x)
 	}
-	// A shell by another name has the digest of one that was seen by its own.
+	// A shell under another name has the digest of one that ran under its own.
 	known := map[string]bool{}
 	for _, x := range o.Execs {
 		if x.Shell && x.Digest != "" {

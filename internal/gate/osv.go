@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// advisory is one of a database in OSV's format (https://ossf.github.io/osv-schema).
+// advisory is an advisory in OSV's format (https://ossf.github.io/osv-schema).
 type advisory struct {
 	ID        string
 	Summary   string
@@ -32,15 +32,15 @@ type advisory struct {
 	}
 }
 
-// Bounds of a database.
+// Bounds of a database: its advisories, and the bytes of one.
 const (
 	maxAdvisories    = 500_000
 	maxAdvisoryBytes = 4 << 20
 )
 
-// readAdvisories reads a directory of OSV documents, *.json at any depth, and gives
-// those of the packages that are asked for, with the digest of all. An empty database
-// knows nothing, and is an error.
+// readAdvisories reads a directory of OSV documents, *.json at any depth. It returns
+// those of the wanted packages, a digest over all, and their number. An empty database is
+// an error.
 func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out []advisory, digest string, n int, err error) {
 	h := sha256.New()
 	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -51,7 +51,7 @@ func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out [
 			return fmt.Errorf("more than %d advisories", maxAdvisories)
 		}
 		if fi, err := d.Info(); err != nil || !fi.Mode().IsRegular() || fi.Size() > maxAdvisoryBytes {
-			return errors.Join(err, fmt.Errorf("%s is no advisory", p))
+			return errors.Join(err, fmt.Errorf("%s is not an advisory", p))
 		}
 		b, err := os.ReadFile(p)
 		if err != nil {
@@ -60,7 +60,7 @@ func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out [
 		fmt.Fprintf(h, "%x", sha256.Sum256(b))
 		var a advisory
 		if err := json.Unmarshal(b, &a); err != nil || a.ID == "" {
-			return fmt.Errorf("%s is no advisory in OSV's form: %w", p, err)
+			return fmt.Errorf("%s is not an advisory in OSV's format: %w", p, err)
 		}
 		for _, x := range a.Affected {
 			if a.Withdrawn == "" && wanted(x.Package.Ecosystem, osvName(x.Package.Ecosystem, x.Package.Name)) {
@@ -76,7 +76,7 @@ func readAdvisories(dir string, wanted func(ecosystem, name string) bool) (out [
 	return out, hex.EncodeToString(h.Sum(nil)), n, err
 }
 
-// osvName is the name by which OSV knows a package.
+// osvName returns OSV's name of a package.
 func osvName(ecosystem, name string) string {
 	if ecosystem != "PyPI" {
 		return name
@@ -86,8 +86,8 @@ func osvName(ecosystem, name string) string {
 
 var separators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[-_.]+`) })
 
-// affects reports whether a package is meant. What can't be compared is: what is not known
-// is no pass.
+// affects reports whether an advisory applies to a package. A version that can't be
+// compared counts as affected.
 func (a *advisory) affects(p Package) bool {
 	compare := compareSemver
 	if p.Ecosystem == "PyPI" {
@@ -115,7 +115,8 @@ func (a *advisory) affects(p Package) bool {
 	return false
 }
 
-// inRange goes by the events in the order of their versions, not of the document.
+// inRange reports whether a version is affected. It sorts the events by version, since
+// documents need not.
 func inRange(version string, events []map[string]string, compare func(a, b string) (int, bool)) bool {
 	type event struct{ what, at string }
 	var list []event
@@ -128,7 +129,7 @@ func inRange(version string, events []map[string]string, compare func(a, b strin
 		}
 	}
 	order := func(a, b string) int {
-		if a == "0" || b == "0" { // which is before all others
+		if a == "0" || b == "0" { // "0" comes before all others
 			return btoi(b == "0") - btoi(a == "0")
 		}
 		c, _ := compare(a, b)
@@ -151,21 +152,21 @@ func inRange(version string, events []map[string]string, compare func(a, b strin
 	return in
 }
 
-// compareSemver is false where one is no version.
+// compareSemver reports false if either is no version.
 func compareSemver(a, b string) (int, bool) {
 	a, b = "v"+strings.TrimPrefix(a, "v"), "v"+strings.TrimPrefix(b, "v")
 	return semver.Compare(a, b), len(a) <= maxVersion && semver.IsValid(a) && semver.IsValid(b)
 }
 
-// comparePEP440 is false where one is no version. A local version counts as the one that
-// it was made of; nothing can be compared with one.
+// comparePEP440 reports false if either is no version, or b is a local one. A local
+// version a counts as the public one.
 func comparePEP440(a, b string) (int, bool) {
 	x, ok := pep440(a)
 	y, is := pep440(b)
 	return slices.Compare(x, y), ok && is && !strings.Contains(b, "+")
 }
 
-// pep440Form is that of package packaging, in small letters.
+// pep440Form is the pattern of Python's "packaging" library, in small letters.
 var pep440Form = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^v?(?:([0-9]+)!)?([0-9]+(?:\.[0-9]+)*)` +
 		`(?:[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?([0-9]*))?` +
@@ -174,10 +175,10 @@ var pep440Form = sync.OnceValue(func() *regexp.Regexp {
 		`(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?$`)
 })
 
-// maxVersion bounds a version that is compared, in bytes.
+// maxVersion bounds versions that are compared, in bytes.
 const maxVersion = 256
 
-// pep440 is what a version is ordered by, as PEP 440 has it, but for what is local.
+// pep440 returns the sort key of a version as PEP 440 defines it, without the local part.
 func pep440(version string) (key []string, ok bool) {
 	if len(version) > maxVersion {
 		return nil, false
@@ -186,7 +187,7 @@ func pep440(version string) (key []string, ok bool) {
 	if m == nil {
 		return nil, false
 	}
-	// Numbers of any size, which are ordered as texts.
+	// Numbers can be of any size, so they are compared as text.
 	number := func(s string) string {
 		s = strings.TrimLeft(s, "0")
 		return fmt.Sprintf("%09d%s", len(s), s)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPEP440: versions have the order that package packaging gives them.
+// Versions sort as in Python's "packaging" library.
 func TestPEP440(t *testing.T) {
 	order := [][]string{
 		{"0.dev0", "0.0dev"},
@@ -59,7 +59,7 @@ func TestPEP440(t *testing.T) {
 	}
 }
 
-// TestAffects: what can't be compared is affected, and events count in the order of their
+// A version that can't be compared is affected. Events count in the order of their
 // versions.
 func TestAffects(t *testing.T) {
 	type events []map[string]string

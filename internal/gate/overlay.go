@@ -14,29 +14,30 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// ChangeError is a change that no tree can hold: whoever made it can make another one.
+// ChangeError means that no tree can hold a change. The agent that made it can make
+// another.
 type ChangeError struct{ *TreeError }
 
 func (e *ChangeError) Unwrap() error { return e.TreeError }
 
-// Failing names what failed, as [Verdict.Failing] does.
+// Failing is like [Verdict.Failing].
 func (e *ChangeError) Failing() string {
-	return "tree(" + harmless(new(secret.Redactor), cmp.Or(e.Path, e.Why), 200) + ")"
+	return "tree(" + safeOneLine(new(secret.Redactor), cmp.Or(e.Path, e.Why), 200) + ")"
 }
 
-// Feedback is what the model is told of it, as [Verdict.Feedback].
+// Feedback is like [Verdict.Feedback].
 func (e *ChangeError) Feedback() string {
 	red := new(secret.Redactor)
 	at := ""
 	if e.Path != "" {
-		at = " " + harmless(red, e.Path, 200) + ":"
+		at = " " + safeOneLine(red, e.Path, 200) + ":"
 	}
-	return fmt.Sprintf("the change can't be judged as it is:%s %s\n", at, harmless(red, e.Why, 300))
+	return fmt.Sprintf("the change can't be judged as it is:%s %s\n", at, safeOneLine(red, e.Why, 300))
 }
 
-// WithChanges is base with what a run changed. Everything that would land is in it;
-// git's own files are not. A set that is incomplete is refused, since what is missing
-// could not be judged; that, and what no tree holds, is a ChangeError.
+// WithChanges returns base with all changes of a run, except to git's own files. It
+// refuses an incomplete set, since the missing changes could not be judged. That, and a
+// change that no tree can hold, is a ChangeError.
 func WithChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 	t, err := withChanges(name, run, base, set)
 	var bad *TreeError
@@ -109,18 +110,18 @@ func withChanges(name, run string, base *Tree, set *change.Set) (*Tree, error) {
 		case c.Type == change.Dir && c.Kind == change.Retype:
 			delete(files, p)
 		case c.Type != change.Dir:
-			return nil, &TreeError{name, p, "is a " + string(c.Type) + ", which no tree holds"}
+			return nil, &TreeError{name, p, "is a " + string(c.Type) + ", which a tree cannot hold"}
 		}
 	}
 	t := &Tree{Name: name, Run: run, Files: slices.Collect(maps.Values(files)), src: src}
-	return t.finish()
+	return t.validate()
 }
 
 func fileMode(m uint32) FileMode {
 	if m&0o100 != 0 {
-		return Executable
+		return executable
 	}
-	return Regular
+	return regular
 }
 
 // below reports whether p is dir or lies in it.
@@ -128,9 +129,10 @@ func below(p, dir string) bool {
 	return p == dir || dir == "." || strings.HasPrefix(p, dir+"/")
 }
 
-// matches reports whether a file is meant by one of some patterns: as path.Match has
-// it, where ** stands for any number of directories, what is named covers what lies
-// below it, and a pattern without a slash is for the last element.
+// matches reports whether one of some patterns covers p. Patterns are those of
+// path.Match, and ** stands for any number of directories. A pattern also covers
+// everything below what it names. A pattern without a slash applies to each element of
+// the path.
 func matches(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(pat string) bool { return match(pat, p) })
 }
@@ -150,7 +152,7 @@ func match(pattern, p string) bool {
 func matchParts(pat, p []string) bool {
 	switch {
 	case len(pat) == 0:
-		return true // the rest lies below what is named
+		return true // the rest lies below a match
 	case pat[0] == "**":
 		for i := 0; i <= len(p); i++ {
 			if matchParts(pat[1:], p[i:]) {

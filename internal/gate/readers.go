@@ -7,64 +7,66 @@ import (
 	"path"
 	"slices"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/trace"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Readers are the programs that looked at names of the tree.
+// Readers records which programs looked at which names of the tree.
 type Readers struct {
 	Paths []string `json:"paths"`
 	By    []Reader `json:"by"`
 }
 
-// Reader is what one process looked at between two execs, or others just as it.
+// Reader records what one process looked at between two execs. Processes with equal
+// records are listed once.
 type Reader struct {
 	Program string `json:"program"`
-	// Made: it, or one that it comes from, was a program that the phase could write.
+	// Made: the process, or one that it descends from, ran a program that the phase could
+	// write.
 	Made bool `json:"made,omitempty"`
-	// Forked: it made processes. Compilers mostly do not, and what runs them does.
+	// Forked: the process created others. Build tools do; compilers mostly do not.
 	Forked bool  `json:"forked,omitempty"`
 	Looked []int `json:"looked"` // sorted indices of Paths
 }
 
-// maxLooks bounds the looks of all processes at names that they had not looked at.
+// maxLooks bounds the number of pairs of process and name.
 const maxLooks = 5 * maxObserved
 
-// readers follows processes; nil follows none.
-type readers struct {
-	now   map[uint32]*reading
-	all   []*reading
-	paths map[string]int
-	looks int
+// readTracker follows processes through a trace; nil follows none.
+type readTracker struct {
+	current map[uint32]*processReads
+	all     []*processReads
+	paths   map[string]int
+	looks   int
 }
 
-type reading struct {
+type processReads struct {
 	program      string
 	made, forked bool
 	looked       map[int]bool
 }
 
-func (r *readers) of(pid uint32) *reading {
-	p := r.now[pid]
+func (r *readTracker) process(pid uint32) *processReads {
+	p := r.current[pid]
 	if p == nil {
-		p = &reading{}
-		r.now[pid] = p
+		p = &processReads{}
+		r.current[pid] = p
 	}
 	return p
 }
 
-func (r *readers) add(f *trace.Fact) {
+func (r *readTracker) add(f *trace.Fact) {
 	if r == nil {
 		return
 	}
 	switch f.Op {
 	case trace.Fork:
-		parent := r.of(f.PPID)
+		parent := r.process(f.PPID)
 		parent.forked = true
-		r.now[f.PID] = &reading{program: parent.program, made: parent.made}
+		r.current[f.PID] = &processReads{program: parent.program, made: parent.made}
 	case trace.Exec:
 		if f.Errno == 0 {
-			r.now[f.PID] = &reading{program: f.Path, made: r.of(f.PID).made || f.Flags&trace.Mutable != 0}
+			r.current[f.PID] = &processReads{program: f.Path, made: r.process(f.PID).made || f.Flags&trace.Mutable != 0}
 			r.look(f.PID, f.Path2)
 		} else {
 			r.look(f.PID, f.Path)
@@ -77,7 +79,7 @@ func (r *readers) add(f *trace.Fact) {
 	}
 }
 
-func (r *readers) look(pid uint32, name string) {
+func (r *readTracker) look(pid uint32, name string) {
 	rel, ok := inTree(name)
 	if !ok || r.looks > maxLooks {
 		return
@@ -87,7 +89,7 @@ func (r *readers) look(pid uint32, name string) {
 		i = len(r.paths)
 		r.paths[rel] = i
 	}
-	p := r.of(pid)
+	p := r.process(pid)
 	if p.looked == nil {
 		p.looked = map[int]bool{}
 		r.all = append(r.all, p)
@@ -98,7 +100,7 @@ func (r *readers) look(pid uint32, name string) {
 	}
 }
 
-func (r *readers) end() *Readers {
+func (r *readTracker) end() *Readers {
 	if r == nil || r.looks > maxLooks {
 		return nil
 	}
@@ -117,125 +119,173 @@ func (r *readers) end() *Readers {
 	return out
 }
 
-// Stale is a name of the tree, and who looked at it on the base.
+// Stale says why a phase ran without a cache: a name of the tree that differs from the
+// base, and the program that looked at it there.
 type Stale struct {
 	Path    string `json:"path"`
 	Program string `json:"program"`
-	// Moved: its directory was given another name while a phase ran.
+	// Moved: a phase renamed the directory of the file.
 	Moved bool `json:"moved,omitempty"`
 }
 
-func (s *Stale) why() string {
+func (s *Stale) reason() string {
 	switch {
 	case s.Path == "":
 		return "what its phase looked at is too much to be compared with the base's"
 	case s.Moved:
-		return visible.Path([]byte(s.Path)) + " is not the base's, and a phase gave its directory another name"
+		return safetext.Path([]byte(s.Path)) + " is not the base's, and a phase gave its directory another name"
 	case s.Program == "":
-		return visible.Path([]byte(s.Path)) + " is a link that is not the base's, or was one there"
+		return safetext.Path([]byte(s.Path)) + " is a link that is not the base's, or was one there"
 	}
-	return visible.Path([]byte(s.Path)) + " is not the base's, where " + path.Base(s.Program) + " looked at it, and that did not run so again"
+	return safetext.Path([]byte(s.Path)) + " is not the base's, where " + path.Base(s.Program) + " looked at it, and that did not run so again"
 }
 
-// stale is a name for which the change's phase may have taken from the cache what was
-// made of the base's; nil: there is none. Caches of compilers are named after what they
-// hash, which is less than what they read: Go's assembler includes files of other
-// directories, and ccache does not hash that a header was not there. So each process of
-// the base's phases that looked at a name which is not the same on the change must have
-// had its like in the change's phase, by its program and by what else it looked at. Of
-// one that made others (it runs compilers, and reads what it hashes) only that its
-// program looked at that name, since it looks at less when it finds what it made.
+// stale returns a name for which the change's phase may have taken from the cache what
+// was made of the base's file, or nil when there is none. Compilers name their cache
+// entries after what they hash, which is less than what they read: Go's assembler
+// includes files of other directories, and ccache does not hash that a header was
+// missing. So each process of the base's phases that looked at a name which differs on
+// the change needs a counterpart in the change's phase: the same program, which looked
+// at the same other names. A process that forked (it runs compilers, and reads what it
+// hashes) looks at less when it finds what it made, so there it is enough that its
+// program looked at that name.
 func (w *Warm) stale(ctx context.Context, s *Signal, p *Phase, base, change *Tree) (*Stale, error) {
 	same, err := change.sameAs(ctx, base)
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range []*Tree{base, change} {
-		for _, f := range t.Files {
-			// What is read through a link is known by the name that it leads to.
-			if x, ok := change.Lookup(f.Path); f.Mode == Link && (!ok || !same(x)) {
-				return &Stale{Path: f.Path}, nil
-			}
-		}
+	c := staleCheck{base, change, same}
+	if l := c.changedLink(); l != nil {
+		return l, nil
 	}
 	if p.Observed.Readers == nil {
 		return &Stale{}, nil
 	}
-	// What was given another name was looked at by that.
+	// A rename is a look at everything below the name.
 	handled := slices.Clone(p.Observed.Handled)
 	for _, b := range w.Phases {
 		handled = append(handled, b.Observed.Handled...)
 	}
-	var moved *Stale
-	for _, name := range handled {
-		for _, t := range []*Tree{base, change} {
-			t.below(name, func(f File) {
-				if x, ok := change.Lookup(f.Path); !ok || !same(x) {
-					moved = &Stale{Path: f.Path, Moved: true}
-				}
-			})
-		}
-	}
-	if moved != nil {
+	if moved := c.changedBelow(handled); moved != nil {
 		return moved, nil
 	}
-	now := map[string][]map[string]bool{} // what processes looked at, by program
-	all := map[string]map[string]bool{}   // so, of all of a program
-	kind := func(r Reader) string {
-		if r.Made {
-			return path.Base(r.Program) // it lies in a directory by a random name
-		}
-		return r.Program
-	}
-	for _, r := range p.Observed.Readers.By {
-		looked := map[string]bool{}
-		if all[kind(r)] == nil {
-			all[kind(r)] = map[string]bool{}
-		}
-		for _, i := range r.Looked {
-			looked[p.Observed.Readers.Paths[i]] = true
-			all[kind(r)][p.Observed.Readers.Paths[i]] = true
-		}
-		now[kind(r)] = append(now[kind(r)], looked)
-	}
+	now := indexReaders(p.Observed.Readers)
 	for _, b := range w.Phases {
 		if b.Observed.Readers == nil {
 			return &Stale{}, nil
 		}
 		for _, r := range b.Observed.Readers.By {
-			var differ string
-			var need []string // files that it would look at again
-			for _, i := range r.Looked {
-				name := b.Observed.Readers.Paths[i]
-				x, has := change.Lookup(name)
-				_, had := base.Lookup(name)
-				unlike := has != had || has && !same(x) || !has && change.hasDir(name) != base.hasDir(name)
-				if unlike {
-					differ = cmp.Or(differ, name)
-				}
-				if has && (!r.Forked || unlike) {
-					need = append(need, name)
-				}
+			if differs, need := c.reads(b.Observed.Readers, r); differs != "" && !now.has(r, need) {
+				return &Stale{Path: differs, Program: r.Program}, nil
 			}
-			if differ == "" {
-				continue
-			}
-			like := func(looked map[string]bool) bool {
-				return !slices.ContainsFunc(need, func(n string) bool { return !looked[n] })
-			}
-			if r.Forked && like(all[kind(r)]) || !r.Forked && len(need) > 0 && slices.ContainsFunc(now[kind(r)], like) {
-				continue
-			}
-			return &Stale{Path: differ, Program: r.Program}, nil
 		}
 		if b.Signal == s.Name {
-			break // later ones found what this one had left
+			break // later phases found what this one left in the cache
 		}
 	}
 	return nil, nil
 }
 
-// below gives the files below a name.
+// staleCheck compares a change with the base that a cache was made of.
+type staleCheck struct {
+	base, change *Tree
+	same         func(File) bool // whether the base has a file of the change
+}
+
+// changed reports whether the change lacks a file of either tree, or has another one.
+func (c staleCheck) changed(f File) bool {
+	x, ok := c.change.lookup(f.Path)
+	return !ok || !c.same(x)
+}
+
+// changedLink returns a link that differs. A read through a link is recorded under the
+// name that it leads to, so nothing tells who used the link.
+func (c staleCheck) changedLink() *Stale {
+	for _, t := range []*Tree{c.base, c.change} {
+		for _, f := range t.Files {
+			if f.Mode == Link && c.changed(f) {
+				return &Stale{Path: f.Path}
+			}
+		}
+	}
+	return nil
+}
+
+// changedBelow returns a file that differs at or below one of some names.
+func (c staleCheck) changedBelow(names []string) (moved *Stale) {
+	for _, name := range names {
+		for _, t := range []*Tree{c.base, c.change} {
+			t.below(name, func(f File) {
+				if c.changed(f) {
+					moved = &Stale{Path: f.Path, Moved: true}
+				}
+			})
+		}
+	}
+	return moved
+}
+
+// reads returns the first name that a process of the base looked at and that differs on
+// the change, and the files that its counterpart would look at again.
+func (c staleCheck) reads(all *Readers, r Reader) (differs string, need []string) {
+	for _, i := range r.Looked {
+		name := all.Paths[i]
+		x, has := c.change.lookup(name)
+		_, had := c.base.lookup(name)
+		unlike := has != had || has && !c.same(x) || !has && c.change.hasDir(name) != c.base.hasDir(name)
+		if unlike {
+			differs = cmp.Or(differs, name)
+		}
+		if has && (!r.Forked || unlike) {
+			need = append(need, name)
+		}
+	}
+	return differs, need
+}
+
+// readerIndex holds what a phase's processes looked at, by program.
+type readerIndex struct {
+	each map[string][]map[string]bool // of each process
+	all  map[string]map[string]bool   // of all processes together
+}
+
+func indexReaders(r *Readers) readerIndex {
+	x := readerIndex{map[string][]map[string]bool{}, map[string]map[string]bool{}}
+	for _, p := range r.By {
+		key, looked := p.key(), map[string]bool{}
+		if x.all[key] == nil {
+			x.all[key] = map[string]bool{}
+		}
+		for _, i := range p.Looked {
+			looked[r.Paths[i]] = true
+			x.all[key][r.Paths[i]] = true
+		}
+		x.each[key] = append(x.each[key], looked)
+	}
+	return x
+}
+
+// has reports whether the phase had a counterpart of r that looked at all of need.
+func (x readerIndex) has(r Reader, need []string) bool {
+	like := func(looked map[string]bool) bool {
+		return !slices.ContainsFunc(need, func(n string) bool { return !looked[n] })
+	}
+	if r.Forked {
+		return like(x.all[r.key()])
+	}
+	return len(need) > 0 && slices.ContainsFunc(x.each[r.key()], like)
+}
+
+// key identifies the program of a reader. A program that a phase made lies in a directory
+// with a random name.
+func (r Reader) key() string {
+	if r.Made {
+		return path.Base(r.Program)
+	}
+	return r.Program
+}
+
+// below calls f for the files at or below p.
 func (t *Tree) below(p string, f func(File)) {
 	i := 0
 	if p != "." {
@@ -246,7 +296,7 @@ func (t *Tree) below(p string, f func(File)) {
 	}
 }
 
-// hasDir reports whether a file lies below a name.
+// hasDir reports whether p is a directory of the tree.
 func (t *Tree) hasDir(p string) bool {
 	if p == "." {
 		return true

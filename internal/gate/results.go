@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// state is what a reporter says of a test. The zero state is none.
+// state is the reported result of a test. The zero state means that there is none.
 type state string
 
 const (
@@ -22,13 +22,13 @@ const (
 	testSkipped state = "skipped"
 )
 
-// inventory is what a reporter says of all tests, by id, and what it printed of those
-// that failed. It is a claim.
+// inventory is a test report: the result of each test by id, and the output of tests that
+// failed. It is a claim of the test runner.
 type inventory struct {
-	tests  map[string]state
-	output map[string]string
-	said   map[string][]byte // output, while it is read
-	// files and packages are where passed tests are from, as far as the format says.
+	tests   map[string]state
+	output  map[string]string
+	pending map[string][]byte // output so far, while the report is read
+	// files and packages tell where passed tests are from, as far as the format does.
 	files    map[string]bool
 	packages map[string]bool
 }
@@ -37,36 +37,36 @@ func newInventory() *inventory {
 	return &inventory{map[string]state{}, map[string]string{}, map[string][]byte{}, map[string]bool{}, map[string]bool{}}
 }
 
-// Bounds of what a reporter may say.
+// Bounds of a test report.
 const (
 	maxReport = 64 << 20 // bytes of a file
 	maxTests  = 200_000
 	maxTestID = 1000
 )
 
-// printed takes what a test printed: the beginning, which says what it is about, and the
-// end, which says what failed it, are kept. What falls out between the two is cut out by
-// ends, too, so that no line is made of two halves, and far from where a private key that
-// it halves is shown.
-func (v *inventory) printed(id, s string) {
-	o := append(v.said[id], s...)
+// addOutput appends to the output of a test. It keeps the beginning, which says what the
+// output is about, and the end, which says what failed. The cut lies in the part that
+// headAndTail leaves out, far from what is shown, so that neither a line nor a private
+// key is joined from two halves.
+func (v *inventory) addOutput(id, s string) {
+	o := append(v.pending[id], s...)
 	if len(o) > 4*maxMasked {
 		o = append(o[:maxMasked], o[len(o)-2*maxMasked:]...)
 	}
-	v.said[id] = o
+	v.pending[id] = o
 }
 
-// all ends what was printed.
-func (v *inventory) all() *inventory {
-	for id, o := range v.said {
+// finish completes the output.
+func (v *inventory) finish() *inventory {
+	for id, o := range v.pending {
 		v.output[id] = string(o)
 	}
-	v.said = nil
+	v.pending = nil
 	return v
 }
 
-// set takes one result. A test that is there twice, as with repeats and parameters of
-// one name, has the worst of its states.
+// set records one result. A test that is reported more than once, as with repeats and
+// parameters, has the worst of its results.
 func (v *inventory) set(id string, s state) error {
 	if len(id) > maxTestID || id == "" {
 		return fmt.Errorf("a test's id has %d bytes", len(id))
@@ -81,11 +81,11 @@ func (v *inventory) set(id string, s state) error {
 	return nil
 }
 
-// parsers are the formats that tests are reported in.
+// parsers are the known formats of test reports.
 var parsers = map[string]func([]byte) (*inventory, error){"go": parseGo, "junit": parseJUnit, "pytest": parseJUnit, "jest": parseJest, "vitest": parseJest}
 
-// parseGo reads what go test -json prints. Lines that are no events are a program's
-// own, such as the compiler's.
+// parseGo reads the output of go test -json. It skips other lines, such as the
+// compiler's.
 func parseGo(b []byte) (*inventory, error) {
 	v := newInventory()
 	began, failing := map[string]bool{}, map[string]bool{}
@@ -112,11 +112,11 @@ func parseGo(b []byte) (*inventory, error) {
 		case "run":
 			began[id] = true
 		case "output":
-			if !strings.HasPrefix(e.Output, "=== ") { // the runner's own: RUN, PAUSE, CONT, NAME
-				v.printed(id, e.Output)
+			if !strings.HasPrefix(e.Output, "=== ") { // lines of the test runner: RUN, PAUSE, CONT, NAME
+				v.addOutput(id, e.Output)
 			}
 		case "build-output":
-			v.printed(e.ImportPath, e.Output)
+			v.addOutput(e.ImportPath, e.Output)
 		case "pass", "skip":
 			if e.Test == "" {
 				continue
@@ -142,11 +142,11 @@ func parseGo(b []byte) (*inventory, error) {
 			return nil, err
 		}
 	}
-	// A package fails with each of its tests: what it says of itself is that.
+	// A package fails with each of its tests, so its own failure says nothing more.
 	for pkg := range failing {
 		delete(v.tests, pkg)
 	}
-	return v.all(), s.Err()
+	return v.finish(), s.Err()
 }
 
 // parseJUnit reads JUnit's XML, as pytest, Maven, Gradle, node and others write it.
@@ -157,7 +157,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 	var suites []string
 	var id string
 	var st state
-	depth, top, in, failure := 0, false, false, 0 // failure: how deep the one is that is being read
+	depth, top, in, failure := 0, false, false, 0 // failure: the depth of the element that is being read
 	for {
 		t, err := d.Token()
 		if err == io.EOF {
@@ -168,7 +168,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 		}
 		switch x := t.(type) {
 		case xml.Directive:
-			return nil, errors.New("the XML declares types, which results never do")
+			return nil, errors.New("the XML has a declaration such as a document type, which no report needs")
 		case xml.StartElement:
 			if depth++; depth > 100 {
 				return nil, errors.New("the XML is nested deeper than results are")
@@ -189,7 +189,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 				suites = append(suites, attr("name"))
 			case "testcase":
 				if in {
-					return nil, errors.New("a test is in another test, so it is not known whose results are whose")
+					return nil, errors.New("a test is in another test, so results cannot be assigned")
 				}
 				in = true
 				id = strings.Trim(cmp.Or(attr("classname"), strings.Join(suites, "/"))+"::"+attr("name"), ":")
@@ -204,7 +204,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 			case "failure", "error":
 				if st = testFailed; in {
 					failure = depth
-					v.printed(id, strings.TrimRight(attr("message"), "\n")+"\n")
+					v.addOutput(id, strings.TrimRight(attr("message"), "\n")+"\n")
 				}
 			case "skipped":
 				if st != testFailed {
@@ -213,7 +213,7 @@ func parseJUnit(b []byte) (*inventory, error) {
 			}
 		case xml.CharData:
 			if failure > 0 {
-				v.printed(id, string(x))
+				v.addOutput(id, string(x))
 			}
 		case xml.EndElement:
 			if depth--; depth < failure {
@@ -231,12 +231,12 @@ func parseJUnit(b []byte) (*inventory, error) {
 		}
 	}
 	if !top {
-		return nil, errors.New("these are no results in JUnit's form")
+		return nil, errors.New("this is not a JUnit report")
 	}
-	return v.all(), nil
+	return v.finish(), nil
 }
 
-// parseJest reads what jest --json and vitest --reporter=json print.
+// parseJest reads the output of jest --json and vitest --reporter=json.
 func parseJest(b []byte) (*inventory, error) {
 	v := newInventory()
 	var r struct {
@@ -249,7 +249,7 @@ func parseJest(b []byte) (*inventory, error) {
 		}
 	}
 	if i := bytes.IndexByte(b, '{'); i > 0 {
-		b = b[i:] // npm prints a line of its own before
+		b = b[i:] // npm prints a line before it
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, err
@@ -258,7 +258,7 @@ func parseJest(b []byte) (*inventory, error) {
 		name := strings.TrimPrefix(f.Name, Workspace+"/")
 		v.files[name] = true
 		if f.Status == "failed" && len(f.AssertionResults) == 0 {
-			v.printed(name, f.Message)
+			v.addOutput(name, f.Message)
 			if err := v.set(name, testFailed); err != nil {
 				return nil, err
 			}
@@ -272,17 +272,17 @@ func parseJest(b []byte) (*inventory, error) {
 				st = testSkipped
 			}
 			if st == testFailed {
-				v.printed(id, strings.Join(a.FailureMessages, "\n"))
+				v.addOutput(id, strings.Join(a.FailureMessages, "\n"))
 			}
 			if err := v.set(id, st); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return v.all(), nil
+	return v.finish(), nil
 }
 
-// goBinary is what go test calls the binary of a package.
+// goBinary returns the name that go test gives the test binary of a package.
 func goBinary(pkg string) string {
 	base := path.Base(pkg)
 	if len(base) > 1 && base[0] == 'v' && strings.Trim(base[1:], "0123456789") == "" && base != pkg {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// reporter writes results in one format, as its runner would, and says what must be seen
-// of it.
+// reporter writes results in one format, as its runner would, and the observations that
+// go with them.
 type reporter struct {
 	format string
 	// execs are the programs that run tests, and opened the files of tests.
@@ -59,8 +59,8 @@ var reporters = []reporter{
 	{"junit", []string{"/usr/bin/mvn"}, nil, junitReport(""), "src/test_a.py", "def test_a():\n    assert f()\n", "def test_a():\n    pass\n"},
 }
 
-// TestInventory: for each reporter, tests that are lost, skipped, failing and emptied are
-// named; more of them are fine; what a reporter says counts only with what was seen.
+// For each format, lost, skipped, failing and weakened tests are reported, and new tests
+// are not. A report counts only with the observations that go with it.
 func TestInventory(t *testing.T) {
 	two := []result{{"TestA", testPassed}, {"TestB", testPassed}}
 	for _, r := range reporters {
@@ -125,9 +125,8 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// TestStandsBefore: a module that is new, and can be loaded where the base's tests had
-// another of its name, is no test's own, whatever else is looked at beside it; a new module
-// that stands before nothing is.
+// A new module that can be loaded instead of the one that the base's tests had is
+// reported, whatever else is read beside it. A new module that replaces nothing is not.
 func TestStandsBefore(t *testing.T) {
 	const site = "/usr/lib/python3/dist-packages/"
 	files := func(names ...string) map[string]string {
@@ -181,7 +180,7 @@ func TestStandsBefore(t *testing.T) {
 					want = ""
 				}
 			}
-			got, err := standBefore(t.Context(), base, change, was, phase(read, opened))
+			got, err := findShadowingModules(t.Context(), base, change, was, phase(read, opened))
 			if err != nil || len(got) > 1 || got[x.file] != want {
 				t.Errorf("%s stands before %q, want %q, with %q, beside the other one: %t (%v)", x.file, got, want, x.more, beside, err)
 			}
@@ -189,22 +188,22 @@ func TestStandsBefore(t *testing.T) {
 	}
 	// What to do about one is said, and does it.
 	for file, says := range map[string]string{"one.py": "or put it into a package", "src/one.py": "src/__init__.py makes", "src/one/__init__.py": "src/__init__.py makes"} {
-		if got := insteadOf(file); !strings.Contains(got, says) || (file == "one.py") != strings.HasSuffix(got, says) {
+		if got := shadowingAdvice(file); !strings.Contains(got, says) || (file == "one.py") != strings.HasSuffix(got, says) {
 			t.Errorf("%s: %s", file, got)
 		}
 	}
 	before := inMemory(files("src/__init__.py"))
-	if got, err := standBefore(t.Context(), before, inMemory(files("src/__init__.py", "src/one.py")), was, phase(append([]string{"src/one.py"}, was.Observed.TreeRead...), was.Observed.Opened)); err != nil || len(got) > 0 {
+	if got, err := findShadowingModules(t.Context(), before, inMemory(files("src/__init__.py", "src/one.py")), was, phase(append([]string{"src/one.py"}, was.Observed.TreeRead...), was.Observed.Opened)); err != nil || len(got) > 0 {
 		t.Errorf("in what was made a package before: %q %v", got, err)
 	}
 	// Python opens what it compiled of a module, and looks at the module itself alone.
 	change := inMemory(files("one.py", "__pycache__/one.cpython-311.pyc"))
-	if got, err := standBefore(t.Context(), base, change, was, phase([]string{"__pycache__/one.cpython-311.pyc"}, was.Observed.Opened)); err != nil || len(got) != 1 {
+	if got, err := findShadowingModules(t.Context(), base, change, was, phase([]string{"__pycache__/one.cpython-311.pyc"}, was.Observed.Opened)); err != nil || len(got) != 1 {
 		t.Errorf("compiled: %q %v", got, err)
 	}
 	// What is not of the change's tree is what is installed, or made as on the base.
 	for _, f := range []string{"old.py", "made/one.py", ".gate/site/new/colorsys.py", ".gate/site/new/email.py", "made/__pycache__/one.cpython-311.pyc"} {
-		if got, err := standBefore(t.Context(), base, base, was, phase([]string{f}, was.Observed.Opened)); err != nil || len(got) > 0 {
+		if got, err := findShadowingModules(t.Context(), base, base, was, phase([]string{f}, was.Observed.Opened)); err != nil || len(got) > 0 {
 			t.Errorf("%s: %q %v", f, got, err)
 		}
 	}
@@ -214,21 +213,21 @@ func TestStandsBefore(t *testing.T) {
 			linked := inMemory(files())
 			linked.src.(memory)[link] = to
 			linked.Files = append(linked.Files, File{Path: link, Mode: Link, Size: int64(len(to))})
-			if _, err := linked.finish(); err != nil {
+			if _, err := linked.validate(); err != nil {
 				t.Fatal(err)
 			}
-			got, err := standBefore(t.Context(), base, linked, was, phase(append([]string{"impl/__init__.py"}, was.Observed.TreeRead...), was.Observed.Opened))
+			got, err := findShadowingModules(t.Context(), base, linked, was, phase(append([]string{"impl/__init__.py"}, was.Observed.TreeRead...), was.Observed.Opened))
 			if err != nil || (len(got) > 0) != stands {
 				t.Errorf("%s -> %s stands before %q (%v)", link, to, got, err)
 			}
-			if got, err := standBefore(t.Context(), linked, linked, was, phase([]string{"impl/__init__.py"}, nil)); err != nil || len(got) > 0 {
+			if got, err := findShadowingModules(t.Context(), linked, linked, was, phase([]string{"impl/__init__.py"}, nil)); err != nil || len(got) > 0 {
 				t.Errorf("the base's own %s: %q %v", link, got, err)
 			}
 		}
 	}
 }
 
-// TestGiantReports: a report that has no end is none.
+// A report without end is refused.
 func TestGiantReports(t *testing.T) {
 	x := tree(t, map[string]string{"go.mod": "module m\n"})
 	many := func(r reporter, n int) string {
@@ -268,8 +267,8 @@ func TestGiantReports(t *testing.T) {
 	}
 }
 
-// FuzzReports: whatever a reporter's file is, it is read within its bounds or refused,
-// the same twice, and more of it makes no failed test a passed one.
+// Any file is read within bounds or refused, with the same result twice. Appending text
+// turns no failed test into a passed one.
 func FuzzReports(f *testing.F) {
 	for _, r := range reporters {
 		f.Add(r.format, r.write([]result{{"TestA", testPassed}, {"TestB", testFailed}, {"TestC", testSkipped}}))

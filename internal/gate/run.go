@@ -15,56 +15,57 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Job is one phase, for a Runner.
+// Job describes one phase for a Runner.
 type Job struct {
 	Signal string
 	On     string // "base" or "change"
-	// Tree is a directory on the host that holds the tree; it is at Workspace inside,
-	// and what the phase writes does not reach it.
+	// Tree is a directory of the host with the tree, which appears at Workspace inside.
+	// Writes of the phase do not reach it.
 	Tree               string
 	Command, Env       []string
 	Network            []string
 	Image, ImageDigest string
-	Limits             Limits
-	// Warm are directories of the host with caches, by their paths in the home inside.
-	// What the phase writes there does not reach them. Take, if there is one, gets the
-	// bottle's whole upper layer when the phase has ended, and where the home is.
+	Limits             PhaseLimits
+	// Warm maps paths in the home inside to cache directories of the host. Writes of the
+	// phase do not reach these. Take, if set, is called after the phase with the bottle's
+	// upper layer, and the path of its home.
 	Warm map[string]string
 	Take func(home string, upper io.Reader) error
 }
 
-// Ended is what became of a Job.
+// Ended is the result of a Job.
 type Ended struct {
 	Run      string        `json:"run"`
 	Code     int           `json:"code"`
-	Reason   string        `json:"reason"` // as receipts have it; only "exited" is an end by itself
+	Reason   string        `json:"reason"` // as in receipts; only "exited" means that the command ended by itself
 	Error    string        `json:"error,omitempty"`
 	Duration time.Duration `json:"duration_ns"`
-	// Isolation and Engine are what held it.
+	// Isolation and Engine name the sandbox that held it.
 	Isolation string `json:"isolation"`
 	Engine    string `json:"engine"`
-	// Digests of what is kept of it, in hexadecimal digits.
+	// Digests of the stored receipt and trace, in hexadecimal digits.
 	Receipt string `json:"receipt_sha256,omitempty"`
 	Trace   string `json:"trace_sha256,omitempty"`
-	// Networked: it could reach something, so that what it did depends on that.
+	// Networked: it could reach the network, so its result depends on that.
 	Networked bool `json:"networked,omitempty"`
 
-	// Evidence are the SHA-256 of what is kept of it beside the verdict, by the file's
-	// name, in hexadecimal digits.
+	// Evidence maps the names of files that are stored beside the verdict to their
+	// SHA-256, in hexadecimal digits.
 	Evidence map[string]string `json:"evidence_sha256,omitempty"`
 
-	// ImageDigest is of the image that it ran on, if it did.
+	// ImageDigest is the digest of the image that it ran on; empty: none.
 	ImageDigest string `json:"image_digest,omitempty"`
-	// Asked is what the gateway was asked for, by name, and what it said.
+	// Asked lists the names that the gateway was asked for, and its answers.
 	Asked []Endpoint `json:"asked,omitempty"`
-	// Fetched are the answers that it had from outside, each once, and Unread says why
-	// they are not all that it learnt there; empty: they are.
+	// Fetched lists the answers from outside, each once. Unread says why they are not
+	// complete; empty: they are.
 	Fetched []Fetch `json:"fetched,omitempty"`
 	Unread  string  `json:"unread,omitempty"`
 
@@ -74,100 +75,101 @@ type Ended struct {
 	Changes  *change.Set `json:"-"` // nil: not collected
 }
 
-// Fetch is a request that was answered, as the gateway saw both.
+// Fetch is a request and its answer, as the gateway saw them.
 type Fetch struct {
 	Method string `json:"method"`
-	URL    string `json:"url"` // without its query; the phase's own words
+	URL    string `json:"url"` // without its query; chosen by the phase
 	Status int    `json:"status"`
 	Digest string `json:"sha256"` // of the answer's body, in hexadecimal digits
 }
 
-// MaxFetched bounds the answers that are told apart.
+// MaxFetched bounds the distinct answers of a phase.
 const MaxFetched = 20_000
 
-// Output is the beginning of what a phase printed, and how much that was.
+// Output is the beginning of a stream that a phase wrote, and the stream's length in
+// bytes.
 type Output struct {
 	Bytes []byte
 	Total int64
 }
 
-// Whole is all of it; what was cut is not parsed.
-func (o *Output) Whole() ([]byte, error) {
+// whole returns the whole stream. It is an error if only a part was kept.
+func (o *Output) whole() ([]byte, error) {
 	if o.Total != int64(len(o.Bytes)) {
 		return nil, fmt.Errorf("it printed %d bytes, of which %d are kept", o.Total, len(o.Bytes))
 	}
 	return o.Bytes, nil
 }
 
-// Runner runs phases, each in a fresh bottle, as many at once as it is asked.
+// Runner runs each phase in a fresh bottle. It is safe for concurrent use.
 type Runner interface {
 	Run(context.Context, Job) (*Ended, error)
 }
 
-// Phase is a job that has ended.
+// Phase is a job that ended.
 type Phase struct {
 	Signal  string   `json:"signal"`
 	On      string   `json:"on"`
 	Command []string `json:"command"`
-	// Of is the verdict of the gate in which it ran; empty: this one.
+	// Of is the id of the verdict for which it ran; empty: this one.
 	Of string `json:"of_verdict,omitempty"`
-	// Stale is why it began without the caches that are there; nil: it did not.
+	// Stale says why it ran without the caches; nil: it had them, or there were none.
 	Stale *Stale `json:"stale,omitempty"`
 	*Ended
 }
 
-// Own reports whether it ended by itself.
-func (p *Phase) Own() bool { return p.Reason == "exited" }
+// exited reports whether the command ended by itself.
+func (p *Phase) exited() bool { return p.Reason == "exited" }
 
-// Event is progress, for people.
+// Event reports progress to people.
 type Event struct {
 	Signal string
-	Phase  string // empty: the signal is judged
+	Phase  string // empty: the signal has a result
 	Result *Result
 }
 
-// Gate is one judgement. Its fields are not changed while it runs.
+// Gate judges one change. Do not change its fields while it runs.
 type Gate struct {
 	Catalog *Catalog
-	// CatalogFrom is whose word the catalog is: "base" or "user".
+	// CatalogFrom is the source of the catalog: "base" or "user".
 	CatalogFrom  string
 	Base, Change *Tree
 	Baseline     *Baseline // nil: there is none
-	// BaselineBy is who signed it, verified; BaselineWhy why the one that there is
-	// does not count.
+	// BaselineBy is the verified signer of the baseline. BaselineWhy says why an existing
+	// baseline was rejected.
 	BaselineBy, BaselineWhy string
 	// Database is a directory with advisories; empty: there is none.
 	Database string
 	Runner   Runner
 	Scratch  string // an empty directory for trees
 	Redact   *secret.Redactor
-	Progress func(Event) // one at a time; nil: nobody
-	// Recording: a baseline is being made of what happens, so none is needed.
+	Progress func(Event) // one call at a time; may be nil
+	// Recording: the run records a baseline, so none is needed.
 	Recording bool
-	// Warm keeps caches of the base between gates; nil: there are none. Shape is what,
-	// beside base and catalog, decides what comes into them.
+	// Warm stores caches of the base between gates; nil: there are none. Shape holds
+	// everything, beside base and catalog, that decides the content of the caches.
 	Warm  WarmStore
 	Shape map[string]string
 
-	mu     sync.Mutex
-	phases []*Phase
-	began  time.Time // before the first phase
-	trees  map[string]func() (*Tree, error)
-	dirs   map[string]func() (string, error)
-	kept   map[string]*Phase                 // by signal and side
-	ahead  map[string]*Phase                 // so too: they have run already, see Again
-	onBase map[string]func() (*Phase, error) // what runs on the base, once for each signal
-	slots  *slots
+	mu        sync.Mutex
+	phases    []*Phase
+	began     time.Time // before the first phase
+	trees     map[string]func() (*Tree, error)
+	dirs      map[string]func() (string, error)
+	byKey     map[string]*Phase                 // by signal and side
+	ranEarly  map[string]*Phase                 // by signal and side: they ran already, for Again or for the caches
+	onBase    map[string]func() (*Phase, error) // runs a signal on the base, once
+	resources *resources
 
 	warmOnce sync.Once
-	warm     *Warm // what phases of the change begin with; nil: nothing
-	fresh    *Warm // the same, when this gate filled it
+	warm     *Warm // the caches that phases of the change start with; nil: none
+	fresh    *Warm // the same, if this gate filled them
 	warmErr  error
-	warmWhy  error    // why there is none
-	filled   []*Phase // of the base, by which the caches came about
+	warmWhy  error    // why there are none
+	filled   []*Phase // phases of the base that filled the caches
 }
 
-// Case is what a kind judges from.
+// Case is the input for evaluating one signal.
 type Case struct {
 	*Signal
 	Base, Change *Tree
@@ -175,15 +177,15 @@ type Case struct {
 	Database     string
 	Recording    bool
 	g            *Gate
-	lostMu       sync.Mutex
-	lost         *Phase // a phase that did not end by itself; the change's before the base's
+	unfinishedMu sync.Mutex
+	unfinished   *Phase // a phase that did not end by itself, preferably the change's
 }
 
-// Run judges everything that the catalog asks for. An error means that no verdict
-// could be made; whatever is wrong with a signal is in the verdict.
+// Run evaluates all signals of the catalog. An error means that there is no verdict;
+// whatever is wrong with a signal is recorded in the verdict.
 func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 	began := time.Now()
-	g.begin()
+	g.prepare()
 	if err := errors.Join(g.Base.hash(ctx), g.Change.hash(ctx)); err != nil {
 		return nil, err
 	}
@@ -207,11 +209,11 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 						return gctx.Err()
 					}
 				}
-				r := g.signal(gctx, s)
+				r := g.evaluate(gctx, s)
 				results[i] = r
 				g.mu.Lock()
 				defer g.mu.Unlock()
-				g.tell(Event{Signal: s.Name, Result: r})
+				g.report(Event{Signal: s.Name, Result: r})
 				return gctx.Err()
 			})
 		}
@@ -227,28 +229,29 @@ func (g *Gate) Run(ctx context.Context) (*Verdict, error) {
 			g.phases = append(g.phases, p)
 		}
 	}
-	if r := g.judgesTouched(ctx, results); r != nil {
+	if r := g.controlFilesTouched(ctx, results); r != nil {
 		r.Duration = time.Since(began)
 		r.seal(g.Redact)
 		results = append(results, r)
-		g.tell(Event{Signal: r.Name, Result: r})
+		g.report(Event{Signal: r.Name, Result: r})
 	}
 	return g.verdict(ctx, results, began)
 }
 
-// judgesTouched is a result that fails for good when the change touches what judges, and
-// no signal of the base's catalog saw it: what a phase was seen to start by the words of
-// its command, and what the programs obey that it was seen to run; and the catalog, which would judge the next change, where no signal looks
-// at that. A user's own catalog judges by itself.
-func (g *Gate) judgesTouched(ctx context.Context, known []*Result) *Result {
+// controlFilesTouched returns a final failure if the change touches a control file that
+// no signal of the catalog reported, or nil. These are files that phases were seen to
+// start as their command names them, and settings of programs that they were seen to run;
+// and the catalog itself, if no signal checks policies. With a catalog of the user's, the
+// repository's does not count.
+func (g *Gate) controlFilesTouched(ctx context.Context, known []*Result) *Result {
 	f := policyFacts{Looked: true}
 	r := &Result{Name: "judges", Kind: "policy", Outcome: Final}
 	look := func(id, p, text string) {
-		g.Base.note(p)
-		g.Change.note(p)
-		a, had := g.Base.Lookup(p)
-		b, has := g.Change.Lookup(p)
-		if (had != has || a.Mode != b.Mode || g.Base.sums[p] != g.Change.sums[p]) && !contains(f.Frozen, p) && len(f.Frozen) < 200 {
+		g.Base.noteRead(p)
+		g.Change.noteRead(p)
+		a, had := g.Base.lookup(p)
+		b, has := g.Change.lookup(p)
+		if (had != has || a.Mode != b.Mode || g.Base.sums[p] != g.Change.sums[p]) && !slices.Contains(f.Frozen, p) && len(f.Frozen) < 200 {
 			f.Frozen = append(f.Frozen, p)
 			r.Findings = append(r.Findings, Finding{ID: id, File: p, Text: text})
 		}
@@ -270,13 +273,13 @@ func (g *Gate) judgesTouched(ctx context.Context, known []*Result) *Result {
 			})
 		}
 		for _, p := range g.phases {
-			for _, name := range p.startedByWord() {
+			for _, name := range p.startedFiles() {
 				if !seen(name) {
 					look("runner", name, "signal "+p.Signal+" started it, so it judges the change (runners: may-change)")
 				}
 			}
 		}
-		touched, err := g.obeyedBySeen(ctx, known)
+		touched, err := g.touchedSettings(ctx, known)
 		if err != nil {
 			r.Outcome, r.Why = Unavailable, err.Error()
 			return r
@@ -298,15 +301,16 @@ func (g *Gate) judgesTouched(ctx context.Context, known []*Result) *Result {
 	return r
 }
 
-// obeyedBySeen are the files of the change that programs obey which phases were seen to
-// run, with why. A change that is rejected for its many files is not looked at.
-func (g *Gate) obeyedBySeen(ctx context.Context, known []*Result) (map[string]string, error) {
+// touchedSettings returns the differing files that programs obey which phases were seen
+// to run, each with the reason. It skips a change that was rejected for its number of
+// files.
+func (g *Gate) touchedSettings(ctx context.Context, known []*Result) (map[string]string, error) {
 	for _, r := range known {
 		if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.ID == tooMany+"files" }) {
 			return nil, nil
 		}
 	}
-	names, err := namesOf(ctx, g.Base)
+	names, err := readAliases(ctx, g.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -314,60 +318,60 @@ func (g *Gate) obeyedBySeen(ctx context.Context, known []*Result) (map[string]st
 	if err != nil {
 		return nil, err
 	}
-	by := &runners{vendor: map[string]string{}, obeyed: map[int]string{}, installed: map[string]bool{}}
+	by := &controlFiles{vendored: map[string]string{}, settings: map[int]string{}, installed: map[string]bool{}}
 	for _, p := range g.phases {
-		p.openedPackages(by.installed)
-		by.run(p.Signal, p.seenToRun())
+		p.addOpenedPackages(by.installed)
+		by.addPrograms(p.Signal, p.observedPrograms())
 	}
-	if err := by.read(ctx, diff, g.Base, g.Change, names); err != nil {
+	if err := by.readSettings(ctx, diff, g.Base, g.Change, names); err != nil {
 		return nil, err
 	}
 	out := map[string]string{}
 	for _, d := range diff {
-		if why := by.why(d, g.Base, g.Change, names.of(d.Path)); why != "" {
+		if why := by.reason(d, g.Base, g.Change, names.names(d.Path)); why != "" {
 			out[d.Path] = why
 		}
 	}
 	return out, nil
 }
 
-// begin makes what phases need, once.
-func (g *Gate) begin() {
-	if g.slots == nil {
+// prepare creates what phases need, once.
+func (g *Gate) prepare() {
+	if g.resources == nil {
 		g.began = time.Now()
 		g.trees, g.dirs = map[string]func() (*Tree, error){}, map[string]func() (string, error){}
-		g.kept, g.ahead = map[string]*Phase{}, map[string]*Phase{}
+		g.byKey, g.ranEarly = map[string]*Phase{}, map[string]*Phase{}
 		g.onBase = map[string]func() (*Phase, error){}
-		g.slots = newSlots(g.Catalog.Memory, g.Catalog.Pids)
+		g.resources = newResources(g.Catalog.Memory, g.Catalog.Pids)
 	}
 }
 
-func (g *Gate) tell(e Event) {
+func (g *Gate) report(e Event) {
 	if g.Progress != nil {
 		g.Progress(e)
 	}
 }
 
-// signal judges one. Whatever goes wrong in it is no pass.
-func (g *Gate) signal(ctx context.Context, s *Signal) (r *Result) {
+// evaluate evaluates a signal. Every error, and a panic, means that it does not pass.
+func (g *Gate) evaluate(ctx context.Context, s *Signal) (r *Result) {
 	began := time.Now()
 	r = &Result{Name: s.Name, Kind: s.Kind.Name, Line: s.Line, Outcome: Unavailable}
 	c := &Case{Signal: s, Base: g.Base, Change: g.Change, Baseline: g.Baseline, Database: g.Database, Recording: g.Recording, g: g}
 	defer func() {
 		if p := recover(); p != nil {
-			r.Outcome, r.Why = Unavailable, fmt.Sprintf("carboy failed while it judged: %v", p)
+			r.Outcome, r.Why = Unavailable, fmt.Sprintf("carboy failed while it evaluated the signal: %v", p)
 		}
 		r.Duration = time.Since(began)
 		r.seal(g.Redact)
 	}()
-	facts, found, err := s.judge(ctx, c)
+	facts, found, err := s.evaluate(ctx, c)
 	r.Findings = found
-	var split *DisagreementError
+	var split *disagreementError
 	switch {
 	case errors.As(err, &split):
 		r.Outcome, r.Why = Escalated, err.Error()
-	case c.lost != nil:
-		r.Outcome, r.Why = Final, fmt.Sprintf("%s on the %s did not end by itself: %s", s.Name, c.lost.On, lostWhy(c.lost))
+	case c.unfinished != nil:
+		r.Outcome, r.Why = Final, fmt.Sprintf("%s on the %s did not end by itself: %s", s.Name, c.unfinished.On, endReason(c.unfinished))
 	case err != nil:
 		r.Why = err.Error()
 	case facts == nil:
@@ -389,7 +393,7 @@ func (g *Gate) signal(ctx context.Context, s *Signal) (r *Result) {
 	return r
 }
 
-func lostWhy(p *Phase) string {
+func endReason(p *Phase) string {
 	switch p.Reason {
 	case "timeout":
 		return "out of time"
@@ -401,26 +405,27 @@ func lostWhy(p *Phase) string {
 	return strings.TrimSpace(p.Reason + " " + p.Error)
 }
 
-// DisagreementError is of two witnesses that do not say the same: a person decides.
-type DisagreementError struct{ What string }
+// disagreementError means that two sources contradict each other, so a person must
+// decide.
+type disagreementError struct{ What string }
 
-func (e *DisagreementError) Error() string { return e.What }
+func (e *disagreementError) Error() string { return e.What }
 
-// Run runs the signal's command on a tree. An error means that it did not come to an
-// end by itself, or that its trace is not whole.
-func (c *Case) Run(ctx context.Context, t *Tree) (*Phase, error) {
+// run runs the signal's command on a tree. It is an error if the command does not end by
+// itself, or if its trace is incomplete.
+func (c *Case) run(ctx context.Context, t *Tree) (*Phase, error) {
 	p, err := c.g.run(ctx, c.Signal, t)
-	if p != nil && !p.Own() {
-		c.lostMu.Lock()
-		defer c.lostMu.Unlock()
-		if c.lost == nil || p.On == "change" {
-			c.lost = p
+	if p != nil && !p.exited() {
+		c.unfinishedMu.Lock()
+		defer c.unfinishedMu.Unlock()
+		if c.unfinished == nil || p.On == "change" {
+			c.unfinished = p
 		}
 	}
 	return p, err
 }
 
-// run runs a signal's command on a tree; on the base once, whoever asks for it.
+// run runs a signal's command on a tree, on the base only once.
 func (g *Gate) run(ctx context.Context, s *Signal, t *Tree) (*Phase, error) {
 	if t == g.Base && t != g.Change || t == g.Base && g.ran(s.Name, "change") {
 		return g.base(ctx, s)
@@ -439,51 +444,51 @@ func (g *Gate) base(ctx context.Context, s *Signal) (*Phase, error) {
 	return once()
 }
 
-// phase runs a signal's command on a tree.
+// phase runs a signal's command on a tree, and records the phase.
 func (g *Gate) phase(ctx context.Context, s *Signal, t *Tree, on string) (*Phase, error) {
 	var w *Warm
 	if len(s.Warm) > 0 {
 		var err error
-		if w, err = g.warmed(ctx); err != nil {
+		if w, err = g.baseCaches(ctx); err != nil {
 			return nil, err
 		}
 	}
 	g.mu.Lock()
-	p := g.ahead[s.Name+" "+on]
-	delete(g.ahead, s.Name+" "+on)
+	p := g.ranEarly[s.Name+" "+on]
+	delete(g.ranEarly, s.Name+" "+on)
 	g.mu.Unlock()
 	if p == nil {
 		var err error
 		if p, err = g.start(ctx, s, t, on, w, nil); err != nil {
 			return nil, err
 		}
-		if w != nil && on == "change" && p.Own() && p.Observed.Whole() {
-			if p, err = g.unstale(ctx, s, w, p); err != nil {
+		if w != nil && on == "change" && p.exited() && p.Observed.whole() {
+			if p, err = g.rerunIfStale(ctx, s, w, p); err != nil {
 				return nil, err
 			}
 		}
 	}
 	g.mu.Lock()
 	g.phases = append(g.phases, p)
-	g.kept[s.Name+" "+on] = p
+	g.byKey[s.Name+" "+on] = p
 	g.mu.Unlock()
-	if !p.Own() {
-		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, lostWhy(p))
+	if !p.exited() {
+		return p, fmt.Errorf("%s on the %s did not end by itself: %s", s.Name, on, endReason(p))
 	}
-	if !p.Observed.Whole() {
-		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gaps(p.Observed))
+	if !p.Observed.whole() {
+		return p, fmt.Errorf("%s on the %s: the trace has gaps (%s)", s.Name, on, gapsText(p.Observed))
 	}
 	return p, nil
 }
 
-// unstale runs a phase again without caches, where what it took from them may have been
-// made of other files than the change's.
-func (g *Gate) unstale(ctx context.Context, s *Signal, w *Warm, p *Phase) (*Phase, error) {
-	base, err := g.with(ctx, g.Base, "base", s.After)
+// rerunIfStale runs a phase again without caches if it may have taken from them what was
+// made of the base's files.
+func (g *Gate) rerunIfStale(ctx context.Context, s *Signal, w *Warm, p *Phase) (*Phase, error) {
+	base, err := g.withKeptOf(ctx, g.Base, "base", s.After)
 	if err != nil {
 		return nil, err
 	}
-	change, err := g.with(ctx, g.Change, "change", s.After)
+	change, err := g.withKeptOf(ctx, g.Change, "change", s.After)
 	if err != nil {
 		return nil, err
 	}
@@ -498,18 +503,18 @@ func (g *Gate) unstale(ctx context.Context, s *Signal, w *Warm, p *Phase) (*Phas
 	return p, nil
 }
 
-// start runs a signal's command on a tree, when there is room for it.
+// start runs a signal's command on a tree, once there are resources for it.
 func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm, take func(string, io.Reader) error) (*Phase, error) {
 	dir, err := g.layOut(ctx, t, on, s.After, w != nil && on == "change")
 	if err != nil {
 		return nil, err
 	}
-	if err := g.slots.take(ctx, s.Limits.Memory, s.Limits.Pids); err != nil {
+	if err := g.resources.acquire(ctx, s.Limits.Memory, s.Limits.Pids); err != nil {
 		return nil, err
 	}
-	defer g.slots.give(s.Limits.Memory, s.Limits.Pids)
+	defer g.resources.release(s.Limits.Memory, s.Limits.Pids)
 	g.mu.Lock()
-	g.tell(Event{Signal: s.Name, Phase: on})
+	g.report(Event{Signal: s.Name, Phase: on})
 	g.mu.Unlock()
 	e, err := g.Runner.Run(ctx, Job{
 		Signal: s.Name, On: on, Tree: dir, Command: s.Command, Env: s.Env, Network: s.Network,
@@ -525,10 +530,10 @@ func (g *Gate) start(ctx context.Context, s *Signal, t *Tree, on string, w *Warm
 func (g *Gate) ran(signal, on string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.kept[signal+" "+on] != nil
+	return g.byKey[signal+" "+on] != nil
 }
 
-func gaps(o *Observed) string {
+func gapsText(o *Observed) string {
 	if o == nil {
 		return "there is none"
 	}
@@ -539,8 +544,8 @@ func gaps(o *Observed) string {
 	return s
 }
 
-// Phases are those of a signal that have ended, on the change unless there is none.
-func (c *Case) Phases(signal string) []*Phase {
+// phases returns a signal's phases on the change.
+func (c *Case) phases(signal string) []*Phase {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
 	var out []*Phase
@@ -552,8 +557,9 @@ func (c *Case) Phases(signal string) []*Phase {
 	return out
 }
 
-// with is a tree with what earlier signals kept, hashed, once.
-func (g *Gate) with(ctx context.Context, t *Tree, on string, after []string) (*Tree, error) {
+// withKeptOf returns a hashed tree with the files that earlier signals kept. Each
+// combination is made once.
+func (g *Gate) withKeptOf(ctx context.Context, t *Tree, on string, after []string) (*Tree, error) {
 	key := on + "+" + strings.Join(after, "+")
 	g.mu.Lock()
 	f := g.trees[key]
@@ -574,8 +580,9 @@ func (g *Gate) with(ctx context.Context, t *Tree, on string, after []string) (*T
 	return f()
 }
 
-// layOut writes a tree once, with what earlier signals kept. Where the phase begins with
-// a cache, files that are not the base's have another time.
+// layOut writes a tree, with the files that earlier signals kept, to a directory, once
+// for each combination. If the phase starts with a cache, files that differ from the base
+// get a time of their own.
 func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, cached bool) (string, error) {
 	key := fmt.Sprintf("%s+%s+%t", on, strings.Join(after, "+"), cached)
 	g.mu.Lock()
@@ -583,13 +590,13 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, c
 	if f == nil {
 		dir := filepath.Join(g.Scratch, fmt.Sprintf("tree%d", len(g.dirs)))
 		f = sync.OnceValues(func() (string, error) {
-			t, err := g.with(ctx, t, on, after)
+			t, err := g.withKeptOf(ctx, t, on, after)
 			if err != nil {
 				return "", err
 			}
 			var base *Tree
 			if cached {
-				if base, err = g.with(ctx, g.Base, "base", after); err != nil {
+				if base, err = g.withKeptOf(ctx, g.Base, "base", after); err != nil {
 					return "", err
 				}
 			}
@@ -601,8 +608,8 @@ func (g *Gate) layOut(ctx context.Context, t *Tree, on string, after []string, c
 	return f()
 }
 
-// withKept adds what a signal left below the paths that it keeps. What the change left
-// is not there when the base runs: for that, the signal runs on the base too.
+// withKept adds the files that a signal left below the paths that it keeps. For the base
+// the signal runs on the base too, so that nothing of the change gets there.
 func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree, error) {
 	s := g.Catalog.Signal(signal)
 	if on == "base" {
@@ -611,10 +618,10 @@ func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree,
 		}
 	}
 	g.mu.Lock()
-	p := g.kept[signal+" "+on]
+	p := g.byKey[signal+" "+on]
 	g.mu.Unlock()
-	if p == nil || p.Changes == nil || !p.Own() || p.Code != 0 {
-		return nil, fmt.Errorf("%s on the %s did not end well, and is needed", signal, on)
+	if p == nil || p.Changes == nil || !p.exited() || p.Code != 0 {
+		return nil, fmt.Errorf("%s on the %s failed, and another signal needs its files", signal, on)
 	}
 	set := *p.Changes
 	set.Changes = slices.DeleteFunc(slices.Clone(set.Changes), func(x change.Change) bool {
@@ -624,51 +631,38 @@ func (g *Gate) withKept(ctx context.Context, t *Tree, signal, on string) (*Tree,
 	return WithChanges(t.Name+" with "+signal, "", t, &set)
 }
 
-// slots bound phases that run side by side by what they may use together.
-type slots struct {
-	mu           sync.Mutex
-	memory, pids int64
-	waiting      []chan struct{}
+// resources bounds the memory and processes of all phases that run at once.
+type resources struct{ memory, pids *semaphore.Weighted }
+
+func newResources(memory, pids int64) *resources {
+	return &resources{semaphore.NewWeighted(memory), semaphore.NewWeighted(pids)}
 }
 
-func newSlots(memory, pids int64) *slots { return &slots{memory: memory, pids: pids} }
-
-func (s *slots) take(ctx context.Context, memory, pids int64) error {
-	for {
-		s.mu.Lock()
-		if s.memory >= memory && s.pids >= pids {
-			s.memory, s.pids = s.memory-memory, s.pids-pids
-			s.mu.Unlock()
-			return nil
-		}
-		wake := make(chan struct{})
-		s.waiting = append(s.waiting, wake)
-		s.mu.Unlock()
-		select {
-		case <-wake:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// acquire blocks until both amounts are free. Everybody asks for memory first, so two
+// phases never wait for each other.
+func (r *resources) acquire(ctx context.Context, memory, pids int64) error {
+	if err := r.memory.Acquire(ctx, memory); err != nil {
+		return err
 	}
-}
-
-func (s *slots) give(memory, pids int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.memory, s.pids = s.memory+memory, s.pids+pids
-	for _, w := range s.waiting {
-		close(w)
+	err := r.pids.Acquire(ctx, pids)
+	if err != nil {
+		r.memory.Release(memory)
 	}
-	s.waiting = nil
+	return err
 }
 
-// seal bounds what a result says, and takes secrets out of it.
+func (r *resources) release(memory, pids int64) {
+	r.memory.Release(memory)
+	r.pids.Release(pids)
+}
+
+// seal bounds the texts of a result, and removes secrets from them.
 func (r *Result) seal(red *secret.Redactor) {
 	if red == nil {
 		red = new(secret.Redactor)
 	}
-	clean := func(s string, n int) string { return visible.Lines(red.String(s), n) }
-	r.Why = clean(masked(r.Why), maxDetail)
+	clean := func(s string, n int) string { return safetext.Lines(red.String(s), n) }
+	r.Why = clean(maskSecrets(r.Why), maxDetail)
 	r.Total = len(r.Findings)
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		if a.Noted != b.Noted {
@@ -676,10 +670,10 @@ func (r *Result) seal(red *secret.Redactor) {
 		}
 		return cmp.Compare(a.File, b.File)
 	})
-	r.Findings = r.Findings[:min(len(r.Findings), MaxFindings)]
+	r.Findings = r.Findings[:min(len(r.Findings), maxFindings)]
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		f.ID, f.Text, f.Detail = clean(f.ID, 500), clean(masked(f.Text), 1000), clean(f.Detail, maxDetail)
+		f.ID, f.Text, f.Detail = clean(f.ID, 500), clean(maskSecrets(f.Text), 1000), clean(f.Detail, maxDetail)
 	}
 }
 

@@ -12,15 +12,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Text writes the verdict for people in a terminal. All is every finding; else the
-// first few of each signal.
+// Text writes the verdict for a terminal: all findings, or the first few of each signal.
 func (v *Verdict) Text(w io.Writer, all bool) {
-	v = v.Untold()
+	v = v.Masked()
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
-	s := func(t string) string { return visible.String(t, 400) }
+	s := func(t string) string { return safetext.String(t, 400) }
 	p("%s  verdict %s", strings.ToUpper(string(v.Outcome)), v.ID)
 	p("  change   %s%s", s(v.Change.Name), commit(v.Change))
 	p("  base     %s%s", s(v.Base.Name), commit(v.Base))
@@ -49,11 +48,11 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 	}
 	for _, x := range v.Phases {
 		if x.Stale != nil {
-			p("  cache    not used by %s: %s", s(x.Signal), s(x.Stale.why()))
+			p("  cache    not used by %s: %s", s(x.Signal), s(x.Stale.reason()))
 		}
 	}
 	p("")
-	room := allTails
+	room := maxDetailLinesAll
 	for _, r := range v.Signals {
 		p("  %-11s %-20s %s", r.Outcome, s(r.Name), s(r.Kind))
 		if r.Why != "" {
@@ -71,7 +70,7 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 			shown++
 			at := ""
 			if f.File != "" {
-				at = visible.Path([]byte(f.File))
+				at = safetext.Path([]byte(f.File))
 				if f.Line > 0 {
 					at = fmt.Sprintf("%s:%d", at, f.Line)
 				}
@@ -82,9 +81,9 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 				id = s(strings.TrimPrefix(strings.TrimPrefix(f.ID, f.File), "::"))
 			}
 			p("              %s%s: %s", at, id, s(f.Text))
-			lines := printed(&f)
+			lines := detailLines(&f)
 			if !all {
-				lines = lines[max(0, len(lines)-min(tailLines, room)):]
+				lines = lines[max(0, len(lines)-min(maxDetailLines, room)):]
 				room -= len(lines)
 			}
 			for _, line := range lines {
@@ -94,15 +93,15 @@ func (v *Verdict) Text(w io.Writer, all bool) {
 	}
 }
 
-// What is shown at once of what was printed, in lines: of one finding, and of all.
+// Bounds of the output that is shown, in lines: of one finding, and of all.
 const (
-	tailLines = 8
-	allTails  = 40
+	maxDetailLines    = 8
+	maxDetailLinesAll = 40
 )
 
-// printed are the lines of what was printed about a finding, for people.
-func printed(f *Finding) []string {
-	text := strings.TrimRight(visible.Lines(f.Detail, maxDetail), "\n")
+// detailLines returns the output that belongs to a finding, by lines.
+func detailLines(f *Finding) []string {
+	text := strings.TrimRight(safetext.Lines(f.Detail, maxDetail), "\n")
 	if text == "" {
 		return nil
 	}
@@ -118,8 +117,8 @@ func commit(s Side) string {
 
 var page = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("verdict").Funcs(template.FuncMap{
-		"s":     func(t string) string { return visible.String(t, 1000) },
-		"lines": func(t string) string { return visible.Lines(t, maxDetail) },
+		"s":     func(t string) string { return safetext.String(t, 1000) },
+		"lines": func(t string) string { return safetext.Lines(t, maxDetail) },
 		"d":     func(d time.Duration) string { return d.Round(time.Millisecond).String() },
 	}).Parse(`<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>carboy: verdict {{.ID}}</title>
@@ -157,34 +156,33 @@ body,td{overflow-wrap:anywhere}th{white-space:nowrap}table{border-collapse:colla
 `))
 })
 
-// HTML writes the verdict as a page of its own, without scripts and without anything
-// from elsewhere.
-func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v.Untold()) }
+// HTML writes the verdict as a page without scripts or external resources.
+func (v *Verdict) HTML(w io.Writer) error { return page().Execute(w, v.Masked()) }
 
-// Untold is v for people and forges: no token of what the change says, or calls its
-// files, is passed on.
-func (v *Verdict) Untold() *Verdict {
+// Untold returns a copy for people and forges, in which tokens are masked in everything
+// that comes from the change, also in the names of its files.
+func (v *Verdict) Masked() *Verdict {
 	x := *v
 	x.Signals = slices.Clone(v.Signals)
 	for i, r := range x.Signals {
 		c := *r
-		c.Why, c.Findings = masked(r.Why), slices.Clone(r.Findings)
+		c.Why, c.Findings = maskSecrets(r.Why), slices.Clone(r.Findings)
 		for j := range c.Findings {
 			f := &c.Findings[j]
-			f.ID, f.File, f.Text, f.Detail = masked(f.ID), masked(f.File), masked(f.Text), masked(f.Detail)
+			f.ID, f.File, f.Text, f.Detail = maskSecrets(f.ID), maskSecrets(f.File), maskSecrets(f.Text), maskSecrets(f.Detail)
 		}
 		x.Signals[i] = &c
 	}
 	return &x
 }
 
-// maxFailure bounds, nearly, what forges are told that a signal's tests printed, in bytes.
+// maxFailure bounds the output of a signal's tests in a JUnit report, roughly, in bytes.
 const maxFailure = 64 << 10
 
-// JUnit writes the verdict in the form that forges show as test results: a case for each
-// signal.
+// JUnit writes the verdict as JUnit XML, which forges show as test results, with one case
+// for each signal.
 func (v *Verdict) JUnit(w io.Writer) error {
-	v = v.Untold()
+	v = v.Masked()
 	type failure struct {
 		Message string `xml:"message,attr"`
 		Type    string `xml:"type,attr"`
@@ -213,21 +211,21 @@ func (v *Verdict) JUnit(w io.Writer) error {
 		var text strings.Builder
 		for _, f := range r.Findings {
 			if !f.Noted {
-				fmt.Fprintf(&text, "%s: %s\n", strings.TrimSpace(visible.String(f.File, 400)+" "+visible.String(f.ID, 400)), visible.String(f.Text, 400))
+				fmt.Fprintf(&text, "%s: %s\n", strings.TrimSpace(safetext.String(f.File, 400)+" "+safetext.String(f.ID, 400)), safetext.String(f.Text, 400))
 				if text.Len() < maxFailure {
-					for _, line := range printed(&f) {
+					for _, line := range detailLines(&f) {
 						text.WriteString("    " + line + "\n")
 					}
 				}
 			}
 		}
-		// Forges show the message alone.
+		// Forges show only the message.
 		first := slices.IndexFunc(r.Findings, func(f Finding) bool { return !f.Noted })
 		why := r.Why
 		if why == "" && first >= 0 {
 			why = r.Findings[first].ID + ": " + r.Findings[first].Text
 		}
-		x := &failure{Message: visible.String(why, 400), Type: string(r.Outcome), Text: text.String()}
+		x := &failure{Message: safetext.String(why, 400), Type: string(r.Outcome), Text: text.String()}
 		switch r.Outcome {
 		case Passed:
 		case Failed, Final:
@@ -249,8 +247,8 @@ func (v *Verdict) JUnit(w io.Writer) error {
 	return err
 }
 
-// uri is a file of the tree as a reference of RFC 3986, relative to the tree whatever its
-// name is: a colon would end a scheme, two slashes begin a host.
+// uri returns a path of the tree as a relative reference of RFC 3986. An unescaped colon
+// would end a scheme, and two leading slashes would begin a host.
 func uri(p string) string {
 	parts := strings.Split(p, "/")
 	for i, e := range parts {
@@ -262,9 +260,9 @@ func uri(p string) string {
 	return p
 }
 
-// SARIF writes the findings that kept signals from passing, as version 2.1.0 has them.
+// SARIF writes the findings in SARIF 2.1.0.
 func (v *Verdict) SARIF(w io.Writer) error {
-	v = v.Untold()
+	v = v.Masked()
 	type message struct {
 		Text string `json:"text"`
 	}
@@ -309,7 +307,7 @@ func (v *Verdict) SARIF(w io.Writer) error {
 	for _, s := range v.Signals {
 		n := 0
 		for _, f := range s.Findings {
-			x := result{Rule: s.Kind, Level: "error", Message: message{visible.String(s.Name+": "+f.ID+": "+f.Text, 1000)}}
+			x := result{Rule: s.Kind, Level: "error", Message: message{safetext.String(s.Name+": "+f.ID+": "+f.Text, 1000)}}
 			if f.Noted {
 				x.Level = "note"
 			} else {
@@ -326,7 +324,7 @@ func (v *Verdict) SARIF(w io.Writer) error {
 			r.Results = append(r.Results, x)
 		}
 		if s.Outcome != Passed && n == 0 {
-			r.Results = append(r.Results, result{Rule: s.Kind, Level: "error", Message: message{visible.String(s.Name+" is "+string(s.Outcome)+": "+s.Why, 1000)}})
+			r.Results = append(r.Results, result{Rule: s.Kind, Level: "error", Message: message{safetext.String(s.Name+" is "+string(s.Outcome)+": "+s.Why, 1000)}})
 		}
 	}
 	e := json.NewEncoder(w)

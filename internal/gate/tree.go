@@ -24,77 +24,76 @@ import (
 
 // Bounds of a tree.
 const (
-	MaxFiles     = 200_000
-	MaxFileBytes = 128 << 20 // of one file
-	MaxTreeBytes = 4 << 30
+	maxFiles     = 200_000
+	maxFileBytes = 128 << 20 // of one file
+	maxTreeBytes = 4 << 30
 )
 
-// FileMode is what a tree says of a file's type, as git does.
+// FileMode is git's mode of a file.
 type FileMode uint32
 
-// The modes that a file of a tree can have.
+// The modes of files in a tree.
 const (
-	Regular    FileMode = 0o100644
-	Executable FileMode = 0o100755
+	regular    FileMode = 0o100644
+	executable FileMode = 0o100755
 	Link       FileMode = 0o120000
 )
 
-// File is a file of a tree. Its content is with the tree's source; of a link it is
-// where it leads.
+// File is a file of a tree. The tree's source has its content; that of a link is its
+// target.
 type File struct {
 	Path string // relative, slash-separated, without "." or ".."
 	Mode FileMode
 	Size int64
-	// id is the source's name for the content; kind is git's for what it is, empty for
+	// id is the source's name of the content. kind is git's type of the object, empty for
 	// a blob.
 	id, kind string
 }
 
-// source has the contents of files, in whatever order it likes.
+// source reads the contents of files, in any order.
 type source interface {
 	each(ctx context.Context, files []File, f func(File, []byte) error) error
 }
 
-// summed is a source that knows the SHA-256 of some of its contents.
-type summed interface {
+// summedSource is a source that knows the SHA-256 of some contents.
+type summedSource interface {
 	sum(File) ([sha256.Size]byte, bool)
 }
 
-// Tree is the files of a commit, a directory or a run, as they are judged. It does not
-// change.
+// Tree is an immutable list of the files of a commit, a directory or a run.
 type Tree struct {
-	// Name is what was asked for, and Commit what that was, if it was one.
+	// Name is the name that the user gave, and Commit the commit, if it is one.
 	Name, Commit string
 	Run          string // the run whose changes are in it, or empty
 	Files        []File // by path
 	src          source
-	repo         *Repository                  // nil: not a commit's
-	sums         map[string][sha256.Size]byte // by path, once hashed
+	repo         *Repository                  // nil: not from a commit
+	sums         map[string][sha256.Size]byte // by path, after hash
 
-	// What was looked at to judge, beside what phases were seen to open. whole: all
-	// of it.
-	mu    sync.Mutex
-	looks map[string]bool
-	whole bool
+	// The files that evaluators read, beside those that phases opened. allRead: all of
+	// them.
+	mu      sync.Mutex
+	read    map[string]bool
+	allRead bool
 }
 
-// note remembers that a judgement depends on a file.
-func (t *Tree) note(p string) {
+// noteRead records that the verdict depends on a file.
+func (t *Tree) noteRead(p string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.looks == nil {
-		t.looks = map[string]bool{}
+	if t.read == nil {
+		t.read = map[string]bool{}
 	}
-	t.looks[p] = true
+	t.read[p] = true
 }
 
-func (t *Tree) noteAll() {
+func (t *Tree) noteAllRead() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.whole = true
+	t.allRead = true
 }
 
-// TreeError is a tree that is not judged.
+// TreeError means that a tree is refused.
 type TreeError struct {
 	Tree, Path, Why string
 }
@@ -106,11 +105,11 @@ func (e *TreeError) Error() string {
 	return fmt.Sprintf("%s: %q: %s", e.Tree, e.Path, e.Why)
 }
 
-// finish sorts and judges what a source listed.
-func (t *Tree) finish() (*Tree, error) {
+// validate sorts the listed files, and checks their names and sizes.
+func (t *Tree) validate() (*Tree, error) {
 	slices.SortFunc(t.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
-	if len(t.Files) > MaxFiles {
-		return nil, &TreeError{t.Name, "", fmt.Sprintf("has more than %d files", MaxFiles)}
+	if len(t.Files) > maxFiles {
+		return nil, &TreeError{t.Name, "", fmt.Sprintf("has more than %d files", maxFiles)}
 	}
 	var sum int64
 	dirs := map[string]bool{}
@@ -126,24 +125,25 @@ func (t *Tree) finish() (*Tree, error) {
 		if i > 0 && t.Files[i-1].Path == f.Path || dirs[f.Path] {
 			return nil, &TreeError{t.Name, f.Path, "is there twice"}
 		}
-		if f.Size > MaxFileBytes {
-			return nil, &TreeError{t.Name, f.Path, fmt.Sprintf("has %d bytes; a gate takes files up to %d", f.Size, MaxFileBytes)}
+		if f.Size > maxFileBytes {
+			return nil, &TreeError{t.Name, f.Path, fmt.Sprintf("has %d bytes; a gate takes files up to %d", f.Size, maxFileBytes)}
 		}
-		if sum += f.Size; sum > MaxTreeBytes {
-			return nil, &TreeError{t.Name, f.Path, fmt.Sprintf("the tree has more than %d bytes", int64(MaxTreeBytes))}
+		if sum += f.Size; sum > maxTreeBytes {
+			return nil, &TreeError{t.Name, f.Path, fmt.Sprintf("the tree has more than %d bytes", int64(maxTreeBytes))}
 		}
 	}
 	return t, nil
 }
 
-// maxDepth bounds the names of a path.
+// maxDepth bounds the elements of a path.
 const maxDepth = 255
 
-// badPath says why a name cannot be laid out, or nothing. git itself may hold any.
+// badPath says why a path cannot be laid out, or returns nothing. git objects can hold
+// any name.
 func badPath(p string) string {
 	switch {
 	case p == "" || p == "." || len(p) > 4000 || strings.HasPrefix(p, "/") || path.Clean(p) != p:
-		return "is no relative path"
+		return "is not a clean relative path"
 	case strings.IndexByte(p, 0) >= 0:
 		return "has a NUL"
 	}
@@ -158,8 +158,8 @@ func badPath(p string) string {
 	return ""
 }
 
-// Lookup finds a file by its path.
-func (t *Tree) Lookup(p string) (File, bool) {
+// lookup returns the file at a path.
+func (t *Tree) lookup(p string) (File, bool) {
 	i, ok := slices.BinarySearchFunc(t.Files, p, func(f File, p string) int { return cmp.Compare(f.Path, p) })
 	if !ok {
 		return File{}, false
@@ -167,7 +167,7 @@ func (t *Tree) Lookup(p string) (File, bool) {
 	return t.Files[i], true
 }
 
-// names are the paths of its files, and of the directories that these lie in.
+// names returns the paths of files and of their parent directories.
 func (t *Tree) names() map[string]bool {
 	out := map[string]bool{}
 	for _, f := range t.Files {
@@ -178,10 +178,11 @@ func (t *Tree) names() map[string]bool {
 	return out
 }
 
-// Read is the content of one file, fs.ErrNotExist when there is none.
+// Read returns the content of a file. The error is fs.ErrNotExist if there is none, also
+// for a link.
 func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
-	t.note(p)
-	f, ok := t.Lookup(p)
+	t.noteRead(p)
+	f, ok := t.lookup(p)
 	if !ok || f.Mode == Link {
 		return nil, &fs.PathError{Op: "read", Path: p + " of " + t.Name, Err: fs.ErrNotExist}
 	}
@@ -190,12 +191,12 @@ func (t *Tree) Read(ctx context.Context, p string) ([]byte, error) {
 	return out, err
 }
 
-// sameSource gives contents only as they were when the tree was hashed: a file of a
-// directory can be exchanged between two looks, and what runs would not be what was
+// verifiedSource fails if a content is not the one that was hashed: a file of a directory
+// can be replaced between two reads, and then a phase would run other content than was
 // judged.
-type sameSource struct{ t *Tree }
+type verifiedSource struct{ t *Tree }
 
-func (s sameSource) each(ctx context.Context, files []File, f func(File, []byte) error) error {
+func (s verifiedSource) each(ctx context.Context, files []File, f func(File, []byte) error) error {
 	return s.t.src.each(ctx, files, func(x File, b []byte) error {
 		if sum, ok := s.t.sums[x.Path]; ok && sum != sha256.Sum256(b) {
 			return &TreeError{s.t.Name, x.Path, "was changed while it was judged; judge it again"}
@@ -204,16 +205,16 @@ func (s sameSource) each(ctx context.Context, files []File, f func(File, []byte)
 	})
 }
 
-func (t *Tree) contents() source { return sameSource{t} }
+func (t *Tree) contents() source { return verifiedSource{t} }
 
-// Each gives the contents of the files that pick chooses, in no order. The bytes are
-// f's until it returns.
+// Each calls f with the content of each file that pick selects, in any order. f must not
+// keep the bytes.
 func (t *Tree) Each(ctx context.Context, pick func(File) bool, f func(File, []byte) error) error {
 	return t.each(ctx, func(x File) bool {
 		if !pick(x) {
 			return false
 		}
-		t.note(x.Path)
+		t.noteRead(x.Path)
 		return true
 	}, f)
 }
@@ -228,7 +229,7 @@ func (t *Tree) each(ctx context.Context, pick func(File) bool, f func(File, []by
 	return t.contents().each(ctx, want, f)
 }
 
-// hash computes the SHA-256 of every file, once.
+// hash computes the SHA-256 of all files, once.
 func (t *Tree) hash(ctx context.Context) error {
 	if t.sums != nil {
 		return nil
@@ -236,7 +237,7 @@ func (t *Tree) hash(ctx context.Context) error {
 	sums := make(map[string][sha256.Size]byte, len(t.Files))
 	var want []File
 	for _, f := range t.Files {
-		src, ok := t.src.(summed)
+		src, ok := t.src.(summedSource)
 		if ok {
 			sums[f.Path], ok = src.sum(f)
 		}
@@ -258,12 +259,12 @@ func (t *Tree) hash(ctx context.Context) error {
 	return err
 }
 
-// sumOf are the SHA-256 of some files, by path; what is not there is left out.
+// sumOf returns the SHA-256 of some files, by path. It leaves out missing files.
 func (t *Tree) sumOf(ctx context.Context, paths []string) (map[string][sha256.Size]byte, error) {
 	out := map[string][sha256.Size]byte{}
 	var want []File
 	for _, p := range paths {
-		f, ok := t.Lookup(p)
+		f, ok := t.lookup(p)
 		if !ok {
 			continue
 		}
@@ -280,7 +281,7 @@ func (t *Tree) sumOf(ctx context.Context, paths []string) (map[string][sha256.Si
 	return out, err
 }
 
-// Digest names all files with their modes and contents, in hexadecimal digits.
+// Digest returns a digest of all paths, modes and contents, in hexadecimal digits.
 func (t *Tree) Digest(ctx context.Context) (string, error) {
 	if err := t.hash(ctx); err != nil {
 		return "", err
@@ -293,7 +294,8 @@ func (t *Tree) Digest(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Listing sums up the names of all files with modes and sizes, and where links lead.
+// Listing returns a digest of all paths, modes, sizes and link targets, in hexadecimal
+// digits.
 func (t *Tree) Listing(ctx context.Context) (string, error) {
 	links := map[string]string{}
 	err := t.each(ctx, func(f File) bool { return f.Mode == Link }, func(f File, b []byte) error {
@@ -310,19 +312,19 @@ func (t *Tree) Listing(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Difference is a path that is not the same in two trees. A nil side is absent.
+// Difference is a path that differs between two trees; nil: it is missing there.
 type Difference struct {
 	Path         string
 	Base, Change *File
 }
 
-// Differences lists what differs from base to t, by path.
+// Differences returns what differs from base to t, sorted by path.
 func (t *Tree) Differences(ctx context.Context, base *Tree) ([]Difference, error) {
 	if err := errors.Join(base.hash(ctx), t.hash(ctx)); err != nil {
 		return nil, err
 	}
-	base.noteAll()
-	t.noteAll()
+	base.noteAllRead()
+	t.noteAllRead()
 	var out []Difference
 	i, j := 0, 0
 	for i < len(base.Files) || j < len(t.Files) {
@@ -344,28 +346,28 @@ func (t *Tree) Differences(ctx context.Context, base *Tree) ([]Difference, error
 	return out, nil
 }
 
-// laidOut is the time of every file of a tree that was laid out: times are inputs of
-// what runs on it, and must not vary. Where phases have a cache of the base's, what is
-// not the base's has another time: programs take a file for the same one by its time
-// and size.
+// baseFileTime is the time of all files of a tree in a bottle, since file times are
+// inputs, too, and must not vary. In a bottle with a cache of the base, files that differ
+// from the base have changedFileTime: programs recognize an unchanged file by time and
+// size.
 var (
-	laidOut    = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-	laidOutNew = laidOut.Add(24 * time.Hour)
+	baseFileTime    = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	changedFileTime = baseFileTime.Add(24 * time.Hour)
 )
 
-// sameAs reports for each file whether the other tree has the very same.
+// sameAs returns a function that reports whether the other tree has the same file.
 func (t *Tree) sameAs(ctx context.Context, other *Tree) (func(File) bool, error) {
 	if err := errors.Join(t.hash(ctx), other.hash(ctx)); err != nil {
 		return nil, err
 	}
 	return func(f File) bool {
-		o, ok := other.Lookup(f.Path)
+		o, ok := other.lookup(f.Path)
 		return ok && o.Mode == f.Mode && other.sums[f.Path] == t.sums[f.Path]
 	}, nil
 }
 
-// differing sums up the names of files that the base has not, or not so.
-func (t *Tree) differing(ctx context.Context, base *Tree) (string, error) {
+// differingDigest returns a digest of the paths that are not the same in base.
+func (t *Tree) differingDigest(ctx context.Context, base *Tree) (string, error) {
 	same, err := t.sameAs(ctx, base)
 	if err != nil {
 		return "", err
@@ -379,11 +381,11 @@ func (t *Tree) differing(ctx context.Context, base *Tree) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// LayOut writes the tree into dir, which it makes. Nothing is written outside of it,
-// whatever the tree's links and names are. With base, files that are not as there have
-// another time than the others.
+// LayOut creates dir and writes the tree into it. Links and names of the tree cannot make
+// it write elsewhere. If base is not nil, files that differ from it get a time of their
+// own.
 func (t *Tree) LayOut(ctx context.Context, dir string, base *Tree) error {
-	at := func(File) time.Time { return laidOut }
+	at := func(File) time.Time { return baseFileTime }
 	if base != nil {
 		same, err := t.sameAs(ctx, base)
 		if err != nil {
@@ -391,9 +393,9 @@ func (t *Tree) LayOut(ctx context.Context, dir string, base *Tree) error {
 		}
 		at = func(f File) time.Time {
 			if same(f) {
-				return laidOut
+				return baseFileTime
 			}
-			return laidOutNew
+			return changedFileTime
 		}
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -423,7 +425,7 @@ func (t *Tree) LayOut(ctx context.Context, dir string, base *Tree) error {
 		}
 		_, err = w.Write(b)
 		mode := fs.FileMode(0o644)
-		if f.Mode == Executable {
+		if f.Mode == executable {
 			mode = 0o755
 		}
 		return errors.Join(err, w.Chmod(mode), w.Close())
@@ -461,14 +463,14 @@ func setTimes(root *os.Root, files []File, dirs map[string]bool, at func(File) t
 	}
 	slices.SortFunc(deep, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	for _, d := range deep {
-		if err := root.Chtimes(d, laidOut, laidOut); err != nil {
+		if err := root.Chtimes(d, baseFileTime, baseFileTime); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dirSource has the files of a directory.
+// dirSource reads contents from a directory.
 type dirSource struct{ dir string }
 
 func (s dirSource) each(ctx context.Context, files []File, f func(File, []byte) error) error {
@@ -503,15 +505,15 @@ func readIn(root *os.Root, x File) ([]byte, error) {
 	}
 	defer r.Close()
 	var b bytes.Buffer
-	n, err := io.Copy(&b, io.LimitReader(r, MaxFileBytes+1))
-	if err == nil && n > MaxFileBytes {
-		err = fmt.Errorf("read %s: has more than %d bytes", x.Path, MaxFileBytes)
+	n, err := io.Copy(&b, io.LimitReader(r, maxFileBytes+1))
+	if err == nil && n > maxFileBytes {
+		err = fmt.Errorf("read %s: has more than %d bytes", x.Path, maxFileBytes)
 	}
 	return b.Bytes(), err
 }
 
-// DirTree is the tree of a directory's files: those of paths, or all when that is nil.
-// What is no file and no link is left out.
+// DirTree returns the tree of a directory: its files at paths, or all if paths is nil. It
+// leaves out everything but regular files and links.
 func DirTree(name, dir string, paths []string) (*Tree, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -522,7 +524,7 @@ func DirTree(name, dir string, paths []string) (*Tree, error) {
 	add := func(p string) error {
 		fi, err := root.Lstat(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // listed, and deleted
+			return nil // deleted since it was listed
 		}
 		if err != nil {
 			return err
@@ -530,9 +532,9 @@ func DirTree(name, dir string, paths []string) (*Tree, error) {
 		f := File{Path: p, Size: fi.Size()}
 		switch {
 		case fi.Mode().IsRegular() && fi.Mode()&0o100 != 0:
-			f.Mode = Executable
+			f.Mode = executable
 		case fi.Mode().IsRegular():
-			f.Mode = Regular
+			f.Mode = regular
 		case fi.Mode()&fs.ModeSymlink != 0:
 			f.Mode = Link
 		default:
@@ -550,7 +552,7 @@ func DirTree(name, dir string, paths []string) (*Tree, error) {
 				return nil, err
 			}
 		}
-		return t.finish()
+		return t.validate()
 	}
 	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		switch {
@@ -566,10 +568,10 @@ func DirTree(name, dir string, paths []string) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.finish()
+	return t.validate()
 }
 
-// overlaySource has changed files in one source and the others in another.
+// overlaySource reads changed files from one source and the others from another.
 type overlaySource struct {
 	base    source
 	changed map[string]func() (io.ReadCloser, error)

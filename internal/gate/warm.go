@@ -25,77 +25,77 @@ import (
 	"github.com/carboy/carboy/internal/change"
 )
 
-// WarmSchema names the format of what is kept of a base between gates.
-const WarmSchema = "carboy.dev/gate-warm/v1"
+// warmSchema names the format of Warm.
+const warmSchema = "carboy.dev/gate-warm/v1"
 
 // Bounds of the caches of one base; variables for tests.
 var (
-	maxWarmFiles int64 = MaxFiles
+	maxWarmFiles int64 = maxFiles
 	maxWarmBytes int64 = 4 << 30
 )
 
-// Warm is what phases of the base, and no others, left in their caches (signals'
-// `warm:`), and what these phases did. A later gate with the same base and key begins
-// with both. Phases of a change read the caches; what they write there is gone with
-// their bottles.
+// Warm describes caches (a signal's "warm" directories) as the phases of a base left
+// them, and the results of these phases. A later gate with the same base and key starts
+// with both. Phases of a change read the caches; what they write there is discarded.
 type Warm struct {
 	Schema string `json:"schema"`
-	// Key is the SHA-256 of all that carboy knew before the phases ran: base, catalog,
-	// build, image, variables.
+	// Key is the SHA-256 of everything that was known before the phases ran: base,
+	// catalog, build, image, variables.
 	Key string `json:"key"`
-	// Verdict is of the gate that filled the caches, in whose record this document is.
+	// Verdict is the id of the verdict whose gate filled the caches, and whose record
+	// holds this document.
 	Verdict    string    `json:"verdict"`
 	Repository string    `json:"repository"`
 	At         time.Time `json:"at"`
-	Paths      []string  `json:"paths"` // of the home inside, sorted
+	Paths      []string  `json:"paths"` // relative to the home inside, sorted
 	Files      int       `json:"files"`
 	Bytes      int64     `json:"bytes"`
 	Digest     string    `json:"sha256"` // of all files of the caches
-	// Phases are those of the base, in the order in which they filled the caches, and
-	// PhasesDigest is of what is kept of them: output, trace, what they wrote.
+	// Phases are the phases of the base, in the order in which they filled the caches.
+	// PhasesDigest covers their stored output, trace and written files.
 	Phases       []WarmPhase `json:"phases"`
 	PhasesDigest string      `json:"phases_sha256"`
-	// Host are files of this machine that the phases used, as they were.
+	// Host maps files of this machine that the phases used to their fingerprints.
 	Host map[string]string `json:"host"`
 
 	dir string
-	// What was taken, over all phases; what replaced another file counts, too.
+	// Totals over all phases. A file that replaced another counts as well.
 	tookFiles, tookBytes int64
 }
 
 // WarmPhase is a phase that filled caches.
 type WarmPhase struct {
 	*Phase
-	Stdout int64 `json:"stdout_bytes"` // all that it printed
+	Stdout int64 `json:"stdout_bytes"` // length of its output
 	Stderr int64 `json:"stderr_bytes"`
 }
 
-// WarmUsed says in a verdict which caches its phases began with.
+// WarmUsed identifies the caches that a verdict's phases started with.
 type WarmUsed struct {
 	Key    string `json:"key"`
 	Digest string `json:"sha256"`
 	Files  int    `json:"files"`
 	Bytes  int64  `json:"bytes"`
-	// Verdict is of the gate whose phases of the base filled them.
+	// Verdict is the id of the verdict whose gate filled them.
 	Verdict string `json:"verdict"`
 }
 
-// WarmStore keeps caches between gates.
+// WarmStore stores caches between gates.
 type WarmStore interface {
-	// Find gives what is kept for a key, or nil. What is there and is not what was
-	// recorded is an error.
+	// Find returns the caches of a key, or nil. Caches that differ from their record are
+	// an error.
 	Find(ctx context.Context, key string) (*Warm, error)
 }
 
-// Where what is kept lies in its directory.
+// Names in the directory of a Warm.
 const (
-	WarmFile   = "warm.json"
-	warmFiles  = "files"  // one directory for each path, by its number
-	WarmPhases = "phases" // one directory for each signal
+	WarmFile     = "warm.json"
+	warmFilesDir = "files"  // one directory for each path, by its index in Paths
+	WarmPhases   = "phases" // one directory for each signal
 )
 
-// warms are the signals with caches.
-func (c *Catalog) warms() (out []*Signal) {
+// warmSignals returns the signals with caches.
+func (c *Catalog) warmSignals() (out []*Signal) {
 	for _, s := range c.Signals {
 		if len(s.Warm) > 0 {
 			out = append(out, s)
@@ -104,20 +104,20 @@ func (c *Catalog) warms() (out []*Signal) {
 	return out
 }
 
-// warmed fills or finds the caches, once.
-func (g *Gate) warmed(ctx context.Context) (*Warm, error) {
+// baseCaches finds or fills the caches, once.
+func (g *Gate) baseCaches(ctx context.Context) (*Warm, error) {
 	g.warmOnce.Do(func() { g.warm, g.warmErr = g.warmUp(ctx) })
 	return g.warm, g.warmErr
 }
 
 func (g *Gate) warmUp(ctx context.Context) (*Warm, error) {
-	list := g.Catalog.warms()
+	list := g.Catalog.warmSignals()
 	if g.Warm == nil || g.Base == g.Change || len(list) == 0 {
 		return nil, nil
 	}
 	key, err := g.warmKey(ctx, list)
 	if err != nil {
-		return g.cold(ctx, err)
+		return g.withoutWarm(ctx, err)
 	}
 	w, err := g.Warm.Find(ctx, key)
 	if err != nil {
@@ -125,15 +125,15 @@ func (g *Gate) warmUp(ctx context.Context) (*Warm, error) {
 	}
 	if w != nil {
 		for _, p := range w.Phases {
-			g.sideRan(p.Phase)
+			g.addBasePhase(p.Phase)
 		}
 		return w, nil
 	}
 	return g.fill(ctx, key, list)
 }
 
-// cold goes on without caches, for a reason that the verdict gives.
-func (g *Gate) cold(ctx context.Context, why error) (*Warm, error) {
+// withoutWarm continues without caches, for a reason that the verdict gives.
+func (g *Gate) withoutWarm(ctx context.Context, why error) (*Warm, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -141,22 +141,23 @@ func (g *Gate) cold(ctx context.Context, why error) (*Warm, error) {
 	return nil, nil
 }
 
-// sideRan has a phase of the base stand ready for whoever asks for it.
-func (g *Gate) sideRan(p *Phase) {
+// addBasePhase records a finished phase of the base, for the signal that will ask for it.
+func (g *Gate) addBasePhase(p *Phase) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ahead[p.Signal+" base"] = p
+	g.ranEarly[p.Signal+" base"] = p
 	g.filled = append(g.filled, p)
 }
 
-// warmKey is of everything that shapes the caches and is known before a phase has run.
+// warmKey returns the digest of everything that shapes the caches and is known before a
+// phase has run.
 func (g *Gate) warmKey(ctx context.Context, list []*Signal) (string, error) {
 	h := sha256.New()
 	base, err := g.Base.Digest(ctx)
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(h, "%s base %s catalog %s %s\n", WarmSchema, base, g.Catalog.Digest, g.CatalogFrom)
+	fmt.Fprintf(h, "%s base %s catalog %s %s\n", warmSchema, base, g.Catalog.Digest, g.CatalogFrom)
 	for _, n := range slices.Sorted(maps.Keys(g.Shape)) {
 		fmt.Fprintf(h, "%q %q\n", n, g.Shape[n])
 	}
@@ -166,9 +167,9 @@ func (g *Gate) warmKey(ctx context.Context, list []*Signal) (string, error) {
 				return "", err
 			}
 			g.mu.Lock()
-			p := g.kept[a+" base"]
+			p := g.byKey[a+" base"]
 			g.mu.Unlock()
-			sum, err := g.keptSum(ctx, g.Catalog.Signal(a), p)
+			sum, err := g.keptDigest(ctx, g.Catalog.Signal(a), p)
 			if err != nil {
 				return "", err
 			}
@@ -178,18 +179,18 @@ func (g *Gate) warmKey(ctx context.Context, list []*Signal) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// fill runs the signals with caches on the base, one after the other, so that each
-// begins with what those before it left. Where one does not end by itself, or what it
-// left can't be taken, the change runs without caches.
+// fill runs the signals with caches on the base, one after the other, so that each starts
+// with what the others left. If one does not end by itself, or its caches can't be
+// stored, the change runs without caches.
 func (g *Gate) fill(ctx context.Context, key string, list []*Signal) (*Warm, error) {
-	w := &Warm{Schema: WarmSchema, Key: key, At: time.Now().UTC(), dir: filepath.Join(g.Scratch, "warm")}
+	w := &Warm{Schema: warmSchema, Key: key, At: time.Now().UTC(), dir: filepath.Join(g.Scratch, "warm")}
 	for _, s := range list {
 		w.Paths = append(w.Paths, s.Warm...)
 	}
 	slices.Sort(w.Paths)
 	w.Paths = slices.Compact(w.Paths)
 	for i := range w.Paths {
-		if err := os.MkdirAll(w.of(i), 0o755); err != nil {
+		if err := os.MkdirAll(w.filesDir(i), 0o755); err != nil {
 			return nil, err
 		}
 	}
@@ -197,37 +198,38 @@ func (g *Gate) fill(ctx context.Context, key string, list []*Signal) (*Warm, err
 		var took bool
 		var terr error
 		take := func(home string, r io.Reader) error {
-			took, terr = true, w.take(home, s.Warm, r)
+			took, terr = true, w.addUpperLayer(home, s.Warm, r)
 			return terr
 		}
 		p, err := g.start(ctx, s, g.Base, "base", w, take)
 		if err != nil {
 			return nil, err
 		}
-		g.sideRan(p)
+		g.addBasePhase(p)
 		switch {
-		case !p.Own():
-			return g.cold(ctx, fmt.Errorf("%s on the base did not end by itself: %s", s.Name, lostWhy(p)))
-		case !p.Observed.Whole():
-			return g.cold(ctx, fmt.Errorf("%s on the base: the trace has gaps (%s)", s.Name, gaps(p.Observed)))
+		case !p.exited():
+			return g.withoutWarm(ctx, fmt.Errorf("%s on the base did not end by itself: %s", s.Name, endReason(p)))
+		case !p.Observed.whole():
+			return g.withoutWarm(ctx, fmt.Errorf("%s on the base: the trace has gaps (%s)", s.Name, gapsText(p.Observed)))
 		case p.Observed.Readers == nil:
-			return g.cold(ctx, fmt.Errorf("%s on the base: which programs read the tree is not known, or is too much", s.Name))
+			return g.withoutWarm(ctx, fmt.Errorf("%s on the base: which programs read the tree is not known, or is too much", s.Name))
 		case terr != nil || !took:
-			return g.cold(ctx, cmp.Or(terr, errors.New("what "+s.Name+" left in its caches was not taken out of its bottle")))
+			return g.withoutWarm(ctx, cmp.Or(terr, errors.New("what "+s.Name+" left in its caches was not taken out of its bottle")))
 		}
 		w.Phases = append(w.Phases, WarmPhase{p, p.Stdout.Total, p.Stderr.Total})
 	}
 	var err error
 	if w.Digest, w.Files, w.Bytes, err = w.seal(ctx); err != nil {
-		return g.cold(ctx, err)
+		return g.withoutWarm(ctx, err)
 	}
 	g.fresh = w
 	return w, nil
 }
 
-func (w *Warm) of(i int) string { return filepath.Join(w.dir, warmFiles, fmt.Sprint(i)) }
+func (w *Warm) filesDir(i int) string { return filepath.Join(w.dir, warmFilesDir, fmt.Sprint(i)) }
 
-// WarmDir is where the caches lie that phases began with; empty: there are none.
+// WarmDir returns the directory of the caches that phases started with; empty: there are
+// none.
 func (g *Gate) WarmDir() string {
 	if g.warm == nil {
 		return ""
@@ -235,33 +237,33 @@ func (g *Gate) WarmDir() string {
 	return g.warm.dir
 }
 
-// Dir is where it lies.
+// Dir returns the directory of the caches.
 func (w *Warm) Dir() string { return w.dir }
 
-// mounts are the directories of a signal's caches, by their paths in the home.
+// mounts maps paths in the home to the directories of a signal's caches.
 func (w *Warm) mounts(s *Signal) map[string]string {
 	if w == nil || len(s.Warm) == 0 {
 		return nil
 	}
 	out := map[string]string{}
 	for _, p := range s.Warm {
-		out[p] = w.of(slices.Index(w.Paths, p))
+		out[p] = w.filesDir(slices.Index(w.Paths, p))
 	}
 	return out
 }
 
-// used is what the verdict says.
-func (w *Warm) used(verdict string) *WarmUsed {
+// usage returns the caches' description for a verdict.
+func (w *Warm) usage(verdict string) *WarmUsed {
 	if w == nil {
 		return nil
 	}
 	return &WarmUsed{w.Key, w.Digest, w.Files, w.Bytes, cmp.Or(w.Verdict, verdict)}
 }
 
-// take adds to the caches what a phase wrote to some of them: the upper layer of its
-// bottle, in the form that bottles give it. Names and contents are the phase's own.
-func (w *Warm) take(home string, paths []string, r io.Reader) error {
-	root, err := os.OpenRoot(filepath.Join(w.dir, warmFiles))
+// addUpperLayer adds a phase's writes to some of the caches. r is the upper layer of its
+// bottle, as a tar. The phase controls its names and contents.
+func (w *Warm) addUpperLayer(home string, paths []string, r io.Reader) error {
+	root, err := os.OpenRoot(filepath.Join(w.dir, warmFilesDir))
 	if err != nil {
 		return err
 	}
@@ -300,20 +302,20 @@ func (w *Warm) take(home string, paths []string, r io.Reader) error {
 			}
 			size = fi.Size()
 		}
-		if w.tookFiles++; w.tookFiles > maxWarmFiles || size > MaxFileBytes {
-			return fmt.Errorf("the caches have more than %d files, or one of more than %d bytes", maxWarmFiles, MaxFileBytes)
+		if w.tookFiles++; w.tookFiles > maxWarmFiles || size > maxFileBytes {
+			return fmt.Errorf("the caches have more than %d files, or one of more than %d bytes", maxWarmFiles, maxFileBytes)
 		}
 		if w.tookBytes += size; w.tookBytes > maxWarmBytes {
 			return fmt.Errorf("the caches have more than %d bytes", maxWarmBytes)
 		}
-		if err := put(root, at, h, tr, place); err != nil {
+		if err := writeEntry(root, at, h, tr, place); err != nil {
 			return fmt.Errorf("keep %.200q of the cache: %w", h.Name, err)
 		}
 	}
 }
 
-// put writes one entry of an upper layer over what lies there.
-func put(root *os.Root, at string, h *tar.Header, r io.Reader, place func(string) (string, bool)) error {
+// writeEntry writes one entry of an upper layer, replacing what is there.
+func writeEntry(root *os.Root, at string, h *tar.Header, r io.Reader, place func(string) (string, bool)) error {
 	opaque := h.PAXRecords["SCHILY.xattr.trusted.overlay.opaque"] == "y"
 	if fi, err := root.Lstat(at); err == nil && (opaque || h.Typeflag != tar.TypeDir || !fi.IsDir()) {
 		if err := root.RemoveAll(at); err != nil {
@@ -345,29 +347,29 @@ func put(root *os.Root, at string, h *tar.Header, r io.Reader, place func(string
 			return errors.New(why)
 		}
 		return root.Symlink(h.Linkname, at)
-	default: // deleted, or of a kind that nobody keeps
+	default: // a whiteout, or a type that is not stored
 		return nil
 	}
 	f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, io.LimitReader(r, MaxFileBytes))
+	_, err = io.Copy(f, io.LimitReader(r, maxFileBytes))
 	return errors.Join(err, f.Chmod(mode), f.Close())
 }
 
-// warmTime is of all files of caches: programs refresh a file's time when it has not
-// been used for long, and each would be copied for that.
+// warmTime is the time of all files in caches. Programs refresh the time of a file that
+// they have not used for long, and each refresh would copy the file.
 var warmTime = time.Date(2037, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// seal gives all files their time, and sums them up.
+// seal sets the times of all files, and returns their digest, number and bytes.
 func (w *Warm) seal(ctx context.Context) (digest string, files int, bytes int64, err error) {
-	root, err := os.OpenRoot(filepath.Join(w.dir, warmFiles))
+	root, err := os.OpenRoot(filepath.Join(w.dir, warmFilesDir))
 	if err != nil {
 		return "", 0, 0, err
 	}
 	defer root.Close()
-	list, err := listAll(root)
+	list, err := listRoot(root)
 	for _, e := range list {
 		if e.info.Mode().IsRegular() && err == nil {
 			err = root.Chtimes(e.path, warmTime, warmTime)
@@ -378,21 +380,22 @@ func (w *Warm) seal(ctx context.Context) (digest string, files int, bytes int64,
 	if err != nil {
 		return "", 0, 0, err
 	}
-	digest, err = sumAll(ctx, root)
+	digest, err = digestRoot(ctx, root)
 	return digest, files, bytes, err
 }
 
-type listed struct {
+type dirEntry struct {
 	path string
 	info fs.FileInfo
 }
 
-// errKind is of what no cache has.
-var errKind = errors.New("is no file, directory or link that is kept")
+// errUnsupportedType means that a cache holds something else than files, directories and
+// links, or too many of them.
+var errUnsupportedType = errors.New("is not a file, directory or link")
 
-// listAll lists a directory with all below it. What is no file, directory or link is an
+// listRoot lists a directory tree. Other types than files, directories and links are an
 // error.
-func listAll(root *os.Root) (out []listed, err error) {
+func listRoot(root *os.Root) (out []dirEntry, err error) {
 	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -402,29 +405,30 @@ func listAll(root *os.Root) (out []listed, err error) {
 			return err
 		}
 		if t := fi.Mode().Type(); t != 0 && t != fs.ModeDir && t != fs.ModeSymlink {
-			return fmt.Errorf("%q: %w", cut(p, 300), errKind)
+			return fmt.Errorf("%q: %w", truncate(p, 300), errUnsupportedType)
 		}
-		if len(out) > 2*MaxFiles {
-			return fmt.Errorf("%w: there are more than %d names", errKind, 2*MaxFiles)
+		if len(out) > 2*maxFiles {
+			return fmt.Errorf("%w: there are more than %d names", errUnsupportedType, 2*maxFiles)
 		}
-		out = append(out, listed{p, fi})
+		out = append(out, dirEntry{p, fi})
 		return nil
 	})
 	return out, err
 }
 
-func sumDir(ctx context.Context, dir string) (string, error) {
+func digestDir(ctx context.Context, dir string) (string, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
-	return sumAll(ctx, root)
+	return digestRoot(ctx, root)
 }
 
-// sumAll is one SHA-256 of a directory: all names, permissions, links and contents.
-func sumAll(ctx context.Context, root *os.Root) (string, error) {
-	list, err := listAll(root)
+// digestRoot returns the SHA-256 of a directory tree: names, permissions, links and
+// contents.
+func digestRoot(ctx context.Context, root *os.Root) (string, error) {
+	list, err := listRoot(root)
 	if err != nil {
 		return "", err
 	}
@@ -472,10 +476,10 @@ func sumAll(ctx context.Context, root *os.Root) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Filled is what this gate's phases of the base left for later ones; nil: nothing.
-// homes are as for Inputs. The caller moves it to where it stays, adds what is kept of
-// the phases, and gives it to Seal.
-func (g *Gate) Filled(v *Verdict, homes ...string) (*Warm, error) {
+// Filled returns the caches that this gate filled for later ones; nil: none. homes are as
+// for Inputs. The caller moves them to their place, adds the stored files of the phases,
+// and calls Seal.
+func (g *Gate) FilledCaches(v *Verdict, homes ...string) (*Warm, error) {
 	if g.fresh == nil {
 		return nil, nil
 	}
@@ -494,47 +498,48 @@ func (g *Gate) Filled(v *Verdict, homes ...string) (*Warm, error) {
 	return w, err
 }
 
-// Seal is the document of what was moved to dir. It counts when its SHA-256 is on record.
-func (w *Warm) Seal(ctx context.Context, dir string) ([]byte, error) {
+// Seal returns the document of caches that were moved to dir. Open accepts it only if the
+// caller has recorded its SHA-256.
+func (w *Warm) Encode(ctx context.Context, dir string) ([]byte, error) {
 	var err error
-	if w.PhasesDigest, err = sumDir(ctx, filepath.Join(dir, WarmPhases)); err != nil {
+	if w.PhasesDigest, err = digestDir(ctx, filepath.Join(dir, WarmPhases)); err != nil {
 		return nil, err
 	}
 	b, err := json.MarshalIndent(w, "", "  ")
 	return append(b, '\n'), err
 }
 
-// ErrWarmChanged is of caches that are not what was recorded.
+// ErrWarmChanged means that stored caches differ from their record.
 var ErrWarmChanged = errors.New("a cache that was kept of the base is not what was recorded")
 
-// ParseWarm reads the document.
+// ParseWarm reads a document of Seal.
 func ParseWarm(b []byte) (*Warm, error) {
 	var w Warm
-	if err := decode(b, &w, &w.Schema, WarmSchema); err != nil {
+	if err := decode(b, &w, &w.Schema, warmSchema); err != nil {
 		return nil, fmt.Errorf("read what is kept of a base: %w", err)
 	}
 	return &w, nil
 }
 
-// Open checks every byte of what is kept in dir against the document, and reads what
-// its phases did. The document itself is the caller's to check. What is not as recorded
-// is ErrWarmChanged; any other error says nothing of that.
+// Open checks every byte below dir against the document, and loads the results of its
+// phases. The caller checks the document itself. A difference is ErrWarmChanged; another
+// error tells nothing about the caches.
 func (w *Warm) Open(ctx context.Context, dir string) error {
 	w.dir = dir
-	for _, x := range []struct{ name, want string }{{warmFiles, w.Digest}, {WarmPhases, w.PhasesDigest}} {
+	for _, x := range []struct{ name, want string }{{warmFilesDir, w.Digest}, {WarmPhases, w.PhasesDigest}} {
 		at := filepath.Join(dir, x.name)
 		fi, err := os.Lstat(at)
 		if err == nil && !fi.IsDir() {
-			return fmt.Errorf("%s: %w: it is no directory", at, ErrWarmChanged)
+			return fmt.Errorf("%s: %w: it is not a directory", at, ErrWarmChanged)
 		}
 		var got string
 		if err == nil {
-			got, err = sumDir(ctx, at)
+			got, err = digestDir(ctx, at)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errKind) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errUnsupportedType) {
 			err = fmt.Errorf("%w: %w", ErrWarmChanged, err)
 		} else if err == nil && got != x.want {
 			err = ErrWarmChanged
@@ -547,7 +552,7 @@ func (w *Warm) Open(ctx context.Context, dir string) error {
 		if !signalName().MatchString(p.Signal) || p.On != "base" || p.Phase.Ended == nil {
 			return fmt.Errorf("%s: phases[%d] is of no signal on the base: %w", dir, i, ErrWarmChanged)
 		}
-		if err := p.read(filepath.Join(dir, WarmPhases, p.Signal)); err != nil {
+		if err := p.load(filepath.Join(dir, WarmPhases, p.Signal)); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		p.Phase.Of = w.Verdict
@@ -555,7 +560,7 @@ func (w *Warm) Open(ctx context.Context, dir string) error {
 	return nil
 }
 
-func (p *WarmPhase) read(dir string) (err error) {
+func (p *WarmPhase) load(dir string) (err error) {
 	e := p.Phase.Ended
 	e.Stdout.Total, e.Stderr.Total = p.Stdout, p.Stderr
 	if e.Stdout.Bytes, err = os.ReadFile(filepath.Join(dir, "stdout")); err != nil {
@@ -578,6 +583,6 @@ func (p *WarmPhase) read(dir string) (err error) {
 	return err
 }
 
-// Miss is a file of this machine that is not as it was when the caches were filled;
-// empty: there is none.
-func (w *Warm) Miss() string { return hostMiss(w.Host) }
+// Miss names a file of this machine that changed since the caches were filled; empty:
+// none did.
+func (w *Warm) Miss() string { return hostChange(w.Host) }

@@ -21,8 +21,8 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// warmWorld runs phases that compile what is not in their cache: a file of the tree by
-// its time, its size and its name, as programs do.
+// warmWorld is a runner whose phases compile what is not in their cache, by the time,
+// size and name of a file, as compilers do.
 type warmWorld struct {
 	mu           sync.Mutex // phases run side by side
 	t            *testing.T
@@ -39,7 +39,7 @@ type warmWorld struct {
 	moves        string         // what phases on the base give another name
 }
 
-// warmShelf keeps caches as package carboy does, without its records.
+// warmShelf stores caches as package carboy does, without an audit log.
 type warmShelf struct {
 	dir  string
 	docs map[string][]byte
@@ -79,10 +79,10 @@ func (w *warmWorld) run(j Job) *Ended {
 	var up bytes.Buffer
 	tw := tar.NewWriter(&up)
 	var did []string
-	rec := &readers{now: map[uint32]*reading{}, paths: map[string]int{}}
+	rec := &readTracker{current: map[uint32]*processReads{}, paths: map[string]int{}}
 	pid := uint32(2)
 	rec.add(&trace.Fact{Op: trace.Fork, PPID: 1, PID: 2})
-	rec.of(1).program = "/usr/bin/make"
+	rec.process(1).program = "/usr/bin/make"
 	look := func(pid uint32, name string, errno uint32) {
 		rec.add(&trace.Fact{Op: trace.Open, PID: pid, Path: Workspace + "/" + name, Errno: errno})
 	}
@@ -145,7 +145,7 @@ func (w *warmWorld) run(j Job) *Ended {
 	if j.On == "change" {
 		for _, r := range w.reads {
 			pid++
-			rec.now[pid] = &reading{program: r.Program, made: r.Made}
+			rec.current[pid] = &processReads{program: r.Program, made: r.Made}
 			look(pid, "inc/x.h", 0)
 		}
 	}
@@ -170,14 +170,14 @@ func (w *warmWorld) run(j Job) *Ended {
 	return e
 }
 
-// judge runs a gate, and keeps what its base left.
+// judge runs a gate, and stores the caches that it filled.
 func (w *warmWorld) judge() (*Verdict, *Gate) {
 	w.t.Helper()
 	w.compiled, w.asked = map[string][]string{}, map[string]int{}
 	g := newGate(w.t, w.catalog, tree(w.t, w.base), tree(w.t, w.change), nil)
 	g.Runner, g.Warm, g.Shape = fakeRunner{w.run}, &w.store, w.shape
 	v := verdict(w.t, g)
-	k, err := g.Filled(v)
+	k, err := g.FilledCaches(v)
 	if err != nil || k == nil {
 		return v, g
 	}
@@ -201,7 +201,7 @@ func (w *warmWorld) judge() (*Verdict, *Gate) {
 			}
 		}
 	}
-	b, err := k.Seal(w.t.Context(), dir)
+	b, err := k.Encode(w.t.Context(), dir)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -219,8 +219,8 @@ func newWarmWorld(t *testing.T) *warmWorld {
 
 func (w *warmWorld) did(key string) string { return strings.Join(w.compiled[key], " ") }
 
-// TestT4WarmCache: what the base's phases left speeds up the change's, in this gate and
-// in later ones; what a change writes into it no other phase sees.
+// Caches of the base's phases serve the change's, in this gate and later ones. Writes of
+// a change reach no other phase.
 func TestT4WarmCache(t *testing.T) {
 	w := newWarmWorld(t)
 	w.change["b.c"] = "2wo" // the same name and size
@@ -260,7 +260,7 @@ func TestT4WarmCache(t *testing.T) {
 	}
 }
 
-// TestT4WarmKey: a cache of another base, catalog or whatever shaped it is not used.
+// A cache for another base, catalog or shape is not used.
 func TestT4WarmKey(t *testing.T) {
 	for what, other := range map[string]func(*warmWorld){
 		"the very same":        func(*warmWorld) {},
@@ -283,7 +283,7 @@ func TestT4WarmKey(t *testing.T) {
 	}
 }
 
-// host says of what is kept that a file of this machine was another one then.
+// host alters the stored fingerprint of a file of this machine.
 func (w *warmWorld) host(file, print string) {
 	for key, b := range w.store.docs {
 		k, err := ParseWarm(b)
@@ -291,13 +291,13 @@ func (w *warmWorld) host(file, print string) {
 			w.t.Fatal(err)
 		}
 		k.Host = map[string]string{file: print}
-		if w.store.docs[key], err = k.Seal(w.t.Context(), filepath.Join(w.store.dir, key)); err != nil {
+		if w.store.docs[key], err = k.Encode(w.t.Context(), filepath.Join(w.store.dir, key)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
 }
 
-// TestT4WarmTampered: whatever changes on disk of what is kept, no phase begins with it.
+// After any change to stored caches no phase starts with them.
 func TestT4WarmTampered(t *testing.T) {
 	for what, tamper := range map[string]func(dir, file string) error{
 		"nothing":            func(string, string) error { return nil },
@@ -343,8 +343,8 @@ func TestT4WarmTampered(t *testing.T) {
 	}
 }
 
-// TestT4WarmUpper: what a phase of the base writes is taken as far as it is a cache's;
-// names and kinds that are none leave the change without one.
+// Only a phase's writes below its cache directories are stored. Invalid names and types
+// leave the change without a cache.
 func TestT4WarmUpper(t *testing.T) {
 	at := "." + warmHome + "/.cache/cc/"
 	file := func(name, text string) func(*tar.Writer) {
@@ -396,7 +396,7 @@ func TestT4WarmUpper(t *testing.T) {
 		if files != x.files || v.Outcome != Passed {
 			t.Errorf("%s: %d files are kept, want %d; %s", what, files, x.files, v.Outcome)
 		}
-		if k, _ := g.Filled(v); (x.files < 0) != (v.WarmWhy != "") || k != nil != (x.files >= 0) {
+		if k, _ := g.FilledCaches(v); (x.files < 0) != (v.WarmWhy != "") || k != nil != (x.files >= 0) {
 			t.Errorf("%s: %q", what, v.WarmWhy)
 		}
 		if _, err := os.Lstat("/tmp/carboy-x"); err == nil {
@@ -420,8 +420,8 @@ func TestT4WarmUpper(t *testing.T) {
 	}
 }
 
-// TestT4WarmOnlyOfWhole: a phase of the base that was lost, or whose trace has gaps, fills
-// nothing; one that fails by itself does.
+// A phase of the base that was lost, or whose trace has gaps, fills no cache. One that
+// fails by itself does.
 func TestT4WarmOnlyOfWhole(t *testing.T) {
 	for what, x := range map[string]struct {
 		ended func(*Ended)
@@ -448,16 +448,16 @@ func TestT4WarmOnlyOfWhole(t *testing.T) {
 	}
 }
 
-// TestWarmCatalog: what is fetched, kept of a side or a result of tests is no cache.
+// Downloads, kept files and test results cannot be cached.
 func TestWarmCatalog(t *testing.T) {
 	for what, x := range map[string]struct{ line, says string }{
 		"a cache":            {"{name: b, kind: build, command: [cc], warm: [.cache/cc]}", ""},
 		"Go's tests":         {"{name: b, kind: tests, format: go, command: [go, test, -json, -count=1, ./...], warm: [.cache/go-build]}", ""},
 		"results of tests":   {"{name: b, kind: tests, format: go, command: [go, test, -json, ./...], warm: [.cache/go-build]}", "-count=1"},
-		"what is fetched":    {"{name: b, kind: install, command: [npm, ci], network: [registry.npmjs.org], warm: [.npm]}", "beside network or keep"},
-		"what is kept":       {"{name: b, kind: build, command: [cc], keep: [out], warm: [.cache/cc]}", "beside network or keep"},
-		"a way out":          {"{name: b, kind: build, command: [cc], warm: [../x]}", "no path"},
-		"the home":           {"{name: b, kind: build, command: [cc], warm: [.]}", "no path"},
+		"what is fetched":    {"{name: b, kind: install, command: [npm, ci], network: [registry.npmjs.org], warm: [.npm]}", "combined with network or keep"},
+		"what is kept":       {"{name: b, kind: build, command: [cc], keep: [out], warm: [.cache/cc]}", "combined with network or keep"},
+		"a way out":          {"{name: b, kind: build, command: [cc], warm: [../x]}", "not a path"},
+		"the home":           {"{name: b, kind: build, command: [cc], warm: [.]}", "not a path"},
 		"one in another one": {"{name: b, kind: build, command: [cc], warm: [.cache, .cache/cc]}", "lies in"},
 	} {
 		_, err := ParseCatalog("gate.yaml", []byte("version: 1\nsignals:\n  - "+x.line+"\n"))
@@ -467,8 +467,8 @@ func TestWarmCatalog(t *testing.T) {
 	}
 }
 
-// TestT4WarmTimes: with a cache of the base's, what is not as there has another time: that
-// it has the same size says nothing.
+// With a cache of the base, a file that differs from the base has another time, even if
+// it has the same size.
 func TestT4WarmTimes(t *testing.T) {
 	base := tree(t, map[string]string{"same": "x", "other": "y", "moved": "z"})
 	change := tree(t, map[string]string{"same": "x", "other": "Y", "away": "z"})
@@ -476,7 +476,7 @@ func TestT4WarmTimes(t *testing.T) {
 	if err := change.LayOut(t.Context(), to, base); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]time.Time{"same": laidOut, "other": laidOutNew, "away": laidOutNew} {
+	for name, want := range map[string]time.Time{"same": baseFileTime, "other": changedFileTime, "away": changedFileTime} {
 		if fi, err := os.Stat(filepath.Join(to, name)); err != nil || !fi.ModTime().Equal(want) {
 			t.Errorf("%s: %v, %v", name, fi.ModTime(), err)
 		}
@@ -497,9 +497,9 @@ func TestT4WarmTimes(t *testing.T) {
 	}
 }
 
-// TestT4WarmStale: caches are named after what compilers hash, which is less than what
-// they read. Where a file that was read is another one, what was made of it does not count,
-// whoever looks at it; where all that read it ran again, nothing runs twice.
+// Compilers name cache entries after what they hash, which is less than what they read.
+// If a file that was read differs, the cache is not used, whoever looks at the file. If
+// everything that read it ran again, nothing runs twice.
 func TestT4WarmStale(t *testing.T) {
 	for what, x := range map[string]struct {
 		change map[string]string // "": gone
@@ -557,8 +557,8 @@ func TestT4WarmStale(t *testing.T) {
 	}
 }
 
-// TestT4WarmBounds: what is taken has its bounds over all phases and names, and a gate
-// that exceeds them goes on without, and says so.
+// The bounds hold for all phases and names together. A gate that exceeds them goes on
+// without caches, and says so.
 func TestT4WarmBounds(t *testing.T) {
 	at := "." + warmHome + "/.cache/cc/"
 	upper := func(links int) func(*tar.Writer) {
@@ -602,9 +602,8 @@ signals:
   - {name: t, kind: tests, format: junit, command: [cc, test], after: [gen], warm: [.cache/cc]}
 `
 
-// TestWarmAfter: what keeps files for others runs on the base once, whoever asks; a base
-// on which that fails leaves the change without a cache, and not without a verdict; and
-// what has no cache has no file by another time.
+// A signal that keeps files runs on the base once. If it fails there, the change has no
+// cache, but a verdict. Files have another time only with a cache.
 func TestWarmAfter(t *testing.T) {
 	for what, code := range map[string]int{"what is kept": 0, "the base keeps nothing": 1} {
 		w := newWarmWorld(t)
@@ -638,13 +637,13 @@ func TestWarmAfter(t *testing.T) {
 			}
 			dirs[p.EvidenceOf()] = true
 		}
-		if w.asked["gen base"] != 1 || !times["n"].Equal(laidOut) || !times["gen"].Equal(laidOut) || code == 0 && !times["t"].Equal(laidOutNew) {
+		if w.asked["gen base"] != 1 || !times["n"].Equal(baseFileTime) || !times["gen"].Equal(baseFileTime) || code == 0 && !times["t"].Equal(changedFileTime) {
 			t.Errorf("%s: %v ran, with files of %v", what, w.asked, times)
 		}
 	}
 }
 
-// TestWarmUnsealed: caches that can't be summed up leave the change without one.
+// Caches that can't be hashed leave the change without one.
 func TestWarmUnsealed(t *testing.T) {
 	w := newWarmWorld(t)
 	w.left = func(j Job) {
@@ -659,7 +658,7 @@ func TestWarmUnsealed(t *testing.T) {
 	}
 }
 
-// TestWarmCancelled: who stops looking at a cache has not seen that it was changed.
+// A cancelled check of a cache does not report that it was altered.
 func TestWarmCancelled(t *testing.T) {
 	w := newWarmWorld(t)
 	w.judge()
@@ -683,7 +682,7 @@ func TestWarmCancelled(t *testing.T) {
 	}
 }
 
-// TestWarmAskedAgain: phases that were asked again are in the verdict that follows.
+// Phases that Again ran are in the verdict that follows.
 func TestWarmAskedAgain(t *testing.T) {
 	w := newWarmWorld(t)
 	w.catalog = `version: 1
@@ -708,11 +707,11 @@ signals:
 		w.asked = map[string]int{}
 		g := newGate(t, w.catalog, tree(t, w.base), tree(t, w.change), nil)
 		g.Runner, g.Warm, g.Shape = fakeRunner{w.run}, &w.store, w.shape
-		why, err := g.Again(t.Context(), in)
+		why, err := g.Rerun(t.Context(), in)
 		if err != nil || (why == "") != (answer == "1") {
 			t.Fatal(why, err)
 		}
-		if why, err = g.Again(t.Context(), in); err != nil || (why == "") != (answer == "1") {
+		if why, err = g.Rerun(t.Context(), in); err != nil || (why == "") != (answer == "1") {
 			t.Fatal(why, err)
 		}
 		next, err := g.Inputs(t.Context(), verdict(t, g), given)

@@ -13,59 +13,61 @@ import (
 	"github.com/carboy/carboy/internal/scan"
 )
 
-// A route may say that a person is asked about a secret on its way out. The request
-// then stands still where the secret begins: the scanner has given back nothing of
-// it, and what came before it in the same piece is not given back either. A body
-// that is held whole has not made anybody dial. What the answer says holds for this
-// one value; whatever else is found in the same request is asked about by itself.
+// A route may say that a person decides about a secret on its way out. The request
+// then stops where the secret begins: nothing of the secret is sent, nor what came
+// before it in the same piece. A body that is buffered whole has not caused a dial
+// yet. The answer holds for this one value; anything else that is found in the same
+// request is asked about separately.
 //
-// Nobody is asked about a name that is resolved, nor about what can't be looked at
-// as a whole: these are blocked.
+// Nobody is asked about a DNS name, nor about text that can't be scanned as a whole:
+// these are blocked.
 
-// Asker decides about values that were held back.
+// Asker asks a person about values that were held back.
 type Asker interface {
-	// Ask returns when somebody has decided, or when ctx ends, which it does when
-	// the client is gone or the routes don't allow the request any more. It is
-	// called by many goroutines, also again for what was decided before.
+	// Ask blocks until a person has decided or ctx ends. ctx ends when the client is
+	// gone or when new routes forbid the request. Ask is called from many goroutines,
+	// and again for values that were already decided.
 	Ask(ctx context.Context, h Held) Answer
 }
 
-// Held is what a request waits with. Texts are hostile, bounded and not escaped.
+// Held describes the request and the value that a person is asked about. Its texts
+// come from the bottle: they are bounded in length, hostile and not escaped.
 type Held struct {
 	Host   string
 	Port   uint16
-	Method string // withheld, as Path is, where the secret is in it
+	Method string // withheld, like Path, if it contains the secret
 	Path   string // without the query
-	Rule   string // of the route
+	Rule   string // the route's rule
 
 	What, Secret, Transform, Place string // as in Found
 	Length                         int    // bytes
-	// Digest names the value: HMAC-SHA256 with Config.AskKey, in hexadecimal. Of a
-	// known secret it is the secret's own, however it is written; of another, that
-	// of the bytes that were found.
+	// Digest identifies the value: HMAC-SHA256 with Config.AskKey, in hexadecimal. For
+	// a known secret it covers the secret itself, however it was encoded; otherwise
+	// the bytes that were found.
 	Digest string
 }
 
-// Ruling is what was decided. The zero Ruling refuses.
+// Ruling is a person's decision. The zero Ruling refuses.
 type Ruling uint8
 
 // The rulings.
 const (
-	RulingBlock Ruling = iota
-	RulingPass         // this value may leave here
-	RulingMask         // it leaves as asterisks, where it can be masked
+	rulingBlock Ruling = iota
+	RulingPass         // this value may leave in this request
+	RulingMask         // the value is replaced by asterisks where that is possible
 )
 
-// Answer is an Asker's. Words are for whoever made the request.
+// Answer holds a person's decision. Words is shown to the client that made the
+// request.
 type Answer struct {
 	Ruling Ruling
 	Words  string
 }
 
-// maxAsking bounds the requests of a bottle that wait for an answer at once.
+// maxAsking bounds the requests of one bottle that wait for an answer at once.
 const maxAsking = 32
 
-// asking is the gateway's part of it.
+// asking holds the Asker and counts the requests that wait for it.
 type asking struct {
 	asker   Asker // nil: nobody can be asked
 	key     []byte
@@ -81,7 +83,8 @@ func newAsking(cfg *Config) *asking {
 	return a
 }
 
-// digest names a value of a kind without telling it.
+// digest returns an HMAC of a value, so that the value can be named without being
+// shown. kind separates known secrets from other findings.
 func (a *asking) digest(kind string, value []byte) string {
 	m := hmac.New(sha256.New, a.key)
 	m.Write([]byte(kind))
@@ -90,13 +93,13 @@ func (a *asking) digest(kind string, value []byte) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// asks reports whether a person is asked about what is found.
-func (w *watch) asks() bool {
+// asksPerson reports whether a person decides about findings of this route.
+func (w *inspector) asksPerson() bool {
 	return w.scan.OnMatch == policy.Ask && w.x.c.flow.g.asking.asker != nil
 }
 
-// ask holds the exchange until somebody has decided about f.
-func (w *watch) ask(f scan.Finding, value []byte) scan.Action {
+// ask blocks the exchange until a person has decided about f.
+func (w *inspector) ask(f scan.Finding, value []byte) scan.Action {
 	x := w.x
 	g := x.c.flow.g
 	digest := ""
@@ -105,40 +108,40 @@ func (w *watch) ask(f scan.Finding, value []byte) scan.Action {
 	} else if value != nil {
 		digest = g.asking.digest("found", value)
 	} else {
-		return w.ruled(f, Answer{Words: "it is not there as a whole, so nobody can be asked"})
+		return w.applyAnswer(f, Answer{Words: "it is not there as a whole, so nobody can be asked"})
 	}
 	if a, ok := x.rulings.Load(digest); ok {
-		// Another view of what was asked about in this exchange.
-		return w.ruled(f, a.(Answer))
+		// The same value was already decided in this exchange.
+		return w.applyAnswer(f, a.(Answer))
 	}
 	if g.asking.waiting.Add(1) > maxAsking {
 		g.asking.waiting.Add(-1)
-		return w.ruled(f, Answer{Words: "too many requests wait for an answer"})
+		return w.applyAnswer(f, Answer{Words: "too many requests wait for an answer"})
 	}
 	defer g.asking.waiting.Add(-1)
 	h := Held{
 		Host: x.e.Name, Port: x.e.Port, Method: w.d.hidden(x.e.Method), Path: w.d.hidden(x.e.Path), Rule: w.route,
 		What: f.Rule, Secret: f.Secret, Transform: f.Transform, Place: bound(f.Place), Length: f.Length, Digest: digest,
 	}
-	ctx, done := x.waits()
+	ctx, done := x.askContext()
 	defer done()
 	a := g.asking.asker.Ask(ctx, h)
 	if ctx.Err() != nil {
-		return w.ruled(f, Answer{Words: "the request was given up"})
+		return w.applyAnswer(f, Answer{Words: "the request was given up"})
 	}
-	// The routes may have changed while it waited.
+	// The routes may have changed during the wait.
 	if x.now.Load() != nil {
 		x.reconsider()
 	}
 	if x.halt.Load() != nil {
-		return w.ruled(f, Answer{})
+		return w.applyAnswer(f, Answer{})
 	}
 	x.rulings.Store(digest, a)
-	return w.ruled(f, a)
+	return w.applyAnswer(f, a)
 }
 
-// ruled notes what was decided, and is what the scanner does.
-func (w *watch) ruled(f scan.Finding, a Answer) scan.Action {
+// applyAnswer records the answer to f and returns the action for the scanner.
+func (w *inspector) applyAnswer(f scan.Finding, a Answer) scan.Action {
 	act := scan.Block
 	switch {
 	case a.Ruling == RulingPass:
@@ -149,26 +152,27 @@ func (w *watch) ruled(f scan.Finding, a Answer) scan.Action {
 		a.Words = "it was to be masked, and can't be: a part of it has left, or it is compressed"
 	}
 	if act == scan.Block && a.Words != "" {
-		w.x.words.Store(&a.Words)
+		w.x.refusalText.Store(&a.Words)
 	}
 	w.found(f, act, false)
 	return act
 }
 
-// stillThere is how often a client is looked at that waits for a person.
-const stillThere = 200 * time.Millisecond
+// clientPollInterval is the time between two checks whether a client that waits for a
+// person is still connected.
+const clientPollInterval = 200 * time.Millisecond
 
-// waits returns a context that ends when nobody needs the answer any more. The
-// connection is not idle meanwhile.
-func (x *exchange) waits() (ctx context.Context, done func()) {
+// askContext returns a context that ends when nobody needs the answer any more. Until
+// done is called the connection does not count as idle.
+func (x *exchange) askContext() (ctx context.Context, done func()) {
 	f := x.c.flow
 	ctx, cancel := context.WithCancel(f.ctx)
 	f.waiting.Add(1)
 	over := context.AfterFunc(x.ctx, cancel)
 	ended := make(chan struct{})
-	go func() { // ends with done
+	go func() { // ends when done is called
 		defer close(ended)
-		t := time.NewTicker(stillThere)
+		t := time.NewTicker(clientPollInterval)
 		defer t.Stop()
 		for {
 			select {
@@ -177,10 +181,10 @@ func (x *exchange) waits() (ctx context.Context, done func()) {
 			case <-x.ended:
 				cancel()
 			case <-t.C:
-				// Whoever shuts down its side of HTTP/1 amid a request, or before
-				// the answer, can't be told from one that is gone. The end of one
-				// that goes with more under way than fits into the window is seen
-				// when the answer comes, or its time is up.
+				// With HTTP/1 a client that has shut down its sending side can't be
+				// told from one that is gone. If unread data fills the receive window,
+				// the end is not seen here, but only when the answer comes or its time
+				// is up.
 				if f.conn.Ended() {
 					cancel()
 				}

@@ -18,7 +18,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// person answers by a function, and keeps what was asked.
+// person answers by a function and records the questions.
 type person struct {
 	answer func(ctx context.Context, h Held) Answer
 
@@ -48,8 +48,8 @@ func (p *person) option(c *Config) { c.Ask = p }
 
 const askRoutes = "routes:\n  - {host: api.example.com, dlp: {outbound_on_match: supervise}}\n"
 
-// TestHeld: wherever in a request a secret is, somebody is asked before any of it
-// has left, and what was answered is done.
+// TestHeld: wherever in a request a secret is, a person is asked before any of it has
+// left, and the answer is applied.
 func TestHeld(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("http2 %v", h2), func(t *testing.T) { testHeld(t, h2) })
@@ -57,7 +57,7 @@ func TestHeld(t *testing.T) {
 }
 
 func testHeld(t *testing.T, h2 bool) {
-	up := &seer{}
+	up := &recordingUpstream{}
 	var leaked, now atomic.Value // string, Ruling
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
@@ -68,10 +68,10 @@ func testHeld(t *testing.T, h2 bool) {
 		}
 		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
 	}
-	o := newOpened(t, askRoutes, up, watching, p.option)
+	o := newTLSWorld(t, askRoutes, up, watching, p.option)
 	c := o.client(h2)
 	for _, s := range sendings {
-		for _, ruling := range []Ruling{RulingPass, RulingMask, RulingBlock} {
+		for _, ruling := range []Ruling{RulingPass, RulingMask, rulingBlock} {
 			now.Store(ruling)
 			name := fmt.Sprintf("%s, http2 %v, ruling %d", s.name, h2, ruling)
 			res, err := c.Do(s.make(watchedValue))
@@ -115,10 +115,10 @@ func testHeld(t *testing.T, h2 bool) {
 	o.unrecorded(watchedValue)
 }
 
-// TestHeldByValue: what was approved passes, and nothing else with it; the same value
-// has the same digest wherever it is, and another one another.
+// TestHeldByValue: an approved value passes, and no other. A value has the same digest
+// everywhere, and different values have different ones.
 func TestHeldByValue(t *testing.T) {
-	up := &seer{}
+	up := &recordingUpstream{}
 	var approved atomic.Value // string
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
@@ -128,7 +128,7 @@ func TestHeldByValue(t *testing.T) {
 		return Answer{}
 	}
 	second := "kX2-secondly-Vb7nR4m-known-Dq9"
-	o := newOpened(t, askRoutes, up, p.option, func(c *Config) {
+	o := newTLSWorld(t, askRoutes, up, p.option, func(c *Config) {
 		c.Secrets = map[string]secret.Value{"one": secret.NewString(watchedValue), "two": secret.NewString(second)}
 	})
 	c := o.client(true)
@@ -168,7 +168,8 @@ func TestHeldByValue(t *testing.T) {
 	}
 }
 
-// TestHeldBlocks: nobody is asked where nobody can be, or the route says otherwise.
+// TestHeldBlocks: without an Asker, or where the route says so, a secret is blocked and
+// nobody is asked.
 func TestHeldBlocks(t *testing.T) {
 	p := &person{answer: saying(RulingPass)}
 	for file, opt := range map[string]option{
@@ -176,8 +177,8 @@ func TestHeldBlocks(t *testing.T) {
 		"routes:\n  - {host: api.example.com, dlp: {outbound_on_match: block}}\n": p.option,
 	} {
 		t.Run("", func(t *testing.T) {
-			up := &seer{}
-			o := newOpened(t, file, up, watching, opt)
+			up := &recordingUpstream{}
+			o := newTLSWorld(t, file, up, watching, opt)
 			res, err := o.client(true).Do(post(strings.NewReader(watchedValue)))
 			if err != nil {
 				t.Fatal(err)
@@ -193,13 +194,13 @@ func TestHeldBlocks(t *testing.T) {
 	}
 }
 
-// TestHeldIsGivenUp: who asked and is gone needs no answer, and one that comes all
-// the same lets nothing out. So is what the routes no longer allow.
+// TestHeldIsGivenUp: when the client is gone, or the routes no longer allow the
+// request, the question is withdrawn, and a late answer lets nothing out.
 func TestHeldIsGivenUp(t *testing.T) {
-	ways := map[string]func(context.CancelFunc, *opened){
-		"gone":   func(cancel context.CancelFunc, _ *opened) { cancel() },
-		"reload": func(_ context.CancelFunc, o *opened) { o.reload(otherRoutes, nil) },
-		"blocked": func(_ context.CancelFunc, o *opened) {
+	ways := map[string]func(context.CancelFunc, *tlsWorld){
+		"gone":   func(cancel context.CancelFunc, _ *tlsWorld) { cancel() },
+		"reload": func(_ context.CancelFunc, o *tlsWorld) { o.reload(otherRoutes, nil) },
+		"blocked": func(_ context.CancelFunc, o *tlsWorld) {
 			o.reload(strings.Replace(askRoutes, "supervise", "block", 1), nil)
 		},
 	}
@@ -211,13 +212,13 @@ func TestHeldIsGivenUp(t *testing.T) {
 				"large": func(context.Context) io.Reader { return strings.NewReader(padding + watchedValue + padding[:20<<10]) },
 				"open": func(ctx context.Context) io.Reader {
 					r, w := io.Pipe()
-					go io.WriteString(w, padding+watchedValue+" and more") // and no end
+					go io.WriteString(w, padding+watchedValue+" and more") // the request does not end
 					context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 					return r
 				},
 			} {
 				t.Run(fmt.Sprintf("%s, %s, http2 %v", name, what, h2), func(t *testing.T) {
-					up := &seer{}
+					up := &recordingUpstream{}
 					asked, over := make(chan struct{}), make(chan struct{})
 					p := &person{answer: func(ctx context.Context, _ Held) Answer {
 						close(asked)
@@ -225,7 +226,7 @@ func TestHeldIsGivenUp(t *testing.T) {
 						close(over)
 						return Answer{Ruling: RulingPass}
 					}}
-					o := newOpened(t, askRoutes, up, watching, p.option)
+					o := newTLSWorld(t, askRoutes, up, watching, p.option)
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
 					r := post(body(ctx)).WithContext(ctx)
@@ -260,7 +261,7 @@ func TestHeldIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestHeldIsBounded: so many requests wait and no more.
+// TestHeldIsBounded: no more than maxAsking requests wait at once.
 func TestHeldIsBounded(t *testing.T) {
 	asked, release := make(chan struct{}, maxAsking), make(chan struct{})
 	var all atomic.Int64
@@ -271,7 +272,7 @@ func TestHeldIsBounded(t *testing.T) {
 		}
 		return Answer{Ruling: RulingPass}
 	}}
-	o := newOpened(t, askRoutes, &seer{}, watching, p.option)
+	o := newTLSWorld(t, askRoutes, &recordingUpstream{}, watching, p.option)
 	c := o.client(true)
 	send := func() int {
 		res, err := c.Do(post(strings.NewReader(watchedValue)))
@@ -298,18 +299,18 @@ func TestHeldIsBounded(t *testing.T) {
 	wg.Wait()
 }
 
-// TestHeldMessage: a message of a WebSocket waits, too, and goes on.
+// TestHeldMessage: a WebSocket message waits too, and goes on.
 func TestHeldMessage(t *testing.T) {
 	var now atomic.Value // Ruling
 	p := &person{}
 	p.answer = func(_ context.Context, h Held) Answer {
 		return Answer{Ruling: now.Load().(Ruling), Words: "said somebody"}
 	}
-	o := newOpened(t, askRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, askRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		fmt.Fprint(c, accept(r)+"\r\n")
 		io.Copy(c, unmasked{in})
 	}), watching, p.option)
-	for _, ruling := range []Ruling{RulingPass, RulingMask, RulingBlock} {
+	for _, ruling := range []Ruling{RulingPass, RulingMask, rulingBlock} {
 		now.Store(ruling)
 		c, res := o.webSocket(t, "/", "")
 		if res.StatusCode != http.StatusSwitchingProtocols {
@@ -326,7 +327,7 @@ func TestHeldMessage(t *testing.T) {
 				t.Errorf("masked: %q", got)
 			}
 		default:
-			if code, why := c.closedWith(); code != ws.StatusPolicyViolation || !strings.Contains(why, string(ReasonSecret)) {
+			if code, why := c.closedWith(); code != ws.StatusPolicyViolation || !strings.Contains(why, string(reasonSecret)) {
 				t.Errorf("refused: %d %q", code, why)
 			}
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// speak sends bytes inside TLS, as a program that makes its requests by hand.
-func (o *opened) speak(host, request string) string {
+// speak sends a request written by hand inside TLS and returns the answer.
+func (o *tlsWorld) speak(host, request string) string {
 	o.t.Helper()
 	c := tls.Client(o.mustDial(host, 443), &tls.Config{RootCAs: o.inside, ServerName: host})
 	defer c.Close()
@@ -37,8 +37,8 @@ func (o *opened) speak(host, request string) string {
 	return fmt.Sprintln(res.StatusCode, res.Header, string(b))
 }
 
-// unrecorded fails when what happened holds a secret.
-func (o *opened) unrecorded(value string) {
+// unrecorded fails the test if the summary or the events contain value.
+func (o *tlsWorld) unrecorded(value string) {
 	o.t.Helper()
 	text, _ := json.Marshal([]any{o.gw.Summary(), o.allEvents()})
 	if i := held(string(text), value); i >= 0 {
@@ -46,10 +46,11 @@ func (o *opened) unrecorded(value string) {
 	}
 }
 
-// TestTrailersThatWereNotAnnounced: HTTP/1 takes them along as soon as one was.
+// TestTrailersThatWereNotAnnounced: they are scanned too. HTTP/1 forwards them once
+// one trailer was announced.
 func TestTrailersThatWereNotAnnounced(t *testing.T) {
-	up := &seer{}
-	o := newOpened(t, "routes:\n  - {host: api.example.com, dlp: {outbound_on_match: block}}\n", up, watching)
+	up := &recordingUpstream{}
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, dlp: {outbound_on_match: block}}\n", up, watching)
 	o.only1.Store(true)
 	send := func(trailer string) string {
 		return o.speak("api.example.com", "POST /v1 HTTP/1.1\r\nHost: api.example.com\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n1\r\nx\r\n0\r\nX-A: 1\r\n"+trailer+"\r\n\r\n")
@@ -68,9 +69,10 @@ func TestTrailersThatWereNotAnnounced(t *testing.T) {
 	o.unrecorded(watchedValue)
 }
 
-// TestPlacesAreNoSecrets: what a finding is said to be in was named by the bottle.
+// TestPlacesAreNoSecrets: the place of a finding, which the bottle names, is recorded
+// without secrets.
 func TestPlacesAreNoSecrets(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com, dlp: {outbound_on_match: block}}\n", &seer{}, watching)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, dlp: {outbound_on_match: block}}\n", &recordingUpstream{}, watching)
 	for _, name := range []string{"X-" + watchedValue, "X-" + hex.EncodeToString([]byte(watchedValue))} {
 		r := post(nil)
 		r.Header.Set(name, watchedValue)
@@ -83,16 +85,16 @@ func TestPlacesAreNoSecrets(t *testing.T) {
 	c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{InsecureSkipVerify: true, ServerName: hex.EncodeToString([]byte(watchedValue)) + ".example.com"})
 	_ = c.Handshake()
 	c.Close()
-	o.waitReason(ReasonSNIMismatch)
+	o.waitReason(reasonSNIMismatch)
 	o.ask(hex.EncodeToString([]byte(watchedValue))+".in-addr.arpa", dns.TypePTR)
 	o.unrecorded(watchedValue)
 }
 
-// TestConditionsHoldForWhatIsSent: a header that is a condition and is taken off on
-// the way, since it is about the connection, was no part of the request.
+// TestConditionsHoldForWhatIsSent: a header that is removed as hop-by-hop does not
+// satisfy a condition.
 func TestConditionsHoldForWhatIsSent(t *testing.T) {
-	up := &seer{}
-	o := newOpened(t, "routes:\n  - host: api.example.com\n    matches: [{headers: [{name: X-Env, value: test}]}]\n", up)
+	up := &recordingUpstream{}
+	o := newTLSWorld(t, "routes:\n  - host: api.example.com\n    matches: [{headers: [{name: X-Env, value: test}]}]\n", up)
 	ask := func(head string) (string, string) {
 		said := o.speak("api.example.com", "GET /v1 HTTP/1.1\r\nHost: api.example.com\r\nX-Env: test\r\n"+head+"\r\n\r\n")
 		return said, up.take()
@@ -105,8 +107,8 @@ func TestConditionsHoldForWhatIsSent(t *testing.T) {
 	}
 }
 
-// TestErrorsRepeatNoCredential: upstreams that send back what they were sent, whatever
-// that is, tell neither the bottle nor the record.
+// TestErrorsRepeatNoCredential: an upstream that sends back whatever it was sent
+// reveals it neither to the bottle nor to the record.
 func TestErrorsRepeatNoCredential(t *testing.T) {
 	const value = "the-real/key+4711=and-more"
 	want := policy.Credential{Scheme: credential.Query, Env: "KEY", Field: "api"}
@@ -118,7 +120,7 @@ func TestErrorsRepeatNoCredential(t *testing.T) {
 		cfg.Credentials = Credentials{want: c}
 		cfg.Secrets = map[string]secret.Value{"key": secret.NewString(value)}
 	}
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, auth_scheme: query, auth_field: api, upstream: \"http://10.0.0.7:81\"}\n", http.HandlerFunc(echo), with)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY, auth_scheme: query, auth_field: api, upstream: \"http://10.0.0.7:81\"}\n", http.HandlerFunc(echo), with)
 	for name, answer := range map[string]func(line string) string{
 		"status line": func(line string) string { return line + "\r\n\r\n" },
 		"header line": func(line string) string { return "HTTP/1.1 200 OK\r\n" + line + "\r\n\r\n" },
@@ -155,16 +157,16 @@ func TestErrorsRepeatNoCredential(t *testing.T) {
 	o.unrecorded("the-real%2Fkey%2B4711%3Dand-more")
 }
 
-// TestScopeOfASignature: region and service of the agent's own signature go into
-// the new one, so they leave.
+// TestScopeOfASignature: region and service of the agent's own signature go into the
+// new one, so they are scanned.
 func TestScopeOfASignature(t *testing.T) {
-	up := &seer{}
+	up := &recordingUpstream{}
 	want := policy.Credential{Scheme: credential.AWS, Env: "KEY"}
 	c, err := credential.Open("key", want, secret.NewString("AKIDEXAMPLE:wJalrXUtnFEMI-the-secret-part"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, auth_scheme: aws-sigv4, dlp: {outbound_on_match: block}}\n", up, watching,
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY, auth_scheme: aws-sigv4, dlp: {outbound_on_match: block}}\n", up, watching,
 		func(cfg *Config) { cfg.Credentials = Credentials{want: c} })
 	for region, status := range map[string]int{"eu-west-1": 200, hex.EncodeToString([]byte(watchedValue)): 403} {
 		r := post(nil)

@@ -9,7 +9,7 @@ import (
 
 const benchChunk = 256 << 10
 
-// source writes for ever, sink reads to the end.
+// source writes without end, sink reads to the end.
 func source(c net.Conn) {
 	defer c.Close()
 	buf := make([]byte, benchChunk)
@@ -60,7 +60,7 @@ func BenchmarkDownload(b *testing.B) {
 	ratio(b, benchChunk, read(inside), read(raw))
 }
 
-// BenchmarkUpload measures the other way.
+// BenchmarkUpload measures bytes from the bottle to an upstream server.
 func BenchmarkUpload(b *testing.B) {
 	inside, raw := benchBottle(b, sink)
 	buf := make([]byte, benchChunk)
@@ -74,7 +74,7 @@ func BenchmarkUpload(b *testing.B) {
 	ratio(b, benchChunk, write(inside), write(raw))
 }
 
-// BenchmarkUploadSmall writes as programs with small buffers do.
+// BenchmarkUploadSmall writes in small pieces.
 func BenchmarkUploadSmall(b *testing.B) {
 	inside, raw := benchBottle(b, sink)
 	buf := make([]byte, 8<<10)
@@ -110,8 +110,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	ratio(b, 0, trip(inside), trip(raw))
 }
 
-// ratio times inside, and reports how many times longer it took than raw; size
-// is the bytes that one call moves.
+// ratio times inside and reports how many times longer it took than raw. One call
+// moves size bytes.
 func ratio(b *testing.B, size int64, inside, raw func()) {
 	if size > 0 {
 		b.SetBytes(size)

@@ -22,13 +22,12 @@ import (
 	"github.com/carboy/carboy/internal/ca"
 )
 
-// brokenUpstreams are what a server may do with a request instead of answering it.
-// It returns when it has done so; then its connection is reset, or closed where it
-// says so.
+// brokenUpstreams maps a name to what a server does instead of answering. When serve
+// returns, the connection is reset, or closed if close is set.
 var brokenUpstreams = map[string]struct {
 	do    func(c net.Conn)
 	close bool
-	// cut: the answer had begun, and must end as cut off.
+	// cut: the answer had begun and must end as cut off.
 	cut bool
 }{
 	"reset":                 {do: func(c net.Conn) {}},
@@ -66,7 +65,7 @@ func forever(first, then string) func(net.Conn) {
 	return func(c net.Conn) {
 		io.WriteString(c, first)
 		b := []byte(strings.Repeat(then, 256))
-		for range 4000 { // at least 24 MiB, which nothing may want to have
+		for range 4000 { // at least 24 MiB, which must not be buffered
 			if _, err := c.Write(b); err != nil {
 				return
 			}
@@ -75,8 +74,8 @@ func forever(first, then string) func(net.Conn) {
 	}
 }
 
-// TestBrokenUpstreams: each is told as what it is, or ends as cut off; never as a
-// whole answer; nothing grows, and the next request is served.
+// TestBrokenUpstreams: each failure is reported as what it is, or ends the answer as
+// cut off, never as complete. Memory stays flat, and the next request is served.
 func TestBrokenUpstreams(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -96,7 +95,7 @@ func TestBrokenUpstreams(t *testing.T) {
 		x := brokenUpstreams[name]
 		x.do(c)
 		if !x.close {
-			// A reset may overtake what was said.
+			// A reset may overtake the answer.
 			c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			_, _ = io.Copy(io.Discard, in)
 			reset(c)
@@ -116,7 +115,7 @@ func TestBrokenUpstreams(t *testing.T) {
 			res.Body.Close()
 			why := Reason(res.Header.Get("Carboy-Refused"))
 			switch {
-			case !x.cut && (res.StatusCode != 502 || why != ReasonUpstream && why != ReasonWebSocket):
+			case !x.cut && (res.StatusCode != 502 || why != reasonUpstream && why != reasonWebSocket):
 				t.Errorf("%s: %d %s %q", name, res.StatusCode, why, body)
 			case x.cut && rerr == nil && res.StatusCode != 502:
 				t.Errorf("%s: %d %q looks whole", name, res.StatusCode, body)
@@ -133,9 +132,9 @@ func TestBrokenUpstreams(t *testing.T) {
 	heap.check(32 << 20)
 }
 
-// TestLongAnswers: what follows a whole answer is not that one's end, and nobody's of
-// another host, though it has the same address. HTTP/1.1 can't tell whether it was
-// sent before the next question to its own host or after it.
+// TestLongAnswers: bytes after a complete answer belong neither to it nor to an answer
+// of another host at the same address. For the same host, HTTP/1.1 can't tell them
+// from an answer to the next request.
 func TestLongAnswers(t *testing.T) {
 	w := newWorld()
 	hosts := []string{"api.example.com", "other.example.com"}
@@ -160,15 +159,15 @@ func TestLongAnswers(t *testing.T) {
 		for _, h := range hosts {
 			path := fmt.Sprintf("/%d", i)
 			status, why, body := get(t, c, "GET", "http://"+h+path, nil)
-			if body != path && body != "poison of "+h && (status != 502 || why != string(ReasonUpstream)) {
+			if body != path && body != "poison of "+h && (status != 502 || why != string(reasonUpstream)) {
 				t.Fatalf("%s%s: %d %q", h, path, status, body)
 			}
 		}
 	}
 }
 
-// TestSlowUpstream: one that sends its head byte by byte, for ever, is nothing to
-// the bottle, which is told that nothing came.
+// TestSlowUpstream: a head that arrives byte by byte without end is a timeout for the
+// bottle.
 func TestSlowUpstream(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -187,12 +186,13 @@ func TestSlowUpstream(t *testing.T) {
 	if status, _, body := get(t, b.httpClient(), "GET", "http://api.example.com/", nil); status == 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	b.waitReason(ReasonLimitIdle)
+	b.waitReason(reasonLimitIdle)
 }
 
-// TestExpiredUpstream: the gateway looks at the dates, which the client can't.
+// TestExpiredUpstream: the gateway checks the dates of certificates, which the client
+// can't.
 func TestExpiredUpstream(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: old.example.com}\n", http.HandlerFunc(echo))
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n  - {host: old.example.com}\n", http.HandlerFunc(echo))
 	then := func() time.Time { return time.Now().Add(-2 * 365 * 24 * time.Hour) }
 	old, err := ca.New("the world, long ago", then)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestExpiredUpstream(t *testing.T) {
 	defer s.Close()
 	o.world.name("old.example.com", "93.184.216.36")
 	o.world.point("93.184.216.36:443", s.Listener.Addr().String())
-	if status, why, body := get(t, o.client(true), "GET", "https://old.example.com/", nil); status != 502 || why != string(ReasonUpstreamTLS) || !strings.Contains(body, "expired") {
+	if status, why, body := get(t, o.client(true), "GET", "https://old.example.com/", nil); status != 502 || why != string(reasonUpstreamTLS) || !strings.Contains(body, "expired") {
 		t.Errorf("%d %s %s", status, why, body)
 	}
 	if status, _, _ := get(t, o.client(true), "GET", "https://api.example.com/", nil); status != 200 {
@@ -218,10 +218,10 @@ func TestExpiredUpstream(t *testing.T) {
 	}
 }
 
-// h2Attack does something to the other side of a connection, until that ends it.
+// h2Attack does one step of an attack on the other side of a connection.
 type h2Attack func(f *http2.Framer, head func(stream uint32, end bool)) error
 
-// h2Floods are attacks of either side.
+// h2Floods are attacks that either side can make.
 var h2Floods = map[string]h2Attack{
 	"settings": func(f *http2.Framer, _ func(uint32, bool)) error {
 		return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 70_000})
@@ -236,9 +236,9 @@ var h2Floods = map[string]h2Attack{
 	"empty data": func(f *http2.Framer, _ func(uint32, bool)) error { return f.WriteData(1, false, nil) },
 }
 
-// runFlood repeats an attack until the other side has had enough, or enough was sent.
+// runFlood repeats an attack until the other side ends it or enough was sent.
 func runFlood(c net.Conn, f *http2.Framer, once func() error) (ended bool) {
-	go func() { // so that its answers don't stop it
+	go func() { // so that its answers don't block it
 		for {
 			if _, err := f.ReadFrame(); err != nil {
 				return
@@ -254,10 +254,10 @@ func runFlood(c net.Conn, f *http2.Framer, once func() error) (ended bool) {
 	return false
 }
 
-// TestFloodsFromInside: a client's floods of HTTP/2 take no memory, reach no
-// upstream in numbers, and leave others served.
+// TestFloodsFromInside: a client's HTTP/2 floods use no memory, reach upstream only in
+// small numbers, and leave others served.
 func TestFloodsFromInside(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(echo))
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(echo))
 	dial := func() (net.Conn, *http2.Framer, func(uint32, bool)) {
 		c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside, NextProtos: []string{"h2"}})
 		io.WriteString(c, http2.ClientPreface)
@@ -285,7 +285,7 @@ func TestFloodsFromInside(t *testing.T) {
 			t.Errorf("after %s: %d", name, status)
 		}
 	}
-	// Rapid reset: streams that are given up as soon as they begin.
+	// Rapid reset: streams that are cancelled as soon as they begin.
 	c, f, head := dial()
 	id := uint32(1)
 	if !runFlood(c, f, func() error {
@@ -316,10 +316,11 @@ func TestFloodsFromInside(t *testing.T) {
 	heap.check(128 << 20)
 }
 
-// TestFloodsFromUpstream: the same from a server, and a goodbye before each answer.
+// TestFloodsFromUpstream: the same floods from a server, and a GOAWAY before each
+// answer.
 func TestFloodsFromUpstream(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: evil.example.com}\n", http.HandlerFunc(echo))
-	var now atomic.Pointer[string] // how it floods
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n  - {host: evil.example.com}\n", http.HandlerFunc(echo))
+	var now atomic.Pointer[string] // the flood
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: o.server.TLS.GetCertificate, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
@@ -382,7 +383,7 @@ func TestFloodsFromUpstream(t *testing.T) {
 		now.Store(&how)
 		heap := watchHeap(t)
 		status, why, body := get(t, o.client(true), "POST", "https://evil.example.com/", strings.NewReader("x"))
-		if status == 200 || status == 502 && why != string(ReasonUpstream) {
+		if status == 200 || status == 502 && why != string(reasonUpstream) {
 			t.Errorf("%s: %d %s %.200s", how, status, why, body)
 		}
 		if status, _, _ := get(t, o.client(true), "GET", "https://api.example.com/", nil); status != 200 {
@@ -392,8 +393,8 @@ func TestFloodsFromUpstream(t *testing.T) {
 	}
 }
 
-// FuzzFramesFromInside holds that frames of HTTP/2, whatever they are, end nothing
-// but their own connection, and bring upstream nothing but what its route allows.
+// FuzzFramesFromInside: arbitrary HTTP/2 frames end at most their own connection, and
+// upstream gets nothing that its route does not allow.
 func FuzzFramesFromInside(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0})
 	f.Add([]byte{0, 0, 5, 1, 5, 0, 0, 0, 1, 0x82, 0x87, 0x84, 0x41, 0x00})
@@ -401,11 +402,11 @@ func FuzzFramesFromInside(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff})
 	f.Add([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	asked := make(chan string, 1000)
-	o := newOpened(f, "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}]}\n", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(f, "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}]}\n", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked <- r.Host + " " + r.URL.Path
 	}))
 	cl := o.client(true)
-	cl.Transport.(*http.Transport).DisableKeepAlives = true // a test's connections end with it
+	cl.Transport.(*http.Transport).DisableKeepAlives = true // so that a test's connections end with it
 	addr, err := o.resolve("api.example.com")
 	if err != nil {
 		f.Fatal(err)

@@ -13,20 +13,20 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// A route's caps hold for the bottle's life, over all of its connections and over
-// the routes being read again: what was used stays used as long as a route asks for
-// the same of the same host, see [policy.Route.Identity]. Bytes are those of
-// requests and answers, heads, bodies and trailers, and of WebSocket frames; where
-// the gateway does not look inside, all that the connection carries.
+// The caps of a route hold for the bottle's whole life, over all of its connections.
+// They survive a reload of the routes: usage is kept as long as a route has the same
+// [policy.Route.Identity]. The bytes counted are the heads, bodies and trailers of
+// requests and answers, and WebSocket frames; on a connection that is not opened,
+// everything it carries.
 //
-// The bottle as a whole may have a cap on what leaves, see [Limits.Egress]. It counts
-// the same bytes, those of all routes together, and knows nothing of routes.
+// [Limits.Egress] caps what the bottle as a whole sends. It counts the same bytes,
+// over all routes together.
 
-// routeAccounts are those of the routes that have caps. Their number is bounded by
-// the route files that a person writes.
+// routeAccounts holds the usage of the routes that have caps. The route files bound
+// their number.
 type routeAccounts struct {
-	now func() time.Duration // since some moment, never backwards
-	// all is what leaves by any route; nil: it has no cap.
+	now func() time.Duration // monotonic, since an arbitrary moment
+	// all counts what leaves by any route; nil: there is no such cap.
 	all *routeMeter
 
 	mu sync.Mutex
@@ -37,13 +37,13 @@ func newRouteAccounts(egress int64) *routeAccounts {
 	start := time.Now()
 	as := &routeAccounts{now: func() time.Duration { return time.Since(start) }, by: map[string]*routeAccount{}}
 	if egress != 0 {
-		as.all = &routeMeter{why: ReasonLimitEgress, cap: "the bottle's limits.egress_bytes of %d bytes"}
+		as.all = &routeMeter{why: reasonLimitEgress, cap: "the bottle's limits.egress_bytes of %d bytes"}
 		as.all.limit.Store(egress)
 	}
 	return as
 }
 
-// outgoing are the caps of what leaves by a route.
+// outgoing returns the meters for what leaves by a route.
 func (as *routeAccounts) outgoing(a *routeAccount) meters {
 	var out meters
 	if a != nil {
@@ -55,7 +55,7 @@ func (as *routeAccounts) outgoing(a *routeAccount) meters {
 	return out
 }
 
-// set puts the caps of a new table in force, also for what is under way.
+// set applies the caps of a new table, also to requests that are under way.
 func (as *routeAccounts) set(t *policy.Table) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
@@ -63,7 +63,7 @@ func (as *routeAccounts) set(t *policy.Table) {
 	for _, r := range t.Routes() {
 		id := r.Identity()
 		if known[id] {
-			continue // the first one decides about its requests
+			continue // the first route with this identity decides
 		}
 		known[id] = true
 		caps := r.Options().Caps
@@ -81,7 +81,7 @@ func (as *routeAccounts) set(t *policy.Table) {
 	}
 }
 
-// of returns a route's account; nil: it has no caps.
+// of returns a route's account; nil: the route has no caps.
 func (as *routeAccounts) of(r *policy.Route) *routeAccount {
 	if r == nil || r.Options().Caps == (policy.Caps{}) {
 		return nil
@@ -91,7 +91,7 @@ func (as *routeAccounts) of(r *policy.Route) *routeAccount {
 	return as.by[r.Identity()]
 }
 
-// routeAccount is what was used of a route.
+// routeAccount counts the usage of one route.
 type routeAccount struct {
 	out, in  routeMeter
 	requests atomic.Int64 // per minute; 0: any number
@@ -100,8 +100,8 @@ type routeAccount struct {
 
 func newRouteAccount() *routeAccount {
 	return &routeAccount{
-		out: routeMeter{why: ReasonLimitRouteOut, cap: "the route's limits.bytes_out of %d bytes"},
-		in:  routeMeter{why: ReasonLimitRouteIn, cap: "the route's limits.bytes_in of %d bytes"},
+		out: routeMeter{why: reasonLimitRouteOut, cap: "the route's limits.bytes_out of %d bytes"},
+		in:  routeMeter{why: reasonLimitRouteIn, cap: "the route's limits.bytes_in of %d bytes"},
 	}
 }
 
@@ -119,11 +119,11 @@ func (a *routeAccount) perMinute() int64 {
 	return a.requests.Load()
 }
 
-// meters count the same bytes, which pass when each of them lets them. What one of
-// them had taken when the next had less left goes back.
+// meters is a list of meters for the same bytes. A byte passes only if each meter has
+// room for it. What the earlier meters took and a later one refused is given back.
 type meters []*routeMeter
 
-// take takes up to n bytes; when it takes less, short is whose cap is reached.
+// take takes up to n bytes. If it takes less, short is the meter that is full.
 func (ms meters) take(n int64) (got int64, short *routeMeter) {
 	got = n
 	for i, m := range ms {
@@ -139,7 +139,7 @@ func (ms meters) take(n int64) (got int64, short *routeMeter) {
 	return got, short
 }
 
-// fits returns whose cap n bytes are too many for, besides what others take meanwhile.
+// fits returns a meter that has no room for n bytes, or nil. It reserves nothing.
 func (ms meters) fits(n int64) (short *routeMeter) {
 	for _, m := range ms {
 		if !m.fits(n) {
@@ -149,10 +149,10 @@ func (ms meters) fits(n int64) (short *routeMeter) {
 	return nil
 }
 
-// whole takes n bytes, or none, and returns whose cap they are too many for.
-func (ms meters) whole(n int64) (short *routeMeter) {
+// takeAll takes n bytes or none. It returns the meter that had no room, or nil.
+func (ms meters) takeAll(n int64) (short *routeMeter) {
 	for i, m := range ms {
-		if m.whole(n) {
+		if m.takeAll(n) {
 			continue
 		}
 		for _, before := range ms[:i] {
@@ -166,8 +166,8 @@ func (ms meters) whole(n int64) (short *routeMeter) {
 // routeMeter counts bytes in one direction.
 type routeMeter struct {
 	why         Reason
-	cap         string       // in words, with a place for the number
-	used, limit atomic.Int64 // a limit of 0 is none
+	cap         string       // text with a %d for the limit
+	used, limit atomic.Int64 // a limit of 0 means no limit
 }
 
 func (m *routeMeter) explain() string {
@@ -175,8 +175,7 @@ func (m *routeMeter) explain() string {
 	return fmt.Sprintf(m.cap+" leaves %d", limit, max(0, limit-m.used.Load()))
 }
 
-// take takes up to n bytes, and no more than are left: what all connections
-// together get is never more than the cap.
+// take takes up to n bytes. All connections together never get more than the limit.
 func (m *routeMeter) take(n int64) int64 {
 	for {
 		used := m.used.Load()
@@ -190,14 +189,14 @@ func (m *routeMeter) take(n int64) int64 {
 	}
 }
 
-// fits reports whether n bytes are left, besides what others take meanwhile.
+// fits reports whether n bytes are left. It reserves nothing.
 func (m *routeMeter) fits(n int64) bool {
 	limit := m.limit.Load()
 	return limit == 0 || n <= limit-m.used.Load()
 }
 
-// whole takes n bytes or none.
-func (m *routeMeter) whole(n int64) bool {
+// takeAll takes n bytes or none, and reports whether it took them.
+func (m *routeMeter) takeAll(n int64) bool {
 	for {
 		used, limit := m.used.Load(), m.limit.Load()
 		if limit > 0 && n > limit-used {
@@ -209,15 +208,15 @@ func (m *routeMeter) whole(n int64) bool {
 	}
 }
 
-// rateWindow counts requests by the second. It looks back over 60 whole seconds and
-// the one that runs, so that no minute, wherever it begins, has more than the cap.
+// rateWindow counts requests per second. It sums the last 60 whole seconds and the
+// current one, so no minute, wherever it begins, exceeds the cap.
 type rateWindow struct {
 	mu     sync.Mutex
 	counts [61]int64
 	last   int64
 }
 
-// admit counts a request, or says in how many seconds one may be admitted.
+// admit counts a request, or returns the seconds until the next one may be admitted.
 func (w *rateWindow) admit(now time.Duration, limit int64) (retry int64, ok bool) {
 	second := int64(now / time.Second)
 	w.mu.Lock()
@@ -241,8 +240,8 @@ func (w *rateWindow) admit(now time.Duration, limit int64) (retry int64, ok bool
 	return 0, true
 }
 
-// charge counts a request that was admitted, or refuses it.
-func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admitted) *refusal {
+// charge counts an admitted request against the caps, or refuses it.
+func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admission) *refusal {
 	account := w.g.caps.of(a.route)
 	a.account = account
 	out := w.g.caps.outgoing(account)
@@ -260,12 +259,12 @@ func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admit
 	}
 	if limit := account.perMinute(); limit > 0 {
 		if retry, ok := account.window.admit(w.g.caps.now(), limit); !ok {
-			v := no(http.StatusTooManyRequests, ReasonLimitRouteRequests, fmt.Sprintf("the route's limits.requests_per_minute of %d is used up; try again in %d s", limit, retry))
+			v := no(http.StatusTooManyRequests, reasonLimitRouteRequests, fmt.Sprintf("the route's limits.requests_per_minute of %d is used up; try again in %d s", limit, retry))
 			v.retry = retry
 			return v
 		}
 	}
-	if m := out.whole(head); m != nil {
+	if m := out.takeAll(head); m != nil {
 		return no(http.StatusForbidden, m.why, m.explain())
 	}
 	if out != nil && r.Body != nil && r.Body != http.NoBody {
@@ -274,8 +273,8 @@ func (w *webServer) charge(c *webConn, seen *exchange, r *http.Request, a *admit
 	return nil
 }
 
-// chargeAnswer counts an answer, or refuses it.
-func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
+// chargeAnswer counts an answer against the caps, or refuses it.
+func chargeAnswer(a *admission, seen *exchange, res *http.Response) error {
 	in := a.account.incoming()
 	if in == nil {
 		return nil
@@ -287,7 +286,7 @@ func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
 	}
 	m := in.fits(head + body)
 	if m == nil {
-		m = in.whole(head)
+		m = in.takeAll(head)
 	}
 	if m != nil {
 		return seen.overCap(m)
@@ -298,7 +297,7 @@ func chargeAnswer(a *admitted, seen *exchange, res *http.Response) error {
 	return nil
 }
 
-// headerBytes is how much headers are in HTTP/1, whatever is spoken.
+// headerBytes returns the size of headers as HTTP/1 writes them, for any version.
 func headerBytes(h http.Header) (n int64) {
 	for k, vs := range h {
 		for _, v := range vs {
@@ -308,8 +307,8 @@ func headerBytes(h http.Header) (n int64) {
 	return n
 }
 
-// meteredBody ends with an error where the cap is reached, so that what was cut off
-// does not look whole.
+// meteredBody counts a body. At the cap its reads fail, so that a truncated body does
+// not look complete.
 type meteredBody struct {
 	io.ReadCloser
 	ms      meters
@@ -325,7 +324,7 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	got, short := b.ms.take(int64(n))
 	if short == nil && err == io.EOF {
-		short = b.ms.whole(headerBytes(b.trailer()))
+		short = b.ms.takeAll(headerBytes(b.trailer()))
 	}
 	if short == nil {
 		return n, err
@@ -334,31 +333,31 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 	return int(got), b.err
 }
 
-// meteredFlow is one direction of a connection that passes unseen.
+// meteredFlow counts one direction of a connection that is not opened.
 type meteredFlow struct {
 	io.Reader
 	f    *flow
 	ms   meters
-	over *routeMeter // whose cap is reached
+	full *routeMeter // the meter that is full
 }
 
 func (r *meteredFlow) Read(p []byte) (int, error) {
-	if m := r.over; m != nil {
+	if m := r.full; m != nil {
 		r.f.g.ledger.limit(m.why, r.f.name)
 		r.f.note(m.why, m.explain())
 		return 0, errors.New(string(m.why))
 	}
 	n, err := r.Reader.Read(p)
 	got, short := r.ms.take(int64(n))
-	if r.over = short; short != nil {
-		// What is left goes first.
+	if r.full = short; short != nil {
+		// Deliver what still fits; the next read fails.
 		return int(got), nil
 	}
 	return n, err
 }
 
-// metered passes a connection on within the bottle's cap and those of the route that
-// lets it.
+// metered wraps both directions of a connection in the caps of the bottle and of the
+// route.
 func (f *flow) metered(a *routeAccount, fromBottle, fromUpstream io.Reader) (io.Reader, io.Reader) {
 	out, in := f.g.caps.outgoing(a), a.incoming()
 	if out == nil && in == nil {
@@ -367,8 +366,8 @@ func (f *flow) metered(a *routeAccount, fromBottle, fromUpstream io.Reader) (io.
 	return &meteredFlow{Reader: fromBottle, f: f, ms: out}, &meteredFlow{Reader: fromUpstream, f: f, ms: in}
 }
 
-// account is of the route that lets a flow pass unseen, or refuses it when one of
-// its caps is reached.
+// account returns the account of the route that a tunnelled flow uses. It refuses the
+// flow if one of the caps is already reached.
 func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
 	v, by := f.request(&policy.Request{})
 	if !v.Allowed {
@@ -384,11 +383,11 @@ func (f *flow) account(refuse func(Reason)) (*routeAccount, bool) {
 			return nil, false
 		}
 	}
-	f.passes(by.rules, a)
+	f.startTunnel(by.rules, a)
 	return a, true
 }
 
-// overCap ends an exchange at a route's cap.
+// overCap ends an exchange because m is full.
 func (x *exchange) overCap(m *routeMeter) error {
 	mine := &refusedError{m.why, errors.New(m.explain())}
 	err := x.stop(mine)

@@ -16,14 +16,14 @@ import (
 
 func egressOf(n int64) option { return func(c *Config) { c.Limits.Egress = n } }
 
-// TestEgressBytes: what leaves by all routes together, with caps of their own and
-// without, by every version of HTTP, as messages and unseen, is never more than the
-// bottle's cap, and none of it is forgotten when the routes are read again.
+// TestEgressBytes: all routes together never send more than the bottle's cap: with and
+// without caps of their own, over every version of HTTP, in WebSocket messages and in
+// tunnels. A reload of the routes forgets nothing.
 func TestEgressBytes(t *testing.T) {
 	const limit = 100_000
 	const file = "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}], limits: {bytes_out: 60000}}\n  - {host: api.example.com}\n  - {host: db.example.com:5432/tcp}\n"
 	var sent atomic.Int64
-	o := newOpened(t, file, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, file, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		buf := make([]byte, 4096)
 		for {
 			n, err := r.Body.Read(buf)
@@ -42,15 +42,15 @@ func TestEgressBytes(t *testing.T) {
 	post := func(h2 bool, path string, n int64) (int, string, string) {
 		return get(t, o.client(h2), "POST", "https://api.example.com"+path, io.LimitReader(zeros{}, n))
 	}
-	if status, why, body := get(t, o.client(false), "POST", "https://api.example.com/v2", strings.NewReader(strings.Repeat("x", limit))); status != 403 || why != string(ReasonLimitEgress) || !strings.Contains(body, "limits.egress_bytes of 100000 bytes leaves 100000, and this request has 100") {
+	if status, why, body := get(t, o.client(false), "POST", "https://api.example.com/v2", strings.NewReader(strings.Repeat("x", limit))); status != 403 || why != string(reasonLimitEgress) || !strings.Contains(body, "limits.egress_bytes of 100000 bytes leaves 100000, and this request has 100") {
 		t.Errorf("known to be too much: %d %s %s", status, why, body)
 	}
 	if sent.Load() != 0 {
 		t.Error("it was sent")
 	}
-	// The route's own cap is met first, and costs the bottle no more than what left.
+	// The route's own cap is reached first, and costs the bottle only what left.
 	for range 8 {
-		if status, why, _ := post(false, "/v1", 20_000); status != 200 && why != string(ReasonLimitRouteOut) && status != 0 {
+		if status, why, _ := post(false, "/v1", 20_000); status != 200 && why != string(reasonLimitRouteOut) && status != 0 {
 			t.Errorf("a route with a cap: %d %s", status, why)
 		}
 	}
@@ -62,7 +62,7 @@ func TestEgressBytes(t *testing.T) {
 		c := o.client(i%2 == 0)
 		wg.Go(func() {
 			status, why, body := get(t, c, "POST", "https://api.example.com/v2", io.LimitReader(zeros{}, 20_000))
-			if status != 200 && status != 0 && why != string(ReasonLimitEgress) {
+			if status != 200 && status != 0 && why != string(reasonLimitEgress) {
 				t.Errorf("%d %s %s", status, why, body)
 			}
 		})
@@ -85,7 +85,7 @@ func TestEgressBytes(t *testing.T) {
 		t.Helper()
 		before := sent.Load()
 		for _, h2 := range []bool{false, true} {
-			if status, why, _ := post(h2, "/v2", 1); status != 403 || why != string(ReasonLimitEgress) {
+			if status, why, _ := post(h2, "/v2", 1); status != 403 || why != string(reasonLimitEgress) {
 				t.Errorf("%s: %d %s", when, status, why)
 			}
 		}
@@ -102,26 +102,26 @@ func TestEgressBytes(t *testing.T) {
 	after("after the cap")
 	o.gw.SetRoutes(tableOf(t, "routes:\n  - {host: api.example.com, private: true}\n  - {host: db.example.com:5432/tcp}\n"), nil, nil)
 	after("with other routes")
-	if o.limitHits(ReasonLimitEgress) == 0 {
+	if o.limitHits(reasonLimitEgress) == 0 {
 		t.Error("no event")
 	}
 	recorded := false
 	for _, r := range o.gw.Summary().Requests {
-		recorded = recorded || r.Reason == ReasonLimitEgress && !r.Allowed && r.Detail != ""
+		recorded = recorded || r.Reason == reasonLimitEgress && !r.Allowed && r.Detail != ""
 	}
 	if !recorded {
 		t.Errorf("no record: %+v", o.gw.Summary().Requests)
 	}
-	// Names cost nothing: a query goes nowhere.
+	// DNS questions cost nothing: a query goes nowhere.
 	if _, err := o.resolve("api.example.com"); err != nil {
 		t.Errorf("a name, after the cap: %v", err)
 	}
 }
 
-// TestEgressBytesOfMessages: the cap ends a WebSocket that is open, as a route's does.
+// TestEgressBytesOfMessages: the cap ends an open WebSocket, like a route's cap.
 func TestEgressBytesOfMessages(t *testing.T) {
 	got := make(chan int, 1)
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		for n := 0; ; {
 			h, p, err := readFrame(in)
@@ -147,11 +147,11 @@ func TestEgressBytesOfMessages(t *testing.T) {
 	}
 }
 
-// TestNoEgressBytes: without a cap there is none, and what enters is not what leaves.
+// TestNoEgressBytes: the default is no cap, and incoming bytes do not count.
 func TestNoEgressBytes(t *testing.T) {
 	for _, limit := range []int64{0, 50_000} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			o := newOpened(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				io.CopyN(rw, zeros{}, 200_000)
 			}), egressOf(limit))
@@ -166,7 +166,7 @@ func TestNoEgressBytes(t *testing.T) {
 	}
 }
 
-// TestMeters: whichever of two caps is the smaller one, what is taken is taken of both.
+// TestMeters: whichever of two caps is smaller, both count the same bytes.
 func TestMeters(t *testing.T) {
 	for _, x := range []struct{ a, b, want int64 }{{0, 0, 50}, {30, 0, 30}, {0, 30, 30}, {30, 20, 20}, {20, 30, 20}, {50, 50, 50}} {
 		for _, whole := range []bool{false, true} {
@@ -176,7 +176,7 @@ func TestMeters(t *testing.T) {
 			ms, want := meters{a, b}, x.want
 			var short *routeMeter
 			if whole {
-				if short = ms.whole(50); short != nil {
+				if short = ms.takeAll(50); short != nil {
 					want = 0
 				}
 				if fits := ms.fits(50) == nil; x.want < 50 && fits {

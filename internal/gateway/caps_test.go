@@ -35,7 +35,7 @@ func tableOf(t testing.TB, file string) *policy.Table {
 	return table
 }
 
-// get is one request: its status, why it was refused, and its body.
+// get makes one request and returns its status, the reason of a refusal, and the body.
 func get(t testing.TB, c *http.Client, method, url string, body io.Reader) (int, string, string) {
 	t.Helper()
 	req, err := http.NewRequest(method, url, body)
@@ -65,12 +65,12 @@ func (b *bottle) limitHits(r Reason) (n int) {
 	return n
 }
 
-// TestRequestsPerMinute: over all connections and versions of HTTP, by any minute,
-// and also after the routes were read again.
+// TestRequestsPerMinute: the cap holds over all connections and versions of HTTP, for
+// every minute, and after a reload of the routes.
 func TestRequestsPerMinute(t *testing.T) {
 	const file = "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}], limits: {requests_per_minute: %d}}\n  - {host: api.example.com}\n"
 	var reached atomic.Int64
-	o := newOpened(t, fmt.Sprintf(file, 20), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, fmt.Sprintf(file, 20), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1") {
 			reached.Add(1)
 		}
@@ -78,7 +78,7 @@ func TestRequestsPerMinute(t *testing.T) {
 	var now atomic.Int64
 	now.Store(int64(90 * time.Second))
 	o.gw.caps.now = func() time.Duration { return time.Duration(now.Load()) }
-	// In parallel, none overshoots.
+	// Parallel requests do not exceed it.
 	var ok, refused atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -89,7 +89,7 @@ func TestRequestsPerMinute(t *testing.T) {
 				switch {
 				case status == 200:
 					ok.Add(1)
-				case status == 429 && why == string(ReasonLimitRouteRequests) && strings.Contains(body, "requests_per_minute of 20") && strings.Contains(body, "rule: r.yaml:2"):
+				case status == 429 && why == string(reasonLimitRouteRequests) && strings.Contains(body, "requests_per_minute of 20") && strings.Contains(body, "rule: r.yaml:2"):
 					refused.Add(1)
 				default:
 					t.Errorf("%d %s %s", status, why, body)
@@ -101,10 +101,10 @@ func TestRequestsPerMinute(t *testing.T) {
 	if ok.Load() != 20 || refused.Load() != 60 || reached.Load() != 20 {
 		t.Errorf("%d answered, %d refused, %d reached upstream", ok.Load(), refused.Load(), reached.Load())
 	}
-	if n := o.limitHits(ReasonLimitRouteRequests); n != 6 { // the 1st, 2nd, 4th, … 32nd
+	if n := o.limitHits(reasonLimitRouteRequests); n != 6 { // the 1st, 2nd, 4th, … 32nd
 		t.Errorf("%d events", n)
 	}
-	// The route beside it has none.
+	// The other route has no cap.
 	if status, _, _ := get(t, o.client(true), "GET", "https://api.example.com/v2", nil); status != 200 {
 		t.Errorf("the route beside it: %d", status)
 	}
@@ -119,7 +119,8 @@ func TestRequestsPerMinute(t *testing.T) {
 			t.Errorf("%d %v, want %d", res.StatusCode, res.Header, want)
 		}
 	}
-	// Read again, elsewhere in the file: nothing is forgotten; a larger cap adds.
+	// Reloaded from another place in the file, the usage is kept; a larger cap adds to
+	// it.
 	o.gw.SetRoutes(tableOf(t, "log: 1\n\n"+fmt.Sprintf(file, 20)), nil, nil)
 	ask(429)
 	o.gw.SetRoutes(tableOf(t, fmt.Sprintf(file, 22)), nil, nil)
@@ -130,14 +131,14 @@ func TestRequestsPerMinute(t *testing.T) {
 	ask(429)
 	now.Add(int64(time.Second))
 	ask(200)
-	// Other conditions are another route.
+	// Other conditions make another route.
 	o.gw.SetRoutes(tableOf(t, strings.Replace(fmt.Sprintf(file, 1), "/v1", "/v1/x", 1)), nil, nil)
 	ask(200)
 	ask(429)
 }
 
-// TestRateWindow: whatever the pace, no 60 seconds have more than the cap, and the
-// time that is told is enough.
+// TestRateWindow: at any pace no 60 seconds exceed the cap, and the reported waiting
+// time is long enough.
 func TestRateWindow(t *testing.T) {
 	for _, step := range []time.Duration{time.Millisecond, 400 * time.Millisecond, 1500 * time.Millisecond, 7 * time.Second, 2 * time.Minute} {
 		var w rateWindow
@@ -171,8 +172,8 @@ func TestRateWindow(t *testing.T) {
 
 func (w *rateWindow) copy() *rateWindow { return &rateWindow{counts: w.counts, last: w.last} }
 
-// TestRouteBytes: what goes out and comes in is cut where the cap is, over all
-// connections together; what is known to be too much does not begin.
+// TestRouteBytes: both directions are cut at the cap, over all connections together. A
+// request that is known to be too long does not begin.
 func TestRouteBytes(t *testing.T) {
 	const file = "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}], limits: {bytes_out: 100000, bytes_in: 200000}}\n  - {host: api.example.com}\n"
 	var sent atomic.Int64 // bytes of bodies that reached upstream
@@ -205,9 +206,9 @@ func TestRouteBytes(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("out, http2 ", h2), func(t *testing.T) {
 			sent.Store(0)
-			o := newOpened(t, file, upstream)
+			o := newTLSWorld(t, file, upstream)
 			url := "https://api.example.com/v1/x"
-			if status, why, body := get(t, o.client(h2), "POST", url, strings.NewReader(strings.Repeat("x", 100_001))); status != 403 || why != string(ReasonLimitRouteOut) || !strings.Contains(body, "limits.bytes_out of 100000 bytes leaves 100000, and this request has 100") {
+			if status, why, body := get(t, o.client(h2), "POST", url, strings.NewReader(strings.Repeat("x", 100_001))); status != 403 || why != string(reasonLimitRouteOut) || !strings.Contains(body, "limits.bytes_out of 100000 bytes leaves 100000, and this request has 100") {
 				t.Errorf("known to be too much: %d %s %s", status, why, body)
 			}
 			if sent.Load() != 0 || len(o.world.dials()) != 0 {
@@ -220,7 +221,7 @@ func TestRouteBytes(t *testing.T) {
 			for range 6 {
 				wg.Go(func() {
 					status, why, body := get(t, o.client(h2), "POST", url, io.LimitReader(zeros{}, 60_000))
-					if status == 200 || status == 403 && why == string(ReasonLimitRouteOut) || status == 0 {
+					if status == 200 || status == 403 && why == string(reasonLimitRouteOut) || status == 0 {
 						return
 					}
 					t.Errorf("%d %s %s", status, why, body)
@@ -237,34 +238,34 @@ func TestRouteBytes(t *testing.T) {
 			if got := o.gw.caps.by[o.gw.table().Routes()[0].Identity()].out.used.Load(); got != 100_000 {
 				t.Errorf("%d bytes counted", got)
 			}
-			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(ReasonLimitRouteOut) {
+			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(reasonLimitRouteOut) {
 				t.Errorf("after the cap: %d %s", status, why)
 			}
 			if status, _, _ := get(t, o.client(h2), "POST", "https://api.example.com/v2", strings.NewReader(strings.Repeat("x", 200_000))); status != 200 {
 				t.Errorf("the route beside it: %d", status)
 			}
 			o.gw.SetRoutes(tableOf(t, "\n"+file), nil, nil)
-			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(ReasonLimitRouteOut) {
+			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(reasonLimitRouteOut) {
 				t.Errorf("after the routes were read again: %d %s", status, why)
 			}
-			if o.limitHits(ReasonLimitRouteOut) == 0 {
+			if o.limitHits(reasonLimitRouteOut) == 0 {
 				t.Error("no event")
 			}
 			found := false
 			for _, r := range o.gw.Summary().Requests {
-				found = found || r.Reason == ReasonLimitRouteOut && !r.Allowed && r.Detail != ""
+				found = found || r.Reason == reasonLimitRouteOut && !r.Allowed && r.Detail != ""
 			}
 			if !found {
 				t.Errorf("no record: %+v", o.gw.Summary().Requests)
 			}
 		})
 		t.Run(fmt.Sprint("in, http2 ", h2), func(t *testing.T) {
-			o := newOpened(t, file, upstream)
+			o := newTLSWorld(t, file, upstream)
 			url := "https://api.example.com/v1"
 			if status, why, _ := get(t, o.client(h2), "HEAD", url+"/head", nil); status != 200 {
 				t.Errorf("a head: %d %s", status, why)
 			}
-			if status, why, body := get(t, o.client(h2), "GET", url+"/known", nil); status != 403 || why != string(ReasonLimitRouteIn) || !strings.Contains(body, "limits.bytes_in") {
+			if status, why, body := get(t, o.client(h2), "GET", url+"/known", nil); status != 403 || why != string(reasonLimitRouteIn) || !strings.Contains(body, "limits.bytes_in") {
 				t.Errorf("known to be too much: %d %s %s", status, why, body)
 			}
 			var wg sync.WaitGroup
@@ -297,31 +298,31 @@ func TestRouteBytes(t *testing.T) {
 			if got := o.gw.caps.by[o.gw.table().Routes()[0].Identity()].in.used.Load(); got != 200_000 {
 				t.Errorf("%d bytes counted", got)
 			}
-			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(ReasonLimitRouteIn) {
+			if status, why, _ := get(t, o.client(h2), "GET", url, nil); status != 403 || why != string(reasonLimitRouteIn) {
 				t.Errorf("after the cap: %d %s", status, why)
 			}
 		})
 	}
 }
 
-// TestRouteBytesInHeads: what stands in the target and in headers counts, too.
+// TestRouteBytesInHeads: request targets and headers count too.
 func TestRouteBytesInHeads(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com, limits: {bytes_out: 2000}}\n", http.HandlerFunc(echo))
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, limits: {bytes_out: 2000}}\n", http.HandlerFunc(echo))
 	long := "https://api.example.com/?" + strings.Repeat("x", 900)
 	for i, want := range []int{200, 200, 403} {
-		if status, why, _ := get(t, o.client(false), "GET", long, nil); status != want || want == 403 && why != string(ReasonLimitRouteOut) {
+		if status, why, _ := get(t, o.client(false), "GET", long, nil); status != want || want == 403 && why != string(reasonLimitRouteOut) {
 			t.Errorf("request %d: %d %s", i, status, why)
 		}
 	}
 }
 
 func TestRouteBytesInAnswersHeads(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com, limits: {bytes_in: 1000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, limits: {bytes_in: 1000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/in" {
 			rw.Header().Set("X", strings.Repeat("x", 1000))
 		}
 	}))
-	if status, why, _ := get(t, o.client(false), "GET", "https://api.example.com/in", nil); status != 403 || why != string(ReasonLimitRouteIn) {
+	if status, why, _ := get(t, o.client(false), "GET", "https://api.example.com/in", nil); status != 403 || why != string(reasonLimitRouteIn) {
 		t.Errorf("an answer's head: %d %s", status, why)
 	}
 	if status, _, _ := get(t, o.client(false), "GET", "https://api.example.com/", nil); status != 200 {
@@ -329,7 +330,7 @@ func TestRouteBytesInAnswersHeads(t *testing.T) {
 	}
 }
 
-// TestRouteBytesUnseen: on routes that pass unseen all bytes count.
+// TestRouteBytesUnseen: in a tunnel all bytes count.
 func TestRouteBytesUnseen(t *testing.T) {
 	w := newWorld()
 	w.name("db.example.com", publicAddr)
@@ -353,7 +354,7 @@ func TestRouteBytesUnseen(t *testing.T) {
 	if n > 20_000 || err == nil {
 		t.Errorf("%d bytes came, %v", n, err)
 	}
-	b.waitReason(ReasonLimitRouteIn)
+	b.waitReason(reasonLimitRouteIn)
 	if c, err := b.dial("db.example.com", 5432); err == nil {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("open after the cap")
@@ -366,7 +367,7 @@ func TestRouteBytesUnseen(t *testing.T) {
 		wg.Go(func() { io.CopyN(c, zeros{}, 6000); c.CloseWrite() })
 	}
 	wg.Wait()
-	b.waitReason(ReasonLimitRouteOut)
+	b.waitReason(reasonLimitRouteOut)
 	for range 3 {
 		select {
 		case <-counts:
@@ -380,7 +381,7 @@ func TestRouteBytesUnseen(t *testing.T) {
 
 func TestRouteBytesOfTLS(t *testing.T) {
 	counts := make(chan int64, 1)
-	o := newOpened(t, "routes:\n  - {host: opaque.example.com, inspect: false, limits: {bytes_out: 50000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: opaque.example.com, inspect: false, limits: {bytes_out: 50000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		counts <- n
 	}))
@@ -391,14 +392,15 @@ func TestRouteBytesOfTLS(t *testing.T) {
 		t.Errorf("%d bytes left by tls", n)
 	}
 	o.waitConn("tls", func(c ConnSummary) bool {
-		return c.Protocol == "tls" && c.Reason == ReasonLimitRouteOut && c.Detail != ""
+		return c.Protocol == "tls" && c.Reason == reasonLimitRouteOut && c.Detail != ""
 	})
 }
 
-// TestRouteBytesOfMessages: frames count, and the one that is too much is cut.
+// TestRouteBytesOfMessages: WebSocket frames count, and the first one beyond the cap
+// is cut.
 func TestRouteBytesOfMessages(t *testing.T) {
 	counts := make(chan string, 10)
-	o := newOpened(t, "routes:\n  - {host: api.example.com, limits: {bytes_out: 5000, bytes_in: 50000}}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, limits: {bytes_out: 5000, bytes_in: 50000}}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		n := 0
 		for {
@@ -431,14 +433,15 @@ func TestRouteBytesOfMessages(t *testing.T) {
 	if got := <-counts; got != "true" {
 		t.Error("too much or too little left")
 	}
-	if o.limitHits(ReasonLimitRouteOut) != 1 {
+	if o.limitHits(reasonLimitRouteOut) != 1 {
 		t.Error("no event")
 	}
 }
 
-// TestRouteBytesInEarlyAnswers: of those an upstream may send any number.
+// TestRouteBytesInEarlyAnswers: informational answers count; an upstream may send
+// many.
 func TestRouteBytesInEarlyAnswers(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com, limits: {bytes_in: 10000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, limits: {bytes_in: 10000}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n := 5
 		if r.URL.Path == "/many" {
 			n = 1000
@@ -468,7 +471,7 @@ func TestRouteBytesInEarlyAnswers(t *testing.T) {
 		if err == nil {
 			res.Body.Close()
 		}
-		if entered > 10000 || err == nil && (res.StatusCode != 403 || res.Header.Get("Carboy-Refused") != string(ReasonLimitRouteIn)) {
+		if entered > 10000 || err == nil && (res.StatusCode != 403 || res.Header.Get("Carboy-Refused") != string(reasonLimitRouteIn)) {
 			t.Errorf("http2 %v: %d bytes entered; %v %v", h2, entered, res, err)
 		}
 	}

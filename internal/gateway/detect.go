@@ -18,34 +18,34 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// maxHeldBody bounds bodies of known length that are looked at whole before any
-// of them goes on, and before anything is dialled for them.
+// maxHeldBody bounds the bodies that are buffered and scanned whole, before any byte
+// goes on and before anything is dialled. It applies to bodies of known length.
 const maxHeldBody = 64 << 10
 
-// detectors are what one version of the routes looks for. What they look for is
-// prepared when a request first needs it.
+// detectors holds the scan rules for one version of the routes. Rules are built when a
+// request first needs them.
 type detectors struct {
 	secrets  map[string]secret.Value
-	coverage *scan.Coverage // the bottle's: pieces of one secret may be far apart
-	spare    *scan.Spare    // the bottle's, too
+	coverage *scan.Coverage // the bottle's: joins pieces of one secret from different requests
+	spare    *scan.Spare    // shared by the whole bottle
 	inbound  func() (*scan.Rules, error)
 
 	mu     sync.Mutex
-	known  *scan.Known
+	known  *scan.WatchedSecrets
 	folded *scan.Rules
-	out    map[outKind]*scan.Rules
+	out    map[outboundKey]*scan.Rules
 }
 
-type outKind struct{ tokens, known, entropy bool }
+type outboundKey struct{ tokens, known, entropy bool }
 
 func newDetectors(secrets map[string]secret.Value, coverage *scan.Coverage, spare *scan.Spare) *detectors {
-	return &detectors{secrets: secrets, coverage: coverage, spare: spare, inbound: sync.OnceValues(scan.NewInjections), out: map[outKind]*scan.Rules{}}
+	return &detectors{secrets: secrets, coverage: coverage, spare: spare, inbound: sync.OnceValues(scan.NewInjections), out: map[outboundKey]*scan.Rules{}}
 }
 
-// outbound returns what a route's requests are scanned for; nil: nothing.
+// outbound returns the rules for a route's requests; nil: nothing is scanned for.
 func (d *detectors) outbound(s policy.Scan) (*scan.Rules, error) {
-	kind := outKind{!s.NoTokens, !s.NoSecrets, s.Entropy}
-	if kind == (outKind{}) {
+	kind := outboundKey{!s.NoTokens, !s.NoSecrets, s.Entropy}
+	if kind == (outboundKey{}) {
 		return nil, nil
 	}
 	d.mu.Lock()
@@ -56,13 +56,13 @@ func (d *detectors) outbound(s policy.Scan) (*scan.Rules, error) {
 	c := scan.Config{Tokens: kind.tokens}
 	if kind.known {
 		if d.known == nil {
-			k, err := scan.NewKnown(d.secrets)
+			k, err := scan.NewWatchedSecrets(d.secrets)
 			if err != nil {
 				return nil, err
 			}
 			d.known = k
 		}
-		c.Known = d.known
+		c.Watched = d.known
 	}
 	if kind.entropy {
 		c.Entropy = &scan.Entropy{}
@@ -75,9 +75,9 @@ func (d *detectors) outbound(s policy.Scan) (*scan.Rules, error) {
 	return r, nil
 }
 
-// inOneCase returns what is looked for in texts that may lose their case on the way,
-// brought into small letters: the names of headers and of hosts do; nil: nothing.
-func (d *detectors) inOneCase() (*scan.Rules, error) {
+// foldedRules returns rules for the secrets in lower case; nil: there are none. Names
+// of headers and hosts may lose their case on the way.
+func (d *detectors) foldedRules() (*scan.Rules, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.folded != nil || len(d.secrets) == 0 {
@@ -86,21 +86,21 @@ func (d *detectors) inOneCase() (*scan.Rules, error) {
 	small := map[string]secret.Value{}
 	for name, v := range d.secrets {
 		v.UnsafeReveal(func(b []byte) {
-			// Of what stays too little, nothing can be told from ordinary text.
+			// A short secret in lower case can't be told from ordinary text.
 			if low := secret.New(smallLetters(b)); scan.Fit(low) == nil {
 				small[name] = low
 			}
 		})
 	}
-	k, err := scan.NewKnown(small)
+	k, err := scan.NewWatchedSecrets(small)
 	if err != nil {
 		return nil, err
 	}
-	d.folded, err = scan.NewRules(scan.Config{Known: k})
+	d.folded, err = scan.NewRules(scan.Config{Watched: k})
 	return d.folded, err
 }
 
-// smallLetters keeps the length.
+// smallLetters returns b with ASCII letters in lower case. The length stays.
 func smallLetters(b []byte) []byte {
 	out := bytes.Clone(b)
 	for i, c := range out {
@@ -111,10 +111,10 @@ func smallLetters(b []byte) []byte {
 	return out
 }
 
-// folds looks for secrets in text without regard to case. What passes says yes to is
-// none; nil: it says no.
-func (d *detectors) folds(text []byte, place string, passes func(scan.Finding) bool) (scan.Finding, error) {
-	rules, err := d.inOneCase()
+// findFolded looks for secrets in text without regard to case. Findings for which
+// passes returns true are skipped; passes may be nil.
+func (d *detectors) findFolded(text []byte, place string, passes func(scan.Finding) bool) (scan.Finding, error) {
+	rules, err := d.foldedRules()
 	if err != nil || rules == nil {
 		return scan.Finding{}, err
 	}
@@ -130,10 +130,10 @@ func (d *detectors) folds(text []byte, place string, passes func(scan.Finding) b
 	return scan.Finding{}, err
 }
 
-// saying looks at a text that is no part of a request that goes out: the name that
-// a resolver is asked for, or what a record would show. leaves says that it does
-// go out, so that it counts with what left before.
-func (d *detectors) saying(text string, leaves bool) (scan.Finding, bool) {
+// findInText scans a text that is not part of an outgoing request: a name in a DNS
+// question, or text for a record. leaves says that the text goes out; it then counts
+// towards the pieces of secrets that have left.
+func (d *detectors) findInText(text string, leaves bool) (scan.Finding, bool) {
 	if len(text) < scan.MinSecret {
 		return scan.Finding{}, false
 	}
@@ -153,48 +153,48 @@ func (d *detectors) saying(text string, leaves bool) (scan.Finding, bool) {
 	}
 	if err == nil {
 		var f scan.Finding
-		if f, err = d.folds([]byte(text), "name", nil); f.Rule != "" {
+		if f, err = d.findFolded([]byte(text), "name", nil); f.Rule != "" {
 			return f, true
 		}
 	}
 	return scan.Finding{Rule: "unreadable"}, err != nil
 }
 
-// hidden is a text for the record, without what must not stand there.
+// hidden returns text, or a placeholder if text contains a secret.
 func (d *detectors) hidden(text string) string {
-	if _, found := d.saying(text, false); found {
+	if _, found := d.findInText(text, false); found {
 		return withheld
 	}
 	return text
 }
 
-// watch looks at one exchange: at the request as it will leave, before a
-// credential is on it, and at the reply as it will enter.
-type watch struct {
+// inspector scans one exchange: the request before a credential is added, and the
+// reply before the bottle gets it.
+type inspector struct {
 	x     *exchange
 	d     *detectors
 	scan  policy.Scan
-	route string      // the exchange's may be written while a body is still read
-	rules *scan.Rules // nil: nothing is looked for in the request
+	route string      // a copy: exchange.e may be written while a body is still read
+	rules *scan.Rules // nil: requests are not scanned
 }
 
-func newWatch(x *exchange, d *detectors, s policy.Scan) (*watch, error) {
+func newInspector(x *exchange, d *detectors, s policy.Scan) (*inspector, error) {
 	rules, err := d.outbound(s)
 	if err != nil {
-		return nil, refuse(ReasonScan, "what is looked for can't be prepared: %w", err)
+		return nil, refusedf(reasonScan, "what is looked for can't be prepared: %w", err)
 	}
-	x.watch = &watch{x: x, d: d, scan: s, route: x.e.Rule, rules: rules}
-	return x.watch, nil
+	x.inspector = &inspector{x: x, d: d, scan: s, route: x.e.Rule, rules: rules}
+	return x.inspector, nil
 }
 
-// options of a scanner for one place of the request.
-func (w *watch) options(place string) scan.Options {
+// options returns the scanner options for one place of the request.
+func (w *inspector) options(place string) scan.Options {
 	o := scan.Options{Place: place, Coverage: w.d.coverage, Spare: w.d.spare}
 	if w.scan.OnMatch == policy.Redact {
 		o.Action = scan.Redact
 	}
 	o.OnFinding = func(f scan.Finding) { w.found(f, o.Action, false) }
-	if w.asks() {
+	if w.asksPerson() {
 		o.OnFinding = func(f scan.Finding) {
 			if f.Warning {
 				w.found(f, o.Action, false)
@@ -205,9 +205,9 @@ func (w *watch) options(place string) scan.Options {
 	return o
 }
 
-// scanner begins a stream of one direction; nil: nothing is looked for in it. Its
-// errors go through stopped or replied, which end the exchange.
-func (w *watch) scanner(inbound bool, place string, codings []string) (*scan.Scanner, error) {
+// scanner returns a scanner for one stream in one direction; nil: nothing is scanned
+// for. Pass its errors through outboundError or inboundError, which end the exchange.
+func (w *inspector) scanner(inbound bool, place string, codings []string) (*scan.Scanner, error) {
 	if !inbound {
 		if w.rules == nil {
 			return nil, nil
@@ -221,12 +221,12 @@ func (w *watch) scanner(inbound bool, place string, codings []string) (*scan.Sca
 	}
 	rules, err := w.d.inbound()
 	if err != nil {
-		return nil, refuse(ReasonScan, "what is looked for can't be prepared: %w", err)
+		return nil, refusedf(reasonScan, "what is looked for can't be prepared: %w", err)
 	}
 	return rules.NewScanner(scan.Options{Place: place, Spare: w.d.spare, Codings: codings, OnFinding: func(f scan.Finding) { w.found(f, scan.Block, true) }}), nil
 }
 
-func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
+func (w *inspector) found(f scan.Finding, a scan.Action, inbound bool) {
 	did := FoundBlocked
 	switch {
 	case f.Warning:
@@ -234,7 +234,7 @@ func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
 	case a == scan.Redact && !f.Sealed:
 		did = FoundRedacted
 	case a == scan.Report:
-		did = FoundAllowed
+		did = foundAllowed
 	}
 	e := &w.x.e
 	w.x.c.flow.g.ledger.found(Found{
@@ -243,9 +243,9 @@ func (w *watch) found(f scan.Finding, a scan.Action, inbound bool) {
 	})
 }
 
-// request looks at a request and readies its body to be looked at as it goes. The
-// request may be masked, and must not be sent after an error.
-func (w *watch) request(req *http.Request) error {
+// request scans a request's head and wraps its body in a scanner. It may mask parts of
+// the request. After an error the request must not be sent.
+func (w *inspector) request(req *http.Request) error {
 	if w.rules == nil {
 		return nil
 	}
@@ -255,9 +255,9 @@ func (w *watch) request(req *http.Request) error {
 	if req.Body == nil || req.Body == http.NoBody {
 		return nil
 	}
-	b := &watchedBody{w: w, src: req.Body, req: req}
+	b := &scannedBody{w: w, src: req.Body, req: req}
 	if isGRPC(req) {
-		messages, err := newScanned(w, false)
+		messages, err := newMessageScanner(w, false)
 		if err != nil {
 			return err
 		}
@@ -281,24 +281,24 @@ func (w *watch) request(req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Upstream need not be asked whether it wants what is here already.
+	// The body is here already, so upstream need not confirm that it wants it.
 	req.Header.Del("Expect")
 	req.Body = io.NopCloser(bytes.NewReader(held))
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(held)), nil }
 	return nil
 }
 
-// part is where in the text of a head something stands that can be changed.
+// part locates a piece of the head's text that can be replaced.
 type part struct {
 	from, to int
 	place    string
-	header   []string // a header's values: which one
+	header   []string // the values of the header; value is the index
 	value    int
 }
 
-// head looks at all of a request that is not its body, as one text: what is split
-// over names and values lies close together in it.
-func (w *watch) head(req *http.Request) error {
+// head scans the request without its body as one text, so that a secret split over
+// names and values is found.
+func (w *inspector) head(req *http.Request) error {
 	text := make([]byte, 0, 1<<10)
 	parts := make([]part, 0, len(req.Header)+4)
 	add := func(place, s string, header []string, value int) {
@@ -332,7 +332,7 @@ func (w *watch) head(req *http.Request) error {
 	return putMasked(req, text, masked, parts)
 }
 
-// placeOf names the part that a position is in.
+// placeOf returns the place of the part that contains position at.
 func placeOf(parts []part, at int64) string {
 	i, found := slices.BinarySearchFunc(parts, int(at), func(p part, at int) int { return p.from - at })
 	if !found {
@@ -341,8 +341,8 @@ func placeOf(parts []part, at int64) string {
 	return parts[max(i, 0)].place
 }
 
-// hidePath keeps out of the record what was found in what it would show.
-func (w *watch) hidePath(findings []scan.Finding, parts []part) {
+// hidePath withholds the path or method from the record if a finding overlaps it.
+func (w *inspector) hidePath(findings []scan.Finding, parts []part) {
 	for _, f := range findings {
 		for _, p := range parts {
 			if (p.place == "path" || p.place == "method") && int(f.Offset) < p.to && p.from < int(f.Offset)+f.Length {
@@ -352,15 +352,15 @@ func (w *watch) hidePath(findings []scan.Finding, parts []part) {
 	}
 }
 
-// text scans a text that is there as a whole. masked is nil when it may leave as it is.
-func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
+// text scans a complete text. masked is nil if the text may leave unchanged.
+func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 	o := scan.Options{Coverage: w.d.coverage, Spare: w.d.spare, Action: scan.Report}
 	act := scan.Block
 	if w.scan.OnMatch == policy.Redact {
 		o.Action, act = scan.Redact, scan.Redact
 	}
 	var passes func(scan.Finding) bool
-	if w.asks() {
+	if w.asksPerson() {
 		o.Action = scan.Block
 		o.Ask = func(f scan.Finding, value []byte) scan.Action {
 			w.hidePath([]scan.Finding{f}, parts)
@@ -368,7 +368,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 			return w.ask(f, value)
 		}
 		passes = func(f scan.Finding) bool {
-			f.Sealed = true // its letters in another case are not found again, to be masked
+			f.Sealed = true // the original case is unknown here, so the value can't be masked
 			return o.Ask(f, nil) == scan.Report
 		}
 	}
@@ -389,7 +389,7 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 		}
 	}
 	if err == nil && !w.scan.NoSecrets {
-		f, ferr := w.d.folds(out, "", passes)
+		f, ferr := w.d.findFolded(out, "", passes)
 		if err = ferr; f.Rule != "" {
 			w.hidePath([]scan.Finding{f}, parts)
 			f.Place = w.d.hidden(placeOf(parts, f.Offset))
@@ -405,14 +405,14 @@ func (w *watch) text(text []byte, parts []part) (masked []byte, err error) {
 		if errors.As(err, &found) {
 			found.Finding.Place = w.d.hidden(placeOf(parts, found.Finding.Offset))
 		}
-		return nil, w.stopped(err)
+		return nil, w.outboundError(err)
 	case bytes.Equal(out, text):
 		return nil, nil
 	}
 	return out, nil
 }
 
-// putMasked changes a request to what may leave of it.
+// putMasked replaces the masked parts in a request.
 func putMasked(req *http.Request, text, masked []byte, parts []part) error {
 	for _, p := range parts {
 		if bytes.Equal(text[p.from:p.to], masked[p.from:p.to]) {
@@ -425,23 +425,24 @@ func putMasked(req *http.Request, text, masked []byte, parts []part) error {
 		case p.place == "path":
 			path, err := url.PathUnescape(s)
 			if err != nil {
-				return refuse(ReasonSecret, "a secret in the path can't be masked: a part of it is escaped")
+				return refusedf(reasonSecret, "a secret in the path can't be masked: a part of it is escaped")
 			}
 			req.URL.Path, req.URL.RawPath = path, s
 		case p.place == "query":
 			req.URL.RawQuery = s
 		default:
-			return refuse(ReasonSecret, "a secret in %s can't be masked", p.place)
+			return refusedf(reasonSecret, "a secret in %s can't be masked", p.place)
 		}
 	}
 	return nil
 }
 
-// stopped is a scanner's error as the exchange's end.
-func (w *watch) stopped(err error) error {
+// outboundError turns a scanner's error about outgoing data into the end of the
+// exchange.
+func (w *inspector) outboundError(err error) error {
 	var found *scan.FoundError
 	if !errors.As(err, &found) {
-		return w.x.stop(refuse(ReasonScan, "%w", err))
+		return w.x.stop(refusedf(reasonScan, "%w", err))
 	}
 	f := found.Finding
 	what := strings.ReplaceAll(f.Rule, "-", " ")
@@ -451,13 +452,13 @@ func (w *watch) stopped(err error) error {
 	if f.Transform != "" && f.Transform != "plain" {
 		what += ", written as " + f.Transform
 	}
-	if words := w.x.words.Load(); words != nil {
-		return w.x.stop(refuse(ReasonSecret, "%s, in %s: %s", what, f.Place, *words))
+	if words := w.x.refusalText.Load(); words != nil {
+		return w.x.stop(refusedf(reasonSecret, "%s, in %s: %s", what, f.Place, *words))
 	}
-	return w.x.stop(refuse(ReasonSecret, "%s, in %s", what, f.Place))
+	return w.x.stop(refusedf(reasonSecret, "%s, in %s", what, f.Place))
 }
 
-// isScan reports whether err is a scanner's, not of what it read from.
+// isScan reports whether err comes from the scanner itself, not from its source.
 func isScan(err error) bool {
 	var (
 		found  *scan.FoundError
@@ -468,19 +469,19 @@ func isScan(err error) bool {
 	return errors.As(err, &found) || errors.As(err, &limit) || errors.As(err, &decode) || errors.As(err, &broken) || errors.Is(err, scan.ErrClosed)
 }
 
-// watchedBody is a request's body as far as it may leave, and its trailers.
-type watchedBody struct {
-	w   *watch
+// scannedBody reads a request's body through a scanner, then scans the trailers.
+type scannedBody struct {
+	w   *inspector
 	src io.ReadCloser
 	req *http.Request
 
-	// The transport may close while it still reads.
+	// mu serialises Read and Close: the transport may close while it still reads.
 	mu      sync.Mutex
 	scanner interface{ Close() }
 	r       io.Reader
 }
 
-func (b *watchedBody) Read(p []byte) (int, error) {
+func (b *scannedBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, err := b.r.Read(p)
@@ -488,23 +489,23 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	case err == nil:
 	case err == io.EOF:
 		if terr := b.trailers(); terr != nil {
-			return 0, terr // with what came last: the body must not look whole
+			return 0, terr // drop the last bytes too: the body must not look complete
 		}
 	case isScan(err):
-		return n, b.w.stopped(err)
+		return n, b.w.outboundError(err)
 	}
 	return n, err
 }
 
-// trailers looks at those, which are known at the body's end.
-func (b *watchedBody) trailers() error {
+// trailers scans the trailers, which are known at the body's end.
+func (b *scannedBody) trailers() error {
 	if len(b.req.Trailer) == 0 {
 		return nil
 	}
 	var text []byte
 	var parts []part
 	for name, values := range b.req.Trailer {
-		// Of those that were not announced the names are new, too.
+		// Trailers that were not announced have new names.
 		parts = append(parts, part{len(text), len(text) + len(name), "the name of a trailer", nil, 0})
 		text = append(append(text, name...), ": "...)
 		for i, v := range values {
@@ -522,8 +523,8 @@ func (b *watchedBody) trailers() error {
 	return putMasked(b.req, text, masked, parts)
 }
 
-// Close lets a read that is under way end first: the source must be closed before.
-func (b *watchedBody) Close() error {
+// Close closes the source first, so that a blocked Read ends.
+func (b *scannedBody) Close() error {
 	err := b.src.Close()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -531,7 +532,7 @@ func (b *watchedBody) Close() error {
 	return err
 }
 
-// codings are those of a body, in the order in which they were applied.
+// codings returns a body's content codings in the order in which they were applied.
 func codings(h http.Header) (out []string) {
 	for _, v := range h.Values("Content-Encoding") {
 		for c := range strings.SplitSeq(v, ",") {
@@ -543,8 +544,8 @@ func codings(h http.Header) (out []string) {
 	return out
 }
 
-// wants asks upstream for nothing that can't be looked at when it comes.
-func (w *watch) wants(h http.Header) {
+// limitAcceptEncoding asks upstream only for codings that the scanner can decode.
+func (w *inspector) limitAcceptEncoding(h http.Header) {
 	if w.scan.NoInjection {
 		return
 	}
@@ -563,8 +564,8 @@ func (w *watch) wants(h http.Header) {
 	h.Set("Accept-Encoding", strings.Join(kept, ", "))
 }
 
-// reply readies an answer to be looked at as it enters.
-func (w *watch) reply(res *http.Response) error {
+// reply wraps an answer's body in a scanner.
+func (w *inspector) reply(res *http.Response) error {
 	if w.scan.NoInjection || res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody ||
 		res.Request.Method == http.MethodHead {
 		return nil
@@ -578,7 +579,7 @@ func (w *watch) reply(res *http.Response) error {
 	if err != nil {
 		return err
 	}
-	b := &watchedReply{w: w, src: res.Body, scanner: s}
+	b := &scannedReply{w: w, src: res.Body, scanner: s}
 	if text || len(coded) > 0 {
 		b.r = scan.NewReader(res.Body, s)
 	}
@@ -592,7 +593,7 @@ func (w *watch) reply(res *http.Response) error {
 	if errors.As(err, &stop) {
 		return err
 	}
-	// What upstream cut off is passed on so, and then ends as upstream did.
+	// If upstream cut off the body, pass on what came and then the same error.
 	res.Body = io.NopCloser(io.MultiReader(bytes.NewReader(held), failing{err}))
 	return nil
 }
@@ -606,15 +607,15 @@ func (f failing) Read([]byte) (int, error) {
 	return 0, f.err
 }
 
-// watchedReply is an answer as far as it may enter. The proxy alone uses it.
-type watchedReply struct {
-	w       *watch
+// scannedReply reads an answer's body through a scanner. Only the proxy uses it.
+type scannedReply struct {
+	w       *inspector
 	src     io.ReadCloser
 	scanner *scan.Scanner
-	r       io.Reader // nil: its first bytes tell what it is, whatever its type says
+	r       io.Reader // nil: the first bytes decide whether it is text, whatever Content-Type says
 }
 
-func (b *watchedReply) Read(p []byte) (int, error) {
+func (b *scannedReply) Read(p []byte) (int, error) {
 	if b.r == nil {
 		n, err := b.src.Read(p)
 		switch {
@@ -634,26 +635,27 @@ func (b *watchedReply) Read(p []byte) (int, error) {
 	if err == nil || err == io.EOF || !isScan(err) {
 		return n, err
 	}
-	return n, b.w.replied(err)
+	return n, b.w.inboundError(err)
 }
 
-// replied is the error of a scanner of what comes in as the exchange's end.
-func (w *watch) replied(err error) error {
+// inboundError turns a scanner's error about incoming data into the end of the
+// exchange.
+func (w *inspector) inboundError(err error) error {
 	var found *scan.FoundError
 	if errors.As(err, &found) {
-		return w.x.stop(refuse(ReasonInjection, "%s: an instruction to an agent, and near it a request for what is secret", strings.ReplaceAll(found.Finding.Rule, "-", " ")))
+		return w.x.stop(refusedf(reasonInjection, "%s: an instruction to an agent, and near it a request for what is secret", strings.ReplaceAll(found.Finding.Rule, "-", " ")))
 	}
-	return w.x.stop(refuse(ReasonScan, "the answer can't be looked at: %w", err))
+	return w.x.stop(refusedf(reasonScan, "the answer can't be looked at: %w", err))
 }
 
-func (b *watchedReply) Close() error {
+func (b *scannedReply) Close() error {
 	err := b.src.Close()
 	b.scanner.Close()
 	return err
 }
 
-// isText reports whether an agent would read a body of this type as text. A type
-// that is not told may be any.
+// isText reports whether an agent would read a body of this type as text. An absent
+// type counts as text.
 func isText(contentType string) bool {
 	t, _, err := mime.ParseMediaType(contentType)
 	if t == "" || err != nil && t == "" {
@@ -674,12 +676,12 @@ func isText(contentType string) bool {
 	return false
 }
 
-// refuse is an error that ends an exchange, for a reason.
-func refuse(reason Reason, format string, args ...any) error {
+// refusedf returns an error that ends an exchange for a reason.
+func refusedf(reason Reason, format string, args ...any) error {
 	return &refusedError{reason, fmt.Errorf(format, args...)}
 }
 
-// refusedError ends a request, or a reply, that was admitted.
+// refusedError ends an exchange that was admitted.
 type refusedError struct {
 	reason Reason
 	err    error

@@ -25,28 +25,27 @@ const (
 	attemptDelay = 250 * time.Millisecond
 )
 
-// upstream is a connection to an address that was judged.
+// upstream is a connection to an address that the policy permitted.
 type upstream struct {
 	net.Conn
 	addr netip.AddrPort
 }
 
-// ReadFrom is what net/http sends the bodies of requests with; without it, it
-// copies in small pieces.
+// ReadFrom lets net/http send request bodies in large pieces.
 func (u *upstream) ReadFrom(r io.Reader) (int64, error) {
 	buf := relayBuffers.Get().(*[relayBuffer]byte)
 	defer relayBuffers.Put(buf)
 	return io.CopyBuffer(struct{ io.Writer }{u.Conn}, struct{ io.Reader }{r}, buf[:])
 }
 
-// dialError says why there is no connection.
+// dialError says why a dial failed.
 type dialError struct {
 	reason Reason
 	name   string
 	port   uint16
 	class  policy.Class // for ReasonNotPublic
 	err    error
-	// upstream: it is where a route sends its requests.
+	// upstream is set if the address is a route's upstream.
 	upstream bool
 }
 
@@ -57,7 +56,7 @@ func (e *dialError) Error() string {
 	} else if e.upstream {
 		where = "the route's upstream"
 	}
-	if e.reason == ReasonNotPublic {
+	if e.reason == reasonNotPublic {
 		return fmt.Sprintf("dial %s: resolves to a %s address only", where, e.class)
 	}
 	return fmt.Sprintf("dial %s: %v", where, e.err)
@@ -65,9 +64,9 @@ func (e *dialError) Error() string {
 
 func (e *dialError) Unwrap() error { return e.err }
 
-// inside is the error in the words that the bottle is told: of the host's own
-// addresses, its resolvers and what names resolve to, it learns nothing.
-func (e *dialError) inside() string {
+// forBottle returns the error text for the bottle. It reveals nothing about the host's
+// own addresses, its resolvers or what names resolve to.
+func (e *dialError) forBottle() string {
 	var errno syscall.Errno
 	var dns *net.DNSError
 	short := *e
@@ -75,7 +74,7 @@ func (e *dialError) inside() string {
 		short.name = ""
 	}
 	switch {
-	case e.reason == ReasonNotPublic || e.err == nil:
+	case e.reason == reasonNotPublic || e.err == nil:
 	case errors.As(e.err, &dns) && dns.IsNotFound:
 		short.err = errors.New("no such host")
 	case isTimeout(e.err) || errors.Is(e.err, context.DeadlineExceeded):
@@ -84,13 +83,13 @@ func (e *dialError) inside() string {
 		short.err = errors.New("the name can't be resolved")
 	case errors.As(e.err, &errno):
 		short.err = errno
-	case e.reason == ReasonDialFailed:
+	case e.reason == reasonDialFailed:
 		short.err = errors.New("no connection")
 	}
 	return short.Error()
 }
 
-// addresses are those of both ends of a connection, as errors of net name them.
+// addresses matches the endpoint addresses in error texts of package net.
 var addresses = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(tcp[46]? |udp[46]? )?(\[[0-9a-fA-F:.]+(%\w+)?\]|\d+\.\d+\.\d+\.\d+):\d+(->)?(: )?`)
 })
@@ -102,13 +101,12 @@ func dialReason(err error) Reason {
 	if errors.As(err, &de) {
 		return de.reason
 	}
-	return ReasonDialFailed
+	return reasonDialFailed
 }
 
-// dial is the only way out. It asks the policy again, resolves the name
-// itself, judges each address, and connects to one of exactly those: the name
-// is not resolved a second time, so no answer can change between check and
-// use.
+// dial is the only way out. It asks the policy again, resolves the name, judges each
+// address and connects to one of exactly those. It resolves the name only once, so no
+// answer can change between check and use.
 func (g *Gateway) dial(ctx context.Context, name string, port uint16) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.limits.Dial)
 	defer cancel()
@@ -118,13 +116,13 @@ func (g *Gateway) dial(ctx context.Context, name string, port uint16) (*upstream
 	}
 	up, err := g.race(ctx, addrs)
 	if err != nil {
-		return nil, &dialError{reason: ReasonDialFailed, name: name, port: port, err: err}
+		return nil, &dialError{reason: reasonDialFailed, name: name, port: port, err: err}
 	}
 	return up, nil
 }
 
-// dialUpstream connects to where a route sends its requests. Whoever wrote the
-// route named it, so it may be private, as no host of the bottle's own choice may.
+// dialUpstream connects to a route's upstream. It may be a private address, because
+// the author of the route named it, not the bottle.
 func (g *Gateway) dialUpstream(ctx context.Context, name string, port uint16) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.limits.Dial)
 	defer cancel()
@@ -138,23 +136,23 @@ func (g *Gateway) dialUpstream(ctx context.Context, name string, port uint16) (*
 	} else {
 		found, err := g.lookup(ctx, name)
 		if err != nil {
-			return fail(&dialError{reason: ReasonResolveFailed, err: err})
+			return fail(&dialError{reason: reasonResolveFailed, err: err})
 		}
 		good, bad := permitted(found, true)
 		if len(good) == 0 {
-			return fail(&dialError{reason: ReasonNotPublic, class: bad})
+			return fail(&dialError{reason: reasonNotPublic, class: bad})
 		}
 		addrs = withPort(interleave(good), port)
 	}
 	up, err := g.race(ctx, addrs)
 	if err != nil {
-		return fail(&dialError{reason: ReasonDialFailed, err: err})
+		return fail(&dialError{reason: reasonDialFailed, err: err})
 	}
 	return up, nil
 }
 
-// permitted are those of the addresses of a name that may be dialled, and, when
-// there are others, the class of one.
+// permitted returns the addresses that may be dialled. If it drops some, bad is the
+// class of one of them.
 func permitted(found []netip.Addr, private bool) (good []netip.Addr, bad policy.Class) {
 	bad = policy.ClassUnknown
 	for _, a := range found {
@@ -186,11 +184,11 @@ func (g *Gateway) candidates(ctx context.Context, name string, port uint16) ([]n
 	}
 	found, err := g.lookup(ctx, name)
 	if err != nil {
-		return nil, fail(ReasonResolveFailed, err)
+		return nil, fail(reasonResolveFailed, err)
 	}
 	good, bad := permitted(found, v.Private)
 	if len(good) == 0 {
-		return nil, &dialError{reason: ReasonNotPublic, name: name, port: port, class: bad}
+		return nil, &dialError{reason: reasonNotPublic, name: name, port: port, class: bad}
 	}
 	return withPort(interleave(good), port), nil
 }

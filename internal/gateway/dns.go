@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// dnsTTL is how long, in seconds, a synthetic address may be kept. It
-	// never changes, but a short time keeps the summary honest about names
-	// in use.
+	// dnsTTL limits, in seconds, how long a client may cache a synthetic address. The
+	// address never changes; a short time makes the summary's counts show which names
+	// are in use.
 	dnsTTL = 60
 
 	// maxQuery bounds a query, in bytes. A question needs less than 300.
@@ -29,9 +29,8 @@ const (
 	plainUDP = 512
 )
 
-// answerDNS answers one query with what this process knows. Nothing is ever
-// asked of another server here: a name in a query goes nowhere. It returns nil
-// when no answer is due.
+// answerDNS answers one query from what this process knows. No query is ever
+// forwarded, so a name in a query goes nowhere. It returns nil when no answer is due.
 func (g *Gateway) answerDNS(query []byte, tcp bool) []byte {
 	if len(query) < 12 || len(query) > maxQuery || query[2]&0x80 != 0 {
 		return nil
@@ -64,19 +63,19 @@ func (g *Gateway) answerDNS(query []byte, tcp bool) []byte {
 	return pack(reply, limit)
 }
 
-// admitQuery counts a query against the limits.
+// admitQuery counts a query and returns the limit that it breaks, if any.
 func (g *Gateway) admitQuery() Reason {
 	switch {
 	case g.queries.Add(1) > g.limits.Queries:
-		return ReasonLimitQueries
+		return reasonLimitQueries
 	case !g.queryRate.Allow():
-		return ReasonLimitQueryRate
+		return reasonLimitQueryRate
 	default:
 		return ReasonOK
 	}
 }
 
-// failure answers a query that could not be read with its header alone.
+// failure returns an answer of a header alone, for a query that could not be parsed.
 func failure(query []byte, rcode int) []byte {
 	b := make([]byte, 12)
 	copy(b, query[:4])
@@ -85,7 +84,8 @@ func failure(query []byte, rcode int) []byte {
 	return b
 }
 
-// pack makes the answer fit by leaving out what is not the answer.
+// pack serialises the answer. If it is too long, it drops the authority section, then
+// the additional one.
 func pack(m *dns.Msg, limit int) []byte {
 	m.Compress = true
 	if m.Len() > limit {
@@ -130,20 +130,20 @@ func isUnder(name, zone string) bool {
 	return name == zone || strings.HasSuffix(name, "."+zone)
 }
 
-// answerName answers about a host name. The order matters: an address is only
-// ever given to a name that the policy allows.
+// answerName answers a question about a host name. The order of the checks matters:
+// only a name that the policy allows gets an address.
 func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 	asked := NameAsked{
 		Name: strings.TrimSuffix(q.Name, "."), Type: typeName(q.Qtype),
 		Allowed: v.Allowed, Rule: v.Rule, Reason: fromPolicy(v.Reason),
 	}
 	defer func() { g.ledger.nameAsked(asked) }()
-	// What a route spells out, nobody inside chose.
+	// A name that a route spells out was not chosen inside the bottle.
 	if chosen := !v.Allowed || v.Wildcard; chosen {
-		if f, found := g.rules.Load().detectors.saying(asked.Name, v.Allowed); found {
+		if f, found := g.rules.Load().detectors.findInText(asked.Name, v.Allowed); found {
 			asked.Name = withheld
 			if v.Allowed {
-				asked.Allowed, asked.Reason = false, ReasonSecret
+				asked.Allowed, asked.Reason = false, reasonSecret
 				g.ledger.found(Found{Time: time.Now(), Name: withheld, Rule: v.Rule, What: f.Rule, Secret: f.Secret, Transform: f.Transform, Place: "name", Action: FoundBlocked})
 				m.Rcode = dns.RcodeNameError
 				m.Ns = append(m.Ns, soa())
@@ -157,7 +157,7 @@ func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 		return
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
-		noData(m, q)
+		noData(m)
 		return
 	}
 	canonical, err := policy.CanonicalName(q.Name)
@@ -168,8 +168,8 @@ func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 	}
 	addr, ok := g.names.assign(canonical)
 	if !ok {
-		g.ledger.limit(ReasonLimitNames, canonical)
-		asked.Allowed, asked.Reason = false, ReasonLimitNames
+		g.ledger.limit(reasonLimitNames, canonical)
+		asked.Allowed, asked.Reason = false, reasonLimitNames
 		m.Rcode = dns.RcodeNameError
 		blocked(m, "carboy: this bottle has asked for too many names")
 		return
@@ -180,8 +180,8 @@ func (g *Gateway) answerName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 	})
 }
 
-// refuseName says that the name does not exist, since REFUSED and SERVFAIL
-// make resolvers report a temporary failure that tools retry for minutes.
+// refuseName answers NXDOMAIN. On REFUSED and SERVFAIL resolvers report a temporary
+// failure, which tools retry for minutes.
 func (g *Gateway) refuseName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 	m.Rcode = dns.RcodeNameError
 	m.Ns = append(m.Ns, soa())
@@ -195,8 +195,8 @@ func (g *Gateway) refuseName(m *dns.Msg, q dns.Question, v policy.Verdict) {
 	blocked(m, text)
 }
 
-// blocked adds the extended error Blocked (RFC 8914 section 4.16) when the
-// client said that it reads extensions.
+// blocked adds the extended error Blocked (RFC 8914 section 4.16) if the client
+// supports extensions.
 func blocked(m *dns.Msg, text string) {
 	opt := m.IsEdns0()
 	if opt == nil {
@@ -208,12 +208,11 @@ func blocked(m *dns.Msg, text string) {
 	opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: text})
 }
 
-// noData says that the name exists without such records: programs then use
-// the IPv4 address at once.
-func noData(m *dns.Msg, q dns.Question) { m.Ns = append(m.Ns, soa()) }
+// noData answers that the name exists without such records. Programs then use the IPv4
+// address at once.
+func noData(m *dns.Msg) { m.Ns = append(m.Ns, soa()) }
 
-// soa carries the negative TTL of zero (RFC 2308), so that a route that is
-// added is seen at once.
+// soa has a negative TTL of zero (RFC 2308), so that a new route takes effect at once.
 func soa() *dns.SOA {
 	return &dns.SOA{
 		Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 0},
@@ -231,11 +230,11 @@ func answerLocalhost(m *dns.Msg, q dns.Question) {
 	case dns.TypeAAAA:
 		m.Answer = append(m.Answer, &dns.AAAA{Hdr: hdr, AAAA: net.IPv6loopback})
 	default:
-		noData(m, q)
+		noData(m)
 	}
 }
 
-// answerReverse knows the synthetic addresses and nothing else.
+// answerReverse answers reverse lookups of synthetic addresses; others don't exist.
 func (g *Gateway) answerReverse(m *dns.Msg, q dns.Question, name string) {
 	addr, ok := reverseAddr(name)
 	host := ""
@@ -255,7 +254,7 @@ func (g *Gateway) answerReverse(m *dns.Msg, q dns.Question, name string) {
 			Ptr: dns.Fqdn(host),
 		})
 	default:
-		noData(m, q)
+		noData(m)
 	}
 }
 
@@ -279,8 +278,7 @@ func typeName(t uint16) string {
 	return "other"
 }
 
-// serveDNS answers queries on one TCP connection (RFC 7766), one after the
-// other.
+// serveDNS answers the queries on one TCP connection (RFC 7766) in order.
 func (g *Gateway) serveDNS(c net.Conn) {
 	defer c.Close()
 	buf := make([]byte, 2+maxQuery)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +32,7 @@ func TestNames(t *testing.T) {
 	b := newBottle(t, w, routes(t, "api.example.com", "*.cdn.example.com"))
 
 	first, err := b.resolve("api.example.com")
-	if err != nil || !DefaultRange.Contains(first) {
+	if err != nil || !defaultRange.Contains(first) {
 		t.Fatalf("resolve: %v, %v", first, err)
 	}
 	if again, _ := b.resolve("API.Example.COM"); again != first {
@@ -57,8 +58,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("refusal does not name the nearest rule: %v", e)
 	}
 
-	// Other types of an allowed name exist without data; of a refused name
-	// they don't exist.
+	// An allowed name has no records of other types; a refused name does not exist.
 	for _, qtype := range []uint16{dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB, dns.TypeTXT, dns.TypeMX, dns.TypeNS, dns.TypeSRV} {
 		if r := b.ask("api.example.com", qtype); r.Rcode != dns.RcodeSuccess || len(r.Answer) != 0 {
 			t.Errorf("%s of an allowed name: %v", dns.TypeToString[qtype], r)
@@ -84,8 +84,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestQueriesCarryNothingOut: whatever is put in labels, of refused and of
-// allowed names, nothing is asked outside until a connection is dialled.
+// TestQueriesCarryNothingOut: whatever the labels of refused and allowed names
+// contain, nothing is resolved outside until a connection is dialled.
 func TestQueriesCarryNothingOut(t *testing.T) {
 	w := newWorld()
 	b := newBottle(t, w, routes(t, "api.example.com", "*.cdn.example.com"))
@@ -112,8 +112,8 @@ func TestQueriesCarryNothingOut(t *testing.T) {
 	}
 }
 
-// TestEveryServerIsOurs: resolvers that tools bring along are answered the
-// same, over UDP and TCP and on both families.
+// TestEveryServerIsOurs: the gateway answers for any DNS server, over UDP and TCP,
+// IPv4 and IPv6.
 func TestEveryServerIsOurs(t *testing.T) {
 	b := newBottle(t, newWorld(), routes(t, "api.example.com"))
 	want, err := b.resolve("api.example.com")
@@ -191,7 +191,7 @@ func TestQueryLimits(t *testing.T) {
 	if _, err := b.resolve("n0.cdn.example.com"); err != nil {
 		t.Errorf("a known name at the limit: %v", err)
 	}
-	// The flood: beyond the limit nothing is answered.
+	// Beyond the limit nothing is answered.
 	q := new(dns.Msg)
 	q.SetQuestion("n0.cdn.example.com.", dns.TypeA)
 	raw, _ := q.Pack()
@@ -199,25 +199,20 @@ func TestQueryLimits(t *testing.T) {
 	for range 100 {
 		c.Write(raw)
 	}
-	b.waitLimit(ReasonLimitQueries, 97)
-	if got := b.gw.Summary().Limits; len(got) != 2 || got[0].Limit != ReasonLimitNames {
+	b.waitLimit(reasonLimitQueries, 97)
+	if got := b.gw.Summary().Limits; len(got) != 2 || got[0].Limit != reasonLimitNames {
 		t.Errorf("limits: %+v", got)
 	}
 }
 
 func (b *bottle) waitLimit(r Reason, n uint64) {
 	b.t.Helper()
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		for _, l := range b.gw.Summary().Limits {
-			if l.Limit == r && l.Count >= n {
-				return
-			}
-		}
-	}
-	b.t.Fatalf("limit %s was not hit %d times: %+v", r, n, b.gw.Summary().Limits)
+	waitFor(b.t, fmt.Sprintf("limit %s to be hit %d times", r, n), func() bool {
+		return slices.ContainsFunc(b.gw.Summary().Limits, func(l LimitSummary) bool { return l.Limit == r && l.Count >= n })
+	}, func() any { return b.gw.Summary().Limits })
 }
 
-// TestFloodOfNames: the record stays bounded and says what it left out.
+// TestFloodOfNames: the summary stays bounded and counts what it left out.
 func TestFloodOfNames(t *testing.T) {
 	g := bareGateway(t, routes(t, "api.example.com"))
 	var wg sync.WaitGroup
@@ -238,7 +233,7 @@ func TestFloodOfNames(t *testing.T) {
 	}
 }
 
-// bareGateway has no wire: for what needs none.
+// bareGateway is a gateway without a wire, for tests that need none.
 func bareGateway(t testing.TB, table *policy.Table) *Gateway {
 	g, err := newGateway(Config{Table: table, Resolver: newWorld(), Limits: Limits{QueryRate: 1e9, Queries: 1 << 40}})
 	if err != nil {

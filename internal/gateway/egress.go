@@ -12,10 +12,9 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// What is allowed can be asked for from inside, so that a program, or whoever
-// drives it, need not find out by being refused. Nothing is dialled for it, and
-// it says no more than refusals would: no value of a credential or of a header that
-// a route wants, and no upstream.
+// A bottle can read its routes, so that a program or an agent need not find out by
+// being refused. Nothing is dialled for it. It reveals no more than refusals would: no
+// value of a credential or of a required header, and no upstream.
 
 const (
 	egressName  = "egress.carboy.internal"
@@ -53,7 +52,7 @@ type egressPathMatch struct {
 	Value string `json:"value" yaml:"value"`
 }
 
-// egressHeader says that a header is wanted, and not which value.
+// egressHeader names a required header without its value.
 type egressHeader struct {
 	Name  string `json:"name" yaml:"name"`
 	Type  string `json:"type" yaml:"type"`
@@ -91,7 +90,7 @@ func describeRoute(r policy.Route) egressRoute {
 	return e
 }
 
-// allowlist is the routes in force, as a route file in YAML or JSON.
+// allowlist returns the current routes as a route file in YAML or JSON.
 func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
 	all := egressRoutes{Routes: []egressRoute{}}
 	for _, r := range t.Routes() {
@@ -119,7 +118,8 @@ func allowlist(t *policy.Table, asJSON bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Allowlist is the routes in force, as a route file, as what is inside is told them.
+// Allowlist returns the current routes as a route file in YAML, as the bottle may read
+// it.
 func (g *Gateway) Allowlist() ([]byte, error) { return allowlist(g.table(), false) }
 
 // serveEgress answers a request to the endpoint.

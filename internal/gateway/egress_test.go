@@ -32,8 +32,8 @@ const egressTestRoutes = `routes:
   - {host: "192.0.2.7"}
 `
 
-// TestAllowlist: the routes in force can be read from inside, as a route file that
-// means the same, without what they keep from the inside; and nothing leaves for it.
+// TestAllowlist: the current routes can be read from inside, as an equivalent route
+// file without what is kept from the bottle. Nothing leaves for it.
 func TestAllowlist(t *testing.T) {
 	w := newWorld()
 	table := tableOf(t, egressTestRoutes)
@@ -125,7 +125,7 @@ func TestAllowlist(t *testing.T) {
 			t.Errorf("%s: %v", other, err)
 		}
 	}
-	// It follows the routes, and is there without any.
+	// It follows the routes, and exists without any.
 	b.gw.SetRoutes(nil, nil, nil)
 	if _, body := ask("GET", "http://_egress.local/allowlist", ""); !strings.Contains(body, "routes: []") {
 		t.Errorf("without routes: %s", body)
@@ -137,7 +137,8 @@ func TestAllowlist(t *testing.T) {
 	b.waitConn("allowed", func(c ConnSummary) bool { return c.Name == egressName && c.Allowed && c.Rule == egressRule })
 }
 
-// TestAllowlistAddress: it has one when all others are taken, and no name shares it.
+// TestAllowlistAddress: the endpoint has an address of its own, also when all others
+// are used.
 func TestAllowlistAddress(t *testing.T) {
 	n := newNames(netip.MustParsePrefix("198.18.0.0/22"), 2)
 	at, ok := n.assign(egressName)

@@ -13,8 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// TestEvents: what happened once is told once, what repeats is told ever more
-// rarely, and the summary has the whole count.
+// TestEvents: single events are reported once, repeated ones ever more rarely, and the
+// summary has the full count.
 func TestEvents(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -85,8 +85,8 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 }
 
-// TestHalfOpen: a SYN alone makes nothing happen outside, and many of them keep
-// no honest connection out.
+// TestHalfOpen: a SYN alone causes nothing outside, and many of them keep no honest
+// connection out.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld()
 	w.serve(t, "1.2.3.4:7000", echoServer)
@@ -108,15 +108,15 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestCloseWhileBusy: the end comes while connections are being made, sniffed,
-// dialled and relayed.
+// TestCloseWhileBusy: the gateway closes while connections are made, sniffed, dialled
+// and relayed.
 func TestCloseWhileBusy(t *testing.T) {
 	w := webWorld(t)
 	w.name("slow.example.com", "93.184.216.99")
 	w.serve(t, publicAddr+":7000", source)
 	b := newBottle(t, w, routes(t, "api.example.com", "api.example.com:7000 tcp", "slow.example.com"))
 	b.mustDial("api.example.com", 7000) // nobody reads
-	b.mustDial("api.example.com", 443)  // says nothing
+	b.mustDial("api.example.com", 443)  // sends nothing
 	b.mustDial("api.example.com", 80).Write([]byte("GET / HTTP/1.1\r\n"))
 	me, dst := b.gw.wire.Bottle4.Addr(), netip.MustParseAddr(publicAddr)
 	p, tr := buildIP(me, dst, header.TCPProtocolNumber, header.TCPMinimumSize)
@@ -132,8 +132,8 @@ func TestCloseWhileBusy(t *testing.T) {
 	}
 }
 
-// TestRoutesChangeOnAKeptConnection: a later request is judged by the routes of
-// its own time.
+// TestRoutesChangeOnAKeptConnection: a later request on it is judged by the routes at
+// that time.
 func TestRoutesChangeOnAKeptConnection(t *testing.T) {
 	b := newBottle(t, webWorld(t), routes(t, "api.example.com"))
 	const request = "GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n"

@@ -16,40 +16,40 @@ import (
 	"github.com/carboy/carboy/internal/tokens"
 )
 
-// exchange is one request and its answer, watched for the record.
+// exchange is one HTTP request and its answer. It collects what is recorded.
 type exchange struct {
 	http.ResponseWriter
-	c        *webConn
-	e        Request
-	up, down atomic.Int64
-	body     hash.Hash      // of the answer; nil: nobody asks for it
-	tokens   *tokens.Reader // of the answer; nil: it is none that says how many it took
-	status   atomic.Int64
-	keyed    bool                   // its route has a credential
-	signed   atomic.Pointer[string] // that one, when it was sent with it
-	watch    *watch                 // nil until it is sent
-	// halt is why it was ended by us, when it was; ended is closed then.
+	c         *webConn
+	e         Request
+	up, down  atomic.Int64
+	body      hash.Hash      // of the answer; nil: Config.DigestAnswers is not set
+	tokens    *tokens.Reader // of the answer; nil: it reports no usage
+	status    atomic.Int64
+	keyed     bool                   // its route has a credential
+	signed    atomic.Pointer[string] // the credential's name, once the request was sent with it
+	inspector *inspector             // nil until the request is sent
+	// halt is why the gateway ended the exchange, if it did; ended is then closed.
 	halt  atomic.Pointer[refusedError]
 	ended chan struct{}
-	// words are those of who was asked about it and refused it; nil: nobody.
-	words atomic.Pointer[string]
-	ctx   context.Context // the request's
-	// rulings are Answers by the digests of what was asked about.
+	// refusalText is the text of the person who refused; nil: none.
+	refusalText atomic.Pointer[string]
+	ctx         context.Context // the request's
+	// rulings maps the digest of a value to the Answer about it.
 	rulings sync.Map
 
-	// Of one that was admitted, see underWay.
+	// The fields below are set by trackReloads.
 	asked  *policy.Request
 	end    func()
-	now    atomic.Pointer[admitted]  // by the routes of this moment
-	socket atomic.Pointer[webSocket] // nil: it is none, or not yet
+	now    atomic.Pointer[admission] // under the current routes
+	socket atomic.Pointer[webSocket] // nil: not a WebSocket, or not yet
 }
 
-// stop ends the exchange: whoever reads or writes its bodies gets err, which is
-// returned, or what stopped it before.
+// stop ends the exchange: its bodies fail with err from now on. It returns err, or the
+// error of an earlier stop.
 func (x *exchange) stop(err error) error {
 	var r *refusedError
 	if !errors.As(err, &r) {
-		r = &refusedError{ReasonScan, err}
+		r = &refusedError{reasonScan, err}
 	}
 	if x.halt.CompareAndSwap(nil, r) {
 		close(x.ended)
@@ -57,7 +57,7 @@ func (x *exchange) stop(err error) error {
 	return x.halt.Load()
 }
 
-// withhold keeps what stood in the path or the method out of the record.
+// withhold keeps the path or the method out of the record.
 func (x *exchange) withhold(place string) {
 	if place == "method" {
 		x.e.Method = withheld
@@ -66,7 +66,7 @@ func (x *exchange) withhold(place string) {
 	}
 }
 
-// withheld stands for a text with a secret in it.
+// withheld replaces a text that contains a secret.
 const withheld = "(withheld: a secret)"
 
 func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange {
@@ -86,7 +86,7 @@ func newExchange(rw http.ResponseWriter, r *http.Request, c *webConn) *exchange 
 	return x
 }
 
-// Unwrap is how http.ResponseController reaches the server's own.
+// Unwrap lets http.ResponseController find the server's own ResponseWriter.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
@@ -110,21 +110,22 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func (x *exchange) admitted(a *admitted) {
+func (x *exchange) recordAdmission(a *admission) {
 	x.e.Allowed, x.e.Rule = true, a.route.Rule()
 	x.keyed = a.credential != nil
 }
 
-// hide is for a request that was not looked at, since it is refused.
-func (x *exchange) hide() {
+// hideRequestLine withholds method and path if they contain a secret. It is for
+// refused requests, which are not scanned.
+func (x *exchange) hideRequestLine() {
 	d := x.c.flow.g.rules.Load().detectors
-	if _, found := d.saying(x.e.Method+" "+x.e.Path, false); found {
+	if _, found := d.findInText(x.e.Method+" "+x.e.Path, false); found {
 		x.e.Method, x.e.Path = withheld, withheld
 	}
 }
 
-// refused also says so of a request that was admitted and could not be made.
-func (x *exchange) refused(why *refusal) {
+// recordRefusal records why, also for a request that was admitted and then failed.
+func (x *exchange) recordRefusal(why *refusal) {
 	x.e.Reason, x.e.Detail = why.Reason, bound(x.c.flow.g.hidden(why.Detail))
 	if why.Error == "refused" {
 		x.e.Allowed = false
@@ -134,8 +135,8 @@ func (x *exchange) refused(why *refusal) {
 	}
 }
 
-// done records it.
-func (x *exchange) done() {
+// record records the exchange.
+func (x *exchange) record() {
 	x.c.flow.g.web.live.Delete(x)
 	x.e.Up, x.e.Down, x.e.Status = x.up.Load(), x.down.Load(), int(x.status.Load())
 	x.e.Duration = time.Since(x.e.Time)
@@ -149,7 +150,7 @@ func (x *exchange) done() {
 		}
 	}
 	if r := x.halt.Load(); r != nil && x.e.Reason == ReasonOK {
-		// Too late for an answer: what was under way was cut.
+		// No answer can say so any more: the exchange was cut while under way.
 		x.e.Reason, x.e.Detail = r.reason, bound(x.c.flow.g.hidden(r.Error()))
 		x.c.flow.note(r.reason, r.Error())
 	}

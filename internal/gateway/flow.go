@@ -16,9 +16,8 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// flow is one connection from the bottle, from its acceptance to its end. The
-// name and verdict are fixed before the first byte; nothing that the client
-// sends changes them.
+// flow is one connection from the bottle, from its acceptance to its end. Its name and
+// verdict are fixed before the first byte; nothing that the client sends changes them.
 type flow struct {
 	g       *Gateway
 	name    string // canonical name, or the literal
@@ -34,8 +33,8 @@ type flow struct {
 
 	up, down, requests atomic.Int64
 	touched            atomic.Int64           // tick of the last byte
-	waiting            atomic.Int64           // requests that wait for a person
-	unseen             atomic.Pointer[unseen] // nil: it is looked into, or nothing passes yet
+	waiting            atomic.Int64           // requests that wait for a person's answer
+	tunnel             atomic.Pointer[tunnel] // nil: the connection is opened, or nothing passes yet
 
 	mu       sync.Mutex
 	proto    string
@@ -46,19 +45,20 @@ type flow struct {
 	finished bool
 }
 
-// place judges where a connection goes. The reason is empty when it may.
-func (g *Gateway) place(addr netip.AddrPort) (name string, literal bool, v policy.Verdict, reason Reason) {
+// judgeAddr decides whether a connection to addr is allowed. It is if the reason is
+// empty.
+func (g *Gateway) judgeAddr(addr netip.AddrPort) (name string, literal bool, v policy.Verdict, reason Reason) {
 	a := addr.Addr()
 	switch {
 	case a == g.wire.Gateway4 || a == g.wire.Gateway6:
-		return a.String(), true, policy.Verdict{}, ReasonGatewayAddress
+		return a.String(), true, policy.Verdict{}, reasonGatewayAddress
 	case g.names.contains(a):
 		name = g.names.lookup(a)
 		if name == "" {
-			return a.String(), true, policy.Verdict{}, ReasonUnknownAddress
+			return a.String(), true, policy.Verdict{}, reasonUnknownAddress
 		}
 		if insideName(name) != "" {
-			v, reason = g.placeInside(name, addr.Port())
+			v, reason = g.judgeInside(name, addr.Port())
 			return name, false, v, reason
 		}
 		v = g.table().Decide(name, addr.Port())
@@ -75,8 +75,8 @@ func (g *Gateway) place(addr netip.AddrPort) (name string, literal bool, v polic
 	return name, literal, v, reason
 }
 
-// refusedPlace records a refusal before any connection existed.
-func (g *Gateway) refusedPlace(addr netip.AddrPort, proto string, reason Reason) {
+// recordRefusedAddr records a refusal before any connection existed.
+func (g *Gateway) recordRefusedAddr(addr netip.AddrPort, proto string, reason Reason) {
 	name := g.names.lookup(addr.Addr())
 	if name == "" {
 		name = addr.Addr().String()
@@ -84,16 +84,16 @@ func (g *Gateway) refusedPlace(addr netip.AddrPort, proto string, reason Reason)
 	g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: proto, Reason: reason}, true)
 }
 
-// stillAllowed asks the routes of this moment, for requests that come later on
-// a connection.
+// stillAllowed reports whether the current routes allow the connection. It is asked
+// again for each later request.
 func (f *flow) stillAllowed() bool {
-	_, _, _, reason := f.g.place(f.addr)
+	_, _, _, reason := f.g.judgeAddr(f.addr)
 	return reason == ReasonOK
 }
 
-// request judges a request by the routes of this moment, and says what is done
-// with one that is allowed.
-func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted) {
+// request judges a request by the current routes. If the request is allowed, a says
+// how it is handled.
+func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admission) {
 	now := f.g.rules.Load()
 	if f.literal {
 		v = now.table.DecideAddrRequest(f.addr.Addr(), f.addr.Port(), r)
@@ -103,7 +103,7 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 	if !v.Allowed {
 		return v, nil
 	}
-	a = &admitted{rules: now, route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
+	a = &admission{rules: now, route: v.Route, credential: now.credentials[v.Route.Options().Credential], detectors: now.detectors, out: now.out}
 	if len(now.credentials) == 0 {
 		return v, a
 	}
@@ -123,12 +123,12 @@ func (f *flow) request(r *policy.Request) (v policy.RequestVerdict, a *admitted)
 	return v, a
 }
 
-// hidden is a text for the record, or for the bottle, without what must not stand
-// there: details repeat what the bottle or upstream wrote.
+// hidden returns text for the record or for the bottle, or a placeholder if it
+// contains a secret: details repeat what the bottle or upstream wrote.
 func (g *Gateway) hidden(text string) string { return g.rules.Load().detectors.hidden(text) }
 
-// note sets how the flow will be recorded. The first reason stays: what
-// follows is its consequence.
+// note sets the recorded reason. Only the first call counts: later reasons are
+// consequences.
 func (f *flow) note(reason Reason, detail string) {
 	detail = f.g.hidden(detail)
 	f.mu.Lock()
@@ -144,7 +144,7 @@ func (f *flow) setProtocol(p string) {
 	f.mu.Unlock()
 }
 
-// setUpstream records that the flow was let out, and where to.
+// setUpstream records that the flow was allowed, and where it was connected.
 func (f *flow) setUpstream(a netip.AddrPort) {
 	f.mu.Lock()
 	f.upstream, f.allowed = a, true
@@ -158,7 +158,7 @@ func (f *flow) abort(reason Reason, detail string) {
 	f.conn.Abort()
 }
 
-// finish records the flow, once, and gives its place free.
+// finish records the flow and frees its place; only the first call counts.
 func (f *flow) finish() {
 	f.mu.Lock()
 	if f.finished {
@@ -178,7 +178,7 @@ func (f *flow) finish() {
 	f.g.ledger.conn(e, false)
 }
 
-// count adds payload to the accounts and reports the limit that it broke.
+// count adds bytes to the accounts and returns the limit that they break, if any.
 func (f *flow) count(up, down int64) Reason {
 	g := f.g
 	f.touched.Store(g.flows.tick.Load())
@@ -186,16 +186,16 @@ func (f *flow) count(up, down int64) Reason {
 	f.down.Add(down)
 	switch {
 	case g.up.Add(up) > g.limits.BytesUp:
-		return ReasonLimitUp
+		return reasonLimitUp
 	case g.down.Add(down) > g.limits.BytesDown:
-		return ReasonLimitDown
+		return reasonLimitDown
 	case f.host.bytes.Add(up+down) > g.limits.HostBytes:
-		return ReasonLimitHost
+		return reasonLimitHost
 	}
 	return ReasonOK
 }
 
-// hitLimit ends the flow over a limit.
+// hitLimit ends the flow because of a limit.
 func (f *flow) hitLimit(reason Reason) {
 	f.g.ledger.limit(reason, f.name)
 	f.abort(reason, "")
@@ -203,7 +203,7 @@ func (f *flow) hitLimit(reason Reason) {
 
 type hostAccount struct{ bytes atomic.Int64 }
 
-// flows are the open connections.
+// flows is the set of open connections.
 type flows struct {
 	tick atomic.Int64 // advanced by watchFlows
 
@@ -211,8 +211,8 @@ type flows struct {
 	open   map[*flow]struct{}
 	hosts  map[string]*hostAccount
 	closed bool
-	// served counts the stack's goroutines that serve connections. It is
-	// only added to under mu while not closed, so that close can wait.
+	// served counts the goroutines that serve connections. It is only added to under
+	// mu while closed is false, so that close can wait for it.
 	served sync.WaitGroup
 }
 
@@ -221,8 +221,8 @@ func (fs *flows) init() {
 	fs.hosts = map[string]*hostAccount{}
 }
 
-// enter counts a goroutine that serves a connection; false means that it must
-// not.
+// enter counts a goroutine that serves a connection. If it returns false, the
+// goroutine must not serve.
 func (fs *flows) enter() bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -233,16 +233,16 @@ func (fs *flows) enter() bool {
 	return true
 }
 
-// add admits a flow. Accounts of hosts live as long as the bottle; their
-// number is bounded by the names and literal routes.
+// add admits a flow. Accounts of hosts live as long as the bottle; the names and the
+// literal routes bound their number.
 func (fs *flows) add(f *flow, limit int) Reason {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.closed {
-		return ReasonClosing
+		return reasonClosing
 	}
 	if len(fs.open) >= limit {
-		return ReasonLimitConns
+		return reasonLimitConns
 	}
 	acct := fs.hosts[f.name]
 	if acct == nil {
@@ -275,18 +275,18 @@ func (fs *flows) close() {
 	fs.closed = true
 	fs.mu.Unlock()
 	for _, f := range fs.all() {
-		f.abort(ReasonClosing, "")
+		f.abort(reasonClosing, "")
 	}
 }
 
-// watchFlows ends what is idle or too old. One ticker for all is cheaper than
-// a deadline at each read.
+// watchFlows ends connections that are idle or too old. One ticker for all is cheaper
+// than a deadline at each read.
 func (g *Gateway) watchFlows() {
 	period := min(time.Second, max(10*time.Millisecond, min(g.limits.Idle, g.limits.Lifetime)/4))
 	idle := int64((g.limits.Idle + period - 1) / period)
 	life := int64((g.limits.Lifetime + period - 1) / period)
 	born := map[*flow]int64{}
-	tide := tide{rest: int64(restsFor / period)}
+	peak := connPeak{interval: int64(releaseInterval / period)}
 	t := time.NewTicker(period)
 	defer t.Stop()
 	for {
@@ -306,46 +306,47 @@ func (g *Gateway) watchFlows() {
 			seen[f] = first
 			switch {
 			case now-f.touched.Load() > idle && f.waiting.Load() == 0:
-				f.hitLimit(ReasonLimitIdle)
+				f.hitLimit(reasonLimitIdle)
 			case now-first > life:
-				f.hitLimit(ReasonLimitLifetime)
+				f.hitLimit(reasonLimitLifetime)
 			}
 		}
 		born = seen
-		if tide.ebbs(len(open), now) {
-			// What pools kept is garbage only at the second collection.
+		if peak.release(len(open), now) {
+			// Two collections are needed to free what is in a sync.Pool.
 			runtime.GC()
 			debug.FreeOSMemory()
-			g.givenBack.Add(1)
+			g.memoryReleases.Add(1)
 		}
 	}
 }
 
-// tide is how many connections there were. Each takes tens of KiB, and what many of
-// them took the runtime would give back to the system late, or as long as nothing
-// happens, not at all.
-type tide struct {
-	rest int64 // ticks from one time to the next
-	high int   // connections, since the last time
-	last int64 // when that was
+// connPeak tracks the number of open connections. Each uses tens of KiB. After many
+// have ended, the runtime would return their memory late, and not at all while nothing
+// happens.
+type connPeak struct {
+	interval int64 // ticks between two releases
+	peak     int   // most open connections since the last release
+	last     int64 // tick of the last release
 }
 
 const (
-	highTide = 128              // connections: fewer are not worth a collection
-	restsFor = 30 * time.Second // between two, of which each is two collections
+	minPeak         = 128              // fewer connections are not worth a collection
+	releaseInterval = 30 * time.Second // each release costs two collections
 )
 
-// ebbs reports whether most of many connections are gone.
-func (t *tide) ebbs(open int, now int64) bool {
-	t.high = max(t.high, open)
-	if t.high < highTide || open > t.high/4 || t.last > 0 && now-t.last < t.rest {
+// release reports whether memory should be returned now: there were many connections,
+// and most are gone.
+func (t *connPeak) release(open int, now int64) bool {
+	t.peak = max(t.peak, open)
+	if t.peak < minPeak || open > t.peak/4 || t.last > 0 && now-t.last < t.interval {
 		return false
 	}
-	t.high, t.last = open, now
+	t.peak, t.last = open, now
 	return true
 }
 
-// bottleConn is the bottle's side of a connection, counted.
+// bottleConn is the bottle's side of a connection. It counts bytes.
 type bottleConn struct {
 	bottleSide
 	flow *flow
@@ -370,7 +371,7 @@ func (c *bottleConn) Write(b []byte) (int, error) {
 	return c.bottleSide.Write(b)
 }
 
-// published is a connection into the bottle; it is recorded when it is closed.
+// published is a connection into the bottle. It is recorded when it is closed.
 type published struct {
 	*gonet.TCPConn
 	g        *Gateway

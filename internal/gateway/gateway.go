@@ -1,20 +1,18 @@
-// Package gateway is the other end of a bottle's wire: the only way out, and
-// the place where the policy is kept. It is a network stack in this process;
-// there is no host interface, no privileged helper and no firewall rule.
+// Package gateway is the only way out of a bottle: the other end of its wire, where
+// the policy is enforced. It is a network stack in this process; there is no host
+// interface, no privileged helper and no firewall rule.
 //
-// What it promises. A name that no route allows is not resolved, and a query
-// carries nothing out, since names are answered here with addresses of our own
-// ([names]). A connection to such an address is accepted only when its name and
-// port are allowed, is passed on only when the TLS server name or the HTTP
-// authority says the same name, and is dialled by us: to an address that we
-// resolved and classified, never to one that the client chose. Literal
-// addresses need a route of their own. UDP, ICMP and other protocols do not
-// leave; each refusal is immediate. Memory per connection is bounded.
+// Guarantees. A name that no route allows is not resolved, and a query carries nothing
+// out: names are answered here, with synthetic addresses ([names]). A connection to
+// such an address is accepted only if its name and port are allowed. It is passed on
+// only if the TLS server name or the HTTP authority is the same name. The gateway
+// dials it: to an address that it resolved and classified, never to one that the
+// client chose. Literal addresses need a route of their own. UDP, ICMP and other
+// protocols do not leave; each refusal is immediate. Memory per connection is bounded.
 //
 // Start reading at [Gateway.filter] (packets), [Gateway.answerDNS] (names),
-// [Gateway.handleSYN] (connections) and [Gateway.dial] (the way out). The next
-// layers, TLS interception, credentials and scanning, belong between
-// [Gateway.serveFlow] and [Gateway.dial].
+// [Gateway.handleSYN] (connections), [Gateway.serveFlow] (protocols) and
+// [Gateway.dial] (the way out).
 package gateway
 
 import (
@@ -48,8 +46,8 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// DefaultRange is where synthetic addresses come from.
-var DefaultRange = netip.MustParsePrefix("198.18.0.0/15")
+// defaultRange is the default prefix of the synthetic addresses.
+var defaultRange = netip.MustParsePrefix("198.18.0.0/15")
 
 const nicID tcpip.NICID = 1
 
@@ -59,95 +57,92 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Authority makes a certificate for a name, or a literal, that the bottle trusts.
+// Authority issues certificates that the bottle trusts.
 type Authority interface {
 	Leaf(name string) (*tls.Certificate, error)
 }
 
-// Credentials are by what a route says of its own.
+// Credentials maps a route's reference to a credential to the credential.
 type Credentials map[policy.Credential]*credential.Credential
 
-// Config is what a gateway needs. Host is required; a nil Table refuses
-// everything.
+// Config configures a gateway. Host is required; a nil Table refuses everything.
 type Config struct {
 	// Host is the host's end of the wire. The gateway takes ownership, also
 	// when New fails.
 	Host *os.File
-	// Lanes are the wire's fast part; the gateway takes ownership, also when
-	// New fails. The zero value: all connections come as packets.
-	Lanes wire.LaneFiles
-	// Wire is what both ends agree about; zero means wire.DefaultConfig.
+	// Lanes are the wire's shared-memory channels; the gateway takes ownership, also
+	// when New fails. If zero, all connections come as packets.
+	Channels wire.ChannelFiles
+	// Wire is the configuration that both ends share; zero means wire.DefaultConfig.
 	Wire wire.Config
 	// Table holds the routes.
 	Table *policy.Table
-	// Range is where synthetic addresses come from; an IPv4 prefix of at
-	// most 22 bits. Zero means DefaultRange.
+	// Range is the prefix of the synthetic addresses: IPv4, at most 22 bits. Zero
+	// means DefaultRange.
 	Range netip.Prefix
 	// Limits bound the bottle; zero fields mean their defaults.
 	Limits Limits
 	// Resolver defaults to net.DefaultResolver.
 	Resolver Resolver
-	// Dial connects to an address that was already judged. It defaults to
-	// a net.Dialer, and must not resolve anything.
+	// Dial connects to an address that was already judged. It defaults to a
+	// net.Dialer. It must not resolve names.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	// Authority makes the certificates with which TLS is answered and opened,
-	// except on opaque routes. nil: TLS passes unseen.
+	// Authority issues the certificates with which TLS is intercepted, except on
+	// opaque routes. nil: no TLS is intercepted.
 	Authority Authority
-	// Credentials are what routes put on, by what they say of it. A route whose
-	// credential is missing refuses every request.
+	// Credentials are added to requests by the routes that refer to them. A route
+	// whose credential is missing refuses every request.
 	Credentials Credentials
-	// Secrets are watched for in what leaves, by the names under which they are
-	// cited. The caller keeps them alive.
+	// Secrets are looked for in everything that leaves, keyed by the name to report.
+	// The caller keeps them alive.
 	Secrets map[string]secret.Value
-	// Roots are whom upstream's certificates must come from; nil: whom this
-	// machine trusts.
+	// Roots verify the certificates of upstream servers; nil: the roots of the host.
 	Roots *x509.CertPool
-	// Inside are what answers in this process for [GitName] and [SuperviseName], on
-	// port 80, in HTTP. A handler that panics ends its connection. A name without
-	// one does not exist in the bottle.
+	// Inside maps [GitName] and [SuperviseName] to the handlers that answer in this
+	// process, over HTTP on port 80. A handler that panics ends its connection. A name
+	// without a handler does not exist in the bottle.
 	Inside map[string]http.Handler
 	// Ask is asked where a route says supervise; nil: what would be asked about is
-	// blocked. AskKey is of the digests that it is given; empty: one of this gateway's
-	// own.
+	// blocked. AskKey is the key of Held.Digest; empty: a random one.
 	Ask    Asker
 	AskKey []byte
-	// DigestAnswers has Request.Digest filled in.
+	// DigestAnswers enables Request.Digest.
 	DigestAnswers bool
 	// Observer receives events; it may be nil.
 	Observer Observer
 }
 
-// Gateway serves one bottle. Make it with [New]; its methods are safe for
-// concurrent use.
+// Gateway serves one bottle. Create it with [New]; its methods are safe for concurrent
+// use.
 type Gateway struct {
 	wire     wire.Config
 	limits   Limits
 	resolver Resolver
 	connect  func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	rules    atomic.Pointer[rules]
+	rules    atomic.Pointer[ruleSet]
 	ledger   *ledger
 	names    *names
 	caps     *routeAccounts
 
 	authority Authority
 	roots     *x509.CertPool
-	handlers  map[string]http.Handler // by names inside
+	handlers  map[string]http.Handler // by their names in the bottle
 	asking    *asking
-	digests   bool // of answers
+	digests   bool // compute the digests of answers
 
-	link   *wire.Link
-	lanes  *wire.HostLanes // nil: none
-	knocks chan struct{}   // holds maxKnocks
-	stack  *stack.Stack
+	link         *wire.Link
+	channels     *wire.HostChannels // nil: none
+	channelSlots chan struct{}      // semaphore of maxChannelGoroutines
+	stack        *stack.Stack
 
-	queries   atomic.Int64
-	queryRate *rate.Limiter
-	icmpRate  *rate.Limiter
-	answered  atomic.Uint64
-	up, down  atomic.Int64
-	givenBack atomic.Int64 // how often memory was, after many connections
+	queries        atomic.Int64
+	queryRate      *rate.Limiter
+	icmpRate       *rate.Limiter
+	answered       atomic.Uint64
+	up, down       atomic.Int64
+	memoryReleases atomic.Int64 // how often memory was returned to the system
 
-	// ctx ends all work; it is a field because packets arrive without one.
+	// ctx ends all work. It is a field because packets arrive without a context.
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // every goroutine that the gateway started
@@ -157,24 +152,24 @@ type Gateway struct {
 	closeOnce sync.Once
 }
 
-// ErrClosed is returned by methods of a gateway that was closed.
-var ErrClosed = errors.New("gateway: closed")
+// errClosed is returned by the methods of a closed gateway.
+var errClosed = errors.New("gateway: closed")
 
-// New makes a gateway that serves the wire at once, until [Gateway.Close].
+// New starts a gateway. It serves the wire until [Gateway.Close].
 func New(cfg Config) (*Gateway, error) {
 	if cfg.Host == nil {
-		_ = cfg.Lanes.Close()
+		_ = cfg.Channels.Close()
 		return nil, errors.New("gateway: the wire's host end is missing")
 	}
 	g, err := newGateway(cfg)
 	if err != nil {
 		_ = cfg.Host.Close()
-		_ = cfg.Lanes.Close()
+		_ = cfg.Channels.Close()
 		return nil, err
 	}
-	if err := g.start(cfg.Host, cfg.Lanes); err != nil {
+	if err := g.start(cfg.Host, cfg.Channels); err != nil {
 		_ = cfg.Host.Close()
-		_ = cfg.Lanes.Close()
+		_ = cfg.Channels.Close()
 		return nil, err
 	}
 	return g, nil
@@ -188,7 +183,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	if !cfg.Range.IsValid() {
-		cfg.Range = DefaultRange
+		cfg.Range = defaultRange
 	}
 	if !cfg.Range.Addr().Is4() || cfg.Range.Bits() > 22 {
 		return nil, fmt.Errorf("gateway: range %v: not an ipv4 prefix of at most 22 bits", cfg.Range)
@@ -220,15 +215,14 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.caps.set(cfg.Table)
 	g.names = newNames(cfg.Range, g.limits.Names)
 	g.queryRate = rate.NewLimiter(rate.Limit(g.limits.QueryRate), int(2*g.limits.QueryRate)+1)
-	g.rules.Store(&rules{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage(), scan.NewSpare(time.Now))})
+	g.rules.Store(&ruleSet{table: cfg.Table, credentials: cfg.Credentials, detectors: newDetectors(cfg.Secrets, scan.NewCoverage(), scan.NewSpare(time.Now))})
 	g.flows.init()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g, nil
 }
 
-// start makes the stack and the goroutines. Nothing is left behind when it
-// fails.
-func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
+// start creates the stack and starts the goroutines. It cleans up when it fails.
+func (g *Gateway) start(host *os.File, files wire.ChannelFiles) error {
 	link, err := wire.NewLink(host, g.wire, g.filter)
 	if err != nil {
 		g.cancel()
@@ -251,15 +245,15 @@ func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
 		s.Destroy()
 		return err
 	}
-	if lanes.Mem != nil {
-		if g.lanes, err = wire.NewHostLanes(lanes, g.handleLane); err != nil {
+	if files.Mem != nil {
+		if g.channels, err = wire.NewHostChannels(files, g.handleChannel); err != nil {
 			g.cancel()
 			g.link.Shutdown()
 			s.Destroy()
 			return err
 		}
-		g.knocks = make(chan struct{}, maxKnocks)
-		g.wg.Go(g.lanes.Listen)
+		g.channelSlots = make(chan struct{}, maxChannelGoroutines)
+		g.wg.Go(g.channels.Listen)
 	}
 	g.wg.Go(g.web.serve)
 	g.wg.Go(g.watchFlows)
@@ -267,10 +261,10 @@ func (g *Gateway) start(host *os.File, lanes wire.LaneFiles) error {
 }
 
 const (
-	// receiveWindow is what a connection may have in flight towards us
-	// before it is read, in bytes; it bounds memory per connection.
+	// receiveWindow bounds the unread bytes that a connection has in flight towards
+	// the gateway, and so its memory.
 	receiveWindow = 1 << 20
-	// maxHandshakes bounds connections that are being accepted.
+	// maxHandshakes bounds the connections that are being accepted.
 	maxHandshakes = 512
 )
 
@@ -282,13 +276,13 @@ func newStack() (*stack.Stack, error) {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: receiveWindow}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
-	// The wire keeps the order and loses nothing that is taken up, so that
-	// nothing old can arrive. Waiting for it would only make a bottle that
-	// happens to choose the port of a connection just ended (which at some
-	// hundred a second is soon) wait in its turn, for seconds.
+	// The wire keeps the order of packets and never delivers an old one, so TIME-WAIT
+	// protects from nothing. It would only delay a bottle that reuses the port of a
+	// connection just ended, by seconds; at some hundred connections a second that is
+	// soon.
 	wait := tcpip.TCPTimeWaitTimeoutOption(0)
-	// For the same reason a late acknowledgement is never a lost packet, which
-	// RACK and its probes would take it for.
+	// For the same reason a late acknowledgement never means a lost packet, as RACK
+	// and its probes would assume.
 	recovery := tcpip.TCPRecovery(0)
 	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &recv, &send, &wait, &recovery} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
@@ -299,8 +293,8 @@ func newStack() (*stack.Stack, error) {
 	return s, nil
 }
 
-// attach connects the stack to the wire. Promiscuous, it takes packets for
-// every address; spoofing, it answers as any.
+// attach connects the stack to the wire. Promiscuous mode accepts packets for every
+// address; spoofing lets the stack answer from any.
 func (g *Gateway) attach() error {
 	s := g.stack
 	for _, r := range []tcpip.Route{
@@ -337,8 +331,8 @@ func (g *Gateway) attach() error {
 	return nil
 }
 
-// Serve waits until ctx ends or the bottle's end of the wire is gone, then
-// closes the gateway. The latter is the normal end and no error.
+// Serve blocks until ctx ends or the bottle's end of the wire is gone, then closes the
+// gateway. In the second case, the normal end, it returns nil.
 func (g *Gateway) Serve(ctx context.Context) error {
 	defer g.Close()
 	select {
@@ -354,10 +348,10 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	}
 }
 
-// Close ends every connection and waits for every goroutine. It may be called
-// more than once. End the bottle first: an embedded kernel whose wire is gone
-// burns a processor until it is killed (its dispatcher takes the end of the
-// stream for packets).
+// Close ends every connection and waits for every goroutine. It may be called more
+// than once. End the bottle first: an embedded kernel whose wire is gone uses a whole
+// processor until it is killed (its dispatcher takes the end of the stream for
+// packets).
 func (g *Gateway) Close() error {
 	g.closeOnce.Do(func() {
 		g.cancel()
@@ -367,8 +361,8 @@ func (g *Gateway) Close() error {
 		g.stack.Close()
 		g.link.Shutdown()
 		g.abortHandshakes()
-		if g.lanes != nil {
-			g.lanes.Close()
+		if g.channels != nil {
+			g.channels.Close()
 		}
 		g.wg.Wait()
 		g.stack.Wait()
@@ -376,8 +370,8 @@ func (g *Gateway) Close() error {
 	return nil
 }
 
-// abortHandshakes waits for connections to end. One that was being made while the
-// stack closed escapes it, and would wait two minutes for the bottle's answer.
+// abortHandshakes waits for connections to end. A handshake that was under way while
+// the stack closed would otherwise wait two minutes for the bottle's answer.
 func (g *Gateway) abortHandshakes() {
 	done := make(chan struct{})
 	go func() { g.flows.served.Wait(); close(done) }() // ends with the last connection
@@ -393,30 +387,30 @@ func (g *Gateway) abortHandshakes() {
 	}
 }
 
-// rules are what is swapped together.
-type rules struct {
+// ruleSet holds what SetRoutes replaces at once.
+type ruleSet struct {
 	table       *policy.Table
 	credentials Credentials
 	detectors   *detectors
 	out         *transports
 }
 
-// table returns the routes of this moment.
+// table returns the current routes.
 func (g *Gateway) table() *policy.Table { return g.rules.Load().table }
 
-// SetRoutes swaps the routes, what they put on, and what is watched for. A question
-// that is being decided sees either the old or the new ones. What is under way is
-// reconsidered, see reload.go.
+// SetRoutes replaces the routes, the credentials and the secrets to look for. Each
+// decision sees either all old or all new values. Connections and requests that are
+// under way are judged again, see reload.go.
 func (g *Gateway) SetRoutes(t *policy.Table, c Credentials, secrets map[string]secret.Value) {
 	g.caps.set(t)
 	now := g.rules.Load()
-	// A kept upstream connection may lead where only the old ones went.
-	g.rules.Store(&rules{t, c, newDetectors(secrets, now.detectors.coverage, now.detectors.spare), g.web.newTransports()})
+	// A kept upstream connection may lead where only the old routes go.
+	g.rules.Store(&ruleSet{t, c, newDetectors(secrets, now.detectors.coverage, now.detectors.spare), g.web.newTransports()})
 	now.out.closeIdle()
 	g.reconsider()
 }
 
-// Summary returns what happened so far.
+// Summary returns what has happened so far.
 func (g *Gateway) Summary() Summary {
 	s := g.ledger.summary()
 	s.BytesUp, s.BytesDown = g.up.Load(), g.down.Load()
@@ -426,17 +420,17 @@ func (g *Gateway) Summary() Summary {
 	return s
 }
 
-// DialBottle connects to a TCP server inside the bottle that listens on all
-// addresses or on the bottle's own, from the gateway's address. It is the seam
-// for published ports: the caller splices.
+// DialBottle connects to a TCP server inside the bottle that listens on all addresses
+// or on the bottle's own. The connection comes from the gateway's address. Published
+// ports use it.
 func (g *Gateway) DialBottle(ctx context.Context, port uint16) (net.Conn, error) {
 	if g.ctx.Err() != nil {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	start := time.Now()
 	c, err := g.dialInside(ctx, g.wire.Gateway4, g.wire.Bottle4.Addr(), port)
 	if err != nil && ctx.Err() == nil {
-		// A server that listens on IPv6 alone.
+		// The server may listen on IPv6 alone.
 		if c6, err6 := g.dialInside(ctx, g.wire.Gateway6, g.wire.Bottle6.Addr(), port); err6 == nil {
 			c, err = c6, nil
 		}

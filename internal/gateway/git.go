@@ -8,18 +8,19 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// Code leaves by the git gate, which reads what is pushed. A push by HTTPS would be a
-// pack here: compressed, and made of differences to what only the server has. So no
-// route lets one through. A fetch shows what a repository holds; it is permitted by a
-// route that says so, and by one that permits everything.
+// Code leaves through the git gate, which reads what is pushed. A push over HTTPS is a
+// pack here: compressed, and made of deltas to objects that only the server has. So no
+// route allows one. A fetch shows the contents of a repository. It needs a route that
+// allows it explicitly, or one that allows everything.
 
 const (
 	gitReceive = "git-receive-pack"
 	gitUpload  = "git-upload-pack"
 )
 
-// gitService says which of git's services a request asks for; empty: none. What a
-// server might read as one counts: escapes, letters of another size, a type of content.
+// gitService returns the git service that a request asks for; empty: none. It errs on
+// the side of finding one, because servers differ: it looks through escapes, other
+// cases and content types.
 func gitService(r *http.Request) string {
 	query := r.URL.RawQuery
 	if q, err := url.QueryUnescape(query); err == nil {
@@ -34,14 +35,14 @@ func gitService(r *http.Request) string {
 	return ""
 }
 
-// refuseGit judges a request of git's to a route that permits it otherwise.
+// refuseGit refuses a git request that the route would otherwise allow.
 func refuseGit(r *http.Request, route *policy.Route) (reason Reason, detail, hint string) {
 	switch gitService(r) {
 	case gitReceive:
-		return ReasonGitPush, "git does not push through here", "code leaves by the git gate, which reads it: declare the repository in git-gate.repos of the bottle, and push to the same address"
+		return reasonGitPush, "git does not push through here", "code leaves by the git gate, which reads it: declare the repository in git-gate.repos of the bottle, and push to the same address"
 	case gitUpload:
 		if !route.Options().GitFetch && !route.Plain() {
-			return ReasonGitFetch, "the route does not permit git to fetch", "whoever runs this may say `git: {fetch: true}` on the route, or declare the repository in git-gate.repos of the bottle"
+			return reasonGitFetch, "the route does not permit git to fetch", "whoever runs this may say `git: {fetch: true}` on the route, or declare the repository in git-gate.repos of the bottle"
 		}
 	}
 	return ReasonOK, "", ""

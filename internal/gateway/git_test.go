@@ -7,8 +7,9 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// TestGitLeavesByTheGate: no route lets a push through, in any spelling that a server
-// could read as one; a fetch needs a route that says so, or one that permits everything.
+// TestGitLeavesByTheGate: no route allows a push, in any spelling that some server
+// accepts. A fetch needs a route that allows it explicitly, or one that allows
+// everything.
 func TestGitLeavesByTheGate(t *testing.T) {
 	w := webWorld(t)
 	route := func(host string, o policy.Options) policy.Route {

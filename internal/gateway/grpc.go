@@ -8,36 +8,36 @@ import (
 	"strings"
 )
 
-// A call of gRPC that streams waits for the answer to one message before it sends
-// the next. What is held back at the end of a message, since it may still match,
-// would be held for ever; so each message is a stream of its own to whoever looks,
-// as those of a WebSocket are.
+// A streaming gRPC client waits for the answer to one message before it sends the
+// next. Bytes that the scanner holds back at the end of a message, because a match
+// could still follow, would be held for ever. So each message is scanned as a stream
+// of its own, like a WebSocket message.
 
-// isGRPC reports whether a request's body is of messages that come one by one.
+// isGRPC reports whether a request's body is a stream of gRPC messages.
 func isGRPC(r *http.Request) bool {
 	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return err == nil && (t == "application/grpc" || strings.HasPrefix(t, "application/grpc+")) && r.ContentLength < 0 && len(codings(r.Header)) == 0
 }
 
-// grpcHead is before each message: whether it is compressed, and its length.
+// grpcHead is the size of the head of a message: the compression flag and the length.
 const grpcHead = 5
 
-// grpcBody reads a stream of such messages through a scan.
+// grpcBody reads a stream of gRPC messages through a scanner.
 type grpcBody struct {
 	src  io.Reader
-	scan *scanned
-	// coding is of the messages that say that they are compressed.
+	scan *messageScanner
+	// coding is the coding of messages with the compression flag.
 	coding string
 	head   [grpcHead]byte
-	have   int    // bytes of the head
-	left   uint32 // of the message
+	have   int    // bytes of the head that were read
+	left   uint32 // bytes of the message to come
 	buf    []byte
-	out    []byte // may be read; a part of all
+	out    []byte // may be read; the unread rest of all
 	all    []byte
 	err    error
 }
 
-func newGRPCBody(src io.Reader, m *scanned, coding string) *grpcBody {
+func newGRPCBody(src io.Reader, m *messageScanner, coding string) *grpcBody {
 	return &grpcBody{src: src, scan: m, coding: coding, buf: make([]byte, 16<<10)}
 }
 
@@ -53,7 +53,7 @@ func (g *grpcBody) Read(p []byte) (int, error) {
 			return 0, serr
 		}
 		if err == io.EOF && g.have == grpcHead {
-			// Cut off amid a message, which the other side sees as well.
+			// The stream was cut off amid a message. Upstream sees that too.
 			if g.out, g.err = g.scan.End(g.out); g.err != nil {
 				return 0, g.err
 			}
@@ -65,7 +65,7 @@ func (g *grpcBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// step adds to what may be read.
+// step scans b and appends what may pass to g.out.
 func (g *grpcBody) step(b []byte) (err error) {
 	for len(b) > 0 {
 		if g.have < grpcHead {
@@ -76,7 +76,7 @@ func (g *grpcBody) step(b []byte) (err error) {
 				return nil
 			}
 			if g.head[0] > 1 {
-				return g.scan.w.x.stop(refuse(ReasonScan, "the body is said to be of gRPC and is not"))
+				return g.scan.w.x.stop(refusedf(reasonScan, "the body is said to be of gRPC and is not"))
 			}
 			g.scan.codings = nil
 			if g.head[0] == 1 {

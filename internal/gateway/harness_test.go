@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,15 +36,15 @@ import (
 // testTimeout bounds every wait; it is only reached when something is broken.
 var testTimeout = testenv.Patience(2 * time.Minute)
 
-// bottle is a gateway with a network stack on the other end of its wire, made
-// as the embedded kernel makes its own.
+// bottle is a gateway with a network stack at the other end of its wire, configured
+// like the one of the embedded kernel.
 type bottle struct {
-	t     testing.TB
-	gw    *Gateway
-	stack *stack.Stack
-	lanes *wire.BottleLanes // nil: connections go as packets
-	world *world
-	end   *os.File // the bottle's end, for packets made by hand
+	t        testing.TB
+	gw       *Gateway
+	stack    *stack.Stack
+	channels *wire.BottleChannels // nil: connections go as packets
+	world    *world
+	end      *os.File // for packets made by hand
 
 	stop sync.Once
 
@@ -51,11 +52,10 @@ type bottle struct {
 	events []Event
 }
 
-// world is what lies outside: names, and which address leads to which
-// listener.
+// world is the outside: names, and which address leads to which listener.
 type world struct {
 	mu      sync.Mutex
-	names   map[string][][]netip.Addr // answers in turn; the last repeats
+	names   map[string][][]netip.Addr // answers in turn; the last one repeats
 	servers map[netip.AddrPort]string // address to loopback listener
 	lookups []string
 	dialled []netip.AddrPort
@@ -183,7 +183,7 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	b := &bottle{t: t, world: w, end: pair.Bottle}
 	cfg := Config{Host: pair.Host, Table: table, Resolver: w, Dial: w.dial, Observer: b.observe}
 	if os.Getenv(packetsOnly) == "" {
-		cfg.Lanes, b.lanes = wiretest.Lanes(t)
+		cfg.Channels, b.channels = wiretest.Channels(t)
 	}
 	for _, o := range opts {
 		o(&cfg)
@@ -207,12 +207,12 @@ func newBottle(t testing.TB, w *world, table *policy.Table, opts ...option) *bot
 	return b
 }
 
-// stopClient ends the bottle's stack. It must go before the gateway: fdbased
-// spins at the end of a wire and can't be stopped then.
+// stopClient ends the bottle's stack. Call it before the gateway closes: fdbased spins
+// at the end of a wire and can't be stopped then.
 func (b *bottle) stopClient() { b.stop.Do(b.stack.Destroy) }
 
-// clientStack is configured as the sentry configures its own: fdbased,
-// recvmmsg, both checksum offloads.
+// clientStack returns a stack configured like the sentry's: fdbased, recvmmsg, both
+// checksum offloads.
 func clientStack(t testing.TB, end *os.File, cfg wire.Config) *stack.Stack {
 	t.Helper()
 	s := stack.New(stack.Options{
@@ -275,11 +275,11 @@ func protoOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv4.ProtocolNumber
 }
 
-// packetsOnly is set in the environment for bottles without lanes.
+// packetsOnly is set in the environment for bottles without channels.
 const packetsOnly = "CARBOY_TEST_PACKETS_ONLY"
 
-// TestByPackets runs the tests of this package once more, with connections that
-// come as packets, as they do when all lanes are taken.
+// TestByPackets runs the tests of this package again without channels, so that
+// connections come as packets.
 func TestByPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("all tests once more: leave out -short")
@@ -297,10 +297,10 @@ type conn interface {
 	halfCloser
 }
 
-// connect opens a TCP connection from inside.
+// connect opens a TCP connection from inside the bottle.
 func (b *bottle) connect(addr netip.AddrPort) (conn, error) {
-	if b.lanes != nil {
-		switch c, err := wiretest.Dial(b.lanes, addr, time.Now().Add(testTimeout)); {
+	if b.channels != nil {
+		switch c, err := wiretest.Dial(b.channels, addr, time.Now().Add(testTimeout)); {
 		case err != nil:
 			return nil, err
 		case c != nil:
@@ -320,7 +320,7 @@ func (b *bottle) connectByPackets(addr netip.AddrPort) (*gonet.TCPConn, error) {
 	return c, err
 }
 
-// dial resolves and connects as a program would.
+// dial resolves a name and connects from inside the bottle.
 func (b *bottle) dial(host string, port uint16) (conn, error) {
 	addr, err := b.resolve(host)
 	if err != nil {
@@ -338,7 +338,7 @@ func (b *bottle) mustDial(host string, port uint16) conn {
 	return c
 }
 
-// udp opens a socket connected to addr.
+// udp opens a socket that is connected to addr.
 func (b *bottle) udp(addr netip.AddrPort) *gonet.UDPConn {
 	b.t.Helper()
 	c, err := gonet.DialUDP(b.stack, nil, &tcpip.FullAddress{Addr: toTCPIP(addr.Addr()), Port: addr.Port()}, protoOf(addr.Addr()))
@@ -397,20 +397,33 @@ func (b *bottle) resolve(name string) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no address")
 }
 
-// conns waits until a record of a connection satisfies want, and returns it.
+// waitConn waits for a connection record that satisfies want, and returns it.
 func (b *bottle) waitConn(what string, want func(ConnSummary) bool) ConnSummary {
 	b.t.Helper()
-	var s Summary
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		s = b.gw.Summary()
-		for _, c := range s.Conns {
-			if want(c) {
-				return c
+	var found ConnSummary
+	waitFor(b.t, "a connection record: "+what, func() bool {
+		conns := b.gw.Summary().Conns
+		i := slices.IndexFunc(conns, want)
+		if i >= 0 {
+			found = conns[i]
+		}
+		return i >= 0
+	}, func() any { return b.gw.Summary().Conns })
+	return found
+}
+
+// waitFor polls until f is true. If it never is, the test fails and prints what
+// have returns.
+func waitFor(t testing.TB, what string, f func() bool, have ...func() any) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			for _, h := range have {
+				t.Logf("have %+v", h())
 			}
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
-	b.t.Fatalf("no connection record: %s; have %+v", what, s.Conns)
-	return ConnSummary{}
 }
 
 func (b *bottle) waitReason(r Reason) ConnSummary {
@@ -418,16 +431,10 @@ func (b *bottle) waitReason(r Reason) ConnSummary {
 	return b.waitConn(string(r), func(c ConnSummary) bool { return c.Reason == r })
 }
 
-// checkLeaks fails the test when a goroutine of ours outlives it.
+// checkLeaks fails the test if goroutines of the gateway or the wire outlive it.
 func checkLeaks(t testing.TB) {
 	t.Cleanup(func() {
-		var last string
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if last = ourGoroutines(); last == "" {
-				return
-			}
-		}
-		t.Errorf("goroutines left:\n%s", last)
+		waitFor(t, "goroutines to end", func() bool { return ourGoroutines() == "" }, func() any { return ourGoroutines() })
 	})
 }
 
@@ -437,8 +444,8 @@ func ourGoroutines() string {
 	var left []string
 	for _, g := range strings.Split(string(buf), "\n\n") {
 		if strings.Contains(g, "ourGoroutines") || strings.Contains(g, "testing.tRunner(") || strings.Contains(g, "_test.go") ||
-			strings.Contains(g, "link/fdbased") || // the client's; it never ends one of its dispatchers
-			strings.Contains(g, "(*BottleLanes).Listen") {
+			strings.Contains(g, "link/fdbased") || // the client's; one of its dispatchers never ends
+			strings.Contains(g, "(*BottleChannels).Listen") {
 			continue
 		}
 		if strings.Contains(g, "carboy/internal/gateway.") || strings.Contains(g, "carboy/internal/wire.") ||
@@ -449,14 +456,9 @@ func ourGoroutines() string {
 	return strings.Join(left, "\n\n")
 }
 
-// dialsWait returns the first address that was dialled.
+// dialsWait waits for the first dial and returns its address.
 func (w *world) dialsWait(t testing.TB) netip.AddrPort {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if d := w.dials(); len(d) > 0 {
-			return d[0]
-		}
-	}
-	t.Fatal("nothing was dialled")
-	return netip.AddrPort{}
+	waitFor(t, "a dial", func() bool { return len(w.dials()) > 0 })
+	return w.dials()[0]
 }

@@ -9,10 +9,9 @@ import (
 )
 
 // A server that dislikes the first ClientHello asks for a second one
-// (HelloRetryRequest, RFC 8446 section 4.1.4), which is again in the clear and
-// which some servers believe about the server name. So the first answer of the
-// server is watched, and when it is that request, the second hello is judged
-// like the first.
+// (HelloRetryRequest, RFC 8446 section 4.1.4). It is in the clear too, and some
+// servers use its server name. So the first answer of the server is watched. If it is
+// that request, the second hello is checked like the first.
 
 const (
 	recordHeader    = 5
@@ -29,8 +28,8 @@ var retryRandom = sha256.Sum256([]byte("HelloRetryRequest"))
 
 var errSecondHello = errors.New("gateway: second client hello is refused")
 
-// helloWatch reads from the server and finds out whether it wants a second
-// hello. Nothing is held back.
+// helloWatch reads from the server and detects whether it asks for a second hello. It
+// holds nothing back.
 type helloWatch struct {
 	src  io.Reader
 	head []byte
@@ -63,17 +62,16 @@ func (w *helloWatch) decide() {
 	})
 }
 
-// helloGuard reads from the client, beginning after its first hello. Until the
-// server has answered it lets whole records pass that are no handshake (early
-// data); a handshake record waits for the answer, since no honest client sends
-// one before.
+// helloGuard reads from the client, after its first hello. Until the server has
+// answered, it passes only whole records that are no handshake (early data). A
+// handshake record waits for the answer, since no honest client sends one before.
 type helloGuard struct {
 	src   io.Reader
 	flow  *flow
 	watch *helloWatch
 
-	open bool   // nothing is judged any more
-	out  []byte // judged, not yet delivered
+	open bool   // nothing is checked any more
+	out  []byte // checked, not yet delivered
 	left int    // bytes of the current record to pass
 }
 
@@ -110,17 +108,17 @@ func (g *helloGuard) nextRecord() error {
 		return g.handshake(head[:])
 	case recordCCS, recordAlert, recordAppData:
 		if size > maxRecord {
-			return g.refuse(ReasonHelloInvalid, "record is too long")
+			return g.refuse(reasonHelloInvalid, "record is too long")
 		}
 		g.out, g.left = head[:], size
 		return nil
 	default:
-		return g.refuse(ReasonHelloInvalid, "record of unknown type")
+		return g.refuse(reasonHelloInvalid, "record of unknown type")
 	}
 }
 
-// handshake passes a handshake record once it is known to be either a second
-// hello that says the same name, or none.
+// handshake passes a handshake record if it is a second hello with the same server
+// name, or if the server asked for none.
 func (g *helloGuard) handshake(head []byte) error {
 	select {
 	case <-g.watch.decided:
@@ -135,7 +133,7 @@ func (g *helloGuard) handshake(head []byte) error {
 	s := newSniffer(io.MultiReader(bytes.NewReader(head), g.src), g.flow.g.limits.HeadBytes)
 	h, err := s.hello()
 	if err != nil {
-		return g.refuse(ReasonHelloInvalid, "second hello: "+err.Error())
+		return g.refuse(reasonHelloInvalid, "second hello: "+err.Error())
 	}
 	if reason, _ := checkHello(g.flow, h); reason != ReasonOK {
 		return g.refuse(reason, "second hello: server name "+h.name)
@@ -149,9 +147,9 @@ func (g *helloGuard) refuse(reason Reason, detail string) error {
 	return errSecondHello
 }
 
-// helloEnd returns where the records of the first handshake message end, and
-// false when something else shares the last of them, which RFC 8446 section
-// 5.1 forbids for a hello.
+// helloEnd returns where the records of the first handshake message end. It returns
+// false if other data shares the last of them, which RFC 8446 section 5.1 forbids for
+// a hello.
 func helloEnd(b []byte) (int, bool) {
 	var message []byte
 	for at := 0; len(b)-at >= recordHeader; {

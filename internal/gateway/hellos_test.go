@@ -53,13 +53,13 @@ func TestSecondHello(t *testing.T) {
 			t.Errorf("%s: no reset", name)
 		}
 	}
-	got := b.waitConn("two second hellos", func(c ConnSummary) bool { return c.Reason == ReasonSNIMismatch && c.Count == 2 })
+	got := b.waitConn("two second hellos", func(c ConnSummary) bool { return c.Reason == reasonSNIMismatch && c.Count == 2 })
 	if got.Name != "api.example.com" {
 		t.Errorf("record: %+v", got)
 	}
 }
 
-// TestTLS12 passes handshake records of an older handshake.
+// TestTLS12: handshake records of TLS 1.2 pass.
 func TestTLS12(t *testing.T) {
 	b := newBottle(t, webWorld(t), routes(t, "api.example.com"))
 	cache := tls.NewLRUClientSessionCache(1)
@@ -85,7 +85,7 @@ func TestHelloEnd(t *testing.T) {
 	if n, ok := helloEnd(append(bytes.Clone(hello), 1, 2, 3)); !ok || n != len(hello) {
 		t.Errorf("a hello and more: %d, %v", n, ok)
 	}
-	// A second message in the hello's record.
+	// A second message in the record of the hello.
 	shared := bytes.Clone(hello)
 	shared = append(shared, 1, 0, 0, 0)
 	n := len(shared) - recordHeader
@@ -106,9 +106,8 @@ func TestHelloEnd(t *testing.T) {
 	mustAlert(t, c, alertDecodeError)
 }
 
-// FuzzHelloGuard holds that after a request for a second hello nothing that is
-// a handshake passes unless it says the same name, and that what passes is
-// what came.
+// FuzzHelloGuard: after a request for a second hello, a handshake record passes only
+// with the same server name, and nothing is changed on the way.
 func FuzzHelloGuard(f *testing.F) {
 	same := clientHello(f, &tls.Config{ServerName: "api.example.com"})
 	other := clientHello(f, &tls.Config{ServerName: "other.example.com"})

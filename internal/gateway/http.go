@@ -24,30 +24,29 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// webServer serves HTTP, plain and from inside TLS that the gateway answered: each
-// request is parsed, its authority compared with the name of the connection's
-// address, judged by the routes, and rebuilt towards upstream. Nothing is relayed
-// as it came. What the bottle speaks, HTTP/1 or 2, and what upstream speaks need
-// not be the same.
+// webServer serves HTTP, in the clear and inside intercepted TLS. It parses each
+// request, compares its authority with the name of the connection's address, judges it
+// by the routes, and builds a new request to upstream. Nothing is relayed as it came.
+// The bottle and upstream may speak different versions, HTTP/1 or 2.
 type webServer struct {
 	g      *Gateway
 	server *http.Server
 	proxy  *httputil.ReverseProxy
-	// busy is how many requests are under way.
+	// busy counts the requests that are under way.
 	busy atomic.Int64
-	// live are the exchanges that were admitted and are not done.
+	// live holds the *exchange of each admitted request until it is done.
 	live  sync.Map
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-// transports are the connections of one version of the routes: what an older one
-// allowed to connect to is not asked for a newer one's request.
+// transports holds the upstream connections of one version of the routes. A request
+// under newer routes does not use connections that only older ones allowed.
 type transports struct {
 	direct *http.Transport
-	// upstreams goes where routes send their requests. Its connections may lead
-	// to where no other route does, so it shares none of them.
+	// upstreams connects to routes' upstreams. These may be where no other route
+	// leads, so it has its own connections.
 	upstreams *http.Transport
 }
 
@@ -93,9 +92,8 @@ func newWebServer(g *Gateway) *webServer {
 	return w
 }
 
-// newTransport is a pool of connections for one bottle. No proxy from the
-// environment: the way out is decided here. The addresses are those that rewrite
-// made.
+// newTransport returns a connection pool that uses dial. It ignores the proxy settings
+// of the environment. Its addresses come from rewrite.
 func (w *webServer) newTransport(dial func(ctx context.Context, name string, port uint16) (*upstream, error)) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -124,8 +122,8 @@ func (w *webServer) newTransport(dial func(ctx context.Context, name string, por
 	}
 }
 
-// roundTrip sends a request where its route says.
-func (a *admitted) roundTrip(req *http.Request) (*http.Response, error) {
+// roundTrip sends a request to the host, or to the upstream of its route.
+func (a *admission) roundTrip(req *http.Request) (*http.Response, error) {
 	if a.route.Options().Upstream.IsZero() {
 		return a.out.direct.RoundTrip(req)
 	}
@@ -141,7 +139,7 @@ func (t *transports) closeIdle() {
 	t.upstreams.CloseIdleConnections()
 }
 
-// webProtocols are HTTP/1 and, inside TLS, HTTP/2.
+// webProtocols returns HTTP/1 and, inside TLS, HTTP/2.
 func webProtocols() *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -149,11 +147,11 @@ func webProtocols() *http.Protocols {
 	return &p
 }
 
-// webConn is a connection on its way through the HTTP server: of HTTP/1 with its
-// lint, of HTTP/2 the one below TLS.
+// webConn is a connection of the HTTP server: for HTTP/1 the linted one, for HTTP/2
+// the one below TLS.
 type webConn struct {
 	net.Conn
-	lint   *lintConn // nil: HTTP/2, which has one reading
+	lint   *lintConn // nil: HTTP/2, whose framing is not ambiguous
 	flow   *flow
 	secure bool
 }
@@ -173,7 +171,7 @@ func (c *webConn) CloseWrite() error {
 	return nil
 }
 
-// badHead is why the last head was refused, if it was.
+// badHead returns why the last head was refused, if it was.
 func (c *webConn) badHead() (string, bool) {
 	if c.lint != nil {
 		if p := c.lint.bad.Load(); p != nil {
@@ -184,8 +182,8 @@ func (c *webConn) badHead() (string, bool) {
 }
 
 // accept hands a flow that speaks HTTP/1 to the HTTP server, which finishes it by
-// closing. inside is the connection, or what was inside its TLS; first was read of
-// it already.
+// closing. inside is the connection, or the content of its TLS; first was already read
+// from it.
 func (w *webServer) accept(f *flow, inside net.Conn, first []byte) {
 	l := newLintConn(inside, first, w.g.limits.HeadBytes)
 	l.flow = f
@@ -231,7 +229,7 @@ func (l channelListener) Addr() net.Addr { return &net.TCPAddr{} }
 // maxAttempts bounds the connections on which one request is tried.
 const maxAttempts = 8
 
-// maxEarly bounds the answers before the answer (1xx).
+// maxEarly bounds the informational (1xx) answers to one request.
 const maxEarly = 32
 
 // ServeHTTP judges one request. Each request of a kept connection comes here.
@@ -247,58 +245,83 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		defer c.lint.asked.Add(-1)
 	}
 	seen := newExchange(rw, r, c)
-	defer seen.done() // also when the proxy gives up by a panic
+	defer seen.record() // also when the proxy panics to abort the answer
 	if insideName(f.name) != "" {
 		w.serveInside(seen, r)
 		return
 	}
 	dropHops(r.Header)
-	allowed, why := judge(c, r)
-	if n := w.busy.Add(1); why == nil && n > int64(w.g.limits.Requests) {
-		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: ReasonLimitRequests, Host: f.name, Rule: f.verdict.Rule,
-			Detail: fmt.Sprintf("%d requests are under way", w.g.limits.Requests)}
-		rw.Header().Set("Retry-After", "1")
-	}
+	busy := w.busy.Add(1)
 	defer w.busy.Add(-1)
+	allowed, why := w.admit(c, seen, r, busy)
+	if why != nil {
+		w.refuse(seen, r, why)
+		return
+	}
+	f.requests.Add(1)
+	seen.recordAdmission(allowed)
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
+	defer cancel()
+	seen.ctx = ctx
+	seen.trackReloads(policyRequest(r), allowed, cancel)
+	if r.ProtoMajor == 1 {
+		// Upstream may answer before the request has ended.
+		_ = http.NewResponseController(rw).EnableFullDuplex()
+	}
+	ctx = context.WithValue(ctx, exchangeKey{}, seen)
+	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, seen.trace(cancel))))
+}
+
+// admit judges a request and counts it against the limits and caps. busy is the number
+// of requests that are under way, with this one.
+func (w *webServer) admit(c *webConn, seen *exchange, r *http.Request, busy int64) (*admission, *refusal) {
+	allowed, why := judge(c, r)
+	if why == nil && busy > int64(w.g.limits.Requests) {
+		why = &refusal{Status: http.StatusServiceUnavailable, Error: "refused", Reason: reasonLimitRequests, Host: c.flow.name, Rule: c.flow.verdict.Rule,
+			Detail: fmt.Sprintf("%d requests are under way", w.g.limits.Requests)}
+		seen.Header().Set("Retry-After", "1")
+	}
 	if why == nil {
 		why = w.upgrade(c, r, allowed)
 	}
 	if why == nil {
 		why = w.charge(c, seen, r, allowed)
 	}
-	if why != nil {
-		if why.Reason == ReasonLimitHead || why.Reason == ReasonLimitRequests {
-			w.g.ledger.limit(why.Reason, f.name)
-		}
-		seen.hide()
-		told, noted := *why, *why
-		if why.Allow != "" {
-			noted.Detail = strings.TrimPrefix(why.Detail+"; allowed with "+why.Allow, "; ")
-		}
-		told.Detail, noted.Detail = w.g.hidden(why.Detail), w.g.hidden(noted.Detail)
-		f.note(noted.Reason, noted.Detail)
-		seen.refused(&noted)
-		refuseHTTP(seen, r, &told)
-		return
+	return allowed, why
+}
+
+// refuse records a refusal and answers with it.
+func (w *webServer) refuse(seen *exchange, r *http.Request, why *refusal) {
+	f := seen.c.flow
+	if why.Reason == ReasonLimitHead || why.Reason == reasonLimitRequests {
+		w.g.ledger.limit(why.Reason, f.name)
 	}
-	f.requests.Add(1)
-	seen.admitted(allowed)
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), routeKey{}, allowed))
-	defer cancel()
-	seen.ctx = ctx
-	seen.underWay(asks(r), allowed, cancel)
+	seen.hideRequestLine()
+	told, noted := *why, *why
+	if why.Allow != "" {
+		noted.Detail = strings.TrimPrefix(why.Detail+"; allowed with "+why.Allow, "; ")
+	}
+	told.Detail, noted.Detail = w.g.hidden(why.Detail), w.g.hidden(noted.Detail)
+	f.note(noted.Reason, noted.Detail)
+	seen.recordRefusal(&noted)
+	refuseHTTP(seen, r, &told)
+}
+
+// trace returns hooks that record upstream's address, and that end the exchange if
+// upstream sends too many informational answers or closes too many connections.
+func (x *exchange) trace(cancel func()) *httptrace.ClientTrace {
 	var attempts, early atomic.Int64
-	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
-		// Transports count only those that nobody wants to hear of.
+	return &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+		// Transports count these only if there is no hook.
 		if early.Add(1) > maxEarly {
-			return seen.stop(refuse(ReasonUpstream, "upstream announces an answer more than %d times", maxEarly))
+			return x.stop(refusedf(reasonUpstream, "upstream announces an answer more than %d times", maxEarly))
 		}
 		return nil
 	}, GotConn: func(info httptrace.GotConnInfo) {
-		// A server that says goodbye to each connection at once is tried again
-		// for ever, since it says that nothing was done.
+		// A server that closes each connection with a graceful GOAWAY would be tried
+		// for ever, because that says that nothing was processed.
 		if attempts.Add(1) > maxAttempts {
-			_ = seen.stop(refuse(ReasonUpstream, "upstream gave up %d connections in a row", maxAttempts))
+			_ = x.stop(refusedf(reasonUpstream, "upstream gave up %d connections in a row", maxAttempts))
 			cancel()
 		}
 		c := info.Conn
@@ -306,19 +329,13 @@ func (w *webServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			c = t.NetConn()
 		}
 		if up, ok := c.(*upstream); ok {
-			f.setUpstream(up.addr)
+			x.c.flow.setUpstream(up.addr)
 		}
 	}}
-	if r.ProtoMajor == 1 {
-		// Upstream may answer before the request's end.
-		_ = http.NewResponseController(rw).EnableFullDuplex()
-	}
-	ctx = context.WithValue(ctx, exchangeKey{}, seen)
-	w.proxy.ServeHTTP(seen, r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 }
 
-// dropHops takes off what a request says is about its connection alone (RFC 9110
-// section 7.6.1): it does not go on, so no condition may be met by it.
+// dropHops removes the headers that apply to one connection only (RFC 9110 section
+// 7.6.1). They are not forwarded, so they must not satisfy a route's conditions.
 func dropHops(h http.Header) {
 	for _, v := range h["Connection"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -329,7 +346,7 @@ func dropHops(h http.Header) {
 	}
 }
 
-// refusal is what a refused request is told.
+// refusal is the answer to a refused request.
 type refusal struct {
 	Status int    `json:"-"`
 	Error  string `json:"error"`
@@ -342,32 +359,32 @@ type refusal struct {
 	retry  int64  // in how many seconds it may be tried again; 0: never
 }
 
-// hints are what to do about what was seen inside of a request or an answer.
+// hints say what a person can do about a finding.
 var hints = map[Reason]string{
-	ReasonSecret:    "leave it out; whoever runs this may have it masked by `dlp: {outbound_on_match: redact}` on the route, or name the detectors with outbound_detectors",
-	ReasonInjection: "whoever runs this may switch it off by `dlp: {inbound_detectors: false}` on the route",
-	ReasonScan:      "send it without compression, or in a smaller piece",
+	reasonSecret:    "leave it out; whoever runs this may have it masked by `dlp: {outbound_on_match: redact}` on the route, or name the detectors with outbound_detectors",
+	reasonInjection: "whoever runs this may switch it off by `dlp: {inbound_detectors: false}` on the route",
+	reasonScan:      "send it without compression, or in a smaller piece",
 }
 
-// proposeHint is for an agent that has tools to ask with.
+// proposeHint tells an agent how to ask for a route.
 const proposeHint = "or propose it: the tool egress-allow of the MCP server http://" + SuperviseName + "/mcp; a person answers with `carboy supervise`"
 
-// admitted is a request that was allowed: by which route, with what put on, and
-// what is looked for. All are of the same moment.
-type admitted struct {
-	rules      *rules
+// admission holds the handling of an allowed request. All fields come from the same
+// rule set.
+type admission struct {
+	rules      *ruleSet
 	route      *policy.Route
 	credential *credential.Credential
-	// beside are the credentials of the host's other routes: its answers may have
-	// them, too.
+	// beside holds the credentials of the host's other routes: its answers may contain
+	// them too.
 	beside    map[policy.Credential]*credential.Credential
 	detectors *detectors
 	out       *transports
 	account   *routeAccount // nil: the route has no caps
 }
 
-// judge admits a request, or says why it is refused.
-func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
+// judge admits a request, or returns its refusal.
+func judge(c *webConn, r *http.Request) (*admission, *refusal) {
 	f := c.flow
 	no := func(status int, reason Reason, detail string) *refusal {
 		return &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: f.name, Rule: f.verdict.Rule}
@@ -387,15 +404,15 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 		v.Allow = allowFlag(r.Host, f.addr.Port())
 		return nil, v
 	case r.Method == http.MethodConnect:
-		return nil, no(http.StatusForbidden, ReasonConnect, "this is no proxy; connect to the host itself")
+		return nil, no(http.StatusForbidden, reasonConnect, "this is no proxy; connect to the host itself")
 	case !sameAuthority(c, r.Host):
-		v := no(http.StatusMisdirectedRequest, ReasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
+		v := no(http.StatusMisdirectedRequest, reasonHostMismatch, fmt.Sprintf("host %.100q on a connection to %s", r.Host, authority(f.name, f.addr.Port())))
 		v.Allow = allowFlag(r.Host, f.addr.Port())
 		return nil, v
 	case !strings.HasPrefix(r.URL.Path, "/"):
 		return nil, no(http.StatusBadRequest, ReasonHTTPMalformed, "request target has no path")
 	}
-	v, a := f.request(asks(r))
+	v, a := f.request(policyRequest(r))
 	if !v.Allowed {
 		detail := v.Missed
 		if v.Reason == policy.ReasonRequest {
@@ -420,8 +437,8 @@ func judge(c *webConn, r *http.Request) (*admitted, *refusal) {
 	return a, nil
 }
 
-// asks is what routes look at.
-func asks(r *http.Request) *policy.Request {
+// policyRequest returns the parts of a request that routes match.
+func policyRequest(r *http.Request) *policy.Request {
 	return &policy.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header}
 }
 
@@ -462,7 +479,7 @@ func splitAuthority(s string, absent uint16) (name string, port uint16, ok bool)
 	return name, uint16(n), true
 }
 
-// allowFlag returns the flag that would allow a host, when it is one.
+// allowFlag returns the command-line flag that would allow a host, if one would.
 func allowFlag(host string, port uint16) string {
 	name, _, ok := splitAuthority(host, port)
 	if !ok {
@@ -489,8 +506,8 @@ func authority(name string, port uint16) string {
 	return net.JoinHostPort(name, strconv.Itoa(int(port)))
 }
 
-// rewrite makes the request that goes out. Its host is the flow's, not the
-// client's spelling of it.
+// rewrite builds the outgoing request. Its host comes from the flow, not from the
+// client's spelling.
 func rewrite(p *httputil.ProxyRequest) {
 	c := p.In.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
@@ -501,28 +518,28 @@ func rewrite(p *httputil.ProxyRequest) {
 	if f.addr.Port() == defaultPort(c.secure) {
 		p.Out.Host = strings.TrimSuffix(p.Out.Host, ":"+strconv.Itoa(int(f.addr.Port())))
 	}
-	if a, ok := p.In.Context().Value(routeKey{}).(*admitted); ok {
+	if a, ok := p.In.Context().Value(routeKey{}).(*admission); ok {
 		if u := a.route.Options().Upstream; !u.IsZero() {
-			// What is asked for stays as it was; where it is asked does not.
+			// The upstream changes where the request goes, not its Host header.
 			p.Out.URL.Scheme, p.Out.URL.Host = "https", authority(u.Host, u.Port)
 			if u.Plain {
 				p.Out.URL.Scheme = "http"
 			}
 		}
 	}
-	// A copy would not get what is known only at the body's end.
+	// A clone would miss trailers that are known only at the body's end.
 	p.Out.Trailer = p.In.Trailer
 	p.Out.Header.Del("Proxy-Authorization")
 	p.Out.Header.Del("Proxy-Connection")
 }
 
-// answered sees each response.
+// answered processes each response before the proxy copies it.
 func answered(res *http.Response) error {
 	c := res.Request.Context().Value(flowKey{}).(*webConn)
-	a := res.Request.Context().Value(routeKey{}).(*admitted)
+	a := res.Request.Context().Value(routeKey{}).(*admission)
 	seen := res.Request.Context().Value(exchangeKey{}).(*exchange)
 	if len(res.Trailer) > 0 && c.lint != nil {
-		// HTTP/1 has trailers after chunks alone, HTTP/2 also where the length is told.
+		// HTTP/1 allows trailers only with chunked framing, HTTP/2 also with a length.
 		res.Header.Del("Content-Length")
 	}
 	if err := chargeAnswer(a, seen, res); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
@@ -547,17 +564,17 @@ func answered(res *http.Response) error {
 	return nil
 }
 
-// failed answers for an upstream that could not.
+// failed answers when upstream did not.
 func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	c := r.Context().Value(flowKey{}).(*webConn)
 	f := c.flow
 	v := &refusal{Status: http.StatusBadGateway, Error: "failed", Reason: failReason(r, err), Detail: err.Error(), Host: f.name, Rule: f.verdict.Rule}
-	if a, ok := r.Context().Value(routeKey{}).(*admitted); ok {
+	if a, ok := r.Context().Value(routeKey{}).(*admission); ok {
 		v.Rule = a.route.Rule()
 	}
 	seen := r.Context().Value(exchangeKey{}).(*exchange)
 	if halt := seen.halt.Load(); halt != nil {
-		err = halt // transports hide it in words of their own
+		err = halt // the transport replaced the original error by its own
 	}
 	var de *dialError
 	var stop *refusedError
@@ -569,47 +586,47 @@ func (w *webServer) failed(rw http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &stop):
 		v.Status, v.Error, v.Reason, v.Detail = http.StatusForbidden, "refused", stop.reason, stop.Error()
 		v.Hint = hints[stop.reason]
-		if stop.reason == ReasonUpstream {
+		if stop.reason == reasonUpstream {
 			v.Status, v.Error = http.StatusBadGateway, "failed"
 		}
 	case errors.As(err, &we):
 		v.Status, v.Reason = we.status, we.reason
 	case isCertificate(err):
-		v.Reason = ReasonUpstreamTLS
+		v.Reason = reasonUpstreamTLS
 	case errors.As(err, &de) && de.upstream:
-		// No flag would change what the route says.
-	case errors.As(err, &de) && de.reason == ReasonNotPublic:
+		// No flag would allow it: the route itself says where to go.
+	case errors.As(err, &de) && de.reason == reasonNotPublic:
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow-private " + authority(f.name, f.addr.Port())
-	case errors.As(err, &de) && de.reason != ReasonDialFailed && de.reason != ReasonResolveFailed:
+	case errors.As(err, &de) && de.reason != reasonDialFailed && de.reason != reasonResolveFailed:
 		v.Status, v.Error = http.StatusForbidden, "refused"
 		v.Allow = "--allow " + authority(f.name, f.addr.Port())
 	}
-	// An error of the transport repeats what upstream wrote, which may be what it was
-	// sent, with the credential.
+	// A transport's error repeats what upstream wrote, perhaps the request with its
+	// credential.
 	told := *v
 	if told.Detail = withoutAddresses(v.Detail); !bad && errors.As(err, &de) {
-		told.Detail = de.inside()
+		told.Detail = de.forBottle()
 	}
 	told.Detail, v.Detail = bound(w.g.hidden(told.Detail)), bound(w.g.hidden(v.Detail))
 	f.note(v.Reason, v.Detail)
-	seen.refused(v)
+	seen.recordRefusal(v)
 	refuseHTTP(rw, r, &told)
 }
 
-// failReason is why there is no answer.
+// failReason returns the reason for a failed round trip.
 func failReason(r *http.Request, err error) Reason {
 	var de *dialError
 	switch {
 	case errors.As(err, &de):
 		return de.reason
 	case r.Context().Err() != nil:
-		return ReasonReset // whoever asked is gone
+		return reasonReset // the client is gone
 	}
-	return ReasonUpstream
+	return reasonUpstream
 }
 
-// isCertificate reports whether a handshake with upstream failed.
+// isCertificate reports whether the TLS handshake with upstream failed.
 func isCertificate(err error) bool {
 	var (
 		cert   *tls.CertificateVerificationError
@@ -619,8 +636,7 @@ func isCertificate(err error) bool {
 	return errors.As(err, &cert) || errors.As(err, &alert) || errors.As(err, &record)
 }
 
-// refuseHTTP says in words and in JSON what was refused and what would allow
-// it, and ends the connection.
+// refuseHTTP answers with the refusal, as text or JSON, and ends the connection.
 func refuseHTTP(rw http.ResponseWriter, r *http.Request, v *refusal) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -11,28 +11,27 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// Some names are carboy's own: they are answered in this process, nothing is dialled
-// for them, and no route speaks of them.
+// Some names belong to carboy: this process answers them. Nothing is dialled for them,
+// and no route mentions them.
 
 const (
-	// GitName is where a bottle's repositories are.
+	// GitName serves the bottle's repositories.
 	GitName = "git.carboy.internal"
-	// SuperviseName is where what runs inside asks whoever runs it.
+	// SuperviseName serves the tools by which an agent asks a person.
 	SuperviseName = "supervise.carboy.internal"
 
 	insidePort = 80
-	// insideOffset is where in the synthetic range the addresses of insideNames
-	// begin: below those of other names, so that they are there also when these are
-	// used up.
+	// insideOffset is the offset of insideNames in the synthetic range. It is below
+	// other names, so these addresses exist even if the range is used up.
 	insideOffset = 200
 )
 
-// insideNames are all of them; egressName is always served, others when the
-// configuration has a handler.
+// insideNames lists all such names. egressName is always served; the others need a
+// handler in the Config.
 var insideNames = [...]string{egressName, GitName, SuperviseName}
 
-// insideName returns which of the names this one is, in any spelling of a query or of
-// a Host header; "": none.
+// insideName returns the member of insideNames that name stands for, in any spelling
+// of a query or a Host header; "": none.
 func insideName(name string) string {
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
 	if name == egressAlias {
@@ -46,7 +45,7 @@ func insideName(name string) string {
 	return ""
 }
 
-// insideRule is what a record cites for one of the names.
+// insideRule returns the rule that records cite for name.
 func insideRule(name string) string {
 	if name == egressName {
 		return egressRule
@@ -63,16 +62,16 @@ func checkInside(handlers map[string]http.Handler) error {
 	return nil
 }
 
-// servesInside reports whether something answers for a name.
+// servesInside reports whether name has a handler.
 func (g *Gateway) servesInside(name string) bool {
 	return name != "" && (name == egressName || g.handlers[name] != nil)
 }
 
-// answerInside answers for one of the names.
+// answerInside answers a DNS question about one of insideNames.
 func (g *Gateway) answerInside(m *dns.Msg, q dns.Question, name string) {
 	g.ledger.nameAsked(NameAsked{Name: name, Type: typeName(q.Qtype), Allowed: true, Rule: insideRule(name)})
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeANY {
-		noData(m, q)
+		noData(m)
 		return
 	}
 	addr, _ := g.names.assign(name)
@@ -82,8 +81,8 @@ func (g *Gateway) answerInside(m *dns.Msg, q dns.Question, name string) {
 	})
 }
 
-// placeInside judges a connection to one of the names.
-func (g *Gateway) placeInside(name string, port uint16) (policy.Verdict, Reason) {
+// judgeInside decides about a connection to one of insideNames.
+func (g *Gateway) judgeInside(name string, port uint16) (policy.Verdict, Reason) {
 	v := policy.Verdict{Rule: insideRule(name)}
 	switch {
 	case !g.servesInside(name):
@@ -97,7 +96,7 @@ func (g *Gateway) placeInside(name string, port uint16) (policy.Verdict, Reason)
 	return v, fromPolicy(v.Reason)
 }
 
-// serveInside answers a request to one of the names.
+// serveInside answers a request to one of insideNames.
 func (w *webServer) serveInside(seen *exchange, r *http.Request) {
 	f := seen.c.flow
 	name, port, ok := splitAuthority(r.Host, insidePort)
@@ -105,7 +104,7 @@ func (w *webServer) serveInside(seen *exchange, r *http.Request) {
 		seen.refuseInside(r, http.StatusBadRequest, ReasonHTTPMalformed, bad)
 		return
 	} else if !ok || port != insidePort || insideName(name) != f.name {
-		seen.refuseInside(r, http.StatusMisdirectedRequest, ReasonHostMismatch, "this is "+f.name)
+		seen.refuseInside(r, http.StatusMisdirectedRequest, reasonHostMismatch, "this is "+f.name)
 		return
 	}
 	if f.name == egressName {
@@ -115,20 +114,20 @@ func (w *webServer) serveInside(seen *exchange, r *http.Request) {
 	if n := w.busy.Add(1); n > int64(w.g.limits.Requests) {
 		w.busy.Add(-1)
 		seen.Header().Set("Retry-After", "1")
-		w.g.ledger.limit(ReasonLimitRequests, f.name)
-		seen.refuseInside(r, http.StatusServiceUnavailable, ReasonLimitRequests, fmt.Sprintf("%d requests are under way", w.g.limits.Requests))
+		w.g.ledger.limit(reasonLimitRequests, f.name)
+		seen.refuseInside(r, http.StatusServiceUnavailable, reasonLimitRequests, fmt.Sprintf("%d requests are under way", w.g.limits.Requests))
 		return
 	}
 	defer w.busy.Add(-1)
 	seen.allowInside()
-	seen.hide()
+	seen.hideRequestLine()
 	if r.ProtoMajor == 1 {
-		_ = http.NewResponseController(seen.ResponseWriter).EnableFullDuplex() // it is HTTP/1: it can
+		_ = http.NewResponseController(seen.ResponseWriter).EnableFullDuplex() // HTTP/1 always supports it
 	}
 	w.g.handlers[f.name].ServeHTTP(seen, r)
 }
 
-// allowInside records that the request was taken.
+// allowInside records that the request was allowed.
 func (x *exchange) allowInside() {
 	f := x.c.flow
 	f.setUpstream(netip.AddrPort{})
@@ -140,7 +139,7 @@ func (x *exchange) refuseInside(r *http.Request, status int, reason Reason, deta
 	f := x.c.flow
 	v := &refusal{Status: status, Error: "refused", Reason: reason, Detail: detail, Host: f.name, Rule: insideRule(f.name)}
 	f.note(reason, detail)
-	x.hide()
-	x.refused(v)
+	x.hideRequestLine()
+	x.recordRefusal(v)
 	refuseHTTP(x, r, v)
 }

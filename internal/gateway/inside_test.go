@@ -11,8 +11,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestInside: a name of carboy's own is answered by its handler alone, streams both
-// ways, and does not exist without one. No route is asked and nothing is dialled.
+// TestInside: one of carboy's own names is answered by its handler, which can stream
+// both ways. Without a handler it does not exist. No route is asked and nothing is
+// dialled.
 func TestInside(t *testing.T) {
 	w := newWorld()
 	b := newBottle(t, w, nil, func(c *Config) {

@@ -17,11 +17,11 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// TestNamesOfTrailers: a secret in the name of a trailer that was not announced,
-// which the gateway sees only at the body's end.
+// TestNamesOfTrailers: a secret is found in the name of a trailer that was not
+// announced, which the gateway sees only at the body's end.
 func TestNamesOfTrailers(t *testing.T) {
-	up := &seer{}
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", up, watching)
+	up := &recordingUpstream{}
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", up, watching)
 	for v, want := range map[string]int{harmlessValue: 200, watchedValue: 403} {
 		c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
 		fmt.Fprintf(c, "POST /v1 HTTP/1.1\r\nHost: api.example.com\r\nTrailer: X-End\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\nX-End: 1\r\nX-%s: 1\r\n\r\n", hex.EncodeToString([]byte(v)))
@@ -34,8 +34,8 @@ func TestNamesOfTrailers(t *testing.T) {
 	}
 }
 
-// TestUpstreamNonsense: what upstream says that is no HTTP stands in errors, which
-// the bottle and the records are told.
+// TestUpstreamNonsense: errors for the bottle and the record repeat what upstream sent
+// if it is not HTTP, but no secret.
 func TestUpstreamNonsense(t *testing.T) {
 	const value = "the-real-key-4711"
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
@@ -44,7 +44,7 @@ func TestUpstreamNonsense(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said atomic.Value
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		conn, _, err := rw.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -72,9 +72,10 @@ func TestUpstreamNonsense(t *testing.T) {
 	}
 }
 
-// TestPiecesOverReload: what has left is remembered when routes are read again.
+// TestPiecesOverReload: pieces that have left are remembered over a reload of the
+// routes.
 func TestPiecesOverReload(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", &seer{}, watching)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", &recordingUpstream{}, watching)
 	c := o.client(false)
 	send := func(v string) int {
 		res, err := c.Do(post(strings.NewReader("note=" + v)))
@@ -101,8 +102,8 @@ func TestPiecesOverReload(t *testing.T) {
 	}
 }
 
-// TestBesideTheRoute: what a server was told on one route it can't hand in on
-// another of the same host, nor in two halves.
+// TestBesideTheRoute: a server can't return the credential of one route through
+// another route of the same host, nor in two halves.
 func TestBesideTheRoute(t *testing.T) {
 	const value = "the-real-key-4711-and-more"
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
@@ -112,7 +113,7 @@ func TestBesideTheRoute(t *testing.T) {
 	}
 	var kept atomic.Value
 	kept.Store("")
-	o := newOpened(t, "routes:\n  - host: api.example.com\n    token_env: KEY\n    matches: [{paths: [{value: /cred}]}]\n  - {host: api.example.com}\n",
+	o := newTLSWorld(t, "routes:\n  - host: api.example.com\n    token_env: KEY\n    matches: [{paths: [{value: /cred}]}]\n  - {host: api.example.com}\n",
 		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/cred/keep" {
 				kept.Store(r.Header.Get("Authorization"))

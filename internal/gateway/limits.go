@@ -2,38 +2,38 @@ package gateway
 
 import "time"
 
-// Limits bound what one bottle can use. A zero field means its default, see
-// [DefaultLimits]; there is no way to say "without limit".
+// Limits bounds the resources of one bottle. A zero field means its default, see
+// [DefaultLimits]; "no limit" can't be expressed.
 type Limits struct {
-	// BytesUp and BytesDown bound all payload that leaves and enters the
-	// bottle, HostBytes both ways together for one host. Payload is what
-	// the bottle's connections carry, TLS included.
+	// BytesUp and BytesDown bound all payload that leaves and enters the bottle,
+	// HostBytes both directions together per host. Payload is what the bottle's
+	// connections carry, TLS included.
 	BytesUp, BytesDown, HostBytes int64
-	// Egress bounds all bytes that leave towards any upstream, as the caps of
-	// routes count them; 0: no bound but the others. Nothing else leaves: names are
-	// answered here, and packets of other protocols are dropped.
+	// Egress bounds all bytes that leave towards any upstream, counted like the caps
+	// of routes; 0: no bound of its own. Nothing else leaves: names are answered here,
+	// and packets of other protocols are dropped.
 	Egress int64
 	// Conns bounds connections that are open at once.
 	Conns int
-	// Requests bounds HTTP requests that are under way at once: a connection of
-	// HTTP/2 has many.
+	// Requests bounds HTTP requests that are under way at once: an HTTP/2 connection
+	// has many.
 	Requests int
 	// Names bounds the distinct names that get an address.
 	Names int
-	// QueryRate is DNS queries per second, with a burst of twice that;
-	// Queries is how many in all.
+	// QueryRate bounds DNS queries per second, with a burst of twice that; Queries
+	// bounds their total.
 	QueryRate float64
 	Queries   int64
-	// Sniff is how long a client may take until its first bytes say what
-	// they are; Dial covers resolution and connect; Idle is the longest
-	// silence and Lifetime the longest life of a connection.
+	// Sniff bounds the time until a client's first bytes show its protocol; Dial
+	// bounds resolution and connect; Idle bounds the silence and Lifetime the life of
+	// a connection.
 	Sniff, Dial, Idle, Lifetime time.Duration
 	// HeadBytes bounds the head of an HTTP request and a TLS ClientHello.
 	HeadBytes int
 }
 
-// DefaultLimits returns the limits used where the caller gives none.
-func DefaultLimits() Limits {
+// defaultLimits returns the limits used where the caller gives none.
+func defaultLimits() Limits {
 	return Limits{
 		BytesUp: 64 << 30, BytesDown: 256 << 30, HostBytes: 256 << 30,
 		Conns:     512,
@@ -50,7 +50,7 @@ func DefaultLimits() Limits {
 }
 
 func (l Limits) withDefaults() Limits {
-	d := DefaultLimits()
+	d := defaultLimits()
 	orDefault(&l.BytesUp, d.BytesUp)
 	orDefault(&l.BytesDown, d.BytesDown)
 	orDefault(&l.HostBytes, d.HostBytes)

@@ -25,7 +25,7 @@ func TestConnectionLimit(t *testing.T) {
 			}
 		}
 	}
-	b.waitLimit(ReasonLimitConns, 20)
+	b.waitLimit(reasonLimitConns, 20)
 	mustEcho(t, open[0])
 	open[0].Close()
 	b.waitConn("closed", func(c ConnSummary) bool { return c.Allowed && c.Count == 1 })
@@ -38,9 +38,9 @@ func TestByteLimits(t *testing.T) {
 		reason Reason
 		echo   bool
 	}{
-		"up":   {Limits{BytesUp: 100 << 10}, ReasonLimitUp, false},
-		"down": {Limits{BytesDown: 100 << 10}, ReasonLimitDown, true},
-		"host": {Limits{HostBytes: 100 << 10}, ReasonLimitHost, false},
+		"up":   {Limits{BytesUp: 100 << 10}, reasonLimitUp, false},
+		"down": {Limits{BytesDown: 100 << 10}, reasonLimitDown, true},
+		"host": {Limits{HostBytes: 100 << 10}, reasonLimitHost, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -77,8 +77,8 @@ func TestByteLimits(t *testing.T) {
 
 func TestIdleAndLifetime(t *testing.T) {
 	for reason, limits := range map[Reason]Limits{
-		ReasonLimitIdle:     {Idle: 100 * time.Millisecond},
-		ReasonLimitLifetime: {Lifetime: 100 * time.Millisecond},
+		reasonLimitIdle:     {Idle: 100 * time.Millisecond},
+		reasonLimitLifetime: {Lifetime: 100 * time.Millisecond},
 	} {
 		t.Run(string(reason), func(t *testing.T) {
 			w := newWorld()
@@ -94,16 +94,16 @@ func TestIdleAndLifetime(t *testing.T) {
 	}
 }
 
-// TestMemoryAfterMany: when most of many connections are gone their memory is given
-// back, not for a few, and not again and again.
+// TestMemoryAfterMany: after most of many connections are gone, their memory is
+// returned to the system; not after a few, and not repeatedly.
 func TestMemoryAfterMany(t *testing.T) {
-	x := tide{rest: 30}
+	x := connPeak{interval: 30}
 	for i, c := range []struct {
 		open int
 		now  int64
 		want bool
 	}{{100, 1, false}, {0, 2, false}, {400, 3, false}, {200, 4, false}, {100, 5, true}, {90, 6, false}, {400, 7, false}, {0, 8, false}, {0, 34, false}, {0, 35, true}, {0, 100, false}} {
-		if got := x.ebbs(c.open, c.now); got != c.want {
+		if got := x.release(c.open, c.now); got != c.want {
 			t.Errorf("%d: %+v: %v", i, c, got)
 		}
 	}
@@ -112,24 +112,17 @@ func TestMemoryAfterMany(t *testing.T) {
 	w.serve(t, publicAddr+":7000", echoServer)
 	b := newBottle(t, w, routes(t, "api.example.com:7000 tcp"), withLimits(Limits{Lifetime: 10 * time.Second}))
 	var conns []conn
-	for range highTide + 20 {
+	for range minPeak + 20 {
 		c := b.mustDial("api.example.com", 7000)
 		mustEcho(t, c)
 		conns = append(conns, c)
 	}
-	for len(b.gw.flows.all()) < len(conns) {
-		time.Sleep(time.Millisecond)
-	}
-	// A whole tick, for the height of the tide.
-	for tick := b.gw.flows.tick.Load(); b.gw.flows.tick.Load() < tick+2; {
-		time.Sleep(10 * time.Millisecond)
-	}
+	waitFor(t, "all connections", func() bool { return len(b.gw.flows.all()) >= len(conns) })
+	// Wait for a whole tick, so that the peak is noticed.
+	tick := b.gw.flows.tick.Load()
+	waitFor(t, "two ticks", func() bool { return b.gw.flows.tick.Load() >= tick+2 })
 	for _, c := range conns {
 		c.Close()
 	}
-	for end := time.Now().Add(testTimeout); b.gw.givenBack.Load() == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing is given back")
-		}
-	}
+	waitFor(t, "memory to be returned", func() bool { return b.gw.memoryReleases.Load() > 0 })
 }

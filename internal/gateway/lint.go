@@ -12,17 +12,18 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
-// lintConn stands between the bottle and Go's HTTP server and lets only
-// requests through whose framing has one reading. The server's own parser is
-// lenient where history asks for it (bare LF, folded lines, a length beside
-// chunks); what it rebuilds is safe, but a client that sends such things is
-// trying something, and is told so.
+// lintConn stands between the bottle and Go's HTTP server. It passes only requests
+// whose framing can be read in one way. The server's own parser is lenient for
+// historical reasons (bare LF, folded lines, a length beside chunks). What the gateway
+// rebuilds from that is safe, but a client that sends it is probing, and is told so.
 //
-// A head is held back until it is whole and was found good. A bad one is
-// replaced by a request that only this type can make, so that the refusal
-// comes in its turn, after the answers to earlier requests.
+// A head is held back until it is complete and valid. An invalid head is replaced by a
+// request that only this type can make, so that the refusal is sent in order, after
+// the answers to earlier requests.
 type lintConn struct {
 	net.Conn
 	headLimit int
@@ -31,23 +32,22 @@ type lintConn struct {
 	raw atomic.Bool
 
 	flow *flow
-	// asked is how many requests of it are under way.
+	// asked counts the requests of this connection that are under way.
 	asked atomic.Int64
-	// woken is told of a deadline, by which the server ends a read.
+	// woken receives when a deadline is set. The server uses one to end a read.
 	woken chan struct{}
 
-	// Fields below belong to the reader, of which the server has one at a
-	// time.
-	in       []byte // read, not yet judged
-	out      []byte // judged, not yet delivered: what stood before in
-	space    []byte // where in begins, whenever nothing is left of it
+	// The fields below belong to the reader; the server has one at a time.
+	in       []byte // read, not yet checked
+	out      []byte // checked, not yet delivered: it came before in
+	space    []byte // the buffer that in starts in when it is empty
 	state    lintState
 	left     int64 // body bytes to come
 	bodyErr  error
 	readErr  error
 	afterBad bool
 
-	// bad is why the last head was refused.
+	// bad says why the last head was refused.
 	bad atomic.Pointer[string]
 }
 
@@ -62,8 +62,8 @@ const (
 	lintTrailer
 )
 
-// refusedMethod marks the replacement of a refused head. A client that sends
-// it itself is refused as well.
+// refusedMethod marks the replacement of a refused head. A client that sends it itself
+// is refused too.
 const refusedMethod = "CARBOY-REFUSED"
 
 const refusedHead = refusedMethod + " / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
@@ -80,7 +80,7 @@ func (c *lintConn) CloseWrite() error {
 	return nil
 }
 
-// Read delivers judged bytes.
+// Read delivers checked bytes.
 func (c *lintConn) Read(b []byte) (int, error) {
 	for {
 		if len(c.out) > 0 {
@@ -103,13 +103,13 @@ func (c *lintConn) Read(b []byte) (int, error) {
 		if c.step() {
 			continue
 		}
-		// The inside of a body needs no judging and no copy.
+		// The content of a body needs no check and no copy.
 		if len(c.in) == 0 && (c.state == lintBody || c.state == lintChunkData) && c.readErr == nil {
 			n, err := c.Conn.Read(b[:min(int64(len(b)), c.left)])
 			c.passed(int64(n))
 			return n, err
 		}
-		// Judging needs more; nothing can be delivered.
+		// The check needs more input; nothing can be delivered.
 		if err := c.fill(); err != nil {
 			if err == io.EOF && c.state == lintHead && len(c.in) == 0 {
 				err = c.halfClosed()
@@ -119,19 +119,19 @@ func (c *lintConn) Read(b []byte) (int, error) {
 	}
 }
 
-// lingers is how long a client that has said its last is waited for while nothing
-// comes for it: it may only have shut down its side, or be gone.
-const lingers = 30 * time.Second
+// halfCloseWait bounds the wait for a client that has ended its side while nothing is
+// sent to it. It may have shut down its side only, or be gone.
+const halfCloseWait = 30 * time.Second
 
-// halfClosed is how a read ends after the client's last byte. To the server it would
-// be the end of the request that is under way, whose answer a client that has only
-// shut down its side still waits for; so it is told when the answer is out, or when
-// nothing of that has moved for a while. A client that is gone resets what comes.
+// halfClosed returns the end of a read after the client's last byte. To the server
+// that would be the end of the pending request, whose answer a half-closed client
+// still waits for. So it blocks until the answer is out, or until the answer has not
+// moved for a while. A client that is gone resets what it is sent.
 func (c *lintConn) halfClosed() error {
 	if c.asked.Load() == 0 {
 		return io.EOF
 	}
-	t := time.NewTicker(min(lingers, c.flow.g.limits.Idle))
+	t := time.NewTicker(min(halfCloseWait, c.flow.g.limits.Idle))
 	defer t.Stop()
 	for moved := c.flow.down.Load(); c.asked.Load() > 0; {
 		select {
@@ -167,12 +167,12 @@ func (c *lintConn) SetReadDeadline(t time.Time) error {
 	return err
 }
 
-// lintSpace is what a connection that waits for a request holds, in bytes, and
-// enough for most heads. The server starts and interrupts a read with every
-// request, so it is kept.
+// lintSpace is the buffer, in bytes, of a connection that waits for a request. It fits
+// most heads. It is kept, because the server starts and interrupts a read with every
+// request.
 const lintSpace = 2 << 10
 
-// fill reads once, when out is empty. Time-outs come through and can be tried
+// fill reads once, when out is empty. It returns time-outs, and a later call can try
 // again: the server interrupts reads that way.
 func (c *lintConn) fill() error {
 	if c.readErr != nil {
@@ -198,7 +198,7 @@ func (c *lintConn) fill() error {
 	return err
 }
 
-// step judges some input; false means that more is needed.
+// step checks some input; false means that it needs more.
 func (c *lintConn) step() bool {
 	switch c.state {
 	case lintHead:
@@ -219,8 +219,7 @@ func (c *lintConn) stepHead() bool {
 	if end >= 0 {
 		scan = c.in[:end+4]
 	}
-	// A bare LF would be an end to some readers: look before waiting for
-	// an end that they would not wait for.
+	// Some readers end a line at a bare LF: reject it before waiting for CRLF.
 	if err := strictBytes(scan, end < 0); err != nil {
 		return c.refuseHead(err)
 	}
@@ -268,7 +267,7 @@ func (c *lintConn) stepData() bool {
 	return true
 }
 
-// passed counts body bytes that went through.
+// passed counts the body bytes that were delivered.
 func (c *lintConn) passed(n int64) {
 	c.left -= n
 	if c.left > 0 {
@@ -284,7 +283,7 @@ func (c *lintConn) passed(n int64) {
 // maxChunkLine bounds a chunk's size line and a trailer line.
 const maxChunkLine = 4096
 
-// stepLine judges one line of chunked framing.
+// stepLine checks one line of chunked framing.
 func (c *lintConn) stepLine() bool {
 	if c.state == lintChunkEnd {
 		if len(c.in) < 2 {
@@ -326,16 +325,16 @@ func (c *lintConn) stepLine() bool {
 	return true
 }
 
-// refuseBody breaks the connection: the request was already passed on, and
-// must end as cut off, not as complete.
+// refuseBody breaks the connection. The request was already passed on, and must end as
+// cut off, not as complete.
 func (c *lintConn) refuseBody(why string) bool {
 	c.bad.Store(&why)
 	c.bodyErr = fmt.Errorf("gateway: request body: %s", why)
 	return true
 }
 
-// chunkSize reads a chunk's size. Extensions are refused: nothing sends them,
-// and readers differ about where they end.
+// chunkSize parses a chunk's size. It refuses extensions: nothing sends them, and
+// readers differ about where they end.
 func chunkSize(line string) (int64, error) {
 	if line == "" || len(line) > 15 || strings.Trim(line, "0123456789abcdefABCDEF") != "" {
 		return 0, fmt.Errorf("chunk size %.20q", line)
@@ -343,9 +342,8 @@ func chunkSize(line string) (int64, error) {
 	return strconv.ParseInt(line, 16, 64)
 }
 
-// strictBytes refuses what different readers treat differently: control
-// characters, and line ends that are not CRLF. partial says that b may stop
-// between the two.
+// strictBytes refuses what readers treat differently: control characters, and line
+// ends other than CRLF. partial says that b may end between CR and LF.
 func strictBytes(b []byte, partial bool) error {
 	for i, ch := range b {
 		switch {
@@ -380,13 +378,13 @@ const (
 	errControl headError = "control character"
 )
 
-// head is what the framing of a request depends on.
+// head holds the fields of a request head that its framing depends on.
 type head struct {
 	length  int64
 	chunked bool
 }
 
-// parseHead judges a request head without its last line end.
+// parseHead checks a request head, given without its last line end.
 func parseHead(s string) (head, error) {
 	lines := strings.Split(s, "\r\n")
 	method, target, minor, err := requestLine(lines[0])
@@ -433,7 +431,8 @@ func parseHead(s string) (head, error) {
 
 func requestLine(line string) (method, target string, minor byte, err error) {
 	parts := strings.Split(line, " ")
-	if len(parts) != 3 || !isToken(parts[0]) || parts[1] == "" {
+	// A method and a header name are both tokens (RFC 9110 section 5.6.2).
+	if len(parts) != 3 || !httpguts.ValidHeaderFieldName(parts[0]) || parts[1] == "" {
 		return "", "", 0, headError("request line is not METHOD TARGET VERSION")
 	}
 	for i := range len(parts[1]) {
@@ -447,9 +446,9 @@ func requestLine(line string) (method, target string, minor byte, err error) {
 	return parts[0], parts[1], parts[2][7], nil
 }
 
-// absoluteForm checks that a target with an authority agrees with Host
-// (RFC 9112 section 3.2.2 lets a server take the target's; two that differ are
-// two requests to two readers).
+// absoluteForm checks that the authority in a target equals Host. RFC 9112 section
+// 3.2.2 lets a server take the target's, so if they differ, two readers see two
+// requests.
 func absoluteForm(method, target, host string) error {
 	if method == "CONNECT" || strings.HasPrefix(target, "/") || target == "*" {
 		return nil
@@ -469,23 +468,8 @@ func headerLine(line string) (name, value string, err error) {
 	switch {
 	case line == "" || line[0] == ' ' || line[0] == '\t':
 		return "", "", headError("folded header line")
-	case !ok || !isToken(name):
+	case !ok || !httpguts.ValidHeaderFieldName(name):
 		return "", "", headError("header line is not NAME: VALUE")
 	}
 	return name, strings.Trim(value, " \t"), nil
-}
-
-// isToken follows RFC 9110 section 5.6.2.
-func isToken(s string) bool {
-	if s == "" {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 {
-			continue
-		}
-		return false
-	}
-	return true
 }

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// firstName is where names begin in the synthetic range; what lies below
-// belongs to the wire itself.
+// firstName is the offset of the first name in the synthetic range. Addresses below it
+// belong to the wire.
 const firstName = 256
 
-// names gives each name an address of our own, the same for the bottle's life.
-// The address is only a handle: what it stands for is looked up here, never
-// taken from the client.
+// names assigns each name a synthetic address for the bottle's life. The address is
+// only a handle: the gateway looks its name up here and never trusts the client about
+// it.
 type names struct {
 	base netip.Prefix
 	max  int

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// openTLS answers a TLS connection in the server's place, with a certificate that
-// the bottle trusts, and hands what is inside to the HTTP server. Nothing is
-// dialled before a request was judged.
+// openTLS intercepts a TLS connection: it answers with a certificate that the bottle
+// trusts, and hands the content to the HTTP server. Nothing is dialled before a
+// request was judged.
 func (g *Gateway) openTLS(f *flow, s *sniffer) {
 	if !g.readHello(f, s, true) {
 		return
 	}
 	cert, err := g.authority.Leaf(f.name)
 	if err != nil {
-		f.note(ReasonTLS, err.Error())
-		g.refuseBytes(f, ReasonTLS, alert(alertInternalError))
+		f.note(reasonTLS, err.Error())
+		g.refuseBytes(f, reasonTLS, alert(alertInternalError))
 		return
 	}
 	below := &webConn{Conn: &resumed{bottleConn: f.conn, first: bytes.NewReader(s.seen())}, flow: f, secure: true}
@@ -33,7 +33,7 @@ func (g *Gateway) openTLS(f *flow, s *sniffer) {
 	})
 	_ = f.conn.SetDeadline(time.Now().Add(g.limits.Sniff))
 	if err := conn.HandshakeContext(f.ctx); err != nil {
-		f.note(ReasonTLS, handshakeDetail(err))
+		f.note(reasonTLS, handshakeDetail(err))
 		_ = below.Close()
 		return
 	}
@@ -47,7 +47,7 @@ func (g *Gateway) openTLS(f *flow, s *sniffer) {
 	g.web.accept(f, conn, nil)
 }
 
-// handshakeDetail says what a person can do about a client that hung up.
+// handshakeDetail says what a person can do about a failed handshake.
 func handshakeDetail(err error) string {
 	s := err.Error()
 	var remote *net.OpError
@@ -62,7 +62,7 @@ func handshakeDetail(err error) string {
 	return s
 }
 
-// resumed is a connection of which some was read.
+// resumed is a connection whose first bytes were already read.
 type resumed struct {
 	*bottleConn
 	first *bytes.Reader

@@ -26,25 +26,25 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// opened is a world with a server of HTTP/1 and 2, whose certificate the gateway
+// tlsWorld is a world with an HTTP/1 and HTTP/2 server whose certificate the gateway
 // trusts, and a bottle that trusts the gateway.
-type opened struct {
+type tlsWorld struct {
 	*bottle
 	server *httptest.Server
 	inside *x509.CertPool
-	only1  atomic.Bool // the server speaks HTTP/1 alone
+	only1  atomic.Bool // the server speaks HTTP/1 only
 }
 
 const otherAddr = "93.184.216.35"
 
-func newOpened(t testing.TB, file string, h http.Handler, opts ...option) *opened {
+func newTLSWorld(t testing.TB, file string, h http.Handler, opts ...option) *tlsWorld {
 	t.Helper()
 	w := newWorld()
 	outside, err := ca.New("the world", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &opened{inside: x509.NewCertPool()}
+	o := &tlsWorld{inside: x509.NewCertPool()}
 	o.server = httptest.NewUnstartedServer(h)
 	o.server.EnableHTTP2 = true
 	o.server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -95,8 +95,8 @@ func newOpened(t testing.TB, file string, h http.Handler, opts ...option) *opene
 	return o
 }
 
-// client is one inside that trusts the bottle's authority alone.
-func (o *opened) client(h2 bool) *http.Client {
+// client returns a client inside the bottle that trusts only the bottle's authority.
+func (o *tlsWorld) client(h2 bool) *http.Client {
 	tr := o.httpClient().Transport.(*http.Transport)
 	tr.TLSClientConfig = &tls.Config{RootCAs: o.inside}
 	var p http.Protocols
@@ -122,7 +122,7 @@ const openRoutes = `routes:
 `
 
 func TestOpenTLS(t *testing.T) {
-	o := newOpened(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
+	o := newTLSWorld(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("http2 ", h2), func(t *testing.T) {
 			c := o.client(h2)
@@ -172,11 +172,11 @@ func TestOpenTLS(t *testing.T) {
 	}
 }
 
-// TestUpstreamCertificate: the bottle's client can't check what the gateway dials,
-// so the gateway does.
+// TestUpstreamCertificate: the gateway verifies upstream's certificate, which the
+// bottle's client can't see.
 func TestUpstreamCertificate(t *testing.T) {
 	reached := make(chan string, 10)
-	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { reached <- r.Host }))
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { reached <- r.Host }))
 	for host, ok := range map[string]bool{"api.example.com": true, "wrong.example.com": false, "untrusted.example.com": false} {
 		res, err := o.client(false).Get("https://" + host + "/")
 		if err != nil {
@@ -184,7 +184,7 @@ func TestUpstreamCertificate(t *testing.T) {
 		}
 		b, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		if (res.StatusCode == 200) != ok || !ok && (res.StatusCode != 502 || !bytes.Contains(b, []byte(ReasonUpstreamTLS))) {
+		if (res.StatusCode == 200) != ok || !ok && (res.StatusCode != 502 || !bytes.Contains(b, []byte(reasonUpstreamTLS))) {
 			t.Errorf("%s: %d %s", host, res.StatusCode, b)
 		}
 	}
@@ -193,9 +193,9 @@ func TestUpstreamCertificate(t *testing.T) {
 	}
 }
 
-// TestNothingDialled: until a request was judged, nothing is.
+// TestNothingDialled: nothing is dialled before a request was judged.
 func TestNothingDialled(t *testing.T) {
-	o := newOpened(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
+	o := newTLSWorld(t, strings.Replace(openRoutes, ", {value: /}", "", 1), http.HandlerFunc(echo))
 	res, err := o.client(true).Get("https://api.example.com/no")
 	if err != nil || res.StatusCode != 403 {
 		t.Fatalf("%v, %v", res, err)
@@ -209,9 +209,9 @@ func TestNothingDialled(t *testing.T) {
 	}
 }
 
-// TestOpaque: a route that is not inspected shows the server's own certificate.
+// TestOpaque: on an opaque route the client sees the server's own certificate.
 func TestOpaque(t *testing.T) {
-	o := newOpened(t, openRoutes, http.HandlerFunc(echo))
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(echo))
 	issuer := func(host string) string {
 		c := tls.Client(o.mustDial(host, 443), &tls.Config{ServerName: host, InsecureSkipVerify: true})
 		defer c.Close()
@@ -228,19 +228,19 @@ func TestOpaque(t *testing.T) {
 	}
 }
 
-// TestDistrust: a client that does not trust the gateway is told of in the record.
+// TestDistrust: the record names a client that does not trust the gateway.
 func TestDistrust(t *testing.T) {
-	o := newOpened(t, openRoutes, http.HandlerFunc(echo))
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(echo))
 	c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: x509.NewCertPool()})
 	if err := c.Handshake(); err == nil {
 		t.Fatal("trusted")
 	}
 	c.Close()
-	got := o.waitReason(ReasonTLS)
+	got := o.waitReason(reasonTLS)
 	if !strings.Contains(got.Detail, "inspect: false") {
 		t.Errorf("%+v", got)
 	}
-	// ALPN of something else, and no TLS 1.1.
+	// Neither another ALPN protocol nor TLS 1.1 is accepted.
 	for _, cfg := range []*tls.Config{{NextProtos: []string{"irc"}}, {MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}} {
 		cfg.ServerName, cfg.RootCAs = "api.example.com", o.inside
 		if err := tls.Client(o.mustDial("api.example.com", 443), cfg).Handshake(); err == nil {
@@ -249,13 +249,13 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
-// TestStreams: what is sent comes at once, both ways, over each pair of versions;
-// and trailers come too.
+// TestStreams: data arrives at once, in both directions, for each pair of versions;
+// trailers arrive too.
 func TestStreams(t *testing.T) {
 	for _, up2 := range []bool{false, true} {
 		for _, in2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("inside %v upstream %v", in2, up2), func(t *testing.T) {
-				o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				o := newTLSWorld(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if (r.ProtoMajor == 2) != up2 {
 						t.Errorf("upstream speaks %s", r.Proto)
 					}
@@ -322,10 +322,10 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestLargeBodies: both ways, intact, and not held.
+// TestLargeBodies: they arrive intact in both directions, and are not buffered.
 func TestLargeBodies(t *testing.T) {
 	const size = 32 << 20
-	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		rw.Header().Set("X-Got", fmt.Sprint(n))
 		_, _ = io.CopyN(rw, zeros{}, size)
@@ -347,10 +347,10 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TestClosesWithOpen: the gateway's end ends what is inside TLS too.
+// TestClosesWithOpen: closing the gateway ends intercepted connections too.
 func TestClosesWithOpen(t *testing.T) {
 	began := make(chan struct{}, 2)
-	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(200)
 		_ = http.NewResponseController(rw).Flush()
 		began <- struct{}{}
@@ -375,8 +375,8 @@ func TestClosesWithOpen(t *testing.T) {
 
 var quiet = log.New(io.Discard, "", 0)
 
-// TestCredential: upstream sees the real credential and nothing of the agent's;
-// the bottle sees neither, whatever upstream repeats, and where.
+// TestCredential: upstream sees the real credential and not the agent's. The bottle
+// sees neither, whatever upstream repeats, and wherever.
 func TestCredential(t *testing.T) {
 	const value = "the-real-key-4711"
 	var how atomic.Value
@@ -421,7 +421,7 @@ func TestCredential(t *testing.T) {
 		t.Fatal(err)
 	}
 	with := func(cfg *Config) { cfg.Credentials = Credentials{want: c} }
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n  - {host: other.example.com, token_env: MISSING}\n", upstream, with)
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n  - {host: other.example.com, token_env: MISSING}\n", upstream, with)
 	o.world.name("other.example.com", publicAddr)
 	ask := func(h2 bool, url string) (*http.Response, string, error) {
 		req, _ := http.NewRequest("GET", url, nil)
@@ -463,7 +463,8 @@ func TestCredential(t *testing.T) {
 		}
 		<-got
 		how.Store("")
-		// The route beside it has none: the agent's own stays, and is worth nothing.
+		// The other route has none: the agent's own credential stays, and is worth
+		// nothing.
 		if _, _, err := ask(h2, "https://api.example.com/other"); err != nil {
 			t.Fatal(err)
 		}
@@ -474,7 +475,7 @@ func TestCredential(t *testing.T) {
 			"https://other.example.com/":  "not there",
 			"http://api.example.com/v1/x": "plain HTTP",
 		} {
-			if res, seen, err := ask(false, url); err != nil || res.StatusCode != 403 || !strings.Contains(seen, reason) || !strings.Contains(seen, string(ReasonCredential)) {
+			if res, seen, err := ask(false, url); err != nil || res.StatusCode != 403 || !strings.Contains(seen, reason) || !strings.Contains(seen, string(reasonCredential)) {
 				t.Errorf("%s: %v %s", url, err, seen)
 			}
 		}
@@ -484,15 +485,15 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// TestCredentialCounts: of the requests on a route with a credential those count that
-// were sent with it, whatever upstream answered.
+// TestCredentialCounts: on a route with a credential, the requests that were sent with
+// it are counted, whatever upstream answered.
 func TestCredentialCounts(t *testing.T) {
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
 	c, err := credential.Open("key", want, secret.NewString("the-real-key-4711"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, dlp: {outbound_on_match: block}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY, dlp: {outbound_on_match: block}}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
 			rw.WriteHeader(http.StatusNotFound)
 		}
@@ -518,11 +519,11 @@ func TestCredentialCounts(t *testing.T) {
 	}
 }
 
-// TestRequestsAtOnce: one connection of HTTP/2 does not make as many upstream as it
-// has streams.
+// TestRequestsAtOnce: an HTTP/2 connection from the bottle can't make as many requests
+// upstream as it has streams.
 func TestRequestsAtOnce(t *testing.T) {
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	o := newOpened(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
 		<-release
 	}), func(c *Config) { c.Limits.Requests = 3 })
@@ -544,7 +545,7 @@ func TestRequestsAtOnce(t *testing.T) {
 	}
 	b, _ := io.ReadAll(res.Body)
 	res.Body.Close()
-	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || !bytes.Contains(b, []byte(ReasonLimitRequests)) {
+	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || !bytes.Contains(b, []byte(reasonLimitRequests)) {
 		t.Errorf("%d %s", res.StatusCode, b)
 	}
 	close(release)

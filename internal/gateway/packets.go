@@ -9,18 +9,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// packet is what the filter needs to know about a packet, after its headers
-// were found to hold together.
+// packet holds what the filter needs from a packet whose headers are consistent.
 type packet struct {
 	src, dst netip.Addr
 	proto    tcpip.TransportProtocolNumber
-	whole    []byte // from the IP header on, as far as it lies in one piece
-	payload  []byte // transport header and what follows, likewise
+	whole    []byte // from the IP header on, as far as it is contiguous
+	payload  []byte // transport header and payload, as far as contiguous
 }
 
-// filter looks at each packet from the bottle before the stack does. Only TCP
-// and echo requests to the gateway get through: UDP and everything else are
-// answered here, packet by packet, without state that a flood could fill.
+// filter sees each packet from the bottle before the stack does. It passes only TCP,
+// and echo requests to the gateway. It answers UDP and everything else itself, packet
+// by packet, without state that a flood could fill.
 func (g *Gateway) filter(head []byte, size int) bool {
 	p, reason := parsePacket(head, size)
 	if reason == ReasonOK {
@@ -38,18 +37,17 @@ func (g *Gateway) filter(head []byte, size int) bool {
 	case header.ICMPv4ProtocolNumber, header.ICMPv6ProtocolNumber:
 		return g.handleICMP(p)
 	default:
-		g.refusePacket(p, ReasonIPProtocol, "")
+		g.refusePacket(p, reasonIPProtocol, "")
 	}
 	return false
 }
 
-// parsePacket checks headers against each other and against the length.
-// Options, extension headers and fragments are refused: nothing that a program
-// in a bottle needs sends them, and each is a way to make two readers of one
-// packet disagree.
+// parsePacket checks headers against each other and against the length. It refuses
+// options, extension headers and fragments: no program in a bottle needs them, and
+// each is a way to make two readers disagree.
 func parsePacket(b []byte, size int) (packet, Reason) {
 	if len(b) == 0 {
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 	switch b[0] >> 4 {
 	case 4:
@@ -57,20 +55,20 @@ func parsePacket(b []byte, size int) (packet, Reason) {
 	case 6:
 		return parseIPv6(b, size)
 	default:
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 }
 
 func parseIPv4(b []byte, size int) (packet, Reason) {
 	if len(b) < header.IPv4MinimumSize || b[0] != 0x45 {
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 	h := header.IPv4(b)
 	if int(h.TotalLength()) != size {
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 	if h.More() || h.FragmentOffset() != 0 {
-		return packet{}, ReasonFragment
+		return packet{}, reasonFragment
 	}
 	return packet{
 		src:     netip.AddrFrom4([4]byte(b[12:16])),
@@ -83,17 +81,17 @@ func parseIPv4(b []byte, size int) (packet, Reason) {
 
 func parseIPv6(b []byte, size int) (packet, Reason) {
 	if len(b) < header.IPv6MinimumSize {
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 	h := header.IPv6(b)
 	if int(h.PayloadLength())+header.IPv6MinimumSize != size {
-		return packet{}, ReasonMalformedPacket
+		return packet{}, reasonMalformedPacket
 	}
 	if h.NextHeader() == uint8(header.IPv6FragmentExtHdrIdentifier) {
-		return packet{}, ReasonFragment
+		return packet{}, reasonFragment
 	}
-	// Extension headers are not followed: a packet that has some is of no
-	// protocol that we serve.
+	// Extension headers are not followed: a packet with some has no protocol that is
+	// served.
 	proto := tcpip.TransportProtocolNumber(h.NextHeader())
 	return packet{
 		src:     netip.AddrFrom16([16]byte(b[8:24])),
@@ -104,7 +102,7 @@ func parseIPv6(b []byte, size int) (packet, Reason) {
 	}, transportFits(proto, b[header.IPv6MinimumSize:])
 }
 
-// transportFits checks that the transport header is there.
+// transportFits checks that b holds a whole transport header.
 func transportFits(proto tcpip.TransportProtocolNumber, b []byte) Reason {
 	need := 0
 	switch proto {
@@ -116,28 +114,27 @@ func transportFits(proto tcpip.TransportProtocolNumber, b []byte) Reason {
 		need = header.ICMPv4MinimumSize
 	}
 	if len(b) < need {
-		return ReasonMalformedPacket
+		return reasonMalformedPacket
 	}
 	return ReasonOK
 }
 
 func (g *Gateway) checkAddresses(p packet) Reason {
 	if p.src != g.wire.Bottle4.Addr() && p.src != g.wire.Bottle6.Addr() {
-		// Neighbour discovery and listener reports come from other
-		// addresses and need no answer on this wire.
+		// Neighbour discovery and listener reports use other addresses and need no
+		// answer on this wire.
 		if p.proto == header.ICMPv6ProtocolNumber || p.dst.IsMulticast() {
-			return ReasonBadDestination
+			return reasonBadDestination
 		}
-		return ReasonSpoofedSource
+		return reasonSpoofedSource
 	}
 	if g.badDestination(p.dst) {
-		return ReasonBadDestination
+		return reasonBadDestination
 	}
 	return ReasonOK
 }
 
-// badDestination reports whether nothing can be at an address that a bottle sends
-// to, whatever the routes say.
+// badDestination reports whether a is an address that no route can allow.
 func (g *Gateway) badDestination(a netip.Addr) bool {
 	return !a.IsValid() || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.Is4In6() || a.Zone() != "" ||
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || a == g.wire.Bottle4.Addr() || a == g.wire.Bottle6.Addr()
@@ -146,16 +143,16 @@ func (g *Gateway) badDestination(a netip.Addr) bool {
 func (g *Gateway) handleUDP(p packet) {
 	h := header.UDP(p.payload)
 	if int(h.Length()) < header.UDPMinimumSize || int(h.Length()) > len(p.payload) {
-		// Longer than what lies in one piece cannot be a question.
+		// A DNS question is never so long.
 		if h.DestinationPort() == 53 {
-			g.ledger.packet(ReasonMalformedPacket)
+			g.ledger.packet(reasonMalformedPacket)
 			return
 		}
-		g.refusePacket(p, ReasonUDP, "udp")
+		g.refusePacket(p, reasonUDP, "udp")
 		return
 	}
 	if h.DestinationPort() != 53 {
-		g.refusePacket(p, ReasonUDP, "udp")
+		g.refusePacket(p, reasonUDP, "udp")
 		return
 	}
 	reply := g.answerDNS(p.payload[header.UDPMinimumSize:h.Length()], false)
@@ -171,32 +168,31 @@ func (g *Gateway) handleICMP(p packet) bool {
 	echo := four && header.ICMPv4(p.payload).Type() == header.ICMPv4Echo ||
 		six && header.ICMPv6(p.payload).Type() == header.ICMPv6EchoRequest
 	if !echo {
-		// Errors and advertisements: nothing that an answer is owed to
-		// (RFC 1122 section 3.2.2).
-		g.ledger.packet(ReasonICMP)
+		// No answer is due to errors and advertisements (RFC 1122 section 3.2.2).
+		g.ledger.packet(reasonICMP)
 		return false
 	}
 	if p.dst == g.wire.Gateway4 || p.dst == g.wire.Gateway6 {
 		return true
 	}
-	g.refusePacket(p, ReasonICMP, "icmp")
+	g.refusePacket(p, reasonICMP, "icmp")
 	return false
 }
 
-// refusePacket records a refusal and tells the bottle at once, so that tools
-// fall back instead of waiting.
+// refusePacket records a refusal and tells the bottle at once, so that tools fall back
+// instead of waiting.
 func (g *Gateway) refusePacket(p packet, reason Reason, proto string) {
 	g.ledger.packet(reason)
 	var port uint16
 	if proto == "udp" {
 		port = header.UDP(p.payload).DestinationPort()
 	}
-	g.refusedPlace(netip.AddrPortFrom(p.dst, port), proto, reason)
+	g.recordRefusedAddr(netip.AddrPortFrom(p.dst, port), proto, reason)
 	if !g.icmpRate.Allow() {
 		return
 	}
 	g.answered.Add(1)
-	g.link.Inject(buildUnreachable(p, reason == ReasonUDP))
+	g.link.Inject(buildUnreachable(p, reason == reasonUDP))
 }
 
 // buildUDP makes a UDP packet.
@@ -214,8 +210,8 @@ func buildUDP(src, dst netip.AddrPort, payload []byte) []byte {
 	return b
 }
 
-// buildUnreachable makes the ICMP error for a packet: port unreachable, which
-// every program sees at once, for UDP; administratively prohibited otherwise.
+// buildUnreachable makes the ICMP error for a packet: port unreachable for UDP, which
+// every program notices at once; else administratively prohibited.
 func buildUnreachable(p packet, port bool) []byte {
 	if p.dst.Is4() {
 		quoted := p.whole[:min(len(p.whole), header.IPv4MinimumSize+64)]
@@ -243,8 +239,7 @@ func buildUnreachable(p packet, port bool) []byte {
 	return b
 }
 
-// buildIP makes an IP packet around n bytes of transport, which it returns
-// too.
+// buildIP makes an IP packet with room for n bytes of transport, and returns both.
 func buildIP(src, dst netip.Addr, proto tcpip.TransportProtocolNumber, n int) (whole, transport []byte) {
 	if src.Is4() {
 		b := make([]byte, header.IPv4MinimumSize+n)

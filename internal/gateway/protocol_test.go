@@ -19,12 +19,12 @@ import (
 	"time"
 )
 
-// eachPair runs a test for each version of HTTP inside with each of upstream.
-func eachPair(t *testing.T, h http.HandlerFunc, test func(t *testing.T, o *opened, c *http.Client), opts ...option) {
+// eachPair runs a test for each pair of HTTP versions inside and upstream.
+func eachPair(t *testing.T, h http.HandlerFunc, test func(t *testing.T, o *tlsWorld, c *http.Client), opts ...option) {
 	for _, up2 := range []bool{false, true} {
 		for _, in2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("inside 2 %v, upstream 2 %v", in2, up2), func(t *testing.T) {
-				o := newOpened(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if (r.ProtoMajor == 2) != up2 {
 						t.Errorf("upstream speaks %s", r.Proto)
 					}
@@ -37,7 +37,7 @@ func eachPair(t *testing.T, h http.HandlerFunc, test func(t *testing.T, o *opene
 	}
 }
 
-// TestServerSentEvents: each server-sent event comes before the next is made.
+// TestServerSentEvents: each event arrives before the next one is sent.
 func TestServerSentEvents(t *testing.T) {
 	next := make(chan struct{})
 	eachPair(t, func(rw http.ResponseWriter, r *http.Request) {
@@ -51,7 +51,7 @@ func TestServerSentEvents(t *testing.T) {
 				return
 			}
 		}
-	}, func(t *testing.T, o *opened, c *http.Client) {
+	}, func(t *testing.T, o *tlsWorld, c *http.Client) {
 		res, err := c.Get("https://api.example.com/events")
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestServerSentEvents(t *testing.T) {
 	})
 }
 
-// grpcFrame is a message as gRPC frames it.
+// grpcFrame frames a message for gRPC.
 func grpcFrame(s string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(s))), s...)
 }
@@ -93,10 +93,10 @@ func readGRPC(r io.Reader) (string, error) {
 	return string(b), err
 }
 
-// TestGRPC: what gRPC needs of HTTP/2: te: trailers, a stream each way at once, the
-// status in trailers, also where there is nothing else.
+// TestGRPC: what gRPC needs of HTTP/2 works: te: trailers, streams in both directions
+// at once, and the status in trailers, also without a body.
 func TestGRPC(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.Header.Get("Te") != "trailers" || r.Header.Get("Content-Type") != "application/grpc" {
 			t.Errorf("upstream got %s %v", r.Proto, r.Header)
 		}
@@ -138,7 +138,7 @@ func TestGRPC(t *testing.T) {
 	if m != "re: one" || err != nil || len(rest) != 0 || res.Trailer.Get("Grpc-Status") != "1" || res.Trailer.Get("Grpc-Message") != "said late" {
 		t.Errorf("unary: %q %v %v", m, err, res.Trailer)
 	}
-	// Both ways: each answer before the next question.
+	// Both directions: each answer before the next question.
 	pr, pw := io.Pipe()
 	go pw.Write(grpcFrame("0"))
 	res = call("/svc/Stream", pr)
@@ -154,27 +154,27 @@ func TestGRPC(t *testing.T) {
 	if rest, err := io.ReadAll(res.Body); len(rest) != 0 || err != nil || res.Trailer.Get("Grpc-Status") != "0" {
 		t.Errorf("stream: %q %v %v", rest, err, res.Trailer)
 	}
-	// A secret in a message, and what is no message at all.
+	// A message with a secret, and a malformed one.
 	packed := func(s string) string { b := grpcFrame(s); b[0] = 1; return string(b) }
 	for body, why := range map[string]Reason{
-		string(grpcFrame("key: " + watchedValue)): ReasonSecret, packed(string(gzipped("key: " + watchedValue))): ReasonSecret,
-		packed(string(gzipped("key: " + harmlessValue))): "", "zzzz no gRPC": ReasonScan, packed("no gzip"): ReasonScan,
+		string(grpcFrame("key: " + watchedValue)): reasonSecret, packed(string(gzipped("key: " + watchedValue))): reasonSecret,
+		packed(string(gzipped("key: " + harmlessValue))): "", "zzzz no gRPC": reasonScan, packed("no gzip"): reasonScan,
 	} {
 		if res := call("/svc/Do", struct{ io.Reader }{strings.NewReader(body)}); why == "" && res.StatusCode != 200 || res.StatusCode == 403 && res.Header.Get("Carboy-Refused") != string(why) {
 			t.Errorf("%q: %d %v", why, res.StatusCode, res.Header)
 		} else if m, _ := readGRPC(res.Body); (m != "") != (why == "") && res.StatusCode != 403 {
-			// It may have answered that nothing came, before it was told.
+			// It may have answered that nothing came before it was told.
 			t.Errorf("%q: upstream got a message: %q", why, m)
 		}
 	}
-	// A status alone.
+	// Only a status.
 	res = call("/svc/Missing", bytes.NewReader(grpcFrame("x")))
 	if b, err := io.ReadAll(res.Body); len(b) != 0 || err != nil || res.Header.Get("Grpc-Status") != "12" {
 		t.Errorf("status alone: %q %v %v", b, err, res.Header)
 	}
 }
 
-// TestFlatMemory: a gigabyte each way is never held.
+// TestFlatMemory: a gigabyte in each direction is never buffered.
 func TestFlatMemory(t *testing.T) {
 	size := int64(1 << 30)
 	if testing.Short() || os.Getenv(packetsOnly) != "" {
@@ -188,7 +188,7 @@ func TestFlatMemory(t *testing.T) {
 			return
 		}
 		_, _ = io.CopyN(rw, zeros{}, size/4)
-	}, func(t *testing.T, o *opened, c *http.Client) {
+	}, func(t *testing.T, o *tlsWorld, c *http.Client) {
 		w := watchHeap(t)
 		res, err := c.Post("https://api.example.com/up", "application/octet-stream", struct{ io.Reader }{io.LimitReader(zeros{}, size/4)})
 		if err != nil {
@@ -211,7 +211,7 @@ func TestFlatMemory(t *testing.T) {
 	})
 }
 
-// TestResumed: a download that breaks off goes on where it was.
+// TestResumed: a download that broke off can be resumed.
 func TestResumed(t *testing.T) {
 	data := make([]byte, 3<<20)
 	for i := range data {
@@ -227,7 +227,7 @@ func TestResumed(t *testing.T) {
 		}
 		rw.Header().Set("Etag", `"v1"`)
 		http.ServeContent(rw, r, "x.bin", time.Time{}, bytes.NewReader(data))
-	}, func(t *testing.T, o *opened, c *http.Client) {
+	}, func(t *testing.T, o *tlsWorld, c *http.Client) {
 		res, err := c.Get("https://api.example.com/x.bin")
 		if err != nil {
 			t.Fatal(err)
@@ -251,10 +251,10 @@ func TestResumed(t *testing.T) {
 	})
 }
 
-// TestContinue: a client that waits to be told to go on is told what upstream says.
+// TestContinue: a client that sent Expect: 100-continue gets upstream's decision.
 func TestContinue(t *testing.T) {
-	const size = 200_000 // more than is looked at whole
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	const size = 200_000 // more than is buffered
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
 			rw.Header().Set("Connection", "close")
 			http.Error(rw, "too large", http.StatusRequestEntityTooLarge)
@@ -271,6 +271,11 @@ func TestContinue(t *testing.T) {
 			res, err := http.ReadResponse(in, nil)
 			if err != nil {
 				t.Fatal(err)
+			}
+			// A slow upstream is told to go on by the gateway as well, so a second 100
+			// may follow: clients take any number (RFC 9110 section 15.2).
+			if again := res.StatusCode == 100 && len(got) > 0; again {
+				continue
 			}
 			got = append(got, fmt.Sprint(res.StatusCode))
 			if res.StatusCode != 100 {
@@ -289,7 +294,8 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// TestHeads: what has no body keeps its length and has none; early hints come early.
+// TestHeads: answers without a body keep their Content-Length, and early hints arrive
+// early.
 func TestHeads(t *testing.T) {
 	eachPair(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -311,7 +317,7 @@ func TestHeads(t *testing.T) {
 			rw.Header().Set("X-Sum", "7 "+r.Trailer.Get("X-End"))
 			rw.Header().Set(http.TrailerPrefix+"X-Late", "not announced")
 		}
-	}, func(t *testing.T, o *opened, c *http.Client) {
+	}, func(t *testing.T, o *tlsWorld, c *http.Client) {
 		do := func(method, path string, body io.Reader) (*http.Response, string) {
 			t.Helper()
 			req, _ := http.NewRequest(method, "https://api.example.com"+path, body)
@@ -359,8 +365,8 @@ func TestHeads(t *testing.T) {
 	})
 }
 
-// TestSlowStreams: a stream that says something now and then lives; one that falls
-// silent ends, and the record says why.
+// TestSlowStreams: a stream with occasional data lives. A silent one ends, and the
+// record says why.
 func TestSlowStreams(t *testing.T) {
 	eachPair(t, func(rw http.ResponseWriter, r *http.Request) {
 		for i := range 8 {
@@ -373,7 +379,7 @@ func TestSlowStreams(t *testing.T) {
 			}
 		}
 		<-r.Context().Done()
-	}, func(t *testing.T, o *opened, c *http.Client) {
+	}, func(t *testing.T, o *tlsWorld, c *http.Client) {
 		res, err := c.Get("https://api.example.com/ticks")
 		if err != nil {
 			t.Fatal(err)
@@ -383,15 +389,15 @@ func TestSlowStreams(t *testing.T) {
 		if err == nil || !strings.HasSuffix(string(b), "tick 7\n") {
 			t.Errorf("%q, %v", b, err)
 		}
-		o.waitReason(ReasonLimitIdle)
-		o.waitLimit(ReasonLimitIdle, 1)
+		o.waitReason(reasonLimitIdle)
+		o.waitLimit(reasonLimitIdle, 1)
 	}, withLimits(Limits{Idle: 700 * time.Millisecond}))
 }
 
-// TestOldClients: HTTP/1.0, kept connections after a refusal, and a client that has
-// said all it will.
+// TestOldClients: HTTP/1.0, connections kept after a refusal, and half-closed clients
+// work.
 func TestOldClients(t *testing.T) {
-	o := newOpened(t, "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}]}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v1}]}]}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(rw).Flush() // of unknown length
 		echo(rw, r)
 	}))
@@ -411,10 +417,10 @@ func TestOldClients(t *testing.T) {
 	}
 }
 
-// TestRedirects: a redirect is the client's to follow, by a request that is judged.
+// TestRedirects: the client follows redirects by requests that are judged.
 func TestRedirects(t *testing.T) {
 	targets := []string{"http://10.0.0.1/", "http://169.254.169.254/latest/meta-data/", "http://127.0.0.1:1/", "http://inner.corp.example/", "https://wrong.example.com/", "http://api.example.com:8080/"}
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: inner.corp.example}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n  - {host: inner.corp.example}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if to := r.URL.Query().Get("to"); to != "" {
 			http.Redirect(rw, r, to, http.StatusTemporaryRedirect)
 			return
@@ -435,7 +441,7 @@ func TestRedirects(t *testing.T) {
 			}
 			return o.dial(host, p)
 		}
-		if status, why, body := get(t, c, "GET", "https://api.example.com/?to="+to, nil); status == 200 || status != 0 && why != string(ReasonNotPublic) {
+		if status, why, body := get(t, c, "GET", "https://api.example.com/?to="+to, nil); status == 200 || status != 0 && why != string(reasonNotPublic) {
 			t.Errorf("%s: %d %s %s", to, status, why, body)
 		}
 	}

@@ -11,19 +11,20 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// relayBuffer is what one direction of a connection holds, in bytes, besides
-// the windows of its two TCP connections. Two full segments (of IPv6, the
-// smaller ones): a write of 64 KiB would be a full one and a tiny one, which
-// costs as much.
+// relayBuffer is the buffer of one direction of a connection, in bytes, besides the
+// windows of its two TCP connections. It holds two full segments (of IPv6, whose are
+// smaller). A write of 64 KiB would be a full segment and a tiny one, which costs as
+// much.
 const relayBuffer = 2 * (wire.MTU - header.IPv6MinimumSize - header.TCPMinimumSize)
 
 var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
-// relay copies both ways until both ended or one failed. An end of stream
-// passes on as one (half-close); a failure resets both sides. A side that does
-// not read stops the other from being read.
+// relay copies in both directions until both have ended or one has failed. It forwards
+// an end of stream as a half-close; a failure resets both sides. A side that does not
+// read stops the other from being read.
 //
-// The readers are the two connections, perhaps with something in between.
+// fromBottle and fromUpstream read from the two connections, perhaps through a
+// wrapper.
 func relay(f *flow, up net.Conn, fromBottle, fromUpstream io.Reader) {
 	stop := context.AfterFunc(f.ctx, func() {
 		reset(up)
@@ -43,7 +44,7 @@ func relay(f *flow, up net.Conn, fromBottle, fromUpstream io.Reader) {
 
 type halfCloser interface{ CloseWrite() error }
 
-// oneWay copies one direction; failure of either side ends the flow.
+// oneWay copies one direction. A failure of either side ends the flow.
 func oneWay(f *flow, dst io.Writer, src io.Reader, up net.Conn) {
 	buf := relayBuffers.Get().(*[relayBuffer]byte)
 	defer relayBuffers.Put(buf)
@@ -71,14 +72,14 @@ func oneWay(f *flow, dst io.Writer, src io.Reader, up net.Conn) {
 func fail(f *flow, up net.Conn, err error) {
 	reset(up)
 	if isReset(err) {
-		f.abort(ReasonReset, "")
+		f.abort(reasonReset, "")
 		return
 	}
-	f.abort(ReasonReset, err.Error())
+	f.abort(reasonReset, err.Error())
 }
 
-// reset closes a connection so that its peer sees a reset and not an orderly
-// end, which would pass a cut-off body for a whole one.
+// reset closes a connection so that its peer sees a reset. After an orderly end the
+// peer would take a truncated body for a complete one.
 func reset(c net.Conn) {
 	if t, ok := c.(interface{ SetLinger(int) error }); ok {
 		_ = t.SetLinger(0)

@@ -69,7 +69,7 @@ func TestHalfCloseAndReset(t *testing.T) {
 	}
 }
 
-// TestBackPressure: a client that does not read makes the server stop.
+// TestBackPressure: a client that does not read stops the server.
 func TestBackPressure(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -100,9 +100,8 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// TestPortIsFreeAtOnce: a port whose connection has just ended can be used
-// again. A gateway that waits for what could still arrive of the old one
-// swallows the new one's first packet.
+// TestPortIsFreeAtOnce: a port whose connection has just ended can be used again. A
+// gateway in TIME-WAIT would swallow the first packet of the new connection.
 func TestPortIsFreeAtOnce(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -119,10 +118,14 @@ func TestPortIsFreeAtOnce(t *testing.T) {
 			return gonet.DialTCPWithBind(b.ctx(), b.stack, from, tcpip.FullAddress{Addr: toTCPIP(addr), Port: 7000}, ipv4.ProtocolNumber)
 		}
 		c, err := dial()
-		// On a busy machine the bottle's own stack has not seen the end yet.
-		for end := time.Now().Add(testTimeout); err != nil && strings.Contains(err.Error(), "in use") && time.Now().Before(end); c, err = dial() {
-			time.Sleep(time.Millisecond)
-		}
+		// On a busy machine the bottle's own stack may not have seen the end yet.
+		waitFor(t, "the port to be free", func() bool {
+			if err != nil && strings.Contains(err.Error(), "in use") {
+				c, err = dial()
+				return false
+			}
+			return true
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,13 +136,14 @@ func TestPortIsFreeAtOnce(t *testing.T) {
 		}
 		return b.stack.Stats().TCP.SegmentsSent.Value() - before
 	}
-	// Of a new port, then five times of the same: two more segments each when
-	// the first is swallowed (after one and three seconds), and none when not,
-	// unless the machine is so busy that an acknowledgement was not seen.
+	// The first connection from a port, then five more from the same one. A swallowed
+	// packet would cost two more segments (after one and three seconds). Otherwise
+	// there are no more, unless the machine is so busy that an acknowledgement came
+	// late.
 	first := again()
 	swallowed := 0
 	for range 5 {
-		time.Sleep(10 * time.Millisecond)
+		waitFor(t, "the connection to end", func() bool { return len(b.gw.flows.all()) == 0 })
 		if again() >= first+2 {
 			swallowed++
 		}

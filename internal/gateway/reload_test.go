@@ -17,8 +17,8 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// reload puts a route file in force, with what is watched for.
-func (o *opened) reload(file string, secrets map[string]secret.Value) {
+// reload sets the routes of a file, and the secrets to look for.
+func (o *tlsWorld) reload(file string, secrets map[string]secret.Value) {
 	o.t.Helper()
 	o.gw.SetRoutes(tableOf(o.t, file), Credentials{}, secrets)
 }
@@ -32,11 +32,11 @@ const (
 	otherRoutes = "routes:\n  - {host: other.example.com}\n"
 )
 
-// TestReloadedWebSocket: a WebSocket goes on where the routes that are read again
-// treat it as before, what is newly watched for leaves it no more, and it ends with
-// a reason where its route is gone or another.
+// TestReloadedWebSocket: a WebSocket continues if the new routes treat it as before,
+// and new secrets no longer leave in it. It ends with a reason if its route is gone or
+// different.
 func TestReloadedWebSocket(t *testing.T) {
-	o := newOpened(t, apiRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, apiRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		fmt.Fprint(c, accept(r)+"\r\n")
 		io.Copy(c, unmasked{in})
 	}))
@@ -60,14 +60,14 @@ func TestReloadedWebSocket(t *testing.T) {
 	o.reload(apiRoutes+"  - {host: other.example.com}\n", watchedSecrets())
 	says(c, "after "+harmlessValue)
 	c.send(ws.NewTextFrame([]byte("after " + watchedValue)))
-	if code, why := c.closedWith(); code != ws.StatusPolicyViolation || !strings.Contains(why, string(ReasonSecret)) {
+	if code, why := c.closedWith(); code != ws.StatusPolicyViolation || !strings.Contains(why, string(reasonSecret)) {
 		t.Errorf("a secret that is watched for by now: %d %s", code, why)
 	}
 	for file, reason := range map[string]Reason{
 		otherRoutes: "no-route", "routes:\n  - {host: api.example.com, matches: [{paths: [{value: /v2}]}]}\n": "request",
-		"routes:\n  - {host: api.example.com, dlp: {outbound_detectors: [entropy]}}\n": ReasonRoutes,
-		"routes:\n  - {host: api.example.com, limits: {bytes_out: 100000}}\n":          ReasonRoutes,
-		"routes:\n  - {host: api.example.com, token_env: KEY}\n":                       ReasonRoutes,
+		"routes:\n  - {host: api.example.com, dlp: {outbound_detectors: [entropy]}}\n": reasonRoutes,
+		"routes:\n  - {host: api.example.com, limits: {bytes_out: 100000}}\n":          reasonRoutes,
+		"routes:\n  - {host: api.example.com, token_env: KEY}\n":                       reasonRoutes,
 	} {
 		c := begin()
 		says(c, "hello")
@@ -80,7 +80,7 @@ func TestReloadedWebSocket(t *testing.T) {
 	}
 }
 
-// unmasked gives frames back as a server sends them.
+// unmasked turns a client's frames into those of a server.
 type unmasked struct{ in *bufio.Reader }
 
 func (unmasked) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -97,13 +97,13 @@ func (u unmasked) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// TestReloadedStreams: an answer that is under way goes on under routes that treat
-// it as before, and is cut where they don't allow it.
+// TestReloadedStreams: an answer continues if the new routes treat it as before, and
+// is cut if they don't allow it.
 func TestReloadedStreams(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("http2 ", h2), func(t *testing.T) {
 			var mores sync.Map // by path: what a server says next
-			o := newOpened(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			o := newTLSWorld(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				more, _ := mores.Load(r.URL.Path)
 				for {
 					select {
@@ -143,17 +143,17 @@ func TestReloadedStreams(t *testing.T) {
 			for _, r := range o.gw.Summary().Requests {
 				found[r.Reason] = true
 			}
-			if !found["no-route"] || !found[ReasonRoutes] {
+			if !found["no-route"] || !found[reasonRoutes] {
 				t.Errorf("recorded are %v", found)
 			}
 		})
 	}
 }
 
-// TestReloadedUnseen: the same for what passes unseen.
+// TestReloadedUnseen: the same for tunnels.
 func TestReloadedUnseen(t *testing.T) {
 	const file = "routes:\n  - {host: opaque.example.com, inspect: false}\n  - {host: db.example.com:7000/tcp}\n"
-	o := newOpened(t, file, http.HandlerFunc(echo))
+	o := newTLSWorld(t, file, http.HandlerFunc(echo))
 	o.world.name("db.example.com", publicAddr)
 	o.world.serve(t, publicAddr+":7000", echoServer)
 	asks := func(c net.Conn, in *bufio.Reader) error {
@@ -167,7 +167,7 @@ func TestReloadedUnseen(t *testing.T) {
 	}
 	for change, reason := range map[string]Reason{
 		file + "  - {host: other.example.com}\n": ReasonOK, otherRoutes: "no-route",
-		"routes:\n  - {host: opaque.example.com}\n  - {host: db.example.com:7000}\n": ReasonRoutes,
+		"routes:\n  - {host: opaque.example.com}\n  - {host: db.example.com:7000}\n": reasonRoutes,
 	} {
 		o.reload(file, nil)
 		c := tls.Client(o.mustDial("opaque.example.com", 443), &tls.Config{ServerName: "opaque.example.com", InsecureSkipVerify: true})

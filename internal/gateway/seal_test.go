@@ -40,7 +40,7 @@ func mustEcho(t *testing.T, c net.Conn) {
 	}
 }
 
-// mustRefuse wants an immediate reset to a connection attempt.
+// mustRefuse checks that a connection attempt is reset at once.
 func (b *bottle) mustRefuse(addr netip.AddrPort) {
 	b.t.Helper()
 	if _, err := b.connect(addr); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -68,7 +68,7 @@ func TestLiterals(t *testing.T) {
 		"1.2.3.4:7001", "1.2.3.5:7000", "10.0.0.6:7000", "[2606:4700::2]:7000", "[2606:4700::1]:443",
 		"169.254.169.254:80", "192.168.0.1:80", "172.17.0.1:2375", "[fd00:ec2::254]:80", "[fe80::1]:80",
 		"[64:ff9b::102:304]:7000", "[2002:102:304::1]:7000",
-		// Ours: the gateway, and synthetic addresses no name was given.
+		// The gateway itself, and synthetic addresses without a name.
 		"198.18.0.3:80", "198.18.0.3:7000", "[fd63:6172:626f:7900::1]:443", "198.18.1.0:443", "198.19.255.255:443",
 	} {
 		b.mustRefuse(ap(addr))
@@ -101,8 +101,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestResolvedAddresses: an allowed name that resolves, or comes to resolve,
-// to where it must not.
+// TestResolvedAddresses: an allowed name that resolves, or later resolves, to an
+// address that is not allowed.
 func TestResolvedAddresses(t *testing.T) {
 	private := []string{
 		"127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
@@ -130,15 +130,15 @@ func TestResolvedAddresses(t *testing.T) {
 	if d := w.dials(); len(d) != 0 {
 		t.Fatalf("dialled %v", d)
 	}
-	// The neighbours: a public address among others is used, and only it;
-	// a private route reaches private space.
+	// Controls: a public address among others is used, and only that; a private route
+	// reaches private addresses.
 	mustEcho(t, b.mustDial("mixed.example.com", 7000))
 	mustEcho(t, b.mustDial("rebind.example.com", 7000))
 	if d := w.dials(); len(d) != 2 || d[0] != ap(publicAddr+":7000") || d[1] != d[0] {
 		t.Fatalf("dialled %v", d)
 	}
 	mustEcho(t, b.mustDial("db.corp.example", 7000))
-	// Rebound: refused at the next connect.
+	// After rebinding, refused at the next connect.
 	for _, host := range []string{"rebind.example.com", "meta.corp.example"} {
 		c := b.mustDial(host, 7000)
 		if _, err := c.Read(make([]byte, 1)); err == nil {
@@ -148,13 +148,13 @@ func TestResolvedAddresses(t *testing.T) {
 	if d := w.dials(); len(d) != 3 {
 		t.Fatalf("dialled %v", d)
 	}
-	if c := b.waitConn("rebound", func(c ConnSummary) bool { return c.Name == "rebind.example.com" && !c.Allowed }); c.Reason != ReasonNotPublic {
+	if c := b.waitConn("rebound", func(c ConnSummary) bool { return c.Name == "rebind.example.com" && !c.Allowed }); c.Reason != reasonNotPublic {
 		t.Errorf("record: %+v", c)
 	}
 }
 
-// TestDialsWhatWasChecked: one resolution per dial, so that no second answer
-// comes between check and use.
+// TestDialsWhatWasChecked: each dial resolves once, so that no second answer comes
+// between check and use.
 func TestDialsWhatWasChecked(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -180,12 +180,12 @@ func TestUDPIsRefusedAtOnce(t *testing.T) {
 			t.Errorf("udp %v: %v; want refused", addr, err)
 		}
 	}
-	if c := b.waitConn("udp", func(c ConnSummary) bool { return c.Protocol == "udp" && c.Name == "api.example.com" }); c.Reason != ReasonUDP || c.Port != 443 {
+	if c := b.waitConn("udp", func(c ConnSummary) bool { return c.Protocol == "udp" && c.Name == "api.example.com" }); c.Reason != reasonUDP || c.Port != 443 {
 		t.Errorf("record: %+v", c)
 	}
 }
 
-// udpError sends one datagram and waits for the error that comes back.
+// udpError sends one datagram and returns the error that comes back.
 func (b *bottle) udpError(addr netip.AddrPort) tcpip.Error {
 	var wq waiter.Queue
 	ep, err := b.stack.NewEndpoint(header.UDPProtocolNumber, protoOf(addr.Addr()), &wq)
@@ -246,23 +246,18 @@ func TestPing(t *testing.T) {
 	}
 	synthetic, _ := b.resolve("api.example.com")
 	for i, a := range []netip.Addr{synthetic, netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2606:4700::1")} {
-		// The client's stack does not show ICMP errors to ping sockets;
-		// that one was sent is what counts.
+		// The client's stack does not show ICMP errors to ping sockets. It counts that
+		// one was sent.
 		if err := b.ping(a, 50*time.Millisecond); err == nil {
 			t.Errorf("ping %v is answered", a)
 		}
-		for deadline := time.Now().Add(testTimeout); b.gw.Summary().Packets.Answered != uint64(i+1) && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
-		}
-		if got := b.gw.Summary().Packets.Answered; got != uint64(i+1) {
-			t.Errorf("ping %v: %d errors were sent", a, got)
-		}
+		waitFor(t, fmt.Sprintf("an error for the ping to %v", a), func() bool { return b.gw.Summary().Packets.Answered == uint64(i+1) })
 	}
-	b.waitReason(ReasonICMP)
+	b.waitReason(reasonICMP)
 }
 
-// TestPacketsByHand sends what no kernel in a bottle would, as a broken one
-// could.
+// TestPacketsByHand sends packets that only a compromised kernel in a bottle would
+// send.
 func TestPacketsByHand(t *testing.T) {
 	w := newWorld()
 	w.serve(t, "1.2.3.4:7000", echoServer)
@@ -292,49 +287,44 @@ func TestPacketsByHand(t *testing.T) {
 		packet []byte
 		reason Reason
 	}{
-		{"spoofed source", syn(other, dst), ReasonSpoofedSource},
-		{"spoofed as gateway", syn(b.gw.wire.Gateway4, dst), ReasonSpoofedSource},
-		{"spoofed v6", syn(netip.MustParseAddr("fd63:6172:626f:7900::9"), netip.MustParseAddr("2606:4700::1")), ReasonSpoofedSource},
-		{"first fragment", edit(syn(me, dst), func(h header.IPv4) { h.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) }), ReasonFragment},
-		{"later fragment", edit(syn(me, dst), func(h header.IPv4) { h.SetFlagsFragmentOffset(0, 8) }), ReasonFragment},
-		{"v6 fragment", v6frag, ReasonFragment},
-		{"loopback", syn(me, netip.MustParseAddr("127.0.0.1")), ReasonBadDestination},
-		{"v6 loopback", syn(v6me, netip.IPv6Loopback()), ReasonBadDestination},
-		{"v4-mapped", syn(v6me, netip.MustParseAddr("::ffff:1.2.3.4")), ReasonBadDestination},
-		{"multicast", syn(me, netip.MustParseAddr("224.0.0.251")), ReasonBadDestination},
-		{"broadcast", syn(me, netip.MustParseAddr("255.255.255.255")), ReasonBadDestination},
-		{"to itself", syn(me, me), ReasonBadDestination},
-		{"land", syn(dst, dst), ReasonSpoofedSource},
-		{"options", edit(syn(me, dst), func(h header.IPv4) { h[0] = 0x46 }), ReasonMalformedPacket},
-		{"no header length", edit(syn(me, dst), func(h header.IPv4) { h[0] = 0x40 }), ReasonMalformedPacket},
-		{"length too long", edit(syn(me, dst), func(h header.IPv4) { h.SetTotalLength(1000) }), ReasonMalformedPacket},
-		{"length too short", edit(syn(me, dst), func(h header.IPv4) { h.SetTotalLength(30) }), ReasonMalformedPacket},
-		{"cut", syn(me, dst)[:10], ReasonMalformedPacket},
-		{"no transport", edit(syn(me, dst)[:20], func(h header.IPv4) { h.SetTotalLength(20) }), ReasonMalformedPacket},
-		{"v6 cut", v6short, ReasonMalformedPacket},
-		{"version", []byte{0x00, 1, 2, 3}, ReasonMalformedPacket},
-		{"sctp", edit(syn(me, dst), func(h header.IPv4) { h[9] = 132 }), ReasonIPProtocol},
-		{"ip in ip", edit(syn(me, dst), func(h header.IPv4) { h[9] = 4 }), ReasonIPProtocol},
+		{"spoofed source", syn(other, dst), reasonSpoofedSource},
+		{"spoofed as gateway", syn(b.gw.wire.Gateway4, dst), reasonSpoofedSource},
+		{"spoofed v6", syn(netip.MustParseAddr("fd63:6172:626f:7900::9"), netip.MustParseAddr("2606:4700::1")), reasonSpoofedSource},
+		{"first fragment", edit(syn(me, dst), func(h header.IPv4) { h.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, 0) }), reasonFragment},
+		{"later fragment", edit(syn(me, dst), func(h header.IPv4) { h.SetFlagsFragmentOffset(0, 8) }), reasonFragment},
+		{"v6 fragment", v6frag, reasonFragment},
+		{"loopback", syn(me, netip.MustParseAddr("127.0.0.1")), reasonBadDestination},
+		{"v6 loopback", syn(v6me, netip.IPv6Loopback()), reasonBadDestination},
+		{"v4-mapped", syn(v6me, netip.MustParseAddr("::ffff:1.2.3.4")), reasonBadDestination},
+		{"multicast", syn(me, netip.MustParseAddr("224.0.0.251")), reasonBadDestination},
+		{"broadcast", syn(me, netip.MustParseAddr("255.255.255.255")), reasonBadDestination},
+		{"to itself", syn(me, me), reasonBadDestination},
+		{"land", syn(dst, dst), reasonSpoofedSource},
+		{"options", edit(syn(me, dst), func(h header.IPv4) { h[0] = 0x46 }), reasonMalformedPacket},
+		{"no header length", edit(syn(me, dst), func(h header.IPv4) { h[0] = 0x40 }), reasonMalformedPacket},
+		{"length too long", edit(syn(me, dst), func(h header.IPv4) { h.SetTotalLength(1000) }), reasonMalformedPacket},
+		{"length too short", edit(syn(me, dst), func(h header.IPv4) { h.SetTotalLength(30) }), reasonMalformedPacket},
+		{"cut", syn(me, dst)[:10], reasonMalformedPacket},
+		{"no transport", edit(syn(me, dst)[:20], func(h header.IPv4) { h.SetTotalLength(20) }), reasonMalformedPacket},
+		{"v6 cut", v6short, reasonMalformedPacket},
+		{"version", []byte{0x00, 1, 2, 3}, reasonMalformedPacket},
+		{"sctp", edit(syn(me, dst), func(h header.IPv4) { h[9] = 132 }), reasonIPProtocol},
+		{"ip in ip", edit(syn(me, dst), func(h header.IPv4) { h[9] = 4 }), reasonIPProtocol},
 		{"redirect", func() []byte {
 			p, tr := buildIP(me, b.gw.wire.Gateway4, header.ICMPv4ProtocolNumber, 8)
 			tr[0] = 5
 			return p
-		}(), ReasonICMP},
+		}(), reasonICMP},
 	}
 	for _, tt := range tests {
 		before := b.gw.Summary().Packets.Refused[tt.reason]
 		b.sendRaw(tt.packet)
-		ok := false
-		for deadline := time.Now().Add(testTimeout); !ok && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			ok = b.gw.Summary().Packets.Refused[tt.reason] == before+1
-		}
-		if !ok {
-			t.Errorf("%s: not counted as %s: %v", tt.name, tt.reason, b.gw.Summary().Packets.Refused)
-		}
+		refused := func() any { return b.gw.Summary().Packets.Refused }
+		waitFor(t, fmt.Sprintf("%s to be counted as %s", tt.name, tt.reason), func() bool { return b.gw.Summary().Packets.Refused[tt.reason] == before+1 }, refused)
 	}
-	// Packets shorter than the wire's own header end nothing.
+	// Packets shorter than an IP header end nothing.
 	b.end.Write([]byte{1})
-	// The neighbour: after all of this an honest connection works.
+	// Control: after all this an honest connection works.
 	c, err := b.connect(ap("1.2.3.4:7000"))
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +335,7 @@ func TestPacketsByHand(t *testing.T) {
 	}
 }
 
-// sendRaw puts a packet on the wire beside the bottle's stack.
+// sendRaw writes a packet to the wire, past the bottle's stack.
 func (b *bottle) sendRaw(p []byte) {
 	b.t.Helper()
 	if _, err := b.end.Write(p); err != nil {
@@ -388,7 +378,7 @@ func TestDialBottle(t *testing.T) {
 	b.waitConn("publish", func(c ConnSummary) bool { return c.Protocol == "publish" && c.Up == 4 && c.Down == 4 })
 	b.stopClient()
 	b.gw.Close()
-	if _, err := b.gw.DialBottle(b.ctx(), 8000); !errors.Is(err, ErrClosed) {
+	if _, err := b.gw.DialBottle(b.ctx(), 8000); !errors.Is(err, errClosed) {
 		t.Errorf("after close: %v", err)
 	}
 }
@@ -402,8 +392,8 @@ func TestNoRoutes(t *testing.T) {
 	b.mustRefuse(ap("[2606:4700::1]:443"))
 }
 
-// TestSwapRoutes: a route that is taken away is gone for the next connection,
-// although its name has an address.
+// TestSwapRoutes: a route that was removed no longer allows connections, although its
+// name has an address.
 func TestSwapRoutes(t *testing.T) {
 	w := newWorld()
 	w.name("api.example.com", publicAddr)
@@ -470,8 +460,8 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// TestHostAddressesStayOutside: why there is no connection is told inside in words
-// that say nothing of the host's network; the record has all of it.
+// TestHostAddressesStayOutside: the bottle's error texts reveal nothing about the
+// host's network; the record has everything.
 func TestHostAddressesStayOutside(t *testing.T) {
 	dial := func(_ context.Context, a netip.AddrPort) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 40123}, Addr: net.TCPAddrFromAddrPort(a),
@@ -483,7 +473,7 @@ func TestHostAddressesStayOutside(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr(publicAddr)}, nil
 	})
-	o := newOpened(t, "routes:\n  - {host: api.example.com}\n  - {host: up.example.com, upstream: \"127.0.0.1:9\"}\n  - {host: gone.example.com}\n", http.HandlerFunc(echo),
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com}\n  - {host: up.example.com, upstream: \"127.0.0.1:9\"}\n  - {host: gone.example.com}\n", http.HandlerFunc(echo),
 		func(c *Config) { c.Dial, c.Resolver = dial, resolve })
 	for host, want := range map[string]string{"api.example.com": "connection refused", "up.example.com": "the route's upstream: connection refused", "gone.example.com": "no such host"} {
 		status, _, body := get(t, o.client(false), "GET", "https://"+host+"/", nil)

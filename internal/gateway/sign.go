@@ -17,23 +17,23 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// signing is the way out of the HTTP proxy: it puts a route's credential on, after
-// the request was judged and rebuilt, and takes it out of what comes back; what
-// leaves before it is on, and what enters, is scanned. A redirect is the client's to
-// follow, by a request of its own that is judged.
+// signing is the transport of the HTTP proxy. It scans a judged and rebuilt request,
+// adds the route's credential, sends it, removes the credential from the answer and
+// scans that. Redirects are left to the client, whose next request is judged like any
+// other.
 type signing struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
-	a, _ := req.Context().Value(routeKey{}).(*admitted)
+	a, _ := req.Context().Value(routeKey{}).(*admission)
 	if a == nil {
-		return nil, refuse(ReasonCredential, "the request was not judged")
+		return nil, refusedf(reasonCredential, "the request was not judged")
 	}
 	x, _ := req.Context().Value(exchangeKey{}).(*exchange)
 	if x == nil {
-		return nil, refuse(ReasonScan, "the request is not recorded")
+		return nil, refusedf(reasonScan, "the request is not recorded")
 	}
-	w, err := newWatch(x, a.detectors, a.route.Options().Scan)
+	w, err := newInspector(x, a.detectors, a.route.Options().Scan)
 	if err != nil {
 		return nil, err
 	}
@@ -43,31 +43,31 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if len(a.beside) > 0 {
-			return s.scrubbing(a, w, req)
+			return s.roundTripScrubbed(a, w, req)
 		}
-		w.wants(req.Header)
+		w.limitAcceptEncoding(req.Header)
 		res, err := s.send(a, x, nil, req)
-		return watched(w, res, err)
+		return scanReply(w, res, err)
 	}
 	if c == nil {
-		return nil, refuse(ReasonCredential, "the route's credential is not there")
+		return nil, refusedf(reasonCredential, "the route's credential is not there")
 	}
-	if req.URL.Scheme != "https" && !want.Insecure && !staysHere(req.URL.Hostname()) {
-		return nil, refuse(ReasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
+	if req.URL.Scheme != "https" && !want.Insecure && !isLocalHost(req.URL.Hostname()) {
+		return nil, refusedf(reasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
 	}
-	// It is the proxy's own copy.
+	// req is the proxy's own copy.
 	if err := c.Sign(req, w.request); err != nil {
 		var stop *refusedError
 		if errors.As(err, &stop) {
 			return nil, err
 		}
-		return nil, &refusedError{ReasonCredential, err}
+		return nil, &refusedError{reasonCredential, err}
 	}
-	return s.scrubbing(a, w, req)
+	return s.roundTripScrubbed(a, w, req)
 }
 
-// scrubber is of all credentials that an answer may have; nil: of none.
-func (a *admitted) scrubber() *credential.Scrubber {
+// scrubber removes all credentials that an answer may contain; nil: there are none.
+func (a *admission) scrubber() *credential.Scrubber {
 	if a.credential == nil && len(a.beside) == 0 {
 		return nil
 	}
@@ -78,21 +78,23 @@ func (a *admitted) scrubber() *credential.Scrubber {
 	return credential.NewScrubber(cs...)
 }
 
-// scrubbing sends a request to whom a credential was told, and takes that out of the
-// answer.
-func (s signing) scrubbing(a *admitted, w *watch, req *http.Request) (*http.Response, error) {
-	// So that the reply can be looked at; a client that asked for gzip takes plain
-	// text, too.
+// roundTripScrubbed sends a request with a credential and removes the credential from
+// the answer.
+func (s signing) roundTripScrubbed(a *admission, w *inspector, req *http.Request) (*http.Response, error) {
+	// Ask for a form that can be searched. Clients that asked for gzip accept plain
+	// text too.
 	req.Header.Set("Accept-Encoding", "identity")
 	if a.route.Options().Credential.Scheme != credential.AWS {
-		// Two parts have a value that neither has. Nobody need heed a range.
+		// A credential split over two range requests would not be found. Servers may
+		// ignore a range.
 		req.Header.Del("Range")
 		req.Header.Del("If-Range")
 	}
 	scrubber := a.scrubber()
 	res, err := s.send(a, w.x, scrubber, req)
 	if err != nil {
-		// What is no HTTP is repeated in the error, which the bottle is told.
+		// The error repeats what upstream sent if that is not HTTP, and the bottle is
+		// told the error.
 		if told := scrubber.Text(err.Error()); told != err.Error() {
 			return nil, errors.New(told)
 		}
@@ -101,17 +103,18 @@ func (s signing) scrubbing(a *admitted, w *watch, req *http.Request) (*http.Resp
 	if a.credential != nil {
 		a.credential.Answered(req, res.StatusCode)
 	}
-	if err := s.scrub(scrubber, res); err != nil {
+	if err := s.scrubReply(scrubber, res); err != nil {
 		_ = res.Body.Close()
 		return nil, err
 	}
-	return watched(w, res, nil)
+	return scanReply(w, res, nil)
 }
 
-// send also sees to the answers before the answer, of which there may be any number,
-// before the proxy passes them on, which its own hook does. scrubber may be nil.
-func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(req.Context()) // else ends with its parent
+// send sends the request. It also handles informational (1xx) answers, of which there
+// may be many: the proxy's own hook would pass them on unscrubbed. scrubber may be
+// nil.
+func (s signing) send(a *admission, x *exchange, scrubber *credential.Scrubber, req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context()) // also ends with its parent
 	early := &httptrace.ClientTrace{WroteHeaders: func() {
 		if a.credential != nil {
 			name := a.credential.Name()
@@ -122,8 +125,8 @@ func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, r
 			scrubber.Header(http.Header(h))
 		}
 		const line = len("HTTP/1.1 103 Early Hints\r\n\r\n")
-		if m := a.account.incoming().whole(int64(line) + headerBytes(http.Header(h))); m != nil {
-			// What an outer hook returns is not heeded.
+		if m := a.account.incoming().takeAll(int64(line) + headerBytes(http.Header(h))); m != nil {
+			// The error of an outer hook is ignored, so cancel the request.
 			clear(h)
 			_ = x.overCap(m)
 			cancel()
@@ -133,8 +136,8 @@ func (s signing) send(a *admitted, x *exchange, scrubber *credential.Scrubber, r
 	return a.roundTrip(req.WithContext(httptrace.WithClientTrace(ctx, early)))
 }
 
-// watched is what upstream answered, looked at as it enters.
-func watched(w *watch, res *http.Response, err error) (*http.Response, error) {
+// scanReply scans upstream's answer on its way in.
+func scanReply(w *inspector, res *http.Response, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -145,8 +148,8 @@ func watched(w *watch, res *http.Response, err error) (*http.Response, error) {
 	return res, nil
 }
 
-// staysHere reports whether a host is an address of this machine or its network.
-func staysHere(host string) bool {
+// isLocalHost reports whether host is this machine or an address of a private network.
+func isLocalHost(host string) bool {
 	if host == policy.HostGateway {
 		return true
 	}
@@ -161,8 +164,8 @@ func staysHere(host string) bool {
 	return false
 }
 
-// scrub takes the credential out of a reply.
-func (s signing) scrub(scrubber *credential.Scrubber, res *http.Response) error {
+// scrubReply removes the credential from an answer.
+func (s signing) scrubReply(scrubber *credential.Scrubber, res *http.Response) error {
 	scrubber.Header(res.Header)
 	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil || res.Body == http.NoBody {
 		return nil
@@ -175,20 +178,20 @@ func (s signing) scrub(scrubber *credential.Scrubber, res *http.Response) error 
 		res.Header.Del("Content-Length")
 		res.ContentLength = -1
 	default:
-		return refuse(ReasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
+		return refusedf(reasonReply, "upstream answers encoded (%.60q), though it was asked not to, so its answer can't be searched for the credential", strings.Join(codings, ", "))
 	}
-	res.Body = &trailers{ReadCloser: scrubber.Body(res.Body, func(int) {}), res: res, scrubber: scrubber}
+	res.Body = &trailerScrubber{ReadCloser: scrubber.Body(res.Body, func(int) {}), res: res, scrubber: scrubber}
 	return nil
 }
 
-// trailers scrubs those, which are known at the body's end.
-type trailers struct {
+// trailerScrubber scrubs the trailers, which are known at the body's end.
+type trailerScrubber struct {
 	io.ReadCloser
 	res      *http.Response
 	scrubber *credential.Scrubber
 }
 
-func (t *trailers) Read(p []byte) (int, error) {
+func (t *trailerScrubber) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
 	if err == io.EOF {
 		t.scrubber.Header(t.res.Trailer)
@@ -196,8 +199,8 @@ func (t *trailers) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// gunzip decodes one gzip member after the other, and reads no more than it must
-// before there is something.
+// gunzip decodes one gzip member after the other. It reads no more than it needs to
+// return something.
 type gunzip struct {
 	body io.ReadCloser
 	r    *gzip.Reader

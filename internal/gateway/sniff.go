@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// kind is what the first bytes of a connection look like.
-type kind uint8
+// protocol is a protocol that the first bytes of a connection show.
+type protocol uint8
 
 const (
-	kindUnknown kind = iota
-	kindTLS
-	kindHTTP1
-	kindHTTP2
-	kindSSH
+	protoUnknown protocol = iota
+	protoTLS
+	protoHTTP1
+	protoHTTP2
+	protoSSH
 )
 
 const (
@@ -31,13 +31,13 @@ const (
 	maxMethod = 24
 )
 
-// limitError says that a bound was met while reading.
+// limitError says that a limit was reached while reading.
 type limitError Reason
 
 func (e limitError) Error() string { return string(e) }
 
-// sniffer reads the beginning of a connection and keeps what it read, so that
-// it can be passed on unchanged.
+// sniffer reads the beginning of a connection. It keeps what it read, so that it can
+// be passed on unchanged.
 type sniffer struct {
 	src   io.Reader
 	limit int
@@ -50,7 +50,7 @@ func newSniffer(src io.Reader, limit int) *sniffer { return &sniffer{src: src, l
 // seen returns all bytes read so far.
 func (s *sniffer) seen() []byte { return s.buf }
 
-// more reads once, within the limit.
+// more reads once, up to the limit.
 func (s *sniffer) more() error {
 	if s.err != nil {
 		return s.err
@@ -73,14 +73,14 @@ func (s *sniffer) more() error {
 	return err
 }
 
-// kind reads until it is clear what is spoken.
-func (s *sniffer) kind() (kind, Reason) {
+// protocol reads until it knows the protocol.
+func (s *sniffer) protocol() (protocol, Reason) {
 	for {
 		if k, sure := classifyStart(s.buf); sure {
 			return k, ReasonOK
 		}
 		if err := s.more(); err != nil {
-			return kindUnknown, s.startReason(err)
+			return protoUnknown, s.startReason(err)
 		}
 	}
 }
@@ -91,26 +91,26 @@ func (s *sniffer) startReason(err error) Reason {
 	case errors.As(err, &le):
 		return Reason(le)
 	case isTimeout(err) && len(s.buf) == 0:
-		return ReasonServerFirst
+		return reasonServerFirst
 	case isTimeout(err):
-		return ReasonSlowStart
+		return reasonSlowStart
 	default:
-		return ReasonProtocol
+		return reasonProtocol
 	}
 }
 
-// classifyStart says what b is the beginning of, and whether more bytes could
-// not change that.
-func classifyStart(b []byte) (k kind, sure bool) {
+// classifyStart returns the protocol that b begins with. sure says that more bytes
+// could not change that.
+func classifyStart(b []byte) (k protocol, sure bool) {
 	if len(b) == 0 {
-		return kindUnknown, false
+		return protoUnknown, false
 	}
 	if b[0] == recordHandshake {
-		return kindTLS, true
+		return protoTLS, true
 	}
-	for k, preface := range map[kind]string{kindHTTP2: http2Preface, kindSSH: sshPreface} {
+	for k, preface := range map[protocol]string{protoHTTP2: http2Preface, protoSSH: sshPreface} {
 		if len(b) < len(preface) && bytes.HasPrefix([]byte(preface), b) {
-			return kindUnknown, false
+			return protoUnknown, false
 		}
 		if bytes.HasPrefix(b, []byte(preface)) {
 			return k, true
@@ -119,20 +119,20 @@ func classifyStart(b []byte) (k kind, sure bool) {
 	for i, c := range b {
 		switch {
 		case c == ' ' && i > 0:
-			return kindHTTP1, true
+			return protoHTTP1, true
 		case c < 'A' || c > 'Z' && c != '_' && c < 'a' || c > 'z':
 			if c == '-' && i > 0 {
 				continue
 			}
-			return kindUnknown, true
+			return protoUnknown, true
 		case i >= maxMethod:
-			return kindUnknown, true
+			return protoUnknown, true
 		}
 	}
-	return kindUnknown, false
+	return protoUnknown, false
 }
 
-// hello is what matters of a TLS ClientHello.
+// hello holds the relevant fields of a TLS ClientHello.
 type hello struct {
 	name string
 	ech  bool
@@ -142,9 +142,9 @@ const (
 	recordHandshake = 0x16
 	recordAlert     = 0x15
 
-	// extensionECH is encrypted_client_hello (RFC 9849). Browsers send it
-	// with random contents too ("GREASE"); the two can't be told apart, so
-	// neither can be passed unseen.
+	// extensionECH is encrypted_client_hello (RFC 9849). Browsers also send it with
+	// random contents ("GREASE"). The two can't be told apart, so neither may pass
+	// unopened.
 	extensionECH uint16 = 0xfe0d
 )
 
@@ -171,8 +171,8 @@ func (s *sniffer) hello() (hello, error) {
 	return hello{}, err
 }
 
-// replay is the connection that the TLS parser reads from: first what was seen,
-// then more. What the parser would answer is dropped.
+// replay is the connection that the TLS parser reads from: first the buffered bytes,
+// then more. It drops what the parser writes.
 type replay struct {
 	s   *sniffer
 	off int
@@ -212,14 +212,14 @@ func alert(description byte) []byte {
 }
 
 func dialAlert(r Reason) byte {
-	if r == ReasonDialFailed || r == ReasonResolveFailed {
+	if r == reasonDialFailed || r == reasonResolveFailed {
 		return alertInternalError
 	}
 	return alertAccessDenied
 }
 
-// http2GoAway is a whole HTTP/2 server's speech: empty settings, and GOAWAY
-// with HTTP_1_1_REQUIRED (RFC 9113 section 7) and a text for whoever looks.
+// http2GoAway is a complete HTTP/2 server's answer: empty settings, then GOAWAY with
+// HTTP_1_1_REQUIRED (RFC 9113 section 7) and a text for people.
 var http2GoAway = func() []byte {
 	const text = "carboy: use http/1.1 or tls"
 	b := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0}

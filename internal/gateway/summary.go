@@ -20,17 +20,17 @@ const (
 	maxUpstreams       = 4
 )
 
-// Summary is what happened on a wire so far: bounded in size, with what did
-// not fit counted. It is made to be embedded in a receipt.
+// Summary counts what happened on a wire. Its size is bounded, and what did not fit is
+// counted. Receipts embed it.
 type Summary struct {
 	Names        []NameSummary `json:"names"`
 	NamesDropped uint64        `json:"names_dropped"` // questions about names beyond the bound
 	Conns        []ConnSummary `json:"connections"`
 	ConnsDropped uint64        `json:"connections_dropped"` // connections beyond the bound
-	// Requests are those of HTTP, by host, rule and outcome.
+	// Requests counts HTTP requests by host, rule and outcome.
 	Requests        []RequestSummary `json:"requests"`
 	RequestsDropped uint64           `json:"requests_dropped"` // requests beyond the bound
-	// Found is what scanners found, by place and kind.
+	// Found counts the findings of scanners by place and kind.
 	Found        []FoundSummary `json:"found"`
 	FoundDropped uint64         `json:"found_dropped"` // findings beyond the bound
 	Limits       []LimitSummary `json:"limits"`
@@ -39,7 +39,7 @@ type Summary struct {
 	Packets      PacketSummary  `json:"packets"`
 }
 
-// NameSummary is one name that was asked for.
+// NameSummary counts the questions about one name.
 type NameSummary struct {
 	Name    string   `json:"name"`
 	Allowed bool     `json:"allowed"`
@@ -49,7 +49,7 @@ type NameSummary struct {
 	Count   uint64   `json:"count"`
 }
 
-// ConnSummary is the connections to one place with one outcome.
+// ConnSummary counts the connections to one place with one outcome.
 type ConnSummary struct {
 	Name      string    `json:"name"`
 	Port      uint16    `json:"port"`
@@ -58,7 +58,7 @@ type ConnSummary struct {
 	Allowed   bool      `json:"allowed"`
 	Rule      string    `json:"rule,omitempty"`
 	Reason    Reason    `json:"reason,omitempty"`
-	Detail    string    `json:"detail,omitempty"` // of the first
+	Detail    string    `json:"detail,omitempty"` // of the first connection
 	Count     uint64    `json:"count"`
 	Up        int64     `json:"bytes_up"`
 	Down      int64     `json:"bytes_down"`
@@ -68,27 +68,27 @@ type ConnSummary struct {
 	Upstreams []string  `json:"upstreams,omitempty"`
 }
 
-// RequestSummary is the requests to one place under one rule with one outcome.
+// RequestSummary counts the requests to one place under one rule with one outcome.
 type RequestSummary struct {
 	Name       string `json:"name"`
 	Port       uint16 `json:"port"`
 	Allowed    bool   `json:"allowed"`
 	Rule       string `json:"rule,omitempty"`
 	Reason     Reason `json:"reason,omitempty"`
-	Detail     string `json:"detail,omitempty"` // of the first
+	Detail     string `json:"detail,omitempty"` // of the first request
 	Credential string `json:"credential,omitempty"`
 	Count      uint64 `json:"count"`
-	Failed     uint64 `json:"failed"` // answered with 400 and above, or cut off
+	Failed     uint64 `json:"failed"` // status 400 and above, or cut off
 	Up         int64  `json:"bytes_up"`
 	Down       int64  `json:"bytes_down"`
-	// Tokens is what Told answers said that models took for them.
+	// Tokens is the model usage that the Told answers reported.
 	Tokens tokens.Usage `json:"tokens"`
 	Told   uint64       `json:"told"`
 	First  time.Time    `json:"first"`
 	Last   time.Time    `json:"last"`
 }
 
-// FoundSummary is the findings of one kind in what went to one host.
+// FoundSummary counts the findings of one kind in traffic with one host.
 type FoundSummary struct {
 	Name      string      `json:"name"`
 	Port      uint16      `json:"port"`
@@ -104,7 +104,7 @@ type FoundSummary struct {
 	Last      time.Time   `json:"last"`
 }
 
-// LimitSummary is how often a limit was hit.
+// LimitSummary counts how often a limit was reached.
 type LimitSummary struct {
 	Limit Reason `json:"limit"`
 	Count uint64 `json:"count"`
@@ -114,9 +114,9 @@ type LimitSummary struct {
 type PacketSummary struct {
 	In       uint64            `json:"in"`
 	Out      uint64            `json:"out"`
-	Lost     uint64            `json:"lost"` // not taken by the bottle in time
+	Lost     uint64            `json:"lost"` // the bottle did not take them in time
 	Refused  map[Reason]uint64 `json:"refused"`
-	Answered uint64            `json:"answered"` // refusals that were told by ICMP
+	Answered uint64            `json:"answered"` // refusals that were sent as ICMP
 }
 
 type connKey struct {
@@ -140,7 +140,7 @@ type foundKey struct {
 	action                                     FoundAction
 }
 
-// ledger collects the summary and feeds the observer.
+// ledger collects the summary and calls the observer.
 type ledger struct {
 	observer Observer
 
@@ -172,7 +172,7 @@ func newLedger(o Observer) *ledger {
 	}
 }
 
-// worthTelling picks the counts at which something that repeats is reported.
+// worthTelling reports whether the nth repetition of an event is reported.
 func worthTelling(n uint64) bool { return bits.OnesCount64(n) == 1 }
 
 func bound(s string) string {
@@ -208,8 +208,8 @@ func (l *ledger) nameAsked(e NameAsked) {
 	}
 }
 
-// conn records a connection that ended, or when repeats is set a refusal that
-// costs the bottle nothing and may come in floods.
+// conn records a connection that ended. With repeats, it is a refusal, which costs the
+// bottle nothing and may come in floods.
 func (l *ledger) conn(e Conn, repeats bool) {
 	e.Name, e.Rule, e.Detail = bound(e.Name), bound(e.Rule), bound(e.Detail)
 	key := connKey{
@@ -238,7 +238,7 @@ func (l *ledger) conn(e Conn, repeats bool) {
 	}
 }
 
-// request records one that was answered or cut off.
+// request records an HTTP request that was answered or cut off.
 func (l *ledger) request(e Request) {
 	e.Rule = bound(e.Rule)
 	key := requestKey{e.Name, e.Rule, e.Credential, e.Port, e.Allowed, e.Reason}
@@ -271,7 +271,7 @@ func (l *ledger) request(e Request) {
 	l.observer(e)
 }
 
-// found records what a scanner found.
+// found records a scanner's finding.
 func (l *ledger) found(e Found) {
 	e.Rule, e.What, e.Secret, e.Transform, e.Place = bound(e.Rule), bound(e.What), bound(e.Secret), bound(e.Transform), bound(e.Place)
 	key := foundKey{e.Name, e.Rule, e.What, e.Secret, e.Transform, e.Place, e.Port, e.Inbound, e.Action}

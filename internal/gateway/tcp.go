@@ -19,33 +19,33 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// bottleSide is the bottle's end of a connection: packets or a lane.
+// bottleSide is the bottle's side of a connection: TCP packets or a channel.
 type bottleSide interface {
 	net.Conn
 	halfCloser
-	Abort() // resets it
-	// Ended reports whether the bottle has said its last, or is gone.
+	Abort() // resets the connection
+	// Ended reports whether the bottle has ended its side or is gone.
 	Ended() bool
 }
 
-// knock is a connection that the bottle asks for.
-type knock interface {
+// connRequest is a connection that the bottle asks for.
+type connRequest interface {
 	to() netip.AddrPort
 	accept() (bottleSide, bool)
 	refuse()
 }
 
-// synKnock asks with a packet.
-type synKnock struct{ r *tcp.ForwarderRequest }
+// synRequest is a request by a SYN packet.
+type synRequest struct{ r *tcp.ForwarderRequest }
 
-func (k synKnock) to() netip.AddrPort {
+func (k synRequest) to() netip.AddrPort {
 	id := k.r.ID()
 	return netip.AddrPortFrom(fromTCPIP(id.LocalAddress), id.LocalPort)
 }
 
-func (k synKnock) refuse() { k.r.Complete(true) }
+func (k synRequest) refuse() { k.r.Complete(true) }
 
-func (k synKnock) accept() (bottleSide, bool) {
+func (k synRequest) accept() (bottleSide, bool) {
 	var wq waiter.Queue
 	ep, err := k.r.CreateEndpoint(&wq)
 	if err != nil {
@@ -57,7 +57,7 @@ func (k synKnock) accept() (bottleSide, bool) {
 	return tcpSide{gonet.NewTCPConn(&wq, ep), ep}, true
 }
 
-// tcpSide is a connection of packets, with what a gonet.TCPConn can't do.
+// tcpSide is a TCP connection with access to its endpoint.
 type tcpSide struct {
 	*gonet.TCPConn
 	ep tcpip.Endpoint
@@ -67,51 +67,52 @@ func (c tcpSide) Abort() { c.ep.Abort() }
 
 func (c tcpSide) Ended() bool { return tcp.EndpointState(c.ep.State()) != tcp.StateEstablished }
 
-// laneKnock asks on a lane.
-type laneKnock struct{ lane *wire.Lane }
+// channelRequest is a request on a channel.
+type channelRequest struct{ channel *wire.Channel }
 
-func (k laneKnock) to() netip.AddrPort { return k.lane.To() }
+func (k channelRequest) to() netip.AddrPort { return k.channel.To() }
 
-func (k laneKnock) refuse() { k.lane.Refuse() }
+func (k channelRequest) refuse() { k.channel.Refuse() }
 
-func (k laneKnock) accept() (bottleSide, bool) {
-	k.lane.Accept()
-	return k.lane, true
+func (k channelRequest) accept() (bottleSide, bool) {
+	k.channel.Accept()
+	return k.channel, true
 }
 
-// handleSYN is called by the stack on a goroutine of its own, of which there
-// are at most maxHandshakes.
-func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) { g.handleKnock(synKnock{r}) }
+// handleSYN handles one SYN. The stack calls it on a goroutine of its own, of which
+// there are at most maxHandshakes.
+func (g *Gateway) handleSYN(r *tcp.ForwarderRequest) { g.handleConnRequest(synRequest{r}) }
 
-// maxKnocks bounds the goroutines that serve lanes: one for each, and as many again
-// for those that have just been refused.
-const maxKnocks = 2 * wire.LaneCount
+// maxChannelGoroutines bounds the goroutines that serve channels: one for each, and as
+// many again for those that were just refused.
+const maxChannelGoroutines = 2 * wire.ChannelCount
 
-// handleLane is called by the one goroutine that listens to the lanes.
-func (g *Gateway) handleLane(l *wire.Lane) {
+// handleChannel handles a connection request on a channel. Only the goroutine that
+// listens to the channels calls it.
+func (g *Gateway) handleChannel(l *wire.Channel) {
 	select {
-	case g.knocks <- struct{}{}:
+	case g.channelSlots <- struct{}{}:
 		g.wg.Go(func() {
-			defer func() { <-g.knocks }()
-			g.handleKnock(laneKnock{l})
+			defer func() { <-g.channelSlots }()
+			g.handleConnRequest(channelRequest{l})
 		})
 	default:
 		l.Refuse()
 	}
 }
 
-// handleKnock decides about a connection before it exists.
-func (g *Gateway) handleKnock(k knock) {
+// handleConnRequest decides about a connection before it exists.
+func (g *Gateway) handleConnRequest(k connRequest) {
 	if !g.flows.enter() {
 		k.refuse()
 		return
 	}
 	defer g.flows.served.Done()
 	addr := k.to()
-	// Of packets this was seen to before.
+	// For packets, filter has already checked this.
 	if g.badDestination(addr.Addr()) || addr.Port() == 0 {
 		k.refuse()
-		g.ledger.packet(ReasonBadDestination)
+		g.ledger.packet(reasonBadDestination)
 		return
 	}
 	if addr.Port() == 53 {
@@ -123,7 +124,7 @@ func (g *Gateway) handleKnock(k knock) {
 		})
 		return
 	}
-	name, literal, v, reason := g.place(addr)
+	name, literal, v, reason := g.judgeAddr(addr)
 	if reason != ReasonOK {
 		k.refuse()
 		g.ledger.conn(Conn{Time: time.Now(), Name: name, Addr: addr, Protocol: "tcp", Rule: v.Rule, Reason: reason}, true)
@@ -139,21 +140,21 @@ func (g *Gateway) newFlow(addr netip.AddrPort, name string, literal bool, v poli
 	return f
 }
 
-// accept completes the handshake and serves the flow to its end. serve may
-// hand the connection on to the web server, which then finishes it.
-func (g *Gateway) accept(k knock, f *flow, serve func(*flow)) {
+// accept completes the handshake and calls serve. serve may hand the connection to the
+// web server, which then finishes it.
+func (g *Gateway) accept(k connRequest, f *flow, serve func(*flow)) {
 	side, ok := k.accept()
 	if !ok {
 		f.cancel()
 		return
 	}
 	f.conn = &bottleConn{bottleSide: side, flow: f}
-	// Admitted after the handshake, so that half-open connections are
-	// bounded by maxHandshakes and whole ones by the limit.
+	// Count it after the handshake: maxHandshakes bounds half-open connections, the
+	// limit the complete ones.
 	if reason := g.flows.add(f, g.limits.Conns); reason != ReasonOK {
 		f.conn.Abort()
 		f.cancel()
-		if reason == ReasonLimitConns {
+		if reason == reasonLimitConns {
 			g.ledger.limit(reason, f.name)
 			g.ledger.conn(Conn{Time: f.start, Name: f.name, Addr: f.addr, Protocol: "tcp", Rule: f.verdict.Rule, Reason: reason}, true)
 		}
@@ -162,7 +163,7 @@ func (g *Gateway) accept(k knock, f *flow, serve func(*flow)) {
 	serve(f)
 }
 
-// serveFlow finds out what is spoken and passes it on or refuses it.
+// serveFlow detects the protocol, then passes the flow on or refuses it.
 func (g *Gateway) serveFlow(f *flow) {
 	if f.verdict.Protocol == policy.ProtocolTCP {
 		f.setProtocol("tcp")
@@ -171,16 +172,16 @@ func (g *Gateway) serveFlow(f *flow) {
 	}
 	s := newSniffer(f.conn, g.limits.HeadBytes)
 	_ = f.conn.SetReadDeadline(time.Now().Add(g.limits.Sniff))
-	kind, reason := s.kind()
+	kind, reason := s.protocol()
 	if reason != ReasonOK {
 		g.refuseBytes(f, reason, nil)
 		return
 	}
 	switch kind {
-	case kindTLS:
+	case protoTLS:
 		f.setProtocol("tls")
 		if insideName(f.name) != "" {
-			g.refuseBytes(f, ReasonProtocol, alert(alertAccessDenied))
+			g.refuseBytes(f, reasonProtocol, alert(alertAccessDenied))
 			return
 		}
 		if g.authority != nil && !f.verdict.Opaque {
@@ -188,25 +189,25 @@ func (g *Gateway) serveFlow(f *flow) {
 		} else {
 			g.passTLS(f, s)
 		}
-	case kindHTTP1:
+	case protoHTTP1:
 		f.setProtocol("http")
 		_ = f.conn.SetReadDeadline(time.Time{})
 		g.web.accept(f, f.conn, s.seen())
-	case kindHTTP2:
+	case protoHTTP2:
 		f.setProtocol("http2")
-		g.refuseBytes(f, ReasonHTTP2Plain, http2GoAway)
-	case kindSSH:
+		g.refuseBytes(f, reasonHTTP2Plain, http2GoAway)
+	case protoSSH:
 		f.setProtocol("ssh")
-		g.refuseBytes(f, ReasonSSH, nil)
+		g.refuseBytes(f, reasonSSH, nil)
 	default:
 		f.setProtocol("unknown")
-		g.refuseBytes(f, ReasonProtocol, nil)
+		g.refuseBytes(f, reasonProtocol, nil)
 	}
 }
 
-// refuseBytes says goodbye in the client's own protocol, if it has a word for
-// it, and closes. What the client still sends is read for a moment: closing
-// over unread bytes would be a reset, which can overtake the goodbye.
+// refuseBytes sends goodbye, a refusal in the client's protocol, and closes. It reads
+// for a moment what the client still sends: closing with unread bytes causes a reset,
+// which can overtake the refusal.
 func (g *Gateway) refuseBytes(f *flow, reason Reason, goodbye []byte) {
 	f.note(reason, "")
 	defer f.finish()
@@ -224,8 +225,8 @@ func (g *Gateway) refuseBytes(f *flow, reason Reason, goodbye []byte) {
 	_ = f.conn.Close()
 }
 
-// readHello reads the hello and compares its server name with the name of the
-// flow's address, or refuses the flow.
+// readHello reads the hello and compares its server name with the name of the flow's
+// address. It refuses the flow if they differ.
 func (g *Gateway) readHello(f *flow, s *sniffer, opened bool) bool {
 	hello, err := s.hello()
 	if err != nil {
@@ -234,14 +235,14 @@ func (g *Gateway) readHello(f *flow, s *sniffer, opened bool) bool {
 		case errors.As(err, &le):
 			g.refuseBytes(f, Reason(le), alert(alertIllegalParameter))
 		case isTimeout(err):
-			g.refuseBytes(f, ReasonSlowStart, nil)
+			g.refuseBytes(f, reasonSlowStart, nil)
 		default:
-			f.note(ReasonHelloInvalid, err.Error())
-			g.refuseBytes(f, ReasonHelloInvalid, alert(alertDecodeError))
+			f.note(reasonHelloInvalid, err.Error())
+			g.refuseBytes(f, reasonHelloInvalid, alert(alertDecodeError))
 		}
 		return false
 	}
-	// Where we answer, what an encrypted hello hides is not used.
+	// The gateway answers itself, so the encrypted part of a hello is not used.
 	hello.ech = hello.ech && !opened
 	if reason, a := checkHello(f, hello); reason != ReasonOK {
 		f.note(reason, "server name "+hello.name)
@@ -251,16 +252,15 @@ func (g *Gateway) readHello(f *flow, s *sniffer, opened bool) bool {
 	return true
 }
 
-// passTLS passes a TLS connection on, unseen, after its server name was found to
-// be the name that its address stands for.
+// passTLS tunnels a TLS connection whose server name is the name of its address.
 func (g *Gateway) passTLS(f *flow, s *sniffer) {
 	if !g.readHello(f, s, false) {
 		return
 	}
 	end, ok := helloEnd(s.seen())
 	if !ok {
-		f.note(ReasonHelloInvalid, "hello shares its record")
-		g.refuseBytes(f, ReasonHelloInvalid, alert(alertDecodeError))
+		f.note(reasonHelloInvalid, "hello shares its record")
+		g.refuseBytes(f, reasonHelloInvalid, alert(alertDecodeError))
 		return
 	}
 	_ = f.conn.SetReadDeadline(time.Time{})
@@ -269,7 +269,7 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 	if !ok {
 		return
 	}
-	up := g.reach(f, refuse)
+	up := g.dialOrRefuse(f, refuse)
 	if up == nil {
 		return
 	}
@@ -281,22 +281,22 @@ func (g *Gateway) passTLS(f *flow, s *sniffer) {
 	relay(f, up, out, in)
 }
 
-// checkHello compares the server name with the name of the address. An IP
-// address is never a server name (RFC 6066 section 3), so a literal has none.
+// checkHello compares the server name with the name of the address. A literal address
+// has no server name (RFC 6066 section 3).
 func checkHello(f *flow, h hello) (Reason, byte) {
 	switch {
 	case h.ech:
-		return ReasonECH, alertAccessDenied
+		return reasonECH, alertAccessDenied
 	case f.literal && h.name == "":
 		return ReasonOK, 0
 	case h.name == "":
-		return ReasonSNIAbsent, alertUnrecognizedName
+		return reasonSNIAbsent, alertUnrecognizedName
 	case f.literal:
-		return ReasonSNIMismatch, alertUnrecognizedName
+		return reasonSNIMismatch, alertUnrecognizedName
 	}
 	name, err := policy.CanonicalName(h.name)
 	if err != nil || name != f.name {
-		return ReasonSNIMismatch, alertUnrecognizedName
+		return reasonSNIMismatch, alertUnrecognizedName
 	}
 	return ReasonOK, 0
 }
@@ -307,7 +307,7 @@ func (g *Gateway) passTCP(f *flow) {
 	if !ok {
 		return
 	}
-	up := g.reach(f, refuse)
+	up := g.dialOrRefuse(f, refuse)
 	if up == nil {
 		return
 	}
@@ -316,8 +316,8 @@ func (g *Gateway) passTCP(f *flow) {
 	relay(f, up, out, in)
 }
 
-// reach dials for a flow, or refuses it and returns nil.
-func (g *Gateway) reach(f *flow, refuse func(Reason)) net.Conn {
+// dialOrRefuse dials for a flow. If that fails, it refuses the flow and returns nil.
+func (g *Gateway) dialOrRefuse(f *flow, refuse func(Reason)) net.Conn {
 	up, err := g.dial(f.ctx, f.name, f.addr.Port())
 	if err != nil {
 		reason := dialReason(err)

@@ -28,7 +28,7 @@ func clientHello(t testing.TB, cfg *tls.Config) []byte {
 	return buf[:n]
 }
 
-// mustAlert wants a TLS alert and the end of the connection.
+// mustAlert checks for a TLS alert and then the end of the connection.
 func mustAlert(t *testing.T, c net.Conn, want byte) {
 	t.Helper()
 	got, err := io.ReadAll(c)
@@ -64,8 +64,8 @@ func TestServerName(t *testing.T) {
 	}
 	dialled := len(w.dials())
 
-	// Another allowed name on this one's address; a name that is not
-	// allowed; a part; none.
+	// Another allowed name on this one's address, a refused name, a part of the name,
+	// and none.
 	for _, name := range []string{"other.example.com", "evil.com", "example.com", "x.api.example.com", "api.example.com.evil.com"} {
 		c := b.mustDial("api.example.com", 443)
 		c.Write(clientHello(t, &tls.Config{ServerName: name}))
@@ -74,11 +74,11 @@ func TestServerName(t *testing.T) {
 	c := b.mustDial("api.example.com", 443)
 	c.Write(clientHello(t, &tls.Config{InsecureSkipVerify: true}))
 	mustAlert(t, c, alertUnrecognizedName)
-	b.waitReason(ReasonSNIAbsent)
+	b.waitReason(reasonSNIAbsent)
 	l := literal()
 	l.Write(clientHello(t, &tls.Config{ServerName: "api.example.com"}))
 	mustAlert(t, l, alertUnrecognizedName)
-	if got := b.waitConn("fronting", func(c ConnSummary) bool { return c.Reason == ReasonSNIMismatch && c.Name == "1.2.3.4" }); got.Allowed {
+	if got := b.waitConn("fronting", func(c ConnSummary) bool { return c.Reason == reasonSNIMismatch && c.Name == "1.2.3.4" }); got.Allowed {
 		t.Errorf("record: %+v", got)
 	}
 	if len(w.dials()) != dialled {
@@ -89,7 +89,7 @@ func TestServerName(t *testing.T) {
 	c = b.mustDial("fails.example.com", 443)
 	c.Write(clientHello(t, &tls.Config{ServerName: "fails.example.com"}))
 	mustAlert(t, c, alertInternalError)
-	b.waitReason(ReasonResolveFailed)
+	b.waitReason(reasonResolveFailed)
 }
 
 func TestEncryptedHello(t *testing.T) {
@@ -97,13 +97,12 @@ func TestEncryptedHello(t *testing.T) {
 	hello := clientHello(t, &tls.Config{ServerName: "api.example.com"})
 	c := b.mustDial("api.example.com", 443)
 	c.Write(addExtension(hello, extensionECH, make([]byte, 60)))
-	// crypto/tls may see that this one is not well-formed; either way it
-	// does not pass.
+	// crypto/tls may notice that this one is malformed; either way it does not pass.
 	got, _ := io.ReadAll(c)
 	if len(got) != 7 || got[0] != recordAlert {
 		t.Errorf("got %x", got)
 	}
-	// The neighbour: any other extension that we don't know.
+	// Control: any other unknown extension passes.
 	c = b.mustDial("api.example.com", 443)
 	c.Write(addExtension(hello, 0xfafa, make([]byte, 60)))
 	got = make([]byte, 1)
@@ -138,8 +137,8 @@ func addExtension(hello []byte, id uint16, body []byte) []byte {
 	return append(h, ext...)
 }
 
-// TestHelloInPieces: a hello that is split over segments and records passes;
-// one that never ends does not.
+// TestHelloInPieces: a hello that is split over segments and records passes; one that
+// never ends does not.
 func TestHelloInPieces(t *testing.T) {
 	b := newBottle(t, webWorld(t), routes(t, "api.example.com"), withLimits(Limits{Sniff: 500 * time.Millisecond}))
 	hello := clientHello(t, &tls.Config{ServerName: "api.example.com"})
@@ -178,14 +177,14 @@ func TestHelloInPieces(t *testing.T) {
 	if n, err := c.Read(got); err == nil {
 		t.Errorf("half a hello: read %d", n)
 	}
-	b.waitReason(ReasonSlowStart)
+	b.waitReason(reasonSlowStart)
 
 	c = b.mustDial("api.example.com", 443)
 	c.Write([]byte("\x16\x03\x01\x00\x05hello"))
 	mustAlert(t, c, alertDecodeError)
-	b.waitReason(ReasonHelloInvalid)
+	b.waitReason(reasonHelloInvalid)
 
-	// A hello as large as the format allows, beyond our bound.
+	// A hello of the largest size that the format allows exceeds the limit.
 	c = b.mustDial("api.example.com", 443)
 	big := []byte{1, 0, 0xff, 0xff}
 	big = append(big, make([]byte, 0xffff)...)
@@ -210,23 +209,23 @@ func TestOtherProtocols(t *testing.T) {
 		send   string
 		reason Reason
 	}{
-		{"SSH-2.0-OpenSSH_9.2\r\n", ReasonSSH},
-		{http2Preface + "\r\nSM\r\n\r\n", ReasonHTTP2Plain},
-		{"\x00\x01\x02\x03", ReasonProtocol},
-		{"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10", ReasonProtocol}, // SSLv2
-		{"\x05\x01\x00", ReasonProtocol},                                 // SOCKS5
-		{"*1\r\n$4\r\nPING\r\n", ReasonProtocol},                         // Redis
-		{"\x00\x16\x03\x01", ReasonProtocol},
-		{"GET\t/ HTTP/1.1\r\n", ReasonProtocol},
-		{strings.Repeat("A", 100), ReasonProtocol},
-		{"GET", ReasonSlowStart},
-		{"SSH", ReasonSlowStart},
-		{"", ReasonServerFirst},
+		{"SSH-2.0-OpenSSH_9.2\r\n", reasonSSH},
+		{http2Preface + "\r\nSM\r\n\r\n", reasonHTTP2Plain},
+		{"\x00\x01\x02\x03", reasonProtocol},
+		{"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10", reasonProtocol}, // SSLv2
+		{"\x05\x01\x00", reasonProtocol},                                 // SOCKS5
+		{"*1\r\n$4\r\nPING\r\n", reasonProtocol},                         // Redis
+		{"\x00\x16\x03\x01", reasonProtocol},
+		{"GET\t/ HTTP/1.1\r\n", reasonProtocol},
+		{strings.Repeat("A", 100), reasonProtocol},
+		{"GET", reasonSlowStart},
+		{"SSH", reasonSlowStart},
+		{"", reasonServerFirst},
 	} {
 		c := b.mustDial("api.example.com", 443)
 		c.Write([]byte(tt.send))
 		got, _ := io.ReadAll(c)
-		if tt.reason == ReasonHTTP2Plain {
+		if tt.reason == reasonHTTP2Plain {
 			if !bytes.Contains(got, []byte("carboy")) {
 				t.Errorf("%q: got %q", tt.send, got)
 			}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/policy"
@@ -13,9 +12,9 @@ import (
 	"github.com/carboy/carboy/internal/tokens"
 )
 
-// TestTokensAreCounted: what answers to requests with a credential say of tokens is
-// counted as they pass, also of those that are cut off, and changes none of them. The
-// same answer to whom no credential was told counts for nothing.
+// TestTokensAreCounted: the token usage in answers to requests with a credential is
+// counted, also if they are cut off, and no answer is changed. Answers to requests
+// without one count for nothing.
 func TestTokensAreCounted(t *testing.T) {
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
 	c, err := credential.Open("key", want, secret.NewString("the-real-key-4711"))
@@ -26,8 +25,8 @@ func TestTokensAreCounted(t *testing.T) {
 		one    = `{"content":[{"text":"\"usage\":{\"input_tokens\":1000}"}],"usage":{"input_tokens":3,"cache_read_input_tokens":40,"output_tokens":5}}`
 		events = "data: {\"message\":{\"usage\":{\"input_tokens\":11,\"output_tokens\":1}}}\n\ndata: {\"delta\":{\"text\":\"x\"}}\n\ndata: {\"usage\":{\"output_tokens\":20}}\n\n"
 	)
-	passed := make(chan struct{}) // the answer that is cut off, by then
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	passed := make(chan struct{}) // when the answer is cut off
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY, matches: [{paths: [{value: /v1}]}]}\n  - {host: api.example.com}\n", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, out := one, io.Writer(rw)
 		rw.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
@@ -74,26 +73,21 @@ func TestTokensAreCounted(t *testing.T) {
 			}
 		}
 	}
-	// A request is on record a moment after its answer.
+	// A request is recorded shortly after its answer.
 	var sum RequestSummary
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	waitFor(t, "all records", func() bool {
 		sum = RequestSummary{}
-		var other uint64
 		for _, r := range o.gw.Summary().Requests {
-			if r.Credential == "" {
-				other += r.Told
+			if r.Credential == "" && r.Told > 0 {
+				t.Fatal("answers to requests without a credential are counted")
 			}
 			sum.Count, sum.Told = sum.Count+r.Count, sum.Told+r.Told
 			sum.Tokens.Input, sum.Tokens.Cached, sum.Tokens.Output = sum.Tokens.Input+r.Tokens.Input, sum.Tokens.Cached+r.Tokens.Cached, sum.Tokens.Output+r.Tokens.Output
 		}
-		if other != 0 {
-			t.Fatal("what no credential was put on is counted")
-		}
-		if sum.Count == uint64(asked) {
-			break
-		}
-	}
-	// Of each version of HTTP: two documents and two streams, of which one was cut off.
+		return sum.Count == uint64(asked)
+	})
+	// For each version of HTTP: two documents and two streams, of which one was cut
+	// off.
 	if want := (tokens.Usage{Input: 4*43 + 4*11, Cached: 4 * 40, Output: 4*5 + 4*20}); sum.Told != 8 || sum.Tokens != want {
 		t.Errorf("%d of %d answers: %+v, want %+v", sum.Told, sum.Count, sum.Tokens, want)
 	}

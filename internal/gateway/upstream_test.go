@@ -22,9 +22,8 @@ const upstreamRoutes = `routes:
   - {host: "inner.corp.example:8443"}
 `
 
-// TestUpstream: requests of a route that names an upstream go there and nowhere
-// else, as what they were; the others go to the host; and that a route leads to a
-// private server opens that server to nobody.
+// TestUpstream: requests of a route with an upstream go there and nowhere else,
+// unchanged; others go to the host. The private upstream is open to no other request.
 func TestUpstream(t *testing.T) {
 	const value = "the-real-key-4711"
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
@@ -33,7 +32,7 @@ func TestUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := make(chan string, 20)
-	o := newOpened(t, upstreamRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, upstreamRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		name := "plain"
 		if r.TLS != nil {
 			name = r.TLS.ServerName
@@ -55,9 +54,9 @@ func TestUpstream(t *testing.T) {
 			{"https://api.example.com/tls", 200, "inner.corp.example api.example.com /tls Bearer " + value},
 			{"http://api.example.com/tls", 200, "inner.corp.example api.example.com /tls Bearer " + value},
 			{"https://api.example.com/else", 200, "api.example.com api.example.com /else "},
-			// The kept connection to it is not for those who name it themselves.
-			{"https://inner.corp.example:8443/tls", 403, string(ReasonNotPublic)},
-			{"https://api.example.com/wrong", 502, string(ReasonUpstreamTLS)},
+			// A client that names the upstream itself can't use the kept connection.
+			{"https://inner.corp.example:8443/tls", 403, string(reasonNotPublic)},
+			{"https://api.example.com/wrong", 502, string(reasonUpstreamTLS)},
 			{"https://api.example.com/open", 403, "plain HTTP"},
 			{"https://api.example.com/metadata", 502, "the route's upstream: resolves to a metadata address only\nrule: r.yaml:6"},
 		} {

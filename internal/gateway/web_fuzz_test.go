@@ -14,7 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// memConn feeds bytes to a parser.
+// memConn reads from a byte slice.
 type memConn struct {
 	net.Conn
 	r io.Reader
@@ -23,8 +23,8 @@ type memConn struct {
 func (m memConn) Read(b []byte) (int, error) { return m.r.Read(b) }
 func (m memConn) Close() error               { return nil }
 
-// FuzzLint holds that what the linter lets through is read by Go's parser as
-// exactly the bytes that came, request by request.
+// FuzzLint: Go's parser reads what the linter passes as exactly the bytes that came,
+// request by request.
 func FuzzLint(f *testing.F) {
 	for _, raw := range smuggling {
 		f.Add([]byte(raw), 1)
@@ -46,8 +46,8 @@ func FuzzLint(f *testing.F) {
 		if !bytes.HasPrefix(in, kept) && !bytes.HasPrefix(in, out) {
 			t.Fatalf("delivered %q of %q", kept, in)
 		}
-		// Whatever was delivered before the refusal has one length, and no
-		// header that the linter should have seen.
+		// What was delivered before the refusal has one length, and no header that the
+		// linter should have refused.
 		br := bufio.NewReader(bytes.NewReader(kept))
 		for {
 			r, err := http.ReadRequest(br)
@@ -78,8 +78,8 @@ func (s *stepReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzSniff holds that the bound is kept, that nothing is lost, and that a
-// name that is found is one that a second reading finds too.
+// FuzzSniff: the limit holds, nothing is lost, and a name that is found is also found
+// by a second reading.
 func FuzzSniff(f *testing.F) {
 	hello := clientHello(f, &tls.Config{ServerName: "api.example.com"})
 	f.Add(hello, 1000)
@@ -94,11 +94,11 @@ func FuzzSniff(f *testing.F) {
 			return
 		}
 		const limit = 8 << 10
-		read := func(step int) (kind, Reason, hello2, []byte) {
+		read := func(step int) (protocol, Reason, hello2, []byte) {
 			s := newSniffer(&stepReader{in, step}, limit)
-			k, reason := s.kind()
+			k, reason := s.protocol()
 			var h hello2
-			if k == kindTLS {
+			if k == protoTLS {
 				h.h, h.err = s.hello()
 			}
 			return k, reason, h, s.seen()

@@ -78,19 +78,19 @@ func TestAuthority(t *testing.T) {
 		t.Errorf("a refused request was dialled")
 	}
 
-	// What the refusal says, to people and to programs.
+	// The text for people and the fields for programs.
 	_, body := b.request(t, "api.example.com", "GET / HTTP/1.1\r\nHost: evil.com\r\n\r\n")
 	if !strings.Contains(body, "--allow evil.com:80") || !strings.Contains(body, "host-mismatch") {
 		t.Errorf("refusal: %s", body)
 	}
 	_, body = b.request(t, "api.example.com", "GET / HTTP/1.1\r\nHost: evil.com\r\nAccept: application/json\r\n\r\n")
 	var r refusal
-	if err := json.Unmarshal([]byte(body), &r); err != nil || r.Reason != ReasonHostMismatch || r.Host != "api.example.com" || r.Allow != "--allow evil.com:80" {
+	if err := json.Unmarshal([]byte(body), &r); err != nil || r.Reason != reasonHostMismatch || r.Host != "api.example.com" || r.Allow != "--allow evil.com:80" {
 		t.Errorf("refusal: %s", body)
 	}
 }
 
-// TestKeptConnection: each request of a connection is judged, not the first.
+// TestKeptConnection: each request of a connection is judged, not only the first.
 func TestKeptConnection(t *testing.T) {
 	b := newBottle(t, webWorld(t), routes(t, "api.example.com", "other.example.com"))
 	c := b.mustDial("api.example.com", 80)
@@ -116,7 +116,7 @@ func TestKeptConnection(t *testing.T) {
 		t.Errorf("the connection lives: %v", err)
 	}
 
-	// Pipelined: the answer to the good one, then the refusal.
+	// Pipelined: the answer to the good request, then the refusal.
 	c = b.mustDial("api.example.com", 80)
 	io.WriteString(c, "GET /1 HTTP/1.1\r\nHost: api.example.com\r\n\r\nGET /2 HTTP/1.1\r\nHost: api.example.com\r\nHost: x\r\n\r\n")
 	br = bufio.NewReader(c)
@@ -129,7 +129,7 @@ func TestKeptConnection(t *testing.T) {
 	}
 }
 
-// smuggling lists requests with two readings.
+// smuggling lists requests that can be read in two ways.
 var smuggling = map[string]string{
 	"two lengths":            "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
 	"two equal lengths":      "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
@@ -188,8 +188,8 @@ func TestSmuggling(t *testing.T) {
 			t.Errorf("%s: %d %s", name, res.StatusCode, body)
 		}
 	}
-	// Chunks that go wrong after the request was passed on: it must not be
-	// answered as if it had been whole.
+	// Chunks that go wrong after the request was passed on: it must not be answered as
+	// a complete one.
 	for name, chunks := range map[string]string{
 		"extension":     "3;a=b\r\nabc\r\n0\r\n\r\n",
 		"bare lf":       "3\nabc\r\n0\r\n\r\n",
@@ -224,7 +224,7 @@ func TestLargeHeads(t *testing.T) {
 		t.Errorf("a head beyond the bound: %d", res.StatusCode)
 	}
 	b.waitLimit(ReasonLimitHead, 1)
-	// One that never ends, byte by byte.
+	// A head that never ends, byte by byte.
 	c := b.mustDial("api.example.com", 80)
 	io.WriteString(c, "GET / HTTP/1.1\r\nHost: api.example.com\r\n")
 	if got, _ := io.ReadAll(c); bytes.Contains(got, []byte("200")) {

@@ -77,12 +77,12 @@ func (b *bottle) httpClient() *http.Client {
 	return &http.Client{Transport: tr, Timeout: testTimeout}
 }
 
-// TestHalfClosed: a client that shuts down its side after a request gets the answer,
-// and one that is gone is not waited for.
+// TestHalfClosed: a client that half-closes after a request gets the answer, and one
+// that is gone is not waited for.
 func TestHalfClosed(t *testing.T) {
 	gone := make(chan struct{}, 10)
 	answer := make(chan struct{}, 10)
-	o := newOpened(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	o := newTLSWorld(t, apiRoutes, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		select {
 		case <-answer:
@@ -119,7 +119,7 @@ func TestHalfClosed(t *testing.T) {
 			c.Close()
 		}
 		c, half := begin(port, "x")
-		half() // and says and hears nothing more
+		half() // and neither sends nor reads any more
 		select {
 		case <-gone:
 		case <-time.After(testTimeout):

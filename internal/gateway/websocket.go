@@ -22,91 +22,90 @@ import (
 	"github.com/carboy/carboy/internal/scan"
 )
 
-// A WebSocket is not a tunnel: each frame is read, checked and made anew, in both
-// directions, so that what is looked for in the bodies of requests is looked for in
-// messages as well. No extension is ever agreed on: compressed messages could not
-// be looked at. What is read of a frame is passed on as a frame of its own, so that
-// neither a message nor a frame is ever held whole, and so that a goodbye fits
-// between any two.
+// A WebSocket is not a tunnel: each frame is parsed, checked and written anew, in both
+// directions, so that messages are scanned like bodies. No extension is ever agreed
+// on: compressed messages could not be scanned. Each piece that is read is passed on
+// as a frame of its own. So neither a message nor a frame is ever buffered whole, and
+// a close frame fits between any two.
 
 const (
-	// wsPiece is how much of a message is read before it is passed on. A frame up
-	// to this size stays one frame: some programs can't do with fragments.
+	// wsPiece bounds the part of a message that is read before it is passed on. A
+	// frame up to this size stays one frame, because some programs can't handle
+	// fragments.
 	wsPiece = 32 << 10
-	// wsCloseWait is how long the other side has for its own close frame.
+	// wsCloseWait gives the other side time to send its own close frame.
 	wsCloseWait = 3 * time.Second
-	// wsGoodbye is how long a refused side has to read why.
-	wsGoodbye = time.Second
+	// wsCloseReadTime gives a refused side time to read the reason.
+	wsCloseReadTime = time.Second
 )
 
 var wsPieces = sync.Pool{New: func() any { return new([wsPiece]byte) }}
 
-// messageScan judges the data frames of one direction. It lives as long as the
-// direction, so that what it knows goes over the borders of frames and messages.
+// messageScan checks the data frames of one direction. It lives as long as the
+// direction, so that it can keep state across frames and messages.
 //
-// Push appends to dst what of the message, with p its next bytes, may pass now. End
-// is called where a message ends and appends what was held back of it: a receiver
-// needs messages whole, and the next one may never come, or come only as an answer
-// to this one. So a scan that wants to find what is spread over messages must
-// remember what it let go, and stop the part that completes it. An error of either
-// ends the WebSocket; nothing of the piece that caused it has passed.
+// Push appends to dst what may pass now of the message, whose next bytes are p. End is
+// called at the end of a message and appends what was held back of it: a receiver
+// needs complete messages, and the next one may never come, or only as an answer to
+// this one. So a scan for values that are spread over messages must remember what it
+// passed, and stop the part that completes a value. An error ends the WebSocket;
+// nothing of the piece that caused it has passed.
 type messageScan interface {
 	Push(dst, p []byte) ([]byte, error)
 	End(dst []byte) ([]byte, error)
 }
 
-// frameScan is all that judges one direction. The zero value lets everything pass.
+// frameScan is all checks of one direction. The zero value passes everything.
 type frameScan struct {
 	data messageScan
-	// control judges the payload of a ping or pong and the reason of a close, each
-	// whole. It may change it in place.
+	// control checks the payload of a ping or pong or the reason of a close, each
+	// complete. It may change it in place.
 	control func(p []byte) error
 }
 
-// frameScans are what judges the frames of a WebSocket that was admitted: on their
-// way out what a request's body is scanned for; on their way in, credentials are
-// taken out and then injections looked for.
-func frameScans(a *admitted, w *watch) (toServer, toClient frameScan, err error) {
-	var out, in *scanned
-	if out, err = newScanned(w, false); err != nil {
+// newFrameScans returns the checks for an admitted WebSocket. Outgoing frames are
+// scanned like request bodies. In incoming ones, credentials are removed, then
+// injections are looked for.
+func newFrameScans(a *admission, w *inspector) (toServer, toClient frameScan, err error) {
+	var out, in *messageScanner
+	if out, err = newMessageScanner(w, false); err != nil {
 		return toServer, toClient, err
 	}
-	if in, err = newScanned(w, true); err != nil {
+	if in, err = newMessageScanner(w, true); err != nil {
 		return toServer, toClient, err
 	}
 	if out != nil {
-		toServer = frameScan{data: out, control: out.whole}
+		toServer = frameScan{data: out, control: out.scanControl}
 	}
 	if in != nil {
-		toClient = frameScan{data: in, control: in.whole}
+		toClient = frameScan{data: in, control: in.scanControl}
 	}
 	if s := a.scrubber(); s != nil {
-		toClient = scrubbing(s, toClient)
+		toClient = scrubFrames(s, toClient)
 	}
 	return toServer, toClient, nil
 }
 
-// scanned looks at each message as a stream of its own. Parts of a secret that lie
-// in several messages are put together by the bottle's coverage, as those in several
-// requests are.
-type scanned struct {
-	w       *watch
+// messageScanner scans each message as a stream of its own. The bottle's coverage
+// joins parts of a secret from several messages, as it does for requests.
+type messageScanner struct {
+	w       *inspector
 	inbound bool
 	codings []string      // of the next message
 	s       *scan.Scanner // nil between messages
 }
 
-// newScanned returns nil where nothing is looked for.
-func newScanned(w *watch, inbound bool) (*scanned, error) {
-	m := &scanned{w: w, inbound: inbound}
+// newMessageScanner returns nil if nothing is scanned for.
+func newMessageScanner(w *inspector, inbound bool) (*messageScanner, error) {
+	m := &messageScanner{w: w, inbound: inbound}
 	if err := m.begin(); err != nil || m.s == nil {
 		return nil, err
 	}
-	m.Close() // a message begins one, with codings of its own
+	m.Close() // each message begins a scanner with its own codings
 	return m, nil
 }
 
-func (m *scanned) begin() (err error) {
+func (m *messageScanner) begin() (err error) {
 	if m.s != nil {
 		return nil
 	}
@@ -116,44 +115,44 @@ func (m *scanned) begin() (err error) {
 	return err
 }
 
-func (m *scanned) failed(err error) error {
+func (m *messageScanner) exchangeError(err error) error {
 	if err == nil {
 		return nil
 	}
 	if m.inbound {
-		return m.w.replied(err)
+		return m.w.inboundError(err)
 	}
-	return m.w.stopped(err)
+	return m.w.outboundError(err)
 }
 
-func (m *scanned) Push(dst, p []byte) ([]byte, error) {
+func (m *messageScanner) Push(dst, p []byte) ([]byte, error) {
 	if err := m.begin(); err != nil {
 		return dst, err
 	}
 	dst, err := m.s.Push(dst, p)
-	return dst, m.failed(err)
+	return dst, m.exchangeError(err)
 }
 
-func (m *scanned) End(dst []byte) ([]byte, error) {
+func (m *messageScanner) End(dst []byte) ([]byte, error) {
 	if err := m.begin(); err != nil {
 		return dst, err
 	}
 	dst, err := m.s.End(dst)
 	m.Close()
-	return dst, m.failed(err)
+	return dst, m.exchangeError(err)
 }
 
-// Close frees what is held of a message that did not end.
-func (m *scanned) Close() {
+// Close frees the state of an unfinished message.
+func (m *messageScanner) Close() {
 	if m.s != nil {
 		m.s.Close()
 		m.s = nil
 	}
 }
 
-// whole is for a control frame, which comes amid messages.
-func (m *scanned) whole(p []byte) error {
-	c, err := newScanned(m.w, m.inbound)
+// scanControl scans a control frame, which may come between the frames of a message.
+func (m *messageScanner) scanControl(p []byte) error {
+	c, err := newMessageScanner(m.w, m.inbound)
 	if err != nil {
 		return err
 	}
@@ -166,8 +165,8 @@ func (m *scanned) whole(p []byte) error {
 	return err
 }
 
-// scrubbing takes credentials out before next looks.
-func scrubbing(s *credential.Scrubber, next frameScan) frameScan {
+// scrubFrames removes credentials before next sees a frame.
+func scrubFrames(s *credential.Scrubber, next frameScan) frameScan {
 	return frameScan{
 		data: &scrubbedMessages{s.Messages(), next.data},
 		control: func(p []byte) error {
@@ -212,7 +211,7 @@ func (s *scrubbedMessages) End(dst []byte) ([]byte, error) {
 
 func (s *scrubbedMessages) Close() { closeScan(s.next) }
 
-// closeScan frees what a scan holds, where it holds something.
+// closeScan closes a scan that has a Close method.
 func closeScan(m messageScan) {
 	if c, ok := m.(interface{ Close() }); ok {
 		c.Close()
@@ -223,7 +222,7 @@ func closeScan(m messageScan) {
 type webSocketError struct {
 	reason Reason
 	code   ws.StatusCode
-	status int // of an answer to the request
+	status int // of the HTTP answer
 	detail string
 	limit  bool
 }
@@ -231,15 +230,15 @@ type webSocketError struct {
 func (e *webSocketError) Error() string { return e.detail }
 
 func upgradeError(status int, format string, args ...any) *webSocketError {
-	return &webSocketError{reason: ReasonWebSocket, status: status, detail: fmt.Sprintf(format, args...)}
+	return &webSocketError{reason: reasonWebSocket, status: status, detail: fmt.Sprintf(format, args...)}
 }
 
 func frameError(code ws.StatusCode, detail string) *webSocketError {
-	return &webSocketError{reason: ReasonWebSocket, code: code, detail: detail}
+	return &webSocketError{reason: reasonWebSocket, code: code, detail: detail}
 }
 
-// isWebSocket reports whether a request offers to become a WebSocket. Inside HTTP/2
-// there are none (RFC 8441 is not spoken).
+// isWebSocket reports whether a request asks for a WebSocket. HTTP/2 requests never do
+// (RFC 8441 is not supported).
 func isWebSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor >= 1 &&
 		strings.EqualFold(strings.Join(r.Header.Values("Upgrade"), ","), "websocket") && hasToken(r.Header["Connection"], "upgrade")
@@ -256,8 +255,8 @@ func hasToken(values []string, token string) bool {
 	return false
 }
 
-// checkUpgrade refuses an offer that RFC 6455 section 4.2.1 does not allow, and
-// takes off what is never agreed on.
+// checkUpgrade refuses an offer that violates RFC 6455 section 4.2.1, and removes the
+// extensions, which are never agreed on.
 func checkUpgrade(r *http.Request) *webSocketError {
 	key, err := base64.StdEncoding.Strict().DecodeString(r.Header.Get("Sec-Websocket-Key"))
 	switch {
@@ -272,9 +271,9 @@ func checkUpgrade(r *http.Request) *webSocketError {
 	return nil
 }
 
-// upgrade refuses a wrong offer of an upgrade, and takes off one to anything else: a
-// server may ignore it (RFC 9110 section 7.8).
-func (w *webServer) upgrade(c *webConn, r *http.Request, a *admitted) *refusal {
+// upgrade refuses an invalid WebSocket offer. It removes an offer of any other
+// protocol: a server may ignore it (RFC 9110 section 7.8).
+func (w *webServer) upgrade(c *webConn, r *http.Request, a *admission) *refusal {
 	if !isWebSocket(r) {
 		r.Header.Del("Upgrade")
 		return nil
@@ -285,7 +284,7 @@ func (w *webServer) upgrade(c *webConn, r *http.Request, a *admitted) *refusal {
 	return nil
 }
 
-// checkSwitch refuses an answer that does not prove that it is one to this request,
+// checkSwitch refuses an answer that does not prove that it belongs to this request,
 // or that agrees to what was not offered.
 func checkSwitch(res *http.Response) *webSocketError {
 	sum := sha1.Sum([]byte(res.Request.Header.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
@@ -304,42 +303,42 @@ func checkSwitch(res *http.Response) *webSocketError {
 	return nil
 }
 
-// webSocket takes the upstream connection's place in a response, after the switch:
-// what the HTTP proxy copies between the two sides is copied here, frame by frame.
+// webSocket replaces the upstream connection in a response after the switch. What the
+// HTTP proxy copies between both sides is copied here, frame by frame.
 type webSocket struct {
 	upstream           io.ReadWriteCloser
 	c                  *webConn
 	seen               *exchange
-	toServer, toClient *frameWay
+	toServer, toClient *frameCopier
 
-	goodbye          sync.Mutex // held while both are told
+	closeMu          sync.Mutex // held while both sides are told
 	over             bool       // nobody is told any more
 	refused          atomic.Bool
 	upDone, downDone chan struct{}
 }
 
 // newWebSocket is for a response that was found good.
-func newWebSocket(c *webConn, seen *exchange, a *admitted, upstream io.ReadWriteCloser) (*webSocket, error) {
-	up, down, err := frameScans(a, seen.watch)
+func newWebSocket(c *webConn, seen *exchange, a *admission, upstream io.ReadWriteCloser) (*webSocket, error) {
+	up, down, err := newFrameScans(a, seen.inspector)
 	if err != nil {
 		return nil, err
 	}
 	return &webSocket{
 		upstream: upstream, c: c, seen: seen,
-		toServer: newFrameWay(upstream, ws.StateServerSide, up, c.flow.g.caps.outgoing(a.account)),
-		toClient: newFrameWay(c, ws.StateClientSide, down, a.account.incoming()),
+		toServer: newFrameCopier(upstream, ws.StateServerSide, up, c.flow.g.caps.outgoing(a.account)),
+		toClient: newFrameCopier(c, ws.StateClientSide, down, a.account.incoming()),
 		upDone:   make(chan struct{}), downDone: make(chan struct{}),
 	}, nil
 }
 
-// Read and Write are for an io.ReadWriteCloser's sake; io.Copy takes the two below.
+// Read and Write complete io.ReadWriteCloser; io.Copy uses ReadFrom and WriteTo.
 func (s *webSocket) Read([]byte) (int, error)  { return 0, errors.ErrUnsupported }
 func (s *webSocket) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 func (s *webSocket) Close() error              { return s.upstream.Close() }
 
-// ReadFrom passes on what the bottle sends. It returns after both directions ended.
+// ReadFrom copies what the bottle sends. It returns after both directions have ended.
 func (s *webSocket) ReadFrom(io.Reader) (int64, error) {
-	err := s.toServer.pass(s.c)
+	err := s.toServer.copyFrames(s.c)
 	closeScan(s.toServer.scan.data)
 	s.seen.up.Add(s.toServer.passed)
 	switch {
@@ -359,43 +358,43 @@ func (s *webSocket) ReadFrom(io.Reader) (int64, error) {
 	return 0, err
 }
 
-// WriteTo passes on what upstream sends. It returns after both directions ended.
+// WriteTo copies what upstream sends. It returns after both directions have ended.
 func (s *webSocket) WriteTo(io.Writer) (int64, error) {
-	err := s.toClient.pass(s.upstream)
+	err := s.toClient.copyFrames(s.upstream)
 	closeScan(s.toClient.scan.data)
 	s.seen.down.Add(s.toClient.passed)
 	if s.refuses(err) || s.refused.Load() {
 		_, _ = io.Copy(io.Discard, s.upstream)
 	}
-	// Upstream has nothing more to say, and what the bottle still says nobody hears.
-	s.goodbye.Lock()
+	// Upstream has nothing more to say and no longer reads the bottle.
+	s.closeMu.Lock()
 	_ = s.c.CloseWrite()
-	s.goodbye.Unlock()
-	_ = s.c.SetReadDeadline(time.Now().Add(wsGoodbye))
-	s.seen.end() // nobody need be asked any more about what the bottle says
+	s.closeMu.Unlock()
+	_ = s.c.SetReadDeadline(time.Now().Add(wsCloseReadTime))
+	s.seen.end() // nobody need be asked about what the bottle still says
 	close(s.downDone)
 	<-s.upDone
 	s.end()
 	return 0, err
 }
 
-// end is the last that is done with the exchange.
+// end marks the exchange as done: nobody is told anything after it.
 func (s *webSocket) end() {
-	s.goodbye.Lock()
+	s.closeMu.Lock()
 	s.over = true
-	s.goodbye.Unlock()
+	s.closeMu.Unlock()
 }
 
-// refuses tells both sides, when err is about what one of them sent, and gives them
-// a moment to read it: closing over unread bytes is a reset, which may overtake the
-// goodbye.
+// refuses reports whether err is about the frames of one side. If so, it closes both
+// sides with the reason, and gives them a moment to read it: closing with unread bytes
+// causes a reset, which may overtake the close frame.
 func (s *webSocket) refuses(err error) bool {
 	var e *webSocketError
 	if !errors.As(err, &e) {
 		return false
 	}
-	s.goodbye.Lock()
-	defer s.goodbye.Unlock()
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
 	if s.over || s.refused.Swap(true) {
 		return true
 	}
@@ -403,9 +402,9 @@ func (s *webSocket) refuses(err error) bool {
 		s.c.flow.g.ledger.limit(e.reason, s.c.flow.name)
 	}
 	s.c.flow.note(e.reason, e.detail)
-	s.seen.refused(&refusal{Error: "refused", Reason: e.reason, Detail: e.detail})
-	// A side that does not read stops the other from being told.
-	stuck := time.AfterFunc(wsGoodbye, func() {
+	s.seen.recordRefusal(&refusal{Error: "refused", Reason: e.reason, Detail: e.detail})
+	// A side that does not read must not block the other.
+	stuck := time.AfterFunc(wsCloseReadTime, func() {
 		_ = s.upstream.Close()
 		s.c.flow.abort(e.reason, e.detail)
 	})
@@ -415,40 +414,41 @@ func (s *webSocket) refuses(err error) bool {
 	}
 	why = strings.ToValidUTF8(why[:min(len(why), ws.MaxControlFramePayloadSize-2)], "")
 	body := ws.NewCloseFrameBody(e.code, why)
-	s.toServer.bye(body)
-	s.toClient.bye(body)
+	s.toServer.writeClose(body)
+	s.toClient.writeClose(body)
 	_ = s.c.CloseWrite()
 	stuck.Stop()
-	_ = s.c.SetReadDeadline(time.Now().Add(wsGoodbye))
-	time.AfterFunc(wsGoodbye, func() { _ = s.upstream.Close() })
+	_ = s.c.SetReadDeadline(time.Now().Add(wsCloseReadTime))
+	time.AfterFunc(wsCloseReadTime, func() { _ = s.upstream.Close() })
 	return true
 }
 
-// frameWay is one direction.
-type frameWay struct {
+// frameCopier copies one direction.
+type frameCopier struct {
 	w      io.Writer
-	reader ws.State // which side we are to the one that sends
+	reader ws.State // our role towards the sender
 	scan   frameScan
 	caps   meters
 	passed int64 // bytes of payload
 
-	mu     sync.Mutex // of writing a frame
+	mu     sync.Mutex // held while a frame is written
 	out    bytes.Buffer
-	closed bool // a close frame was written: the last
+	closed bool // a close frame was written: the last one
 
-	// Of the message that is under way.
+	// State of the current message.
 	text    bool
 	begun   bool // some of it was written
 	partial [utf8.UTFMax]byte
-	pending int // bytes of a character that the last piece began
+	pending int // bytes of a character that the last piece ended in
 }
 
-func newFrameWay(w io.Writer, reader ws.State, scan frameScan, caps meters) *frameWay {
-	return &frameWay{w: w, reader: reader, scan: scan, caps: caps}
+func newFrameCopier(w io.Writer, reader ws.State, scan frameScan, caps meters) *frameCopier {
+	return &frameCopier{w: w, reader: reader, scan: scan, caps: caps}
 }
 
-// pass copies frames until the sender has closed, with nil, or something fails.
-func (d *frameWay) pass(src io.Reader) error {
+// copyFrames copies frames until the sender has closed, or something fails. It returns
+// nil after a close.
+func (d *frameCopier) copyFrames(src io.Reader) error {
 	in := bufio.NewReaderSize(src, 4<<10)
 	buf := wsPieces.Get().(*[wsPiece]byte)
 	defer wsPieces.Put(buf)
@@ -466,11 +466,11 @@ func (d *frameWay) pass(src io.Reader) error {
 			return frameError(ws.StatusProtocolError, err.Error())
 		}
 		if h.OpCode.IsControl() {
-			if err := d.control(in, h, buf[:h.Length]); err != nil {
+			if err := d.copyControl(in, h, buf[:h.Length]); err != nil {
 				return err
 			}
 			if h.OpCode == ws.OpClose {
-				// What follows has no meaning (RFC 6455 section 5.5.1).
+				// Data after a close frame has no meaning (RFC 6455 section 5.5.1).
 				_, err := io.Copy(io.Discard, in)
 				return err
 			}
@@ -479,7 +479,7 @@ func (d *frameWay) pass(src io.Reader) error {
 		if h.OpCode != ws.OpContinuation {
 			d.text, d.begun, d.pending = h.OpCode == ws.OpText, false, 0
 		}
-		if released, err = d.data(in, h, buf[:], released); err != nil {
+		if released, err = d.copyData(in, h, buf[:], released); err != nil {
 			return err
 		}
 		if state = d.reader; !h.Fin {
@@ -488,8 +488,8 @@ func (d *frameWay) pass(src io.Reader) error {
 	}
 }
 
-// data passes a data frame on in pieces. released is kept for its memory.
-func (d *frameWay) data(in io.Reader, h ws.Header, buf, released []byte) ([]byte, error) {
+// copyData copies a data frame in pieces. released is reused as a buffer.
+func (d *frameCopier) copyData(in io.Reader, h ws.Header, buf, released []byte) ([]byte, error) {
 	for at := int64(0); ; {
 		p := buf[:min(int64(len(buf)), h.Length-at)]
 		var err error
@@ -527,13 +527,13 @@ func (d *frameWay) data(in io.Reader, h ws.Header, buf, released []byte) ([]byte
 	}
 }
 
-// scanError says it to both sides.
+// scanError turns a scanner's error into one that both sides are told.
 func scanError(err error) error {
 	var w *webSocketError
 	if errors.As(err, &w) {
 		return err
 	}
-	e := &webSocketError{reason: ReasonWebSocket, code: ws.StatusPolicyViolation, detail: bound(err.Error())}
+	e := &webSocketError{reason: reasonWebSocket, code: ws.StatusPolicyViolation, detail: bound(err.Error())}
 	var r *refusedError
 	if errors.As(err, &r) {
 		e.reason = r.reason
@@ -541,8 +541,8 @@ func scanError(err error) error {
 	return e
 }
 
-// control passes a control frame on, whole.
-func (d *frameWay) control(in io.Reader, h ws.Header, p []byte) error {
+// copyControl copies a control frame.
+func (d *frameCopier) copyControl(in io.Reader, h ws.Header, p []byte) error {
 	if _, err := io.ReadFull(in, p); err != nil {
 		return noEOF(err)
 	}
@@ -568,7 +568,7 @@ func (d *frameWay) control(in io.Reader, h ws.Header, p []byte) error {
 	return d.frame(h.OpCode, true, p)
 }
 
-// noEOF is for what ends amid a frame.
+// noEOF replaces io.EOF: the stream ended amid a frame.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -576,9 +576,9 @@ func noEOF(err error) error {
 	return err
 }
 
-// write passes on a part of the message that is under way. Nothing, unless it is
-// the last, is no part.
-func (d *frameWay) write(p []byte, fin bool) error {
+// write writes a part of the current message. An empty part is written only if it is
+// the last.
+func (d *frameCopier) write(p []byte, fin bool) error {
 	for len(p) > 0 || fin {
 		n := min(len(p), wsPiece)
 		op := ws.OpContinuation
@@ -601,9 +601,9 @@ func (d *frameWay) write(p []byte, fin bool) error {
 	return nil
 }
 
-// frame writes one, in one piece, so that those of the two directions' goodbyes
-// can't come amid it. A cap cuts it.
-func (d *frameWay) frame(op ws.OpCode, fin bool, p []byte) error {
+// frame writes one frame in one piece, so that the other direction's close frame can't
+// come between. At a cap it writes what fits and fails.
+func (d *frameCopier) frame(op ws.OpCode, fin bool, p []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -613,21 +613,22 @@ func (d *frameWay) frame(op ws.OpCode, fin bool, p []byte) error {
 	want := int64(ws.HeaderSize(h) + len(p))
 	got, short := d.caps.take(want)
 	if short == nil {
-		return d.put(h, p)
+		return d.writeFrame(h, p)
 	}
-	// A shorter payload's header is not longer.
+	// The header of a shorter payload is not longer.
 	if room := got - int64(ws.HeaderSize(h)); room > 0 && !op.IsControl() {
 		h.Fin, h.Length = false, room
-		if err := d.put(h, p[:room]); err != nil {
+		if err := d.writeFrame(h, p[:room]); err != nil {
 			return err
 		}
 	}
 	return &webSocketError{reason: short.why, code: ws.StatusPolicyViolation, detail: short.explain(), limit: true}
 }
 
-func (d *frameWay) put(h ws.Header, p []byte) error {
+func (d *frameCopier) writeFrame(h ws.Header, p []byte) error {
 	if h.Masked {
-		// Not to be guessed by whoever chose the payload (RFC 6455 section 10.3).
+		// Random, so that the sender of the payload can't predict it (RFC 6455 section
+		// 10.3).
 		_, _ = rand.Read(h.Mask[:])
 	}
 	d.out.Reset()
@@ -644,18 +645,19 @@ func (d *frameWay) put(h ws.Header, p []byte) error {
 	return err
 }
 
-// bye writes a close frame, if none was. It is ours and no cap's.
-func (d *frameWay) bye(body []byte) {
+// writeClose writes a close frame unless one was written. It comes from the gateway,
+// so it counts against no cap.
+func (d *frameCopier) writeClose(body []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.closed {
-		_ = d.put(ws.Header{Fin: true, OpCode: ws.OpClose, Length: int64(len(body)), Masked: d.reader.ServerSide()}, body)
+		_ = d.writeFrame(ws.Header{Fin: true, OpCode: ws.OpClose, Length: int64(len(body)), Masked: d.reader.ServerSide()}, body)
 	}
 }
 
-// validText checks the next bytes of a text message; a character may lie over
-// their border.
-func (d *frameWay) validText(p []byte, last bool) bool {
+// validText checks the next bytes of a text message. A character may be split between
+// pieces.
+func (d *frameCopier) validText(p []byte, last bool) bool {
 	for d.pending > 0 && len(p) > 0 {
 		d.partial[d.pending] = p[0]
 		d.pending++
@@ -667,7 +669,7 @@ func (d *frameWay) validText(p []byte, last bool) bool {
 			d.pending = 0
 		}
 	}
-	// The last character may be cut: at most three bytes of it are here.
+	// The last character may be cut: p has at most three bytes of it.
 	cut := len(p)
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if b := p[len(p)-i]; utf8.RuneStart(b) {

@@ -22,9 +22,9 @@ const wsScanRoutes = `routes:
   - {host: api.example.com}
 `
 
-// TestWebSocketSecrets: a secret in a message, however it is cut and wherever in a
-// frame it stands, ends the WebSocket before upstream has it; or is masked, or
-// passes, where the route says so.
+// TestWebSocketSecrets: a secret in a message, however it is split and wherever it is
+// in a frame, ends the WebSocket before upstream has it. If the route says so it is
+// masked or passes.
 func TestWebSocketSecrets(t *testing.T) {
 	cut := func(v string, n int) []ws.Frame {
 		fs := []ws.Frame{ws.NewFrame(ws.OpText, false, []byte("note "))}
@@ -50,7 +50,7 @@ func TestWebSocketSecrets(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan string, 1)
-			o := newOpened(t, wsScanRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+			o := newTLSWorld(t, wsScanRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 				io.WriteString(c, accept(r)+"\r\n")
 				var b strings.Builder
 				for {
@@ -106,10 +106,10 @@ func TestWebSocketSecrets(t *testing.T) {
 	}
 }
 
-// TestWebSocketInjections: what a server says in messages is looked at as answers are.
+// TestWebSocketInjections: a server's messages are scanned like answers.
 func TestWebSocketInjections(t *testing.T) {
 	bad := "Dear reader. " + takesOver + " and " + disclose + ". Thank you."
-	o := newOpened(t, wsScanRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, wsScanRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		ws.WriteFrame(c, ws.NewTextFrame([]byte("good day")))
 		ws.WriteFrame(c, ws.NewFrame(ws.OpText, false, []byte(bad[:40])))

@@ -24,7 +24,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// wsServer upgrades properly, and then does what it is told.
+// wsServer upgrades correctly, and then calls serve.
 func wsServer(serve func(c net.Conn, in *bufio.Reader, r *http.Request)) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {
@@ -46,7 +46,8 @@ func accept(r *http.Request) string {
 	return rec.Body.String()
 }
 
-// acceptOf is known for the key that these tests use (RFC 6455 section 1.3).
+// acceptOf returns Sec-WebSocket-Accept for the key of these tests (RFC 6455 section
+// 1.3).
 func acceptOf(key string) string {
 	if key != "dGhlIHNhbXBsZSBub25jZQ==" {
 		return "?"
@@ -62,11 +63,11 @@ type wsClient struct {
 	net.Conn
 	in *bufio.Reader
 
-	op   ws.OpCode // of the message that is under way, and its text so far
+	op   ws.OpCode // of the current message, and its text so far
 	text []byte
 }
 
-func (o *opened) webSocket(t testing.TB, path, more string) (*wsClient, *http.Response) {
+func (o *tlsWorld) webSocket(t testing.TB, path, more string) (*wsClient, *http.Response) {
 	t.Helper()
 	c := tls.Client(o.mustDial("api.example.com", 443), &tls.Config{ServerName: "api.example.com", RootCAs: o.inside})
 	t.Cleanup(func() { c.Close() })
@@ -98,7 +99,7 @@ func readFrame(r io.Reader) (h ws.Header, p []byte, err error) {
 	return h, p, err
 }
 
-// message reads frames until a message, or anything of control, is whole.
+// message reads frames until a message or a control frame is complete.
 func (c *wsClient) message() (ws.OpCode, string) {
 	c.t.Helper()
 	for {
@@ -118,7 +119,7 @@ func (c *wsClient) message() (ws.OpCode, string) {
 	}
 }
 
-// closedWith reads up to the close frame, and returns it.
+// closedWith reads up to the close frame and returns it.
 func (c *wsClient) closedWith() (code ws.StatusCode, reason string) {
 	for {
 		h, p, err := readFrame(c.in)
@@ -145,7 +146,7 @@ func wsEcho(c net.Conn, in *bufio.Reader, r *http.Request) {
 }
 
 func TestWebSocket(t *testing.T) {
-	o := newOpened(t, openRoutes, wsServer(wsEcho))
+	o := newTLSWorld(t, openRoutes, wsServer(wsEcho))
 	c, res := o.webSocket(t, "/v1/ws", "")
 	if res.StatusCode != 101 {
 		t.Fatalf("status %d", res.StatusCode)
@@ -184,10 +185,10 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// TestWebSocketOffers: what is no proper upgrade, of either side.
+// TestWebSocketOffers: malformed upgrades of either side are refused.
 func TestWebSocketOffers(t *testing.T) {
 	reached := make(chan http.Header, 20)
-	o := newOpened(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		reached <- r.Header
 		switch r.URL.Path {
 		case "/v1/accept":
@@ -219,7 +220,7 @@ func TestWebSocketOffers(t *testing.T) {
 			b, _ := io.ReadAll(res.Body)
 			body = string(b)
 		}
-		if res.StatusCode != want.status || !strings.Contains(body, want.text) || want.status == 502 && !strings.Contains(body, string(ReasonWebSocket)) {
+		if res.StatusCode != want.status || !strings.Contains(body, want.text) || want.status == 502 && !strings.Contains(body, string(reasonWebSocket)) {
 			t.Errorf("%s: %d %s", path, res.StatusCode, body)
 		}
 		if h := <-reached; h.Get("Sec-WebSocket-Extensions") != "" {
@@ -249,7 +250,7 @@ func TestWebSocketOffers(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		res.Body.Close()
-		if res.StatusCode != x.status || x.status >= 400 && res.Header.Get("Carboy-Refused") != string(ReasonWebSocket) {
+		if res.StatusCode != x.status || x.status >= 400 && res.Header.Get("Carboy-Refused") != string(reasonWebSocket) {
 			t.Errorf("%s: %d %v", name, res.StatusCode, res.Header)
 		}
 	}
@@ -258,7 +259,7 @@ func TestWebSocketOffers(t *testing.T) {
 	}
 }
 
-// badFrames are what no side may send, in the way of the bottle: masked.
+// badFrames are frames that no side may send, masked as the bottle sends them.
 var badFrames = map[string]struct {
 	frames []ws.Frame
 	code   ws.StatusCode
@@ -282,15 +283,15 @@ var badFrames = map[string]struct {
 	"huge length":         {[]ws.Frame{{Header: ws.Header{Fin: true, OpCode: ws.OpPing, Length: 1 << 62}}}, 1002},
 }
 
-// TestWebSocketFrames: what RFC 6455 does not allow ends it, for both sides, with a
-// word about why; from the bottle and from upstream.
+// TestWebSocketFrames: frames that RFC 6455 does not allow, from the bottle or from
+// upstream, end the WebSocket for both sides with a reason.
 func TestWebSocketFrames(t *testing.T) {
 	type ended struct {
 		code   ws.StatusCode
 		reason string
 	}
 	up := make(chan ended, 10)
-	o := newOpened(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		if name := r.URL.Query().Get("send"); name != "" {
 			for _, f := range badFrames[name].frames {
@@ -332,22 +333,22 @@ func TestWebSocketFrames(t *testing.T) {
 	check("not masked", c, 1002)
 	c, _ = o.webSocket(t, "/v1/ws?masked=1", "")
 	check("masked", c, 1002)
-	got := o.waitConn("all of them", func(c ConnSummary) bool { return c.Reason == ReasonWebSocket && c.Count == uint64(2*len(badFrames)+2) })
+	got := o.waitConn("all of them", func(c ConnSummary) bool { return c.Reason == reasonWebSocket && c.Count == uint64(2*len(badFrames)+2) })
 	if got.Protocol != "websocket" || !got.Allowed {
 		t.Errorf("%+v", got)
 	}
 	for _, r := range o.gw.Summary().Requests {
-		if r.Reason != ReasonWebSocket || r.Allowed || r.Count != uint64(2*len(badFrames)+2) {
+		if r.Reason != reasonWebSocket || r.Allowed || r.Count != uint64(2*len(badFrames)+2) {
 			t.Errorf("%+v", r)
 		}
 	}
 }
 
-// TestWebSocketEnds: a side that just goes, amid a frame or not, takes the other
-// with it, and what follows a close frame is not passed on.
+// TestWebSocketEnds: a side that disconnects, amid a frame or not, ends the other too.
+// Bytes after a close frame are not passed on.
 func TestWebSocketEnds(t *testing.T) {
 	up := make(chan string, 10)
-	o := newOpened(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		switch r.URL.Query().Get("go") {
 		case "gone":
@@ -379,8 +380,8 @@ func TestWebSocketEnds(t *testing.T) {
 	}
 }
 
-// TestWebSocketScrubbed: a server that repeats the credential, in one message or
-// over two, in a ping, in the reason of a close.
+// TestWebSocketScrubbed: the credential is removed from what a server repeats: in one
+// message or over two, in a ping, and in the reason of a close.
 func TestWebSocketScrubbed(t *testing.T) {
 	const value = "the-real-key-4711"
 	want := policy.Credential{Scheme: credential.Bearer, Env: "KEY"}
@@ -388,7 +389,7 @@ func TestWebSocketScrubbed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOpened(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, "routes:\n  - {host: api.example.com, token_env: KEY}\n", wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		auth := r.Header.Get("Authorization")
 		ws.WriteFrame(c, ws.NewTextFrame([]byte("you sent "+auth+"!")))
@@ -420,13 +421,13 @@ func TestWebSocketScrubbed(t *testing.T) {
 type wordScan struct {
 	word string
 	held []byte
-	kept []byte // let go at the end of a message
+	kept []byte // released at the end of a message
 }
 
 func (s *wordScan) Push(dst, p []byte) ([]byte, error) {
 	s.held = append(s.held, p...)
 	if bytes.Contains(append(bytes.Clone(s.kept), s.held...), []byte(s.word)) {
-		return dst, refuse("word", "%s was said", strings.ToUpper(s.word))
+		return dst, refusedf("word", "%s was said", strings.ToUpper(s.word))
 	}
 	n := len(s.held)
 	for k := min(len(s.word)-1, n); k > 0; k-- {
@@ -449,8 +450,8 @@ func (s *wordScan) End(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// TestFrameWayScans: what a scan holds back is held back, comes at the message's end
-// at the latest, and what it refuses does not pass.
+// TestFrameWayScans: what a scan holds back comes at the message's end at the latest,
+// and what it refuses does not pass.
 func TestFrameWayScans(t *testing.T) {
 	run := func(frames ...ws.Frame) (string, error) {
 		var in, out bytes.Buffer
@@ -458,13 +459,13 @@ func TestFrameWayScans(t *testing.T) {
 			ws.WriteFrame(&in, ws.MaskFrame(f))
 		}
 		scan := &wordScan{word: "secret"}
-		d := newFrameWay(&out, ws.StateServerSide, frameScan{data: scan, control: func(p []byte) error {
+		d := newFrameCopier(&out, ws.StateServerSide, frameScan{data: scan, control: func(p []byte) error {
 			if bytes.Contains(p, []byte("secret")) {
 				return errors.New("in a control frame")
 			}
 			return nil
 		}}, nil)
-		err := d.pass(&in)
+		err := d.copyFrames(&in)
 		var got []string
 		for out.Len() > 0 {
 			h, p, err := readFrame(&out)
@@ -499,13 +500,14 @@ func TestFrameWayScans(t *testing.T) {
 	}
 }
 
-// TestWebSocketMemory: a frame of hundreds of megabytes, both ways, holds no more than a piece.
+// TestWebSocketMemory: a frame of hundreds of megabytes, in either direction, needs
+// memory for one piece only.
 func TestWebSocketMemory(t *testing.T) {
 	size := int64(256 << 20)
 	if testing.Short() || os.Getenv(packetsOnly) != "" {
 		size = 64 << 20 // slow through packets
 	}
-	o := newOpened(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
+	o := newTLSWorld(t, openRoutes, wsServer(func(c net.Conn, in *bufio.Reader, r *http.Request) {
 		io.WriteString(c, accept(r)+"\r\n")
 		var got int64
 		for got < size {
@@ -544,7 +546,7 @@ func TestWebSocketMemory(t *testing.T) {
 	watch.check(32 << 20)
 }
 
-// heapWatch is how much the heap grew at most.
+// heapWatch measures the largest growth of the heap.
 type heapWatch struct {
 	t      testing.TB
 	before uint64
@@ -575,7 +577,7 @@ func watchHeap(t testing.TB) *heapWatch {
 	return w
 }
 
-// check fails when it was more than bound bytes.
+// check fails if the heap grew by more than bound bytes.
 func (w *heapWatch) check(bound uint64) {
 	w.t.Helper()
 	close(w.stop)
@@ -587,9 +589,9 @@ func (w *heapWatch) check(bound uint64) {
 	}
 }
 
-// FuzzWebSocketFrames holds that whatever is sent, only what RFC 6455 allows passes:
-// frames in order, unfragmented control frames, valid text, and as payload a part of
-// what a second reader makes of the input.
+// FuzzWebSocketFrames: whatever is sent, only what RFC 6455 allows passes: frames in
+// order, unfragmented control frames, valid text. The payload is a part of what a
+// second reader makes of the input.
 func FuzzWebSocketFrames(f *testing.F) {
 	for _, x := range badFrames {
 		var in bytes.Buffer
@@ -612,8 +614,8 @@ func FuzzWebSocketFrames(f *testing.F) {
 			side, other = ws.StateClientSide, ws.StateClientSide
 		}
 		var out bytes.Buffer
-		d := newFrameWay(&out, side, frameScan{}, nil)
-		_ = d.pass(&stepReader{in, step})
+		d := newFrameCopier(&out, side, frameScan{}, nil)
+		_ = d.copyFrames(&stepReader{in, step})
 		var plain, text []byte
 		state, isText, closed := other, false, false
 		for out.Len() > 0 {

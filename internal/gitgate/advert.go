@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// What upstream offers is cut to what the gate understands: an offer that is not in
-// these lists is not passed on, so nobody takes it up.
+// These lists hold the capabilities that the gate understands. It does not pass on any
+// other that upstream offers, so no client uses one.
 var (
 	offersV2 = map[string][]string{
 		"agent": nil, "ls-refs": {"unborn"}, "fetch": {"shallow", "wait-for-done", "filter", "ref-in-want"}, "object-format": nil,
@@ -23,16 +23,17 @@ var (
 		"no-progress", "include-tag", "multi_ack_detailed", "allow-tip-sha1-in-want", "allow-reachable-sha1-in-want", "no-done", "symref",
 		"filter", "object-format", "agent",
 	}
-	// Of a push, these must be upstream's; the gate has its own of the others. Signed
-	// pushes (push-cert) are not among them: they name the URL that was pushed to.
+	// For a push, upstream must have some of these, and the gate provides the others; see
+	// pushCaps. Signed pushes (push-cert) are left out: they name the URL that was pushed
+	// to.
 	offersPush = []string{"report-status", "delete-refs", "side-band-64k", "quiet", "atomic", "ofs-delta", "push-options", "object-format", "agent"}
 )
 
-// offer is what an upstream advertises.
+// offer is the advertisement of an upstream.
 type offer struct {
 	v      version
-	lines  []string // as they go to the bottle, the first without its capabilities
-	caps   []string // of version 0
+	lines  []string // as sent to the bottle; the first without its capabilities
+	caps   []string // for version 0
 	format string   // "sha1" or "sha256"
 	at     time.Time
 }
@@ -55,7 +56,7 @@ func readOffer(r io.Reader, service string) (*offer, error) {
 				continue
 			}
 			if first && service == uploadPack {
-				return nil, errors.New("it lists nothing, not even what it can do")
+				return nil, errors.New("it lists no capabilities")
 			}
 			return o, nil
 		}
@@ -143,7 +144,7 @@ func (o *offer) addFirst(text, service string) error {
 	return o.addRef(ref)
 }
 
-// addRef takes a reference, ".have" or "shallow".
+// addRef adds a reference, ".have" or "shallow" line.
 func (o *offer) addRef(text string) error {
 	id, name, ok := strings.Cut(text, " ")
 	if id == "shallow" {
@@ -151,7 +152,7 @@ func (o *offer) addRef(text string) error {
 	}
 	peeled := strings.TrimSuffix(name, "^{}")
 	if !ok || !isID(id) || len(id) != idLen(o.format) || name != ".have" && checkRef(peeled) != nil && peeled != "HEAD" {
-		return fmt.Errorf("%w: a reference that is none", errFraming)
+		return fmt.Errorf("%w: a malformed reference", errFraming)
 	}
 	o.lines = append(o.lines, text)
 	return nil
@@ -159,7 +160,7 @@ func (o *offer) addRef(text string) error {
 
 func (o *offer) check() error {
 	if o.format != "sha1" && o.format != "sha256" {
-		return errors.New("its objects are of a format that the gate does not know")
+		return errors.New("its object format is unknown")
 	}
 	return nil
 }
@@ -177,18 +178,18 @@ func isID(s string) bool {
 
 func isZero(s string) bool { return isID(s) && strings.Trim(s, "0") == "" }
 
-// printable reports whether s is text that can't steer a terminal.
+// printable reports whether s has no character that steers a terminal.
 func printable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 })
 }
 
-// list asks upstream for an offer.
+// list requests the advertisement of upstream.
 func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerPatience*g.cfg.Limits.Idle)
 	defer cancel()
 	r, err := rp.up.advertise(ctx, service, v)
 	if err != nil {
-		return nil, &UpstreamError{"list", timely(ctx, err)}
+		return nil, &upstreamError{"list", timely(ctx, err)}
 	}
 	b := bound(r, g.cfg.Limits.Advert, g.cfg.Limits.Idle, cancel)
 	o, err := readOffer(b, service)
@@ -197,7 +198,7 @@ func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*
 	}
 	_ = b.Close()
 	if err != nil {
-		return nil, &UpstreamError{"list", err}
+		return nil, &upstreamError{"list", err}
 	}
 	if service == receivePack {
 		o.at = time.Now()
@@ -206,16 +207,16 @@ func (g *Gate) list(ctx context.Context, rp *repo, service string, v version) (*
 	return o, nil
 }
 
-// timely says that it was the deadline, where it was.
+// timely returns ErrSilent if err comes from a deadline, and err otherwise.
 func timely(ctx context.Context, err error) error {
 	var slow net.Error
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
-		return ErrSilent
+		return errSilent
 	}
 	return err
 }
 
-// advertise answers info/refs with what upstream has at this moment.
+// advertise answers info/refs with upstream's present advertisement.
 func (g *Gate) advertise(w http.ResponseWriter, r *http.Request, rp *repo) {
 	service := r.URL.Query().Get("service")
 	if (service != uploadPack && service != receivePack) || r.URL.RawQuery != "service="+service {
@@ -224,7 +225,7 @@ func (g *Gate) advertise(w http.ResponseWriter, r *http.Request, rp *repo) {
 	}
 	v := version(0)
 	if service == uploadPack {
-		v = asked(r)
+		v = askedVersion(r)
 	}
 	ev := Event{Start: time.Now(), Repo: rp.name, Op: "list", Verdict: Done}
 	o, err := g.list(r.Context(), rp, service, v)
@@ -251,8 +252,8 @@ func (g *Gate) observe(ev Event) {
 	}
 }
 
-// asked is the version that a request names.
-func asked(r *http.Request) version {
+// askedVersion returns the protocol version that a request asks for.
+func askedVersion(r *http.Request) version {
 	if slices.Contains(strings.Split(r.Header.Get("Git-Protocol"), ":"), "version=2") {
 		return 2
 	}
@@ -284,9 +285,9 @@ func (o *offer) appendTo(b []byte, service string) []byte {
 	return appendFlush(b)
 }
 
-// pushCaps are what the gate offers for a push: its own, which are those of any
-// upstream, and of upstream's the ones that only it can keep. Packs are to be whole
-// (no-thin), so that they can be read without what upstream has.
+// pushCaps returns the capabilities that the gate offers for a push: its own, and those of
+// upstream that only upstream can provide. It asks for whole packs (no-thin), which can be
+// read without upstream's objects.
 func (o *offer) pushCaps() []string {
 	caps := []string{"report-status", "side-band-64k", "quiet", "ofs-delta", "no-thin", "object-format=" + o.format, "agent=git/carboy"}
 	for _, c := range []string{"delete-refs", "atomic", "push-options"} {
@@ -297,7 +298,7 @@ func (o *offer) pushCaps() []string {
 	return caps
 }
 
-// checkRef is git's check-ref-format, and that it lies in refs/.
+// checkRef applies the rules of git-check-ref-format, and requires the prefix refs/.
 func checkRef(s string) error {
 	if !strings.HasPrefix(s, "refs/") || len(s) > 1024 || strings.HasSuffix(s, "/") || strings.HasSuffix(s, ".") {
 		return errors.New("a reference is of the form refs/…, of at most 1024 bytes")
@@ -308,7 +309,7 @@ func checkRef(s string) error {
 		}
 	}
 	if strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.ContainsAny(s, " ~^:?*[\\") || !printable(s) {
-		return errors.New("the reference has characters that git does not take")
+		return errors.New("the reference has characters that git does not allow")
 	}
 	return nil
 }

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// What a pack says in a few bytes must not cost without end when it is looked at.
+// A few bytes of a pack must not cause unbounded work.
 
-// Which references lead to a commit is worked out for all of them at once: of a thousand
-// references and as many findings, each would else be a walk through all of history.
+// The references of all commits are computed in one walk. With a thousand references and as
+// many findings, a walk for each would take too long.
 func TestRefsOfHistory(t *testing.T) {
 	h := newHistory("sha1")
 	const chain, sides = 5000, 500
@@ -62,16 +62,16 @@ func TestRefsOfHistory(t *testing.T) {
 		t.Errorf("what no reference leads to is of %q", got)
 	}
 
-	// Parents cost next to nothing in a pack; here they are bounded.
+	// Parents cost next to nothing in a pack, so they are bounded.
 	h.links = maxParents - 1
 	add(1<<22, id(1))
-	var no *RefusedError
+	var no *refusedError
 	if err := h.add(object{id: id(1<<22 + 1), kind: "commit"}, text(id(1), id(2))); !errors.As(err, &no) {
 		t.Errorf("more parents than there may be: %v", err)
 	}
 }
 
-// A name that no system has is refused, and one that systems have is not.
+// A name longer than any system has is refused. A long but usual one is not.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -84,7 +84,7 @@ func TestLongNames(t *testing.T) {
 	git(t, w, "push", "-q", "origin", "trunk")
 }
 
-// Upstream's words are made visible in time that grows with their length.
+// Making upstream's messages visible takes time linear in their length.
 func TestProgress(t *testing.T) {
 	if got, want := progress([]byte("a\r\x1b[2Jb\n\u202ec")), "a\r\\x1b[2Jb\n\\u202ec"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -95,8 +95,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A push in a format that upstream does not have is refused, and spoils nothing for
-// those that come after it.
+// A push in another object format than upstream's is refused, and does not affect later
+// pushes.
 func TestOtherFormat(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -122,7 +122,7 @@ func TestOtherFormat(t *testing.T) {
 	git(t, w, "push", "-q", "origin", "trunk")
 }
 
-// What pushes make the gate fetch from upstream is bounded for as long as it keeps it.
+// The objects that pushes make the gate fetch are bounded, as long as the gate keeps them.
 func TestBaseKept(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -143,7 +143,7 @@ func TestBaseKept(t *testing.T) {
 		t.Fatal("nothing was fetched for it, or it does not count")
 	}
 	b.size = maxBaseKept
-	// What is here already is not asked for again.
+	// Objects that are here are not requested again.
 	commitFile(t, w, "two.txt", "x\n")
 	git(t, w, "push", "-q", "origin", "HEAD:refs/heads/two")
 	git(t, w, "reset", "-q", "--hard", "origin/trunk")

@@ -9,17 +9,17 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// pushRequest is a request to git-receive-pack up to where its pack begins.
+// pushRequest is a request to git-receive-pack, up to the beginning of its pack.
 type pushRequest struct {
 	updates []RefUpdate
 	caps    []string
 	shallow []string
 	options []string
 	format  string
-	size    int // bytes so far
+	size    int // bytes read so far
 }
 
 const (
@@ -31,16 +31,17 @@ const (
 
 func (p *pushRequest) has(c string) bool { return slices.Contains(p.caps, c) }
 
-// deletesOnly: then no pack follows.
+// deletesOnly reports whether the push only deletes references. No pack follows then.
 func (p *pushRequest) deletesOnly() bool {
 	return !slices.ContainsFunc(p.updates, func(u RefUpdate) bool { return !isZero(u.New) })
 }
 
-// readCommands reads what is before the pack (gitprotocol-pack, "Reference Update
-// Request"). A nil request is an empty one, by which git tries a connection.
+// readCommands reads the part of a push before the pack (gitprotocol-pack, "Reference
+// Update Request"). It returns nil for an empty request, which git sends to try a
+// connection.
 func readCommands(l *lineReader, limit int) (*pushRequest, error) {
 	p := &pushRequest{format: "sha1"}
-	line := func() (string, bool, error) { // false at a flush
+	line := func() (string, bool, error) { // returns false at a flush
 		k, b, err := l.next()
 		p.size += len(b) + 4
 		switch {
@@ -67,7 +68,7 @@ func readCommands(l *lineReader, limit int) (*pushRequest, error) {
 		}
 		if id, is := strings.CutPrefix(s, "shallow "); is && len(p.updates) == 0 {
 			if !isID(id) || len(p.shallow) == maxShallow {
-				return nil, badRequest("a shallow line that is none, or too many")
+				return nil, badRequest("a malformed shallow line, or too many of them")
 			}
 			p.shallow = append(p.shallow, id)
 			continue
@@ -82,7 +83,7 @@ func readCommands(l *lineReader, limit int) (*pushRequest, error) {
 	case len(p.updates) == 0:
 		return nil, badRequest("no reference to change")
 	case !p.has("report-status") || !p.has("side-band-64k"):
-		return nil, badRequest("it wants no report in a side band, which git has since 2006")
+		return nil, badRequest("it asks for no report in a side band, as every git since 2006 does")
 	}
 	for p.has("push-options") {
 		s, ok, err := line()
@@ -123,14 +124,14 @@ func (p *pushRequest) addCommand(s string, limit int) error {
 		s = cmd
 	}
 	if strings.HasPrefix(s, "push-cert") {
-		return errors.New("signed pushes are not carried: push without --signed")
+		return errors.New("signed pushes are not supported: push without --signed")
 	}
 	f := strings.SplitN(s, " ", 3)
 	if len(f) != 3 || !isID(f[0]) || !isID(f[1]) || len(f[0]) != idLen(p.format) || len(f[1]) != idLen(p.format) {
-		return badRequest("a command that is none")
+		return badRequest("a malformed command")
 	}
 	name := f[2]
-	shown := visible.String(name, 200)
+	shown := safetext.String(name, 200)
 	switch err := checkRef(name); {
 	case err != nil:
 		return fmt.Errorf("reference %q: %w", shown, err)
@@ -147,8 +148,7 @@ func (p *pushRequest) addCommand(s string, limit int) error {
 	return nil
 }
 
-// forward writes the request for upstream: what was asked, with the capabilities that
-// the gate needs.
+// forward returns the request for upstream, with the capabilities that the gate needs.
 func (p *pushRequest) forward(up *offer) ([]byte, error) {
 	caps := []string{"report-status"}
 	for _, c := range []string{"side-band-64k", "ofs-delta"} {
@@ -172,11 +172,11 @@ func (p *pushRequest) forward(up *offer) ([]byte, error) {
 		caps = append(caps, "atomic")
 	}
 	if slices.ContainsFunc(p.updates, func(u RefUpdate) bool { return isZero(u.New) }) && !up.has("delete-refs") {
-		return nil, errors.New("upstream lets nobody delete references")
+		return nil, errors.New("upstream does not allow deleting references")
 	}
 	if len(p.options) > 0 {
 		if !up.has("push-options") {
-			return nil, errors.New("upstream takes no push options")
+			return nil, errors.New("upstream does not support push options")
 		}
 		caps = append(caps, "push-options")
 	}
@@ -201,8 +201,8 @@ func (p *pushRequest) forward(up *offer) ([]byte, error) {
 	return b, nil
 }
 
-// drain takes what is left of a request, so that git reads the answer instead of
-// failing to write.
+// drain reads the rest of a request, up to max bytes. Otherwise git fails to write it and
+// never reads the answer.
 func drain(r *http.Request, max int64) {
 	_, _ = io.CopyN(io.Discard, r.Body, max)
 }

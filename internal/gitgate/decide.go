@@ -6,18 +6,18 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// inlineAllow is what gitleaks takes on a line as leave to pass it over. Here it is
-// leave to ask a person.
+// inlineAllow is the comment by which gitleaks ignores a line. Here it lets the gate ask a
+// person.
 const inlineAllow = "gitleaks:allow"
 
-// maxAsked are the findings that one push may ask about.
+// maxAsked bounds the findings that one push may ask about.
 const maxAsked = 20
 
-// decide refuses a push for what was found in it, unless a person allows all of it.
+// decide refuses a push because of its findings, unless a person allows all of them.
 func (p *pushing) decide(ctx context.Context, fs []found) error {
 	defer func() {
 		for _, f := range fs {
@@ -34,7 +34,7 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 			bad = append(bad, f)
 		}
 	}
-	// Nobody is asked about a push that can't go on anyway.
+	// Do not ask a person about a push that is refused anyway.
 	if len(bad) > 0 {
 		return p.refusal(bad)
 	}
@@ -42,27 +42,27 @@ func (p *pushing) decide(ctx context.Context, fs []found) error {
 		p.out.say("git gate: %s says %s: waiting for a person outside to decide", f.site(), inlineAllow)
 		by, err := p.g.cfg.Ask(ctx, f.allow(p.rp.name))
 		if err != nil {
-			f.Allow = visible.String(err.Error(), 300)
+			f.Allow = safetext.String(err.Error(), 300)
 			return refused("%s: %s was not approved: %s", f.site(), f.Rule, f.Allow)
 		}
-		f.Allow = "approved by " + visible.String(by, 300)
+		f.Allow = "approved by " + safetext.String(by, 300)
 		p.out.say("git gate: %s: approved", f.site())
 	}
 	return nil
 }
 
-// mayBeAsked: only about what is on a line of a file, to be seen there as it is, and not
-// one of the host's own secrets.
+// mayBeAsked reports whether a person may be asked about f. The finding must be visible as
+// it is on a line of a file, and must not be a secret of the host.
 func (f *found) mayBeAsked() bool {
 	return f.Where == "file" && f.Commit != "" && f.within() && !f.known
 }
 
-// mayBeAllowed: when the line says so.
+// mayBeAllowed reports whether f may be asked about and its line has the comment.
 func (f *found) mayBeAllowed() bool {
 	return f.mayBeAsked() && bytes.Contains(f.code, []byte(inlineAllow))
 }
 
-// site says where it is, in the words of git's own messages.
+// site returns the place of f, in the form of git's own messages.
 func (f *found) site() string {
 	short := f.Commit
 	if len(short) > 12 {
@@ -108,7 +108,7 @@ func (p *pushing) refusal(bad []*found) error {
 	var b strings.Builder
 	b.WriteString("push refused, nothing was sent: a secret in what is pushed\n")
 	seen := map[string]bool{}
-	said, could := 0, false // that ask, and whether one could
+	said, could := 0, false // findings whose line asks to be allowed; whether any may be asked about
 	for _, f := range bad {
 		if f.mayBeAllowed() {
 			said++
@@ -137,18 +137,18 @@ func (p *pushing) refusal(bad []*found) error {
 	case could:
 		b.WriteString("\nif a line only looks like a secret, say " + inlineAllow + " in a comment on it: a person outside is asked then")
 	}
-	return &RefusedError{b.String()}
+	return &refusedError{b.String()}
 }
 
-// allow is what a person is asked about f.
+// allow returns the question to a person about f.
 func (f *found) allow(repo string) Allow {
 	a := Allow{
-		Repo: repo, Ref: visible.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
+		Repo: repo, Ref: safetext.String(f.ref, 300), Commit: f.Commit, File: f.File, Line: f.Line, Rule: f.Rule,
 		Code: secret.New(f.code),
 	}
 	from := min(f.column, len(f.code))
 	to := min(from+max(f.length, 0), len(f.code))
 	masked := bytes.Join([][]byte{f.code[:from], bytes.Repeat([]byte("*"), to-from), f.code[to:]}, nil)
-	a.Text = visible.Bytes(masked, 500)
+	a.Text = safetext.Bytes(masked, 500)
 	return a
 }

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Verdict is how an exchange ended. The zero Verdict is none.
+// Verdict is the end of an exchange. The zero Verdict is invalid.
 type Verdict string
 
 const (
-	Done    Verdict = "done"    // upstream did what was asked
-	Refused Verdict = "refused" // by the gate; upstream has not seen it
-	Failed  Verdict = "failed"  // by upstream, or on the way
+	Done    Verdict = "done"    // upstream did the request
+	Refused Verdict = "refused" // the gate refused it; upstream has not seen it
+	Failed  Verdict = "failed"  // upstream refused it, or something failed on the way
 )
 
-// An Event tells of one exchange that is over. Its text is visible and holds no
-// secret: of a finding it says what was found, not the value.
+// Event describes an exchange that is over. Its text is visible and holds no secret: a
+// finding names its kind, not its value.
 type Event struct {
 	Start    time.Time
 	Duration time.Duration
@@ -26,35 +26,35 @@ type Event struct {
 	Reason   string // why it was refused or failed
 	In, Out  int64  // bytes from the bottle, and to it
 
-	// Of a push:
+	// The fields below are set for a push.
 	Refs     []RefUpdate
-	Commits  []string // that are new, by their names, the first 1,000
-	New      int      // commits in all
+	Commits  []string // ids of the new ones, the first 1,000
+	New      int      // number of new commits
 	Objects  int
 	Scanned  int64         // bytes of objects that were read
-	Reading  time.Duration // how long that took, the wait for what was on its way included
+	Reading  time.Duration // time spent reading, including the wait for data
 	Options  []string
 	Findings []Finding
 }
 
-// RefUpdate is one reference that a push changes. An Old or New of zeros is none: the
-// reference is made or deleted.
+// RefUpdate is one reference that a push changes. An Old of zeros creates the reference,
+// and a New of zeros deletes it.
 type RefUpdate struct {
 	Name, Old, New string
-	Result         string // "ok", or why not; "" while nobody has said
+	Result         string // "ok", or why not; "" while unknown
 }
 
-// A Finding is what was found in a push, and where.
+// Finding is a secret found in a push, and its place.
 type Finding struct {
 	Rule      string
 	Secret    string // the name of a known secret
 	Transform string // how it was written, as in package scan
 	Object    string
-	Commit    string // one in which it is; "" where it is in none
+	Commit    string // a commit that has it, or ""
 	Where     string // "file", "commit", "tag", "tree", "note", "reference", "option"
 	File      string // visible
-	Line      int    // from 1; 0 where it has none
-	Allow     string // "approved by", and who did; or why not, where a person was asked
+	Line      int    // from 1; 0 if it has none
+	Allow     string // if a person was asked: "approved by" and who did, or why not
 }
 
 func joined(s []string) string {

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// fetch has upstream answer a request, and passes the answer on as it comes.
+// fetch passes a request on to upstream, and streams the answer back.
 func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 	ev := Event{Start: time.Now(), Repo: rp.name, Op: "fetch", Verdict: Done}
 	defer func() { g.observe(ev) }()
-	v := asked(r)
+	v := askedVersion(r)
 	body, err := requestBody(w, r, uploadPack, g.cfg.Limits.Request)
 	var req []byte
 	var empty bool
@@ -28,7 +28,7 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 		if strings.HasPrefix(string(req[4:]), "command=ls-refs") {
 			ev.Op = "list"
 		}
-		err = g.asking(req)
+		err = g.checkFetch(req)
 	}
 	ev.In = int64(len(req))
 	w.Header().Set("Content-Type", "application/x-"+uploadPack+"-result")
@@ -57,31 +57,31 @@ func (g *Gate) fetch(w http.ResponseWriter, r *http.Request, rp *repo) {
 func (g *Gate) relay(ctx context.Context, cancel func(), out *answer, rp *repo, v version, req []byte) error {
 	r, err := rp.up.call(ctx, uploadPack, v, bytes.NewReader(req), int64(len(req)))
 	if err != nil {
-		return &UpstreamError{"fetch", timely(ctx, err)}
+		return &upstreamError{"fetch", timely(ctx, err)}
 	}
 	b := bound(r, g.cfg.Limits.Fetch, g.cfg.Limits.Idle, cancel)
 	defer b.Close()
 	return out.copy(newLineReader(b))
 }
 
-// answer writes lines to the bottle.
+// answer writes pkt-lines to the bottle.
 type answer struct {
 	w    io.Writer
 	http *http.ResponseController
 	buf  []byte
 	n    int64 // bytes written
-	band bool  // the pack has begun, so messages have a band of their own
+	band bool  // the pack has begun, so messages go in the side band
 }
 
-// bandMessage and the others are the first bytes of a line with a side band.
+// The bands of a side-band line, as its first byte.
 const (
 	bandData    = 1
 	bandMessage = 2
 	bandError   = 3
 )
 
-// copy passes upstream's lines on to their end. What is said to people is cleaned, and
-// what is neither a line of text nor of a band ends it.
+// copy passes upstream's lines on to their end. It cleans messages for people, and returns
+// an error for a line that is neither text nor of a band.
 func (a *answer) copy(l *lineReader) error {
 	var last time.Time
 	ended := false
@@ -90,14 +90,14 @@ func (a *answer) copy(l *lineReader) error {
 		if errors.Is(err, io.EOF) {
 			switch {
 			case a.n == 0:
-				return &UpstreamError{"fetch", errors.New("it answers with nothing")}
+				return &upstreamError{"fetch", errors.New("it answers with nothing")}
 			case a.band && !ended:
-				return &UpstreamError{"fetch", io.ErrUnexpectedEOF}
+				return &upstreamError{"fetch", io.ErrUnexpectedEOF}
 			}
 			return a.flush()
 		}
 		if err != nil {
-			return &UpstreamError{"fetch", err}
+			return &upstreamError{"fetch", err}
 		}
 		a.buf = a.buf[:0]
 		ended = k == flush
@@ -107,7 +107,7 @@ func (a *answer) copy(l *lineReader) error {
 		case k == delim:
 			a.buf = append(a.buf, "0001"...)
 		case k == response:
-			continue // for whoever relays between git and git
+			continue // response-end: only remote helpers need it
 		case len(p) > 0 && p[0] == bandData:
 			a.band = true
 			a.buf = appendData(a.buf, p)
@@ -115,14 +115,14 @@ func (a *answer) copy(l *lineReader) error {
 			a.band = true
 			a.buf = appendBand(a.buf, bandMessage, progress(p[1:]))
 		case len(p) > 0 && p[0] == bandError:
-			return &UpstreamError{"fetch", fmt.Errorf("it says %q", p[1:])}
+			return &upstreamError{"fetch", fmt.Errorf("it says %q", p[1:])}
 		default:
 			text := chomp(p)
 			if msg, ok := strings.CutPrefix(text, "ERR "); ok {
-				return &UpstreamError{"fetch", fmt.Errorf("it says %q", msg)}
+				return &upstreamError{"fetch", fmt.Errorf("it says %q", msg)}
 			}
 			if !printable(text) {
-				return &UpstreamError{"fetch", errFraming}
+				return &upstreamError{"fetch", errFraming}
 			}
 			a.band = a.band || text == "packfile"
 			a.buf = appendLine(a.buf, text, "\n")
@@ -130,7 +130,7 @@ func (a *answer) copy(l *lineReader) error {
 		if err := a.write(); err != nil {
 			return err
 		}
-		// net/http gathers what is small; a person who waits sees it in time.
+		// Flush, since net/http buffers small writes and a person waits for messages.
 		if now := time.Now(); k != data || now.Sub(last) > 200*time.Millisecond {
 			last = now
 			if err := a.flush(); err != nil {
@@ -153,7 +153,7 @@ func (a *answer) flush() error {
 	return nil
 }
 
-// fail says why it ends here, in git's own way.
+// fail writes an error in git's protocol.
 func (a *answer) fail(err error) {
 	text := "git gate: " + err.Error()
 	a.buf = a.buf[:0]
@@ -166,7 +166,7 @@ func (a *answer) fail(err error) {
 	_ = a.flush()
 }
 
-// appendBand appends lines of one band.
+// appendBand appends text as lines of one band.
 func appendBand(b []byte, band byte, text string) []byte {
 	for len(text) > 0 {
 		n := min(len(text), maxLine-5)
@@ -176,17 +176,17 @@ func appendBand(b []byte, band byte, text string) []byte {
 	return b
 }
 
-// progress makes what upstream says to people safe for the terminal of one. It keeps
-// the ends of lines, and the carriage returns by which git counts in place.
+// progress makes upstream's messages safe for a terminal. It keeps line feeds, and the
+// carriage returns with which git updates a counter.
 func progress(p []byte) string {
 	var b strings.Builder
 	for len(p) > 0 {
 		i := bytes.IndexAny(p, "\r\n")
 		if i < 0 {
-			b.WriteString(visible.Bytes(p, 1000))
+			b.WriteString(safetext.Bytes(p, 1000))
 			break
 		}
-		b.WriteString(visible.Bytes(p[:i], 1000))
+		b.WriteString(safetext.Bytes(p[:i], 1000))
 		b.WriteByte(p[i])
 		p = p[i+1:]
 	}
@@ -195,7 +195,7 @@ func progress(p []byte) string {
 
 func isLFS(what string) bool { return what == "info/lfs" || strings.HasPrefix(what, "info/lfs/") }
 
-// refuseLFS answers in LFS's own form: its objects would leave unread.
+// refuseLFS answers in the form of LFS, whose objects would leave unread.
 func refuseLFS(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
 	w.WriteHeader(http.StatusNotImplemented)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// lines frames text as git does; "0000" and "0001" stand for themselves.
+// lines makes pkt-lines of texts. "0000" and "0001" stand for themselves.
 func lines(text ...string) []byte {
 	var b []byte
 	for _, s := range text {
@@ -20,8 +20,8 @@ func lines(text ...string) []byte {
 	return b
 }
 
-// FuzzLines: whatever is let through is well formed: read once more it is let through,
-// and the same.
+// FuzzLines checks that accepted input is well formed: parsed again, it is accepted and
+// gives the same.
 func FuzzLines(f *testing.F) {
 	const noID = "0000000000000000000000000000000000000000"
 	const (
@@ -88,7 +88,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// FuzzAhead: what is made of a pack stays within bounds, and each object it has read is
+// FuzzAhead checks that reading a pack stays within bounds, and that each object read is
 // one of the pack's.
 func FuzzAhead(f *testing.F) {
 	f.Add([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01"), false)
@@ -105,7 +105,7 @@ func FuzzAhead(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := in.ahead(t.Context(), newHistory(format))
+		a := in.readAhead(t.Context(), newHistory(format))
 		_, _ = a.Write(pack)
 		a.end()
 		if len(a.read) > len(pack) {

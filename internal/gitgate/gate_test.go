@@ -14,9 +14,10 @@ import (
 
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
-// git runs git in dir and returns what it printed, with no configuration but ours.
+// tryGit runs git in dir without the machine's configuration, and returns its output.
 func tryGit(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -47,7 +48,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// newGate serves cfg's repositories and returns where.
+// newGate serves cfg's repositories, and returns the gate and its URL.
 func newGate(t testing.TB, cfg Config) (*Gate, string) {
 	t.Helper()
 	if cfg.Dir == "" {
@@ -103,40 +104,48 @@ func TestClone(t *testing.T) {
 	git(t, dir, "-c", "protocol.version=0", "clone", "-q", url+"/app.git", "c0")
 }
 
-// recorder keeps the events of a gate.
+// recorder stores the events of a gate.
 type recorder struct {
-	mu  sync.Mutex
-	all []Event
+	mu    sync.Mutex
+	all   []Event
+	added chan struct{} // closed and replaced with each event
 }
 
 func record(cfg *Config) *recorder {
-	r := &recorder{}
+	r := &recorder{added: make(chan struct{})}
 	cfg.Observe = func(e Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.all = append(r.all, e)
+		close(r.added)
+		r.added = make(chan struct{})
 	}
 	return r
 }
 
-// last is the newest event of a kind; it may come a moment after git's end.
+// last returns the newest event of an operation. It blocks until there is one: an event
+// may come a moment after git's end.
 func (r *recorder) last(op string) Event {
-	for range 500 {
+	timeout := time.After(testenv.Patience(5 * time.Second))
+	for {
 		r.mu.Lock()
-		all := slices.Clone(r.all)
+		all, added := slices.Clone(r.all), r.added
 		r.mu.Unlock()
 		for _, e := range slices.Backward(all) {
 			if e.Op == op {
 				return e
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
+		select {
+		case <-added:
+		case <-timeout:
+			return Event{}
+		}
 	}
-	return Event{}
 }
 
-// refusedPush pushes all branches and tags of w and wants the gate to refuse that,
-// naming each of want.
+// refusedPush pushes from w, and fails the test unless the gate refuses with a text that
+// holds each of want.
 func refusedPush(t *testing.T, w string, want ...string) {
 	t.Helper()
 	out, err := tryGit(t, w, "push", "origin", "trunk")
@@ -150,7 +159,7 @@ func refusedPush(t *testing.T, w string, want ...string) {
 	}
 }
 
-// rawOutput runs git with a file as its input and gives what it prints as it is.
+// rawOutput runs git with a file as input, and returns its unchanged output.
 func rawOutput(t testing.TB, dir, in string, args ...string) []byte {
 	t.Helper()
 	f, err := os.Open(in)

@@ -1,20 +1,19 @@
-// Package gitgate is the way by which code leaves a bottle: an http.Handler that
-// speaks git's smart protocol for the repositories that a bottle declares, reads what
-// is pushed, and holds the keys.
+// Package gitgate is the way by which code leaves a bottle: an http.Handler that speaks
+// git's smart protocol for the repositories that a bottle declares. It scans pushes for
+// secrets, and holds the keys of upstreams.
 //
-// What it promises:
+// The package guarantees:
 //
-//   - There is no mirror. A fetch is answered by upstream itself, in the same moment,
-//     with the gate's key; so it shows upstream's state or fails.
-//   - What is pushed lies in a directory of its own until every object of it was
-//     checked by git and read by package scan; then exactly those bytes go on,
-//     all references or none. What is refused is removed, and was never anywhere from
-//     where it could be fetched.
-//   - Requests and answers are parsed and written anew, in both directions; what is not
-//     of git's protocol ends with an error.
-//   - Upstream is bounded in time, silence and bytes. A host whose key is not pinned is
-//     not spoken to.
-//   - No credential of an upstream is ever part of an answer.
+//   - There is no mirror. Upstream itself answers each fetch, at that moment and with the
+//     gate's key. So a fetch shows upstream's present state, or fails.
+//   - A push lies in a directory of its own until git has checked and package scan has read
+//     each of its objects. Then exactly these bytes go on, with all references or none. A
+//     refused push is removed, and was never where anybody could fetch it.
+//   - Requests and answers are parsed and written anew, in both directions. Anything that
+//     is not git's protocol is an error.
+//   - Upstream is bounded in time, silence and bytes. The gate does not talk to a host whose
+//     key is not pinned.
+//   - No answer ever holds a credential of an upstream.
 //
 // Start reading at Gate.ServeHTTP, then fetch.go and push.go.
 package gitgate
@@ -35,57 +34,57 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // Host is the gate's name inside a bottle.
 const Host = "git.carboy.internal"
 
-// A Repo is one upstream repository of a bottle.
+// Repo is one upstream repository of a bottle.
 type Repo struct {
-	// Name is letters, digits and "-_.", at most 100, not beginning with "-" or ".":
-	// the gate serves it at /<Name>.git.
+	// Name has letters, digits and "-_.", at most 100, and does not begin with "-" or ".".
+	// The gate serves the repository at /<Name>.git.
 	Name string
-	// URL is ssh://, scp-like (user@host:path), https://, file:// or an absolute path.
-	// It holds no password. http:// is admitted for loopback addresses.
+	// URL is ssh://, scp-like (user@host:path), https://, file:// or an absolute path. It
+	// must not hold a password. http:// is allowed for loopback addresses.
 	URL string
-	// Aliases are further names of the URL's host that a bottle may use for it; see
-	// Rewrites.
+	// Aliases are other names of the URL's host that a bottle may use; see Rewrites.
 	Aliases []string
-	// SSH is how the gate proves itself, and how it knows the host; needed by ssh.
+	// SSH holds the keys for an ssh upstream, which needs it.
 	SSH *SSHAccess
-	// Token is put on requests by https, as the password of TokenUser. An empty
-	// TokenUser is "x-access-token", which GitHub documents and the others take.
+	// Token is sent on https requests, as the password of TokenUser. An empty TokenUser
+	// means "x-access-token", which GitHub documents and other forges accept.
 	Token     secret.Value
 	TokenUser string
 }
 
-// SSHAccess is how the gate logs in. A host that shows none of HostKeys is not
-// spoken to, and without any nobody is.
+// SSHAccess holds the gate's key and the keys of the host. The gate does not talk to a host
+// that has none of HostKeys.
 type SSHAccess struct {
 	Signer   ssh.Signer
 	HostKeys []ssh.PublicKey
 }
 
-// Limits bound what a bottle and an upstream can cause. Zero is the default.
+// Limits bounds what a bottle and an upstream can cause. Zero means the default, which is
+// given at each field.
 type Limits struct {
 	Pack       int64         // bytes of one push; 1 GiB
-	Unpacked   int64         // bytes of its objects, written out; 16 GiB
+	Unpacked   int64         // bytes of its unpacked objects; 16 GiB
 	Objects    int           // of one push; 1,000,000
 	Refs       int           // changed by one push; 1,000
 	Advert     int64         // bytes of the list of references; 64 MiB
 	Request    int64         // bytes of a request to fetch, unpacked; 8 MiB
 	Fetch      int64         // bytes of an answer; 64 GiB
 	Idle       time.Duration // without a byte from upstream; 2 min
-	Connect    time.Duration // to reach upstream, proof of keys included; 20 s
-	Time       time.Duration // of one exchange, waiting for people apart; 1 h
-	Check      time.Duration // of git at one push: to unpack it, to read it out; 15 min
-	Concurrent int           // requests; 128. Of pushes, two are looked at and eight kept at a time
+	Connect    time.Duration // to reach upstream and authenticate; 20 s
+	Time       time.Duration // of one exchange, without the wait for a person; 1 h
+	Check      time.Duration // of one git process that unpacks or reads a push; 15 min
+	Concurrent int           // requests; 128. At a time, two pushes are scanned and eight kept
 }
 
-// maxKept pushes lie on the disk at once.
+// maxKept bounds the pushes that are on disk at a time.
 const maxKept = 8
 
 func (l *Limits) fill() {
@@ -114,53 +113,52 @@ func (l *Limits) fill() {
 	}
 }
 
-// Config is what a Gate needs. Everything but Dir, Repos and Git may be left out.
+// Config configures a Gate. Only Dir, Repos and Git are required.
 type Config struct {
-	// Dir is an existing directory of the host, of mode 0700, that is this bottle's
-	// alone and that nothing inside sees. What an earlier Gate left in it is removed.
+	// Dir is an existing directory of the host, with mode 0700. It belongs to this bottle
+	// alone and is not visible inside. New removes the files of an earlier Gate.
 	Dir   string
 	Repos []Repo
 	// Git runs git on the host.
 	Git *hostexec.Runner
-	// Ask has a person decide on a finding whose line says gitleaks:allow. It returns
-	// who approved that, and otherwise why not, in words for the bottle. It
-	// waits until then or the end of ctx; the push waits with it. nil: refused.
+	// Ask asks a person about a finding whose line says gitleaks:allow. It returns who
+	// approved it, or an error that says why not, with a text for the bottle. It blocks
+	// until then or until ctx ends, and the push waits. nil refuses all.
 	Ask func(ctx context.Context, a Allow) (by string, err error)
-	// Secrets are looked for in what is pushed, by value and by their names here.
+	// Secrets returns known secrets, by their names on the host. A push is scanned for
+	// their values.
 	Secrets func() map[string]secret.Value
-	// Coverage is the bottle's memory of what pieces of secrets have left it; nil: the
-	// gate has one of its own.
+	// Coverage remembers which pieces of secrets have left the bottle. nil means one of the
+	// gate's own.
 	Coverage *scan.Coverage
-	// Observe is told of each exchange when it is over, perhaps by several goroutines
-	// at once.
+	// Observe is called after each exchange, possibly from several goroutines at once.
 	Observe func(Event)
 	Limits  Limits
-	// Roots are the certificates that https upstreams are verified by; nil: the
-	// system's.
+	// Roots are the certificates that verify https upstreams. nil means the system's.
 	Roots *x509.CertPool
 }
 
-// Allow is what a person is asked: may this line go, which says that it may?
+// Allow is the question to a person: may this line, which asks to be allowed, leave?
 type Allow struct {
-	Repo, Ref    string // Ref is one of those pushed that the commit is for
+	Repo, Ref    string // Ref is a pushed reference that leads to the commit
 	Commit, File string // both visible
 	Line         int    // from 1
 	Rule         string
-	Text         string       // the line, visible, with what was found masked
+	Text         string       // the line, made visible, with the finding masked
 	Code         secret.Value // the line as it is
 }
 
-// A Gate serves the repositories of one bottle. It may be used concurrently.
+// Gate serves the repositories of one bottle. Several goroutines may use it at once.
 type Gate struct {
 	cfg      Config
 	repos    map[string]*repo
 	coverage *scan.Coverage
 	spare    *scan.Spare
-	slots    chan struct{} // one for each exchange
-	pushes   chan struct{} // one for each push that is looked at
-	kept     chan struct{} // one for each push on the disk, those that wait for a person included
+	slots    chan struct{} // holds one for each exchange
+	pushes   chan struct{} // holds one for each push that is being scanned
+	kept     chan struct{} // holds one for each push on disk, including those that wait for a person
 
-	aheadFrom int // as the constant; tests read ahead from the first byte
+	aheadFrom int // the constant; tests lower it to read ahead from the first byte
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -169,17 +167,17 @@ type Gate struct {
 	busy   sync.WaitGroup
 }
 
-// repo is a declared repository and the way to it.
+// repo is a declared repository and its upstream.
 type repo struct {
 	name string
 	up   upstream
 	base baseObjects
-	// offer is the last that upstream made for a push; its references are old.
+	// offer is the last advertisement for a push. Its references may be outdated.
 	offer atomic.Pointer[offer]
 }
 
-// New checks the configuration, and removes what a Gate that was killed left in Dir.
-// It speaks to no upstream.
+// New returns a Gate, after checking the configuration and removing what a killed Gate left
+// in Dir. It does not connect to upstreams.
 func New(cfg Config) (*Gate, error) {
 	cfg.Limits.fill()
 	if cfg.Git == nil {
@@ -199,7 +197,7 @@ func New(cfg Config) (*Gate, error) {
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	for _, r := range cfg.Repos {
 		if err := checkName(r.Name); err != nil {
-			return nil, fmt.Errorf("gitgate: repository %q: %w", visible.String(r.Name, 120), err)
+			return nil, fmt.Errorf("gitgate: repository %q: %w", safetext.String(r.Name, 120), err)
 		}
 		if g.repos[r.Name] != nil {
 			return nil, fmt.Errorf("gitgate: repository %q is declared twice", r.Name)
@@ -213,7 +211,7 @@ func New(cfg Config) (*Gate, error) {
 	return g, nil
 }
 
-// clean leaves nothing of an earlier gate in dir.
+// clean removes the files of an earlier gate from dir.
 func clean(dir string) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
 		return fmt.Errorf("directory %q is not a clean absolute path", dir)
@@ -245,7 +243,7 @@ func checkName(s string) error {
 	}
 	for i := range len(s) {
 		if c := s[i]; !isAlnum(c) && c != '-' && c != '_' && c != '.' {
-			return errors.New("a name is letters, digits, hyphens, underscores and dots")
+			return errors.New("a name has letters, digits, hyphens, underscores and dots only")
 		}
 	}
 	return nil
@@ -255,7 +253,7 @@ func isAlnum(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// Close refuses what comes, ends what is under way and lets go of upstreams.
+// Close ends the running exchanges, closes the upstreams, and refuses later requests.
 func (g *Gate) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -269,7 +267,7 @@ func (g *Gate) Close() error {
 	return errors.Join(append(errs, clean(g.cfg.Dir))...)
 }
 
-// enter counts an exchange, unless the gate is closed or full.
+// enter admits an exchange, unless the gate is closed or full.
 func (g *Gate) enter() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -285,8 +283,8 @@ func (g *Gate) enter() (leave func(), err error) {
 	return func() { <-g.slots; g.busy.Done() }, nil
 }
 
-// ServeHTTP answers at /<name>.git/info/refs, /git-upload-pack and /git-receive-pack.
-// Whose request it is, and for which host, is the caller's to know.
+// ServeHTTP serves /<name>.git/info/refs, /git-upload-pack and /git-receive-pack. The
+// caller must check where a request comes from, and for which host it is.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
 	name, what, ok := splitPath(r.URL.Path)
@@ -335,7 +333,7 @@ const (
 
 var known = map[string]bool{"info/refs": true, uploadPack: true, receivePack: true}
 
-// splitPath takes /<name>.git/<what> apart. Clones of "….git/" have two slashes.
+// splitPath splits /<name>.git/<service>. A clone of "….git/" sends two slashes.
 func splitPath(p string) (name, what string, ok bool) {
 	p, ok = strings.CutPrefix(p, "/")
 	name, what, found := strings.Cut(p, ".git/")
@@ -357,7 +355,7 @@ func (g *Gate) notFound(w http.ResponseWriter, name string) {
 	plain(w, http.StatusNotFound, text+". Declare it in the bottle's git-gate.repos")
 }
 
-// plain answers in a form that git shows as "remote: …".
+// plain answers with a text that git shows as "remote: …".
 func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

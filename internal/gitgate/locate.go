@@ -8,34 +8,35 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 const (
-	// keptTrees are held while a push is read, in case something is found, and
-	// maxHistory when it was, in bytes. Beyond that it is not said where.
+	// keptTrees bounds the trees that are kept during the scan, in case something is found.
+	// maxHistory bounds them afterwards. In bytes. Beyond that, the places of findings are
+	// not reported.
 	keptTrees  = 32 << 20
 	maxHistory = 512 << 20
-	// maxParents are those of all commits of a push together. In a pack they cost next
-	// to nothing.
+	// maxParents bounds the parents of all commits of a push. In a pack they cost next to
+	// nothing.
 	maxParents = 4_000_000
-	// maxLineText bounds what of a line is held, in bytes.
+	// maxLineText bounds the part of a line that is held, in bytes.
 	maxLineText = 64 << 10
-	// maxCommits are named in an event.
+	// maxCommits bounds the commits that an event names.
 	maxCommits = 1000
 )
 
-// history is what a push brought of commits, tags and trees.
+// history holds the commits, tags and trees of a push.
 type history struct {
 	format  string
 	commits map[string]commit
-	tags    map[string]string // to what they name
+	tags    map[string]string // each with the object that it names
 	trees   map[string][]byte
-	order   []string // commits, as they stand in the pack
-	links   int      // parents of commits
-	size    int64    // of trees, in bytes
-	room    int64    // for them
-	partial bool     // there was no room
+	order   []string // commits, in the order of the pack
+	links   int      // number of parents of all commits
+	size    int64    // bytes of trees
+	room    int64    // maximum of size
+	partial bool     // some trees had no room
 }
 
 type commit struct {
@@ -47,7 +48,7 @@ func newHistory(format string) *history {
 	return &history{format: format, room: keptTrees, commits: map[string]commit{}, tags: map[string]string{}, trees: map[string][]byte{}}
 }
 
-// add takes an object's content, which it keeps if it is a tree: while there is room.
+// add adds an object. It keeps the content of a tree, if there is room.
 func (h *history) add(o object, b []byte) error {
 	switch o.kind {
 	case "commit":
@@ -69,7 +70,7 @@ func (h *history) add(o object, b []byte) error {
 	return nil
 }
 
-// readTrees reads the trees that there was no room for, where they are needed.
+// readTrees reads the trees that had no room during the scan.
 func (q *quarantine) readTrees(ctx context.Context, h *history) error {
 	h.partial, h.size, h.room = false, 0, maxHistory
 	return q.each(ctx, func(o object) error {
@@ -84,7 +85,7 @@ func (q *quarantine) readTrees(ctx context.Context, h *history) error {
 	})
 }
 
-// header gives the value of the first line of the head that begins with key.
+// header returns the value of the first header line with the given key.
 func header(b []byte, key string) string {
 	for line := range bytes.Lines(b) {
 		if len(line) <= 1 {
@@ -110,7 +111,7 @@ func parseCommit(b []byte) commit {
 	return c
 }
 
-// oldest are the commits with parents before children.
+// oldest returns the commits, parents before children.
 func (h *history) oldest() []string {
 	var out []string
 	done := map[string]bool{}
@@ -140,11 +141,11 @@ func (h *history) oldest() []string {
 	return out
 }
 
-// place is where an object stands: the first commit that has it, and under what name.
+// place is the place of an object: the first commit that has it, and its path there.
 type place struct{ commit, file string }
 
-// dir is a directory of a tree on the way to an object. Its path is made only where
-// something was found: it may be long, and lead to many.
+// dir is a directory of a tree. Its path is built only for a finding, since a path may be
+// long and lead to many objects.
 type dir struct {
 	up   *dir
 	name []byte
@@ -159,7 +160,7 @@ func (d *dir) path(name []byte) string {
 	return string(bytes.Join(parts, []byte("/")))
 }
 
-// places looks for objects in the commits that were pushed, oldest first.
+// places looks for objects in the pushed commits, oldest first.
 func (h *history) places(want map[string]bool) map[string]place {
 	got := map[string]place{}
 	seen := map[string]bool{}
@@ -191,8 +192,8 @@ func (h *history) places(want map[string]bool) map[string]place {
 	return got
 }
 
-// refs are the first of the references that lead to each commit and tag, found in one
-// walk: there can be many of all of them.
+// refs returns, for each commit and tag, the first reference that leads to it. It walks the
+// history once, since there may be many references and commits.
 func (h *history) refs(updates []RefUpdate) map[string]string {
 	of := map[string]string{}
 	for _, u := range updates {
@@ -201,7 +202,7 @@ func (h *history) refs(updates []RefUpdate) map[string]string {
 			at := todo[len(todo)-1]
 			todo = todo[:len(todo)-1]
 			if of[at] != "" {
-				continue // and so do all that it leads to
+				continue // everything behind it is done too
 			}
 			of[at] = u.Name
 			if t, ok := h.tags[at]; ok {
@@ -213,7 +214,7 @@ func (h *history) refs(updates []RefUpdate) map[string]string {
 	return of
 }
 
-// locate says of each finding where it stands, and of the push which commits it has.
+// locate sets the place of each finding, and the commits of the push.
 func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 	h := p.history
 	p.ev.New = len(h.order)
@@ -242,11 +243,11 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 		case f.Where == "commit" || f.Where == "tag":
 			f.Commit = f.Object
 		case f.Where == "name" && ok:
-			f.Commit, f.File = at.commit, visible.Path([]byte(at.file))+f.File
+			f.Commit, f.File = at.commit, safetext.Path([]byte(at.file))+f.File
 		case f.Where == "blob":
 			f.Where = "object"
 			if ok {
-				f.Where, f.Commit, f.File = "file", at.commit, visible.Path([]byte(at.file))
+				f.Where, f.Commit, f.File = "file", at.commit, safetext.Path([]byte(at.file))
 				f.path = at.file
 			}
 		}
@@ -261,13 +262,13 @@ func (q *quarantine) locate(ctx context.Context, fs []found, p *pushing) error {
 	return nil
 }
 
-// textLine is a line of an object: its number from 1, and what it says.
+// textLine is a line of an object, and its number from 1.
 type textLine struct {
 	number int
 	text   []byte
 }
 
-// lines reads the lines on which findings are, by the findings' numbers.
+// lines returns the lines of the findings, by index in fs.
 func (q *quarantine) lines(ctx context.Context, fs []found) (map[int]textLine, error) {
 	in := map[string][]int{}
 	for i, f := range fs {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// entry is one of a tree, as git stores it.
+// entry is an entry of a tree, in git's form.
 func entry(mode, name, id string) string {
 	b, _ := hex.DecodeString(id)
 	return mode + " " + name + "\x00" + string(b)
@@ -32,8 +32,7 @@ func modules(t *testing.T, w, text string) {
 	rawTree(t, w, entry("100644", ".gitmodules", blob(t, w, text)))
 }
 
-// harmful are objects that do harm where somebody checks them out, with git's name for
-// the fault.
+// harmful lists objects that do harm on checkout, with git's names for the faults.
 var harmful = map[string]struct {
 	says string
 	put  func(t *testing.T, w string)
@@ -99,8 +98,7 @@ func literalCommit(t *testing.T, w, people string) {
 	git(t, w, "update-ref", "refs/heads/trunk", id)
 }
 
-// Objects that harm the git of whoever takes them are refused, before upstream sees
-// them, and leave nothing behind.
+// Harmful objects are refused before upstream sees them, and leave nothing behind.
 func TestHarmfulObjects(t *testing.T) {
 	up := newUpstreamRepo(t)
 	seed := filepath.Join(t.TempDir(), "seed")
@@ -126,7 +124,7 @@ func TestHarmfulObjects(t *testing.T) {
 			if len(left) != 0 {
 				t.Errorf("quarantine is left: %q", left)
 			}
-			// The neighbour: after it, what is ordinary goes through.
+			// The counter-check: an ordinary push succeeds afterwards.
 			git(t, w, "reset", "-q", "--hard", strings.TrimSpace(before))
 			commitFile(t, w, "fine.txt", "x\n")
 			git(t, w, "push", "-q", "origin", "trunk")
@@ -143,7 +141,7 @@ func privateDir(t testing.TB) string {
 	return dir
 }
 
-// rawPush is what git would send: a command and a pack of HEAD.
+// rawPush returns a push as git sends it: a command and a pack of HEAD.
 func rawPush(t *testing.T, w string) (head string, pack []byte) {
 	t.Helper()
 	commitFile(t, w, "raw.txt", "raw\n")
@@ -185,7 +183,7 @@ func post(t *testing.T, url, service, body string, header ...string) (int, strin
 
 func line(s string) string { return string(appendLine(nil, s)) }
 
-// Packs that are not what they say, sent without git.
+// Malformed packs, sent without git.
 func TestHostilePacks(t *testing.T) {
 	up := newUpstreamRepo(t)
 	g, base := newGate(t, Config{Repos: []Repo{{Name: "app", URL: up}}, Limits: Limits{Pack: 64 << 10, Objects: 100, Refs: 3}})
@@ -203,8 +201,8 @@ func TestHostilePacks(t *testing.T) {
 	many[10] = 0xff
 	ref := func(name string) string { return line(oldID+" "+cmd[41:81]+" "+name+caps) + "0000" + string(pack) }
 	packs := map[string]struct{ body, says string }{
-		"something after the pack":            {commands + string(pack) + "something more", "something follows the pack"},
-		"another pack after it":               {commands + string(pack) + string(pack), "something follows the pack"},
+		"something after the pack":            {commands + string(pack) + "something more", "data follows the pack"},
+		"another pack after it":               {commands + string(pack) + string(pack), "data follows the pack"},
 		"a pack that is cut":                  {commands + string(pack[:len(pack)-30]), "git gate: "},
 		"a pack with another checksum":        {commands + string(changed), "git gate: "},
 		"a number of objects too high":        {commands + string(many), "objects, more than 100"},
@@ -216,15 +214,15 @@ func TestHostilePacks(t *testing.T) {
 		"a reference outside of refs/":        {ref("HEAD"), "of the form refs/"},
 		"a reference that leads upward":       {ref("refs/heads/../../config"), "git gate: "},
 		"a reference with a lock's name":      {ref("refs/heads/x.lock"), "ends in .lock"},
-		"a reference with a new line":         {ref("refs/heads/x\ny"), "characters that git does not take"},
-		"a reference with an escape":          {ref("refs/heads/x\x1b[2J"), "characters that git does not take"},
+		"a reference with a new line":         {ref("refs/heads/x\ny"), "characters that git does not allow"},
+		"a reference with an escape":          {ref("refs/heads/x\x1b[2J"), "characters that git does not allow"},
 		"a reference that replaces":           {ref("refs/replace/" + oldID), "another history"},
 		"a reference twice":                   {line(cmd) + line(oldID+" "+zero+" refs/heads/trunk") + "0000" + string(pack), "twice"},
 		"too many references":                 {line(cmd) + line(zero+" "+cmd[41:81]+" refs/heads/a") + line(zero+" "+cmd[41:81]+" refs/heads/b") + line(zero+" "+cmd[41:81]+" refs/heads/c") + "0000" + string(pack), "more than 3 references"},
 		"a capability nobody offered":         {line(cmd+" push-cert=x") + "0000" + string(pack), "was not offered"},
 		"a signed push":                       {line("push-cert\x00 report-status side-band-64k") + "0000" + string(pack), "signed pushes"},
 		"no side band":                        {line(cmd[:at]+"\x00report-status") + "0000" + string(pack), "side band"},
-		"an id that is none":                  {line(strings.ToUpper(cmd[:40])+cmd[40:]) + "0000" + string(pack), "a command that is none"},
+		"an id that is none":                  {line(strings.ToUpper(cmd[:40])+cmd[40:]) + "0000" + string(pack), "a malformed command"},
 		"a length that is none":               {"zzzz" + commands, "malformed"},
 		"a length of three":                   {"0003" + commands, "malformed"},
 		"a length with a sign":                {"+00a123456" + commands, "malformed"},
@@ -250,11 +248,11 @@ func TestHostilePacks(t *testing.T) {
 	}
 	for name := range packs {
 		refuse(name)
-		g.aheadFrom = packHead // and again, read as it comes
+		g.aheadFrom = packHead // once more, with reading ahead
 		refuse(name)
 		g.aheadFrom = aheadFrom
 	}
-	// The neighbour, as it is and as gzip.
+	// The counter-check: a valid push, plain and with gzip.
 	if code, out := post(t, base+"/app.git/git-receive-pack", receivePack, string(gzipped(commands+string(pack))), "Content-Encoding", "gzip"); !strings.Contains(out, "ok refs/heads/trunk") {
 		t.Errorf("HTTP %d: %q", code, out)
 	}
@@ -263,7 +261,7 @@ func TestHostilePacks(t *testing.T) {
 	}
 }
 
-// Requests that git does not make.
+// Requests that git never sends.
 func TestHostileRequests(t *testing.T) {
 	up := newUpstreamRepo(t)
 	git(t, up, "config", "uploadpack.allowFilter", "true")
@@ -317,7 +315,7 @@ func TestHostileRequests(t *testing.T) {
 	if _, out := post(t, base+"/app.git/git-upload-pack", uploadPack, bomb, "Content-Encoding", "gzip"); !strings.Contains(out, "more than 65536 bytes") {
 		t.Errorf("a bomb of gzip: %q", out)
 	}
-	// The neighbours.
+	// The counter-checks: valid requests.
 	if _, out := post(t, base+"/app.git/git-upload-pack", uploadPack, fetch("want "+id, "done"), "Git-Protocol", "version=2"); !strings.Contains(out, "PACK") {
 		t.Errorf("an ordinary fetch: %q", out)
 	}

@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// Git speaks in lines of a length and so many bytes (gitprotocol-common). They are
-// read and written here anew, never copied through, so that what leaves is well
-// formed whatever came.
+// git's protocol consists of pkt-lines: a length and so many bytes (gitprotocol-common).
+// The gate parses and writes every line, and never copies one through, so that its output
+// is well formed whatever it reads.
 
-// maxLine is the longest line, in bytes, its length of four digits included.
+// maxLine is the length of the longest line, in bytes, including its four digits.
 const maxLine = 65520
 
-// kind is what a line is by its length alone.
+// kind is the type of a line, which its length tells.
 type kind uint8
 
 const (
@@ -27,7 +27,7 @@ const (
 
 var errFraming = errors.New("malformed line of the protocol")
 
-// lineReader reads lines. What next returns is valid until the next call.
+// lineReader reads lines. The result of next is valid until the next call.
 type lineReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -37,8 +37,8 @@ func newLineReader(r io.Reader) *lineReader {
 	return &lineReader{r: bufio.NewReaderSize(r, maxLine), buf: make([]byte, maxLine)}
 }
 
-// next gives the next line. io.EOF is the end between two lines, and
-// io.ErrUnexpectedEOF one inside of one.
+// next returns the next line. It returns io.EOF at an end between two lines, and
+// io.ErrUnexpectedEOF at one inside a line.
 func (l *lineReader) next() (kind, []byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(l.r, head[:]); err != nil {
@@ -61,7 +61,7 @@ func (l *lineReader) next() (kind, []byte, error) {
 	return data, p, nil
 }
 
-// noEOF makes an end that comes too early one.
+// noEOF returns io.ErrUnexpectedEOF for io.EOF, and other errors as they are.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -69,7 +69,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// appendLine appends a line with p, which is at most maxLine-4 bytes.
+// appendLine appends a line with the parts p, of at most maxLine-4 bytes together.
 func appendLine(b []byte, p ...string) []byte {
 	n := 4
 	for _, s := range p {
@@ -89,7 +89,7 @@ func appendData(b, p []byte) []byte {
 
 func appendFlush(b []byte) []byte { return append(b, "0000"...) }
 
-// chomp drops the line feed that a line of text may end in.
+// chomp removes the line feed that may end a line of text.
 func chomp(p []byte) string {
 	if n := len(p); n > 0 && p[n-1] == '\n' {
 		p = p[:n-1]

@@ -11,22 +11,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// heartbeat is how often git hears that its push is still looked at.
+// heartbeat is the interval at which git is told that its push is still being checked.
 const heartbeat = 5 * time.Second
 
-// A RefusedError is why the gate refuses a push. Its text is for the bottle.
-type RefusedError struct{ Text string }
+// refusedError says why the gate refuses a push. The text is for the bottle.
+type refusedError struct{ Text string }
 
-func (e *RefusedError) Error() string { return e.Text }
+func (e *refusedError) Error() string { return e.Text }
 
 func refused(format string, args ...any) error {
-	return &RefusedError{fmt.Sprintf(format, args...)}
+	return &refusedError{fmt.Sprintf(format, args...)}
 }
 
-// push takes a pack into quarantine, has it checked and read, and sends it on.
+// push stores a pack in quarantine, checks and scans it, and sends it on.
 func (g *Gate) push(w http.ResponseWriter, r *http.Request, rp *repo) {
 	ev := Event{Start: time.Now(), Repo: rp.name, Op: "push", Verdict: Done}
 	body, err := requestBody(w, r, receivePack, g.cfg.Limits.Pack+maxCommandSize)
@@ -70,8 +70,8 @@ func (g *Gate) push(w http.ResponseWriter, r *http.Request, rp *repo) {
 		err = p.forward(r.Context())
 	}
 	if err != nil {
-		ev.Verdict, ev.Reason = Failed, visible.String(err.Error(), 1000)
-		var no *RefusedError
+		ev.Verdict, ev.Reason = Failed, safetext.String(err.Error(), 1000)
+		var no *refusedError
 		if errors.As(err, &no) {
 			ev.Verdict = Refused
 		}
@@ -91,18 +91,18 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pushing is one push under way.
+// pushing is the state of one push.
 type pushing struct {
 	g   *Gate
 	rp  *repo
 	req *pushRequest
 	ev  *Event
 	out *report
-	q   *quarantine // nil where no pack came
-	in  *inspection // from when the pack came
-	// ahead has read some of the pack, perhaps.
-	ahead *ahead
-	// history is of what the pack brought.
+	q   *quarantine // nil without a pack
+	in  *inspection // set when the pack begins to come in
+	// ahead has read a part of the pack, or is nil.
+	ahead *readAhead
+	// history holds the commits of the pack.
 	history *history
 }
 
@@ -139,7 +139,7 @@ func (p *pushing) take(r *http.Request, in *lineReader) error {
 	p.history = newHistory(p.req.format)
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p.ahead = p.in.ahead(reading, p.history)
+	p.ahead = p.in.readAhead(reading, p.history)
 	if err = q.receive(ctx, in.r, p.ahead); err != nil {
 		cancel()
 	}
@@ -147,7 +147,7 @@ func (p *pushing) take(r *http.Request, in *lineReader) error {
 	return err
 }
 
-// judge looks at everything that would leave.
+// judge scans all that would leave.
 func (p *pushing) judge(ctx context.Context) error {
 	select {
 	case p.g.pushes <- struct{}{}:
@@ -160,14 +160,14 @@ func (p *pushing) judge(ctx context.Context) error {
 	if p.ahead != nil {
 		p.ev.Reading += p.ahead.took
 	}
-	<-p.g.pushes // while a person decides, others may push
+	<-p.g.pushes // let other pushes go on while a person decides
 	if err != nil {
 		return err
 	}
 	return p.decide(ctx, found)
 }
 
-// forward sends upstream what was judged, and reads what became of it.
+// forward sends the judged push to upstream, and reads the result.
 func (p *pushing) forward(ctx context.Context) error {
 	up, err := p.g.offerOf(ctx, p.rp)
 	if err != nil {
@@ -175,7 +175,7 @@ func (p *pushing) forward(ctx context.Context) error {
 	}
 	head, err := p.req.forward(up)
 	if err != nil {
-		return &RefusedError{err.Error()}
+		return &refusedError{err.Error()}
 	}
 	body, size := io.Reader(strings.NewReader(string(head))), int64(len(head))
 	if p.q != nil {
@@ -186,8 +186,8 @@ func (p *pushing) forward(ctx context.Context) error {
 		defer f.Close()
 		body, size = io.MultiReader(body, f), size+p.q.size
 	}
-	// From here on it ends with upstream, not with a git that has gone away: half of it
-	// is nowhere then either, but what became of it would not be known.
+	// From here on a git that goes away does not end the push. It would not undo a part of
+	// it, and the result would be unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.g.cfg.Limits.Time)
 	defer cancel()
 	defer context.AfterFunc(p.g.ctx, cancel)()
@@ -201,15 +201,16 @@ func (p *pushing) forward(ctx context.Context) error {
 	if err == nil {
 		err = parseReport(said, p.req.updates)
 	}
-	var ue *UpstreamError
+	var ue *upstreamError
 	if err != nil && !errors.As(err, &ue) {
 		return p.unknown(ctx, err)
 	}
 	return err
 }
 
-// offerOf is what upstream can do. It said so a moment ago, when git asked; the
-// references are its own matter, since a push names what it expects of each.
+// offerOf returns the capabilities of upstream. They are from the last advertisement, which
+// git requested a moment ago. Its references may be outdated: a push names the old value
+// that it expects of each.
 func (g *Gate) offerOf(ctx context.Context, rp *repo) (*offer, error) {
 	if o := rp.offer.Load(); o != nil && time.Since(o.at) < time.Minute {
 		return o, nil
@@ -217,9 +218,9 @@ func (g *Gate) offerOf(ctx context.Context, rp *repo) (*offer, error) {
 	return g.list(ctx, rp, receivePack, 0)
 }
 
-// unknown is for a push that upstream broke off: it asks what became of it.
+// unknown handles a push that broke off: it asks upstream for the result.
 func (p *pushing) unknown(ctx context.Context, cause error) error {
-	err := &UpstreamError{"push", cause}
+	err := &upstreamError{"push", cause}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.g.cfg.Limits.Connect)
 	defer cancel()
 	o, lerr := p.g.list(ctx, p.rp, receivePack, 0)
@@ -244,7 +245,7 @@ func (p *pushing) unknown(ctx context.Context, cause error) error {
 	return nil
 }
 
-// parseReport reads upstream's report-status.
+// parseReport parses upstream's report-status.
 func parseReport(b []byte, updates []RefUpdate) error {
 	l := newLineReader(strings.NewReader(string(b)))
 	unpacked := ""
@@ -265,7 +266,7 @@ func parseReport(b []byte, updates []RefUpdate) error {
 		case "ok":
 			results[rest] = "ok"
 		case "ng":
-			results[name] = "upstream: " + visible.String(why, 300)
+			results[name] = "upstream: " + safetext.String(why, 300)
 			if why == "" {
 				results[name] = "upstream refuses it"
 			}
@@ -289,14 +290,14 @@ func parseReport(b []byte, updates []RefUpdate) error {
 	}
 	switch {
 	case unpacked != "ok":
-		return &UpstreamError{"push", fmt.Errorf("it can't unpack it: %q", unpacked)}
+		return &upstreamError{"push", fmt.Errorf("it can't unpack it: %q", unpacked)}
 	case failed > 0:
-		return &UpstreamError{"push", fmt.Errorf("it refuses %d of %d references", failed, len(updates))}
+		return &upstreamError{"push", fmt.Errorf("it refuses %d of %d references", failed, len(updates))}
 	}
 	return nil
 }
 
-// report is the answer to a push: messages at once, the report at the end.
+// report writes the answer to a push: messages at once, and the result at the end.
 type report struct {
 	mu   sync.Mutex
 	a    answer
@@ -310,7 +311,8 @@ func newReport(w http.ResponseWriter) *report {
 	return &report{a: answer{w: w, http: http.NewResponseController(w)}, w: w, stop: make(chan struct{})}
 }
 
-// begin answers; the request was read to its end. Its goroutine ends with end.
+// begin begins the answer, after the request was read to its end. Its goroutine stops at
+// end.
 func (r *report) begin() {
 	r.w.Header().Set("Content-Type", "application/x-"+receivePack+"-result")
 	r.beat.Go(func() {
@@ -339,7 +341,7 @@ func (r *report) send(b []byte) {
 	}
 }
 
-// say shows lines as "remote: git gate: …".
+// say sends lines that git shows as "remote: git gate: …".
 func (r *report) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.send(appendBand(nil, bandMessage, text+"\n"))
@@ -354,7 +356,7 @@ func (r *report) written() int64 {
 // maxReport bounds a report-status, in bytes.
 const maxReport = 4 << 20
 
-// relay passes on what upstream says to people and gives its report.
+// relay passes on upstream's messages and returns its report.
 func (r *report) relay(l *lineReader, band bool) ([]byte, error) {
 	var said []byte
 	for {
@@ -402,7 +404,7 @@ func (r *report) end(updates []RefUpdate, err error) {
 			updates[i].Result = "ok"
 		case u.Result == "":
 			updates[i].Result = "refused by the git gate"
-			var ue *UpstreamError
+			var ue *upstreamError
 			if errors.As(err, &ue) {
 				updates[i].Result = "upstream failed"
 			}

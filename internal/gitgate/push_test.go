@@ -9,7 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/gitgate/gittest"
 )
 
-// cloneOf gives a work tree with the gate as its origin.
+// cloneOf returns a work tree with the gate as its origin.
 func cloneOf(t testing.TB, url string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,12 +21,12 @@ func commitFile(t testing.TB, w, path, text string) {
 	t.Helper()
 	write(t, w+"/"+path, text)
 	git(t, w, "add", "-A")
-	git(t, w, "commit", "-qm", "change a file") // whose name is not in the message: it may be the secret
+	git(t, w, "commit", "-qm", "change a file") // the message must not hold the name, which may be the secret
 }
 
 var awsKey = "AKIA" + "QYLPMN5HHHFPZAM2"
 
-// What leaves by git is told: references, commits, what was found, how it ended.
+// An event of a push reports references, commits, findings and the result.
 func TestPush(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -56,7 +56,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Several references are changed all or none, whether git asked for that or not.
+// Several references change all or none, whether or not the client asked for atomic.
 func TestAtomic(t *testing.T) {
 	t.Parallel()
 	for name, goes := range map[string]bool{"one of two is refused": false, "neighbour": true} {
@@ -67,7 +67,8 @@ func TestAtomic(t *testing.T) {
 			w := cloneOf(t, url)
 			commitFile(t, w, "b.txt", "b\n")
 			if !goes {
-				// Upstream moves on after git has looked: the push of trunk is then too old.
+				// Upstream changes after the client has read its references, so the push of
+				// trunk is outdated.
 				git(t, up, "config", "receive.denyNonFastForwards", "true")
 				git(t, w, "commit", "-q", "--amend", "-m", "x")
 				git(t, w, "push", "-q", "origin", "trunk")
@@ -85,7 +86,7 @@ func TestAtomic(t *testing.T) {
 	}
 }
 
-// A fetch after a refused push shows nothing of it, whoever fetches.
+// A fetch shows nothing of a refused push.
 func TestRefusedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -105,7 +106,7 @@ func TestRefusedLeavesNothing(t *testing.T) {
 	}
 }
 
-// Many clones at once: more than a connection to sshd has sessions.
+// There are more concurrent clones than sessions on a connection to sshd.
 func TestManyClones(t *testing.T) {
 	t.Parallel()
 	s := gittest.StartSSH(t, "AcceptEnv GIT_PROTOCOL", "MaxSessions 3")
@@ -126,8 +127,8 @@ func TestManyClones(t *testing.T) {
 	}
 }
 
-// A push waits for a person, and upstream has seen nothing meanwhile; then it goes on,
-// or fails with what they said.
+// A push waits for a person, while upstream sees nothing. Then it goes on, or fails with
+// the person's text.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{"approved": nil, "rejected": errors.New("rejected by somebody: \x1b[2Jno")} {
@@ -163,7 +164,7 @@ func TestAsk(t *testing.T) {
 			if git(t, up, "for-each-ref") != before {
 				t.Error("upstream changed before anybody decided")
 			}
-			// Others are not held up.
+			// Other pushes go on meanwhile.
 			git(t, cloneOf(t, url), "push", "-q", "origin", "trunk:refs/heads/meanwhile")
 			decide <- answer
 			e := <-ended

@@ -16,25 +16,25 @@ import (
 	"sync"
 
 	"github.com/carboy/carboy/internal/hostexec"
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// A quarantine is a repository of nothing but what one push brought. Nobody fetches
-// from it, and it is removed when the push is over, or by the next gate.
+// quarantine is a repository that holds only the objects of one push. It is never served.
+// It is removed when the push is over, or by the next gate.
 type quarantine struct {
 	g      *Gate
 	base   *baseObjects
 	dir    string
 	format string
-	pack   string // the file
-	size   int64  // of it, in bytes
-	count  int    // objects
-	// missing are objects, of upstream's presumably, that are to be checked under the
-	// names that they have in what was pushed.
+	pack   string // path of the pack
+	size   int64  // bytes of the pack
+	count  int    // number of objects
+	// missing lists objects, presumably upstream's, that must be checked under the names
+	// that they have in the push.
 	missing []string
 }
 
-// makeRepository lays out a bare repository, as git init would.
+// makeRepository makes a bare repository, like git init.
 func makeRepository(dir, format string) error {
 	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 	if format == "sha256" {
@@ -66,14 +66,14 @@ func newQuarantine(g *Gate, base *baseObjects, format string) (*quarantine, erro
 	return q, nil
 }
 
-// remove frees its place among those that are kept.
+// remove removes the quarantine and frees its place.
 func (q *quarantine) remove() {
 	_ = os.RemoveAll(q.dir)
 	<-q.g.kept
 }
 
-// receive reads a pack to its end. git stores it and checks each object as
-// receive.fsckObjects would. also gets the same bytes.
+// receive reads a pack to its end. git stores it and checks each object like
+// receive.fsckObjects. also gets the same bytes.
 func (q *quarantine) receive(ctx context.Context, r *bufio.Reader, also io.Writer) error {
 	head, err := r.Peek(12)
 	if err != nil || string(head[:4]) != "PACK" {
@@ -119,11 +119,11 @@ func (q *quarantine) receive(ctx context.Context, r *bufio.Reader, also io.Write
 		return err
 	}
 	if fi.Size() != q.size {
-		return refused("something follows the pack")
+		return refused("data follows the pack")
 	}
 	for _, s := range strings.Fields(rest) {
 		if !isID(s) {
-			return refused("something follows the pack")
+			return refused("data follows the pack")
 		}
 		q.missing = append(q.missing, s)
 	}
@@ -134,15 +134,15 @@ var (
 	missingBlob = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): git(?:attributes|modules)Missing: `)
 	})
-	// complaint is what git says of an object, by the name that the fault has in
+	// complaint matches git's message about an object, with the name of the fault in
 	// git-fsck: "error: object <id>: <fault>: <words>".
 	complaint = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^error: object ([0-9a-f]{40,64}): ([A-Za-z0-9]+): (.*)$`)
 	})
 )
 
-// complaints reads why a check failed. If all that is wrong is that files of attributes
-// are not here, those are what is missing.
+// complaints returns the error of a failed check. If only .gitattributes files are missing,
+// it returns their ids instead.
 func complaints(c *command, failed error, format string) ([]string, error) {
 	var fe *hostexec.FailedError
 	if !errors.As(failed, &fe) {
@@ -153,7 +153,7 @@ func complaints(c *command, failed error, format string) ([]string, error) {
 	}
 	text, err := c.res.Stderr.Complete()
 	if err != nil {
-		return nil, refused("git finds too much wrong with the objects")
+		return nil, refused("git reports too many faults in the objects")
 	}
 	var missing []string
 	for line := range bytes.Lines(text) {
@@ -166,33 +166,33 @@ func complaints(c *command, failed error, format string) ([]string, error) {
 			continue
 		}
 		if m := complaint().FindStringSubmatch(s); m != nil {
-			return nil, refused("object %s is refused (%s): %s", m[1], m[2], visible.String(m[3], 300))
+			return nil, refused("object %s is refused (%s): %s", m[1], m[2], safetext.String(m[3], 300))
 		}
 		if strings.HasPrefix(s, "fatal: ") {
-			return nil, refused("git does not take the pack: %s", visible.String(strings.TrimPrefix(s, "fatal: "), 300))
+			return nil, refused("git rejects the pack: %s", safetext.String(strings.TrimPrefix(s, "fatal: "), 300))
 		}
 	}
 	if len(missing) == 0 {
-		return nil, refused("git does not take the pack")
+		return nil, refused("git rejects the pack")
 	}
 	return missing, nil
 }
 
-// An object as git has it.
+// object is a git object.
 type object struct {
 	id, kind string
 	size     int64
-	// body is the content, to be read before the next object.
+	// body is the content. It must be read before the next object.
 	body io.Reader
 }
 
-// each reads all objects of the quarantine, in the order of the pack.
+// each calls f for all objects of the quarantine, in the order of the pack.
 func (q *quarantine) each(ctx context.Context, f func(object) error) error {
 	return q.run(ctx, nil, "cat-file", func(r io.Reader) error { return readObjects(r, f) })
 }
 
-// rest reads the objects that were not read ahead, of those that git has.
-func (q *quarantine) rest(ctx context.Context, a *ahead, f func(object) error) error {
+// rest calls f for the objects that git has and that were not read ahead.
+func (q *quarantine) rest(ctx context.Context, a *readAhead, f func(object) error) error {
 	if a == nil || len(a.read) == 0 {
 		return q.each(ctx, f)
 	}
@@ -206,7 +206,7 @@ func (q *quarantine) rest(ctx context.Context, a *ahead, f func(object) error) e
 			}
 			switch id := s.Text(); {
 			case !isID(id) || len(id) != idLen(q.format):
-				return errors.New("list objects: git prints something else")
+				return errors.New("list objects: unexpected output of git")
 			case a.has(id):
 				known++
 			default:
@@ -235,7 +235,7 @@ func (q *quarantine) rest(ctx context.Context, a *ahead, f func(object) error) e
 	})
 }
 
-// run has git print something, all of which f reads.
+// run runs git in the quarantine. f must read all of its output.
 func (q *quarantine) run(ctx context.Context, in io.Reader, form string, f func(io.Reader) error) error {
 	c, err := start(ctx, q.g.cfg.Git, q.dir, q.g.cfg.Limits.Check, in, form)
 	if err != nil {
@@ -245,7 +245,7 @@ func (q *quarantine) run(ctx context.Context, in io.Reader, form string, f func(
 	return f(c)
 }
 
-// readObjects reads what cat-file --batch prints.
+// readObjects parses the output of cat-file --batch.
 func readObjects(r io.Reader, f func(object) error) error {
 	b := bufio.NewReaderSize(r, 256<<10)
 	for {
@@ -261,11 +261,11 @@ func readObjects(r io.Reader, f func(object) error) error {
 			continue
 		}
 		if len(field) != 3 || !isID(field[0]) {
-			return errors.New("read objects: git prints something else")
+			return errors.New("read objects: unexpected output of git")
 		}
 		n, err := strconv.ParseInt(field[2], 10, 64)
 		if err != nil || n < 0 {
-			return errors.New("read objects: git prints something else")
+			return errors.New("read objects: unexpected output of git")
 		}
 		body := &io.LimitedReader{R: b, N: n}
 		if err := f(object{field[0], field[1], n, body}); err != nil {

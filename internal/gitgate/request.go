@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// errRequest is behind every refusal of a request that git does not make.
+// errRequest is wrapped by every refusal of a malformed request.
 var errRequest = errors.New("not a request that git makes")
 
 func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errRequest}, args...)...)
 }
 
-// requestBody opens the body of a POST for a service, unpacked and bounded.
+// requestBody returns the body of a POST to a service, decompressed and bounded.
 func requestBody(w http.ResponseWriter, r *http.Request, service string, max int64) (io.Reader, error) {
 	if got, want := r.Header.Get("Content-Type"), "application/x-"+service+"-request"; got != want {
 		return nil, badRequest("the content is not of type %s", want)
@@ -41,12 +41,12 @@ func requestBody(w http.ResponseWriter, r *http.Request, service string, max int
 	return body, nil
 }
 
-// readFetch reads a request to git-upload-pack whole, checks each line of it, and
-// writes it anew. empty is one that asks for nothing, by which git tries a connection.
+// readFetch reads a whole request to git-upload-pack, checks each line, and returns a new
+// request. empty reports a request for nothing, which git sends to try a connection.
 func readFetch(body io.Reader, v version, max int64) (req []byte, empty bool, err error) {
 	in, err := readAll(body, max)
 	var large *http.MaxBytesError
-	if errors.Is(err, ErrTooMuch) || errors.As(err, &large) {
+	if errors.Is(err, errTooMuch) || errors.As(err, &large) {
 		return nil, false, badRequest("it has more than %d bytes", max)
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func readFetch(body io.Reader, v version, max int64) (req []byte, empty bool, er
 	return req, false, err
 }
 
-// fetchV2 reads one command of protocol version 2 (gitprotocol-v2).
+// fetchV2 parses one command of protocol version 2 (gitprotocol-v2).
 func fetchV2(l *lineReader) ([]byte, error) {
 	var out []byte
 	var check func(string) error
@@ -105,7 +105,7 @@ func fetchV2(l *lineReader) ([]byte, error) {
 				return nil, badRequest("a capability that was not offered")
 			}
 			if name != "object-format" {
-				continue // what the bottle calls itself is no matter of upstream's
+				continue // upstream need not know the bottle's agent
 			}
 		default:
 			if err := check(text); err != nil {
@@ -131,8 +131,8 @@ func lsRefsArg(s string) error {
 	return badRequest("an argument that ls-refs does not have")
 }
 
-// fetchArg admits the arguments of fetch. Left out: packfile-uris, by which a bottle
-// would be sent elsewhere, and sideband-all.
+// fetchArg returns an error for an argument of fetch that is not allowed. packfile-uris,
+// which would send a bottle elsewhere, and sideband-all are not.
 func fetchArg(s string) error {
 	switch s {
 	case "done", "thin-pack", "no-progress", "include-tag", "ofs-delta", "deepen-relative", "wait-for-done":
@@ -161,7 +161,7 @@ func isDeepen(name, value string) bool {
 	return false
 }
 
-// isFilter admits the filters of partial clones (git-rev-list, --filter).
+// isFilter reports whether s is a filter of partial clones (git-rev-list, --filter).
 func isFilter(s string, depth int) bool {
 	name, value, _ := strings.Cut(s, ":")
 	switch name {
@@ -195,8 +195,8 @@ func isFilter(s string, depth int) bool {
 	return false
 }
 
-// fetchV0 reads a request of the first protocol (gitprotocol-pack): wants and how deep,
-// a flush, haves, perhaps with flushes between, and done.
+// fetchV0 parses a request of protocol version 0 (gitprotocol-pack): wants and depth, a
+// flush, haves, possibly with flushes between them, and done.
 func fetchV0(l *lineReader) ([]byte, error) {
 	var out []byte
 	wants, haves, done := 0, false, false
@@ -240,14 +240,14 @@ func fetchV0(l *lineReader) ([]byte, error) {
 			wants++
 		case !haves && wants > 0 && (name == "shallow" && isID(value) || isDeepen(name, value) || name == "filter" && isFilter(value, 0)):
 		default:
-			return nil, badRequest("a line that git-upload-pack does not take")
+			return nil, badRequest("a line that git-upload-pack does not accept")
 		}
 		out = appendLine(out, text, "\n")
 	}
 }
 
-// wantCaps checks what a fetch of the first protocol asks for. Without a side band
-// upstream's messages could not be told from the pack.
+// wantCaps checks the capabilities in a fetch of protocol version 0. It requires a side
+// band: without one, messages could not be told from the pack.
 func wantCaps(s string) (string, error) {
 	var kept []string
 	band := false

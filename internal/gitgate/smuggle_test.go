@@ -27,12 +27,11 @@ const (
 	harmless    = "a-word-of-no-consequence"
 )
 
-// A smuggler puts s into what it pushes from the work tree w, and returns what to push
-// besides trunk.
+// smuggler puts s into a push from the work tree w, and returns what to push besides trunk.
 type smuggler struct {
 	name string
 	put  func(t *testing.T, w, s string) []string
-	says string // where the gate says that it is
+	says string // the place that the gate must report
 }
 
 func inFile(path string, form func(string) []byte) func(*testing.T, string, string) []string {
@@ -267,12 +266,12 @@ var smugglers = []smuggler{
 	}, "f.txt:1"},
 }
 
-// knownOnly are ways that only a secret known by its value has: of a token by its form
-// there would be no part to recognise.
+// knownOnly lists the ways that work only for a known secret. Of a token, no part would be
+// recognisable.
 var knownOnly = map[string]bool{"backwards": true, "in base64": true, "in hexadecimal": true}
 
-// A push that adds a secret anywhere is refused, naming where; the same push with
-// something harmless goes through. Known secrets and tokens by their form, both.
+// A push with a secret anywhere is refused, with the place. The same push with a harmless
+// text succeeds. Both known secrets and texts in the form of a token are tried.
 func TestSmuggle(t *testing.T) {
 	up := newUpstreamRepo(t)
 	git(t, up, "config", "receive.advertisePushOptions", "true")
@@ -284,7 +283,8 @@ func TestSmuggle(t *testing.T) {
 	for i := range smugglers {
 		cfg.Repos = append(cfg.Repos, Repo{Name: fmt.Sprintf("r%d", i), URL: copyOf(t, up)})
 	}
-	// Two gates: one reads such small packs when they are here, the other as they come.
+	// Two gates: one reads such small packs after git has stored them, the other reads
+	// ahead.
 	_, later := newGate(t, cfg)
 	g, base := newGate(t, cfg)
 	g.aheadFrom = packHead
@@ -331,7 +331,8 @@ func copyOf(t testing.TB, dir string) string {
 	return to
 }
 
-// A secret in two pushes, neither of which has enough of it, is found with the second.
+// A secret is split over two pushes, neither of which has enough of it. The second is
+// refused.
 func TestSplitOverPushes(t *testing.T) {
 	t.Parallel()
 	for name, halves := range map[string][2]string{
@@ -355,7 +356,7 @@ func TestSplitOverPushes(t *testing.T) {
 	}
 }
 
-// A line that says gitleaks:allow is a question for a person, and no more than that.
+// A line that says gitleaks:allow makes the gate ask a person, and does nothing else.
 func TestInlineAllow(t *testing.T) {
 	t.Parallel()
 	approve := func(context.Context, Allow) error { return nil }
@@ -412,8 +413,8 @@ func TestInlineAllow(t *testing.T) {
 	}
 }
 
-// What upstream has already is not what a push adds: a line that stands there is no
-// reason to refuse, and the same line anywhere else is.
+// A push does not add what upstream has. A line at the same place in upstream does not
+// refuse the push, and the same line elsewhere does.
 func TestOldLines(t *testing.T) {
 	t.Parallel()
 	for _, transport := range []string{"local", "ssh without version 2"} {
@@ -442,8 +443,8 @@ func TestOldLines(t *testing.T) {
 				commitFile(t, w, "other.txt", "x\n")
 				commitFile(t, w, c.file, c.text)
 				out, err := tryGit(t, w, "push", "origin", "trunk")
-				// The first protocol gives out no file by itself: then what is found is
-				// refused, old or not.
+				// Protocol version 0 gives out no single file. Then a finding is refused
+				// even if it is old.
 				if goes := err == nil; goes != (c.goes && transport == "local") {
 					t.Errorf("went on: %v\n%s", goes, out)
 				}

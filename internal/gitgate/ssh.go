@@ -17,34 +17,35 @@ import (
 
 // Bounds of the connections to one host.
 const (
-	// maxSessions at once on a connection: OpenSSH admits ten.
+	// maxSessions bounds the sessions on a connection. OpenSSH allows ten.
 	maxSessions = 8
-	// maxConnections to one upstream.
+	// maxConnections bounds the connections to one upstream.
 	maxConnections = 16
-	// keepConnection is how long an idle one is kept.
+	// keepConnection is how long an idle connection is kept.
 	keepConnection = 5 * time.Minute
-	// answerPatience: so many times Limits.Idle upstream may think before it answers.
+	// answerPatience times Limits.Idle is the time that upstream has for the beginning of
+	// an answer.
 	answerPatience = 5
 )
 
-// sshUpstream runs git's two commands at a host, over connections that are kept.
+// sshUpstream runs git's two commands on a host, over connections that it reuses.
 type sshUpstream struct {
 	addr   string
 	path   string
 	config *ssh.ClientConfig
 	limits Limits
 
-	dialing chan struct{} // one at a time: sshd drops those that come together
+	dialing chan struct{} // held to dial: sshd drops connections that come together
 	mu      sync.Mutex
 	closed  bool
 	conns   []*sshConn
 }
 
-// sshConn is a connection and how many sessions use it.
+// sshConn is a connection and the number of sessions on it.
 type sshConn struct {
 	client *ssh.Client
 	used   int
-	full   bool // it admits no further session
+	full   bool // the host refused a further session
 	broken bool
 	idle   *time.Timer
 }
@@ -81,16 +82,16 @@ func newSSH(a address, access *SSHAccess, l Limits) (*sshUpstream, error) {
 						return nil
 					}
 				}
-				return fmt.Errorf("%w: it shows %s", ErrHostKey, ssh.FingerprintSHA256(key))
+				return fmt.Errorf("%w: it shows %s", errHostKey, ssh.FingerprintSHA256(key))
 			},
 			BannerCallback: func(string) error { return nil },
 		},
 	}, nil
 }
 
-// ParseHostKeys reads keys in the form of known_hosts or of a public key's file, one
-// on each line: "[host] type base64 [comment]".
-func ParseHostKeys(text string) ([]ssh.PublicKey, error) {
+// parseHostKeys parses host keys, one on each line, in the form of known_hosts or of a
+// public key file: "[host] type base64 [comment]".
+func parseHostKeys(text string) ([]ssh.PublicKey, error) {
 	var keys []ssh.PublicKey
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
@@ -98,7 +99,7 @@ func ParseHostKeys(text string) ([]ssh.PublicKey, error) {
 			continue
 		}
 		if line[0] == '@' {
-			return nil, fmt.Errorf("line %d: certificates and revoked keys are not taken: give the host's own key", i+1)
+			return nil, fmt.Errorf("line %d: certificates and revoked keys are not supported: give the host's own key", i+1)
 		}
 		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
 		if err != nil {
@@ -131,13 +132,13 @@ func (u *sshUpstream) advertise(ctx context.Context, service string, v version) 
 	if err != nil {
 		return nil, err
 	}
-	// It would wait for a request; the end of its input is the end of it.
+	// The service waits for a request. Closing its input ends it.
 	_ = s.in.Close()
 	return &advertOnly{session: s}, nil
 }
 
-// advertOnly is the beginning of what a session says, up to the end of the
-// advertisement: what comes after the end of its input is a complaint.
+// advertOnly reads a session up to the end of the advertisement. What follows the end of
+// its input is an error message.
 type advertOnly struct {
 	*session
 	lines *lineReader
@@ -172,8 +173,8 @@ func (a *advertOnly) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// call opens a session of its own, and passes over its advertisement: what a request
-// names of it, such as the old value of a reference, is in the request.
+// call opens a new session and skips its advertisement. The request itself holds all that
+// it needs, such as the old value of a reference.
 func (u *sshUpstream) call(ctx context.Context, service string, v version, body io.Reader, _ int64) (io.ReadCloser, error) {
 	s, err := u.open(ctx, service, v)
 	if err != nil {
@@ -194,7 +195,7 @@ func (u *sshUpstream) call(ctx context.Context, service string, v version, body 
 		}
 		if left -= int64(len(line) + 4); left < 0 {
 			_ = s.Close()
-			return nil, ErrTooMuch
+			return nil, errTooMuch
 		}
 		if first && (string(chomp(line)) == "version 2") != (v == 2) {
 			_ = s.Close()
@@ -212,7 +213,7 @@ func (u *sshUpstream) call(ctx context.Context, service string, v version, body 
 	return s, nil
 }
 
-// session is a command that runs at the host.
+// session is a command that runs on the host.
 type session struct {
 	s      *ssh.Session
 	in     io.WriteCloser
@@ -233,8 +234,8 @@ func (s *session) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// why explains an end by what the host said on standard error, if it gave nothing
-// else: "repository not found" and the like.
+// why returns the host's standard error as the error if there was no other output, such as
+// "repository not found".
 func (s *session) why(err error) error {
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -259,7 +260,7 @@ func (s *session) end() {
 	})
 }
 
-// open starts a service on a connection that has room, or on a new one.
+// open starts a service on a connection with room, or on a new one.
 func (u *sshUpstream) open(ctx context.Context, service string, v version) (*session, error) {
 	for range maxConnections + 1 {
 		c, err := u.connection(ctx)
@@ -275,7 +276,7 @@ func (u *sshUpstream) open(ctx context.Context, service string, v version) (*ses
 		if errors.As(err, &full) {
 			c.full = true
 		} else {
-			c.broken = true // it may have been closed while it was idle
+			c.broken = true // the host may have closed it while it was idle
 		}
 		u.mu.Unlock()
 		u.release(c)
@@ -283,10 +284,10 @@ func (u *sshUpstream) open(ctx context.Context, service string, v version) (*ses
 			return nil, err
 		}
 	}
-	return nil, errors.New("it admits no further session")
+	return nil, errors.New("it allows no further session")
 }
 
-// connection gives one with room for a session, which it counts.
+// connection returns a connection with room for a session, and counts the session.
 func (u *sshUpstream) connection(ctx context.Context) (*sshConn, error) {
 	if c, err := u.withRoom(); c != nil || err != nil {
 		return c, err
@@ -297,7 +298,7 @@ func (u *sshUpstream) connection(ctx context.Context) (*sshConn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	// Somebody else may have dialled meanwhile.
+	// Another goroutine may have dialled meanwhile.
 	if c, err := u.withRoom(); c != nil || err != nil {
 		return c, err
 	}
@@ -337,8 +338,8 @@ func (u *sshUpstream) withRoom() (*sshConn, error) {
 	return nil, nil
 }
 
-// release gives a session back. A connection that can't be used again goes with its
-// last one.
+// release ends a session. It closes a connection that cannot be reused after the last
+// session.
 func (u *sshUpstream) release(c *sshConn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -370,7 +371,7 @@ func (u *sshUpstream) dial(ctx context.Context) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The deadline is for the handshake and the proof of keys.
+	// The deadline is for the handshake and authentication.
 	_ = conn.SetDeadline(time.Now().Add(u.limits.Connect))
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	c, chans, reqs, err := ssh.NewClientConn(conn, u.addr, u.config)
@@ -378,14 +379,14 @@ func (u *sshUpstream) dial(ctx context.Context) (*ssh.Client, error) {
 		_ = conn.Close()
 		var ne net.Error
 		switch {
-		case errors.Is(err, ErrHostKey):
+		case errors.Is(err, errHostKey):
 			return nil, err
 		case strings.Contains(err.Error(), "no common algorithm for host key"):
-			return nil, fmt.Errorf("%w: it has none of their kinds", ErrHostKey)
+			return nil, fmt.Errorf("%w: it has no key of the pinned types", errHostKey)
 		case strings.Contains(err.Error(), "unable to authenticate"):
 			return nil, errors.New("it does not accept the key of this repository")
 		case errors.As(err, &ne) && ne.Timeout():
-			return nil, ErrSilent
+			return nil, errSilent
 		}
 		return nil, err
 	}
@@ -394,7 +395,7 @@ func (u *sshUpstream) dial(ctx context.Context) (*ssh.Client, error) {
 }
 
 func (u *sshUpstream) session(ctx context.Context, c *sshConn, service string, v version) (*session, error) {
-	// A host that answers nothing any more must not hold us here.
+	// A host that no longer answers must not block the caller.
 	timer := time.AfterFunc(u.limits.Connect, func() { _ = c.client.Close() })
 	defer timer.Stop()
 	x, err := c.client.NewSession()
@@ -410,7 +411,8 @@ func (u *sshUpstream) session(ctx context.Context, c *sshConn, service string, v
 		stderr, err = x.StderrPipe()
 	}
 	if err == nil && v == 2 {
-		// Without waiting: a host that does not take it answers in version 0.
+		// Do not wait for the answer. A host that refuses the variable answers in version
+		// 0.
 		_, err = x.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", "version=2"}))
 	}
 	if err == nil {
@@ -428,7 +430,7 @@ func (u *sshUpstream) session(ctx context.Context, c *sshConn, service string, v
 	return s, nil
 }
 
-// quote makes one word of a path for the host's shell, as git does.
+// quote quotes a path for the host's shell, like git does.
 func quote(p string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(p) + "'"
 }

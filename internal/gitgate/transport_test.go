@@ -12,7 +12,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// transports are the ways to an upstream repository on this machine.
+// transports lists the ways to an upstream repository on this machine.
 var transports = map[string]func(t *testing.T, path string) (Repo, Config){
 	"local": func(t *testing.T, path string) (Repo, Config) { return Repo{Name: "app", URL: path}, Config{} },
 	"file": func(t *testing.T, path string) (Repo, Config) {
@@ -38,7 +38,7 @@ func overSSHTo(s *gittest.SSH, path string) Repo {
 	return Repo{Name: "app", URL: s.URL(path), SSH: &SSHAccess{Signer: s.Client, HostKeys: []ssh.PublicKey{s.HostKey}}}
 }
 
-// What people do with git works through the gate, over each transport.
+// Common uses of git work through the gate, over each transport.
 func TestTransports(t *testing.T) {
 	for name, to := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestTransports(t *testing.T) {
 			write(t, w+"/.gitmodules", "[submodule \"lib\"]\n\tpath = lib\n\turl = https://example.org/lib.git\n")
 			commitFile(t, w, "b.txt", strings.Repeat("a line\n", 1000))
 			git(t, w, "push", "-q", "origin", "trunk")
-			// A new tree with .gitmodules and .gitattributes as upstream has them.
+			// A new tree with upstream's .gitmodules and .gitattributes.
 			commitFile(t, w, "b.txt", strings.Repeat("a line\n", 999)+"another\n")
 			git(t, w, "tag", "-a", "-m", "a tag", "v1")
 			git(t, w, "notes", "add", "-m", "a note")
@@ -70,7 +70,7 @@ func TestTransports(t *testing.T) {
 			if got := events.last("push").Options; !slices.Equal(got, []string{"ci.skip"}) {
 				t.Errorf("options %q", got)
 			}
-			// Force and delete stay what they are.
+			// A forced push and a deletion reach upstream as such.
 			git(t, w, "reset", "-q", "--hard", "HEAD~1")
 			commitFile(t, w, "c.txt", "c\n")
 			if out, err := tryGit(t, w, "push", "origin", "trunk"); err == nil || !strings.Contains(out, "non-fast-forward") && !strings.Contains(out, "fetch first") {
@@ -82,7 +82,7 @@ func TestTransports(t *testing.T) {
 			if out, err := tryGit(t, up, "rev-parse", "--verify", "-q", "topic"); err == nil {
 				t.Errorf("deleted, and there: %s", out)
 			}
-			// What others push is there at once.
+			// A push by others is visible at once.
 			other := dir + "/other"
 			git(t, dir, "clone", "-q", up, "other")
 			commitFile(t, other, "d.txt", "d\n")
@@ -96,7 +96,7 @@ func TestTransports(t *testing.T) {
 			commitFile(t, dir+"/shallow", "e.txt", "e\n")
 			git(t, dir+"/shallow", "push", "-q", "origin", "trunk")
 			git(t, dir+"/shallow", "fetch", "-q", "--unshallow")
-			// The first protocol gives out no file by itself, with or without the gate.
+			// Protocol version 0 gives out no single file, with or without the gate.
 			if !strings.Contains(name, "without version 2") {
 				git(t, dir, "clone", "-q", "--filter=blob:none", url, "partial")
 				git(t, dir+"/partial", "log", "-p", "--format=%h")
@@ -118,7 +118,7 @@ func same(t *testing.T, a, b string, refs ...string) {
 	}
 }
 
-// SHA-256 repositories keep their format.
+// SHA-256 repositories work, and keep their format.
 func TestSHA256(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t, "--object-format=sha256")
@@ -137,7 +137,7 @@ func TestSHA256(t *testing.T) {
 	refusedPush(t, w, "k.txt:3")
 }
 
-// A repository with submodules, each a repository of the gate.
+// A repository with submodules, all served by the gate.
 func TestSubmodules(t *testing.T) {
 	t.Parallel()
 	up, lib := newUpstreamRepo(t), newUpstreamRepo(t)

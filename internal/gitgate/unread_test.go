@@ -10,8 +10,8 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// What is behind a place that can't be read to its end does not leave because a person
-// allows a line before it, nor because that line stands upstream already.
+// The part of a file behind an unreadable place must not leave, neither because a person
+// allows a line before it nor because upstream has that line.
 func TestUnreadBehindAllowed(t *testing.T) {
 	t.Parallel()
 	deep := "deep"
@@ -57,7 +57,7 @@ func TestUnreadBehindAllowed(t *testing.T) {
 	}
 }
 
-// A refusal advises what would help, and nothing else.
+// A refusal gives only advice that would help.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	const (
@@ -104,7 +104,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// A request to fetch carries nothing of a secret to upstream: not as a name, nor in ids.
+// A fetch request carries no secret to upstream, neither as a name nor in ids.
 func TestFetchSpells(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)

@@ -8,20 +8,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// version of git's protocol; a push knows no second.
+// version is a version of git's protocol. A push has only version 0.
 type version uint8
 
-// An upstream answers for one repository, over one transport. Each exchange is whole
-// in itself: a request is sent to its end, and the answer read to its end. Its methods
-// may be called concurrently, and end with ctx.
+// upstream is one repository over one transport. Each exchange sends a whole request and
+// reads a whole answer. Several goroutines may call its methods, which end with ctx.
 type upstream interface {
-	// advertise asks for the references and capabilities of a service.
+	// advertise requests the references and capabilities of a service.
 	advertise(ctx context.Context, service string, v version) (io.ReadCloser, error)
-	// call sends a request of size bytes (-1: not known) to a service. Closing the
-	// answer ends it. What upstream says besides comes as the error of Read or Close.
+	// call sends a request of size bytes (-1 if unknown) to a service. Closing the answer
+	// ends the exchange. Read or Close returns upstream's error messages as an error.
 	call(ctx context.Context, service string, v version, body io.Reader, size int64) (io.ReadCloser, error)
 	io.Closer
 }
@@ -41,29 +40,29 @@ func newUpstream(r Repo, cfg *Config) (upstream, error) {
 	}
 }
 
-// An UpstreamError is what went wrong beyond the gate. Its text is visible.
-type UpstreamError struct {
-	Op  string // "connect", "list", "fetch", "push"
+// upstreamError is an error of the upstream or on the way to it. Its text is visible.
+type upstreamError struct {
+	Op  string // "connect", "list", "fetch" or "push"
 	Err error
 }
 
-func (e *UpstreamError) Error() string {
-	return fmt.Sprintf("upstream: %s: %s", e.Op, visible.String(e.Err.Error(), 500))
+func (e *upstreamError) Error() string {
+	return fmt.Sprintf("upstream: %s: %s", e.Op, safetext.String(e.Err.Error(), 500))
 }
 
-func (e *UpstreamError) Unwrap() error { return e.Err }
+func (e *upstreamError) Unwrap() error { return e.Err }
 
 var (
-	// ErrSilent says that upstream sent nothing for too long.
-	ErrSilent = errors.New("it is silent")
-	// ErrTooMuch says that upstream sent more than a limit.
-	ErrTooMuch = errors.New("it sends too much")
-	// ErrHostKey says that upstream's host shows another key than those pinned.
-	ErrHostKey = errors.New("the host key is not the one that is pinned")
+	// errSilent means that upstream sent nothing for too long.
+	errSilent = errors.New("it sent nothing for too long")
+	// errTooMuch means that upstream sent more than a limit allows.
+	errTooMuch = errors.New("it sent too much")
+	// errHostKey means that upstream's host has another key than the pinned ones.
+	errHostKey = errors.New("the host key is not the one that is pinned")
 )
 
-// bounded reads from upstream: at most max bytes, and never in silence for longer than
-// idle. Silence ends the exchange through stop.
+// bounded reads at most max bytes from upstream. If no byte comes for longer than idle, it
+// calls stop.
 type bounded struct {
 	r     io.ReadCloser
 	left  int64
@@ -74,7 +73,7 @@ type bounded struct {
 	silent bool
 }
 
-// bound begins to wait for r at once.
+// bound returns a bounded reader of r. The idle time starts at once.
 func bound(r io.ReadCloser, max int64, idle time.Duration, stop func()) *bounded {
 	b := &bounded{r: r, left: max, idle: idle}
 	b.timer = time.AfterFunc(idle, func() {
@@ -93,12 +92,12 @@ func (b *bounded) Read(p []byte) (int, error) {
 		if n, err := b.r.Read(one[:]); n == 0 {
 			return 0, b.why(err)
 		}
-		return 0, ErrTooMuch
+		return 0, errTooMuch
 	}
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
 	}
-	// Only the reading counts: whoever takes the answer may be slower than that.
+	// Only reading counts. The consumer of the answer may be slower.
 	b.timer.Reset(b.idle)
 	n, err := b.r.Read(p)
 	b.timer.Stop()
@@ -110,7 +109,7 @@ func (b *bounded) why(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil && b.silent {
-		return ErrSilent
+		return errSilent
 	}
 	return err
 }
@@ -120,11 +119,11 @@ func (b *bounded) Close() error {
 	return b.r.Close()
 }
 
-// readAll reads what must be short.
+// readAll reads r to its end, and returns an error beyond max bytes.
 func readAll(r io.Reader, max int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, max+1))
 	if err == nil && int64(len(b)) > max {
-		err = ErrTooMuch
+		err = errTooMuch
 	}
 	return b, err
 }

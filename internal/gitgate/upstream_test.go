@@ -33,18 +33,18 @@ func advert(lines ...string) string {
 
 const v2Advert = "000eversion 2\n" + "0012fetch=shallow\n" + "000cls-refs\n" + "0000"
 
-// hostileUpstreams answer with what no upstream should. Each names what git is told.
+// hostileUpstreams lists answers that no upstream should give, each with git's message.
 var hostileUpstreams = map[string]struct {
 	says  string
 	serve func(w http.ResponseWriter, r *http.Request)
 }{
-	"says nothing":      {"silent", func(_ http.ResponseWriter, r *http.Request) { hang(r) }},
-	"stops in the list": {"silent", func(w http.ResponseWriter, r *http.Request) { refs(w, "00", r); flushNow(w); hang(r) }},
+	"says nothing":      {"sent nothing for too long", func(_ http.ResponseWriter, r *http.Request) { hang(r) }},
+	"stops in the list": {"sent nothing for too long", func(w http.ResponseWriter, r *http.Request) { refs(w, "00", r); flushNow(w); hang(r) }},
 	"ends in the list": {"EOF", func(w http.ResponseWriter, r *http.Request) {
 		refs(w, line(someID+" refs/heads/a\x00side-band-64k"), r)
 	}},
 	"lists without end":         {"too much", func(w http.ResponseWriter, r *http.Request) { endlessRefs(w, r) }},
-	"lists nothing":             {"lists nothing", func(w http.ResponseWriter, r *http.Request) { refs(w, "0000", r) }},
+	"lists nothing":             {"lists no capabilities", func(w http.ResponseWriter, r *http.Request) { refs(w, "0000", r) }},
 	"sends lengths of none":     {"malformed", func(w http.ResponseWriter, r *http.Request) { refs(w, "zzzzhello", r) }},
 	"sends lines that are long": {"malformed", func(w http.ResponseWriter, r *http.Request) { refs(w, "ffff"+strings.Repeat("x", 70000), r) }},
 	"names a reference upward":  {"malformed", func(w http.ResponseWriter, r *http.Request) { refs(w, advert(someID+" refs/heads/../../x"), r) }},
@@ -58,12 +58,12 @@ var hostileUpstreams = map[string]struct {
 	"answers with a page":          {"is the URL that of a repository", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }},
 	"answers with 500":             {"HTTP 500", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", 500) }},
 	"takes no token":               {"does not accept the declared token", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }},
-	"leads to a page of itself":    {"no list of references", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }},
+	"leads to a page of itself":    {"something other than a list of references", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }},
 	"leads in circles": {"in circles", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, r.URL.RequestURI(), http.StatusFound)
 	}},
 	"breaks off in the answer":     {"EOF", answering(line("packfile\n") + "0fff\x01PACK")},
-	"stops in the answer":          {"silent", answeringThen(line("packfile\n")+line("\x01PACK"), hang)},
+	"stops in the answer":          {"sent nothing for too long", answeringThen(line("packfile\n")+line("\x01PACK"), hang)},
 	"answers without end":          {"", answeringThen(line("packfile\n")+line("\x01PACK"), nil)},
 	"answers with nothing":         {"nothing", answering("")},
 	"answers with what is no line": {"malformed", answering("PACK\x00\x00\x00\x02")},
@@ -90,7 +90,7 @@ func endlessRefs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answering lists in version 2, one branch, and answers a fetch with body.
+// answering serves version 2 with one branch, and answers a fetch with body.
 func answering(body string) func(http.ResponseWriter, *http.Request) {
 	return answeringThen(body, func(*http.Request) {})
 }
@@ -121,8 +121,8 @@ func answeringThen(body string, then func(*http.Request)) func(http.ResponseWrit
 	}
 }
 
-// Whatever upstream does, git ends soon, with words that say what it was, and no
-// escape reaches a terminal. The neighbour is a real upstream with the same limits.
+// Whatever upstream does, git ends soon, with a message that names the fault, and no escape
+// sequence reaches the terminal. The counter-check is a real upstream with the same limits.
 func TestHostileUpstreams(t *testing.T) {
 	t.Parallel()
 	limits := Limits{Idle: 300 * time.Millisecond, Advert: 1 << 20, Fetch: 4 << 20}
@@ -156,7 +156,7 @@ func roots(s *httptest.Server) *x509.CertPool {
 	return p
 }
 
-// What upstream says while it works is made safe and shown.
+// Upstream's progress messages are made safe and shown.
 func TestProgressIsCleaned(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(answering(line("packfile\n") + line("\x02hello \x1b]0;title\x07 there\r50%\n") + line("\x03end"))))
@@ -168,7 +168,7 @@ func TestProgressIsCleaned(t *testing.T) {
 	}
 }
 
-// A token goes to the host that it is for, and to no other that this one names.
+// A token goes to its host, and to no other host that this one redirects to.
 func TestRedirects(t *testing.T) {
 	t.Parallel()
 	var stolen atomic.Int32
@@ -196,14 +196,14 @@ func TestRedirects(t *testing.T) {
 		t.Error("the other host was asked")
 	}
 	git(t, t.TempDir(), "ls-remote", url+"/good.git")
-	// A certificate that nobody vouches for.
+	// A certificate of an unknown CA.
 	_, url = newGate(t, Config{Repos: []Repo{{Name: "app", URL: s.URL + "/app"}}, Roots: x509.NewCertPool()})
 	if out, err := tryGit(t, t.TempDir(), "ls-remote", url+"/app.git"); err == nil || !strings.Contains(out, "certificate") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// hostilePushes are answers to a push that is in order.
+// hostilePushes lists answers to a valid push.
 var hostilePushes = map[string]struct{ answer, says string }{
 	"says nothing of the reference":   {report1("unpack ok\n"), "says nothing of it"},
 	"speaks of another":               {report1("unpack ok\n", "ok refs/heads/other\n"), "says nothing of it"},
@@ -226,7 +226,7 @@ func report1(lines ...string) string {
 	return line("\x01"+s+"0000") + "0000"
 }
 
-// An upstream that took nothing is never reported as one that did.
+// A push is never reported as done if upstream did not take it.
 func TestHostileReports(t *testing.T) {
 	t.Parallel()
 	seed := newUpstreamRepo(t)
@@ -260,7 +260,7 @@ func TestHostileReports(t *testing.T) {
 	}
 }
 
-// SSH: the host must show the pinned key, take ours, and answer.
+// Over SSH, the host must have the pinned key, accept the gate's key, and answer.
 func TestHostileSSH(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)
@@ -279,7 +279,7 @@ func TestHostileSSH(t *testing.T) {
 		"another host key":       {func() Repo { return sshRepo(good.URL, s.Client, other.PublicKey()) }, "host key is not the one"},
 		"a key it does not take": {func() Repo { return sshRepo(good.URL, other, s.HostKey) }, "does not accept the key"},
 		"no such repository":     {func() Repo { return sshRepo(s.URL("/no/such"), s.Client, s.HostKey) }, "does not appear to be a git repository"},
-		"a host that is silent":  {func() Repo { return sshRepo("ssh://git@"+silent.Addr().String()+"/x", s.Client, s.HostKey) }, "silent"},
+		"a host that is silent":  {func() Repo { return sshRepo("ssh://git@"+silent.Addr().String()+"/x", s.Client, s.HostKey) }, "sent nothing for too long"},
 		"nobody there":           {func() Repo { return sshRepo("ssh://git@127.0.0.1:1/x", s.Client, s.HostKey) }, "refused"},
 		"a path with a command":  {func() Repo { return sshRepo(s.URL("/x';touch%20"+s.Dir+"/pwned;'"), s.Client, s.HostKey) }, "upstream"},
 	} {
@@ -305,7 +305,7 @@ func sshRepo(url string, key ssh.Signer, host ssh.PublicKey) Repo {
 	return Repo{Name: "app", URL: url, SSH: &SSHAccess{Signer: key, HostKeys: []ssh.PublicKey{host}}}
 }
 
-// What can't be safe is refused before anything is asked of anybody.
+// An unsafe configuration is refused before any connection.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	key, host := gittest.Key(t, ""), gittest.Key(t, "").PublicKey()
@@ -353,7 +353,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A gate that was killed between quarantine and upstream leaves what the next removes.
+// A gate is killed between quarantine and upstream. The next one removes what it left.
 func TestKilledGate(t *testing.T) {
 	t.Parallel()
 	dir := privateDir(t)
@@ -370,7 +370,7 @@ func TestKilledGate(t *testing.T) {
 	}
 }
 
-// When upstream is gone, nothing old is shown in its place.
+// Without upstream, a fetch fails and shows no old state.
 func TestUpstreamGone(t *testing.T) {
 	t.Parallel()
 	up := newUpstreamRepo(t)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// scheme is a way to an upstream.
+// scheme is a transport to an upstream.
 type scheme uint8
 
 const (
@@ -20,17 +20,17 @@ const (
 	overHTTP
 )
 
-// address is a URL taken apart.
+// address is a parsed URL.
 type address struct {
 	scheme scheme
 	plain  bool   // http, not https
-	user   string // of ssh
+	user   string // for ssh
 	host   string
-	port   string // "" is the scheme's own
-	path   string // as the other side gets it
+	port   string // "" means the scheme's default
+	path   string // as sent to the other side
 }
 
-// parseURL takes the forms of a URL that Repo.URL has.
+// parseURL parses a URL in one of the forms of Repo.URL.
 func parseURL(s string) (address, error) {
 	switch {
 	case s == "":
@@ -46,7 +46,7 @@ func parseURL(s string) (address, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		return address{}, errors.New("not a URL") // the parser's error repeats it
+		return address{}, errors.New("not a URL") // the parser's error would repeat the URL
 	}
 	if u.RawQuery != "" || u.Fragment != "" || strings.HasSuffix(s, "?") || strings.HasSuffix(s, "#") {
 		return address{}, errors.New("a URL with a query or a fragment")
@@ -94,14 +94,14 @@ func localAddress(p string) (address, error) {
 	return a, nil
 }
 
-// scpAddress takes user@host:path.
+// scpAddress parses user@host:path.
 func scpAddress(s string) (address, error) {
 	where, p, ok := strings.Cut(s, ":")
 	if strings.HasPrefix(s, "[") {
 		where, p, ok = strings.Cut(s, "]:")
 		where += "]"
 	}
-	if !ok || strings.Contains(where, "/") || strings.HasPrefix(p, ":") { // name::… starts a helper of git's
+	if !ok || strings.Contains(where, "/") || strings.HasPrefix(p, ":") { // name::… would start a helper of git
 		return address{}, errors.New("neither a URL, nor user@host:path, nor an absolute path")
 	}
 	a := address{scheme: overSSH, user: "git", path: p}
@@ -126,7 +126,7 @@ func (a address) check() error {
 	if a.scheme == overSSH && (a.user == "" || a.user[0] == '-' || strings.ContainsFunc(a.user, func(r rune) bool {
 		return r > 0x7f || !isAlnum(byte(r)) && !strings.ContainsRune(".-_+", r)
 	})) {
-		return errors.New("the user has characters that no user has")
+		return errors.New("the user name has characters that are not allowed")
 	}
 	p := strings.TrimPrefix(a.path, "/")
 	if p == "" || p[0] == '-' || strings.IndexByte(a.path, 0) >= 0 || slices.ContainsFunc(strings.Split(p, "/"), func(s string) bool { return s == ".." }) {
@@ -143,16 +143,16 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// CheckURL says why a URL can't be a Repo's, if it can't be.
+// CheckURL returns an error if s cannot be the URL of a Repo.
 func CheckURL(s string) error {
 	_, err := parseURL(s)
 	return err
 }
 
-// Rewrites are the beginnings of URLs that mean r, for url.<gate>.insteadOf: the URL
-// as declared, and what else leads to the same repository over ssh, scp-like or
-// https, with and without .git, user and port, at its host and each alias. The longest
-// that fits counts, as git has it.
+// Rewrites returns the URL prefixes that mean r, for url.<gate>.insteadOf. They are the
+// declared URL and the other forms of it over ssh, scp-like and https, with and without
+// .git, user and port, at its host and each alias. git uses the longest prefix that
+// matches.
 func Rewrites(r Repo) []string {
 	a, err := parseURL(r.URL)
 	if err != nil {

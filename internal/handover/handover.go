@@ -1,13 +1,11 @@
-// Package handover passes a piece of work, with the descriptors that it needs,
-// from one process of a user to another over a Unix socket: a command to a
-// bottle that waits for one, or to one in which a command runs already.
+// Package handover passes a request and its file descriptors from one process
+// of a user to another over a Unix socket: a command to a waiting bottle, or to
+// a bottle in which a command already runs.
 //
-// It promises that both ends are processes of the same user (the kernel is
-// asked, before a byte is sent), that a frame arrives whole with all of its
-// descriptors or not at all, and that descriptors never leak: not into programs
-// that are started meanwhile, and not when a frame is refused.
-//
-// Start reading at Conn.
+// Both ends are processes of the same user: the kernel is asked before a byte
+// is sent. A frame arrives whole, with all of its descriptors, or not at all.
+// Descriptors never leak, neither into programs that are started meanwhile nor
+// when a frame is refused. Start reading at Conn.
 package handover
 
 import (
@@ -31,8 +29,8 @@ const (
 	maxFiles = 8
 )
 
-// ErrStranger means that another user's process is at the other end.
-var ErrStranger = errors.New("the socket is another user's")
+// errStranger means that the process at the other end belongs to another user.
+var errStranger = errors.New("the socket is another user's")
 
 // Conn carries frames: JSON documents with descriptors. Send may be called
 // concurrently, Recv from one goroutine at a time.
@@ -50,8 +48,8 @@ func Dial(path string) (*Conn, error) {
 	return New(c)
 }
 
-// New makes a Conn of c, unless a stranger is at its other end. It owns c from
-// then on.
+// New returns a Conn over c, which it then owns. It returns ErrStranger if
+// another user's process is at the other end.
 func New(c *net.UnixConn) (*Conn, error) {
 	if err := Own(c); err != nil {
 		c.Close()
@@ -60,32 +58,32 @@ func New(c *net.UnixConn) (*Conn, error) {
 	return &Conn{c: c}, nil
 }
 
-// Own asks the kernel whether one of this user's processes is at the other end of
-// c; if not, or if it does not say, the error is ErrStranger.
+// Own asks the kernel whether the process at the other end of c belongs to this
+// user. It returns ErrStranger if not, or if the kernel does not say.
 func Own(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return errors.Join(ErrStranger, err)
+		return errors.Join(errStranger, err)
 	}
 	var cred *unix.Ucred
 	var cerr error
 	err = raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err != nil || cerr != nil {
-		return errors.Join(ErrStranger, err, cerr)
+		return errors.Join(errStranger, err, cerr)
 	}
 	if cred.Uid != uint32(os.Geteuid()) {
-		return ErrStranger
+		return errStranger
 	}
 	return nil
 }
 
-// Close ends the connection; a Recv that waits returns.
+// Close ends the connection. A waiting Recv returns.
 func (c *Conn) Close() error { return c.c.Close() }
 
-// Deadline bounds what is sent and received from now on; zero lifts it.
+// Deadline sets the deadline of later sends and receives; zero removes it.
 func (c *Conn) Deadline(t time.Time) error { return c.c.SetDeadline(t) }
 
-// Send sends v with files, which stay the caller's.
+// Send sends v with files. The caller keeps the files.
 func (c *Conn) Send(v any, files ...*os.File) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -106,8 +104,8 @@ func (c *Conn) Send(v any, files ...*os.File) error {
 			if err != nil {
 				return err
 			}
-			// Not Fd, which would make the description blocking, for every
-			// process that shares it.
+			// Fd would make the description blocking for every process that
+			// shares it.
 			if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
 				return err
 			}
@@ -123,7 +121,7 @@ func (c *Conn) Send(v any, files ...*os.File) error {
 	return err
 }
 
-// Recv reads one frame into v. The files are the caller's to close.
+// Recv reads one frame into v. The caller closes the files.
 func (c *Conn) Recv(v any) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -135,7 +133,7 @@ func (c *Conn) Recv(v any) (files []*os.File, err error) {
 	}()
 	var head [8]byte
 	oob := make([]byte, unix.CmsgSpace(maxFiles*4))
-	// The flag is Go's own: descriptors are close-on-exec from the beginning.
+	// Go sets the flag that makes received descriptors close-on-exec at once.
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(head[:], oob)
 	if err != nil {
 		return nil, err

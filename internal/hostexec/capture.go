@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Bounds of what is kept of one stream, in bytes.
+// Bounds on what is kept of one stream, in bytes.
 const (
-	DefaultHead = 1 << 20
-	DefaultTail = 64 << 10
+	defaultHead = 1 << 20
+	defaultTail = 64 << 10
 	MaxKeep     = 256 << 20
 )
 
 // Keep says how many bytes of a stream are kept from its start and from its
 // end. The zero value means DefaultHead and DefaultTail; the sum is at most
-// MaxKeep. A stream is always read to its end, whatever is kept.
+// MaxKeep. Run reads a stream to its end whatever it keeps.
 type Keep struct {
 	Head int
 	Tail int
@@ -23,7 +23,7 @@ type Keep struct {
 
 func (k Keep) orDefault() Keep {
 	if k == (Keep{}) {
-		return Keep{Head: DefaultHead, Tail: DefaultTail}
+		return Keep{Head: defaultHead, Tail: defaultTail}
 	}
 	return k
 }
@@ -32,8 +32,8 @@ func (k Keep) valid() bool {
 	return k.Head >= 0 && k.Tail >= 0 && k.Head <= MaxKeep && k.Tail <= MaxKeep-k.Head
 }
 
-// Capture is what was kept of one stream: the first bytes and the last bytes,
-// both exact, and the number between them that was let go.
+// Capture holds the kept part of one stream: its first bytes, its last bytes,
+// and the number of bytes between them that were discarded.
 type Capture struct {
 	Head    []byte
 	Tail    []byte
@@ -41,11 +41,11 @@ type Capture struct {
 	Total   int64
 }
 
-// Truncated reports whether anything was let go.
-func (c *Capture) Truncated() bool { return c.Omitted > 0 }
+// truncated reports whether any bytes were discarded.
+func (c *Capture) truncated() bool { return c.Omitted > 0 }
 
-// Complete gives the whole stream, or ErrTruncated. Whoever parses output must
-// use it: a marker in the middle is for people.
+// Complete returns the whole stream, or ErrTruncated. Code that parses output
+// must use it: the marker that Text inserts is for people.
 func (c *Capture) Complete() ([]byte, error) {
 	if c.Omitted > 0 {
 		return nil, fmt.Errorf("%w: %d of %d bytes kept", ErrTruncated, len(c.Head)+len(c.Tail), c.Total)
@@ -53,8 +53,8 @@ func (c *Capture) Complete() ([]byte, error) {
 	return append(c.Head[:len(c.Head):len(c.Head)], c.Tail...), nil
 }
 
-// Text gives the stream for people, with a marker line where bytes were let
-// go. It is not safe for a terminal: the bytes are the program's own.
+// Text returns the stream for people, with a marker line where bytes were
+// discarded. It is not safe for a terminal: the bytes are the program's own.
 func (c *Capture) Text() []byte {
 	out := append([]byte(nil), c.Head...)
 	if c.Omitted > 0 {
@@ -63,7 +63,7 @@ func (c *Capture) Text() []byte {
 	return append(out, c.Tail...)
 }
 
-// end gives some of the last bytes.
+// end returns the last bytes, at most a bounded number.
 func (c *Capture) end() []byte {
 	if len(c.Tail) > 0 {
 		return c.Tail
@@ -71,8 +71,8 @@ func (c *Capture) end() []byte {
 	return c.Head
 }
 
-// capture is a Writer of constant memory: once Head and the ring of Tail bytes
-// are full it never grows.
+// capture is a Writer of constant memory: it stops growing once Head and the
+// ring of Tail bytes are full.
 type capture struct {
 	keep  Keep
 	head  []byte
@@ -86,13 +86,13 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.total += int64(n)
 	if room := c.keep.Head - len(c.head); room > 0 {
 		k := min(room, len(p))
-		if k > cap(c.head)-len(c.head) { // append grows what is large by little, and copies it often
+		if k > cap(c.head)-len(c.head) { // append would grow a large slice in small steps, copying it each time
 			c.head = slices.Grow(c.head, max(k, min(room, len(c.head))))
 		}
 		c.head = append(c.head, p[:k]...)
 		p = p[k:]
 	}
-	if len(p) > c.keep.Tail { // only the end can stay
+	if len(p) > c.keep.Tail { // only the end can be kept
 		p = p[len(p)-c.keep.Tail:]
 	}
 	for len(p) > 0 {

@@ -10,29 +10,32 @@ import (
 	"syscall"
 )
 
-// A Role is what this binary is started again as, to go on after the caller has
-// ended. Like Program it is a closed set.
+// A Role is a task for which Detach starts this binary again, to go on after
+// the caller has ended. Like Program it is a closed set.
 type Role string
 
-// RoleReady is a process that holds a bottle for the next run (carboy run --pool).
+// RoleReady is the process that holds a bottle for the next run (carboy run
+// --pool).
 const RoleReady Role = "carboy-ready"
 
-// roles are those that may be started.
+// roles lists the roles that Detach accepts.
 var roles = []Role{RoleReady}
 
-// maxOrder fits into a pipe, so that nobody waits for the new process to read.
+// maxOrder is less than a pipe holds, so that Detach need not wait for the new
+// process to read.
 const maxOrder = 60 << 10
 
-// ErrOrderTooLong means that the order does not fit; nothing was started.
-var ErrOrderTooLong = errors.New("hostexec: the order is too long")
+// errOrderTooLong means that the order does not fit into a pipe; nothing was
+// started.
+var errOrderTooLong = errors.New("hostexec: the order is too long")
 
-// Detach starts this same binary in a role, in a session of its own and with
-// nothing of the caller's: no descriptors, no terminal, the root as its working
-// directory, and of the environment only env. order is on its standard input,
-// not among its arguments, which everybody on the machine can read.
+// Detach starts this binary again in a role. The new process has a session of
+// its own, the root as its working directory, no descriptors and no terminal of
+// the caller's, and of the environment only env. order arrives on its standard
+// input: everybody on the machine can read a process's arguments.
 //
-// Unlike what Run starts, it outlives carboy. It is the only thing that does,
-// it is carboy itself, and it ends by itself.
+// The new process outlives carboy, which nothing that Run starts does. It is
+// carboy itself and ends by itself.
 func Detach(role Role, env []string, order []byte) error {
 	if !slices.Contains(roles, role) {
 		return fmt.Errorf("hostexec: %q is no role", role)
@@ -43,7 +46,7 @@ func Detach(role Role, env []string, order []byte) error {
 		}
 	}
 	if len(order) > maxOrder {
-		return ErrOrderTooLong
+		return errOrderTooLong
 	}
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -25,7 +25,7 @@ func TestDetachRefuses(t *testing.T) {
 			t.Errorf("%s was started", name)
 		}
 	}
-	if err := Detach(RoleReady, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, ErrOrderTooLong) {
+	if err := Detach(RoleReady, nil, []byte(strings.Repeat("x", maxOrder+1))); !errors.Is(err, errOrderTooLong) {
 		t.Errorf("an order that is too long: %v", err)
 	}
 }

@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// secretParts and steering mark names that no program's list may hold. They
-// are a second check behind the lists, so that a careless addition to a list
-// still passes nothing on.
+// secretParts and steering match names that no program's list may hold. They
+// back up the lists: a careless addition to a list still passes nothing on.
 var (
 	secretParts = []string{"TOKEN", "KEY", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE", "SESSION", "PRIVATE", "CERT", "_PAT"}
-	// steering names choose what code runs, where it comes from, or whom it
-	// talks to.
+	// steering names variables that choose what code runs, where it comes from,
+	// or whom it talks to.
 	steering = []string{
 		"AWS_", "AZURE_", "GOOGLE_", "GCP_", "GCLOUD_", "CLOUDSDK_", "GH_", "GITHUB_", "GITLAB_", "GITEA_",
 		"LD_", "DYLD_", "DOCKER_", "COMPOSE_", "CONTAINER_", "KUBE", "SSH_", "GPG_", "GNUPG", "GIT_", "GVISOR_",
@@ -23,7 +22,7 @@ var (
 )
 
 // forbiddenName reports whether a variable may never be passed on, whatever a
-// list says. Case does not matter: some programs read github_token too.
+// list says. It ignores case: some programs also read github_token.
 func forbiddenName(name string) bool {
 	up := strings.ToUpper(name)
 	for _, p := range secretParts {
@@ -39,10 +38,10 @@ func forbiddenName(name string) bool {
 	return false
 }
 
-// chooseEnv builds the environment of one command. Values in want that are not
-// on the program's list, fail their check or are malformed are dropped, and
-// their names returned. An entry without "=" has no name that could be told
-// from a value, so it is only counted as "(malformed)".
+// chooseEnv builds the environment of one command. It drops the entries of want
+// that are not on the program's list, fail their check or are malformed, and
+// returns their names. An entry without "=" may be a bare value, so its text is
+// not returned: it is counted as "(malformed)".
 func chooseEnv(s *spec, want, fixed []string) (env, dropped []string) {
 	env = []string{
 		"PATH=" + strings.Join(trustedDirs, ":"),
@@ -69,7 +68,7 @@ func chooseEnv(s *spec, want, fixed []string) (env, dropped []string) {
 	return env, slices.Compact(dropped)
 }
 
-// envNames gives the names of env, sorted, for the record.
+// envNames returns the names in env, sorted, for the record.
 func envNames(env []string) []string {
 	names := make([]string, 0, len(env))
 	for _, kv := range env {

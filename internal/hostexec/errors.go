@@ -12,25 +12,25 @@ type Reason uint8
 
 // The zero Reason is never used.
 const (
-	ReasonProgram    Reason = iota + 1 // not in the closed set
-	ReasonArgument                     // an argument is not on the program's list
-	ReasonDirectory                    // no usable working directory
-	ReasonTimeout                      // no timeout, or one above MaxTimeout
-	ReasonInstalled                    // not found in the trusted directories
-	ReasonUntrusted                    // found, but others could have put it there
-	ReasonRepository                   // the repository's form is not supported
-	ReasonClosed                       // the runner is closed or was never made
-	ReasonOutput                       // an output bound is negative or too large
+	reasonProgram    Reason = iota + 1 // not in the closed set
+	reasonArgument                     // an argument is not on the program's list
+	reasonDirectory                    // no usable working directory
+	reasonTimeout                      // no timeout, or one above MaxTimeout
+	reasonInstalled                    // not found in the trusted directories
+	reasonUntrusted                    // found, but another user could have put it there
+	reasonRepository                   // the repository's form is not supported
+	reasonClosed                       // the runner is closed or was never made
+	reasonOutput                       // an output bound is negative or too large
 )
 
 var reasonNames = map[Reason]string{
-	ReasonProgram: "program", ReasonArgument: "argument", ReasonDirectory: "directory",
-	ReasonTimeout: "timeout", ReasonInstalled: "not-installed", ReasonUntrusted: "untrusted-path",
-	ReasonRepository: "repository", ReasonClosed: "closed",
-	ReasonOutput: "output-bound",
+	reasonProgram: "program", reasonArgument: "argument", reasonDirectory: "directory",
+	reasonTimeout: "timeout", reasonInstalled: "not-installed", reasonUntrusted: "untrusted-path",
+	reasonRepository: "repository", reasonClosed: "closed",
+	reasonOutput: "output-bound",
 }
 
-// String gives the reason's stable name.
+// String returns the reason's stable name.
 func (r Reason) String() string { return reasonNames[r] }
 
 // MarshalText writes the stable name.
@@ -38,7 +38,7 @@ func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // A Refusal is the error of a command that was not spawned. Its text never
 // holds an environment value or what follows "=" in an argument.
-type Refusal struct {
+type refusal struct {
 	Program string
 	Reason  Reason
 	Detail  string
@@ -46,7 +46,7 @@ type Refusal struct {
 }
 
 // Error is one line.
-func (r *Refusal) Error() string {
+func (r *refusal) Error() string {
 	s := fmt.Sprintf("hostexec: %s refused (%s): %s", r.Program, r.Reason, r.Detail)
 	if r.Err != nil {
 		s += ": " + r.Err.Error()
@@ -54,23 +54,24 @@ func (r *Refusal) Error() string {
 	return s
 }
 
-// Unwrap gives the cause.
-func (r *Refusal) Unwrap() error { return r.Err }
+// Unwrap returns the cause.
+func (r *refusal) Unwrap() error { return r.Err }
 
 // Is makes errors.Is(err, ErrRefused) true for every refusal.
-func (r *Refusal) Is(target error) bool { return target == ErrRefused }
+func (r *refusal) Is(target error) bool { return target == errRefused }
 
 var (
-	// ErrRefused matches every *Refusal.
-	ErrRefused = errors.New("hostexec: refused")
-	// ErrTruncated says that a stream was longer than its bound.
+	// errRefused matches every *Refusal.
+	errRefused = errors.New("hostexec: refused")
+	// ErrTruncated means that a stream was longer than its bound.
 	ErrTruncated = errors.New("hostexec: output truncated")
-	// ErrUnkilled says that processes still lived after the grace period that
-	// follows a kill; they stay registered, and Close waits for them.
+	// ErrUnkilled means that processes were still alive after the grace period
+	// that follows a kill. They stay registered, and Close waits for them.
 	ErrUnkilled = errors.New("hostexec: processes still alive after kill")
-	// ErrLost says that the supervisor ended without a report. What it left was
-	// swept by its mark, which a process can shed, so this is not a proof.
-	ErrLost = errors.New("hostexec: supervisor lost")
+	// errLost means that the supervisor ended without a report. Its leftovers
+	// were killed by their mark, which a process can remove, so some may still
+	// run.
+	errLost = errors.New("hostexec: supervisor lost")
 )
 
 // A FailedError is the error of a command that was spawned and did not exit
@@ -89,7 +90,7 @@ func (e *FailedError) Error() string {
 	switch e.Outcome {
 	case Exited:
 		s = fmt.Sprintf("hostexec: %s exited with %d", e.Program, e.Code)
-	case Signaled:
+	case signaled:
 		s = fmt.Sprintf("hostexec: %s killed by %s", e.Program, e.Signal)
 	default:
 		s = fmt.Sprintf("hostexec: %s ended: %s", e.Program, e.Outcome)
@@ -104,19 +105,19 @@ func (e *FailedError) Error() string {
 func (e *FailedError) Is(target error) bool {
 	switch target {
 	case context.DeadlineExceeded:
-		return e.Outcome == Deadline
+		return e.Outcome == deadline
 	case context.Canceled:
-		return e.Outcome == Canceled
+		return e.Outcome == canceled
 	}
 	return false
 }
 
 func refuse(program string, why Reason, format string, a ...any) error {
-	return &Refusal{Program: program, Reason: why, Detail: fmt.Sprintf(format, a...)}
+	return &refusal{Program: program, Reason: why, Detail: fmt.Sprintf(format, a...)}
 }
 
-// show renders an argument for an error: the part before "=", because what
-// follows may be a secret, quoted and bounded.
+// show renders an argument for an error, quoted and bounded. It leaves out what
+// follows "=", which may be a secret.
 func show(arg string) string {
 	head, _, cut := strings.Cut(arg, "=")
 	if len(head) > 64 {
@@ -128,8 +129,9 @@ func show(arg string) string {
 	return fmt.Sprintf("%q", head)
 }
 
-// line makes the end of a program's stderr fit for one line of ours: control
-// bytes, and everything that is not plain ASCII, become dots.
+// line makes the end of a program's stderr safe for one line of an error
+// message. It replaces control bytes and everything that is not plain ASCII by
+// dots.
 func line(b []byte) string {
 	b = b[max(0, len(b)-300):]
 	out := make([]byte, 0, len(b))

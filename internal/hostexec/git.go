@@ -8,35 +8,35 @@ import (
 	"sync"
 )
 
-// git is given nothing that could make it run code or reach out:
+// git gets nothing that could make it run code or reach another machine:
 //
-//   - its first argument is a subcommand of the list below, all of them built
-//     in and reading only. So -c, --config-env, --exec-path, -C and --git-dir,
-//     which come before the subcommand, have no place to stand, and no alias is
-//     ever looked up;
-//   - every option is on the subcommand's list; an unknown one is refused;
-//   - it sees a git directory of our own making, see repo.go.
+//   - Its first argument is a subcommand of the list below, each of them built in
+//     and read-only. Options such as -c, --config-env, --exec-path, -C and
+//     --git-dir come before the subcommand, so they cannot be given, and git never
+//     looks up an alias.
+//   - Every option is on the subcommand's list; an unknown one is refused.
+//   - It sees a git directory that this package makes, see repo.go.
 
-// gitCommand is one admitted subcommand.
+// gitCommand describes one permitted subcommand.
 type gitCommand struct {
-	// flags are options without a value, or with the value in the same word
-	// already; valued are "--name=" prefixes with a check of what follows.
+	// flags are options without a value, or with the value in the same word.
+	// valued maps "--name=" prefixes to a check of the value.
 	flags  []string
 	valued map[string]func(string) bool
-	// inject goes between the subcommand and the caller's arguments; the
-	// options there can't be taken back, because their opposites aren't listed.
+	// inject goes between the subcommand and the caller's arguments. The caller
+	// cannot undo the options there, because their opposites are not listed.
 	inject []string
 	// bare subcommands take no revision or path.
 	bare bool
-	// repo is false for what needs no repository.
+	// repo is false for a subcommand that needs no repository.
 	repo bool
 }
 
 var (
-	// Options that only choose how a difference is shown. Absent on purpose:
+	// These options only choose how a difference is shown. Absent on purpose:
 	// --ext-diff and --textconv (run programs), --output (writes a file),
 	// --no-index (reads outside), --submodule (runs git in there, where the
-	// injected configuration does not follow).
+	// injected configuration does not apply).
 	diffFlags = []string{
 		"--name-only", "--name-status", "--stat", "--numstat", "--shortstat", "--summary", "--raw", "-z",
 		"-p", "-u", "--patch", "-s", "--no-patch", "--no-color", "--binary", "--full-index", "--no-renames",
@@ -61,13 +61,13 @@ var (
 )
 
 // gitCommands is the closed list of subcommands; the decision record names the
-// same ones. Absent, among others: those with a program for an argument or in
-// the configuration of their own (grep -O, archive, difftool, bisect,
-// submodule, rebase), those that write, and those that reach another machine.
+// same ones. Among those left out are subcommands that run a program named by
+// an argument or by the configuration (grep -O, archive, difftool, bisect,
+// submodule, rebase), that write, or that reach another machine.
 var gitCommands = map[string]gitCommand{
 	"version": {flags: []string{"--build-options"}, bare: true},
-	// From standard input only, all of it: reading a configuration runs nothing, and
-	// includes are not followed.
+	// Standard input is its only source. Reading a configuration runs nothing,
+	// and includes are not followed.
 	"config": {bare: true, inject: []string{"--file=-", "--no-includes", "--list", "-z"}},
 	"rev-parse": {repo: true, flags: []string{
 		"--verify", "-q", "--quiet", "--short", "--abbrev-ref", "--symbolic-full-name", "--show-object-format",
@@ -90,8 +90,8 @@ var gitCommands = map[string]gitCommand{
 		"-u", "--unmerged", "-t", "-v", "--exclude-standard", "--full-name", "--error-unmatch", "--directory",
 	}},
 	"ls-tree": {repo: true, flags: []string{"-r", "-t", "-d", "-l", "-z", "--long", "--name-only", "--object-only", "--full-tree", "--full-name"}},
-	// From standard input only: a path would let it read any file, and apply
-	// the path's filters.
+	// Standard input is its only source: a path would let it read any file and
+	// apply the path's filters.
 	"hash-object": {repo: true, bare: true, flags: []string{"--stdin"}, inject: []string{"--no-filters"}},
 	"merge-base":  {repo: true, flags: []string{"--all", "--is-ancestor", "--octopus", "--independent"}},
 	"for-each-ref": {repo: true,
@@ -121,16 +121,16 @@ func union(ms ...map[string]func(string) bool) map[string]func(string) bool {
 	return all
 }
 
-// shortNumber is -5, or -n5, or -U3: a count in the same word.
+// shortNumber matches a count in the same word: -5, -n5 or -U3.
 var shortNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^-[nU]?[0-9]{1,9}$`) })
 
 func prepareGit(c *call) error {
 	if len(c.args) == 0 {
-		return refuse(c.program, ReasonArgument, "no subcommand")
+		return refuse(c.program, reasonArgument, "no subcommand")
 	}
 	sub, ok := gitCommands[c.args[0]]
 	if !ok {
-		return refuse(c.program, ReasonArgument, "%s is not an admitted subcommand", show(c.args[0]))
+		return refuse(c.program, reasonArgument, "%s is not an admitted subcommand", show(c.args[0]))
 	}
 	if err := sub.check(c); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (g *gitCommand) check(c *call) error {
 			err = fmt.Errorf("option %s is not admitted", show(arg))
 		}
 		if err != nil {
-			return refuse(c.program, ReasonArgument, "%s: %v", c.args[0], err)
+			return refuse(c.program, reasonArgument, "%s: %v", c.args[0], err)
 		}
 	}
 	return nil
@@ -175,8 +175,8 @@ func (g *gitCommand) knows(sub, arg string) bool {
 	return (sub == "log" || sub == "show" || sub == "diff" || sub == "diff-tree" || sub == "rev-list") && shortNumber().MatchString(arg)
 }
 
-// operand admits a revision or a path within the work tree. An absolute or
-// upward path would make diff compare any two files of the host.
+// operand accepts a revision or a path within the work tree. An absolute or
+// upward path would let diff compare any two files of the host.
 func (g *gitCommand) operand(arg string) error {
 	switch {
 	case g.bare:
@@ -196,8 +196,8 @@ func matcher(re string) func(string) bool {
 	return func(s string) bool { return compiled().MatchString(s) }
 }
 
-// The formats are lists of what is harmless, because others run programs: %G?
-// (also as %+G?), %(signature), %(describe) start gpg or git again.
+// The formats are lists of harmless placeholders, because others run programs:
+// %G? (also as %+G?), %(signature) and %(describe) start gpg or git again.
 var (
 	isNumber     = matcher(`[0-9]{1,9}`)
 	isNumbers    = matcher(`[0-9]{1,5}(,[0-9]{1,5}){0,2}`)
@@ -208,7 +208,7 @@ var (
 	isLogFormat  = matcher(`oneline|short|medium|full|fuller|reference|raw|mboxrd|email|t?format:([^%\x00]|` + logPlaceholder + `)*|[^%\x00]*(` + logPlaceholder + `)([^%\x00]|` + logPlaceholder + `)*`)
 	isRefFormat  = matcher(`([^%\x00]|%%|%[0-9a-fA-F]{2}|%\(\*?` + refAtom + `\))*`)
 	isSortKey    = matcher(`-?` + refAtom)
-	// isObjectFormat holds the atoms of cat-file.
+	// isObjectFormat lists the atoms of cat-file.
 	isObjectFormat = matcher(`([^%\x00]|%\((objectname|objecttype|objectsize|objectsize:disk|deltabase|rest)\))*`)
 )
 

@@ -141,7 +141,7 @@ func fingerprint(t *testing.T, dir string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// The answers are those of git itself, in each form of repository, and nothing
+// Answers equal git's own, in each form of repository, and nothing
 // in the workspace or the scratch directory is different afterwards.
 func TestGitAnswersAsGitDoes(t *testing.T) {
 	forms := map[string]func(t *testing.T) string{
@@ -442,7 +442,7 @@ func TestGitArguments(t *testing.T) {
 	}
 	for _, args := range refused {
 		c := &call{program: "git", args: args, dir: "/nonexistent"}
-		if err := prepareGit(c); reasonOf(err) != ReasonArgument {
+		if err := prepareGit(c); reasonOf(err) != reasonArgument {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
@@ -458,7 +458,7 @@ func TestGitArguments(t *testing.T) {
 		}
 	}
 	// Abbreviations of options are git's, not ours.
-	wantReason(t, prepareGit(&call{program: "git", args: []string{"diff", "--stag"}, dir: dir}), ReasonArgument)
+	wantReason(t, prepareGit(&call{program: "git", args: []string{"diff", "--stag"}, dir: dir}), reasonArgument)
 }
 
 func TestRepositoryForms(t *testing.T) {
@@ -507,7 +507,7 @@ func TestRepositoryForms(t *testing.T) {
 			}
 			build(t, dir)
 			out, err := hostGit(t, r, dir, nil, "rev-parse", "HEAD")
-			if reasonOf(err) != ReasonRepository {
+			if reasonOf(err) != reasonRepository {
 				t.Fatalf("%q, %v", out, err)
 			}
 		})

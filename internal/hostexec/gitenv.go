@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// gitSettings are forced on git through its environment, where they win over
-// every file. The repository's own configuration is not read at all (repo.go);
-// these stand behind that, and turn off what git does by default.
+// gitSettings are forced on git through its environment, where they override
+// every file. git does not read the repository's own configuration at all
+// (repo.go). These settings are a second barrier and turn off git's defaults.
 var gitSettings = [][2]string{
-	// What would run a program, would configuration name one.
+	// Settings that would otherwise name a program to run.
 	{"core.hooksPath", "/dev/null"},
 	{"core.fsmonitor", "false"},
 	{"core.pager", "cat"},
@@ -26,7 +26,7 @@ var gitSettings = [][2]string{
 	{"uploadpack.packObjectsHook", ""},
 	{"gc.auto", "0"},
 	{"maintenance.auto", "false"},
-	// No way out: no transport, ext:: and file included.
+	// No transport, not even ext:: and file.
 	{"protocol.allow", "never"},
 	{"protocol.ext.allow", "never"},
 	{"protocol.file.allow", "never"},
@@ -34,7 +34,7 @@ var gitSettings = [][2]string{
 	{"diff.ignoreSubmodules", "all"},
 	{"diff.submodule", "short"},
 	{"status.submoduleSummary", "false"},
-	// Nothing is written, nothing but the objects is believed.
+	// Write nothing, and trust nothing but the objects.
 	{"diff.autoRefreshIndex", "false"},
 	{"core.untrackedCache", "false"},
 	{"core.useReplaceRefs", "false"},
@@ -42,18 +42,18 @@ var gitSettings = [][2]string{
 	{"core.attributesFile", "/dev/null"},
 	{"core.excludesFile", "/dev/null"},
 	{"log.mailmap", "false"},
-	// Memory bounded against a planted object or pack.
+	// Bound memory against a planted object or pack.
 	{"core.bigFileThreshold", "64m"},
 	{"core.packedGitLimit", "1g"},
 	{"core.packedGitWindowSize", "64m"},
 	{"core.deltaBaseCacheLimit", "64m"},
-	// Output that can be parsed.
+	// Make output parsable.
 	{"color.ui", "false"},
 	{"core.quotePath", "true"},
 }
 
-// serveSettings are those for what answers a fetch: git would run an empty hook, and
-// takes none from a repository's own configuration.
+// serveSettings returns the settings for answering a fetch. git would run an
+// empty hook, and does not take one from a repository's own configuration.
 func serveSettings() [][2]string {
 	return slices.DeleteFunc(slices.Clone(gitSettings), func(kv [2]string) bool { return kv[0] == "uploadpack.packObjectsHook" })
 }
@@ -66,8 +66,7 @@ func gitEnvWith(settings [][2]string) []string {
 		"XDG_CONFIG_HOME=/nonexistent", "GIT_ATTR_NOSYSTEM=1",
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "GIT_SSH_COMMAND=false",
 		"GIT_EDITOR=false", "GIT_SEQUENCE_EDITOR=false", "GIT_PAGER=cat",
-		// "none" names no transport; an empty list would be read as unset by some
-		// versions.
+		// "none" names no transport; some versions read an empty list as unset.
 		"GIT_ALLOW_PROTOCOL=none", "GIT_PROTOCOL_FROM_USER=0", "GIT_NO_LAZY_FETCH=1",
 		"GIT_OPTIONAL_LOCKS=0", "GIT_NO_REPLACE_OBJECTS=1", "GIT_LITERAL_PATHSPECS=1",
 		fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)),

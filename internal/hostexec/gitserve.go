@@ -6,26 +6,28 @@ import (
 	"strings"
 )
 
-// What the git gate has git do, each form whole: there is nothing to add to one.
-// Unlike those of [Git], these work on directories that the gate made, which hold no
-// configuration, no hooks and no references of anybody else's, and on upstream
-// repositories that the user declared by their path. The settings of gitEnv are
-// forced on all of them, so no hook runs and no transport is open.
+// prepareGitServe accepts the git gate's commands. Each form is complete:
+// nothing can be added to it. Unlike the commands of [Git], these work on
+// directories that the gate made, without configuration, hooks or references of
+// anybody else's, and on upstream repositories that the user declared by their
+// path. gitEnv's settings apply to all of them, so no hook runs and no
+// transport is open.
 //
-//	index-pack MAX [BASE]   a pack from standard input is stored and its objects checked,
-//	                        BASE being a directory of objects that it may refer to
-//	recheck PACK [BASE]     the same check again, of a pack that lies there
-//	cat-file                all objects there are, in the order of their packs
-//	list-objects            their ids alone, in the same order
-//	read-objects            those named on standard input
-//	upload-pack V FORM      a fetch is answered, in version V of the protocol
-//	receive-pack V FORM     a push is taken
+//	index-pack MAX [BASE]   stores a pack from standard input and checks its
+//	                        objects; BASE is a directory of objects that it may
+//	                        refer to
+//	recheck PACK [BASE]     repeats the check on a stored pack
+//	cat-file                prints all objects, in the order of their packs
+//	list-objects            prints their ids alone, in the same order
+//	read-objects            prints the objects named on standard input
+//	upload-pack V FORM      answers a fetch in protocol version V
+//	receive-pack V FORM     accepts a push
 //
-// FORM is advertise or answer, MAX in bytes, V 0 or 2. The working directory is the
-// repository.
+// FORM is advertise or answer, MAX is in bytes, V is 0 or 2. The working
+// directory is the repository.
 func prepareGitServe(c *call) error {
 	bad := func() error {
-		return refuse(c.program, ReasonArgument, "arguments are not one of the git gate's forms")
+		return refuse(c.program, reasonArgument, "arguments are not one of the git gate's forms")
 	}
 	if len(c.args) == 0 {
 		return bad()
@@ -33,7 +35,7 @@ func prepareGitServe(c *call) error {
 	settings := serveSettings()
 	name, args := c.args[0], c.args[1:]
 	if name == "index-pack" || name == "recheck" {
-		// Nobody takes up what a crash leaves there.
+		// Nobody resumes from what a crash leaves there.
 		settings = append(settings, [2]string{"core.fsync", "none"})
 	}
 	env := gitEnvWith(settings)
@@ -90,8 +92,8 @@ func prepareGitServe(c *call) error {
 	return nil
 }
 
-// isObjectDirectory: a list of alternates is cut at colons, and begins a quoted name
-// with a quote.
+// isObjectDirectory reports whether path can stand in a list of alternates,
+// which git splits at colons and in which a leading quote starts a quoted name.
 func isObjectDirectory(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && !strings.ContainsAny(path, ":\"\n")
 }

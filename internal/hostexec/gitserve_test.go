@@ -20,7 +20,7 @@ func TestGitServeForms(t *testing.T) {
 		{"upload-pack"}, {"upload-pack", "2"}, {"upload-pack", "1", "answer"}, {"upload-pack", "2", "answer", "/etc"}, {"upload-pack", "2", "other"}, {"receive-pack", "0", "--advertise"},
 		{"upload-archive", "0", "answer"}, {"http-backend"}, {"-c", "x=y", "cat-file"},
 	} {
-		wantReason(t, prepareGitServe(&call{program: "git", args: args, dir: "/tmp"}), ReasonArgument)
+		wantReason(t, prepareGitServe(&call{program: "git", args: args, dir: "/tmp"}), reasonArgument)
 	}
 	for _, args := range [][]string{
 		{"index-pack", "1"}, {"index-pack", "1000", "/a/objects"}, {"recheck", pack}, {"recheck", pack, "/a/objects"}, {"cat-file"}, {"list-objects"}, {"read-objects"},
@@ -76,7 +76,7 @@ func TestPipes(t *testing.T) {
 	defer other.Close()
 	cmd.Input, cmd.Output, cmd.Stdin = in, nil, []byte("x")
 	_, err = r.Run(t.Context(), cmd)
-	wantReason(t, err, ReasonArgument)
+	wantReason(t, err, reasonArgument)
 	if err := in.Close(); err == nil {
 		t.Error("the end of a pipe was left open")
 	}

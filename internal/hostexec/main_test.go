@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // helperName is a program that exists in tests only: this test binary under
@@ -23,7 +25,24 @@ const (
 
 var helperDir string
 
+// measured is true in a supervisor whose coverage is collected. Counters can be
+// sent from TestMain on, so it takes over there: variables come before init,
+// which then finds another name.
+var measured = func() bool {
+	if len(os.Args) != 1 || os.Args[0] != supervisorArg0 || !testenv.CoverageWanted() {
+		return false
+	}
+	os.Args[0] = "measured"
+	return true
+}()
+
 func TestMain(m *testing.M) {
+	send := testenv.ReportCoverage(m)
+	if measured {
+		code := supervise()
+		send()
+		syscall.Exit(code)
+	}
 	if filepath.Base(os.Args[0]) == helperName {
 		args := append([]string{"sh", "-c"}, os.Args[1:]...)
 		err := syscall.Exec("/bin/sh", args, os.Environ())
@@ -33,7 +52,14 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "run-and-wait" {
 		os.Exit(runAndWait(os.Args[2]))
 	}
-	os.Exit(withHelper(m.Run))
+	stop, err := testenv.CollectCoverage()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "collect coverage:", err)
+		os.Exit(1)
+	}
+	code := withHelper(m.Run)
+	stop()
+	os.Exit(code)
 }
 
 func withHelper(f func() int) int {
@@ -110,7 +136,7 @@ func sleeper(t *testing.T) string {
 	return fmt.Sprintf("sleep 100000.%d%d", os.Getpid(), time.Now().UnixNano()%1e9)
 }
 
-// alive counts processes whose command line holds the sleeper's argument.
+// alive counts the processes whose command line holds the sleeper's argument.
 func alive(sleeper string) int {
 	arg := strings.TrimPrefix(sleeper, "sleep ")
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -126,20 +152,16 @@ func alive(sleeper string) int {
 	return n
 }
 
-// eventually polls; its bound only ends a test that has failed already.
+// eventually fails the test if ok does not become true in time.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 3000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !testenv.Poll(30*time.Second, ok) {
+		t.Fatalf("never: %s", what)
 	}
-	t.Fatalf("never: %s", what)
 }
 
 func reasonOf(err error) Reason {
-	var no *Refusal
+	var no *refusal
 	if errors.As(err, &no) {
 		return no.Reason
 	}
@@ -151,7 +173,7 @@ func wantReason(t *testing.T, err error, want Reason) {
 	if got := reasonOf(err); got != want {
 		t.Fatalf("reason %q, want %q; error %v", got, want, err)
 	}
-	if !errors.Is(err, ErrRefused) {
+	if !errors.Is(err, errRefused) {
 		t.Fatalf("%v is not ErrRefused", err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Program names one member of the closed set. The zero value is refused, and
-// so is every number that is not one of the constants below.
+// Program names one member of the closed set. Any other number is refused, zero
+// too.
 type Program uint8
 
 const (
@@ -17,12 +17,12 @@ const (
 	AppArmorParser
 	// Buildctl has a BuildKit daemon build the user's own Dockerfile.
 	Buildctl
-	// GitServe stores, checks and reads what the git gate was sent, and answers for
+	// GitServe stores, checks and reads packs for the git gate, and serves
 	// upstream repositories on this machine.
 	GitServe
 )
 
-// String gives the bare name, or "unknown program".
+// String returns the bare name, or "unknown program".
 func (p Program) String() string {
 	if s := hostPrograms[p]; s != nil {
 		return s.name
@@ -33,13 +33,13 @@ func (p Program) String() string {
 // MaxTimeout bounds Command.Timeout for every program.
 const MaxTimeout = time.Hour
 
-// spec is what is decided once for a program.
+// spec holds the fixed rules of one program.
 type spec struct {
 	name string
 	// env maps the names a caller may pass to a check of the value.
 	env map[string]func(string) bool
-	// prepare judges the arguments and turns them into an invocation; whatever
-	// it does not know, it refuses.
+	// prepare checks the arguments and turns them into an invocation. It
+	// refuses whatever it does not know.
 	prepare func(c *call) error
 	// addressSpace bounds each process's address space in bytes; 0 is no bound.
 	addressSpace uint64
@@ -80,10 +80,10 @@ var hostPrograms = map[Program]*spec{
 	},
 }
 
-// never holds programs that must not enter the set, under this or another
-// name: each runs text it is given as code, moves bytes to another machine,
-// changes who may do what, or ends other people's processes. A link in a
-// trusted directory that leads to one of them is refused as well.
+// never lists programs that must not enter the set, under this or another name.
+// Each runs text it is given as code, moves bytes to another machine, changes
+// permissions, or ends other people's processes. A link in a trusted directory
+// that leads to one of them is refused as well.
 var never = []string{
 	"bash", "sh", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox", "toybox",
 	"python", "python2", "python3", "perl", "ruby", "node", "lua", "awk", "gawk", "mawk", "env", "xargs", "find",
@@ -94,7 +94,7 @@ var never = []string{
 
 func isNever(name string) bool { return slices.Contains(never, name) }
 
-// appArmorProfile is the one file that apparmor_parser may be given.
+// appArmorProfile is the only file that apparmor_parser may be given.
 const appArmorProfile = "/etc/apparmor.d/carboy"
 
 func prepareAppArmor(c *call) error {
@@ -110,12 +110,12 @@ func prepareAppArmor(c *call) error {
 			return nil
 		}
 	}
-	return refuse(c.program, ReasonArgument, "arguments are not one of its four forms")
+	return refuse(c.program, reasonArgument, "arguments are not one of its four forms")
 }
 
-// buildctlForm is the one form of arguments; what ends with = or : is completed by a
-// value. What is built goes to a file, and no secret, no agent's socket and no
-// entitlement along with it.
+// buildctlForm is the only accepted form of arguments; a value completes each
+// one that ends with = or :. The result goes to a file. No secret, no agent's
+// socket and no entitlement is passed along.
 var buildctlForm = []string{
 	"--addr", "unix:///", "build", "--progress", "plain", "--frontend", "dockerfile.v0",
 	"--opt", "filename=", "--local", "context=/", "--local", "dockerfile=/", "--output", "type=docker,dest=/",
@@ -123,7 +123,7 @@ var buildctlForm = []string{
 
 func prepareBuildctl(c *call) error {
 	if len(c.args) != len(buildctlForm) {
-		return refuse(c.program, ReasonArgument, "arguments are not its one form")
+		return refuse(c.program, reasonArgument, "arguments are not its one form")
 	}
 	for i, form := range buildctlForm {
 		arg := c.args[i]
@@ -131,9 +131,9 @@ func prepareBuildctl(c *call) error {
 		open := strings.ContainsAny(form, "=:")
 		switch {
 		case !ok || open == (value == ""):
-			return refuse(c.program, ReasonArgument, "argument %d is not %s", i+1, form)
+			return refuse(c.program, reasonArgument, "argument %d is not %s", i+1, form)
 		case strings.ContainsAny(value, ",\"\n"):
-			return refuse(c.program, ReasonArgument, "argument %d holds a comma, a quote or a new line", i+1)
+			return refuse(c.program, reasonArgument, "argument %d holds a comma, a quote or a new line", i+1)
 		}
 	}
 	c.argv = c.args
@@ -142,7 +142,7 @@ func prepareBuildctl(c *call) error {
 
 // isZoneName accepts zone names such as Europe/Berlin or UTC. A leading slash
 // or colon or a dot segment would make the C library open a file of the
-// caller's choosing.
+// caller's choice.
 func isZoneName(v string) bool {
 	if v == "" || len(v) > 64 || v[0] == '/' {
 		return false

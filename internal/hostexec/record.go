@@ -11,17 +11,17 @@ type Outcome uint8
 // Outcomes of a command that was spawned.
 const (
 	Exited   Outcome = iota + 1 // by itself, with a code
-	Signaled                    // by a signal that we did not send
-	Deadline                    // killed at Command.Timeout or the context's deadline
-	Canceled                    // killed because the context was canceled
-	Closed                      // killed by Runner.Close
-	Unkilled                    // killed, but not gone within the grace period
-	Lost                        // its supervisor ended without a report
+	signaled                    // by a signal that hostexec did not send
+	deadline                    // killed at Command.Timeout or the context's deadline
+	canceled                    // killed because the context was canceled
+	closed                      // killed by Runner.Close
+	unkilled                    // killed, but not gone within the grace period
+	lost                        // its supervisor ended without a report
 )
 
 var outcomeNames = [...]string{"not run", "exited", "signaled", "deadline", "canceled", "closed", "unkilled", "lost"}
 
-// String gives the outcome's stable name.
+// String returns the outcome's stable name.
 func (o Outcome) String() string {
 	if int(o) < len(outcomeNames) {
 		return outcomeNames[o]
@@ -32,12 +32,12 @@ func (o Outcome) String() string {
 // MarshalText writes the stable name.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// RecordSchema is the schema name of Record's JSON.
-const RecordSchema = "carboy.dev/exec/v1"
+// recordSchema is the schema name of Record's JSON.
+const recordSchema = "carboy.dev/exec/v1"
 
-// Record is one execution, or one refusal, for the audit log. It holds names of
-// environment variables and never values. The arguments of a refused command
-// are left out: they were not on any list, so they may hold anything.
+// Record describes one execution, or one refusal, for the audit log. It holds
+// names of environment variables, never values. It omits the arguments of a
+// refused command: they were on no list, so they may hold anything.
 type Record struct {
 	Schema      string        `json:"schema"`
 	ID          uint64        `json:"id"`

@@ -15,18 +15,17 @@ import (
 )
 
 // A repository's configuration is code: an alias, a filter, a diff driver, a
-// credential helper, an fsmonitor, an sshCommand … each names a program, under
-// keys that nobody can list ahead (filter.<any>.clean). So git is not told to
-// ignore the bad keys; it is not shown the file. It works with a directory of
-// our own making whose configuration is ours, that has no hooks and no modules,
-// and that leads to the repository's objects, refs and index only.
+// credential helper, an fsmonitor or an sshCommand names a program, under keys
+// that nobody can list in advance (filter.<any>.clean). So git never gets to
+// see the file. It works with a directory that this package makes, with its own
+// configuration, without hooks and modules, that leads only to the repository's
+// objects, refs and index.
 //
-// What that leaves to a hostile repository: its objects and index can be
-// malformed (git's parsers are trusted with that, under a timeout, an address
-// space bound and without privileges), can be found elsewhere on the host
-// (alternates, links), and can say that a file is unchanged when it is not. So
-// git here answers questions about history for people; it is never the witness
-// of what a bottle changed.
+// A hostile repository can still hold malformed objects and a malformed index
+// (git's parsers are trusted with those, under a timeout, an address space
+// bound and without privileges), place them elsewhere on the host (alternates,
+// links), and claim that a changed file is unchanged. So git here answers
+// questions about history for people; it never decides what a bottle changed.
 
 const (
 	maxRepoFile    = 1 << 20  // bytes of HEAD, commondir, gitdir, config
@@ -41,12 +40,12 @@ var (
 	sharedIndex = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\Asharedindex\.(?:[0-9a-f]{40}|[0-9a-f]{64})\z`) })
 )
 
-// shadowRepository makes the directory for the repository whose work tree is
-// c.dir, and points git to it.
+// shadowRepository makes the git directory for the repository whose work tree
+// is c.dir, and points git to it.
 func shadowRepository(c *call) error {
 	gitDir, common, err := findRepository(c.dir)
 	if err != nil {
-		return &Refusal{Program: c.program, Reason: ReasonRepository, Detail: "find repository", Err: err}
+		return &refusal{Program: c.program, Reason: reasonRepository, Detail: "find repository", Err: err}
 	}
 	shadow, err := os.MkdirTemp(c.scratch, "carboy-git-")
 	if err != nil {
@@ -54,7 +53,7 @@ func shadowRepository(c *call) error {
 	}
 	c.temp = shadow
 	if err := fillShadow(shadow, gitDir, common); err != nil {
-		return &Refusal{Program: c.program, Reason: ReasonRepository, Detail: "read repository", Err: err}
+		return &refusal{Program: c.program, Reason: reasonRepository, Detail: "read repository", Err: err}
 	}
 	c.env = append(c.env,
 		"GIT_DIR="+shadow, "GIT_WORK_TREE="+c.dir,
@@ -63,11 +62,11 @@ func shadowRepository(c *call) error {
 	return nil
 }
 
-// Repository is where the repository of a work tree lies.
+// Repository locates the repository of a work tree.
 type Repository struct {
 	Objects string // the directory of its objects
-	// Config is the text of its configuration, which may be anybody's: git's config, of
-	// this package, says what is in it.
+	// Config is the text of its configuration, which anybody may have written.
+	// Parse it with this package's git config command.
 	Config string
 }
 
@@ -84,8 +83,8 @@ func FindRepository(dir string) (*Repository, error) {
 	return r, err
 }
 
-// findRepository gives the git directory of a work tree and the directory it
-// shares with other work trees; they are the same for a plain clone.
+// findRepository returns the git directory of a work tree and the directory
+// that it shares with other work trees. They are the same for a plain clone.
 func findRepository(dir string) (gitDir, common string, err error) {
 	dot := filepath.Join(dir, ".git")
 	fi, err := os.Lstat(dot)
@@ -102,9 +101,9 @@ func findRepository(dir string) (gitDir, common string, err error) {
 	return linkedWorktree(dir)
 }
 
-// linkedWorktree follows a .git file. The file is the workspace's and could
-// name any repository of the user, so that repository must name the work tree
-// in return, as git worktree does.
+// linkedWorktree follows a .git file. The workspace owns that file and could
+// name any repository of the user, so the repository must name the work tree in
+// return, as git worktree arranges.
 func linkedWorktree(dir string) (gitDir, common string, err error) {
 	text, err := readPlain(dir, ".git")
 	if err != nil {
@@ -142,8 +141,8 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(fa, fb)
 }
 
-// readPlain reads a small regular file of a directory: through no link that
-// leads out of it, and without waiting on a FIFO.
+// readPlain reads a small regular file of a directory. It follows no link out
+// of the directory and does not wait on a FIFO.
 func readPlain(dir, name string) (string, error) {
 	b, err := readBounded(dir, name, maxRepoFile)
 	return string(b), err
@@ -202,8 +201,8 @@ func fillShadow(shadow, gitDir, common string) error {
 		return err
 	}
 	for _, name := range names {
-		// A copy: git renews the file's time whenever it reads it, and the
-		// workspace is not to be written to.
+		// Copied, not linked: git renews the file's time whenever it reads it,
+		// and must not write to the workspace.
 		text, err := readBounded(gitDir, name, maxSharedIndex)
 		if err != nil {
 			return err
@@ -243,8 +242,9 @@ func sharedIndexes(gitDir string) ([]string, error) {
 	return names, nil
 }
 
-// inertKeys are the settings that are taken over, each with its only values:
-// they say how the work tree and the objects are stored, and can name nothing.
+// inertKeys are the settings that are copied, each with its permitted values.
+// They say how the work tree and the objects are stored, and cannot name a file
+// or program.
 var inertKeys = map[string][]string{
 	"core.filemode":           {"true", "false"},
 	"core.symlinks":           {"true", "false"},
@@ -262,10 +262,10 @@ var (
 	})
 )
 
-// inertConfig reads the inert settings out of a repository's configuration and
-// writes a new one. It understands only the plain form of a line; what it
-// misunderstands can make git fail or show a file as changed, and nothing more,
-// because names and values come from our own table.
+// inertConfig copies the inert settings of a repository's configuration into a
+// new one. It understands only the plain form of a line. A misread line can
+// make git fail or show a file as changed, and nothing more, because names and
+// values come from inertKeys.
 func inertConfig(text string) (string, error) {
 	section, set := "", map[string]string{}
 	for raw := range bytes.Lines([]byte(text)) {

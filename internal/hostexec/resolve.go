@@ -11,22 +11,22 @@ import (
 	"syscall"
 )
 
-// trustedDirs are searched in this order; the environment's PATH never is.
+// trustedDirs are searched in this order; PATH is not used.
 var trustedDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // maxLinks bounds symbolic links on the way to a program, as the kernel does.
 const maxLinks = 40
 
-// location is a program found on the trusted list. parents are all the
-// directories that were passed on the way, those that links led through
-// included, so that one of them being a workspace is noticed.
+// location is a program found on the trusted list. parents holds every
+// directory passed on the way, also those that links led through, so that a
+// workspace among them is noticed.
 type location struct {
 	path    string
 	parents []fs.FileInfo
 }
 
 // beneath reports whether the way to the program passes through dir. It
-// compares directories, not names, so links and bind mounts don't hide one.
+// compares directories, not names, so links and bind mounts cannot hide one.
 func (l *location) beneath(dir fs.FileInfo) bool {
 	for _, p := range l.parents {
 		if os.SameFile(p, dir) {
@@ -36,15 +36,15 @@ func (l *location) beneath(dir fs.FileInfo) bool {
 	return false
 }
 
-// resolve finds a bare name in dirs. A name with a slash is refused before the
-// file system is asked. A candidate that fails the trust check is an error, not
-// a reason to look further: someone put it there.
+// resolve finds a bare name in dirs. It refuses a name with a slash before it
+// asks the file system. A candidate that fails the trust check is an error and
+// ends the search: someone put it there.
 func resolve(name string, dirs []string) (*location, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
-		return nil, refuse(name, ReasonProgram, "not a bare name")
+		return nil, refuse(name, reasonProgram, "not a bare name")
 	}
 	if isNever(name) {
-		return nil, refuse(name, ReasonProgram, "never allowed")
+		return nil, refuse(name, reasonProgram, "never allowed")
 	}
 	for _, dir := range dirs {
 		candidate := filepath.Join(dir, name)
@@ -53,16 +53,16 @@ func resolve(name string, dirs []string) (*location, error) {
 		}
 		loc, err := walk(candidate)
 		if err != nil {
-			return nil, &Refusal{Program: name, Reason: ReasonUntrusted, Detail: candidate, Err: err}
+			return nil, &refusal{Program: name, Reason: reasonUntrusted, Detail: candidate, Err: err}
 		}
 		return loc, nil
 	}
-	return nil, refuse(name, ReasonInstalled, "not installed in %s", strings.Join(dirs, ":"))
+	return nil, refuse(name, reasonInstalled, "not installed in %s", strings.Join(dirs, ":"))
 }
 
-// walk follows path one component at a time and checks every directory and
-// link it passes. filepath.EvalSymlinks would give the same end without
-// showing through whose hands it went.
+// walk follows path one component at a time and checks every directory and link
+// it passes. filepath.EvalSymlinks gives the same end but not the directories
+// on the way.
 func walk(path string) (*location, error) {
 	loc := &location{}
 	cur, rest, links := "/", split(path), 0
@@ -116,8 +116,8 @@ func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// enter checks a directory and remembers it. In a sticky directory others can
-// add names but not replace ours, so it may be passed through.
+// enter checks a directory and records it. A sticky directory is accepted:
+// others can add names there but not replace ours.
 func (l *location) enter(dir string) error {
 	fi, err := os.Lstat(dir)
 	if err != nil {
@@ -178,8 +178,8 @@ func ownedByTrusted(path string, fi fs.FileInfo) error {
 	return nil
 }
 
-// writableByOthers reports write permission for the world, or for a group
-// other than root's.
+// writableByOthers reports whether the world, or a group other than root's, may
+// write.
 func writableByOthers(fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	perm := fi.Mode().Perm()

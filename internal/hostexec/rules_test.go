@@ -26,7 +26,7 @@ func TestDenyListIsNeverAdmitted(t *testing.T) {
 			t.Errorf("%s is not on the deny list", name)
 		}
 		_, err := resolve(name, trustedDirs)
-		wantReason(t, err, ReasonProgram)
+		wantReason(t, err, reasonProgram)
 	}
 	for p, s := range hostPrograms {
 		if isNever(s.name) || p == 0 {
@@ -40,7 +40,7 @@ func TestDenyListIsNeverAdmitted(t *testing.T) {
 	r := newTestRunner(t, Options{})
 	r.programs = map[Program]*spec{helper: {name: "sh", prepare: func(*call) error { return nil }}}
 	_, err := r.Run(t.Context(), shell(t, "exit 0"))
-	wantReason(t, err, ReasonProgram)
+	wantReason(t, err, reasonProgram)
 	delete(r.programs, helper)
 }
 
@@ -102,7 +102,7 @@ func listed(t *testing.T, text, name string) []string {
 	return items
 }
 
-// spawners are what starts a process or replaces this one; "" is the import
+// spawners lists functions that start a process or replace this one; "" is the import
 // itself.
 var spawners = map[string][]string{
 	"os/exec":                  {""},
@@ -120,6 +120,8 @@ var exceptions = map[string]string{
 	"internal/bench":             "a developer's program, never linked into carboy",
 	"internal/hostexec":          "the chokepoint",
 	"internal/hostile/mutate":    "a developer's program, never linked into carboy: it runs go",
+	"internal/tools/house":       "a developer's program, never linked into carboy: it asks go for packages",
+	"internal/tools/diffcover":   "a developer's program, never linked into carboy: it runs git",
 	"internal/browsertest":       "Chromium, for tests of pages",
 	"internal/ship/shiptest":     "hosts for tests: sshd and Docker Engines",
 	"internal/gitgate/gittest":   "upstreams for tests: sshd and git http-backend",

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestRunReportsExit(t *testing.T) {
@@ -34,7 +36,7 @@ func TestRunReportsExit(t *testing.T) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	res, err = r.Run(t.Context(), shell(t, `kill -USR1 $$`))
-	if !errors.As(err, &fail) || res.Outcome != Signaled || res.Signal != int(syscall.SIGUSR1) {
+	if !errors.As(err, &fail) || res.Outcome != signaled || res.Signal != int(syscall.SIGUSR1) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if n := len(r.Running()); n != 0 {
@@ -81,8 +83,8 @@ func TestNoDescendantSurvives(t *testing.T) {
 		tail string
 		end  Outcome
 	}{
-		"exit": {"exit 0", Exited}, "failure": {"exit 3", Exited}, "signal": {"kill -KILL $$", Signaled},
-		"deadline": {"wait; sleep 100000", Deadline}, "cancel": {"wait; sleep 100000", Canceled}, "close": {"wait; sleep 100000", Closed},
+		"exit": {"exit 0", Exited}, "failure": {"exit 3", Exited}, "signal": {"kill -KILL $$", signaled},
+		"deadline": {"wait; sleep 100000", deadline}, "cancel": {"wait; sleep 100000", canceled}, "close": {"wait; sleep 100000", closed},
 	}
 	for way, script := range ways {
 		for end, e := range ends {
@@ -98,12 +100,7 @@ func TestNoDescendantSurvives(t *testing.T) {
 					c.Timeout = 2 * time.Second
 				}
 				go func() {
-					for range 3000 {
-						if alive(sleep) > 0 {
-							break
-						}
-						time.Sleep(10 * time.Millisecond)
-					}
+					testenv.Poll(30*time.Second, func() bool { return alive(sleep) > 0 })
 					switch end {
 					case "cancel":
 						cancel()
@@ -125,11 +122,11 @@ func TestNoDescendantSurvives(t *testing.T) {
 					t.Fatalf("outcome %v, want %v (%v)", res.Outcome, e.end, err)
 				}
 				switch e.end {
-				case Deadline:
+				case deadline:
 					if !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("%v is not DeadlineExceeded", err)
 					}
-				case Canceled:
+				case canceled:
 					if !errors.Is(err, context.Canceled) {
 						t.Errorf("%v is not Canceled", err)
 					}
@@ -152,6 +149,7 @@ func TestForkChase(t *testing.T) {
 	c := shell(t, `
 cat >hop <<'E'
 [ -e stop ] && exit
+echo >>hops
 setsid sh ./hop "$1" &
 setsid true &
 exit 0
@@ -162,7 +160,10 @@ exit 0`)
 	stop := filepath.Join(c.Dir, "stop")
 	defer os.WriteFile(stop, nil, 0o644) // whatever happens, no bomb stays
 	go func() {
-		time.Sleep(200 * time.Millisecond)
+		testenv.Poll(30*time.Second, func() bool {
+			hops, _ := os.ReadFile(filepath.Join(c.Dir, "hops"))
+			return len(hops) >= 100
+		})
 		_ = os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o644)
 	}()
 	res, err := r.Run(t.Context(), c)
@@ -171,8 +172,8 @@ exit 0`)
 	}
 }
 
-// The order to kill and the exit cross: whichever wins, the outcome is one of
-// the two and says the truth, and nothing stays registered.
+// A kill order races the command's exit: the outcome must name the winner, and
+// nothing stays registered.
 func TestCancelRacesExit(t *testing.T) {
 	r := newTestRunner(t, Options{})
 	sleep := sleeper(t)
@@ -207,7 +208,7 @@ func TestCancelRacesExit(t *testing.T) {
 			res, err := r.Run(ctx, c)
 			switch {
 			case res.Outcome == Exited && err == nil:
-			case res.Outcome == Canceled && errors.Is(err, context.Canceled):
+			case res.Outcome == canceled && errors.Is(err, context.Canceled):
 			case res.Outcome == 0 && errors.Is(err, context.Canceled): // before the spawn
 			default:
 				t.Errorf("%v, %v", res.Outcome, err)
@@ -233,7 +234,7 @@ func TestCloseRefusesAndWaits(t *testing.T) {
 	for range 4 {
 		c := shell(t, "sleep 100000")
 		wg.Go(func() {
-			if res, _ := r.Run(context.Background(), c); res.Outcome != Closed {
+			if res, _ := r.Run(context.Background(), c); res.Outcome != closed {
 				t.Errorf("outcome %v", res.Outcome)
 			}
 		})
@@ -241,7 +242,7 @@ func TestCloseRefusesAndWaits(t *testing.T) {
 	eventually(t, "four registered", func() bool { return len(r.Running()) == 4 })
 	short, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Wait(short); !errors.Is(err, context.Canceled) {
+	if err := r.wait(short); !errors.Is(err, context.Canceled) {
 		t.Errorf("wait with an ended context: %v", err)
 	}
 	if err := r.Close(t.Context()); err != nil {
@@ -252,7 +253,7 @@ func TestCloseRefusesAndWaits(t *testing.T) {
 	}
 	wg.Wait()
 	_, err := r.Run(t.Context(), shell(t, "exit 0"))
-	wantReason(t, err, ReasonClosed)
+	wantReason(t, err, reasonClosed)
 }
 
 // A supervisor that is stopped cannot kill: Run says so in bounded time, and
@@ -282,7 +283,7 @@ func TestUnkilledStaysRegistered(t *testing.T) {
 		t.Error("not registered any more")
 	}
 	_ = syscall.Kill(sup[0], syscall.SIGCONT)
-	if err := r.Wait(t.Context()); err != nil {
+	if err := r.wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := alive(sleep); n != 0 {
@@ -309,7 +310,7 @@ func TestSupervisorEndsByHand(t *testing.T) {
 	for _, tc := range []struct {
 		sig  syscall.Signal
 		want Outcome
-	}{{syscall.SIGTERM, Canceled}, {syscall.SIGHUP, Canceled}, {syscall.SIGKILL, Lost}} {
+	}{{syscall.SIGTERM, canceled}, {syscall.SIGHUP, canceled}, {syscall.SIGKILL, lost}} {
 		t.Run(tc.sig.String(), func(t *testing.T) {
 			r := newTestRunner(t, Options{})
 			sleep := sleeper(t)
@@ -317,7 +318,7 @@ func TestSupervisorEndsByHand(t *testing.T) {
 			c := shell(t, fmt.Sprintf("setsid %s & %s & setsid sh -c '%s & %s & wait' & wait", sleep, sleep, sleep, sleep))
 			go func() {
 				res, err := r.Run(context.Background(), c)
-				if err == nil || tc.want == Lost && !errors.Is(err, ErrLost) {
+				if err == nil || tc.want == lost && !errors.Is(err, errLost) {
 					t.Errorf("error %v", err)
 				}
 				done <- res
@@ -401,7 +402,7 @@ func TestKilledParentAtRandomMoments(t *testing.T) {
 	eventually(t, "nothing alive", func() bool { return alive(sleep) == 0 })
 }
 
-// Carboy and the supervisor both killed: what is left is found by its mark.
+// When carboy and the supervisor are both killed, their leftovers are found by mark.
 func TestSweep(t *testing.T) {
 	sleep, keep := sleeper(t), sleeper(t)
 	cmd, _ := startParent(t, fmt.Sprintf("setsid %s & setsid sh -c '%s & wait' & wait", sleep, sleep))
@@ -431,7 +432,7 @@ func TestSweep(t *testing.T) {
 		t.Error("Sweep killed the command of a living process")
 	}
 	cancel()
-	if res := <-done; res.Outcome != Canceled {
+	if res := <-done; res.Outcome != canceled {
 		t.Errorf("neighbour ended %v", res.Outcome)
 	}
 }
@@ -478,19 +479,19 @@ func TestAdmission(t *testing.T) {
 		change func(*Command)
 		want   Reason
 	}{
-		"no program":        {func(c *Command) { c.Program = 0 }, ReasonProgram},
-		"unknown program":   {func(c *Command) { c.Program = 77 }, ReasonProgram},
-		"no directory":      {func(c *Command) { c.Dir = "" }, ReasonDirectory},
-		"relative":          {func(c *Command) { c.Dir = "." }, ReasonDirectory},
-		"not clean":         {func(c *Command) { c.Dir += "/../x" }, ReasonDirectory},
-		"missing directory": {func(c *Command) { c.Dir += "/missing" }, ReasonDirectory},
-		"a file":            {func(c *Command) { c.Dir = file }, ReasonDirectory},
-		"no timeout":        {func(c *Command) { c.Timeout = 0 }, ReasonTimeout},
-		"negative timeout":  {func(c *Command) { c.Timeout = -1 }, ReasonTimeout},
-		"long timeout":      {func(c *Command) { c.Timeout = MaxTimeout + 1 }, ReasonTimeout},
-		"zero byte":         {func(c *Command) { c.Args = []string{"a\x00b"} }, ReasonArgument},
-		"negative bound":    {func(c *Command) { c.Stdout = Keep{Head: -1} }, ReasonOutput},
-		"large bound":       {func(c *Command) { c.Stderr = Keep{Head: MaxKeep, Tail: 1} }, ReasonOutput},
+		"no program":        {func(c *Command) { c.Program = 0 }, reasonProgram},
+		"unknown program":   {func(c *Command) { c.Program = 77 }, reasonProgram},
+		"no directory":      {func(c *Command) { c.Dir = "" }, reasonDirectory},
+		"relative":          {func(c *Command) { c.Dir = "." }, reasonDirectory},
+		"not clean":         {func(c *Command) { c.Dir += "/../x" }, reasonDirectory},
+		"missing directory": {func(c *Command) { c.Dir += "/missing" }, reasonDirectory},
+		"a file":            {func(c *Command) { c.Dir = file }, reasonDirectory},
+		"no timeout":        {func(c *Command) { c.Timeout = 0 }, reasonTimeout},
+		"negative timeout":  {func(c *Command) { c.Timeout = -1 }, reasonTimeout},
+		"long timeout":      {func(c *Command) { c.Timeout = MaxTimeout + 1 }, reasonTimeout},
+		"zero byte":         {func(c *Command) { c.Args = []string{"a\x00b"} }, reasonArgument},
+		"negative bound":    {func(c *Command) { c.Stdout = Keep{Head: -1} }, reasonOutput},
+		"large bound":       {func(c *Command) { c.Stderr = Keep{Head: MaxKeep, Tail: 1} }, reasonOutput},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := good
@@ -504,7 +505,7 @@ func TestAdmission(t *testing.T) {
 	}
 	var zero Runner
 	_, err := zero.Run(t.Context(), good)
-	wantReason(t, err, ReasonClosed)
+	wantReason(t, err, reasonClosed)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Run(ended, good); !errors.Is(err, context.Canceled) {
@@ -563,10 +564,10 @@ func TestRecordsAndLog(t *testing.T) {
 			t.Errorf("%s is not named in log and record", name)
 		}
 	}
-	if r := records[0]; r.Schema != RecordSchema || r.Outcome != Exited || r.ExitCode != 4 || r.StdoutBytes == 0 || r.Path == "" {
+	if r := records[0]; r.Schema != recordSchema || r.Outcome != Exited || r.ExitCode != 4 || r.StdoutBytes == 0 || r.Path == "" {
 		t.Errorf("record %+v", r)
 	}
-	if r := records[1]; r.Refused != ReasonTimeout || r.Args != nil || r.Outcome != 0 || r.ExitCode != -1 {
+	if r := records[1]; r.Refused != reasonTimeout || r.Args != nil || r.Outcome != 0 || r.ExitCode != -1 {
 		t.Errorf("record of a refusal %+v", r)
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// killGrace is how long Run waits after a kill before it returns ErrUnkilled.
+// killGrace bounds Run's wait between a kill and ErrUnkilled.
 const killGrace = 10 * time.Second
 
-// Options of a Runner.
+// Options configure a Runner.
 type Options struct {
-	// Untrusted are absolute directories in which no program may lie: the
+	// Untrusted are absolute directories in which no program may lie, the
 	// workspace above all. Each command's own Dir is added to them.
 	Untrusted []string
 	// Scratch is an existing directory for short-lived files; "" is the
@@ -28,14 +28,14 @@ type Options struct {
 	// Log gets one event per command that dropped environment variables; nil
 	// discards.
 	Log *slog.Logger
-	// Observe gets the record of each command, refused ones included, when it is
-	// over. It is called by the goroutine that called Run, so perhaps by several
-	// at once, and must not call the Runner. nil discards.
+	// Observe receives the record of each command when it is over, also of
+	// refused ones. The goroutine that called Run calls it, so calls may
+	// overlap. It must not call the Runner. nil discards.
 	Observe func(Record)
 }
 
-// A Runner runs commands and knows which are running. The zero value refuses.
-// All methods may be called concurrently.
+// A Runner runs commands and registers the running ones. The zero value
+// refuses. All methods may be called concurrently.
 type Runner struct {
 	opt       Options
 	untrusted []fs.FileInfo
@@ -52,7 +52,7 @@ type Runner struct {
 }
 
 // running is a registered command. It leaves the register only once its
-// supervisor has reported that nothing is left, or was swept.
+// supervisor has reported that nothing is left, or its leftovers were swept.
 type running struct {
 	info RunInfo
 	stop func(Outcome)
@@ -66,8 +66,8 @@ type RunInfo struct {
 	Started time.Time
 }
 
-// New makes a Runner. It fails if an untrusted directory is not absolute, is
-// the root directory, or cannot be looked at.
+// New returns a Runner. It fails if an untrusted directory is not absolute, is
+// the root directory, or cannot be examined.
 func New(opt Options) (*Runner, error) {
 	r := &Runner{
 		opt: opt, programs: hostPrograms, dirs: trustedDirs, grace: killGrace, open: true,
@@ -95,7 +95,7 @@ func New(opt Options) (*Runner, error) {
 	return r, nil
 }
 
-// Command is one run of a program.
+// Command describes one run of a program.
 type Command struct {
 	Program Program
 	Args    []string
@@ -103,51 +103,52 @@ type Command struct {
 	// of the work tree.
 	Dir string
 	// Timeout is mandatory, above 0 and at most MaxTimeout. A deadline of the
-	// context counts as well.
+	// context applies as well.
 	Timeout time.Duration
-	// Env holds NAME=VALUE entries that the caller would like to pass. What is
-	// not on the program's list is dropped and logged by name.
+	// Env holds the NAME=VALUE entries to pass. Entries that are not on the
+	// program's list are dropped and logged by name.
 	Env []string
 	// Stdin is the whole standard input; nil is /dev/null.
 	Stdin []byte
-	// Input, in the place of Stdin, and Output, in the place of what is kept of
-	// standard output, are given to the command itself: ends of pipes, so that what
-	// streams through is neither held nor copied. Run closes both, also when it fails.
-	// The other end of Output ends when no descendant is left.
+	// Input replaces Stdin, and Output replaces the capture of standard output.
+	// Both are ends of pipes and go to the command itself, so that streamed
+	// data is neither held nor copied. Run closes both, also when it fails. The
+	// other end of Output ends when no descendant is left.
 	Input, Output *os.File
-	// Stdout and Stderr bound what is kept of the streams.
+	// Stdout and Stderr bound how much of the streams is kept.
 	Stdout, Stderr Keep
 }
 
-// Result is what is known of a command that was spawned.
+// Result describes a command that was spawned.
 type Result struct {
 	Outcome  Outcome
 	ExitCode int // -1 unless Exited
 	Signal   int // 0 unless Signaled
 	// Strays counts the processes that were still alive when the command ended
-	// and were killed.
+	// and were then killed.
 	Strays         int
 	Duration       time.Duration
 	Stdout, Stderr Capture
 }
 
 // Run runs the command and returns when it and all its descendants are gone.
-// Exactly when it exits with 0 the error is nil. Otherwise it is a *Refusal
-// (nothing was spawned), a *FailedError (it ran; the Result is filled in),
-// ErrUnkilled, ErrLost, or what the system said when it could not be started.
+// The error is nil exactly when the command exits with 0. Otherwise it is a
+// *Refusal (nothing was spawned), a *FailedError (it ran; the Result is filled
+// in), ErrUnkilled, ErrLost, or the system's error when it could not be
+// started.
 func (r *Runner) Run(ctx context.Context, cmd Command) (Result, error) {
 	defer closeAll([]*os.File{cmd.Input, cmd.Output})
-	rec := Record{Schema: RecordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
+	rec := Record{Schema: recordSchema, Program: cmd.Program.String(), Started: time.Now(), ExitCode: -1}
 	res, err := r.run(ctx, cmd, &rec)
 	rec.Duration = time.Since(rec.Started)
 	res.Duration = rec.Duration
-	var no *Refusal
+	var no *refusal
 	if errors.As(err, &no) {
 		rec.Refused, rec.Args = no.Reason, nil
 	}
 	rec.Outcome, rec.ExitCode, rec.Signal, rec.Strays = res.Outcome, res.ExitCode, res.Signal, res.Strays
 	rec.StdoutBytes, rec.StderrBytes = res.Stdout.Total, res.Stderr.Total
-	rec.Truncated = res.Stdout.Truncated() || res.Stderr.Truncated()
+	rec.Truncated = res.Stdout.truncated() || res.Stderr.truncated()
 	if r != nil && r.opt.Observe != nil {
 		r.opt.Observe(rec)
 	}
@@ -187,7 +188,7 @@ func (r *Runner) run(ctx context.Context, cmd Command, rec *Record) (Result, err
 	return r.await(ctx, p)
 }
 
-// discard removes what prepare made, when no supervisor will.
+// discard removes the files that prepare made, for a call without a supervisor.
 func (c *call) discard() {
 	if c.temp != "" {
 		_ = os.RemoveAll(c.temp)
@@ -195,30 +196,30 @@ func (c *call) discard() {
 	}
 }
 
-// admit checks everything that needs no look at the file system but Dir.
+// admit makes every check that needs nothing of the file system but Dir.
 func (r *Runner) admit(cmd *Command) (*spec, error) {
 	name := cmd.Program.String()
 	if r == nil || r.programs == nil {
-		return nil, refuse(name, ReasonClosed, "runner was not made by New")
+		return nil, refuse(name, reasonClosed, "runner was not made by New")
 	}
 	s := r.programs[cmd.Program]
 	if s == nil || s.prepare == nil || isNever(s.name) {
-		return nil, refuse(name, ReasonProgram, "not in the closed set")
+		return nil, refuse(name, reasonProgram, "not in the closed set")
 	}
 	name = s.name
 	if cmd.Timeout <= 0 || cmd.Timeout > MaxTimeout {
-		return nil, refuse(name, ReasonTimeout, "timeout %s is not above 0 and at most %s", cmd.Timeout, MaxTimeout)
+		return nil, refuse(name, reasonTimeout, "timeout %s is not above 0 and at most %s", cmd.Timeout, MaxTimeout)
 	}
 	cmd.Stdout, cmd.Stderr = cmd.Stdout.orDefault(), cmd.Stderr.orDefault()
 	if !cmd.Stdout.valid() || !cmd.Stderr.valid() {
-		return nil, refuse(name, ReasonOutput, "kept bytes must be 0 to %d", MaxKeep)
+		return nil, refuse(name, reasonOutput, "kept bytes must be 0 to %d", MaxKeep)
 	}
 	if cmd.Input != nil && cmd.Stdin != nil {
-		return nil, refuse(name, ReasonArgument, "standard input is given twice")
+		return nil, refuse(name, reasonArgument, "standard input is given twice")
 	}
 	for _, a := range cmd.Args {
 		if strings.IndexByte(a, 0) >= 0 {
-			return nil, refuse(name, ReasonArgument, "zero byte in an argument")
+			return nil, refuse(name, reasonArgument, "zero byte in an argument")
 		}
 	}
 	return s, checkDir(name, cmd.Dir)
@@ -226,20 +227,20 @@ func (r *Runner) admit(cmd *Command) (*spec, error) {
 
 func checkDir(name, dir string) error {
 	if dir == "" || !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.IndexByte(dir, 0) >= 0 {
-		return refuse(name, ReasonDirectory, "%q is not a clean absolute path", dir)
+		return refuse(name, reasonDirectory, "%q is not a clean absolute path", dir)
 	}
 	fi, err := os.Stat(dir)
 	if err != nil {
-		return &Refusal{Program: name, Reason: ReasonDirectory, Detail: "working directory", Err: err}
+		return &refusal{Program: name, Reason: reasonDirectory, Detail: "working directory", Err: err}
 	}
 	if !fi.IsDir() {
-		return refuse(name, ReasonDirectory, "%q is not a directory", dir)
+		return refuse(name, reasonDirectory, "%q is not a directory", dir)
 	}
 	return nil
 }
 
-// locate finds the program once per Runner, and checks for each command that
-// it lies in no workspace.
+// locate finds the program once per Runner, and checks for each command that it
+// lies in no workspace.
 func (r *Runner) locate(p Program, s *spec, dir string) (*location, error) {
 	r.mu.Lock()
 	loc := r.found[p]
@@ -257,13 +258,13 @@ func (r *Runner) locate(p Program, s *spec, dir string) (*location, error) {
 	if dir != "/" { // a working directory only; a workspace is never the root
 		fi, err := os.Stat(dir)
 		if err != nil {
-			return nil, &Refusal{Program: s.name, Reason: ReasonDirectory, Detail: "working directory", Err: err}
+			return nil, &refusal{Program: s.name, Reason: reasonDirectory, Detail: "working directory", Err: err}
 		}
 		untrusted = append(untrusted, fi)
 	}
 	for _, fi := range untrusted {
 		if loc.beneath(fi) {
-			return nil, refuse(s.name, ReasonUntrusted, "%s lies in or is reached through the workspace", loc.path)
+			return nil, refuse(s.name, reasonUntrusted, "%s lies in or is reached through the workspace", loc.path)
 		}
 	}
 	return loc, nil
@@ -274,7 +275,7 @@ func (r *Runner) register(program, dir string, stop func(Outcome)) (uint64, erro
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.open {
-		return 0, refuse(program, ReasonClosed, "runner is closed")
+		return 0, refuse(program, reasonClosed, "runner is closed")
 	}
 	r.nextID++
 	r.running[r.nextID] = &running{
@@ -304,9 +305,9 @@ func (r *Runner) Running() []RunInfo {
 	return list
 }
 
-// Wait returns once no command is registered, which means that no process of
-// any is left, or with the context's error.
-func (r *Runner) Wait(ctx context.Context) error {
+// wait blocks until no command is registered, so that no process of any is
+// left. It returns the context's error if that comes first.
+func (r *Runner) wait(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		n, changed := len(r.running), r.changed
@@ -333,7 +334,7 @@ func (r *Runner) Close(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	for _, stop := range stops {
-		stop(Closed)
+		stop(closed)
 	}
-	return r.Wait(ctx)
+	return r.wait(ctx)
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proc is one command between its start and the report that nothing is left.
+// proc is one command between its start and the supervisor's report.
 type proc struct {
 	id      uint64
 	program string
@@ -39,7 +39,7 @@ type proc struct {
 	lost   bool
 }
 
-// start spawns the supervisor and hands it the order. From its success on, the
+// start spawns the supervisor and sends it the order. After success, the
 // goroutines that it started end with the command, and finish unregisters it.
 func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []string) (*proc, error) {
 	mark, err := newMark()
@@ -51,7 +51,7 @@ func (r *Runner) start(cmd Command, s *spec, loc *location, c *call, env []strin
 		stdout: capture{keep: cmd.Stdout}, stderr: capture{keep: cmd.Stderr},
 		stopped: make(chan struct{}), done: make(chan struct{}),
 	}
-	// Registered before the spawn: Close must not overlook it.
+	// Register before the spawn: Close must not overlook it.
 	if p.id, err = r.register(s.name, cmd.Dir, p.stop); err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (p *proc) spawn(c *Command) (err error) {
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
-	// From here on the command alone has them, so that their other ends end with it.
+	// Only the command holds them now, so their other ends close with it.
 	closeAll([]*os.File{c.Input, c.Output})
 	return nil
 }
@@ -140,7 +140,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// stop asks for the end, the first reason counts. It may be called before the
+// stop orders the end; the first reason counts. It may be called before the
 // supervisor exists.
 func (p *proc) stop(why Outcome) {
 	p.stopOnce.Do(func() {
@@ -150,8 +150,8 @@ func (p *proc) stop(why Outcome) {
 }
 
 // command sends the order and later, if asked, the order to kill. Half-closing
-// the socket is the same event for the supervisor as our death, so that path is
-// used every day. It ends when over is closed and ctl with it.
+// the socket has the same effect on the supervisor as carboy's death, so that
+// path is used every day. command returns after over is closed, and closes ctl.
 func (p *proc) command(o *order, over <-chan struct{}) {
 	if err := json.NewEncoder(p.ctl).Encode(o); err != nil {
 		return
@@ -166,9 +166,9 @@ func (p *proc) command(o *order, over <-chan struct{}) {
 	}
 }
 
-// finish talks to the supervisor until it ends, then lets go of everything and
-// unregisters the command. One goroutine per command; it ends when the
-// supervisor has ended, which it does once no descendant is left.
+// finish serves the supervisor until it ends, then releases everything and
+// unregisters the command. Each command has one such goroutine; it ends when
+// the supervisor has ended, which happens once no descendant is left.
 func (p *proc) finish(r *Runner, o *order, stdin []byte) {
 	over := make(chan struct{})
 	var feeds sync.WaitGroup
@@ -195,8 +195,8 @@ func (p *proc) finish(r *Runner, o *order, stdin []byte) {
 		_ = p.in.Close()
 	}
 	feeds.Wait()
-	// Everyone who could write is gone, so the streams end by themselves; only
-	// after a loss may a process that shed its mark hold them open.
+	// No writer is left, so the streams end by themselves. Only after a loss
+	// may a process that removed its mark hold them open.
 	if p.lost {
 		soon := time.Now().Add(time.Second)
 		_, _ = p.out.SetReadDeadline(soon), p.err.SetReadDeadline(soon)
@@ -207,9 +207,10 @@ func (p *proc) finish(r *Runner, o *order, stdin []byte) {
 	close(p.done)
 }
 
-// await waits for the end, ordering it when the context or the timeout says so.
+// await blocks until the command has ended. It orders the end when the context
+// or the timeout says so.
 func (r *Runner) await(ctx context.Context, p *proc) (Result, error) {
-	// The supervisor keeps the timeout; this one is for a supervisor that was
+	// The supervisor keeps the timeout. This one covers a supervisor that was
 	// stopped or starved.
 	timer := time.NewTimer(p.timeout + p.grace/2)
 	defer timer.Stop()
@@ -218,12 +219,12 @@ func (r *Runner) await(ctx context.Context, p *proc) (Result, error) {
 		return p.result()
 	case <-p.stopped: // by Close
 	case <-timer.C:
-		p.stop(Deadline)
+		p.stop(deadline)
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			p.stop(Deadline)
+			p.stop(deadline)
 		} else {
-			p.stop(Canceled)
+			p.stop(canceled)
 		}
 	}
 	grace := time.NewTimer(p.grace)
@@ -232,16 +233,16 @@ func (r *Runner) await(ctx context.Context, p *proc) (Result, error) {
 	case <-p.done:
 		return p.result()
 	case <-grace.C:
-		return Result{Outcome: Unkilled, ExitCode: -1}, fmt.Errorf("%w: %s", ErrUnkilled, p.program)
+		return Result{Outcome: unkilled, ExitCode: -1}, fmt.Errorf("%w: %s", ErrUnkilled, p.program)
 	}
 }
 
-// result reads the report; done is closed.
+// result reads the report. done must be closed.
 func (p *proc) result() (Result, error) {
 	res := Result{ExitCode: -1, Strays: p.report.Strays, Stdout: p.stdout.result(), Stderr: p.stderr.result()}
 	if p.lost {
-		res.Outcome = Lost
-		return res, fmt.Errorf("%w: %s", ErrLost, p.program)
+		res.Outcome = lost
+		return res, fmt.Errorf("%w: %s", errLost, p.program)
 	}
 	if p.report.Failed != "" {
 		return res, fmt.Errorf("hostexec: %s: %w", p.report.Failed, p.report.Errno)
@@ -249,9 +250,9 @@ func (p *proc) result() (Result, error) {
 	ws := p.report.Status
 	switch p.report.Ended {
 	case endedDeadline:
-		res.Outcome = Deadline
+		res.Outcome = deadline
 	case endedOrdered:
-		res.Outcome = Canceled // also when someone signalled the supervisor
+		res.Outcome = canceled // also when someone signalled the supervisor
 		select {
 		case <-p.stopped:
 			res.Outcome = p.why
@@ -261,7 +262,7 @@ func (p *proc) result() (Result, error) {
 		if ws.Exited() {
 			res.Outcome, res.ExitCode = Exited, ws.ExitStatus()
 		} else {
-			res.Outcome, res.Signal = Signaled, int(ws.Signal())
+			res.Outcome, res.Signal = signaled, int(ws.Signal())
 		}
 	}
 	if res.Outcome == Exited && res.ExitCode == 0 {

@@ -22,38 +22,38 @@ import (
 // alone. Reasons:
 //
 //   - Only a child subreaper gets every orphaned descendant back, and the flag
-//     holds for a whole process. In carboy itself it would hand other
-//     libraries' orphans to code that does not expect them, and waiting for any
-//     child would steal theirs.
-//   - wait(2) answering ECHILD in a subreaper is the kernel's own proof that no
-//     descendant is left. Process groups and sessions prove nothing: setsid
-//     leaves both.
+//     applies to a whole process. In carboy itself it would hand other libraries'
+//     orphans to code that does not expect them, and waiting for any child would
+//     steal theirs.
+//   - When wait(2) answers ECHILD in a subreaper, the kernel itself proves that no
+//     descendant is left. Process groups and sessions prove nothing: setsid leaves
+//     both.
 //   - It outlives carboy by a moment. The end of the control socket, which the
-//     kernel closes when carboy dies of anything, kill -9 included, is the order
-//     to kill. Pdeathsig on the supervisor would be worse: it would kill the one
-//     process that can find the others, and it fires when a thread ends, which
-//     a Go program does not control.
+//     kernel closes when carboy dies of anything, kill -9 included, is the order to
+//     kill. Pdeathsig on the supervisor would be worse: it would kill the one
+//     process that can find the others, and it fires when a thread ends, which a Go
+//     program does not control.
 //
-// The command itself has Pdeathsig, set by a locked thread, for the day the
-// supervisor is killed; what it left is then swept by its mark (sweep.go).
+// The command itself has Pdeathsig, set by a locked thread, in case the
+// supervisor is killed. Its leftovers are then found by their mark (sweep.go).
 
 const (
 	supervisorArg0 = "carboy-hostexec"
 	controlFD      = 3
 )
 
-// A supervisor is one before main: it needs nothing of what the rest of the program
-// makes ready when it starts, which takes longer than most commands. Whatever has this
-// package in it knows the role so, tests too.
+// A supervisor takes over before main: it needs nothing that the rest of the
+// program initialises, which takes longer than most commands. Every program
+// that imports this package knows the role, tests too.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == supervisorArg0 {
-		// Not os.Exit, by which the race detector sleeps a second.
+		// os.Exit would let the race detector sleep a second.
 		syscall.Exit(supervise())
 	}
 }
 
-// order is what carboy sends over the control socket, once. After it, the end
-// of the stream means: kill everything.
+// order is sent once by carboy over the control socket. After it, the end of
+// the stream means: kill everything.
 type order struct {
 	Path         string
 	Argv         []string // argv[0] included
@@ -64,7 +64,7 @@ type order struct {
 	Temp         string // directory to remove at the end, or ""
 }
 
-// report is what the supervisor sends back, once, when nothing is left.
+// report is sent back once by the supervisor, when nothing is left.
 type report struct {
 	Failed string        // operation that failed before the command ran, or ""
 	Errno  syscall.Errno // its cause
@@ -101,7 +101,8 @@ func supervise() int {
 }
 
 func runOrder(o *order, ctl io.Reader) report {
-	// Before the fork: a signal must not end us while a child lives.
+	// Before the fork: a signal must not end the supervisor while a child
+	// lives.
 	sigs := make(chan os.Signal, 1)
 	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	stop := make(chan struct{})
@@ -146,7 +147,7 @@ func spawn(o *order) (int, *report) {
 	if err := closeInherited(); err != nil {
 		return 0, failed("mark descriptors close-on-exec", err)
 	}
-	// Core files would hold what the program had in memory.
+	// A core file would hold the program's memory.
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return 0, failed("set core limit", err)
 	}
@@ -159,7 +160,7 @@ func spawn(o *order) (int, *report) {
 		return 0, failed("start "+o.Path, err)
 	}
 	if o.AddressSpace > 0 {
-		// After the exec: on ourselves it would bound the Go runtime too.
+		// After the exec: on the supervisor it would bound the Go runtime too.
 		_ = unix.Prlimit(pid, unix.RLIMIT_AS, &unix.Rlimit{Cur: o.AddressSpace, Max: o.AddressSpace}, nil)
 	}
 	releaseStreams()
@@ -172,8 +173,8 @@ func failed(op string, err error) *report {
 	return r
 }
 
-// closeInherited keeps from the command what carboy itself inherited without
-// close-on-exec from whoever started it.
+// closeInherited keeps from the command any descriptor that carboy inherited
+// without close-on-exec from its own parent.
 func closeInherited() error {
 	err := unix.CloseRange(controlFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -191,8 +192,9 @@ func closeInherited() error {
 	return nil
 }
 
-// releaseStreams lets go of the command's streams, so that they end with the
-// command and not with us, and a crash of ours is not read as its output.
+// releaseStreams closes the supervisor's copies of the command's streams, so
+// that they end with the command, and a crash of the supervisor is not read as
+// its output.
 func releaseStreams() {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	for fd := range 3 {
@@ -208,8 +210,8 @@ func releaseStreams() {
 }
 
 // family is the command and all its descendants. Reaping and killing exclude
-// each other: a direct child that is not reaped keeps its number, so a number
-// read under the lock cannot have passed to a stranger.
+// each other: an unreaped direct child keeps its number, so a number read under
+// the lock cannot have passed to another process.
 type family struct {
 	command     int
 	commandGone chan struct{}
@@ -251,8 +253,8 @@ func (f *family) reap() {
 	}
 }
 
-// killAll kills until the kernel says that no child is left, and counts what
-// it killed besides the command. Descendants that fork while being chased lose:
+// killAll kills until the kernel says that no child is left, and counts its
+// kills besides the command. Descendants that fork meanwhile cannot escape:
 // when a process dies its children become ours, and direct children are killed
 // in the instant in which they are listed.
 func (f *family) killAll() int {
@@ -304,8 +306,9 @@ func (f *family) killChildren() {
 
 // killDeep kills every descendant that /proc shows. It bounds the time that
 // deep or wide trees take, and is the only way on kernels without "children"
-// files. Below the first generation numbers can be reused, so those are killed
-// through a descriptor whose process is checked to be the one that was listed.
+// files. Below the first generation numbers can be reused, so those processes
+// are killed through a descriptor, after a check that the process is still the
+// listed one.
 func (f *family) killDeep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -325,13 +328,14 @@ func (f *family) killDeep() {
 	}
 }
 
-// process is one line of /proc/PID/stat: start in clock ticks since boot.
+// process holds the parent and start time of /proc/PID/stat; start is in clock
+// ticks since boot.
 type process struct {
 	parent int
 	start  uint64
 }
 
-// processes lists all that live and are visible; zombies are left out.
+// processes lists all visible processes except zombies.
 func processes() map[int]process {
 	table := map[int]process{}
 	for _, pid := range pids() {
@@ -342,7 +346,7 @@ func processes() map[int]process {
 	return table
 }
 
-// pids are the numbers of all processes that there are.
+// pids lists the numbers of all processes.
 func pids() (all []int) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -366,9 +370,9 @@ func readProcess(pid int) (process, bool) {
 	return parseStat(string(b))
 }
 
-// parseStat reads the parent and the start of a process that is not a zombie.
-// The name in parentheses is the process's own choice and may hold anything,
-// parentheses included: fields count from the last one.
+// parseStat returns the parent and the start of a process that is not a zombie.
+// The process chooses its own name in parentheses, which may hold anything,
+// parentheses included: so fields count from the last one.
 func parseStat(s string) (process, bool) {
 	i := strings.LastIndexByte(s, ')')
 	if i < 0 {
@@ -383,8 +387,8 @@ func parseStat(s string) (process, bool) {
 	return process{parent, start}, err1 == nil && err2 == nil
 }
 
-// descends reports whether ancestor is above pid. The table is not one
-// instant, so the walk is bounded.
+// descends reports whether ancestor is above pid. The table is not a snapshot,
+// so the walk is bounded.
 func descends(table map[int]process, pid, ancestor int) bool {
 	for range len(table) {
 		p, ok := table[pid]
@@ -406,8 +410,8 @@ func killExactly(pid int, start uint64) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	// The number was this process's when listed and is now: so it was between,
-	// when the descriptor was opened.
+	// The number belonged to the process when it was listed and does now, so it
+	// did when the descriptor was opened.
 	if p, ok := readProcess(pid); !ok || p.start != start {
 		return false
 	}

@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// pidNamespace names the namespace in which process numbers are ours: a carboy
-// in a container of the same user counts differently, and must not look dead.
+// pidNamespace returns the namespace in which our process numbers count. A
+// carboy of the same user in a container counts differently, and must not look
+// dead.
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 
-// markName is in the environment of every command: who runs it (process
-// number and start of that carboy) and which run it is. It serves only where
-// the supervisor itself was killed, since a hostile process can shed it.
+// markName is in the environment of every command. Its value names the carboy
+// process (number and start) and the run. It is used only after the supervisor
+// itself was killed, since a hostile process can remove it.
 const markName = "CARBOY_HOSTEXEC"
 
 func newMark() (string, error) {
@@ -28,9 +29,10 @@ func newMark() (string, error) {
 	return fmt.Sprintf("%s=%s/%d/%d/%s", markName, ns, os.Getpid(), self.start, rand.Text()), nil
 }
 
-// Sweep kills the commands of carboy processes that no longer live, for the
-// case that carboy and the supervisor were both killed, and returns how many
-// processes it killed. It touches only processes that this user may signal.
+// Sweep kills the commands of carboy processes that no longer live, and returns
+// the number of processes it killed. It is needed when carboy and the
+// supervisor were both killed. It touches only processes that this user may
+// signal.
 func Sweep() int {
 	ns, err := pidNamespace()
 	if err != nil {
@@ -51,8 +53,9 @@ func Sweep() int {
 	})
 }
 
-// sweep kills every process whose mark is chosen, until a pass finds none.
-// Passes are bounded: a process that cannot be killed must not hold us.
+// sweep kills every process whose mark chosen accepts, until a pass finds none.
+// Passes are bounded: a process that cannot be killed must not block the
+// caller.
 func sweep(chosen func(mark string) bool) int {
 	killed := map[int]bool{}
 	for range 100 {
@@ -62,8 +65,8 @@ func sweep(chosen func(mark string) bool) int {
 			if !ok || !chosen(mark) {
 				continue
 			}
-			// The mark once more: the number may be another process's by now, and then
-			// the start would be, too.
+			// Check the mark again: if the number is another process's by now,
+			// so is the start.
 			p, alive := readProcess(pid)
 			if again, ok := readMark(pid); alive && ok && again == mark && killExactly(pid, p.start) {
 				found, killed[pid] = true, true

@@ -46,10 +46,10 @@ func checkCapture(t *testing.T, all []byte, k Keep, got Capture) {
 		t.Fatalf("keep %+v of %d bytes: head %d tail %d omitted %d total %d", k, len(all), len(got.Head), len(got.Tail), got.Omitted, got.Total)
 	}
 	whole, err := got.Complete()
-	if got.Truncated() != (err != nil) || err == nil && !bytes.Equal(whole, all) || err != nil && !errors.Is(err, ErrTruncated) {
+	if got.truncated() != (err != nil) || err == nil && !bytes.Equal(whole, all) || err != nil && !errors.Is(err, ErrTruncated) {
 		t.Fatalf("complete: %v", err)
 	}
-	if marker := fmt.Sprintf("[… %d bytes omitted …]", got.Omitted); got.Truncated() != bytes.Contains(got.Text(), []byte(marker)) {
+	if marker := fmt.Sprintf("[… %d bytes omitted …]", got.Omitted); got.truncated() != bytes.Contains(got.Text(), []byte(marker)) {
 		t.Fatal("marker")
 	}
 }
@@ -85,7 +85,7 @@ func TestOutputFloodInBoundedMemory(t *testing.T) {
 	if string(res.Stdout.Head) != "start" || !bytes.HasSuffix(res.Stdout.Tail, []byte("\x00end")) || len(res.Stdout.Tail) != 1<<20 {
 		t.Error("head or tail is not exact")
 	}
-	if !bytes.HasSuffix(res.Stderr.Tail, []byte("\x00last")) || len(res.Stderr.Head) != DefaultHead {
+	if !bytes.HasSuffix(res.Stderr.Tail, []byte("\x00last")) || len(res.Stderr.Head) != defaultHead {
 		t.Error("head or tail of stderr is not exact")
 	}
 }
@@ -181,45 +181,45 @@ func TestResolveTrust(t *testing.T) {
 			program(t, other+"/git-2")
 			symlink(t, "../other/./git-2", bin+"/git")
 		}, 0},
-		"missing":       {func(*testing.T, string, string) {}, ReasonInstalled},
-		"dangling link": {func(t *testing.T, bin, _ string) { symlink(t, "/nonexistent/git", bin+"/git") }, ReasonUntrusted},
-		"link loop":     {func(t *testing.T, bin, _ string) { symlink(t, "git", bin+"/git") }, ReasonUntrusted},
-		"directory":     {func(t *testing.T, bin, _ string) { mkdir(t, bin+"/git") }, ReasonUntrusted},
+		"missing":       {func(*testing.T, string, string) {}, reasonInstalled},
+		"dangling link": {func(t *testing.T, bin, _ string) { symlink(t, "/nonexistent/git", bin+"/git") }, reasonUntrusted},
+		"link loop":     {func(t *testing.T, bin, _ string) { symlink(t, "git", bin+"/git") }, reasonUntrusted},
+		"directory":     {func(t *testing.T, bin, _ string) { mkdir(t, bin+"/git") }, reasonUntrusted},
 		"world-writable file": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			chmod(t, bin+"/git", 0o757)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"world-writable directory": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			chmod(t, bin, 0o777)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"sticky directory of the program": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			chmod(t, bin, 0o777|os.ModeSticky)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"link through a writable directory": {func(t *testing.T, bin, other string) {
 			program(t, mkdir(t, other+"/in")+"/git")
 			symlink(t, other+"/in/git", bin+"/git")
 			chmod(t, other, 0o777)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"not executable": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			chmod(t, bin+"/git", 0o644)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"set-uid": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			chmod(t, bin+"/git", 0o755|os.ModeSetuid)
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"script": {func(t *testing.T, bin, _ string) {
 			program(t, bin+"/git")
 			if err := os.WriteFile(bin+"/git", []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"a shell by another name": {func(t *testing.T, bin, other string) {
 			program(t, other+"/bash")
 			symlink(t, other+"/bash", bin+"/git")
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 		"owned by someone else": {func(t *testing.T, bin, other string) {
 			program(t, bin+"/git")
 			if os.Geteuid() != 0 {
@@ -230,7 +230,7 @@ func TestResolveTrust(t *testing.T) {
 			if err := os.Chown(bin+"/git", 12345, 0); err != nil {
 				t.Fatal(err)
 			}
-		}, ReasonUntrusted},
+		}, reasonUntrusted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tree := tempTree(t)
@@ -288,7 +288,7 @@ func TestPathsAreRefused(t *testing.T) {
 			tree + "/bin/" + s.name,
 		} {
 			_, err := resolve(name, []string{tree, tree + "/bin", ""})
-			wantReason(t, err, ReasonProgram)
+			wantReason(t, err, reasonProgram)
 		}
 		if _, err := resolve(s.name, []string{tree + "/bin"}); err != nil {
 			t.Fatalf("nearest neighbour: %v", err)
@@ -353,8 +353,8 @@ func TestProgramReachedThroughWorkspace(t *testing.T) {
 				}
 				return
 			}
-			wantReason(t, err1, ReasonUntrusted)
-			wantReason(t, err2, ReasonUntrusted)
+			wantReason(t, err1, reasonUntrusted)
+			wantReason(t, err2, reasonUntrusted)
 		})
 	}
 }
@@ -380,7 +380,7 @@ func TestAppArmorArguments(t *testing.T) {
 		nil, {"--replace", "/project/profile"}, {"--replace"}, {"--replace", appArmorProfile, "/project/profile"}, {"-I", "/work"},
 		{"--replace", "/etc/apparmor.d/../../project/p"}, {appArmorProfile}, {"--config-file=/project/x", "--version"},
 	} {
-		wantReason(t, prepareAppArmor(&call{args: bad}), ReasonArgument)
+		wantReason(t, prepareAppArmor(&call{args: bad}), reasonArgument)
 	}
 }
 
@@ -390,15 +390,15 @@ func TestBuildctlArguments(t *testing.T) {
 	if err := prepareBuildctl(&call{args: good}); err != nil {
 		t.Error(err)
 	}
-	wantReason(t, prepareBuildctl(&call{args: append(slices.Clone(good), "--allow=security.insecure")}), ReasonArgument)
-	wantReason(t, prepareBuildctl(&call{args: good[:len(good)-2]}), ReasonArgument)
+	wantReason(t, prepareBuildctl(&call{args: append(slices.Clone(good), "--allow=security.insecure")}), reasonArgument)
+	wantReason(t, prepareBuildctl(&call{args: good[:len(good)-2]}), reasonArgument)
 	for i, bad := range map[int]string{
 		0: "--debug", 1: "tcp://10.0.0.1:1234", 2: "du", 4: "tty", 6: "gateway.v0", 8: "target=x", 10: "context=b", 12: "dockerfile=/",
 		13: "--secret", 14: "type=docker,dest=/a/image.tar,push=true",
 	} {
 		args := slices.Clone(good)
 		args[i] = bad
-		wantReason(t, prepareBuildctl(&call{args: args}), ReasonArgument)
+		wantReason(t, prepareBuildctl(&call{args: args}), reasonArgument)
 	}
 }
 

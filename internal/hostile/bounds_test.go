@@ -14,7 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// hostUse is what a flood inside must not change outside.
+// hostUse counts the host's resources, which a flood inside must not change.
 type hostUse struct {
 	processes int
 	disk      int64 // bytes below the state directory
@@ -111,7 +111,7 @@ func TestS4Memory(t *testing.T) {
 	h.run(limited(func(o *carboy.RunOptions) { o.Limits.Memory = 200 * mib }), "/bin/sh", "-c", "head -c 50000000 /dev/zero | tail -c 1").exited(0)
 }
 
-// sandboxMemory is what the processes of all bottles hold, in bytes.
+// sandboxMemory returns the memory of all bottles' processes, in bytes.
 func sandboxMemory(t testing.TB) (n int64) {
 	for _, p := range testenv.Living(t, os.Getpid()) {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status")

@@ -16,6 +16,7 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 	"github.com/carboy/carboy/internal/receipt"
 	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // scales is a server that counts what it is sent, and sends zeros when asked.
@@ -104,6 +105,7 @@ func (h *host) told(x *outcome, limit string) {
 // and bodies whose length it does not say, no more leaves and enters than the
 // route's limits.
 func TestW7Bytes(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	const out, in = 200_000, 300_000
 	h := newHost(t)
 	s, free := newScales(t), newScales(t)
@@ -152,6 +154,7 @@ curl -sS $url/last`)
 
 // TestW7Unseen: bytes that pass unseen count, too.
 func TestW7Unseen(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	h := newHost(t)
 	s := newScales(t)
 	upstreamDNS.set("raw.test", "127.0.0.1")
@@ -175,6 +178,7 @@ curl -sS http://raw.test:`+s.port+`/ || echo refused`)
 // a larger cap of their own and those whose bytes pass unseen, no more leaves than the
 // bottle's limit; what enters is not counted.
 func TestW7Egress(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	const limit = 200_000
 	h := newHost(t)
 	one, two, raw := newScales(t), newScales(t), newScales(t)
@@ -217,6 +221,7 @@ curl -sS http://rawer.test:`+raw.port+`/ 2> /dev/null || echo refused`)
 // TestW7Requests: no more requests leave than the route's limit, and whoever asks
 // is told when to ask again.
 func TestW7Requests(t *testing.T) {
+	testenv.Need(t, "curl", "apt-get install curl")
 	h := newHost(t)
 	s := newScales(t)
 	upstreamDNS.set("counted.test", "127.0.0.1")

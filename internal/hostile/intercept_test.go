@@ -45,7 +45,8 @@ func TestS3Placeholders(t *testing.T) { contained(t, "placeholders") }
 type keyed struct {
 	*host
 	mu     sync.Mutex
-	got    []string // Authorization, as the server got it
+	got    []string      // Authorization, as the server got it
+	again  chan struct{} // closed by the second request
 	addr   string
 	routes string
 	looked func() // called before the credential is read; nil: nothing
@@ -58,7 +59,7 @@ const (
 
 func newKeyed(t *testing.T, key, watched string) *keyed {
 	t.Helper()
-	k := &keyed{host: newHost(t)}
+	k := &keyed{host: newHost(t), again: make(chan struct{})}
 	issuer, err := ca.New("hostile", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +71,9 @@ func newKeyed(t *testing.T, key, watched string) *keyed {
 	srv := &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		k.mu.Lock()
 		k.got = append(k.got, r.Header.Get("Authorization"))
+		if len(k.got) == 2 {
+			close(k.again)
+		}
 		k.mu.Unlock()
 		io.WriteString(rw, "you are "+r.Header.Get("Authorization")+"\n")
 	})}
@@ -93,7 +97,7 @@ func newKeyed(t *testing.T, key, watched string) *keyed {
 	return k
 }
 
-// lookup is how carboy reads its user's variables.
+// lookup reads the user's variables for carboy.
 func (k *keyed) lookup(name string) string {
 	if k.looked != nil && name == keyVariable {
 		k.looked()
@@ -290,8 +294,9 @@ func TestReloadBetween(t *testing.T) {
 // asked a second time: what asks one thing at a time has had its first answer.
 func (k *keyed) reloadOnce(variable string) {
 	go func() { // ends with the server's second request, or the test's patience
-		for end := time.Now().Add(patience); len(k.asked()) < 2 && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
+		select {
+		case <-k.again:
+		case <-time.After(patience):
 		}
 		k.setRoutes(variable)
 	}()
@@ -300,6 +305,8 @@ func (k *keyed) reloadOnce(variable string) {
 // untilReload asks until answers have another placeholder; they are in the file all.
 // The question that is under way when the routes change is cut, and asked again.
 func (k *keyed) untilReload() string {
+	k.t.Helper()
+	testenv.Need(k.t, "curl", "apt-get install curl")
 	return `n=0 cut=0; while [ $n -lt 600 ]; do curl -sS https://` + k.addr + `/ > last
 		if grep -q carboy-place last; then cat last >> all; else cut=$((cut+1)); fi; [ $cut -lt 2 ] || { cat last; exit 7; }
 		n=$((n+1)); [ -e all ] && [ "$(sort -u all | wc -l)" -gt 1 ] && break; sleep 0.1; done;`

@@ -119,7 +119,7 @@ func (h *host) write(name, content string) {
 	}
 }
 
-// outcome is everything that a run left.
+// outcome holds a run's output, receipt and files.
 type outcome struct {
 	t        testing.TB
 	rec      *receipt.Receipt

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ import (
 // peer is a TCP server that does with each connection what its first line says.
 type peer struct {
 	port string
-	last atomic.Pointer[string] // how the last connection that was watched ended
+	last chan string // how the last watched connection ended; room for one
 }
 
 func newPeer(t *testing.T) *peer {
@@ -34,7 +33,7 @@ func newPeer(t *testing.T) *peer {
 	}
 	t.Cleanup(func() { l.Close() })
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	p := &peer{port: port}
+	p := &peer{port: port, last: make(chan string, 1)}
 	go func() { // ends with the listener
 		for {
 			c, err := l.Accept()
@@ -66,7 +65,7 @@ func (p *peer) serve(c *net.TCPConn) {
 	case "send": // and ends in order
 		_, _ = c.Write(pattern(n))
 	case "first": // ends its side first, and then reads
-		p.last.Store(nil)
+		p.forget()
 		_, _ = c.Write(pattern(n))
 		_ = c.CloseWrite()
 		p.watch(r)
@@ -75,22 +74,37 @@ func (p *peer) serve(c *net.TCPConn) {
 		_, _ = r.ReadByte()
 		_ = c.SetLinger(0)
 	case "slow": // reads nothing for a while
-		p.last.Store(nil)
+		p.forget()
 		time.Sleep(200 * time.Millisecond)
 		p.watch(r)
 	case "watch":
-		p.last.Store(nil)
+		p.forget()
 		fmt.Fprint(c, "ok")
 		p.watch(r)
 	case "last":
-		for range 3000 {
-			if s := p.last.Load(); s != nil {
-				fmt.Fprintln(c, *s)
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
+		select {
+		case s := <-p.last:
+			p.keep(s) // for who asks again
+			fmt.Fprintln(c, s)
+		case <-time.After(30 * time.Second):
+			fmt.Fprintln(c, "nothing")
 		}
-		fmt.Fprintln(c, "nothing")
+	}
+}
+
+// keep fills last, if it is empty.
+func (p *peer) keep(s string) {
+	select {
+	case p.last <- s:
+	default:
+	}
+}
+
+// forget empties last.
+func (p *peer) forget() {
+	select {
+	case <-p.last:
+	default:
 	}
 }
 
@@ -100,7 +114,8 @@ func (p *peer) watch(r io.Reader) {
 	if errors.Is(err, syscall.ECONNRESET) {
 		s = "reset"
 	}
-	p.last.Store(&s)
+	p.forget()
+	p.keep(s)
 }
 
 func pattern(n int) []byte {

@@ -20,6 +20,7 @@ func private(routes ...string) func(*carboy.RunOptions) {
 // over any transport, never reaches the name server that this machine asks.
 func TestW1NothingLeavesInQuestions(t *testing.T) {
 	contained(t, "names")
+	testenv.Need(t, "curl", "apt-get install curl")
 	h := newHost(t)
 	web := newWeb(t)
 	upstreamDNS.set("questions.test", "127.0.0.1")
@@ -84,6 +85,7 @@ print(c.recv(12).decode())
 // connect: private space needs leave, and metadata is refused even with it.
 func TestW1PrivateBehindNames(t *testing.T) {
 	contained(t, "private-names")
+	testenv.Need(t, "curl", "apt-get install curl")
 	h := newHost(t)
 	web := newWeb(t)
 	for i, a := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.1.1", "::1", "fd00::1", "fe80::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "0.0.0.0", "224.0.0.1"} {

@@ -14,11 +14,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// keychain reads the passwords of registries that docker login and podman login
-// wrote. Programs that keep them elsewhere are not started.
+// keychain reads the registry passwords that docker login and podman login
+// wrote. It does not start the helper programs that keep passwords elsewhere.
 type keychain struct{ env func(string) string }
 
-// Resolve implements authn.Keychain. Without an entry it is anonymous.
+// Resolve implements authn.Keychain. It returns anonymous access if there is no
+// entry.
 func (k keychain) Resolve(r authn.Resource) (authn.Authenticator, error) {
 	for _, file := range k.files() {
 		b, err := os.ReadFile(file)
@@ -76,7 +77,7 @@ func (k keychain) files() []string {
 	return out
 }
 
-// keys are the names under which a registry's password may stand.
+// keys returns the names under which a registry's password may be stored.
 func keys(host string) []string {
 	if host == name.DefaultRegistry {
 		return []string{"https://index.docker.io/v1/", "index.docker.io", "docker.io"}

@@ -17,28 +17,29 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// BuildPrefix stands before the path of a Dockerfile where references stand.
+// BuildPrefix marks a reference that is the path of a Dockerfile.
 const BuildPrefix = "dockerfile:"
 
-// Recipe is a Dockerfile of the user's own. What it says an engine carries out outside
-// of any bottle, so who writes it must be the user and nobody else.
+// Recipe is a Dockerfile of the user's own. An engine executes it outside of
+// any bottle, so nobody but the user may have written it.
 type Recipe struct {
 	File string // absolute
-	// Repo is where an agent may have written. Neither the Dockerfile nor what is
-	// around it may lie there, nor it there.
+	// Repo is the repository in which an agent may have written. Neither the
+	// Dockerfile nor its directory may lie in it, nor it in them.
 	Repo string
-	// Home is the user's: too much to be sent to an engine.
+	// Home is the user's home, which is too much to send to an engine.
 	Home string
 }
 
-// Ref is how what is built is called.
+// Ref returns the reference of the built image.
 func (r Recipe) Ref() string { return BuildPrefix + r.File }
 
 func (r Recipe) bad(reason string, err error) error {
 	return &Error{Ref: r.Ref(), Reason: reason, Err: err}
 }
 
-// Check refuses a Dockerfile that another than the user may have written.
+// Check refuses a Dockerfile that somebody other than the user may have
+// written.
 func (r Recipe) Check() error {
 	root, _, err := r.open()
 	if err != nil {
@@ -47,8 +48,8 @@ func (r Recipe) Check() error {
 	return root.Close()
 }
 
-// open opens the directory that is sent to the engine: the Dockerfile's own, after
-// links. name is the Dockerfile in it.
+// open opens the directory to send to the engine: the Dockerfile's own, with
+// links resolved. name is the Dockerfile in it.
 func (r Recipe) open() (root *os.Root, name string, err error) {
 	if !filepath.IsAbs(r.File) {
 		return nil, "", r.bad("a Dockerfile is named by its whole path", nil)
@@ -69,7 +70,7 @@ func (r Recipe) open() (root *os.Root, name string, err error) {
 	return root, name, nil
 }
 
-// own looks at what was opened, not at names, which could lead elsewhere by now.
+// own checks the opened files: a name could lead elsewhere by now.
 func (r Recipe) own(root *os.Root, dir, name string) error {
 	fi, err := root.Stat(".")
 	if err != nil {
@@ -114,7 +115,7 @@ func beneath(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// built is what was made of a recipe.
+// built records which image was built from a recipe.
 type built struct {
 	Schema string `json:"schema"`
 	Digest string `json:"digest"`
@@ -122,22 +123,22 @@ type built struct {
 
 const builtKind = "built"
 
-// job is what a builder is to do.
+// job describes one build.
 type job struct {
 	dockerfile string // its name, in the context
 	tag        string // for builders that keep what they build
 	out        string // a file that is not there yet, for the image
-	most       int64  // bytes that it may have
+	most       int64  // bound on its size, in bytes
 }
 
-// builder makes images.
+// builder builds images.
 type builder interface {
 	make(ctx context.Context, src *os.File, j job, say func(string)) error
 	close()
 }
 
-// findBuilder finds a Docker Engine or a BuildKit daemon. Where its user names one of
-// them, the other is not asked.
+// findBuilder finds a Docker Engine or a BuildKit daemon. If the user names one
+// of them, the other is not asked.
 func findBuilder(ctx context.Context, env func(string) string, untrusted string) (builder, error) {
 	var errs []error
 	if env("BUILDKIT_HOST") == "" || env("DOCKER_HOST") != "" {
@@ -157,9 +158,10 @@ func findBuilder(ctx context.Context, env func(string) string, untrusted string)
 	return nil, fmt.Errorf("%w; install and start Docker (apt-get install docker.io) or BuildKit, or build it elsewhere, docker save -o FILE, and say image: tar:/…/FILE", errors.Join(errs...))
 }
 
-// Build has a builder make an image of a Dockerfile and of what is beside it, and takes
-// it in. What was made of the same before is taken without asking anybody. say is told
-// what the engine says, a line at a time, which may be anything; it may be nil.
+// Build builds an image from a Dockerfile and its directory, and stores it. It
+// returns an earlier build of the same content without asking anybody. say,
+// which may be nil, receives the engine's output line by line; the text is
+// untrusted.
 func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)) (*Image, error) {
 	if say == nil {
 		say = func(string) {}
@@ -224,8 +226,8 @@ func (s *Store) Build(ctx context.Context, r Recipe, o Options, say func(string)
 	return img, store.WriteJSON(note, builtKind, built{Schema: store.Schema(builtKind), Digest: img.Digest})
 }
 
-// scratch is a directory for one build at a time. Its own, since tmp is emptied by who
-// pulls meanwhile.
+// scratch makes a directory for one build at a time. It does not use tmp, which
+// another process empties when it pulls.
 func (s *Store) scratch(ctx context.Context) (dir string, done func(), err error) {
 	lock, err := s.lock(ctx, unix.LOCK_EX, "builds", "lock")
 	if err != nil {
@@ -233,7 +235,7 @@ func (s *Store) scratch(ctx context.Context) (dir string, done func(), err error
 	}
 	dir = s.path("builds", "tmp")
 	done = func() { os.RemoveAll(dir); lock.Close() }
-	if err = os.RemoveAll(dir); err == nil { // of one that was killed
+	if err = os.RemoveAll(dir); err == nil { // left by a build that was killed
 		err = os.Mkdir(dir, 0o700)
 	}
 	if err != nil {

@@ -205,7 +205,7 @@ func TestContext(t *testing.T) {
 type standIn struct {
 	path string
 	mu   sync.Mutex
-	// answer is what it says to a build, by the builder's version.
+	// answer returns the engine's reply to a build, by the builder's version.
 	answer map[string]string
 	asked  []string // versions
 	ctx    int      // bytes of the last context
@@ -263,7 +263,7 @@ func (s *standIn) env(name string) string {
 	return ""
 }
 
-// saved is what docker save writes of a small image.
+// saved returns docker save's output for a small image.
 func saved(t *testing.T, text string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -15,15 +15,16 @@ import (
 	"github.com/carboy/carboy/internal/hostexec"
 )
 
-// buildkit is a BuildKit daemon of this machine, asked by its own client, buildctl.
-// That is given an empty environment and no home: it finds nobody's logins there.
+// buildkit is a BuildKit daemon of this machine, driven through its client
+// buildctl. buildctl gets an empty environment and no home, so it finds
+// nobody's logins.
 type buildkit struct {
 	socket    string
 	untrusted string // where buildctl must not lie
 }
 
-// findBuildkit finds one that answers on a socket of this machine, of the user or of
-// root.
+// findBuildkit finds a daemon that answers on a socket of this machine and
+// belongs to the user or to root.
 func findBuildkit(ctx context.Context, env func(string) string, untrusted string) (*buildkit, error) {
 	usual := []string{"/run/buildkit/buildkitd.sock"}
 	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
@@ -48,7 +49,8 @@ func findBuildkit(ctx context.Context, env func(string) string, untrusted string
 
 func (b *buildkit) close() {}
 
-// make has an image made of a context, tar, and writes it to out, as docker save does.
+// make builds an image from a context, a tar, and writes it to out in docker
+// save's form.
 func (b *buildkit) make(ctx context.Context, src *os.File, j job, say func(string)) error {
 	dir := filepath.Join(filepath.Dir(j.out), "context")
 	if err := spread(ctx, src, dir); err != nil {
@@ -83,7 +85,8 @@ func (b *buildkit) make(ctx context.Context, src *os.File, j job, say func(strin
 	return err
 }
 
-// step is what a line of buildctl's says of a step that begins; empty: it does not.
+// step returns the name of the build step that a line of buildctl's output
+// starts, or "".
 func step(line string) string {
 	_, text, ok := strings.Cut(strings.TrimSpace(line), " ")
 	if !ok || !strings.HasPrefix(line, "#") || !strings.HasPrefix(text, "[") || strings.HasPrefix(text, "[internal]") {
@@ -99,7 +102,7 @@ func existing(dir string) []string {
 	return []string{dir}
 }
 
-// spread writes a context that writeContext wrote into a new directory.
+// spread unpacks writeContext's output into a new directory.
 func spread(ctx context.Context, src io.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -141,7 +144,7 @@ func spread(ctx context.Context, src io.Reader, dir string) error {
 }
 
 func writeTo(root *os.Root, name string, mode os.FileMode, r io.Reader) error {
-	// .dockerignore may leave a directory out and not a file in it.
+	// .dockerignore may exclude a directory and still include a file in it.
 	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}

@@ -19,16 +19,16 @@ import (
 
 type unixStat = syscall.Stat_t
 
-// Bounds of what is sent to an engine.
+// Bounds of a build context.
 const (
 	maxContext        = 4 << 30 // bytes
 	maxContextEntries = 200_000
 	maxIgnore         = 1 << 20
 )
 
-// writeContext writes what is below root to w as engines read it, without what
-// .dockerignore leaves out. The sum is of names, modes, links and contents, and of the
-// Dockerfile's name, and not of times. Links are not followed.
+// writeContext writes the tree below root to w in the form that engines read,
+// without what .dockerignore excludes. sum covers names, modes, links, contents
+// and the Dockerfile's name, but not times. It does not follow links.
 func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile string) (sum [sha256.Size]byte, err error) {
 	ignored, err := ignores(root, dockerfile)
 	if err != nil {
@@ -37,7 +37,7 @@ func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile st
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", dockerfile)
 	out := tar.NewWriter(w)
-	// BuildKit looks at the first block alone to see that it is an archive.
+	// BuildKit recognises an archive by its first block alone.
 	if err := out.WriteHeader(&tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatUSTAR}); err != nil {
 		return sum, err
 	}
@@ -87,7 +87,7 @@ func writeContext(ctx context.Context, w io.Writer, root *os.Root, dockerfile st
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// contextFile sends one file, as long as it is when it is opened.
+// contextFile writes one file, with the length that it had when it was opened.
 func contextFile(ctx context.Context, out *tar.Writer, h io.Writer, root *os.Root, hdr *tar.Header, left *int64) error {
 	f, err := root.OpenFile(hdr.Name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -115,8 +115,9 @@ func contextFile(ctx context.Context, out *tar.Writer, h io.Writer, root *os.Roo
 	return nil
 }
 
-// ignores reads .dockerignore, or that of the Dockerfile alone, as engines' own
-// programs do before they send. all: what is below name is left out as well.
+// ignores reads .dockerignore, or the one of this Dockerfile alone, as the
+// engines' own clients do. all means that everything below name is excluded as
+// well.
 func ignores(root *os.Root, dockerfile string) (func(name string) (skip, all bool, err error), error) {
 	var patterns []string
 	for _, name := range []string{dockerfile + ".dockerignore", ".dockerignore"} {

@@ -20,9 +20,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// engine is a Docker Engine of this machine, spoken to over its socket as its user. No
-// program is started for it: one would read the user's configuration, in which
-// credentials, proxies with passwords and plugins stand, and hand these on.
+// engine is a Docker Engine of this machine, used over its socket as the user.
+// No client program is started: it would read the user's configuration, with
+// its credentials, proxy passwords and plugins, and pass these on.
 type engine struct {
 	path string
 	http *http.Client
@@ -34,7 +34,7 @@ const (
 	maxBuildLog     = 4 << 10
 )
 
-// findEngine finds one that answers.
+// findEngine finds an engine that answers.
 func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
 	usual := []string{"/var/run/docker.sock"}
 	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
@@ -57,7 +57,7 @@ func findEngine(ctx context.Context, env func(string) string) (*engine, error) {
 	return nil, errors.Join(errs...)
 }
 
-// sockets are those of this machine that a variable names, or the usual ones.
+// sockets returns the local sockets that a variable names, or the usual ones.
 func sockets(env func(string) string, variable string, usual []string) ([]string, error) {
 	host := env(variable)
 	if host == "" {
@@ -78,8 +78,7 @@ func newEngine(path string) *engine {
 	}}
 }
 
-// dialOwn connects to a socket of this machine that a program of the user's or of
-// root's answers.
+// dialOwn connects to a local socket whose server runs as the user or as root.
 func dialOwn(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
@@ -95,7 +94,8 @@ func dialOwn(ctx context.Context, path string) (net.Conn, error) {
 
 func (e *engine) close() { e.http.CloseIdleConnections() }
 
-// trustedPeer refuses an engine of another user, who would decide what is built.
+// trustedPeer refuses an engine of another user, who would decide what is
+// built.
 func trustedPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -122,7 +122,8 @@ func (e *engine) ping(ctx context.Context) error {
 	return res.Body.Close()
 }
 
-// do asks for something; what is not 200 is an error, in the engine's words.
+// do sends a request. A status other than 200 is an error with the engine's
+// message.
 func (e *engine) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body)
 	if err != nil {
@@ -153,12 +154,14 @@ func (e *engine) do(ctx context.Context, method, path string, body io.Reader) (*
 	return nil, fmt.Errorf("the engine says %s: %s", res.Status, said.Message)
 }
 
-// onlyBuildKit is what an engine says of a Dockerfile that its older builder can't read.
+// onlyBuildKit matches the engine's message about a Dockerfile that its older
+// builder cannot read.
 var onlyBuildKit = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)buildkit|unknown (instruction|flag)|parse error|classic builder`)
 })
 
-// make has an image made of a context, tar, and writes it to a file, as docker save does.
+// make builds an image from a context, a tar, and writes it to a file in docker
+// save's form.
 func (e *engine) make(ctx context.Context, src *os.File, j job, say func(string)) error {
 	if err := e.build(ctx, src, j.dockerfile, j.tag, say); err != nil {
 		return err
@@ -169,8 +172,9 @@ func (e *engine) make(ctx context.Context, src *os.File, j job, say func(string)
 	return nil
 }
 
-// build makes an image of a context, tar, under a tag. The older builder is asked
-// first: it fetches base images without a login; only BuildKit reads newer Dockerfiles.
+// build builds an image from a context, a tar, under a tag. It tries the older
+// builder first, which fetches base images without a login; only BuildKit reads
+// newer Dockerfiles.
 func (e *engine) build(ctx context.Context, tar io.ReadSeeker, dockerfile, tag string, say func(string)) error {
 	err := e.buildWith(ctx, "1", tar, dockerfile, tag, say)
 	if err == nil || !onlyBuildKit().MatchString(err.Error()) || ctx.Err() != nil {
@@ -192,8 +196,8 @@ func (e *engine) buildWith(ctx context.Context, version string, tar io.Reader, d
 	return followBuild(res.Body, say)
 }
 
-// followBuild reads what an engine says while it builds. Only one that ends without an
-// error and says which image it made has built.
+// followBuild reads the engine's messages during a build. The build has
+// succeeded only if it ends without an error and names an image.
 func followBuild(r io.Reader, say func(string)) error {
 	in := newLines(r, maxEngineLine)
 	var t buildTrace
@@ -268,7 +272,7 @@ func (e *engine) export(ctx context.Context, tag, file string, most int64) error
 	return err
 }
 
-// lines are those of a stream, each with a bound.
+// lines splits a stream into lines of bounded length.
 type lines struct {
 	r    io.Reader
 	buf  []byte
@@ -304,7 +308,7 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-// tail is the end of a text.
+// tail keeps the end of a text.
 type tail struct{ b []byte }
 
 func (t *tail) add(s string) {
@@ -316,11 +320,12 @@ func (t *tail) add(s string) {
 
 func (t *tail) String() string { return string(t.b) }
 
-// buildTrace reads BuildKit's account of a build (moby.buildkit.v1.StatusResponse):
-// the names of steps when they begin, and what their programs write.
+// buildTrace reads BuildKit's account of a build
+// (moby.buildkit.v1.StatusResponse): the names of starting steps, and the
+// output of their programs.
 type buildTrace struct{ told map[string]bool }
 
-// maxSteps bounds how many steps are told.
+// maxSteps bounds the number of reported steps.
 const maxSteps = 1000
 
 func (t *buildTrace) read(raw []byte, say func(string), log *tail) {
@@ -353,7 +358,7 @@ func (t *buildTrace) read(raw []byte, say func(string), log *tail) {
 	})
 }
 
-// fields calls f for each field that is bytes. What is malformed is left out.
+// fields calls f for each field of type bytes. It skips what is malformed.
 func fields(b []byte, f func(protowire.Number, []byte)) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

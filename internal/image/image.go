@@ -1,12 +1,12 @@
-// Package image turns OCI and Docker images into directories that a bottle can have
-// as its root: from a layout, an archive or a registry, by digest.
+// Package image turns OCI and Docker images, from a layout, an archive or a
+// registry, into directories that a bottle can use as its root.
 //
-// It promises that an image, however it was made, writes only below its own new
-// directory, within limits, without set-user-id programs or device nodes; that what
-// is unpacked is what its digests say; and that a digest once fetched needs no
-// network and leads to the same files each time.
+// Whoever made an image, unpacking it writes only below its own new directory,
+// within limits, without set-user-id programs or device nodes. The unpacked
+// files match their digests. A digest that was fetched once needs no network
+// and gives the same files each time.
 //
-// Start reading at Store.Pull; unpack.go meets what a stranger wrote.
+// Start reading at Store.Pull; unpack.go handles untrusted input.
 package image
 
 import (
@@ -29,11 +29,11 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Limits bound what one image may take. The zero value of a field is its default.
+// Limits bound one image. A zero field means its default.
 type Limits struct {
 	Layers  int   // 256
 	Entries int64 // files, directories and links of all layers, 4 Mi
-	Bytes   int64 // unpacked, of all layers, 64 GiB
+	Bytes   int64 // unpacked size of all layers, 64 GiB
 }
 
 func (l Limits) orDefaults() Limits {
@@ -51,28 +51,28 @@ func (l Limits) orDefaults() Limits {
 
 // Options say how an image is fetched.
 type Options struct {
-	// Pin is the digest that the reference must lead to, "sha256:…". What has been
-	// fetched under it is used without asking anybody. Empty: whatever it leads to.
+	// Pin is the digest that the reference must resolve to, "sha256:…". If it
+	// was fetched before, nobody is asked. Empty: any digest.
 	Pin string
 	// Limits bound the image.
 	Limits Limits
 	// Transport asks registries; nil: http.DefaultTransport.
 	Transport http.RoundTripper
-	// Env says where the user's passwords of registries are; nil: os.Getenv.
+	// Env locates the user's registry passwords; nil: os.Getenv.
 	Env func(string) string
-	// Progress, if set, is told of each layer, before it and when it is there. It is
-	// called by one goroutine at a time.
+	// Progress, if set, is called for each layer, before and after it is
+	// fetched, by one goroutine at a time.
 	Progress func(Progress)
 }
 
-// Progress is how far one layer is.
+// Progress reports on one layer.
 type Progress struct {
 	Layer, Layers int   // counted from 1
-	Size          int64 // bytes to fetch; 0: it was there
+	Size          int64 // bytes to fetch; 0: already present
 	Done          bool
 }
 
-// Config is what an image says about running it.
+// Config holds an image's instructions for running it.
 type Config struct {
 	Env        []string `json:"env,omitempty"`
 	User       string   `json:"user,omitempty"`
@@ -81,10 +81,10 @@ type Config struct {
 	Cmd        []string `json:"cmd,omitempty"`
 }
 
-// Image is one that has been unpacked.
+// Image describes an unpacked image.
 type Image struct {
 	Schema string    `json:"schema"`
-	Ref    string    `json:"ref"`    // by which it was fetched last
+	Ref    string    `json:"ref"`    // the reference by which it was fetched last
 	Digest string    `json:"digest"` // of its manifest for this platform
 	Root   string    `json:"root"`   // chain ID of its layers, the name of the directory
 	Config Config    `json:"config"`
@@ -94,7 +94,7 @@ type Image struct {
 	When   time.Time `json:"when"`
 }
 
-// Error says what is wrong with an image and where.
+// Error says what is wrong with an image, and where.
 type Error struct {
 	Ref    string
 	Layer  int    // counted from 1; 0: none
@@ -121,22 +121,23 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrInUse: the image's directory is the root of a bottle.
-var ErrInUse = errors.New("the image is in use")
+// errInUse means that a bottle uses the image's directory as its root.
+var errInUse = errors.New("the image is in use")
 
 // Store keeps images in a directory of the user's:
 //
-//	blobs/HEX        layers as they came, verified
-//	roots/HEX/fs     what a chain of layers makes; beside it the lock of its users
-//	images/HEX.json  by digest of the manifest
-//	tmp/             what is being written
+//	blobs/HEX        layers as fetched, verified
+//	roots/HEX/fs     the result of a chain of layers; beside it the lock of its users
+//	images/HEX.json  images, by digest of the manifest
+//	tmp/             files being written
 //
 // Several processes may use it at once.
 type Store struct{ dir string }
 
 const kind = "image"
 
-// Open makes the directories of a store in dir, which must be the user's alone.
+// Open makes the directories of a store in dir, which must belong to the user
+// alone.
 func Open(dir string) (*Store, error) {
 	for _, d := range []string{"", "blobs", "roots", "images", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
@@ -157,7 +158,7 @@ func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// lock waits for a lock of a file of the store.
+// lock waits for a lock on a file of the store.
 func (s *Store) lock(ctx context.Context, how int, parts ...string) (*os.File, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		f, err := s.tryLock(how, parts...)
@@ -184,9 +185,9 @@ func (s *Store) tryLock(how int, parts ...string) (*os.File, error) {
 	return f, nil
 }
 
-// Pull fetches the image that ref names, where it is not there yet, and unpacks it.
+// Pull fetches the image that ref names, unless it is present, and unpacks it.
 // ref is oci:DIR[:NAME], tar:FILE[:NAME], a path to either, or a reference to a
-// registry; an index leads to the image for this platform.
+// registry. An index resolves to the image for this platform.
 func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error) {
 	o.Limits = o.Limits.orDefaults()
 	if o.Pin != "" {
@@ -229,7 +230,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (*Image, error)
 	return img, store.WriteJSON(s.path("images", digest.Hex+".json"), kind, img)
 }
 
-// known is what was pulled before under a digest; nil: nothing that is whole.
+// known returns the complete image that was pulled under a digest, or nil.
 func (s *Store) known(ref, digest string) (*Image, error) {
 	h, err := v1.NewHash(digest)
 	if err != nil {
@@ -258,7 +259,8 @@ func isHex(s string) bool {
 	return err == nil && len(b) == sha256.Size
 }
 
-// sweep removes what a pull that was killed has left. The store is locked.
+// sweep removes the leftovers of a killed pull. The caller holds the store's
+// lock.
 func (s *Store) sweep() error {
 	left, err := os.ReadDir(s.path("tmp"))
 	if err != nil {
@@ -272,7 +274,7 @@ func (s *Store) sweep() error {
 	return nil
 }
 
-// pull is one image on its way.
+// pull is one Pull under way.
 type pull struct {
 	s   *Store
 	ref string
@@ -316,7 +318,8 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 	p.layers = len(manifest.Layers)
 	var chain string
 	for i, d := range manifest.Layers {
-		// Such a layer would be fetched from wherever the manifest says.
+		// Such a layer would be fetched from an address that the manifest
+		// chooses.
 		if len(d.URLs) > 0 || !d.MediaType.IsDistributable() {
 			return nil, p.fail(i+1, "it lies outside of the registry, at an address that its manifest gives; such layers are not fetched", nil)
 		}
@@ -325,7 +328,7 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 	}
 	img.Root = chain
 	if fi, err := os.Lstat(p.s.path("roots", img.Root, "fs")); err == nil && fi.IsDir() {
-		return img, nil // another image of the same layers
+		return img, nil // another image has the same layers
 	}
 	tmp, err := os.MkdirTemp(p.s.path("tmp"), "root-")
 	if err != nil {
@@ -351,7 +354,7 @@ func (p *pull) run(ctx context.Context) (*Image, error) {
 		return nil, err
 	}
 	final := p.s.path("roots", img.Root)
-	if err := os.RemoveAll(final); err != nil { // without fs: it was being removed
+	if err := os.RemoveAll(final); err != nil { // without fs: its removal was interrupted
 		return nil, err
 	}
 	return img, os.Rename(tmp, final)
@@ -388,7 +391,8 @@ func (p *pull) layer(ctx context.Context, u *unpacker, i int, d v1.Descriptor, d
 		return err
 	}
 	defer f.Close()
-	// What was kept is verified again: a digest is a promise about what is used.
+	// A stored layer is verified again: a digest is a promise about the bytes
+	// in use.
 	sum := sha256.New()
 	if _, err := io.Copy(sum, reader{ctx, f}); err != nil {
 		return err

@@ -732,7 +732,7 @@ func TestRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Remove(t.Context(), one.Digest); !errors.Is(err, ErrInUse) {
+	if err := s.Remove(t.Context(), one.Digest); !errors.Is(err, errInUse) {
 		t.Errorf("in use: %v", err)
 	}
 	same(t, tree(t, r.Dir), map[string]string{"base": "1", "one": "1"})

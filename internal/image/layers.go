@@ -15,7 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// fetch brings one layer into the store, under its digest and in full or not at all.
+// fetch stores one layer under its digest, completely or not at all.
 func (p *pull) fetch(ctx context.Context, i int, d v1.Descriptor, blob string) error {
 	l, err := p.src.LayerByDigest(d.Digest)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *pull) fetch(ctx context.Context, i int, d v1.Descriptor, blob string) e
 	return os.Rename(f.Name(), blob)
 }
 
-// reader ends with its context.
+// reader fails when its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
@@ -61,8 +61,8 @@ func (r reader) Read(b []byte) (int, error) {
 	return r.r.Read(b)
 }
 
-// decompress reads what begins like gzip or zstd, and anything else as it is: what a
-// manifest calls a layer is often wrong, and its digests decide.
+// decompress recognises gzip and zstd by their first bytes and passes anything
+// else through. A manifest often names the wrong type, and the digests decide.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, _ := b.Peek(4)
@@ -70,7 +70,8 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		return gzip.NewReader(b)
 	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		// One frame's window is memory: 128 MiB is what zstd itself takes by default.
+		// One frame's window is held in memory; 128 MiB is zstd's own default
+		// bound.
 		z, err := zstd.NewReader(b, zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return nil, err

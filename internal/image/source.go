@@ -22,10 +22,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// platform is what a bottle runs.
+// platform is the platform of every bottle.
 var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 
-// resolve finds what ref means. done lets go of what was made for it.
+// resolve finds the image that ref names. done releases temporary files.
 func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Image, done func(), err error) {
 	done = func() {}
 	bad := func(reason string, err error) (v1.Image, func(), error) {
@@ -77,8 +77,8 @@ func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Imag
 	case !fi.Mode().IsRegular():
 		return bad("it is neither a file nor a directory", nil)
 	}
-	// An OCI archive is a layout in a tar; docker save has a file of its own, and
-	// newer ones both.
+	// An OCI archive is a layout in a tar. docker save writes an index of its
+	// own; newer versions write both.
 	dir, err := os.MkdirTemp(s.path("tmp"), "archive-")
 	if err != nil {
 		return nil, nil, err
@@ -97,7 +97,7 @@ func (s *Store) resolve(ctx context.Context, ref string, o Options) (img v1.Imag
 	return img, done, nil
 }
 
-// split takes the name from the end of FILE[:NAME], where FILE exists.
+// split separates NAME from FILE[:NAME], where FILE exists.
 func split(s string) (file, tag string, err error) {
 	if _, err = os.Stat(s); err == nil {
 		return s, "", nil
@@ -112,7 +112,7 @@ func split(s string) (file, tag string, err error) {
 	return "", "", err
 }
 
-// refName is where layouts keep the name of an image.
+// refName is the annotation with an image's name in a layout.
 const refName = "org.opencontainers.image.ref.name"
 
 func fromLayout(dir, tag string) (v1.Image, error) {
@@ -127,7 +127,8 @@ func fromLayout(dir, tag string) (v1.Image, error) {
 	return choose(index, tag, 0)
 }
 
-// choose finds the image for this platform; of several with none, by its name.
+// choose finds the image for this platform. If several name no platform, tag
+// decides.
 func choose(index v1.ImageIndex, tag string, depth int) (v1.Image, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
@@ -177,12 +178,13 @@ func fromDocker(file, tag string) (v1.Image, error) {
 	return tarball.ImageFromPath(file, &t)
 }
 
-// layoutFile are the only names of a layout that mean anything.
+// layoutFile matches the names of a layout that have a meaning.
 var layoutFile = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(oci-layout|index\.json|blobs/sha256/[0-9a-f]{64})$`)
 })
 
-// extractLayout takes a layout out of an archive, if it is one.
+// extractLayout extracts a layout from an archive. It reports whether there was
+// one.
 func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -217,7 +219,7 @@ func extractLayout(ctx context.Context, file, dir string, limit int64) (bool, er
 		found = found || n == "oci-layout"
 		out, err := os.OpenFile(filepath.Join(dir, filepath.FromSlash(n)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
-			return false, err // twice the same name, too
+			return false, err // also when a name occurs twice
 		}
 		_, err = io.Copy(out, in)
 		if err := errors.Join(err, out.Close()); err != nil {

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpacker lays layers over each other in one directory. Every path is resolved by
-// the kernel with that directory as its root (openat2, RESOLVE_IN_ROOT), as it will
-// be inside: absolute links and ".." of an image lead to its own files. Its last
-// component is never followed.
+// unpacker applies layers on top of each other in one directory. The kernel
+// resolves every path with that directory as its root (openat2,
+// RESOLVE_IN_ROOT), as it will be inside: absolute links and ".." of an image
+// lead to its own files. The last component is never followed.
 type unpacker struct {
 	root    int
 	limits  Limits
@@ -26,7 +26,7 @@ type unpacker struct {
 	bytes   int64
 	left    []string
 
-	// made are the names of this layer, which its own whiteouts do not hide.
+	// made holds the names of this layer, which its own whiteouts do not hide.
 	made map[spot]bool
 }
 
@@ -46,15 +46,15 @@ func newUnpacker(dir string, limits Limits) (*unpacker, error) {
 
 func (u *unpacker) close() { unix.Close(u.root) }
 
-// errLimit ends an image that is larger than is taken.
+// errLimit means that an image exceeds its limits.
 var errLimit = errors.New("it is larger than is taken")
 
-// layer lays one uncompressed layer over what is there. All of r is read, and must
-// have the digest diff.
+// layer applies one uncompressed layer. It reads all of r, whose digest must be
+// diff.
 func (u *unpacker) layer(r io.Reader, diff string) error {
 	u.made = map[spot]bool{}
 	sum := sha256.New()
-	// Padding and what hides behind the end count as well.
+	// Padding and data after the end count as well.
 	all := &io.LimitedReader{R: io.TeeReader(r, sum), N: u.limits.Bytes - u.bytes + (u.limits.Entries-u.entries)*1024 + 1<<20}
 	in := tar.NewReader(all)
 	for {
@@ -91,7 +91,7 @@ func (u *unpacker) layer(r io.Reader, diff string) error {
 	return nil
 }
 
-// Names with this beginning are whiteouts: the rest is hidden in the layers below.
+// Names with this prefix are whiteouts: they hide what is in the layers below.
 const (
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
@@ -137,8 +137,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeLink:
 		err = u.link(at, base, h)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
-		// A bottle has devices of its own, and a pipe on the host could hang who
-		// opens it.
+		// A bottle has devices of its own, and a pipe on the host could block
+		// who opens it.
 		if len(u.left) < 100 {
 			u.left = append(u.left, fmt.Sprintf("%q: a device or a named pipe", name))
 		}
@@ -161,7 +161,7 @@ func (u *unpacker) mark(at int, base string) error {
 	return nil
 }
 
-// open resolves a path as inside, for its directory.
+// open opens the directory that a path means inside.
 func (u *unpacker) open(dir string) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -176,7 +176,7 @@ func (u *unpacker) open(dir string) (int, error) {
 	}
 }
 
-// parent opens a directory, and makes it where a layer left it out.
+// parent opens a directory. It makes the directory if a layer left it out.
 func (u *unpacker) parent(dir string) (int, error) {
 	fd, err := u.open(dir)
 	if err == unix.ENOENT {
@@ -185,7 +185,7 @@ func (u *unpacker) parent(dir string) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("its directory: %w", err)
 	}
-	// Links may lead to links; what is deeper than a path can say could not be
+	// Links may lead to links. A tree deeper than a path can name could not be
 	// removed again.
 	if _, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
 		unix.Close(fd)
@@ -208,7 +208,7 @@ func (u *unpacker) makeAll(dir string) (int, error) {
 				unix.Close(at)
 				return -1, errLimit
 			}
-			// EEXIST: a link that leads to nothing.
+			// EEXIST: the name is a dangling link.
 			if err = unix.Mkdirat(at, part, 0o755); err == nil {
 				if err = u.mark(at, part); err == nil {
 					next, err = u.open(done)
@@ -224,8 +224,9 @@ func (u *unpacker) makeAll(dir string) (int, error) {
 	return at, nil
 }
 
-// perm is what remains of a mode: no set-user-id, which on the host would be the
-// store's owner, and never so little that the owner could not read or remove it.
+// perm returns the permitted part of a mode: without set-user-id, which on the
+// host would mean the store's owner, and with at least the rights that the
+// owner needs to read and remove it.
 func perm(h *tar.Header, least uint32) uint32 {
 	m := uint32(h.Mode) & 0o777
 	if h.Typeflag == tar.TypeDir {
@@ -248,7 +249,8 @@ func (u *unpacker) directory(at int, base string, h *tar.Header) error {
 	return fchmodat(at, base, perm(h, 0o700))
 }
 
-// fchmodat changes the mode of what is known to be no link: nobody else writes here.
+// fchmodat changes the mode of a name that is known to be no link: nobody else
+// writes here.
 func fchmodat(at int, base string, mode uint32) error {
 	fd, err := unix.Openat(at, base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -320,7 +322,7 @@ func (u *unpacker) link(at int, base string, h *tar.Header) error {
 	return unix.Linkat(from, last, at, base, 0)
 }
 
-// times gives what was made its own time, as far as it is one.
+// times sets an entry's own modification time, where it is valid.
 func times(at int, base string, h *tar.Header) error {
 	t := h.ModTime.Unix()
 	if t < 0 || t >= 1<<33 {
@@ -330,7 +332,7 @@ func times(at int, base string, h *tar.Header) error {
 	return unix.UtimesNanoAt(at, base, ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// hide carries out a whiteout: only what lower layers have goes.
+// hide applies a whiteout: it removes only what lower layers have.
 func (u *unpacker) hide(h *tar.Header, dir, base string) error {
 	at, err := u.open(dir)
 	if err == unix.ENOENT || err == unix.ENOTDIR {
@@ -346,7 +348,7 @@ func (u *unpacker) hide(h *tar.Header, dir, base string) error {
 	}
 	name := strings.TrimPrefix(base, whiteout)
 	switch {
-	case strings.HasPrefix(name, whiteout): // notes of aufs to itself
+	case strings.HasPrefix(name, whiteout): // aufs's own bookkeeping
 		return nil
 	case name == "" || name == "." || name == "..":
 		return refuse(h, "it hides what is not its own")
@@ -355,7 +357,7 @@ func (u *unpacker) hide(h *tar.Header, dir, base string) error {
 	return err
 }
 
-// clear removes whatever has a name that an entry takes.
+// clear removes whatever occupies the name of an entry.
 func (u *unpacker) clear(at int, base string) error {
 	err := unix.Unlinkat(at, base, 0)
 	if err == unix.ENOENT {
@@ -378,8 +380,8 @@ func (u *unpacker) clear(at int, base string) error {
 	})
 }
 
-// removeLower removes what lower layers have under a name. It returns whether
-// something of this layer is left there.
+// removeLower removes what lower layers have under a name. kept means that
+// something of this layer remains there.
 func (u *unpacker) removeLower(at int, base string) (kept bool, err error) {
 	var st, dir unix.Stat_t
 	if err := unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -423,7 +425,7 @@ func (u *unpacker) clearLower(at int) (kept bool, err error) {
 	return kept, nil
 }
 
-// within opens a directory by its name, not through a link, for f.
+// within opens a directory by its name, without following a link, and calls f.
 func (u *unpacker) within(at int, base string, f func(fd int) error) error {
 	fd, err := unix.Openat(at, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -433,7 +435,7 @@ func (u *unpacker) within(at int, base string, f func(fd int) error) error {
 	return f(fd)
 }
 
-// readDir lists a directory by a descriptor of its own.
+// readDir lists a directory through a new descriptor.
 func readDir(at int) ([]string, error) {
 	fd, err := unix.Openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

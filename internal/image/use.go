@@ -16,13 +16,13 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Root is the directory of an image while somebody uses it.
+// Root is an image's directory, locked against removal.
 type Root struct {
-	Dir  string // not to be written to
+	Dir  string // read-only for the user
 	lock *os.File
 }
 
-// Close lets others remove the image.
+// Close releases the lock.
 func (r *Root) Close() error { return r.lock.Close() }
 
 // Use opens the directory of an image that Pull returned.
@@ -42,7 +42,7 @@ func (s *Store) Use(ctx context.Context, img *Image) (*Root, error) {
 	return &Root{dir, lock}, nil
 }
 
-// List returns what has been pulled, the newest first.
+// List returns the pulled images, newest first.
 func (s *Store) List() ([]Image, error) {
 	files, err := os.ReadDir(s.path("images"))
 	if err != nil {
@@ -64,9 +64,9 @@ func (s *Store) List() ([]Image, error) {
 	return all, nil
 }
 
-// Remove removes an image by its digest, and what no other image needs of it. One
-// that is not there is removed already; one whose directory a bottle has is
-// ErrInUse, and stays.
+// Remove removes an image by its digest, and the layers that no other image
+// needs. It succeeds if the image is absent. It returns ErrInUse, and removes
+// nothing, if a bottle uses the image's directory.
 func (s *Store) Remove(ctx context.Context, digest string) error {
 	h, err := v1.NewHash(digest)
 	if err != nil {
@@ -100,10 +100,10 @@ func (s *Store) Remove(ctx context.Context, digest string) error {
 		lock, err := s.tryLock(unix.LOCK_EX, "roots", gone.Root, "lock")
 		switch {
 		case errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("%s: %w", digest, ErrInUse)
+			return fmt.Errorf("%s: %w", digest, errInUse)
 		case err == nil:
 			defer lock.Close()
-			// In one step, so that nobody meets half of it.
+			// In one step, so that nobody finds half of it.
 			if err := os.Rename(s.path("roots", gone.Root), s.path("tmp", "gone-"+gone.Root)); err != nil {
 				return err
 			}

@@ -8,10 +8,10 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// agent finds and reads an agent. It is no agent's place to grant, so what it could
-// widen a bottle with are errors, in the user's own directory, too.
+// agent finds and reads an agent. Keys by which an agent could widen its bottle are
+// errors, in the user's own directory too.
 func (s *Set) agent(name string) (*Agent, error) {
-	if !ValidName(name) {
+	if !validName(name) {
 		return nil, fmt.Errorf("%.80q is no name of an agent: names are [a-z][a-z0-9-]*", name)
 	}
 	f, err := s.find("agents", name)
@@ -36,7 +36,7 @@ func (s *Set) agent(name string) (*Agent, error) {
 		n := e.Text()
 		switch {
 		case n == "":
-		case !ValidName(n):
+		case !validName(n):
 			e.Bad(fmt.Sprintf("%.40q is no name of a skill", n), "names are kebab-case: [a-z][a-z0-9-]*")
 		default:
 			a.Skills = append(a.Skills, said(e, n))
@@ -63,7 +63,7 @@ func (s *Set) agent(name string) (*Agent, error) {
 	return a, d.Err()
 }
 
-// noteShadowed tells when a repository's agent took the place of the user's own.
+// noteShadowed warns if a repository's agent replaces the user's own.
 func (s *Set) noteShadowed(name, by string) {
 	for _, u := range s.users {
 		if f, _ := s.readUsers(u, u.base+"/agents/"+name+".md"); f != nil {
@@ -74,7 +74,7 @@ func (s *Set) noteShadowed(name, by string) {
 	}
 }
 
-// missing is the error about a name that no file has.
+// missing returns the error about a name without a file.
 func (s *Set) missing(thing, what, name string) error {
 	advice := "there is none yet: carboy init writes one"
 	if names := s.Names(what); len(names) > 0 {
@@ -106,7 +106,7 @@ func (s *Set) missing(thing, what, name string) error {
 	return e
 }
 
-// MissingError is about a bottle or agent that is nowhere.
+// MissingError reports a bottle or agent that does not exist.
 type MissingError struct {
 	Thing, Name string
 	From        Origin // who asked for it; zero: the command line

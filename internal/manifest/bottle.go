@@ -23,10 +23,10 @@ var (
 	limitKeys  = []string{"memory", "pids", "disk", "cpus", "timeout", "output", "egress_bytes"}
 )
 
-// keyProviders say where a key comes from.
+// keyProviders lists the sources of deploy keys.
 var keyProviders = []string{"static", "gitea", "github", "gitlab"}
 
-// gone are keys that bottles had once, and where each went.
+// gone maps keys that bottles once had to their replacements.
 var gone = map[string]string{
 	"runtime":  "the backend is chosen at the start (carboy start --backend), and the image with agent_provider.image or dockerfile",
 	"ssh":      "keys and hosts of repositories are git-gate.repos.NAME: {url, identity, host_key}",
@@ -34,7 +34,7 @@ var gone = map[string]string{
 	"git_user": "it is git-gate.user: {name, email} now",
 }
 
-// notAgents are keys by which an agent would widen its bottle.
+// notAgents lists the keys by which an agent would widen its bottle.
 var notAgents = func() map[string]string {
 	m := map[string]string{}
 	for k, v := range gone {
@@ -81,7 +81,7 @@ func (s *Set) readBottle(f *found) (*Bottle, error) {
 	return b, d.Err()
 }
 
-// word reads one of some words, and says which is nearest when it is none.
+// word reads one of some words, and suggests the nearest in its error.
 func (r *reader) word(v document.Value, words []string) string {
 	s := v.Text()
 	for _, w := range words {
@@ -101,7 +101,7 @@ func (r *reader) word(v document.Value, words []string) string {
 	return words[0]
 }
 
-// text reads what is one line and not empty.
+// text reads one line that is not empty.
 func (r *reader) text(v document.Value) Value[string] {
 	s := v.Text()
 	switch {
@@ -145,7 +145,7 @@ func (r *reader) names(v document.Value) []Value[string] {
 				e.Bad("is no name", "")
 			}
 			continue
-		case !ValidName(s):
+		case !validName(s):
 			e.Bad(fmt.Sprintf("%.40q is no name of a bottle", s), "names are [a-z][a-z0-9-]*, as their files are called")
 			continue
 		}
@@ -161,8 +161,8 @@ func (r *reader) names(v document.Value) []Value[string] {
 
 var envForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) })
 
-// envName reads the name of a host's variable. What is none may be the value itself,
-// which must not stand in a message.
+// envName reads the name of a host's variable. An invalid name may be the secret
+// value itself, so no message repeats it.
 func (r *reader) envName(v document.Value) Value[string] {
 	s := v.Text()
 	if v.Present() && !envForm().MatchString(s) {
@@ -199,14 +199,14 @@ func (r *reader) env(v document.Value) map[string]Value[string] {
 	return out
 }
 
-// tokens are the forms of keys and tokens, compiled when the first one is looked for.
+// tokens compiles the rules for keys and tokens on first use.
 var tokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
-// minToken is the length of the shortest token that a rule knows, and less.
+// minToken is a lower bound for the length of tokens.
 const minToken = 12
 
-// noSecret refuses a value that looks like a secret, or whose name says so. Where
-// bot-bottle took it, it is taken still.
+// noSecret refuses a value that looks like a secret, or whose name suggests one,
+// except where bot-bottle accepted it.
 func (r *reader) noSecret(v document.Value, name, value, advice string) {
 	what := ""
 	if secret.NameSays(name) {
@@ -252,7 +252,7 @@ func (r *reader) egress(v document.Value) (e Egress) {
 	return e
 }
 
-// minMemory is what a bottle needs at least, in bytes.
+// minMemory is the least memory of a bottle, in bytes.
 const minMemory = 64 << 20
 
 func (r *reader) limits(v document.Value) (l Limits) {
@@ -379,8 +379,8 @@ var scpForm = sync.OnceValue(func() *regexp.Regexp {
 
 var hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`) })
 
-// badGitURL says why s is no upstream, or nothing. It may hold a password, so it is
-// not repeated.
+// badGitURL returns why s is not a valid upstream, or "". It does not repeat s, which
+// may hold a password.
 func badGitURL(s string) string {
 	if strings.ContainsAny(s, " \t\r\n\x00\\") {
 		return "has a character that no address has"

@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// Example is a bottle and an agent that begin to be somebody's own: every key that
-// most people want is there, or stands in a comment with what it means.
+// Example is a bottle and an agent to start from. They have every key that most
+// people want, some in comments that explain them.
 type Example struct {
 	Template string
-	// Program is what the template command runs.
+	// Program is the command line of the template "command".
 	Program string
 	Bottle  string
 	Agent   string
 }
 
-// Files are the manifests, by their paths below a configuration directory.
+// Files returns the manifests, by their paths below a configuration directory.
 func (x Example) Files() (map[string]string, error) {
 	switch {
 	case !slices.Contains(Templates, x.Template):
 		return nil, fmt.Errorf("%.40q is no provider: there are %s", x.Template, strings.Join(Templates, ", "))
-	case !ValidName(x.Bottle):
+	case !validName(x.Bottle):
 		return nil, fmt.Errorf("%.80q is no name of a bottle: names are [a-z][a-z0-9-]*", x.Bottle)
-	case !ValidName(x.Agent):
+	case !validName(x.Agent):
 		return nil, fmt.Errorf("%.80q is no name of an agent: names are [a-z][a-z0-9-]*", x.Agent)
 	case (x.Template == "command") != (x.Program != ""):
 		return nil, fmt.Errorf("a program belongs to the provider command, which needs one")
@@ -74,7 +74,7 @@ workspace: overlay             # changes are reviewed, then landed; or copy, bin
 	return map[string]string{"bottles/" + x.Bottle + ".md": b.String(), "agents/" + x.Agent + ".md": agent}, nil
 }
 
-// providerLines are what differs between the templates.
+// providerLines holds the lines that differ between the templates.
 var providerLines = map[string]struct{ settings, route string }{
 	"claude": {settings: `  auth_token: ANTHROPIC_API_KEY  # a variable of the host; inside is a placeholder
   # settings: {startup_args: [--verbose]}

@@ -18,99 +18,141 @@ type Entry struct {
 	Value any
 	From  Origin
 	Over  []Origin
-	// Note says what else a reader should know, such as that a route lost to
-	// another one.
+	// Note is a remark for the reader, such as that a route lost to another one.
 	Note string
 }
 
-// Entries are all values, in an order of their own: what holds, not what was
-// written.
+// Entries returns all effective values, in a fixed order.
 func (e *Effective) Entries() []Entry {
-	var out []Entry
-	add := func(key string, value any, from Origin, over []Origin) {
-		out = append(out, Entry{Key: key, Value: value, From: from, Over: over})
-	}
-	named := func(key string, list []Value[string]) {
-		for i, v := range list {
-			entry := Entry{Key: fmt.Sprintf("%s[%d]", key, i), Value: v.V, From: v.From}
-			if key == "bottle" && v.From.IsZero() && v.V != Default {
-				entry.Note = "from the command line"
-			}
-			out = append(out, entry)
+	l := &lister{e: e}
+	l.names("bottle", e.Bottles)
+	l.provider()
+	l.env()
+	l.egress()
+	l.git()
+	l.add("supervise", e.Supervise.V, e.Supervise.From, e.Supervise.Over)
+	l.limits()
+	l.add("workspace", e.Workspace.V, e.Workspace.From, e.Workspace.Over)
+	l.names("skills", e.Agent.Skills)
+	for _, k := range vendorKeys {
+		if v, ok := e.Agent.Vendor[k]; ok {
+			l.add(k, strings.Join(v.V, ", "), v.From, nil)
 		}
 	}
-	named("bottle", e.Bottles)
-	text := func(key string, v Value[string]) {
-		if v.IsSet() {
-			add(key, e.shown(v), v.From, v.Over)
-		}
+	if p := e.Agent.Prompt; p.IsSet() {
+		l.add("prompt", p.V, p.From, nil)
 	}
-	number := func(key string, v Value[int64]) {
-		if v.IsSet() {
-			add(key, v.V, v.From, v.Over)
+	return l.entries
+}
+
+// lister collects the entries of e.
+type lister struct {
+	e       *Effective
+	entries []Entry
+}
+
+func (l *lister) add(key string, value any, from Origin, over []Origin) {
+	l.entries = append(l.entries, Entry{Key: key, Value: value, From: from, Over: over})
+}
+
+// names adds the names of bottles or skills.
+func (l *lister) names(key string, list []Value[string]) {
+	for i, v := range list {
+		entry := Entry{Key: fmt.Sprintf("%s[%d]", key, i), Value: v.V, From: v.From}
+		if key == "bottle" && v.From.IsZero() && v.V != Default {
+			entry.Note = "from the command line"
 		}
+		l.entries = append(l.entries, entry)
 	}
-	list := func(key string, v Value[[]string]) {
-		switch {
-		case e.hidden[v.From]:
-			add(key, []string{secret.NotShown}, v.From, v.Over)
-		case v.IsSet():
-			add(key, append([]string{}, v.V...), v.From, v.Over)
-		}
+}
+
+func (l *lister) text(key string, v Value[string]) {
+	if v.IsSet() {
+		l.add(key, l.e.shown(v), v.From, v.Over)
 	}
-	env := func(key string, v Value[string]) {
-		if v.IsSet() {
-			add(key, secret.NameOrHidden(v.V), v.From, v.Over)
-		}
+}
+
+func (l *lister) number(key string, v Value[int64]) {
+	if v.IsSet() {
+		l.add(key, v.V, v.From, v.Over)
 	}
-	p := &e.Provider
-	add("agent_provider.template", p.Template.V, p.Template.From, p.Template.Over)
-	text("agent_provider.dockerfile", p.Dockerfile)
-	text("agent_provider.image", p.Image)
-	env("agent_provider.auth_token", p.AuthToken)
+}
+
+func (l *lister) list(key string, v Value[[]string]) {
+	switch {
+	case l.e.hidden[v.From]:
+		l.add(key, []string{secret.NotShown}, v.From, v.Over)
+	case v.IsSet():
+		l.add(key, append([]string{}, v.V...), v.From, v.Over)
+	}
+}
+
+// variable adds the name of an environment variable. It hides what is no such name: that
+// may be the secret itself.
+func (l *lister) variable(key string, v Value[string]) {
+	if v.IsSet() {
+		l.add(key, secret.NameOrHidden(v.V), v.From, v.Over)
+	}
+}
+
+func (l *lister) provider() {
+	p := &l.e.Provider
+	l.add("agent_provider.template", p.Template.V, p.Template.From, p.Template.Over)
+	l.text("agent_provider.dockerfile", p.Dockerfile)
+	l.text("agent_provider.image", p.Image)
+	l.variable("agent_provider.auth_token", p.AuthToken)
 	if f := p.ForwardHostCredentials; f.IsSet() {
-		add("agent_provider.forward_host_credentials", f.V, f.From, f.Over)
+		l.add("agent_provider.forward_host_credentials", f.V, f.From, f.Over)
 	}
 	const settings = "agent_provider.settings."
-	list(settings+"startup_args", p.Settings.StartupArgs)
-	list(settings+"command", p.Settings.Command)
-	list(settings+"resume_command", p.Settings.ResumeCommand)
+	l.list(settings+"startup_args", p.Settings.StartupArgs)
+	l.list(settings+"command", p.Settings.Command)
+	l.list(settings+"resume_command", p.Settings.ResumeCommand)
 	pi := &p.Settings.Pi
-	text(settings+"provider", pi.Provider)
-	text(settings+"base_url", pi.BaseURL)
-	text(settings+"api", pi.API)
-	list(settings+"models", pi.Models)
-	text(settings+"api_key", pi.APIKey)
-	env(settings+"api_key_env", pi.APIKeyEnv)
-	number(settings+"context_window", pi.ContextWindow)
-	number(settings+"max_tokens", pi.MaxTokens)
-	text(settings+"max_tokens_field", pi.MaxTokensField)
+	l.text(settings+"provider", pi.Provider)
+	l.text(settings+"base_url", pi.BaseURL)
+	l.text(settings+"api", pi.API)
+	l.list(settings+"models", pi.Models)
+	l.text(settings+"api_key", pi.APIKey)
+	l.variable(settings+"api_key_env", pi.APIKeyEnv)
+	l.number(settings+"context_window", pi.ContextWindow)
+	l.number(settings+"max_tokens", pi.MaxTokens)
+	l.text(settings+"max_tokens_field", pi.MaxTokensField)
+}
 
-	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
-		v := e.Env[name]
-		entry := Entry{Key: "env." + name, Value: e.shown(v), From: v.From, Over: v.Over}
+func (l *lister) env() {
+	for _, name := range slices.Sorted(maps.Keys(l.e.Env)) {
+		v := l.e.Env[name]
+		entry := Entry{Key: "env." + name, Value: l.e.shown(v), From: v.From, Over: v.Over}
 		if _, ask := Asked(v.V); ask {
 			entry.Note = "asked for at the start"
 		}
-		out = append(out, entry)
+		l.entries = append(l.entries, entry)
 	}
-	add("egress.log", e.Egress.Log.V, e.Egress.Log.From, e.Egress.Log.Over)
-	for i, r := range e.Egress.Routes {
-		add(fmt.Sprintf("egress.routes[%d]", i), routes.Describe(r.Route), r.From, nil)
+}
+
+func (l *lister) egress() {
+	e := &l.e.Egress
+	l.add("egress.log", e.Log.V, e.Log.From, e.Log.Over)
+	for i, r := range e.Routes {
+		l.add(fmt.Sprintf("egress.routes[%d]", i), routes.Describe(r.Route), r.From, nil)
 	}
-	for _, r := range e.Egress.Replaced {
-		out = append(out, Entry{Key: "egress.replaced", Value: routes.Describe(r.Route), From: r.From, Note: "not used: " + r.By.String() + " says of which kind connections to the host are"})
+	for _, r := range e.Replaced {
+		l.entries = append(l.entries, Entry{Key: "egress.replaced", Value: routes.Describe(r.Route), From: r.From, Note: "not used: " + r.By.String() + " says of which kind connections to the host are"})
 	}
-	text("git-gate.user.name", e.User.Name)
-	text("git-gate.user.email", e.User.Email)
-	for _, name := range slices.Sorted(maps.Keys(e.Git.Repos)) {
-		r, key := e.Git.Repos[name], "git-gate.repos."+name+"."
-		text(key+"url", r.URL)
-		text(key+"identity", r.Identity)
-		text(key+"host_key", r.HostKey)
-		env(key+"token_env", r.TokenEnv)
-		text(key+"token_user", r.TokenUser)
-		list(key+"aliases", r.Aliases)
+}
+
+func (l *lister) git() {
+	l.text("git-gate.user.name", l.e.User.Name)
+	l.text("git-gate.user.email", l.e.User.Email)
+	for _, name := range slices.Sorted(maps.Keys(l.e.Git.Repos)) {
+		r, key := l.e.Git.Repos[name], "git-gate.repos."+name+"."
+		l.text(key+"url", r.URL)
+		l.text(key+"identity", r.Identity)
+		l.text(key+"host_key", r.HostKey)
+		l.variable(key+"token_env", r.TokenEnv)
+		l.text(key+"token_user", r.TokenUser)
+		l.list(key+"aliases", r.Aliases)
 		if k := r.Key; k.IsSet() {
 			words := []string{k.V.Provider}
 			if k.V.Path != "" {
@@ -122,42 +164,36 @@ func (e *Effective) Entries() []Entry {
 			if k.V.APIURL != "" {
 				words = append(words, "at "+k.V.APIURL)
 			}
-			add(key+"key", strings.Join(words, ", "), k.From, k.Over)
+			l.add(key+"key", strings.Join(words, ", "), k.From, k.Over)
 		}
 	}
-	add("supervise", e.Supervise.V, e.Supervise.From, e.Supervise.Over)
-	l := &e.Limits
-	for _, x := range []struct {
-		key string
-		v   Value[int64]
-	}{{"memory", l.Memory}, {"pids", l.Pids}, {"disk", l.Disk}, {"cpus", l.CPUs}, {"output", l.Output}} {
-		if x.v.IsSet() {
-			add("limits."+x.key, x.v.V, x.v.From, x.v.Over)
-		} else {
-			out = append(out, Entry{Key: "limits." + x.key, Note: "as the machine has it: carboy doctor"})
-		}
-	}
-	if l.Timeout.IsSet() {
-		add("limits.timeout", l.Timeout.V.String(), l.Timeout.From, l.Timeout.Over)
-	} else {
-		out = append(out, Entry{Key: "limits.timeout", Note: "as the machine has it: carboy doctor"})
-	}
-	number("limits.egress_bytes", l.EgressBytes)
-	add("workspace", e.Workspace.V, e.Workspace.From, e.Workspace.Over)
-	named("skills", e.Agent.Skills)
-	for _, k := range vendorKeys {
-		if v, ok := e.Agent.Vendor[k]; ok {
-			add(k, strings.Join(v.V, ", "), v.From, nil)
-		}
-	}
-	if p := e.Agent.Prompt; p.IsSet() {
-		add("prompt", p.V, p.From, nil)
-	}
-	return out
 }
 
-// shown is a value without what looks like a secret, which bot-bottle's files may
-// have.
+func (l *lister) limits() {
+	x := &l.e.Limits
+	byMachine := func(key string) {
+		l.entries = append(l.entries, Entry{Key: key, Note: "as the machine has it: carboy doctor"})
+	}
+	for _, n := range []struct {
+		key string
+		v   Value[int64]
+	}{{"memory", x.Memory}, {"pids", x.Pids}, {"disk", x.Disk}, {"cpus", x.CPUs}, {"output", x.Output}} {
+		if n.v.IsSet() {
+			l.number("limits."+n.key, n.v)
+		} else {
+			byMachine("limits." + n.key)
+		}
+	}
+	if x.Timeout.IsSet() {
+		l.add("limits.timeout", x.Timeout.V.String(), x.Timeout.From, x.Timeout.Over)
+	} else {
+		byMachine("limits.timeout")
+	}
+	l.number("limits.egress_bytes", x.EgressBytes)
+}
+
+// shown returns a value, hidden if its file has one that looks like a secret, which
+// files of bot-bottle may.
 func (e *Effective) shown(v Value[string]) string {
 	if e.hidden[v.From] {
 		return secret.NotShown

@@ -158,7 +158,7 @@ func TestHostile(t *testing.T) {
 			}
 			var bottles []string
 			for _, b := range x.bottles {
-				if ValidName(b) && len(bottles) == 0 {
+				if validName(b) && len(bottles) == 0 {
 					bottles = append(bottles, b)
 				}
 			}

@@ -2,21 +2,20 @@ package manifest
 
 import "strings"
 
-// Listed is an agent as a list has it. What it says of itself may be a repository's
-// word.
+// Listed is an agent in a list. Its description may come from a repository.
 type Listed struct {
 	Name        string
 	Description string // the first line of it
 	Bottles     []string
 	InRepo      bool
-	// Err is why its file can't be used; the name is all that is known then.
+	// Err tells why its file can't be used; then only Name is set.
 	Err error
 }
 
-// maxListed bounds how many files are read for a list.
+// maxListed bounds the files that are read for a list.
 const maxListed = 500
 
-// Agents are all that there are, by name. Unlike Names it reads their files.
+// Agents returns all agents, sorted by name. Unlike Names it reads their files.
 func (s *Set) Agents() []Listed {
 	var out []Listed
 	for i, name := range s.Names("agents") {

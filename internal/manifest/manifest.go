@@ -4,10 +4,10 @@
 //
 // It promises that a bottle comes from the user's own directories only, and that an
 // agent, which may come from a repository, can choose among these bottles and never
-// widen one: its type has no field for it. What has two meanings is refused, with
-// its place; what is unknown is an error; a file of a repository is read without
-// following a link; and each value of the result remembers the file and line that
-// it came from, and those that it took the place of.
+// widen one: its type has no field for it. Ambiguous and unknown input is an error
+// with its position. A repository's files are read without following links. Each
+// value of the result has the file and line that it came from, and those of the
+// values it replaced.
 //
 // It reads no secret and no variable: manifests name variables, whose values are
 // read elsewhere.
@@ -27,18 +27,17 @@ import (
 	"github.com/carboy/carboy/internal/routes"
 )
 
-// Origin is a place in a file. The zero value stands for what nobody wrote: a
-// default.
+// Origin is a place in a file. The zero value stands for a default.
 type Origin struct {
 	File         string
 	Line, Column int
 	Field        string // as in egress.routes[2].host
 }
 
-// IsZero reports whether nobody wrote it.
+// IsZero reports whether the value is a default.
 func (o Origin) IsZero() bool { return o.Line == 0 }
 
-// String is file:line, or default.
+// String returns file:line, or "default".
 func (o Origin) String() string {
 	if o.IsZero() {
 		return "default"
@@ -54,15 +53,14 @@ func originOf(v document.Value) Origin {
 	return Origin{File: v.File(), Line: v.Line(), Column: v.Column(), Field: v.Field()}
 }
 
-// Value is one thing that was said, where, and where others had said something else
-// before.
+// Value is one setting, its origin, and the origins of the values it replaced.
 type Value[T any] struct {
 	V    T
 	From Origin
 	Over []Origin // what it took the place of, the earliest first
 }
 
-// IsSet reports whether somebody said it; otherwise V is the default.
+// IsSet reports whether a file or the command line set it; otherwise V is the default.
 func (v Value[T]) IsSet() bool { return !v.From.IsZero() }
 
 func said[T any](v document.Value, x T) Value[T] {
@@ -72,7 +70,7 @@ func said[T any](v document.Value, x T) Value[T] {
 	return Value[T]{V: x, From: originOf(v)}
 }
 
-// over has what src says take the place of what dst says, if src says something.
+// over replaces dst by src if src is set.
 func over[T any](dst *Value[T], src Value[T]) {
 	if !src.IsSet() || src.From == dst.From {
 		return
@@ -89,7 +87,7 @@ func (v *Value[T]) fallback(x T) {
 	}
 }
 
-// Bottle is what one says, or what several come to together.
+// Bottle is one bottle's settings, or those of several merged.
 type Bottle struct {
 	Extends   []Value[string]
 	Env       map[string]Value[string]
@@ -101,20 +99,20 @@ type Bottle struct {
 	Workspace Value[string] // overlay, copy, bind, none
 }
 
-// Asked reports whether a variable's value is to be asked for at the start, and
-// with which words.
+// Asked reports whether a variable's value is asked for at the start, and returns the
+// prompt.
 func Asked(value string) (message string, ok bool) { return strings.CutPrefix(value, "?") }
 
-// Git is what a bottle says of repositories, and an agent of its user.
+// Git holds a bottle's repositories, and the committer.
 type Git struct {
 	User  User
 	Repos map[string]Repo
-	// Cleared is where somebody wrote {}, which gives up the repositories of the
-	// bottles before.
+	// Cleared is the place of an empty mapping {}, which drops the repositories of
+	// the bottles before.
 	Cleared Origin
 }
 
-// User is who commits.
+// User is the committer.
 type User struct{ Name, Email Value[string] }
 
 func (u *User) over(src User) {
@@ -140,24 +138,24 @@ type Repo struct {
 	legacy bool // of bot-bottle's own directory
 }
 
-// Transport says how an upstream is spoken to.
+// Transport is the protocol of an upstream.
 type Transport string
 
 // The transports.
 const (
 	OverSSH   Transport = "ssh"
-	OverHTTPS Transport = "https"
-	OverFile  Transport = "file" // it is on this machine
+	overHTTPS Transport = "https"
+	overFile  Transport = "file" // it is on this machine
 )
 
-// Transport is of a repository that Resolve gave.
+// Transport returns the protocol of a repository that Resolve returned.
 func (r Repo) Transport() Transport {
 	u := r.URL.V
 	switch {
 	case strings.HasPrefix(u, "https://"):
-		return OverHTTPS
+		return overHTTPS
 	case strings.HasPrefix(u, "file://"):
-		return OverFile
+		return overFile
 	}
 	return OverSSH
 }
@@ -171,7 +169,7 @@ type Key struct {
 	APIURL        string
 }
 
-// Egress is what a bottle reaches.
+// Egress holds the routes that a bottle may reach.
 type Egress struct {
 	Log    Value[int]
 	Routes []Route // in the order in which they decide
@@ -190,14 +188,14 @@ type Route struct {
 	ports []string // the host with each of its ports
 }
 
-// Limits bound a bottle; what nobody said is the machine's default.
+// Limits bounds a bottle; an unset limit is the machine's default.
 type Limits struct {
 	Memory, Disk, Output, EgressBytes Value[int64] // bytes
 	Pids, CPUs                        Value[int64]
 	Timeout                           Value[time.Duration]
 }
 
-// Agent is who works in a bottle.
+// Agent is a coding agent that works in a bottle.
 type Agent struct {
 	Name    string
 	File    string
@@ -216,8 +214,8 @@ const maxName = 64
 
 var nameForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`) })
 
-// ValidName reports whether a bottle or agent may be called so: [a-z][a-z0-9-]*.
-func ValidName(s string) bool { return nameForm().MatchString(s) }
+// validName reports whether name is a valid name of a bottle or agent: [a-z][a-z0-9-]*.
+func validName(s string) bool { return nameForm().MatchString(s) }
 
-// logDefault is the level of a bottle that says none.
+// logDefault is the level of a bottle that sets none.
 const logDefault = routes.DefaultLog

@@ -439,7 +439,7 @@ func TestMergeRepos(t *testing.T) {
 	}
 	w.write("config/bottles/good.md", md("git-gate: {repos: {a: {url: 'https://x.example/a', token_env: A_TOKEN, token_user: me}, b: {url: 'git@x.example:b.git', host_key: K, key: {provider: github, forge_token_env: T}}, c: {url: 'file:///srv/c'}, d: {url: 'ssh://git@x.example/d', host_key: K, aliases: [forge, x]}}}"))
 	e = w.mustResolve("x", "good")
-	if e.Git.Repos["a"].Transport() != OverHTTPS || e.Git.Repos["b"].Transport() != OverSSH || e.Git.Repos["c"].Transport() != OverFile || e.Git.Repos["a"].TokenUser.V != "me" || len(e.Git.Repos["d"].Aliases.V) != 2 {
+	if e.Git.Repos["a"].Transport() != overHTTPS || e.Git.Repos["b"].Transport() != OverSSH || e.Git.Repos["c"].Transport() != overFile || e.Git.Repos["a"].TokenUser.V != "me" || len(e.Git.Repos["d"].Aliases.V) != 2 {
 		t.Errorf("%+v", e.Git.Repos)
 	}
 	// bot-bottle took such a one, and served nothing of it.

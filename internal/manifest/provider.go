@@ -8,36 +8,35 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Templates are the agents that carboy knows how to start, and command for any
-// other.
+// Templates lists the agents that carboy can start, and "command" for any other.
 var Templates = []string{"claude", "codex", "pi", "gemini", "opencode", "command"}
 
-// Provider says which program works in the bottle, and from which image.
+// Provider selects the program that works in the bottle, and its image.
 type Provider struct {
 	Template Value[string]
-	// Dockerfile or Image is what the root file system is made of; neither: this
+	// Dockerfile or Image makes the root file system; without both it has this
 	// machine's tools.
 	Dockerfile, Image Value[string]
 	// AuthToken names the host's variable with claude's token.
 	AuthToken Value[string]
-	// ForwardHostCredentials gives codex what the host's has signed in with.
+	// ForwardHostCredentials gives codex the credentials of the host's codex.
 	ForwardHostCredentials Value[bool]
 	Settings               Settings
 }
 
-// Settings are the template's own.
+// Settings are specific to the template.
 type Settings struct {
-	// StartupArgs come before what carboy says itself.
+	// StartupArgs precede carboy's own arguments.
 	StartupArgs Value[[]string]
-	// Command is what the template command runs; an argument that is exactly
-	// {prompt} becomes the prompt.
+	// Command is the command line of the template "command"; an argument that is
+	// exactly {prompt} becomes the prompt.
 	Command Value[[]string]
-	// ResumeCommand is the same for going on with what a bottle had begun.
+	// ResumeCommand is the command line that continues a bottle's work.
 	ResumeCommand Value[[]string]
 	Pi            PiSettings
 }
 
-// PiSettings are pi's: a model server of one's own.
+// PiSettings configures a custom model server for pi.
 type PiSettings struct {
 	Provider, BaseURL, API Value[string]
 	Models                 Value[[]string]
@@ -90,8 +89,8 @@ func (r *reader) provider(v document.Value) (p Provider) {
 	return p
 }
 
-// over has what src says take the place. Another template takes nothing over: what
-// an earlier bottle said was about its own.
+// over replaces the settings that src sets. If src has another template, it drops
+// all earlier ones, which were about theirs.
 func (p *Provider) over(src Provider) {
 	if src.Template.IsSet() && src.Template.V != p.Template.V && (p.Template.IsSet() || src.Template.V != Templates[0]) {
 		t := p.Template
@@ -131,7 +130,7 @@ func (p *Provider) over(src Provider) {
 	over(&d.MaxTokensField, s.MaxTokensField)
 }
 
-// check says what does not go together, of all bottles together.
+// check reports conflicting settings of the merged bottles.
 func (p *Provider) check() (bad document.Error) {
 	template := p.Template.V
 	of := func(from Origin, templates ...string) {

@@ -11,17 +11,17 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// Effective is an agent with the bottle that it gets: all that was said, put
-// together. It is not changed any more.
+// Effective is an agent with its bottle, merged from all files. It is not changed
+// any more.
 type Effective struct {
 	Agent   *Agent
 	Bottles []Value[string] // by name, in the order in which they were put together
 	Bottle
-	// User is who commits: the agent's word over the bottle's.
+	// User is the committer: the agent's if set, else the bottle's.
 	User User
-	// Files are all that were read for it.
+	// Files lists the files that were read for it.
 	Files []File
-	// Warnings are what a person should know.
+	// Warnings are sentences for the user.
 	Warnings []document.Problem
 
 	hidden map[Origin]bool // where what looks like a secret stands
@@ -31,14 +31,14 @@ type Effective struct {
 // names one.
 const Default = "default"
 
-// Bounds of what bottles extend.
+// Bounds of the bottles that a bottle extends.
 const (
 	maxExtends = 64  // in a row
 	maxBottles = 500 // in all
 )
 
-// Resolve puts together what agent works in: the bottles named, or else those that
-// the agent names, or else the one called default. Later ones win.
+// Resolve merges the bottles for agent: the ones named, or else those that the agent
+// names, or else the one called default. Later ones win.
 func (s *Set) Resolve(agent string, bottles []string) (*Effective, error) {
 	a, err := s.agent(agent)
 	if err != nil {
@@ -83,7 +83,8 @@ func unique(files []File) []File {
 	return slices.Compact(out)
 }
 
-// whole is a bottle with all that it extends. path are those that led here.
+// whole returns a bottle merged with all that it extends. path lists the bottles that
+// led to it.
 func (s *Set) whole(name Value[string], path []Value[string]) (*Bottle, error) {
 	for i, p := range path {
 		if p.V == name.V {
@@ -134,7 +135,7 @@ func circle(path []Value[string]) string {
 
 // bottle reads one bottle's own file.
 func (s *Set) bottle(name Value[string]) (*Bottle, error) {
-	if !ValidName(name.V) {
+	if !validName(name.V) {
 		return nil, fmt.Errorf("%.80q is no name of a bottle: names are [a-z][a-z0-9-]*", name.V)
 	}
 	f, err := s.find("bottles", name.V)
@@ -151,7 +152,7 @@ func (s *Set) bottle(name Value[string]) (*Bottle, error) {
 	return s.readBottle(f)
 }
 
-// over has what src says take the place of what b says. It leaves src as it is.
+// over replaces the settings of b that src sets. It does not change src.
 func (b *Bottle) over(src *Bottle) {
 	env := maps.Clone(b.Env)
 	for k, v := range src.Env {
@@ -259,7 +260,7 @@ next:
 			replaced = append(replaced, r)
 		}
 	}
-	// What an earlier bottle lost, and a later one says again, holds.
+	// A route that an earlier bottle lost and a later one sets again holds.
 	replaced = slices.DeleteFunc(replaced, func(r Route) bool {
 		return slices.ContainsFunc(merged, func(o Route) bool { return o.From == r.From })
 	})
@@ -303,9 +304,9 @@ func (e *Effective) checkRepos(s *Set) (bad document.Error) {
 			}
 		}
 		switch {
-		case r.TokenEnv.IsSet() && r.Transport() != OverHTTPS:
+		case r.TokenEnv.IsSet() && r.Transport() != overHTTPS:
 			no(r.TokenEnv.From, "token_env is for https, and "+name+" is spoken to by "+string(r.Transport())+" ("+r.URL.From.String()+")", "use identity or key for ssh")
-		case r.Aliases.IsSet() && r.Transport() == OverFile:
+		case r.Aliases.IsSet() && r.Transport() == overFile:
 			no(r.Aliases.From, "aliases are of a host, and "+name+" is on this machine", "leave it out")
 		case r.TokenUser.IsSet() && !r.TokenEnv.IsSet():
 			no(r.TokenUser.From, "token_user needs token_env, the variable with the token", "")
@@ -316,7 +317,7 @@ func (e *Effective) checkRepos(s *Set) (bad document.Error) {
 
 const keyAdvice = "ssh-keyscan HOST prints it; compare it with what the forge publishes, and write it as host_key: ssh-ed25519 AAAA…"
 
-// finish fills in defaults and refuses what does not go together.
+// finish fills in defaults and refuses conflicting settings.
 func (e *Effective) finish(s *Set) error {
 	var bad document.Error
 	e.Provider.Template.fallback(Templates[0])

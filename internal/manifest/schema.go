@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// schemaFiles have each what is its own; what one refers to and does not have is
-// another's.
+// schemaFiles refer to each other's definitions; Schema joins them.
 //
 //go:embed schema/*.json
 var schemaFiles embed.FS
 
-// Schemas are the names of those that [Schema] has.
+// Schemas lists the names that [Schema] knows.
 var Schemas = []string{"bottle", "agent", "routes"}
 
-// Schema is the JSON Schema of a manifest's front matter, or of a route file, whole
-// in itself.
+// Schema returns the self-contained JSON Schema of a manifest's front matter, or of a
+// route file.
 func Schema(name string) ([]byte, error) {
 	if !slices.Contains(Schemas, name) {
 		return nil, fmt.Errorf("no schema is called %q: there are %s", name, strings.Join(Schemas, ", "))

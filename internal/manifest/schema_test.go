@@ -24,7 +24,7 @@ func schemaOf(t testing.TB, name string) receipttest.Schema {
 	return s
 }
 
-// asJSON is what an editor compares with a schema.
+// asJSON returns the document that an editor compares with a schema.
 func asJSON(t testing.TB, text []byte) any {
 	t.Helper()
 	var v, out any

@@ -25,16 +25,16 @@ type SkillFile struct {
 	Exec    bool
 }
 
-// Bounds of what skills bring inside.
+// Bounds of the skills' files.
 const (
 	maxSkillFiles = 1000
 	maxSkillFile  = 2 << 20
 	maxSkills     = 8 << 20 // of one agent, together
 )
 
-// SkillDirs are where skills are looked for, in this order, each below NAME. A
-// repository is none of them: its agents choose among the user's.
-func SkillDirs(w Where) (dirs []string) {
+// skillDirs lists the directories of skills, in order of search. A repository is not
+// among them: its agents choose from the user's skills.
+func skillDirs(w Where) (dirs []string) {
 	if w.Config != "" {
 		dirs = append(dirs, filepath.Join(w.Config, "skills"))
 	}
@@ -80,7 +80,7 @@ type skillReader struct {
 }
 
 func (r *skillReader) find(name Value[string]) (string, error) {
-	dirs := SkillDirs(r.where)
+	dirs := skillDirs(r.where)
 	for _, d := range dirs {
 		dir := filepath.Join(d, name.V)
 		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -175,7 +175,7 @@ func (r *skillReader) read(name Value[string], dir string) error {
 	return err
 }
 
-// looksSecret finds the first token in b, and which rule says so.
+// looksSecret returns the first token in b, and the rule that found it.
 func looksSecret(b []byte) (at int64, rule string, err error) {
 	rules, err := tokens()
 	if err != nil {
@@ -190,7 +190,7 @@ func looksSecret(b []byte) (at int64, rule string, err error) {
 	return 0, "", err
 }
 
-// reason is err without the path, which stands before it.
+// reason returns err without the path, which the message has already.
 func reason(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {

@@ -17,7 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Where says in which directories manifests are looked for.
+// Where selects the directories of manifests.
 type Where struct {
 	// Config is carboy's own configuration directory.
 	Config string
@@ -40,7 +40,7 @@ const (
 // botBottle is the directory of bot-bottle, in homes and repositories.
 const botBottle = ".bot-bottle"
 
-// repoDirs are where a repository may have agents.
+// repoDirs lists the directories of agents in a repository.
 var repoDirs = []string{".carboy", botBottle}
 
 type source struct {
@@ -48,8 +48,8 @@ type source struct {
 	base string // as people know it; of repo: what is looked up below the repository
 }
 
-// Set is where manifests are found. It is for one goroutine: it remembers what it
-// has read.
+// Set finds and reads manifests. It caches what it has read, and is for one
+// goroutine at a time.
 type Set struct {
 	where    Where
 	users    []source
@@ -61,7 +61,7 @@ type Set struct {
 	files    []File
 }
 
-// File is one that was read.
+// File is a file that was read.
 type File struct {
 	Path string
 	Sum  [sha256.Size]byte
@@ -73,11 +73,11 @@ type loaded struct {
 	err    error
 }
 
-// maxEntries bounds what of a directory is looked at.
+// maxEntries bounds the entries of a directory that are examined.
 const maxEntries = 10_000
 
-// Open looks at the directories. What is not there is empty. That somebody else can
-// write to one of the user's is an error: who can, grants.
+// Open checks the directories. A missing one counts as empty. It is an error if
+// another user can write to one of the user's, because manifests grant access.
 func Open(w Where) (*Set, error) {
 	s := &Set{where: w, bottles: map[string]*loaded{}, hidden: map[Origin]bool{}}
 	for _, u := range []source{{own, w.Config}, {legacy, filepath.Join(w.Home, botBottle)}} {
@@ -136,7 +136,7 @@ func trusted(dir string) (bool, error) {
 	return true, nil
 }
 
-// others says who beside the user could have written what st is of.
+// others names the other users that could have written the file of st.
 func others(st *unix.Stat_t) (what, advice string) {
 	switch {
 	case st.Uid != uint32(os.Geteuid()) && st.Uid != 0:
@@ -160,7 +160,7 @@ func (s *Set) isUsers(dir string) bool {
 	})
 }
 
-// stale is the error about a manifest of the time before directories.
+// stale returns the error about a manifest in the format before directories.
 func (s *Set) stale() error {
 	const name = "bot-bottle.json"
 	old := func(dir string) string {
@@ -196,10 +196,10 @@ func (s *Set) warnAt(p document.Problem) {
 	}
 }
 
-// maxIgnored bounds the bottles of a repository that are named.
+// maxIgnored bounds the bottles of a repository that a warning names.
 const maxIgnored = 10
 
-// warnOfRepo names the bottles that a repository has, and that are none.
+// warnOfRepo warns of bottles in a repository, which are ignored.
 func (s *Set) warnOfRepo() {
 	n := 0
 	for _, r := range s.repos {
@@ -213,7 +213,8 @@ func (s *Set) warnOfRepo() {
 	}
 }
 
-// repoNames are the files NAME.md of a directory below root, not through links.
+// repoNames returns the files NAME.md of a directory below root, without following
+// links.
 func repoNames(root, dir string) []string {
 	fd, err := openBeneath(root, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -230,8 +231,8 @@ func mdFiles(d *os.File) []string {
 	return names
 }
 
-// openBeneath opens what lies below root, on whose way no link is followed: one
-// could lead to a key, and a prompt goes inside.
+// openBeneath opens a file below root without following links: a link could lead to
+// a private key, and prompts go inside.
 func openBeneath(root, path string, flags uint64) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -248,7 +249,7 @@ func openBeneath(root, path string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(root, path)), nil
 }
 
-// found is a file that was read.
+// found holds a file's content.
 type found struct {
 	kind kind
 	path string
@@ -290,8 +291,8 @@ func (s *Set) readRepo(path string) (*found, error) {
 	return s.take(repo, full, f)
 }
 
-// readUsers follows links, since people keep such files elsewhere; but not to where
-// the repository decides what stands there, and not to where other users do.
+// readUsers follows links, because people keep such files elsewhere, but not to
+// places that the repository or other users can write.
 func (s *Set) readUsers(u source, path string) (*found, error) {
 	bad := func(what, advice string) (*found, error) {
 		return nil, document.Error{{File: path, What: what, Advice: advice}}
@@ -315,7 +316,7 @@ func (s *Set) readUsers(u source, path string) (*found, error) {
 		return bad(what, advice)
 	}
 	if s.repoReal != "" {
-		// Where the descriptor leads, not the name, which could lead elsewhere by now.
+		// Check the descriptor, because the name may lead elsewhere by now.
 		real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 		base, berr := filepath.Abs(u.base)
 		if err != nil || berr != nil {
@@ -347,15 +348,15 @@ func (s *Set) take(k kind, path string, f *os.File) (*found, error) {
 	return &found{k, path, text}, nil
 }
 
-// Names are the bottles or agents that there are, sorted, without looking into
-// them. what is "bottles" or "agents".
+// Names returns the names of all bottles or agents, sorted, without reading the
+// files. what is "bottles" or "agents".
 func (s *Set) Names(what string) []string {
 	seen := map[string]bool{}
 	add := func(dir string, files []string, users bool) {
 		for _, f := range files {
 			name := strings.TrimSuffix(f, ".md")
 			switch {
-			case ValidName(name):
+			case validName(name):
 				seen[name] = true
 			case users && f != "README.md":
 				s.warn(filepath.Join(dir, f), "its name is none for a manifest, so it is not used", "names are [a-z][a-z0-9-]*, and have at most "+fmt.Sprint(maxName)+" characters")
@@ -382,8 +383,8 @@ func (s *Set) Names(what string) []string {
 	return out
 }
 
-// split takes the YAML before the text apart from it. The lines of front are those of
-// the file.
+// split separates the YAML front matter from the text. The lines of front have the
+// same numbers as in the file.
 func split(file string, text []byte) (front, body []byte, bodyLine int, err error) {
 	if err := document.CheckText(file, text); err != nil {
 		return nil, nil, 0, err

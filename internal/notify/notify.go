@@ -1,4 +1,4 @@
-// Package notify shows a line on the user's desktop, by the Desktop Notifications
+// Package notify shows notifications on the user's desktop, with the Desktop Notifications
 // Specification 1.2 over the session's D-Bus. It starts no program.
 package notify
 
@@ -20,33 +20,33 @@ const (
 	service = "org.freedesktop.Notifications"
 	object  = dbus.ObjectPath("/org/freedesktop/Notifications")
 
-	// answersIn is how long a desktop may take for one message.
+	// answersIn bounds the wait for the answer to one message.
 	answersIn = 5 * time.Second
 
-	// MaxText is what is shown of a summary or a body, in bytes.
-	MaxText = 500
+	// maxText bounds a summary and a body, in bytes.
+	maxText = 500
 )
 
-// ErrNoDesktop means that the session has no D-Bus.
-var ErrNoDesktop = errors.New("this session has no desktop to notify: DBUS_SESSION_BUS_ADDRESS is not set")
+// errNoDesktop means that the session has no D-Bus.
+var errNoDesktop = errors.New("this session has no desktop to notify: DBUS_SESSION_BUS_ADDRESS is not set")
 
-// Desktop is a connection to what shows notifications. Its methods may be called by
-// several goroutines at once.
+// Desktop is a connection to the notification server. Its methods may be called by several
+// goroutines at once.
 type Desktop struct {
 	conn   *dbus.Conn
-	markup bool // the body is read as markup
+	markup bool // the server interprets markup in the body
 
 	mu   sync.Mutex
-	last uint32 // what the next one replaces; 0: nothing
+	last uint32 // id of the notification that the next one replaces; 0 for none
 }
 
-// Open connects to the session's bus at address, the value of
-// DBUS_SESSION_BUS_ADDRESS, of which the Unix sockets are tried: other transports of
-// D-Bus start programs, or leave the machine. Errors: ErrNoDesktop, and that nothing
-// there shows notifications.
+// Open connects to the session's bus at address, the value of DBUS_SESSION_BUS_ADDRESS. It
+// tries only Unix sockets, because other transports of D-Bus start programs or connect to
+// other machines. The error is ErrNoDesktop if address is empty, another one if there is no
+// notification server.
 func Open(ctx context.Context, address string) (*Desktop, error) {
 	if address == "" {
-		return nil, ErrNoDesktop
+		return nil, errNoDesktop
 	}
 	var sockets []string
 	for a := range strings.SplitSeq(address, ";") {
@@ -73,8 +73,8 @@ func Open(ctx context.Context, address string) (*Desktop, error) {
 	return d, nil
 }
 
-// Show shows summary and body, which are plain text of at most MaxText bytes each;
-// what is longer is cut. It replaces what was shown before, so that many are one.
+// Show shows a notification with a summary and a body, both plain text; it cuts them to
+// MaxText bytes each. It replaces the notification of the previous call.
 func (d *Desktop) Show(ctx context.Context, summary, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
@@ -91,20 +91,20 @@ func (d *Desktop) Show(ctx context.Context, summary, body string) error {
 	return nil
 }
 
-// Close ends the connection. What is shown stays.
+// Close closes the connection. The notification stays visible.
 func (d *Desktop) Close() error { return d.conn.Close() }
 
-// call does not have the bus start anything.
+// call calls a method of the notification server without auto-starting it.
 func (d *Desktop) call(ctx context.Context, method string, args ...any) *dbus.Call {
 	return d.conn.Object(service, object).CallWithContext(ctx, service+"."+method, dbus.FlagNoAutoStart, args...)
 }
 
 func cut(s string) string {
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= MaxText {
+	if len(s) <= maxText {
 		return s
 	}
-	s = s[:MaxText-len("…")]
+	s = s[:maxText-len("…")]
 	for !utf8.ValidString(s) {
 		s = s[:len(s)-1]
 	}

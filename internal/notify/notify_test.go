@@ -87,7 +87,7 @@ func TestShow(t *testing.T) {
 		if err := n.Show(t.Context(), strings.Repeat("ä", 9999), "\xff"); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-d.shown; len(got[0]) > MaxText || !strings.HasSuffix(got[0], "ä…") || got[1] != "?" {
+		if got := <-d.shown; len(got[0]) > maxText || !strings.HasSuffix(got[0], "ä…") || got[1] != "?" {
 			t.Errorf("%q", got)
 		}
 		<-d.first
@@ -102,7 +102,7 @@ func TestShow(t *testing.T) {
 
 // TestOpenRefuses: no address of D-Bus starts a program or leaves the machine.
 func TestOpenRefuses(t *testing.T) {
-	if _, err := Open(t.Context(), ""); !errors.Is(err, ErrNoDesktop) {
+	if _, err := Open(t.Context(), ""); !errors.Is(err, errNoDesktop) {
 		t.Error(err)
 	}
 	for _, address := range []string{"unixexec:path=/bin/touch,argv1=/tmp/x", "tcp:host=127.0.0.1,port=1", "autolaunch:", "nonce-tcp:host=127.0.0.1", "unix:", "launchd:env=X"} {

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// idnaProfile maps as browsers do, so that a route written by a person matches
-// what programs ask for.
+// idnaProfile maps names as browsers do, so that a route written by a person matches
+// the names that programs ask for.
 var idnaProfile = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false))
 
 var errEmptyHost = errors.New("host is empty")
 
-// CanonicalName returns the one spelling of a host name under which it is
-// compared: ASCII, lower case, no trailing dot. It refuses what is not a host
-// name: empty or over-long labels, characters other than letters, digits,
-// hyphen and underscore, and everything that some program would read as an
-// IPv4 address (0x7f.1, 2130706433, 010.0.0.1).
+// CanonicalName returns the spelling of a host name that is used in comparisons:
+// ASCII, lower case, no trailing dot. It refuses anything else than host names: empty
+// or over-long labels, characters other than letters, digits, hyphen and underscore,
+// and all spellings that some program reads as an IPv4 address (0x7f.1, 2130706433,
+// 010.0.0.1).
 func CanonicalName(s string) (string, error) {
 	name := strings.TrimSuffix(s, ".")
 	if name == "" {
@@ -47,8 +47,8 @@ func CanonicalName(s string) (string, error) {
 		}
 		last = label
 	}
-	// The rule by which URL parsers decide that a host is an IPv4 address
-	// (WHATWG URL, "ends in a number").
+	// URL parsers treat such a host as an IPv4 address (WHATWG URL, "ends in a
+	// number").
 	if isNumber(last) {
 		return "", fmt.Errorf("host %.80q: looks like an ipv4 address in an unusual spelling; write four decimal numbers", s)
 	}
@@ -83,7 +83,7 @@ func checkLabel(label string) error {
 	return nil
 }
 
-// isNumber says whether a URL parser would take the label for a number.
+// isNumber reports whether a URL parser would read the label as a number.
 func isNumber(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
@@ -91,8 +91,8 @@ func isNumber(label string) bool {
 	return strings.Trim(label, "0123456789") == ""
 }
 
-// parseLiteral reads an IP address in its usual spelling. ok is false when s is
-// not one, which includes every spelling that netip refuses.
+// parseLiteral parses an IP address in its usual spelling. ok is false for anything
+// else, including every spelling that netip refuses.
 func parseLiteral(s string, bracketed bool) (addr netip.Addr, ok bool) {
 	addr, err := netip.ParseAddr(s)
 	if err != nil || addr.Is6() != bracketed {

@@ -8,53 +8,53 @@ import (
 	"strings"
 )
 
-// Options are what a route says beside its host and ports. The zero value is a
-// route on which everything may be asked for, nothing is put on, and everything is
-// inspected.
+// Options are the settings of a route besides its host and ports. The zero value
+// allows all requests, adds no credential and inspects everything.
 type Options struct {
-	// Matches are alternatives; none: every request.
+	// Matches are alternatives; with none, every request matches.
 	Matches []Match
-	// Opaque passes TLS through after the checks of name and address. Nothing
-	// that needs the inside of it can be had then.
+	// Opaque passes TLS through after the checks of name and address. It excludes all
+	// options that need the decrypted content.
 	Opaque bool
-	// Credential is put on requests; the zero value is none.
+	// Credential is added to requests; zero: none.
 	Credential Credential
-	// Upstream is where the requests really go; the zero value: the host itself.
+	// Upstream is the server that requests are sent to; zero: the host itself.
 	Upstream Upstream
-	// GitFetch permits git to fetch. Pushing over HTTPS is never permitted.
+	// GitFetch allows git to fetch. Pushing over HTTPS is never allowed.
 	GitFetch bool
 	Scan     Scan
 	Caps     Caps
 }
 
-// Scheme is how a credential stands in a request.
+// Scheme is the way a credential is written into a request.
 type Scheme string
 
-// Credential names what is put on a route's requests. Its value is elsewhere.
+// Credential refers to a credential for a route's requests. It does not hold the
+// value.
 type Credential struct {
 	Scheme Scheme
-	// Env is the variable on the host that has the value; Name is an entry of
-	// the credential store. One of them.
+	// Env is the variable on the host that holds the value; Name is an entry of the
+	// credential store. Exactly one of them is set.
 	Env, Name string
-	// Field is the header or query parameter of schemes that need one.
+	// Field is the header or query parameter, for schemes that need one.
 	Field string
-	// Insecure permits plain HTTP to an address that is not private.
+	// Insecure allows plain HTTP to a public address.
 	Insecure bool
-	// OAuth is of the scheme that needs it.
+	// OAuth is set for the scheme that needs it.
 	OAuth OAuth
 }
 
-// OAuth says where access tokens come from. Env of its Credential, or File, has the
-// refresh token.
+// OAuth says where access tokens come from. The refresh token is in the variable Env
+// of its Credential, or in File.
 type OAuth struct {
 	TokenURL, ClientID string
-	SecretEnv          string // the variable with the client's secret; empty: there is none
+	SecretEnv          string // the variable with the client's secret; empty: none
 	File               string // a path on the host
-	Scopes             string // between spaces
-	InBody             bool   // the client names itself in the body, not by Basic
+	Scopes             string // separated by spaces
+	InBody             bool   // send the client's ID and secret in the body, not by Basic
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether c refers to no credential.
 func (c Credential) IsZero() bool { return c == Credential{} }
 
 // Upstream is a server on the host's side.
@@ -64,10 +64,10 @@ type Upstream struct {
 	Plain bool // HTTP instead of TLS
 }
 
-// IsZero reports whether the host itself is meant.
+// IsZero reports whether requests go to the host itself.
 func (u Upstream) IsZero() bool { return u == Upstream{} }
 
-// String returns it as ParseUpstream reads it.
+// String returns u in the syntax of ParseUpstream.
 func (u Upstream) String() string {
 	s := net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))
 	if u.Plain {
@@ -76,7 +76,7 @@ func (u Upstream) String() string {
 	return s
 }
 
-// ParseUpstream reads HOST:PORT, which is spoken to by TLS, or http://HOST:PORT.
+// ParseUpstream parses HOST:PORT, which is reached by TLS, or http://HOST:PORT.
 func ParseUpstream(s string) (Upstream, error) {
 	rest, plain := strings.CutPrefix(s, "http://")
 	if !plain {
@@ -96,7 +96,7 @@ func ParseUpstream(s string) (Upstream, error) {
 	u := Upstream{Port: n, Plain: plain}
 	if a, ok := parseLiteral(host, bracketed); ok {
 		switch Classify(a) {
-		case ClassMulticast, ClassBroadcast, ClassUnspecified, ClassReserved, ClassUnknown:
+		case classMulticast, classBroadcast, classUnspecified, classReserved, ClassUnknown:
 			return Upstream{}, fmt.Errorf("no connection can go to %v", a)
 		}
 		u.Host = a.String()
@@ -108,10 +108,10 @@ func ParseUpstream(s string) (Upstream, error) {
 	return u, nil
 }
 
-// Action is what is done about a secret on its way out.
+// Action is the reaction to a secret in outgoing data.
 type Action uint8
 
-// The actions. Ask is Block where nobody can be asked.
+// Actions. Ask means Block if nobody can be asked.
 const (
 	Ask Action = iota
 	Block
@@ -120,35 +120,42 @@ const (
 
 func (a Action) String() string { return [...]string{"supervise", "block", "redact"}[a] }
 
-// Scan says what bytes are looked at for. The zero value is the default.
+// Scan selects what is scanned for. The zero value is the default.
 type Scan struct {
-	NoTokens    bool // token patterns out
-	NoSecrets   bool // known secrets out
-	Entropy     bool // random-looking strings out
-	NoInjection bool // phrases in
+	NoTokens    bool // don't look for token patterns in outgoing data
+	NoSecrets   bool // don't look for known secrets in outgoing data
+	Entropy     bool // look for random strings in outgoing data
+	NoInjection bool // don't look for injected instructions in incoming data
 	OnMatch     Action
 }
 
-// Caps bound a route; zero fields do not.
+// Caps limits the use of a route; a zero field means no limit.
 type Caps struct {
-	BytesOut, BytesIn int64 // bytes, over the bottle's life
+	BytesOut, BytesIn int64 // over the bottle's life
 	RequestsPerMinute int64
 }
 
-// WithOptions returns the route with these options, or an error when they can't
-// be kept together.
+// WithOptions returns the route with these options. It fails if they contradict the
+// route or each other.
 func (r Route) WithOptions(o Options) (Route, error) {
 	if r.protocol == ProtocolTCP || o.Opaque {
 		what := "an opaque route"
 		if r.protocol == ProtocolTCP {
 			what = "a tcp route"
 		}
-		for need, has := range map[string]bool{
-			"matches": len(o.Matches) > 0, "credential": !o.Credential.IsZero(), "git": o.GitFetch, "upstream": !o.Upstream.IsZero(),
-			"requests_per_minute": o.Caps.RequestsPerMinute > 0, "scan": o.Scan != Scan{},
+		for _, need := range []struct {
+			name string
+			set  bool
+		}{
+			{"matches", len(o.Matches) > 0},
+			{"credential", !o.Credential.IsZero()},
+			{"git", o.GitFetch},
+			{"upstream", !o.Upstream.IsZero()},
+			{"requests_per_minute", o.Caps.RequestsPerMinute > 0},
+			{"scan", o.Scan != Scan{}},
 		} {
-			if has {
-				return Route{}, fmt.Errorf("%s can't have %s: what is spoken on it is not seen", what, need)
+			if need.set {
+				return Route{}, fmt.Errorf("%s can't have %s: what is spoken on it is not seen", what, need.name)
 			}
 		}
 	}
@@ -156,11 +163,11 @@ func (r Route) WithOptions(o Options) (Route, error) {
 	return r, nil
 }
 
-// Plain reports whether the route says nothing beside its host and ports.
+// Plain reports whether the route has no options.
 func (r Route) Plain() bool {
 	o := r.opts
 	return len(o.Matches) == 0 && !o.Opaque && o.Credential.IsZero() && o.Upstream.IsZero() && !o.GitFetch && o.Scan == Scan{} && o.Caps == Caps{}
 }
 
-// Options returns what the route says beside its host and ports.
+// Options returns the route's options.
 func (r Route) Options() Options { return r.opts }

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// errAmbiguous is of a path that two servers may read as two paths.
+// errAmbiguous refuses a path that two servers may read as two paths.
 var errAmbiguous = errors.New("ambiguous path")
 
-// NormalPath returns the one spelling of a request's path under which rules
-// compare it (RFC 3986 section 6.2.2): percent-encoded letters, digits and -._~
-// decoded, the hexadecimal digits of the others in upper case. path is what stood
-// on the request line, without the query.
+// NormalPath returns the spelling of a request's path that rules compare (RFC 3986
+// section 6.2.2): percent-encoded letters, digits and -._~ are decoded, and the other
+// encodings get upper-case digits. path comes from the request line, without the
+// query.
 //
-// What servers do not agree about is refused, not repaired, because the rule would
-// be about one path and the server would serve another: dot segments in any
+// If servers disagree about a path, it is refused, not repaired: the rule would apply
+// to one path and the server would serve another. That covers dot segments in any
 // spelling, empty segments, encoded slashes and backslashes, backslashes, control
-// characters, and bytes that had to be encoded.
+// characters, and bytes that should have been encoded.
 func NormalPath(path string) (string, error) {
 	if !strings.HasPrefix(path, "/") {
 		return "", fmt.Errorf("%w: it does not begin with a slash", errAmbiguous)
@@ -59,7 +59,7 @@ func NormalPath(path string) (string, error) {
 	}
 	segments := strings.Split(out[1:], "/")
 	for i, s := range segments {
-		// Some servers cut parameters off (RFC 3986 section 3.3) first.
+		// Some servers first remove parameters (RFC 3986 section 3.3).
 		bare, _, _ := strings.Cut(s, ";")
 		bare, _, _ = strings.Cut(bare, "%3B")
 		switch {

@@ -44,8 +44,8 @@ func TestNormalPath(t *testing.T) {
 	}
 }
 
-// FuzzNormalPath: what is not refused has no second reading: it says the same
-// path as Go's parser understands, with as many segments, none of dots.
+// FuzzNormalPath: a path that is accepted has only one reading. Go's parser reads the
+// same path, with as many segments, and finds no dot segment.
 func FuzzNormalPath(f *testing.F) {
 	for _, s := range []string{"/", "/a/%2e/b", "/%41", "/a%2Fb", "/..;/", "/%252f"} {
 		f.Add(s)
@@ -143,7 +143,7 @@ func TestAllowPath(t *testing.T) {
 		if v.Reason != x.reason || flag != x.flag || hint != "" {
 			t.Errorf("%s%s: %v, %q, %q", x.host, x.path, v, flag, hint)
 		}
-		// What is advised allows it.
+		// The advised flag allows the request.
 		if flag == "" {
 			continue
 		}
@@ -160,8 +160,8 @@ func TestAllowPath(t *testing.T) {
 
 }
 
-// TestAmbiguousPathsMeetNoLaterRoute: which is for all that an earlier one, with
-// conditions about paths, is not about.
+// TestAmbiguousPathsMeetNoLaterRoute: a request with an ambiguous path may belong to
+// an earlier route with path conditions, so no later route may allow it.
 func TestAmbiguousPathsMeetNoLaterRoute(t *testing.T) {
 	v1, err := NewPathMatch(Prefix, "/v1")
 	if err != nil {
@@ -193,7 +193,7 @@ func TestAmbiguousPathsMeetNoLaterRoute(t *testing.T) {
 	}
 }
 
-// TestOverrides: what a header tells the server to serve instead must be allowed, too.
+// TestOverrides: the path or method that a header overrides must be allowed too.
 func TestOverrides(t *testing.T) {
 	path, err := NewPathMatch(Prefix, "/v1")
 	if err != nil {

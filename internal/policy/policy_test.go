@@ -60,8 +60,7 @@ func TestParseAllow(t *testing.T) {
 		{in: "a.localhost", err: HostGateway},
 		{in: HostGateway, err: "--allow-private"},
 
-		// Every spelling of 127.0.0.1 or another address that some program
-		// would read as one.
+		// Other spellings of 127.0.0.1 and of addresses that some program would parse.
 		{in: "127.0.0.1", err: HostGateway},
 		{in: "[::1]", err: HostGateway},
 		{in: "0x7f.1", err: "unusual spelling"},
@@ -239,14 +238,14 @@ func TestZeroRefuses(t *testing.T) {
 		t.Error("the zero route compiles")
 	}
 	for c := range 255 {
-		if Class(c).Permits(false) && Class(c) != ClassPublic {
+		if Class(c).Permits(false) && Class(c) != classPublic {
 			t.Errorf("class %v is permitted without a private route", Class(c))
 		}
 	}
 }
 
-// TestDecideNeverMixesRoutes: what two routes permit apart must not add up to
-// what neither does.
+// TestDecideNeverMixesRoutes: two routes together permit nothing that neither permits
+// alone.
 func TestDecideNeverMixesRoutes(t *testing.T) {
 	raw, _ := ParseAllow("a.example.com:1")
 	private, _ := ParseAllowPrivate("a.example.com:1")
@@ -261,28 +260,28 @@ func TestDecideNeverMixesRoutes(t *testing.T) {
 
 func TestClassify(t *testing.T) {
 	for addr, want := range map[string]Class{
-		"1.1.1.1": ClassPublic, "93.184.216.34": ClassPublic, "172.32.0.1": ClassPublic, "100.128.0.1": ClassPublic,
+		"1.1.1.1": classPublic, "93.184.216.34": classPublic, "172.32.0.1": classPublic, "100.128.0.1": classPublic,
 		"127.0.0.1": ClassLoopback, "127.255.255.254": ClassLoopback,
 		"10.1.2.3": ClassPrivate, "172.16.0.1": ClassPrivate, "172.31.255.255": ClassPrivate, "192.168.1.1": ClassPrivate,
-		"169.254.1.1": ClassLinkLocal, "169.254.169.254": ClassMetadata, "169.254.170.2": ClassMetadata, "100.100.100.200": ClassMetadata,
-		"100.64.0.1": ClassShared, "100.127.255.255": ClassShared,
-		"224.0.0.1": ClassMulticast, "239.255.255.255": ClassMulticast,
-		"255.255.255.255": ClassBroadcast, "0.0.0.0": ClassUnspecified, "0.1.2.3": ClassUnspecified,
-		"192.0.2.1": ClassDocumentation, "198.51.100.1": ClassDocumentation, "203.0.113.1": ClassDocumentation,
-		"198.18.0.3": ClassBenchmark, "198.19.255.255": ClassBenchmark,
-		"192.0.0.1": ClassReserved, "240.0.0.1": ClassReserved, "192.88.99.1": ClassTranslated,
-		"::1": ClassLoopback, "::": ClassUnspecified,
-		"2606:4700::1111": ClassPublic, "2a00:1450::1": ClassPublic,
-		"fe80::1": ClassLinkLocal, "fec0::1": ClassLinkLocal, "fe80::1%eth0": ClassLinkLocal,
-		"fc00::1": ClassUniqueLocal, "fd12:3456::1": ClassUniqueLocal, "fd00:ec2::254": ClassMetadata,
-		"ff02::1": ClassMulticast, "2001:db8::1": ClassDocumentation, "3fff::1": ClassDocumentation,
-		"::ffff:127.0.0.1": ClassLoopback, "::ffff:10.0.0.1": ClassPrivate, "::ffff:169.254.169.254": ClassMetadata, "::ffff:1.1.1.1": ClassPublic,
-		"::127.0.0.1": ClassTranslated, "::169.254.169.254": ClassMetadata,
-		"64:ff9b::7f00:1": ClassTranslated, "64:ff9b::a9fe:a9fe": ClassMetadata, "64:ff9b:1::1": ClassTranslated,
-		"2002:7f00:1::": ClassTranslated, "2002:a9fe:a9fe::": ClassMetadata,
-		"2001:0:1:2:3:4:5601:5601": ClassMetadata, "2001:0::1": ClassTranslated,
-		"2606:4700::5efe:a00:1": ClassTranslated, "2606:4700::200:5efe:a9fe:a9fe": ClassMetadata,
-		"2001:2::1": ClassBenchmark, "2001:20::1": ClassReserved, "4000::1": ClassReserved, "100::1": ClassReserved,
+		"169.254.1.1": classLinkLocal, "169.254.169.254": classMetadata, "169.254.170.2": classMetadata, "100.100.100.200": classMetadata,
+		"100.64.0.1": classShared, "100.127.255.255": classShared,
+		"224.0.0.1": classMulticast, "239.255.255.255": classMulticast,
+		"255.255.255.255": classBroadcast, "0.0.0.0": classUnspecified, "0.1.2.3": classUnspecified,
+		"192.0.2.1": classDocumentation, "198.51.100.1": classDocumentation, "203.0.113.1": classDocumentation,
+		"198.18.0.3": classBenchmark, "198.19.255.255": classBenchmark,
+		"192.0.0.1": classReserved, "240.0.0.1": classReserved, "192.88.99.1": classTranslated,
+		"::1": ClassLoopback, "::": classUnspecified,
+		"2606:4700::1111": classPublic, "2a00:1450::1": classPublic,
+		"fe80::1": classLinkLocal, "fec0::1": classLinkLocal, "fe80::1%eth0": classLinkLocal,
+		"fc00::1": ClassUniqueLocal, "fd12:3456::1": ClassUniqueLocal, "fd00:ec2::254": classMetadata,
+		"ff02::1": classMulticast, "2001:db8::1": classDocumentation, "3fff::1": classDocumentation,
+		"::ffff:127.0.0.1": ClassLoopback, "::ffff:10.0.0.1": ClassPrivate, "::ffff:169.254.169.254": classMetadata, "::ffff:1.1.1.1": classPublic,
+		"::127.0.0.1": classTranslated, "::169.254.169.254": classMetadata,
+		"64:ff9b::7f00:1": classTranslated, "64:ff9b::a9fe:a9fe": classMetadata, "64:ff9b:1::1": classTranslated,
+		"2002:7f00:1::": classTranslated, "2002:a9fe:a9fe::": classMetadata,
+		"2001:0:1:2:3:4:5601:5601": classMetadata, "2001:0::1": classTranslated,
+		"2606:4700::5efe:a00:1": classTranslated, "2606:4700::200:5efe:a9fe:a9fe": classMetadata,
+		"2001:2::1": classBenchmark, "2001:20::1": classReserved, "4000::1": classReserved, "100::1": classReserved,
 	} {
 		if got := Classify(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("Classify(%s) = %v, want %v", addr, got, want)
@@ -291,10 +290,10 @@ func TestClassify(t *testing.T) {
 	if got := Classify(netip.Addr{}); got != ClassUnknown {
 		t.Errorf("Classify(zero) = %v", got)
 	}
-	if ClassMetadata.Permits(true) || ClassMulticast.Permits(true) || ClassUnknown.Permits(true) {
+	if classMetadata.Permits(true) || classMulticast.Permits(true) || ClassUnknown.Permits(true) {
 		t.Error("a private route opens what no name may reach")
 	}
-	if !ClassPrivate.Permits(true) || !ClassLoopback.Permits(true) || !ClassPublic.Permits(false) {
+	if !ClassPrivate.Permits(true) || !ClassLoopback.Permits(true) || !classPublic.Permits(false) {
 		t.Error("a class that should be permitted is not")
 	}
 }
@@ -314,7 +313,7 @@ func FuzzParseAllow(f *testing.F) {
 			}
 			return
 		}
-		// The canonical form means the same route.
+		// Parsing the canonical form gives the same route.
 		again, err := ParseAllow(r.String())
 		if err != nil || again.String() != r.String() {
 			t.Fatalf("%q → %q → %v, %v", s, r, again, err)

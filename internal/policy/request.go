@@ -1,52 +1,54 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
-// Reasons of verdicts about requests.
+// Reasons for refusing a request.
 const (
 	ReasonRequest   Reason = "request"        // the host is allowed, this request is not
 	ReasonAmbiguous Reason = "ambiguous-path" // rules of paths can't be kept for it
 )
 
-// MatchType says how a value is compared.
+// MatchType is the way a value is compared.
 type MatchType uint8
 
-// The types of [PathMatch] and [HeaderMatch]. A prefix is whole segments: /v1
-// matches /v1 and /v1/x and not /v1x. A regular expression (RE2) must match all
-// of the value.
+// Types of [PathMatch] and [HeaderMatch]. A prefix covers whole segments: /v1 matches
+// /v1 and /v1/x, but not /v1x. A regular expression (RE2) must match the whole value.
 const (
 	Prefix MatchType = iota
 	Exact
 	Regexp
 )
 
-// PathMatch compares a request's path, in the spelling of [NormalPath]. Make it
-// with [NewPathMatch].
+// PathMatch compares the path of a request, as [NormalPath] spells it. Create it with
+// [NewPathMatch].
 type PathMatch struct {
-	kind  MatchType
+	typ   MatchType
 	value string
 	re    *regexp.Regexp
 }
 
-// NewPathMatch refuses a value that no path could be equal to.
-func NewPathMatch(kind MatchType, value string) (PathMatch, error) {
-	m := PathMatch{kind: kind, value: value}
+// NewPathMatch returns a match, or an error if no path can have this value.
+func NewPathMatch(typ MatchType, value string) (PathMatch, error) {
+	m := PathMatch{typ: typ, value: value}
 	var err error
-	if kind == Regexp {
-		m.re, err = wholly(value)
+	if typ == Regexp {
+		m.re, err = compileWhole(value)
 		return m, err
 	}
 	if m.value, err = NormalPath(value); err != nil {
 		return PathMatch{}, err
 	}
-	if kind == Prefix {
+	if typ == Prefix {
 		m.value = strings.TrimSuffix(m.value, "/")
 	}
 	return m, nil
@@ -55,9 +57,9 @@ func NewPathMatch(kind MatchType, value string) (PathMatch, error) {
 // maxPattern bounds a regular expression, in bytes.
 const maxPattern = 1000
 
-// wholly compiles a pattern that must match everything: one that matched a part
-// would let /safe through in /admin?/safe's place.
-func wholly(pattern string) (*regexp.Regexp, error) {
+// compileWhole compiles a pattern that must match the whole value. Matching a part,
+// /safe would allow /admin?/safe.
+func compileWhole(pattern string) (*regexp.Regexp, error) {
 	if len(pattern) > maxPattern {
 		return nil, fmt.Errorf("regular expression is longer than %d bytes", maxPattern)
 	}
@@ -67,24 +69,24 @@ func wholly(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?:` + pattern + `)\z`)
 }
 
-// String returns the type as route files write it.
+// String returns the type as it is written in route files.
 func (t MatchType) String() string { return [...]string{"prefix", "exact", "regex"}[t] }
 
-// Type says how the path is compared.
-func (m PathMatch) Type() MatchType { return m.kind }
+// Type returns the way the path is compared.
+func (m PathMatch) Type() MatchType { return m.typ }
 
-// Value is what NewPathMatch makes the same match of.
+// Value returns the value for NewPathMatch.
 func (m PathMatch) Value() string {
-	if m.kind == Prefix && m.value == "" {
+	if m.typ == Prefix && m.value == "" {
 		return "/"
 	}
 	return m.value
 }
 
-// Name is the header's.
+// Name returns the name of the header.
 func (m HeaderMatch) Name() string { return m.name }
 
-// Type says how the value is compared.
+// Type returns the way the value is compared.
 func (m HeaderMatch) Type() MatchType {
 	if m.re != nil {
 		return Regexp
@@ -92,11 +94,11 @@ func (m HeaderMatch) Type() MatchType {
 	return Exact
 }
 
-// Value is what NewHeaderMatch makes the same match of.
+// Value returns the value for NewHeaderMatch.
 func (m HeaderMatch) Value() string { return m.value }
 
 func (m PathMatch) match(path string) bool {
-	switch m.kind {
+	switch m.typ {
 	case Exact:
 		return path == m.value
 	case Regexp:
@@ -107,7 +109,7 @@ func (m PathMatch) match(path string) bool {
 }
 
 func (m PathMatch) String() string {
-	switch m.kind {
+	switch m.typ {
 	case Exact:
 		return "path = " + m.value
 	case Regexp:
@@ -116,32 +118,33 @@ func (m PathMatch) String() string {
 	return "path " + m.value + "/…"
 }
 
-// HeaderMatch compares a header that stands in the request once. Make it with
-// [NewHeaderMatch].
+// HeaderMatch compares a header. The header must be in the request exactly once.
+// Create it with [NewHeaderMatch].
 type HeaderMatch struct {
 	name, value string
 	re          *regexp.Regexp
 }
 
-// NewHeaderMatch makes an [Exact] or [Regexp] match.
-func NewHeaderMatch(kind MatchType, name, value string) (HeaderMatch, error) {
+// NewHeaderMatch returns an [Exact] or [Regexp] match. It refuses headers that the
+// gateway sets or removes.
+func NewHeaderMatch(typ MatchType, name, value string) (HeaderMatch, error) {
 	m := HeaderMatch{name: http.CanonicalHeaderKey(name), value: value}
-	if !isToken(name) {
+	if !httpguts.ValidHeaderFieldName(name) {
 		return HeaderMatch{}, fmt.Errorf("%.40q is no header name", name)
 	}
 	switch m.name {
 	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Trailer", "Te", "Upgrade", "Keep-Alive", "Expect", "Accept-Encoding",
 		"Proxy-Connection", "Proxy-Authorization", "Proxy-Authenticate", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
-		// Upstream does not get it as it came.
+		// The gateway changes these on the way to upstream.
 		return HeaderMatch{}, fmt.Errorf("%s is the gateway's own and can't be a condition", m.name)
 	}
 	var err error
-	switch kind {
+	switch typ {
 	case Exact:
 	case Regexp:
-		m.re, err = wholly(value)
+		m.re, err = compileWhole(value)
 	default:
-		err = fmt.Errorf("a header is matched exactly or by a regular expression")
+		err = errors.New("a header is matched exactly or by a regular expression")
 	}
 	return m, err
 }
@@ -157,8 +160,9 @@ func (m HeaderMatch) match(h http.Header) bool {
 	return vs[0] == m.value
 }
 
-// twin is a header that some servers take for the one of m, if h has one.
-func (m HeaderMatch) twin(h http.Header) string {
+// lookalike returns the name of a header in h that some servers confuse with that of
+// m; "": none.
+func (m HeaderMatch) lookalike(h http.Header) string {
 	for name := range h {
 		if name != m.name && SameHeader(name, m.name) {
 			return name
@@ -167,21 +171,21 @@ func (m HeaderMatch) twin(h http.Header) string {
 	return ""
 }
 
-// SameHeader reports whether some servers take two names of headers for the same:
-// behind CGI, WSGI and the like, X_Env and X.Env are X-Env.
+// SameHeader reports whether some servers treat two header names as the same: behind
+// CGI, WSGI and the like, X_Env and X.Env are X-Env.
 func SameHeader(a, b string) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range len(a) {
-		if plainHeader(a[i]) != plainHeader(b[i]) {
+		if foldHeaderByte(a[i]) != foldHeaderByte(b[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-func plainHeader(c byte) byte {
+func foldHeaderByte(c byte) byte {
 	switch {
 	case 'A' <= c && c <= 'Z':
 		return c + 'a' - 'A'
@@ -191,47 +195,37 @@ func plainHeader(c byte) byte {
 	return '-'
 }
 
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte("()<>@,;:\\\"/[]?={}", c) >= 0 {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// Match is met by a request that meets one of Paths, one of Methods and all of
-// Headers; each that is empty is met by every request.
+// Match requires one of Paths, one of Methods and all of Headers. Each that is empty
+// is always met.
 type Match struct {
 	Paths   []PathMatch
 	Methods []string
 	Headers []HeaderMatch
 }
 
-// Request is what rules look at.
+// Request holds the parts of a request that rules compare.
 type Request struct {
 	Method string
-	// Path is as it stood on the request line, without the query.
+	// Path comes from the request line, without the query.
 	Path   string
 	Header http.Header
 }
 
-// miss says what of m the request does not meet: nothing when it does. The
-// smaller the number, the nearer it came.
-func (m Match) miss(r *Request, path string) (n int, what string) {
+// mismatch says which conditions of m the request does not meet. n is 0 if it meets
+// all; a smaller n means a nearer miss.
+func (m Match) mismatch(r *Request, path string) (n int, what string) {
 	var missed []string
 	if len(m.Paths) > 0 && !slices.ContainsFunc(m.Paths, func(p PathMatch) bool { return p.match(path) }) {
 		n += 4
 		missed = append(missed, m.Paths[0].String())
-	} else if name := elsewhere(r.Header, overridesPath, nil); len(m.Paths) > 0 && name != "" {
+	} else if name := override(r.Header, overridesPath, nil); len(m.Paths) > 0 && name != "" {
 		n += 4
 		missed = append(missed, "no header "+name+", which names another path")
 	}
 	if len(m.Methods) > 0 && !slices.Contains(m.Methods, r.Method) {
 		n += 2
 		missed = append(missed, "method "+strings.Join(m.Methods, ", "))
-	} else if name := elsewhere(r.Header, overridesMethod, m.Methods); len(m.Methods) > 0 && name != "" {
+	} else if name := override(r.Header, overridesMethod, m.Methods); len(m.Methods) > 0 && name != "" {
 		n += 2
 		missed = append(missed, "no header "+name+", which names another method")
 	}
@@ -250,9 +244,9 @@ var (
 	overridesPath   = []string{"X-Original-Url", "X-Rewrite-Url"}
 )
 
-// elsewhere is the header of these that names something that is not allowed, if one
-// does. Lenient servers take X_HTTP_Method for the same.
-func elsewhere(h http.Header, names, allowed []string) string {
+// override returns the name of a header in h that overrides the method or path with a
+// value that is not allowed; "": none. Lenient servers accept X_HTTP_Method too.
+func override(h http.Header, names, allowed []string) string {
 	for name, values := range h {
 		if !slices.ContainsFunc(names, func(n string) bool { return SameHeader(n, name) }) {
 			continue
@@ -264,17 +258,17 @@ func elsewhere(h http.Header, names, allowed []string) string {
 	return ""
 }
 
-// RequestVerdict is the answer about one request. The zero value refuses.
+// RequestVerdict is the verdict about a request. The zero value refuses.
 type RequestVerdict struct {
 	Verdict
-	// Route is the one that allows; nil in a refusal.
+	// Route is the route that allows the request; nil in a refusal.
 	Route *Route
-	// Missed says what the request did not meet of the nearest route.
+	// Missed says which conditions of the nearest route the request does not meet.
 	Missed string
 }
 
-// Remedy is what would allow a request that was refused: a flag, or words about the
-// route that came nearest, which a file may have written; at most one of them.
+// Remedy says what would allow a refused request: a flag, or a hint about the nearest
+// route, which may come from a file. At most one is set.
 func (v RequestVerdict) Remedy(host string, port uint16, path string, private bool) (flag, hint string) {
 	switch {
 	case v.Allowed, v.Reason != ReasonRequest:
@@ -288,14 +282,13 @@ func (v RequestVerdict) Remedy(host string, port uint16, path string, private bo
 	return flag, hint
 }
 
-// DecideRequest says whether a request may be made to name on port, a connection
-// to which [Table.Decide] allowed: by the first route, in their order, that it
-// meets.
+// DecideRequest decides about a request to name on port. The connection must have been
+// allowed by [Table.Decide]. The first route that the request matches allows it.
 func (t *Table) DecideRequest(name string, port uint16, r *Request) RequestVerdict {
 	return decideRequest(t.candidates(name, netip.Addr{}, port), r)
 }
 
-// DecideAddrRequest is DecideRequest for a literal.
+// DecideAddrRequest is DecideRequest for a literal address.
 func (t *Table) DecideAddrRequest(addr netip.Addr, port uint16, r *Request) RequestVerdict {
 	return decideRequest(t.candidates("", addr, port), r)
 }
@@ -308,18 +301,18 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 		path    string
 		pathErr error
 		normal  bool
-		byPath  bool // a route so far has conditions about paths
+		byPath  bool // a previous route has path conditions
 		near    *Route
 		least   int
 		missed  string
 	)
-	if name := twinned(routes, r.Header); name != "" {
-		return RequestVerdict{Verdict: refuse(ReasonAmbiguous, *routes[0]), Missed: "some servers take the header " + name + " for one that the routes are about"}
+	if name := headerLookalike(routes, r.Header); name != "" {
+		return RequestVerdict{Verdict: refusal(ReasonAmbiguous, *routes[0]), Missed: "some servers take the header " + name + " for one that the routes are about"}
 	}
 	for _, route := range routes {
 		if len(route.opts.Matches) == 0 {
 			if pathErr != nil && byPath {
-				break // it may be what an earlier route is about
+				break // an earlier route may be meant for this path
 			}
 			return allowed(route)
 		}
@@ -332,7 +325,7 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 			if pathErr != nil && len(m.Paths) > 0 {
 				continue
 			}
-			n, what := m.miss(r, path)
+			n, what := m.mismatch(r, path)
 			if n == 0 {
 				return allowed(route)
 			}
@@ -342,9 +335,9 @@ func decideRequest(routes []*Route, r *Request) RequestVerdict {
 		}
 	}
 	if pathErr != nil {
-		return RequestVerdict{Verdict: refuse(ReasonAmbiguous, *routes[0]), Missed: pathErr.Error()}
+		return RequestVerdict{Verdict: refusal(ReasonAmbiguous, *routes[0]), Missed: pathErr.Error()}
 	}
-	return RequestVerdict{Verdict: refuse(ReasonRequest, *near), Missed: missed}
+	return RequestVerdict{Verdict: refusal(ReasonRequest, *near), Missed: missed}
 }
 
 func allowed(r *Route) RequestVerdict {
@@ -354,13 +347,14 @@ func allowed(r *Route) RequestVerdict {
 	}
 }
 
-// twinned is a header that some servers take for one that a route has a condition
-// about: what the routes see of the request may not be what the server sees.
-func twinned(routes []*Route, h http.Header) string {
+// headerLookalike returns a header that some servers confuse with one that a route has
+// a condition about; "": none. The server may then see another value than the routes
+// did.
+func headerLookalike(routes []*Route, h http.Header) string {
 	for _, route := range routes {
 		for _, m := range route.opts.Matches {
 			for _, hm := range m.Headers {
-				if name := hm.twin(h); name != "" {
+				if name := hm.lookalike(h); name != "" {
 					return name
 				}
 			}

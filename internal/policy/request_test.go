@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestHeaderTwins: a request with a header that some servers take for one that a
-// route is about is refused by all of the host's routes; other names with such signs
-// are not.
+// TestHeaderTwins: a header that some servers confuse with the one in a condition
+// makes all routes of the host refuse. Other names with such characters don't.
 func TestHeaderTwins(t *testing.T) {
 	env := HeaderMatch{name: "X-Env", value: "test"}
 	first, err := allowRoute(t, "api.example.com").WithOptions(Options{Matches: []Match{{Headers: []HeaderMatch{env}}}})
@@ -21,10 +20,10 @@ func TestHeaderTwins(t *testing.T) {
 	for _, x := range []struct {
 		host   string
 		header http.Header
-		want   Reason // ReasonRoute: it is allowed
+		want   Reason // ReasonRoute: allowed
 	}{
 		{"api.example.com", http.Header{"X-Env": {"test"}}, ReasonRoute},
-		{"api.example.com", http.Header{"X-Env": {"prod"}}, ReasonRoute}, // by the second
+		{"api.example.com", http.Header{"X-Env": {"prod"}}, ReasonRoute}, // the second route allows it
 		{"api.example.com", http.Header{"X-Env": {"test"}, "X_env": {"prod"}}, ReasonAmbiguous},
 		{"api.example.com", http.Header{"X_Env": {"test"}}, ReasonAmbiguous},
 		{"api.example.com", http.Header{"X.env": {"prod"}}, ReasonAmbiguous},

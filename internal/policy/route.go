@@ -12,20 +12,18 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// HostGateway is the name by which a bottle reaches servers on the host's own
-// loopback, when a private route names it. 127.0.0.1 can't be: inside a bottle
-// that is the bottle.
+// HostGateway is the name for servers on the host's own loopback, for a private route.
+// 127.0.0.1 would not do: inside a bottle that is the bottle.
 const HostGateway = "host.carboy.internal"
 
-// Protocol is what may be spoken on a route.
+// Protocol is the protocol that a route allows.
 type Protocol uint8
 
 const (
-	// ProtocolWeb is TLS or HTTP/1, told apart by the first bytes. Anything
-	// else is refused.
+	// ProtocolWeb allows TLS and HTTP/1, detected by the first bytes, and nothing
+	// else.
 	ProtocolWeb Protocol = iota
-	// ProtocolTCP passes bytes unseen. Nothing but the address and the caps
-	// is checked then.
+	// ProtocolTCP passes any bytes. Only the address and the caps are checked.
 	ProtocolTCP
 )
 
@@ -40,39 +38,38 @@ func (p Protocol) String() string {
 	}
 }
 
-// defaultPorts are those of a route that names none: HTTPS, and HTTP for the
+// defaultPorts are the ports of a route without a port: HTTPS, and HTTP for the
 // redirects to it.
 var defaultPorts = []uint16{443, 80}
 
-// Route is one permission: a host and its ports. The zero value matches
-// nothing. Values are immutable.
+// Route allows a host and some of its ports. The zero value matches nothing. Routes
+// are immutable.
 type Route struct {
-	name     string     // canonical name; for a wildcard what follows "*."
+	name     string     // canonical; for a wildcard the part after "*."
 	wildcard bool       // matches one or more labels before name
-	addr     netip.Addr // instead of name: a literal
+	addr     netip.Addr // of a literal; name is then empty
 	ports    []uint16
 	private  bool
 	protocol Protocol
 	rule     string
 	opts     Options
-	order    int // among a table's routes
+	order    int // index in its table
 }
 
-// ParseAllow reads HOST[:PORT][/PATH] as `--allow` takes it. HOST is a name (in any
-// script, any case, with or without a trailing dot), a wildcard *.NAME that
-// stands for one or more labels, an IPv4 address or an IPv6 address in
-// brackets. Without PORT the route covers 443 and 80. TLS and HTTP may be
-// spoken on it; HOST:PORT/tcp passes anything, unseen. With PATH only requests for
-// it and what is below it are allowed, as by a [Prefix].
+// ParseAllow parses HOST[:PORT][/PATH], the argument of `--allow`. HOST is a name (in
+// any script, any case, with or without a trailing dot), a wildcard *.NAME that stands
+// for one or more labels, an IPv4 address or an IPv6 address in brackets. Without PORT
+// the route covers 443 and 80. It allows TLS and HTTP; HOST:PORT/tcp allows any
+// protocol, without inspection. With PATH it allows only requests for that path and
+// those below it, like a [Prefix].
 //
-// A literal names its address, so it is permission for it even where it is
-// private; a name that resolves to a private address needs
-// [ParseAllowPrivate].
+// A literal address is allowed even if it is private, because it was named. A name
+// that resolves to a private address needs [ParseAllowPrivate].
 func ParseAllow(s string) (Route, error) { return parse("--allow", s, false) }
 
-// ParseAllowPrivate reads HOST[:PORT][/PATH] as `--allow-private` takes it: like
-// [ParseAllow], but the name may resolve to loopback, private, link-local and
-// other addresses that are not public.
+// ParseAllowPrivate parses HOST[:PORT][/PATH], the argument of `--allow-private`. It
+// differs from [ParseAllow] in that the name may resolve to loopback, private,
+// link-local and other addresses that are not public.
 func ParseAllowPrivate(s string) (Route, error) { return parse("--allow-private", s, true) }
 
 func parse(flag, s string, private bool) (Route, error) {
@@ -93,10 +90,10 @@ func parse(flag, s string, private bool) (Route, error) {
 	return r, nil
 }
 
-// splitPath takes the path off, which begins at the first slash. What is left for
-// the host is judged there.
+// splitPath splits the argument at the first slash. The host's parser reports errors
+// in the rest.
 func splitPath(s string) (host, path string) {
-	if strings.Contains(s, "://") || strings.HasSuffix(s, tcpSuffix) && strings.Count(s, "/") == 1 { // judged by the host's parser
+	if strings.Contains(s, "://") || strings.HasSuffix(s, tcpSuffix) && strings.Count(s, "/") == 1 { // the host's parser reports it
 		return s, ""
 	}
 	i := strings.IndexByte(s, '/')
@@ -120,9 +117,9 @@ func parsePath(path string) (PathMatch, error) {
 	return NewPathMatch(Prefix, path)
 }
 
-// AllowFlag is the flag that would allow a request, or nothing when there is none
-// that a person could take as it stands: name and path come from inside, and are
-// meant for a shell. Of the path the first segments are taken that are plain.
+// AllowFlag returns the flag that would allow a request, or "" if none can be shown to
+// a person as it is: name and path come from the bottle, and the flag is for a shell.
+// It uses the leading path segments that consist of plain characters.
 func AllowFlag(host string, port uint16, path string, private bool) string {
 	flag := "--allow"
 	if private {
@@ -144,7 +141,7 @@ func AllowFlag(host string, port uint16, path string, private bool) string {
 			}
 			plain += "/" + seg
 		}
-		if plain == "" || plain == tcpSuffix { // that would allow all
+		if plain == "" || plain == tcpSuffix { // it would allow every path
 			return ""
 		}
 		host += plain
@@ -156,12 +153,12 @@ func AllowFlag(host string, port uint16, path string, private bool) string {
 	return r.rule
 }
 
-// maxAdvised bounds the path of an advice, in bytes.
+// maxAdvised bounds the path in an advised flag, in bytes.
 const maxAdvised = 120
 
 const plainBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%+="
 
-// tcpSuffix asks for a route on which anything may be spoken.
+// tcpSuffix marks a route that allows any protocol.
 const tcpSuffix = "/tcp"
 
 func parseRoute(s string, private bool) (Route, error) {
@@ -219,8 +216,8 @@ func parseName(r Route, host string) (Route, error) {
 	return r, nil
 }
 
-// splitHostPort is stricter than net.SplitHostPort: it explains what people
-// type by mistake.
+// splitHostPort is stricter than net.SplitHostPort, and its errors explain common
+// mistakes.
 func splitHostPort(s string) (host, port string, bracketed bool, err error) {
 	switch {
 	case s == "":
@@ -276,9 +273,9 @@ func checkLiteral(addr netip.Addr, private bool) error {
 	switch class := Classify(addr); class {
 	case ClassLoopback:
 		return fmt.Errorf("inside a bottle %v is the bottle itself; for a server on this machine use --allow-private %s:PORT", addr, HostGateway)
-	case ClassMulticast, ClassBroadcast, ClassUnspecified, ClassReserved, ClassUnknown:
+	case classMulticast, classBroadcast, classUnspecified, classReserved, ClassUnknown:
 		return fmt.Errorf("%v is a %s address, which no connection can go to", addr, class)
-	case ClassMetadata, ClassTranslated:
+	case classMetadata, classTranslated:
 		if !private {
 			return fmt.Errorf("%v is a %s address; it needs --allow-private", addr, class)
 		}
@@ -286,8 +283,8 @@ func checkLiteral(addr netip.Addr, private bool) error {
 	return nil
 }
 
-// checkWildcard refuses wildcards under which anybody can register a name: to
-// allow them is to allow the whole internet.
+// checkWildcard refuses wildcards under which anybody can register a name, since they
+// would allow the whole internet.
 func checkWildcard(base string, private bool) error {
 	suffix, icann := publicsuffix.PublicSuffix(base)
 	if suffix != base {
@@ -308,20 +305,19 @@ func (r Route) WithProtocol(p Protocol) Route {
 	return r
 }
 
-// WithRule returns the route with the text by which refusals and receipts cite
-// it, such as a file and line.
+// WithRule returns the route with the text that refusals and receipts cite, such as a
+// file and line.
 func (r Route) WithRule(rule string) Route {
 	r.rule = rule
 	return r
 }
 
-// Rule returns the text by which the route is cited.
+// Rule returns the text that refusals and receipts cite.
 func (r Route) Rule() string { return r.rule }
 
-// Identity says what is asked of whom by the requests that the route is about: its
-// host and ports, what is spoken, its conditions, and where they go. Two routes that
-// agree about it are one route to whoever counts, however else they differ and
-// wherever they stand.
+// Identity returns a key for the requests that the route covers: host, ports,
+// protocol, conditions and upstream. Routes with the same key share one account of
+// usage, whatever their other options and their order.
 func (r Route) Identity() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %v %v", r, r.ports, r.opts.Upstream)
@@ -334,10 +330,10 @@ func (r Route) Identity() string {
 	return b.String()
 }
 
-// Private reports whether the route permits addresses that are not public.
+// Private reports whether the route allows addresses that are not public.
 func (r Route) Private() bool { return r.private }
 
-// Protocol returns what may be spoken on the route.
+// Protocol returns the protocol that the route allows.
 func (r Route) Protocol() Protocol { return r.protocol }
 
 // Ports returns the ports of the route.
@@ -346,8 +342,8 @@ func (r Route) Ports() []uint16 { return slices.Clone(r.ports) }
 // IsZero reports whether the route matches nothing.
 func (r Route) IsZero() bool { return r.name == "" && !r.addr.IsValid() }
 
-// String returns HOST:PORT, or HOST for the default ports, in the canonical
-// spelling and with /tcp when anything may be spoken.
+// String returns HOST:PORT, or HOST for the default ports, in canonical spelling, with
+// the suffix /tcp if any protocol is allowed.
 func (r Route) String() string {
 	host := r.Host()
 	if len(r.ports) == 1 {

@@ -1,13 +1,11 @@
-// Package policy decides where a bottle may connect to. It holds routes and
-// verdicts and does no I/O: names are resolved and connections made elsewhere,
-// each asking here first.
+// Package policy decides where a bottle may connect to. It does no I/O: its callers
+// resolve names and make connections, and ask here first.
 //
-// What it promises: the zero [Verdict], [Route] and [Table] refuse; two
-// spellings of one host are one host; what is not understood is an error and
-// never a route.
+// The zero [Verdict], [Route] and [Table] refuse. Two spellings of one host are the
+// same host. Input that is not understood is an error, never a route.
 //
-// Start reading at [ParseAllow] and [Table.Decide]; [Classify] is the other
-// half, for addresses that a name turned out to have.
+// Start reading at [ParseAllow] and [Table.Decide]; [Classify] judges the addresses
+// that a name resolves to.
 package policy
 
 import (
@@ -20,13 +18,12 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Reason says why a verdict is what it is. The values are stable: receipts
-// hold them.
+// Reason is the reason for a verdict. The values are stable: receipts hold them.
 type Reason string
 
-// The reasons of verdicts.
+// Reasons for verdicts.
 const (
-	ReasonNone    Reason = ""         // the zero verdict, which refuses
+	reasonNone    Reason = ""         // the zero verdict, which refuses
 	ReasonRoute   Reason = "route"    // a route allows it
 	ReasonNoRoute Reason = "no-route" // no route names the host
 	ReasonPort    Reason = "port"     // a route names the host, with other ports
@@ -37,36 +34,36 @@ const (
 // Verdict is the answer to one question. The zero value refuses.
 type Verdict struct {
 	Allowed bool
-	// Private permits addresses that are not public.
+	// Private allows addresses that are not public.
 	Private bool
-	// Protocol is what may be spoken.
+	// Protocol is the protocol that is allowed.
 	Protocol Protocol
-	// Opaque says that what is spoken inside TLS is passed unseen.
+	// Opaque says that TLS is passed through without inspection.
 	Opaque bool
-	// Wildcard says that the route leaves a part of the name to whoever asks.
+	// Wildcard says that the route does not spell out the whole name.
 	Wildcard bool
-	// Rule cites the route that allowed, or in a refusal the route that came
-	// nearest; empty when there is none.
+	// Rule cites the route that allowed. In a refusal it cites the nearest route;
+	// empty: there is none.
 	Rule   string
 	Reason Reason
-	// Nearest is the HOST[:PORT] of the route that came nearest to a refused
-	// question, if any did.
+	// Nearest is the HOST[:PORT] of the route nearest to a refused host, if there is
+	// one.
 	Nearest string
 }
 
-// Table answers questions about a fixed set of routes, in time that does not
-// grow with their number. It is immutable and safe for concurrent use. The
-// zero value and the nil pointer refuse everything.
+// Table decides by a fixed set of routes, in time independent of their number. It is
+// immutable and safe for concurrent use. The zero value and the nil pointer refuse
+// everything.
 type Table struct {
 	exact    map[string][]Route
 	wildcard map[string][]Route
 	literal  map[netip.Addr][]Route
-	domain   map[string]Route // registrable domain to its first route, for advice
+	domain   map[string]Route // registrable domain to its first route, for hints
 	routes   []Route
 }
 
-// Compile makes a table. A zero route is an error, since it stands for
-// something that was not understood.
+// Compile returns a table of routes. A zero route is an error, because it stands for
+// input that was not understood.
 func Compile(routes ...Route) (*Table, error) {
 	t := &Table{
 		exact:    map[string][]Route{},
@@ -113,29 +110,29 @@ func registrable(name string) string {
 	return name
 }
 
-// Decide says whether name may be connected to on port. Where several routes
-// match, a private one wins over others: each was given on purpose.
+// Decide decides whether the bottle may connect to name on port. If several routes
+// match, a private one wins: each was given on purpose.
 func (t *Table) Decide(name string, port uint16) Verdict {
 	return t.decideName(name, func(r Route) bool { return slices.Contains(r.ports, port) })
 }
 
-// DecideName says whether any port of name may be connected to: the question
-// when the name is asked for and the port is not known yet.
+// DecideName decides whether the bottle may connect to name on any port. It answers
+// DNS questions, where the port is not known yet.
 func (t *Table) DecideName(name string) Verdict {
 	return t.decideName(name, func(Route) bool { return true })
 }
 
-// DecideAddr says whether a literal address may be connected to on port.
+// DecideAddr decides whether the bottle may connect to a literal address on port.
 func (t *Table) DecideAddr(addr netip.Addr, port uint16) Verdict {
 	if t == nil {
 		return Verdict{Reason: ReasonLiteral}
 	}
 	routes := t.literal[addr.WithZone("")]
-	if v, ok := pick(routes, func(r Route) bool { return slices.Contains(r.ports, port) }); ok {
+	if v, ok := decideAmong(routes, func(r Route) bool { return slices.Contains(r.ports, port) }); ok {
 		return v
 	}
 	if len(routes) > 0 {
-		return refuse(ReasonPort, routes[0])
+		return refusal(ReasonPort, routes[0])
 	}
 	return Verdict{Reason: ReasonLiteral}
 }
@@ -148,28 +145,28 @@ func (t *Table) decideName(name string, match func(Route) bool) Verdict {
 	if t == nil {
 		return Verdict{Reason: ReasonNoRoute}
 	}
-	found := t.named(canonical)
-	if v, ok := pick(found, match); ok {
+	found := t.routesOf(canonical)
+	if v, ok := decideAmong(found, match); ok {
 		return v
 	}
 	if len(found) > 0 {
-		return refuse(ReasonPort, found[0])
+		return refusal(ReasonPort, found[0])
 	}
 	if near, ok := t.domain[registrable(canonical)]; ok {
-		return refuse(ReasonNoRoute, near)
+		return refusal(ReasonNoRoute, near)
 	}
 	return Verdict{Reason: ReasonNoRoute}
 }
 
-// RoutesOf are the routes of a canonical name, in their order.
+// RoutesOf returns the routes of a canonical name, in their order.
 func (t *Table) RoutesOf(canonical string) []Route {
 	if t == nil {
 		return nil
 	}
-	return t.named(canonical)
+	return t.routesOf(canonical)
 }
 
-// RoutesOfAddr are the routes of a literal address, in their order.
+// RoutesOfAddr returns the routes of a literal address, in their order.
 func (t *Table) RoutesOfAddr(a netip.Addr) []Route {
 	if t == nil {
 		return nil
@@ -177,8 +174,8 @@ func (t *Table) RoutesOfAddr(a netip.Addr) []Route {
 	return t.literal[a.WithZone("")]
 }
 
-// named are the routes of a canonical name, in their order.
-func (t *Table) named(canonical string) []Route {
+// routesOf returns the routes of a canonical name, in their order.
+func (t *Table) routesOf(canonical string) []Route {
 	found := slices.Clone(t.exact[canonical])
 	for rest := canonical; ; {
 		_, parent, ok := strings.Cut(rest, ".")
@@ -192,9 +189,10 @@ func (t *Table) named(canonical string) []Route {
 	return found
 }
 
-// candidates are the routes by which requests on a connection to name on port are
-// judged: those that are of one kind with the one that decided the connection. A
-// private route's requests are not judged by the others, since it was dialled.
+// candidates returns the routes that judge requests on a connection to name on port:
+// those with the same protocol, privacy and inspection as the route that allowed the
+// connection. Others don't count: after a private route allowed a dial, a public one
+// must not allow the request.
 func (t *Table) candidates(name string, addr netip.Addr, port uint16) []*Route {
 	if t == nil {
 		return nil
@@ -203,9 +201,9 @@ func (t *Table) candidates(name string, addr netip.Addr, port uint16) []*Route {
 	if addr.IsValid() {
 		found = t.literal[addr.WithZone("")]
 	} else if canonical, err := CanonicalName(name); err == nil {
-		found = t.named(canonical)
+		found = t.routesOf(canonical)
 	}
-	v, ok := pick(found, func(r Route) bool { return slices.Contains(r.ports, port) })
+	v, ok := decideAmong(found, func(r Route) bool { return slices.Contains(r.ports, port) })
 	if !ok {
 		return nil
 	}
@@ -218,10 +216,10 @@ func (t *Table) candidates(name string, addr netip.Addr, port uint16) []*Route {
 	return out
 }
 
-// pick returns the verdict of one matching route, never a mixture of several,
-// which could permit what none of them does. A private route comes first, then
-// the order given.
-func pick(routes []Route, match func(Route) bool) (Verdict, bool) {
+// decideAmong returns the verdict of one matching route. It never combines several,
+// which could permit what none of them does. Private routes come first, then the order
+// of the table.
+func decideAmong(routes []Route, match func(Route) bool) (Verdict, bool) {
 	var best Route
 	for _, r := range routes {
 		if match(r) && (best.IsZero() || r.private && !best.private) {
@@ -234,9 +232,9 @@ func pick(routes []Route, match func(Route) bool) (Verdict, bool) {
 	return Verdict{Allowed: true, Private: best.private, Protocol: best.protocol, Opaque: best.opts.Opaque, Wildcard: best.wildcard, Rule: best.rule, Reason: ReasonRoute}, true
 }
 
-// Shadowed reports whether r, one of the table's, never judges a request, and which
-// rule is why: a connection is of one kind, private or not, seen into or not, which
-// another route decides for every port of r.
+// Shadowed reports whether r, a route of the table, never judges a request, and which
+// rule prevents that. A connection is private or not, and inspected or not; another
+// route decides that for every port of r.
 func (t *Table) Shadowed(r Route) (by string, ok bool) {
 	found := t.literal[r.addr]
 	if !r.addr.IsValid() {
@@ -244,10 +242,10 @@ func (t *Table) Shadowed(r Route) (by string, ok bool) {
 		if r.wildcard {
 			name = "any." + name
 		}
-		found = t.named(name)
+		found = t.routesOf(name)
 	}
 	for _, port := range r.ports {
-		v, _ := pick(found, func(o Route) bool { return slices.Contains(o.ports, port) })
+		v, _ := decideAmong(found, func(o Route) bool { return slices.Contains(o.ports, port) })
 		if v.Private == r.private && v.Protocol == r.protocol && v.Opaque == r.opts.Opaque {
 			return "", false
 		}
@@ -256,6 +254,6 @@ func (t *Table) Shadowed(r Route) (by string, ok bool) {
 	return by, true
 }
 
-func refuse(reason Reason, near Route) Verdict {
+func refusal(reason Reason, near Route) Verdict {
 	return Verdict{Reason: reason, Rule: near.rule, Nearest: near.String()}
 }

@@ -1,11 +1,11 @@
-// Package pool keeps the register of bottles that wait for a run: one Unix
-// socket each, in the user's runtime directory, named after what it fits.
+// Package pool registers bottles that wait for a run. Each has one Unix socket
+// in the user's runtime directory, named by the key of what it fits.
 //
-// There is no daemon and no file to go stale: a socket that nobody listens on
-// belongs to a process that is gone, and is removed by whoever finds it. So is
-// the place that is kept for a bottle while it is made (Reserve). Whether
-// a bottle fits is not decided here but by its own process, which compares
-// everything; the name only says where asking is worth it.
+// There is no daemon and no stale file: if nobody listens on a socket, its
+// process is gone, and the finder removes the socket. The same holds for the
+// place that Reserve keeps for a bottle while it is made. The bottle's own
+// process compares everything and decides whether it fits; the name only says
+// which sockets are worth asking.
 //
 // Start reading at Publish and Fitting.
 package pool
@@ -27,14 +27,14 @@ import (
 	"github.com/carboy/carboy/internal/handover"
 )
 
-// Names are as long as a run's socket: "p-", 14 digits of the key, "-", 9
+// Names have the length of a run's socket name: "p-", 14 digits of the key, "-", 9
 // characters of the bottle's own.
 const (
 	keyLen = 14
 	ownLen = 9
 )
 
-// fresh is before a socket's name while nobody listens on it yet.
+// fresh precedes a socket's name until somebody listens on it.
 const fresh = ".n"
 
 // isName reports whether a file's name is one that Publish makes.
@@ -42,14 +42,14 @@ func isName(s string) bool {
 	return len(s) == len("p-")+keyLen+1+ownLen+len(".sock") && strings.HasPrefix(s, "p-") && strings.HasSuffix(s, ".sock") && s[2+keyLen] == '-'
 }
 
-// Socket is where one waiting bottle answers.
+// Socket receives requests for one waiting bottle.
 type Socket struct {
 	l    *net.UnixListener
 	path string
 }
 
-// Publish makes a socket for a bottle with this key. Others see it when it can
-// be connected to.
+// Publish makes a socket for a bottle with this key. It becomes visible to
+// others once it accepts connections.
 func Publish(dir, key string) (*Socket, error) {
 	if len(key) < keyLen {
 		return nil, errors.New("pool: the key is too short")
@@ -74,10 +74,11 @@ func Publish(dir, key string) (*Socket, error) {
 	return s, nil
 }
 
-// ID is the bottle's own part of the name.
+// ID returns the bottle's own part of the name.
 func (s *Socket) ID() string { return ID(s.path) }
 
-// Accept waits for one of this user's processes. It fails when s is closed.
+// Accept waits for a connection from one of this user's processes. It fails
+// when s is closed.
 func (s *Socket) Accept() (*handover.Conn, error) {
 	for {
 		c, err := s.l.AcceptUnix()
@@ -96,13 +97,13 @@ func (s *Socket) Close() error {
 	return s.l.Close()
 }
 
-// ID is the part of a socket's name that no other has.
+// ID returns the unique part of a socket's name.
 func ID(path string) string {
 	name := strings.TrimSuffix(filepath.Base(path), ".sock")
 	return name[strings.LastIndexByte(name, '-')+1:]
 }
 
-// Fitting lists the sockets of bottles with this key, All those of any.
+// Fitting lists the sockets of the bottles with this key.
 func Fitting(dir, key string) ([]string, error) {
 	if len(key) < keyLen {
 		return nil, errors.New("pool: the key is too short")
@@ -127,26 +128,26 @@ func list(dir, prefix string) ([]string, error) {
 	return out, nil
 }
 
-// ErrGone means that the process behind a socket is gone.
-var ErrGone = errors.New("pool: the bottle is gone")
+// errGone means that the process behind a socket has ended.
+var errGone = errors.New("pool: the bottle is gone")
 
-// Dial connects to a waiting bottle. A socket without a process is removed.
+// Dial connects to a waiting bottle. It removes a socket without a process.
 func Dial(path string) (*handover.Conn, error) {
 	c, err := handover.Dial(path)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		os.Remove(path)
 	}
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrGone
+		return nil, errGone
 	}
 	return c, err
 }
 
-// unborn is how long a socket may take to become one that others see.
+// unborn bounds the time in which a new socket must become visible.
 const unborn = time.Minute
 
-// Sweep removes sockets of processes that are gone, and returns how many others
-// there are.
+// Sweep removes sockets of ended processes, and returns the number of the
+// others.
 func Sweep(dir string) (living int, err error) {
 	all, err := All(dir)
 	if err != nil {
@@ -154,7 +155,7 @@ func Sweep(dir string) (living int, err error) {
 	}
 	for _, path := range all {
 		c, err := Dial(path)
-		if errors.Is(err, ErrGone) {
+		if errors.Is(err, errGone) {
 			continue
 		}
 		living++
@@ -177,7 +178,7 @@ func Sweep(dir string) (living int, err error) {
 	return living, nil
 }
 
-// Lock keeps others from counting and adding at the same time.
+// Lock keeps other processes from counting and adding at the same time.
 func Lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "pool.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -198,11 +199,11 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// placed is before the name of a place.
+// placed precedes the name of a place.
 const placed = ".m"
 
-// Reserve keeps a place for a bottle with this key that is about to be made,
-// unless keep of them wait or are being made already: then the place is "".
+// Reserve keeps a place for a bottle with this key that is about to be made. It
+// returns "" if keep such bottles already wait or are being made.
 func Reserve(dir, key string, keep int) (place string, err error) {
 	unlock, err := Lock(dir)
 	if err != nil {
@@ -224,9 +225,10 @@ func Reserve(dir, key string, keep int) (place string, err error) {
 // Release gives up a place that nobody has occupied.
 func Release(dir, place string) { os.Remove(filepath.Join(dir, place)) }
 
-// places counts the places for bottles whose key begins so, and removes those of
-// makers that are gone. A place is its maker's while that locks it. Before, it is
-// empty, and its maker has a while to come. The caller holds Lock.
+// places counts the places of bottles whose key has this prefix, and removes
+// those whose makers are gone. A place belongs to the process that locks it. An
+// empty place is not occupied yet, and its maker has a while to come. The
+// caller holds Lock.
 func places(dir, key string) (n int) {
 	all, _ := filepath.Glob(filepath.Join(dir, placed+key+"*"))
 	for _, path := range all {
@@ -245,13 +247,13 @@ func places(dir, key string) (n int) {
 	return n
 }
 
-// Place is a reserved place that its maker has taken.
+// Place is a reserved place that its maker has occupied.
 type Place struct {
 	f    *os.File
 	once sync.Once
 }
 
-// Occupy takes a place for the process that makes the bottle: it is counted
+// Occupy takes a place for the process that makes the bottle. The place counts
 // until Leave, or until the process ends.
 func Occupy(dir, place string) (*Place, error) {
 	if filepath.Base(place) != place || !strings.HasPrefix(place, placed) {
@@ -277,7 +279,7 @@ func Occupy(dir, place string) (*Place, error) {
 	return &Place{f: f}, nil
 }
 
-// Leave gives the place up. Idempotent.
+// Leave gives the place up. It is idempotent.
 func (p *Place) Leave() {
 	p.once.Do(func() {
 		os.Remove(p.f.Name())

@@ -54,7 +54,7 @@ func TestRegister(t *testing.T) {
 
 	// Withdrawn, and died: the socket of the dead one stays, and is found out.
 	s.Close()
-	if _, err := Dial(path); !errors.Is(err, ErrGone) {
+	if _, err := Dial(path); !errors.Is(err, errGone) {
 		t.Errorf("withdrawn: %v", err)
 	}
 	s, err = Publish(dir, key)

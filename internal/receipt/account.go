@@ -6,22 +6,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // ran reports whether anything was started.
 func (r *Receipt) ran() bool { return r.Isolation.Class != "" }
 
-// keeps reports whether the run's changes are kept apart from the host.
+// keeps reports whether the run's changes are kept apart from the host's files.
 func (r *Receipt) keeps() bool {
 	return r.Workspace.Mode == store.Overlay || r.Workspace.Mode == store.Copy
 }
 
-// Unknown lists what this receipt cannot say, in sentences: whoever signs for a
-// run must know them. Their texts are visible and of one line. Empty means that
+// unknown lists the gaps of this receipt, as sentences that a person who signs for
+// the run must know. Each is one line of visible text. An empty list means that
 // everything was observed and kept.
-func (r *Receipt) Unknown() []string {
+func (r *Receipt) unknown() []string {
 	if !r.ran() {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (r *Receipt) Unknown() []string {
 	if l := n.Log; l != nil && l.LeftOut > 0 {
 		why := ""
 		if l.Incomplete != "" {
-			why = ": " + visible.String(l.Incomplete, maxShown)
+			why = ": " + safetext.String(l.Incomplete, maxShown)
 		}
 		say("%s that the log of requests does not hold%s; they are counted here", count(l.LeftOut, "line", "lines"), why)
 	}
@@ -75,7 +75,7 @@ func (r *Receipt) unknownChanges(say func(string, ...any)) {
 	case c == nil && r.keeps() && r.Exit.Reason != Running:
 		say("what it changed: the changes were not collected")
 	case c != nil && len(c.Incomplete) > 0:
-		say("part of what it changed: %s", visible.String(c.Incomplete[0], maxShown))
+		say("part of what it changed: %s", safetext.String(c.Incomplete[0], maxShown))
 	}
 }
 
@@ -92,7 +92,7 @@ func (r *Receipt) unknownTrace(say func(string, ...any)) {
 		say("the details of %s that the trace file does not hold; they are counted here", count(t.Unkept, "fact", "facts"))
 	}
 	if t.Incomplete != "" {
-		say("the trace is incomplete: %s", visible.String(t.Incomplete, maxShown))
+		say("the trace is incomplete: %s", safetext.String(t.Incomplete, maxShown))
 	}
 	if p := r.Processes; p != nil {
 		unlisted(say, int64(len(p.List)), p.Total, "process", "processes")
@@ -112,10 +112,10 @@ func (r *Receipt) unknownTrace(say func(string, ...any)) {
 	}
 }
 
-// whole says that every fact arrived and was kept.
+// whole reports whether every fact arrived and was kept.
 func (t *Trace) whole() bool { return t.Dropped == 0 && t.Unkept == 0 && t.Incomplete == "" }
 
-// unlisted speaks of a list that was cut.
+// unlisted describes a list that was cut.
 func unlisted(say func(string, ...any), n, total int64, one, many string) {
 	if total > n {
 		say("%s that the receipt counts and does not list", count(total-n, one, many))
@@ -131,7 +131,7 @@ func (p *Processes) lead() string {
 	return s
 }
 
-// tally counts the attempts of the list: all, and those that were granted.
+// tally counts the attempts of the list, and those that were granted.
 func (p *Privileges) tally() (all, granted int64) {
 	for _, a := range p.Attempts {
 		all += a.Count
@@ -159,8 +159,8 @@ func (p *Privileges) lead() string {
 	return count(all, "request", "requests") + ", " + number(all-granted) + " refused, the others granted inside the bottle only"
 }
 
-// harmless is a request that programs make as a matter of routine, such as a
-// shell that gives up rights it does not have.
+// harmless reports whether programs make this request routinely, such as a shell
+// that drops rights it does not have.
 func (a Attempt) harmless() bool { return a.Errno == "" && a.What == "setid" }
 
 func (s *Sockets) listed() int64 {
@@ -171,8 +171,8 @@ func (s *Sockets) listed() int64 {
 	return n
 }
 
-// where says what became of a file that was written: a rank, the worst first,
-// and words.
+// where returns where a written file ended up, as a rank, the worst first, and as
+// text.
 func (r *Receipt) where(x Written) (int, string) {
 	for _, m := range r.Mounts {
 		dir := strings.TrimSuffix(string(m.Target), "/")
@@ -189,7 +189,7 @@ func (r *Receipt) where(x Written) (int, string) {
 	return 1, "in the bottle"
 }
 
-// byPlace are the written files, those on the host first.
+// byPlace returns the written files, those on the host first.
 func (r *Receipt) byPlace() []Written {
 	if r.Files == nil {
 		return nil
@@ -203,7 +203,7 @@ func (r *Receipt) byPlace() []Written {
 	return list
 }
 
-// unusual is a socket that programs seldom need, or that was refused.
+// unusual reports whether programs seldom need the socket, or it was refused.
 func (s Socket) unusual() bool {
 	if s.Errno != "" || s.Type == "raw" {
 		return true

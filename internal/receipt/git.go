@@ -8,23 +8,23 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Git is what left and entered by the git gate.
+// Git reports the fetches and pushes through the git gate.
 type Git struct {
 	Repos []GitRepo `json:"repos"` // that the bottle declares, by name
-	// Pushes are at most MaxPushes, in the order in which they ended: of those that were
-	// refused or failed the first, where there are more.
+	// Pushes lists at most MaxPushes, in the order in which they ended. If there are
+	// more, the first refused or failed ones are kept.
 	Pushes      []Push `json:"pushes"`
 	PushesTotal int64  `json:"pushes_total"`
-	// Keys are the deploy keys that were made for this run.
+	// Keys lists the deploy keys that were made for this run.
 	Keys []GitKey `json:"keys"`
 }
 
-// GitRepo is a repository and how often it was asked for.
+// GitRepo counts the requests for one repository.
 type GitRepo struct {
 	Name string    `json:"name"`
 	URL  store.Raw `json:"url"` // of upstream
-	// Fetches count what upstream answered, lists of references included;
-	// FetchesFailed what it or the gate did not.
+	// Fetches counts requests that upstream answered, lists of references included;
+	// FetchesFailed those that upstream or the gate did not.
 	Fetches       int64 `json:"fetches"`
 	FetchesFailed int64 `json:"fetches_failed"`
 	Pushes        int64 `json:"pushes"`         // that upstream took
@@ -34,7 +34,7 @@ type GitRepo struct {
 	BytesDown     int64 `json:"bytes_down"`     // to it
 }
 
-// PushVerdict is how a push ended. The zero PushVerdict is not valid.
+// PushVerdict is the outcome of a push. The zero PushVerdict is not valid.
 type PushVerdict string
 
 // The verdicts.
@@ -48,7 +48,7 @@ const (
 type Push struct {
 	Repo    string      `json:"repo"`
 	Verdict PushVerdict `json:"verdict"`
-	// Reason says why, when refused or failed.
+	// Reason is set if the push was refused or failed.
 	Reason    string    `json:"reason,omitempty"`
 	Refs      []PushRef `json:"refs"`
 	RefsTotal int64     `json:"refs_total"`
@@ -57,8 +57,8 @@ type Push struct {
 	CommitsTotal int64    `json:"commits_total"`
 	Objects      int64    `json:"objects"` // new ones
 	Scanned      int64    `json:"scanned"` // bytes of them that were looked through
-	// Found is what was found in them; a push with any was refused unless a person
-	// allowed each.
+	// Found lists the findings in the commits. A push with any was refused unless a
+	// person allowed each.
 	Found      []PushFound `json:"found"`
 	FoundTotal int64       `json:"found_total"`
 	Bytes      int64       `json:"bytes"` // from the bottle
@@ -70,11 +70,11 @@ type PushRef struct {
 	Name store.Raw `json:"name"`
 	Old  string    `json:"old,omitempty"`
 	New  string    `json:"new,omitempty"`
-	// Result is "ok", or what upstream says against it; empty: nobody said.
+	// Result is "ok" or upstream's reason for refusing; empty: upstream did not tell.
 	Result string `json:"result,omitempty"`
 }
 
-// PushFound is something that was found in a push: never the value.
+// PushFound is a finding in a push. It never holds the value.
 type PushFound struct {
 	Rule      string    `json:"rule"`
 	Secret    string    `json:"secret,omitempty"` // the name of a known secret
@@ -83,11 +83,11 @@ type PushFound struct {
 	Where     string    `json:"where"` // file, commit, tag, tree, note, reference, option
 	File      store.Raw `json:"file,omitempty"`
 	Line      int64     `json:"line,omitempty"` // from 1
-	// Allow says what came of asking a person; empty: nobody was asked.
+	// Allow is the answer of the person who was asked; empty: nobody was.
 	Allow string `json:"allow,omitempty"`
 }
 
-// KeyState is what became of a deploy key. The zero KeyState is not valid.
+// KeyState tells whether a deploy key still exists. The zero KeyState is not valid.
 type KeyState string
 
 // The states.
@@ -104,7 +104,7 @@ type GitKey struct {
 	Fingerprint string   `json:"fingerprint"`
 	ID          string   `json:"id,omitempty"` // the forge's
 	State       KeyState `json:"state"`
-	// Error says why it is left, RemoveAt where a person removes it.
+	// Error tells why the key was left, RemoveAt where a person can remove it.
 	Error    string `json:"error,omitempty"`
 	RemoveAt string `json:"remove_at,omitempty"`
 }
@@ -144,7 +144,7 @@ func (g *Git) filled() *Git {
 	return &c
 }
 
-// Left are the deploy keys that may open a repository still.
+// Left returns the deploy keys that may still give access to a repository.
 func (g *Git) Left() (out []GitKey) {
 	if g == nil {
 		return nil

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// lead says in a sentence what went through the git gate.
+// lead sums up the git gate in a sentence.
 func (g *Git) lead() string {
 	var fetches, failed, pushes, refused, broken int64
 	for _, r := range g.Repos {
@@ -28,7 +28,7 @@ func (g *Git) lead() string {
 	return strings.Join(parts, ", ")
 }
 
-// what a push did, or would have done, in a line.
+// what describes in a line what a push did, or would have done.
 func (x *Push) what() string {
 	const shown = 4
 	var parts []string
@@ -36,7 +36,7 @@ func (x *Push) what() string {
 		if i == shown {
 			break
 		}
-		s := visible.String(string(r.Name), 200)
+		s := safetext.String(string(r.Name), 200)
 		switch {
 		case r.New == "":
 			s += " deleted"
@@ -46,7 +46,7 @@ func (x *Push) what() string {
 			s += " " + object(r.Old) + ".." + object(r.New)
 		}
 		if r.Result != "" && r.Result != "ok" {
-			s += " (" + visible.String(r.Result, 120) + ")"
+			s += " (" + safetext.String(r.Result, 120) + ")"
 		}
 		parts = append(parts, s)
 	}
@@ -57,16 +57,16 @@ func (x *Push) what() string {
 }
 
 func object(s string) string {
-	s = visible.String(s, 64)
+	s = safetext.String(s, 64)
 	return s[:min(len(s), 12)]
 }
 
-// counts says how much a push had.
+// counts describes the size of a push.
 func (x *Push) counts() string {
 	return count(x.CommitsTotal, "commit", "commits") + ", " + count(x.Objects, "object", "objects") + ", " + Bytes(x.Scanned) + " looked through"
 }
 
-// text says what was found, where, and what a person said.
+// text describes the finding, its place, and the person's answer.
 func (f *PushFound) text() string {
 	s := f.Rule
 	if f.Secret != "" {
@@ -77,7 +77,7 @@ func (f *PushFound) text() string {
 	}
 	s += " in " + f.Where
 	if f.File != "" {
-		s += " " + visible.Path([]byte(f.File))
+		s += " " + safetext.Path([]byte(f.File))
 	}
 	if f.Line > 0 {
 		s += fmt.Sprintf(":%d", f.Line)
@@ -88,14 +88,14 @@ func (f *PushFound) text() string {
 	if f.Allow != "" {
 		s += "; asked: " + f.Allow
 	}
-	return visible.String(s, maxShown)
+	return safetext.String(s, maxShown)
 }
 
 func (v PushVerdict) color() color {
 	return map[PushVerdict]color{Pushed: green, PushRefused: red}[v]
 }
 
-// git shows what went through the git gate.
+// git prints the section of the git gate.
 func (p *printer) git(r *Receipt) {
 	g := r.Git
 	if g == nil {
@@ -104,10 +104,10 @@ func (p *printer) git(r *Receipt) {
 	p.section("Git", g.lead())
 	shown := p.list(len(g.Pushes), func(i int) {
 		x := &g.Pushes[i]
-		p.item(x.Verdict.color(), string(x.Verdict), plain, visible.String(x.Repo, 100)+": "+x.what())
+		p.item(x.Verdict.color(), string(x.Verdict), plain, safetext.String(x.Repo, 100)+": "+x.what())
 		p.item(plain, "", dim, x.counts())
 		if x.Reason != "" {
-			p.item(plain, "", plain, visible.String(x.Reason, maxShown))
+			p.item(plain, "", plain, safetext.String(x.Reason, maxShown))
 		}
 		n := p.list(len(x.Found), func(j int) { p.item(plain, "", red, x.Found[j].text()) })
 		p.more(n, x.FoundTotal, "findings")
@@ -115,15 +115,15 @@ func (p *printer) git(r *Receipt) {
 	p.more(shown, g.PushesTotal, "")
 	p.list(len(g.Keys), func(i int) {
 		k := g.Keys[i]
-		c, text := plain, visible.String(k.Title, 200)+", "+visible.String(k.Fingerprint, 80)
+		c, text := plain, safetext.String(k.Title, 200)+", "+safetext.String(k.Fingerprint, 80)
 		if k.State == KeyLeft {
-			c, text = red, text+": "+visible.String(k.Error, 300)+"; remove it at "+visible.String(k.RemoveAt, 300)
+			c, text = red, text+": "+safetext.String(k.Error, 300)+"; remove it at "+safetext.String(k.RemoveAt, 300)
 		}
 		p.item(c, "key "+string(k.State), c, text)
 	})
 }
 
-// gitSection is the same on the page.
+// gitSection returns the same section for the page.
 func gitSection(g *Git) section {
 	s := section{ID: "git", Title: "Git", Lead: g.lead() + "."}
 	repos := table{Caption: "Repositories that the git gate served", Head: []string{"Name", "Upstream", "Answers", "Pushes", "Refused", "Up", "Down"}}

@@ -16,15 +16,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// The page is one file that loads nothing: its policy allows its own script and
-// style by their hashes and everything else not at all. What came from inside
-// is made visible, bounded, and only ever text: html/template escapes it, and
-// the script reads it with textContent and writes no markup (the policy's
-// trusted types would refuse).
+// The page is one file that loads nothing: its content security policy allows only
+// its own script and style, by their hashes. Text from inside is made visible and
+// bounded, and never becomes markup: html/template escapes it, and the script reads
+// it with textContent and writes no markup (the policy's trusted types forbid it).
 
 //go:embed page
 var pageFiles embed.FS
@@ -38,18 +37,18 @@ const (
 	maxPageText = 1000
 	// maxPageArgs bounds the arguments of one process there.
 	maxPageArgs = 4096
-	// openRows is how many rows of the process tree are open at first.
+	// openRows rows of the process tree are open at first.
 	openRows = 60
-	// manyKids is how many children are shown at once near the root.
+	// manyKids children are shown at once near the root.
 	manyKids = 150
 	// gridWidth is the width of the time axis in units of the drawing: browsers
 	// keep coordinates up to 2^25.
 	gridWidth = 10_000_000
-	// overviewBins is how fine the overview of the timeline is.
+	// overviewBins is the resolution of the timeline's overview.
 	overviewBins = 200
 )
 
-// HTML writes r as one page for a browser, for reading, printing and keeping.
+// HTML writes r as a self-contained HTML page.
 func HTML(w io.Writer, r *Receipt) error {
 	b, err := r.Encode()
 	if err != nil {
@@ -70,7 +69,7 @@ func sum(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// page is what the template shows. Every string in it is visible text.
+// page holds the template's data. Every string in it is visible text.
 type page struct {
 	Policy string
 	Style  template.CSS
@@ -88,7 +87,7 @@ type page struct {
 	Digest                                string
 }
 
-// card is a part of the summary: one sentence, and what stands behind it.
+// card is a part of the summary: one sentence and its details.
 type card struct {
 	Title, Class, Word string
 	Lead               string
@@ -109,7 +108,7 @@ type table struct {
 	Long    bool   // folded at first
 }
 
-// Numeric says that a column has numbers.
+// Numeric reports whether a column has numbers.
 func (t table) Numeric(i int) bool { return len(t.Rows) > 0 && t.Rows[0].Cells[i].Number }
 
 type line struct {
@@ -117,7 +116,7 @@ type line struct {
 	Cells []cell
 }
 
-// cell is text; one from inside is set apart as code.
+// cell is a text; a text from inside is shown as code.
 type cell struct {
 	Text   string
 	Inside bool
@@ -133,21 +132,21 @@ func newPage(r *Receipt) *page {
 		Style: template.CSS(style), Script: template.JS(script),
 		ID: string(r.ID), Command: shellLine(r.Command), Workspace: workspaceLine(r.Workspace),
 		Took: Duration(r.Duration), Exit: exit, ExitClass: map[color]string{green: "ok", red: "bad", yellow: "warn"}[c],
-		Build: visible.String(r.Build, 100),
+		Build: safetext.String(r.Build, 100),
 		Tree:  newTimeline(r), Summary: summary(r),
 	}
 	if r.Started != nil {
 		p.Started = r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
 	for _, n := range r.Notes {
-		p.Notes = append(p.Notes, visible.String(n, maxPageText))
+		p.Notes = append(p.Notes, safetext.String(n, maxPageText))
 	}
 	p.Tables = sections(r)
 	p.Evidence = evidence(r)
 	return p
 }
 
-// asset returns a file of the page as it stands in it.
+// asset returns an embedded file of the page.
 func asset(name string) string {
 	b, err := pageFiles.ReadFile("page/" + name)
 	if err != nil {
@@ -161,8 +160,8 @@ func source(s string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(h[:])
 }
 
-// summary is what a person signs: what ran, what it reached, what it changed,
-// what was refused, and what is not known.
+// summary returns the cards that a person signs: what ran, what it reached, what it
+// changed, what was refused, and what is not known.
 func summary(r *Receipt) []card {
 	return []card{ranCard(r), reachedCard(r), changedCard(r), refusedCard(r), unknownCard(r)}
 }
@@ -192,7 +191,7 @@ func ranCard(r *Receipt) card {
 	return c
 }
 
-// programs names those that ran, most processes first.
+// programs names the programs that ran, those with the most processes first.
 func programs(p *Processes) []string {
 	const shown = 6
 	n := map[string]int64{}
@@ -202,7 +201,7 @@ func programs(p *Processes) []string {
 		if x.Path == "" {
 			continue
 		}
-		s := visible.Fit(visible.Path([]byte(x.Path)), 60, "…")
+		s := safetext.Fit(safetext.Path([]byte(x.Path)), 60, "…")
 		if n[s] == 0 {
 			names = append(names, s)
 		}
@@ -233,7 +232,7 @@ func reachedCard(r *Receipt) card {
 	var conns []string
 	for _, x := range r.Network.Connections {
 		if x.Verdict == Allowed {
-			conns = append(conns, visible.Fit(target(x.Name, x.Port), 80, "…")+" ("+visible.String(x.Proto, 40)+", "+traffic(x.BytesUp, x.BytesDown)+")")
+			conns = append(conns, safetext.Fit(target(x.Name, x.Port), 80, "…")+" ("+safetext.String(x.Proto, 40)+", "+traffic(x.BytesUp, x.BytesDown)+")")
 		}
 	}
 	c.Items = cut(conns, "target")
@@ -241,10 +240,10 @@ func reachedCard(r *Receipt) card {
 		c.Items = append(c.Items, "credentials put on outside: "+strings.Join(cut(n, "credential"), ", "))
 	}
 	for _, m := range r.Mounts {
-		c.Items = append(c.Items, "host path "+visible.Fit(visible.Path([]byte(m.Source)), 80, "…")+", "+visible.String(m.Access, 40))
+		c.Items = append(c.Items, "host path "+safetext.Fit(safetext.Path([]byte(m.Source)), 80, "…")+", "+safetext.String(m.Access, 40))
 	}
 	for _, x := range r.Published {
-		c.Items = append(c.Items, fmt.Sprintf("port %d was reachable from the host at %s", x.Port, visible.String(x.Host, 80)))
+		c.Items = append(c.Items, fmt.Sprintf("port %d was reachable from the host at %s", x.Port, safetext.String(x.Host, 80)))
 	}
 	return c
 }
@@ -269,7 +268,7 @@ func changedCard(r *Receipt) card {
 	}
 	var host, bottle []string
 	for _, x := range r.byPlace() {
-		text := visible.Fit(visible.Path([]byte(x.Path)), 80, "…") + " (" + visible.String(strings.Join(x.How, ", "), 60) + ")"
+		text := safetext.Fit(safetext.Path([]byte(x.Path)), 80, "…") + " (" + safetext.String(strings.Join(x.How, ", "), 60) + ")"
 		switch rank, where := r.where(x); rank {
 		case 0:
 			host = append(host, where+": "+text)
@@ -291,21 +290,21 @@ func refusedCard(r *Receipt) card {
 	var found, items []string
 	for _, x := range r.Network.Found {
 		n += x.Count
-		found = append(found, x.Action.word()+", on the way "+x.way()+": "+x.text()+", "+visible.Fit(target(x.Name, x.Port), 80, "…"))
+		found = append(found, x.Action.word()+", on the way "+x.way()+": "+x.text()+", "+safetext.Fit(target(x.Name, x.Port), 80, "…"))
 	}
 	for _, x := range r.Network.Names {
 		if x.Verdict == Refused {
-			items = append(items, "name "+visible.Fit(visible.String(x.Name, maxPageText), 80, "…"))
+			items = append(items, "name "+safetext.Fit(safetext.String(x.Name, maxPageText), 80, "…"))
 		}
 	}
 	for _, x := range r.Network.Connections {
 		if x.Verdict == Refused {
-			items = append(items, visible.String(x.Proto, 40)+" to "+visible.Fit(target(x.Name, x.Port), 80, "…"))
+			items = append(items, safetext.String(x.Proto, 40)+" to "+safetext.Fit(target(x.Name, x.Port), 80, "…"))
 		}
 	}
 	for _, x := range r.Network.Requests {
 		if x.Verdict == Refused {
-			items = append(items, count(x.Count, "request", "requests")+" to "+visible.Fit(target(x.Name, x.Port), 80, "…")+": "+visible.String(Plain(x.Reason), 200))
+			items = append(items, count(x.Count, "request", "requests")+" to "+safetext.Fit(target(x.Name, x.Port), 80, "…")+": "+safetext.String(Plain(x.Reason), 200))
 		}
 	}
 	items = append(cut(found, "finding"), cut(items, "name, address or request")...)
@@ -321,7 +320,7 @@ func refusedCard(r *Receipt) card {
 	}
 	for _, h := range r.Limits.Hit {
 		n++
-		items = append(items, "limit met: "+visible.String(h.Limit, 40)+" "+visible.String(h.Detail, 200))
+		items = append(items, "limit met: "+safetext.String(h.Limit, 40)+" "+safetext.String(h.Detail, 200))
 	}
 	c.Items = items
 	if n > 0 {
@@ -339,7 +338,7 @@ func refusedCard(r *Receipt) card {
 
 func unknownCard(r *Receipt) card {
 	c := card{Title: "What is unknown", Class: "ok", Word: "nothing", Lead: "Nothing: every fact arrived and was kept."}
-	c.Items = r.Unknown()
+	c.Items = r.unknown()
 	switch {
 	case !r.ran():
 		c.Lead = "Nothing, since nothing ran."
@@ -349,7 +348,7 @@ func unknownCard(r *Receipt) card {
 	return c
 }
 
-// cut leaves the first of a list and counts the rest.
+// cut returns the first entries of a list and the number of the rest.
 func cut(list []string, what string) []string {
 	const shown = 5
 	if n := len(list) - shown; n > 0 {
@@ -358,15 +357,15 @@ func cut(list []string, what string) []string {
 	return list
 }
 
-// timeline is the tree of processes over time.
+// timeline shows the tree of processes over time.
 type timeline struct {
 	Lead, Rest string
 	// Total is the width of the time axis in nanoseconds, Grid in units of the
 	// drawing.
 	Total, Grid int64
 	Ticks       []string
-	// Overview is a path over a grid of overviewBins by 100: how many
-	// processes there were at a time, at most Peak.
+	// Overview is a drawing on a grid of overviewBins by 100: the number of
+	// processes over time, at most Peak.
 	Overview string
 	Bins     int
 	Peak     string
@@ -398,7 +397,7 @@ type bar struct {
 
 type member struct{ PID, Name, Start, Took, Exit string }
 
-// deepest is how far the tree is indented.
+// deepest bounds the indentation of the tree.
 const deepest = 12
 
 func newTimeline(r *Receipt) *timeline {
@@ -455,7 +454,7 @@ func (t *timeline) row(parent, n *node, level int) row {
 	start, end, ended := n.span()
 	out := row{
 		Level: level, Indent: min(level-1, deepest), Deep: level-1 > deepest, Kids: len(n.kids) > 0, Open: n.open, Grid: t.Grid,
-		Name: visible.String(x.line(), maxPageText), Start: "+" + brief(time.Duration(start)), Took: "to the end",
+		Name: safetext.String(x.line(), maxPageText), Start: "+" + brief(time.Duration(start)), Took: "to the end",
 		Exit: outcomeText(x), Class: class(x),
 	}
 	if ended {
@@ -491,8 +490,8 @@ func (r *row) detail(parent, n *node) {
 		}
 	}
 	if x.Path != "" {
-		fact("file", visible.Path([]byte(x.Path)))
-		fact("SHA-256", visible.String(x.Digest, 80))
+		fact("file", safetext.Path([]byte(x.Path)))
+		fact("SHA-256", safetext.String(x.Digest, 80))
 	} else {
 		fact("file", "none: it went on as a copy of its parent")
 	}
@@ -513,7 +512,7 @@ func (r *row) detail(parent, n *node) {
 	if !n.mixed {
 		left := maxPageArgs
 		for i, a := range x.Args {
-			s := visible.String(string(a), min(left, maxPageText))
+			s := safetext.String(string(a), min(left, maxPageText))
 			if s == "" && a != "" {
 				r.Args = append(r.Args, fmt.Sprintf("… and %d more", len(x.Args)-i))
 				break
@@ -532,7 +531,7 @@ func (r *row) detail(parent, n *node) {
 	for _, y := range n.procs {
 		m := member{PID: strconv.FormatInt(y.PID, 10), Start: "+" + brief(time.Duration(y.Start)), Took: took(y), Exit: outcomeText(y)}
 		if n.mixed {
-			m.Name = visible.String(y.line(), maxShown)
+			m.Name = safetext.String(y.line(), maxShown)
 		}
 		r.Members = append(r.Members, m)
 	}
@@ -577,13 +576,13 @@ func (t *timeline) bar(x *Process) bar {
 	}
 }
 
-// at is where a time stands on the grid.
+// at returns the position of a time on the grid.
 func (t *timeline) at(ns int64) int64 {
 	return int64(float64(min(max(ns, 0), t.Total)) / float64(t.Total) * gridWidth)
 }
 
-// overview draws how many processes there were over time: for each bin the most
-// that there were at once.
+// overview draws the number of processes over time: for each bin the most that ran
+// at once.
 func (t *timeline) overview(p *Processes) {
 	type edge struct {
 		at   int64
@@ -597,8 +596,8 @@ func (t *timeline) overview(p *Processes) {
 			edges = append(edges, edge{t.at(max(*x.End, x.Start)), -1})
 		}
 	}
-	// What ends when another begins does not run beside it; what takes no time
-	// still counts.
+	// A process that ends when another begins does not run beside it; one that takes
+	// no time still counts.
 	slices.SortStableFunc(edges, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
 	var bins [overviewBins]int
 	n, peak, bin := 0, 1, 0

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/carboy/carboy/internal/browsertest"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // The elements and attributes of the page, all of them.
@@ -41,7 +41,7 @@ func sound(t *testing.T, page []byte) {
 				if !slices.Contains(pageAttrs, a.Key) {
 					t.Fatalf("<%s> has attribute %s=%q", n.Data, a.Key, a.Val)
 				}
-				if !visible.Clean(a.Val) {
+				if !safetext.Clean(a.Val) {
 					t.Fatalf("<%s %s> has %q", n.Data, a.Key, a.Val)
 				}
 				if a.Key == "href" && !strings.HasPrefix(a.Val, "#") {
@@ -55,7 +55,7 @@ func sound(t *testing.T, page []byte) {
 				styles++
 			}
 		case html.TextNode:
-			if n.Parent.Data != "script" && n.Parent.Data != "style" && !visible.Clean(strings.ReplaceAll(n.Data, "\n", "")) {
+			if n.Parent.Data != "script" && n.Parent.Data != "style" && !safetext.Clean(strings.ReplaceAll(n.Data, "\n", "")) {
 				t.Fatalf("text is not visible: %q", n.Data)
 			}
 		case html.CommentNode:

@@ -3,7 +3,7 @@ package receipt
 import (
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
 // Bounds of the lists of Proposals, and of a summary's bytes.
@@ -13,15 +13,15 @@ const (
 	MaxSummary   = 4 << 10
 )
 
-// Proposals is what people were asked during the run, and what its agent said of
-// its work.
+// Proposals reports the questions to people during the run, and the agent's own
+// reports about its work.
 type Proposals struct {
 	Total   int64      `json:"total"`
 	List    []Proposal `json:"list"` // by when they were made; where there are more, what was allowed comes before the rest
 	Signals []Signal   `json:"signals,omitempty"`
 }
 
-// Proposal is one that was made, with the answer. Its texts are visible.
+// Proposal is one question, with the answer. Its texts are visible.
 type Proposal struct {
 	ID      string    `json:"id"`
 	Kind    string    `json:"kind"`
@@ -34,13 +34,13 @@ type Proposal struct {
 	By      string     `json:"by,omitempty"`
 	Note    string     `json:"note,omitempty"`
 	At      *time.Time `json:"at,omitempty"`
-	// Modified is the digest of what was approved instead.
+	// Modified is the digest of the version that was approved instead.
 	Modified string `json:"modified,omitempty"`
-	// Effect is done, or why what was approved could not be done.
+	// Effect is "done", or the reason why the approved change could not be made.
 	Effect string `json:"effect,omitempty"`
 }
 
-// Signal is the agent's word on its work. It is not verified.
+// Signal is the agent's own report about its work. It is not verified.
 type Signal struct {
 	Status  string    `json:"status"` // done, failed, blocked
 	Summary string    `json:"summary"`
@@ -49,30 +49,30 @@ type Signal struct {
 
 func (x *Proposal) allowed() bool { return x.Verdict == "approved" || x.Verdict == "modified" }
 
-// word is how it ended.
+// word returns the outcome for people.
 func (x *Proposal) word() string {
 	if x.Verdict == "" {
 		return "not asked"
 	}
-	return visible.String(x.Verdict, 20)
+	return safetext.String(x.Verdict, 20)
 }
 
-// text is the rest, in a line.
+// text describes the proposal in a line.
 func (x *Proposal) text() string {
-	s := visible.String(x.Title, maxShown)
+	s := safetext.String(x.Title, maxShown)
 	if x.By != "" {
-		s += ", by " + visible.String(x.By, maxShown)
+		s += ", by " + safetext.String(x.By, maxShown)
 	}
 	if x.Note != "" {
-		s += ": " + visible.String(x.Note, maxShown)
+		s += ": " + safetext.String(x.Note, maxShown)
 	}
 	if x.Effect != "" && x.Effect != "done" {
-		s += " (" + visible.String(x.Effect, maxShown) + ")"
+		s += " (" + safetext.String(x.Effect, maxShown) + ")"
 	}
 	return s
 }
 
-// proposals is the terminal's section.
+// proposals prints the section on the terminal.
 func (p *printer) proposals(x *Proposals) {
 	if x == nil {
 		return
@@ -91,13 +91,13 @@ func (p *printer) proposals(x *Proposals) {
 	if len(x.Signals) > 0 {
 		p.section("Said", "the agent's own words about its work")
 		shown := p.list(len(x.Signals), func(i int) {
-			p.item(plain, visible.String(x.Signals[i].Status, 12), plain, visible.String(x.Signals[i].Summary, maxShown))
+			p.item(plain, safetext.String(x.Signals[i].Status, 12), plain, safetext.String(x.Signals[i].Summary, maxShown))
 		})
 		p.more(shown, int64(len(x.Signals)), "")
 	}
 }
 
-// proposalTables are the page's.
+// proposalTables returns the section's tables for the page.
 func proposalTables(x *Proposals) []table {
 	asked := table{Caption: "What people decided during the run", Head: []string{"Answer", "What", "By", "Note", "Effect"}}
 	words := table{Caption: "The agent's own words about its work", Head: []string{"Status", "Summary"}}

@@ -1,13 +1,12 @@
-// Package receipt is what carboy states about a run after it: what was run, how
-// strongly it was confined, what it changed, whom it asked for and what was
-// refused by which rule.
+// Package receipt defines carboy's report about a run: the command, how strongly it
+// was confined, what it changed, which hosts it asked for, and what was refused by
+// which rule.
 //
-// A receipt holds facts that were observed outside the workload, by the kernel
-// that served it, by the gateway or by the supervisor; nothing in it is a claim
-// of the workload except names and paths, which are the workload's to choose.
-// They are kept exactly in JSON and made visible in text. Lists are bounded and
-// always stand beside a total, so that a cut list cannot pass for a whole one.
-// It never holds a secret: no environment, no content of files, no payload.
+// A receipt holds facts that were observed outside the workload: by the kernel that
+// served it, by the gateway or by the supervisor. The workload chooses only names
+// and paths. These are kept exactly in JSON and made visible in text. Every bounded
+// list has a total beside it, so that a cut list cannot pass for a whole one. A
+// receipt never holds a secret: no environment, no content of files, no payload.
 //
 // The JSON form is published in docs/schemas/receipt.v1.json; within version 1
 // fields are only added. Start reading at [Receipt]; [Text] shows it to people.
@@ -28,8 +27,8 @@ import (
 // Schema names the format.
 const Schema = "carboy.dev/receipt/v1"
 
-// Bounds of the lists in a receipt. Whoever fills one in cuts there and counts
-// on; [Receipt.Validate] refuses longer lists.
+// Bounds of the lists in a receipt. The code that fills a list cuts it there and
+// goes on counting; [Receipt.Validate] refuses longer lists.
 const (
 	MaxChanges     = 1000
 	MaxNames       = 1000
@@ -37,12 +36,12 @@ const (
 	MaxRequests    = 1000
 	MaxFound       = 1000
 	MaxCredentials = 200
-	MaxNotes       = 100
-	MaxProcesses   = 1000
-	MaxAreas       = 200
+	maxNotes       = 100
+	maxProcesses   = 1000
+	maxAreas       = 200
 	MaxWritten     = 1000
-	MaxAttempts    = 200
-	MaxSockets     = 100
+	maxAttempts    = 200
+	maxSockets     = 100
 	MaxExecs       = 200
 	MaxGitRepos    = 200
 	MaxPushes      = 200
@@ -50,22 +49,21 @@ const (
 	MaxPushRefs     = 50
 	MaxPushCommits  = 100
 	MaxPushFindings = 50
-	// MaxArguments bounds the arguments of one process, in bytes.
-	MaxArguments = 4 << 10
+	// maxArguments bounds the arguments of one process, in bytes.
+	maxArguments = 4 << 10
 )
 
-// MaxSize bounds an encoded receipt that [Parse] accepts, in bytes.
-const MaxSize = 64 << 20
+// maxSize bounds an encoded receipt that [Parse] accepts, in bytes.
+const maxSize = 64 << 20
 
-// Receipt is the account of one run. The zero value is no receipt; see
-// [Receipt.Validate].
+// Receipt describes one run. The zero value is not valid; see [Receipt.Validate].
 type Receipt struct {
 	Schema string   `json:"schema"` // always Schema
 	ID     store.ID `json:"id"`
-	// Build is the carboy that made the run.
+	// Build identifies the carboy that made the run.
 	Build   string      `json:"build,omitempty"`
 	Command []store.Raw `json:"command"`
-	// Workspace is what the command worked on.
+	// Workspace is the directory that the command worked on.
 	Workspace Workspace `json:"workspace"`
 	// Started and Ended are wall-clock times in UTC, for people; Duration is
 	// monotonic and may differ when the clock was set. Ended is nil while the
@@ -74,17 +72,17 @@ type Receipt struct {
 	Ended    *time.Time    `json:"ended"`
 	Duration time.Duration `json:"duration_ns"`
 	Exit     Exit          `json:"exit"`
-	// Isolation is what held the command.
+	// Isolation describes the command's sandbox.
 	Isolation Isolation `json:"isolation"`
 	Limits    Limits    `json:"limits"`
 	// Changes is nil when none are kept apart: the mode is bind or none, or the
 	// run did not get so far.
 	Changes *Changes `json:"changes"`
 	Network Network  `json:"network"`
-	// Image is what the bottle's root was; nil: this machine's tools, or a directory.
+	// Image is the image of the bottle's root; nil: this machine's tools, or a directory.
 	Image  *Image  `json:"image,omitempty"`
 	Mounts []Mount `json:"mounts,omitempty"`
-	// Trace says what the kernel inside recorded; nil when it recorded nothing,
+	// Trace describes the record of the kernel inside; nil when it recorded nothing,
 	// and then Processes, Files, Privileges and Sockets are nil as well.
 	Trace      *Trace      `json:"trace,omitempty"`
 	Processes  *Processes  `json:"processes,omitempty"`
@@ -96,17 +94,17 @@ type Receipt struct {
 	Execs *Execs `json:"execs,omitempty"`
 	// Proposals is nil when nobody was asked, and nothing said.
 	Proposals *Proposals `json:"proposals,omitempty"`
-	// Git is what went through the git gate; nil: the bottle declares no repository.
+	// Git reports the traffic of the git gate; nil: the bottle declares no repository.
 	Git *Git `json:"git,omitempty"`
 	// Published are ports of servers inside that were reachable on the host's
 	// loopback.
 	Published []Published `json:"published,omitempty"`
 	// Audit is nil when nothing was recorded.
 	Audit *Audit `json:"audit"`
-	// Evidence is the directory with everything that is kept of the run.
+	// Evidence is the directory with all files kept of the run.
 	Evidence store.Raw `json:"evidence,omitempty"`
-	// Notes are facts that a person should know and that have no field, such
-	// as a clock jump. Plain sentences of carboy's own.
+	// Notes are carboy's own sentences about facts without a field, such as a clock
+	// jump.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -116,7 +114,7 @@ type Workspace struct {
 	Mode store.Mode `json:"mode"`
 }
 
-// Reason says how a run stands, mostly why it is over. The zero Reason is not over and not valid.
+// Reason tells why a run is over, or that it is not. The zero Reason is not valid.
 type Reason string
 
 // The reasons.
@@ -139,9 +137,9 @@ var reasons = map[Reason]bool{
 	Output: true, Pids: true, Killed: true, Frozen: true, Failed: true, Lost: true, Running: true,
 }
 
-// Exit is how a run ended.
+// Exit describes the end of a run.
 type Exit struct {
-	// Code is what `carboy run` ended with; package exitcode has the table.
+	// Code is the exit code of `carboy run`; package exitcode has the table.
 	Code   int    `json:"code"`
 	Reason Reason `json:"reason"`
 	// Signal is a name such as SIGTERM, when one ended the command.
@@ -150,7 +148,7 @@ type Exit struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Isolation is the boundary of a run.
+// Isolation describes the boundary of a run.
 type Isolation struct {
 	// Class is empty when nothing was confined because nothing ran.
 	Class   bottle.Isolation `json:"class"`
@@ -170,13 +168,13 @@ type Limits struct {
 // Hit is a limit that was met.
 type Hit struct {
 	Limit string `json:"limit"` // timeout, memory, pids, disk, output, bytes, connections, …
-	// Count is how often; 0 when that isn't known.
+	// Count is the number of times; 0 when that isn't known.
 	Count int64 `json:"count,omitempty"`
-	// Detail is a plain sentence, such as what it meant for the run.
+	// Detail is a sentence, such as the effect on the run.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Changes is what the run did to its workspace.
+// Changes lists the changes that the run made to its workspace.
 type Changes struct {
 	Total     int64 `json:"total"`
 	Added     int64 `json:"added"`
@@ -188,11 +186,11 @@ type Changes struct {
 	// BaseMoved counts paths that the host changed while the bottle ran; they
 	// are conflicts.
 	BaseMoved int64 `json:"base_moved"`
-	// Unlandable counts what never lands, such as sockets and devices.
+	// Unlandable counts paths that never land, such as sockets and devices.
 	Unlandable int64 `json:"unlandable"`
 	// List holds the first of them, at most MaxChanges.
 	List []Change `json:"list"`
-	// Incomplete says what could not be kept; empty when everything was.
+	// Incomplete describes what could not be kept; empty when everything was.
 	Incomplete []string `json:"incomplete,omitempty"`
 }
 
@@ -202,15 +200,15 @@ type Change struct {
 	Kind string    `json:"kind"` // add, modify, delete, mode, type
 	Type string    `json:"type"` // file, dir, symlink, …
 	Size int64     `json:"size,omitempty"`
-	// Protected says why the path needs --include-protected.
+	// Protected tells why the path needs --include-protected.
 	Protected []string `json:"protected,omitempty"`
-	// BaseMoved says how the host changed it meanwhile.
+	// BaseMoved tells how the host changed it meanwhile.
 	BaseMoved string `json:"base_moved,omitempty"`
-	// Unlandable says why it never lands.
+	// Unlandable tells why it never lands.
 	Unlandable string `json:"unlandable,omitempty"`
 }
 
-// Verdict is what policy said. The zero Verdict is not valid.
+// Verdict is a decision of policy. The zero Verdict is not valid.
 type Verdict string
 
 // The verdicts.
@@ -221,7 +219,7 @@ const (
 
 func (v Verdict) valid() bool { return v == Allowed || v == Refused }
 
-// Network is everything the gateway saw.
+// Network reports the traffic that the gateway saw.
 type Network struct {
 	// Names asked for, most important first: refused before allowed.
 	Names      []Name `json:"names"`
@@ -230,14 +228,15 @@ type Network struct {
 	Connections []Connection `json:"connections"`
 	// ConnectionsTotal counts groups, as NamesTotal counts names.
 	ConnectionsTotal int64 `json:"connections_total"`
-	// Requests of HTTP, grouped by target, rule and outcome. Those inside of TLS
-	// that passes unseen are not known.
+	// Requests of HTTP, grouped by target, rule and outcome. Requests inside TLS
+	// that is not intercepted are not known.
 	Requests      []Request `json:"requests"`
 	RequestsTotal int64     `json:"requests_total"` // groups
 	// Credentials that were put on requests, by the names of their variables.
 	Credentials      []Credential `json:"credentials"`
 	CredentialsTotal int64        `json:"credentials_total"`
-	// Found is what scanners found in what went out and came in: never the value.
+	// Found lists the scanners' findings in outgoing and incoming data. It never
+	// holds the values.
 	Found      []Found `json:"found"`
 	FoundTotal int64   `json:"found_total"` // groups
 	// Log is the file of single requests, see carboy egress log; nil: there is none.
@@ -253,8 +252,8 @@ type Totals struct {
 	ConnectionsRefused int64 `json:"connections_refused"`
 	RequestsAllowed    int64 `json:"requests_allowed"`
 	RequestsRefused    int64 `json:"requests_refused"`
-	// FoundOut counts what was found on its way out, FoundIn on its way in,
-	// whatever was done about it.
+	// FoundOut counts findings in outgoing data, FoundIn in incoming, whatever the
+	// action.
 	FoundOut  int64 `json:"found_out"`
 	FoundIn   int64 `json:"found_in"`
 	BytesUp   int64 `json:"bytes_up"`   // from the bottle, payload
@@ -274,7 +273,7 @@ type Name struct {
 
 // Connection is a group of attempts with the same target and outcome.
 type Connection struct {
-	// Name is what the connection was meant for, or the literal address.
+	// Name is the host that the connection was meant for, or the literal address.
 	Name    string  `json:"name"`
 	Port    uint16  `json:"port"`
 	Proto   string  `json:"proto"` // tcp, udp, icmp, tls, http, …
@@ -287,11 +286,11 @@ type Connection struct {
 	BytesDown int64  `json:"bytes_down"`
 }
 
-// RequestLog is what is kept of single requests.
+// RequestLog describes the file of single requests.
 type RequestLog struct {
 	Records int64 `json:"records"`
 	LeftOut int64 `json:"left_out"`
-	// Incomplete says why the file ends before the run; empty when it does not.
+	// Incomplete tells why the file ends before the run; empty when it does not.
 	Incomplete string `json:"incomplete,omitempty"`
 }
 
@@ -310,12 +309,12 @@ type Request struct {
 	Failed    int64 `json:"failed"`
 	BytesUp   int64 `json:"bytes_up"`
 	BytesDown int64 `json:"bytes_down"`
-	// Tokens is what upstream says of models; nil: nothing.
+	// Tokens sums the use of models as upstream reports it; nil: it reported none.
 	Tokens *Tokens `json:"tokens,omitempty"`
 }
 
-// Tokens is what answers said that models took for them. It is the word of whoever
-// answered.
+// Tokens sums the model tokens that answers reported. Only the servers vouch for
+// these numbers.
 type Tokens struct {
 	Answers int64 `json:"answers"` // that said it
 	Input   int64 `json:"input"`   // all that was read
@@ -329,30 +328,29 @@ type Credential struct {
 	Requests int64  `json:"requests"`
 }
 
-// Action is what was done about something that a scanner found. The zero Action is
-// not valid.
+// Action is the treatment of a scanner's finding. The zero Action is not valid.
 type Action string
 
 // The actions.
 const (
-	Blocked  Action = "blocked"  // it did not get through
-	Masked   Action = "redacted" // it got through with something else in its place
-	Reported Action = "reported" // it got through
-	Passed   Action = "allowed"  // it got through: somebody was asked and allowed it
+	Blocked  Action = "blocked"  // the data did not pass
+	Masked   Action = "redacted" // the data passed with the finding masked
+	Reported Action = "reported" // the data passed
+	Passed   Action = "allowed"  // the data passed because a person allowed it
 )
 
 func (a Action) valid() bool { return a == Blocked || a == Masked || a == Reported || a == Passed }
 
-// Found is a group of findings of one kind in what went to or came from one host.
+// Found is a group of findings of one kind in the traffic with one host.
 type Found struct {
 	Name    string `json:"name"`
 	Port    uint16 `json:"port"`
 	Inbound bool   `json:"inbound"` // in what came in
-	// What is the rule of a token or phrase, or known-secret, pieces-of-secret,
+	// What names the rule of a token or phrase, or known-secret, pieces-of-secret,
 	// high-entropy, unreadable.
 	What   string `json:"what"`
 	Secret string `json:"secret,omitempty"` // the name of a known secret
-	// Transform is how it was written: base64, gzip > hex, …; empty: as it is.
+	// Transform is the encoding: base64, gzip > hex, …; empty: none.
 	Transform string `json:"transform,omitempty"`
 	Place     string `json:"place"` // path, query, header X, body, trailer X, message
 	Rule      string `json:"rule"`  // the route
@@ -360,7 +358,7 @@ type Found struct {
 	Count     int64  `json:"count"`
 }
 
-// Image is an image that was a bottle's root.
+// Image identifies the image of a bottle's root.
 type Image struct {
 	Ref    store.Raw `json:"ref"`    // as it was named
 	Digest string    `json:"digest"` // of its manifest
@@ -373,29 +371,29 @@ type Mount struct {
 	Access string    `json:"access"` // read-only, read-write, overlay
 }
 
-// Execs are commands that were started in a bottle that went on.
+// Execs lists the commands that were started in a running bottle.
 type Execs struct {
 	Total int64  `json:"total"`
 	List  []Exec `json:"list"` // in the order of their start
 }
 
-// Exec is one of them.
+// Exec is a command that was started in a running bottle.
 type Exec struct {
 	Command []store.Raw `json:"command"`
 	By      uint32      `json:"by"` // the host's user
-	// Start is when it was started, counted from the run's start.
+	// Start is counted from the run's start.
 	Start    time.Duration `json:"start_ns"`
 	Duration time.Duration `json:"duration_ns"`
 	Exit     Exit          `json:"exit"`
 }
 
-// Published is a port inside that the host's loopback reached.
+// Published is a port inside that was reachable on the host's loopback.
 type Published struct {
 	Port uint16 `json:"port"` // inside
 	Host string `json:"host"` // address and port on the host
 }
 
-// Audit is where the log stood when the run was over.
+// Audit identifies the state of the audit log when the run was over.
 type Audit struct {
 	// Seq is the number of records in the log.
 	Seq int64 `json:"seq"`
@@ -403,24 +401,25 @@ type Audit struct {
 	Root string `json:"root"`
 }
 
-// Trace is what stands behind the account of processes, files and rights.
+// Trace describes the file of facts that Processes, Files, Privileges and Sockets
+// summarize.
 type Trace struct {
-	// Facts is how many the kernel inside recorded, those not kept included.
+	// Facts counts the facts that the kernel inside recorded, those not kept included.
 	Facts int64 `json:"facts"`
-	// Dropped facts never left the kernel: nobody knows what they said.
+	// Dropped counts facts that never left the kernel: their content is lost.
 	Dropped int64 `json:"dropped"`
-	// Unkept facts are counted in this receipt but not in the file, which had
-	// reached its bound or could not be written.
+	// Unkept counts facts that are counted in this receipt but not in the file,
+	// which had reached its bound or could not be written.
 	Unkept int64 `json:"unkept"`
 	// Bytes and Digest (SHA-256, hexadecimal) are of the trace file.
 	Bytes  int64  `json:"bytes"`
 	Digest string `json:"digest,omitempty"`
-	// Incomplete says in a sentence why the trace does not reach to the end of
-	// the run or misses something; empty when it is whole.
+	// Incomplete tells in a sentence why the trace does not reach to the end of the
+	// run or misses something; empty when it is complete.
 	Incomplete string `json:"incomplete,omitempty"`
 }
 
-// Processes are the programs that ran, as a tree.
+// Processes lists the processes of the run, as a tree.
 type Processes struct {
 	Total int64 `json:"total"` // processes, whatever the list holds
 	Execs int64 `json:"execs"` // programs started, also within one process
@@ -448,25 +447,26 @@ type Process struct {
 	// the process did not end before the bottle did.
 	Start int64  `json:"start_ns"`
 	End   *int64 `json:"end_ns"`
-	// Code and Signal are how it ended; Signal is a name such as SIGKILL.
+	// Code or Signal tells its end; Signal is a name such as SIGKILL.
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"`
 }
 
-// Files are what was read and written, by area: a directory such as /usr/lib.
+// Files counts the files read and lists those written. An area is a directory such
+// as /usr/lib.
 type Files struct {
 	// Read counts files that were opened for reading outside the workspace.
 	Read      []Area `json:"read_outside"`
 	ReadTotal int64  `json:"read_outside_total"` // distinct files
 	// ReadInside counts those in the workspace.
 	ReadInside int64 `json:"read_inside_total"`
-	// Written lists files that were written, made, renamed or removed, wherever
-	// they were; what is kept of the workspace stands in Changes.
+	// Written lists files that were written, made, renamed or removed anywhere. For
+	// the workspace's kept changes see Changes.
 	Written      []Written `json:"written"`
 	WrittenTotal int64     `json:"written_total"`
-	// Missed counts names that were looked for in vain.
+	// Missed counts names that were looked up and did not exist.
 	Missed int64 `json:"missed_total"`
-	// Denied lists what was there and not permitted.
+	// Denied lists files that existed and were not permitted.
 	Denied      []Area `json:"denied"`
 	DeniedTotal int64  `json:"denied_total"`
 	// More is true when there were more distinct files than are told apart; the
@@ -474,7 +474,7 @@ type Files struct {
 	More bool `json:"more,omitempty"`
 }
 
-// Area is a directory and how many distinct files of it.
+// Area counts the distinct files of a directory.
 type Area struct {
 	Path  store.Raw `json:"path"`
 	Files int64     `json:"files"`
@@ -483,13 +483,13 @@ type Area struct {
 // Written is a file that was changed.
 type Written struct {
 	Path store.Raw `json:"path"`
-	// How is what was done: write, make, rename, remove, mode, owner, …, in
-	// the order in which it was first seen.
+	// How lists the operations: write, make, rename, remove, mode, owner, …, in
+	// the order in which they were first seen.
 	How    []string `json:"how"`
 	Inside bool     `json:"in_workspace"`
 }
 
-// Privileges are attempts to get or to use rights, and what came of them.
+// Privileges lists attempts to get or use rights, and their outcome.
 type Privileges struct {
 	Attempts []Attempt `json:"attempts"`
 	Total    int64     `json:"total"`
@@ -505,7 +505,7 @@ type Attempt struct {
 	Count int64  `json:"count"`
 }
 
-// Sockets are the sockets that were made, by family.
+// Sockets lists the sockets that were made, by family.
 type Sockets struct {
 	List  []Socket `json:"list"`
 	Total int64    `json:"total"`
@@ -519,20 +519,20 @@ type Socket struct {
 	Count  int64  `json:"count"`
 }
 
-// Landable reports whether the run left something that `land` could take.
+// Landable reports whether the run left changes that `land` could take.
 func (r *Receipt) Landable() bool { return r.Changes != nil && r.Changes.Total > r.Changes.Unlandable }
 
-// Parse reads an encoded receipt and validates it. Fields that this version
-// does not know are ignored: they are a later version's additions.
+// Parse decodes and validates a receipt. It ignores unknown fields, which later
+// versions add.
 func Parse(b []byte) (*Receipt, error) {
-	if len(b) > MaxSize {
-		return nil, fmt.Errorf("parse receipt: more than %d bytes", MaxSize)
+	if len(b) > maxSize {
+		return nil, fmt.Errorf("parse receipt: more than %d bytes", maxSize)
 	}
 	r := &Receipt{}
 	if err := json.Unmarshal(b, r); err != nil {
 		return nil, fmt.Errorf("parse receipt: %w", err)
 	}
-	if err := r.Validate(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("parse receipt: %w", err)
 	}
 	return r, nil
@@ -541,7 +541,7 @@ func Parse(b []byte) (*Receipt, error) {
 // Encode validates r and returns its JSON form, indented and with a final
 // newline.
 func (r *Receipt) Encode() ([]byte, error) {
-	if err := r.Validate(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("encode receipt: %w", err)
 	}
 	var b bytes.Buffer
@@ -581,8 +581,8 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Validate refuses what is no receipt of this version.
-func (r *Receipt) Validate() error {
+// validate returns an error unless r is a valid receipt of this version.
+func (r *Receipt) validate() error {
 	if r.Schema != Schema {
 		return fmt.Errorf("field \"schema\" is %q, want %q", r.Schema, Schema)
 	}
@@ -607,8 +607,8 @@ func (r *Receipt) Validate() error {
 }
 
 func (r *Receipt) validateLists() error {
-	if len(r.Notes) > MaxNotes {
-		return fmt.Errorf("field \"notes\" has %d entries, more than %d", len(r.Notes), MaxNotes)
+	if len(r.Notes) > maxNotes {
+		return fmt.Errorf("field \"notes\" has %d entries, more than %d", len(r.Notes), maxNotes)
 	}
 	var errs []error
 	check := func(list string, n int, total int64, limit int) { errs = append(errs, bounded(list, n, total, limit)) }
@@ -626,24 +626,24 @@ func (r *Receipt) validateLists() error {
 		errs = append(errs, g.validate())
 	}
 	if p := r.Processes; p != nil {
-		check("processes", len(p.List), p.Total, MaxProcesses)
+		check("processes", len(p.List), p.Total, maxProcesses)
 		errs = append(errs, p.validate())
 	}
 	if f := r.Files; f != nil {
-		check("areas that were read", len(f.Read), f.ReadTotal, MaxAreas)
+		check("areas that were read", len(f.Read), f.ReadTotal, maxAreas)
 		check("files that were written", len(f.Written), f.WrittenTotal, MaxWritten)
-		check("areas that were denied", len(f.Denied), f.DeniedTotal, MaxAreas)
+		check("areas that were denied", len(f.Denied), f.DeniedTotal, maxAreas)
 	}
 	if p := r.Privileges; p != nil {
-		check("attempts", len(p.Attempts), p.Total, MaxAttempts)
+		check("attempts", len(p.Attempts), p.Total, maxAttempts)
 	}
 	if s := r.Sockets; s != nil {
-		check("sockets", len(s.List), s.Total, MaxSockets)
+		check("sockets", len(s.List), s.Total, maxSockets)
 	}
 	return errors.Join(errs...)
 }
 
-// validate refuses what is no tree: who shows it goes from parents to children.
+// validate returns an error unless the list is a tree with parents before children.
 func (p *Processes) validate() error {
 	for i, x := range p.List {
 		if x.ID != int64(i+1) || x.Parent < 0 || x.Parent >= x.ID {
@@ -720,7 +720,7 @@ func (n *Network) validate() error {
 		bounded("connections", len(n.Connections), n.ConnectionsTotal, MaxConnections))
 }
 
-// bounded refuses a list that is too long, or a total that hides part of it.
+// bounded returns an error if a list is too long, or longer than its total.
 func bounded(list string, n int, total int64, limit int) error {
 	switch {
 	case n > limit:

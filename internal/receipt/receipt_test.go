@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -126,7 +126,7 @@ func sample() *Receipt {
 
 func ptr[T any](v T) *T { return &v }
 
-// short is what most receipts look like.
+// short returns a receipt as most look like.
 func short() *Receipt {
 	r := sample()
 	r.Command = []store.Raw{"true"}
@@ -288,10 +288,10 @@ func holds(t *testing.T, r *Receipt, s Style) {
 	}
 	width := newPrinter(s).width
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
-		if n := visible.Width(line); n > width {
+		if n := safetext.Width(line); n > width {
 			t.Errorf("%+v: %d columns: %q", s, n, line)
 		}
-		if !visible.Clean(line) {
+		if !safetext.Clean(line) {
 			t.Errorf("%+v: not safe to show: %q", s, line)
 		}
 		if s.ASCII && strings.ContainsFunc(line, func(r rune) bool { return r > '~' }) {
@@ -441,7 +441,7 @@ func TestParseKeepsLaterAdditionsOut(t *testing.T) {
 }
 
 func TestValidateRefuses(t *testing.T) {
-	if err := sample().Validate(); err != nil {
+	if err := sample().validate(); err != nil {
 		t.Fatalf("the neighbour that is fine: %v", err)
 	}
 	for name, spoil := range map[string]func(*Receipt){
@@ -471,11 +471,11 @@ func TestValidateRefuses(t *testing.T) {
 			r.Changes.List = make([]Change, MaxChanges+1)
 			r.Changes.Total = MaxChanges + 1
 		},
-		"too many notes": func(r *Receipt) { r.Notes = make([]string, MaxNotes+1) },
+		"too many notes": func(r *Receipt) { r.Notes = make([]string, maxNotes+1) },
 	} {
 		r := sample()
 		spoil(r)
-		if r.Validate() == nil {
+		if r.validate() == nil {
 			t.Errorf("%s: accepted", name)
 		}
 		if _, err := r.Encode(); err == nil {

@@ -5,22 +5,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// longTable is from how many rows on a table is folded at first.
+// Tables of longTable rows or more are folded at first.
 const longTable = 25
 
-// inside is a cell with text from inside, said one with carboy's words.
-func insideCell(s string) cell      { return cell{Text: visible.String(s, maxPageText), Inside: true} }
-func pathCell(p store.Raw) cell     { return cell{Text: visible.Path([]byte(p)), Inside: true} }
-func said(s string) cell            { return cell{Text: visible.String(s, maxPageText)} }
+// inside returns a cell with text from inside, said one with carboy's own text.
+func insideCell(s string) cell      { return cell{Text: safetext.String(s, maxPageText), Inside: true} }
+func pathCell(p store.Raw) cell     { return cell{Text: safetext.Path([]byte(p)), Inside: true} }
+func said(s string) cell            { return cell{Text: safetext.String(s, maxPageText)} }
 func counted(n int64) cell          { return cell{Text: number(n), Number: true} }
 func sized(n int64) cell            { return cell{Text: Bytes(n), Number: true} }
 func verdictClass(v Verdict) string { return map[Verdict]string{Allowed: "ok", Refused: "bad"}[v] }
 
-// sections are the tables of the page, in their order.
+// sections returns the tables of the page, in order.
 func sections(r *Receipt) []section {
 	out := []section{networkSection(r), changesSection(r)}
 	if r.Git != nil {
@@ -42,7 +42,7 @@ func sections(r *Receipt) []section {
 	return out
 }
 
-// rest says what a table leaves out.
+// rest describes the rows that a table leaves out.
 func rest(n int, total int64) string {
 	if more := total - int64(n); more > 0 {
 		return number(more) + " more are counted and not listed."
@@ -243,7 +243,7 @@ func limitsSection(l Limits) section {
 	return s
 }
 
-// confinedSection is what held the command, and what was opened for it.
+// confinedSection shows the command's sandbox, and the access it was given.
 func confinedSection(r *Receipt) section {
 	s := section{ID: "isolation", Title: "Isolation", Lead: isolationLine(r.Isolation) + "."}
 	posture := table{Caption: "Read from the live processes before the command's first instruction", Head: []string{"Process", "uid", "Seccomp", "No new privileges", "Own root", "Namespaces of its own"}}
@@ -288,12 +288,12 @@ func seccompWord(mode int) string {
 	return fmt.Sprintf("mode %d", mode)
 }
 
-// evidence says where to check what the page says.
+// evidence lists the files to check the page against.
 func evidence(r *Receipt) [][2]string {
 	out := [][2]string{{"run", string(r.ID)}}
 	add := func(k, v string) {
 		if v != "" {
-			out = append(out, [2]string{k, visible.String(v, maxPageText)})
+			out = append(out, [2]string{k, safetext.String(v, maxPageText)})
 		}
 	}
 	add("carboy", r.Build)
@@ -310,7 +310,7 @@ func evidence(r *Receipt) [][2]string {
 		add("root of the audit log", a.Root)
 	}
 	if r.Evidence != "" {
-		out = append(out, [2]string{"kept in", visible.Path([]byte(r.Evidence))})
+		out = append(out, [2]string{"kept in", safetext.Path([]byte(r.Evidence))})
 	}
 	return out
 }

@@ -10,22 +10,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Style says how a receipt is shown. The zero value is plain text with short
-// lists, 80 columns wide.
+// Style selects the form of a receipt's text. The zero value is plain text with
+// short lists, 80 columns wide.
 type Style struct {
 	// Color adds ANSI colours. The caller decides: a terminal, and no NO_COLOR.
 	Color bool
-	// All shows the lists as far as the receipt holds them; else a handful.
+	// All shows lists in full, as far as the receipt holds them.
 	All bool
-	// Width is how many columns there are. 0 means 80; what is below 20 or
-	// above 120 counts as that.
+	// Width is the number of columns, from 20 to 120; 0 means 80.
 	Width int
-	// ASCII shows nothing else, for a terminal that knows no UTF-8: other
-	// characters from inside become escapes.
+	// ASCII is for a terminal without UTF-8: other characters from inside become
+	// escapes.
 	ASCII bool
 }
 
@@ -33,7 +32,7 @@ const (
 	defaultWidth = 80
 	minWidth     = 20
 	maxWidth     = 120 // longer lines are hard to read
-	// narrowBelow is where labels stand above their values instead of beside.
+	// Below narrowBelow columns, labels stand above their values instead of beside.
 	narrowBelow = 50
 
 	margin    = 2  // before entries of a section
@@ -41,15 +40,15 @@ const (
 	shortList = 10
 	// maxShown bounds one text from inside, in bytes, before it is wrapped.
 	maxShown = 400
-	// shortLines is how many lines one text takes in a short receipt.
+	// shortLines bounds the lines of one text in a short receipt.
 	shortLines = 5
-	// shortTree is how many lines of the process tree a short receipt has.
+	// shortTree bounds the lines of the process tree in a short receipt.
 	shortTree = 20
 )
 
-// Text writes r for people, no line wider than the style says. Everything that
-// came from inside is made visible first: a receipt is read in a terminal, and
-// names and paths are the workload's own choice.
+// Text writes r for people, with no line wider than the style allows. It makes
+// control characters from inside visible first: a receipt is read in a terminal, and
+// the workload chooses names and paths.
 func Text(w io.Writer, r *Receipt, s Style) error {
 	p := newPrinter(s)
 	p.head(r)
@@ -100,10 +99,10 @@ func (p *printer) paint(c color, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// narrow says that labels stand above their values.
+// narrow reports whether labels stand above their values.
 func (p *printer) narrow() bool { return p.width < narrowBelow }
 
-// glyph picks what the terminal can show.
+// glyph returns the variant that the terminal can show.
 func (p *printer) glyph(utf, ascii string) string {
 	if p.style.ASCII {
 		return ascii
@@ -111,19 +110,19 @@ func (p *printer) glyph(utf, ascii string) string {
 	return utf
 }
 
-// own returns visible text with what the terminal can show.
+// own returns carboy's own text in characters that the terminal can show.
 func (p *printer) own(s string) string {
 	if p.style.ASCII {
-		return visible.ASCII(s)
+		return safetext.ASCII(s)
 	}
 	return s
 }
 
-// text shows a text from inside.
-func (p *printer) text(s string) string { return p.own(visible.String(s, maxShown)) }
+// text makes a text from inside visible.
+func (p *printer) text(s string) string { return p.own(safetext.String(s, maxShown)) }
 
-// path shows a file name from inside.
-func (p *printer) path(b store.Raw) string { return p.own(visible.Path([]byte(b))) }
+// path makes a file name from inside visible.
+func (p *printer) path(b store.Raw) string { return p.own(safetext.Path([]byte(b))) }
 
 func (p *printer) head(r *Receipt) {
 	p.entry(0, bold, "carboy receipt", len("carboy receipt "), cyan, string(r.ID))
@@ -138,13 +137,13 @@ func (p *printer) head(r *Receipt) {
 	p.field("isolation", plain, isolationLine(r.Isolation))
 }
 
-// pseudoVersion is how Go names a commit; people need its day and its name.
+// pseudoVersion matches Go's name of a commit. People are shown its day and hash.
 var pseudoVersion = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^v[0-9.]+-(?:0\.)?([0-9]{8})[0-9]{6}-([0-9a-f]{12})$`)
 })
 
 func workspaceLine(ws Workspace) string {
-	path := visible.Path([]byte(ws.Path))
+	path := safetext.Path([]byte(ws.Path))
 	switch ws.Mode {
 	case store.None:
 		return "none"
@@ -159,7 +158,7 @@ func workspaceLine(ws Workspace) string {
 
 func exitLine(e Exit) (color, string) {
 	code := fmt.Sprint(e.Code)
-	why := visible.String(e.Error, maxShown)
+	why := safetext.String(e.Error, maxShown)
 	switch e.Reason {
 	case Exited:
 		if e.Code == 0 {
@@ -167,7 +166,7 @@ func exitLine(e Exit) (color, string) {
 		}
 		return red, code
 	case Signalled:
-		return red, code + ", signal " + visible.String(e.Signal, 40)
+		return red, code + ", signal " + safetext.String(e.Signal, 40)
 	case Timeout:
 		return red, code + ", the wall clock ran out"
 	case Memory:
@@ -194,7 +193,7 @@ func isolationLine(i Isolation) string {
 		return "nothing ran"
 	}
 	build := pseudoVersion().ReplaceAllString(i.Build, "$1-$2")
-	s := visible.String(fmt.Sprintf("%s (%s)", i.Class, join2(i.Backend, " ", build)), maxShown)
+	s := safetext.String(fmt.Sprintf("%s (%s)", i.Class, join2(i.Backend, " ", build)), maxShown)
 	if i.Posture == nil {
 		return s + ", not verified"
 	}
@@ -216,7 +215,7 @@ func (p *printer) changes(r *Receipt) {
 	}
 	shown := p.list(len(c.List), func(i int) { p.change(c.List[i]) })
 	p.more(shown, c.Total, "carboy diff lists them")
-	shown = p.list(len(c.Incomplete), func(i int) { p.item(yellow, "incomplete", plain, visible.String(c.Incomplete[i], maxShown)) })
+	shown = p.list(len(c.Incomplete), func(i int) { p.item(yellow, "incomplete", plain, safetext.String(c.Incomplete[i], maxShown)) })
 	p.more(shown, int64(len(c.Incomplete)), "")
 }
 
@@ -249,13 +248,13 @@ func (p *printer) change(x Change) {
 	}
 	p.entry(margin, c, mark, col, plain, p.beside(name, size, p.width-col))
 	if len(x.Protected) > 0 {
-		p.line(col, yellow, "protected: "+visible.String(x.Protected[0], maxShown))
+		p.line(col, yellow, "protected: "+safetext.String(x.Protected[0], maxShown))
 	}
 	if x.BaseMoved != "" {
-		p.line(col, yellow, "changed on the host meanwhile: "+visible.String(x.BaseMoved, maxShown))
+		p.line(col, yellow, "changed on the host meanwhile: "+safetext.String(x.BaseMoved, maxShown))
 	}
 	if x.Unlandable != "" {
-		p.line(col, yellow, "cannot land: "+visible.String(x.Unlandable, maxShown))
+		p.line(col, yellow, "cannot land: "+safetext.String(x.Unlandable, maxShown))
 	}
 }
 
@@ -293,13 +292,13 @@ func (p *printer) network(r *Receipt) {
 	names := refusedFirst(n.Names, func(x Name) Verdict { return x.Verdict })
 	shown := p.list(len(names), func(i int) {
 		x := names[i]
-		p.verdict(x.Verdict, "name", visible.String(x.Name, maxShown), x.Count, rule(x.Rule))
+		p.verdict(x.Verdict, "name", safetext.String(x.Name, maxShown), x.Count, rule(x.Rule))
 	})
 	p.more(shown, n.NamesTotal, "carboy receipt --all")
 	conns := refusedFirst(n.Connections, func(x Connection) Verdict { return x.Verdict })
 	shown = p.list(len(conns), func(i int) {
 		x := conns[i]
-		p.verdict(x.Verdict, visible.String(x.Proto, 40), target(x.Name, x.Port), x.Count, why(x))
+		p.verdict(x.Verdict, safetext.String(x.Proto, 40), target(x.Name, x.Port), x.Count, why(x))
 	})
 	p.more(shown, n.ConnectionsTotal, "carboy receipt --all")
 	requests := refusedFirst(n.Requests, func(x Request) Verdict { return x.Verdict })
@@ -314,7 +313,8 @@ func (p *printer) network(r *Receipt) {
 	p.found(n)
 }
 
-// found comes last and has a part of its own: it is what a reader must not miss.
+// found prints the findings last and in a section of their own, because a reader
+// must not miss them.
 func (p *printer) found(n *Network) {
 	if n.FoundTotal == 0 {
 		return
@@ -331,7 +331,7 @@ func (p *printer) found(n *Network) {
 	p.more(shown, n.FoundTotal, "carboy receipt --all")
 }
 
-// any reports whether anything was asked for.
+// any reports whether there was any request.
 func (n *Network) any() bool {
 	return n.Totals != (Totals{}) || len(n.Names)+len(n.Connections)+len(n.Requests)+len(n.Found) > 0
 }
@@ -353,16 +353,16 @@ func (n *Network) foundLead() string {
 func (n *Network) credentials() []string {
 	var out []string
 	for _, c := range n.Credentials {
-		out = append(out, visible.String(c.Name, 80)+" ("+count(c.Requests, "request", "requests")+")")
+		out = append(out, safetext.String(c.Name, 80)+" ("+count(c.Requests, "request", "requests")+")")
 	}
 	return out
 }
 
-// why says what decided on requests, and what became of them.
+// why describes the decision about requests, and their outcome.
 func (x Request) why() string {
 	s := rule(x.Rule)
 	if x.Reason != "" {
-		s = visible.String(Plain(x.Reason), maxShown)
+		s = safetext.String(Plain(x.Reason), maxShown)
 		if x.Rule != "" {
 			s += " (" + rule(x.Rule) + ")"
 		}
@@ -375,7 +375,7 @@ func (x Request) why() string {
 		lead += "; " + number(x.Failed) + " failed"
 	}
 	if x.Credential != "" {
-		lead += "; with " + visible.String(x.Credential, 80)
+		lead += "; with " + safetext.String(x.Credential, 80)
 	}
 	if t := x.Tokens; t != nil {
 		lead += "; " + t.String()
@@ -383,12 +383,12 @@ func (x Request) why() string {
 	return lead + "; " + s
 }
 
-// String says it in words.
+// String describes the tokens in words.
 func (t *Tokens) String() string {
 	return fmt.Sprintf("%s tokens in (%s cached), %s out by %s", number(t.Input), number(t.Cached), number(t.Output), count(t.Answers, "answer", "answers"))
 }
 
-// word is the action for people, as short as the verdicts.
+// word returns the action for people, as short as the verdicts.
 func (a Action) word() string {
 	switch a {
 	case Masked:
@@ -406,16 +406,16 @@ func (x Found) way() string {
 	return "out"
 }
 
-// text says what was found, and where.
+// text describes the finding and its place.
 func (x Found) text() string {
-	s := visible.String(Plain(x.What), 100)
+	s := safetext.String(Plain(x.What), 100)
 	if x.Secret != "" {
-		s += " " + visible.String(x.Secret, 100)
+		s += " " + safetext.String(x.Secret, 100)
 	}
 	if x.Transform != "" && x.Transform != "plain" {
-		s += " as " + visible.String(x.Transform, 100)
+		s += " as " + safetext.String(x.Transform, 100)
 	}
-	return s + " in the " + visible.String(x.Place, 100)
+	return s + " in the " + safetext.String(x.Place, 100)
 }
 
 func traffic(up, down int64) string { return Bytes(up) + " up, " + Bytes(down) + " down" }
@@ -428,11 +428,11 @@ func tally(allowed, refused int64, one, many string) string {
 	return s
 }
 
-// why says what decided on a connection, and what went over it.
+// why describes the decision about a connection, and its traffic.
 func why(x Connection) string {
 	s := rule(x.Rule)
 	if x.Reason != "" {
-		s = visible.String(Plain(x.Reason), maxShown)
+		s = safetext.String(Plain(x.Reason), maxShown)
 		if by := rule(x.Rule); x.Rule != "" && by != s {
 			s += " (" + by + ")"
 		}
@@ -444,7 +444,7 @@ func why(x Connection) string {
 }
 
 func target(name string, port uint16) string {
-	s := visible.String(name, maxShown)
+	s := safetext.String(name, maxShown)
 	if strings.Contains(s, ":") {
 		s = "[" + s + "]"
 	}
@@ -458,11 +458,11 @@ func rule(s string) string {
 	if s == "" {
 		s = "no-route"
 	}
-	return visible.String(Plain(s), maxShown)
+	return safetext.String(Plain(s), maxShown)
 }
 
-// verdict prints what was decided about what, and why beside it or, where one of
-// the two is long, on a line of its own: they never fight for room.
+// verdict prints a decision and its subject, and the reason beside it or, if one of
+// them is long, on a line of its own.
 func (p *printer) verdict(v Verdict, kind, what string, n int64, why string) {
 	c := green
 	if v == Refused {
@@ -483,9 +483,9 @@ func (p *printer) outcome(c color, word, kind, what string, n int64, why string)
 		return
 	}
 	const col = 18
-	lead := pad("", margin) + p.paint(c, pad(word, 7)) + "  " + pad(visible.Fit(p.own(kind), 6, ""), 7)
+	lead := pad("", margin) + p.paint(c, pad(word, 7)) + "  " + pad(safetext.Fit(p.own(kind), 6, ""), 7)
 	whyCol := p.width*3/5 + 1
-	if gap := whyCol - col - visible.Width(what); gap >= 2 && visible.Width(why) <= p.width-whyCol {
+	if gap := whyCol - col - safetext.Width(what); gap >= 2 && safetext.Width(why) <= p.width-whyCol {
 		p.b.WriteString(lead + what + pad("", gap) + p.paint(dim, why) + "\n")
 		return
 	}
@@ -534,7 +534,7 @@ type tree struct {
 	cut map[*node]int64
 }
 
-// nodes prints siblings. rails says for each level above, except the roots',
+// nodes prints siblings. rails tells for each level above, except the roots',
 // whether more siblings follow there.
 func (t *tree) nodes(parent *node, nodes []*node, rails []bool) {
 	hidden := t.cut[parent]
@@ -553,7 +553,7 @@ func (t *tree) nodes(parent *node, nodes []*node, rails []bool) {
 	}
 }
 
-// branches draws what stands before a name: on its first line, and on others.
+// branches returns the lines drawn before a name: on its first line, and on others.
 func (t *tree) branches(rails []bool, child, more bool) (first, rest string) {
 	if !child {
 		return "", ""
@@ -625,7 +625,7 @@ func (t *tree) node(parent, n *node, rails []bool, more bool) {
 	}
 }
 
-// ids says whose rights a process has when they are not its parent's.
+// ids describes the user and group of a process if they are not its parent's.
 func ids(parent *node, x *Process) string {
 	var s []string
 	if parent != nil && parent.first().UID != x.UID {
@@ -637,7 +637,7 @@ func ids(parent *node, x *Process) string {
 	return strings.Join(s, ", ")
 }
 
-// exit is how the members of a node ended, if they ended alike.
+// exit describes the common end of a node's members, if they have one.
 func (p *printer) exit(n *node) (string, color) {
 	x := n.first()
 	for _, y := range n.procs {
@@ -654,7 +654,7 @@ func (p *printer) exit(n *node) (string, color) {
 	return x.outcome(), dim
 }
 
-// treeRoom is how much room a tree has for branches and names.
+// treeRoom returns the columns that a tree has for branches and names.
 func (p *printer) treeRoom() int {
 	if p.narrow() {
 		return p.width - margin
@@ -667,28 +667,28 @@ func (p *printer) treeRoom() int {
 func (p *printer) row(start, took, exit string, ec color, first, rest string, c color, name, tail string, wrapped bool) {
 	room := p.treeRoom()
 	name, tail = p.own(name), p.own(tail)
-	free := room - visible.Width(first)
-	tail = visible.Fit(tail, free-4, "")
-	lines := []string{visible.Fit(name, free-visible.Width(tail), p.glyph("…", "...")) + tail}
+	free := room - safetext.Width(first)
+	tail = safetext.Fit(tail, free-4, "")
+	lines := []string{safetext.Fit(name, free-safetext.Width(tail), p.glyph("…", "...")) + tail}
 	if wrapped {
-		lines = visible.Wrap(name+tail, free-max(visible.Width(rest)-visible.Width(first), 0))
+		lines = safetext.Wrap(name+tail, free-max(safetext.Width(rest)-safetext.Width(first), 0))
 	}
 	for i, line := range lines {
 		branch := first
 		if i > 0 {
-			branch = pad(rest, visible.Width(first))
+			branch = pad(rest, safetext.Width(first))
 			start, took, exit = "", "", ""
 		}
 		p.b.WriteString(pad("", margin))
 		if !p.narrow() {
-			p.b.WriteString(p.paint(dim, left(start, timeCol)+"  "+left(took, timeCol)) + "  " + p.paint(ec, left(visible.Fit(exit, exitCol, ""), exitCol)) + "  ")
+			p.b.WriteString(p.paint(dim, left(start, timeCol)+"  "+left(took, timeCol)) + "  " + p.paint(ec, left(safetext.Fit(exit, exitCol, ""), exitCol)) + "  ")
 		}
 		p.b.WriteString(p.paint(dim, branch) + p.paint(c, line) + "\n")
 	}
 }
 
 // left puts s at the right end of n columns.
-func left(s string, n int) string { return strings.Repeat(" ", max(n-visible.Width(s), 0)) + s }
+func left(s string, n int) string { return strings.Repeat(" ", max(n-safetext.Width(s), 0)) + s }
 
 func (p *printer) files(r *Receipt) {
 	f := r.Files
@@ -711,12 +711,12 @@ func (p *printer) files(r *Receipt) {
 	p.areas(plain, "read", f.Read, f.ReadTotal)
 	written := r.byPlace()
 	if r.Changes != nil && !p.style.All {
-		// Changes has what was kept of those.
+		// The section of changes lists those that were kept.
 		written = slices.DeleteFunc(written, func(x Written) bool { return x.Inside })
 	}
 	shown := p.list(len(written), func(i int) {
 		x := written[i]
-		how := visible.String(strings.Join(x.How, ", "), 60)
+		how := safetext.String(strings.Join(x.How, ", "), 60)
 		c := plain
 		switch rank, where := r.where(x); rank {
 		case 0:
@@ -730,8 +730,8 @@ func (p *printer) files(r *Receipt) {
 	p.more(shown, f.WrittenTotal, "carboy receipt --all")
 }
 
-// areas lists directories; total counts files, so what is not listed is what is
-// missing from the sum.
+// areas lists directories. total counts files: those missing from the sum of the
+// list are not listed.
 func (p *printer) areas(c color, label string, list []Area, total int64) {
 	shown := p.list(len(list), func(i int) {
 		total -= list[i].Files
@@ -749,7 +749,7 @@ func (p *printer) rights(r *Receipt) {
 		slices.SortStableFunc(attempts, func(a, b Attempt) int { return cmp.Compare(b.Errno, a.Errno) })
 		shown := p.list(len(attempts), func(i int) {
 			a := attempts[i]
-			p.attempt(a.Errno, a.harmless(), visible.String(a.What, 40), visible.String(a.Detail, maxShown), a.Count)
+			p.attempt(a.Errno, a.harmless(), safetext.String(a.What, 40), safetext.String(a.Detail, maxShown), a.Count)
 		})
 		p.more(shown, int64(len(attempts)), "carboy receipt --all")
 	}
@@ -769,22 +769,22 @@ func (p *printer) rights(r *Receipt) {
 			p.section("Sockets", "none")
 			return
 		case len(odd) == 0:
-			p.section("Sockets", "usual ones only: "+visible.String(strings.Join(usual, ", "), 80))
+			p.section("Sockets", "usual ones only: "+safetext.String(strings.Join(usual, ", "), 80))
 			return
 		case len(usual) == 0:
 			p.section("Sockets", count(int64(len(odd)), "kind", "kinds"))
 		default:
-			p.section("Sockets", count(int64(len(odd)), "unusual kind", "unusual kinds")+", beside "+visible.String(strings.Join(usual, ", "), 80))
+			p.section("Sockets", count(int64(len(odd)), "unusual kind", "unusual kinds")+", beside "+safetext.String(strings.Join(usual, ", "), 80))
 		}
 		shown := p.list(len(odd), func(i int) {
 			s := odd[i]
-			p.attempt(s.Errno, !s.unusual(), visible.String(s.Family, 40), visible.String(s.Type, 40), s.Count)
+			p.attempt(s.Errno, !s.unusual(), safetext.String(s.Family, 40), safetext.String(s.Type, 40), s.Count)
 		})
 		p.more(shown, int64(len(odd)), "carboy receipt --all")
 	}
 }
 
-// attempt is a line about something that a program asked the kernel inside for.
+// attempt describes a request to the kernel inside in a line.
 func (p *printer) attempt(errno string, harmless bool, what, detail string, n int64) {
 	v, c := "refused", red
 	switch {
@@ -809,11 +809,11 @@ func (p *printer) limits(r *Receipt) {
 	}
 	shown := p.list(len(l.Hit), func(i int) {
 		h := l.Hit[i]
-		text := visible.String(h.Detail, maxShown)
+		text := safetext.String(h.Detail, maxShown)
 		if h.Count > 1 {
 			text = strings.TrimPrefix(text+" ("+number(h.Count)+" times)", " ")
 		}
-		p.item(red, visible.String(h.Limit, 40), plain, text)
+		p.item(red, safetext.String(h.Limit, 40), plain, text)
 	})
 	p.more(shown, int64(len(l.Hit)), "")
 	if s := bounds(l); s != "" {
@@ -821,7 +821,7 @@ func (p *printer) limits(r *Receipt) {
 	}
 }
 
-// bounds says what the limits were.
+// bounds prints the limits.
 func bounds(l Limits) string {
 	if l.Memory == 0 {
 		return ""
@@ -842,8 +842,8 @@ func bounds(l Limits) string {
 func (p *printer) surroundings(r *Receipt) {
 	if r.Image != nil {
 		p.section("Image", "")
-		p.item(plain, "root", plain, visible.String(string(r.Image.Ref), maxShown))
-		p.item(plain, "", plain, visible.String(r.Image.Digest, 80))
+		p.item(plain, "root", plain, safetext.String(string(r.Image.Ref), maxShown))
+		p.item(plain, "", plain, safetext.String(r.Image.Digest, 80))
 	}
 	if len(r.Mounts) > 0 {
 		p.section("Mounts", "")
@@ -854,7 +854,7 @@ func (p *printer) surroundings(r *Receipt) {
 		if m.Target != m.Source {
 			text += " at " + p.path(m.Target)
 		}
-		p.item(plain, visible.String(m.Access, 12), plain, text)
+		p.item(plain, safetext.String(m.Access, 12), plain, text)
 	})
 	p.more(shown, int64(len(r.Mounts)), "")
 	if x := r.Execs; x != nil {
@@ -863,7 +863,7 @@ func (p *printer) surroundings(r *Receipt) {
 			e := x.List[i]
 			how := fmt.Sprintf("exit %d", e.Exit.Code)
 			if e.Exit.Signal != "" {
-				how = visible.String(e.Exit.Signal, 20)
+				how = safetext.String(e.Exit.Signal, 20)
 			}
 			p.item(plain, how, plain, shellLine(e.Command))
 		})
@@ -875,13 +875,13 @@ func (p *printer) surroundings(r *Receipt) {
 	}
 	shown = p.list(len(r.Published), func(i int) {
 		x := r.Published[i]
-		p.item(plain, fmt.Sprint(x.Port), plain, "on the host at "+visible.String(x.Host, 80))
+		p.item(plain, fmt.Sprint(x.Port), plain, "on the host at "+safetext.String(x.Host, 80))
 	})
 	p.more(shown, int64(len(r.Published)), "")
 }
 
 func (p *printer) unknown(r *Receipt) {
-	list := r.Unknown()
+	list := r.unknown()
 	if len(list) == 0 {
 		return
 	}
@@ -889,7 +889,7 @@ func (p *printer) unknown(r *Receipt) {
 	p.list(len(list), func(i int) { p.entry(margin, yellow, p.glyph("•", "*"), margin+2, plain, list[i]) })
 }
 
-// end says where the evidence is.
+// end prints where the evidence is.
 func (p *printer) end(r *Receipt) {
 	if r.Audit != nil || r.Trace != nil || r.Evidence != "" || len(r.Notes) > 0 {
 		p.b.WriteString("\n")
@@ -903,18 +903,18 @@ func (p *printer) end(r *Receipt) {
 		}
 		p.field("", dim, "carboy trace "+string(r.ID))
 		if t.Digest != "" {
-			p.field("  sha256", dim, visible.String(t.Digest, 80))
+			p.field("  sha256", dim, safetext.String(t.Digest, 80))
 		}
 	}
 	if r.Audit != nil {
 		p.field("audit", dim, count(r.Audit.Seq, "record", "records"))
-		p.field("  root", dim, visible.String(r.Audit.Root, 80))
+		p.field("  root", dim, safetext.String(r.Audit.Root, 80))
 	}
 	if r.Evidence != "" {
-		p.field("evidence", dim, visible.Path([]byte(r.Evidence)))
+		p.field("evidence", dim, safetext.Path([]byte(r.Evidence)))
 	}
 	for _, n := range r.Notes {
-		p.field("note", yellow, visible.String(n, maxShown))
+		p.field("note", yellow, safetext.String(n, maxShown))
 	}
 }
 
@@ -939,13 +939,13 @@ func (p *printer) item(lc color, label string, c color, text string) {
 func (p *printer) entry(at int, lc color, label string, col int, c color, text string) {
 	label, text = p.own(label), p.clip(p.own(text))
 	lead := pad("", at) + p.paint(lc, label)
-	used := at + visible.Width(label)
+	used := at + safetext.Width(label)
 	switch {
 	case text == "":
 		p.line(at, lc, label)
 	case label == "" && p.narrow():
 		p.line(at+2, c, text)
-	case p.narrow() && col > at+4 && used+1+visible.Width(text) <= p.width:
+	case p.narrow() && col > at+4 && used+1+safetext.Width(text) <= p.width:
 		p.b.WriteString(lead + " " + p.paint(c, text) + "\n")
 	case p.narrow() && col > at+4:
 		p.line(at, lc, label)
@@ -958,15 +958,15 @@ func (p *printer) entry(at int, lc color, label string, col int, c color, text s
 	}
 }
 
-// clip bounds a text in a short receipt, so that nobody can fill the screen.
+// clip bounds a text in a short receipt, so that the workload can't fill the screen.
 func (p *printer) clip(s string) string {
 	if p.style.All {
 		return s
 	}
-	return visible.Fit(s, max(shortLines*(p.width-labelCol), maxShown/4), p.glyph("…", "..."))
+	return safetext.Fit(s, max(shortLines*(p.width-labelCol), maxShown/4), p.glyph("…", "..."))
 }
 
-// list shows entries, of long lists the first ones; it returns how many.
+// list prints entries, of long lists the first ones, and returns their number.
 func (p *printer) list(n int, show func(int)) int {
 	if !p.style.All {
 		n = min(n, shortList)
@@ -986,10 +986,10 @@ func (p *printer) more(shown int, total int64, hint string) {
 // line prints a text at a column.
 func (p *printer) line(at int, c color, text string) { p.wrap(pad("", at), at, c, text) }
 
-// wrap writes lead, which takes col columns, and text after it, broken so that
-// no line is wider than the style says; further lines start at col.
+// wrap prints lead, which takes col columns, and then text, broken so that no line
+// is wider than the style allows. Further lines start at col.
 func (p *printer) wrap(lead string, col int, c color, text string) {
-	for i, line := range visible.Wrap(p.own(text), p.width-col) {
+	for i, line := range safetext.Wrap(p.own(text), p.width-col) {
 		if i > 0 {
 			lead = pad("", col)
 		}
@@ -998,12 +998,12 @@ func (p *printer) wrap(lead string, col int, c color, text string) {
 }
 
 // pad fills s up to n columns.
-func pad(s string, n int) string { return s + strings.Repeat(" ", max(n-visible.Width(s), 0)) }
+func pad(s string, n int) string { return s + strings.Repeat(" ", max(n-safetext.Width(s), 0)) }
 
-// beside puts right at the end of a line of room columns, behind left, when
-// there is room for both.
+// beside joins left and right into a line of room columns, with right at its end, if
+// both fit.
 func (p *printer) beside(left, right string, room int) string {
-	gap := room - visible.Width(left) - visible.Width(p.own(right))
+	gap := room - safetext.Width(left) - safetext.Width(p.own(right))
 	switch {
 	case right == "":
 		return left
@@ -1026,7 +1026,7 @@ func rank(v Verdict) int {
 	return 1
 }
 
-// shellLine shows a command so that its words can be told apart.
+// shellLine quotes a command so that its words can be told apart.
 func shellLine(args []store.Raw) string {
 	var b strings.Builder
 	for i, a := range args {
@@ -1039,12 +1039,12 @@ func shellLine(args []store.Raw) string {
 		}
 		b.WriteString(word(string(a)))
 	}
-	return visible.String(b.String(), 2*maxShown)
+	return safetext.String(b.String(), 2*maxShown)
 }
 
-// word shows one word of a command.
+// word quotes one word of a command.
 func word(s string) string {
-	s = visible.String(s, maxShown)
+	s = safetext.String(s, maxShown)
 	if s == "" || strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~!{}") {
 		s = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 	}
@@ -1076,7 +1076,7 @@ func number(n int64) string {
 	return s
 }
 
-// brief shows a time in at most 8 letters, for columns.
+// brief formats a duration in at most 8 characters, for columns.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -1089,7 +1089,7 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%.1f h", d.Hours())
 }
 
-// Bytes shows a size with a binary unit.
+// Bytes formats a size with a binary unit.
 func Bytes(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -1103,7 +1103,7 @@ func Bytes(n int64) string {
 	return strings.TrimSuffix(s, ".0") + " " + string("KMGTP"[unit]) + "iB"
 }
 
-// Duration shows d with the precision that people can use.
+// Duration formats d with a precision that is useful to people.
 func Duration(d time.Duration) string {
 	switch {
 	case d < time.Second:

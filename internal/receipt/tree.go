@@ -8,32 +8,31 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// A run may start thousands of processes, most of them alike. People read a
-// tree in which siblings that are alike are one node; what is folded is always
-// counted.
+// A run may start thousands of processes, most of them alike. The tree shows alike
+// siblings as one node, with their number.
 
-// node is a process, or siblings that are alike.
+// node is a process, or several alike siblings.
 type node struct {
 	// procs are its members, in the order in which they started; the first
 	// stands for all.
 	procs []*Process
-	// mixed says that they are the same program with other arguments or
-	// another outcome.
+	// mixed reports that they are the same program with different arguments or
+	// outcomes.
 	mixed bool
 	kids  []*node
-	// open says that a page shows the kids at first.
+	// open reports that the page shows the kids at first.
 	open bool
-	// size is how many processes are in it and below.
+	// size counts the processes in it and below.
 	size int64
 }
 
-// first stands for the members.
+// first returns the member that stands for all.
 func (n *node) first() *Process { return n.procs[0] }
 
-// failed counts members that did not end well.
+// failed counts the members that did not succeed.
 func (n *node) failed() int64 {
 	var c int64
 	for _, p := range n.procs {
@@ -44,8 +43,8 @@ func (n *node) failed() int64 {
 	return c
 }
 
-// span is from the first member's start to the last one's end; the end is false
-// when one of them did not end before the bottle did.
+// span returns the first member's start and the last one's end, and false if one of
+// them did not end before the bottle did.
 func (n *node) span() (start, end int64, ended bool) {
 	start, ended = n.first().Start, true
 	for _, p := range n.procs {
@@ -61,14 +60,14 @@ func (n *node) span() (start, end int64, ended bool) {
 
 func (p *Process) bad() bool { return p.End != nil && (p.Code != 0 || p.Signal != "") }
 
-// odd is a process that a reviewer wants to see first.
+// odd reports whether a reviewer wants to see the process first.
 func (p *Process) odd() bool { return p.bad() || p.UID != p.EUID || p.End == nil }
 
-// few is how many siblings of one kind are shown one by one.
+// At most few siblings of one kind are shown one by one.
 const few = 4
 
-// forest is the list as a tree. With fold, siblings that are alike become one
-// node, and their children are siblings in turn.
+// forest returns the list as trees. With fold, alike siblings become one node, and
+// their children are siblings in turn.
 func (p *Processes) forest(fold bool) []*node {
 	if p == nil {
 		return nil
@@ -83,7 +82,7 @@ func (p *Processes) forest(fold bool) []*node {
 	}
 	f := folder{kids: kids, fold: fold, same: make([]mark, len(p.List)+1), kind: make([]mark, len(p.List)+1)}
 	if fold {
-		// Children stand behind their parents, so going backwards finds them done.
+		// Children follow their parents, so backwards they are complete.
 		for i := len(p.List) - 1; i >= 0; i-- {
 			f.same[i+1] = f.mark(&p.List[i], f.same, true)
 			f.kind[i+1] = f.mark(&p.List[i], f.kind, false)
@@ -102,8 +101,8 @@ type folder struct {
 	same, kind []mark
 }
 
-// mark is a hash of what two processes have in common when they are shown as
-// one: everything but numbers and times, or only the programs.
+// mark hashes the fields that are equal in processes shown as one node: everything
+// but numbers and times, or only the programs.
 func (f *folder) mark(x *Process, below []mark, exact bool) mark {
 	h := sha256.New()
 	str := func(s string) {
@@ -163,7 +162,7 @@ func (f *folder) nodes(siblings []*Process) []*node {
 	return f.below(f.kinds(out))
 }
 
-// kinds makes one node of many of one kind.
+// kinds joins nodes of one kind if they are many.
 func (f *folder) kinds(in []*node) []*node {
 	kind := func(n *node) mark { return f.kind[n.first().ID] }
 	count := map[mark]int{}
@@ -208,12 +207,12 @@ func (f *folder) below(nodes []*node) []*node {
 	return nodes
 }
 
-// widest is how many children of one node a short tree shows.
+// A short tree shows at most widest children of a node.
 const widest = 8
 
-// shorten leaves at most rows nodes in a tree, those near the root first, and
-// among siblings those that ended badly. It returns how many processes were cut
-// below which node; roots that were cut count below nil.
+// shorten cuts a tree to at most rows nodes. It prefers nodes near the root, and
+// among siblings those that failed. It returns the number of processes cut below
+// each node; nil counts the roots.
 func shorten(roots []*node, rows int) (kept []*node, cut map[*node]int64) {
 	cut = map[*node]int64{}
 	take := func(of *node, nodes []*node) []*node {
@@ -260,8 +259,8 @@ func oddFirst(n *node) int {
 // usual are directories whose programs need no path to be recognised.
 var usual = []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
 
-// program names what was loaded. The name that a process goes by (argument 0)
-// is its own choice: where it is another, it stands behind in brackets.
+// program names the loaded file. Argument 0 is the process's own choice: if it is
+// different, it follows in brackets.
 func (p *Process) program() string {
 	if p.Path == "" {
 		return "(fork)"
@@ -283,7 +282,7 @@ func (p *Process) program() string {
 	return name
 }
 
-// line is the program and its arguments, visible.
+// line returns the program and its arguments as visible text.
 func (p *Process) line() string {
 	s := p.program()
 	if len(p.Args) > 1 {
@@ -292,13 +291,13 @@ func (p *Process) line() string {
 	return s
 }
 
-// outcome is how a process ended: a code, a signal, or nothing.
+// outcome describes the end of a process: a code, a signal, or nothing.
 func (p *Process) outcome() string {
 	switch {
 	case p.End == nil:
 		return ""
 	case p.Signal != "":
-		return visible.String(p.Signal, 20)
+		return safetext.String(p.Signal, 20)
 	}
 	return strconv.Itoa(p.Code)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Description is a route in the words of route files, as JSON.
+// Description is a route as JSON, with the keys of route files.
 type Description struct {
 	Host       string             `json:"host"`
 	Matches    []MatchDescription `json:"matches,omitempty"`
@@ -25,7 +25,7 @@ type Description struct {
 	Private    bool               `json:"private,omitempty"`
 }
 
-// The parts of a Description, under the same keys as in files.
+// Parts of a Description, with the keys of route files.
 type (
 	MatchDescription struct {
 		Paths   []ValueDescription  `json:"paths,omitempty"`
@@ -52,7 +52,7 @@ type (
 		Scopes           []string `json:"scopes,omitempty"`
 		ClientAuth       string   `json:"client_auth,omitempty"`
 	}
-	// DLPDescription has false, or a list, for detectors.
+	// DLPDescription holds false or a list for each of the detectors.
 	DLPDescription struct {
 		Outbound any    `json:"outbound_detectors,omitempty"`
 		Inbound  any    `json:"inbound_detectors,omitempty"`
@@ -65,8 +65,8 @@ type (
 	}
 )
 
-// Describe says what r is in the words of which [Read] makes it. A variable's name
-// that may be a value is hidden.
+// Describe returns the description from which [Read] makes r. It hides variable names
+// that look like values.
 func Describe(r policy.Route) Description {
 	o := r.Options()
 	d := Description{Host: r.String(), Private: r.Private()}

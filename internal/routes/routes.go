@@ -1,10 +1,9 @@
-// Package routes reads route files: what a bottle may reach, and how, in the
-// words of the Gateway API's HTTPRoute.
+// Package routes reads route files: what a bottle may reach, and how, in the style of
+// the Gateway API's HTTPRoute.
 //
-// It promises that a file is taken whole or not at all, and that everything wrong
-// in it is reported with its position; that what is written means what it says (an
-// option that could not take effect is an error); and that it reads no secret:
-// files name environment variables, whose values are read elsewhere.
+// A file is accepted whole or not at all, and every mistake in it is reported with its
+// position. An option that could not take effect is an error. No secret is read: files
+// name environment variables, whose values are read elsewhere.
 //
 // Start reading at [Parse].
 package routes
@@ -25,30 +24,30 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// File is a route file that was understood.
+// File is a parsed route file.
 type File struct {
 	Name   string
 	Log    int // 0 nothing, 1 refusals, 2 every request
 	Routes []policy.Route
-	Sum    [sha256.Size]byte // of its text
+	Sum    [sha256.Size]byte // digest of the text
 
-	LogAt Place   // zero: nowhere
-	At    []Place // of Routes
+	LogAt Place   // position of log; zero: not given
+	At    []Place // positions of Routes
 }
 
-// Place is one in a file, counted from 1.
+// Place is a position in a file, counted from 1.
 type Place struct{ Line, Column int }
 
-// DefaultLog is what a file that does not say logs.
+// DefaultLog is the log level of a file that sets none.
 const DefaultLog = 1
 
-// maxRoutes bounds a file.
+// maxRoutes bounds the routes of a file.
 const maxRoutes = 2000
 
-// Schemes are the ways in which a credential can stand in a request.
+// Schemes lists the values of auth_scheme.
 var Schemes = []string{"bearer", "token", "basic", "x-api-key", "header", "query", "aws-sigv4", "oauth2"}
 
-// Parse reads a route file. name is its name in messages. The error is a
+// Parse parses a route file. name is used in messages. The error is a
 // [document.Error].
 func Parse(name string, data []byte) (*File, error) {
 	d, root, err := document.Parse(name, data)
@@ -63,7 +62,7 @@ func Parse(name string, data []byte) (*File, error) {
 	return f, nil
 }
 
-// Load is Parse of a file.
+// Load parses the file at path.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -82,8 +81,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, text)
 }
 
-// Read reads the same from a part of a document, such as a bottle's egress; what
-// is wrong is reported to the document.
+// Read parses routes in a part of a document, such as a bottle's egress. It reports
+// errors to the document.
 func Read(v document.Value) *File {
 	m := v.Mapping("log", "routes")
 	f := &File{Log: int(m.Get("log").Int(DefaultLog, 0, 2)), LogAt: Place{m.Get("log").Line(), m.Get("log").Column()}}
@@ -155,7 +154,7 @@ func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route,
 	return r.WithRule(fmt.Sprintf("%s:%d", v.File(), v.Line())), true
 }
 
-// trimFlag takes the flag off that policy puts before its errors.
+// trimFlag removes the flag that policy puts before its errors.
 func trimFlag(err error) string {
 	s := err.Error()
 	if _, after, ok := strings.Cut(s, `": `); ok && strings.HasPrefix(s, "--") {
@@ -222,8 +221,8 @@ func readMatches(v document.Value) []policy.Match {
 	return out
 }
 
-// nonEmpty is a list that, when it is there, has something in it: an empty one
-// reads as nothing and would mean everything.
+// nonEmpty returns a list. An empty list is an error, because it would mean
+// everything.
 func nonEmpty(v document.Value) []document.Value {
 	l := v.List()
 	if v.IsList() && len(l) == 0 {
@@ -270,10 +269,10 @@ func readCredential(m document.Mapping) policy.Credential {
 	return c
 }
 
-// checkEnv is about a key that names a variable.
+// checkEnv reports a name that is not one of an environment variable.
 func checkEnv(env document.Value) {
 	if env.Present() && env.Text() != "" && !envName().MatchString(env.Text()) {
-		// It may be the value itself, which must not stand in a message.
+		// It may be the value itself, so the message must not repeat it.
 		env.Bad("this is no name of an environment variable", "if it is the value itself: put that into a variable, and the variable's name here")
 	}
 }
@@ -327,7 +326,7 @@ func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
 	return c
 }
 
-// scopeBytes are what RFC 6749 section 3.3 has, without quotes and backslash.
+// scopeBytes are the characters of RFC 6749 section 3.3.
 const scopeBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) })

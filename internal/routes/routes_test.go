@@ -97,8 +97,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestFirstMatch: the order of the file decides, and a request that the first
-// does not take may still be another's.
+// TestFirstMatch: the order of the file decides. A request that the first route does
+// not match may match a later one.
 func TestFirstMatch(t *testing.T) {
 	f, err := Parse("r.yaml", []byte(`routes:
   - {host: a.example.com, matches: [{methods: [GET]}]}
@@ -190,7 +190,7 @@ func TestRefused(t *testing.T) {
 	if c := f.Routes[0].Options().Credential; c != (policy.Credential{Scheme: "oauth2", Env: "A", OAuth: policy.OAuth{TokenURL: "https://b.com/t", ClientID: "x", SecretEnv: "B", Scopes: "r w", InBody: true}}) {
 		t.Errorf("%+v", c)
 	}
-	// A secret that stands where its variable's name belongs is not repeated.
+	// A secret in place of a variable's name is not repeated.
 	value := "sk-" + strings.Repeat("a1", 20)
 	for _, text := range []string{
 		"routes: [{host: a.com, token_env: " + value + "}]", "routes: [{host: a.com, token_env: sk-1}]",
@@ -223,8 +223,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestShadowed: a private route comes before others, and a connection is seen into
-// or is not: a route that never decides is an error, not a promise that is broken.
+// TestShadowed: a route that never judges a request is an error. A connection is
+// private or not, and inspected or not, and the first route decides that.
 func TestShadowed(t *testing.T) {
 	for file, wrong := range map[string]string{
 		"routes:\n  - {host: api.corp.example, token_env: K, dlp: {outbound_on_match: block}}\n  - {host: \"*.corp.example\", private: true, inspect: false}\n":    "r.yaml:2",

@@ -23,7 +23,7 @@ type benchText struct {
 	text []byte
 }
 
-// benchTexts are what messages have in them: programs, JSON with programs in it,
+// benchTexts returns texts as messages contain them: programs, JSON with programs in it,
 // sentences (the comments of programs), the same with apostrophes and dashes of books,
 // base64, bytes without any order.
 func benchTexts(b testing.TB) []benchText {
@@ -59,10 +59,9 @@ func benchTexts(b testing.TB) []benchText {
 	return []benchText{{"code", code}, {"json", js[:size]}, {"prose", prose[:min(size, len(prose))]}, {"book", book[:min(size, len(book))]}, {"base64", []byte(base64.StdEncoding.EncodeToString(random))[:size]}, {"random", random}}
 }
 
-// BenchmarkScan reports, besides MB/s by the clock, processor time, and what share
-// of the speed of copying and of encrypting with AES-128-GCM that is: these are
-// measured in between, every 256 KiB, by processor time too, so that a busy machine
-// slows all alike.
+// BenchmarkScan reports, besides MB/s by the clock, MB per second of processor time,
+// as a share of the speed of copying and of encrypting with AES-128-GCM too. These
+// are measured in between, every 256 KiB, so that a busy machine slows all alike.
 func BenchmarkScan(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var secrets []string
@@ -76,7 +75,7 @@ func BenchmarkScan(b *testing.B) {
 			if n == 0 && !tokens {
 				continue
 			}
-			r := mustRules(b, Config{Known: k, Tokens: tokens})
+			r := mustRules(b, Config{Watched: k, Tokens: tokens})
 			for _, t := range texts {
 				b.Run(fmt.Sprintf("%d secrets, tokens %v/%s", n, tokens, t.name), func(b *testing.B) { benchScan(b, r, t.text) })
 			}
@@ -126,7 +125,7 @@ func benchScan(b *testing.B, r *Rules, text []byte) {
 	b.ReportMetric(100*sealing.Seconds()/scanning.Seconds(), "%AES-GCM")
 }
 
-// cpuTime is what the process used.
+// cpuTime returns the processor time that the process has used.
 func cpuTime(b testing.TB) time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
@@ -135,14 +134,14 @@ func cpuTime(b testing.TB) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// BenchmarkSmall is a request of a kilobyte, from the beginning to the end.
+// BenchmarkSmall scans a request of a kilobyte.
 func BenchmarkSmall(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var secrets []string
 	for range 20 {
 		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
 	}
-	r := mustRules(b, Config{Known: mustKnown(b, secrets...), Tokens: true})
+	r := mustRules(b, Config{Watched: mustKnown(b, secrets...), Tokens: true})
 	text := benchTexts(b)[1].text[:1024]
 	b.SetBytes(1024)
 	b.ReportAllocs()
@@ -179,7 +178,7 @@ func BenchmarkCoding(b *testing.B) {
 	}
 }
 
-// BenchmarkCompile is what secrets cost to prepare, and how large their tables are.
+// BenchmarkCompile measures the preparation of secrets, and the size of their tables.
 func BenchmarkCompile(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, n := range []int{1, 20, 200} {
@@ -188,7 +187,7 @@ func BenchmarkCompile(b *testing.B) {
 			secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
 		}
 		b.Run(fmt.Sprintf("%d secrets", n), func(b *testing.B) {
-			var k *Known
+			var k *WatchedSecrets
 			for b.Loop() {
 				k = mustKnown(b, secrets...)
 			}
@@ -201,8 +200,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkRules is what the first rules of a process cost: nothing of it is
-// done before.
+// BenchmarkRules measures the first rules of a process, without caches.
 func BenchmarkRules(b *testing.B) {
 	for b.Loop() {
 		matchers = matcherCache{}

@@ -30,7 +30,7 @@ type state struct {
 	next    []atomic.Pointer[edge] // by class
 }
 
-// edge is what one byte does.
+// An edge is the transition of a state for one class of bytes.
 type edge struct {
 	to      *state // nil: no thread lives on
 	matched bool   // before the byte

@@ -50,7 +50,7 @@ func TestCleanText(t *testing.T) {
 	for range 20 {
 		secrets = append(secrets, randomSecret(rng))
 	}
-	r := mustRules(t, Config{Known: mustKnown(t, secrets...), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, secrets...), Tokens: true})
 	limit := 64 << 20
 	if testing.Short() {
 		limit = 2 << 20

@@ -12,17 +12,17 @@ import (
 	"github.com/klauspost/compress/zlib"
 )
 
-// MaxCodings is how many content codings may be inside one another.
-const MaxCodings = 3
+// maxCodings bounds the nesting of content codings.
+const maxCodings = 3
 
 var (
 	errUnknownCoding = errors.New("it is not known")
 	errTrailing      = errors.New("bytes follow its end")
-	errTooMany       = fmt.Errorf("more than %d inside one another", MaxCodings)
+	errTooMany       = fmt.Errorf("more than %d inside one another", maxCodings)
 )
 
-// Decodes reports whether a content coding can be scanned, for whoever tells
-// the other side what to send.
+// Decodes reports whether a content coding can be scanned, for callers that
+// negotiate it.
 func Decodes(coding string) bool { return opener(coding) != nil }
 
 func opener(coding string) func(io.Reader) (io.Reader, error) {
@@ -39,8 +39,8 @@ func opener(coding string) func(io.Reader) (io.Reader, error) {
 	return nil
 }
 
-// openDeflate reads zlib's format, as the standard says, or the bare one, as
-// some send it.
+// openDeflate reads the zlib format, as RFC 9110 has it, or raw deflate, as some
+// senders write it.
 func openDeflate(r io.Reader) (io.Reader, error) {
 	var h [2]byte
 	n, err := io.ReadFull(r, h[:])
@@ -51,8 +51,9 @@ func openDeflate(r io.Reader) (io.Reader, error) {
 	return flate.NewReader(b), nil
 }
 
-// begun is a reader of which the first bytes are read already. It reads single
-// bytes, so that a decoder takes no more than it needs and what follows shows.
+// begun puts back the bytes that were read from the beginning of a reader. It can
+// read single bytes, so that a decoder takes no more than it needs and trailing
+// bytes are noticed.
 type begun struct {
 	head []byte
 	io.Reader
@@ -76,16 +77,16 @@ func (b *begun) ReadByte() (byte, error) {
 	return one[0], err
 }
 
-// addCodings makes l a lane that is not looked at, and what it decodes to one
-// that is, or a further such lane.
-func (l *lane) addCodings(codings []string) error {
+// addCodings makes l a stream that is only decoded. The last of the nested streams
+// it decodes to is the one that is searched.
+func (l *stream) addCodings(codings []string) error {
 	var real []string
 	for _, c := range codings {
 		if c = strings.ToLower(strings.TrimSpace(c)); c != "" && c != "identity" {
 			real = append(real, c)
 		}
 	}
-	if len(real) > MaxCodings {
+	if len(real) > maxCodings {
 		return &DecodeError{Coding: strings.Join(real, ", "), Place: l.s.opt.Place, Err: errTooMany}
 	}
 	for i := len(real) - 1; i >= 0; i-- {
@@ -95,15 +96,15 @@ func (l *lane) addCodings(codings []string) error {
 		}
 		l.coding = true
 		d := newDecode(l, real[i], 0, open)
-		d.lane.depth = l.depth // what is declared is not hidden
+		d.stream.depth = l.depth // what is declared is not hidden
 		l.decodes = []*decode{d}
 		l.codingName = real[i]
-		l = d.lane
+		l = d.stream
 	}
 	return nil
 }
 
-func (l *lane) feedCoding(end bool) error {
+func (l *stream) feedCoding(end bool) error {
 	d := l.decodes[0]
 	in := l.bytes(d.fed, l.fed())
 	d.fed = l.fed()

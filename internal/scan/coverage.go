@@ -2,11 +2,11 @@ package scan
 
 import "sync"
 
-// Coverage remembers, for a bottle, which parts of the known secrets have left
-// it, so that a secret in pieces is found when enough of them are together, in
-// whatever order, requests and places they go; from then on each further piece is,
-// the one that was refused among them, for it would be sent again. A piece is a gram: what is
-// smaller is not told from chance. It may be used concurrently.
+// Coverage records, for a bottle, which parts of the watched secrets have left it.
+// A secret sent in pieces is found once enough of them have left, in any order,
+// request and place. From then on every further piece is found, the refused one
+// too if it is sent again. The smallest piece is a gram: anything smaller may be
+// chance. It may be used concurrently.
 type Coverage struct {
 	mu   sync.Mutex
 	seen map[string]*byteMap // by the secret's name
@@ -17,12 +17,12 @@ type byteMap struct {
 	count int
 }
 
-// NewCoverage begins a bottle.
+// NewCoverage returns an empty Coverage, for a new bottle.
 func NewCoverage() *Coverage { return &Coverage{seen: map[string]*byteMap{}} }
 
-// add notes that bytes [from, to) of a secret were seen, and reports whether the
-// secret is together.
-func (c *Coverage) add(k *Known, secret, from, to int) (together bool) {
+// add records that bytes [from, to) of a secret left, and reports whether enough
+// of it has left.
+func (c *Coverage) add(k *WatchedSecrets, secret, from, to int) (together bool) {
 	s := &k.secrets[secret]
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Decoders pull, streams push: a decoder runs as a coroutine that gives way when
-// it needs more bytes. It has no thread of its own and runs only inside of push.
+// Decoders pull, scanners push: a decoder runs as a coroutine that yields when it
+// needs more bytes. It has no goroutine of its own and runs only inside push.
 type decodeKind uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	isZip
 )
 
-// magics are what compressed things begin with. Git's packs are many zlib
+// magics lists the first bytes of compressed formats. A git pack is many zlib
 // streams, each of which is found by itself.
 var magics = []struct {
 	kind  decodeKind
@@ -53,7 +53,7 @@ func openGzip(r io.Reader) (io.Reader, error) {
 	return z, err
 }
 
-// A pack of git is thousands of zlib streams: readers of that are used again.
+// A git pack is thousands of zlib streams, so their readers are reused.
 var zlibs sync.Pool
 
 type zlibReader struct {
@@ -76,8 +76,8 @@ func openZlib(r io.Reader) (io.Reader, error) {
 	return &zlibReader{z, z.(zlib.Resetter)}, nil
 }
 
-// bufferLen divides no size in which decoders give out what they have: a read
-// that fills less of it says that there is no more.
+// bufferLen divides no size in which decoders return output: so a read that does
+// not fill the buffer means that the decoder holds no more.
 const bufferLen = 10_000
 
 var buffers = sync.Pool{New: func() any { return new([bufferLen]byte) }}
@@ -119,12 +119,12 @@ func openZip(r io.Reader) (io.Reader, error) {
 	return nil, errNotPacked
 }
 
-// What decoders remember of what they made is most of a scanner's memory, and a few
-// bytes make them take it: all decoders of the process together have a bound.
+// The windows of decoders are most of a scanner's memory, and a few bytes make a
+// decoder allocate one: all decoders of the process share a bound.
 const (
 	maxRemembered  = 512 << 20
-	zstdRemembers  = 9 << 20  // whatever the frame says, a later one may say more
-	brotliAtMost   = 16 << 20 // its window, of which it takes as much as it fills
+	zstdRemembers  = 9 << 20  // whatever the frame says, because a later one may say more
+	brotliAtMost   = 16 << 20 // its window, which grows as it is filled
 	brotliRounding = 2
 )
 
@@ -138,7 +138,7 @@ func (d *decode) remember(n int64) error {
 	}
 	if remembered.Add(more) > maxRemembered {
 		remembered.Add(-more)
-		return &LimitError{"decoders' memory", d.lane.s.opt.Place, d.lane.s.root.fed()}
+		return &LimitError{"decoders' memory", d.stream.s.opt.Place, d.stream.s.root.fed()}
 	}
 	d.kept = n
 	return nil
@@ -149,22 +149,22 @@ func (d *decode) forget() {
 	d.kept = 0
 }
 
-// A decode is a decoder at work.
+// A decode is a running decoder.
 type decode struct {
 	kept   int64 // of remembered
 	total  int64 // bytes made, up to where the window is full
-	window int64 // it grows up to this; 0: it is small, or counted already
+	window int64 // its memory grows up to this; 0: it is small, or counted already
 
-	lane   *lane // what it makes
-	parent *lane
-	fed    int64 // of the parent, up to where it was given
+	stream *stream // its output
+	parent *stream
+	fed    int64 // position in the parent up to which it was given the bytes
 	next   func() (struct{}, bool)
 	end    func()
 
 	in        []byte
 	last      bool  // nothing follows in
 	given     int64 // bytes that the decoder took
-	processed int64 // bytes that it was done with when it asked for more
+	processed int64 // bytes that it had used when it asked for more
 	start     int64 // of the parent
 	err       error
 	over      bool
@@ -173,9 +173,9 @@ type decode struct {
 
 var errStopped = errors.New("scan: the stream was given up")
 
-func newDecode(l *lane, name string, start int64, open func(io.Reader) (io.Reader, error)) *decode {
-	d := &decode{parent: l, lane: newLane(l.s, l, name, false), start: start, fed: start}
-	d.lane.marks, d.lane.origin = append(d.lane.marks, mark{0, start, start}), start
+func newDecode(l *stream, name string, start int64, open func(io.Reader) (io.Reader, error)) *decode {
+	d := &decode{parent: l, stream: newStream(l.s, l, name, false), start: start, fed: start}
+	d.stream.marks, d.stream.origin = append(d.stream.marks, mark{0, start, start}), start
 	d.next, d.end = iter.Pull(func(yield func(struct{}) bool) {
 		src := &asking{d: d, yield: yield}
 		r, err := open(src)
@@ -215,10 +215,10 @@ func newDecode(l *lane, name string, start int64, open func(io.Reader) (io.Reade
 	return d
 }
 
-// made takes what was decoded. If drained, the decoder holds no more of it: then
-// all that came of what it processed is known.
+// made takes decoded bytes. drained reports that the decoder holds no more output:
+// then all that its input decodes to is in the stream.
 func (d *decode) made(p []byte, drained bool) error {
-	if err := d.lane.s.decoded(len(p)); err != nil {
+	if err := d.stream.s.decoded(len(p)); err != nil {
 		return err
 	}
 	if d.kept < d.window {
@@ -227,7 +227,7 @@ func (d *decode) made(p []byte, drained bool) error {
 			return err
 		}
 	}
-	if err := d.lane.feed(p, false); err != nil {
+	if err := d.stream.feed(p, false); err != nil {
 		return err
 	}
 	if drained {
@@ -237,16 +237,16 @@ func (d *decode) made(p []byte, drained bool) error {
 }
 
 func (d *decode) mark() {
-	m := mark{own: d.lane.fed(), parent: d.start + d.processed}
-	if n := len(d.lane.marks); d.lane.marks[n-1].own == m.own {
-		d.lane.marks[n-1] = m
+	m := mark{own: d.stream.fed(), parent: d.start + d.processed}
+	if n := len(d.stream.marks); d.stream.marks[n-1].own == m.own {
+		d.stream.marks[n-1] = m
 	} else {
-		d.lane.marks = append(d.lane.marks, m)
+		d.stream.marks = append(d.stream.marks, m)
 	}
 }
 
-// push gives the decoder p; last says that nothing follows. Errors of the
-// format are in d.err and end the decoder; those of the scan are returned.
+// push gives the decoder p; last reports that nothing follows. An error of the
+// format goes to d.err and ends the decoder; an error of the scan is returned.
 func (d *decode) push(p []byte, last bool) error {
 	if d.over {
 		return nil
@@ -260,14 +260,13 @@ func (d *decode) push(p []byte, last bool) error {
 	if isOurs(d.err) {
 		return d.err
 	}
-	err := d.lane.feed(nil, true)
+	err := d.stream.feed(nil, true)
 	d.mark()
-	d.lane.stop()
+	d.stream.stop()
 	return err
 }
 
-// isOurs reports whether err says what was found, rather than that the bytes
-// are not in the format.
+// isOurs reports whether err is of the scan, rather than of the format.
 func isOurs(err error) bool {
 	switch err.(type) {
 	case *FoundError, *LimitError, *DecodeError:
@@ -279,15 +278,15 @@ func isOurs(err error) bool {
 func (d *decode) stop() {
 	d.over = true
 	d.end()
-	d.lane.stop()
+	d.stream.stop()
 }
 
-// clear is the place in the parent up to which what it decodes to is clear.
+// clear returns the position in the parent up to which the output is clear.
 func (d *decode) clear() int64 {
-	return d.lane.toParent(d.lane.clear())
+	return d.stream.toParent(d.stream.clear())
 }
 
-// asking is the decoder's source.
+// asking is the decoder's source. It yields to push when it has no bytes.
 type asking struct {
 	d     *decode
 	yield func(struct{}) bool
@@ -311,7 +310,7 @@ func (a *asking) Read(p []byte) (int, error) {
 	}
 	if err := a.fill(); err != nil {
 		if err == io.ErrUnexpectedEOF {
-			err = io.EOF // decoders know themselves whether it is too early
+			err = io.EOF // the decoder decides whether that is too early
 		}
 		return 0, err
 	}
@@ -334,9 +333,9 @@ func (a *asking) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// beginDecode begins a decoder for the magic at position at. What only looks
-// like one ends by itself.
-func (l *lane) beginDecode(kind decodeKind, at int64) error {
+// beginDecode starts a decoder for the magic at position at. If the bytes only
+// look like the format, the decoder fails and ends.
+func (l *stream) beginDecode(kind decodeKind, at int64) error {
 	for i := range magics {
 		m := &magics[i]
 		if m.kind != kind {
@@ -355,20 +354,20 @@ func (l *lane) beginDecode(kind decodeKind, at int64) error {
 			return err
 		}
 		l.decodes = append(l.decodes, newDecode(l, m.name, at, m.open))
-		// At once, so that what only looks like one does not count.
+		// Run it at once, so that a false start does not count.
 		return l.pushDecodes(false)
 	}
 	return nil
 }
 
-func (l *lane) runDecodes(end bool) error {
+func (l *stream) runDecodes(end bool) error {
 	if err := l.runPacked(end); err != nil {
 		return err
 	}
 	return l.pushDecodes(end)
 }
 
-func (l *lane) pushDecodes(end bool) error {
+func (l *stream) pushDecodes(end bool) error {
 	live := l.decodes[:0]
 	for i, d := range l.decodes {
 		if err := d.push(l.bytes(d.fed, l.fed()), end); err != nil {

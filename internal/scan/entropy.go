@@ -1,6 +1,6 @@
 package scan
 
-// run is the run of token characters at the end of what a lane has seen.
+// run counts the token characters at the end of a stream.
 type run struct {
 	length int
 }
@@ -9,9 +9,9 @@ func (r *run) holds(fed int64) int64 {
 	return fed - int64(r.length)
 }
 
-const maxRun = 4 << 10 // what is longer is no token
+const maxRun = 4 << 10 // a longer run is not a token
 
-func (l *lane) findRandom(e *Entropy, p []byte, end bool) error {
+func (l *stream) findRandom(e *Entropy, p []byte, end bool) error {
 	least, bits := e.Length, e.Bits
 	if least == 0 {
 		least = 32

@@ -15,8 +15,8 @@ type anchor struct {
 	lo, hi int
 }
 
-// What the first stage takes: shorter literals would be found everywhere,
-// longer ones find nothing more.
+// Bounds of the first stage's literals: shorter ones would be found everywhere,
+// longer ones would find nothing more.
 const (
 	anchorMin  = 2
 	anchorMax  = 20
@@ -24,8 +24,8 @@ const (
 	anchorBack = 48 // bytes of a match before its anchor
 )
 
-// anchors finds the literals of an expression, or nothing if none stands at a
-// known distance from the beginning.
+// anchors returns literals one of which is in every match of re, or nil if none is
+// at a known distance from the beginning.
 func anchors(re *syntax.Regexp) []anchor {
 	for re.Op == syntax.OpCapture {
 		re = re.Sub[0]
@@ -103,14 +103,14 @@ func better(a, b []anchor) bool {
 	return score(a) > score(b)
 }
 
-// str is the beginning of what an expression matches; exact if it is all.
+// str is a prefix of a match of an expression; exact means that it is the whole.
 type str struct {
 	text  string
 	fold  bool
 	exact bool
 }
 
-// beginnings enumerates the beginnings of what re matches.
+// beginnings enumerates prefixes of the matches of re.
 func beginnings(re *syntax.Regexp) []str {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -175,7 +175,7 @@ func class(re *syntax.Regexp) []str {
 	}
 	var out []str
 	for _, c := range low {
-		// A letter in one case only is taken in both: the rule decides.
+		// A letter in one case is taken in both: the rule decides later.
 		out = append(out, str{text: string(c), fold: 'a' <= c && c <= 'z', exact: true})
 	}
 	if n == 1 {
@@ -197,7 +197,7 @@ func cross(a, b []str) []str {
 		}
 	}
 	if len(out) > anchorsMax {
-		// Too many: what was known before is still true, if less exact.
+		// Too many: the prefixes so far are still right, if not exact.
 		out = slices.Clone(a)
 		for i := range out {
 			out[i].exact = false
@@ -216,7 +216,7 @@ func asAnchors(strs []str, lo, hi int) (out []anchor) {
 	return trim(out)
 }
 
-// trim drops what another anchor finds as well.
+// trim drops the anchors that another one finds as well.
 func trim(as []anchor) (out []anchor) {
 	for i, a := range as {
 		covered := false
@@ -239,7 +239,7 @@ func trim(as []anchor) (out []anchor) {
 	return out
 }
 
-// width is how many bytes re matches, at least and at most.
+// width returns the least and the largest number of bytes that re matches.
 func width(re *syntax.Regexp) (lo, hi int, ok bool) {
 	switch re.Op {
 	case syntax.OpLiteral:

@@ -9,11 +9,11 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// near is how many characters may lie between a phrase that takes over and one
-// that asks for what is secret, for the two to be one injection.
+// near bounds the characters between a phrase that takes over and one that asks
+// for a secret, if the two are to count as one injection.
 const near = 500
 
-// A phraseClass is what a phrase is for.
+// A phraseClass is the purpose of a phrase.
 type phraseClass uint8
 
 const (
@@ -22,14 +22,13 @@ const (
 	phraseClasses
 )
 
-// phrases are expressions over words: lower case, one space between any two,
-// nothing else (see decodeWords). They are written for texts that talk to a
-// model, not for talk about such texts, which no expression can tell from them:
-// so one phrase alone only warns.
+// phrases are expressions over words in lower case with one space between any two
+// (see decodeWords). They match texts that talk to a model. No expression can tell
+// these from texts about such texts, so one phrase alone only warns.
 //
-// Each is in three parts, of which key is whole words, one of a few strings: where
-// no key stands there is no phrase (see words.go). So key is the part that ordinary
-// text has least of.
+// Each has three parts. key matches one of a few strings of whole words; a text
+// without a key has no phrase (see words.go), so key is the part that is rarest in
+// ordinary text.
 var phrases = []struct {
 	id    string
 	class phraseClass
@@ -103,7 +102,7 @@ var phrases = []struct {
 		``},
 }
 
-// phraseForms are the phrases and their matcher, made on first use.
+// phraseForms compiles the phrases and their matcher on first use.
 var phraseForms = sync.OnceValues(func() (*phraseSet, error) {
 	p := &phraseSet{forms: &forms{}, class: map[string]phraseClass{}}
 	index := map[string]int{}
@@ -170,9 +169,9 @@ type phraseSet struct {
 	everyWord bool              // for tests: words are made of all text, and not only around keys
 }
 
-// NewInjections returns rules for text that enters: phrases by which a text
-// takes over a model, and such by which it asks for what is secret. A Scanner
-// with them blocks where one of each is near, and reports one alone.
+// NewInjections returns rules for incoming text: phrases by which a text takes
+// over a model, and phrases by which it asks for secrets. A Scanner with them
+// blocks if one of each is near the other, and reports one alone.
 func NewInjections() (*Rules, error) {
 	p, err := phraseForms()
 	if err != nil {
@@ -181,9 +180,9 @@ func NewInjections() (*Rules, error) {
 	return &Rules{phrases: p, lits: p.lits, kinds: p.kinds}, nil
 }
 
-// phrase notes a phrase of rule id, found in lane l at [from, to) of its words,
-// and reports whether with another it is an injection.
-func (s *Scanner) phrase(l *lane, id string, from, to int64) bool {
+// phrase records a phrase of rule id, found at [from, to) of the words in l, and
+// reports whether it is an injection together with another.
+func (s *Scanner) phrase(l *stream, id string, from, to int64) bool {
 	class := s.rules.phrases.class[id]
 	if l.lastPhrases == nil {
 		l.lastPhrases = new([phraseClasses][]span)

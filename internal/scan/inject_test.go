@@ -119,7 +119,7 @@ func mustInjections(t testing.TB) *Rules {
 	return r
 }
 
-// pages are what texts come in: the way it is written there must not matter.
+// pages lists the formats a text comes in, which must not matter.
 var pages = []struct {
 	name string
 	put  func(text string) string

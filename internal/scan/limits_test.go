@@ -45,7 +45,7 @@ func TestCodings(t *testing.T) {
 		fmt.Fprintf(&clean, "line %d of a file, %s\n", clean.Len(), randomOf(rng, lowers, 20))
 	}
 	secret := randomSecret(rng)
-	r := mustRules(t, Config{Known: mustKnown(t, secret)})
+	r := mustRules(t, Config{Watched: mustKnown(t, secret)})
 	var nestings [][]string
 	for a := range codings {
 		nestings = append(nestings, []string{a}, []string{a, "identity"})
@@ -93,7 +93,7 @@ func TestCodings(t *testing.T) {
 	}
 }
 
-// unpack is what of a compressed text that was cut can be read.
+// unpack decodes as much as possible of a compressed text that was cut.
 func unpack(coding, b string) string {
 	r, err := opener(coding)(strings.NewReader(b))
 	if err != nil {
@@ -107,7 +107,7 @@ func unpack(coding, b string) string {
 // TestCodingsHoldLittle: a large body leaves as it comes.
 func TestCodingsHoldLittle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(205, 206))
-	r := mustRules(t, Config{Known: mustKnown(t, randomSecret(rng)), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, randomSecret(rng)), Tokens: true})
 	var random, text bytes.Buffer
 	const size = 512 << 10
 	for random.Len() < size {
@@ -131,7 +131,7 @@ func TestCodingsHoldLittle(t *testing.T) {
 			var err error
 			for at := 0; at < len(body) && err == nil; at += 4 << 10 {
 				out, err = s.Push(out[:0], []byte(body[at:min(len(body), at+4<<10)]))
-				held = max(held, s.Held())
+				held = max(held, s.held())
 			}
 			if err == nil {
 				_, err = s.End(nil)
@@ -147,7 +147,7 @@ func TestCodingsHoldLittle(t *testing.T) {
 	defer s.Close()
 	_, err := s.Push(nil, []byte("\x78\x9c"+strings.Repeat("\x00\x00\x00\xff\xff", 1<<20)))
 	var limit *LimitError
-	if s.Held() > maxHeld+chunk || err != nil && !errors.As(err, &limit) {
+	if s.held() > maxHeld+chunk || err != nil && !errors.As(err, &limit) {
 		t.Error(err)
 	}
 }
@@ -174,7 +174,7 @@ func TestUnreadable(t *testing.T) {
 func TestCheck(t *testing.T) {
 	rng := rand.New(rand.NewPCG(207, 208))
 	secret := randomSecret(rng)
-	r := mustRules(t, Config{Known: mustKnown(t, secret), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, secret), Tokens: true})
 	for _, text := range []string{"/v1/files/" + secret, "Basic " + b64("user:"+secret), "a=" + secret + "; b=c"} {
 		var found *FoundError
 		if _, err := r.Check(Options{Place: "header Cookie"}, []byte(text)); !errors.As(err, &found) || found.Finding.Place != "header Cookie" {
@@ -314,7 +314,7 @@ func TestNestingEnds(t *testing.T) {
 func TestHostileText(t *testing.T) {
 	rng := rand.New(rand.NewPCG(211, 212))
 	secret := randomOf(rng, lowers, 40)
-	r := mustRules(t, Config{Known: mustKnown(t, secret, strings.Repeat("abcd", 10)), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, secret, strings.Repeat("abcd", 10)), Tokens: true})
 	fs, _ := allForms()
 	texts := map[string]string{
 		"ey":               "ey",
@@ -368,8 +368,8 @@ func TestHostileText(t *testing.T) {
 			var out []byte
 			for i := 0; i < len(text) && err == nil; i += chunk {
 				out, err = s.Push(out[:0], []byte(text[i:min(len(text), i+chunk)]))
-				if s.Held() > 64<<10 {
-					t.Errorf("%s: %d bytes are held", name, s.Held())
+				if s.held() > 64<<10 {
+					t.Errorf("%s: %d bytes are held", name, s.held())
 					break
 				}
 			}
@@ -440,7 +440,7 @@ func TestClosedScanner(t *testing.T) {
 // TestMemory: what a long stream holds does not grow with it.
 func TestMemory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(221, 222))
-	r := mustRules(t, Config{Known: mustKnown(t, randomSecret(rng), randomSecret(rng)), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, randomSecret(rng), randomSecret(rng)), Tokens: true})
 	var text []byte
 	standardLibrary(t, 1<<20, func(_ string, b []byte) { text = append(text, b...) })
 	const streams = 64
@@ -475,7 +475,7 @@ func TestMemory(t *testing.T) {
 // views included.
 func TestPushAllocates(t *testing.T) {
 	rng := rand.New(rand.NewPCG(225, 226))
-	r := mustRules(t, Config{Known: mustKnown(t, randomSecret(rng), randomSecret(rng)), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, randomSecret(rng), randomSecret(rng)), Tokens: true})
 	for name, text := range map[string]string{
 		"log":     "2024-01-02T03:04:05Z info request served path=/v1/files status=200 bytes=1234\n",
 		"event":   "event: message\ndata: {\"type\":\"delta\",\"text\":\"some words\"}\n\n",
@@ -505,7 +505,7 @@ func TestCoverage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(231, 232))
 	secret := randomOf(rng, lowers+uppers+digits, 40)
 	other := randomOf(rng, lowers+uppers+digits, 40)
-	r := mustRules(t, Config{Known: mustKnown(t, secret, other)})
+	r := mustRules(t, Config{Watched: mustKnown(t, secret, other)})
 	send := func(c *Coverage, place, text string) error {
 		_, _, err := scanAll(t, r, Options{Coverage: c, Place: place}, text, 0)
 		return err
@@ -575,7 +575,7 @@ func TestCoverageByChance(t *testing.T) {
 	for range 20 {
 		secrets = append(secrets, randomSecret(rng))
 	}
-	r := mustRules(t, Config{Known: mustKnown(t, secrets...)})
+	r := mustRules(t, Config{Watched: mustKnown(t, secrets...)})
 	c := NewCoverage()
 	rounds := 400
 	if testing.Short() {
@@ -591,7 +591,7 @@ func TestCoverageByChance(t *testing.T) {
 
 func TestKnownRefuses(t *testing.T) {
 	for name, v := range map[string]string{"short": "abc1234", "empty": "", "same": "aaaaaaaaaaaaaaaa", "huge": strings.Repeat("abcdefgh", 2000), "blank": "   \n  abc  \n"} {
-		_, err := NewKnown(map[string]secret.Value{name: secret.NewString(v)})
+		_, err := NewWatchedSecrets(map[string]secret.Value{name: secret.NewString(v)})
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -617,7 +617,7 @@ func TestPublicParts(t *testing.T) {
 	token := func() string { return "sk-" + "ant-api03-" + randomOf(rng, lowers+uppers+digits, 93) + "AA" }
 	for name, kind := range map[string]func() string{"jwt": jwt, "key": key, "token": token} {
 		mine, others := kind(), kind()
-		r := mustRules(t, Config{Known: mustKnown(t, mine)})
+		r := mustRules(t, Config{Watched: mustKnown(t, mine)})
 		if f, _, err := scanAll(t, r, Options{}, "x "+others+" y", 0); err != nil {
 			t.Errorf("%s: another one is taken for it: %v", name, f)
 		}
@@ -651,7 +651,7 @@ func TestFindingsHoldNoValue(t *testing.T) {
 	rng := rand.New(rand.NewPCG(271, 272))
 	secret := randomOf(rng, lowers+uppers+digits, 40)
 	k := mustKnown(t, secret)
-	r := mustRules(t, Config{Known: k, Tokens: true})
+	r := mustRules(t, Config{Watched: k, Tokens: true})
 	for _, tr := range transforms {
 		if tr.never || tr.coding != "" {
 			continue

@@ -6,8 +6,8 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// matchers are the matchers of the first stage. There are two, with the rules
-// for tokens and without, and both are the same for every set of secrets.
+// matchers caches the matchers of the first stage: one with the token rules, one
+// without. Neither depends on the secrets.
 var matchers matcherCache
 
 type matcherCache struct {

@@ -12,19 +12,19 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// A needle is one form of a known secret, as it would stand in a stream.
+// A needle is one encoding of a watched secret.
 type needle struct {
 	secret    int // index in Known
 	transform string
 	text      []byte
 }
 
-// needlesOf makes the forms of one secret. Encodings that look at several bytes
-// at once are made for each place at which the secret may begin in a longer
-// text, without the characters that depend on what precedes and follows; so a
-// part of a secret is a part of one of these. Escapes (percent, \u, entities …) are
-// not among them: a view undoes these in any mixture, and eight bytes of them are
-// only one or two of the secret.
+// needlesOf returns the encodings of one secret. An encoding of several bytes at
+// once, such as base64, is made for each offset that the secret may have in a group,
+// without the characters that depend on its neighbours: so the encoding of a part
+// is a part of one of these. Escapes (percent, \u, entities …) are left to a view,
+// which decodes them in any mixture; eight bytes of them are only one or two of the
+// secret.
 func needlesOf(number int, s []byte) (out []needle) {
 	add := func(transform string, text []byte) {
 		if len(text) >= gramLen && !slices.ContainsFunc(out, func(n needle) bool { return string(n.text) == string(text) }) {
@@ -43,8 +43,8 @@ func needlesOf(number int, s []byte) (out []needle) {
 	slices.Reverse(reversed)
 	add("reversed", reversed)
 	add("rot13", rot13(s))
-	// Of a short one, what is left without case may be a word.
-	if len(s) >= MinPart {
+	// A short secret without its case may be an ordinary word.
+	if len(s) >= minPart {
 		add("small letters", inCase(s, 'A', 'Z'))
 		add("capitals", inCase(s, 'a', 'z'))
 	}
@@ -94,7 +94,7 @@ func needlesOf(number int, s []byte) (out []needle) {
 	return out
 }
 
-// inCase has the letters from first to last in the other case.
+// inCase returns s with the letters from first to last in the other case.
 func inCase(s []byte, first, last byte) []byte {
 	out := slices.Clone(s)
 	for i, c := range out {
@@ -128,16 +128,16 @@ func base32At(s []byte, n int) []byte {
 	return []byte(t[(n*8+4)/5 : (n+len(s))*8/5])
 }
 
-// base85 are the alphabets of Adobe and btoa, of RFC 1924, which git and Python
-// write, and of ZeroMQ.
+// base85 lists three alphabets: of Adobe and btoa, of RFC 1924 (git and Python),
+// and of ZeroMQ.
 var base85 = []string{
 	"!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstu",
 	"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
 	"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
 }
 
-// base85At is what of base85 depends on s alone when the first group of four
-// bytes that lies in s begins at its byte n.
+// base85At encodes the groups of four bytes that lie wholly in s, the first of
+// which begins at s[n].
 func base85At(s []byte, n int, alphabet string) (out []byte) {
 	for ; n+4 <= len(s); n += 4 {
 		group := make([]byte, 5)

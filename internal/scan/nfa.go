@@ -6,18 +6,18 @@ import (
 )
 
 // A machine follows one regular expression from a fixed beginning, byte by
-// byte, in time linear in the bytes: package regexp can't be stopped at the end
-// of what is known and continued later, nor does it say that nothing that comes
-// can still match. It works on bytes: what an expression says of characters
-// beyond ASCII holds for each of their bytes.
+// byte, in time linear in the bytes. Package regexp can't stop at the end of the
+// input and continue later, nor report that no further input can match. The
+// machine works on bytes: what an expression says of characters beyond ASCII holds
+// for each of their bytes.
 type machine struct {
 	insts []inst
 	start uint16
 	least int // length of the shortest match
 	cache *cache
-	// head is what each place of a match may be, up to the end of the shortest:
-	// most false beginnings end there. word says that a match begins where a word
-	// begins or ends.
+	// head has the set of bytes for each place of a match, up to the length of the
+	// shortest: most false beginnings fail there. word reports that a match begins
+	// at a word boundary.
 	head []*byteSet
 	word bool
 }
@@ -44,7 +44,8 @@ type inst struct {
 	fit      *byteSet
 }
 
-// longest bounds a machine: expressions are ours, so that is a mistake of ours.
+// longest bounds a machine. Expressions are part of the program, so exceeding it
+// is a bug.
 const longest = 1 << 14
 
 func newMachine(re *syntax.Regexp) (*machine, error) {
@@ -133,8 +134,8 @@ func (m *machine) findHead() {
 	}
 }
 
-// mayBegin reports whether a match may begin with b, of which before is the byte
-// before it. It costs n.
+// mayBegin reports whether a match may begin with b, which before precedes, and
+// the number of steps that the answer took.
 func (m *machine) mayBegin(b []byte, before context) (ok bool, n int) {
 	if m.word && len(b) > 0 && !before.begin && before.word == isWord(b[0]) {
 		return false, 1
@@ -147,7 +148,7 @@ func (m *machine) mayBegin(b []byte, before context) (ok bool, n int) {
 	return true, len(m.head)
 }
 
-// sparse is a set of instructions in the order of their coming.
+// sparse is a set of instructions in the order of insertion.
 type sparse struct {
 	dense []uint16
 	at    []uint16
@@ -170,8 +171,8 @@ func (s *sparse) add(pc uint16) bool {
 	return true
 }
 
-// follow adds pc and all that it leads to without a byte, in order of
-// preference. The stack is the call stack: it is as deep as the expression.
+// follow adds pc and all instructions reachable from it without a byte, in order of
+// preference. Its recursion is as deep as the expression.
 func (m *machine) follow(q *sparse, pc uint16, flags syntax.EmptyOp) {
 	for q.add(pc) {
 		in := &m.insts[pc]
@@ -192,8 +193,7 @@ func (m *machine) follow(q *sparse, pc uint16, flags syntax.EmptyOp) {
 	}
 }
 
-// A trial is one machine at one beginning. Its zero threads and no match yet
-// say that it is dead.
+// A trial is one machine at one beginning. It is over when it has no threads.
 type trial struct {
 	threads []uint16
 	length  int // bytes seen
@@ -256,7 +256,7 @@ func (m *machine) simulate(t *trial, q *sparse, b []byte, before context, eof bo
 	return cost
 }
 
-// context is what an assertion asks about the byte before.
+// context describes the byte before a position, for assertions.
 type context struct {
 	word, line, begin bool
 }

@@ -1,22 +1,22 @@
-// Package scan looks for secrets in bytes that leave, and for injected
-// instructions in text that enters, while both stream by. It knows no HTTP.
+// Package scan finds secrets in outgoing bytes and injected instructions in
+// incoming text, while they stream by. It does not parse HTTP.
 //
-// What it promises:
+// It promises:
 //
 //   - What is found does not depend on how the stream is cut into pieces.
-//   - A Scanner gives bytes back only when nothing in them can still become a
-//     finding, and not later: what it holds is the tail that may still match.
-//   - Where a limit is reached, something can't be decoded or a detector breaks,
-//     the stream ends with an error: never silently unscanned.
+//   - A Scanner returns bytes as soon as nothing in them can still become a
+//     finding. It holds back only the tail that may still match.
+//   - If a limit is reached, a content coding can't be decoded or a detector
+//     panics, the stream ends with an error. Nothing passes unscanned.
 //   - A Finding says what was found where, and never holds the value.
 //
-// What it does not: a secret that was encrypted, combined with a key, or sent
-// by the order or the time of messages is not found by looking at bytes.
+// It does not find a secret that was encrypted, combined with a key, or sent
+// through the order or timing of messages.
 //
-// Start at Rules, then Scanner.Push. A scanner is a tree of lanes (lane.go): the
-// first sees the stream itself, each other one the output of a view (views.go)
-// or a decoder (decode.go). In each lane the known secrets (known.go) and the
-// forms of tokens (tokens.go) are looked for.
+// Start at Rules, then Scanner.Push. A scanner is a tree of streams (stream.go):
+// the root holds the input, each other one the output of a view (views.go) or a
+// decoder (decode.go). Each stream is searched for the watched secrets
+// (watched.go) and for tokens by their form (tokens.go).
 package scan
 
 import (
@@ -26,23 +26,24 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// Rules are what is looked for, immutable: a new set is swapped in whole.
+// Rules select what a Scanner looks for. They are immutable: to change them, make
+// a new set.
 type Rules struct {
-	known  *Known // may be nil
-	forms  *forms // nil without token rules
-	lits   *literal.Matcher
-	kinds  []litKind
-	back   int
-	random *Entropy
+	watched *WatchedSecrets // may be nil
+	forms   *forms          // nil without token rules
+	lits    *literal.Matcher
+	kinds   []litKind
+	back    int
+	random  *Entropy
 
 	phrases *phraseSet // instead of all that
 }
 
-// A Config says what Rules look for.
+// A Config selects the detectors of Rules.
 type Config struct {
-	Known   *Known   // secrets by value
-	Tokens  bool     // secrets by their form
-	Entropy *Entropy // anything that looks random; usually off, since ids and hashes do
+	Watched *WatchedSecrets // secrets by value
+	Tokens  bool            // secrets by their form
+	Entropy *Entropy        // anything that looks random; usually off, since ids and hashes do
 }
 
 // Entropy finds runs of token characters that look random.
@@ -51,16 +52,16 @@ type Entropy struct {
 	Bits   float64 // per character, at least; 0: 4.5
 }
 
-// What a literal of the first stage means.
+// litKind tells what to do when a literal of the first stage is found.
 type litKind struct {
 	forms []formAt
 	view  viewKind   // starts or prolongs a view
 	magic decodeKind // begins something compressed
 }
 
-// NewRules compiles c. The rules for tokens are compiled once in a process.
+// NewRules compiles c. The token rules are compiled once per process.
 func NewRules(c Config) (*Rules, error) {
-	r := &Rules{known: c.Known, random: c.Entropy}
+	r := &Rules{watched: c.Watched, random: c.Entropy}
 	var lits []literal.Literal
 	if c.Tokens {
 		fs, err := allForms()
@@ -83,8 +84,8 @@ func NewRules(c Config) (*Rules, error) {
 	return r, err
 }
 
-// A Finding says what was found, where, and how it was written. It does not
-// hold what was found.
+// A Finding describes what was found, where, and how it was encoded. It does not
+// hold the value.
 type Finding struct {
 	Rule      string // of a token or phrase, or "known-secret", "pieces-of-secret", "high-entropy", "unreadable"
 	Secret    string // the name of a known secret
@@ -92,13 +93,13 @@ type Finding struct {
 	Place     string // as the scanner was told: "body", "header X", …
 	Offset    int64  // in the stream; of what holds it, if that is compressed
 	Length    int
-	// Sealed says that it can't be masked in place: it is inside of something
-	// compressed, or a part of it left before the rest came.
+	// Sealed reports that the finding can't be masked in place: it is inside
+	// compressed data, or a part of it already left.
 	Sealed bool
-	// Cut says that it goes on behind what is looked at of such a thing.
+	// Cut reports that the match continues beyond the bytes its rule examines.
 	Cut bool
-	// Warning says that it is no reason to block by itself: one phrase alone, or
-	// something that can't be looked at, such as an encrypted file ("unreadable").
+	// Warning reports that the finding alone is no reason to block: a single
+	// phrase, or data that can't be read, such as an encrypted file ("unreadable").
 	Warning bool
 }
 
@@ -110,12 +111,12 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (%s) in %s at %d, %d bytes", what, f.Transform, f.Place, f.Offset, f.Length)
 }
 
-// FoundError ends a stream in which something was found that must not pass.
+// FoundError ends a stream at a finding that must not pass.
 type FoundError struct{ Finding Finding }
 
 func (e *FoundError) Error() string { return "scan: found " + e.Finding.String() }
 
-// LimitError ends a stream that can't be scanned in bounds.
+// LimitError ends a stream that would exceed a limit of the scanner.
 type LimitError struct {
 	Limit string // "work", "depth", "output", "candidates", "decoders"
 	Place string
@@ -126,7 +127,7 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("scan: %s at %d: the limit of %s is reached", e.Place, e.At, e.Limit)
 }
 
-// DecodeError ends a stream whose content coding is unknown or broken.
+// DecodeError ends a stream whose content coding is unknown or invalid.
 type DecodeError struct {
 	Coding string
 	Place  string
@@ -138,7 +139,7 @@ func (e *DecodeError) Error() string {
 }
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// PanicError ends a stream on which a detector failed.
+// PanicError ends a stream on which a detector panicked.
 type PanicError struct {
 	Place string
 	Value any

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// An Action is what a Scanner does about a finding. The zero Action blocks.
+// An Action tells a Scanner how to handle a finding. The zero Action blocks.
 type Action int
 
 const (
 	Block  Action = iota // the stream ends before it
-	Redact               // it is masked by as many asterisks; what can't be masked is blocked
-	Report               // it passes and is reported
+	Redact               // each byte is replaced by an asterisk; a finding that can't be masked is blocked
+	Report               // the bytes pass, the finding is reported
 )
 
 // Options of one Scanner.
@@ -21,15 +21,16 @@ type Options struct {
 	Coverage *Coverage // of the bottle; nil: pieces in several streams are not put together
 	// Spare is the bottle's; nil: each stream has all that Output allows.
 	Spare *Spare
-	// Codings of the stream, in the order of the header Content-Encoding. What
-	// they decode to is scanned; the stream itself leaves as far as that is clear.
+	// Codings of the stream, in the order of the header Content-Encoding. The
+	// decoded bytes are scanned; the encoded ones leave as far as those are clear.
 	Codings []string
 	// OnFinding is called for each finding, blocked or not.
 	OnFinding func(Finding)
-	// Ask says what is done about a finding for which Action is Block. Meanwhile
-	// nothing of it leaves, nor of what came after it. value is what was found, as it
-	// stands in the text that it was found in, and valid until Ask returns; nil: it is
-	// not there as a whole. What was asked may come again, by another view. Nil: Block.
+	// Ask decides about a finding for which Action is Block. Until it returns,
+	// neither the finding nor anything after it leaves. value holds the bytes found,
+	// as the searched text has them, and is valid until Ask returns; it is nil if
+	// they are not all there. Ask may be called again for the same finding, from
+	// another view. Nil: Block.
 	Ask func(f Finding, value []byte) Action
 
 	// Limits; zero: the defaults.
@@ -41,13 +42,13 @@ type Options struct {
 const (
 	freeWork   = 4 << 20  // steps before Work counts
 	freeOutput = 16 << 20 // bytes before Output counts
-	// chunk is how much goes through all detectors in one go.
+	// chunk bytes go through all detectors at once.
 	chunk = 16 << 10
-	// history is what a lane keeps of what it gave back: views begin a little
-	// before what they were called for.
+	// A stream keeps history bytes of what it returned, because views begin
+	// before their trigger.
 	history = 512
-	// maxHeld is for what decodes to nothing, for ever. Decoders hold two of their
-	// blocks at most, which is 256 KiB for zstd.
+	// maxHeld ends a stream that decodes to nothing for ever. Decoders hold at
+	// most two of their blocks, which is 256 KiB for zstd.
 	maxHeld = 512 << 10
 )
 
@@ -56,13 +57,13 @@ const (
 type Scanner struct {
 	rules *Rules
 	opt   Options
-	root  *lane
+	root  *stream
 
-	given    int64 // bytes of the stream that were given back
+	given    int64 // bytes of the stream that were returned
 	masks    []span
 	findings []Finding
 	reach    int64   // where the last of them ends
-	views    []*view // to be used again
+	views    []*view // for reuse
 	err      error
 
 	work, output int64
@@ -71,8 +72,8 @@ type Scanner struct {
 
 type span struct{ from, to int64 }
 
-// NewScanner begins a stream. A coding that it does not know fails with the
-// first bytes.
+// NewScanner returns a Scanner for one stream. With an unknown coding, the first
+// call of Push or End fails.
 func (r *Rules) NewScanner(o Options) *Scanner {
 	if o.Depth == 0 {
 		o.Depth = 4
@@ -84,14 +85,14 @@ func (r *Rules) NewScanner(o Options) *Scanner {
 		o.Output = 200
 	}
 	s := &Scanner{rules: r, opt: o}
-	s.root = newLane(s, nil, "", true)
+	s.root = newStream(s, nil, "", true)
 	s.err = s.root.addCodings(o.Codings)
 	return s
 }
 
-// Push scans p, the next bytes of the stream, and appends to dst what may leave:
-// bytes of the stream in order, masked where that was asked for. After an error
-// everything fails with it.
+// Push scans p, the next bytes of the stream, and appends to dst the bytes that
+// may leave, in order and masked if Action is Redact. After an error every call
+// returns that error.
 func (s *Scanner) Push(dst, p []byte) (out []byte, err error) {
 	if s.err != nil {
 		return dst, s.err
@@ -104,14 +105,14 @@ func (s *Scanner) Push(dst, p []byte) (out []byte, err error) {
 		}
 		p = p[n:]
 		dst = s.give(dst, s.root.clear())
-		if s.Held() > maxHeld {
+		if s.held() > maxHeld {
 			return s.failed(dst, &LimitError{"bytes held", s.opt.Place, s.root.fed()})
 		}
 	}
 	return dst, nil
 }
 
-// End says that the stream is over, and appends the rest of it to dst.
+// End ends the stream and appends the rest of it to dst.
 func (s *Scanner) End(dst []byte) (out []byte, err error) {
 	if s.err != nil {
 		return dst, s.err
@@ -125,13 +126,13 @@ func (s *Scanner) End(dst []byte) (out []byte, err error) {
 	return dst, nil
 }
 
-// Held is how many bytes were taken and not given back.
-func (s *Scanner) Held() int { return int(s.root.fed() - s.given) }
+// held returns how many bytes Push took and did not return yet.
+func (s *Scanner) held() int { return int(s.root.fed() - s.given) }
 
-// Findings are those so far, the first of them if they are many.
+// Findings returns the findings so far, at most the first maxFindings.
 func (s *Scanner) Findings() []Finding { return s.findings }
 
-// Close gives up the stream, if it did not end, and frees what it holds.
+// Close abandons the stream, if it did not end, and frees its memory.
 func (s *Scanner) Close() { s.stop(ErrClosed) }
 
 func (s *Scanner) failed(dst []byte, err error) ([]byte, error) {
@@ -172,8 +173,8 @@ func (s *Scanner) give(dst []byte, to int64) []byte {
 	return dst
 }
 
-// found is told each finding by the lane it is in.
-func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
+// found records a finding at [from, to) of stream l and acts on it.
+func (s *Scanner) found(l *stream, f Finding, from, to int64) error {
 	f.Place = s.opt.Place
 	if s.rules.phrases != nil {
 		f.Warning = !s.phrase(l, f.Rule, from, to)
@@ -209,7 +210,7 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 			break
 		}
 		if old.Rule == f.Rule && old.Secret == f.Secret && old.Offset < to && from < old.Offset+int64(old.Length) {
-			// The same seen twice, by another view or a little further on.
+			// The same finding, by another view or a little further on.
 			end := max(old.Offset+int64(old.Length), to)
 			s.findings[i].Offset = min(old.Offset, from)
 			s.findings[i].Length = int(end - s.findings[i].Offset)
@@ -232,11 +233,11 @@ func (s *Scanner) found(l *lane, f Finding, from, to int64) error {
 	return s.act(f, value)
 }
 
-// maxFindings bounds what is kept of them. Warnings beyond it are told and not kept:
-// what is no reason to stop a stream is none for being there often.
+// maxFindings bounds the findings kept. Warnings beyond it are reported and not
+// kept: many warnings are no reason to stop a stream either.
 const maxFindings = 1000
 
-// act does what is to be done about f, whose mask is the last.
+// act blocks, masks or passes f, whose mask is the last of s.masks.
 func (s *Scanner) act(f Finding, value []byte) error {
 	act := s.opt.Action
 	if act == Block && !f.Warning && s.opt.Ask != nil {
@@ -252,7 +253,7 @@ func (s *Scanner) act(f Finding, value []byte) error {
 	return &FoundError{f}
 }
 
-// spend takes steps of the slow path from what the stream may cost.
+// spend counts steps of the slow path against the stream's limit.
 func (s *Scanner) spend(steps int) error {
 	s.work += int64(steps)
 	if s.work > freeWork+s.opt.Work*s.root.fed() {
@@ -261,7 +262,7 @@ func (s *Scanner) spend(steps int) error {
 	return nil
 }
 
-// decoded counts bytes that a decoder made.
+// decoded counts bytes of decoder output against the limits.
 func (s *Scanner) decoded(n int) error {
 	s.output += int64(n)
 	if s.output > freeOutput+s.opt.Output*s.root.fed() {
@@ -279,7 +280,7 @@ func (s *Scanner) decoded(n int) error {
 	return nil
 }
 
-// Check scans all of a small text, such as a path or the value of a header.
+// Check scans a small text as a whole, such as a path or the value of a header.
 func (r *Rules) Check(o Options, text []byte) ([]Finding, error) {
 	s := r.NewScanner(o)
 	defer s.Close()
@@ -290,8 +291,8 @@ func (r *Rules) Check(o Options, text []byte) ([]Finding, error) {
 	return s.Findings(), err
 }
 
-// NewReader returns what of r may be read, as s judges. It holds nothing that s
-// does not, and ends with s's error, if any. Closing s is the caller's.
+// NewReader returns a reader of the bytes of r that s lets pass. It buffers no
+// more than s holds, and ends with s's error, if any. The caller closes s.
 func NewReader(r io.Reader, s *Scanner) io.Reader {
 	return &reader{src: r, scanner: s}
 }
@@ -320,9 +321,9 @@ func (r *reader) Read(p []byte) (int, error) {
 			r.in = make([]byte, firstRead)
 		}
 		n, err := r.src.Read(r.in)
-		// No more comes out than was held and came in: where that fits into p, it
-		// needs no place of its own.
-		direct := r.scanner.Held()+n <= len(p)
+		// No more comes out than was held and came in. If that fits into p, it
+		// needs no buffer.
+		direct := r.scanner.held()+n <= len(p)
 		out := r.out[:0]
 		if direct {
 			out = p[:0:len(p)]

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// A Spare is what all streams of a bottle have together for what decodes to much
-// more than it is. A few hundred bytes may decode to megabytes in each stream, and
-// streams cost whoever begins them nothing; this bounds the work that they cause. An
-// ordinary stream, which has no more than freshOutput and Output for each byte, takes
-// nothing of it.
+// A Spare bounds the decoder output of all streams of a bottle together. A few
+// hundred bytes may decode to megabytes in each stream, and opening streams costs
+// the sender nothing. A stream within freshOutput plus Options.Output for each
+// byte takes nothing from it. It may be used concurrently.
 type Spare struct {
 	mu   sync.Mutex
 	now  func() time.Time
@@ -18,16 +17,16 @@ type Spare struct {
 }
 
 const (
-	freshOutput    = 64 << 10  // bytes that each stream may decode besides
+	freshOutput    = 64 << 10  // bytes that each stream may decode without it
 	maxSpare       = 256 << 20 // bytes, some three seconds of a processor
-	sparePerSecond = 8 << 20   // bytes that are added, a tenth of a processor
-	spareStep      = 64 << 10  // bytes that are taken at once
+	sparePerSecond = 8 << 20   // bytes added, a tenth of a processor
+	spareStep      = 64 << 10  // bytes taken at once
 )
 
-// NewSpare is that of a new bottle, with the clock by which more is added.
+// NewSpare returns a full Spare that is refilled by the clock now.
 func NewSpare(now func() time.Time) *Spare { return &Spare{now: now, left: maxSpare, at: now()} }
 
-// take takes n bytes, or reports that they are not left.
+// take takes n bytes and reports whether as many were left.
 func (s *Spare) take(n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

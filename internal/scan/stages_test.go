@@ -19,7 +19,7 @@ func BenchmarkStages(b *testing.B) {
 	for range 20 {
 		secrets = append(secrets, randomOf(rng, lowers+uppers+digits, 40))
 	}
-	r, in := mustRules(b, Config{Known: mustKnown(b, secrets...), Tokens: true}), mustInjections(b)
+	r, in := mustRules(b, Config{Watched: mustKnown(b, secrets...), Tokens: true}), mustInjections(b)
 	block, err := aes.NewCipher(make([]byte, 16))
 	if err != nil {
 		b.Fatal(err)
@@ -47,7 +47,7 @@ func BenchmarkStages(b *testing.B) {
 				{"seal", func(p []byte) { gcm.Seal(out[:0], make([]byte, 12), p, nil) }},
 				{"grams", func(p []byte) {
 					for at := 0; at+gramLen < len(p); at += stride {
-						at += r.known.skip(p[at:], stride)
+						at += r.watched.skip(p[at:], stride)
 					}
 				}},
 				{"literals", func(p []byte) { hits = r.lits.Find(hits[:0], p, 0) }},

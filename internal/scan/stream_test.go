@@ -15,7 +15,7 @@ import (
 
 // naiveKnown is the obvious search: every part of every needle that is long
 // enough, anywhere in the text.
-func naiveKnown(k *Known, text string) map[string]bool {
+func naiveKnown(k *WatchedSecrets, text string) map[string]bool {
 	found := map[string]bool{}
 	for i := range k.needles {
 		n := &k.needles[i]
@@ -30,7 +30,7 @@ func naiveKnown(k *Known, text string) map[string]bool {
 					m++
 				}
 				// Of a form that is as long as the secret or longer, so many bytes are sampled.
-				if k.enough(n, off, m) && (m >= MinPart || m == len(n.text)) {
+				if k.enough(n, off, m) && (m >= minPart || m == len(n.text)) {
 					found[name] = true
 				}
 			}
@@ -40,7 +40,7 @@ func naiveKnown(k *Known, text string) map[string]bool {
 }
 
 // pieces makes a text of parts of needles, whole secrets, and other things.
-func pieces(rng *rand.Rand, k *Known, size int) string {
+func pieces(rng *rand.Rand, k *WatchedSecrets, size int) string {
 	var b strings.Builder
 	for b.Len() < size {
 		n := k.needles[rng.IntN(len(k.needles))].text
@@ -67,7 +67,7 @@ func TestKnownAgainstNaive(t *testing.T) {
 	}
 	for round := range rounds {
 		k := mustKnown(t, randomOf(rng, lowers+digits, 8+rng.IntN(12)), randomSecret(rng), randomOf(rng, lowers, 16))
-		r := mustRules(t, Config{Known: k})
+		r := mustRules(t, Config{Watched: k})
 		text := pieces(rng, k, rng.IntN(120))
 		if round%3 == 0 {
 			text = strings.Repeat("x ", dense/2+rng.IntN(9)) + text // where only every ninth gram is looked at
@@ -130,7 +130,7 @@ func TestSplits(t *testing.T) {
 	}
 	for range rounds {
 		secrets := []string{randomSecret(rng), randomSecret(rng), randomOf(rng, lowers, 10)}
-		r := mustRules(t, Config{Known: mustKnown(t, secrets...), Tokens: true, Entropy: &Entropy{}})
+		r := mustRules(t, Config{Watched: mustKnown(t, secrets...), Tokens: true, Entropy: &Entropy{}})
 		text := mixture(rng, secrets)
 		check := func(cut []int) ([]Finding, string, error) {
 			s := r.NewScanner(Options{Action: Report, Place: "body"})
@@ -198,7 +198,7 @@ func TestBlockLetsNothingGo(t *testing.T) {
 		}
 		for round := range many(8) {
 			secret := randomSecret(rng)
-			r := mustRules(t, Config{Known: mustKnown(t, secret), Tokens: round%2 == 0})
+			r := mustRules(t, Config{Watched: mustKnown(t, secret), Tokens: round%2 == 0})
 			before := strings.Repeat("some text before it, ", rng.IntN(40))
 			text := before + tr.apply(rng, secret) + "\nand after it"
 			for _, size := range []int{0, 1, 1 + rng.IntN(40)} {
@@ -232,7 +232,7 @@ func TestRedact(t *testing.T) {
 		}
 		for range many(6) {
 			secret := randomOf(rng, lowers+uppers+digits, 40)
-			r := mustRules(t, Config{Known: mustKnown(t, secret)})
+			r := mustRules(t, Config{Watched: mustKnown(t, secret)})
 			before, after := strings.Repeat("text before ", rng.IntN(30))+"(", ")"+strings.Repeat(" text after", rng.IntN(30))
 			hidden := tr.apply(rng, secret)
 			text := before + hidden + after
@@ -272,7 +272,7 @@ func many(n int) int {
 func TestRedactNeighbours(t *testing.T) {
 	rng := rand.New(rand.NewPCG(101, 102))
 	a, b := randomOf(rng, lowers, 24), randomOf(rng, lowers, 24)
-	r := mustRules(t, Config{Known: mustKnown(t, a, b, a[12:]+b[:12])})
+	r := mustRules(t, Config{Watched: mustKnown(t, a, b, a[12:]+b[:12])})
 	for text, want := range map[string]string{
 		a + b:             strings.Repeat("*", 48),
 		a + "," + b:       strings.Repeat("*", 24) + "," + strings.Repeat("*", 24),
@@ -297,7 +297,7 @@ func TestHoldsLittle(t *testing.T) {
 	for range 20 {
 		secrets = append(secrets, randomSecret(rng))
 	}
-	r := mustRules(t, Config{Known: mustKnown(t, secrets...), Tokens: true})
+	r := mustRules(t, Config{Watched: mustKnown(t, secrets...), Tokens: true})
 	s := r.NewScanner(Options{})
 	defer s.Close()
 	texts := []string{"some words", `line one\nline two`, `a \u003ctag\u003e`, `it\u2019s`, "naïve café — “quoted”", "emoji 🙂 and 漢字", "x = a[1];", `{\"path\":\"C:\\dir\"}`, "100%", "eyes", "s.a"}
@@ -311,12 +311,12 @@ func TestHoldsLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			left, rest = out, rest[n:]
-			if s.Held() > 128 {
-				t.Fatalf("%d bytes are held in the middle of an event: %q", s.Held(), event)
+			if s.held() > 128 {
+				t.Fatalf("%d bytes are held in the middle of an event: %q", s.held(), event)
 			}
 		}
-		if string(left) != event || s.Held() > 0 {
-			t.Fatalf("%d bytes of an event are held: %q", s.Held(), event)
+		if string(left) != event || s.held() > 0 {
+			t.Fatalf("%d bytes of an event are held: %q", s.held(), event)
 		}
 	}
 	// Its nearest neighbours, which must wait: what ends like the beginning of a
@@ -326,7 +326,7 @@ func TestHoldsLittle(t *testing.T) {
 		if _, err := held.Push(nil, []byte("data: "+end)); err != nil {
 			t.Fatal(err)
 		}
-		if held.Held() == 0 {
+		if held.held() == 0 {
 			t.Errorf("nothing of %q is held", end)
 		}
 		held.Close()
@@ -336,8 +336,8 @@ func TestHoldsLittle(t *testing.T) {
 		if _, err := s.Push(nil, []byte(randomOf(rng, lowers+digits, 1+rng.IntN(30)))); err != nil {
 			t.Fatal(err)
 		}
-		if s.Held() > 64 {
-			t.Fatalf("%d bytes of a word are held", s.Held())
+		if s.held() > 64 {
+			t.Fatalf("%d bytes of a word are held", s.held())
 		}
 	}
 }
@@ -345,7 +345,7 @@ func TestHoldsLittle(t *testing.T) {
 func TestReader(t *testing.T) {
 	rng := rand.New(rand.NewPCG(121, 122))
 	secret := randomSecret(rng)
-	r := mustRules(t, Config{Known: mustKnown(t, secret)})
+	r := mustRules(t, Config{Watched: mustKnown(t, secret)})
 	clean := strings.Repeat("nothing to see here, ", 5000)
 	for name, wrap := range map[string]func(io.Reader) io.Reader{
 		"as it is": func(r io.Reader) io.Reader { return r }, "one byte": iotest.OneByteReader, "data with the error": iotest.DataErrReader, "half": iotest.HalfReader} {
@@ -379,7 +379,7 @@ func FuzzKnown(f *testing.F) {
 		text := pieces(rng, k, 60)
 		text = text[:rng.IntN(len(text)+1)] + string(extra[:min(len(extra), 100)]) + text
 		want := naiveKnown(k, text)
-		got, out, err := scanAll(t, mustRules(t, Config{Known: k}), Options{Action: Report}, text, int(size))
+		got, out, err := scanAll(t, mustRules(t, Config{Watched: k}), Options{Action: Report}, text, int(size))
 		if err != nil || out != text {
 			t.Fatal(err, len(out), len(text))
 		}
@@ -398,7 +398,7 @@ func FuzzScan(f *testing.F) {
 	for range 20 {
 		f.Add([]byte(mixture(rng, secrets)), uint16(7))
 	}
-	r := mustRules(f, Config{Known: k, Tokens: true, Entropy: &Entropy{}})
+	r := mustRules(f, Config{Watched: k, Tokens: true, Entropy: &Entropy{}})
 	f.Fuzz(func(t *testing.T, text []byte, size uint16) {
 		if len(text) > 64<<10 {
 			return
@@ -426,7 +426,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// secretsOf is what findings are about.
+// secretsOf returns the names of the secrets found.
 func secretsOf(fs []Finding) map[[2]string]bool {
 	m := map[[2]string]bool{}
 	for _, f := range fs {

@@ -13,16 +13,16 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// tokenRule is a form that secrets have which nobody told us.
+// tokenRule describes the form of a kind of token, found without knowing its value.
 type tokenRule struct {
 	id      string
 	regex   string
 	entropy float64  // of the secret: less is an example or a placeholder
 	group   int      // of the expression that holds the secret; 0: the first that is not empty
-	allow   []string // expressions of what is no secret
+	allow   []string // expressions of matches that are not secrets
 }
 
-// notOnWire are rules of gitleaks that a stream of bytes can't be judged by.
+// notOnWire lists the rules of gitleaks that can't be applied to a stream of bytes.
 var notOnWire = map[string]string{
 	"curl-auth-header":      "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
 	"curl-auth-user":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
@@ -36,14 +36,14 @@ var notOnWire = map[string]string{
 	"pkcs12-file":           "is a rule about a file's name alone",
 }
 
-// ownRules add to gitleaks' what a wire needs.
+// ownRules extend the rules of gitleaks for traffic.
 var ownRules = []tokenRule{
 	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
 }
 
-// The pieces of which gitleaks builds the rules that look for a service's name
+// forWire rewrites the parts of which gitleaks builds rules for a service's name
 // and a value assigned to it. On the wire the text may be in a JSON string, where
-// quotes have backslashes; and what precedes the name does not decide.
+// quotes have backslashes; and the text before the name does not matter.
 var forWire = strings.NewReplacer(
 	`[\w.-]{0,50}?`, ``,
 	`[\s'"]{0,3}`, `(?:[\s'"]|\\["'nrt]){0,3}`,
@@ -51,14 +51,14 @@ var forWire = strings.NewReplacer(
 	`|sgp_[a-fA-F0-9]{40}|[a-fA-F0-9]{40})`, `|sgp_[a-fA-F0-9]{40})`, // 40 hexadecimal digits are a commit
 )
 
-// What gitleaks wants after a token, and what is enough here: on the wire it need
-// not be a quote or a space. A name that is called is still no token.
+// gitleaks wants a quote or a space after a token; on the wire it need not be one.
+// A name followed by a call is still not a token.
 const (
 	ending      = `(?:[\x60'"\s;]|\\[nr]|$)`
 	looseEnding = `(?:[^\w(-]|$)`
 )
 
-// form is a tokenRule that can be looked for.
+// form is a compiled tokenRule.
 type form struct {
 	tokenRule
 	re      *syntax.Regexp
@@ -72,7 +72,7 @@ type form struct {
 	allowed func() *regexp.Regexp
 }
 
-// forms are all rules and the matcher of their anchors, made on first use.
+// forms holds all compiled rules and the literals of their anchors.
 type forms struct {
 	list   []*form
 	lits   []literal.Literal
@@ -86,8 +86,8 @@ type formAt struct {
 	lo, hi int
 }
 
-// windows of rules whose matches have no longest length. What is longer is
-// still found if it begins like a match: a token is cut, not let through.
+// Windows of rules whose matches have no longest length. A longer token is still
+// found by its beginning: it is cut, not let through.
 const (
 	window      = 2 << 10
 	windowOfKey = 16 << 10 // a private key in full
@@ -182,14 +182,15 @@ func assignment(b []byte) bool {
 	return i == len(b)
 }
 
-// secretIn is where in a match the secret is, or false if it is none after all.
+// secretIn returns where in a match the secret is, and false if the match has too
+// little entropy or is on the allow list.
 func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 	from, to = 0, len(match)
 	if f.whole {
 		return from, to, true
 	}
-	// With the match alone the expression may end earlier or, since what stood
-	// before it is gone, not match at all; then it is taken as a whole.
+	// On the match alone the expression may end earlier or, without the text before
+	// it, not match at all; then the whole match is taken.
 	if g := f.full().FindSubmatchIndex(match); g != nil {
 		if f.group > 0 {
 			if g[2*f.group] >= 0 {
@@ -217,7 +218,7 @@ func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 	return from, to, !f.allowed().Match(secret)
 }
 
-// entropy is Shannon's, in bits per byte.
+// entropy returns the Shannon entropy of b in bits per byte.
 func entropy(b []byte) (bits float64) {
 	var counts [256]int
 	for _, c := range b {

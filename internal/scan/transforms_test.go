@@ -254,7 +254,7 @@ func gitPack(rng *rand.Rand, s string) string {
 	return string(head) + b.String() + randomOf(rng, "\x00\x01\xfe", 20)
 }
 
-// carriers are what a secret is sent in.
+// carriers lists the messages a secret is sent in.
 var carriers = []struct{ before, after string }{
 	{"", ""},
 	{"The key is ", " and that is it.\n"},
@@ -262,13 +262,13 @@ var carriers = []struct{ before, after string }{
 	{strings.Repeat("0123456789 some log line, as there are many\n", 400), strings.Repeat("\nmore of it", 50)},
 }
 
-func mustKnown(t testing.TB, values ...string) *Known {
+func mustKnown(t testing.TB, values ...string) *WatchedSecrets {
 	t.Helper()
 	m := map[string]secret.Value{}
 	for i, v := range values {
 		m[fmt.Sprintf("s%d", i)] = secret.NewString(v)
 	}
-	k, err := NewKnown(m)
+	k, err := NewWatchedSecrets(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func scanAll(t testing.TB, r *Rules, o Options, text string, size int) ([]Findin
 	}
 	for i := 0; i < len(text) && err == nil; i += size {
 		out, err = s.Push(out, []byte(text[i:min(len(text), i+size)]))
-		if err == nil && s.root.fed()-s.given != int64(s.Held()) {
+		if err == nil && s.root.fed()-s.given != int64(s.held()) {
 			t.Fatal("lost count")
 		}
 	}
@@ -313,7 +313,7 @@ func TestTransforms(t *testing.T) {
 		hits, tries := 0, 0
 		for round := range many(6) {
 			secret := randomSecret(rng)
-			r := mustRules(t, Config{Known: mustKnown(t, secret, randomSecret(rng))})
+			r := mustRules(t, Config{Watched: mustKnown(t, secret, randomSecret(rng))})
 			for _, c := range carriers {
 				text := c.before + tr.apply(rng, secret) + c.after
 				var got []Finding

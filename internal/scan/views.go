@@ -14,23 +14,23 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// Views undo what hides a text without compressing it. They cost more than the
-// search itself, so they run only where a trigger stands: over some bytes before
-// it and as long as triggers follow.
+// Views decode what hides a text without compressing it. They cost more than the
+// search itself, so they run only near triggers: from some bytes before the first
+// to some bytes behind the last.
 type viewKind uint8
 
 const (
 	noView    viewKind = iota
 	unescape           // percent, \u, \x, entities, in any mixture
-	lookalike          // what is not ASCII but looks like it, or like nothing
+	lookalike          // characters beyond ASCII that look like it, or are invisible
 	viewKinds
 
 	packed viewKind = viewKinds // base64 of something compressed: a view for each beginning
 )
 
 const (
-	viewBefore = 256 // a view begins so much before its trigger
-	viewAfter  = 384 // and ends so much after the last one: longer parts are found without it
+	viewBefore = 256 // bytes of a view before its first trigger
+	viewAfter  = 384 // and after its last: longer parts without a trigger are found without it
 	maxPacked  = 8
 )
 
@@ -40,8 +40,8 @@ type trigger struct {
 	magic decodeKind
 }
 
-// triggers are what views and decoders are called for. They are found by the
-// first stage, among the literals of tokens; for those of lookalike see
+// triggers returns the strings that start views and decoders. The first stage finds
+// them together with the literals of tokens. For those of lookalike see
 // callingPairs.
 var triggers = sync.OnceValue(func() (out []trigger) {
 	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
@@ -58,15 +58,16 @@ var triggers = sync.OnceValue(func() (out []trigger) {
 	return out
 })
 
-// A view feeds a lane of its own.
+// A view decodes a part of a stream into a stream of its own.
 type view struct {
-	lane *lane // what it makes
-	// decode appends to out what in, at position pos of the parent, becomes. It
-	// returns how much of it was used, and whether the view ends there.
+	stream *stream // its output
+	// decode appends the decoded bytes of in, which is at position pos of the
+	// parent, to out. It returns how many bytes it used, and whether the view ends
+	// there.
 	decode func(v *view, in []byte, pos int64, end bool) (used int, stop bool)
 	out    []byte
-	done   int64 // of the parent, up to where it is used
-	until  int64 // of the parent: where the view ends if nothing prolongs it
+	done   int64 // position in the parent up to which it was decoded
+	until  int64 // position in the parent where it ends, without a further trigger
 	over   bool
 
 	period int // of spaced
@@ -75,71 +76,70 @@ type view struct {
 	same   int  // characters in a row that are like the gap
 }
 
-func newView(l *lane, kind string, from int64, linear bool) *view {
+func newView(l *stream, kind string, from int64, linear bool) *view {
 	v := l.s.takeView()
-	v.lane.begin(l.s, l, kind, linear)
+	v.stream.begin(l.s, l, kind, linear)
 	v.done = from
-	v.lane.marks, v.lane.origin = append(v.lane.marks, mark{0, from, from}), from
+	v.stream.marks, v.stream.origin = append(v.stream.marks, mark{0, from, from}), from
 	if linear {
-		v.lane.dense = max(0, l.dense-from)
+		v.stream.dense = max(0, l.dense-from)
 	}
 	return v
 }
 
-// Most views are short, and most of what they need is room: so a scanner uses
-// them again, a few.
+// Most views are short and cost mostly allocation, so a scanner reuses a few.
 const (
 	maxSpareViews = 4
-	maxSpareRoom  = 2 << 10 // of one of their buffers
+	maxSpareRoom  = 2 << 10 // bytes of one of their buffers
 )
 
 func (s *Scanner) takeView() *view {
 	n := len(s.views)
 	if n == 0 {
-		return &view{lane: &lane{}}
+		return &view{stream: &stream{}}
 	}
 	v := s.views[n-1]
 	s.views = s.views[:n-1]
 	return v
 }
 
-// drop gives up a view, which nobody may use after that.
+// drop releases v for reuse. The caller must not use it afterwards.
 func (s *Scanner) drop(v *view) {
-	v.lane.stop()
-	if len(s.views) >= maxSpareViews || max(cap(v.out), cap(v.lane.buf), 16*cap(v.lane.marks), 16*cap(v.lane.hits)) > maxSpareRoom {
+	v.stream.stop()
+	if len(s.views) >= maxSpareViews || max(cap(v.out), cap(v.stream.buf), 16*cap(v.stream.marks), 16*cap(v.stream.hits)) > maxSpareRoom {
 		return
 	}
-	v.lane.forget()
-	*v = view{lane: v.lane, out: v.out[:0], gap: v.gap[:0]}
+	v.stream.reset()
+	*v = view{stream: v.stream, out: v.out[:0], gap: v.gap[:0]}
 	s.views = append(s.views, v)
 }
 
-// at notes that what comes next in the view is at position pos of the parent.
+// at records that the next output byte comes from position pos of the parent.
 func (v *view) at(pos int64) {
-	own := v.lane.fed() + int64(len(v.out))
-	last := &v.lane.marks[len(v.lane.marks)-1]
-	if v.lane.linear && last.parent+(own-last.own)*max(v.lane.scale, 1) == pos {
-		return // as it goes on by itself
+	own := v.stream.fed() + int64(len(v.out))
+	last := &v.stream.marks[len(v.stream.marks)-1]
+	if v.stream.linear && last.parent+(own-last.own)*max(v.stream.scale, 1) == pos {
+		return // the last mark implies it
 	}
-	if last.own == own && len(v.lane.marks) > 1 {
+	if last.own == own && len(v.stream.marks) > 1 {
 		last.parent = pos
 		return
 	}
-	v.lane.marks = append(v.lane.marks, mark{own, pos, pos})
+	v.stream.marks = append(v.stream.marks, mark{own, pos, pos})
 }
 
-// skip notes that what is between from and to of the parent is left out.
+// skip records that [from, to) of the parent has no output.
 func (v *view) skip(from, to int64) {
-	own := v.lane.fed() + int64(len(v.out))
-	if last := &v.lane.marks[len(v.lane.marks)-1]; last.own == own && len(v.lane.marks) > 1 {
+	own := v.stream.fed() + int64(len(v.out))
+	if last := &v.stream.marks[len(v.stream.marks)-1]; last.own == own && len(v.stream.marks) > 1 {
 		last.parent = to
 		return
 	}
-	v.lane.marks = append(v.lane.marks, mark{own, to, from})
+	v.stream.marks = append(v.stream.marks, mark{own, to, from})
 }
 
-// advance lets the view see l up to position to; end says that there it ends.
-func (v *view) advance(l *lane, to int64, end bool) error {
+// advance decodes l up to position to; end reports that the view ends there.
+func (v *view) advance(l *stream, to int64, end bool) error {
 	if v.over || to < v.done {
 		return nil
 	}
@@ -151,23 +151,23 @@ func (v *view) advance(l *lane, to int64, end bool) error {
 	if err := l.s.spend(len(in)/2 + 1); err != nil {
 		return err
 	}
-	return v.lane.feed(v.out, v.over)
+	return v.stream.feed(v.out, v.over)
 }
 
-// clear is the place in the parent up to which the view found nothing.
+// clear returns the position in the parent up to which the output is clear.
 func (v *view) clear() int64 {
 	if v.over {
 		return v.done
 	}
-	if own := v.lane.clear(); own < v.lane.fed() {
-		return min(v.done, v.lane.toParent(own))
+	if own := v.stream.clear(); own < v.stream.fed() {
+		return min(v.done, v.stream.toParent(own))
 	}
 	return v.done
 }
 
-// runViews lets views and decoders see what is new in l, and begins those that
-// are called for by the literals just found.
-func (l *lane) runViews(end bool) error {
+// runViews starts the views and decoders that the new hits trigger, and feeds the
+// new bytes of l to all that run.
+func (l *stream) runViews(end bool) error {
 	if at := l.half; at >= 0 {
 		l.half = -1
 		if err := l.looksAlike(at); err != nil {
@@ -212,10 +212,10 @@ func (l *lane) runViews(end bool) error {
 	return l.runDecodes(end)
 }
 
-// mayBegin reports whether what stands at position at may begin something. A
-// view passes on what it does not change: that was looked at before. Only other
-// kinds of views may be needed as well.
-func (l *lane) mayBegin(kind viewKind, at int64) bool {
+// mayBegin reports whether the trigger at position at may start something. In a
+// view, a trigger that the view passed on unchanged was handled in its parent; only
+// views of another kind may still start there.
+func (l *stream) mayBegin(kind viewKind, at int64) bool {
 	if !l.linear || l.parent == nil || (kind == unescape || kind == lookalike) && l.within>>kind&1 == 0 {
 		return true
 	}
@@ -228,7 +228,7 @@ func (l *lane) mayBegin(kind viewKind, at int64) bool {
 	return false
 }
 
-// runeTail is how many bytes at the end of b begin a character.
+// runeTail returns how many bytes at the end of b are an incomplete character.
 func runeTail(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		if c := b[len(b)-n]; c >= 0xc2 {
@@ -243,14 +243,15 @@ func runeTail(b []byte) int {
 	return 0
 }
 
-// calls reports whether r is a reason to look at what text looks like.
+// calls reports whether r triggers the view lookalike.
 func calls(r rune) bool {
 	_, ok := homoglyphs()[r]
 	return ok || invisible(r) || 0xff00 <= r && r < 0xfff0 || 0x1d400 <= r && r < 0x1d800 || 0x2460 <= r && r < 0x2500 ||
 		0x1f100 <= r && r < 0x1f200
 }
 
-// callingPairs are the first two bytes of characters for which calls is true.
+// callingPairs returns the first two bytes of all characters for which calls is
+// true.
 var callingPairs = sync.OnceValue(func() *literal.Pairs {
 	p := new(literal.Pairs)
 	for _, span := range [][2]rune{{0x80, 0x2500}, {0xa000, 0xac00}, {0xfe00, 0x10000}, {0x1d400, 0x1d800}, {0x1f100, 0x1f200}, {0xe0000, 0xe0200}} {
@@ -263,9 +264,9 @@ var callingPairs = sync.OnceValue(func() *literal.Pairs {
 	return p
 })
 
-// looksAlike calls the view for the character at position at, of which the first
-// two bytes say that it may be one of those. The rest may not have come yet.
-func (l *lane) looksAlike(at int64) error {
+// looksAlike triggers the view lookalike if calls is true for the character at
+// position at. If its last bytes have not come yet, l.half remembers it.
+func (l *stream) looksAlike(at int64) error {
 	b := l.bytes(at, l.fed())
 	if !utf8.FullRune(b) {
 		l.half = at
@@ -277,8 +278,8 @@ func (l *lane) looksAlike(at int64) error {
 	return l.called(lookalike, at)
 }
 
-// called begins or prolongs a view for the trigger at position at.
-func (l *lane) called(kind viewKind, at int64) error {
+// called starts or extends a view for the trigger at position at.
+func (l *stream) called(kind viewKind, at int64) error {
 	v := l.views[kind]
 	if v != nil && at > v.until {
 		if err := v.advance(l, v.until, true); err != nil {
@@ -299,16 +300,16 @@ func (l *lane) called(kind viewKind, at int64) error {
 			v = newView(l, "lookalike", max(l.base, at-viewBefore), true)
 			v.decode = decodeLookalikes
 		}
-		v.lane.within = l.within | 1<<kind
+		v.stream.within = l.within | 1<<kind
 		l.views[kind] = v
 	}
 	v.until = at + viewAfter
 	return nil
 }
 
-// isText tells text from the bytes of an image by what precedes at. Whatever
-// text begins behind such bytes, its next trigger finds it.
-func (l *lane) isText(at int64) bool {
+// isText reports whether the bytes before at are text, rather than, say, an image.
+// For text that begins behind such bytes, its next trigger starts the view.
+func (l *stream) isText(at int64) bool {
 	b := l.bytes(max(l.base, at-8), at)
 	for i := 0; i < 3 && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
 		b = b[1:]
@@ -321,7 +322,7 @@ func (l *lane) isText(at int64) bool {
 	return utf8.Valid(b)
 }
 
-// special bytes begin an escape.
+// special marks the bytes that begin an escape.
 var special = [256]bool{'%': true, '\\': true, '&': true}
 
 func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
@@ -352,7 +353,7 @@ func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool
 }
 
 // escape decodes the escape that b begins with; n is its length, 0 if there is
-// none. more says that b may be the beginning of one.
+// none. more reports that b may be the beginning of one.
 func escape(b []byte) (n int, text string, more bool) {
 	switch b[0] {
 	case '%':
@@ -432,7 +433,7 @@ func codePoint(digits []byte, base, n int) (int, string, bool) {
 	return n, string(r), false
 }
 
-// ascii has each character at its own place, so that none has to be made.
+// ascii holds each character at its own index: a slice of it allocates nothing.
 var ascii = func() string {
 	var b [utf8.RuneSelf]byte
 	for i := range b {
@@ -483,8 +484,8 @@ func hexByte(b []byte) int {
 	return h<<4 | l
 }
 
-// homoglyphs are letters that look like one of ASCII; compatibility characters
-// (full width, mathematical …) are not in it, for those normalisation knows.
+// homoglyphs maps letters to the ASCII ones they look like. Compatibility characters
+// (full width, mathematical …) are not in it: normalisation maps those.
 var homoglyphs = sync.OnceValue(func() map[rune]byte {
 	m := map[rune]byte{}
 	for _, p := range []struct{ like, runes string }{
@@ -502,7 +503,7 @@ var homoglyphs = sync.OnceValue(func() map[rune]byte {
 	return m
 })
 
-// invisible reports characters that show nothing by themselves.
+// invisible reports whether r shows nothing by itself.
 func invisible(r rune) bool {
 	return r == 0xad || r == 0x34f || r == 0x61c || r == 0x180e || 0x200b <= r && r <= 0x200f || 0x202a <= r && r <= 0x202e ||
 		0x2060 <= r && r <= 0x206f || r == 0xfeff || 0xfe00 <= r && r <= 0xfe0f || 0x300 <= r && r <= 0x36f || 0xe0000 <= r && r <= 0xe01ef
@@ -530,7 +531,7 @@ func decodeLookalikes(v *view, in []byte, pos int64, end bool) (used int, stop b
 	return len(in), false
 }
 
-// appendSkeleton appends what r looks like, if it looks like ASCII.
+// appendSkeleton appends the ASCII characters that r looks like, or else r.
 func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 	if c, ok := homoglyphs()[r]; ok {
 		return append(dst, c)
@@ -551,11 +552,11 @@ func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 	return append(dst, raw...)
 }
 
-// findSpaced looks for characters with the same thing between any two, and for
-// bytes in binary digits, in blocks at multiples of their length, so that it does
-// not matter how the stream comes. Sixteen characters and their gaps fill half a
-// block, wherever they begin.
-func (l *lane) findSpaced(end bool) error {
+// findSpaced looks for characters with the same separator between any two, and for
+// bytes in binary digits. It looks at blocks that begin at multiples of their
+// length, so the result does not depend on how the stream is cut. Sixteen characters
+// and their gaps fill half a block, wherever they begin.
+func (l *stream) findSpaced(end bool) error {
 	for _, v := range []**view{&l.spaced, &l.binary} {
 		if *v == nil {
 			continue
@@ -593,8 +594,8 @@ func (l *lane) findSpaced(end bool) error {
 	return nil
 }
 
-// lookSpaced begins views for what the block at position block holds.
-func (l *lane) lookSpaced(block int64, end bool) error {
+// lookSpaced starts the views that the block at position block needs.
+func (l *stream) lookSpaced(block int64, end bool) error {
 	stop := min(block+literal.BlockLen+literal.BlockReach, l.fed())
 	for at := block; at+gramLen <= min(block+literal.BlockLen, stop); at += gramLen {
 		w := binary.LittleEndian.Uint64(l.buf[at-l.base:])
@@ -619,7 +620,7 @@ func (l *lane) lookSpaced(block int64, end bool) error {
 		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
 			continue
 		}
-		// The longest first: what two bytes of a gap have in common is a gap too.
+		// The longest first: equal bytes within a gap would look like a shorter gap.
 		for _, p := range [...]struct {
 			differ        uint64
 			period, phase int
@@ -639,10 +640,9 @@ func (l *lane) lookSpaced(block int64, end bool) error {
 	return nil
 }
 
-// spacedTail is how much of the end of l looks like the beginning of characters
-// with gaps between, or of binary digits: the block by which they are known has
-// not come yet.
-func (l *lane) spacedTail() (longest int) {
+// spacedTail returns how many bytes at the end of l look like the beginning of
+// spaced characters or binary digits whose block is not complete.
+func (l *stream) spacedTail() (longest int) {
 	const most = 2 * literal.BlockLen // a block that is not whole, and what began before it
 	b := l.buf[max(0, len(l.buf)-most-4):]
 	digits := 0
@@ -675,11 +675,11 @@ func (l *lane) spacedTail() (longest int) {
 	return longest
 }
 
-// isGap reports whether what follows the character at position at, before the
-// next, is a separator, and stands between the characters around it too: over most
-// of sixteen bytes between block and stop, and not always with the same character,
+// isGap reports whether the bytes between the character at position at and the next
+// are a separator: the same bytes stand between the characters around it, over most
+// of sixteen bytes between block and stop, and the characters are not all the same,
 // as in a table of zeros.
-func (l *lane) isGap(at, block, stop int64, period int) bool {
+func (l *stream) isGap(at, block, stop int64, period int) bool {
 	p := int64(period)
 	if at+p >= stop {
 		return false
@@ -708,8 +708,8 @@ func (l *lane) isGap(at, block, stop int64, period int) bool {
 	return differ && to-from >= 2*gramLen-p
 }
 
-// beginSpaced begins a view of characters of which one is at position at.
-func (l *lane) beginSpaced(at int64, period int, end bool) error {
+// beginSpaced starts a view of spaced characters, of which one is at position at.
+func (l *stream) beginSpaced(at int64, period int, end bool) error {
 	gap := l.bytes(at+1, at+int64(period))
 	for same, p, from := 0, int64(period), max(l.base, at-viewBefore); at-p >= from && bytes.Equal(l.bytes(at-p+1, at), gap); at -= p {
 		if l.buf[at-p-l.base] != gap[0] {
@@ -719,13 +719,13 @@ func (l *lane) beginSpaced(at int64, period int, end bool) error {
 		}
 	}
 	v := newView(l, "spaced", at, true)
-	v.period, v.gap, v.lane.scale = period, append(v.gap, gap...), int64(period)
+	v.period, v.gap, v.stream.scale = period, append(v.gap, gap...), int64(period)
 	v.decode = decodeSpaced
 	return l.advanceNew(&l.spaced, v, end)
 }
 
-// beginBinary begins a view of binary digits, at the beginning of their run.
-func (l *lane) beginBinary(at int64, end bool) error {
+// beginBinary starts a view at the beginning of a run of binary digits.
+func (l *stream) beginBinary(at int64, end bool) error {
 	if l.binary != nil && at < l.binary.done || !l.mayBegin(noView, at) {
 		return nil
 	}
@@ -738,8 +738,8 @@ func (l *lane) beginBinary(at int64, end bool) error {
 	return l.advanceNew(&l.binary, v, end)
 }
 
-// advanceNew puts v in the place of an earlier view, which ended before it began.
-func (l *lane) advanceNew(place **view, v *view, end bool) error {
+// advanceNew replaces an earlier view, which ended before v began, and advances v.
+func (l *stream) advanceNew(place **view, v *view, end bool) error {
 	if *place != nil {
 		l.s.drop(*place)
 	}
@@ -775,7 +775,7 @@ func decodeBinary(v *view, in []byte, pos int64, end bool) (used int, stop bool)
 	return from, false
 }
 
-// maxSame is how many characters in a row may be like the gap: more are a line.
+// maxSame bounds the characters in a row that equal the gap: more are a ruler line.
 const maxSame = 3
 
 func decodeSpaced(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
@@ -797,8 +797,8 @@ func decodeSpaced(v *view, in []byte, pos int64, end bool) (used int, stop bool)
 	return (len(in) + v.period - 1) / v.period * v.period, false
 }
 
-// beginPacked begins a view of base64 at the position of a trigger.
-func (l *lane) beginPacked(at int64) error {
+// beginPacked starts a view of base64 at the position of a trigger.
+func (l *stream) beginPacked(at int64) error {
 	if l.depth >= l.s.opt.Depth {
 		return nil
 	}
@@ -807,7 +807,7 @@ func (l *lane) beginPacked(at int64) error {
 	}
 	v := newView(l, "base64", at, false)
 	v.decode = decodeBase64
-	// A little at once, so that what is nothing neither counts nor costs.
+	// Try a little at once, so that a false start neither counts nor costs.
 	const little = 64
 	if err := v.advance(l, min(l.fed(), at+little), false); err != nil {
 		return err
@@ -818,16 +818,16 @@ func (l *lane) beginPacked(at int64) error {
 	return nil
 }
 
-func (l *lane) runPacked(end bool) error {
+func (l *stream) runPacked(end bool) error {
 	live := l.packed[:0]
 	for _, v := range l.packed {
-		if !v.over && (len(v.lane.decodes) > 0 || v.lane.fed() <= 16) {
+		if !v.over && (len(v.stream.decodes) > 0 || v.stream.fed() <= 16) {
 			if err := v.advance(l, l.fed(), end); err != nil {
 				return err
 			}
 		}
-		if !v.over && v.lane.fed() > 16 && len(v.lane.decodes) == 0 {
-			v.over = true // it was nothing compressed
+		if !v.over && v.stream.fed() > 16 && len(v.stream.decodes) == 0 {
+			v.over = true // nothing compressed
 		}
 		if v.over {
 			l.s.drop(v)

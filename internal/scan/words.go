@@ -2,11 +2,11 @@ package scan
 
 import (
 	"bytes"
-
 	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
@@ -14,31 +14,31 @@ import (
 	"github.com/carboy/carboy/internal/scan/literal"
 )
 
-// Phrases are looked for in the words of a text: how it looks, whatever it is
-// written with. Making words and following phrases through them costs some fifty
-// times what a search for fixed strings does, and nearly no text has a phrase in it.
-// So words are made only of windows, between which is nothing to find:
+// Phrases are matched against the words of a text as it looks, however its letters
+// are encoded. Making words and matching phrases costs some fifty times what a
+// search for fixed strings does, and nearly no text has a phrase in it. So words are
+// made only within windows; outside of these no phrase can be:
 //
-//   - Every phrase has a key in it (see phrases). Keys are whole words, so where they
-//     are written in plain letters the search for literals finds them in the bytes.
-//   - What may be letters and is not written so is odd: see findOdd. All that hangs
-//     together around something odd is made words of, and looked up.
-//   - Where there may be a key, and before it the first word of a phrase that has it, a
-//     window begins, so far before it that every phrase begins in it, and goes on
-//     until none is under way.
-//   - At the end of what has come, a window tells what may still become a phrase.
+//   - Every phrase contains a key (see phrases). Keys are whole words: in plain
+//     letters, the search for literals finds them in the bytes.
+//   - Bytes that may encode letters in another way are odd (see findOdd). The run
+//     around an odd byte is made into words, and these are looked up.
+//   - A window begins where there may be a key with the first word of one of its
+//     phrases before it. It begins early enough to contain the whole phrase, and ends
+//     when no phrase is under way.
+//   - At the end of the bytes so far, a window holds back what may still become a
+//     phrase.
 //
-// The oracle of the tests is one window over everything: both find the same.
+// The tests compare this with one window over everything: both find the same.
 
-// A key is one of the strings that phrases have in them. It is found by its rarest
-// word.
+// A key is one of the strings that phrases contain. It is found by its rarest word.
 type key struct {
 	words   []string
 	rare    int
 	phrases uint32 // that have it behind other words, by their bits; 0: one that begins with it
 }
 
-// frequent are words of keys that ordinary text has often, some even more often.
+// frequent ranks the words of keys that are common in ordinary text.
 var frequent = func() map[string]int {
 	m := map[string]int{}
 	for i, words := range []string{
@@ -52,8 +52,8 @@ var frequent = func() map[string]int {
 	return m
 }()
 
-// addKeys notes the strings of an expression, which are few, as keys of the phrase
-// with this bit, and the first words of what stands before them.
+// addKeys adds the strings that regex matches, which are few, as keys of the phrase
+// with this bit, and the first words of the matches of before.
 func (p *phraseSet) addKeys(before, regex string, bit uint32) error {
 	if p.keyOf == nil {
 		p.keyOf, p.begins = map[string]int{}, map[string]uint32{}
@@ -98,7 +98,7 @@ func (p *phraseSet) addKeys(before, regex string, bit uint32) error {
 	return nil
 }
 
-// addBegins notes the first words of an expression.
+// addBegins adds the first words of the matches of an expression.
 func (p *phraseSet) addBegins(regex string, bit uint32) error {
 	re, err := syntax.Parse(regex, syntax.Perl)
 	if err != nil || regex == "" {
@@ -122,10 +122,10 @@ func (p *phraseSet) addBegins(regex string, bit uint32) error {
 	return nil
 }
 
-// pairOf is the same for letters in both cases.
+// pairOf returns an index for two letters, ignoring case.
 func pairOf(a, b byte) int { return int(a&31)<<5 | int(b&31) }
 
-// spell lists all that re matches; nil: that is too much.
+// spell lists all strings that re matches, or nil if they are too many.
 func spell(re *syntax.Regexp) []string {
 	const most = 400
 	switch re.Op {
@@ -181,7 +181,7 @@ func spell(re *syntax.Regexp) []string {
 }
 
 // feedWords is feed for rules about phrases.
-func (l *lane) feedWords(end bool) error {
+func (l *stream) feedWords(end bool) error {
 	p := l.s.rules.phrases
 	if p.everyWord {
 		if l.words == nil {
@@ -223,38 +223,38 @@ func (l *lane) feedWords(end bool) error {
 	}
 }
 
-func (l *lane) openWords(from int64) {
+func (l *stream) openWords(from int64) {
 	l.words = newView(l, "", from, true)
-	l.words.lane.isWords = true
+	l.words.stream.isWords = true
 	l.words.decode = decodeWords
 }
 
-// divides reports whether c alone stands between two words, whatever is before it:
-// no escape and no character has it in it or behind it. From behind one words can
-// be made as from the beginning of a text.
+// divides reports whether c separates words whatever is before it: it is not part
+// of an escape or a character. Words can be made from behind it as from the
+// beginning of a text.
 func divides(c byte) bool {
 	return wordOf[c] == ' ' || isBar(c)
 }
 
-// isBar: no phrase goes on behind c. The brackets of \u{…} are not among these.
+// isBar reports whether c ends every phrase. The brackets of \u{…} do not.
 func isBar(c byte) bool { return c == '(' || c == ')' || c == ';' || c == '=' }
 
-// manyLetters is a word that is in no phrase, even if its first twelve bytes are an
+// A word of manyLetters is in no phrase, even if its first twelve bytes are an
 // escape.
 const manyLetters = 32
 
-// settled reports whether the window, which has come to position to, has nothing
-// under way and can be closed: whatever is a phrase begins behind it, is further
-// from the last one than counts, and will be found from l.restart.
-func (l *lane) settled(to int64) bool {
+// settled reports whether the window, which has reached position to, can be closed:
+// no phrase is under way, and the next one is too far from the last to count with it
+// and will be found from l.restart.
+func (l *stream) settled(to int64) bool {
 	v := l.words
-	if v.done != to || v.lane.clear() != v.lane.fed() {
+	if v.done != to || v.stream.clear() != v.stream.fed() {
 		return false
 	}
-	if last := v.lane.lastPhrases; last != nil {
+	if last := v.stream.lastPhrases; last != nil {
 		for _, spans := range last {
 			for _, s := range spans {
-				if v.lane.fed()-s.to <= near {
+				if v.stream.fed()-s.to <= near {
 					return false
 				}
 			}
@@ -279,17 +279,17 @@ func (l *lane) settled(to int64) bool {
 
 func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' }
 
-// A keyFinder looks for keys in what is new in a lane.
+// A keyFinder looks for keys in the new bytes of a stream.
 type keyFinder struct {
-	l    *lane
+	l    *stream
 	hits []literal.Hit
 	from int64 // hits are from here on
 	done bool  // they are there
-	odd  int   // index in the lane's bytes of the next odd one; -1: not looked for
+	odd  int   // index in the stream's bytes of the next odd one; -1: not looked for
 }
 
-// next returns where a window must begin, and up to where it must go: the same if
-// there need not be one. It begins behind l.quiet.
+// next returns the range of the next window that is needed, behind l.quiet, or two
+// equal positions if none is.
 func (f *keyFinder) next(end bool) (from, to int64) {
 	l := f.l
 	p := l.s.rules.phrases
@@ -330,16 +330,16 @@ func (f *keyFinder) next(end bool) (from, to int64) {
 				}
 			}
 		case end:
-			return 0, 0 // whatever is a phrase was there already
+			return 0, 0 // every phrase is complete
 		default:
 			return l.phraseFrom(len(b)), l.fed()
 		}
 	}
 }
 
-// phraseFrom is a position from which words can be made and before which no phrase
-// begins that has not ended at b[end:].
-func (l *lane) phraseFrom(end int) int64 {
+// phraseFrom returns a position from which words can be made. Every phrase that
+// begins before it ends before l.buf[end:].
+func (l *stream) phraseFrom(end int) int64 {
 	b := l.buf
 	n, run := 0, 0
 	for i := end; i > int(l.restart-l.base); i-- {
@@ -359,7 +359,7 @@ func (l *lane) phraseFrom(end int) int64 {
 			if run++; run >= manyLetters {
 				return l.base + int64(i-1)
 			}
-		case c == '\\': // some of what was counted may be of an escape
+		case c == '\\': // some of the letters may be of an escape
 			n, run = n-12, 0
 		default:
 			run = 0
@@ -368,9 +368,9 @@ func (l *lane) phraseFrom(end int) int64 {
 	return l.restart
 }
 
-// phraseWith is where a window must begin for one of these phrases, the key of which
-// stands at b[at:], if the first word of one may stand before it.
-func (l *lane) phraseWith(at int, phrases uint32) (from int64, ok bool) {
+// phraseWith returns where a window must begin for one of these phrases, the key of
+// which is at l.buf[at:], and whether the first word of one may stand before it.
+func (l *stream) phraseWith(at int, phrases uint32) (from int64, ok bool) {
 	from = l.phraseFrom(at)
 	if phrases == anyPhrase {
 		return from, true
@@ -420,8 +420,9 @@ func (l *lane) phraseWith(at int, phrases uint32) (from int64, ok bool) {
 
 const anyPhrase = ^uint32(0)
 
-// isKey says which phrases b[from:to] may be in, which is the rare word of keys.
-func (l *lane) isKey(keys []key, from, to int) (phrases uint32) {
+// isKey returns the phrases that the word at l.buf[from:to], the rare word of keys,
+// may be in.
+func (l *stream) isKey(keys []key, from, to int) (phrases uint32) {
 	b := l.buf
 	if to < len(b) && isLetter(b[to]) || !wordBegins(b, from) {
 		return 0
@@ -439,8 +440,8 @@ func (l *lane) isKey(keys []key, from, to int) (phrases uint32) {
 	return phrases
 }
 
-// wordBegins reports whether a word may begin at b[at:]: behind a letter none does,
-// but for those of \n and its like.
+// wordBegins reports whether a word may begin at b[at:]. Behind a letter none does,
+// except behind the letter of an escape such as \n.
 func wordBegins(b []byte, at int) bool {
 	if at == 0 || !isLetter(b[at-1]) {
 		return true
@@ -448,14 +449,18 @@ func wordBegins(b []byte, at int) bool {
 	return at >= 2 && b[at-2] == '\\' && isSpaceEscape(b[at-1])
 }
 
-// isSpaceEscape: a backslash and c are a line break or a tab.
+// isSpaceEscape reports whether a backslash and c are a line break or a tab.
 func isSpaceEscape(c byte) bool { return c == 'n' || c == 'r' || c == 't' }
 
-// neighbours reports whether around the rare word of k the others may stand. What
-// is not plain may be anything.
-func (l *lane) neighbours(k *key, from, to int) bool {
-	b := l.buf
-	for i := k.rare + 1; i < len(k.words); i++ {
+// neighbours reports whether the other words of k may stand around its rare word at
+// l.buf[from:to]. Bytes that are not plain may be anything.
+func (l *stream) neighbours(k *key, from, to int) bool {
+	return followedBy(l.buf, to, k.words[k.rare+1:]) && precededBy(l.buf, from, k.words[:k.rare])
+}
+
+// followedBy reports whether words may stand at b[to:], behind a word.
+func followedBy(b []byte, to int, words []string) bool {
+	for _, w := range words {
 		for to < len(b) && (wordOf[b[to]] == ' ' || b[to] == '\\' && to+1 < len(b) && !isOdd(' ', '\\', b[to+1])) {
 			if b[to] == '\\' && isSpaceEscape(b[to+1]) {
 				to++
@@ -465,7 +470,6 @@ func (l *lane) neighbours(k *key, from, to int) bool {
 		if to == len(b) || b[to] == '\'' || b[to] == '\\' || b[to] >= utf8.RuneSelf || b[to] == ':' {
 			return true
 		}
-		w := k.words[i]
 		n := 0
 		for n < len(w) && to+n < len(b) && b[to+n]|0x20 == w[n] {
 			n++
@@ -480,11 +484,15 @@ func (l *lane) neighbours(k *key, from, to int) bool {
 			return false
 		}
 	}
-	for i := k.rare - 1; i >= 0; i-- {
+	return true
+}
+
+// precededBy reports whether words may stand at the end of b[:from], before a word.
+func precededBy(b []byte, from int, words []string) bool {
+	for _, w := range slices.Backward(words) {
 		for from > 0 && (wordOf[b[from-1]] == ' ' || b[from-1] == '\\' || isLetter(b[from-1]) && wordBegins(b, from)) {
 			from--
 		}
-		w := k.words[i]
 		n := 0
 		for n < len(w) && from-n > 0 && b[from-n-1]|0x20 == w[len(w)-1-n] {
 			n++
@@ -511,10 +519,9 @@ func endsEscape(b []byte) bool {
 	return i >= 0 && (i+1 == len(b) || isOdd(' ', '\\', b[i+1]) || wordBegins(b, len(b)))
 }
 
-// findOdd finds in b[from:] the next of the bytes by which letters are written that
-// are not seen as such: what is not ASCII, apostrophes in a word, which count for
-// nothing, and backslashes before what gives a letter by its number. It may find
-// more than that.
+// findOdd returns the index of the next byte at or behind b[from] that may encode a
+// letter or be ignored within a word: one that is not ASCII, an apostrophe in a
+// word, or a backslash before a numeric escape. It may find others too.
 func findOdd(b []byte, from int) int {
 	at := from
 	for at < len(b) {
@@ -543,7 +550,7 @@ func findOdd(b []byte, from int) int {
 	return len(b)
 }
 
-// oddLen is how many bytes oddBlocks looks at in one step.
+// oddLen is the length in bytes of a block of oddBlocks.
 const oddLen = 32
 
 func isOdd(before, c, after byte) bool {
@@ -558,8 +565,8 @@ func isOdd(before, c, after byte) bool {
 	return false
 }
 
-// oddInGo looks at n blocks of b[1:] and returns the first in which something is
-// odd, and where, as bits; or n. It looks at the bytes before and behind them too.
+// oddInGo returns the first of n blocks of b[1:] that has an odd byte, and a bit for
+// each odd byte in it; or n. It reads one byte before and one behind the blocks.
 func oddInGo(b []byte, n int) (block int, mask uint32) {
 	for ; block < n; block++ {
 		part := b[block*oddLen:][:oddLen+2]
@@ -581,12 +588,12 @@ func oddInGo(b []byte, n int) (block int, mask uint32) {
 	return n, 0
 }
 
-// hasZero is not 0 if a byte of w is.
+// hasZero returns 0 if no byte of w is 0.
 func hasZero(w uint64) uint64 { return (w - 0x0101010101010101) &^ w & 0x8080808080808080 }
 
-// oddKey says of what is odd at b[at:] which phrases it may be in, as a part of a word of a
-// key, and how many bytes that is about.
-func (l *lane) oddKey(at int) (n int, phrases uint32) {
+// oddKey returns the phrases that the word around the odd byte l.buf[at] may be in
+// as a word of a key, and how many bytes that covers.
+func (l *stream) oddKey(at int) (n int, phrases uint32) {
 	b := l.buf
 	if b[at] >= utf8.RuneSelf {
 		if !utf8.FullRune(b[at:]) {
@@ -597,7 +604,7 @@ func (l *lane) oddKey(at int) (n int, phrases uint32) {
 			return n, 0
 		}
 	}
-	// All that hangs together.
+	// The run without a divider around it.
 	const most = 128
 	from, to := at, at
 	for from > int(l.restart-l.base) && !divides(b[from-1]) {
@@ -633,7 +640,7 @@ func (l *lane) oddKey(at int) (n int, phrases uint32) {
 	return to - at, phrases
 }
 
-// keysOf is which phrases have keys with this rare word.
+// keysOf returns the phrases that have a key with this rare word.
 func (p *phraseSet) keysOf(word string) (phrases uint32) {
 	id, ok := p.keyOf[word]
 	if !ok {
@@ -648,8 +655,9 @@ func (p *phraseSet) keysOf(word string) (phrases uint32) {
 	return phrases
 }
 
-// unapostrophed is the word that b is without its apostrophes, if it is nothing else:
-// most of what is odd in sentences is. Of a long word only the beginning.
+// unapostrophed returns b without apostrophes, and whether the rest are letters, as
+// most odd bytes in sentences are apostrophes. Of a long word it returns the
+// beginning.
 func unapostrophed(b []byte) (word string, plain bool) {
 	var letters [manyLetters]byte
 	n := 0
@@ -672,15 +680,14 @@ func unapostrophed(b []byte) (word string, plain bool) {
 	return string(letters[:n]), true
 }
 
-// unlike remembers of the characters up to U+FFFF, in blocks of 64, for which
-// noLetter is true.
+// unlike caches noLetter for the characters up to U+FFFF, in blocks of 64.
 var unlike [1 << 16 / 64]struct {
 	known atomic.Bool
 	runes atomic.Uint64
 }
 
-// noLetter reports whether r is neither a letter or digit as it looks, nor nothing:
-// then it can't be within a word of a phrase.
+// noLetter reports whether r looks neither like a letter or digit nor like nothing,
+// so that it can't be within a word of a phrase.
 func noLetter(r rune, raw []byte) bool {
 	if r >= 1<<16 || r < utf8.RuneSelf {
 		return findNoLetter(r, raw)
@@ -709,10 +716,10 @@ func findNoLetter(r rune, raw []byte) bool {
 	return words > 0 && letters == 0
 }
 
-// decodeWords makes words of text: letters in lower case and as they look,
-// digits, and one space for everything between, or a bar where that has a bracket
-// or such, or a colon between two words, as programs do: no phrase goes on behind it. Escapes of JSON for line
-// breaks are such, apostrophes are nothing.
+// decodeWords turns text into words: letters in lower case and as they look, and
+// digits. Everything between becomes one space, or a bar, which ends every phrase,
+// if it has a bracket, a semicolon, or a colon before a word, as in programs. Escapes
+// are decoded, apostrophes dropped.
 func decodeWords(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
 	space := func(i int) {
 		if v.lastWord() == ' ' {
@@ -733,7 +740,7 @@ loop:
 		case k == ' ' && v.lastWord() == ' ':
 			i++
 		case k != 0:
-			// One byte for each, so that where the first is tells it of all.
+			// One byte for one, so that one mark locates all.
 			v.at(pos + int64(i))
 			for last := byte(0); i < len(in); i++ {
 				k := wordOf[in[i]]
@@ -790,7 +797,8 @@ loop:
 	return i, false
 }
 
-// wordOf is what one byte becomes by itself; 0: that needs a closer look.
+// wordOf maps each byte that decodeWords can handle alone to its output; 0: the byte
+// needs a closer look.
 var wordOf = func() (t [256]byte) {
 	for c := range byte(utf8.RuneSelf) {
 		switch {
@@ -807,12 +815,12 @@ var wordOf = func() (t [256]byte) {
 	return t
 }()
 
-// lastWord is what the words end with; at their beginning, as if with a space.
+// lastWord returns the last byte of the words, and a space at their beginning.
 func (v *view) lastWord() byte {
 	switch n := len(v.out); {
 	case n > 0:
 		return v.out[n-1]
-	case v.space || v.lane.fed() == 0:
+	case v.space || v.stream.fed() == 0:
 		return ' '
 	}
 	return '|'

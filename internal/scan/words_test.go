@@ -35,8 +35,8 @@ func sameWords(t *testing.T, slow *Rules, text string, size func() int) (finding
 		if errA != nil {
 			t.Fatalf("%v", errA)
 		}
-		if a.Held() > b.Held() {
-			t.Fatalf("%d bytes are held, and %d without windows: %q", a.Held(), b.Held(), text)
+		if a.held() > b.held() {
+			t.Fatalf("%d bytes are held, and %d without windows: %q", a.held(), b.held(), text)
 		}
 		fa, fb := slices.Clone(a.Findings()), slices.Clone(b.Findings())
 		order := func(x, y Finding) int { return strings.Compare(x.String(), y.String()) }
@@ -207,7 +207,7 @@ func TestWindowsForget(t *testing.T) {
 		}
 		z = z[n:]
 	}
-	decoded := s.root.decodes[0].lane
+	decoded := s.root.decodes[0].stream
 	if decoded.fed() < int64(len(text))/2 {
 		t.Fatalf("only %d bytes were decoded", decoded.fed())
 	}

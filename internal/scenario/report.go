@@ -7,34 +7,34 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // Schemas of the JSON documents. Within version 1 fields are only added.
 const (
-	Schema          = "carboy.dev/gate-trace/v1"
-	SchemaCodegenie = "carboy.dev/codegenie-trace/v1"
+	schema          = "carboy.dev/gate-trace/v1"
+	schemaCodegenie = "carboy.dev/codegenie-trace/v1"
 )
 
-// Level is how far the slices can be relied upon to be all that the program does. The
-// zero Level is none.
+// Level rates how completely the slices cover what the program does. The zero Level
+// is none.
 type Level string
 
 // The levels.
 const (
-	Unavailable Level = "unavailable" // there is no trace
+	unavailable Level = "unavailable" // there is no trace
 	Low         Level = "low"         // of the start alone, or of nothing that completed
 	Medium      Level = "medium"      // one to four scenarios completed
-	High        Level = "high"        // five or more
+	high        Level = "high"        // five or more
 )
 
-var levels = []Level{Unavailable, Low, Medium, High}
+var levels = []Level{unavailable, Low, Medium, high}
 
-// enough is how many completed scenarios make a high coverage.
+// enough completed scenarios make a high coverage.
 const enough = 5
 
-// Coverage says what the slices are made of, and what they lack.
+// Coverage describes the data behind the slices, and its gaps.
 type Coverage struct {
 	Level Level `json:"level"`
 	// Lowered says why the level is not that of the scenarios that completed.
@@ -47,21 +47,21 @@ type Coverage struct {
 	Facts     uint64   `json:"facts"`
 	Dropped   uint64   `json:"dropped"`
 	Unkept    uint64   `json:"unkept"`
-	// Cut is how many observations did not fit into the slices.
+	// Cut counts the observations that did not fit into the slices.
 	Cut int64 `json:"cut"`
 }
 
-// CoverageOf counts results. start: nobody wrote scenarios, and only the start of an
+// coverageOf counts results. start: nobody wrote scenarios, and only the start of an
 // image was traced.
-func CoverageOf(results []Result, seen *Slices, start bool) Coverage {
-	c := Coverage{Lowered: []string{}, Scenarios: len(results), Cut: seen.Cut()}
+func coverageOf(results []Result, seen *Slices, start bool) Coverage {
+	c := Coverage{Lowered: []string{}, Scenarios: len(results), Cut: seen.cut()}
 	traced, whole := 0, true
 	for i := range results {
 		r := &results[i]
 		switch r.Outcome {
 		case Completed:
 			c.Completed++
-		case TimedOut:
+		case timedOut:
 			c.TimedOut++
 		case Skipped:
 			c.Skipped++
@@ -73,7 +73,7 @@ func CoverageOf(results []Result, seen *Slices, start bool) Coverage {
 			traced++
 		}
 		// What never began has no facts; what counts as done must have all.
-		if r.traced || r.Outcome == Completed || r.Outcome == TimedOut {
+		if r.traced || r.Outcome == Completed || r.Outcome == timedOut {
 			whole = whole && r.whole()
 		}
 	}
@@ -101,7 +101,7 @@ func CoverageOf(results []Result, seen *Slices, start bool) Coverage {
 	return c
 }
 
-// Target is what was traced.
+// Target identifies the root file system that was traced.
 type Target struct {
 	// Kind is host (this machine's tools), directory, image or dockerfile.
 	Kind string    `json:"kind"`
@@ -114,8 +114,8 @@ type Target struct {
 	Match *bool `json:"image_digest_match,omitempty"`
 }
 
-// Note fills in what was traced, from the sandboxes' own records.
-func (t *Target) Note(results []Result) {
+// note fills in what was traced, from the sandboxes' own records.
+func (t *Target) note(results []Result) {
 	var digests []string
 	for i := range results {
 		if d := results[i].ImageDigest; d != "" && !slices.Contains(digests, d) {
@@ -131,7 +131,7 @@ func (t *Target) Note(results []Result) {
 	}
 }
 
-// Report is the account of a tracing.
+// Report is the result of a tracing.
 type Report struct {
 	Schema    string        `json:"schema"`
 	Build     string        `json:"build"` // of carboy
@@ -146,10 +146,10 @@ type Report struct {
 
 // Fill completes a report from what Run returned.
 func (r *Report) Fill(results []Result, seen *Slices, start bool) {
-	r.Schema = Schema
-	r.Scenarios, r.Slices = results, seen.Lists()
-	r.Coverage = CoverageOf(results, seen, start)
-	r.Target.Note(results)
+	r.Schema = schema
+	r.Scenarios, r.Slices = results, seen.lists()
+	r.Coverage = coverageOf(results, seen, start)
+	r.Target.note(results)
 	for i := range results {
 		if x := results[i].isolation; x != "" {
 			r.Isolation = x
@@ -161,7 +161,7 @@ func (r *Report) Fill(results []Result, seen *Slices, start bool) {
 // built where that is known, and there is a trace. Skipped ones are no failure; they
 // leave less coverage.
 func (r *Report) OK() bool {
-	return r.Coverage.Failed == 0 && r.Coverage.TimedOut == 0 && r.Coverage.Level != Unavailable && (r.Target.Match == nil || *r.Target.Match)
+	return r.Coverage.Failed == 0 && r.Coverage.TimedOut == 0 && r.Coverage.Level != unavailable && (r.Target.Match == nil || *r.Target.Match)
 }
 
 // Codegenie is the report with the slices at the top, by the names that codegenie has
@@ -182,7 +182,7 @@ type Codegenie struct {
 // Codegenie is the report in that form.
 func (r *Report) Codegenie() *Codegenie {
 	return &Codegenie{
-		Schema: SchemaCodegenie, Tracer: "carboy " + r.Build, Isolation: r.Isolation, Traced: r.Target.Traced, Built: r.Target.Built, Match: r.Target.Match,
+		Schema: schemaCodegenie, Tracer: "carboy " + r.Build, Isolation: r.Isolation, Traced: r.Target.Traced, Built: r.Target.Built, Match: r.Target.Match,
 		Coverage: r.Coverage.Level, Dropped: r.Coverage.Dropped + r.Coverage.Unkept, Scenarios: r.Scenarios, Lists: r.Slices,
 	}
 }
@@ -195,17 +195,17 @@ func (r *Report) Text(w io.Writer, all bool) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	if r.Target.Kind != "host" {
-		line("%s %s", r.Target.Kind, visible.String(string(r.Target.Ref), 300))
+		line("%s %s", r.Target.Kind, safetext.String(string(r.Target.Ref), 300))
 	}
 	if r.Target.Traced != "" {
-		line("image traced  %s", visible.String(r.Target.Traced, 100))
+		line("image traced  %s", safetext.String(r.Target.Traced, 100))
 	}
 	if r.Target.Built != "" {
 		same := ""
 		if r.Target.Match != nil && !*r.Target.Match {
 			same = "  NOT what was traced"
 		}
-		line("image built   %s%s", visible.String(r.Target.Built, 100), same)
+		line("image built   %s%s", safetext.String(r.Target.Built, 100), same)
 	}
 	for i := range r.Scenarios {
 		x := &r.Scenarios[i]
@@ -222,7 +222,7 @@ func (r *Report) Text(w io.Writer, all bool) error {
 	for _, why := range c.Lowered {
 		line("              lowered: %s", why)
 	}
-	path := func(p store.Raw) string { return visible.Path([]byte(p)) }
+	path := func(p store.Raw) string { return safetext.Path([]byte(p)) }
 	s := r.Slices
 	section(&b, all, "binaries executed", s.Binaries, func(x Binary) string {
 		out := path(x.Path)
@@ -256,13 +256,13 @@ func (r *Report) Text(w io.Writer, all bool) error {
 		for i, a := range x.Args {
 			words[i] = string(a)
 		}
-		return path(x.Path) + ": " + visible.String(strings.Join(words, " "), 200)
+		return path(x.Path) + ": " + safetext.String(strings.Join(words, " "), 200)
 	})
 	section(&b, all, "network endpoints touched", s.Endpoints, func(x Touched) string {
-		return strings.TrimSpace(fmt.Sprintf("%s %s %s  %s%s", x.What, x.Family, visible.String(string(x.Address), 300), x.Errno, x.Verdict))
+		return strings.TrimSpace(fmt.Sprintf("%s %s %s  %s%s", x.What, x.Family, safetext.String(string(x.Address), 300), x.Errno, x.Verdict))
 	})
 	section(&b, all, "privileges attempted", s.Privileges, func(x Privilege) string {
-		return strings.TrimSpace(x.What + " " + visible.String(string(x.Detail), 300) + "  " + x.Errno)
+		return strings.TrimSpace(x.What + " " + safetext.String(string(x.Detail), 300) + "  " + x.Errno)
 	})
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -9,17 +9,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Outcome is what became of a scenario. The zero Outcome is none.
+// Outcome is the outcome of a scenario. The zero Outcome is not valid.
 type Outcome string
 
 // The outcomes.
 const (
 	Completed Outcome = "completed" // it ended by itself, with the expected code, within its limits
-	Failed    Outcome = "failed"    // Reason says how
-	TimedOut  Outcome = "timed_out" // its own time ran out
+	failed    Outcome = "failed"    // Reason says how
+	timedOut  Outcome = "timed_out" // its own time ran out
 	Skipped   Outcome = "skipped"   // it was not run; Reason says why
 )
 
@@ -28,26 +28,26 @@ type Reason string
 
 // The reasons.
 const (
-	ExitCode   Reason = "exit_code"   // another one than was expected
-	Signal     Reason = "signal"      // one ended it
-	PidLimit   Reason = "pids"        // it met its limit of processes
-	MemLimit   Reason = "memory"      // of memory
-	DiskLimit  Reason = "disk"        // of what it may write
-	OutLimit   Reason = "output"      // of what it may print
-	NotStarted Reason = "not_started" // there is no such program, or it is none
-	Broken     Reason = "sandbox"     // the sandbox failed, or was not made
-	Declared   Reason = "declared"    // the file says that it is to be skipped
-	Offline    Reason = "offline"     // it needs a network, and none is given
-	TooLarge   Reason = "too_large"   // it needs more than all together may have
-	Canceled   Reason = "canceled"    // the caller gave up before it began or ended
+	exitCode   Reason = "exit_code"   // another one than was expected
+	signal     Reason = "signal"      // one ended it
+	pidLimit   Reason = "pids"        // it met its limit of processes
+	memLimit   Reason = "memory"      // of memory
+	diskLimit  Reason = "disk"        // of what it may write
+	outLimit   Reason = "output"      // of what it may print
+	notStarted Reason = "not_started" // there is no such program, or it is none
+	broken     Reason = "sandbox"     // the sandbox failed, or was not made
+	declared   Reason = "declared"    // the file says that it is to be skipped
+	offline    Reason = "offline"     // it needs a network, and none is given
+	tooLarge   Reason = "too_large"   // it needs more than all together may have
+	canceled   Reason = "canceled"    // the caller gave up before it began or ended
 )
 
-// limitReasons are those that limits have, by the names that receipts use. What comes
-// first wins: a bomb that met its limit of processes is that, also when the clock ran
-// out in the same moment.
-var limitReasons = []Reason{PidLimit, MemLimit, OutLimit, DiskLimit}
+// limitReasons maps the limits, by the names that receipts use, to reasons. The first
+// wins: a fork bomb that met its limit of processes has that reason, even if the clock
+// ran out at the same moment.
+var limitReasons = []Reason{pidLimit, memLimit, outLimit, diskLimit}
 
-// Ended is how a sandbox's run ended.
+// Ended describes the end of a sandbox's run.
 type Ended struct {
 	Run string // its id
 	// How is the reason of the receipt's exit: exited, signalled, timeout, …
@@ -77,7 +77,7 @@ type Runner interface {
 	Run(ctx context.Context, s *Scenario, seen *Slices) (*Ended, error)
 }
 
-// Result is one scenario and what became of it.
+// Result is one scenario and its outcome.
 type Result struct {
 	Name     string   `json:"name"`
 	Command  []string `json:"command"`
@@ -110,7 +110,7 @@ func (r *Result) whole() bool {
 	return r.traced && r.Dropped == 0 && r.Unkept == 0 && r.Incomplete == ""
 }
 
-// Together bounds what scenarios that run side by side may have.
+// Together bounds the resources of scenarios that run in parallel.
 type Together struct {
 	Memory, Pids int64 // both above zero
 	Runs         int   // at a time; 0: as many as fit
@@ -132,7 +132,7 @@ type Event struct {
 // have ended; when ctx ends, those that run are ended and the others are skipped.
 // progress is told one event at a time; it may be nil.
 func Run(ctx context.Context, s *Set, t Together, r Runner, shells Shells, progress func(Event)) ([]Result, *Slices) {
-	all := NewSlices(shells)
+	all := newSlices(shells)
 	results := make([]Result, len(s.Scenarios))
 	if s.Memory > 0 {
 		t.Memory = s.Memory
@@ -160,7 +160,7 @@ func Run(ctx context.Context, s *Set, t Together, r Runner, shells Shells, progr
 			continue
 		}
 		if err := room.take(ctx, &x); err != nil {
-			results[i] = x.skipped(Canceled, "the tracing was given up before it began")
+			results[i] = x.skipped(canceled, "the tracing was given up before it began")
 			mu.Lock()
 			tell(Event{x.Name, &results[i]})
 			mu.Unlock()
@@ -173,7 +173,7 @@ func Run(ctx context.Context, s *Set, t Together, r Runner, shells Shells, progr
 			mu.Lock()
 			tell(Event{Name: x.Name})
 			mu.Unlock()
-			seen := NewSlices(shells)
+			seen := newSlices(shells)
 			res := x.run(ctx, r, seen)
 			mu.Lock()
 			defer mu.Unlock()
@@ -192,10 +192,10 @@ func Run(ctx context.Context, s *Set, t Together, r Runner, shells Shells, progr
 	return results, all
 }
 
-// fill completes s with what holds for all.
+// fill completes s with the defaults.
 func (s *Scenario) fill(t *Together) {
 	if s.Timeout == 0 {
-		s.Timeout = DefaultTimeout
+		s.Timeout = defaultTimeout
 	}
 	if s.Memory == 0 {
 		s.Memory = min(t.EachMemory, t.Memory)
@@ -208,13 +208,13 @@ func (s *Scenario) fill(t *Together) {
 func (s *Scenario) unfit(t *Together) (Reason, string) {
 	switch {
 	case s.Skip != "":
-		return Declared, s.Skip
+		return declared, s.Skip
 	case t.NoNetwork && len(s.Network) > 0:
-		return Offline, "it needs " + strings.Join(s.Network, ", ") + ", and no network is given"
+		return offline, "it needs " + strings.Join(s.Network, ", ") + ", and no network is given"
 	case s.Memory > t.Memory:
-		return TooLarge, fmt.Sprintf("it needs %d bytes of memory, and all together may have %d", s.Memory, t.Memory)
+		return tooLarge, fmt.Sprintf("it needs %d bytes of memory, and all together may have %d", s.Memory, t.Memory)
 	case s.Pids > t.Pids:
-		return TooLarge, fmt.Sprintf("it needs %d processes, and all together may have %d", s.Pids, t.Pids)
+		return tooLarge, fmt.Sprintf("it needs %d processes, and all together may have %d", s.Pids, t.Pids)
 	}
 	return "", ""
 }
@@ -225,7 +225,7 @@ func (s *Scenario) result() Result {
 
 func (s *Scenario) skipped(why Reason, detail string) Result {
 	r := s.result()
-	r.Outcome, r.Reason, r.Detail = Skipped, why, visible.String(detail, maxDetail)
+	r.Outcome, r.Reason, r.Detail = Skipped, why, safetext.String(detail, maxDetail)
 	return r
 }
 
@@ -237,19 +237,19 @@ func (s *Scenario) run(ctx context.Context, r Runner, seen *Slices) (res Result)
 	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			res.Outcome, res.Reason, res.Detail = Failed, Broken, visible.String(fmt.Sprintf("carboy failed: %v", p), maxDetail)
+			res.Outcome, res.Reason, res.Detail = failed, broken, safetext.String(fmt.Sprintf("carboy failed: %v", p), maxDetail)
 		}
 	}()
 	e, err := r.Run(ctx, s, seen)
 	if err != nil || e == nil {
-		res.Outcome, res.Reason, res.Elapsed = Failed, Broken, time.Since(began)
+		res.Outcome, res.Reason, res.Elapsed = failed, broken, time.Since(began)
 		if err == nil {
 			err = errors.New("no sandbox was made")
 		}
 		if ctx.Err() != nil {
-			res.Reason = Canceled
+			res.Reason = canceled
 		}
-		res.Detail = visible.String(err.Error(), maxDetail)
+		res.Detail = safetext.String(err.Error(), maxDetail)
 		return res
 	}
 	res.judge(s, e, ctx.Err() != nil)
@@ -259,12 +259,12 @@ func (s *Scenario) run(ctx context.Context, r Runner, seen *Slices) (res Result)
 // judge gives the outcome of a run that there was.
 func (r *Result) judge(s *Scenario, e *Ended, given bool) {
 	r.Run, r.Elapsed, r.Signal = e.Run, e.Duration, e.Signal
-	r.Facts, r.Dropped, r.Unkept, r.Incomplete = e.Facts, e.Dropped, e.Unkept, visible.String(e.Incomplete, maxDetail)
+	r.Facts, r.Dropped, r.Unkept, r.Incomplete = e.Facts, e.Dropped, e.Unkept, safetext.String(e.Incomplete, maxDetail)
 	r.TraceDigest, r.ImageDigest, r.traced, r.isolation = e.Trace, e.Image, !e.NoTrace, e.Isolation
 	if e.How == "exited" {
 		r.Code = &e.Code
 	}
-	r.Outcome = Failed
+	r.Outcome = failed
 	for _, l := range limitReasons {
 		if e.How == string(l) || slices.Contains(e.Hits, string(l)) {
 			r.Reason, r.Detail = l, limitDetail[l]
@@ -277,31 +277,31 @@ func (r *Result) judge(s *Scenario, e *Ended, given bool) {
 			r.Outcome = Completed
 			return
 		}
-		r.Reason, r.Detail = ExitCode, fmt.Sprintf("it ended with code %d, not %d", e.Code, s.Expected)
+		r.Reason, r.Detail = exitCode, fmt.Sprintf("it ended with code %d, not %d", e.Code, s.Expected)
 	case "signalled":
-		r.Reason, r.Detail = Signal, "it was ended by "+visible.String(e.Signal, 20)
+		r.Reason, r.Detail = signal, "it was ended by "+safetext.String(e.Signal, 20)
 	case "timeout":
-		r.Outcome, r.Detail = TimedOut, fmt.Sprintf("after %v, of %v", e.Duration.Round(time.Millisecond), s.Timeout)
+		r.Outcome, r.Detail = timedOut, fmt.Sprintf("after %v, of %v", e.Duration.Round(time.Millisecond), s.Timeout)
 	default:
-		r.Reason, r.Detail = Broken, visible.String(strings.TrimSpace(e.How+" "+e.Error), maxDetail)
+		r.Reason, r.Detail = broken, safetext.String(strings.TrimSpace(e.How+" "+e.Error), maxDetail)
 		switch {
 		case e.NotStarted:
-			r.Reason, r.Detail = NotStarted, visible.String(e.Error, maxDetail)
+			r.Reason, r.Detail = notStarted, safetext.String(e.Error, maxDetail)
 		case given:
-			r.Reason = Canceled
+			r.Reason = canceled
 		}
 	}
 }
 
 var limitDetail = map[Reason]string{
-	PidLimit:  "it met its limit of processes and was stopped",
-	MemLimit:  "it used more memory than its limit and was stopped",
-	OutLimit:  "it printed more than its limit and was stopped",
-	DiskLimit: "it filled the disk that it may write to",
+	pidLimit:  "it met its limit of processes and was stopped",
+	memLimit:  "it used more memory than its limit and was stopped",
+	outLimit:  "it printed more than its limit and was stopped",
+	diskLimit: "it filled the disk that it may write to",
 }
 
-// room is what is left for scenarios side by side. They begin in their order, so that
-// a large one is not kept waiting by small ones.
+// room holds the resources left for parallel scenarios. They start in order, so that
+// small ones do not keep a large one waiting.
 type room struct {
 	Together
 	mu   sync.Mutex

@@ -1,7 +1,7 @@
-// Package scenario tries a program in the ways that its owner wrote down, each in a
-// fresh sandbox, and makes of what the kernels of these sandboxes saw one account:
-// which programs ran, which libraries they loaded, which files, certificates, shells
-// and endpoints they touched, and how far that can be relied upon.
+// Package scenario runs a program in the scenarios that its owner wrote, each in a
+// fresh sandbox, and combines the sandboxes' traces into one report: which programs
+// ran, which libraries they loaded, which files, certificates, shells and endpoints
+// they touched, and how complete that is.
 //
 // It promises that one scenario's fate stops none of the others, that each has exactly
 // one of four outcomes, and that nothing which a workload prints is read: outcomes come
@@ -23,22 +23,22 @@ import (
 	"github.com/carboy/carboy/internal/policy"
 )
 
-// FileName is how the file is called in an approved base.
+// FileName is the name of the file in an approved base.
 const FileName = "scenarios.yaml"
 
 // Bounds of a file.
 const (
-	MaxScenarios = 200
+	maxScenarios = 200
 	maxArguments = 1000
 	maxRoutes    = 100
 	maxTimeout   = 24 * time.Hour
 	minMemory    = 64 << 20
 )
 
-// DefaultTimeout is a scenario's own time where it says nothing.
-const DefaultTimeout = 120 * time.Second
+// defaultTimeout is a scenario's own time where it says nothing.
+const defaultTimeout = 120 * time.Second
 
-// Set is what a file says.
+// Set is the content of a file of scenarios.
 type Set struct {
 	// Memory in bytes and Pids bound all that runs side by side; 0: the caller's.
 	Memory, Pids int64
@@ -76,8 +76,8 @@ func Parse(name string, data []byte) (*Set, error) {
 	list := top.Need("scenarios")
 	seen := map[string]int{}
 	for i, x := range list.List() {
-		if i == MaxScenarios {
-			list.Bad(fmt.Sprintf("holds more than %d scenarios", MaxScenarios), "split the file")
+		if i == maxScenarios {
+			list.Bad(fmt.Sprintf("holds more than %d scenarios", maxScenarios), "split the file")
 			break
 		}
 		one := parseOne(x)
@@ -124,7 +124,7 @@ func parseOne(v document.Value) Scenario {
 		m.Get("timeout").Bad("is longer than a day", "")
 	}
 	if s.Timeout == 0 {
-		s.Timeout = DefaultTimeout
+		s.Timeout = defaultTimeout
 	}
 	if len(s.Network) > maxRoutes {
 		m.Get("network").Bad(fmt.Sprintf("holds more than %d routes", maxRoutes), "")

@@ -40,7 +40,7 @@ scenarios:
 	if s.Memory != 4<<30 || s.Pids != 1024 || a.Expected != 3 || a.Timeout != 10*time.Second || len(a.Command) != 3 || a.Network[0] != "example.org:443" || a.Memory != 512<<20 || a.Pids != 64 {
 		t.Errorf("%+v", s)
 	}
-	if b.Timeout != DefaultTimeout || DefaultTimeout != 120*time.Second || b.Expected != 0 || b.Network != nil {
+	if b.Timeout != defaultTimeout || defaultTimeout != 120*time.Second || b.Expected != 0 || b.Network != nil {
 		t.Errorf("%+v", b)
 	}
 }
@@ -74,11 +74,11 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 	many := "scenarios:\n"
-	for i := range MaxScenarios + 1 {
+	for i := range maxScenarios + 1 {
 		many += fmt.Sprintf("  - {name: n%d, command: [x]}\n", i)
 	}
 	if _, err := Parse("f", []byte(many)); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("%d scenarios: %v", MaxScenarios+1, err)
+		t.Errorf("%d scenarios: %v", maxScenarios+1, err)
 	}
 }
 
@@ -90,7 +90,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(s.Scenarios) == 0 || len(s.Scenarios) > MaxScenarios {
+		if len(s.Scenarios) == 0 || len(s.Scenarios) > maxScenarios {
 			t.Errorf("%d scenarios", len(s.Scenarios))
 		}
 		for _, x := range s.Scenarios {
@@ -142,21 +142,21 @@ func TestOutcomes(t *testing.T) {
 		want want
 	}{
 		"well":        {&Ended{How: "exited"}, nil, want{Completed, ""}},
-		"code":        {&Ended{How: "exited", Code: 1}, nil, want{Failed, ExitCode}},
-		"signal":      {&Ended{How: "signalled", Signal: "SIGSEGV"}, nil, want{Failed, Signal}},
-		"time":        {&Ended{How: "timeout", Hits: []string{"timeout"}}, nil, want{TimedOut, ""}},
-		"memory":      {&Ended{How: "memory", Hits: []string{"memory"}}, nil, want{Failed, MemLimit}},
-		"output":      {&Ended{How: "output"}, nil, want{Failed, OutLimit}},
-		"pids":        {&Ended{How: "pids"}, nil, want{Failed, PidLimit}},
-		"pids-time":   {&Ended{How: "timeout", Hits: []string{"timeout", "pids"}}, nil, want{Failed, PidLimit}},
-		"pids-well":   {&Ended{How: "exited", Hits: []string{"pids"}}, nil, want{Failed, PidLimit}},
-		"disk":        {&Ended{How: "exited", Code: 1, Hits: []string{"disk"}}, nil, want{Failed, DiskLimit}},
-		"not-started": {&Ended{How: "failed", NotStarted: true, Error: "no such program"}, nil, want{Failed, NotStarted}},
-		"sandbox":     {&Ended{How: "failed", Error: "the bottle died"}, nil, want{Failed, Broken}},
-		"unknown":     {&Ended{How: "something new"}, nil, want{Failed, Broken}},
-		"none":        {nil, nil, want{Failed, Broken}},
-		"error":       {nil, errors.New("no room"), want{Failed, Broken}},
-		"panic":       {nil, nil, want{Failed, Broken}},
+		"code":        {&Ended{How: "exited", Code: 1}, nil, want{failed, exitCode}},
+		"signal":      {&Ended{How: "signalled", Signal: "SIGSEGV"}, nil, want{failed, signal}},
+		"time":        {&Ended{How: "timeout", Hits: []string{"timeout"}}, nil, want{timedOut, ""}},
+		"memory":      {&Ended{How: "memory", Hits: []string{"memory"}}, nil, want{failed, memLimit}},
+		"output":      {&Ended{How: "output"}, nil, want{failed, outLimit}},
+		"pids":        {&Ended{How: "pids"}, nil, want{failed, pidLimit}},
+		"pids-time":   {&Ended{How: "timeout", Hits: []string{"timeout", "pids"}}, nil, want{failed, pidLimit}},
+		"pids-well":   {&Ended{How: "exited", Hits: []string{"pids"}}, nil, want{failed, pidLimit}},
+		"disk":        {&Ended{How: "exited", Code: 1, Hits: []string{"disk"}}, nil, want{failed, diskLimit}},
+		"not-started": {&Ended{How: "failed", NotStarted: true, Error: "no such program"}, nil, want{failed, notStarted}},
+		"sandbox":     {&Ended{How: "failed", Error: "the bottle died"}, nil, want{failed, broken}},
+		"unknown":     {&Ended{How: "something new"}, nil, want{failed, broken}},
+		"none":        {nil, nil, want{failed, broken}},
+		"error":       {nil, errors.New("no room"), want{failed, broken}},
+		"panic":       {nil, nil, want{failed, broken}},
 	}
 	set := &Set{}
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
@@ -183,11 +183,11 @@ func TestOutcomes(t *testing.T) {
 		w, ok := ends[r.Name]
 		switch {
 		case r.Name == "net":
-			w.want = want{Skipped, Offline}
+			w.want = want{Skipped, offline}
 		case r.Name == "large":
-			w.want = want{Skipped, TooLarge}
+			w.want = want{Skipped, tooLarge}
 		case r.Name == "left-out":
-			w.want = want{Skipped, Declared}
+			w.want = want{Skipped, declared}
 		case !ok || r.Name != set.Scenarios[i].Name:
 			t.Errorf("result %d is of %q", i, r.Name)
 		}
@@ -262,11 +262,11 @@ func TestCanceled(t *testing.T) {
 		<-ctx.Done()
 		return &Ended{How: "killed"}, nil
 	}}, nil, nil)
-	if results[0].Outcome != Failed || results[0].Reason != Canceled {
+	if results[0].Outcome != failed || results[0].Reason != canceled {
 		t.Errorf("the one that ran: %+v", results[0])
 	}
 	for _, r := range results[1:] {
-		if r.Outcome != Skipped || r.Reason != Canceled {
+		if r.Outcome != Skipped || r.Reason != canceled {
 			t.Errorf("one that did not: %+v", r)
 		}
 	}
@@ -277,7 +277,7 @@ func hexOf(c byte) string  { return strings.Repeat(fmt.Sprintf("%02x", c), 32) }
 
 // seen is a trace in small.
 func seen(shells Shells) *Slices {
-	s := NewSlices(shells)
+	s := newSlices(shells)
 	for _, f := range []trace.Fact{
 		{Op: trace.Exec, Path: "/usr/bin/dash", Path2: "/bin/sh", Args: []string{"sh", "-c", "true"}, Digest: digest('s'), UID: 7, EUID: 7},
 		{Op: trace.Exec, Path: "/tmp/notes.txt", Args: []string{"/usr/bin/lie", "-c", "x"}, Digest: digest('s'), Flags: trace.Mutable},
@@ -312,7 +312,7 @@ func seen(shells Shells) *Slices {
 var knownShells = Shells{hexOf('s'): "sh", hexOf('b'): "busybox"}
 
 func TestSlices(t *testing.T) {
-	l := seen(knownShells).Lists()
+	l := seen(knownShells).lists()
 	var names []string
 	for _, b := range l.Binaries {
 		names = append(names, fmt.Sprintf("%s %s %s %v %v", b.Path, b.Shell, b.SameAs, b.Nameless, b.Mutable))
@@ -353,15 +353,15 @@ func TestSlices(t *testing.T) {
 // A workload that touches more than the slices hold cannot hide that, nor take the
 // room of another slice.
 func TestSlicesAreBounded(t *testing.T) {
-	s := NewSlices(nil)
-	for i := range MaxEntries + 10 {
+	s := newSlices(nil)
+	for i := range maxEntries + 10 {
 		s.Add(&trace.Fact{Op: trace.Open, Path: fmt.Sprint("/f", i)})
 	}
 	s.Add(&trace.Fact{Op: trace.Exec, Path: "/bin/late"})
-	if l := s.Lists(); len(l.Files) != MaxEntries || len(l.Binaries) != 1 || s.Cut() != 10 {
-		t.Errorf("%d files, %d binaries, %d cut", len(l.Files), len(l.Binaries), s.Cut())
+	if l := s.lists(); len(l.Files) != maxEntries || len(l.Binaries) != 1 || s.cut() != 10 {
+		t.Errorf("%d files, %d binaries, %d cut", len(l.Files), len(l.Binaries), s.cut())
 	}
-	if c := CoverageOf([]Result{{Outcome: Completed, traced: true}}, s, false); c.Level != Low || len(c.Lowered) != 1 {
+	if c := coverageOf([]Result{{Outcome: Completed, traced: true}}, s, false); c.Level != Low || len(c.Lowered) != 1 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -377,21 +377,21 @@ func TestCoverage(t *testing.T) {
 		start   bool
 		want    Level
 	}{
-		{nil, false, Unavailable},
-		{n(3, Result{Outcome: Skipped}), false, Unavailable},
-		{n(1, untraced), false, Unavailable},
+		{nil, false, unavailable},
+		{n(3, Result{Outcome: Skipped}), false, unavailable},
+		{n(1, untraced), false, unavailable},
 		{n(1, done), true, Low},
-		{n(1, Result{Outcome: Failed, traced: true}), false, Low},
+		{n(1, Result{Outcome: failed, traced: true}), false, Low},
 		{n(1, done), false, Medium},
 		{n(4, done), false, Medium},
-		{n(5, done), false, High},
+		{n(5, done), false, high},
 		{append(n(5, done), lossy), false, Medium},
 		{append(n(5, done), untraced), false, Medium},
-		{append(n(5, done), Result{Outcome: Failed}), false, High},
+		{append(n(5, done), Result{Outcome: failed}), false, high},
 		{n(1, lossy), false, Low},
-		{n(1, lossy), true, Unavailable},
+		{n(1, lossy), true, unavailable},
 	} {
-		if c := CoverageOf(x.results, NewSlices(nil), x.start); c.Level != x.want || (c.Level == Unavailable) != (c.Level == levels[0]) {
+		if c := coverageOf(x.results, newSlices(nil), x.start); c.Level != x.want || (c.Level == unavailable) != (c.Level == levels[0]) {
 			t.Errorf("%d: %s, want %s: %v", i, c.Level, x.want, c.Lowered)
 		}
 	}
@@ -453,9 +453,9 @@ func TestSchemas(t *testing.T) {
 // What comes from inside is made visible, and everything has its line.
 func TestText(t *testing.T) {
 	r := report(t)
-	s := NewSlices(nil)
+	s := newSlices(nil)
 	s.Add(&trace.Fact{Op: trace.Exec, Path: "/tmp/\x1b]0;owned\x07"})
-	r.Slices.Binaries = append(r.Slices.Binaries, s.Lists().Binaries...)
+	r.Slices.Binaries = append(r.Slices.Binaries, s.lists().Binaries...)
 	var b strings.Builder
 	if err := r.Text(&b, false); err != nil {
 		t.Fatal(err)

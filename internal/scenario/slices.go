@@ -13,8 +13,8 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// MaxEntries bounds each slice. What comes later is counted, and lowers the coverage.
-const MaxEntries = 20_000
+// maxEntries bounds each slice. What comes later is counted, and lowers the coverage.
+const maxEntries = 20_000
 
 // maxWords bounds the arguments of a shell that are kept, in bytes.
 const maxWords = 2 << 10
@@ -50,8 +50,8 @@ func ShellNames() []string { return slices.Clone(shellNames) }
 // IsShell reports whether a program of that name counts as a shell.
 func IsShell(name string) bool { return slices.Contains(shellNames, name) }
 
-// Slices are what a trace says, sorted by question. Names in it are the workload's to
-// choose, that something happened is not. It is for one goroutine; see NewSlices.
+// Slices sorts the facts of traces by question. The workload chooses the names in it,
+// but can't hide or invent events. It is for one goroutine; see NewSlices.
 type Slices struct {
 	shells Shells
 	names  []string // of scenarios
@@ -87,7 +87,7 @@ type (
 	rightKey struct{ what, detail, errno string }
 )
 
-// bag counts equal things and remembers in which scenarios they were.
+// bag counts equal observations and their scenarios.
 type bag[K comparable] struct {
 	of   map[K]*tally
 	more int64 // things that did not fit
@@ -101,7 +101,7 @@ type tally struct {
 func (b *bag[K]) add(k K, n int64, scenarios ...int) {
 	t := b.of[k]
 	if t == nil {
-		if len(b.of) >= MaxEntries {
+		if len(b.of) >= maxEntries {
 			b.more += n
 			return
 		}
@@ -126,8 +126,8 @@ func (b *bag[K]) merge(o *bag[K], scenario int) {
 	b.more += o.more
 }
 
-// NewSlices returns empty ones.
-func NewSlices(shells Shells) *Slices { return &Slices{shells: shells} }
+// newSlices returns empty ones.
+func newSlices(shells Shells) *Slices { return &Slices{shells: shells} }
 
 // merge takes in what was seen in one scenario.
 func (s *Slices) merge(o *Slices, scenario int) {
@@ -142,8 +142,8 @@ func (s *Slices) merge(o *Slices, scenario int) {
 	s.rights.merge(&o.rights, scenario)
 }
 
-// Cut is how many observations did not fit.
-func (s *Slices) Cut() int64 {
+// cut returns the number of observations that did not fit.
+func (s *Slices) cut() int64 {
 	return s.lost + s.binaries.more + s.refused.more + s.libraries.more + s.files.more + s.certs.more + s.shellRuns.more + s.endpoints.more + s.rights.more
 }
 
@@ -256,7 +256,7 @@ func (s *Slices) exec(f *trace.Fact, errno string) {
 	s.shellRuns.add(shellKey{k.path, k.digest, k.shell, words[:min(len(words), maxWords)]}, 1)
 }
 
-// Endpoint is what the gateway says of the network: what "name" for a question,
+// Endpoint is an observation of the gateway: what is "name" for a question,
 // "wire" for a connection or datagram that came to it, with its protocol as family.
 type Endpoint struct {
 	What, Family, Address string
@@ -307,7 +307,7 @@ type Binary struct {
 	// SameAs is another path under which a file with this content was executed, or
 	// the shell that it is: the program was renamed or copied.
 	SameAs store.Raw `json:"same_as,omitempty"`
-	// Script is what was asked for, where that is not the file itself.
+	// Script is the path that was executed, if it is not the loaded file.
 	Script   store.Raw `json:"script,omitempty"`
 	Shell    string    `json:"shell,omitempty"`
 	Nameless bool      `json:"nameless,omitempty"` // of memory, or deleted
@@ -410,8 +410,8 @@ func list[K comparable, V any](s *Slices, b *bag[K], make func(K, In) V, order f
 	return out
 }
 
-// Lists are what was seen.
-func (s *Slices) Lists() *Lists {
+// lists returns the observations as sorted lists.
+func (s *Slices) lists() *Lists {
 	same := map[string][]string{}
 	for k := range s.binaries.of {
 		if k.digest != "" && !slices.Contains(same[k.digest], k.path) {

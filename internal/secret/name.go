@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// NameSays reports whether a variable's name says that it holds a secret.
+// NameSays reports whether a variable's name suggests a secret.
 func NameSays(name string) bool {
 	n := strings.ToUpper(name)
 	for _, part := range []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY"} {
@@ -17,13 +17,13 @@ func NameSays(name string) bool {
 	return strings.HasSuffix(n, "_KEY") || strings.HasSuffix(n, "_PAT")
 }
 
-// NotShown stands in messages for what may be the secret itself: somebody who
-// pastes a value where its variable's name belongs must not find it in a log.
+// NotShown replaces text in messages that may be a secret: someone may paste a value
+// where its variable's name belongs, and it must not get into a log.
 const NotShown = "[not shown]"
 
-// NameOrHidden is the name of a variable as messages may show it: words in
-// capitals, as variables have them. Keys and passwords have digits amid letters,
-// small letters, or more letters than words.
+// NameOrHidden returns name if it looks like a variable's, which is words in
+// capitals, and otherwise NotShown. Keys and passwords have digits amid letters,
+// lower case, or more letters than words.
 func NameOrHidden(s string) string {
 	if len(s) <= 64 && conventionalName().MatchString(s) {
 		return s

@@ -26,7 +26,7 @@ type Redactor struct {
 	now atomic.Pointer[watched]
 }
 
-// watched is what a Redactor knows at one moment. It is not changed.
+// watched is an immutable set of the values that a Redactor replaces.
 type watched struct {
 	entries []entry // longest first
 	// by has their numbers by how they begin.
@@ -50,7 +50,7 @@ func NewRedactor(values map[string]Value) (*Redactor, error) {
 	return r, r.Add(values)
 }
 
-// Add makes r know more values, all of them or, with an error, none.
+// Add adds values to r: all of them or, with an error, none.
 func (r *Redactor) Add(values map[string]Value) error {
 	r.add.Lock()
 	defer r.add.Unlock()
@@ -99,8 +99,8 @@ func (r *Redactor) Add(values map[string]Value) error {
 	return nil
 }
 
-// forms are a value and the ways in which programs write it that mean no harm. Of base64 those are made for each place at
-// which it may begin in a longer text, without the characters that depend on what stands around it.
+// forms returns a value and its common encodings. Base64 is made for each offset that the value may have in a group,
+// without the characters that depend on its neighbours.
 func forms(b []byte) [][]byte {
 	out := [][]byte{b}
 	for n := range 3 {
@@ -131,13 +131,13 @@ func lowerEscapes(s string) string {
 	return string(b)
 }
 
-// Base64At is what of base64 depends on b alone when n bytes precede it.
+// Base64At returns the characters of the base64 of b that depend on b alone, if n bytes precede b.
 func Base64At(b []byte, n int, enc *base64.Encoding) []byte {
 	t := enc.EncodeToString(append(make([]byte, n), b...))
 	return []byte(t[(n*8+5)/6 : (n+len(b))*8/6])
 }
 
-// place is where in the filter the window stands that b begins with.
+// place returns the index in the filter of the window that b begins with.
 func place(b []byte) (word int, bit uint64) {
 	h := binary.LittleEndian.Uint32(b) * 0x9E3779B1 >> 16
 	return int(h >> 6), 1 << (h & 63)
@@ -239,8 +239,7 @@ func (r *Redactor) In(s string) bool {
 	return false
 }
 
-// Prefix is String for the beginning of a longer text that was cut off: an end is dropped that may be the beginning of a
-// value whose rest is gone.
+// Prefix is String for the beginning of a text that was cut off: it drops an end that may be the beginning of a value.
 func (r *Redactor) Prefix(s string) string {
 	w := r.watched()
 	if w == nil {

@@ -18,12 +18,12 @@ import (
 	"log/slog"
 )
 
-// Redacted stands for a value wherever it would be shown.
+// Redacted replaces a value wherever it would be shown.
 const Redacted = "[redacted]"
 
-// ErrMarshal is what encoders get: an encoding of a secret is always a mistake, and "[redacted]" in its place would be
+// errMarshal is returned to encoders. Encoding a secret is always a mistake, and "[redacted]" in its place would be
 // stored and believed.
-var ErrMarshal = errors.New("marshal secret: refused")
+var errMarshal = errors.New("marshal secret: refused")
 
 // Value is a secret. The zero Value holds nothing. Copies share the bytes: Destroy empties all of them. A Value may be
 // used concurrently, Destroy excepted.
@@ -56,10 +56,10 @@ func (v Value) UnsafeReveal(f func([]byte)) { f(v.bytes()) }
 // UnsafeString returns the secret as a string, which can never be cleared.
 func (v Value) UnsafeString() string { return string(v.bytes()) }
 
-// Empty reports whether there is nothing, or nothing any more.
+// Empty reports whether v holds nothing or was destroyed.
 func (v Value) Empty() bool { return len(v.bytes()) == 0 }
 
-// Len is the length in bytes.
+// Len returns the length in bytes.
 func (v Value) Len() int { return len(v.bytes()) }
 
 // Equal compares in a time that depends on no content, not even on the lengths. Empty values equal nothing, not even one
@@ -95,16 +95,16 @@ func (v Value) GoString() string { return Redacted }
 func (v Value) LogValue() slog.Value { return slog.StringValue(Redacted) }
 
 // MarshalJSON refuses.
-func (v Value) MarshalJSON() ([]byte, error) { return nil, ErrMarshal }
+func (v Value) MarshalJSON() ([]byte, error) { return nil, errMarshal }
 
 // MarshalText refuses; it covers XML, and maps and encoders that fall back to text.
-func (v Value) MarshalText() ([]byte, error) { return nil, ErrMarshal }
+func (v Value) MarshalText() ([]byte, error) { return nil, errMarshal }
 
 // MarshalBinary refuses.
-func (v Value) MarshalBinary() ([]byte, error) { return nil, ErrMarshal }
+func (v Value) MarshalBinary() ([]byte, error) { return nil, errMarshal }
 
 // GobEncode refuses.
-func (v Value) GobEncode() ([]byte, error) { return nil, ErrMarshal }
+func (v Value) GobEncode() ([]byte, error) { return nil, errMarshal }
 
 // MarshalYAML refuses.
-func (v Value) MarshalYAML() (any, error) { return nil, ErrMarshal }
+func (v Value) MarshalYAML() (any, error) { return nil, errMarshal }

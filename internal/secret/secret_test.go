@@ -77,7 +77,7 @@ func TestNothingEncodes(t *testing.T) {
 	v := NewString(sample)
 	for name, h := range map[string]any{"value": v, "pointer": &v, "field": struct{ V Value }{v}, "slice": []Value{v}, "map": map[string]Value{"k": v}} {
 		b, err := json.Marshal(h)
-		if !errors.Is(err, ErrMarshal) {
+		if !errors.Is(err, errMarshal) {
 			t.Errorf("json of %s: %s, %v", name, b, err)
 		}
 		x, err := xml.Marshal(h)

@@ -25,7 +25,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/remote"
 )
 
-// Result is how one plan ended.
+// Result is the result of one plan.
 type Result struct {
 	Host    string  `json:"host"`
 	Module  string  `json:"module"`
@@ -35,30 +35,30 @@ type Result struct {
 	Why     string  `json:"why,omitempty"`
 	Timing  Timing  `json:"timing"`
 
-	said  bool  // by the host, which has it on record
-	noted error // of the audit log, about its steps
+	recorded bool  // the host has recorded the outcome
+	auditErr error // from auditing its steps
 }
 
-// order is everything that one host needs, judged. Only [Engine.judge] makes one.
+// order is a checked plan with everything that its host needs. [Engine.judge] makes it.
 type order struct {
 	Made
 	all       *hosts.File
 	host      *hosts.Host
 	compose   []byte
-	files     [][]byte
-	back      []byte // the previous file, its image by digest
+	files     [][]byte // contents of Source.Files
+	back      []byte   // the previous compose file, with its image by digest
 	approvals []approval.Signed
 	waves     [][]string
 }
 
-// Apply carries out plans of one module and commit, one for each host, wave after
-// wave, and stops after a wave that is not healthy everywhere. Results are of those
-// plans that reached their host, in order; the error is an [Error] with the first
-// outcome that is neither [Applied] nor [Nothing], or matches [ErrUnknown].
+// Apply applies plans of one module and commit, one for each host, wave by wave. It stops
+// after a wave in which a plan fails. It returns the results of the plans that it sent to
+// their hosts, in order. The error is an [Error] with the most severe outcome of the wave,
+// if one is neither [Applied] nor [Nothing], or matches [ErrUnknown].
 //
-// Everything is judged before the first connection, and hosts, dates and approvals once
-// more before each later wave: those of before may have taken hours. ctx ends the waiting, not what a
-// host has begun.
+// All plans are checked before the first connection. Hosts, dates and approvals are checked
+// again before each later wave, because a wave may take hours. Cancelling ctx ends the
+// waiting, but not the work that a host has begun.
 func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval.Signed) ([]Result, error) {
 	began := time.Now()
 	orders, err := e.judge(ctx, plans, approvals)
@@ -98,16 +98,16 @@ func (e *Engine) Apply(ctx context.Context, plans [][]byte, approvals []approval
 	return results, nil
 }
 
-// Judge says why Apply would refuse, before any connection; nil when it would begin.
-// An error that matches [approval.ErrMismatch] or is [Destructive] can be mended by
-// signing: everything else of the plans was judged before.
+// Judge returns the error with which Apply would refuse the plans before any connection,
+// nil if it would begin. Approvals are checked last: if the error matches
+// [approval.ErrMismatch] or is [Destructive], another approval can resolve it.
 func (e *Engine) Judge(ctx context.Context, plans [][]byte, approvals []approval.Signed) error {
 	_, err := e.judge(ctx, plans, approvals)
 	return err
 }
 
-// NoteRefusal puts plans that were refused before any connection into the log, as Apply
-// does with those that it is given. The error is that of the log.
+// NoteRefusal writes the refusal of plans to the audit log, as Apply does. The error is
+// from the log.
 func (e *Engine) NoteRefusal(ctx context.Context, plans [][]byte, why error) error {
 	rule := Refused
 	var x *Error
@@ -121,10 +121,10 @@ func (e *Engine) NoteRefusal(ctx context.Context, plans [][]byte, why error) err
 	if err != nil {
 		p, digest = &plan.Plan{Module: "a plan that cannot be read"}, plan.Digest(plans[0])
 	}
-	return e.note(ctx, audit.ShipApply, audit.Refused, p, digest, string(rule), why.Error())
+	return e.auditEvent(ctx, audit.ShipApply, audit.Refused, p, digest, string(rule), why.Error())
 }
 
-// worst is the error that people must hear of first.
+// worst returns the most severe error, nil if all are nil.
 func worst(errs []error) error {
 	rank := func(err error) int {
 		var x *Error
@@ -145,7 +145,7 @@ func worst(errs []error) error {
 	return slices.MaxFunc(errs, func(a, b error) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
-// judge decides about plans without speaking with any host.
+// judge checks plans without connecting to any host, and returns them in order of waves.
 func (e *Engine) judge(ctx context.Context, plans [][]byte, signed []approval.Signed) ([]*order, error) {
 	if len(plans) == 0 || len(plans) > approval.MaxPlans {
 		return nil, fail(Refused, "", "", "between 1 and %d plans can be applied at once", approval.MaxPlans)
@@ -195,7 +195,7 @@ func (e *Engine) judge(ctx context.Context, plans [][]byte, signed []approval.Si
 	return orders, nil
 }
 
-// judgeAgain judges of a wave what may be otherwise than when all waves were judged.
+// judgeAgain checks, for a later wave, what may have changed since all were checked.
 func (e *Engine) judgeAgain(ctx context.Context, orders []*order, signed []approval.Signed) error {
 	now := time.Now()
 	for _, o := range orders {
@@ -210,7 +210,8 @@ func (e *Engine) judgeAgain(ctx context.Context, orders []*order, signed []appro
 	return nil
 }
 
-// judgeHost: the host is allowed, and the one that the plan was made for.
+// judgeHost checks that the host is allowed and is the one that the plan was made for, and
+// that the plan is valid now.
 func (e *Engine) judgeHost(o *order, now time.Time) error {
 	var err error
 	if o.all, o.host, err = e.host(o.Host.Name); err != nil {
@@ -235,8 +236,8 @@ func (e *Engine) judgeHost(o *order, now time.Time) error {
 	return nil
 }
 
-// judgeSource: the work tree holds the plan's commit and nothing else, and the plan
-// says what that commit says.
+// judgeSource checks that the plans' commit is checked out without further changes, and
+// that the plans follow from that commit.
 func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	p := orders[0].Plan
 	var commit string
@@ -246,7 +247,7 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	var g errgroup.Group
 	g.Go(func() (err error) { commit, clean, err = e.head(ctx); return err })
 	g.Go(func() error { s, loaded = e.load(ctx, p.Module, p.Commit); return nil })
-	// What it goes back to is judged later, and read meanwhile.
+	// Load the previous commits at the same time; they are checked below.
 	earlier := map[string]loader{}
 	for _, o := range orders {
 		if c := o.Previous.Commit; c != "" && c != p.Commit && earlier[c] == nil {
@@ -285,8 +286,8 @@ func (e *Engine) judgeSource(ctx context.Context, orders []*order) error {
 	return nil
 }
 
-// judgeWaves: no host comes before those of the waves before its own, each of which is
-// in the same order or runs this commit by the records here.
+// judgeWaves checks that all hosts of earlier waves are planned here too, or run this
+// commit by the records of this machine.
 func (e *Engine) judgeWaves(orders []*order) error {
 	for _, o := range orders {
 		if o.Kind != plan.Apply {
@@ -311,9 +312,9 @@ func (e *Engine) judgeWaves(orders []*order) error {
 	return nil
 }
 
-// agree holds a plan to the commit that it names, field by field: whoever wrote the
-// plan decides nothing that the commit does not say. obs is what it saw, before the files
-// of what was put there last.
+// agree checks that every field of a plan follows from the commit that it names, because
+// the plan's author is not trusted. It fills in the order's files. obs is the observation
+// in the plan, before lists the files that were applied last.
 func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) error {
 	t, m := &o.Target, s.module
 	wave := 0
@@ -347,7 +348,7 @@ func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) erro
 	}
 	o.compose = s.compose.Data
 	if t.Absent {
-		// What is removed is what runs.
+		// Removing needs the compose file of the running service.
 		if o.Previous.State != plan.PreviousKnown {
 			return fail(Refused, o.Host.Name, "remove it by hand", "it is not known from which file the service runs")
 		}
@@ -368,21 +369,21 @@ func (o *order) agree(s *source, obs *plan.Observation, before []plan.File) erro
 	return nil
 }
 
-// judgeUse: a plan is carried out once.
+// judgeUse returns an error if the plan was applied before.
 func (e *Engine) judgeUse(o *order) error {
 	r, err := e.readRecord(o.host.Name, o.Module, o.Digest)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return err // what cannot be read may say that it was used
+		return err // the unreadable record may say that it was applied
 	case r.Outcome.settled():
 		return fail(Mismatch, o.host.Name, "carboy ship history "+o.Module+" shows it; make a new plan", "the plan was carried out already, and ended as %s", r.Outcome)
 	}
 	return nil
 }
 
-// verifier judges approvals.
+// verifier returns the verifier of approvals.
 func (e *Engine) verifier() (approval.Verifier, error) {
 	if e.Verifier != nil {
 		return e.Verifier, nil
@@ -399,7 +400,8 @@ func (e *Engine) verifier() (approval.Verifier, error) {
 	return s, nil
 }
 
-// judgeApprovals: as many people as the host asks for have signed exactly this.
+// judgeApprovals checks that as many different people as the host requires have approved
+// exactly this plan, and adds their approvals to the order.
 func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval.Signed, now time.Time) error {
 	if len(o.Changes) == 0 || o.host.FreeUndo && e.undoesLast(o) {
 		return nil
@@ -410,7 +412,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	}
 	var problem error
 	people, keys := map[string]bool{}, map[string]bool{}
-	timid := false // somebody signed, and not what destroys
+	lacksDestructive := false // an approval does not allow destructive changes
 	for _, s := range signed {
 		a, err := verifier.Verify(ctx, s, now)
 		switch {
@@ -430,7 +432,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 			continue
 		}
 		if o.Destructive() && !slices.Contains(a.Allow, approval.Destructive) {
-			timid = true
+			lacksDestructive = true
 			continue
 		}
 		people[a.Approver], keys[a.Key] = true, true
@@ -439,7 +441,7 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	if len(people) >= o.host.Approvals {
 		return nil
 	}
-	if timid {
+	if lacksDestructive {
 		return fail(Destructive, o.host.Name, "carboy ship approve --destructive", "the plan destroys something, and the approval does not say so")
 	}
 	if problem == nil {
@@ -448,8 +450,8 @@ func (e *Engine) judgeApprovals(ctx context.Context, o *order, signed []approval
 	return &Error{Mismatch, o.host.Name, problem, "carboy ship approve signs a plan"}
 }
 
-// undoesLast: the plan goes back to exactly what the last apply replaced, by this
-// machine's own record of that.
+// undoesLast reports whether the plan restores exactly what the last apply replaced, by
+// this machine's own record of that apply.
 func (e *Engine) undoesLast(o *order) bool {
 	_, digest, ok := strings.Cut(o.Undoes, "-")
 	if o.Kind != plan.Rollback || !ok || o.Destructive() {
@@ -468,12 +470,12 @@ func (e *Engine) undoesLast(o *order) bool {
 		plan.Digest([]byte(last.Previous.Compose)) == o.Source.Compose.SHA256 && last.Previous.ImageID == o.Target.ImageID
 }
 
-// applyOne carries out one plan on its host.
+// applyOne applies one plan on its host and records the result.
 func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
-	if err := e.note(ctx, audit.ShipApply, audit.Allowed, o.Plan, o.Digest, approvers(o.approvals), "approved"); err != nil {
+	if err := e.auditEvent(ctx, audit.ShipApply, audit.Allowed, o.Plan, o.Digest, approvers(o.approvals), "approved"); err != nil {
 		return err
 	}
-	r := &Record{Digest: o.Digest, Plan: o.Bytes, Compose: o.compose, Approvals: o.approvals, Outcome: Sent, Began: time.Now().UTC(), By: e.By}
+	r := &record{Digest: o.Digest, Plan: o.Bytes, Compose: o.compose, Approvals: o.approvals, Outcome: Sent, Began: time.Now().UTC(), By: e.By}
 	_, rerr := e.readRecord(o.host.Name, o.Module, o.Digest)
 	if len(o.Changes) > 0 {
 		if err := e.writeRecord(o.host.Name, o.Module, r); err != nil {
@@ -487,27 +489,27 @@ func (e *Engine) applyOne(ctx context.Context, o *order, res *Result) error {
 		res.Why = cmp.Or(res.Why, shown(x.Err.Error()))
 	}
 	if res.Outcome == "" {
-		// Not known: the record stays as it is.
-		return errors.Join(err, e.note(ctx, audit.ShipOutcome, audit.Noted, o.Plan, o.Digest, "unknown", err.Error()))
+		// Unknown: keep the record as it is.
+		return errors.Join(err, e.auditEvent(ctx, audit.ShipOutcome, audit.Noted, o.Plan, o.Digest, "unknown", err.Error()))
 	}
 	decision, werr := audit.Noted, error(nil)
 	switch {
-	case res.said && res.Outcome.settled():
+	case res.recorded && res.Outcome.settled():
 		r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
 		werr = e.writeRecord(o.host.Name, o.Module, r)
 	case errors.Is(rerr, fs.ErrNotExist):
-		// Nothing of it began there: it can be applied still. A record of before stays.
+		// The host did not begin it, so it can still be applied. Keep an earlier record.
 		if werr = os.Remove(e.recordFile(o.host.Name, o.Module, o.Digest)); errors.Is(werr, fs.ErrNotExist) {
 			werr = nil
 		}
 	}
-	if x != nil && !res.said {
+	if x != nil && !res.recorded {
 		decision = audit.Refused
 	}
-	return errors.Join(err, werr, res.noted, e.note(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
+	return errors.Join(err, werr, res.auditErr, e.auditEvent(ctx, audit.ShipOutcome, decision, o.Plan, o.Digest, string(res.Outcome), res.Why))
 }
 
-// approvers are for the log; they were verified before.
+// approvers returns the names in approvals for the audit log. They were verified before.
 func approvers(all []approval.Signed) string {
 	var out []string
 	for _, a := range all {
@@ -519,8 +521,8 @@ func approvers(all []approval.Signed) string {
 	return strings.Join(out, ", ")
 }
 
-// send has the host do it, and finds out how it ended, also when the connection is
-// cut meanwhile.
+// send sends the order to its host and waits for the outcome, also if the connection ends
+// meanwhile.
 func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	began := time.Now()
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
@@ -530,7 +532,7 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	defer c.Close()
 	res.Timing.Connect = time.Since(began)
 	defer func() { res.Timing.Host = time.Since(began) - res.Timing.Connect }()
-	a, err := e.order(ctx, c, o, "apply")
+	a, err := e.runOrder(ctx, c, o, "apply")
 	if err == nil && a.refused == "unfinished" {
 		if _, digest, _ := strings.Cut(a.why, "-"); digest == o.Digest {
 			err = errInterrupted
@@ -542,12 +544,12 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 				}
 				return fail(Failed, o.host.Name, "carboy ship status "+o.Module, "what was interrupted there could not be settled: %v; nothing of this plan was begun", err)
 			}
-			a, err = e.order(ctx, c, o, "apply")
+			a, err = e.runOrder(ctx, c, o, "apply")
 		}
 	}
 	switch {
 	case errors.Is(err, remote.ErrCut), errors.Is(err, errInterrupted):
-		a, err = e.found(ctx, o, err)
+		a, err = e.awaitOutcome(ctx, o, err)
 	case errors.Is(err, remote.ErrUnreachable):
 		return notBegun(err)
 	}
@@ -557,7 +559,7 @@ func (e *Engine) send(ctx context.Context, o *order, res *Result) error {
 	return e.outcome(o, a, res)
 }
 
-// notBegun is an error from before the host was asked to carry out a plan.
+// notBegun returns the error for a plan that was not sent to its host.
 func notBegun(err error) error {
 	var x *Error
 	if errors.As(err, &x) {
@@ -566,9 +568,9 @@ func notBegun(err error) error {
 	return &Error{Failed, "", fmt.Errorf("%w; nothing was changed", err), ""}
 }
 
-// order runs the script for an order.
-func (e *Engine) order(ctx context.Context, c *remote.Conn, o *order, mode string) (*account, error) {
-	s, err := e.settingsOf(o, mode)
+// runOrder runs the script for an order; mode is "apply" or "recover".
+func (e *Engine) runOrder(ctx context.Context, c *remote.Conn, o *order, mode string) (*scriptOutput, error) {
+	s, err := e.varsOf(o, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -578,35 +580,35 @@ func (e *Engine) order(ctx context.Context, c *remote.Conn, o *order, mode strin
 		s.values["pieces"], s.values["sums"], s.values["programs"] = pieces.list, pieces.sums, pieces.programs
 		input = pieces.data
 	}
-	text, err := e.text(s)
+	text, err := e.script(s)
 	if err != nil {
 		return nil, err
 	}
-	var noted error
+	var auditErr error
 	n := 0
-	a, err := e.tell(ctx, c, o.host, remote.Script{Text: text, Input: input, Within: e.within(o.Plan)}, func(step, text string) {
-		if n++; n <= maxNoted && noted == nil {
-			noted = e.note(ctx, audit.ShipStep, audit.Noted, o.Plan, o.Digest, step, text)
+	a, err := e.runScript(ctx, c, o.host, remote.Script{Text: text, Input: input, Within: e.within(o.Plan)}, func(step, text string) {
+		if n++; n <= maxAuditedSteps && auditErr == nil {
+			auditErr = e.auditEvent(ctx, audit.ShipStep, audit.Noted, o.Plan, o.Digest, step, text)
 		}
 	})
-	a.noted = noted
+	a.auditErr = auditErr
 	return a, err
 }
 
-// within is when a host must have ended one way or another.
+// within returns the time within which a host completes or rolls back a plan.
 func (e *Engine) within(p *plan.Plan) time.Duration {
 	return 2*e.up() + 2*e.other() + 2*time.Duration(p.Target.Health)*time.Second + 6*lookTime
 }
 
-func (e *Engine) settingsOf(o *order, mode string) (settings, error) {
+func (e *Engine) varsOf(o *order, mode string) (scriptVars, error) {
 	t := &o.Target
 	files, err := lines(paths(o.Source.Files))
 	if err != nil {
-		return settings{}, err
+		return scriptVars{}, err
 	}
 	binds, err := lines(t.Binds)
 	if err != nil {
-		return settings{}, err
+		return scriptVars{}, err
 	}
 	var wanted []string
 	for _, f := range o.Source.Files {
@@ -629,10 +631,10 @@ func (e *Engine) settingsOf(o *order, mode string) (settings, error) {
 	if slices.ContainsFunc(o.Changes, func(c plan.Change) bool { return strings.HasPrefix(c.What, "file.") }) {
 		v["force"] = "--force-recreate"
 	}
-	return settings{mode, o.host, t.Project, t.Service, t.Root, v}, nil
+	return scriptVars{mode, o.host, t.Project, t.Service, t.Root, v}, nil
 }
 
-// pieces are the files of a job.
+// pieces holds the files of a job, in the form that script.sh receives.
 type pieces struct {
 	list, sums, programs string
 	data                 [][]byte
@@ -667,11 +669,11 @@ func (o *order) pieces() pieces {
 	return p
 }
 
-// outcome turns an account into a result.
-func (e *Engine) outcome(o *order, a *account, res *Result) error {
+// outcome fills in a result from the script's output, and returns its error.
+func (e *Engine) outcome(o *order, a *scriptOutput, res *Result) error {
 	said, why, _ := strings.Cut(a.words["@result"], " ")
 	res.Why = shown(newRedactor().Line(why))
-	res.said, res.noted = said != "", a.noted
+	res.recorded, res.auditErr = said != "", a.auditErr
 	advice := "carboy ship history " + o.Module + " shows what happened"
 	switch got := Outcome(said); got {
 	case Applied, Nothing:
@@ -703,15 +705,15 @@ func (e *Engine) outcome(o *order, a *account, res *Result) error {
 	return refusal(o.host, a)
 }
 
-// lateWhy ends the reason of a job that script.sh ended at a command's deadline.
+// lateWhy is the end of script.sh's reason if a command exceeded its deadline.
 const lateWhy = "was ended at its deadline"
 
-// deadlineError is an error that matches [ErrDeadline] as well, and reads the same.
+// deadlineError adds a match for [ErrDeadline] to an error.
 type deadlineError struct{ error }
 
 func (d deadlineError) Unwrap() []error { return []error{d.error, ErrDeadline} }
 
-// late has an error match [ErrDeadline] when that is why.
+// late makes err match [ErrDeadline] if why says that a command exceeded its deadline.
 func late(err error, why string) error {
 	var x *Error
 	if strings.HasSuffix(why, lateWhy) && errors.As(err, &x) {
@@ -720,8 +722,8 @@ func late(err error, why string) error {
 	return err
 }
 
-// difference says what is not as it was.
-func (o *order) difference(a *account) string {
+// difference returns the first line of the host's state that differs from the plan's.
+func (o *order) difference(a *scriptOutput) string {
 	kept, err := a.kept()
 	if err != nil {
 		return ""
@@ -735,7 +737,8 @@ func (o *order) difference(a *account) string {
 	return ""
 }
 
-// How often a host is asked again after a connection was cut, and how long between.
+// How often a host is asked for the outcome after a connection was cut, and the first
+// delay, which doubles.
 const (
 	tries    = 6
 	tryAgain = time.Second
@@ -747,9 +750,9 @@ var (
 	errNoJob       = errors.New("the host has no job of it, and what was sent may still arrive")
 )
 
-// found connects anew and asks how a plan ended that may have begun. Whatever the host
-// says, but how it ended, leaves that unknown: a refusal is of the question.
-func (e *Engine) found(ctx context.Context, o *order, why error) (*account, error) {
+// awaitOutcome connects again and asks for the outcome of a plan that may have begun. Any
+// answer but an outcome leaves it unknown: a refusal only concerns the question.
+func (e *Engine) awaitOutcome(ctx context.Context, o *order, why error) (*scriptOutput, error) {
 	text := "the connection was cut; asking how it ended"
 	if !errors.Is(why, remote.ErrCut) {
 		text = "it was interrupted; asking how it ended"
@@ -782,24 +785,24 @@ func (e *Engine) found(ctx context.Context, o *order, why error) (*account, erro
 	return nil, fmt.Errorf("%s: %w: %w", o.host.Name, ErrUnknown, why)
 }
 
-// ask waits for the end of an order that was sent, on a new connection. An error matches
-// [ErrUnknown] where asking again is of no use.
-func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
+// ask waits on a new connection for the end of an order that was sent. The error matches
+// [ErrUnknown] if asking again is useless.
+func (e *Engine) ask(ctx context.Context, o *order) (*scriptOutput, error) {
 	c, err := remote.Dial(ctx, o.all, o.host, e.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	s, err := e.settingsOf(o, "await")
+	s, err := e.varsOf(o, "await")
 	if err != nil {
 		return nil, err
 	}
 	s.values["health_within"] = strconv.Itoa(int(e.within(o.Plan) / time.Second))
-	text, err := e.text(s)
+	text, err := e.script(s)
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.tell(ctx, c, o.host, remote.Script{Text: text, Within: e.within(o.Plan) + lookTime}, nil)
+	a, err := e.runScript(ctx, c, o.host, remote.Script{Text: text, Within: e.within(o.Plan) + lookTime}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -809,7 +812,7 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	case used == "" || used == "-":
 		return nil, errNoJob
 	case used == a.words["@unfinished"]:
-		a, err = e.order(ctx, c, o, "recover")
+		a, err = e.runOrder(ctx, c, o, "recover")
 		switch {
 		case err != nil:
 			return nil, err
@@ -829,14 +832,14 @@ func (e *Engine) ask(ctx context.Context, o *order) (*account, error) {
 	return a, nil
 }
 
-// unknown is that a host does not say how a plan ended.
-func (o *order) unknown(a *account) error {
+// unknown returns the error for a host that does not report the outcome of a plan.
+func (o *order) unknown(a *scriptOutput) error {
 	return fmt.Errorf("%s: %w: %s", o.host.Name, ErrUnknown, cmp.Or(a.why, "it does not say"))
 }
 
-// settle finishes or takes back a job whose shell is gone, by the plan that the host
-// kept of it, and records how.
-func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near *plan.Plan) (*Record, error) {
+// settle completes or rolls back a job whose shell has died, by the plan that the host
+// kept, and records the outcome.
+func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near *plan.Plan) (*record, error) {
 	jobs, a, err := e.jobs(ctx, c, h, &near.Target)
 	if err != nil {
 		return nil, err
@@ -856,7 +859,7 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	if err := admit(h, o.Target.Root); err != nil {
 		return nil, err
 	}
-	got, err := e.order(ctx, c, o, "recover")
+	got, err := e.runOrder(ctx, c, o, "recover")
 	if err != nil {
 		return nil, err
 	}
@@ -866,41 +869,41 @@ func (e *Engine) settle(ctx context.Context, c *remote.Conn, h *hosts.Host, near
 	if errors.As(oerr, &x) {
 		res.Outcome = x.Outcome
 	}
-	if !res.said || !res.Outcome.settled() { // a refusal settles nothing
+	if !res.recorded || !res.Outcome.settled() { // a refusal settles nothing
 		return nil, oerr
 	}
 	r := e.merge(h.Name, j)
 	r.Outcome, r.Why, r.Ended = res.Outcome, res.Why, time.Now().UTC()
-	return r, errors.Join(res.noted, e.writeRecord(h.Name, j.plan.Module, r), e.note(ctx, audit.ShipOutcome, audit.Noted, j.plan, j.digest, string(r.Outcome), "after an interruption: "+r.Why))
+	return r, errors.Join(res.auditErr, e.writeRecord(h.Name, j.plan.Module, r), e.auditEvent(ctx, audit.ShipOutcome, audit.Noted, j.plan, j.digest, string(r.Outcome), "after an interruption: "+r.Why))
 }
 
-// merge is the record of a host's job, with what is known here.
-func (e *Engine) merge(host string, j *hostJob) *Record {
+// merge returns the record of a host's job, completed from the record here.
+func (e *Engine) merge(host string, j *hostJob) *record {
 	r, err := e.readRecord(host, j.plan.Module, j.digest)
 	if err != nil {
-		r = &Record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Outcome: Sent, Began: j.plan.Created, By: j.plan.By, Learned: true}
+		r = &record{Digest: j.digest, Plan: j.planBytes, Approvals: j.approvals, Outcome: Sent, Began: j.plan.Created, By: j.plan.By, Learned: true}
 	}
-	if j.outcome != "" && !r.Outcome.settled() { // what is written here nobody changes from there
+	if j.outcome != "" && !r.Outcome.settled() { // a host cannot change an outcome recorded here
 		r.Outcome, r.Why, r.Ended = j.outcome, j.why, j.ended
 	}
 	r.Job, r.Steps = j.name, j.steps
 	return r
 }
 
-// jobs are those that a host keeps of a service.
-func (e *Engine) jobs(ctx context.Context, c *remote.Conn, h *hosts.Host, t *plan.Target) ([]*hostJob, *account, error) {
-	text, err := e.text(settings{mode: "history", host: h, project: t.Project, service: t.Service, root: t.Root})
+// jobs returns the jobs that a host keeps of a service.
+func (e *Engine) jobs(ctx context.Context, c *remote.Conn, h *hosts.Host, t *plan.Target) ([]*hostJob, *scriptOutput, error) {
+	text, err := e.script(scriptVars{mode: "history", host: h, project: t.Project, service: t.Service, root: t.Root})
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Within: 2 * lookTime}, nil)
+	a, err := e.runScript(ctx, c, h, remote.Script{Text: text, Within: 2 * lookTime}, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	return a.jobs(), a, refusal(h, a)
 }
 
-// serial has progress heard one call at a time.
+// serial returns f with a mutex: one call at a time.
 func serial(f func(Progress)) func(Progress) {
 	if f == nil {
 		return nil

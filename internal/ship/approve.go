@@ -18,18 +18,19 @@ import (
 	"github.com/carboy/carboy/internal/ship/plan"
 )
 
-// ApproveOptions say who approves what.
+// ApproveOptions configures Approve.
 type ApproveOptions struct {
 	Plans       [][]byte
 	Approver    string // as in allowed_signers
-	Purpose     string // a line
-	Destructive bool
-	// Key is a file: a private key, or a public one whose other half the agent holds.
+	Purpose     string // one line
+	Destructive bool   // approve destructive changes too
+	// Key is the file of a private key, or of a public key whose private key the SSH agent
+	// holds.
 	Key string
 }
 
-// Approve signs plans of one module and commit. The plans were shown to the person
-// before; nothing about hosts is decided here.
+// Approve signs plans of one module and commit. The caller has shown them to the person.
+// Approve does not check whether their hosts are allowed.
 func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed, error) {
 	var digests []string
 	var one *plan.Plan
@@ -61,13 +62,12 @@ func (e *Engine) Approve(ctx context.Context, o ApproveOptions) (approval.Signed
 	if err != nil {
 		return approval.Signed{}, err
 	}
-	return s, e.note(ctx, audit.Approval, audit.Allowed, one, digests[0], o.Approver+" with "+ssh.FingerprintSHA256(signer.PublicKey()), o.Purpose)
+	return s, e.auditEvent(ctx, audit.Approval, audit.Allowed, one, digests[0], o.Approver+" with "+ssh.FingerprintSHA256(signer.PublicKey()), o.Purpose)
 }
 
-// Example writes files to begin with, which say in comments what each line is for:
-// hosts.yaml and allowed_signers into the configuration directory, and, with the name
-// of a module, its files into the repository. What is there is left alone; the paths
-// are of what was written.
+// Example writes commented example files: hosts.yaml and allowed_signers into the
+// configuration directory and, if id is not empty, the files of that module into the
+// repository. It keeps existing files, and returns the paths of those it wrote, sorted.
 func (e *Engine) Example(id string) ([]string, error) {
 	files := map[string]string{filepath.Join(e.Config, hosts.FileName): exampleHosts, filepath.Join(e.Config, approval.SignersFile): exampleSigners}
 	if id != "" {
@@ -76,7 +76,7 @@ func (e *Engine) Example(id string) ([]string, error) {
 		}
 		files[filepath.Join(e.Repo, "modules", id, "module.yaml")] = strings.ReplaceAll(exampleModule, "ID", id)
 		files[filepath.Join(e.Repo, "modules", id, "compose.yaml")] = strings.ReplaceAll(exampleCompose, "ID", id)
-		// A link of the repository leads nowhere else.
+		// Never write through a link in the repository.
 		for _, d := range []string{"modules", "modules/" + id} {
 			if fi, err := os.Lstat(filepath.Join(e.Repo, d)); err == nil && !fi.IsDir() {
 				return nil, fail(Refused, "", "remove it", "%s is not a directory", filepath.Join(e.Repo, d))

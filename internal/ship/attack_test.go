@@ -42,7 +42,7 @@ func TestP1Waves(t *testing.T) {
 	p.refused("the second as the first", Mismatch, [][]byte{p.draw(func(d *plan.Plan) { d.Host.Name = "two" }).Bytes}, p.approve("alice", false, first))
 	record := func(o Outcome, m Made) {
 		t.Helper()
-		if err := p.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: o, Began: time.Now()}); err != nil {
+		if err := p.e.writeRecord("one", "web", &record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: o, Began: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,13 +113,13 @@ func TestP1PlanBack(t *testing.T) {
 				change(d)
 			}
 		})
-		l := &looked{hash: strings.Repeat("3", 64), version: "5", job: "100001-" + last.Digest, last: last.Plan, compose: []byte(old)}
+		l := &hostState{hash: strings.Repeat("3", 64), version: "5", job: "100001-" + last.Digest, last: last.Plan, compose: []byte(old)}
 		l.text = "carboy-observed 1\nimage " + someImage + "\n" + container(hash) + "\ncurrent " + l.job + "\n"
 		var err error
 		if l.obs, err = plan.Observe(l.text); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.e.writeRecord("one", "web", &Record{Digest: last.Digest, Plan: last.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+		if err := p.e.writeRecord("one", "web", &record{Digest: last.Digest, Plan: last.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		_, h, err := p.e.host("one")
@@ -223,7 +223,7 @@ func TestP1Records(t *testing.T) {
 	a := p.approve("alice", false, m)
 	other := p.draw(func(d *plan.Plan) { d.By = "somebody else" })
 	file := p.e.recordFile("one", "web", m.Digest)
-	if err := p.e.writeRecord("one", "web", &Record{Digest: other.Digest, Plan: other.Bytes, Approvals: []approval.Signed{}, Outcome: Sent, Began: time.Now()}); err != nil {
+	if err := p.e.writeRecord("one", "web", &record{Digest: other.Digest, Plan: other.Bytes, Approvals: []approval.Signed{}, Outcome: Sent, Began: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	text := readFile(t, p.e.recordFile("one", "web", other.Digest))
@@ -382,6 +382,27 @@ func TestBackFile(t *testing.T) {
 	}
 }
 
+// lockWaited blocks until a process waits for the lock of f.
+func lockWaited(f *os.File) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	inode := fmt.Sprintf(":%d ", fi.Sys().(*syscall.Stat_t).Ino)
+	for end := time.Now().Add(testenv.Patience(time.Minute)); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			return err
+		}
+		for l := range strings.Lines(string(locks)) {
+			if strings.Contains(l, "-> FLOCK") && strings.Contains(l, inode) {
+				return nil
+			}
+		}
+	}
+	return errors.New("nobody waits for the lock")
+}
+
 // TestP2Lookers: who looks keeps nobody from looking, and an apply waits until they have
 // looked; for who applies it does not wait long.
 func TestP2Lookers(t *testing.T) {
@@ -415,8 +436,7 @@ func TestP2Lookers(t *testing.T) {
 	let := make(chan error, 1)
 	go func() {
 		_, err := os.ReadFile(waits)
-		time.Sleep(50 * time.Millisecond) // until flock itself runs
-		let <- errors.Join(err, syscall.Flock(int(f.Fd()), syscall.LOCK_UN))
+		let <- errors.Join(err, lockWaited(f), syscall.Flock(int(f.Fd()), syscall.LOCK_UN))
 	}()
 	if o, err := w.apply(m, a); o != Applied {
 		t.Errorf("while somebody looks: %s %v", o, err)
@@ -494,7 +514,7 @@ func TestP1Previous(t *testing.T) {
 	})
 	record := func(m Made) (job string) {
 		t.Helper()
-		if err := p.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+		if err := p.e.writeRecord("one", "web", &record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		return "100001-" + m.Digest
@@ -624,7 +644,7 @@ func TestP4Lies(t *testing.T) {
 		}
 		n := len(w.said)
 		w.mu.Unlock()
-		if strings.ContainsAny(said, "\x1b\x07") || strings.Contains(said, "hunter2") || n > maxTold+1 {
+		if strings.ContainsAny(said, "\x1b\x07") || strings.Contains(said, "hunter2") || n > maxProgressLines+1 {
 			t.Errorf("%s: %d lines, %.300q", name, n, said)
 		}
 	}
@@ -759,7 +779,7 @@ func TestP1HostRecords(t *testing.T) {
 	t.Parallel()
 	w := newLair(t, "exit 0", "undo_without_approval: true")
 	m, a := w.lairPlan()
-	mine := &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{a}, Outcome: RolledBack, Began: time.Now()}
+	mine := &record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{a}, Outcome: RolledBack, Began: time.Now()}
 	if err := w.e.writeRecord("one", "web", mine); err != nil {
 		t.Fatal(err)
 	}

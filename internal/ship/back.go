@@ -2,6 +2,7 @@ package ship
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 
@@ -11,14 +12,14 @@ import (
 // loader reads a module at a commit.
 type loader func() (*source, error)
 
-// ran reports whether a container did what it was there for.
+// ran reports whether a container runs and is not unhealthy.
 func ran(c plan.Container) bool { return c.Status == "running" && c.Health != "unhealthy" }
 
-// judgeBack holds what a plan goes back to to what was seen on the host, to the commit
-// that it names, and to the record here of the job in force: who wrote the plan decides
-// nothing of it. s is the plan's own commit. It gives what ran before by its commit, nil
-// where there is nothing to go back to. The error is a [Mismatch] when the plan says
-// something else than follows from these. load reads that commit where it is not s.
+// judgeBack checks a plan's Previous, because the plan's author is not trusted. It must
+// follow from the observation, from the commit that it names, and from the record here of
+// the current job. s is the module at the plan's commit; load reads it at the previous
+// commit, if that is another. judgeBack returns the module at the previous commit, nil if
+// no previous state is known. The error is a [Mismatch] if the plan says something else.
 func (e *Engine) judgeBack(p *plan.Plan, obs *plan.Observation, s *source, load loader) (*source, error) {
 	v := &p.Previous
 	no := func(format string, args ...any) (*source, error) {
@@ -33,38 +34,23 @@ func (e *Engine) judgeBack(p *plan.Plan, obs *plan.Observation, s *source, load 
 		return nil, nil
 	}
 	now := obs.Containers[0]
-	last, err := e.inForce(p, obs)
+	last, err := e.currentPlan(p, obs)
 	if err != nil {
 		return nil, err
 	}
 	if err := sameRoot(p, last, now); err != nil || v.State == plan.PreviousUnknown {
 		return nil, err
 	}
+	why, err := e.judgePreviousCommit(p, obs, last)
+	if err != nil {
+		return nil, err
+	}
+	if why != "" {
+		return no("%s", why)
+	}
 	image := now.Image
-	switch {
-	case v.Ran != ran(now):
-		return no("the service is %s, %s", shown(now.Status), shown(now.Health))
-	case v.Job != "" && v.Job != obs.Current:
-		return no("another job is in force")
-	case v.Job != "" && last == nil:
-		// Only the host knows that job. What it says of the commit is checked below.
-	case v.Job != "" && (last.Target.Absent || v.Commit != last.Commit):
-		return no("the job in force is of commit %.12s", last.Commit)
-	case v.Job != "":
-		if now.Hash != last.Target.ConfigHash {
-			image = last.Target.ImageID // it drifted: what was applied is known to work
-		}
-	case v.Commit == p.Commit && p.Target.ConfigHash == now.Hash:
-	case last != nil && !last.Target.Absent:
-		return no("the job in force is of commit %.12s", last.Commit)
-	default:
-		in, err := e.readImported(p.Module)
-		if err != nil {
-			return nil, err
-		}
-		if in == nil || v.Commit != in.Commit {
-			return no("nothing says that it is commit %.12s", v.Commit)
-		}
+	if v.Job != "" && last != nil && now.Hash != last.Target.ConfigHash {
+		image = last.Target.ImageID // the service has drifted: go back to what was applied
 	}
 	if v.ImageID != image {
 		return nil, fail(Mismatch, p.Host.Name, "carboy ship status "+p.Module+" reads what the host remembers", "what it goes back to is not what runs: its image is %s, not %s", image, v.ImageID)
@@ -82,8 +68,37 @@ func (e *Engine) judgeBack(p *plan.Plan, obs *plan.Observation, s *source, load 
 	return old, nil
 }
 
-// inForce is the plan of the job in force by the records here; nil when they have none.
-func (e *Engine) inForce(p *plan.Plan, obs *plan.Observation) (*plan.Plan, error) {
+// judgePreviousCommit returns why the running service is not of the commit that p.Previous
+// names, "" if it is, or if only the host knows. last is the plan of the current job, nil
+// if there is no record of it here.
+func (e *Engine) judgePreviousCommit(p *plan.Plan, obs *plan.Observation, last *plan.Plan) (why string, err error) {
+	v, now := &p.Previous, obs.Containers[0]
+	switch {
+	case v.Ran != ran(now):
+		return fmt.Sprintf("the service is %s, %s", shown(now.Status), shown(now.Health)), nil
+	case v.Job != "" && v.Job != obs.Current:
+		return "another job is in force", nil
+	case v.Job != "" && last == nil:
+		return "", nil // judgeBack compares the compose file with the commit
+	case v.Job != "" && (last.Target.Absent || v.Commit != last.Commit):
+		return fmt.Sprintf("the job in force is of commit %.12s", last.Commit), nil
+	case v.Job != "":
+		return "", nil
+	case v.Commit == p.Commit && p.Target.ConfigHash == now.Hash:
+		return "", nil
+	case last != nil && !last.Target.Absent:
+		return fmt.Sprintf("the job in force is of commit %.12s", last.Commit), nil
+	}
+	in, err := e.readImported(p.Module)
+	if err == nil && (in == nil || v.Commit != in.Commit) {
+		why = fmt.Sprintf("nothing says that it is commit %.12s", v.Commit)
+	}
+	return why, err
+}
+
+// currentPlan returns the plan of the host's current job from the records here, nil if
+// there is no record of it.
+func (e *Engine) currentPlan(p *plan.Plan, obs *plan.Observation) (*plan.Plan, error) {
 	_, digest, ok := strings.Cut(obs.Current, "-")
 	if !ok || !jobName.MatchString(obs.Current) {
 		return nil, nil
@@ -99,8 +114,8 @@ func (e *Engine) inForce(p *plan.Plan, obs *plan.Observation) (*plan.Plan, error
 	return last, err
 }
 
-// sameRoot refuses another remote_root while a service runs in the one of before: its
-// files lie there, and going back would look for them here.
+// sameRoot returns an error if remote_root changes while the service runs: its files are in
+// the old directory, and a rollback would look for them in the new one.
 func sameRoot(p, last *plan.Plan, now plan.Container) error {
 	if last == nil || last.Target.Absent || last.Target.Root == p.Target.Root {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/shiptest"
 )
 
-// paper is a world whose host only counts who knocks.
+// paper is a world whose host only counts connections.
 type paper struct {
 	*world
 	knocks  atomic.Int32
@@ -29,7 +29,7 @@ type paper struct {
 	sources map[string]*source // by commit: git takes most of the time
 }
 
-// source is the module at a commit.
+// source loads the module at a commit, once.
 func (p *paper) source(commit string) (*source, error) {
 	if s, ok := p.sources[commit]; ok {
 		return s, nil
@@ -81,7 +81,7 @@ func (p *paper) module(root string) {
 	p.repo.Commit(p.t)
 }
 
-// draw is the plan that a host without the service would get.
+// draw returns the plan for a host without the service, after change.
 func (p *paper) draw(change func(*plan.Plan)) Made {
 	p.t.Helper()
 	commit, clean, err := p.e.head(p.ctx())
@@ -117,7 +117,7 @@ func (p *paper) draw(change func(*plan.Plan)) Made {
 	return Made{d, b, plan.Digest(b)}
 }
 
-// refused applies, which must end so, before anybody knocked at the host.
+// refused applies plans, which must fail with want before the host is connected to.
 func (p *paper) refused(name string, want Outcome, plans [][]byte, a ...approval.Signed) {
 	p.t.Helper()
 	before := p.knocks.Load()
@@ -130,7 +130,7 @@ func (p *paper) refused(name string, want Outcome, plans [][]byte, a ...approval
 	}
 }
 
-// reaches applies, which must get as far as the host.
+// reaches applies a plan, which must connect to the host.
 func (p *paper) reaches(name string, m Made, a ...approval.Signed) {
 	p.t.Helper()
 	before := p.knocks.Load()

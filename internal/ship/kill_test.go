@@ -133,7 +133,7 @@ func (w *world) killing(left, done *atomic.Int64) {
 	}
 }
 
-// settled has whoever looks next put things in order, and counts.
+// settled waits until Status has settled the last job, and checks records, jobs and service.
 func (w *world) settled(id string, p Made, v, runs string, outcomes map[string]Outcome) string {
 	end := time.Now().Add(5 * time.Minute)
 	for {

@@ -20,34 +20,34 @@ import (
 	"github.com/carboy/carboy/internal/ship/remote"
 )
 
-// Made is a plan and its bytes.
+// Made is a plan with its encoding.
 type Made struct {
 	*plan.Plan
 	Bytes  []byte
 	Digest string
 }
 
-// Timing is where the time went.
+// Timing holds how long the steps took.
 type Timing struct {
-	Source  time.Duration `json:"source_ns"`  // git and judging
-	Connect time.Duration `json:"connect_ns"` // until the host is signed in to
-	Host    time.Duration `json:"host_ns"`    // the script
+	Source  time.Duration `json:"source_ns"`  // reading the commit and checking plans
+	Connect time.Duration `json:"connect_ns"` // connecting and signing in
+	Host    time.Duration `json:"host_ns"`    // running the script
 }
 
-// PlanOptions choose what is planned.
+// PlanOptions configures Plan.
 type PlanOptions struct {
 	Module string
-	// Rollback plans going back: to the commit To, or else to what the last apply
-	// replaced.
+	// Rollback plans a rollback to the commit To or, if To is empty, to what the last
+	// apply replaced.
 	Rollback bool
 	To       string
-	// Timing is filled in when it is not nil, for the first host.
+	// Timing, if not nil, is filled in for the first host.
 	Timing *Timing
 }
 
-// Plan looks at the module's hosts, all at once, and says what would be done on each:
-// one plan a host, in the order of the waves. It changes nothing there. The error is
-// an [Error] where policy refuses or a host cannot be planned for.
+// Plan queries the module's hosts in parallel and returns one plan for each, in order of
+// the waves. It changes nothing there. The error is an [Error] if a policy forbids the plan
+// or it cannot be made for a host.
 func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 	began := time.Now()
 	commit, clean, err := e.head(ctx)
@@ -66,7 +66,7 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 	}
 	s, err := e.load(ctx, o.Module, commit)
 	if err != nil && o.Rollback && o.To == "" {
-		// What is checked out may be what must be gone back from, and broken.
+		// The checked-out commit may be the broken one; use the last that was applied.
 		if last := e.lastCommit(o.Module); last != "" {
 			s, err = e.load(ctx, o.Module, last)
 		}
@@ -100,9 +100,10 @@ func (e *Engine) Plan(ctx context.Context, o PlanOptions) ([]Made, error) {
 	return out, nil
 }
 
-// Diff is how the compose file of a plan differs from that of what runs, as a unified diff;
-// "" when it does not, or that is not known. It is the repository's text. The error is one
-// of a plan whose commit is not in this repository.
+// Diff returns a unified diff from the running compose file to that of a plan, "" if they
+// are equal or the running one is unknown. The text is from the repository and may contain
+// control characters. The error says that the plan is invalid or its commit is not in this
+// repository.
 func (e *Engine) Diff(ctx context.Context, made []byte) (string, error) {
 	p, _, err := plan.Decode(made)
 	if err != nil {
@@ -118,7 +119,7 @@ func (e *Engine) Diff(ctx context.Context, made []byte) (string, error) {
 	return udiff.Unified(fmt.Sprintf("%s as it runs, of %.12s", s.module.Compose, p.Previous.Commit), fmt.Sprintf("%s of %.12s", s.module.Compose, p.Commit), p.Previous.Compose, string(s.compose.Data)), nil
 }
 
-// admit says why a target is not allowed on a host.
+// admit returns an error if remote_root is not allowed on a host.
 func admit(h *hosts.Host, root string) error {
 	if why := h.Admits(root); why != "" {
 		return fail(Refused, h.Name, "allowed_roots and sacred_paths of hosts.yaml decide", "remote_root %s %s", root, why)
@@ -126,8 +127,8 @@ func admit(h *hosts.Host, root string) error {
 	return nil
 }
 
-// unreached gives a host that could not be spoken with, or to the end, its outcome: it
-// was only looked at.
+// unreached turns a connection error into an [Error] with [Failed]. It is for queries,
+// which change nothing on the host.
 func unreached(err error) error {
 	for _, is := range []error{remote.ErrUnreachable, remote.ErrCut, remote.ErrHostKey} {
 		if errors.Is(err, is) {
@@ -137,7 +138,7 @@ func unreached(err error) error {
 	return err
 }
 
-// planOn fills in m for one host.
+// planOn fills in m, the plan for one host.
 func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptions, m *Made, timing *Timing) error {
 	all, h, err := e.host(name)
 	if err != nil {
@@ -153,7 +154,7 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 	}
 	defer c.Close()
 	connected := time.Now()
-	l, err := e.look(ctx, c, h, s)
+	l, err := e.query(ctx, c, h, s)
 	if err != nil {
 		return unreached(err)
 	}
@@ -161,7 +162,7 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 		timing.Connect, timing.Host = connected.Sub(began), time.Since(connected)
 	}
 	if o.Rollback && o.To == "" {
-		return e.undo(ctx, c, h, s, l, m)
+		return e.planUndo(ctx, c, h, s, l, m)
 	}
 	if o.Rollback {
 		m.Kind = plan.Rollback
@@ -169,19 +170,20 @@ func (e *Engine) planOn(ctx context.Context, name string, s *source, o PlanOptio
 	return e.finishPlan(ctx, c, h, s, l, m)
 }
 
-// looked is what a host said.
-type looked struct {
+// hostState holds a host's answer about a service.
+type hostState struct {
 	obs     *plan.Observation
-	text    string
-	hash    string // what compose makes of our file
-	version string
-	job     string     // the job in force, "" for none
+	text    string     // of obs
+	hash    string     // configuration hash of our compose file
+	version string     // of compose
+	job     string     // the current job, "" for none
 	last    *plan.Plan // its plan
-	compose []byte     // its file
+	compose []byte     // its compose file
 }
 
-// look asks a host how it is, and what compose there makes of a file.
-func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source) (*looked, error) {
+// query reads a service's state from a host, and the configuration hash of the compose
+// file of s there.
+func (e *Engine) query(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source) (*hostState, error) {
 	files, err := lines(paths(s.desc.Files))
 	if err != nil {
 		return nil, err
@@ -190,13 +192,13 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	if err != nil {
 		return nil, err
 	}
-	text, err := e.text(settings{mode: "plan", host: h, project: s.module.Project, service: s.module.Service, root: s.module.Root, values: map[string]string{
+	text, err := e.script(scriptVars{mode: "plan", host: h, project: s.module.Project, service: s.module.Service, root: s.module.Root, values: map[string]string{
 		"image": s.compose.Image, "files": files, "binds": binds, "size": fmt.Sprint(len(s.compose.Data)),
 	}})
 	if err != nil {
 		return nil, err
 	}
-	a, err := e.tell(ctx, c, h, remote.Script{Text: text, Input: [][]byte{s.compose.Data}, Within: 5*lookTime + e.other()}, nil)
+	a, err := e.runScript(ctx, c, h, remote.Script{Text: text, Input: [][]byte{s.compose.Data}, Within: 5*lookTime + e.other()}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +211,7 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	if u := a.words["@unfinished"]; u != "-" {
 		return nil, fail(Failed, h.Name, "carboy ship status "+s.module.ID+" finishes it or takes it back", "an apply was interrupted there")
 	}
-	l := &looked{hash: a.words["@hash"], version: shown(a.words["@compose"])}
+	l := &hostState{hash: a.words["@hash"], version: shown(a.words["@compose"])}
 	if !supported(l.version) {
 		return nil, fail(Failed, h.Name, "install a newer compose plugin of Docker", "docker compose is %q there; %d.%d or newer is needed", l.version, minCompose[0], minCompose[1])
 	}
@@ -224,16 +226,16 @@ func (e *Engine) look(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	if len(l.obs.Containers) > 1 {
 		return nil, fail(Refused, h.Name, "docker compose up -d --scale "+s.module.Service+"=1 there", "%d containers of the service are there", len(l.obs.Containers))
 	}
-	return l, l.inForce(a)
+	return l, l.readCurrent(a)
 }
 
 var (
 	jobName = module.NewPattern(`^1[0-9]{5}-[0-9a-f]{64}$`)
-	// minCompose is the first with --progress before the command (July 2023).
+	// minCompose is the first version with --progress before the command (July 2023).
 	minCompose = [2]int{2, 20}
 )
 
-// supported reports whether a version of Compose is one that script.sh can be used with.
+// supported reports whether script.sh works with a version of Compose.
 func supported(version string) bool {
 	var major, minor int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor); n != 2 {
@@ -242,9 +244,9 @@ func supported(version string) bool {
 	return major > minCompose[0] || major == minCompose[0] && minor >= minCompose[1]
 }
 
-// inForce reads the job whose service runs. What the host kept of it is checked
-// against its name.
-func (l *looked) inForce(a *account) error {
+// readCurrent reads the current job from the script's output. It ignores a plan whose
+// digest is not the one in the job's name.
+func (l *hostState) readCurrent(a *scriptOutput) error {
 	if l.job = a.words["@current"]; l.job == "" {
 		return nil
 	}
@@ -258,7 +260,7 @@ func (l *looked) inForce(a *account) error {
 	_, digest, _ := strings.Cut(l.job, "-")
 	p, got, err := plan.Decode(files["plan"])
 	if err != nil || got != digest {
-		return nil // its own words do not agree; the copy here may
+		return nil // damaged there; fill may find the copy here
 	}
 	l.last = p
 	if plan.Digest(files["compose"]) == p.Source.Compose.SHA256 {
@@ -267,7 +269,8 @@ func (l *looked) inForce(a *account) error {
 	return nil
 }
 
-func (a *account) kept() (map[string][]byte, error) {
+// kept decodes the files in the output, by name.
+func (a *scriptOutput) kept() (map[string][]byte, error) {
 	out := map[string][]byte{}
 	for _, f := range a.files {
 		if f[0] != "@file" {
@@ -283,8 +286,8 @@ func (a *account) kept() (map[string][]byte, error) {
 	return out, nil
 }
 
-// refusal is what a script refused, as an error.
-func refusal(h *hosts.Host, a *account) error {
+// refusal returns the error for a script's refusal, nil if there was none.
+func refusal(h *hosts.Host, a *scriptOutput) error {
 	switch a.refused {
 	case "":
 		return nil
@@ -326,8 +329,8 @@ func (e *Engine) up() time.Duration {
 	return DefaultUp
 }
 
-// undo plans going back to what the last apply replaced.
-func (e *Engine) undo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked, m *Made) error {
+// planUndo plans a rollback to what the last apply replaced.
+func (e *Engine) planUndo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *hostState, m *Made) error {
 	m.Kind = plan.Rollback
 	l.fill(e, h, s)
 	if l.last == nil {
@@ -346,7 +349,7 @@ func (e *Engine) undo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	if err != nil {
 		return err
 	}
-	again, err := e.look(ctx, c, h, old)
+	again, err := e.query(ctx, c, h, old)
 	if err != nil {
 		return err
 	}
@@ -355,13 +358,14 @@ func (e *Engine) undo(ctx context.Context, c *remote.Conn, h *hosts.Host, s *sou
 	return e.finishPlan(ctx, c, h, old, again, m)
 }
 
-// fill takes from this machine's records what the host has lost.
-func (l *looked) fill(e *Engine, h *hosts.Host, s *source) {
+// fill adds the current job's plan and compose file from the records here, if the host has
+// lost them.
+func (l *hostState) fill(e *Engine, h *hosts.Host, s *source) {
 	if l.last != nil && l.compose != nil {
 		return
 	}
 	r, err := e.lastApplied(h.Name, s.module.ID)
-	if r == nil || err != nil { // one that cannot be read may be the last
+	if r == nil || err != nil { // an unreadable record may be a later one
 		return
 	}
 	p, digest, err := plan.Decode(r.Plan)
@@ -373,8 +377,8 @@ func (l *looked) fill(e *Engine, h *hosts.Host, s *source) {
 	}
 }
 
-// finishPlan compares what shall be with what is.
-func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked, m *Made) error {
+// finishPlan compares the module with the host's state and encodes the plan.
+func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *hostState, m *Made) error {
 	l.fill(e, h, s)
 	p, mod := m.Plan, s.module
 	p.Host = plan.Host{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, Keys: h.Fingerprints()}
@@ -397,7 +401,7 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 	if p.Previous, err = e.previous(ctx, c, h, s, l); err != nil {
 		return err
 	}
-	// What apply would not believe is not known.
+	// A previous state that Apply would reject counts as unknown.
 	old, err := e.judgeBack(p, l.obs, s, func() (*source, error) { return e.load(ctx, p.Module, p.Previous.Commit) })
 	if x := (*Error)(nil); errors.As(err, &x) && x.Outcome == Mismatch {
 		p.Previous = plan.Previous{State: plan.PreviousUnknown}
@@ -418,11 +422,11 @@ func (e *Engine) finishPlan(ctx context.Context, c *remote.Conn, h *hosts.Host, 
 		return err
 	}
 	m.Digest = plan.Digest(m.Bytes)
-	return e.note(ctx, audit.ShipPlan, audit.Noted, p, m.Digest, string(p.Kind), fmt.Sprintf("%d changes", len(p.Changes)))
+	return e.auditEvent(ctx, audit.ShipPlan, audit.Noted, p, m.Digest, string(p.Kind), fmt.Sprintf("%d changes", len(p.Changes)))
 }
 
-// previous is where the host can go back to.
-func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *looked) (plan.Previous, error) {
+// previous returns the state that the host can go back to.
+func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, l *hostState) (plan.Previous, error) {
 	if len(l.obs.Containers) == 0 {
 		return plan.Previous{State: plan.PreviousNone}, nil
 	}
@@ -432,7 +436,7 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 	case l.last != nil && l.compose != nil && !l.last.Target.Absent:
 		v.Job, v.Commit, v.Compose, v.Image = l.job, l.last.Commit, string(l.compose), l.last.Target.Image
 		if now.Hash != l.last.Target.ConfigHash {
-			if v.ImageID = l.last.Target.ImageID; v.ImageID == "-" { // it drifted, and what was pulled for it has no name here
+			if v.ImageID = l.last.Target.ImageID; v.ImageID == "-" { // it drifted, and the id of the pulled image is not recorded
 				return plan.Previous{State: plan.PreviousUnknown}, nil
 			}
 		}
@@ -446,7 +450,7 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		if old == nil || old.module.Project != s.module.Project || old.module.Service != s.module.Service || old.module.Root != s.module.Root {
 			return plan.Previous{State: plan.PreviousUnknown}, nil
 		}
-		was, err := e.look(ctx, c, h, old)
+		was, err := e.query(ctx, c, h, old)
 		if err != nil {
 			return v, err
 		}
@@ -458,16 +462,16 @@ func (e *Engine) previous(ctx context.Context, c *remote.Conn, h *hosts.Host, s 
 		}
 		v.Commit, v.Compose, v.Image = old.commit, string(old.compose.Data), old.compose.Image
 	}
-	// What a host or a record kept is judged like what a commit has.
+	// A compose file from a host or a record must pass the same checks as one of a commit.
 	if _, err := module.ParseCompose("previous compose file", s.module.Service, s.module.Root, []byte(v.Compose)); err != nil {
 		return plan.Previous{State: plan.PreviousUnknown}, nil
 	}
 	return v, nil
 }
 
-// withinReach refuses to put a file, or to show one, where what runs now can write: it
-// could make a link of a directory there while the new one is put in place. Of what is not
-// known it could be anywhere.
+// withinReach returns an error if a file or mount of the plan is in a directory that the
+// running service can write to: the service could replace a directory there by a link
+// during the apply. An unknown service may be able to write anywhere.
 func withinReach(p *plan.Plan, obs *plan.Observation) error {
 	switch {
 	case p.Target.Absent || p.Previous.State == plan.PreviousNone || len(p.Source.Files) == 0 && len(p.Target.Binds) == 0:
@@ -497,9 +501,9 @@ func withinReach(p *plan.Plan, obs *plan.Observation) error {
 	return nil
 }
 
-// changes are what is different, the files first, as it is done. before are the files of
-// what was put there last: the host says of a file what is in it, and not whether it can
-// be executed.
+// changes returns the differences between a plan's target and the observation, files
+// first, in the order of applying. before lists the files that were applied last: the
+// observation has their contents, but not whether they are executable.
 func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []plan.File) []plan.Change {
 	out := []plan.Change{}
 	t := &p.Target
@@ -556,8 +560,8 @@ func changes(p *plan.Plan, obs *plan.Observation, m *module.Module, before []pla
 	return out
 }
 
-// backFile is the previous file with its image by digest: the bytes that the host may be
-// fed, judged like those of a commit.
+// backFile returns the previous compose file with its image by digest, for a rollback. It
+// must pass the same checks as the file of a commit.
 func backFile(p *plan.Plan) ([]byte, error) {
 	c, err := module.ParseCompose("previous compose file", p.Target.Service, p.Target.Root, []byte(p.Previous.Compose))
 	if err != nil {

@@ -23,16 +23,15 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// recordKind names the document of a record.
+// recordKind is the document kind of a record.
 const recordKind = "ship-record"
 
-// Sent is the outcome of a record whose plan was sent to the host, and of which
-// nothing was heard since. The host decides what it becomes.
+// Sent is the outcome of a record whose plan was sent to the host, with no result yet.
 const Sent Outcome = "sent"
 
-// Record is what is known of one plan that was carried out, or begun. The host has
-// the same by the name of the plan; whichever copy was lost is made from the other.
-type Record struct {
+// record describes one plan that was applied or sent. The host keeps the same data under
+// the plan's digest; if one copy is lost, it is restored from the other.
+type record struct {
 	Schema    string            `json:"schema"`
 	Digest    string            `json:"digest"` // of the plan, and the record's name
 	Plan      []byte            `json:"plan"`
@@ -45,11 +44,12 @@ type Record struct {
 	By        string            `json:"by"`
 	Job       string            `json:"job,omitempty"` // on the host
 	Steps     []string          `json:"steps,omitempty"`
-	// Learned says that it came from the host: it is that host's word.
+	// Learned is true if the record was read from the host, which may lie.
 	Learned bool `json:"learned,omitempty"`
 }
 
-// settled are the outcomes that a host records; each uses the plan up.
+// settled reports whether a host records this outcome. A plan with a recorded outcome
+// cannot be applied again.
 func (o Outcome) settled() bool {
 	return slices.Contains([]Outcome{Applied, Failed, RolledBack, RollbackFailed}, o)
 }
@@ -62,8 +62,8 @@ func (e *Engine) recordFile(host, id, digest string) string {
 	return filepath.Join(e.recordDir(host, id), digest+".json")
 }
 
-func (e *Engine) readRecord(host, id, digest string) (*Record, error) {
-	r := &Record{}
+func (e *Engine) readRecord(host, id, digest string) (*record, error) {
+	r := &record{}
 	if err := store.ReadJSON(e.recordFile(host, id, digest), recordKind, r); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (e *Engine) readRecord(host, id, digest string) (*Record, error) {
 	return r, nil
 }
 
-func (e *Engine) writeRecord(host, id string, r *Record) error {
+func (e *Engine) writeRecord(host, id string, r *record) error {
 	if err := os.MkdirAll(e.recordDir(host, id), 0o700); err != nil {
 		return err
 	}
@@ -81,9 +81,9 @@ func (e *Engine) writeRecord(host, id string, r *Record) error {
 	return store.WriteJSON(e.recordFile(host, id, r.Digest), recordKind, r)
 }
 
-// records are those of a module on a host, oldest first. What cannot be read, as when a
-// later carboy wrote it, is left out and left alone; the error is about that.
-func (e *Engine) records(host, id string) ([]*Record, error) {
+// records returns the records of a module on a host, oldest first. The error is about
+// records that cannot be read, such as those of a later carboy; they are left out.
+func (e *Engine) records(host, id string) ([]*record, error) {
 	names, err := os.ReadDir(e.recordDir(host, id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -91,7 +91,7 @@ func (e *Engine) records(host, id string) ([]*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []*Record
+	var out []*record
 	var odd []error
 	for _, n := range names {
 		digest, ok := strings.CutSuffix(n.Name(), ".json")
@@ -109,13 +109,13 @@ func (e *Engine) records(host, id string) ([]*Record, error) {
 	return out, errors.Join(odd...)
 }
 
-func older(a, b *Record) int {
+func older(a, b *record) int {
 	return cmp.Or(a.Began.Compare(b.Began), strings.Compare(a.Job, b.Job))
 }
 
-// lastApplied is the last that was applied, nil for none. The error is of records that
-// cannot be read: one of them may be it.
-func (e *Engine) lastApplied(host, id string) (*Record, error) {
+// lastApplied returns the last record with the outcome Applied, nil if there is none. The
+// error is about records that cannot be read: one of them may be later.
+func (e *Engine) lastApplied(host, id string) (*record, error) {
 	all, err := e.records(host, id)
 	for _, r := range slices.Backward(all) {
 		if r.Outcome == Applied {
@@ -125,8 +125,8 @@ func (e *Engine) lastApplied(host, id string) (*Record, error) {
 	return nil, err
 }
 
-// lastCommit is the commit of a module that was applied last to any host, by the
-// records here; "" when there is none.
+// lastCommit returns the commit of a module that was last applied to any host, by the
+// records here, "" if there is none.
 func (e *Engine) lastCommit(id string) string {
 	if !module.ValidID(id) {
 		return ""
@@ -135,7 +135,7 @@ func (e *Engine) lastCommit(id string) string {
 	if err != nil {
 		return ""
 	}
-	var last *Record
+	var last *record
 	for _, d := range dirs {
 		if r, err := e.lastApplied(d.Name(), id); r != nil && err == nil && (last == nil || older(last, r) < 0) {
 			last = r
@@ -151,19 +151,19 @@ func (e *Engine) lastCommit(id string) string {
 	return p.Commit
 }
 
-// Imported is what an earlier tool left in a repository.
+// Imported is the state that an earlier tool left in a repository.
 type Imported struct {
 	Commit string    `json:"last_apply_sha"`
 	Pull   any       `json:"last_apply_pr,omitempty"`
 	At     time.Time `json:"applied_at,omitzero"`
 }
 
-// maxImported bounds such a file, in bytes.
+// maxImported bounds the file of an [Imported], in bytes.
 const maxImported = 64 << 10
 
-// readImported reads .platform/state/modules/<id>.status.json of the work tree; nil
-// when there is none. It says which commit may have been applied, which is believed
-// only when the host's own service agrees.
+// readImported reads .platform/state/modules/<id>.status.json in the work tree; it returns
+// nil if there is none. The caller must compare the commit in it with the service that
+// runs on the host.
 func (e *Engine) readImported(id string) (*Imported, error) {
 	root, err := os.OpenRoot(e.Repo)
 	if err != nil {
@@ -201,8 +201,8 @@ func (e *Engine) readImported(id string) (*Imported, error) {
 	return out, nil
 }
 
-// imported is the module at the commit that an earlier tool says it applied; nil when
-// there is none that can be used.
+// imported returns the module at the commit that an earlier tool applied, nil if there is
+// none or it cannot be used.
 func (e *Engine) imported(ctx context.Context, id string) (*source, *Imported, error) {
 	in, err := e.readImported(id)
 	if in == nil || err != nil {
@@ -210,23 +210,23 @@ func (e *Engine) imported(ctx context.Context, id string) (*source, *Imported, e
 	}
 	s, err := e.load(ctx, id, in.Commit)
 	if err != nil {
-		return nil, nil, nil // what cannot be read cannot be gone back to
+		return nil, nil, nil // a rollback to an unreadable commit is impossible
 	}
 	return s, in, nil
 }
 
-// importKind names the document of an import.
+// importKind is the document kind of an import.
 const importKind = "ship-import"
 
-// TookOver is the outcome of a history's line for what an earlier tool applied.
+// TookOver is the outcome of a history entry for a commit that an earlier tool applied.
 const TookOver Outcome = "imported"
 
-// importRecord is that a host was found to run what an earlier tool says it applied.
+// importRecord says that a host was found to run the commit that an earlier tool applied.
 type importRecord struct {
 	Schema   string    `json:"schema"`
 	Commit   string    `json:"commit"`
 	Pull     string    `json:"pull,omitempty"`
-	Applied  time.Time `json:"applied,omitzero"` // by the other tool's word
+	Applied  time.Time `json:"applied,omitzero"` // according to the other tool
 	Recorded time.Time `json:"recorded"`
 	By       string    `json:"by"`
 }
@@ -235,7 +235,7 @@ func (e *Engine) importDir(host, id string) string {
 	return filepath.Join(e.State, "imports", host, id)
 }
 
-// recordImport records, once, that a host runs what an earlier tool says it applied.
+// recordImport records, once, that a host runs the commit that an earlier tool applied.
 func (e *Engine) recordImport(ctx context.Context, host, id string, in *Imported) error {
 	name := filepath.Join(e.importDir(host, id), in.Commit+".json")
 	if err := store.ReadJSON(name, importKind, &importRecord{}); !errors.Is(err, fs.ErrNotExist) {
@@ -246,7 +246,7 @@ func (e *Engine) recordImport(ctx context.Context, host, id string, in *Imported
 	if in.Pull != nil {
 		r.Pull = fmt.Sprint(in.Pull)
 	}
-	if err := e.note(ctx, audit.ShipImport, audit.Noted, p, "", "imported", "it runs what an earlier tool says it applied"); err != nil {
+	if err := e.auditEvent(ctx, audit.ShipImport, audit.Noted, p, "", "imported", "it runs what an earlier tool says it applied"); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(e.importDir(host, id), 0o700); err != nil {
@@ -255,7 +255,7 @@ func (e *Engine) recordImport(ctx context.Context, host, id string, in *Imported
 	return store.WriteJSON(name, importKind, r)
 }
 
-// imports are lines of a history for what was taken over.
+// imports returns the history entries for imports of a module on a host.
 func (e *Engine) imports(host, id string) (out []Entry, err error) {
 	names, err := os.ReadDir(e.importDir(host, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -284,21 +284,21 @@ func (e *Engine) imports(host, id string) (out []Entry, err error) {
 	return out, errors.Join(append(odd, err)...)
 }
 
-// hostJob is a job as a host keeps it.
+// hostJob is a job that a host keeps.
 type hostJob struct {
 	name, digest string
 	plan         *plan.Plan
 	planBytes    []byte
 	approvals    []approval.Signed
-	outcome      Outcome // "" for one that is not over
+	outcome      Outcome // "" for an unfinished job
 	why          string
 	ended        time.Time
 	steps        []string
 }
 
-// jobs reads an account of mode history. A job whose plan is not the one of its name
-// is left out: the host's word alone counts for nothing.
-func (a *account) jobs() (out []*hostJob) {
+// jobs reads the jobs from the output of mode history. It leaves out a job whose plan does
+// not have the digest in its name, because hosts are not trusted.
+func (a *scriptOutput) jobs() (out []*hostJob) {
 	var j *hostJob
 	for _, f := range a.files {
 		if f[0] == "@job" {
@@ -330,7 +330,7 @@ func (a *account) jobs() (out []*hostJob) {
 	return slices.DeleteFunc(out, func(j *hostJob) bool { return j.plan == nil })
 }
 
-// result reads the one line with which a job ends: OUTCOME SECONDS WHY.
+// result parses the line that a job ends with: OUTCOME SECONDS WHY.
 func result(s string) (o Outcome, at time.Time, why string) {
 	f := strings.SplitN(strings.TrimSpace(s), " ", 3)
 	if len(f) < 2 || !Outcome(f[0]).settled() {
@@ -344,7 +344,7 @@ func result(s string) (o Outcome, at time.Time, why string) {
 	return Outcome(f[0]), time.Unix(sec, 0).UTC(), why
 }
 
-// validModule is for names that become directories.
+// validModule returns an error unless id is a module's name, and so safe as a directory.
 func validModule(id string) error {
 	if !module.ValidID(id) {
 		return fail(Refused, "", "letters, digits, _ and - only", "%.80q is not the name of a module", id)

@@ -6,23 +6,23 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
 	"github.com/carboy/carboy/internal/ship/module"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// maxShown bounds a line for people, in bytes.
+// maxShown bounds a displayed line, in bytes.
 const maxShown = 2000
 
-// shown makes text of a host safe to show.
-func shown(s string) string { return visible.String(s, maxShown) }
+// shown escapes and cuts text of a host for display.
+func shown(s string) string { return safetext.String(s, maxShown) }
 
-// words are names whose value is a secret, in any of the ways that programs write
-// them: NAME=value, name: value, "name": "value", --name value.
+// secretName matches names whose value is a secret. Programs write them as NAME=value,
+// name: value, "name": "value" or --name value.
 const secretName = `[A-Za-z0-9_.-]*(?:pass(?:word|wd|phrase)|pass\b|pwd|token|secret|api[-_.]?key|access[-_.]?key|private[-_.]?key|(?:account|encryption|signing|master)[-_.]?key|auth\b|credentials?|authorization|cookie)[A-Za-z0-9_.-]*`
 
-// quote is one, as it stands in a text or, escaped, within another.
+// quote matches a quotation mark, also one that is escaped within another text.
 const quote = `\\*["']`
 
 var forms = sync.OnceValue(func() []*regexp.Regexp {
@@ -33,25 +33,25 @@ var forms = sync.OnceValue(func() []*regexp.Regexp {
 		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*")(?:[^"\\]|\\.)*`),
 		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*')[^']*`),
 		regexp.MustCompile(`(?i)(["']` + secretName + `["']\s*:\s*)[^\s"'&,;\[{\]}]+`),
-		// A line of its own is all value: words may follow words.
+		// On a line of its own, the value extends to the end of the line.
 		regexp.MustCompile(`(?i)(^[\s|>-]*` + secretName + `\s*[=:]\s*)[^\s"'\[{][^"'&]*$`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*")(?:[^"\\]|\\.)*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*')[^']*`),
 		regexp.MustCompile(`(?i)((?:^|[^A-Za-z0-9])` + secretName + `\s*[=:]\s*)[^\s"'&,;\[][^\s"'&,;]*`),
 		regexp.MustCompile(`(?i)(\bidentified\s+by\s+["']?)[^"'\s]+`),
-		// As sshpass, and as curl, have it.
+		// Options of sshpass and curl.
 		regexp.MustCompile(`(\bsshpass\s+-p\s*)\S+`),
 		regexp.MustCompile(`((?:^|\s)(?:-u|--user)[\s=]+[^\s:]+:)\S+`),
 		regexp.MustCompile(`(?i)(--` + secretName + `\s+)[^\s-][^\s]*`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*\?)[^\s"'<>]+`),
-		// Of a request, which has no scheme; and of what is no path.
+		// Query strings without a scheme, and parameters outside of URLs.
 		regexp.MustCompile(`((?:^|[\s"'(])/[^\s"'<>?#]*\?)[^\s"'<>]+`),
 		regexp.MustCompile(`(?i)([?&](?:sig|sign|signature|key|code|sid|session|jwt|assertion)=)[^\s"'<>&]+`),
-		// A password may have the signs that end it: the last @ counts. After a colon it may
-		// be a port; that is given up with it.
+		// A password may contain / and @, so it extends to the last @. A port after the
+		// colon is lost with it.
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/:\s@"']*:)[^\s"']*(@)`),
 		regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"']+(@)`),
-		// As Go's drivers of databases have it.
+		// Data source names of Go's database drivers.
 		regexp.MustCompile(`((?:^|[^A-Za-z0-9_.-])[A-Za-z0-9_.-]+:)[^\s"']+(@(?:tcp|udp|unix)\b)`),
 	}
 })
@@ -71,24 +71,24 @@ var valueBelow = sync.OnceValue(func() *regexp.Regexp {
 
 var tokenRules = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true}) })
 
-// redactor takes secrets out of what programs on hosts write, line by line: by the
-// name that stands before them, and by their form, as the gateway knows it. It
-// remembers that it is inside of a private key, or of a YAML text whose name says that it
-// is a secret, and that a line ended before the value of such a name. Not safe for concurrent use.
+// redactor removes secrets from the output of programs, line by line: values after a
+// secretName, and tokens that the gateway's scanner knows. Between lines it remembers
+// whether it is inside a private key or a YAML block of a secretName, or whether the value
+// of a secretName is still to come. It is not safe for concurrent use.
 type redactor struct {
 	inKey   bool
-	inBlock int // the least indentation of its lines; 0: in none
-	awaits  bool
+	inBlock int  // the least indentation of the block's lines; 0 outside of a block
+	awaits  bool // the next line is a value
 }
 
-// margin stands before a line that is passed on.
+// margin holds the characters that may precede the text of a line.
 const margin = " \t|>"
 
 func indent(s, cut string) int { return len(s) - len(strings.TrimLeft(s, cut)) }
 
 func newRedactor() *redactor { return &redactor{} }
 
-// Line gives a line without what looks like a secret.
+// Line returns a line without secrets.
 func (r *redactor) Line(s string) string {
 	if r.inKey || keyBegins.MatchString(s) {
 		r.inKey = !keyEnds.MatchString(s)
@@ -111,13 +111,13 @@ func (r *redactor) Line(s string) string {
 		r.inBlock = indent(s, margin+"-") + 1
 	}
 	for _, f := range forms() {
-		s = f.ReplaceAllString(s, "${1}"+secret.Redacted+"${2}") // a group that a form has not is empty
+		s = f.ReplaceAllString(s, "${1}"+secret.Redacted+"${2}") // a missing group is empty
 	}
 	return tokens(s)
 }
 
-// tokens masks what the gateway's scanner finds. A line that it cannot look at is
-// not shown.
+// tokens removes the tokens that the gateway's scanner finds. It returns secret.NotShown
+// for a line that cannot be scanned.
 func tokens(s string) string {
 	if s == "" {
 		return s

@@ -1,19 +1,19 @@
-# What carboy runs on a host. Before it stand assignments of its variables; nothing
-# else of it ever changes. POSIX sh, and of programs: docker, flock, timeout, and the
-# coreutils. Every variable is quoted where it is used, but for lists of paths and
-# ids, which have no character that splits or matches.
+# The script that carboy runs on a host. Assignments of its variables precede it; the rest
+# is constant. It needs POSIX sh, docker, flock, timeout and the coreutils. Variables are
+# quoted everywhere except for lists of paths and ids, which contain no blanks and no
+# wildcards.
 set -uf
 umask 077
 LC_ALL=C
 export LC_ALL
 unset CDPATH ENV BASH_ENV
-# A client that is gone stops nothing.
+# Continue if the client disconnects.
 trap '' HUP PIPE
 dir=$HOME/.local/state/carboy/ship/v1/$project.$service
-# Docker leaves the key out where there is no healthcheck, and its templates then fail.
+# Without a healthcheck Docker omits the key, and a plain template would fail.
 health_of='{{$h := "none"}}{{range $k, $v := .State}}{{if eq $k "Health"}}{{if $v}}{{$h = $v.Status}}{{end}}{{end}}{{end}}{{$h}}'
 up_flags='--no-build --no-deps --no-color'
-# Of a job's files and of their names; another one is for another script.
+# The format of a job's files. Another format is for another version of this script.
 schema=carboy.dev/ship-job/v1
 
 say() { printf '%s\n' "$*" 2>/dev/null || :; }
@@ -22,7 +22,7 @@ refuse() {
     exit 0
 }
 b64() { base64 -w 0; }
-# file NAME PATH: a file for the client; sent counts.
+# file NAME PATH: sends a file to the client; sent counts the bytes.
 sent=0
 file() {
     [ -f "$2" ] || return 0
@@ -31,8 +31,9 @@ file() {
     sent=$((sent + ${#text}))
 }
 
-# The compose plugin, where Docker's client finds it. Starting it through the client takes
-# longer than most of what it does. Where the client may look elsewhere it is left to it.
+# Find the compose plugin as Docker's client does: starting it through the client takes
+# longer than most of its work. If the client is configured to search elsewhere, use the
+# client.
 plugin=
 if ! grep -qs cliPluginsExtraDirs "$HOME/.docker/config.json"; then
     for p in "$HOME/.docker" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
@@ -42,8 +43,8 @@ if ! grep -qs cliPluginsExtraDirs "$HOME/.docker/config.json"; then
         break
     done
 fi
-# Everything of Docker has a deadline, and an environment without our caller's. The plugin
-# is started as the client starts it.
+# dk LIMIT ARGS...: runs docker with a deadline and a clean environment. It starts the
+# plugin as the client does.
 dk() {
     limit=$1
     shift
@@ -54,23 +55,24 @@ dk() {
     fi
     timeout -k 5 "$limit" env -i "HOME=$HOME" "PATH=$PATH" "DOCKER_HOST=$docker" "$@"
 }
-# limited ARGS...: what takes as long as a disk, or who sends, likes.
+# limited ARGS...: runs a program that may take long on a slow disk or connection.
 limited() { timeout -k 5 "$t_other" "$@"; }
-# compose HOW LIMIT ARGS...: HOW is dk, or told, which only says what dk would run.
-# Standard input is the compose file.
+# compose HOW LIMIT ARGS...: runs compose with HOW: dk, or told, which only reports the
+# command. Standard input is the compose file.
 compose() {
     how=$1 limit=$2
     shift 2
     "$how" "$limit" compose --ansi never --progress plain -p "$project" --project-directory "$root" --env-file /dev/null -f - "$@"
 }
-# No argument has a character that would have to be quoted.
+# No argument needs quoting.
 told() {
     shift
     step run "${plugin:-docker} $*"
 }
-# shown FILE ARGS...: compose, and each line that it writes passed on as it is written, up
-# to a bound. A line comes whole: half a secret is not known as one. What compose leaves
-# behind may hold its output open, and is not waited for. How it went is in went.
+# shown FILE ARGS...: runs compose and sends each line of its output at once, up to a bound.
+# It sends complete lines only, because the client does not recognize half a secret. It does
+# not wait for background processes of compose, which may keep the output open. It sets
+# went to the reason of a failure.
 shown() {
     input=$1
     shift
@@ -80,7 +82,7 @@ shown() {
     mkfifo "$j/pipe" "$j/lines" && command exec 8<>"$j/pipe" || return 1
     sed -u 's/^/| /' <"$j/lines" 2>/dev/null 8<&- 9<&- &
     teller=$!
-    # Each write is passed on at once, of at most 256 KiB.
+    # Copies each write at once, at most 256 KiB in all.
     { dd bs=512 count=512; exec cat >/dev/null; } <"$j/pipe" >"$j/lines" 2>/dev/null 8<&- 9<&- &
     reader=$!
     compose dk "$@" <"$input" >&8 2>&1 8<&-
@@ -90,7 +92,7 @@ shown() {
     late=$!
     wait "$reader" "$teller" 2>/dev/null
     kill "$late" 2>/dev/null
-    # Its last line may have no end; what we say next must begin one.
+    # The last line may lack a line break; our next output must start a line.
     echo 2>/dev/null || :
     rm -f "$j/pipe" "$j/lines"
     if [ "$code" = 124 ] || [ "$code" = 137 ]; then
@@ -103,8 +105,8 @@ shown() {
 container_ids() {
     dk "$t_look" ps -aq --no-trunc --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$service" --filter label=com.docker.compose.oneoff=False
 }
-# containers prints a line for each container of the service. That one has gone since it
-# was listed is no failure: what is listed has changed then.
+# containers prints a line for each container of the service. If inspect fails because one
+# was removed meanwhile, it tries again with the new list.
 containers() {
     ids=$(container_ids) || return 1
     while [ -n "$ids" ]; do
@@ -116,12 +118,13 @@ containers() {
         ids=$(container_ids) && [ "$ids" != "$listed" ] || return 1
     done
 }
-# image_id prints nothing where there is none; docker itself prints an empty line then.
+# image_id prints the id of an image, nothing if there is none; docker alone would print an
+# empty line then.
 image_id() { i=$(dk "$t_look" image inspect --format '{{.Id}}' "$1" 2>/dev/null) && printf '%s\n' "$i"; }
 
-# into FILE goes to a file's directory below the root, which it makes where it is
-# missing. It asks the kernel where it has come to: what becomes a link meanwhile leads
-# nowhere.
+# into FILE changes to a file's directory below the root, and creates missing ones. After
+# each step it compares the working directory with the expected one, so a directory that is
+# replaced by a link meanwhile is not followed.
 into() {
     cd -P "$root" && [ "$(env pwd -P)" = "$root" ] || return 1
     rest=$1 here=$root
@@ -133,7 +136,7 @@ into() {
     done
 }
 
-# paths refuses a root, a file or a bind that a link leads elsewhere.
+# paths refuses a root, a file or a bind whose path contains a link.
 paths() {
     [ "$(readlink -f "$root")" = "$root" ] || refuse policy "remote_root $root is not there, or a link leads elsewhere: make the directory above it"
     if [ -d "$root" ]; then [ -z "$files" ] || [ -w "$root" ]; else [ -w "${root%/*}/" ]; fi || refuse failed "$(id -un) may not write $root: make it there, as a directory of that user"
@@ -145,7 +148,7 @@ paths() {
     done
 }
 
-# scan finds the jobs: the one in force, one that was not finished, the last number.
+# scan finds the current job, an unfinished job, and the last number.
 scan() {
     current=- unfinished=- used=- last=100000
     set +f
@@ -164,8 +167,8 @@ scan() {
     set -f
 }
 
-# observe prints what there is. The client's plan has its digest. The sides of the pipe
-# ask Docker at the same time.
+# observe prints the state of the service. The plan has the digest of this text. Both sides
+# of the pipe query Docker at the same time.
 observe() {
     say "carboy-observed 1"
     { containers || say failed; } | {
@@ -188,8 +191,8 @@ observe() {
     say "current $current"
 }
 
-# at sets time to seconds since 1970, by the clock as it was when it was first asked: what
-# follows has the distance that it has.
+# at sets time to seconds since 1970. Only the first call reads the wall clock; later calls
+# add the elapsed monotonic time, so setting the clock has no effect.
 booted=
 at() {
     if read -r up rest 2>/dev/null </proc/uptime; then
@@ -204,15 +207,15 @@ step() {
     printf '%s %s\n' "$time" "$*" 2>/dev/null >>"$j/steps"
     say "@step $*"
 }
-# clock sets now to hundredths of seconds that nobody sets: the time of day may jump.
+# clock sets now to hundredths of seconds of a monotonic clock, if there is one.
 clock() {
     if read -r now rest 2>/dev/null </proc/uptime; then now=${now%.*}${now#*.}; else now=$(date +%s)00; fi
 }
-# clean NAMES...: of this job's directory.
+# clean NAMES...: removes files in this job's directory.
 clean() {
     for n in "$@"; do [ ! -e "$j/$n" ] || rm -f "$j/$n"; done
 }
-# finish OUTCOME WHY: the one record of how a job ended. Its room was taken before.
+# finish OUTCOME WHY: writes the result of the job, once. Its disk space was reserved before.
 finish() {
     clean output pipe lines # still here when an apply was killed; output, of an older carboy, is not redacted
     at
@@ -222,9 +225,9 @@ finish() {
     prune
     exit 0
 }
-# prune removes old jobs that are over, and keeps the newest, the one in force, and any
-# whose plan could still be good: that it was used is known from here. A job goes whole:
-# half of one would look like one that was interrupted.
+# prune removes old finished jobs. It keeps the newest, the current one, and those whose plan
+# may still be valid, because they show that it was used. It removes a job in one step: half
+# a job would look like an interrupted one.
 prune() {
     set +f
     set -- "$dir"/jobs/1?????-*
@@ -245,14 +248,14 @@ prune() {
 
 lock() {
     [ -d "$dir/jobs" ] || mkdir -p "$dir/jobs" || refuse failed "cannot make $dir"
-    # The directory itself: a file with such a name is what people remove.
+    # Lock the directory itself, because people remove lock files.
     command exec 9<"$dir" || refuse failed "cannot open $dir"
     flock "$@" 9 || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     printf '%s, process %s\n' "$owner" $$ 2>/dev/null >"$dir/owner"
 }
 
-# put_files has what was approved in its place, each file whole. What is there already
-# stays as it is, with its owner.
+# put_files puts the approved files in place, each atomically. Equal files are not changed
+# and keep their owner.
 put_files() {
     i=0
     for f in $files; do
@@ -264,14 +267,14 @@ put_files() {
 in_place() {
     [ -z "$wanted" ] || (cd "$root" && printf '%s\n' "$wanted" | timeout "$t_other" sha256sum -c --status 2>/dev/null)
 }
-# same A B: two files, with the same in them, and programs or not.
+# same A B: compares the contents of two files, and whether they are executable.
 same() {
     a=0 b=0
     [ ! -x "$1" ] || a=1
     [ ! -x "$2" ] || b=1
     [ -f "$2" ] && [ $a = $b ] && timeout "$t_look" cmp -s "$1" "$2"
 }
-# put FROM FILE, with the mode that it has there; with -p with its owner too, as far as we may.
+# put FROM FILE [-p]: copies a file with its mode; with -p also with its owner, if permitted.
 put() (
     umask 022
     into "$2" || exit 1
@@ -280,9 +283,10 @@ put() (
     rm -f "$tmp"
     exit 1
 )
-# seen FILE: its mode and owner.
+# seen FILE: prints its mode and owner.
 seen() { timeout "$t_look" stat -c '%a %u:%g %n' "$root/$1"; }
-# restore_files puts back what was there. What is as it was stays: it may be mounted.
+# restore_files restores the previous files. It does not touch unchanged ones, which may be
+# mounted.
 restore_files() {
     i=0
     for f in $files; do
@@ -295,8 +299,8 @@ restore_files() {
     done
 }
 
-# one IMAGE HASH: exactly one container, with this image and configuration (- for
-# any). Its id is then in id.
+# one IMAGE HASH: checks that there is exactly one container, with this image and
+# configuration (- for any), and sets id to its id.
 one() {
     c=$(containers) || return 1
     set -- "$1" "$2" $c
@@ -304,7 +308,8 @@ one() {
     id=$4
     { [ "$1" = - ] || [ "$1" = "$5" ]; } && { [ "$2" = - ] || [ "$2" = "$6" ]; }
 }
-# watch until it is healthy, or runs without a restart for long enough.
+# watch waits until the service is healthy or, without a healthcheck, has run long enough
+# without a restart.
 watch() {
     clock
     looked=$now began= before= health=
@@ -338,13 +343,13 @@ watch() {
     done
 }
 
-# unchanged: the containers are those from before, and as they were.
+# unchanged: checks that the containers are the same as before, in the same state.
 unchanged() {
     c=$(containers) || return 1
     [ "$(printf '%s\n' "$c" | cut -d' ' -f1-5)" = "$(grep '^container ' "$j/observed" | cut -d' ' -f1-5)" ]
 }
-# quiet waits until Docker has done what it was told to: it goes on stopping a container
-# when who asked is gone, and until then all looks as it did.
+# quiet waits until Docker has completed pending work. It continues to stop a container after
+# its client has died, and shows the old state until then.
 quiet() {
     set -- $(grep '^container ' "$j/observed") -
     [ "$1" = container ] || return 0
@@ -358,7 +363,7 @@ quiet() {
     done
 }
 
-# back OUTCOME WHY: to what was there before, and end with OUTCOME.
+# back OUTCOME WHY: restores the previous state and ends the job with OUTCOME.
 back() {
     step back "$2"
     good=1
@@ -389,7 +394,7 @@ kept() {
     finish failed "$1"
 }
 
-# carry_out does what the plan says, once the job is on disk.
+# carry_out applies the plan. The job is on disk.
 carry_out() {
     step files
     put_files || kept "the files could not be written"
@@ -408,7 +413,7 @@ carry_out() {
     finish applied healthy
 }
 
-# receive reads the pieces of a job, each "SIZE NAME", and checks them.
+# receive reads the files of a job, listed as "SIZE NAME", and checks their digests.
 receive() {
     set -- "$1" $pieces
     to=$1
@@ -423,7 +428,7 @@ receive() {
     (cd "$to" && printf '%s\n' "$sums" | limited sha256sum -c --status)
 }
 
-# expected is what Compose makes of the file that came.
+# expected prints the configuration hash of the received compose file.
 expected() {
     [ "$action" = remove ] || [ "$action" = none ] || compose dk "$t_other" config --hash "$service" <"$new/compose.yaml" 2>/dev/null
 }
@@ -438,7 +443,7 @@ apply() {
     [ ! -e "$new" ] || rm -rf "$new"
     paths
     mkdir "$new" "$new/f" "$new/prev" || refuse failed "cannot make $new: is the disk full?"
-    # Docker is asked while the job comes, and Compose reads its file until it is on disk.
+    # Query Docker while receiving the job, and run compose on its file while syncing it.
     observe >"$new/observed" 9<&- &
     asks=$!
     receive "$new" || refuse failed "the host could not take what was sent: is its disk full, or the line too slow?"
@@ -481,13 +486,13 @@ apply() {
     carry_out
 }
 
-# recover finishes a job whose shell is gone, or takes it back.
+# recover completes or rolls back a job whose shell has died.
 recover() {
     lock -w 2
     scan
     [ "$unfinished" != - ] && [ "${unfinished#*-}" = "$job" ] || refuse settled
     j=$dir/jobs/$unfinished
-    # After a power cut Docker may still be starting: nothing can be said of the job yet.
+    # After a power failure Docker may still be starting; the job cannot be judged yet.
     c=$(containers) || refuse docker "docker does not answer"
     step recover
     if [ "$action" = remove ]; then
@@ -517,7 +522,7 @@ plan)
     paths
     scan
     look
-    # At the same time, each in one short line.
+    # Run these in parallel; each prints one short line.
     say "@compose $(dk "$t_look" compose version --short 2>/dev/null | head -c 100)" &
     [ "$size" = 0 ] || {
         hash=$(printf %s "$input" | base64 -d | compose dk "$t_other" config --hash "$service" 2>&1) || refuse compose "$(printf %s "$hash" | head -c 2000 | tr '\n' ' ')"
@@ -538,7 +543,7 @@ plan)
 apply) apply ;;
 recover) recover ;;
 await)
-    # The end of whoever holds the lock, then the job's result.
+    # Wait until the lock is released, then send the job's result.
     [ ! -d "$dir" ] || flock -s -w "$health_within" 9 9<"$dir" || refuse locked "$(head -c 200 "$dir/owner" 2>/dev/null)"
     scan
     say "@unfinished $unfinished"
@@ -546,7 +551,7 @@ await)
     [ "$used" = - ] || file result "$dir/jobs/$used/result"
     ;;
 history)
-    # The newest first, and no more than is soon sent.
+    # Newest first, up to a size that is sent quickly.
     scan
     look
     say "@unfinished $unfinished"

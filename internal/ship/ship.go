@@ -1,18 +1,18 @@
-// Package ship brings a module of a repository to the hosts that its operator
-// allows, exactly as somebody approved it, and takes it back when it is not healthy.
+// Package ship deploys a module of a repository to hosts: it plans the changes, checks
+// that people approved the plan, applies it, and rolls back if the service is unhealthy.
 //
-// What it promises:
+// Guarantees:
 //
-//   - Nothing is done that is not in a plan, and no plan is carried out twice. A plan is
-//     refused before any connection unless it is whole, of this commit, for a host that
-//     is allowed and pinned, and approved by as many people as the host asks for.
-//   - The work is done by one script on the host, under a lock there. It reads the
-//     state again and does nothing when that is not the plan's; it ends in exactly one
-//     record, and goes on when we are gone.
-//   - The compose file that runs is the bytes that were judged, from the commit that
-//     was approved.
-//   - What did not work is taken back: files by content, the service to its previous
-//     file and image.
+//   - Apply does only what a plan says, and applies a plan at most once. Before any
+//     connection it refuses a plan unless it is unmodified, of the checked-out commit, for
+//     a host of hosts.yaml with pinned keys, and has the approvals that the host requires.
+//   - One script on the host does the work, under a lock there. It reads the host's state
+//     again and stops if that differs from the plan's. It writes exactly one result, and
+//     continues if the connection ends.
+//   - The compose file that runs is byte for byte the one that was checked, from the
+//     approved commit.
+//   - If an apply fails, the files get their previous contents, and the service its
+//     previous compose file and image.
 //
 // Start reading at [Engine.Plan], then [Engine.Apply]; the other side is script.sh.
 package ship
@@ -40,33 +40,36 @@ import (
 )
 
 //go:embed script.sh
-var script string
+var scriptText string
 
-// Outcome is how a plan ended on a host. Each is a different record, and the command
-// line gives each its own exit code. The zero Outcome is none: it is not known.
+// Outcome is the result of a plan on a host. The command line has an exit code for each.
+// The zero Outcome means that the result is unknown.
 type Outcome string
 
 // The outcomes.
 const (
 	Nothing        Outcome = "nothing"         // there was nothing to do
-	Applied        Outcome = "applied"         // it runs and is healthy
-	Failed         Outcome = "failed"          // the host could not do it; what was there before is there
-	RolledBack     Outcome = "rolled-back"     // it was not healthy, and what was there before is there again
-	RollbackFailed Outcome = "rollback-failed" // neither: somebody must act
-	Locked         Outcome = "locked"          // somebody else applies at this moment
-	Refused        Outcome = "refused"         // policy
-	Mismatch       Outcome = "mismatch"        // no approval, or one of something else
-	Destructive    Outcome = "destructive"     // the approval does not cover what destroys
-	Stale          Outcome = "stale"           // the host is not as the plan saw it
+	Applied        Outcome = "applied"         // the service runs and is healthy
+	Failed         Outcome = "failed"          // the host could not apply it; the previous state is unchanged or restored
+	RolledBack     Outcome = "rolled-back"     // the service was unhealthy; the previous state is restored
+	RollbackFailed Outcome = "rollback-failed" // the rollback failed too: a person must act
+	Locked         Outcome = "locked"          // another apply is running
+	Refused        Outcome = "refused"         // a policy forbids it
+	Mismatch       Outcome = "mismatch"        // the plan or its approval is missing, wrong or used
+	Destructive    Outcome = "destructive"     // the approval does not allow destructive changes
+	Stale          Outcome = "stale"           // the host changed since the plan was made
 )
 
-// Error is a plan that was not applied, or not to the end.
+// Error says why a plan was not applied, or not completely.
 type Error struct {
 	Outcome Outcome
 	Host    string // or ""
 	Err     error
 	Advice  string
 }
+
+// ExitOutcome lets package exitcode choose the exit code.
+func (e *Error) ExitOutcome() string { return string(e.Outcome) }
 
 func (e *Error) Error() string {
 	if e.Host == "" {
@@ -75,71 +78,72 @@ func (e *Error) Error() string {
 	return e.Host + ": " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrUnknown means that it could not be found out how a plan ended: the host goes on
-// by itself, and status tells.
+// ErrUnknown means that the outcome of a plan could not be read from the host, which may
+// still be working on it. [Engine.Status] reads it later.
 var ErrUnknown = errors.New("the outcome is not known yet")
 
-// ErrDeadline matches an [Error] of a plan that failed because a command on the host took
-// longer than its deadline and was ended. The record's and the result's Why say which.
+// ErrDeadline matches an [Error] of a plan that failed because a command on the host
+// exceeded its deadline. [Record.Why] and [Result.Why] say which command.
 var ErrDeadline = errors.New("a command on the host was ended at its deadline")
 
 func fail(o Outcome, host, advice, format string, args ...any) error {
 	return &Error{o, host, fmt.Errorf(format, args...), advice}
 }
 
-// Deadlines of what runs on a host.
+// Deadlines of commands on a host.
 const (
 	DefaultUp    = 5 * time.Minute // docker compose up
 	DefaultOther = 2 * time.Minute // any other command of compose
 	lookTime     = 30 * time.Second
-	MaxCommand   = time.Hour
+	maxCommand   = time.Hour
 )
 
-// keptJobs is how many of its newest jobs a host keeps, and tells. An older one stays as
-// long as its plan could be good, by the host's own clock.
+// keptJobs is the number of jobs that a host keeps and lists, newest first. It keeps an
+// older job until its plan has expired by the host's own clock.
 const keptJobs = 50
 
-// maxNoted bounds the steps of one job that become audit records.
-const maxNoted = 200
+// maxAuditedSteps bounds the audit records of one job's steps.
+const maxAuditedSteps = 200
 
-// maxTold bounds the lines of programs, and the steps, that are passed on; reading them
-// for secrets costs.
-const maxTold = 2000
+// maxProgressLines bounds the lines and the steps that are passed on as progress, because
+// each is scanned for secrets.
+const maxProgressLines = 2000
 
-// Engine is an operator's side. Its methods may be called concurrently.
+// Engine plans and applies modules from the operator's machine. Its methods may be called
+// concurrently.
 type Engine struct {
 	Config string // directory of hosts.yaml and allowed_signers
-	State  string // directory of this package's own records, private
+	State  string // private directory of this package's records
 	Repo   string // top of the work tree
-	By     string // who runs this, for records
+	By     string // the user's name, for records
 	Keys   remote.Keys
-	Audit  *audit.Log // nil: no records, for tests
-	// Verifier judges approvals; nil: signatures against allowed_signers.
+	Audit  *audit.Log // nil in tests: no audit records
+	// Verifier verifies approvals; default: SSH signatures against allowed_signers.
 	Verifier approval.Verifier
-	// Up and Other bound commands on hosts; 0: the defaults.
+	// Up and Other bound commands on hosts; 0 means the defaults.
 	Up, Other time.Duration
-	// Life is how long a plan may be applied; 0: [plan.DefaultLife].
+	// Life is how long a plan may be applied; 0 means [plan.DefaultLife].
 	Life time.Duration
-	// Progress hears what happens, one call at a time; nil: nobody.
+	// Progress, if not nil, is called for each event, one call at a time.
 	Progress func(Progress)
 
 	exec *hostexec.Runner
 }
 
-// Progress is one thing that happened on a host. Text is visible, bounded and
-// redacted.
+// Progress is one event on a host. Text is printable, bounded and redacted.
 type Progress struct {
 	Host string    `json:"host"`
 	At   time.Time `json:"at"`
-	Step string    `json:"step"` // "" for a line that a program there wrote
+	Step string    `json:"step"` // "" for a line of output of a program
 	Text string    `json:"text"`
 }
 
-// Open checks an engine's fields and readies it. Close it. The error is an [Error] with
-// [Refused] where Config, State or what decides in Config lies in the repository.
+// Open checks the engine's fields and prepares it for use; the caller must close it. The
+// error is an [Error] with [Refused] if Config, State or one of Config's files is inside
+// the repository.
 func (e *Engine) Open() error {
 	for _, d := range []string{e.Config, e.State, e.Repo} {
 		if !filepath.IsAbs(d) {
@@ -149,8 +153,8 @@ func (e *Engine) Open() error {
 	if err := outside(e.Repo, e.Config, e.State, filepath.Join(e.Config, hosts.FileName), filepath.Join(e.Config, approval.SignersFile)); err != nil {
 		return err
 	}
-	if e.Up < 0 || e.Other < 0 || e.Up > MaxCommand || e.Other > MaxCommand {
-		return fmt.Errorf("ship: a deadline is at most %v", MaxCommand)
+	if e.Up < 0 || e.Other < 0 || e.Up > maxCommand || e.Other > maxCommand {
+		return fmt.Errorf("ship: a deadline is at most %v", maxCommand)
 	}
 	if err := os.MkdirAll(e.State, 0o700); err != nil {
 		return err
@@ -161,8 +165,8 @@ func (e *Engine) Open() error {
 	return err
 }
 
-// outside refuses names that lie in a repository, or that a link leads there: a commit
-// must not say which commits may be shipped.
+// outside returns an error if one of names is inside the repository, directly or through
+// a link: a commit must not decide which commits may be shipped.
 func outside(repo string, names ...string) error {
 	top, err := filepath.EvalSymlinks(repo)
 	if err != nil {
@@ -180,7 +184,7 @@ func outside(repo string, names ...string) error {
 	return nil
 }
 
-// resolved is a path without links; its end need not be there.
+// resolved returns a path without symbolic links. The file need not exist.
 func resolved(name string) (string, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -193,14 +197,14 @@ func resolved(name string) (string, error) {
 	return filepath.Join(up, filepath.Base(name)), err
 }
 
-// Close ends what runs on this machine.
+// Close stops the engine's commands on this machine.
 func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return e.exec.Close(ctx)
 }
 
-// host finds a host of hosts.yaml.
+// host returns a host of hosts.yaml, and the file.
 func (e *Engine) host(name string) (*hosts.File, *hosts.Host, error) {
 	all, err := hosts.Load(e.Config)
 	if err != nil {
@@ -213,22 +217,23 @@ func (e *Engine) host(name string) (*hosts.File, *hosts.Host, error) {
 	return all, h, nil
 }
 
-// settings are what a script needs to know of a target.
-type settings struct {
+// scriptVars holds the values for one run of script.sh.
+type scriptVars struct {
 	mode                   string
 	host                   *hosts.Host
 	project, service, root string
 	values                 map[string]string
 }
 
-// names are the variables of script.sh.
-var names = []string{"mode", "docker", "project", "service", "root", "files", "binds", "image", "job", "owner", "t_look", "t_other", "t_up",
+// varNames lists the variables of script.sh.
+var varNames = []string{"mode", "docker", "project", "service", "root", "files", "binds", "image", "job", "owner", "t_look", "t_other", "t_up",
 	"size", "observed", "action", "pieces", "sums", "wanted", "programs", "prev", "prev_ref", "prev_image", "prev_ran", "want_image", "want_hash",
 	"pull", "force", "stable", "health_within", "most", "keep", "plan_life"}
 
-func (e *Engine) text(s settings) (string, error) {
+// script returns script.sh with assignments of its variables before it.
+func (e *Engine) script(s scriptVars) (string, error) {
 	v := map[string]string{}
-	for _, n := range names {
+	for _, n := range varNames {
 		v[n] = ""
 	}
 	seconds := func(d, absent time.Duration) string {
@@ -248,14 +253,15 @@ func (e *Engine) text(s settings) (string, error) {
 		}
 		v[n] = x
 	}
-	head, err := remote.Assign(names, v)
+	head, err := remote.Assign(varNames, v)
 	if err != nil {
 		return "", err
 	}
-	return head + script, nil
+	return head + scriptText, nil
 }
 
-// lines are paths for the script, which splits them: none has a character that does.
+// lines joins paths for the script, one per line. It returns an error for a path with
+// characters that the shell would split or expand.
 func lines(paths []string) (string, error) {
 	for _, p := range paths {
 		if why := module.Relative(strings.TrimPrefix(p, "/")); why != "" {
@@ -265,29 +271,29 @@ func lines(paths []string) (string, error) {
 	return strings.Join(paths, "\n"), nil
 }
 
-// account is what a script said, but for progress.
-type account struct {
-	words   map[string]string
-	files   [][2]string // name and base64
-	refused string      // the word
-	why     string
-	noted   error // of the audit log, about its steps
+// scriptOutput holds the output of script.sh without its progress lines.
+type scriptOutput struct {
+	words    map[string]string // by word: the rest of its line
+	files    [][2]string       // name and base64
+	refused  string            // the code of a refusal, "" for none
+	why      string            // the reason of a refusal
+	auditErr error             // from auditing its steps
 }
 
-// tell runs a script and gathers what it says. Lines of programs are passed on as they
-// come, and so are steps, to stepped as well; nil: to nobody else.
-func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script, stepped func(step, text string)) (*account, error) {
-	a := &account{words: map[string]string{}}
+// runScript runs a script and returns its output. It passes lines of programs and steps to
+// e.Progress as they come, and steps also to onStep unless that is nil.
+func (e *Engine) runScript(ctx context.Context, c *remote.Conn, h *hosts.Host, s remote.Script, onStep func(step, text string)) (*scriptOutput, error) {
+	a := &scriptOutput{words: map[string]string{}}
 	red := newRedactor()
-	said := map[string]int{} // apart: a flood of lines hides no step
+	count := map[string]int{} // separately: many lines must not hide a step
 	s.Redact = func(text string) string { return shown(newRedactor().Line(text)) }
 	err := c.Run(ctx, s, func(l remote.Line) {
 		if l == (remote.Line{}) {
 			return
 		}
 		if l.Word == "" || l.Word == "@step" {
-			if said[l.Word]++; said[l.Word] > maxTold {
-				if said[l.Word] == maxTold+1 {
+			if count[l.Word]++; count[l.Word] > maxProgressLines {
+				if count[l.Word] == maxProgressLines+1 {
 					e.progress(h.Name, "", "… more than can be shown")
 				}
 				return
@@ -296,10 +302,10 @@ func (e *Engine) tell(ctx context.Context, c *remote.Conn, h *hosts.Host, s remo
 		switch l.Word {
 		case "@step":
 			step, text, _ := strings.Cut(l.Rest, " ")
-			step, text = shown(step), shown(newRedactor().Line(text)) // no program's line
+			step, text = shown(step), shown(newRedactor().Line(text)) // not part of a program's output
 			e.progress(h.Name, step, text)
-			if stepped != nil {
-				stepped(step, text)
+			if onStep != nil {
+				onStep(step, text)
 			}
 		case "":
 			e.progress(h.Name, "", shown(red.Line(l.Rest)))
@@ -325,8 +331,8 @@ func (e *Engine) progress(host, step, text string) {
 	}
 }
 
-// note puts a step into the audit log.
-func (e *Engine) note(ctx context.Context, kind audit.Kind, d audit.Decision, p *plan.Plan, digest, rule, text string) error {
+// auditEvent appends an event to the audit log, if there is one.
+func (e *Engine) auditEvent(ctx context.Context, kind audit.Kind, d audit.Decision, p *plan.Plan, digest, rule, text string) error {
 	if e.Audit == nil {
 		return nil
 	}
@@ -335,12 +341,12 @@ func (e *Engine) note(ctx context.Context, kind audit.Kind, d audit.Decision, p 
 		return err
 	}
 	red := newRedactor()
-	ev := audit.Event{Kind: kind, Actor: audit.ByUser(os.Getuid()), Decision: d, Rule: audit.Redact(none, rule), Text: audit.Redact(none, red.Line(text)), Sync: kind != audit.ShipStep, // an outcome follows
+	ev := audit.Event{Kind: kind, Actor: audit.ByUser(os.Getuid()), Decision: d, Rule: audit.Redact(none, rule), Text: audit.Redact(none, red.Line(text)), Sync: kind != audit.ShipStep, // the outcome that follows a step syncs it
 		Subject: audit.Redact(none, p.Module+" on "+p.Host.Name+" at "+p.Commit)}
 	if sum, ok := digestOf(digest); ok {
 		ev.Digests = append(ev.Digests, audit.Digest{Of: "plan", Sum: sum})
 	}
-	// The record must not be lost because somebody gave up waiting.
+	// Write the event even if the caller has given up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	_, err = e.Audit.Append(ctx, ev)

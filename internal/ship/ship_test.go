@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	childMain()
 	flag.Parse()
-	// They wait for Docker and health much more than they compute.
+	// The tests mostly wait for Docker and healthchecks.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		f.Value.Set("8")
 	}
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// engines are those of all tests here: each takes a second to start.
+// engines are shared by all tests, because each takes a second to start.
 var engines [3]struct {
 	mu sync.Mutex
 	e  *shiptest.Engine
@@ -79,7 +79,7 @@ func newWorld(t *testing.T, dk *shiptest.Engine, more ...string) *world {
 	return w
 }
 
-// audited has what happens recorded, in a log in dir.
+// audited opens an audit log for the engine in a new directory, which it returns.
 func (w *world) audited() (dir string) {
 	w.t.Helper()
 	dir = w.t.TempDir() + "/audit"
@@ -175,7 +175,7 @@ func (w *world) ship(id string) Outcome {
 	return o
 }
 
-// runs is the image of the module's container, and its status.
+// runs returns the image of the module's container, and its status.
 func (w *world) runs(id string) string {
 	w.t.Helper()
 	out := w.dk.Run(w.t, "ps", "-a", "--filter", "label=com.docker.compose.project="+id, "--format", "{{.ID}}")
@@ -273,7 +273,7 @@ func (w *world) container(id string) string {
 	return w.dk.Run(w.t, "ps", "-aq", "--filter", "label=com.docker.compose.project="+id)
 }
 
-// jobs are the directories that the host keeps of jobs.
+// jobs returns the directories of jobs on the host.
 func (w *world) jobs() []string {
 	all, err := filepath.Glob(w.host.Home + "/.local/state/carboy/ship/v1/*/jobs/1*")
 	if err != nil {

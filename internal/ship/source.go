@@ -18,19 +18,19 @@ import (
 	"github.com/carboy/carboy/internal/ship/plan"
 )
 
-// Bounds of what is read of a repository.
+// Bounds of reading a repository.
 const (
 	gitTime    = time.Minute
 	maxSource  = 32 << 20 // of all files of a module together
 	maxListing = 8 << 20
 )
 
-// source is a module at a commit: bytes of git objects, never of the work tree.
+// source is a module at a commit, read from git objects and never from the work tree.
 type source struct {
 	commit  string
 	module  *module.Module
 	compose *module.Compose
-	text    map[string][]byte // by path below the repository's top
+	text    map[string][]byte // contents by path below the repository's top
 	desc    plan.Source
 }
 
@@ -42,11 +42,10 @@ func (e *Engine) git(ctx context.Context, in []byte, keep int, args ...string) (
 	return r.Stdout.Complete()
 }
 
-// head is the commit that is checked out, and whether the work tree holds it and
-// nothing else.
+// head returns the checked-out commit, and whether the work tree is clean.
 func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error) {
 	out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all")
-	if errors.Is(err, hostexec.ErrTruncated) { // it holds very much else
+	if errors.Is(err, hostexec.ErrTruncated) { // very many changes: certainly not clean
 		if out, err = e.git(ctx, nil, 1<<10, "rev-parse", "--verify", "HEAD"); err == nil {
 			out = append([]byte("# branch.oid "), bytes.Replace(out, []byte("\n"), []byte("\x00? \x00"), 1)...)
 		}
@@ -70,7 +69,7 @@ func (e *Engine) head(ctx context.Context) (commit string, clean bool, err error
 	return commit, clean, nil
 }
 
-// dirty is the refusal of a work tree that holds something else, with the first of it.
+// dirty returns the error for a work tree that is not clean, with its first change.
 func (e *Engine) dirty(ctx context.Context, commit string) error {
 	name := ""
 	if out, err := e.git(ctx, nil, maxListing, "status", "--porcelain=v1", "-z", "--untracked-files=all"); err == nil && len(out) > 3 {
@@ -80,13 +79,14 @@ func (e *Engine) dirty(ctx context.Context, commit string) error {
 		"%s: the work tree holds something else than commit %.12s%s", e.Repo, commit, name)
 }
 
-// blob is one entry of a commit's tree.
+// blob is one file of a commit.
 type blob struct {
 	oid  string
 	exec bool
 }
 
-// list is what a commit has below a directory; links and submodules are an error.
+// list returns the files that a commit has below a directory. Links and submodules are an
+// error.
 func (e *Engine) list(ctx context.Context, commit, dir string) (map[string]blob, error) {
 	out, err := e.git(ctx, nil, maxListing, "ls-tree", "-r", "-z", "--full-tree", commit, "--", dir)
 	if err != nil {
@@ -114,13 +114,13 @@ func (e *Engine) list(ctx context.Context, commit, dir string) (map[string]blob,
 	return all, nil
 }
 
-// object is what git has under a name; one that it has not is no kind.
+// object is a git object. The kind of a missing object is "".
 type object struct {
 	oid, kind string
 	text      []byte
 }
 
-// objects gives those of names, in order.
+// objects returns the objects of names, in order.
 func (e *Engine) objects(ctx context.Context, names []string) ([]object, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -148,8 +148,8 @@ func (e *Engine) objects(ctx context.Context, names []string) ([]object, error) 
 	return all, nil
 }
 
-// guess reads files of a commit by their paths, those that it has, with their objects'
-// names.
+// guess reads files of a commit by their paths, without those that are missing. It returns
+// their object ids and contents.
 func (e *Engine) guess(ctx context.Context, commit string, paths ...string) (map[string]blob, map[string][]byte, error) {
 	ask := make([]string, len(paths))
 	for i, p := range paths {
@@ -165,7 +165,7 @@ func (e *Engine) guess(ctx context.Context, commit string, paths ...string) (map
 	return names, texts, err
 }
 
-// load reads a module at a commit, and judges it.
+// load reads and checks a module at a commit.
 func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	if !module.ValidID(id) {
 		return nil, fail(Refused, "", "letters, digits, _ and - only", "%.80q is not the name of a module", id)
@@ -176,7 +176,7 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	var texts map[string][]byte
 	var g errgroup.Group
 	g.Go(func() (err error) { all, err = e.list(ctx, commit, dir); return err })
-	// The files that most modules have, while it is not known yet which it has.
+	// Read the files that most modules have while git lists them.
 	g.Go(func() (err error) {
 		names, texts, err = e.guess(ctx, commit, file, path.Join(dir, "compose.yaml"))
 		return err
@@ -189,7 +189,7 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	}
 	s := &source{commit: commit, text: map[string][]byte{}}
 	for name, b := range names {
-		if b.oid == all[name].oid { // what the listing has, links are none
+		if b.oid == all[name].oid { // the listing has no links
 			s.text[name] = texts[name]
 		}
 	}
@@ -224,6 +224,7 @@ func (e *Engine) load(ctx context.Context, id, commit string) (*source, error) {
 	return s, s.judge(all, below, files)
 }
 
+// fetch reads the files of names that were not read before.
 func (s *source) fetch(ctx context.Context, e *Engine, blobs map[string]blob, names ...string) error {
 	names = slices.DeleteFunc(names, func(n string) bool { return s.text[n] != nil })
 	var oids []string
@@ -240,7 +241,7 @@ func (s *source) fetch(ctx context.Context, e *Engine, blobs map[string]blob, na
 	return err
 }
 
-// files are those of a source; none of nil.
+// files returns the files of a source, none if s is nil.
 func (s *source) files() []plan.File {
 	if s == nil {
 		return nil
@@ -248,7 +249,7 @@ func (s *source) files() []plan.File {
 	return s.desc.Files
 }
 
-// judge reads the compose file, and describes all that was read.
+// judge checks the compose file and fills in s.desc.
 func (s *source) judge(all map[string]blob, below string, files []string) error {
 	m := s.module
 	var err error

@@ -19,30 +19,30 @@ import (
 	"github.com/carboy/carboy/internal/ship/remote"
 )
 
-// Status is how a module is on one host.
+// Status describes a module on one host.
 type Status struct {
 	Host   string `json:"host"`
 	Module string `json:"module"`
-	// State is "current" (as the checked-out commit says), "behind" (as it was applied, and
-	// the commit says something else), "drifted" (not as it was applied), "absent", or
-	// "unknown" with Error.
+	// State is "current" (as in the checked-out commit), "behind" (as it was applied, but
+	// the commit differs), "drifted" (changed since it was applied), "absent", or "unknown"
+	// with Error.
 	State   string        `json:"state"`
 	Health  string        `json:"health,omitempty"`
 	Applied string        `json:"applied,omitempty"` // the commit that was applied last
 	At      time.Time     `json:"applied_at,omitzero"`
-	Changes []plan.Change `json:"changes"` // what a plan would do now
+	Changes []plan.Change `json:"changes"` // the changes of a plan made now
 	Error   string        `json:"error,omitempty"`
-	// Err is Error as it came, an [Error] where it has an outcome.
+	// Err is the error behind Error, an [Error] if it has an outcome.
 	Err error `json:"-"`
-	// Settled is what was found interrupted, and finished or taken back.
+	// Settled is an interrupted apply that Status completed or rolled back.
 	Settled *Entry `json:"settled,omitempty"`
-	// Imported is what an earlier tool says it applied.
+	// Imported is the state that an earlier tool left.
 	Imported *Imported `json:"imported,omitempty"`
-	// Busy is who applies at this moment.
+	// Busy names who is applying now.
 	Busy string `json:"busy,omitempty"`
 }
 
-// Entry is one line of a history.
+// Entry is one entry of a history.
 type Entry struct {
 	Host      string        `json:"host"`
 	Module    string        `json:"module"`
@@ -60,18 +60,18 @@ type Entry struct {
 	Steps     []string      `json:"steps,omitempty"`
 }
 
-// Approved is who said yes, as the record has it.
+// Approved describes an approval in a record.
 type Approved struct {
 	Approver string    `json:"approver"`
 	Time     time.Time `json:"time"`
 	Purpose  string    `json:"purpose"`
 	Digest   string    `json:"digest"`
-	// Verified says that the signature is good by the allowed_signers of now. A record that
-	// only the host had may name anybody.
+	// Verified is true if the present allowed_signers accepts the signature. A record that
+	// came from a host may name anybody.
 	Verified bool `json:"verified"`
 }
 
-// target is the module of the work tree's commit on each of its hosts.
+// target loads a module at the checked-out commit.
 func (e *Engine) target(ctx context.Context, id string) (*source, error) {
 	if err := validModule(id); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (e *Engine) target(ctx context.Context, id string) (*source, error) {
 	return e.load(ctx, id, commit)
 }
 
-// Modules are those of the work tree's commit.
+// Modules returns the names of the modules in the checked-out commit, sorted.
 func (e *Engine) Modules(ctx context.Context) ([]string, error) {
 	commit, _, err := e.head(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func (e *Engine) Modules(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// Status looks at each host of a module. What was interrupted there it finishes or
-// takes back first, which is the one thing that it changes.
+// Status queries each host of a module. It first completes or rolls back an interrupted
+// apply there, and changes nothing else.
 func (e *Engine) Status(ctx context.Context, id string) ([]Status, error) {
 	s, err := e.target(ctx, id)
 	if err != nil {
@@ -170,9 +170,10 @@ func (e *Engine) statusOn(ctx context.Context, s *source, st *Status) error {
 	return unreached(e.compare(ctx, c, h, s, st))
 }
 
-// compare says how the service is beside what was applied and what the commit says.
+// compare fills in the status by comparing the service with the last applied plan and with
+// the commit.
 func (e *Engine) compare(ctx context.Context, c *remote.Conn, h *hosts.Host, s *source, st *Status) error {
-	l, err := e.look(ctx, c, h, s)
+	l, err := e.query(ctx, c, h, s)
 	if err != nil {
 		return err
 	}
@@ -206,7 +207,8 @@ func (e *Engine) compare(ctx context.Context, c *remote.Conn, h *hosts.Host, s *
 	return nil
 }
 
-func filesDiffer(l *looked) bool {
+// filesDiffer reports whether a file on the host differs from the last applied plan.
+func filesDiffer(l *hostState) bool {
 	for _, f := range l.last.Source.Files {
 		if have, ok := l.obs.Files[f.Path]; ok && have != f.SHA256 {
 			return true
@@ -215,13 +217,13 @@ func filesDiffer(l *looked) bool {
 	return false
 }
 
-// adopt takes over what a host knows and this machine does not, and drops what was
-// sent and can no longer become a job. No clock says that it cannot: what was sent may be
-// late. But a plan saw which job was in force, which it never is again once another one is
-// (current); whatever comes then is refused there as stale. With as many jobs as a host
-// tells, it may have more.
+// adopt writes records for jobs that only the host knows. It removes records with the
+// outcome [Sent] whose plan can no longer become a job. Time cannot decide that, because a
+// plan may arrive late. But a plan names the job that was current when it was made: once
+// another job is current, the host refuses the plan as stale. If the host lists keptJobs
+// jobs, it may have more, so nothing is removed.
 func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob, current string) {
-	all, _ := e.records(h.Name, id) // what cannot be read is left alone
+	all, _ := e.records(h.Name, id) // keep unreadable ones
 	for _, r := range all {
 		if r.Outcome != Sent || current == "" || len(jobs) >= keptJobs || slices.ContainsFunc(jobs, func(j *hostJob) bool { return j.digest == r.Digest }) {
 			continue
@@ -239,13 +241,13 @@ func (e *Engine) adopt(h *hosts.Host, id string, jobs []*hostJob, current string
 		if j.outcome == "" || j.plan.Host.Name != h.Name || j.plan.Module != id || err == nil && old.Outcome.settled() && old.Job == j.name {
 			continue
 		}
-		e.writeRecord(h.Name, j.plan.Module, e.merge(h.Name, j)) // it is still on the host when this fails
+		e.writeRecord(h.Name, j.plan.Module, e.merge(h.Name, j)) // on failure, the host still has it
 	}
 }
 
-// History is what was carried out of a module, newest first, from this machine's
-// records and those of the hosts that can be reached. problems are of hosts that
-// could not be asked, each an [Error] where it has an outcome.
+// History returns what was applied of a module, newest first, from the records of this
+// machine and of the hosts that can be reached. problems has an error for each host that
+// could not be queried, an [Error] if it has an outcome, and for unreadable records.
 func (e *Engine) History(ctx context.Context, id string) (entries []Entry, problems []error, err error) {
 	s, err := e.target(ctx, id)
 	if err != nil {
@@ -287,7 +289,7 @@ func (e *Engine) History(ctx context.Context, id string) (entries []Entry, probl
 	return entries, problems, nil
 }
 
-// learn adopts what one host knows.
+// learn adopts the jobs of one host.
 func (e *Engine) learn(ctx context.Context, s *source, name string) error {
 	all, h, err := e.host(name)
 	if err != nil {
@@ -308,7 +310,7 @@ func (e *Engine) learn(ctx context.Context, s *source, name string) error {
 	return nil
 }
 
-func (e *Engine) entry(host string, r *Record) *Entry {
+func (e *Engine) entry(host string, r *record) *Entry {
 	p, _, err := plan.Decode(r.Plan)
 	if err != nil {
 		return nil
@@ -324,7 +326,7 @@ func (e *Engine) entry(host string, r *Record) *Entry {
 	return x
 }
 
-// verified reports whether an approval is of a plan and signed by who may, today.
+// verified reports whether an approval covers a plan and is accepted today.
 func (e *Engine) verified(a approval.Signed, digest string) bool {
 	v, err := e.verifier()
 	if err != nil {

@@ -234,7 +234,7 @@ func TestNewerRecords(t *testing.T) {
 	t.Parallel()
 	w, _ := newHut(t)
 	m, _ := w.lairPlan()
-	if err := w.e.writeRecord("one", "web", &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
+	if err := w.e.writeRecord("one", "web", &record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Applied, Began: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := w.e.lastApplied("one", "web"); r == nil || err != nil {
@@ -261,7 +261,7 @@ func TestSentStays(t *testing.T) {
 	w, _ := newHut(t)
 	m, _ := w.lairPlan()
 	w.host.Program(t, "docker", fakeDocker(m))
-	sent := &Record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Sent, Began: time.Now().Add(-100 * time.Hour)}
+	sent := &record{Digest: m.Digest, Plan: m.Bytes, Approvals: []approval.Signed{}, Outcome: Sent, Began: time.Now().Add(-100 * time.Hour)}
 	if err := w.e.writeRecord("one", "web", sent); err != nil {
 		t.Fatal(err)
 	}

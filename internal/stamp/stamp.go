@@ -1,11 +1,12 @@
-// Package stamp says when a run reached which point, for whoever makes carboy
-// faster: with CARBOY_PHASES set to a file, a line for each point is appended
-// there when carboy ends, its name and the time on the monotonic clock in
-// nanoseconds. Without it, marking costs a comparison.
+// Package stamp records when a run reached named points: with CARBOY_PHASES set to
+// a file, it appends a line for each point there when carboy ends, with the name and
+// the time on the monotonic clock in nanoseconds. Without it, marking costs a
+// comparison.
 //
-// The clock is one for all processes, so points of the bottle's inner ones stand
-// in the same file, and so does the process's own start. Names are ours alone:
-// nothing from inside a bottle gets there.
+// runtime/trace can't replace it: a trace has the clock and the file of one process,
+// and a start goes through several. The monotonic clock is one for all of them, so
+// that the points of a bottle's inner processes, and the process's own start, are in
+// the same file. Names are carboy's own: nothing from inside a bottle gets there.
 package stamp
 
 import (
@@ -17,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Variable names the file.
+// Variable is the environment variable that names the file.
 const Variable = "CARBOY_PHASES"
 
 // Point is one line.
@@ -33,14 +34,14 @@ type Log struct {
 	points []Point
 }
 
-// On starts collecting.
+// On starts the collection.
 func (l *Log) On() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.on = true
 }
 
-// Mark notes that name was reached.
+// Mark records that name was reached now.
 func (l *Log) Mark(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,8 +50,8 @@ func (l *Log) Mark(name string) {
 	}
 }
 
-// Add takes points of another process over.
-func (l *Log) Add(ps []Point) {
+// add appends points of another process.
+func (l *Log) add(ps []Point) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.on {
@@ -58,7 +59,7 @@ func (l *Log) Add(ps []Point) {
 	}
 }
 
-// Points are those so far.
+// Points returns a copy of the points so far.
 func (l *Log) Points() []Point {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,13 +72,12 @@ func now() int64 {
 	return t.Nano()
 }
 
-// own is this process's log.
 var own Log
 
 // Wanted reports whether this process was asked for points.
 func Wanted() bool { return os.Getenv(Variable) != "" }
 
-// Begin starts this process's log, if it is wanted.
+// Begin starts this process's log if CARBOY_PHASES is set.
 func Begin() {
 	if Wanted() {
 		own.On()
@@ -85,14 +85,14 @@ func Begin() {
 	}
 }
 
-// Mark notes a point of this process.
+// Mark records a point of this process.
 func Mark(name string) { own.Mark(name) }
 
-// Add takes over points of a process that this one started.
-func Add(ps []Point) { own.Add(ps) }
+// add appends points of another process to this process's log.
+func Add(ps []Point) { own.add(ps) }
 
-// End writes this process's log. The file must exist: a variable that somebody
-// set by mistake makes none.
+// End appends this process's log to the file, which must exist: a variable that was
+// set by mistake creates none.
 func End() error {
 	ps := own.Points()
 	if len(ps) == 0 {

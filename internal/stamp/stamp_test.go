@@ -10,7 +10,7 @@ import (
 func TestOffCollectsNothing(t *testing.T) {
 	var l Log
 	l.Mark("a")
-	l.Add([]Point{{"b", 1}})
+	l.add([]Point{{"b", 1}})
 	if n := len(l.Points()); n > 0 {
 		t.Errorf("%d points", n)
 	}

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bottle is the record of a named bottle, bottles/<slug>/meta.json: what was started, so that it can be looked at,
-// resumed and destroyed. What happened in it are the runs of its name; the record holds no state of its own that could
-// disagree with theirs.
+// Bottle is the record of a named bottle, bottles/<slug>/meta.json. It says what was started. The state of the bottle is
+// in the records of its runs only, so the two cannot disagree.
 type Bottle struct {
 	Schema    string    `json:"schema"`
 	Slug      string    `json:"slug"`
@@ -33,14 +32,15 @@ const (
 	bottleKind = "bottle"
 	bottlesDir = "bottles"
 	maxSlug    = 40
-	// maxSame bounds how many bottles have one label.
+	// maxSame bounds the number of bottles with the same label.
 	maxSame = 1000
 )
 
-// ErrNoBottle is returned for a bottle that is not there.
+// ErrNoBottle is returned for a bottle that does not exist.
 var ErrNoBottle = errors.New("no such bottle")
 
-// slugOf is label as a name: small letters, digits and dashes, a letter first. No run id begins with a letter.
+// slugOf returns a name made from label: lower-case letters, digits and dashes, beginning with a letter. Run ids never
+// begin with a letter, so a name is not an id.
 func slugOf(label string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(label) {
@@ -61,7 +61,7 @@ func slugOf(label string) string {
 	return strings.Trim(s, "-")
 }
 
-// ValidSlug reports whether a bottle can be called so.
+// ValidSlug reports whether s can be the name of a bottle.
 func ValidSlug(s string) bool {
 	if s == "" || len(s) > maxSlug+len("-1000") || s[0] < 'a' || s[0] > 'z' {
 		return false
@@ -69,8 +69,8 @@ func ValidSlug(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// CreateBottle makes the record of a bottle under a name that no other has: that of its label, else with -2, -3 and so
-// on. Either all of it is on disk or nothing is.
+// CreateBottle creates the record of a bottle under an unused name: that of its label, else with -2, -3 and so on. It is
+// atomic and durable.
 func (s *Store) CreateBottle(ctx context.Context, b Bottle) (Bottle, error) {
 	base := slugOf(b.Label)
 	err := s.locked(ctx, func() error {
@@ -96,7 +96,7 @@ func (s *Store) CreateBottle(ctx context.Context, b Bottle) (Bottle, error) {
 	return b, nil
 }
 
-// buildBottle makes the directory under a name that is no bottle's first.
+// buildBottle creates the directory under a temporary name and then renames it.
 func (s *Store) buildBottle(b *Bottle) (err error) {
 	data, err := Encode(bottleKind, b)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Store) dropBottle(name string) error {
 	return err
 }
 
-// Bottle reads one record: ErrNoBottle when there is none.
+// Bottle returns one record. The error is ErrNoBottle if there is none.
 func (s *Store) Bottle(slug string) (b Bottle, err error) {
 	if !ValidSlug(slug) {
 		return b, fmt.Errorf("bottle %s: %w", strconv.Quote(slug), ErrNoBottle)
@@ -161,7 +161,7 @@ func (s *Store) Bottle(slug string) (b Bottle, err error) {
 	return b, nil
 }
 
-// Bottles reads all records, sorted by name. One that can't be read is reported beside.
+// Bottles returns all records, sorted by name, and an error for each that cannot be read.
 func (s *Store) Bottles(ctx context.Context) (list []Bottle, corrupt []*CorruptError, err error) {
 	var names []string
 	if err := s.readNames(s.bottles, ".", func(name string) error {
@@ -189,7 +189,7 @@ func (s *Store) Bottles(ctx context.Context) (list []Bottle, corrupt []*CorruptE
 	return list, corrupt, nil
 }
 
-// RunsOf are the records of what ran in b, newest first. Of an earlier bottle of that name there may be others.
+// RunsOf returns the records of b's runs, newest first, without those of an earlier bottle of the same name.
 func (s *Store) RunsOf(ctx context.Context, b Bottle) ([]Meta, error) {
 	l, err := s.List(ctx, Query{})
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *Store) RunsOf(ctx context.Context, b Bottle) ([]Meta, error) {
 	}), nil
 }
 
-// RemoveBottle deletes the record of a bottle, and reports whether there was one. Its runs are the caller's to remove.
+// RemoveBottle deletes the record of a bottle and reports whether it existed. It does not remove the bottle's runs.
 func (s *Store) RemoveBottle(ctx context.Context, slug string) (was bool, err error) {
 	if !ValidSlug(slug) {
 		return false, nil

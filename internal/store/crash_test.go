@@ -70,7 +70,7 @@ func oneRun(ctx context.Context, s *Store, ws Workspace, remove bool, say func(s
 		return err
 	}
 	say("running", r.ID())
-	if err := os.MkdirAll(r.Path(UpperDir, "a", "b"), 0o700); err != nil {
+	if err := os.MkdirAll(r.Path(upperDir, "a", "b"), 0o700); err != nil {
 		return err
 	}
 	if err := r.WriteReceipt(ctx, map[string]string{"schema": Schema("receipt"), "filler": strings.Repeat("x", 5000)}); err != nil {
@@ -124,7 +124,7 @@ func whole(t *testing.T, dir, when string, said map[ID]string) {
 			t.Errorf("%s: %s is %s after recovery", when, m.ID, m.State)
 		}
 		var receipt map[string]string
-		if err := s.ReadDocument(m.ID, ReceiptFile, "receipt", &receipt); m.State == Finished && (err != nil || len(receipt["filler"]) != 5000) {
+		if err := s.readDocument(m.ID, ReceiptFile, "receipt", &receipt); m.State == Finished && (err != nil || len(receipt["filler"]) != 5000) {
 			t.Errorf("%s: %s is finished, its receipt: %v", when, m.ID, err)
 		}
 	}

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env reads one environment variable; os.Getenv is one.
+// Env returns the value of an environment variable, as os.Getenv does.
 type Env func(name string) string
 
-// maxRuntimeDir is how long a runtime directory may be: sun_path holds 108 bytes with its final zero, and a socket is
-// called "/", a run id of 26 characters and ".sock".
+// maxRuntimeDir bounds the path of a runtime directory. sun_path has 108 bytes with its final zero, and the name of a
+// socket is "/", a run id of 26 characters and ".sock".
 const maxRuntimeDir = 108 - 1 - 1 - 26 - len(".sock")
 
-// DirError is a directory that carboy will not use, and what to do about it.
+// DirError says why carboy does not use a directory, with advice.
 type DirError struct {
 	Use    string // "state", "runtime" or "configuration"
 	Path   string
@@ -180,7 +180,7 @@ func parentGuards(use, dir string) error {
 	return nil
 }
 
-// Glob gives what in dir matches a pattern, in order. Of dir itself nothing is a pattern:
+// Glob returns the paths in dir that match a pattern, sorted. It takes dir literally, because
 // a user's directory may be called [x].
 func Glob(dir, pattern string) ([]string, error) {
 	found, err := fs.Glob(os.DirFS(dir), pattern)

@@ -21,7 +21,7 @@ import (
 // MaxDocument bounds a JSON document of the store, in bytes. The longest command line that Linux passes on fits.
 const MaxDocument = 16 << 20
 
-// SchemaError is a document that this carboy must not interpret.
+// SchemaError says that a document has another kind or version than expected.
 type SchemaError struct {
 	File  string
 	Field string // "schema"
@@ -33,11 +33,11 @@ func (e *SchemaError) Error() string {
 	return fmt.Sprintf("%s: field %q is %s, this carboy reads %s", e.File, e.Field, strconv.Quote(e.Got), strconv.Quote(e.Want))
 }
 
-// Schema is the value of a document's "schema" field: "carboy.dev/<kind>/v1".
+// Schema returns the value of a document's "schema" field: "carboy.dev/<kind>/v1".
 func Schema(kind string) string { return "carboy.dev/" + kind + "/v1" }
 
 // Encode returns v as an indented JSON document that ends in a line break. v must marshal to an object whose "schema" is
-// Schema(kind): what could not be read back is not written.
+// Schema(kind); otherwise Encode returns an error, because Decode would reject the document.
 func Encode(kind string, v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -55,8 +55,8 @@ func Encode(kind string, v any) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Decode reads a document of kind into v. file names it in errors. Unknown fields are ignored: later versions only add.
-// Another kind or another major version is a *SchemaError.
+// Decode decodes a document of kind into v; file is its name in errors. It ignores unknown fields, because later versions
+// only add fields. The error is a *SchemaError for another kind or major version.
 func Decode(file, kind string, data []byte, v any) error {
 	if err := checkSchema(file, data, kind); err != nil {
 		return err
@@ -80,9 +80,9 @@ func checkSchema(file string, data []byte, kind string) error {
 	return nil
 }
 
-// WriteFile replaces the file at path: a reader, a crash or a full disk finds the old content or the new, never a part.
-// It returns after file and directory are on disk. The last element of path is not followed when it is a link, it is
-// replaced. Concurrent writers are safe; the last one wins. A crash can leave a file ".<name>.<random>.tmp" beside it.
+// WriteFile replaces the file at path atomically, and returns after file and directory are synced. If path is a symbolic
+// link, WriteFile replaces the link. With concurrent writers the last one wins. A crash can leave a file
+// ".<name>.<random>.tmp" beside it.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	dir, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -105,7 +105,7 @@ func WriteJSON(path, kind string, v any) error {
 	return WriteFile(path, data, 0o600)
 }
 
-// ReadJSON reads what WriteJSON wrote. It follows no link at the end of path and reads no more than MaxDocument bytes.
+// ReadJSON reads a document that WriteJSON wrote. It fails if path is a symbolic link or has more than MaxDocument bytes.
 func ReadJSON(path, kind string, v any) error {
 	data, err := ReadDocument(path)
 	if err != nil {
@@ -114,7 +114,7 @@ func ReadJSON(path, kind string, v any) error {
 	return Decode(path, kind, data, v)
 }
 
-// ReadDocument reads as ReadJSON does, for Decode and whoever needs the very bytes.
+// ReadDocument is ReadJSON without decoding. It returns the bytes for Decode.
 func ReadDocument(path string) ([]byte, error) {
 	data, err := readAt(kernel{}, unix.AT_FDCWD, path)
 	if err != nil {
@@ -123,8 +123,8 @@ func ReadDocument(path string) ([]byte, error) {
 	return data, nil
 }
 
-// replaceFile writes data to tmp, and when all of it is on disk gives it the name. On failure nothing has changed; tmp is
-// removed, or, where even that fails, replaced by the next call.
+// replaceFile writes data to tmp, syncs it and renames it to name. On failure name is unchanged and tmp is removed; if
+// that fails too, the next call replaces tmp.
 func replaceFile(s sys, dir int, name, tmp string, data []byte, mode uint32) (err error) {
 	if err := s.Unlinkat(dir, tmp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -190,8 +190,8 @@ func readAt(s sys, dir int, name string) ([]byte, error) {
 	return data, err
 }
 
-// Raw is text that may hold any bytes, such as a path or an argument. In JSON it is a string when it is UTF-8, else
-// {"base64": "…"}: encoding/json alone would replace the bytes, and with them the file that is meant.
+// Raw is a string of arbitrary bytes, such as a path or an argument. In JSON it is a string if it is valid UTF-8, else
+// {"base64": "…"}: encoding/json alone would replace bytes, and the path would name another file.
 type Raw string
 
 // MarshalJSON implements json.Marshaler.

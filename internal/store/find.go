@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// CorruptError is a record that is there and can't be read. It is reported, skipped by lists, and never deleted unasked:
-// what lies beside it may be somebody's work.
+// CorruptError says that a record exists but cannot be read. Lists skip and report such records. They are never deleted
+// automatically, because their directories may hold somebody's work.
 type CorruptError struct {
 	ID   string // the directory's name
 	File string
@@ -23,11 +23,11 @@ func (e *CorruptError) Error() string {
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// AmbiguousError is a prefix that several runs have.
+// AmbiguousError says that several runs have a prefix.
 type AmbiguousError struct {
 	Ref        string
-	Candidates []Summary // newest first, at most 10; of a corrupt record only the id
-	More       int       // how many others
+	Candidates []Summary // newest first, at most 10; only the id if the record is corrupt
+	More       int       // number of further runs
 }
 
 func (e *AmbiguousError) Error() string {
@@ -44,19 +44,18 @@ func (e *AmbiguousError) Error() string {
 
 // Query selects runs. The zero value selects all.
 type Query struct {
-	Limit     int        // at most so many; 0: all
-	Workspace *Workspace // of this workspace only
+	Limit     int        // maximum number of runs; 0: all
+	Workspace *Workspace // only runs of this workspace; nil: all
 }
 
-// Listing is what List found.
+// Listing is the result of List.
 type Listing struct {
 	Runs    []Meta          // newest first
 	Corrupt []*CorruptError // newest first
-	More    bool            // Limit left some out
+	More    bool            // there may be more runs than Limit
 }
 
-// List reads records, newest first. One that can't be read is reported in the listing and does not end it; one that is
-// removed meanwhile is left out.
+// List returns the records of runs, newest first. Records that cannot be read are in Listing.Corrupt.
 func (s *Store) List(ctx context.Context, q Query) (Listing, error) {
 	var l Listing
 	ids, odd, err := s.ids()
@@ -82,14 +81,14 @@ func (s *Store) List(ctx context.Context, q Query) (Listing, error) {
 			l.Corrupt = append(l.Corrupt, corrupt)
 		case err != nil:
 			return l, fmt.Errorf("list runs: %w", err)
-		case q.Workspace == nil || m.Workspace.Same(*q.Workspace):
+		case q.Workspace == nil || m.Workspace.same(*q.Workspace):
 			l.Runs = append(l.Runs, m)
 		}
 	}
 	return l, nil
 }
 
-// ids returns the ids of all runs, newest first, and other names that have no business there.
+// ids returns the ids of all runs, newest first, and other names in the directory, sorted.
 func (s *Store) ids() (ids []ID, odd []string, err error) {
 	err = s.readNames(s.runs, ".", func(name string) error {
 		if id, err := ParseID(name); err == nil {
@@ -105,8 +104,9 @@ func (s *Store) ids() (ids []ID, odd []string, err error) {
 	return ids, odd, err
 }
 
-// Find resolves what a person typed: an id, a prefix of one id only (in any case), the name of a bottle for its newest
-// run, or "" for the newest run of the workspace. ErrNotFound (ErrNoRuns when none was named), *AmbiguousError or *CorruptError when that is no one readable run.
+// Find returns the run that ref names: an id, a unique prefix of an id (in upper or lower case), the name of a bottle for
+// its newest run, or "" for the newest run of the workspace. The error is ErrNotFound (ErrNoRuns if ref is ""), an
+// *AmbiguousError or a *CorruptError if that is not exactly one readable run.
 func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error) {
 	if ref == "" {
 		l, err := s.List(ctx, Query{Limit: 1, Workspace: &ws})
@@ -138,7 +138,7 @@ func (s *Store) Find(ctx context.Context, ref string, ws Workspace) (Meta, error
 	return Meta{}, s.ambiguous(ref, ids)
 }
 
-// findNamed is the newest run of the bottle called name. No run id begins with a letter.
+// findNamed returns the newest run of the bottle called name. Run ids never begin with a letter, so a name is not an id.
 func (s *Store) findNamed(ctx context.Context, name string) (Meta, error) {
 	l, err := s.List(ctx, Query{})
 	if err != nil {

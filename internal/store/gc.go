@@ -9,34 +9,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policy says which runs may go. The zero value removes nothing. Runs that are not over, that were lost and not cleaned
-// up, or that can't be read never go.
+// Policy selects runs for removal. The zero value selects none. Runs that are not over, that are lost and not cleaned up,
+// or whose record cannot be read are never selected.
 type Policy struct {
-	Keep      int           // the newest so many always stay. Alone, it is also the rule: the others go
-	OlderThan time.Duration // those that ended longer ago go; 0: no such rule
-	MaxBytes  int64         // the oldest go until all together hold no more; 0: no such rule
-	All       bool          // all go
-	Unlanded  bool          // also those whose changes were not landed
+	Keep      int           // always keep this many of the newest runs; as the only rule, remove all others
+	OlderThan time.Duration // remove runs that ended longer ago; 0: no such rule
+	MaxBytes  int64         // remove the oldest runs until the others use no more space; 0: no such rule
+	All       bool          // remove all runs
+	Unlanded  bool          // remove runs with unlanded changes too
 }
 
 // Candidate is one run in a Plan.
 type Candidate struct {
 	Meta  Meta
 	Bytes int64  // on disk
-	Why   string // why it goes, or why it stays although the rules would have it go
+	Why   string // why the run is removed, or why it is kept in spite of a rule
 }
 
-// Plan is what collecting would do.
+// Plan lists the runs that ApplyGC will remove.
 type Plan struct {
 	Remove  []Candidate // oldest first
-	Stay    []Candidate // kept in spite of a rule
+	Stay    []Candidate // selected by a rule, but kept
 	Corrupt []*CorruptError
 	Freed   int64 // bytes
 	Total   int64 // bytes of all runs before
 	opts    RemoveOptions
 }
 
-// PlanGC works out what p would remove. It changes nothing.
+// PlanGC returns the runs that p selects. It changes nothing.
 func (s *Store) PlanGC(ctx context.Context, p Policy) (Plan, error) {
 	if p.Keep < 0 || p.OlderThan < 0 || p.MaxBytes < 0 {
 		return Plan{}, errors.New("plan garbage collection: a negative bound")
@@ -49,7 +49,7 @@ func (s *Store) PlanGC(ctx context.Context, p Policy) (Plan, error) {
 	plan.Corrupt = l.Corrupt
 	sizes := make([]int64, len(l.Runs))
 	for i, m := range l.Runs {
-		u, err := s.Usage(ctx, m.ID)
+		u, err := s.usage(ctx, m.ID)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return plan, fmt.Errorf("plan garbage collection: %w", err)
 		}
@@ -72,7 +72,7 @@ func (s *Store) PlanGC(ctx context.Context, p Policy) (Plan, error) {
 	return plan, nil
 }
 
-// rule says why a run should go, "" if no rule wants that. total is what would be left.
+// rule returns why a run should be removed, "" if no rule selects it. total is the size of the remaining runs.
 func (p Policy) rule(m Meta, now time.Time, total int64) string {
 	switch {
 	case p.All:
@@ -87,7 +87,7 @@ func (p Policy) rule(m Meta, now time.Time, total int64) string {
 	return ""
 }
 
-// stays says why a run stays whatever the rules say. newer is how many newer runs there are.
+// stays returns why a run must be kept, "" if it may be removed. newer is the number of newer runs.
 func (p Policy) stays(m Meta, newer int) string {
 	switch {
 	case newer < p.Keep:
@@ -102,8 +102,8 @@ func (p Policy) stays(m Meta, newer int) string {
 	return ""
 }
 
-// ApplyGC removes what the plan says, judging each run again: one that is no longer as it was planned stays. It goes on
-// after a failure and returns all failures; removed are the runs that are gone.
+// ApplyGC removes the planned runs, after checking each again. It continues after an error, and returns the removed runs
+// and all errors.
 func (s *Store) ApplyGC(ctx context.Context, plan Plan) (removed []ID, err error) {
 	var errs []error
 	for _, c := range plan.Remove {
@@ -123,16 +123,16 @@ func (s *Store) ApplyGC(ctx context.Context, plan Plan) (removed []ID, err error
 
 // Usage is the disk space of a run.
 type Usage struct {
-	Bytes   int64 // as allocated: a hole in a sparse file counts nothing
+	Bytes   int64 // allocated bytes, without holes
 	Files   int64
-	Partial bool // some directories could not be read or lie deeper than is looked: Bytes is a lower bound
+	Partial bool // some directories could not be read or are too deep: Bytes is a lower bound
 }
 
-// maxDepth bounds the descent of Usage, one open directory per level.
+// maxDepth bounds the depth of Usage, which opens one directory per level.
 const maxDepth = 128
 
-// Usage adds up the directory of a run. Links and mounts in it are not followed.
-func (s *Store) Usage(ctx context.Context, id ID) (Usage, error) {
+// usage returns the disk space of a run's directory. It does not follow links and mounts.
+func (s *Store) usage(ctx context.Context, id ID) (Usage, error) {
 	var u Usage
 	if _, err := ParseID(string(id)); err != nil {
 		return u, err

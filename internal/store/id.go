@@ -15,7 +15,7 @@ import (
 // also when the clock was set back in between.
 type ID string
 
-// ParseID accepts a whole id, in lower case only: there is one spelling of each, and so one directory.
+// ParseID parses a complete id in lower case. Each id has this one spelling, and so one directory.
 func ParseID(s string) (ID, error) {
 	u, err := ulid.ParseStrict(strings.ToUpper(s))
 	if err != nil || lower(u) != ID(s) {
@@ -24,7 +24,8 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
-// Time is when the id was made, to the millisecond. After the clock was set back it is that of the run before.
+// Time returns the time in the id, in milliseconds. It never decreases from one run to the next: if the clock was set
+// back, it is the time of the previous run.
 func (id ID) Time() time.Time {
 	u, err := ulid.ParseStrict(string(id))
 	if err != nil {

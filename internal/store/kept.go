@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is kept of a bottle, beside its record in bottles/<slug>:
+// Files in bottles/<slug>, beside the bottle's record:
 //
-//	lock           held by the carboy that starts, runs, resumes or destroys it
-//	identity.json  what it has again when it is resumed; see package carboy
-//	kept.json      what it can be resumed from, and in which directory that is
-//	kept/<run>     files of that, complete before kept.json names it
+//	lock           locked by the process that starts, runs, resumes or destroys the bottle
+//	identity.json  settings that stay the same when it is resumed; see package carboy
+//	kept.json      describes the files from which it can be resumed
+//	kept/<run>     these files; complete before kept.json names the directory
 
 const (
 	identityFile = "identity.json"
@@ -31,10 +31,10 @@ const (
 	keptKind     = "kept"
 )
 
-// ErrBottleBusy means that a carboy works with the bottle at this moment.
+// ErrBottleBusy means that another process holds the bottle's lock.
 var ErrBottleBusy = errors.New("bottle is in use")
 
-// BottleLock says that nobody else starts, resumes or destroys a bottle.
+// BottleLock is the exclusive lock of a bottle, for starting, resuming and destroying it.
 type BottleLock struct {
 	s      *Store
 	slug   string
@@ -43,11 +43,11 @@ type BottleLock struct {
 	closed bool
 }
 
-// lockBottleIn bounds the wait for somebody who only looks whether a bottle is in use.
+// lockBottleIn bounds the wait for a process that only checks whether the bottle is in use.
 const lockBottleIn = 500 * time.Millisecond
 
-// LockBottle takes the lock of a bottle: ErrBottleBusy when somebody has it, ErrNoBottle when there is no such bottle.
-// Death unlocks.
+// LockBottle takes the lock of a bottle, which ends with the process at the latest. The error is ErrBottleBusy if another
+// process holds it, and ErrNoBottle if there is no such bottle.
 func (s *Store) LockBottle(slug string) (*BottleLock, error) {
 	for end := time.Now().Add(lockBottleIn); ; time.Sleep(10 * time.Millisecond) {
 		l, err := s.tryBottle(slug, unix.LOCK_EX)
@@ -57,7 +57,7 @@ func (s *Store) LockBottle(slug string) (*BottleLock, error) {
 	}
 }
 
-// BottleBusy reports whether somebody has the lock of a bottle.
+// BottleBusy reports whether a process holds the lock of a bottle.
 func (s *Store) BottleBusy(slug string) (bool, error) {
 	l, err := s.tryBottle(slug, unix.LOCK_SH)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Store) tryBottle(slug string, how int) (*BottleLock, error) {
 		return fail(err)
 	}
 	l := &BottleLock{s: s, slug: slug, lock: fd, dir: dir}
-	// It may have been removed, and another one made, since its directory was opened.
+	// The bottle may have been removed, and another one created, since its directory was opened.
 	var ours, now unix.Stat_t
 	if unix.Fstat(dir, &ours) != nil || unix.Fstatat(s.bottles, slug, &now, unix.AT_SYMLINK_NOFOLLOW) != nil || ours.Ino != now.Ino || ours.Dev != now.Dev {
 		l.Unlock()
@@ -107,7 +107,7 @@ func (s *Store) tryBottle(slug string, how int) (*BottleLock, error) {
 	return l, nil
 }
 
-// Unlock gives it back. Idempotent.
+// Unlock releases the lock. Unlocking twice is allowed.
 func (l *BottleLock) Unlock() {
 	if !l.closed {
 		l.closed = true
@@ -116,7 +116,7 @@ func (l *BottleLock) Unlock() {
 	}
 }
 
-// Identity reads what WriteIdentity wrote; nil: nothing yet.
+// Identity returns the data of WriteIdentity, nil if there is none yet.
 func (l *BottleLock) Identity() ([]byte, error) {
 	b, err := readAt(l.s.sys, l.dir, identityFile)
 	if errors.Is(err, unix.ENOENT) {
@@ -125,12 +125,12 @@ func (l *BottleLock) Identity() ([]byte, error) {
 	return b, err
 }
 
-// WriteIdentity keeps it, for this user's eyes.
+// WriteIdentity stores the bottle's identity, readable by this user only.
 func (l *BottleLock) WriteIdentity(b []byte) error {
 	return replaceFile(l.s.sys, l.dir, identityFile, "."+identityFile+".tmp", b, 0o600)
 }
 
-// Decided reads what WriteDecided wrote; nil: nothing yet.
+// Decided returns the data of WriteDecided, nil if there is none yet.
 func (l *BottleLock) Decided() ([]byte, error) {
 	b, err := readAt(l.s.sys, l.dir, decidedFile)
 	if errors.Is(err, unix.ENOENT) {
@@ -139,44 +139,45 @@ func (l *BottleLock) Decided() ([]byte, error) {
 	return b, err
 }
 
-// WriteDecided keeps what people decided for the bottle's life, for this user's eyes.
+// WriteDecided stores people's decisions for the bottle's lifetime, readable by this user only.
 func (l *BottleLock) WriteDecided(b []byte) error {
 	return replaceFile(l.s.sys, l.dir, decidedFile, "."+decidedFile+".tmp", b, 0o600)
 }
 
-// Kept is kept.json: what a bottle can be resumed from.
+// Kept is the content of kept.json: the files from which a bottle can be resumed.
 type Kept struct {
 	Schema string    `json:"schema"`
-	Run    ID        `json:"run"` // of which it is
+	Run    ID        `json:"run"` // the run that was kept
 	At     time.Time `json:"at"`
 	Build  string    `json:"build"`
-	Arch   string    `json:"arch"` // of processors, as Go calls them
-	// Frozen says that somebody froze it; else its agent had ended.
+	Arch   string    `json:"arch"` // as in GOARCH
+	// Frozen is true if the bottle was frozen, false if its agent had ended.
 	Frozen bool `json:"frozen"`
-	// Manifests is the digest of the manifests that it had, in hexadecimal digits.
+	// Manifests is the digest of its manifests, in hexadecimal digits.
 	Manifests string `json:"manifests"`
-	// Files is the file with all that the bottle wrote. Live are those of the image
-	// of its processes, in the backend's order; none: WhyNot says why.
+	// Files is the file with everything that the bottle wrote. Live lists the files with
+	// the state of its processes, in the backend's order; if empty, WhyNot says why.
 	Files  KeptPart        `json:"files"`
 	Live   []KeptPart      `json:"live,omitempty"`
-	Thaw   json.RawMessage `json:"thaw,omitempty"` // the backend's word on Live
+	Thaw   json.RawMessage `json:"thaw,omitempty"` // the backend's description of Live
 	WhyNot string          `json:"why_not_live,omitempty"`
 }
 
-// KeptPart is one file of it.
+// KeptPart is one file of a Kept.
 type KeptPart struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// Parts are all files of it.
+// Parts returns all files.
 func (k *Kept) Parts() []KeptPart { return append([]KeptPart{k.Files}, k.Live...) }
 
-// Dir is the bottle's directory.
+// Dir returns the bottle's directory.
 func (l *BottleLock) Dir() string { return filepath.Join(l.s.dir, bottlesDir, l.slug) }
 
-// Private is a directory in it for this user alone, made when there is none. It goes with the bottle.
+// Private returns a directory below Dir that only this user can access, and creates it if needed. It is removed with the
+// bottle.
 func (l *BottleLock) Private(name string) (string, error) {
 	dir := filepath.Join(l.Dir(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -192,7 +193,7 @@ func (l *BottleLock) Private(name string) (string, error) {
 	return dir, os.Chmod(dir, 0o700)
 }
 
-// KeptDir makes an empty directory for what is kept of a run, in place of any before of that run.
+// KeptDir creates an empty directory for the kept files of a run. It replaces an earlier one of that run.
 func (l *BottleLock) KeptDir(run ID) (string, error) {
 	top := filepath.Join(l.s.dir, bottlesDir, l.slug, keptDir)
 	dir := filepath.Join(top, string(run))
@@ -202,8 +203,8 @@ func (l *BottleLock) KeptDir(run ID) (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// Keep makes k what the bottle is resumed from, and removes what was kept before. The files are in KeptDir, each of them
-// on disk.
+// Keep stores k, from which the bottle will be resumed, and removes earlier kept files. The caller has written and synced
+// the files in KeptDir.
 func (l *BottleLock) Keep(k *Kept) error {
 	dir, err := l.s.sys.Openat(l.dir, keptDir+"/"+string(k.Run), dirFlags, 0)
 	if err != nil {
@@ -225,7 +226,7 @@ func (l *BottleLock) Keep(k *Kept) error {
 	return l.sweepKept(string(k.Run))
 }
 
-// sweepKept removes all that is kept but one run's.
+// sweepKept removes the kept files of all runs but one.
 func (l *BottleLock) sweepKept(but string) error {
 	top := filepath.Join(l.s.dir, bottlesDir, l.slug, keptDir)
 	entries, err := os.ReadDir(top)
@@ -241,15 +242,15 @@ func (l *BottleLock) sweepKept(but string) error {
 	return errors.Join(errs...)
 }
 
-// DropKept removes all that is kept.
-func (l *BottleLock) DropKept() error {
+// dropKept removes all kept files.
+func (l *BottleLock) dropKept() error {
 	if err := l.s.sys.Unlinkat(l.dir, keptFile, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return l.sweepKept("")
 }
 
-// Kept reads what a bottle can be resumed from, and where its files are; nil: nothing is kept.
+// Kept returns from what a bottle can be resumed, and the directory of its files. It returns nil if nothing is kept.
 func (s *Store) Kept(slug string) (*Kept, string, error) {
 	if !ValidSlug(slug) {
 		return nil, "", fmt.Errorf("bottle %s: %w", strconv.Quote(slug), ErrNoBottle)
@@ -286,10 +287,10 @@ func (k *Kept) check() error {
 	return nil
 }
 
-// EncodeKept is k as kept.json has it.
+// EncodeKept encodes k as in kept.json.
 func EncodeKept(k *Kept) ([]byte, error) { return Encode(keptKind, k) }
 
-// DecodeKept reads what EncodeKept gave, of a file that came from elsewhere.
+// DecodeKept decodes and checks a file that EncodeKept wrote and that may come from elsewhere.
 func DecodeKept(data []byte) (k Kept, err error) {
 	if err = Decode(keptFile, keptKind, data, &k); err == nil {
 		err = k.check()
@@ -297,16 +298,16 @@ func DecodeKept(data []byte) (k Kept, err error) {
 	return k, err
 }
 
-// EncodeBottle is b as its record has it.
+// EncodeBottle encodes b as in its record.
 func EncodeBottle(b *Bottle) ([]byte, error) { return Encode(bottleKind, b) }
 
-// DecodeBottle reads what EncodeBottle gave, of a file that came from elsewhere.
+// DecodeBottle decodes and checks a file that EncodeBottle wrote and that may come from elsewhere.
 func DecodeBottle(data []byte) (b Bottle, err error) {
 	err = Decode(metaFile, bottleKind, data, &b)
 	return b, err
 }
 
-// AwaitBottle takes the lock of a bottle as soon as nobody else has it.
+// AwaitBottle takes the lock of a bottle. It blocks while another process holds it.
 func (s *Store) AwaitBottle(ctx context.Context, slug string) (*BottleLock, error) {
 	for {
 		l, err := s.LockBottle(slug)

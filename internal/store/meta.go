@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Kind is what a record is of.
+// Kind distinguishes the records of runs.
 type Kind string
 
 const (
@@ -13,8 +13,8 @@ const (
 	KindBottle Kind = "bottle" // started, attached to, stopped
 )
 
-// State is how far a run is. Only these steps exist: created → running → finished, and from the first two → failed or
-// lost. The zero value is no state and is refused.
+// State is the state of a run. The transitions are created → running → finished, and created or running → failed or
+// lost. The zero value is invalid.
 type State string
 
 const (
@@ -22,10 +22,10 @@ const (
 	Running  State = "running"  // the command has been started
 	Finished State = "finished" // the command has ended, Exit says how
 	Failed   State = "failed"   // carboy refused or failed, Reason says why
-	Lost     State = "lost"     // the supervisor died without saying; found by Recover
+	Lost     State = "lost"     // the supervisor died; Recover noticed
 )
 
-// Over reports whether nothing of the run can happen any more. An unknown state is not over.
+// Over reports whether the run has ended. A run in an unknown state has not.
 func (s State) Over() bool { return s == Finished || s == Failed || s == Lost }
 
 var steps = map[State][]State{
@@ -33,7 +33,7 @@ var steps = map[State][]State{
 	Running: {Finished, Failed, Lost},
 }
 
-// Mode is how a run sees its workspace. The zero value is refused.
+// Mode is how a run accesses its workspace. The zero value is invalid.
 type Mode string
 
 const (
@@ -43,8 +43,8 @@ const (
 	None    Mode = "none"
 )
 
-// Changes is what has become of a run's changes to its workspace. The zero value means that nobody knows; like Pending
-// it keeps the run from being deleted unasked.
+// Changes is the state of a run's changes to its workspace. The zero value means unknown; like Pending, it protects the
+// run from being deleted automatically.
 type Changes string
 
 const (
@@ -52,7 +52,7 @@ const (
 	Pending   Changes = "pending"   // waiting for review
 	Partly    Changes = "partly"    // some landed, others wait
 	Landed    Changes = "landed"    // all landed
-	Discarded Changes = "discarded" // a person gave them up
+	Discarded Changes = "discarded" // a person discarded them
 )
 
 // Settled reports whether deleting the run loses no changes.
@@ -60,8 +60,8 @@ func (c Changes) Settled() bool { return c == NoChanges || c == Landed || c == D
 
 const metaKind = "run"
 
-// Meta is the record of a run, meta.json. Times are wall-clock times in UTC, for people; DurationNS is monotonic.
-// It holds no environment and no secret; the caller redacts Command when a secret was put there.
+// Meta is the record of a run, meta.json. Times are wall-clock times in UTC, for display; DurationNS is monotonic. It
+// contains no environment. The caller must redact secrets in Command.
 type Meta struct {
 	Schema    string    `json:"schema"`
 	ID        ID        `json:"id"`
@@ -71,8 +71,8 @@ type Meta struct {
 	Workspace Workspace `json:"workspace"`
 	Mode      Mode      `json:"mode"`
 	Command   []Raw     `json:"command"`
-	Build     string    `json:"build,omitempty"` // the carboy that made the run
-	// Supervisor answers for the run: while it lives the run is not lost.
+	Build     string    `json:"build,omitempty"` // version of carboy that created the run
+	// Supervisor is the process that manages the run. While it is alive, the run is not lost.
 	Supervisor Process `json:"supervisor"`
 	Socket     Raw     `json:"socket,omitempty"` // its control socket; TMPDIR may differ between shells
 
@@ -83,7 +83,7 @@ type Meta struct {
 	Exit       *int       `json:"exit,omitempty"` // the exit code of carboy run, once over
 	Reason     string     `json:"reason,omitempty"`
 	Changes    Changes    `json:"changes,omitempty"`
-	// Cleaned says that what a lost run may have left outside this directory has been looked for and removed.
+	// Cleaned is true once everything that a lost run left outside its directory is removed.
 	Cleaned bool `json:"cleaned,omitempty"`
 }
 
@@ -98,12 +98,12 @@ type Summary struct {
 	Exit      *int       `json:"exit"`
 }
 
-// Summary is the short form of m.
+// Summary returns the short form of m.
 func (m Meta) Summary() Summary {
 	return Summary{m.ID, m.Kind, m.State, m.Name, m.Workspace.Path, m.Started, m.Exit}
 }
 
-// check refuses a record that this package would not have written.
+// check returns an error for a record that this package would not write.
 func (m *Meta) check(id ID) error {
 	switch {
 	case m.ID != id:
@@ -118,7 +118,7 @@ func (m *Meta) check(id ID) error {
 	return nil
 }
 
-// follows refuses a change of m to n that rewrites history.
+// follows returns an error if n is not a valid successor of m: a transition that does not exist, or other identity.
 func (m *Meta) follows(n *Meta) error {
 	if n.ID != m.ID || n.Kind != m.Kind || n.Mode != m.Mode || n.Workspace != m.Workspace || !n.Created.Equal(m.Created) {
 		return fmt.Errorf("the identity of a run can't change")

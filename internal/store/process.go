@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process names one process for good: a pid alone comes back.
+// Process identifies one process uniquely, also after its pid is reused.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of /proc/<pid>/stat
@@ -20,17 +20,17 @@ type Process struct {
 	PIDNS uint64 `json:"pidns"` // inode of its pid namespace: pids of another one say nothing here
 }
 
-// Self is the calling process.
+// Self returns the calling process.
 func Self() (Process, error) {
-	p, err := Identify(os.Getpid())
+	p, err := identify(os.Getpid())
 	if err != nil {
 		return Process{}, fmt.Errorf("identify this process: %w", err)
 	}
 	return p, nil
 }
 
-// Identify names the living process pid of this pid namespace.
-func Identify(pid int) (Process, error) {
+// identify returns the living process pid of this pid namespace.
+func identify(pid int) (Process, error) {
 	start, state, err := procStat(pid)
 	if err != nil {
 		return Process{}, err
@@ -54,7 +54,7 @@ const (
 	alive
 )
 
-// live says whether p runs. Where it can't be told, neither dead nor alive is claimed.
+// live returns whether p runs: alive, dead, or unknown.
 func (p Process) live() liveness {
 	boot, err := bootID()
 	if err != nil || p.Boot == "" {

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recovered is what Recover found.
+// Recovered is the result of Recover.
 type Recovered struct {
-	// Lost are the runs whose supervisor is gone and for which nobody has called Cleaned yet, oldest first: what they may
-	// have left outside the state directory (processes, mounts, sockets, cgroups) is the caller's to remove.
+	// Lost lists the runs whose supervisor is dead, oldest first, until Cleaned is called for them. The caller must remove
+	// what they may have left outside the state directory: processes, mounts, sockets, cgroups.
 	Lost []Meta
-	// Corrupt are records that can't be read; they were left alone.
+	// Corrupt lists records that cannot be read. They are unchanged.
 	Corrupt []*CorruptError
 }
 
-// Recover brings the state directory in order after a crash: runs that say they are created or running and whose
-// supervisor is gone become Lost, half-made directories and half-done removals are finished. A run is called lost only
-// when its lock is free and its supervisor's process is not known to live, so neither a pid that came back, nor another
-// pid namespace, nor a moment between two owners deceives it. Every command that changes state should begin with it.
+// Recover repairs the state directory after a crash. It marks runs lost that are created or running but whose supervisor
+// is dead, removes incomplete directories and completes removals. A run is lost only if its lock is free and its
+// supervisor's process is not known to be alive. That is correct for reused pids, in other pid namespaces, and while a
+// run is handed to another supervisor. Every command that changes state should call Recover first.
 //
-// A failure does not end it: on a full disk the trash is emptied first, and every run is tried. The error joins all.
+// Recover continues after an error and joins all errors. It empties the trash first, which helps on a full disk.
 func (s *Store) Recover(ctx context.Context) (Recovered, error) {
 	var r Recovered
 	var errs []error
@@ -61,7 +61,7 @@ func (s *Store) Recover(ctx context.Context) (Recovered, error) {
 	return r, nil
 }
 
-// dropHalfMade removes what a creator left that died: under the state's lock there is no living one.
+// dropHalfMade removes directories whose creator died. The caller holds the state's lock, so no creator is alive.
 func (s *Store) dropHalfMade() error {
 	for _, at := range []int{s.runs, s.bottles} {
 		var half []string
@@ -104,7 +104,7 @@ func (s *Store) markLost(m Meta) (Meta, error) {
 	return lost, nil
 }
 
-// Cleaned records that what a lost run may have left elsewhere is gone: Recover will not list it again.
+// Cleaned records that everything a lost run left elsewhere is removed. Recover no longer lists the run.
 func (s *Store) Cleaned(ctx context.Context, id ID) error {
 	_, err := s.Update(ctx, id, func(m *Meta) error {
 		if m.State != Lost {
@@ -116,14 +116,14 @@ func (s *Store) Cleaned(ctx context.Context, id ID) error {
 	return err
 }
 
-// RemoveOptions lift refusals of Remove. The zero value lifts none.
+// RemoveOptions allows Remove to delete more. The zero value allows the least.
 type RemoveOptions struct {
-	Unlanded bool // changes that were not landed are deleted too
-	Corrupt  bool // so is a record that can't be read
+	Unlanded bool // delete changes that were not landed
+	Corrupt  bool // together with Unlanded: delete a run whose record cannot be read
 }
 
-// Remove deletes a run that is over: its directory leaves runs/ in one step, then what it holds is deleted. When that is
-// interrupted, the run is gone all the same and Recover deletes the rest.
+// Remove deletes a run that is over. It moves the run's directory to the trash in one step and then deletes its contents.
+// If that is interrupted, Recover deletes the rest.
 func (s *Store) Remove(ctx context.Context, id ID, o RemoveOptions) error {
 	if _, err := ParseID(string(id)); err != nil {
 		return err

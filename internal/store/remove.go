@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// toTrash moves name out of directory at, for good once it returns.
+// toTrash moves name from the directory at to the trash, durably.
 func (s *Store) toTrash(at int, name string) error {
 	if err := s.sys.Renameat(at, name, s.trash, rand.Text()); err != nil {
 		return err
@@ -22,12 +22,11 @@ func (s *Store) toTrash(at int, name string) error {
 	return s.sys.Fsync(at)
 }
 
-// emptyTrash deletes all that lies in the trash. Several processes may do so at once, and any may die in between.
+// emptyTrash deletes everything in the trash. Several processes may do so at once, and each may die meanwhile.
 //
-// The trees there were made inside bottles: they may be deeper than the limit on open files or on a path, hold
-// directories that their owner can't read, links, and, after a crash, mounts of host directories. So no path is followed
-// further than one step, no link and no mount point is entered, and a directory that is not empty is moved up into the
-// trash itself instead of being descended into.
+// Bottles made these trees. They may be deeper than the limits on open files and paths, and contain unreadable
+// directories, links and, after a crash, mounts of host directories. So emptyTrash resolves only single names, enters no
+// link and no mount point, and moves directories that are not empty up into the trash instead of descending into them.
 func (s *Store) emptyTrash(ctx context.Context) error {
 	for {
 		var first error
@@ -55,7 +54,7 @@ func (s *Store) emptyTrash(ctx context.Context) error {
 	}
 }
 
-// shred deletes one entry of the trash; what its directories hold may become entries of the trash.
+// shred deletes one entry of the trash. The contents of its directories may become entries of the trash.
 func (s *Store) shred(name string) error {
 	if gone(s.sys.Unlinkat(s.trash, name, 0)) || gone(s.sys.Unlinkat(s.trash, name, unix.AT_REMOVEDIR)) {
 		return nil
@@ -103,7 +102,7 @@ func (s *Store) shredIn(dir int, name string) error {
 	} else if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// A directory's owner can move it to another parent only with write permission on it.
+	// Moving a directory to another parent needs write permission on it.
 	fd, err := s.openOwn(dir, name)
 	if err != nil {
 		return err
@@ -119,7 +118,7 @@ func dup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_C
 
 func gone(err error) bool { return err == nil || errors.Is(err, unix.ENOENT) }
 
-// openOwn opens a directory for reading and changing, whatever its mode, if it is neither a link nor a mount point.
+// openOwn opens a directory and makes it writable, whatever its mode. It fails for a link or a mount point.
 func (s *Store) openOwn(at int, name string) (int, error) {
 	path, err := openBeneath(at, name, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -139,8 +138,8 @@ func (s *Store) openOwn(at int, name string) (int, error) {
 	return s.sys.Openat(unix.AT_FDCWD, self, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// openBeneath opens one entry of directory at without following a link or crossing onto another mount. Bind mounts of the
-// same file system are only told apart by openat2 (Linux 5.6); where that is refused, devices are compared.
+// openBeneath opens one entry of the directory at. It fails for a link or a mount point. Without openat2 (Linux 5.6) it
+// compares devices, which does not detect bind mounts of the same file system.
 func openBeneath(at int, name string, flags int) (int, error) {
 	fd, err := unix.Openat2(at, name, &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC),

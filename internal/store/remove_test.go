@@ -52,7 +52,7 @@ func TestRemoveHostileTree(t *testing.T) {
 	os.MkdirAll(filepath.Join(outside, "dir"), 0o755)
 	os.WriteFile(filepath.Join(outside, "file"), []byte("precious"), 0o644)
 	id := finished(t, s, ws, NoChanges)
-	upper := filepath.Join(s.RunDir(id), UpperDir)
+	upper := filepath.Join(s.RunDir(id), upperDir)
 	for name, to := range map[string]string{"l1": outside, "l2": outside + "/file", "l3": "/", "l4": "..", "l5": "l5"} {
 		if err := os.Symlink(to, filepath.Join(upper, name)); err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestRemoveHostileTree(t *testing.T) {
 		os.Chmod(filepath.Dir(d), os.FileMode(i*7)&0o777)
 	}
 	deep(t, upper, 3000)
-	u, err := s.Usage(ctx, id)
+	u, err := s.usage(ctx, id)
 	if err != nil || !u.Partial || u.Files < 300 {
 		t.Errorf("usage %+v, %v", u, err)
 	}
@@ -125,14 +125,14 @@ func TestRemoveStopsAtMounts(t *testing.T) {
 	outside := t.TempDir()
 	os.WriteFile(filepath.Join(outside, "file"), make([]byte, 1<<20), 0o600)
 	id := finished(t, s, ws, NoChanges)
-	at := filepath.Join(s.RunDir(id), UpperDir, "m")
+	at := filepath.Join(s.RunDir(id), upperDir, "m")
 	os.Mkdir(at, 0o700)
 	if err := unix.Mount(outside, at, "", unix.MS_BIND, ""); err != nil {
 		testenv.Missing(t, "bind mounts ("+err.Error()+")", "run as root with CAP_SYS_ADMIN")
 	}
 	mounted := at
 	t.Cleanup(func() { unix.Unmount(mounted, unix.MNT_DETACH) })
-	if u, err := s.Usage(ctx, id); err != nil || u.Bytes >= 1<<20 || !u.Partial {
+	if u, err := s.usage(ctx, id); err != nil || u.Bytes >= 1<<20 || !u.Partial {
 		t.Errorf("usage looked through a mount: %+v, %v", u, err)
 	}
 	err := s.Remove(ctx, id, RemoveOptions{})

@@ -19,14 +19,14 @@ const (
 	metaFile    = "meta.json"
 	lockFile    = "lock"
 	ReceiptFile = "receipt.json"
-	UpperDir    = "upper"    // the workspace's changes
+	upperDir    = "upper"    // the workspace's changes
 	EvidenceDir = "evidence" // what receipts and verdicts refer to by digest
 	LogsDir     = "logs"
 	TraceFile   = "trace" // what the kernel inside saw
 	newPrefix   = ".new-"
 )
 
-// Spec is what Create must know.
+// Spec describes a new run.
 type Spec struct {
 	Kind      Kind
 	Name      string
@@ -36,8 +36,8 @@ type Spec struct {
 	Build     string
 }
 
-// Run is a run that this process answers for: while it lives and holds this, no other calls the run lost or removes it.
-// Methods may be called concurrently.
+// Run is a run that this process supervises. Until it is closed or the process ends, no other process can mark the run
+// lost or remove it. Methods may be called concurrently.
 type Run struct {
 	s  *Store
 	id ID
@@ -47,8 +47,8 @@ type Run struct {
 	started time.Duration
 }
 
-// Create makes the record and the directory of a new run, in state Created, answered for by this process. Either all of
-// it is on disk or nothing is.
+// Create creates the record and the directory of a new run, in state Created and supervised by this process. It is atomic
+// and durable.
 func (s *Store) Create(ctx context.Context, spec Spec) (*Run, error) {
 	var run *Run
 	err := s.locked(ctx, func() error {
@@ -83,8 +83,8 @@ func (s *Store) Create(ctx context.Context, spec Spec) (*Run, error) {
 	return run, nil
 }
 
-// build makes the directory under a name that is no run's, and gives it the run's name when all of it is on disk. What a
-// crash leaves before that is removed by Recover.
+// build creates the directory under a temporary name, and renames it when it is complete on disk. After a crash before
+// that, Recover removes it.
 func (s *Store) build(ctx context.Context, m *Meta) (lock int, err error) {
 	tmp := newPrefix + string(m.ID)
 	if err := s.sys.Mkdirat(s.runs, tmp, 0o700); err != nil {
@@ -104,7 +104,7 @@ func (s *Store) build(ctx context.Context, m *Meta) (lock int, err error) {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	for _, sub := range []string{UpperDir, EvidenceDir, LogsDir} {
+	for _, sub := range []string{upperDir, EvidenceDir, LogsDir} {
 		if err := s.sys.Mkdirat(dir, sub, 0o700); err != nil {
 			return -1, err
 		}
@@ -143,7 +143,7 @@ func (s *Store) lastID() (last ID, err error) {
 	return last, err
 }
 
-// Get reads the record of a run: ErrNotFound when there is none, a *CorruptError when it can't be read.
+// Get returns the record of a run. The error is ErrNotFound if there is none, a *CorruptError if it cannot be read.
 func (s *Store) Get(id ID) (Meta, error) {
 	if _, err := ParseID(string(id)); err != nil {
 		return Meta{}, err
@@ -169,8 +169,8 @@ func (s *Store) Get(id ID) (Meta, error) {
 	return m, nil
 }
 
-// Update changes the record of a run: f gets the present one and alters it. Nothing is written when f fails, when f asks
-// for a step that does not exist or alters what identifies the run. It returns the record as it is on disk after.
+// Update changes the record of a run: f gets the present record and modifies it. If f returns an error, makes an invalid
+// transition or changes the run's identity, nothing is written. Update returns the record as it is on disk afterwards.
 func (s *Store) Update(ctx context.Context, id ID, f func(*Meta) error) (m Meta, err error) {
 	err = s.locked(ctx, func() error {
 		m, err = s.update(id, f)
@@ -182,7 +182,7 @@ func (s *Store) Update(ctx context.Context, id ID, f func(*Meta) error) (m Meta,
 	return m, nil
 }
 
-// update is Update for holders of the state's lock.
+// update is Update with the state's lock held.
 func (s *Store) update(id ID, f func(*Meta) error) (Meta, error) {
 	old, err := s.Get(id)
 	if err != nil {
@@ -207,8 +207,8 @@ func (s *Store) update(id ID, f func(*Meta) error) (Meta, error) {
 	return m, s.writeMeta(dir, &m)
 }
 
-// WriteDocument writes the JSON document name (such as ReceiptFile) into the run's directory, as WriteJSON does.
-func (s *Store) WriteDocument(ctx context.Context, id ID, name, kind string, v any) error {
+// writeDocument writes the JSON document name (such as ReceiptFile) into the run's directory, as WriteJSON does.
+func (s *Store) writeDocument(ctx context.Context, id ID, name, kind string, v any) error {
 	if name == metaFile || name == lockFile || strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".") {
 		return fmt.Errorf("write document of run %s: %s is no name for one", id, strconv.Quote(name))
 	}
@@ -233,17 +233,17 @@ func (s *Store) WriteDocument(ctx context.Context, id ID, name, kind string, v a
 	return nil
 }
 
-// ReadDocument reads what WriteDocument wrote. fs.ErrNotExist when it is not there.
-func (s *Store) ReadDocument(id ID, name, kind string, v any) error {
+// readDocument reads a document that WriteDocument wrote. The error is fs.ErrNotExist if there is none.
+func (s *Store) readDocument(id ID, name, kind string, v any) error {
 	if _, err := ParseID(string(id)); err != nil {
 		return err
 	}
 	return ReadJSON(filepath.Join(s.RunDir(id), name), kind, v)
 }
 
-// Adopt hands a run that is still Created, and that its creator has released, to this process: a supervisor that the
-// command line started. Until then the creator must live, else the run is lost.
-func (s *Store) Adopt(ctx context.Context, id ID) (*Run, error) {
+// adopt makes this process the supervisor of a run in state Created that its creator has closed. The creator must be alive
+// until then, else the run is lost.
+func (s *Store) adopt(ctx context.Context, id ID) (*Run, error) {
 	var run *Run
 	err := s.locked(ctx, func() error {
 		lock, free, err := s.tryRunLock(id)
@@ -273,7 +273,7 @@ func (s *Store) Adopt(ctx context.Context, id ID) (*Run, error) {
 	return run, nil
 }
 
-// tryRunLock takes the lock of a run unless another holds it. The caller closes the descriptor when it is free.
+// tryRunLock takes the lock of a run if it is free. The caller then must close the descriptor.
 func (s *Store) tryRunLock(id ID) (fd int, free bool, err error) {
 	fd, err = s.sys.Openat(s.runs, string(id)+"/"+lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -293,7 +293,7 @@ func (s *Store) tryRunLock(id ID) (fd int, free bool, err error) {
 	return -1, false, err
 }
 
-// Await waits until nobody holds the run: its supervisor has closed it or is dead.
+// Await blocks until the run's supervisor has closed it or is dead.
 func (s *Store) Await(ctx context.Context, id ID) error {
 	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		lock, free, err := s.tryRunLock(id)
@@ -311,28 +311,28 @@ func (s *Store) Await(ctx context.Context, id ID) error {
 	}
 }
 
-// ID is the run's id.
+// ID returns the run's id.
 func (r *Run) ID() ID { return r.id }
 
-// Dir is the path of the run's directory.
+// Dir returns the path of the run's directory.
 func (r *Run) Dir() string { return r.s.RunDir(r.id) }
 
-// Path joins Dir and elements.
+// Path joins Dir and elem.
 func (r *Run) Path(elem ...string) string {
 	return filepath.Join(append([]string{r.Dir()}, elem...)...)
 }
 
-// Meta reads the record.
+// Meta returns the run's record.
 func (r *Run) Meta() (Meta, error) { return r.s.Get(r.id) }
 
-// Update changes the record, see Store.Update.
-func (r *Run) Update(ctx context.Context, f func(*Meta) error) (Meta, error) {
+// update changes the record, see Store.Update.
+func (r *Run) update(ctx context.Context, f func(*Meta) error) (Meta, error) {
 	return r.s.Update(ctx, r.id, f)
 }
 
 // WriteReceipt writes the run's receipt; v's schema is of kind "receipt".
 func (r *Run) WriteReceipt(ctx context.Context, v any) error {
-	return r.s.WriteDocument(ctx, r.id, ReceiptFile, "receipt", v)
+	return r.s.writeDocument(ctx, r.id, ReceiptFile, "receipt", v)
 }
 
 // OpenLog opens a file in the run's log directory for appending. name is one path element.
@@ -343,12 +343,13 @@ func (r *Run) OpenLog(name string) (*os.File, error) {
 	return os.OpenFile(r.Path(LogsDir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 }
 
-// Start records that the command runs, and where its supervisor answers (empty: nowhere). Its duration counts from now.
+// Start records that the command runs, and the path of its supervisor's control socket ("" if it has none). The run's
+// duration counts from now.
 func (r *Run) Start(ctx context.Context, socket string) error {
 	r.mu.Lock()
 	r.started = r.s.mono()
 	r.mu.Unlock()
-	_, err := r.Update(ctx, func(m *Meta) error {
+	_, err := r.update(ctx, func(m *Meta) error {
 		if m.State != Created {
 			return fmt.Errorf("it is %s already", m.State)
 		}
@@ -359,14 +360,14 @@ func (r *Run) Start(ctx context.Context, socket string) error {
 	return err
 }
 
-// Finish records that the command ended with an exit code of carboy run, and what became of its changes. It returns the
+// Finish records that the command ended, with the exit code of carboy run, and the state of its changes. It returns the
 // record.
 func (r *Run) Finish(ctx context.Context, exit int, changes Changes) (Meta, error) {
 	return r.end(ctx, func(m *Meta) { m.State, m.Exit, m.Changes = Finished, &exit, changes })
 }
 
-// Fail records that carboy refused or failed with an exit code, and why. reason is text of ours for people, without
-// secrets.
+// Fail records that carboy refused or failed with an exit code, and why. reason must not contain secrets or untrusted
+// text.
 func (r *Run) Fail(ctx context.Context, exit int, reason string, changes Changes) (Meta, error) {
 	return r.end(ctx, func(m *Meta) { m.State, m.Exit, m.Reason, m.Changes = Failed, &exit, reason, changes })
 }
@@ -375,7 +376,7 @@ func (r *Run) end(ctx context.Context, f func(*Meta)) (Meta, error) {
 	r.mu.Lock()
 	d := r.s.mono() - r.started
 	r.mu.Unlock()
-	return r.Update(ctx, func(m *Meta) error {
+	return r.update(ctx, func(m *Meta) error {
 		if m.State.Over() {
 			return fmt.Errorf("it is %s already", m.State)
 		}
@@ -389,15 +390,15 @@ func (r *Run) end(ctx context.Context, f func(*Meta)) (Meta, error) {
 	})
 }
 
-// Elapsed is the monotonic time since Start.
+// Elapsed returns the monotonic time since Start.
 func (r *Run) Elapsed() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.s.mono() - r.started
 }
 
-// Close releases the run: others may adopt it, and remove it when it is over. It changes no record, so a run that is not
-// over is lost as soon as this process ends. Closing twice is allowed.
+// Close releases the run: other processes may adopt it, or remove it if it is over. Close does not change the record, so
+// a run that is not over is lost once this process ends. Closing twice is allowed.
 func (r *Run) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

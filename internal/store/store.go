@@ -1,18 +1,19 @@
-// Package store keeps carboy's state on disk: one directory per run, locks on workspaces, and the files that other
-// packages put beside them.
+// Package store keeps carboy's state on disk: one directory per run, one per bottle, and locks on workspaces.
 //
-// It promises that kill -9, a full disk or an I/O error at any moment leaves every record whole (the old one or the new
-// one) and that what had been acknowledged stays; that a record is never deleted because it can't be read; that a run
-// whose supervisor is gone is found by the next command (Recover) and that one whose supervisor may be alive is never
-// called lost; and that removing a run reaches nothing outside its directory, whatever the bottle left in it (links,
-// mounts, trees deeper than a path may be long, directories without permissions).
+// Guarantees:
 //
-// Changes to records are made under one lock per state directory, held for a few file operations; reading takes no lock.
-// Everything that must survive is synced before the call returns. A *Store and its methods may be used by several
-// goroutines and several processes at once.
+//   - After kill -9, a full disk or an I/O error at any moment, every record is complete, in its old or its new version.
+//     A change survives once the call that made it has returned.
+//   - A record that cannot be read is never deleted automatically.
+//   - Recover finds every run whose supervisor is dead, and marks no run lost whose supervisor may be alive.
+//   - Removing a run touches nothing outside its directory, whatever the bottle left there (links, mounts, directories
+//     nested deeper than a path can be long, or without permissions).
 //
-// Not promised: protection from other processes of the same user, who own these files, and locks across machines that
-// share the directory through a file system without flock.
+// Changes of records take one lock per state directory, for a few file operations; reading takes no lock. A *Store may be
+// used by several goroutines and several processes at once.
+//
+// The package does not protect the files from other processes of the same user, and its locks do not work across machines
+// that share the directory through a file system without flock.
 //
 // Start reading at Store.Create, then Store.update.
 package store
@@ -33,13 +34,13 @@ import (
 )
 
 var (
-	// ErrNotFound is returned for a run that is not there.
+	// ErrNotFound is returned for a run that does not exist.
 	ErrNotFound = errors.New("no such run")
-	// ErrNoRuns is the ErrNotFound of a workspace in which nothing was run.
+	// ErrNoRuns is returned for a workspace without runs. It matches ErrNotFound.
 	ErrNoRuns error = noRuns{}
-	// ErrLive is returned for what may not be done to a run that is not over.
+	// ErrLive is returned for operations that need the run to be over.
 	ErrLive = errors.New("run is not over")
-	// ErrUnlanded is returned instead of deleting changes that nobody has landed or discarded.
+	// ErrUnlanded is returned by Remove for a run with changes that nobody has landed or discarded.
 	ErrUnlanded = errors.New("run has changes that were not landed")
 )
 
@@ -48,18 +49,17 @@ type noRuns struct{}
 func (noRuns) Error() string        { return "no runs yet" }
 func (noRuns) Is(target error) bool { return target == ErrNotFound }
 
-// lockPatience bounds the wait for the state's own lock: its holders do a few file operations, so one that takes longer
-// is stopped or its disk is.
+// lockPatience bounds the wait for the state directory's lock. Its holders only do a few file operations.
 const lockPatience = 30 * time.Second
 
 // Store is an open state directory.
 type Store struct {
 	sys   sys
 	self  Process
-	now   func() time.Time     // wall clock: for what people read
-	mono  func() time.Duration // monotonic clock: for durations, whatever the wall clock does
+	now   func() time.Time     // wall clock, for display
+	mono  func() time.Duration // monotonic clock, for durations
 	dir   string
-	root  int // descriptors, open while the Store is: a renamed state directory stays the one that was checked
+	root  int // descriptors stay open, so renaming the state directory does not lead to another one
 	runs  int
 	trash int
 	locks int
@@ -67,7 +67,8 @@ type Store struct {
 	bottles int
 }
 
-// Open opens the state directory dir, which StateDir has returned, and makes what is missing in it. Close it after use.
+// Open opens the state directory dir, as returned by StateDir, and creates its subdirectories. The caller must close the
+// Store.
 func Open(dir string) (*Store, error) { return open(dir, kernel{}) }
 
 func open(dir string, k sys) (_ *Store, err error) {
@@ -113,8 +114,8 @@ func (s *Store) ensureDir(at int, name string) (int, error) {
 	return s.sys.Openat(at, name, dirFlags, 0)
 }
 
-// Close releases the descriptors. Runs and claims that were opened from s stay valid until they are closed themselves,
-// but can no longer change records.
+// Close releases the descriptors. Runs and claims of s stay locked until they are closed, but can no longer change
+// records.
 func (s *Store) Close() error {
 	for _, fd := range []*int{&s.root, &s.runs, &s.trash, &s.locks, &s.bottles} {
 		if *fd >= 0 {
@@ -125,13 +126,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Dir is the state directory's path.
+// Dir returns the path of the state directory.
 func (s *Store) Dir() string { return s.dir }
 
-// RunDir is the path of run id's directory, there or not.
+// RunDir returns the path of run id's directory, which need not exist.
 func (s *Store) RunDir(id ID) string { return filepath.Join(s.dir, "runs", string(id)) }
 
-// locked calls f under the lock of the state directory, which orders all changes of records between processes.
+// locked calls f with the state directory's lock held, which serializes changes of records between processes.
 func (s *Store) locked(ctx context.Context, f func() error) error {
 	fd, err := s.flockFile(ctx, s.root, "lock")
 	if err != nil {
@@ -141,8 +142,8 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// flockFile takes the exclusive lock on file name in at, made if missing, and returns its descriptor: closing it, or
-// dying, unlocks.
+// flockFile takes the exclusive lock on file name in at, which it creates if missing, and returns its descriptor. The
+// lock ends when the descriptor is closed or the process dies.
 func (s *Store) flockFile(ctx context.Context, at int, name string) (int, error) {
 	fd, err := s.sys.Openat(at, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *Store) flockFile(ctx context.Context, at int, name string) (int, error)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := s.sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			// For the message of whoever waits in vain; nothing depends on it, so a full disk is no error here.
+			// For the error of other waiters only, so errors are ignored.
 			unix.Pwrite(fd, fmt.Appendf(nil, "%-20d", os.Getpid()), 0)
 			return fd, nil
 		}

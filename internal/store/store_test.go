@@ -67,7 +67,7 @@ func TestLifeOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for _, d := range []string{UpperDir, EvidenceDir, LogsDir} {
+	for _, d := range []string{upperDir, EvidenceDir, LogsDir} {
 		if st, err := os.Stat(r.Path(d)); err != nil || st.Mode().Perm() != 0o700 {
 			t.Fatalf("%s: %v %v", d, st, err)
 		}
@@ -99,7 +99,7 @@ func TestLifeOfARun(t *testing.T) {
 		t.Error("failed after it was finished")
 	}
 	var rec map[string]string
-	if err := s.ReadDocument(r.ID(), ReceiptFile, "receipt", &rec); err != nil || rec["x"] != "y" {
+	if err := s.readDocument(r.ID(), ReceiptFile, "receipt", &rec); err != nil || rec["x"] != "y" {
 		t.Error(rec, err)
 	}
 	b, _ := json.Marshal(got.Summary())
@@ -463,11 +463,11 @@ func TestRecover(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	s := newStore(t)
 	r := create(t, s, workspace(t))
-	if _, err := s.Adopt(ctx, r.ID()); !errors.Is(err, ErrLive) {
+	if _, err := s.adopt(ctx, r.ID()); !errors.Is(err, ErrLive) {
 		t.Errorf("adopted a held run: %v", err)
 	}
 	r.Close()
-	a, err := s.Adopt(ctx, r.ID())
+	a, err := s.adopt(ctx, r.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,10 +476,10 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Close()
-	if _, err := s.Adopt(ctx, r.ID()); err == nil {
+	if _, err := s.adopt(ctx, r.ID()); err == nil {
 		t.Error("adopted a running run")
 	}
-	if _, err := s.Adopt(ctx, "01arz3ndektsv4rrffq69g5fav"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.adopt(ctx, "01arz3ndektsv4rrffq69g5fav"); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }

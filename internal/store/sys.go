@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sys is every call that changes what is on disk or can be refused by it. Everything here goes through it, so that the
-// tests can fail, or stop the world, at each call in turn.
+// sys has the system calls that change the disk or can fail because of it. The package uses no others, so tests can make
+// each one fail, or stop the process at it.
 type sys interface {
 	Openat(dir int, name string, flags int, mode uint32) (int, error)
 	Mkdirat(dir int, name string, mode uint32) error
@@ -18,7 +18,7 @@ type sys interface {
 	Flock(fd int, how int) error
 }
 
-// kernel is the real one. Calls that a signal interrupted are made again.
+// kernel makes the system calls. It repeats calls that a signal interrupted.
 type kernel struct{}
 
 func (kernel) Openat(dir int, name string, flags int, mode uint32) (fd int, err error) {

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Workspace names a directory by its path without links and by its inode: a second name for the same directory (a link,
-// a bind mount) is the same workspace, and so is a new directory in the old one's place.
+// Workspace identifies a directory by its path without links and by its inode. Another name of the same directory (a
+// link, a bind mount) is the same workspace, and so is a new directory at the same path.
 type Workspace struct {
 	Path Raw    `json:"path"`
 	Dev  uint64 `json:"dev"`
 	Ino  uint64 `json:"ino"`
 }
 
-// ResolveWorkspace finds the directory at path. It judges nothing but that: whether / or a home is a wise choice is the
-// caller's to say.
+// ResolveWorkspace returns the workspace of the directory at path. The caller must check whether the directory is allowed,
+// such as / or a home directory.
 func ResolveWorkspace(path string) (Workspace, error) {
 	abs, err := filepath.Abs(path)
 	if err == nil {
@@ -39,24 +39,24 @@ func ResolveWorkspace(path string) (Workspace, error) {
 	return Workspace{Path: Raw(abs), Dev: st.Dev, Ino: st.Ino}, nil
 }
 
-// Same reports whether w and o are one workspace. The zero Workspace (a run without one) is the same as none.
-func (w Workspace) Same(o Workspace) bool {
+// same reports whether w and o are the same workspace. A zero Workspace (of a run without one) is the same as none.
+func (w Workspace) same(o Workspace) bool {
 	if w.Path == "" || o.Path == "" {
 		return false
 	}
 	return w.Path == o.Path || w.Dev == o.Dev && w.Ino == o.Ino
 }
 
-// overlaps reports whether writing in one can be seen in the other.
+// overlaps reports whether a write in one workspace can be visible in the other.
 func (w Workspace) overlaps(o Workspace) bool {
-	return w.Same(o) || w.within(o) || o.within(w)
+	return w.same(o) || w.within(o) || o.within(w)
 }
 
 func (w Workspace) within(o Workspace) bool {
 	return o.Path != "" && strings.HasPrefix(string(w.Path), strings.TrimSuffix(string(o.Path), "/")+"/")
 }
 
-// Access is what a claim on a workspace allows beside it. The zero value is refused.
+// Access says which other claims may exist at the same time. The zero value is invalid.
 type Access string
 
 const (
@@ -66,15 +66,15 @@ const (
 	Exclusive Access = "exclusive"
 )
 
-// Purpose separates claims that do not concern one another. The zero value is refused.
+// Purpose separates claims that never conflict. The zero value is invalid.
 type Purpose string
 
 const (
 	ForRun  Purpose = "run"  // a run uses the workspace
-	ForLand Purpose = "land" // land or undo write to it; runs on an overlay may go on
+	ForLand Purpose = "land" // land or undo write to it; runs on an overlay may continue
 )
 
-// Owner is who holds a claim.
+// Owner identifies the holder of a claim.
 type Owner struct {
 	Run     ID      `json:"run,omitempty"`
 	Process Process `json:"process"`
@@ -82,7 +82,7 @@ type Owner struct {
 	Path    Raw     `json:"path"` // of the workspace that it claimed
 }
 
-// BusyError is a claim that others are in the way of.
+// BusyError says that other claims conflict with a claim.
 type BusyError struct {
 	Workspace Workspace
 	Owners    []Owner // at least one; without a process when its claim can't be read
@@ -116,7 +116,7 @@ type claimFile struct {
 	Owner     Owner     `json:"owner"`
 }
 
-// Claim is a lock on a workspace. It ends with Release or with the process, however that ends.
+// Claim is a lock on a workspace. It ends with Release or with the process.
 type Claim struct {
 	s    *Store
 	name string
@@ -124,8 +124,7 @@ type Claim struct {
 }
 
 // Claim locks a workspace for this process, on behalf of run ("" for none), or returns a *BusyError at once. Each holder
-// has a file of its own in locks/, under flock while it lives: whether it does is the kernel's word, and what it holds is
-// in the file.
+// has a file in locks/ that describes its claim. It holds an flock on the file, which the kernel releases when it dies.
 func (s *Store) Claim(ctx context.Context, p Purpose, ws Workspace, a Access, run ID) (*Claim, error) {
 	if p != ForRun && p != ForLand || a != Shared && a != Exclusive || ws.Path == "" {
 		return nil, fmt.Errorf("claim workspace %s: purpose %q, access %q", strconv.Quote(string(ws.Path)), p, a)
@@ -147,7 +146,7 @@ func (s *Store) Claim(ctx context.Context, p Purpose, ws Workspace, a Access, ru
 	return c, nil
 }
 
-// conflicts looks at every claim, removes those whose holder is gone, and refuses if one is in me's way.
+// conflicts removes the claims of dead holders, and returns a *BusyError if a claim conflicts with me.
 func (s *Store) conflicts(me *claimFile) (last ID, err error) {
 	busy := &BusyError{Workspace: me.Workspace}
 	err = s.readNames(s.locks, ".", func(name string) error {
@@ -181,8 +180,8 @@ func (s *Store) conflicts(me *claimFile) (last ID, err error) {
 	return last, err
 }
 
-// claimHeld reports whether a living process holds the claim, and removes it if none does. Only holders of the guard may
-// ask: they alone make claims.
+// claimHeld reports whether a living process holds the claim, and removes the claim if none does. The caller must hold the
+// guard, because only its holder makes claims.
 func (s *Store) claimHeld(name string) (bool, error) {
 	fd, err := s.sys.Openat(s.locks, name, readFlags, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -5,30 +5,31 @@ import (
 	"fmt"
 )
 
-// Outcome is how a proposal ended, as its Asker sees it. The zero Outcome refuses.
+// Outcome is the end of a proposal, as its Asker sees it. The zero Outcome refuses.
 type Outcome struct {
 	Proposal Proposal
 	Answer   Answer
 }
 
-// Allowed reports whether it was approved, as it was or modified.
+// Allowed reports whether the proposal was approved, as proposed or modified.
 func (o Outcome) Allowed() bool { return o.Answer.Verdict.Allows() }
 
-// Approval is a payload that somebody approved. Only [ApprovalOf] makes one that
-// holds anything.
+// Approval proves that somebody approved a payload. Only [ApprovalOf] makes one that is not
+// empty.
 type Approval[P Payload] struct {
 	payload P
 	outcome Outcome
 }
 
-// Payload is what was approved: the modified one, where it was modified, and without
-// what was only shown.
+// Payload returns the approved payload: the modified one, if the answer modified it. It
+// leaves out the fields that were only shown.
 func (a Approval[P]) Payload() P { return a.payload }
 
-// Outcome is what was proposed and decided.
+// Outcome returns the proposal and its answer.
 func (a Approval[P]) Outcome() Outcome { return a.outcome }
 
-// ApprovalOf is the approval that is in o, if o is one of a P.
+// ApprovalOf returns the approval in o. It reports false if o approves nothing, or a
+// payload of another type than P.
 func ApprovalOf[P Payload](o Outcome) (Approval[P], bool) {
 	if !o.Allowed() || checkSigned(o.Proposal.Payload, o.Answer.Verdict) != nil {
 		return Approval[P]{}, false
@@ -47,10 +48,11 @@ func ApprovalOf[P Payload](o Outcome) (Approval[P], bool) {
 	return Approval[P]{bare, o}, true
 }
 
-// Ask proposes, waits and, when it was approved, has effect carried out, once for all
-// who ask for the same at a time; what became of that is kept with the proposal.
-// effect may be nil. The error is of the asking or of the effect: with one, nothing is
-// approved.
+// Ask proposes p and waits for the answer. After an approval it applies effect, and keeps
+// the result with the proposal. If several callers ask for the same at a time, effect is
+// applied once. effect may be nil.
+//
+// An error comes from the asking or from the effect. With an error, nothing is approved.
 func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P]) (Outcome, error) {
 	t, err := a.Propose(ctx, p, d)
 	if err != nil {
@@ -63,7 +65,7 @@ func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P
 		select {
 		case <-t.Done():
 			o = t.w.outcome
-		default: // somebody else still waits for it
+		default: // another caller still waits for it
 			o.Proposal = t.w.p
 		}
 		return o, err
@@ -72,13 +74,13 @@ func Ask[P Payload](ctx context.Context, a *Asker, p P, d Draft, effect Effect[P
 	if !ok || effect == nil {
 		return o, nil
 	}
-	// Of several who asked for the same, one carries it out.
+	// Several callers may share the approval. One of them applies it.
 	t.w.effect.Do(func() {
-		t.w.failed = effect.Carry(ctx, approval)
-		_ = t.Record(t.w.failed) // the audit log has the approval
+		t.w.failed = effect.Apply(ctx, approval)
+		_ = t.record(t.w.failed) // the audit log has the approval
 	})
 	if t.w.failed != nil {
-		return Outcome{Proposal: o.Proposal}, fmt.Errorf("carry out proposal %s: %w", o.Proposal.ID, t.w.failed)
+		return Outcome{Proposal: o.Proposal}, fmt.Errorf("apply proposal %s: %w", o.Proposal.ID, t.w.failed)
 	}
 	return o, nil
 }

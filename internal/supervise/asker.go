@@ -12,31 +12,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// AskerOptions are an Asker's.
+// AskerOptions configure an [Asker].
 type AskerOptions struct {
 	// Bottle is the bottle's name, or its run's id: small letters, digits and dashes.
 	Bottle string
 	Run    store.ID
-	// Timeout is how long proposals wait that do not say; 0: DefaultTimeout.
+	// Timeout applies to proposals that state none. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Policy answers by rule what it has a rule for; may be nil.
+	// Policy answers the proposals that it has a rule for. It may be nil.
 	Policy *Policy
-	// Waiting is called when a proposal begins to wait for a person, in the goroutine
-	// that proposed; may be nil.
+	// Waiting is called when a proposal begins to wait for a person, in the goroutine that
+	// proposed it. It may be nil.
 	Waiting func(Proposal)
 }
 
-// Asker is the side of those who need answers: one per process that has a bottle. Its
-// proposals wait as long as it lives. It may be used by several goroutines at once.
+// Asker puts proposals in the queue and waits for their answers. A process that has a
+// bottle has one Asker. Its proposals wait as long as it lives. Several goroutines may use
+// it at once.
 type Asker struct {
 	q    *Queue
 	o    AskerOptions
 	id   ID
-	mark *os.File // under lock; closing it says that nobody waits
+	mark *os.File // locked; closing it tells others that nobody waits
 	stop context.CancelFunc
 	done <-chan struct{}
 
@@ -48,7 +49,7 @@ type Asker struct {
 	ending sync.WaitGroup
 }
 
-// pending is a proposal that waits. Its fields but claims are set before it is shared;
+// pending is a proposal that waits. All fields but claims are set before it is shared, and
 // outcome and err before done is closed.
 type pending struct {
 	p       Proposal
@@ -62,7 +63,8 @@ type pending struct {
 	failed  error // of effect
 }
 
-// askerFile is for people who wonder.
+// askerFile is the content of an .asker file. No program reads it; it tells a person whose
+// file it is.
 type askerFile struct {
 	Schema  string        `json:"schema"`
 	ID      ID            `json:"id"`
@@ -71,7 +73,7 @@ type askerFile struct {
 	Process store.Process `json:"process"`
 }
 
-// Asker makes one. Close it.
+// Asker returns a new Asker of the queue. The caller must close it.
 func (q *Queue) Asker(o AskerOptions) (*Asker, error) {
 	if !validBottle(o.Bottle) {
 		return nil, fmt.Errorf("ask people: %.80q is no name of a bottle", o.Bottle)
@@ -83,7 +85,7 @@ func (q *Queue) Asker(o AskerOptions) (*Asker, error) {
 		o.Timeout = DefaultTimeout
 	}
 	if o.Timeout < 0 || o.Timeout > MaxTimeout {
-		return nil, fmt.Errorf("ask people: a time-out of %s, at most %s", o.Timeout, MaxTimeout)
+		return nil, fmt.Errorf("ask people: a timeout of %s, at most %s", o.Timeout, MaxTimeout)
 	}
 	a := &Asker{q: q, o: o, id: newID(), byID: map[ID]*pending{}, byWhat: map[Digest]*pending{}}
 	if err := a.lock(); err != nil {
@@ -95,8 +97,8 @@ func (q *Queue) Asker(o AskerOptions) (*Asker, error) {
 	return a, nil
 }
 
-// lock makes the mark that says that somebody waits. It has its name only once the
-// lock is held.
+// lock makes the .asker file that shows that this process waits. The file gets its name
+// only after it is locked: nobody may see it unlocked.
 func (a *Asker) lock() error {
 	self, err := store.Self()
 	if err != nil {
@@ -126,7 +128,7 @@ func (a *Asker) lock() error {
 	return nil
 }
 
-// Close withdraws what still waits.
+// Close withdraws the proposals that still wait.
 func (a *Asker) Close() error {
 	a.mu.Lock()
 	if a.closed {
@@ -149,16 +151,16 @@ func (a *Asker) Close() error {
 	return errors.Join(err, a.mark.Close())
 }
 
-// Draft is what stands beside a payload.
+// Draft holds the parts of a proposal beside its payload.
 type Draft struct {
-	// Why is the agent's words, cut to MaxWhy; Tool how it asked.
+	// Why is the agent's reason, cut to MaxWhy. Tool names the tool that it asked with.
 	Why, Tool string
 	Timeout   time.Duration // 0: the Asker's; at most MaxTimeout
 }
 
-// Propose puts a proposal in the queue. One that says the same as another of this
-// Asker that waits is that one. Errors: ErrFull, ErrClosed, and what of the payload is
-// out of bounds; then nothing waits and nothing is allowed.
+// Propose puts a proposal in the queue. If this Asker has a waiting proposal with the same
+// digest, the ticket is for that one. Errors are ErrFull, ErrClosed, and those of a payload
+// out of bounds. After an error nothing waits and nothing is allowed.
 func (a *Asker) Propose(ctx context.Context, payload Payload, d Draft) (*Ticket, error) {
 	p, err := a.proposal(payload, d)
 	if err != nil {
@@ -198,7 +200,7 @@ func (a *Asker) Propose(ctx context.Context, payload Payload, d Draft) (*Ticket,
 	return t, nil
 }
 
-// proposal makes one of a payload, within bounds.
+// proposal returns a proposal of payload, after checking its bounds.
 func (a *Asker) proposal(payload Payload, d Draft) (Proposal, error) {
 	if kinds[payload.Kind()].decode == nil {
 		return Proposal{}, errors.New("kind is not registered")
@@ -211,7 +213,7 @@ func (a *Asker) proposal(payload Payload, d Draft) (Proposal, error) {
 		timeout = a.o.Timeout
 	}
 	if timeout < 0 || timeout > MaxTimeout {
-		return Proposal{}, fmt.Errorf("a time-out of %s, at most %s", timeout, MaxTimeout)
+		return Proposal{}, fmt.Errorf("a timeout of %s, at most %s", timeout, MaxTimeout)
 	}
 	data, err := encode(payload)
 	if err != nil {
@@ -220,8 +222,8 @@ func (a *Asker) proposal(payload Payload, d Draft) (Proposal, error) {
 	if a.q.o.Redactor.In(string(data)) {
 		return Proposal{}, errors.New("the payload holds a known secret")
 	}
-	// What is read back is what counts: a type whose JSON does not hold all of it would
-	// have another digest there.
+	// Use the payload as read back: a type whose JSON does not hold all of it would have
+	// another digest in the reader.
 	if payload, err = decode(payload.Kind(), data); err != nil {
 		return Proposal{}, err
 	}
@@ -232,31 +234,31 @@ func (a *Asker) proposal(payload Payload, d Draft) (Proposal, error) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	return Proposal{
 		ID: newID(), Bottle: a.o.Bottle, Run: a.o.Run, Kind: payload.Kind(), Payload: payload, Digest: digest,
-		Why: cut(a.q.o.Redactor.String(cut(d.Why, 2*MaxWhy)), MaxWhy), Tool: visible.String(a.q.o.Redactor.String(d.Tool), maxTool),
+		Why: cut(a.q.o.Redactor.String(cut(d.Why, 2*maxWhy)), maxWhy), Tool: safetext.String(a.q.o.Redactor.String(d.Tool), maxTool),
 		Created: now, Expires: now.Add(timeout), asker: a.id, deadline: deadlineIn(timeout),
 	}, nil
 }
 
-// claim joins a proposal that says the same, or makes room for a new one.
+// claim joins a waiting proposal with the same digest, or registers p as a new one.
 func (a *Asker) claim(p Proposal) (w *pending, isNew bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return nil, false, ErrClosed
+		return nil, false, errClosed
 	}
 	if w := a.byWhat[p.Digest]; w != nil {
 		w.claims++
 		return w, false, nil
 	}
 	if len(a.byID) >= MaxWaiting {
-		return nil, false, fmt.Errorf("%w: %d wait for an answer", ErrFull, len(a.byID))
+		return nil, false, fmt.Errorf("%w: %d wait for an answer", errFull, len(a.byID))
 	}
 	now := time.Now()
 	for len(a.made) > 0 && now.Sub(a.made[0]) >= time.Hour {
 		a.made = a.made[1:]
 	}
-	if len(a.made) >= MaxPerHour {
-		return nil, false, fmt.Errorf("%w: %d in the last hour", ErrFull, len(a.made))
+	if len(a.made) >= maxPerHour {
+		return nil, false, fmt.Errorf("%w: %d in the last hour", errFull, len(a.made))
 	}
 	a.made = append(a.made, now)
 	w = &pending{p: p, claims: 1, done: make(chan struct{}), saved: make(chan struct{})}
@@ -282,7 +284,7 @@ func (a *Asker) publish(ctx context.Context, w *pending) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.byID[w.p.ID] == w { // else somebody has answered already
+	if a.byID[w.p.ID] == w { // otherwise it is answered already
 		a.ending.Add(1)
 		w.timer = time.AfterFunc(w.p.deadline.left(), func() {
 			defer a.ending.Done()
@@ -292,7 +294,7 @@ func (a *Asker) publish(ctx context.Context, w *pending) error {
 	return nil
 }
 
-// forget has a proposal wait no more.
+// forget removes w from the waiting proposals and stops its timer.
 func (a *Asker) forget(w *pending) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -307,16 +309,16 @@ func (a *Asker) forget(w *pending) {
 
 func (a *Asker) answer(p Proposal, v Verdict, note string) Answer {
 	by := a.q.by
-	by.Channel = ChannelQueue
+	by.Channel = channelQueue
 	return Answer{ID: p.ID, Digest: p.Digest, Verdict: v, By: by, Note: note, At: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
-// settle has the outcome be known, and nobody join the proposal any more. The first one
-// counts.
+// settle publishes the outcome, and stops others from joining the proposal. It reports
+// whether this call was the first; only the first one counts.
 func (a *Asker) settle(w *pending, o Outcome) bool {
 	first := false
 	w.once.Do(func() {
-		a.forget(w) // first: who asks for the same once more must not get this answer
+		a.forget(w) // before the rest: a later request for the same must not get this answer
 		w.outcome = o
 		close(w.done)
 		first = true
@@ -324,7 +326,7 @@ func (a *Asker) settle(w *pending, o Outcome) bool {
 	return first
 }
 
-// changed is called when files come and go.
+// changed handles a file that came or went; name is "" if it may be any.
 func (a *Asker) changed(name string) {
 	id, ok := strings.CutSuffix(name, answerEnd)
 	if name != "" && !ok {
@@ -345,8 +347,8 @@ func (a *Asker) changed(name string) {
 	}
 }
 
-// look takes the answer of a proposal, if there is one. One that can't be read is a
-// refusal.
+// look reads the answer of a proposal, if there is one, and settles it. An answer that
+// cannot be read is a refusal.
 func (a *Asker) look(w *pending) {
 	answer, err := a.q.answerOf(w.p)
 	switch {
@@ -354,14 +356,14 @@ func (a *Asker) look(w *pending) {
 		refused := a.answer(w.p, Rejected, cut(err.Error(), MaxNote))
 		a.finish(w, refused)
 	case answer != nil && answer.By.UID != a.q.by.UID:
-		// Its file is this user's, so it says so too.
+		// The file belongs to this user, so the answer must name this user too.
 		a.finish(w, a.answer(w.p, Rejected, fmt.Sprintf("the answer says that user %d gave it", answer.By.UID)))
 	case answer != nil:
 		a.finish(w, *answer)
 	}
 }
 
-// finish settles a proposal and takes it out of the queue.
+// finish settles a proposal and removes it from the queue.
 func (a *Asker) finish(w *pending, answer Answer) {
 	if !a.settle(w, Outcome{w.p, answer}) {
 		return
@@ -369,12 +371,13 @@ func (a *Asker) finish(w *pending, answer Answer) {
 	go func() {
 		defer a.ending.Done()
 		defer close(w.saved)
-		// What can't be archived stays where it is, and is buried when we are gone.
+		// A proposal that cannot be archived stays in place, and is withdrawn after this
+		// process ends.
 		_ = a.q.archiveEntry(Entry{w.p, &answer, ""})
 	}()
 }
 
-// end answers a proposal for nobody, unless somebody was faster.
+// end answers a proposal in nobody's name, unless it is answered already.
 func (a *Asker) end(w *pending, v Verdict, note string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
 	defer cancel()
@@ -382,7 +385,7 @@ func (a *Asker) end(w *pending, v Verdict, note string) {
 	var answered *AnsweredError
 	switch {
 	case errors.As(err, &answered):
-		// Somebody was faster: what they said is in the queue, and counts.
+		// Another process answered first. Its answer is in the queue, and counts.
 		if answered.Answer.Digest == w.p.Digest && answered.Answer.ID == w.p.ID {
 			answer = answered.Answer
 			break
@@ -394,21 +397,22 @@ func (a *Asker) end(w *pending, v Verdict, note string) {
 	a.finish(w, answer)
 }
 
-// Ticket is a claim on an answer.
+// Ticket is one caller's claim on the answer to a proposal.
 type Ticket struct {
 	a    *Asker
 	w    *pending
 	once sync.Once
 }
 
-// Proposal is what waits.
+// Proposal returns the proposal.
 func (t *Ticket) Proposal() Proposal { return t.w.p }
 
-// Done is closed when there is an outcome.
+// Done returns a channel that is closed once there is an outcome.
 func (t *Ticket) Done() <-chan struct{} { return t.w.done }
 
-// Wait returns the outcome, which is a refusal when the time is up. When ctx is done
-// first, its error is returned, and the ticket stays good.
+// Wait blocks until there is an outcome, and returns it. When the proposal's time is up,
+// the outcome is a refusal. If ctx is done first, Wait returns its error, and the ticket
+// stays valid.
 func (t *Ticket) Wait(ctx context.Context) (Outcome, error) {
 	select {
 	case <-t.w.done:
@@ -418,7 +422,7 @@ func (t *Ticket) Wait(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// Close gives the claim up. A proposal without any claim is withdrawn.
+// Close gives up the claim. A proposal without claims is withdrawn.
 func (t *Ticket) Close() {
 	t.once.Do(func() {
 		t.a.mu.Lock()
@@ -439,16 +443,16 @@ func (t *Ticket) Close() {
 	})
 }
 
-// Withdraw ends the waiting of all who ask for it; note says why. Whoever answered
-// before was faster.
+// Withdraw ends the proposal for all its callers; note says why. An earlier answer still
+// counts.
 func (t *Ticket) Withdraw(note string) {
 	t.a.end(t.w, Withdrawn, cut(note, MaxNote))
 	t.Close()
 }
 
-// Record says in the archive what became of an approval: effect is nil when it was
-// carried out. It is for callers of Propose; Ask does it.
-func (t *Ticket) Record(effect error) error {
+// record archives the result of an approval: effect is nil if it was applied. Callers of
+// Propose must call it; Ask does so itself.
+func (t *Ticket) record(effect error) error {
 	select {
 	case <-t.w.done:
 	default:

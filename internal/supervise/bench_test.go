@@ -10,8 +10,8 @@ import (
 	"github.com/carboy/carboy/internal/audit"
 )
 
-// BenchmarkWake is the time from an answer that is given to the one who waits going
-// on, with a real audit log.
+// BenchmarkWake measures the time from an answer until its asker goes on, with a real audit
+// log.
 func BenchmarkWake(b *testing.B) {
 	w := newWorld(b)
 	log, err := audit.Open(context.Background(), filepath.Join(b.TempDir(), "audit"))
@@ -54,7 +54,7 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkFind opens one of 1,000.
+// BenchmarkFind opens one of 1,000 proposals.
 func BenchmarkFind(b *testing.B) {
 	w := newWorld(b)
 	var id ID

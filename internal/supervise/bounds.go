@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// field is one of a payload, with how many bytes it may have.
+// field is a field of a payload, with its maximal length in bytes.
 type field struct {
 	name, value string
 	max         int
 }
 
-// bounds reports the first field that is too long or not UTF-8: JSON would hold other
-// bytes than were proposed.
+// bounds returns an error for the first field that is too long or not UTF-8. JSON would
+// change bytes that are not UTF-8.
 func bounds(fields ...field) error {
 	for _, f := range fields {
 		if len(f.value) > f.max {
@@ -26,7 +26,7 @@ func bounds(fields ...field) error {
 	return nil
 }
 
-// needed is bounds for fields that must not be empty.
+// needed is like bounds, and also refuses empty fields.
 func needed(fields ...field) error {
 	for _, f := range fields {
 		if f.value == "" {
@@ -36,7 +36,7 @@ func needed(fields ...field) error {
 	return bounds(fields...)
 }
 
-// join puts a space between what is not empty.
+// join joins the parts that are not empty with spaces.
 func join(parts ...string) string {
 	var out []string
 	for _, p := range parts {

@@ -8,21 +8,21 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Text is text that a face may show as it is: one or several lines that package
-// visible has made safe. Only this package makes one. The zero Text is empty.
+// Text is text that a user interface may show as it is: one or several lines that package
+// safetext has made safe. Only this package makes a Text. The zero Text is empty.
 type Text struct{ s string }
 
 func (t Text) String() string { return t.s }
 
-// Detail is what a person is shown of a proposal, in the order in which it matters.
-// Faces lay it out; they add nothing to it and leave nothing out.
+// Detail holds all that a person sees of a proposal, the most important first. A user
+// interface lays it out. It must not add anything or leave anything out.
 type Detail struct {
 	Title    Text
 	Warning  Text   // why to think twice; may be empty
-	Notices  []Text // what the text tried to hide, in our words
+	Notices  []Text // what the text tried to hide, in carboy's words
 	Sections []Section
 
 	full bool
@@ -30,50 +30,51 @@ type Detail struct {
 
 // Section is a part of a Detail: fields, or lines.
 type Section struct {
-	Title  string // ours
+	Title  string // carboy's own text
 	Fields []Field
 	Lines  []Line
-	// Theirs means that the lines are somebody's words from inside the bottle: faces
-	// set them off from carboy's own.
+	// Theirs means that the lines come from inside the bottle. A user interface must set
+	// them apart from carboy's own text.
 	Theirs bool
-	// Cut is how many bytes of the lines are not shown. Detail(true) shows all.
+	// Cut is the number of bytes of the lines that are not shown. Detail(true) shows all.
 	Cut int
 }
 
-// Field is a name and what it is.
+// Field is a name and its value.
 type Field struct {
-	Name  string // ours
+	Name  string // carboy's own text
 	Value Text
 }
 
-// Line is a line of a diff (Mark '+', '-', '@', '\\'), the line of code that matters
-// ('>'), one that says what is left out ('~'), or other text (' ').
+// Line is one line. Mark is '+', '-', '@' or '\\' in a diff, '>' for the line of code that
+// the proposal is about, '~' for a line that says how much is left out, and ' ' for other
+// text.
 type Line struct {
 	Mark byte
 	Text Text
 }
 
-// cutText bounds a text that Detail(false) shows, in bytes as they stand in the proposal.
+// cutText bounds a text that Detail(false) shows, in bytes as they are in the proposal.
 const cutText = 2 << 10
 
-// maxTitle bounds the line of a list, in bytes.
+// maxTitle bounds a line of a list, in bytes.
 const maxTitle = 400
 
-// Section begins a part; title is the program's own.
-func (d *Detail) Section(title string) {
+// section begins a section. title must be carboy's own text.
+func (d *Detail) section(title string) {
 	d.Sections = append(d.Sections, Section{Title: title})
 }
 
 func (d *Detail) last() *Section {
 	if len(d.Sections) == 0 {
-		d.Section("")
+		d.section("")
 	}
 	return &d.Sections[len(d.Sections)-1]
 }
 
-// Field adds a field, whole, unless it is empty. What does not show is made visible
-// and pointed out.
-func (d *Detail) Field(name, value string) {
+// field adds a field with its whole value, unless that is empty. It makes invisible
+// characters visible, and adds a notice about them.
+func (d *Detail) field(name, value string) {
 	if value == "" {
 		return
 	}
@@ -84,9 +85,9 @@ func (d *Detail) Field(name, value string) {
 	s.Fields = append(s.Fields, Field{name, d.show(name, value)})
 }
 
-// Words adds somebody's words. Where they are long the middle is left out and
-// counted, except of Detail(true).
-func (d *Detail) Words(text string) {
+// quote adds text from inside the bottle. It leaves out the middle of a long text and
+// counts the bytes left out, unless for Detail(true).
+func (d *Detail) quote(text string) {
 	s := d.last()
 	s.Theirs = true
 	head, tail := text, ""
@@ -116,8 +117,8 @@ func (d *Detail) lines(s *Section, text string) {
 	}
 }
 
-// Change adds what differs between two texts, every line of it: it is the change.
-func (d *Detail) Change(before, after string) {
+// change adds the whole difference between two texts.
+func (d *Detail) change(before, after string) {
 	s := d.last()
 	unified := udiff.Unified("before", "after", ended(before), ended(after))
 	// The first two lines name the texts; lines of content that look like those stay.
@@ -125,7 +126,7 @@ func (d *Detail) Change(before, after string) {
 	lines = lines[min(2, len(lines)):]
 	show := d.line
 	if alike(lines) {
-		// Only what does not show differs, so that is shown.
+		// The texts differ only in invisible characters, so show those.
 		show = d.show
 	}
 	for _, l := range lines {
@@ -136,8 +137,7 @@ func (d *Detail) Change(before, after string) {
 	}
 }
 
-// alike reports whether a line that goes and one that comes differ in white space
-// alone.
+// alike reports whether some added line equals a removed one but for white space.
 func alike(lines []string) bool {
 	gone := map[string]bool{}
 	for _, l := range lines {
@@ -160,14 +160,14 @@ func ended(s string) string {
 	return s
 }
 
-// Say adds a line of the program's own.
-func (d *Detail) Say(line string) {
+// say adds a line of carboy's own text.
+func (d *Detail) say(line string) {
 	s := d.last()
-	s.Lines = append(s.Lines, Line{' ', Text{visible.String(line, maxTitle)}})
+	s.Lines = append(s.Lines, Line{' ', Text{safetext.String(line, maxTitle)}})
 }
 
-// Code adds a line of a file; the one that matters is marked.
-func (d *Detail) Code(number int, text string, here bool) {
+// code adds a line of a file. here marks the line that the proposal is about.
+func (d *Detail) code(number int, text string, here bool) {
 	s := d.last()
 	mark := byte(' ')
 	if here {
@@ -176,27 +176,27 @@ func (d *Detail) Code(number int, text string, here bool) {
 	s.Lines = append(s.Lines, Line{mark, Text{fmt.Sprintf("%5d  ", number) + d.line("the code", text).s}})
 }
 
-// line is show for a line of a text, in which tabs are no surprise.
+// line is like show, for a line of a text, where tabs are not worth a notice.
 func (d *Detail) line(where, text string) Text {
 	return d.show(where, strings.ReplaceAll(text, "\t", "    "))
 }
 
-// show makes text visible, whole: payloads are bounded. What did not show by itself is
-// pointed out. White space at the end is written out.
+// show makes a whole text visible; a payload is bounded. It adds a notice about invisible
+// characters, and writes out white space at the end.
 func (d *Detail) show(where, text string) Text {
 	d.look(where, text)
-	v := visible.String(text, 16*len(text)+16)
+	v := safetext.String(text, 16*len(text)+16)
 	if kept := strings.TrimRight(v, " "); kept != v {
 		v = kept + strings.Repeat(`\x20`, len(v)-len(kept))
 	}
 	return Text{v}
 }
 
-// plainBreaks are the characters that lines are made of.
+// plainBreaks replaces the characters that separate lines and words.
 var plainBreaks = strings.NewReplacer("\n", " ", "\t", " ", "\r\n", " ")
 
 func (d *Detail) look(where, text string) {
-	if !visible.Clean(plainBreaks.Replace(text)) {
+	if !safetext.Clean(plainBreaks.Replace(text)) {
 		d.hidden(where)
 	}
 }

@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In the queue's directory lie
+// The queue's directory holds these files:
 //
-//	waiting/<id>.proposal   what waits; flock on it is held by who decides
-//	waiting/<id>.answer     what was decided, until its asker has read it
-//	waiting/<id>.asker      under flock by a process that asks, for its life
-//	archive/<id>.json       both, and what became of it
+//	waiting/<id>.proposal   a proposal that waits; a process that decides it holds flock
+//	waiting/<id>.answer     its answer, until the asker has read it
+//	waiting/<id>.asker      locked by an asking process as long as it lives
+//	archive/<id>.json       proposal, answer, and the result of the approval
 //
-// All are made under another name and renamed, never over a file that is there, the
-// archive excepted. One flat directory is watched as a whole: the first change after
-// a look at it is never missed.
+// A file is made under a temporary name and then renamed. It never replaces another file,
+// except in the archive. Each directory is flat and watched as a whole, so no change after
+// the first look is missed.
 const (
 	waitingDir = "waiting"
 	archiveDir = "archive"
@@ -38,14 +38,14 @@ const (
 	archiveEnd  = ".json"
 	tmpPrefix   = ".tmp-"
 
-	// maxFile bounds a file, in bytes: two payloads and what stands beside them,
-	// where JSON may write a byte as six.
-	maxFile = 2*MaxPayload + 8*(MaxWhy+MaxNote) + 16<<10
-	// maxNames bounds what is looked at in one directory.
+	// maxFile bounds a file, in bytes: two payloads and the texts beside them, where JSON
+	// may write one byte as six.
+	maxFile = 2*MaxPayload + 8*(maxWhy+MaxNote) + 16<<10
+	// maxNames bounds the number of names that are read of one directory.
 	maxNames = 100_000
 )
 
-// directory is one that is the user's alone.
+// directory is a directory that only this user can write to.
 type directory struct {
 	path string
 	f    *os.File
@@ -69,7 +69,7 @@ func openDirectory(path string) (*directory, error) {
 
 func (d *directory) fd() int { return int(d.f.Fd()) }
 
-// own refuses a directory in which somebody else could put an answer.
+// own returns an error if another user could put an answer into the directory.
 func (d *directory) own() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(d.fd(), &st); err != nil {
@@ -84,7 +84,8 @@ func (d *directory) own() error {
 	return nil
 }
 
-// names gives those that end in end, sorted, without it, where they are ids.
+// names returns the ids of the files whose names end in end, sorted. strange lists the
+// other names.
 func (d *directory) names(end string) (ids []ID, strange []string, err error) {
 	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -174,8 +175,8 @@ func (d *directory) read(name string) ([]byte, error) {
 	return readFile(f)
 }
 
-// write makes a file that is whole and on disk, or none. It fails with fs.ErrExist
-// when the name is taken, unless over.
+// write makes a file that is complete and on disk, or none. It returns fs.ErrExist if the
+// name is taken, unless over is set.
 func (d *directory) write(name string, data []byte, over bool) (err error) {
 	defer func() {
 		if err != nil {
@@ -227,7 +228,7 @@ func (d *directory) rename(from, to string, over bool) error {
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// A file system without that has links.
+	// A file system without RENAME_NOREPLACE has links.
 	if err := unix.Linkat(d.fd(), from, d.fd(), to, 0); err != nil {
 		return err
 	}
@@ -241,8 +242,8 @@ func (d *directory) remove(name string) error {
 	return nil
 }
 
-// lockFile opens name and holds its lock; it fails with fs.ErrNotExist when the name
-// has gone, or is another file, by then.
+// lockFile opens name and locks it. It returns fs.ErrNotExist if, by then, the name is gone
+// or names another file.
 func (d *directory) lockFile(ctx context.Context, name string) (*os.File, error) {
 	f, err := d.open(name)
 	if err != nil {
@@ -287,7 +288,7 @@ func retry(call func() error) error {
 	}
 }
 
-// newID is later than every other of this process.
+// newID returns an id that sorts after every earlier one of this process.
 func newID() ID { return ID(strings.ToLower(ulid.Make().String())) }
 
 func validID(s string) bool {
@@ -298,8 +299,8 @@ func validID(s string) bool {
 	return err == nil
 }
 
-// alive reports whether the process that asks as id can still get an answer. Its lock
-// is the proof: the kernel drops it with the process, however that ends.
+// alive reports whether the asking process id can still get an answer. Its lock proves it:
+// the kernel drops the lock when the process ends, however it ends.
 func (d *directory) alive(id ID) bool {
 	f, err := d.open(string(id) + askerEnd)
 	if err != nil {
@@ -310,8 +311,8 @@ func (d *directory) alive(id ID) bool {
 	return errors.Is(err, unix.EWOULDBLOCK)
 }
 
-// deadline is a moment on a clock that nobody can set, which goes on while the machine
-// sleeps.
+// deadline is a time on CLOCK_BOOTTIME, which nobody can set and which goes on while the
+// machine sleeps.
 type deadline struct {
 	Boot string `json:"boot"`
 	NS   int64  `json:"ns"` // since that boot
@@ -320,7 +321,7 @@ type deadline struct {
 func bootTime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 1<<63 - 1 // then everything is late
+		return 1<<63 - 1 // so that every deadline has passed
 	}
 	return ts.Nano()
 }
@@ -335,7 +336,8 @@ func bootID() string {
 
 func deadlineIn(d time.Duration) deadline { return deadline{bootID(), bootTime() + int64(d)} }
 
-// left is how long it is until then; nothing when the machine has started since.
+// left returns the time until the deadline. It returns 0 if the machine was started anew
+// since.
 func (l deadline) left() time.Duration {
 	if l.Boot != bootID() {
 		return 0
@@ -343,7 +345,7 @@ func (l deadline) left() time.Duration {
 	return time.Duration(l.NS - bootTime())
 }
 
-// marshal is v as a file has it.
+// marshal returns the content of a file for v.
 func marshal(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err == nil && len(data) > maxFile {

@@ -21,7 +21,7 @@ const (
 	decidedSchema  = "carboy.dev/proposal-decided/v1"
 )
 
-// proposalFile is a Proposal on disk.
+// proposalFile is the form of a Proposal on disk.
 type proposalFile struct {
 	Schema   string          `json:"schema"`
 	ID       ID              `json:"id"`
@@ -38,7 +38,7 @@ type proposalFile struct {
 	Deadline deadline        `json:"deadline"`
 }
 
-// answerFile is an Answer on disk.
+// answerFile is the form of an Answer on disk.
 type answerFile struct {
 	Schema string `json:"schema"`
 	Answer
@@ -46,7 +46,7 @@ type answerFile struct {
 	Payload json.RawMessage `json:"payload,omitempty"`
 }
 
-// decidedFile is a proposal that is over.
+// decidedFile is the form of an archived Entry on disk.
 type decidedFile struct {
 	Schema   string       `json:"schema"`
 	Proposal proposalFile `json:"proposal"`
@@ -54,7 +54,7 @@ type decidedFile struct {
 	Effect   string       `json:"effect,omitempty"`
 }
 
-// strict reads one JSON value that holds nothing unknown.
+// strict decodes one JSON value without unknown fields.
 func strict(data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return errors.New("is not UTF-8")
@@ -78,7 +78,7 @@ func (p Proposal) file() (proposalFile, error) {
 	}, err
 }
 
-// parseProposal reads what should be proposal id.
+// parseProposal decodes the proposal id.
 func parseProposal(id ID, data []byte) (Proposal, error) {
 	var f proposalFile
 	if err := strict(data, &f); err != nil {
@@ -100,7 +100,7 @@ func (f proposalFile) proposal(id ID) (Proposal, error) {
 	case f.Run != "" && !validID(string(f.Run)):
 		return Proposal{}, fmt.Errorf("field \"run\" is %.60q", f.Run)
 	}
-	if err := bounds(field{"why", f.Why, MaxWhy}, field{"tool", f.Tool, maxTool}); err != nil {
+	if err := bounds(field{"why", f.Why, maxWhy}, field{"tool", f.Tool, maxTool}); err != nil {
 		return Proposal{}, err
 	}
 	payload, err := decode(f.Kind, f.Payload)
@@ -134,8 +134,8 @@ func (a Answer) file(k Kind) (f answerFile, err error) {
 	return f, err
 }
 
-// parseAnswer reads what should be the answer of p: one to another proposal, or to
-// another payload, is none.
+// parseAnswer decodes the answer to p. An answer to another proposal or another payload is
+// an error.
 func parseAnswer(p Proposal, data []byte) (Answer, error) {
 	var f answerFile
 	if err := strict(data, &f); err != nil {
@@ -157,9 +157,9 @@ func (f answerFile) answer(p Proposal) (Answer, error) {
 		return Answer{}, fmt.Errorf("field \"kind\" is %.60q", f.Kind)
 	case !slices.Contains([]Verdict{Approved, Modified, Rejected, Expired, Withdrawn}, a.Verdict):
 		return Answer{}, fmt.Errorf("field \"verdict\" is %.60q", a.Verdict)
-	case !slices.Contains([]Channel{ChannelTUI, ChannelWeb, ChannelCLI, ChannelPolicy, ChannelQueue}, a.By.Channel):
+	case !slices.Contains([]Channel{ChannelTUI, ChannelWeb, ChannelCLI, ChannelPolicy, channelQueue}, a.By.Channel):
 		return Answer{}, fmt.Errorf("field \"by.channel\" is %.60q", a.By.Channel)
-	case a.Verdict.Allows() && a.By.Channel == ChannelQueue:
+	case a.Verdict.Allows() && a.By.Channel == channelQueue:
 		return Answer{}, errors.New("nobody approved")
 	case (a.By.Channel == ChannelPolicy) != (a.By.Policy != nil):
 		return Answer{}, errors.New("field \"by.policy\" and the channel do not agree")
@@ -193,7 +193,7 @@ func (f answerFile) answer(p Proposal) (Answer, error) {
 	return a, nil
 }
 
-// parseDecided reads what should be proposal id in the archive.
+// parseDecided decodes the archived proposal id.
 func parseDecided(id ID, data []byte) (Entry, error) {
 	var f decidedFile
 	if err := strict(data, &f); err != nil {
@@ -213,7 +213,7 @@ func parseDecided(id ID, data []byte) (Entry, error) {
 	return Entry{Proposal: p, Answer: &a, Effect: f.Effect}, bounds(field{"effect", f.Effect, maxEffect})
 }
 
-// maxEffect bounds what is kept of an effect's failure, in bytes.
+// maxEffect bounds the error text of an effect, in bytes.
 const maxEffect = 1024
 
 func (e Entry) file() ([]byte, error) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever is in a file of the queue: it is refused, or it is a proposal that reads
-// back as the same one and whose text is safe to show.
+// FuzzEntry checks any content of a file in the queue: it is refused, or it is a proposal
+// that reads back as the same one and whose text is safe to show.
 func FuzzEntry(f *testing.F) {
 	id := newID()
 	for _, p := range each(f) {
@@ -30,7 +30,7 @@ func FuzzEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := parseProposal(id, data)
 		if err != nil {
-			p = Proposal{ID: id, Bottle: "dev", Kind: KindEgressTokenAllow, Payload: token(TokenAllow)}
+			p = Proposal{ID: id, Bottle: "dev", Kind: kindEgressTokenAllow, Payload: token(TokenAllow)}
 			p.Digest, _ = DigestOf("dev", p.Payload)
 		} else {
 			again, err := p.file()
@@ -58,19 +58,19 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// Whatever is in a policy: it is refused, or it approves nothing by a rule that names
-// nothing, and nothing that only people approve.
+// FuzzPolicy checks any content of a policy: it is refused, or no rule without conditions
+// approves, and no rule approves a kind that only people approve.
 func FuzzPolicy(f *testing.F) {
 	f.Add([]byte("rules:\n  - {kind: egress-allow, host: a.example.com, methods: [GET], paths: [/v1], answer: approve}\n"))
 	f.Add([]byte("rules:\n  - {kind: [gitleaks-allow, apply], bottle: dev, answer: reject, note: x}\n"))
 	f.Add([]byte("rules:\n  - {kind: egress-token-allow, host: '*.example.com', rule: x, answer: approve}\n"))
 	secretHost := []byte("never-named.test")
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := ParsePolicy("p.yaml", data)
+		p, err := parsePolicy("p.yaml", data)
 		if err != nil || bytes.Contains(data, []byte("test")) {
 			return
 		}
-		for kind, payload := range map[Kind]Payload{KindEgressAllow: EgressAllow{Routes: []RouteAdded{{Host: string(secretHost)}}}, KindApply: Apply{}, KindGateOverride: GateOverride{}, KindBaselineUpdate: BaselineUpdate{}} {
+		for kind, payload := range map[Kind]Payload{kindEgressAllow: EgressAllow{Routes: []RouteAdded{{Host: string(secretHost)}}}, kindApply: Apply{}, kindGateOverride: GateOverride{}, kindBaselineUpdate: BaselineUpdate{}} {
 			if r := p.match(Proposal{Bottle: "dev", Kind: kind, Payload: payload}); r != nil && r.verdict.Allows() {
 				t.Fatalf("%s was approved by %q", kind, data)
 			}

@@ -22,8 +22,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// What other processes of a test do: CARBOY_TEST_QUEUE is a directory, and the rest of
-// the command line what is done there.
+// Other processes of a test run this function. CARBOY_TEST_QUEUE is the directory, and the
+// command line says what to do there.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("CARBOY_TEST_QUEUE"); dir != "" {
 		os.Exit(other(dir, os.Args[1:]))
@@ -127,7 +127,7 @@ func (w *world) put(name string, data []byte, mode os.FileMode) {
 	}
 }
 
-// answerBytes is what an answer of p looks like on disk.
+// answerBytes returns an answer to p in its form on disk.
 func answerBytes(t testing.TB, p Proposal, v Verdict, change ...func(*answerFile)) []byte {
 	t.Helper()
 	f, err := Answer{ID: p.ID, Digest: p.Digest, Verdict: v, By: By{UID: os.Geteuid(), Channel: ChannelCLI}, At: time.Now().UTC()}.file(p.Kind)
@@ -144,7 +144,7 @@ func answerBytes(t testing.TB, p Proposal, v Verdict, change ...func(*answerFile
 	return data
 }
 
-// Files that say approved and are no answers, and beside them one that is.
+// Files that say "approved" and are not valid answers, beside one that is.
 func TestForgedAnswers(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -165,11 +165,11 @@ func TestForgedAnswers(t *testing.T) {
 		"another proposal's":  func(f *answerFile) { f.ID = newID() },
 		"another digest":      func(f *answerFile) { f.Digest[0]++ },
 		"no digest":           func(f *answerFile) { f.Digest = Digest{} },
-		"another kind":        func(f *answerFile) { f.Kind = KindApply },
+		"another kind":        func(f *answerFile) { f.Kind = kindApply },
 		"another schema":      func(f *answerFile) { f.Schema = "carboy.dev/proposal-answer/v2" },
 		"no channel":          func(f *answerFile) { f.By.Channel = "" },
 		"another user":        func(f *answerFile) { f.By.UID++ },
-		"nobody":              func(f *answerFile) { f.By.Channel = ChannelQueue },
+		"nobody":              func(f *answerFile) { f.By.Channel = channelQueue },
 		"a rule of no policy": func(f *answerFile) { f.By.Channel = ChannelPolicy },
 		"a payload":           func(f *answerFile) { f.Payload = json.RawMessage(`{"routes":[{"host":"evil.example"}]}`) },
 		"a word":              func(f *answerFile) { f.Verdict = "APPROVED" },
@@ -232,9 +232,9 @@ func TestForgedAnswers(t *testing.T) {
 	try("an answer, after all that", true, func(p Proposal, name string) { w.put(name, good(p), 0o600) })
 }
 
-// Root can make files of others; the queue of root's takes none.
+// Root can make files that belong to others, and root's own queue accepts none.
 func TestAnswersOfOthers(t *testing.T) {
-	testenv.Root(t) // to make another user's files
+	testenv.Root(t) // makes files of another user
 	w := newWorld(t)
 	a := w.asker("dev")
 	for _, uid := range []int{12345, 0} {
@@ -256,7 +256,7 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// A file that is cut off anywhere is no answer and no proposal.
+// A file that is cut off anywhere is neither an answer nor a proposal.
 func TestTornFiles(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -282,7 +282,7 @@ func TestTornFiles(t *testing.T) {
 			t.Errorf("%d bytes of %d are an answer", i, len(answer))
 		}
 	}
-	// One that is torn is reported, and hides no other.
+	// An incomplete file is reported, and does not hide the others.
 	torn := newID()
 	w.put(string(torn)+proposalEnd, whole[:len(whole)/2], 0o600)
 	w.put("notes.txt", []byte("x"), 0o600)
@@ -298,7 +298,7 @@ func TestTornFiles(t *testing.T) {
 	}
 }
 
-// An approval of earlier is none of something else, nor of the same thing again.
+// An earlier approval is valid neither for another proposal nor for the same one again.
 func TestReplay(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.asker("dev"), w.asker("prod")
@@ -329,12 +329,12 @@ func TestReplay(t *testing.T) {
 		if p.ID == first.ID || (p.Digest == first.Digest) != (name == "the same again") {
 			t.Errorf("%s: its id or digest is the first one's", name)
 		}
-		// The old answer, as it was and under the new name.
+		// The old answer, unchanged and under the new name.
 		w.put(string(p.ID)+answerEnd, answerBytes(t, first, Approved), 0o600)
 		if o := w.outcome(ticket); o.Allowed() {
 			t.Errorf("%s: an old approval got through", name)
 		}
-		// And as somebody who has seen the first.
+		// An answer by a person who saw the first proposal.
 		ticket = w.propose(again.a, again.p)
 		p = ticket.Proposal()
 		if _, err := w.q.Answer(context.Background(), Reply{ID: p.ID, Digest: first.Digest, Verdict: Approved, Channel: ChannelCLI}); p.Digest != first.Digest && !errors.Is(err, ErrDigest) {
@@ -344,7 +344,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// What is in the file while a person looks is not what is there when they approve.
+// A proposal is changed between the time when a person looks and the time when they
+// approve.
 func TestSwappedProposal(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -370,13 +371,13 @@ func TestSwappedProposal(t *testing.T) {
 	if _, err := w.answer(shown, Approved); !errors.Is(err, ErrDigest) {
 		t.Errorf("approved something else than was shown: %v", err)
 	}
-	// A person who has been shown the other one approves that; the one who asked did not
-	// ask for it.
+	// A person who saw the changed proposal approves that one. The asker did not ask for
+	// it.
 	w.must(evil, Approved)
 	if o := w.outcome(ticket); o.Allowed() {
 		t.Errorf("something else was approved than asked for, and allowed: %+v", o)
 	}
-	// Payload and digest that do not belong together are no proposal.
+	// A proposal whose digest does not match its payload is invalid.
 	swapped.Digest = shown.Digest
 	data, _ = marshal(swapped)
 	if _, err := parseProposal(shown.ID, data); err == nil {
@@ -384,7 +385,7 @@ func TestSwappedProposal(t *testing.T) {
 	}
 }
 
-// Of many who answer at once, in many processes, one wins, and all are told the truth.
+// Many processes answer at once. One succeeds, and all get the true result.
 func TestRacingAnswers(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -447,8 +448,8 @@ func TestRacingAnswers(t *testing.T) {
 	}
 }
 
-// Whoever answers is killed at any moment: the answer is in force, whole, or there is
-// none, and somebody else gives one.
+// The answering process is killed at a random moment. Its answer is either complete and in
+// force, or there is none and somebody else can answer.
 func TestKilledAnswerer(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -478,7 +479,7 @@ func TestKilledAnswerer(t *testing.T) {
 	t.Logf("who answered: %v", by)
 }
 
-// Whoever asks is killed: what waited is withdrawn, and can't be approved any more.
+// The asking process is killed. Its proposals are withdrawn and can no longer be approved.
 func TestKilledAsker(t *testing.T) {
 	w := newWorld(t)
 	cmd, _, out := w.process("ask", "a.example.com", "b.example.com", "c.example.com")
@@ -497,7 +498,7 @@ func TestKilledAsker(t *testing.T) {
 			theirs = e.Proposal
 		}
 	}
-	// One is approved in the moment of its death.
+	// A proposal is approved while its asker is being killed.
 	w.must(theirs, Approved)
 	cmd.Process.Kill()
 	cmd.Wait()
@@ -517,7 +518,7 @@ func TestKilledAsker(t *testing.T) {
 			t.Fatal(err)
 		}
 		if id == ids[1] {
-			// It may have been carried out or not, and nobody claims either.
+			// Nobody may claim that it was applied, or that it was not.
 			if e.Answer.Verdict != Approved || e.Effect == "done" {
 				t.Errorf("the approved one is %s, effect %q", e.Answer.Verdict, e.Effect)
 			}
@@ -528,7 +529,7 @@ func TestKilledAsker(t *testing.T) {
 	w.must(mine.Proposal(), Approved)
 }
 
-// A bottle that proposes what it can: number, rate, size, and the same again.
+// A bottle proposes as much as it can: number, rate, size, and duplicates.
 func TestFlood(t *testing.T) {
 	w := newWorld(t)
 	a, neighbour := w.asker("dev"), w.asker("other")
@@ -550,21 +551,21 @@ func TestFlood(t *testing.T) {
 		}
 		tickets = append(tickets, ticket)
 	}
-	if !errors.Is(refused, ErrFull) || len(w.list(Query{Bottle: "dev"}).Entries) != MaxWaiting {
+	if !errors.Is(refused, errFull) || len(w.list(Query{Bottle: "dev"}).Entries) != MaxWaiting {
 		t.Errorf("%d wait; %v", len(w.list(Query{Bottle: "dev"}).Entries), refused)
 	}
 	w.propose(neighbour, allowHost(t, "h.example.com")).Close()
 	for _, ticket := range tickets {
 		ticket.Close()
 	}
-	// Proposing and withdrawing is bounded as well. The hour is filled without its
-	// proposals, which would take as long.
+	// Proposing and withdrawing is bounded too. The test fills the hour without proposals,
+	// which would take as long.
 	a.mu.Lock()
-	for len(a.made) < MaxPerHour {
+	for len(a.made) < maxPerHour {
 		a.made = append(a.made, time.Now())
 	}
 	a.mu.Unlock()
-	if _, err := a.Propose(ctx, allowHost(t, "late.example.com"), Draft{}); !errors.Is(err, ErrFull) {
+	if _, err := a.Propose(ctx, allowHost(t, "late.example.com"), Draft{}); !errors.Is(err, errFull) {
 		t.Errorf("more than an hour's: %v", err)
 	}
 	a.mu.Lock()
@@ -576,7 +577,7 @@ func TestFlood(t *testing.T) {
 
 	long := strings.Repeat("a", 1<<20)
 	p := w.propose(a, allowHost(t, "words.example.com"), func(d *Draft) { d.Why, d.Tool = strings.Repeat("\u202e\x1b[2J", 1<<18), long }).Proposal()
-	if len(p.Why) > MaxWhy || len(p.Tool) > maxTool {
+	if len(p.Why) > maxWhy || len(p.Tool) > maxTool {
 		t.Errorf("%d bytes of words, %d of a tool's name", len(p.Why), len(p.Tool))
 	}
 	if e, err := w.q.Find(ctx, string(p.ID)); err != nil || e.Proposal.Why != p.Why {
@@ -604,7 +605,7 @@ func TestFlood(t *testing.T) {
 	w.propose(a, allowHost(t, "a.example.com:8443"))
 }
 
-// Wall clocks are set, and machines start again: what counts is neither.
+// Setting the wall clock or restarting the machine does not change a deadline.
 func TestClocks(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -639,7 +640,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// A queue that can't be written to, or a log that can't, refuses.
+// A queue or an audit log that cannot be written refuses.
 func TestUnwritable(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -688,7 +689,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// shown is all text of a detail.
+// shown returns all text of a detail.
 func shown(d Detail) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, d.Title, d.Warning, d.Notices)
@@ -704,7 +705,7 @@ func shown(d Detail) string {
 	return b.String()
 }
 
-// Text that hides what would be done is shown as what it is, and said to.
+// Text that hides the real change is shown visibly, with a notice.
 func TestHiddenChange(t *testing.T) {
 	tricks := map[string]string{
 		"escape":       "safe\x1b[1A\x1b[2Kgone",
@@ -766,7 +767,8 @@ func TestHiddenChange(t *testing.T) {
 		t.Errorf("honest words are pointed out: %v", d.Notices)
 	}
 
-	// Lines of content that look like a diff's own, and what only white space tells apart.
+	// Lines of content that look like those of a diff, and texts that differ in white space
+	// only.
 	diff := func(before, after string) Detail {
 		return Proposal{Payload: BaselineUpdate{Gate: "g", Repository: "r", File: "f", Before: before, After: after}}.Detail(false)
 	}
@@ -782,7 +784,7 @@ func TestHiddenChange(t *testing.T) {
 	if s := shown(diff("a\r\n", "a\n")); !strings.Contains(s, `a\r`) {
 		t.Errorf("a line's end is not shown:\n%s", s)
 	}
-	// A change amid a great deal of text is there, whole.
+	// A change inside a long text is shown whole.
 	filler := strings.Repeat("nothing to see here\n", 2000)
 	if s := shown(diff(filler+filler, filler+"evil: true\n"+filler)); !strings.Contains(s, "+evil: true") || len(s) > 4000 {
 		t.Errorf("a small change in a long text: %d bytes", len(s))
@@ -799,8 +801,8 @@ func TestHiddenChange(t *testing.T) {
 	}()}.Detail(false)); !strings.Contains(s, "EVIL") {
 		t.Error("the middle of a long field is left out")
 	}
-	// Words may be cut, in the middle, with what is missing counted and reachable.
-	p := Proposal{Payload: token(TokenRedact), Why: "begin " + long[:MaxWhy] + "\u202eEVIL" + long[:MaxWhy] + " end"}
+	// Words may be cut in the middle. The missing bytes are counted, and can be shown.
+	p := Proposal{Payload: token(TokenRedact), Why: "begin " + long[:maxWhy] + "\u202eEVIL" + long[:maxWhy] + " end"}
 	cut := p.Detail(false)
 	var words Section
 	for _, s := range cut.Sections {
@@ -809,7 +811,7 @@ func TestHiddenChange(t *testing.T) {
 		}
 	}
 	s := shown(cut)
-	if !words.Theirs || words.Cut < MaxWhy || !strings.Contains(s, "begin ") || !strings.Contains(s, " end") || !strings.Contains(s, fmt.Sprintf("[%d bytes are left out here]", words.Cut)) {
+	if !words.Theirs || words.Cut < maxWhy || !strings.Contains(s, "begin ") || !strings.Contains(s, " end") || !strings.Contains(s, fmt.Sprintf("[%d bytes are left out here]", words.Cut)) {
 		t.Errorf("long words: cut %d\n%.300s", words.Cut, s)
 	}
 	if len(cut.Notices) == 0 {
@@ -820,7 +822,7 @@ func TestHiddenChange(t *testing.T) {
 	}
 }
 
-// The line of a list is one line, and short.
+// A line of the list is one short line.
 func TestTitles(t *testing.T) {
 	for kind, p := range each(t) {
 		if s := (Proposal{Payload: p}).Title().String(); s == "" || strings.ContainsAny(s, "\n\x1b") || len(s) > maxTitle {
@@ -834,7 +836,7 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// A kind that is there already, or has no name, does not get in.
+// A kind that is taken, or has an invalid name, cannot be registered.
 func TestRegistry(t *testing.T) {
 	panics := func(f func()) (did bool) {
 		defer func() { did = recover() != nil }()
@@ -854,8 +856,8 @@ func TestRegistry(t *testing.T) {
 	if _, err := w.asker("dev").Propose(context.Background(), nameless{}, Draft{}); err == nil {
 		t.Error("a kind that is not registered was proposed")
 	}
-	// An approval is made by an answer alone.
-	p := Proposal{Payload: allowHost(t, "a.example.com"), Kind: KindEgressAllow}
+	// Only an answer makes an approval.
+	p := Proposal{Payload: allowHost(t, "a.example.com"), Kind: kindEgressAllow}
 	for _, v := range []Verdict{"", Rejected, Expired, Withdrawn, "yes"} {
 		if _, ok := ApprovalOf[EgressAllow](Outcome{p, Answer{Verdict: v}}); ok {
 			t.Errorf("%q is an approval", v)
@@ -873,7 +875,7 @@ type nameless struct{ EgressAllow }
 
 func (nameless) Kind() Kind { return "No Name" }
 
-// What carboy knows to be a secret is not written into the queue.
+// A known secret is not written to the queue.
 func TestSecrets(t *testing.T) {
 	w := newWorld(t)
 	const value = "hunter2-hunter2-hunter2"
@@ -888,7 +890,7 @@ func TestSecrets(t *testing.T) {
 	if _, err := a.Propose(context.Background(), x, Draft{}); err == nil {
 		t.Error("a payload with a known secret was taken")
 	}
-	long := w.propose(a, token(TokenRedact), func(d *Draft) { d.Why = "it is " + value + strings.Repeat(".", MaxWhy-10) + value }).Proposal()
+	long := w.propose(a, token(TokenRedact), func(d *Draft) { d.Why = "it is " + value + strings.Repeat(".", maxWhy-10) + value }).Proposal()
 	data, err := os.ReadFile(w.file(string(long.ID) + proposalEnd))
 	if err != nil {
 		t.Fatal(err)

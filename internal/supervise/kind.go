@@ -9,89 +9,89 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// Kind names a kind of proposal, as in "egress-allow".
+// Kind names a kind of proposal, such as "egress-allow".
 type Kind string
 
-// A Payload is what exactly is proposed. Each kind has one type, a struct by value
-// that JSON can hold, and makes it known with register.
+// Payload is the exact content of a proposal. Each kind has one type, a struct passed by
+// value that JSON can hold, and registers it with register.
 type Payload interface {
 	Kind() Kind
-	// Check reports what is wrong with it, and keeps every field within its bounds.
-	// Payloads that fail it are never in the queue.
+	// Check returns an error if the payload is not valid, or a field exceeds its bounds. A
+	// payload that fails Check never enters the queue.
 	Check() error
-	// Bare is the payload without what is only shown beside it. The digest is about
-	// this, and effects get nothing else.
+	// Bare returns the payload without the fields that are only shown. The digest covers
+	// the bare payload, and effects get nothing else.
 	Bare() Payload
-	// Title is the line by which a person knows it in a list.
+	// Title returns the payload's line in a list.
 	Title() string
-	// Warn says why to think twice before one approves; "" when nothing does.
+	// Warn returns a reason to think twice before approving, or "".
 	Warn() string
-	// Describe says all that a person needs to decide: the exact change first.
+	// Describe adds to the Detail all that a person needs to decide, the exact change
+	// first.
 	Describe(*Detail)
 }
 
-// Editable is a Payload that may be approved in another form than proposed.
+// Editable is a Payload that a person may change and then approve.
 type Editable interface {
 	Payload
-	// EditText is what can be edited, as YAML.
+	// EditText returns the editable part, as YAML.
 	EditText() string
-	// Edit makes the payload anew from a text. file names it in errors, which are a
-	// document.Error.
+	// Edit returns a new payload from an edited text. file names the text in errors, which
+	// are a document.Error.
 	Edit(file string, text []byte) (Payload, error)
 }
 
-// Signed is a Payload that a signature approves, elsewhere. The queue shows what waits,
-// and can reject it; an answer that approves it is none.
+// Signed is a Payload that only a signature, made elsewhere, approves. The queue shows it
+// and can reject it, and refuses an answer that approves it.
 type Signed interface {
 	Payload
-	// HowToSign is the command that does, for a shell. It may hold names of files.
+	// HowToSign returns the shell command that signs. It may hold file names.
 	HowToSign() string
 }
 
-// checkSigned refuses to approve what the queue does not decide.
+// checkSigned returns an error if v approves a [Signed] payload.
 func checkSigned(p Payload, v Verdict) error {
 	if s, ok := p.(Signed); ok && v.Allows() {
-		return fmt.Errorf("%s: %w: %s", p.Kind(), ErrSigned, visible.String(s.HowToSign(), 1<<10))
+		return fmt.Errorf("%s: %w: %s", p.Kind(), ErrSigned, safetext.String(s.HowToSign(), 1<<10))
 	}
 	return nil
 }
 
-// Effect carries out what was approved. It takes an Approval, which only an answer
-// that approves makes.
+// Effect applies an approved payload. Only an approving answer makes an Approval.
 type Effect[P Payload] interface {
-	Carry(context.Context, Approval[P]) error
+	Apply(context.Context, Approval[P]) error
 }
 
-// EffectFunc is a function as an Effect.
+// EffectFunc is a function that implements [Effect].
 type EffectFunc[P Payload] func(context.Context, Approval[P]) error
 
-// Carry calls f.
-func (f EffectFunc[P]) Carry(ctx context.Context, a Approval[P]) error { return f(ctx, a) }
+// Apply calls f.
+func (f EffectFunc[P]) Apply(ctx context.Context, a Approval[P]) error { return f(ctx, a) }
 
-// kinds are those that are known, by name.
-var kinds = map[Kind]known{}
+// kinds maps the name of each registered kind to its type.
+var kinds = map[Kind]kindType{}
 
-// known is a registered kind.
-type known struct {
+// kindType is the payload type of a kind.
+type kindType struct {
 	zero   Payload
 	decode func([]byte) (Payload, error)
 }
 
-// register makes a kind known. It is for init functions, and panics when the name is
-// taken or none.
+// register registers the kind of payloads P. Call it from init. It panics if the name is
+// invalid or taken.
 func register[P Payload]() {
 	var zero P
 	k := zero.Kind()
 	if !validKind(k) {
-		panic(fmt.Sprintf("supervise: %q is no name for a kind", k))
+		panic(fmt.Sprintf("supervise: %q is not a valid name of a kind", k))
 	}
 	if _, taken := kinds[k]; taken {
 		panic(fmt.Sprintf("supervise: kind %s is registered twice", k))
 	}
-	kinds[k] = known{zero, func(data []byte) (Payload, error) {
+	kinds[k] = kindType{zero, func(data []byte) (Payload, error) {
 		var p P
 		if err := strict(data, &p); err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func validKind(k Kind) bool {
 	return !slices.ContainsFunc([]byte(k), func(c byte) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' })
 }
 
-// Kinds are the names of all kinds, sorted.
+// Kinds returns the names of all kinds, sorted.
 func Kinds() []Kind {
 	out := make([]Kind, 0, len(kinds))
 	for k := range kinds {
@@ -117,7 +117,7 @@ func Kinds() []Kind {
 	return out
 }
 
-// decode reads a payload of a kind, strictly.
+// decode decodes a payload of kind k, and refuses unknown fields.
 func decode(k Kind, data []byte) (Payload, error) {
 	f := kinds[k].decode
 	if f == nil {
@@ -129,7 +129,7 @@ func decode(k Kind, data []byte) (Payload, error) {
 	return f(data)
 }
 
-// encode is the one way to write a payload.
+// encode returns the JSON of a payload. Digests depend on it.
 func encode(p Payload) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -143,7 +143,8 @@ func encode(p Payload) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// DigestOf names what a payload would do to a bottle.
+// DigestOf returns the digest of p in a bottle. It does not cover the fields that are only
+// shown.
 func DigestOf(bottle string, p Payload) (Digest, error) {
 	data, err := encode(p.Bare())
 	if err != nil {

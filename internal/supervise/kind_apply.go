@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// KindApply is plans that would be carried out on hosts.
-const KindApply Kind = "apply"
+// kindApply asks to apply plans on hosts.
+const kindApply Kind = "apply"
 
-// Apply carries out plans of one module and commit, one for each host. It is [Signed]:
-// the queue shows what waits, and can say no to it.
+// Apply applies plans of one module and commit, one for each host. It is [Signed]: the
+// queue shows and rejects it, and a signature approves it.
 type Apply struct {
 	Action string      `json:"action"` // apply or rollback
 	Module string      `json:"module"`
 	Commit string      `json:"commit"`
 	Plans  []ApplyPlan `json:"plans"`
-	// Files are where the plans lie, and Missing why what was signed is not enough. Both
-	// are only shown.
+	// Files are the paths of the plans. Missing says why the signatures so far are not
+	// enough. Both are only shown.
 	Files   []string `json:"files,omitempty"`
 	Missing string   `json:"missing,omitempty"`
 }
 
-// ApplyPlan is one host's.
+// ApplyPlan is the plan for one host.
 type ApplyPlan struct {
 	// Digest is the SHA-256 of the plan, in hexadecimal digits.
 	Digest  string        `json:"digest"`
@@ -30,15 +30,16 @@ type ApplyPlan struct {
 	Address string        `json:"address"`
 	Expires time.Time     `json:"expires"`
 	Changes []ApplyChange `json:"changes"`
-	// Project is Compose's, Root a directory of the host, Mounts what the service sees there,
-	// and Back where the host goes when it goes wrong.
+	// Project is the name of the Compose project, and Root a directory of the host. Mounts
+	// are the directories that the service sees. Back is the version that a failed apply
+	// goes back to.
 	Project string `json:"project,omitempty"`
 	Root    string `json:"root,omitempty"`
 	Mounts  string `json:"mounts,omitempty"`
 	Back    string `json:"back,omitempty"`
 }
 
-// ApplyChange is one thing that will be different there.
+// ApplyChange is one change on the host.
 type ApplyChange struct {
 	What        string `json:"what"`
 	Action      string `json:"action"` // none, create, update, recreate or remove
@@ -50,14 +51,14 @@ type ApplyChange struct {
 
 func init() { register[Apply]() }
 
-// Bounds of what is applied at once.
+// Bounds of one proposal.
 const (
 	maxPlans   = 32
 	maxChanges = 512
 )
 
 // Kind implements Payload.
-func (Apply) Kind() Kind { return KindApply }
+func (Apply) Kind() Kind { return kindApply }
 
 // Check implements Payload.
 func (p Apply) Check() error {
@@ -124,23 +125,23 @@ func (p Apply) Warn() string {
 
 // Describe implements Payload.
 func (p Apply) Describe(d *Detail) {
-	d.Section("how this is decided")
-	d.Say("by a signature; approving it here does nothing, rejecting it here ends the waiting")
-	d.Field("sign", p.HowToSign())
+	d.section("how this is decided")
+	d.say("by a signature; approving it here does nothing, rejecting it here ends the waiting")
+	d.field("sign", p.HowToSign())
 	if p.Missing != "" {
-		d.Field("so far", p.Missing)
+		d.field("so far", p.Missing)
 	}
 	for i, x := range p.Plans {
-		d.Section(fmt.Sprintf("plan %d of %d", i+1, len(p.Plans)))
-		d.Field(p.Action, p.Module)
-		d.Field("commit", p.Commit)
-		d.Field("host", join(x.Host, x.Address))
-		d.Field("project", x.Project)
-		d.Field("remote_root", x.Root)
-		d.Field("mounts", x.Mounts)
-		d.Field("goes back to", x.Back)
-		d.Field("good until", x.Expires.Format(time.RFC3339))
-		d.Field("plan", x.Digest)
+		d.section(fmt.Sprintf("plan %d of %d", i+1, len(p.Plans)))
+		d.field(p.Action, p.Module)
+		d.field("commit", p.Commit)
+		d.field("host", join(x.Host, x.Address))
+		d.field("project", x.Project)
+		d.field("remote_root", x.Root)
+		d.field("mounts", x.Mounts)
+		d.field("goes back to", x.Back)
+		d.field("good until", x.Expires.Format(time.RFC3339))
+		d.field("plan", x.Digest)
 		var before, after strings.Builder
 		for _, c := range x.Changes {
 			if c.From != "" && c.From != "-" {
@@ -150,13 +151,13 @@ func (p Apply) Describe(d *Detail) {
 				fmt.Fprintf(&after, "%s: %s\n", c.What, c.To)
 			}
 		}
-		d.Change(before.String(), after.String())
+		d.change(before.String(), after.String())
 		for _, c := range x.Changes {
 			destroys := ""
 			if c.Destructive {
 				destroys = "(destructive)"
 			}
-			d.Field(c.Action, join(c.What, c.Why, destroys))
+			d.field(c.Action, join(c.What, c.Why, destroys))
 		}
 	}
 }
@@ -178,7 +179,7 @@ func (p Apply) HowToSign() string {
 	return s
 }
 
-// shellWord is s as a shell reads it back.
+// shellWord quotes s for a shell.
 func shellWord(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:@") == "" {
 		return s

@@ -2,24 +2,24 @@ package supervise
 
 import "fmt"
 
-// KindBaselineUpdate is a baseline that a gate would compare with from then on.
-const KindBaselineUpdate Kind = "baseline-update"
+// kindBaselineUpdate asks to replace a gate's baseline.
+const kindBaselineUpdate Kind = "baseline-update"
 
 // BaselineUpdate replaces a gate's baseline.
 type BaselineUpdate struct {
 	Gate       string `json:"gate"`
 	Repository string `json:"repository"`
 	File       string `json:"file"`
-	// Verdict is the SHA-256 of the verdict whose phases did what is new; From and To
-	// are those of the file as it is and as it would be. All in hexadecimal digits; From
-	// is empty where there is none.
+	// Verdict is the SHA-256 of the verdict with the new behaviour. From and To are the
+	// SHA-256 of the file before and after; From is empty if there is no file. All are in
+	// hexadecimal digits.
 	Verdict string `json:"verdict,omitempty"`
 	From    string `json:"from,omitempty"`
 	To      string `json:"to,omitempty"`
-	// Signer is who will sign it, by name and key; or that nobody will.
+	// Signer is the name and key that will sign the file, or says that nobody will.
 	Signer string `json:"signer,omitempty"`
-	// Before and After are the baseline as it is and as it would be, a line for each
-	// thing that is allowed; lines that both have may be left out.
+	// Before and After are the baseline before and after, one line for each allowed thing.
+	// Lines that both have may be left out.
 	Before string `json:"before"`
 	After  string `json:"after"`
 }
@@ -30,7 +30,7 @@ type BaselineUpdateEffect = Effect[BaselineUpdate]
 func init() { register[BaselineUpdate]() }
 
 // Kind implements Payload.
-func (BaselineUpdate) Kind() Kind { return KindBaselineUpdate }
+func (BaselineUpdate) Kind() Kind { return kindBaselineUpdate }
 
 // Check implements Payload.
 func (p BaselineUpdate) Check() error {
@@ -53,23 +53,25 @@ func (p BaselineUpdate) Title() string {
 }
 
 // Warn implements Payload.
-func (BaselineUpdate) Warn() string { return "what the new baseline has, no later run is refused for" }
+func (BaselineUpdate) Warn() string {
+	return "no later run is refused for anything in the new baseline"
+}
 
 // Describe implements Payload.
 func (p BaselineUpdate) Describe(d *Detail) {
-	d.Section("what phases may do")
-	d.Change(p.Before, p.After)
-	d.Section("gate")
-	d.Field("gate", p.Gate)
-	d.Field("repository", p.Repository)
-	d.Field("verdict", p.Verdict)
+	d.section("what phases may do")
+	d.change(p.Before, p.After)
+	d.section("gate")
+	d.field("gate", p.Gate)
+	d.field("repository", p.Repository)
+	d.field("verdict", p.Verdict)
 	describeBaseline(d, p.File, p.From, p.To, p.Signer)
 }
 
 func describeBaseline(d *Detail, file, from, to, signer string) {
-	d.Field("file", file)
-	d.Field("its digest", from)
-	d.Field("and then", to)
-	d.Field("signed by", signer)
-	d.Field("if approved", "it is written into the work tree, and counts once it is committed to the base")
+	d.field("file", file)
+	d.field("its digest", from)
+	d.field("and then", to)
+	d.field("signed by", signer)
+	d.field("if approved", "it is written into the work tree, and counts once it is committed to the base")
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/carboy/carboy/internal/routes"
 )
 
-// KindEgressAllow is more that a bottle may reach.
-const KindEgressAllow Kind = "egress-allow"
+// kindEgressAllow asks to add routes to a bottle.
+const kindEgressAllow Kind = "egress-allow"
 
-// EgressAllow adds routes to those of a bottle, for the bottle's life.
+// EgressAllow adds routes to those of a bottle, as long as the bottle lives.
 type EgressAllow struct {
-	// Routes are added behind those in force. They hold hosts and what may be asked of
-	// them, and nothing that only the user's own files grant: credentials,
-	// addresses, other upstreams, connections that nobody looks into.
+	// Routes are added behind the routes in force. They hold hosts and the allowed
+	// requests. They must not hold what only the user's own files may grant: credentials,
+	// addresses, other upstreams, connections without inspection.
 	Routes []RouteAdded `json:"routes"`
-	// Before are the last of the routes in force, and Earlier how many more there are.
-	// Past is what these would have allowed of what was refused in the last hour. All
-	// are only shown.
+	// Before are the last of the routes in force, and Earlier counts the routes before
+	// those. Past lists the requests refused in the last hour that these routes would have
+	// allowed. All three are only shown.
 	Before  []routes.Description `json:"before,omitempty"`
 	Earlier int                  `json:"earlier,omitempty"`
 	Past    []PastRequest        `json:"past,omitempty"`
 }
 
-// RouteAdded is a route in the words of route files.
+// RouteAdded is a route, with the keys of route files.
 type RouteAdded struct {
 	Host    string                    `json:"host"`
 	Matches []routes.MatchDescription `json:"matches,omitempty"`
@@ -39,18 +39,18 @@ func (r RouteAdded) description() routes.Description {
 	return routes.Description{Host: r.Host, Matches: r.Matches, Git: r.Git}
 }
 
-// PastRequest is a request, or a connection, that was refused.
+// PastRequest is a refused request or connection.
 type PastRequest struct {
 	What  string `json:"what"` // as in "GET https://example.com/x"; untrusted
 	Count int    `json:"count"`
 }
 
-// EgressAllowEffect puts the routes in force.
+// EgressAllowEffect adds the routes.
 type EgressAllowEffect = Effect[EgressAllow]
 
 func init() { register[EgressAllow]() }
 
-// Bounds of what stands in a proposal about routes.
+// Bounds of a proposal about routes.
 const (
 	maxRoutes = 16
 	maxPast   = 50
@@ -60,7 +60,7 @@ const (
 )
 
 // Kind implements Payload.
-func (EgressAllow) Kind() Kind { return KindEgressAllow }
+func (EgressAllow) Kind() Kind { return kindEgressAllow }
 
 // Check implements Payload.
 func (p EgressAllow) Check() error {
@@ -80,7 +80,8 @@ func (p EgressAllow) Check() error {
 		return err
 	}
 	for i, r := range rs {
-		// One spelling only: that is what is shown, named by the digest and compared by rules.
+		// A route must be in its one canonical form: the form is shown, digested and
+		// compared by rules.
 		if want := routesText([]routes.Description{routes.Describe(r)}); want != routesText([]routes.Description{p.Routes[i].description()}) {
 			return fmt.Errorf("field \"routes[%d]\": is not written as carboy writes it; make it with NewEgressAllow", i)
 		}
@@ -100,16 +101,16 @@ func checkPast(past []PastRequest) error {
 	return nil
 }
 
-// literal reports whether a route's host is an address, with a port or without: what is
-// at it, a person can't tell.
+// literal reports whether a route's host is an IP address, with or without a port. A person
+// cannot tell what is at an address.
 func literal(host string) bool {
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	_, err2 := netip.ParseAddrPort(host)
 	return err == nil || err2 == nil
 }
 
-// NewEgressAllow makes a payload of routes. They hold nothing but host, matches and git.
-// before are all routes in force, and past is cut to what a proposal holds.
+// NewEgressAllow returns a payload for routes, which hold only host, matches and git.
+// before are all routes in force. past is cut to its bound.
 func NewEgressAllow(rs []policy.Route, before []routes.Description, past []PastRequest) (EgressAllow, error) {
 	out := EgressAllow{Before: before, Past: past[:min(len(past), maxPast)]}
 	for len(out.Before) > 0 && len(routesText(out.Before)) > maxContext {
@@ -129,7 +130,7 @@ func NewEgressAllow(rs []policy.Route, before []routes.Description, past []PastR
 
 var errRouteSaysMore = errors.New("says more than host, matches and git, which only the bottle's own file may")
 
-// Policy is the routes as the gateway takes them.
+// Policy returns the routes in the form that the gateway takes.
 func (p EgressAllow) Policy() ([]policy.Route, error) {
 	f, err := routes.Parse("proposal", []byte(p.EditText()))
 	if err != nil {
@@ -150,7 +151,7 @@ func (p EgressAllow) Title() string {
 	return "allow " + strings.Join(out, "; ")
 }
 
-// routeTitle is a route in a few words.
+// routeTitle returns a short text for a route.
 func routeTitle(r routes.Description) string {
 	s := r.Host
 	for i, m := range r.Matches {
@@ -180,7 +181,7 @@ func routeTitle(r routes.Description) string {
 func (p EgressAllow) Warn() string {
 	for _, r := range p.Routes {
 		if strings.HasPrefix(r.Host, "*.") {
-			return "every name below " + r.Host[2:] + " is allowed; who can make such a name can be sent data"
+			return "every name below " + r.Host[2:] + " is allowed; anybody who can create such a name can receive data"
 		}
 	}
 	for _, r := range p.Routes {
@@ -197,21 +198,21 @@ func (p EgressAllow) Describe(d *Detail) {
 	for _, r := range p.Routes {
 		after = append(after, r.description())
 	}
-	d.Section("allowlist")
+	d.section("allowlist")
 	if p.Earlier > 0 {
-		d.Say(fmt.Sprintf("%d routes stand before these", p.Earlier))
+		d.say(fmt.Sprintf("%d routes stand before these", p.Earlier))
 	}
-	d.Change(routesText(p.Before), routesText(after))
+	d.change(routesText(p.Before), routesText(after))
 	describePast(d, p.Past, "of the last hour's refusals this would have allowed")
 }
 
 func describePast(d *Detail, past []PastRequest, title string) {
-	d.Section(title)
+	d.section(title)
 	if len(past) == 0 {
-		d.Say("none")
+		d.say("none")
 	}
 	for _, r := range past {
-		d.Words(fmt.Sprintf("%d × %s", r.Count, r.What))
+		d.quote(fmt.Sprintf("%d × %s", r.Count, r.What))
 	}
 }
 
@@ -240,7 +241,7 @@ func (p EgressAllow) Edit(file string, text []byte) (Payload, error) {
 	return out, err
 }
 
-// routesText is routes as a route file has them.
+// routesText returns routes as the text of a route file.
 func routesText(rs []routes.Description) string {
 	if len(rs) == 0 {
 		return ""
@@ -260,7 +261,8 @@ func (p EgressAllow) Subjects() []Subject {
 // Needs implements Ruled.
 func (EgressAllow) Needs() []string { return []string{"host"} }
 
-// routeSubjects: each of a route's matches allows something by itself.
+// routeSubjects returns one subject for each match of a route: each allows something by
+// itself.
 func routeSubjects(r routes.Description) []Subject {
 	git := r.Git != nil && r.Git.Fetch
 	if len(r.Matches) == 0 {

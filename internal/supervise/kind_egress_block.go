@@ -6,27 +6,27 @@ import (
 	"github.com/carboy/carboy/internal/routes"
 )
 
-// KindEgressBlock is less that a bottle may reach.
-const KindEgressBlock Kind = "egress-block"
+// kindEgressBlock asks to remove routes from a bottle.
+const kindEgressBlock Kind = "egress-block"
 
-// EgressBlock takes routes from those of a bottle, for the bottle's life, and ends
-// what is under way on them.
+// EgressBlock removes routes from a bottle, as long as the bottle lives, and ends the
+// requests in progress on them.
 type EgressBlock struct {
-	// Routes are those that go, each as it is in force.
+	// Routes are the removed routes, each as it is in force.
 	Routes []routes.Description `json:"routes"`
-	// Before are the routes in force, and Past what went over these in the last hour.
-	// Both are only shown.
+	// Before are the routes in force, and Past the requests of the last hour on the removed
+	// ones. Both are only shown.
 	Before []routes.Description `json:"before,omitempty"`
 	Past   []PastRequest        `json:"past,omitempty"`
 }
 
-// EgressBlockEffect takes the routes away.
+// EgressBlockEffect removes the routes.
 type EgressBlockEffect = Effect[EgressBlock]
 
 func init() { register[EgressBlock]() }
 
 // Kind implements Payload.
-func (EgressBlock) Kind() Kind { return KindEgressBlock }
+func (EgressBlock) Kind() Kind { return kindEgressBlock }
 
 // Check implements Payload.
 func (p EgressBlock) Check() error {
@@ -70,11 +70,11 @@ func (p EgressBlock) Describe(d *Detail) {
 			}
 		}
 	}
-	d.Section("allowlist")
-	d.Change(routesText(p.Before), routesText(after))
+	d.section("allowlist")
+	d.change(routesText(p.Before), routesText(after))
 	if len(after) != len(p.Before)-len(p.Routes) {
-		d.Section("routes that go")
-		d.Words(routesText(p.Routes))
+		d.section("routes that go")
+		d.quote(routesText(p.Routes))
 	}
 	describePast(d, p.Past, "in the last hour these allowed")
 }

@@ -11,31 +11,32 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// KindEgressTokenAllow is a value that was held back on its way out.
-const KindEgressTokenAllow Kind = "egress-token-allow"
+// kindEgressTokenAllow asks to let a value pass that a detector held back.
+const kindEgressTokenAllow Kind = "egress-token-allow"
 
-// EgressTokenAllow lets one value pass to one host, for the bottle's life. The value
-// itself is not in it.
+// EgressTokenAllow lets one value pass to one host, as long as the bottle lives. It does
+// not hold the value itself.
 type EgressTokenAllow struct {
-	// Value names the value, as [Fingerprint] has it, and Length is its length in bytes.
+	// Value is the [Fingerprint] of the value, and Length its length in bytes.
 	Value  string `json:"value"`
 	Length int    `json:"length"`
-	// Shown is what a person may see of it, without the value.
+	// Shown is a masked form of the value, for people.
 	Shown string `json:"shown,omitempty"`
-	// Rule is the detector's that found it, and Place where in the request.
+	// Rule is the detector's rule that found the value, and Place where in the request it
+	// was.
 	Rule  string `json:"rule"`
 	Place string `json:"place,omitempty"`
-	// Host is where it goes, HOST or HOST:PORT, and Route the one that allows the host.
+	// Host is the destination, HOST or HOST:PORT. Route is the route that allows the host.
 	Host  string `json:"host"`
 	Route string `json:"route,omitempty"`
-	// Action is TokenAllow, or TokenRedact: the request goes on without the value.
+	// Action is TokenAllow, or TokenRedact, which sends the request without the value.
 	Action TokenAction `json:"action"`
-	// Method and Path are of the request that waits. They are only shown.
+	// Method and Path are those of the waiting request. They are only shown.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
 }
 
-// TokenAction is what happens to a value.
+// TokenAction says what to do with a value.
 type TokenAction string
 
 // The actions.
@@ -44,13 +45,13 @@ const (
 	TokenRedact TokenAction = "redact"
 )
 
-// EgressTokenAllowEffect remembers the value for the bottle.
+// EgressTokenAllowEffect stores the decision for the bottle.
 type EgressTokenAllowEffect = Effect[EgressTokenAllow]
 
 func init() { register[EgressTokenAllow]() }
 
-// Fingerprint names a value for one bottle: HMAC-SHA256 under a key that only that
-// bottle's carboy has, since short values could be found from a plain digest.
+// Fingerprint returns a name for a value in one bottle: HMAC-SHA256 under a key that only
+// the bottle's carboy has. From a plain digest one could find a short value by trying.
 func Fingerprint(key [32]byte, v secret.Value) string {
 	m := hmac.New(sha256.New, key[:])
 	v.UnsafeReveal(func(b []byte) { m.Write(b) })
@@ -58,7 +59,7 @@ func Fingerprint(key [32]byte, v secret.Value) string {
 }
 
 // Kind implements Payload.
-func (EgressTokenAllow) Kind() Kind { return KindEgressTokenAllow }
+func (EgressTokenAllow) Kind() Kind { return kindEgressTokenAllow }
 
 // Check implements Payload.
 func (p EgressTokenAllow) Check() error {
@@ -91,21 +92,21 @@ func (p EgressTokenAllow) Warn() string {
 	if p.Action == TokenRedact {
 		return ""
 	}
-	return "the value leaves for " + p.Host + " and can't be taken back"
+	return "the value leaves for " + p.Host + " and cannot be taken back"
 }
 
 // Describe implements Payload.
 func (p EgressTokenAllow) Describe(d *Detail) {
-	d.Section("value that is held")
-	d.Field("goes to", p.Host)
-	d.Field("request", join(p.Method, p.Path))
-	d.Field("found in", p.Place)
-	d.Field("found by", p.Rule)
-	d.Field("looks like", p.Shown)
-	d.Field("length", fmt.Sprintf("%d bytes", p.Length))
-	d.Field("fingerprint", p.Value)
-	d.Field("route", p.Route)
-	d.Field("if approved", map[TokenAction]string{
+	d.section("value that is held")
+	d.field("goes to", p.Host)
+	d.field("request", join(p.Method, p.Path))
+	d.field("found in", p.Place)
+	d.field("found by", p.Rule)
+	d.field("looks like", p.Shown)
+	d.field("length", fmt.Sprintf("%d bytes", p.Length))
+	d.field("fingerprint", p.Value)
+	d.field("route", p.Route)
+	d.field("if approved", map[TokenAction]string{
 		TokenAllow:  "this value may go to this host for the bottle's life",
 		TokenRedact: "the request goes on with the value masked",
 	}[p.Action])

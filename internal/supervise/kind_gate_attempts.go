@@ -2,10 +2,10 @@ package supervise
 
 import "fmt"
 
-// KindGateAttempts is more attempts for an agent that has spent those it had.
-const KindGateAttempts Kind = "gate-attempts"
+// kindGateAttempts asks for more attempts for an agent that has used up its own.
+const kindGateAttempts Kind = "gate-attempts"
 
-// GateAttempts lets one piece of work go on.
+// GateAttempts grants more attempts to one piece of work.
 type GateAttempts struct {
 	Gate       string `json:"gate"`
 	Repository string `json:"repository"`
@@ -14,20 +14,20 @@ type GateAttempts struct {
 	Step string `json:"step"`
 	Made int    `json:"made"`
 	More int    `json:"more"`
-	// Failures say what fails still: only shown, untrusted.
+	// Failures say what still fails. They are only shown, and untrusted.
 	Failures []string `json:"failures,omitempty"`
 }
 
-// GateAttemptsEffect has the agent try again.
+// GateAttemptsEffect lets the agent try again.
 type GateAttemptsEffect = Effect[GateAttempts]
 
 func init() { register[GateAttempts]() }
 
-// MaxMoreAttempts bounds what one approval grants.
+// MaxMoreAttempts bounds the attempts of one approval.
 const MaxMoreAttempts = 10
 
 // Kind implements Payload.
-func (GateAttempts) Kind() Kind { return KindGateAttempts }
+func (GateAttempts) Kind() Kind { return kindGateAttempts }
 
 // Check implements Payload.
 func (p GateAttempts) Check() error {
@@ -56,17 +56,18 @@ func (GateAttempts) Warn() string { return "" }
 
 // Describe implements Payload.
 func (p GateAttempts) Describe(d *Detail) {
-	d.Section("attempts")
-	d.Field("gate", p.Gate)
-	d.Field("repository", p.Repository)
-	d.Field("work", p.Work)
-	d.Field("last step", p.Step)
-	d.Field("made", fmt.Sprint(p.Made))
-	d.Field("more", fmt.Sprint(p.More))
+	d.section("attempts")
+	d.field("gate", p.Gate)
+	d.field("repository", p.Repository)
+	d.field("work", p.Work)
+	d.field("last step", p.Step)
+	d.field("made", fmt.Sprint(p.Made))
+	d.field("more", fmt.Sprint(p.More))
 	describeFailures(d, p.Failures)
 }
 
-// Subjects implements Ruled: more attempts cost time, and let nothing pass.
+// Subjects implements Ruled. More attempts cost time and let nothing pass, so a rule may
+// grant them for a repository.
 func (p GateAttempts) Subjects() []Subject { return []Subject{{Repository: p.Repository}} }
 
 // Needs implements Ruled.

@@ -2,22 +2,22 @@ package supervise
 
 import "fmt"
 
-// KindGateOverride is a gate's verdict that a person sets aside.
-const KindGateOverride Kind = "gate-override"
+// kindGateOverride asks to override the verdict of a gate.
+const kindGateOverride Kind = "gate-override"
 
-// GateOverride lets one change go on against one verdict.
+// GateOverride lets one change go on in spite of one verdict.
 type GateOverride struct {
 	Gate       string `json:"gate"`
 	Repository string `json:"repository"`
-	// Commit is of the change, where it has one, and Tree the SHA-256 of its files.
+	// Commit is the commit of the change, if it has one. Tree is the SHA-256 of its files.
 	Commit string `json:"commit,omitempty"`
 	Tree   string `json:"tree,omitempty"`
 	// Verdict is the SHA-256 of the verdict, in hexadecimal digits, and ID its name.
 	Verdict string `json:"verdict"`
 	ID      string `json:"id,omitempty"`
-	// Reason is whoever asks' word, which stands in the verdict from then on.
+	// Reason comes from the person who asks. The verdict keeps it.
 	Reason string `json:"reason,omitempty"`
-	// Failures say what failed: only shown, untrusted.
+	// Failures say what failed. They are only shown, and untrusted.
 	Failures []string `json:"failures,omitempty"`
 }
 
@@ -26,11 +26,11 @@ type GateOverrideEffect = Effect[GateOverride]
 
 func init() { register[GateOverride]() }
 
-// maxFailures bounds what is shown of a verdict.
+// maxFailures bounds the failures that are shown of a verdict.
 const maxFailures = 200
 
 // Kind implements Payload.
-func (GateOverride) Kind() Kind { return KindGateOverride }
+func (GateOverride) Kind() Kind { return kindGateOverride }
 
 // Check implements Payload.
 func (p GateOverride) Check() error {
@@ -73,13 +73,13 @@ func (GateOverride) Warn() string {
 
 // Describe implements Payload.
 func (p GateOverride) Describe(d *Detail) {
-	d.Section("verdict that is set aside")
-	d.Field("gate", p.Gate)
-	d.Field("repository", p.Repository)
-	d.Field("commit", p.Commit)
-	d.Field("tree", p.Tree)
-	d.Field("verdict", join(p.ID, p.Verdict))
-	d.Field("reason", p.Reason)
+	d.section("verdict that is set aside")
+	d.field("gate", p.Gate)
+	d.field("repository", p.Repository)
+	d.field("commit", p.Commit)
+	d.field("tree", p.Tree)
+	d.field("verdict", join(p.ID, p.Verdict))
+	d.field("reason", p.Reason)
 	describeFailures(d, p.Failures)
 }
 
@@ -87,8 +87,8 @@ func describeFailures(d *Detail, list []string) {
 	if len(list) == 0 {
 		return
 	}
-	d.Section("what failed")
+	d.section("what failed")
 	for _, f := range list {
-		d.Words(f)
+		d.quote(f)
 	}
 }

@@ -4,27 +4,28 @@ import (
 	"fmt"
 )
 
-// KindGitleaksAllow is findings in commits that somebody marked as harmless.
-const KindGitleaksAllow Kind = "gitleaks-allow"
+// kindGitleaksAllow asks to let findings pass that a comment in the code marks as harmless.
+const kindGitleaksAllow Kind = "gitleaks-allow"
 
 // GitleaksAllow lets a push pass with findings that a comment in the code marks as
-// none.
+// harmless.
 type GitleaksAllow struct {
 	Repository string       `json:"repository"`
 	Findings   []GitFinding `json:"findings"`
-	// Refs are what the push would update; they are only shown.
+	// Refs are the references that the push would update. They are only shown.
 	Refs []string `json:"refs,omitempty"`
 }
 
-// GitFinding is one place in one commit.
+// GitFinding is a finding at one place in one commit.
 type GitFinding struct {
 	Commit string `json:"commit"`
 	File   string `json:"file"` // untrusted
 	Line   int    `json:"line"` // from 1
 	Rule   string `json:"rule"`
-	// Value names what was found, as Fingerprint has it.
+	// Value is the [Fingerprint] of the value that was found.
 	Value string `json:"value"`
-	// Code are the lines around it, the value masked: only shown, untrusted.
+	// Code holds the lines around it, with the value masked. They are only shown, and
+	// untrusted.
 	Code []CodeLine `json:"code,omitempty"`
 }
 
@@ -34,7 +35,7 @@ type CodeLine struct {
 	Text   string `json:"text"`
 }
 
-// GitleaksAllowEffect has the push go on.
+// GitleaksAllowEffect lets the push go on.
 type GitleaksAllowEffect = Effect[GitleaksAllow]
 
 func init() { register[GitleaksAllow]() }
@@ -45,7 +46,7 @@ const (
 )
 
 // Kind implements Payload.
-func (GitleaksAllow) Kind() Kind { return KindGitleaksAllow }
+func (GitleaksAllow) Kind() Kind { return kindGitleaksAllow }
 
 // Check implements Payload.
 func (p GitleaksAllow) Check() error {
@@ -103,20 +104,20 @@ func (p GitleaksAllow) Warn() string {
 
 // Describe implements Payload.
 func (p GitleaksAllow) Describe(d *Detail) {
-	d.Section("push")
-	d.Field("repository", p.Repository)
+	d.section("push")
+	d.field("repository", p.Repository)
 	for _, r := range p.Refs {
-		d.Field("updates", r)
+		d.field("updates", r)
 	}
 	for i, f := range p.Findings {
-		d.Section(fmt.Sprintf("finding %d of %d", i+1, len(p.Findings)))
-		d.Field("rule", f.Rule)
-		d.Field("file", f.File)
-		d.Field("line", fmt.Sprint(f.Line))
-		d.Field("commit", f.Commit)
-		d.Field("fingerprint", f.Value)
+		d.section(fmt.Sprintf("finding %d of %d", i+1, len(p.Findings)))
+		d.field("rule", f.Rule)
+		d.field("file", f.File)
+		d.field("line", fmt.Sprint(f.Line))
+		d.field("commit", f.Commit)
+		d.field("fingerprint", f.Value)
 		for _, c := range f.Code {
-			d.Code(c.Number, c.Text, c.Number == f.Line)
+			d.code(c.Number, c.Text, c.Number == f.Line)
 		}
 	}
 }

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// KindTestsGone is tests that a change renames or removes on purpose.
+// KindTestsGone asks to accept that a change renames or removes tests.
 const KindTestsGone Kind = "tests-gone"
 
-// TestsGone has a gate's baseline say that tests may be gone.
+// TestsGone adds missing tests to a gate's baseline, so that their absence is accepted.
 type TestsGone struct {
 	Gate       string `json:"gate"`
 	Repository string `json:"repository"`
 	Signal     string `json:"signal"`
-	// Verdict is the SHA-256 of the verdict that misses them; From and To are those of
-	// the baseline's file as it is and as it would be. All in hexadecimal digits; From is
-	// empty where there is none.
+	// Verdict is the SHA-256 of the verdict that misses the tests. From and To are the
+	// SHA-256 of the baseline's file before and after; From is empty if there is no file.
+	// All are in hexadecimal digits.
 	Verdict string   `json:"verdict"`
 	File    string   `json:"file"`
 	From    string   `json:"from,omitempty"`
 	To      string   `json:"to"`
-	Signer  string   `json:"signer"` // as of BaselineUpdate
+	Signer  string   `json:"signer"` // as in BaselineUpdate
 	Tests   []string `json:"tests"`  // their ids, untrusted
 }
 
@@ -29,16 +29,16 @@ type TestsGoneEffect = Effect[TestsGone]
 
 func init() { register[TestsGone]() }
 
-// MaxTestsGone bounds the tests of one proposal.
-const MaxTestsGone = 500
+// maxTestsGone bounds the tests of one proposal.
+const maxTestsGone = 500
 
 // Kind implements Payload.
 func (TestsGone) Kind() Kind { return KindTestsGone }
 
 // Check implements Payload.
 func (p TestsGone) Check() error {
-	if len(p.Tests) == 0 || len(p.Tests) > MaxTestsGone {
-		return fmt.Errorf("field \"tests\": %d tests, want 1 to %d", len(p.Tests), MaxTestsGone)
+	if len(p.Tests) == 0 || len(p.Tests) > maxTestsGone {
+		return fmt.Errorf("field \"tests\": %d tests, want 1 to %d", len(p.Tests), maxTestsGone)
 	}
 	for _, t := range p.Tests {
 		if err := needed(field{"tests", t, 1024}); err != nil {
@@ -65,16 +65,16 @@ func (p TestsGone) Title() string {
 }
 
 // Warn implements Payload.
-func (TestsGone) Warn() string { return "what these tests have caught, nothing catches any more" }
+func (TestsGone) Warn() string { return "nothing will catch any more what these tests caught" }
 
 // Describe implements Payload.
 func (p TestsGone) Describe(d *Detail) {
-	d.Section("tests that may be gone")
-	d.Change(strings.Join(p.Tests, "\n"), "")
-	d.Section("gate")
-	d.Field("gate", p.Gate)
-	d.Field("signal", p.Signal)
-	d.Field("repository", p.Repository)
-	d.Field("verdict", p.Verdict)
+	d.section("tests that may be gone")
+	d.change(strings.Join(p.Tests, "\n"), "")
+	d.section("gate")
+	d.field("gate", p.Gate)
+	d.field("signal", p.Signal)
+	d.field("repository", p.Repository)
+	d.field("verdict", p.Verdict)
 	describeBaseline(d, p.File, p.From, p.To, p.Signer)
 }

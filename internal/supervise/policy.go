@@ -17,7 +17,7 @@ import (
 	"github.com/carboy/carboy/internal/routes"
 )
 
-// Policy answers some proposals by rule. It is read once; what is in the file later is
+// Policy answers some proposals by rule. It is read once. A later change of the file makes
 // another policy.
 type Policy struct {
 	file   string
@@ -25,18 +25,18 @@ type Policy struct {
 	rules  []rule
 }
 
-// Ruled is a Payload that a rule may approve. Of other kinds rules can only reject.
-type Ruled interface {
+// ruled is a Payload that a rule may approve. A rule can only reject other kinds.
+type ruled interface {
 	Payload
-	// Subjects are all the things that it would do, at least one. A rule approves when
-	// it covers every one of them, and rejects when it meets any.
+	// Subjects returns all that the payload would do, at least one subject. A rule that
+	// approves must cover every subject. A rule that rejects needs to meet one.
 	Subjects() []Subject
-	// Needs are the keys that a rule which approves has to have.
+	// Needs returns the keys that an approving rule must have.
 	Needs() []string
 }
 
-// Subject is one thing that a payload would do, in the words of rules. What is empty is
-// not limited: a rule that limits it does not cover the subject.
+// Subject is one thing that a payload would do, with the keys of rules. An empty field
+// means no limit: a rule that limits it does not cover the subject.
 type Subject struct {
 	Host       string
 	Methods    []string
@@ -46,7 +46,7 @@ type Subject struct {
 	Rule       string
 }
 
-// rule is one of a policy. Empty lists are not looked at.
+// rule is a rule of a policy. An empty list does not limit.
 type rule struct {
 	number, line int
 	kinds        []string
@@ -63,16 +63,16 @@ type rule struct {
 
 const maxRules = 1000
 
-// LoadPolicy reads a policy file. It must be the user's own: one that others can write
-// to, by itself or by a directory above, is refused, and one in a workspace, where a
-// bottle's changes land. config is the user's configuration directory, which may be in
-// a repository of theirs; anywhere else a repository is a workspace.
+// LoadPolicy reads a policy file, which must belong to the user. It refuses a file that
+// others can write, or whose parent directories they can, and a file in a workspace, where
+// changes of a bottle land. config is the user's configuration directory, which may be in a
+// repository. Any other repository counts as a workspace.
 func LoadPolicy(path, config string, workspaces ...string) (*Policy, error) {
 	data, file, err := readPolicy(path, config, workspaces)
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", path, err)
 	}
-	return ParsePolicy(file, data)
+	return parsePolicy(file, data)
 }
 
 func readPolicy(path, config string, workspaces []string) ([]byte, string, error) {
@@ -126,7 +126,7 @@ func inside(file, dir string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// ownWay refuses a file that others could put another in the place of.
+// ownWay returns an error if another user could replace file.
 func ownWay(file string) error {
 	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
 		var st unix.Stat_t
@@ -152,9 +152,9 @@ func mine(st *unix.Stat_t, dir bool) error {
 	return nil
 }
 
-// ParsePolicy reads a policy. file is its name in messages and records. The error is a
+// parsePolicy parses a policy. file is its name in messages and records. The error is a
 // document.Error.
-func ParsePolicy(file string, data []byte) (*Policy, error) {
+func parsePolicy(file string, data []byte) (*Policy, error) {
 	doc, v, err := document.Parse(file, data)
 	if err != nil {
 		return nil, err
@@ -176,10 +176,10 @@ func ParsePolicy(file string, data []byte) (*Policy, error) {
 	return p, nil
 }
 
-// Digest is the SHA-256 of the file.
+// Digest returns the SHA-256 of the file.
 func (p *Policy) Digest() Digest { return p.digest }
 
-// Rules is how many there are.
+// Rules returns the number of rules.
 func (p *Policy) Rules() int { return len(p.rules) }
 
 func readRule(number int, v document.Value) rule {
@@ -222,7 +222,7 @@ func readRule(number int, v document.Value) rule {
 	return r
 }
 
-// oneOrMore reads a text or a list of them.
+// oneOrMore reads a text or a list of texts.
 func oneOrMore(v document.Value) []string {
 	if !v.Present() {
 		return nil
@@ -241,7 +241,7 @@ func oneOrMore(v document.Value) []string {
 	return []string{s}
 }
 
-// checkRuleKind reports a rule that could not do what it says for a kind.
+// checkRuleKind adds a problem if a rule cannot do what it says for kind k.
 func checkRuleKind(m document.Mapping, k Kind, r rule) {
 	zero := kinds[k]
 	if zero.decode == nil {
@@ -259,7 +259,7 @@ func checkRuleKind(m document.Mapping, k Kind, r rule) {
 	if r.verdict != Approved {
 		return
 	}
-	ruled, ok := zero.zero.(Ruled)
+	ruled, ok := zero.zero.(ruled)
 	if !ok {
 		m.Get("answer").Bad(fmt.Sprintf("%s is approved by people only", k), "a rule may reject it")
 		return
@@ -271,7 +271,7 @@ func checkRuleKind(m document.Mapping, k Kind, r rule) {
 	}
 }
 
-// match is the first rule that answers p; nil: a person has to.
+// match returns the first rule that answers x. It returns nil if a person must decide.
 func (p *Policy) match(x Proposal) *rule {
 	for i := range p.rules {
 		r := &p.rules[i]
@@ -286,9 +286,9 @@ func (r *rule) answers(x Proposal) bool {
 	if !slices.Contains(r.kinds, string(x.Kind)) || len(r.bottles) > 0 && !slices.Contains(r.bottles, x.Bottle) {
 		return false
 	}
-	ruled, ok := x.Payload.(Ruled)
+	ruled, ok := x.Payload.(ruled)
 	if !ok {
-		// Nothing more is known of it, so a rule that asks for more does not meet it.
+		// Its subjects are not known, so a rule with further conditions does not match.
 		return r.verdict == Rejected && r.everything()
 	}
 	subjects := ruled.Subjects()
@@ -303,12 +303,12 @@ func (r *rule) answers(x Proposal) bool {
 	return len(subjects) > 0
 }
 
-// everything reports whether the rule looks at kinds and bottles alone.
+// everything reports whether the rule has no condition beside kinds and bottles.
 func (r *rule) everything() bool {
 	return len(r.hosts)+len(r.methods)+len(r.paths)+len(r.repositories)+len(r.rules) == 0
 }
 
-// covers reports whether all that s is, is within the rule.
+// covers reports whether the rule allows all of s.
 func (r *rule) covers(s Subject) bool {
 	if s.Git && !r.git {
 		return false
@@ -320,7 +320,8 @@ func (r *rule) covers(s Subject) bool {
 		(len(r.paths) == 0 || len(s.Paths) > 0 && all(s.Paths, r.coversPath))
 }
 
-// coversPath: what a regular expression matches can't be told.
+// coversPath reports whether the rule allows the path. It never covers a regular
+// expression: what that matches is not known.
 func (r *rule) coversPath(p routes.ValueDescription) bool {
 	if p.Type != policy.Prefix.String() && p.Type != policy.Exact.String() {
 		return false
@@ -328,8 +329,7 @@ func (r *rule) coversPath(p routes.ValueDescription) bool {
 	return slices.ContainsFunc(r.paths, func(have string) bool { return below(p.Value, have) })
 }
 
-// meets reports whether some of s may be what the rule names. Where that can't be told
-// it may.
+// meets reports whether the rule names a part of s, or may name one.
 func (r *rule) meets(s Subject) bool {
 	host := len(r.hosts) == 0 || s.Host == "" || slices.ContainsFunc(r.hosts, func(h string) bool { return hostCovers(h, s.Host) || hostCovers(s.Host, h) })
 	methods := len(r.methods) == 0 || len(s.Methods) == 0 || slices.ContainsFunc(s.Methods, func(m string) bool { return slices.Contains(r.methods, m) })
@@ -349,7 +349,7 @@ func all[T any](list []T, f func(T) bool) bool {
 	return !slices.ContainsFunc(list, func(x T) bool { return !f(x) })
 }
 
-// hostCovers reports whether every host that want names is one that have names.
+// hostCovers reports whether have names every host that want names.
 func hostCovers(have, want string) bool {
 	if have == want {
 		return true
@@ -358,7 +358,7 @@ func hostCovers(have, want string) bool {
 	return wild && strings.HasSuffix(strings.TrimPrefix(want, "*"), suffix) && len(strings.TrimPrefix(want, "*")) > len(suffix)
 }
 
-// below reports whether path is dir or begins with its segments.
+// below reports whether path is dir or lies below it.
 func below(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

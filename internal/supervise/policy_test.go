@@ -14,7 +14,7 @@ import (
 
 func rules(t testing.TB, text string) *Policy {
 	t.Helper()
-	p, err := ParsePolicy("policy.yaml", []byte(text))
+	p, err := parsePolicy("policy.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func routesOf(t testing.TB, text string) EgressAllow {
 	return p.(EgressAllow)
 }
 
-// A rule that approves covers all that is proposed, and nothing near it.
+// A rule that approves must cover all of the proposal, and nothing close to it.
 func TestPolicyCovers(t *testing.T) {
 	p := rules(t, `rules:
   - {kind: egress-allow, bottle: dev, host: [proxy.golang.org, "*.pypi.org"], methods: [GET, HEAD], answer: approve}
@@ -52,7 +52,7 @@ func TestPolicyCovers(t *testing.T) {
 	otherHost.Host, otherRule.Rule = "api.example.com.evil.example", "aws-access-token"
 	for name, c := range map[string]struct {
 		p    Payload
-		want Verdict // "": a person has to
+		want Verdict // "" means a person
 	}{
 		"covered":                      {routesOf(t, "[{host: proxy.golang.org, matches: [{methods: [GET]}]}]"), Approved},
 		"below":                        {routesOf(t, "[{host: files.pypi.org, matches: [{methods: [GET, HEAD]}]}]"), Approved},
@@ -83,8 +83,8 @@ func TestPolicyCovers(t *testing.T) {
 		"a push":                       {push(), Approved},
 		"a push with a worse finding":  {twoFindings, Rejected},
 		"a push elsewhere":             {other, Rejected},
-		"what people approve":          {each(t)[KindApply], Rejected},
-		"what no rule is about":        {each(t)[KindGateOverride], ""},
+		"what people approve":          {each(t)[kindApply], Rejected},
+		"what no rule is about":        {each(t)[kindGateOverride], ""},
 		"what no rule is about either": {EgressBlock{Routes: []routes.Description{{Host: "api.example.com"}}}, ""},
 	} {
 		digest, err := DigestOf("dev", c.p)
@@ -99,12 +99,12 @@ func TestPolicyCovers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if r := p.match(Proposal{Bottle: "prod", Kind: KindEgressAllow, Payload: routesOf(t, "[{host: proxy.golang.org, matches: [{methods: [GET]}]}]")}); r != nil {
+	if r := p.match(Proposal{Bottle: "prod", Kind: kindEgressAllow, Payload: routesOf(t, "[{host: proxy.golang.org, matches: [{methods: [GET]}]}]")}); r != nil {
 		t.Error("a rule of one bottle answers another")
 	}
 }
 
-// What a rule answers is recorded as the rule's, with the file's digest.
+// The answer of a rule is recorded with the rule and the digest of its file.
 func TestPolicyAnswers(t *testing.T) {
 	w := newWorld(t)
 	p := rules(t, "rules:\n  - {kind: egress-allow, host: a.example.com, answer: approve, note: mirrors}\n")
@@ -150,14 +150,14 @@ func TestPolicyErrors(t *testing.T) {
 		"rules:\n  - {kind: egress-allow, hots: a.com, answer: approve}":                   "did you mean host?",
 		"rules: [{kind: &a egress-allow, host: a.com, answer: approve}]":                   "anchor",
 	} {
-		if _, err := ParsePolicy("p.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parsePolicy("p.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q:\n got %v\nwant %s", text, err, want)
 		}
 	}
 }
 
-// A policy is the user's own: none that a bottle, a repository or somebody else can
-// have written.
+// A policy must belong to the user. A bottle, a repository or another user must not be able
+// to write it.
 func TestPolicyOfOthers(t *testing.T) {
 	base := t.TempDir()
 	const text = "rules:\n  - {kind: egress-allow, host: a.example.com, answer: approve}\n"
@@ -215,7 +215,7 @@ func TestPolicyOfOthers(t *testing.T) {
 }
 
 func TestPolicyOfAnotherUser(t *testing.T) {
-	testenv.Root(t) // to give a file away
+	testenv.Root(t) // changes the owner of a file
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	if err := errors.Join(os.WriteFile(path, []byte("rules: [{kind: apply, answer: reject}]\n"), 0o600), os.Chown(path, 12345, 0)); err != nil {
 		t.Fatal(err)

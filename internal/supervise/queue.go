@@ -17,30 +17,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/secret"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Queue is the directory, from the side of those who look and answer. It may be used
-// by several goroutines and processes at once.
+// Queue is the queue as those who list and answer proposals use it. Several goroutines and
+// processes may use it at once.
 type Queue struct {
 	waiting, archive *directory
 	o                Options
 	by               By
 
-	mu   sync.Mutex
-	seen map[ID]seen // of List
+	mu    sync.Mutex
+	cache map[ID]cached // for List
 }
 
-// seen is a proposal as it was read, and the file that it was read from. Who answers
-// reads it again.
-type seen struct {
+// cached is a proposal, and the state of its file when it was read. [Queue.Answer] does not
+// use it and reads the file again.
+type cached struct {
 	stat fileStat
 	p    Proposal
 }
 
-// fileStat tells whether a file is the one that was read, unchanged: the kernel sets
-// the time of the last change, and nobody else.
+// fileStat identifies one version of a file. Only the kernel sets the time of the last
+// status change.
 type fileStat struct {
 	dev, ino  uint64
 	size      int64
@@ -48,8 +48,8 @@ type fileStat struct {
 	uid, mode uint32
 }
 
-// Open opens the queue in dir, making what is missing. A directory that is not the
-// user's alone is an error, and so is one that can't be written to. Close the result.
+// Open opens the queue in dir, and makes missing directories. It returns an error if
+// another user can write to dir, or this one cannot. The caller must close the queue.
 func Open(dir string, o Options) (*Queue, error) {
 	if o.Audit == nil {
 		return nil, errors.New("open queue: no audit log")
@@ -72,17 +72,16 @@ func Open(dir string, o Options) (*Queue, error) {
 		return nil, fmt.Errorf("open queue: %w", err)
 	}
 	q := &Queue{waiting: waiting, archive: archive, o: o, by: By{UID: os.Geteuid()}}
-	if u, err := user.LookupId(strconv.Itoa(q.by.UID)); err == nil && visible.Clean(u.Username) && len(u.Username) <= 256 {
+	if u, err := user.LookupId(strconv.Itoa(q.by.UID)); err == nil && safetext.Clean(u.Username) && len(u.Username) <= 256 {
 		q.by.User = u.Username
 	}
 	return q, nil
 }
 
-// Close releases the files.
+// Close closes the directories.
 func (q *Queue) Close() error { return errors.Join(q.waiting.f.Close(), q.archive.f.Close()) }
 
-// List gives proposals. What was asked by a process that is gone is withdrawn on the
-// way.
+// List returns proposals. It withdraws those whose asking process is gone.
 func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 	var l Listing
 	ids, strange, err := q.waiting.names(proposalEnd)
@@ -90,7 +89,7 @@ func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 		return l, fmt.Errorf("list proposals: %w", err)
 	}
 	for _, n := range strange {
-		l.Problems = append(l.Problems, Problem{filepath.Join(q.waiting.path, n), errors.New("is no file of the queue")})
+		l.Problems = append(l.Problems, Problem{filepath.Join(q.waiting.path, n), errors.New("is not a file of the queue")})
 	}
 	q.forget(ids)
 	alive := map[ID]bool{}
@@ -98,7 +97,7 @@ func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 		if err := ctx.Err(); err != nil {
 			return l, err
 		}
-		e, err := q.glance(id)
+		e, err := q.cachedLoad(id)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -111,7 +110,7 @@ func (q *Queue) List(ctx context.Context, query Query) (Listing, error) {
 			alive[asker] = q.waiting.alive(asker)
 		}
 		if !alive[asker] {
-			if err := q.bury(ctx, id); err != nil {
+			if err := q.withdrawOrphan(ctx, id); err != nil {
 				l.Problems = append(l.Problems, Problem{filepath.Join(q.waiting.path, string(id)+proposalEnd), err})
 			}
 			continue
@@ -156,15 +155,15 @@ func (q *Queue) listArchive(ctx context.Context, query Query, l *Listing) error 
 	return nil
 }
 
-// glance is load for lists: what has not changed since it was read is not read again.
-func (q *Queue) glance(id ID) (Entry, error) {
+// cachedLoad is like load, and reads a file again only if it has changed.
+func (q *Queue) cachedLoad(id ID) (Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(q.waiting.fd(), string(id)+proposalEnd, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return Entry{}, &fs.PathError{Op: "look at", Path: filepath.Join(q.waiting.path, string(id)+proposalEnd), Err: err}
 	}
 	now := fileStat{st.Dev, st.Ino, st.Size, st.Ctim, st.Uid, st.Mode}
 	q.mu.Lock()
-	old, ok := q.seen[id]
+	old, ok := q.cache[id]
 	q.mu.Unlock()
 	if ok && old.stat == now {
 		return q.withAnswer(old.p)
@@ -172,28 +171,27 @@ func (q *Queue) glance(id ID) (Entry, error) {
 	e, err := q.load(id)
 	if err == nil {
 		q.mu.Lock()
-		if q.seen == nil {
-			q.seen = map[ID]seen{}
+		if q.cache == nil {
+			q.cache = map[ID]cached{}
 		}
-		q.seen[id] = seen{now, e.Proposal}
+		q.cache[id] = cached{now, e.Proposal}
 		q.mu.Unlock()
 	}
 	return e, err
 }
 
-// forget drops what is not among the sorted ids.
+// forget removes all but the sorted ids from the cache.
 func (q *Queue) forget(ids []ID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for id := range q.seen {
+	for id := range q.cache {
 		if _, ok := slices.BinarySearch(ids, id); !ok {
-			delete(q.seen, id)
+			delete(q.cache, id)
 		}
 	}
 }
 
-// load reads a proposal that waits, with its answer where its asker has not read that
-// yet.
+// load reads a waiting proposal, and its answer if the asker has not taken that yet.
 func (q *Queue) load(id ID) (Entry, error) {
 	data, err := q.waiting.read(string(id) + proposalEnd)
 	if err != nil {
@@ -206,8 +204,8 @@ func (q *Queue) load(id ID) (Entry, error) {
 	return q.withAnswer(p)
 }
 
-// withAnswer is p with its answer, if there is one. It fails with fs.ErrNotExist when
-// both have gone to the archive meanwhile.
+// withAnswer returns p with its answer, if there is one. It returns fs.ErrNotExist if both
+// have moved to the archive meanwhile.
 func (q *Queue) withAnswer(p Proposal) (Entry, error) {
 	a, err := q.answerOf(p)
 	if a == nil && err == nil {
@@ -219,7 +217,7 @@ func (q *Queue) withAnswer(p Proposal) (Entry, error) {
 	return Entry{Proposal: p, Answer: a}, err
 }
 
-// answerOf is nil when there is none.
+// answerOf returns the answer to p, or nil if there is none.
 func (q *Queue) answerOf(p Proposal) (*Answer, error) {
 	data, err := q.waiting.read(string(p.ID) + answerEnd)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,7 +233,7 @@ func (q *Queue) answerOf(p Proposal) (*Answer, error) {
 	return &a, nil
 }
 
-// badAnswer is an answer that is none.
+// badAnswer means that an answer's file is not a valid answer.
 type badAnswer struct{ err error }
 
 func (e *badAnswer) Error() string { return "the answer can't be read: " + e.err.Error() }
@@ -249,18 +247,19 @@ func (q *Queue) archived(id ID) (Entry, error) {
 	return parseDecided(id, data)
 }
 
-// AmbiguousError is a prefix of several ids.
-type AmbiguousError struct {
+// ambiguousError means that a part of an id matches several proposals.
+type ambiguousError struct {
 	Prefix string
 	IDs    []ID
 }
 
-func (e *AmbiguousError) Error() string {
+func (e *ambiguousError) Error() string {
 	return fmt.Sprintf("%q begins the ids of %d proposals, such as %s and %s", e.Prefix, len(e.IDs), e.IDs[0], e.IDs[1])
 }
 
-// Find gives the proposal whose id begins or ends with part: of those that wait, else
-// of those in the archive. ErrNotFound, or an *AmbiguousError.
+// Find returns the proposal whose id begins or ends with part. It looks at the waiting ones
+// first, then at the archive. It returns ErrNotFound or an *AmbiguousError if there is not
+// exactly one.
 func (q *Queue) Find(ctx context.Context, part string) (Entry, error) {
 	part = strings.ToLower(part)
 	if len(part) > len(newID()) || part == "" || strings.Trim(part, "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
@@ -277,7 +276,7 @@ func (q *Queue) Find(ctx context.Context, part string) (Entry, error) {
 		ids = slices.DeleteFunc(ids, func(id ID) bool { return !strings.HasPrefix(string(id), part) && !strings.HasSuffix(string(id), part) })
 		switch {
 		case len(ids) > 1:
-			return Entry{}, &AmbiguousError{part, ids}
+			return Entry{}, &ambiguousError{part, ids}
 		case len(ids) == 0:
 			continue
 		}
@@ -293,11 +292,11 @@ func (q *Queue) Find(ctx context.Context, part string) (Entry, error) {
 	return Entry{}, fmt.Errorf("proposal %s: %w", part, ErrNotFound)
 }
 
-// entry is a proposal, wherever it is.
+// entry returns the proposal id, which may wait or be archived.
 func (q *Queue) entry(ctx context.Context, id ID) (Entry, error) {
 	e, err := q.load(id)
 	if err == nil && !q.waiting.alive(e.Proposal.asker) {
-		if err = q.bury(ctx, id); err == nil {
+		if err = q.withdrawOrphan(ctx, id); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
@@ -307,10 +306,10 @@ func (q *Queue) entry(ctx context.Context, id ID) (Entry, error) {
 	return e, err
 }
 
-// Reply is an answer that somebody gives.
+// Reply is an answer to be given.
 type Reply struct {
 	ID ID
-	// Digest is that of the proposal that was shown.
+	// Digest is the digest of the proposal that the person saw.
 	Digest  Digest
 	Verdict Verdict // Approved, Modified or Rejected
 	Payload Payload // of Modified, made by Editable.Edit
@@ -318,20 +317,20 @@ type Reply struct {
 	Channel Channel // TUI, Web or CLI
 }
 
-// Answer answers a proposal, in the name of this process's user. It returns when the
-// answer is recorded and in the queue: whoever waits goes on at once. Errors:
-// *AnsweredError, ErrDigest, ErrExpired, ErrGone, ErrNotFound, ErrNotModifiable, ErrSigned; and
-// what of the note or payload is out of bounds.
+// Answer answers a proposal in the name of this process's user. When it returns, the answer
+// is recorded and in the queue, and the asker goes on at once. Errors are *AnsweredError,
+// ErrDigest, ErrExpired, ErrGone, ErrNotFound, ErrNotModifiable, ErrSigned, and those of a
+// note or payload out of bounds.
 func (q *Queue) Answer(ctx context.Context, r Reply) (Answer, error) {
 	by := q.by
 	by.Channel = r.Channel
 	if !slices.Contains([]Channel{ChannelTUI, ChannelWeb, ChannelCLI}, r.Channel) {
-		return Answer{}, fmt.Errorf("answer proposal %s: nobody answers by %.40q", r.ID, r.Channel)
+		return Answer{}, fmt.Errorf("answer proposal %s: unknown channel %.40q", r.ID, r.Channel)
 	}
 	return q.reply(ctx, r, by)
 }
 
-// AnswerByPolicy answers a proposal if a rule of p does; ok reports whether one did.
+// AnswerByPolicy answers a proposal if a rule of p does. ok reports whether one did.
 func (q *Queue) AnswerByPolicy(ctx context.Context, proposal Proposal, p *Policy) (a Answer, ok bool, err error) {
 	rule := p.match(proposal)
 	if rule == nil {
@@ -345,7 +344,7 @@ func (q *Queue) AnswerByPolicy(ctx context.Context, proposal Proposal, p *Policy
 
 func (q *Queue) reply(ctx context.Context, r Reply, by By) (Answer, error) {
 	if !slices.Contains([]Verdict{Approved, Modified, Rejected}, r.Verdict) {
-		return Answer{}, fmt.Errorf("answer proposal %s: %.40q is no answer", r.ID, r.Verdict)
+		return Answer{}, fmt.Errorf("answer proposal %s: unknown verdict %.40q", r.ID, r.Verdict)
 	}
 	if err := bounds(field{"note", r.Note, MaxNote}); err != nil {
 		return Answer{}, fmt.Errorf("answer proposal %s: %w", r.ID, err)
@@ -389,9 +388,9 @@ func (q *Queue) reply(ctx context.Context, r Reply, by By) (Answer, error) {
 	return a, nil
 }
 
-// decide makes an answer, under the proposal's lock, where there is none yet: of all
-// who decide the same proposal one is told so, and the others an *AnsweredError. The
-// answer is recorded before it is in force.
+// decide makes an answer under the proposal's lock, unless there is one. Of several
+// concurrent callers one succeeds, and the others get an *AnsweredError. The answer is in
+// the audit log before it takes effect.
 func (q *Queue) decide(ctx context.Context, id ID, answer func(Proposal) (Answer, error)) (Proposal, Answer, error) {
 	f, err := q.waiting.lockFile(ctx, string(id)+proposalEnd)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -437,12 +436,12 @@ func (q *Queue) decide(ctx context.Context, id ID, answer func(Proposal) (Answer
 	return p, a, err
 }
 
-// bury takes a proposal whose asker is gone out of the queue: withdrawn, unless it was
-// answered before.
-func (q *Queue) bury(ctx context.Context, id ID) error {
+// withdrawOrphan removes a proposal whose asking process is gone. It withdraws it, unless
+// it is answered already.
+func (q *Queue) withdrawOrphan(ctx context.Context, id ID) error {
 	gone := func(p Proposal) (Answer, error) {
 		by := q.by
-		by.Channel = ChannelQueue
+		by.Channel = channelQueue
 		return Answer{ID: p.ID, Digest: p.Digest, Verdict: Withdrawn, By: by, Note: "the process that asked is gone", At: time.Now().UTC().Truncate(time.Millisecond)}, nil
 	}
 	p, a, err := q.decide(ctx, id, gone)
@@ -467,12 +466,12 @@ func (q *Queue) bury(ctx context.Context, id ID) error {
 	return q.waiting.remove(string(p.asker) + askerEnd)
 }
 
-// lockPatience bounds how long somebody else's decision is waited for; it takes a few
+// lockPatience bounds the wait for another process's decision, which takes a few
 // milliseconds.
 const lockPatience = 10 * time.Second
 
-// archiveEntry moves a proposal that is over. What is in the archive already stays: it
-// may know of the effect.
+// archiveEntry moves a decided proposal to the archive. It keeps an entry that is already
+// there: that one may hold the result of the effect.
 func (q *Queue) archiveEntry(e Entry) error {
 	data, err := e.file()
 	if err != nil {
@@ -482,7 +481,8 @@ func (q *Queue) archiveEntry(e Entry) error {
 	if err := q.archive.write(id+archiveEnd, data, false); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// Not while somebody decides: who has the lock finds the answer, or the archive.
+	// Wait for a process that decides. The next holder of the lock finds the answer or the
+	// archive.
 	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
 	defer cancel()
 	f, err := q.waiting.lockFile(ctx, id+proposalEnd)
@@ -493,12 +493,12 @@ func (q *Queue) archiveEntry(e Entry) error {
 		return err
 	}
 	defer f.Close()
-	// The proposal goes first: an answer without one is nothing.
+	// Remove the proposal first: an answer without a proposal has no effect.
 	return errors.Join(q.waiting.remove(id+proposalEnd), q.waiting.remove(id+answerEnd))
 }
 
-// Prune removes archived proposals that were answered before a time, and what crashes
-// have left. It reports how many proposals went.
+// Prune removes the archived proposals that were answered before a time, and files that a
+// crash left. It returns the number of proposals removed.
 func (q *Queue) Prune(ctx context.Context, before time.Time) (int, error) {
 	if _, err := q.List(ctx, Query{}); err != nil {
 		return 0, err
@@ -512,7 +512,7 @@ func (q *Queue) Prune(ctx context.Context, before time.Time) (int, error) {
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		// What can't be read stays: it is somebody's to look at.
+		// Keep what cannot be read: a person should look at it.
 		e, err := q.archived(id)
 		if err != nil || !e.Answer.At.Before(before) {
 			continue
@@ -525,8 +525,8 @@ func (q *Queue) Prune(ctx context.Context, before time.Time) (int, error) {
 	return n, q.sweep()
 }
 
-// sweep removes files that nobody can want any more: half-written ones, answers
-// without a proposal, marks of processes that are gone.
+// sweep removes files that nobody needs any more: incomplete ones, answers without a
+// proposal, marks of ended processes.
 func (q *Queue) sweep() error {
 	const tmpAge = time.Hour
 	for _, d := range []*directory{q.waiting, q.archive} {
@@ -568,7 +568,7 @@ func (q *Queue) sweep() error {
 	return nil
 }
 
-// cut shortens s to at most max bytes, at a border of characters.
+// cut shortens s to at most max bytes, between characters.
 func cut(s string, max int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= max {

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/audit"
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/store"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// recordProposal puts into the log that something is proposed. It need not be on disk
-// at once: nothing follows from it.
+// recordProposal writes a proposal to the audit log. It need not be on disk at once:
+// nothing depends on it.
 func (q *Queue) recordProposal(ctx context.Context, p Proposal) error {
 	actor := audit.ByBottle
 	if p.Run == "" {
@@ -25,20 +25,20 @@ func (q *Queue) recordProposal(ctx context.Context, p Proposal) error {
 	return err
 }
 
-// recordAnswer puts an answer into the log. It is on disk, and signed, when this
-// returns.
+// recordAnswer writes an answer to the audit log. When it returns, the record is signed and
+// on disk.
 func (q *Queue) recordAnswer(ctx context.Context, p Proposal, a Answer) error {
 	e := audit.Event{
 		Kind: audit.Approval, Run: string(p.Run), Actor: audit.ByUser(a.By.UID), Decision: audit.Refused,
 		Subject: q.redact(p.Title().s), Rule: q.redact(string(a.By.Channel)),
 		Digests: []audit.Digest{{Of: "proposal", Sum: a.Digest}},
-		Text:    q.redact(join("proposal", string(p.ID), string(a.Verdict), visible.String(a.Note, audit.MaxText))),
+		Text:    q.redact(join("proposal", string(p.ID), string(a.Verdict), safetext.String(a.Note, audit.MaxText))),
 	}
 	if a.Verdict.Allows() {
 		e.Decision = audit.Allowed
 	}
 	switch a.By.Channel {
-	case ChannelQueue:
+	case channelQueue:
 		e.Actor = audit.ByCarboy
 	case ChannelPolicy:
 		e.Actor = audit.ByCarboy
@@ -54,30 +54,30 @@ func (q *Queue) recordAnswer(ctx context.Context, p Proposal, a Answer) error {
 
 func (q *Queue) redact(s string) audit.Text { return audit.Redact(q.o.Redactor, s) }
 
-// String is who answered, in one visible line.
+// String returns who answered, in one visible line.
 func (b By) String() string {
 	who := b.User
 	if who == "" {
 		who = fmt.Sprintf("user %d", b.UID)
 	}
 	switch b.Channel {
-	case ChannelQueue:
+	case channelQueue:
 		return "nobody"
 	case ChannelPolicy:
 		return b.Policy.String()
 	}
-	return visible.String(fmt.Sprintf("%s (%s)", who, b.Channel), 300)
+	return safetext.String(fmt.Sprintf("%s (%s)", who, b.Channel), 300)
 }
 
-// String is the rule in one visible line.
+// String returns the rule in one visible line.
 func (r *PolicyRef) String() string {
 	if r == nil {
 		return "policy"
 	}
-	return fmt.Sprintf("policy %s:%d (sha256 %.12s)", visible.String(r.File, 500), r.Line, r.Digest)
+	return fmt.Sprintf("policy %s:%d (sha256 %.12s)", safetext.String(r.File, 500), r.Line, r.Digest)
 }
 
-// Record is a proposal as a run's receipt has it. Its texts are visible.
+// Record is a proposal in a run's receipt. Its texts are made visible.
 type Record struct {
 	ID      ID        `json:"id"`
 	Kind    Kind      `json:"kind"`
@@ -88,24 +88,24 @@ type Record struct {
 	By      *By       `json:"by,omitempty"`
 	Note    string    `json:"note,omitempty"`
 	At      time.Time `json:"at,omitzero"`
-	// Modified names what was approved instead.
+	// Modified is the digest of the payload that was approved instead.
 	Modified Digest `json:"payload_digest,omitzero"`
 	Effect   string `json:"effect,omitempty"`
 }
 
-// Record is e for a run's receipt.
+// Record returns e for a run's receipt.
 func (e Entry) Record() Record {
 	p := e.Proposal
-	r := Record{ID: p.ID, Kind: p.Kind, Title: p.Title().s, Digest: p.Digest, Created: p.Created, Effect: visible.String(e.Effect, maxEffect)}
+	r := Record{ID: p.ID, Kind: p.Kind, Title: p.Title().s, Digest: p.Digest, Created: p.Created, Effect: safetext.String(e.Effect, maxEffect)}
 	if a := e.Answer; a != nil {
 		by := a.By
-		r.Verdict, r.By, r.Note, r.At, r.Modified = a.Verdict, &by, visible.String(a.Note, MaxNote), a.At, a.PayloadDigest
+		r.Verdict, r.By, r.Note, r.At, r.Modified = a.Verdict, &by, safetext.String(a.Note, MaxNote), a.At, a.PayloadDigest
 	}
 	return r
 }
 
-// View is a proposal as JSON for programs. Why, Payload and Note are what was said, not
-// made visible.
+// View is a proposal as JSON for programs. Why, Payload and Note are the original texts,
+// not made visible.
 type View struct {
 	Schema  string    `json:"schema"`
 	ID      ID        `json:"id"`
@@ -122,17 +122,17 @@ type View struct {
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
 	Answer  *Answer   `json:"answer,omitempty"`
-	// Approved is what is in force where a Modified answer says so.
+	// Approved is the payload in force after a Modified answer.
 	Approved Payload `json:"approved,omitempty"`
 	Effect   string  `json:"effect,omitempty"`
 }
 
-// View is e for programs.
+// View returns e for programs.
 func (e Entry) View() View {
 	p := e.Proposal
 	v := View{
-		Schema: proposalSchema, ID: p.ID, State: e.State(), Bottle: p.Bottle, Run: p.Run, Kind: p.Kind, Title: p.Title().s,
-		Warning: visible.String(p.Payload.Warn(), maxTitle), Digest: p.Digest, Payload: p.Payload, Why: p.Why, Tool: p.Tool,
+		Schema: proposalSchema, ID: p.ID, State: e.state(), Bottle: p.Bottle, Run: p.Run, Kind: p.Kind, Title: p.Title().s,
+		Warning: safetext.String(p.Payload.Warn(), maxTitle), Digest: p.Digest, Payload: p.Payload, Why: p.Why, Tool: p.Tool,
 		Created: p.Created, Expires: p.Expires, Answer: e.Answer, Effect: e.Effect,
 	}
 	if e.Answer != nil {
@@ -141,41 +141,42 @@ func (e Entry) View() View {
 	return v
 }
 
-// Title is the proposal's line in a list.
+// Title returns the proposal's line in a list.
 func (p Proposal) Title() Text {
 	if p.Payload == nil {
 		return Text{}
 	}
-	return Text{visible.String(p.Payload.Title(), maxTitle)}
+	return Text{safetext.String(p.Payload.Title(), maxTitle)}
 }
 
-// Detail is all that is to be shown of it. Long words from inside are cut in the
-// middle, and counted, unless full.
+// Detail returns all that is shown of the proposal. It cuts the middle out of long texts
+// from inside and counts the bytes left out, unless full is set.
 func (p Proposal) Detail(full bool) Detail {
 	d := Detail{Title: p.Title(), full: full}
 	if p.Payload == nil {
 		return d
 	}
-	if visible.String(p.Payload.Title(), 1<<20) != p.Payload.Title() {
+	if safetext.String(p.Payload.Title(), 1<<20) != p.Payload.Title() {
 		d.hidden("the title")
 	}
-	d.Warning = Text{visible.String(p.Payload.Warn(), 2*maxTitle)}
+	d.Warning = Text{safetext.String(p.Payload.Warn(), 2*maxTitle)}
 	p.Payload.Describe(&d)
 	if p.Why != "" {
-		d.Section("why, in the words of whoever asks (nothing checks them)")
-		d.Words(p.Why)
+		d.section("why, in the words of whoever asks (nothing checks them)")
+		d.quote(p.Why)
 	}
-	d.Section("proposal")
-	d.Field("kind", string(p.Kind))
-	d.Field("bottle", p.Bottle)
-	d.Field("run", string(p.Run))
-	d.Field("asked by", p.Tool)
-	d.Field("since", p.Created.Format(time.RFC3339))
-	d.Field("until", p.Expires.Format(time.RFC3339))
-	d.Field("digest", p.Digest.String())
-	d.Field("id", string(p.ID))
+	d.section("proposal")
+	d.field("kind", string(p.Kind))
+	d.field("bottle", p.Bottle)
+	d.field("run", string(p.Run))
+	d.field("asked by", p.Tool)
+	d.field("since", p.Created.Format(time.RFC3339))
+	d.field("until", p.Expires.Format(time.RFC3339))
+	d.field("digest", p.Digest.String())
+	d.field("id", string(p.ID))
 	return d
 }
 
-// Short is as much of an id as people type: its end, since ids of one hour begin alike.
+// Short returns the end of an id, for people to type. The beginnings of ids made in the
+// same hour are alike.
 func (id ID) Short() string { return string(id[max(0, len(id)-6):]) }

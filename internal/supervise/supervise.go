@@ -1,29 +1,28 @@
-// Package supervise is the queue where people decide what no rule can: a route, a
-// value that was held back, a finding in a commit.
+// Package supervise keeps the queue in which people approve or reject what no rule decides:
+// a route, a value that a detector held back, a finding in a commit.
 //
-// A process that needs an answer (the one that has the bottle) puts a [Proposal] in
-// the queue and waits; a person answers it from another process, in a terminal, on a
-// page or on the command line. Both work on files in one directory of the user's,
-// and on nothing else.
+// A process that needs an answer, such as one that has a bottle, puts a [Proposal] in the
+// queue and waits. A person answers it from another process: in a terminal, on a web page
+// or on the command line. The processes share only the files of one directory of the user.
 //
-// What it promises:
+// The package guarantees:
 //
-//   - An answer is bound to what was shown: it names the digest of the payload, and
-//     an answer to another digest, another proposal or another bottle is none.
-//     Only an answer that approves makes an [Approval], which is what effects take.
-//   - One answer counts. Of several at the same moment one wins, and the others are
-//     told which ([AnsweredError]).
-//   - No answer is a refusal: when the time is up, when whoever asked is gone
-//     (killed, even), when the queue can't be written or the answer can't be read.
-//   - An approval is in the audit log before it is in force.
-//   - Text from inside a bottle is shown as package visible shows it, and what of it
-//     did not show by itself is pointed out; only [Text] reaches a face.
-//   - What one bottle can put in the queue is bounded, in number, size and rate.
+//   - An answer counts only for what the person saw. It names the digest of the
+//     payload, and is void for another digest, proposal or bottle. Only an approving
+//     answer makes an [Approval], and effects take nothing else.
+//   - One answer counts. Of several concurrent ones one succeeds, and the others get an
+//     [AnsweredError].
+//   - No answer is a refusal: after the proposal's time, after the asker has ended or was
+//     killed, if the queue cannot be written, or if the answer cannot be read.
+//   - An approval is in the audit log before it takes effect.
+//   - Text from inside a bottle passes through package safetext, and a notice points out
+//     its invisible characters. Only [Text] reaches a user interface.
+//   - The proposals of one bottle are bounded in number, size and rate.
 //
-// Not promised: protection from other processes of the same user, who owns these
-// files, and from a person who approves what is shown.
+// It does not protect from other processes of the same user, who owns these files, nor from
+// a person who approves without reading.
 //
-// A kind of proposal is one file, kind_*.go. Start reading at [Queue], then [Asker].
+// Each kind of proposal is one file, kind_*.go. Start reading at [Queue], then [Asker].
 package supervise
 
 import (
@@ -39,42 +38,45 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Bounds of what stands in the queue. Sizes are in bytes.
+// Bounds of the queue. Sizes are in bytes.
 const (
 	// MaxPayload bounds a payload as JSON.
 	MaxPayload = 128 << 10
-	// MaxWhy bounds an agent's words, and MaxNote a person's.
-	MaxWhy  = 4 << 10
+	// maxWhy bounds an agent's reason, and MaxNote a person's note.
+	maxWhy  = 4 << 10
 	MaxNote = 2 << 10
-	// MaxWaiting is how many proposals of one Asker wait at a time, and
-	// MaxPerHour how many it makes in an hour: a bottle has one.
+	// MaxWaiting bounds the proposals of one Asker that wait at a time, and MaxPerHour
+	// those that it makes in an hour. A bottle has one Asker.
 	MaxWaiting = 32
-	MaxPerHour = 240
-	// DefaultTimeout and MaxTimeout bound how long a proposal waits.
+	maxPerHour = 240
+	// DefaultTimeout and MaxTimeout are the default and the maximal time that a proposal
+	// waits.
 	DefaultTimeout = 5 * time.Minute
 	MaxTimeout     = 24 * time.Hour
 )
 
 var (
-	// ErrNotFound is returned for a proposal that is not there, or not there any more.
+	// ErrNotFound means that there is no such proposal, or no longer.
 	ErrNotFound = errors.New("no such proposal")
-	// ErrDigest is returned for an answer to something else than what waits.
-	ErrDigest = errors.New("what waits is not what was shown")
-	// ErrExpired and ErrGone are returned for an answer that nobody waits for: the
-	// time is up, or whoever asked is gone.
+	// ErrDigest means that an answer names another digest than that of the waiting
+	// proposal.
+	ErrDigest = errors.New("the waiting proposal is not the one that was shown")
+	// ErrExpired and ErrGone mean that nobody waits for the answer: the time is up, or the
+	// asking process is gone.
 	ErrExpired = errors.New("the proposal's time is up")
 	ErrGone    = errors.New("nobody waits for the answer any more")
-	// ErrFull is returned for a proposal of a bottle that has too many.
-	ErrFull = errors.New("too many proposals")
-	// ErrNotModifiable is returned for a kind that is approved or rejected as it is.
+	// errFull means that a bottle has too many proposals.
+	errFull = errors.New("too many proposals")
+	// ErrNotModifiable means that proposals of this kind are approved or rejected as they
+	// are.
 	ErrNotModifiable = errors.New("can only be approved or rejected as it is")
-	// ErrSigned is returned for an approval of a kind that is [Signed].
-	ErrSigned = errors.New("a signature approves this, and nothing here does")
-	// ErrClosed is returned by an Asker that was closed.
-	ErrClosed = errors.New("asks no more")
+	// ErrSigned means that only a signature approves this kind; see [Signed].
+	ErrSigned = errors.New("only a signature approves this")
+	// errClosed is returned by a closed Asker.
+	errClosed = errors.New("the asker is closed")
 )
 
-// AnsweredError means that a proposal was answered already.
+// AnsweredError means that a proposal already has an answer.
 type AnsweredError struct {
 	ID     ID
 	Answer Answer
@@ -87,8 +89,8 @@ func (e *AnsweredError) Error() string {
 // ID names a proposal: a ULID of 26 characters in lower case.
 type ID string
 
-// Digest says what exactly is proposed: SHA-256 over the bottle, the kind and the
-// payload, without what is only shown beside it.
+// Digest identifies the exact content of a proposal. It is the SHA-256 over the bottle, the
+// kind and the payload, without the fields that are only shown.
 type Digest [sha256.Size]byte
 
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
@@ -105,7 +107,7 @@ func (d *Digest) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Verdict is how a proposal ended. The zero Verdict refuses.
+// Verdict is the end of a proposal. The zero Verdict refuses.
 type Verdict string
 
 // The verdicts.
@@ -114,13 +116,13 @@ const (
 	Modified  Verdict = "modified" // approved, with another payload than the proposal's
 	Rejected  Verdict = "rejected"
 	Expired   Verdict = "expired"   // nobody answered in time
-	Withdrawn Verdict = "withdrawn" // whoever asked wants no answer any more, or is gone
+	Withdrawn Verdict = "withdrawn" // the asker wants no answer any more, or is gone
 )
 
-// Allows reports whether what was asked for may be done, with whichever payload.
+// Allows reports whether the verdict approves, with the proposed payload or a modified one.
 func (v Verdict) Allows() bool { return v == Approved || v == Modified }
 
-// Channel is where an answer came from.
+// Channel names the way by which an answer came.
 type Channel string
 
 // The channels.
@@ -128,19 +130,19 @@ const (
 	ChannelTUI    Channel = "tui"
 	ChannelWeb    Channel = "web"
 	ChannelCLI    Channel = "cli"
-	ChannelPolicy Channel = "policy" // a rule of the user's, without a person
-	ChannelQueue  Channel = "queue"  // nobody: the time was up, or the asker gone
+	ChannelPolicy Channel = "policy" // a rule of the user, without a person
+	channelQueue  Channel = "queue"  // nobody: the time was up, or the asker gone
 )
 
-// By is who answered.
+// By says who answered.
 type By struct {
 	UID     int        `json:"uid"`
-	User    string     `json:"user,omitempty"` // the name of UID; empty when it has none
+	User    string     `json:"user,omitempty"` // the name of UID, or empty
 	Channel Channel    `json:"channel"`
-	Policy  *PolicyRef `json:"policy,omitempty"` // of ChannelPolicy
+	Policy  *PolicyRef `json:"policy,omitempty"` // for ChannelPolicy
 }
 
-// PolicyRef is the rule that answered.
+// PolicyRef names the rule that answered.
 type PolicyRef struct {
 	File   string `json:"file"`
 	Digest Digest `json:"digest"` // SHA-256 of the file
@@ -148,62 +150,62 @@ type PolicyRef struct {
 	Line   int    `json:"line"`
 }
 
-// Answer is what was decided about a proposal.
+// Answer is the decision about a proposal.
 type Answer struct {
 	ID      ID      `json:"id"`
-	Digest  Digest  `json:"digest"` // of the proposal that was shown
+	Digest  Digest  `json:"digest"` // of the proposal that the person saw
 	Verdict Verdict `json:"verdict"`
 	By      By      `json:"by"`
-	// Note is a person's, for the agent and the record. At most MaxNote.
+	// Note is a person's text for the agent and the record. At most MaxNote.
 	Note string    `json:"note,omitempty"`
 	At   time.Time `json:"at"`
-	// Payload and its digest are of Modified: what is in force instead.
+	// Payload and its digest are set for Modified: the payload in force.
 	Payload       Payload `json:"-"`
 	PayloadDigest Digest  `json:"payload_digest,omitzero"`
 }
 
-// Proposal is what waits for an answer. It is read-only.
+// Proposal is a request that waits for an answer. It must not be changed.
 type Proposal struct {
 	ID     ID
 	Bottle string   // name, or the run's id where it has none
 	Run    store.ID // the run it comes from; may be empty
 	Kind   Kind
-	// Payload is what exactly is proposed, and Digest names it.
+	// Payload is the exact content, and Digest identifies it.
 	Payload Payload
 	Digest  Digest
-	// Why is the agent's words, and Tool how it asked. Both are untrusted: show them
-	// through Detail.
+	// Why is the agent's reason, and Tool the tool that it asked with. Both are untrusted:
+	// show them through Detail.
 	Why, Tool string
 	Created   time.Time
-	Expires   time.Time // by the wall clock, for people; what counts is a clock that nobody sets
+	Expires   time.Time // on the wall clock, for people; deadline decides
 
 	asker    ID
 	deadline deadline
 }
 
-// State is where a proposal stands.
+// State is the state of a proposal.
 type State string
 
 // The states.
 const (
-	StateWaiting  State = "waiting"
-	StateAnswered State = "answered" // with any Verdict
+	stateWaiting  State = "waiting"
+	stateAnswered State = "answered" // with any Verdict
 )
 
-// Entry is a proposal with its answer, if there is one.
+// Entry is a proposal and its answer, if there is one.
 type Entry struct {
 	Proposal Proposal
 	Answer   *Answer // nil: it waits
-	// Effect is what became of an approval: empty, "done", or what failed. Untrusted.
+	// Effect is the result of an approval: empty, "done", or an error. Untrusted.
 	Effect string
 }
 
-// State says where it stands.
-func (e Entry) State() State {
+// state returns the state of the proposal.
+func (e Entry) state() State {
 	if e.Answer == nil {
-		return StateWaiting
+		return stateWaiting
 	}
-	return StateAnswered
+	return stateAnswered
 }
 
 // Recorder is the audit log.
@@ -211,30 +213,32 @@ type Recorder interface {
 	Append(context.Context, ...audit.Event) (audit.Position, error)
 }
 
-// Options are a Queue's.
+// Options configure a [Queue].
 type Options struct {
-	// Audit gets a record of each proposal and of each answer. Needed.
+	// Audit gets a record of each proposal and of each answer. Required.
 	Audit Recorder
-	// Redactor takes known secrets out of what is written. nil: none is known.
+	// Redactor removes known secrets from all that is written. nil means that none is
+	// known.
 	Redactor *secret.Redactor
 }
 
-// Query says which proposals List gives.
+// Query selects the proposals that List returns.
 type Query struct {
-	Bottle   string // "": of all
-	Archived bool   // those that were answered too
-	Limit    int    // 0: all
+	Bottle   string // "" means all
+	Archived bool   // includes the answered ones
+	Limit    int    // 0 means all
 }
 
-// Listing is what List found.
+// Listing is the result of List.
 type Listing struct {
-	// Entries are newest last while they wait, newest first when archived ones are among them.
+	// Entries are oldest first if all of them wait, and newest first if the archive is
+	// included.
 	Entries []Entry
-	// Problems are files that are no proposals, and why.
+	// Problems lists the files that are no proposals, and why.
 	Problems []Problem
 }
 
-// Problem is a file of the queue that was skipped.
+// Problem is a skipped file of the queue.
 type Problem struct {
 	File string
 	Err  error

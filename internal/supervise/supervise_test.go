@@ -35,7 +35,7 @@ func (m *memory) Append(_ context.Context, e ...audit.Event) (audit.Position, er
 	return audit.Position{}, nil
 }
 
-// approvals are the records that say that something was allowed.
+// approvals returns the records of approvals.
 func (m *memory) approvals() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +85,7 @@ func (w *world) asker(bottle string, set ...func(*AskerOptions)) *Asker {
 	return a
 }
 
-// propose has something wait.
+// propose adds a proposal that waits.
 func (w *world) propose(a *Asker, p Payload, set ...func(*Draft)) *Ticket {
 	w.t.Helper()
 	d := Draft{Why: "because", Tool: "test"}
@@ -119,7 +119,7 @@ func (w *world) list(q Query) Listing {
 	return l
 }
 
-// outcome waits for one.
+// outcome blocks until there is an outcome.
 func (w *world) outcome(t *Ticket) Outcome {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience(20*time.Second))
@@ -141,7 +141,7 @@ func (w *world) saved(t *Ticket) Entry {
 	return e
 }
 
-// allowHost is a proposal of one host.
+// allowHost returns a proposal to allow one host.
 func allowHost(t testing.TB, hosts ...string) EgressAllow {
 	t.Helper()
 	var rs []policy.Route
@@ -173,24 +173,24 @@ func push() GitleaksAllow {
 	}}}
 }
 
-// each is one payload of each kind.
+// each returns one payload of each kind.
 func each(t testing.TB) map[Kind]Payload {
 	return map[Kind]Payload{
-		KindEgressAllow:      allowHost(t, "api.example.com", "*.example.net:8443"),
-		KindEgressBlock:      EgressBlock{Routes: []routes.Description{{Host: "example.com"}}, Before: []routes.Description{{Host: "example.com"}, {Host: "example.org"}}},
-		KindEgressTokenAllow: token(TokenAllow),
-		KindGitleaksAllow:    push(),
-		KindGateOverride:     GateOverride{Gate: "tests", Repository: "/src/app", Commit: strings.Repeat("c", 40), Verdict: strings.Repeat("d", 64), Failures: []string{"TestX failed"}},
-		KindGateAttempts:     GateAttempts{Gate: "tests", Repository: "/src/app", Work: "01k", Step: strings.Repeat("d", 64), Made: 3, More: 2, Failures: []string{"TestX failed"}},
+		kindEgressAllow:      allowHost(t, "api.example.com", "*.example.net:8443"),
+		kindEgressBlock:      EgressBlock{Routes: []routes.Description{{Host: "example.com"}}, Before: []routes.Description{{Host: "example.com"}, {Host: "example.org"}}},
+		kindEgressTokenAllow: token(TokenAllow),
+		kindGitleaksAllow:    push(),
+		kindGateOverride:     GateOverride{Gate: "tests", Repository: "/src/app", Commit: strings.Repeat("c", 40), Verdict: strings.Repeat("d", 64), Failures: []string{"TestX failed"}},
+		kindGateAttempts:     GateAttempts{Gate: "tests", Repository: "/src/app", Work: "01k", Step: strings.Repeat("d", 64), Made: 3, More: 2, Failures: []string{"TestX failed"}},
 		KindTestsGone: TestsGone{Gate: "tests", Repository: "/src/app", Signal: "go-test", Verdict: strings.Repeat("d", 64), File: ".carboy/gate-baseline.json",
 			To: strings.Repeat("e", 64), Signer: "me@example.org", Tests: []string{"pkg.TestOld"}},
-		KindBaselineUpdate: BaselineUpdate{Gate: "trace", Repository: "/src/app", File: "baseline.yaml", Before: "a: 1\nb: 2\n", After: "a: 1\nb: 3\n"},
-		KindApply: Apply{Action: "apply", Module: "web", Commit: strings.Repeat("c", 40), Files: []string{"plans/web.h1.plan.json"}, Plans: []ApplyPlan{{Digest: strings.Repeat("e", 64), Host: "h1",
+		kindBaselineUpdate: BaselineUpdate{Gate: "trace", Repository: "/src/app", File: "baseline.yaml", Before: "a: 1\nb: 2\n", After: "a: 1\nb: 3\n"},
+		kindApply: Apply{Action: "apply", Module: "web", Commit: strings.Repeat("c", 40), Files: []string{"plans/web.h1.plan.json"}, Plans: []ApplyPlan{{Digest: strings.Repeat("e", 64), Host: "h1",
 			Expires: time.Unix(1, 0).UTC(), Changes: []ApplyChange{{What: "compose.service.web", Action: "update", From: "a", To: "b"}}}}},
 	}
 }
 
-// Every kind is proposed, listed, shown, answered and kept, and reads back as it was.
+// Every kind is proposed, listed, shown, answered and archived, and reads back unchanged.
 func TestEveryKind(t *testing.T) {
 	w := newWorld(t)
 	a := w.asker("dev")
@@ -205,7 +205,7 @@ func TestEveryKind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found.State() != StateWaiting || found.Proposal.Kind != kind || found.Proposal.Digest != ticket.Proposal().Digest {
+			if found.state() != stateWaiting || found.Proposal.Kind != kind || found.Proposal.Digest != ticket.Proposal().Digest {
 				t.Errorf("found %+v", found)
 			}
 			d := found.Proposal.Detail(false)
@@ -228,7 +228,7 @@ func TestEveryKind(t *testing.T) {
 				t.Errorf("outcome %+v", o)
 			}
 			e := w.saved(ticket)
-			if e.State() != StateAnswered || e.Answer.Verdict != Approved || e.Proposal.Digest != found.Proposal.Digest {
+			if e.state() != stateAnswered || e.Answer.Verdict != Approved || e.Proposal.Digest != found.Proposal.Digest {
 				t.Errorf("archived %+v", e)
 			}
 			if r := e.Record(); r.Verdict != Approved || r.Title != d.Title.String() || r.Digest != e.Proposal.Digest {
@@ -318,7 +318,7 @@ func TestModified(t *testing.T) {
 		t.Error("an approval of one kind is one of another")
 	}
 
-	// What can't be modified, and what is modified into something else.
+	// Some kinds cannot be modified, and none into another kind.
 	ticket = w.propose(a, push())
 	p = ticket.Proposal()
 	for name, r := range map[string]Reply{
@@ -327,7 +327,7 @@ func TestModified(t *testing.T) {
 		"no payload":         {ID: p.ID, Digest: p.Digest, Verdict: Modified, Channel: ChannelCLI},
 		"no verdict":         {ID: p.ID, Digest: p.Digest, Channel: ChannelCLI},
 		"expired by hand":    {ID: p.ID, Digest: p.Digest, Verdict: Expired, Channel: ChannelCLI},
-		"the queue's name":   {ID: p.ID, Digest: p.Digest, Verdict: Approved, Channel: ChannelQueue},
+		"the queue's name":   {ID: p.ID, Digest: p.Digest, Verdict: Approved, Channel: channelQueue},
 		"a policy's name":    {ID: p.ID, Digest: p.Digest, Verdict: Approved, Channel: ChannelPolicy},
 		"a note beyond all":  {ID: p.ID, Digest: p.Digest, Verdict: Approved, Channel: ChannelCLI, Note: strings.Repeat("x", MaxNote+1)},
 		"a path for an id":   {ID: "../../etc/passwd", Digest: p.Digest, Verdict: Approved, Channel: ChannelCLI},
@@ -387,7 +387,7 @@ func TestWithdraw(t *testing.T) {
 	if o := w.outcome(three); o.Answer.Verdict != Withdrawn {
 		t.Errorf("after the end: %s", o.Answer.Verdict)
 	}
-	if _, err := a.Propose(context.Background(), allowHost(t, "b.example.com"), Draft{}); !errors.Is(err, ErrClosed) {
+	if _, err := a.Propose(context.Background(), allowHost(t, "b.example.com"), Draft{}); !errors.Is(err, errClosed) {
 		t.Errorf("after the end: %v", err)
 	}
 	if names, _ := os.ReadDir(w.dir + "/waiting"); len(names) != 0 {
@@ -410,7 +410,7 @@ func TestFind(t *testing.T) {
 			}
 		}
 	}
-	var many *AmbiguousError
+	var many *ambiguousError
 	if _, err := find(string(ids[0][:4])); !errors.As(err, &many) || len(many.IDs) != 3 {
 		t.Errorf("a common beginning: %v", err)
 	}
@@ -484,13 +484,13 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A record for a receipt says what became of it, visibly.
+// A record in a receipt holds the result of the approval, in visible text.
 func TestRecord(t *testing.T) {
 	w := newWorld(t)
 	ticket := w.propose(w.asker("dev"), allowHost(t, "a.example.com"))
 	w.must(ticket.Proposal(), Rejected)
 	w.outcome(ticket)
-	if err := ticket.Record(errors.New("no\x1b[2J")); err != nil {
+	if err := ticket.record(errors.New("no\x1b[2J")); err != nil {
 		t.Fatal(err)
 	}
 	e, err := w.q.Find(context.Background(), string(ticket.Proposal().ID))
@@ -502,7 +502,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// However many routes are in force, a change of them can be proposed.
+// A change of routes can be proposed however many routes are in force.
 func TestManyRoutes(t *testing.T) {
 	var before []routes.Description
 	for i := range 5000 {

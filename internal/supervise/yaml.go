@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// yamlText is v, under the keys that JSON has for it, as people write YAML. It is
-// empty for what JSON can't hold.
+// yamlText returns v as YAML in the style that people write, with the keys of its JSON. It
+// returns "" if JSON cannot hold v.
 func yamlText(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -29,7 +29,8 @@ func yamlText(v any) string {
 	return out.String()
 }
 
-// plain takes JSON's brackets and quotes off; where quotes are needed they come back.
+// plain removes the brackets and quotes of JSON. The encoder adds quotes back where they
+// are needed.
 func plain(n *yaml.Node) {
 	n.Style &^= yaml.FlowStyle | yaml.DoubleQuotedStyle
 	for _, c := range n.Content {

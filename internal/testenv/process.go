@@ -10,15 +10,17 @@ import (
 	"time"
 )
 
-// Process is a process of the host, told from a later one of the same number by
-// its start (proc_pid_stat(5)).
+// Process identifies a process of the host by its number and its start
+// (proc_pid_stat(5)), so that a later process with the same number is not
+// mistaken for it.
 type Process struct {
 	PID, Parent int
 	Start, Name string
 	Zombie      bool // it has ended, and nobody has waited for it
 }
 
-// ReadProcess reports false for one that is not there.
+// ReadProcess returns the process with this number. ok is false if there is
+// none.
 func ReadProcess(pid int) (p Process, ok bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -45,14 +47,14 @@ func (p Process) Alive() bool {
 	return ok && now.Start == p.Start && !now.Zombie
 }
 
-// Argv0 is empty for a process that is gone.
+// Argv0 returns p's first argument, or "" for a process that is gone.
 func (p Process) Argv0() string {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/cmdline")
 	a, _, _ := strings.Cut(string(b), "\x00")
 	return a
 }
 
-// UID is -1 for a process that is gone.
+// UID returns p's user, or -1 for a process that is gone.
 func (p Process) UID() int {
 	fi, err := os.Stat("/proc/" + strconv.Itoa(p.PID))
 	if err != nil {
@@ -61,8 +63,8 @@ func (p Process) UID() int {
 	return int(fi.Sys().(*syscall.Stat_t).Uid)
 }
 
-// Descendants are the processes below root, zombies too. It may be called from
-// any goroutine of the test.
+// Descendants lists the processes below root, zombies too. Any goroutine of the
+// test may call it.
 func Descendants(t testing.TB, root int) (out []Process) {
 	t.Helper()
 	ents, err := os.ReadDir("/proc")
@@ -89,7 +91,7 @@ func Descendants(t testing.TB, root int) (out []Process) {
 	return out
 }
 
-// Living are the Descendants that run.
+// Living lists the descendants of root that run.
 func Living(t testing.TB, root int) (out []Process) {
 	t.Helper()
 	for _, p := range Descendants(t, root) {
@@ -100,7 +102,7 @@ func Living(t testing.TB, root int) (out []Process) {
 	return out
 }
 
-// AllGone fails the test when one of ps, which owner had, still runs after the
+// AllGone fails the test if one of ps, processes of owner, still runs after the
 // time that a loaded machine may take.
 func AllGone(t testing.TB, owner string, ps []Process, within time.Duration) {
 	t.Helper()

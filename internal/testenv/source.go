@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestsOf are the tests declared in a package's directory.
+// TestsOf lists the tests declared in a package's directory.
 func TestsOf(t testing.TB, dir string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}

@@ -1,9 +1,9 @@
-// Package testenv keeps tests from being skipped in silence.
+// Package testenv keeps tests from being skipped silently.
 //
-// A test that needs something of the machine asks here. Where it is missing,
-// the test is skipped with a line that says what to install; with CARBOY_CI=1
-// in the environment, as .ci/run sets it, a missing thing is a failure, so
-// that a green run means that everything ran.
+// A test that needs something of the machine asks here. If it is missing, the
+// test is skipped with a line that says what to install. With CARBOY_CI=1 in
+// the environment, as .ci/run sets it, the test fails instead, so that a green
+// run means that everything ran.
 package testenv
 
 import (
@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// CI reports whether a skip is a failure.
+// CI reports whether a missing requirement fails a test instead of skipping it.
 func CI() bool { return os.Getenv("CARBOY_CI") == "1" }
 
-// Need returns the path of program. Where it is missing the test ends there:
-// skipped, or failed under CI. install says how to get it, such as
-// "apt-get install bubblewrap".
+// Need returns the path of program. If it is missing, Need skips the test, or
+// fails it under CI. install says how to get it, such as "apt-get install
+// bubblewrap".
 func Need(t testing.TB, program, install string) string {
 	t.Helper()
 	path := Look(program)
@@ -28,7 +28,8 @@ func Need(t testing.TB, program, install string) string {
 	return path
 }
 
-// Look finds program on PATH, or nothing, without os/exec: only hostexec imports that.
+// Look returns the path of program on PATH, or "". It does not use os/exec,
+// which only hostexec may import.
 func Look(program string) string {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, program)
@@ -40,8 +41,8 @@ func Look(program string) string {
 	return ""
 }
 
-// Missing ends the test because what it needs is not there: skipped, or failed
-// under CI. install says how to get it.
+// Missing skips the test because what is not there, or fails it under CI.
+// install says how to get it.
 func Missing(t testing.TB, what, install string) {
 	t.Helper()
 	if CI() {
@@ -50,8 +51,8 @@ func Missing(t testing.TB, what, install string) {
 	t.Skipf("SKIPPED: needs %s: %s", what, install)
 }
 
-// Root ends the test unless it runs as root. .ci/run runs the tests both ways,
-// so that this is a skip under CI too.
+// Root skips the test unless it runs as root. .ci/run runs the tests both ways,
+// so this is a skip under CI too.
 func Root(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -59,9 +60,20 @@ func Root(t testing.TB) {
 	}
 }
 
-// Patience bounds a test's waits: usually long, since it is reached only when
-// something hangs. Who turns a defence off on purpose (internal/hostile/mutate)
-// sets CARBOY_TEST_PATIENCE to wait for less.
+// Poll calls ok every few milliseconds until it returns true, for at most within.
+// It reports whether ok did.
+func Poll(within time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(within); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// Patience returns the bound of a test's wait: usual, which is long, since it
+// is reached only when something hangs. Mutation tests
+// (internal/hostile/mutate) set CARBOY_TEST_PATIENCE to wait for less.
 func Patience(usual time.Duration) time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("CARBOY_TEST_PATIENCE")); err == nil && d > 0 {
 		return min(d, usual)

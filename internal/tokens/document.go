@@ -1,43 +1,43 @@
 package tokens
 
-// document finds the objects that say how much was used, in JSON that goes by. It keeps
-// no more of it than such an object, and takes what is no JSON for what it looks like.
+// document finds the usage objects in a stream of JSON. It keeps no more of the stream
+// than such an object. It does not validate: other input is read as if it were JSON.
 type document struct {
 	depth int
-	// at are the outermost levels.
+	// at holds the outermost open levels.
 	at       [maxLevels]level
 	inString bool
 	escaped  bool
-	key      []byte // of the string under way, when it is a key and short; nil: it is none
+	key      []byte // the current string, if it is a short key; else nil
 	keep     [maxKey]byte
-	// from is the depth of an object that is held; 0: none is.
+	// from is the depth of the usage object that is being kept; 0: none.
 	from int
 	held []byte
-	over bool // it is longer than what is held of it
+	over bool // it is longer than maxUsage
 }
 
 const (
-	maxLevels = 4  // a list of documents, the document, what it wraps, and its usage
-	maxKey    = 16 // bytes of a key that is known
+	maxLevels = 4  // a list of documents, the document, its wrapper, and the usage
+	maxKey    = 16 // longest known key, in bytes
 )
 
-// level is an object or a list that is open.
+// level is an open object or list.
 type level struct {
 	list bool
 	name bool   // a key comes next
-	key  string // the last one, if it is known
+	key  string // the last key, if it is a known one
 }
 
-// Keys that are known: where the object stands, and what it may be wrapped in.
+// Known keys: those of usage objects, and those that may wrap them.
 const (
 	keyUsage    = "usage"
 	keyMetadata = "usageMetadata"
 	keyMessage  = "message"  // Anthropic's first event
-	keyResponse = "response" // OpenAI's events of responses, Gemini's behind Code Assist
+	keyResponse = "response" // OpenAI's events of responses, and Gemini's behind Code Assist
 )
 
-// next reads up to the end of an object that says what was used, which it returns until
-// it is called again, or else all of p.
+// next reads up to the end of a usage object, which it returns, or else all of p. The
+// object is valid until the next call.
 func (d *document) next(p []byte) (n int, whole []byte) {
 	for i := 0; i < len(p); i++ {
 		if d.inString && d.key == nil && !d.escaped && d.from == 0 {
@@ -72,7 +72,7 @@ func (d *document) next(p []byte) (n int, whole []byte) {
 				l.name, l.key = true, ""
 			}
 		case '{', '[':
-			if d.from == 0 && c == '{' && d.says() {
+			if d.from == 0 && c == '{' && d.isUsage() {
 				d.from, d.over, d.held = d.depth+1, false, append(d.held[:0], c)
 			}
 			d.depth++
@@ -92,14 +92,14 @@ func (d *document) next(p []byte) (n int, whole []byte) {
 	return len(p), nil
 }
 
-// text reads a byte within a string.
+// text reads a byte of a string.
 func (d *document) text(c byte) {
 	switch {
 	case d.escaped:
 		d.escaped = false
 	case c == '\\':
 		d.escaped = true
-		d.key = nil // none that is known needs it
+		d.key = nil // no known key has an escape
 		return
 	case c == '"':
 		d.inString = false
@@ -132,7 +132,7 @@ func known(key []byte) string {
 	return ""
 }
 
-// level is the innermost one; nil: none is open, or it is too deep to matter.
+// level returns the innermost level; nil: none is open, or it is too deep to matter.
 func (d *document) level() *level {
 	if d.depth == 0 || d.depth > maxLevels {
 		return nil
@@ -140,9 +140,9 @@ func (d *document) level() *level {
 	return &d.at[d.depth-1]
 }
 
-// says reports whether an object that begins here is one that says what was used: in a
-// document or in what it wraps, and in nothing that a model may have written.
-func (d *document) says() bool {
+// isUsage reports whether an object that begins here is a usage object: in a document
+// or in a known wrapper, and never in text that a model may have written.
+func (d *document) isUsage() bool {
 	path := d.at[:min(d.depth, maxLevels)]
 	if len(path) > 0 && path[0].list {
 		path = path[1:]

@@ -1,10 +1,9 @@
-// Package tokens reads, from answers of model APIs on their way to an agent, how many
-// tokens the model took.
+// Package tokens reads the token usage from the answers of model APIs, while they pass
+// to an agent.
 //
-// What it reads is what upstream says, for people who want to know what a task cost.
-// Nothing may be decided by it: whoever answers can say anything, and an answer of
-// another form says nothing. It holds at most 16 KiB of an answer at a time, whatever
-// comes, and neither changes nor delays it.
+// It tells people what a task cost. Don't decide anything by it: upstream can report
+// any number, and an answer of an unknown form reports none. It keeps at most 16 KiB
+// of an answer at a time, and neither changes nor delays it.
 //
 // It knows the forms of Anthropic, OpenAI (chat completions and responses) and Gemini,
 // as one document, as several, and as server-sent events. Start reading at [Reader].
@@ -16,29 +15,30 @@ import (
 	"strings"
 )
 
-// Usage is what one answer took.
+// Usage is the token usage of an answer.
 type Usage struct {
 	Input  int64 `json:"input"`  // all that the model read
-	Cached int64 `json:"cached"` // of that, what came from a cache
-	Output int64 `json:"output"` // with what it thought
+	Cached int64 `json:"cached"` // the part of Input that came from a cache
+	Output int64 `json:"output"` // including its reasoning
 }
 
-// Most is the largest number that is believed of one answer, in tokens.
-const Most = 1 << 30
+// most is the largest number of tokens that is believed for one answer.
+const most = 1 << 30
 
-// maxUsage bounds what is held of an answer, in bytes.
+// maxUsage bounds the size of a usage object, in bytes.
 const maxUsage = 16 << 10
 
 // Reader reads one answer. Its methods must not be called concurrently.
 type Reader struct {
-	events bool // else documents
-	line   int  // of events: how much of "data:" the line has, or otherLine
+	events bool // server-sent events, else documents
+	line   int  // for events: how many bytes of "data:" have matched, or otherLine
 	doc    document
 	usage  Usage
 	told   bool
 }
 
-// New is a reader for an answer of that media type; nil: none is read of such.
+// New returns a reader for an answer of a media type, or nil if such answers report no
+// usage.
 func New(contentType string) *Reader {
 	t, _, _ := mime.ParseMediaType(contentType)
 	switch {
@@ -50,7 +50,7 @@ func New(contentType string) *Reader {
 	return nil
 }
 
-// Usage is what was read so far; ok is false while nothing was said.
+// Usage returns the usage so far; ok is false if none was reported.
 func (r *Reader) Usage() (u Usage, ok bool) {
 	if r == nil {
 		return Usage{}, false
@@ -86,7 +86,7 @@ func (r *Reader) documents(p []byte) {
 	}
 }
 
-// event reads at most to the end of a line, and says how far.
+// event reads at most up to the end of a line, and returns the number of bytes.
 func (r *Reader) event(p []byte) int {
 	for i, c := range p {
 		switch {
@@ -110,32 +110,32 @@ func (r *Reader) event(p []byte) int {
 	return len(p)
 }
 
-// said are the names by which vendors say it.
-type said struct {
+// report holds the fields of all vendors' usage objects.
+type report struct {
 	Input    int64  `json:"input_tokens"`
 	Output   int64  `json:"output_tokens"`
-	Written  int64  `json:"cache_creation_input_tokens"` // beside Input
-	Read     int64  `json:"cache_read_input_tokens"`     // beside Input
-	InputOf  cached `json:"input_tokens_details"`        // within Input
+	Written  int64  `json:"cache_creation_input_tokens"` // in addition to Input
+	Read     int64  `json:"cache_read_input_tokens"`     // in addition to Input
+	InputOf  cached `json:"input_tokens_details"`        // part of Input
 	Prompt   int64  `json:"prompt_tokens"`
-	PromptOf cached `json:"prompt_tokens_details"` // within Prompt
+	PromptOf cached `json:"prompt_tokens_details"` // part of Prompt
 	Complete int64  `json:"completion_tokens"`
 
 	GeminiPrompt   int64 `json:"promptTokenCount"`
-	GeminiTools    int64 `json:"toolUsePromptTokenCount"` // beside it
-	GeminiCached   int64 `json:"cachedContentTokenCount"` // within it
+	GeminiTools    int64 `json:"toolUsePromptTokenCount"` // in addition to GeminiPrompt
+	GeminiCached   int64 `json:"cachedContentTokenCount"` // part of GeminiPrompt
 	GeminiOutput   int64 `json:"candidatesTokenCount"`
-	GeminiThoughts int64 `json:"thoughtsTokenCount"` // beside it
+	GeminiThoughts int64 `json:"thoughtsTokenCount"` // in addition to GeminiOutput
 }
 
 type cached struct {
 	Tokens int64 `json:"cached_tokens"`
 }
 
-// add takes what one object says. Those of a stream say how much it is so far, and may
-// leave out what was said before.
+// add adds a usage object. Those of a stream are cumulative, and may leave out earlier
+// fields.
 func (r *Reader) add(object []byte) {
-	var s said
+	var s report
 	if json.Unmarshal(object, &s) != nil {
 		return
 	}
@@ -145,7 +145,7 @@ func (r *Reader) add(object []byte) {
 	}
 	var sum int64
 	for _, n := range all {
-		if n < 0 || n > Most {
+		if n < 0 || n > most {
 			return
 		}
 		sum += n

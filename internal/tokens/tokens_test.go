@@ -28,7 +28,7 @@ var answers = []struct {
 	{"among long things", plain, `{"a":"` + strings.Repeat(`\"{`, 50_000) + `","b":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `,"usage":{"input_tokens":2,"output_tokens":1}}`, Usage{2, 0, 1}},
 }
 
-// TestAnswers: what each vendor's answers say is read, however they are cut.
+// TestAnswers: the usage in each vendor's answers is read, however they are split.
 func TestAnswers(t *testing.T) {
 	for _, x := range answers {
 		for _, size := range []int{1, 7, 4096, len(x.text)} {
@@ -55,7 +55,8 @@ func cut(s string, n int) func(func([]byte) bool) {
 	}
 }
 
-// TestNothingSaid: what says nothing, or nothing that can be, counts for nothing.
+// TestNothingSaid: answers without usage, or with impossible numbers, count for
+// nothing.
 func TestNothingSaid(t *testing.T) {
 	for _, x := range []string{
 		"", "null", `{"usage":null}`, `{"usage":{}}`, `{"usage":[{"input_tokens":1}]}`, `{"usage":{"input_tokens":-1,"output_tokens":5}}`,
@@ -90,7 +91,7 @@ func TestNothingSaid(t *testing.T) {
 	}
 }
 
-// TestHeld: whatever comes, little of it is held.
+// TestHeld: whatever is read, little of it is kept.
 func TestHeld(t *testing.T) {
 	for _, x := range []string{`{"usage":{"a":"`, `{"`, "data: {\"usage\":{\"a\":\"", "data", `[`, `{"a":`} {
 		for _, m := range []string{plain, stream} {
@@ -107,8 +108,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// FuzzReader: how an answer is cut changes nothing, and nothing is read where
-// nothing is said.
+// FuzzReader: splitting an answer changes nothing, and no usage is invented.
 func FuzzReader(f *testing.F) {
 	for _, x := range answers {
 		if len(x.text) < 4096 {
@@ -129,7 +129,7 @@ func FuzzReader(f *testing.F) {
 		if p, pok := pieces.Usage(); p != u || pok != ok {
 			t.Fatalf("%+v %v, in pieces %+v %v", u, ok, p, pok)
 		}
-		if u.Input < 0 || u.Cached < 0 || u.Output < 0 || u.Input > 6*Most {
+		if u.Input < 0 || u.Cached < 0 || u.Output < 0 || u.Input > 6*most {
 			t.Fatalf("%+v", u)
 		}
 		if !events && ok && json.Valid(text) && !bytes.Contains(text, []byte(`"usage`)) {

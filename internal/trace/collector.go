@@ -15,19 +15,19 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Collector takes the facts of one bottle: it takes known secrets out of them,
-// counts them in a Summary and keeps them in the file of the run.
+// Collector receives the facts of one bottle: it removes known secrets from
+// them, counts them in a Summary and writes them to the run's file.
 //
-// The bottle waits for whoever reads the socket. So one goroutine does nothing
-// but read into a bounded queue, and another packs and writes.
+// The bottle waits for the reader of the socket. So one goroutine only reads
+// into a bounded queue, and another compresses and writes.
 type Collector struct {
 	conn    *net.UnixConn
 	queue   chan []byte
 	free    chan []byte
 	done    chan struct{} // closed when the last fact is in the file
 	readErr error         // why reading ended; after queue was closed
-	early   atomic.Bool   // somebody gave up waiting for the end
-	untold  atomic.Uint64 // lost at the very end, see Sent
+	early   atomic.Bool   // the caller stopped waiting for the end
+	untold  atomic.Uint64 // facts lost at the very end, see Sent
 	told    atomic.Bool   // Sent was called
 
 	redact  *secret.Redactor
@@ -36,31 +36,32 @@ type Collector struct {
 	fileErr error
 	unkept  Counts
 	lost    uint64
-	bad     int // datagrams that were no batch
+	bad     int // malformed datagrams
 	kept    Kept
 }
 
 const (
-	// queued bounds the batches that wait to be written; the kernel inside
-	// makes them of about 32 KiB.
+	// queued bounds the batches that wait to be written; the bottle's kernel
+	// sends batches of about 32 KiB.
 	queued = 64
-	// flushEvery is how long a fact may wait before others can read it.
+	// flushEvery bounds the time until a fact can be read from the file.
 	flushEvery = 500 * time.Millisecond
 )
 
-// Options say what to do with facts.
+// Options configure a Collector.
 type Options struct {
 	Path string // of the file
 	Run  string
 	Max  int64 // bytes of the file; 0: DefaultMax
 	View View
-	// Redact takes values out of paths and arguments. Nil: none.
+	// Redact removes secrets from paths and arguments. Nil: none.
 	Redact *secret.Redactor
 }
 
-// Collect reads facts from conn, the supervisor's end of the socket, and takes
-// conn over. It goes on until the other end is closed, and then [Collector.End]
-// has the account. A file that can't be made is part of the account, no error.
+// Collect reads facts from conn, the supervisor's end of the socket, which it
+// then owns, until the other end is closed. [Collector.End] returns the
+// account. Failure to make the file is reported in the account, not as an
+// error.
 func Collect(conn *os.File, o Options) (*Collector, error) {
 	c, err := net.FileConn(conn)
 	conn.Close()
@@ -76,7 +77,7 @@ func Collect(conn *os.File, o Options) (*Collector, error) {
 		conn: u, queue: make(chan []byte, queued), free: make(chan []byte, queued), done: make(chan struct{}),
 		redact: o.Redact, sum: NewSummary(o.View),
 	}
-	x.file, x.fileErr = CreateFile(o.Path, o.Run, o.Max)
+	x.file, x.fileErr = createFile(o.Path, o.Run, o.Max)
 	for range queued {
 		x.free <- nil // made when it is needed
 	}
@@ -85,7 +86,8 @@ func Collect(conn *os.File, o Options) (*Collector, error) {
 	return x, nil
 }
 
-// receive ends with the socket: when the bottle is gone, or End gives up.
+// receive returns when the socket ends: the bottle is gone, or End stopped
+// waiting.
 func (c *Collector) receive() {
 	defer close(c.queue)
 	defer c.conn.Close()
@@ -102,13 +104,13 @@ func (c *Collector) receive() {
 			c.readErr = err
 			return
 		case flags&unix.MSG_TRUNC != 0:
-			n = 0 // no batch is as long; it will not parse
+			n = 0 // no batch is that long; it will not parse
 		}
 		c.queue <- b[:n]
 	}
 }
 
-// process ends when receive has, and everything is in the file.
+// process returns when receive has, and everything is in the file.
 func (c *Collector) process() {
 	defer close(c.done)
 	tick := time.NewTicker(flushEvery)
@@ -133,12 +135,12 @@ func (c *Collector) process() {
 func (c *Collector) batch(b []byte) {
 	lost, err := ParseBatch(b, c.fact)
 	if err != nil {
-		c.bad++ // what was lost with it shows as a gap
+		c.bad++ // the facts lost with it show as a gap
 		return
 	}
 	c.lost = max(c.lost, lost)
 	if c.file != nil {
-		c.file.Dropped(c.lost)
+		c.file.dropped(c.lost)
 	}
 }
 
@@ -146,14 +148,14 @@ func (c *Collector) fact(f *Fact) {
 	f.redact(c.redact)
 	c.sum.Add(f)
 	if c.file != nil {
-		c.file.Add(f)
+		c.file.add(f)
 	} else {
 		c.unkept[kindIndex[f.Op]]++
 	}
 }
 
-// redact takes known secrets out of f. Of a text that was cut, an end that may
-// be the beginning of one goes too.
+// redact removes known secrets from f. If a text was cut, it also removes an
+// end that may be the beginning of a secret.
 func (f *Fact) redact(r *secret.Redactor) {
 	if r.None() {
 		return
@@ -179,7 +181,7 @@ func (c *Collector) finish() {
 		return
 	}
 	if n := c.untold.Load(); n > 0 {
-		c.file.Dropped(c.lost + n)
+		c.file.dropped(c.lost + n)
 	}
 	reason := ""
 	if c.readErr != nil || c.early.Load() {
@@ -188,48 +190,48 @@ func (c *Collector) finish() {
 	c.kept = c.file.Close(reason)
 }
 
-// Account is what became of a run's facts. Its Summary is the caller's.
+// Account says what happened to a run's facts. The caller owns its Summary.
 type Account struct {
 	*Summary
 	Kept
-	// Dropped is how many facts never arrived.
+	// Dropped is the number of facts that never arrived.
 	Dropped uint64
-	// Told: the bottle said at its end what it had sent and lost.
+	// Told means that the bottle said at its end what it had sent and lost.
 	Told bool
-	// Incomplete are sentences on why something is missing.
+	// Incomplete holds sentences on why something is missing.
 	Incomplete []string
 }
 
-// ErrNoEnd means that the account of a trace could not be had in time.
-var ErrNoEnd = errors.New("the trace did not come to its end")
+// errNoEnd means that the account of a trace was not complete in time.
+var errNoEnd = errors.New("the trace did not come to its end")
 
-// Sent says that the bottle has sent all that it will, but for the untold facts
-// that it lost at the end: what is in the socket is read, and the file
-// completed, while the caller does something else.
+// Sent tells c that the bottle has sent everything, except for untold facts
+// that it lost at the end. c reads the rest of the socket and completes the
+// file in the background.
 func (c *Collector) Sent(untold uint64) {
 	c.untold.Store(untold)
 	c.told.Store(true)
 	c.conn.CloseRead()
 }
 
-// End waits until the facts of a bottle that was closed are in the file, and
-// gives the account. When ctx ends first, what was not sent yet is given up, and
-// the account says so.
+// End waits until the facts of a closed bottle are in the file, and returns the
+// account. When ctx ends first, it gives up what was not sent yet, and the
+// account says so.
 func (c *Collector) End(ctx context.Context) (*Account, error) {
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		// Somebody still holds the other end, or the disk hangs. What has come
-		// is still read.
+		// Another process still holds the other end, or the disk hangs. Keep
+		// what has arrived.
 		c.early.Store(true)
 		c.conn.CloseRead()
 		select {
 		case <-c.done:
 		case <-time.After(endIn):
-			return nil, ErrNoEnd
+			return nil, errNoEnd
 		}
 	}
-	a := &Account{Summary: c.sum, Kept: c.kept, Dropped: max(c.lost+c.untold.Load(), c.sum.Lost()), Told: c.told.Load()}
+	a := &Account{Summary: c.sum, Kept: c.kept, Dropped: max(c.lost+c.untold.Load(), c.sum.lost()), Told: c.told.Load()}
 	say := func(format string, args ...any) { a.Incomplete = append(a.Incomplete, fmt.Sprintf(format, args...)) }
 	if a.Dropped > 0 {
 		say("%d facts were lost on their way out of the bottle", a.Dropped)

@@ -159,7 +159,7 @@ func TestCollectorWithoutAFile(t *testing.T) {
 	s.send(0, Fact{Op: Open, Path: "/etc/passwd"}, Fact{Op: Exec, PID: 2, Path: "/bin/sh"})
 	s.end.Close()
 	a := c.account(t)
-	if a.Facts != 2 || a.Execs != 1 || a.Unkept.Total() != 2 || a.Unkept.Of(KindExec) != 1 || len(a.Incomplete) != 1 || a.Bytes != 0 {
+	if a.Facts != 2 || a.Execs != 1 || a.Unkept.Total() != 2 || a.Unkept.Of(kindExec) != 1 || len(a.Incomplete) != 1 || a.Bytes != 0 {
 		t.Errorf("%+v %q", a.Kept, a.Incomplete)
 	}
 }
@@ -194,10 +194,10 @@ func TestCollectorRedacts(t *testing.T) {
 	}
 }
 
-// BenchmarkBatch is what carboy does for one fact: parse, sum up, pack, write.
+// BenchmarkBatch measures carboy's work for one fact: parse, count, compress, write.
 func BenchmarkBatch(b *testing.B) {
 	facts := some(10_000)
-	file, err := CreateFile(filepath.Join(b.TempDir(), "trace"), testRun, 1<<40)
+	file, err := createFile(filepath.Join(b.TempDir(), "trace"), testRun, 1<<40)
 	if err != nil {
 		b.Fatal(err)
 	}

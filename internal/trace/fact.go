@@ -1,16 +1,16 @@
-// Package trace is the record of what happened inside a bottle, as the kernel
-// that served it saw it: which programs ran, which files were opened, looked at,
-// looked for in vain, written, renamed and removed, which sockets were made, and
-// which rights were asked for.
+// Package trace records what happened inside a bottle, as seen by the kernel
+// that served it: programs that ran; files that were opened, examined, looked
+// for in vain, written, renamed and removed; sockets; and requests for rights.
 //
-// A [Fact] is one of these. The backend's kernel emits facts in batches over a
-// SEQPACKET socket ([NewBatch], [Fact.Append], [ParseBatch]); outside a
-// [Collector] counts and summarises them and keeps them in a bounded file. Every fact has a number, and what was
-// dropped is counted on each step, so that a loss is always said.
+// Each event is a [Fact]. The backend's kernel sends facts in batches over a
+// SEQPACKET socket ([NewBatch], [Fact.Append], [ParseBatch]). Outside, a
+// [Collector] counts and summarises them and writes them to a bounded file.
+// Every fact has a number, and each stage counts what it drops, so that a loss
+// is always reported.
 //
 // A fact is observed unless [Claimed] is set: it comes from the kernel's own
 // objects and from bytes that were copied once out of the workload's memory,
-// before they were used. Paths and arguments are still the workload's to choose.
+// before they were used. The workload still chooses its paths and arguments.
 package trace
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Op is what happened. The zero Op is no fact.
+// Op is the kind of event. The zero Op is invalid.
 type Op uint8
 
 // The operations. Their numbers are part of the format: never reuse one.
@@ -34,7 +34,7 @@ const (
 	Readlink Op = 7  // Path2: where it leads
 	List     Op = 8  // the first reading of a directory through one open
 	Chdir    Op = 9  //
-	Write    Op = 10 // the first write through one open of a file; a shared mapping of one that may be written is one
+	Write    Op = 10 // the first write through one open of a file; a shared mapping that may be written counts too
 	Truncate Op = 11 // A: length
 	Unlink   Op = 12 //
 	Rmdir    Op = 13 //
@@ -69,49 +69,49 @@ const (
 type Flags uint8
 
 const (
-	// Claimed: copied from the workload's memory apart from the copy that the
-	// kernel used, so another thread could have changed it in between.
+	// Claimed: copied from the workload's memory separately from the kernel's
+	// own copy, so another thread could have changed it in between.
 	Claimed Flags = 1 << iota
-	// Asked: the path is the one that was asked for, because no object exists
-	// that has another. Unless Claimed too, the kernel used these very bytes.
+	// Asked: the path is the requested one, because no object exists that has
+	// another. Unless Claimed is set too, the kernel used these very bytes.
 	Asked
-	// Miss: the name was not in the directory that the path begins with.
+	// Miss: the name was not in the directory with which the path begins.
 	Miss
-	// Foreign: the object is on another file system than the bottle's root; its
+	// Foreign: the object is on another file system than the bottle's root. Its
 	// path holds mount points, which the workload may be able to choose.
 	Foreign
-	// Cut: the path or the arguments were longer than a fact may be.
+	// Cut: the path or the arguments exceeded the bounds of a fact.
 	Cut
 	// Deleted: the object had no name any more, or never had one.
 	Deleted
-	// Mutable: the workload can write to the file that Digest is of, so that
-	// what was loaded may have been, or have become, something else.
+	// Mutable: the workload can write to the file that Digest covers, so the
+	// loaded bytes may have been different, or the file may differ by now.
 	Mutable
-	// Special: what was opened is a device, a pipe or the like. Only said of an
-	// Open that would have made or cut a file.
+	// Special: the opened object is a device, a pipe or the like. Set only on
+	// an Open that would have made or truncated a file.
 	Special
 )
 
-// Bounds of one fact. What is longer is cut and marked [Cut].
+// Bounds of one fact. Anything longer is cut and marked [Cut].
 const (
 	MaxPath = 4096     // bytes of Path, and of Path2
 	MaxArgs = 16 << 10 // bytes of all Args
 	MaxArgc = 512
-	// MaxFact is more than an encoded fact can have, in bytes.
+	// MaxFact bounds an encoded fact, in bytes.
 	MaxFact = 2*MaxPath + MaxArgs + 10*MaxArgc + 256
 )
 
-// Fact is one thing that happened. What a field means for an operation stands
-// beside the [Op]; a field that is not named there is zero.
+// Fact is one event. The [Op] documents the meaning of each field; a field that
+// it does not name is zero.
 type Fact struct {
-	Seq   uint64 // counts all facts of the bottle from 1, the lost ones too
+	Seq   uint64 // counts all facts of the bottle from 1, lost ones too
 	Time  int64  // nanoseconds since 1970, by the host's clock
 	Op    Op
 	Flags Flags
-	// PID is the process (thread group) in the bottle's PID namespace, PPID
-	// its parent where the operation says so.
+	// PID is the process (thread group) in the bottle's PID namespace, PPID its
+	// parent where the operation says so.
 	PID, PPID uint32
-	// Errno is the call's, 0 when it succeeded. Numbers are Linux's.
+	// Errno is the call's Linux error number, 0 when it succeeded.
 	Errno     uint32
 	UID, EUID uint32
 	A, B, C   uint64
@@ -122,13 +122,13 @@ type Fact struct {
 	Digest string // 32 raw bytes
 }
 
-// When is the fact's time.
+// When returns the fact's time.
 func (f *Fact) When() time.Time { return time.Unix(0, f.Time) }
 
 // Observed reports whether nothing in the workload could have forged the fact.
 func (f *Fact) Observed() bool { return f.Flags&Claimed == 0 }
 
-// Append encodes f, cut to its bounds, behind b.
+// Append encodes f, cut to its bounds, and appends it to b.
 func (f *Fact) Append(b []byte) []byte {
 	fl := f.Flags
 	cut := func(s string, n int) string {
@@ -145,7 +145,7 @@ func (f *Fact) Append(b []byte) []byte {
 	}
 	for i, a := range args {
 		if left -= len(a); left < 0 {
-			// The argument that does not fit keeps its beginning.
+			// Keep the beginning of the argument that does not fit.
 			args = append(append([]string(nil), args[:i]...), a[:len(a)+left])
 			fl |= Cut
 			break
@@ -171,8 +171,8 @@ func (f *Fact) Append(b []byte) []byte {
 
 var errFact = errors.New("trace: malformed fact")
 
-// Parse decodes the fact at the start of b and returns what follows it.
-func (f *Fact) Parse(b []byte) (rest []byte, err error) {
+// parse decodes the fact at the start of b and returns the rest.
+func (f *Fact) parse(b []byte) (rest []byte, err error) {
 	if len(b) < 5 {
 		return nil, errFact
 	}
@@ -230,20 +230,20 @@ func (f *Fact) Parse(b []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// A batch is one datagram: how many facts the sender has dropped so far (8
-// bytes, little-endian) and whole facts.
+// A batch is one datagram: the number of facts that the sender has dropped so
+// far (8 bytes, little-endian), then whole facts.
 const batchHead = 8
 
 // MaxBatch is the largest datagram, in bytes.
 const MaxBatch = 128 << 10
 
-// NewBatch starts a batch in b's memory; facts are then appended.
+// NewBatch starts a batch in b's memory. Append facts to it.
 func NewBatch(b []byte) []byte { return append(b[:0], make([]byte, batchHead)...) }
 
-// SetDropped completes a batch.
+// SetDropped sets the number of dropped facts in a batch.
 func SetDropped(b []byte, dropped uint64) { binary.LittleEndian.PutUint64(b, dropped) }
 
-// ParseBatch calls each with every fact of a datagram. The fact is each's own.
+// ParseBatch calls each with every fact of a datagram. each may keep the fact.
 func ParseBatch(b []byte, each func(*Fact)) (dropped uint64, err error) {
 	if len(b) < batchHead {
 		return 0, errors.New("trace: short batch")
@@ -251,7 +251,7 @@ func ParseBatch(b []byte, each func(*Fact)) (dropped uint64, err error) {
 	dropped, b = binary.LittleEndian.Uint64(b), b[batchHead:]
 	for len(b) > 0 {
 		f := &Fact{}
-		if b, err = f.Parse(b); err != nil {
+		if b, err = f.parse(b); err != nil {
 			return dropped, err
 		}
 		each(f)
@@ -259,15 +259,15 @@ func ParseBatch(b []byte, each func(*Fact)) (dropped uint64, err error) {
 	return dropped, nil
 }
 
-// Kind groups operations, as people ask for them.
+// Kind groups operations for people's queries.
 type Kind string
 
 // The kinds.
 const (
-	KindExec Kind = "exec" // programs: exec, exit, fork
-	KindFile Kind = "file" // what was opened, looked at, written, moved, removed
-	KindNet  Kind = "net"  // sockets
-	KindProc Kind = "proc" // what processes do to one another: signals, ptrace
+	kindExec Kind = "exec" // programs: exec, exit, fork
+	KindFile Kind = "file" // files opened, examined, written, moved, removed
+	kindNet  Kind = "net"  // sockets
+	kindProc Kind = "proc" // what processes do to each other: signals, ptrace
 	KindPriv Kind = "priv" // rights: ids, capabilities, mounts, devices, refused calls
 )
 
@@ -277,19 +277,19 @@ type opInfo struct {
 }
 
 var ops = [...]opInfo{
-	Exec: {"exec", KindExec}, Exit: {"exit", KindExec}, Fork: {"fork", KindExec},
+	Exec: {"exec", kindExec}, Exit: {"exit", kindExec}, Fork: {"fork", kindExec},
 	Open: {"open", KindFile}, Stat: {"stat", KindFile}, Access: {"access", KindFile}, Readlink: {"readlink", KindFile},
 	List: {"list", KindFile}, Chdir: {"chdir", KindFile}, Write: {"write", KindFile}, Truncate: {"truncate", KindFile},
 	Unlink: {"unlink", KindFile}, Rmdir: {"rmdir", KindFile}, Rename: {"rename", KindFile}, Link: {"link", KindFile},
 	Symlink: {"symlink", KindFile}, Mkdir: {"mkdir", KindFile}, Mknod: {"mknod", KindPriv}, Chmod: {"chmod", KindFile},
 	Chown: {"chown", KindPriv}, Utimes: {"utimes", KindFile}, Xattr: {"xattr", KindFile}, Memfd: {"memfd", KindFile}, Load: {"load", KindFile},
 	Mount: {"mount", KindPriv}, Umount: {"umount", KindPriv}, Chroot: {"chroot", KindPriv},
-	SetID: {"setid", KindPriv}, Caps: {"caps", KindPriv}, Ptrace: {"ptrace", KindProc}, Kill: {"kill", KindProc},
-	Socket: {"socket", KindNet}, Connect: {"connect", KindNet}, Bind: {"bind", KindNet}, Listen: {"listen", KindNet}, Accept: {"accept", KindNet}, Send: {"send", KindNet},
+	SetID: {"setid", KindPriv}, Caps: {"caps", KindPriv}, Ptrace: {"ptrace", kindProc}, Kill: {"kill", kindProc},
+	Socket: {"socket", kindNet}, Connect: {"connect", kindNet}, Bind: {"bind", kindNet}, Listen: {"listen", kindNet}, Accept: {"accept", kindNet}, Send: {"send", kindNet},
 	Refused: {"refused", KindPriv},
 }
 
-// Kind is the group of o; empty for an operation of a later version.
+// Kind returns the group of o, or "" for an operation of a later version.
 func (o Op) Kind() Kind { return o.info().kind }
 
 func (o Op) String() string {

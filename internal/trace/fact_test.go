@@ -38,7 +38,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d bytes, want at most %d", len(b), MaxFact)
 	}
 	var got Fact
-	if _, err := got.Parse(b); err != nil {
+	if _, err := got.parse(b); err != nil {
 		t.Fatal(err)
 	}
 	n := 0
@@ -49,7 +49,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("flags %b, path %d, args %d", got.Flags, len(got.Path), n)
 	}
 	many := Fact{Op: Exec, Args: make([]string, 100_000)}
-	if got.Parse(many.Append(nil)); len(got.Args) != MaxArgc || got.Flags&Cut == 0 {
+	if got.parse(many.Append(nil)); len(got.Args) != MaxArgc || got.Flags&Cut == 0 {
 		t.Errorf("%d arguments", len(got.Args))
 	}
 }
@@ -68,12 +68,12 @@ func FuzzFact(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var x, y Fact
-		rest, err := x.Parse(b)
+		rest, err := x.parse(b)
 		if err != nil {
 			return
 		}
 		again := x.Append(nil)
-		if _, err := y.Parse(again); err != nil {
+		if _, err := y.parse(again); err != nil {
 			t.Fatalf("%v after %d of %d bytes", err, len(b)-len(rest), len(b))
 		}
 		if !bytes.Equal(again, y.Append(nil)) {

@@ -38,12 +38,12 @@ func some(n int) []Fact {
 func write(t testing.TB, facts []Fact, per int, reason string) (string, Kept) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace")
-	w, err := CreateFile(path, testRun, 0)
+	w, err := createFile(path, testRun, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range facts {
-		w.Add(&facts[i])
+		w.add(&facts[i])
 		if per > 0 && (i+1)%per == 0 {
 			w.Flush()
 		}
@@ -104,7 +104,7 @@ func TestFile(t *testing.T) {
 	if _, err := OpenFile(path, "01k9x3m7q8r5t2v6w4y0z1a2b4"); err == nil {
 		t.Error("opened as the trace of another run")
 	}
-	if _, err := CreateFile(path, testRun, 0); !errors.Is(err, os.ErrExist) {
+	if _, err := createFile(path, testRun, 0); !errors.Is(err, os.ErrExist) {
 		t.Errorf("made once more: %v", err)
 	}
 }
@@ -113,7 +113,7 @@ func TestFile(t *testing.T) {
 func TestFollow(t *testing.T) {
 	facts := some(300)
 	path := filepath.Join(t.TempDir(), "trace")
-	w, err := CreateFile(path, testRun, 0)
+	w, err := createFile(path, testRun, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,13 +127,13 @@ func TestFollow(t *testing.T) {
 		if err := r.Next(&f); err != io.EOF || r.Tail().Ended {
 			t.Fatalf("before fact %d: %v", i+1, err)
 		}
-		w.Add(&facts[i])
+		w.add(&facts[i])
 		w.Flush()
 		if err := r.Next(&f); err != nil || f.Seq != facts[i].Seq {
 			t.Fatalf("fact %d: %v %+v", i+1, err, f)
 		}
 	}
-	w.Dropped(7)
+	w.dropped(7)
 	w.Close("because")
 	if err := r.Next(&f); err != io.EOF {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestForeignFiles(t *testing.T) {
 		says    string
 	}{
 		"empty": {nil, ErrNoHead, "at byte 0"},
-		"text":  {[]byte("hello, this is no trace"), ErrForeign, "begins otherwise"},
+		"text":  {[]byte("hello, this is no trace"), errForeign, "begins otherwise"},
 		"newer": {newer, nil, "is a trace of version 2, this carboy reads version 1"},
 	} {
 		if err := os.WriteFile(path, c.content, 0o600); err != nil {
@@ -305,7 +305,7 @@ func TestForeignFiles(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(path, ""); !errors.Is(err, ErrForeign) {
+	if _, err := OpenFile(path, ""); !errors.Is(err, errForeign) {
 		t.Errorf("a pipe: %v", err)
 	}
 	os.Remove(path)
@@ -356,7 +356,7 @@ func TestBomb(t *testing.T) {
 func TestFlood(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
 	const bound = 4 << 20
-	w, err := CreateFile(path, testRun, bound)
+	w, err := createFile(path, testRun, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestFlood(t *testing.T) {
 	seq := uint64(0)
 	add := func(op Op, n int) {
 		seq++
-		w.Add(&Fact{Seq: seq, Op: op, Path: noise(n)})
+		w.add(&Fact{Seq: seq, Op: op, Path: noise(n)})
 	}
 	for range 5000 {
 		add(Open, 2000)
@@ -385,7 +385,7 @@ func TestFlood(t *testing.T) {
 	if k.Err != nil || k.Bytes > bound {
 		t.Fatalf("%d bytes of %d, %v", k.Bytes, bound, k.Err)
 	}
-	if k.Unkept.Of(KindFile) == 0 || k.Unkept.Of(KindExec) != 0 || k.Unkept.Of(KindPriv) != 0 {
+	if k.Unkept.Of(KindFile) == 0 || k.Unkept.Of(kindExec) != 0 || k.Unkept.Of(KindPriv) != 0 {
 		t.Errorf("not kept: %v", k.Unkept)
 	}
 	kept := map[Kind]uint64{}
@@ -400,11 +400,11 @@ func TestFlood(t *testing.T) {
 			lastFile = f.Seq
 		}
 	}
-	if err != nil || damage != nil || kept[KindExec] != 1000 || kept[KindPriv] != 1000 || kept[KindFile]+k.Unkept.Of(KindFile) != 6000 || tail.Unkept != k.Unkept {
+	if err != nil || damage != nil || kept[kindExec] != 1000 || kept[KindPriv] != 1000 || kept[KindFile]+k.Unkept.Of(KindFile) != 6000 || tail.Unkept != k.Unkept {
 		t.Errorf("kept %v, not kept %v, tail %+v, %v, %v", kept, k.Unkept, tail, damage, err)
 	}
 	// Who executes without an end does not push out who asks for rights.
-	w, err = CreateFile(path+"2", testRun, bound)
+	w, err = createFile(path+"2", testRun, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestFlood(t *testing.T) {
 		add(Exec, 2000)
 	}
 	add(SetID, 10)
-	if k := w.Close(""); k.Unkept.Of(KindExec) == 0 || k.Unkept.Of(KindPriv) != 0 || k.Bytes > bound {
+	if k := w.Close(""); k.Unkept.Of(kindExec) == 0 || k.Unkept.Of(KindPriv) != 0 || k.Bytes > bound {
 		t.Errorf("%+v", k)
 	}
 }
@@ -437,7 +437,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "trace")
-	w, err := CreateFile(path, testRun, 0)
+	w, err := createFile(path, testRun, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestFullDisk(t *testing.T) {
 		for range 400 {
 			f.Path += string(rune(rnd.IntN(1000) + 32))
 		}
-		w.Add(&f)
+		w.add(&f)
 		if i%10 == 0 {
 			w.Flush()
 		}
@@ -502,7 +502,7 @@ func FuzzReader(f *testing.F) {
 
 func BenchmarkWriter(b *testing.B) {
 	facts := some(10_000)
-	w, err := CreateFile(filepath.Join(b.TempDir(), "trace"), testRun, 1<<40)
+	w, err := createFile(filepath.Join(b.TempDir(), "trace"), testRun, 1<<40)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -510,7 +510,7 @@ func BenchmarkWriter(b *testing.B) {
 	for i := range b.N {
 		f := facts[i%len(facts)]
 		f.Seq = uint64(i + 1)
-		w.Add(&f)
+		w.add(&f)
 	}
 	k := w.Close("")
 	b.ReportMetric(float64(k.Bytes)/float64(b.N), "B/fact")

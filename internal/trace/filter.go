@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filter chooses facts. The zero Filter chooses all.
+// Filter selects facts. The zero Filter selects all.
 type Filter struct {
 	Kinds  []Kind
 	Paths  []Glob // any of them
-	Denied bool   // only what was not permitted
+	Denied bool   // only refused operations
 	PIDs   []uint32
 }
 
-// Match reports whether f is chosen.
+// Match reports whether f is selected.
 func (x *Filter) Match(f *Fact) bool {
 	return (len(x.Kinds) == 0 || slices.Contains(x.Kinds, f.Op.Kind())) && (len(x.PIDs) == 0 || slices.Contains(x.PIDs, f.PID)) &&
 		(!x.Denied || f.Denied()) && (len(x.Paths) == 0 || x.path(f))
@@ -26,14 +26,14 @@ func (x *Filter) Match(f *Fact) bool {
 
 func (x *Filter) path(f *Fact) bool {
 	for _, g := range x.Paths {
-		if g.Match(f.Path) || f.Path2 != "" && g.Match(f.Path2) {
+		if g.match(f.Path) || f.Path2 != "" && g.match(f.Path2) {
 			return true
 		}
 	}
 	return false
 }
 
-// Denied reports whether f is something that was not permitted.
+// Denied reports whether f is an operation that was not permitted.
 func (f *Fact) Denied() bool {
 	switch unix.Errno(f.Errno) {
 	case unix.EACCES, unix.EPERM, unix.EROFS:
@@ -42,15 +42,15 @@ func (f *Fact) Denied() bool {
 	return f.Op == Refused && f.Errno != 0
 }
 
-// Glob is a pattern for paths. See ParseGlob.
+// Glob is a pattern for paths, see ParseGlob.
 type Glob struct {
 	re   *regexp.Regexp
 	base bool
 }
 
-// ParseGlob reads a pattern: * stands for anything but slashes, ** for anything,
-// ? for one character, [a-z] for one of those. Without a slash it is for the last
-// element alone. What it names, and what lies below it, matches.
+// ParseGlob parses a pattern: * matches anything but slashes, ** anything, ?
+// one character, [a-z] one of these. A pattern without a slash matches the last
+// element alone. A pattern matches what it names and everything below.
 func ParseGlob(s string) (Glob, error) {
 	if s == "" {
 		return Glob{}, fmt.Errorf("the pattern is empty")
@@ -92,8 +92,8 @@ func ParseGlob(s string) (Glob, error) {
 	return g, nil
 }
 
-// Match reports whether p is meant.
-func (g Glob) Match(p string) bool {
+// match reports whether g matches p.
+func (g Glob) match(p string) bool {
 	if g.base {
 		p = p[strings.LastIndexByte(p, '/')+1:]
 	}

@@ -39,8 +39,8 @@ import (
 // and in the audit log, shows that too.
 const (
 	fileMagic = "CBTRACE\n"
-	// Version is the version of the file that is written and read.
-	Version  = 1
+	// version is the version of the file that is written and read.
+	version  = 1
 	headSize = 64
 	runSize  = 40
 
@@ -51,16 +51,16 @@ const (
 	factsBlock = 'F'
 	endBlock   = 'E'
 
-	// blockRaw is how much is put into one block, unpacked; with one fact more
-	// it stays below maxRaw, which is what a reader unpacks at most.
+	// blockRaw is the target size of a block before compression. With one more
+	// fact it stays below maxRaw, the reader's bound.
 	blockRaw   = 256 << 10
 	maxRaw     = 512 << 10
 	maxPayload = maxRaw + 4096
 	maxReason  = 512
 )
 
-// kinds in the order of the format.
-var kinds = [...]Kind{KindExec, KindFile, KindNet, KindProc, KindPriv, ""}
+// kinds lists the kinds in the order of the format.
+var kinds = [...]Kind{kindExec, KindFile, kindNet, kindProc, KindPriv, ""}
 
 const (
 	kindFile  = 1
@@ -68,7 +68,7 @@ const (
 	kindCount = len(kinds)
 )
 
-// Kinds are all kinds, for people to choose from.
+// Kinds returns all kinds, for people to choose from.
 func Kinds() []Kind { return append([]Kind(nil), kinds[:kindOther]...) }
 
 var kindIndex = func() (t [256]uint8) {
@@ -83,10 +83,10 @@ var kindIndex = func() (t [256]uint8) {
 	return t
 }()
 
-// Counts are numbers of facts by kind.
+// Counts holds the number of facts of each kind.
 type Counts [kindCount]uint64
 
-// Of is the number of kind k; of the empty kind, those of operations that this
+// Of returns the number of kind k. The empty kind counts operations that this
 // version does not know.
 func (c *Counts) Of(k Kind) uint64 {
 	for i := range kinds {
@@ -97,7 +97,7 @@ func (c *Counts) Of(k Kind) uint64 {
 	return 0
 }
 
-// Total is the number of all.
+// Total returns the number of all facts.
 func (c *Counts) Total() (n uint64) {
 	for _, x := range c {
 		n += x
@@ -105,7 +105,7 @@ func (c *Counts) Total() (n uint64) {
 	return n
 }
 
-// block is a block's head.
+// block is a block's header.
 type block struct {
 	kind              byte
 	payload, raw, n   uint32
@@ -115,7 +115,7 @@ type block struct {
 	prev, sum         [sha256.Size]byte
 }
 
-// put writes b before its payload, which stands in buf behind it, and seals it.
+// put writes b before its payload, which follows it in buf, and adds the sum.
 func (b *block) put(buf []byte) {
 	h := append(buf[:0], blockMagic...)
 	h = append(h, b.kind, 0, 0, 0)
@@ -134,7 +134,7 @@ func (b *block) put(buf []byte) {
 	copy(buf[sumAt:], b.sum[:])
 }
 
-// sumOf is the sum of a whole block.
+// sumOf computes the sum of a whole block.
 func sumOf(buf []byte) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	h.Write(buf[:sumAt])
@@ -149,7 +149,7 @@ var (
 	errSum    = errors.New("the checksum does not match")
 )
 
-// parse reads a block's head. What it says is within bounds, but not yet true.
+// parse reads a block's header. It checks the bounds, not the truth.
 func (b *block) parse(h []byte) error {
 	if !bytes.HasPrefix(h, []byte(blockMagic)) {
 		return errMagic
@@ -176,36 +176,36 @@ func (b *block) parse(h []byte) error {
 func putHead(run string, begun time.Time) []byte {
 	h := make([]byte, headSize)
 	copy(h, fileMagic)
-	binary.LittleEndian.PutUint32(h[8:], Version)
+	binary.LittleEndian.PutUint32(h[8:], version)
 	binary.LittleEndian.PutUint64(h[16:], uint64(begun.UnixNano()))
 	copy(h[24:24+runSize], run)
 	return h
 }
 
-// ErrForeign is a file that is no trace.
-var ErrForeign = errors.New("is not a trace")
+// errForeign means that a file is not a trace.
+var errForeign = errors.New("is not a trace")
 
-// ErrNoHead is a trace that was only just begun, or cut there.
+// ErrNoHead means that a trace ends within its header.
 var ErrNoHead = errors.New("ends within its head, so that no fact is in it")
 
-// VersionError is a trace that this carboy must not interpret.
-type VersionError struct {
+// versionError means that this carboy must not interpret the trace.
+type versionError struct {
 	File string
 	Got  uint32
 }
 
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("%s: is a trace of version %d, this carboy reads version %d", e.File, e.Got, Version)
+func (e *versionError) Error() string {
+	return fmt.Sprintf("%s: is a trace of version %d, this carboy reads version %d", e.File, e.Got, version)
 }
 
-// newEncoder packs one block at a time in little memory.
+// newEncoder compresses one block at a time in little memory.
 func newEncoder() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(blockRaw), zstd.WithLowerEncoderMem(true))
 }
 
-// newDecoder gives out no more than the block says that it has, whatever the
-// payload unpacks to.
+// newDecoder never returns more than the block declares, whatever the payload
+// unpacks to.
 func newDecoder() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxRaw), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecodeAllCapLimit(true))

@@ -7,10 +7,10 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Schema names the form in which a trace is printed as JSON: a line per value,
-// a HeadLine first, then FactLines and, where something is damaged,
-// DamageLines, and an EndLine. It is published in docs/schemas/trace.v1.json;
-// within version 1 fields are only added.
+// Schema names the JSON form of a trace. There is one value per line: a
+// HeadLine first, then FactLines and, where something is damaged, DamageLines,
+// and an EndLine. It is published in docs/schemas/trace.v1.json; version 1 may
+// only gain fields.
 const Schema = "carboy.dev/trace/v1"
 
 // HeadLine is the first line.
@@ -45,13 +45,13 @@ type FactLine struct {
 	Observed bool        `json:"observed"`
 }
 
-// DamageLine is a part of the file that can't be read.
+// DamageLine is an unreadable part of the file.
 type DamageLine struct {
 	Type string `json:"type"` // "damage"
 	From int64  `json:"from_byte"`
 	To   int64  `json:"to_byte"`
-	// First and Last are the numbers of the facts that may be missing; without
-	// Last all from First on, without both none.
+	// First and Last number the facts that may be missing. Without Last: all
+	// from First on. Without both: none.
 	First uint64 `json:"first,omitempty"`
 	Last  uint64 `json:"last,omitempty"`
 	Why   string `json:"why"`
@@ -60,13 +60,13 @@ type DamageLine struct {
 // EndLine is the last line.
 type EndLine struct {
 	Type string `json:"type"` // "end"
-	// Ended: the trace says itself that it ends here, for Reason if that is not
-	// the end of the run. Otherwise the run goes on, or its carboy died.
+	// Ended means that the trace itself says that it ends here, for Reason
+	// unless the run has ended. Otherwise the run goes on, or its carboy died.
 	Ended  bool   `json:"ended"`
 	Reason string `json:"reason,omitempty"`
 	Last   uint64 `json:"last"`  // number of the last fact
 	Shown  uint64 `json:"shown"` // facts printed
-	// Dropped facts never left the kernel inside, Unkept ones did not fit.
+	// Dropped facts never left the bottle's kernel; Unkept ones did not fit.
 	Dropped uint64          `json:"dropped"`
 	Unkept  map[Kind]uint64 `json:"unkept"` // by kind; empty kind: of a later version
 	Torn    int64           `json:"torn_bytes"`
@@ -79,7 +79,7 @@ var flagNames = []struct {
 	name string
 }{{Claimed, "claimed"}, {Asked, "asked"}, {Miss, "miss"}, {Foreign, "foreign"}, {Cut, "cut"}, {Deleted, "deleted"}, {Mutable, "mutable"}, {Special, "special"}}
 
-// Words are the flags in words.
+// Words returns the flags' names.
 func (fl Flags) Words() []string {
 	var out []string
 	for _, x := range flagNames {
@@ -90,7 +90,7 @@ func (fl Flags) Words() []string {
 	return out
 }
 
-// Line is f as it is printed.
+// Line returns the printed form of f.
 func (f *Fact) Line() FactLine {
 	l := FactLine{
 		Type: "fact", Seq: f.Seq, Time: f.When().UTC(), Op: f.Op.String(), Kind: f.Op.Kind(), PID: f.PID, PPID: f.PPID,
@@ -106,7 +106,7 @@ func (f *Fact) Line() FactLine {
 	return l
 }
 
-// Line is the end as it is printed.
+// Line returns the printed form of the end.
 func (t *Tail) Line(shown, damaged uint64) EndLine {
 	l := EndLine{
 		Type: "end", Ended: t.Ended, Reason: t.Reason, Last: t.Last, Shown: shown, Dropped: t.Dropped,
@@ -120,7 +120,7 @@ func (t *Tail) Line(shown, damaged uint64) EndLine {
 	return l
 }
 
-// Line is the damage as it is printed.
+// Line returns the printed form of the damage.
 func (e *DamageError) Line() DamageLine {
 	return DamageLine{Type: "damage", From: e.From, To: e.To, First: e.First, Last: e.Last, Why: e.Why.Error()}
 }

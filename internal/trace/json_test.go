@@ -140,8 +140,8 @@ func TestGlobs(t *testing.T) {
 			t.Errorf("%q: %v", c.glob, err)
 			continue
 		}
-		if !g.Match(c.yes) || g.Match(c.no) {
-			t.Errorf("%q: matches %q: %v, %q: %v", c.glob, c.yes, g.Match(c.yes), c.no, g.Match(c.no))
+		if !g.match(c.yes) || g.match(c.no) {
+			t.Errorf("%q: matches %q: %v, %q: %v", c.glob, c.yes, g.match(c.yes), c.no, g.match(c.no))
 		}
 	}
 	for _, bad := range []string{"", "[", "[a", "a[]", `a\`, "[z-a]"} {
@@ -155,7 +155,7 @@ func FuzzGlob(f *testing.F) {
 	f.Add("/a/**/[!b]?\\*", "/a/b")
 	f.Fuzz(func(t *testing.T, pattern, path string) {
 		if g, err := ParseGlob(pattern); err == nil {
-			g.Match(path)
+			g.match(path)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestFilter(t *testing.T) {
 		want bool
 	}{
 		{Filter{}, true},
-		{Filter{Kinds: []Kind{KindExec, KindFile}}, true}, {Filter{Kinds: []Kind{KindNet}}, false},
+		{Filter{Kinds: []Kind{kindExec, KindFile}}, true}, {Filter{Kinds: []Kind{kindNet}}, false},
 		{Filter{PIDs: []uint32{2, 3}}, true}, {Filter{PIDs: []uint32{2}}, false},
 		{Filter{Denied: true}, true}, {Filter{Paths: []Glob{g}}, true},
 		{Filter{Denied: true, PIDs: []uint32{2}}, false},

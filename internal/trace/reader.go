@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads the file of a run, also one that is still being written. It
-// believes nothing: memory is bounded whatever the file says, and what is
-// damaged or missing is said, with the numbers of the facts that were there.
+// Reader reads the file of a run, even while it is being written. It trusts
+// nothing: memory is bounded whatever the file says, and damaged or missing
+// parts are reported with the numbers of their facts.
 type Reader struct {
 	f     *os.File
 	name  string
@@ -31,38 +31,37 @@ type Reader struct {
 	index  uint64
 	last   uint64 // number of the last fact that was read or accounted for
 	jumped bool   // the block at off was found by searching
-	broken bool   // whole is not over the whole file
+	broken bool   // whole does not cover the whole file
 	buf    []byte
 	raw    []byte
 	facts  []Fact // of the block before off
-	at     int    // of facts, the next one to give out
+	at     int    // index in facts of the next one to return
 	tail   Tail
 }
 
-// Tail is how a trace ends, as far as it was read.
+// Tail describes the end of a trace, as far as it was read.
 type Tail struct {
-	// Ended: the last block says that there is nothing more, for Reason; an
-	// empty one is the end of the run.
+	// Ended means that the last block says that nothing follows, for Reason. An
+	// empty Reason is the end of the run.
 	Ended  bool
 	Reason string
-	// Torn is the number of bytes of a block that is not there in full.
+	// Torn is the number of bytes of an incomplete last block.
 	Torn int64
-	// Last is the number of the last fact that the file knows of.
+	// Last is the number of the last fact that the file mentions.
 	Last uint64
-	// Dropped and Unkept count what is not in the file, up to Last.
+	// Dropped and Unkept count the facts up to Last that are not in the file.
 	Dropped uint64
 	Unkept  Counts
-	// Digest is that of the file, when all of it was read and none damaged.
+	// Digest is the file's digest, if all of it was read and none damaged.
 	Digest []byte
 }
 
-// DamageError is a part of a trace that can't be read. Reading goes on behind
-// it.
+// DamageError reports an unreadable part of a trace. Reading goes on after it.
 type DamageError struct {
 	File     string
 	From, To int64 // bytes
-	// First and Last are the numbers of the facts that may have been there; a
-	// Last of 0: all from First on; a First of 0: none.
+	// First and Last number the facts that may have been there. Last 0: all
+	// from First on. First 0: none.
 	First, Last uint64
 	Why         error
 }
@@ -84,7 +83,7 @@ func (e *DamageError) Error() string {
 
 func (e *DamageError) Unwrap() error { return e.Why }
 
-// OpenFile opens the trace of run; an empty run: of any.
+// OpenFile opens the trace of run; an empty run accepts any.
 func OpenFile(path, run string) (*Reader, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -103,20 +102,20 @@ func OpenFile(path, run string) (*Reader, error) {
 
 func (r *Reader) head(run string) error {
 	if fi, err := r.f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s: %w: not a regular file", r.name, ErrForeign))
+		return errors.Join(err, fmt.Errorf("%s: %w: not a regular file", r.name, errForeign))
 	}
 	h := make([]byte, headSize)
 	n, err := r.f.ReadAt(h, 0)
 	switch {
 	case !bytes.HasPrefix(h, []byte(fileMagic)[:min(n, len(fileMagic))]):
-		return fmt.Errorf("%s: %w: it begins otherwise", r.name, ErrForeign)
+		return fmt.Errorf("%s: %w: it begins otherwise", r.name, errForeign)
 	case err == io.EOF:
 		return fmt.Errorf("%s: %w, at byte %d", r.name, ErrNoHead, n)
 	case err != nil:
 		return err
 	}
-	if v := binary.LittleEndian.Uint32(h[8:]); v != Version {
-		return &VersionError{r.name, v}
+	if v := binary.LittleEndian.Uint32(h[8:]); v != version {
+		return &versionError{r.name, v}
 	}
 	r.begun = time.Unix(0, int64(binary.LittleEndian.Uint64(h[16:])))
 	id, _, _ := bytes.Cut(h[24:24+runSize], []byte{0})
@@ -129,10 +128,10 @@ func (r *Reader) head(run string) error {
 	return nil
 }
 
-// Run is the id of the run whose trace this is.
+// Run returns the id of the traced run.
 func (r *Reader) Run() string { return r.run }
 
-// Begun is when the trace was begun, by the host's clock.
+// Begun returns the time at which the trace began, by the host's clock.
 func (r *Reader) Begun() time.Time { return r.begun }
 
 // Close releases the file.
@@ -143,9 +142,9 @@ func (r *Reader) Close() error {
 	return r.f.Close()
 }
 
-// Next reads the next fact into f. io.EOF: there is none, now; Tail says
-// whether there may be more. A *DamageError: facts are missing here; the next
-// call goes on behind them. Any other error is the disk's.
+// Next reads the next fact into f. io.EOF means that there is none now; Tail
+// says whether more may come. A *DamageError means that facts are missing here;
+// the next call goes on after them. Any other error comes from the disk.
 func (r *Reader) Next(f *Fact) error {
 	for r.at == len(r.facts) {
 		r.facts, r.at = r.facts[:0], 0
@@ -158,7 +157,7 @@ func (r *Reader) Next(f *Fact) error {
 	return nil
 }
 
-// Tail says how the trace ends, once Next has returned io.EOF.
+// Tail describes the end of the trace, once Next has returned io.EOF.
 func (r *Reader) Tail() Tail {
 	t := r.tail
 	t.Last = max(t.Last, r.last)
@@ -184,7 +183,7 @@ func (r *Reader) block() error {
 	}
 	b, err := r.load(r.off, size)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		// The writer's last one, unless there is another behind it.
+		// The writer's last block, unless another follows it.
 		if _, _, serr := r.search(r.off+1, size); errors.Is(serr, io.EOF) {
 			r.tail.Torn = size - r.off
 			return io.EOF
@@ -204,14 +203,14 @@ func (r *Reader) block() error {
 	if chained {
 		return nil
 	}
-	// The block is whole, but not the one that belongs here.
+	// The block is whole, but it does not belong here.
 	r.broken = true
 	d := &DamageError{File: r.name, From: at, To: at, Why: errors.New("blocks before this one were taken out, moved or replaced")}
 	d.missing(first, b)
 	return d
 }
 
-// accept makes b the last block that was read.
+// accept records b as the last block that was read.
 func (r *Reader) accept(b *block) {
 	r.off += int64(blockSize) + int64(b.payload)
 	r.prev, r.index, r.jumped = b.sum, b.index+1, false
@@ -224,7 +223,7 @@ func (r *Reader) accept(b *block) {
 }
 
 // load reads the whole block at off into buf and checks its sum.
-// io.ErrUnexpectedEOF: the file ends before the block does.
+// io.ErrUnexpectedEOF means that the file ends before the block does.
 func (r *Reader) load(off, size int64) (*block, error) {
 	if cap(r.buf) == 0 {
 		r.buf = make([]byte, blockSize+maxPayload)
@@ -256,7 +255,7 @@ func (r *Reader) load(off, size int64) (*block, error) {
 	return b, nil
 }
 
-// unpack unpacks b's facts, all of them or none.
+// unpack decodes b's facts, all of them or none.
 func (r *Reader) unpack(b *block) error {
 	if b.kind == endBlock {
 		return nil
@@ -264,14 +263,14 @@ func (r *Reader) unpack(b *block) error {
 	if cap(r.raw) < maxRaw {
 		r.raw = make([]byte, 0, maxRaw)
 	}
-	// The bound is the capacity, so an unpacked bomb ends there.
+	// The capacity is the bound, so a decompression bomb stops there.
 	raw, err := r.dec.DecodeAll(r.buf[blockSize:], r.raw[:0:b.raw])
 	if err != nil || len(raw) != int(b.raw) {
 		return errors.Join(errors.New("its content does not unpack"), err)
 	}
 	for rest := raw; len(rest) > 0; {
 		var f Fact
-		if rest, err = f.Parse(rest); err != nil || f.Seq < b.first || f.Seq > b.last {
+		if rest, err = f.parse(rest); err != nil || f.Seq < b.first || f.Seq > b.last {
 			r.facts = r.facts[:0]
 			return errFact
 		}
@@ -286,7 +285,7 @@ func (r *Reader) unpack(b *block) error {
 
 var errBehind = errors.New("they stand behind the end")
 
-// damaged skips what stands at off and reports it.
+// damaged skips the bytes at off and reports them.
 func (r *Reader) damaged(size int64, why error) error {
 	var disk *os.PathError
 	if errors.As(why, &disk) {
@@ -314,7 +313,7 @@ func (r *Reader) damaged(size int64, why error) error {
 	return d
 }
 
-// missing says what can have stood between fact first and block b.
+// missing computes which facts may have stood between fact first and block b.
 func (e *DamageError) missing(first uint64, b *block) {
 	e.First, e.Last = first, b.last
 	if b.kind == factsBlock {
@@ -325,10 +324,11 @@ func (e *DamageError) missing(first uint64, b *block) {
 	}
 }
 
-// maxTries bounds the places that are looked at as the beginning of a block.
+// maxTries bounds the positions that search tries as the beginning of a block.
 const maxTries = 1000
 
-// search finds the next whole block at from or behind it. io.EOF: there is none.
+// search finds the next whole block at or after from. io.EOF means that there
+// is none.
 func (r *Reader) search(from, size int64) (int64, *block, error) {
 	const step = 64 << 10
 	magic := []byte(blockMagic)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a Summary. Whoever chooses paths and rates chooses to hit them.
+// Bounds of a Summary. A workload that chooses paths and rates can reach them.
 const (
 	maxAreas     = 200
 	maxWritten   = 1000 // for each of inside and outside
@@ -21,8 +21,8 @@ const (
 	maxDetail    = 200
 )
 
-// marks are what a path can be counted as, each in a room of its own: who looks
-// for a million names does not hide what was written.
+// marks are the categories of a path, each with its own bound: a workload that
+// looks for a million names cannot hide what it wrote.
 const (
 	markRead = iota
 	markMissed
@@ -30,26 +30,27 @@ const (
 	markDenied
 )
 
-// maxDistinct bounds the paths that are told apart, by mark.
+// maxDistinct bounds the distinct paths counted for each mark.
 var maxDistinct = [...]int{markRead: 1 << 18, markMissed: 1 << 18, markWritten: 1 << 17, markDenied: 1 << 16}
 
-// View is what a Summary must know of the bottle.
+// View describes the bottle to a Summary.
 type View struct {
-	// Workspace is its path inside; empty: there is none.
+	// Workspace is its path inside; empty: none.
 	Workspace string
-	// Mounted: the workspace is a mount of its own. Otherwise a file on another
-	// file system than the bottle's root is not in it, whatever its path says.
+	// Mounted means that the workspace is a mount of its own. Otherwise a file
+	// on another file system than the bottle's root is not in it, whatever its
+	// path says.
 	Mounted bool
-	// Areas are directories to be told apart, such as mounts and the home.
+	// Areas are directories to count separately, such as mounts and the home.
 	Areas []string
 }
 
-// Summary is the account of a run's facts, built as they arrive: in time that
-// does not depend on how many there were, and in bounded memory (about 20 MiB
-// at most, a few hundred KiB as a rule). Lists hold what came first; totals
-// count all.
+// Summary accounts for a run's facts as they arrive. Each fact takes constant
+// time, and memory is bounded (at most about 20 MiB, usually a few hundred
+// KiB). Lists keep the first entries; totals count all.
 //
-// The zero Summary is not ready, see NewSummary. It is not for concurrent use.
+// Use NewSummary: the zero Summary is not ready. It is not safe for concurrent
+// use.
 type Summary struct {
 	view View
 	seed maphash.Seed
@@ -58,8 +59,8 @@ type Summary struct {
 	Last  uint64 // the highest number
 
 	procs   []Process
-	live    map[uint32]live     // at most maxLive; of more, only the forks are counted
-	ended   map[uint32]struct{} // numbers of processes that are over, and not in use again
+	live    map[uint32]live     // at most maxLive; beyond that, only the forks are counted
+	ended   map[uint32]struct{} // numbers of processes that have ended and are not in use again
 	Procs   uint64
 	Execs   uint64
 	Failed  uint64
@@ -76,12 +77,12 @@ type Summary struct {
 	sockets  map[Sockets]int
 }
 
-// FileCounts are numbers of distinct files.
+// FileCounts holds numbers of distinct files.
 type FileCounts struct{ ReadOutside, ReadInside, Written, Missed, Denied uint64 }
 
-// Process is one process, from its fork or first exec to its exit.
+// Process describes one process, from its fork or first exec to its exit.
 type Process struct {
-	Parent    int // index in the list plus one; 0: not known, or carboy
+	Parent    int // index in the list plus one; 0: unknown, or carboy
 	PID       uint32
 	Path      string // the last program; empty: it only forked
 	Args      []string
@@ -100,27 +101,27 @@ type live struct {
 	forked bool // its fork is known
 }
 
-// Attempt is a way in which rights were asked for, and how often.
+// Attempt is a way in which rights were requested, and how often.
 type Attempt struct {
 	What, Detail string
 	Errno        uint32
 	Count        uint64
 }
 
-// Sockets are sockets of one sort, and how many were made.
+// Sockets counts the sockets of one sort.
 type Sockets struct {
 	Family, Type uint64
 	Errno        uint32
 	Count        uint64
 }
 
-// Area is a directory and how many distinct files of it.
+// Area is a directory with the number of its distinct files.
 type Area struct {
 	Path  string
 	Files uint64
 }
 
-// Written is a file that was changed.
+// Written is a changed file.
 type Written struct {
 	Path   string
 	How    []string // in the order in which each was first seen
@@ -137,7 +138,7 @@ type areas struct {
 	at   map[string]int
 }
 
-// NewSummary returns an empty one.
+// NewSummary returns an empty Summary.
 func NewSummary(v View) *Summary {
 	s := &Summary{
 		view: v, seed: maphash.MakeSeed(), live: map[uint32]live{}, ended: map[uint32]struct{}{},
@@ -157,15 +158,15 @@ func (s *Summary) Add(f *Fact) {
 	s.Facts++
 	s.Last = max(s.Last, f.Seq)
 	switch f.Op.Kind() {
-	case KindExec:
+	case kindExec:
 		s.process(f)
 	case KindFile:
 		s.file(f)
-	case KindNet:
+	case kindNet:
 		if f.Op == Socket {
 			s.socket(f)
 		}
-	case KindProc:
+	case kindProc:
 		if f.Op == Ptrace {
 			s.attempt(f)
 		}
@@ -177,15 +178,16 @@ func (s *Summary) Add(f *Fact) {
 	}
 }
 
-// Lost is how many facts did not arrive, going by their numbers.
-func (s *Summary) Lost() uint64 {
+// lost returns the number of facts that did not arrive, judged by their
+// numbers.
+func (s *Summary) lost() uint64 {
 	if s.Last < s.Facts {
 		return 0
 	}
 	return s.Last - s.Facts
 }
 
-// Processes are those that came first, parents before their children.
+// Processes lists the first processes, parents before their children.
 func (s *Summary) Processes() []Process { return s.procs }
 
 func (s *Summary) process(f *Fact) {
@@ -217,7 +219,7 @@ func (s *Summary) process(f *Fact) {
 		p.Execs++
 	case Exit:
 		if _, over := s.ended[f.PID]; over {
-			return // it was said before
+			return // it was reported before
 		}
 		l, ok := s.live[f.PID]
 		if !ok && len(s.live) < maxLive {
@@ -234,7 +236,8 @@ func (s *Summary) process(f *Fact) {
 	}
 }
 
-// begin makes a process of f's PID. One that had the PID before is over.
+// begin starts a process with f's PID. An earlier process with that PID has
+// ended.
 func (s *Summary) begin(f *Fact, forked bool) live {
 	s.Procs++
 	delete(s.ended, f.PID)
@@ -253,7 +256,7 @@ func (s *Summary) begin(f *Fact, forked bool) live {
 	return l
 }
 
-// cutArgs keeps what fits, and says where it cut.
+// cutArgs keeps what fits, and marks where it cut.
 func cutArgs(args []string) []string {
 	left := maxArgBytes - len("…")
 	for i, a := range args {
@@ -265,7 +268,7 @@ func cutArgs(args []string) []string {
 	return args
 }
 
-// accMode is the part of open(2)'s flags that says what for.
+// accMode masks the access mode in open(2)'s flags.
 const accMode = unix.O_ACCMODE
 
 func (s *Summary) file(f *Fact) {
@@ -287,8 +290,8 @@ func (s *Summary) file(f *Fact) {
 	}
 }
 
-// reads reports whether f opened something to read that is neither a directory
-// nor new.
+// reads reports whether f opened, for reading, something that is neither a
+// directory nor new.
 func (s *Summary) reads(f *Fact) bool {
 	return f.Op == Open && f.A&accMode != unix.O_WRONLY && f.A&(unix.O_PATH|unix.O_DIRECTORY|unix.O_TRUNC|unix.O_EXCL) == 0
 }
@@ -305,7 +308,7 @@ func (s *Summary) noteRead(f *Fact) {
 	s.read.add(s.area(f.Path))
 }
 
-// how says in a word what an operation does to a file.
+// how names an operation's effect on a file.
 var how = map[Op]string{
 	Write: "write", Truncate: "truncate", Unlink: "remove", Rmdir: "remove", Rename: "rename", Link: "link",
 	Symlink: "make", Mkdir: "make", Mknod: "make", Chmod: "mode", Chown: "owner", Utimes: "times", Xattr: "xattr",
@@ -319,15 +322,15 @@ func (s *Summary) writes(f *Fact) {
 		case f.A&unix.O_TRUNC != 0 && f.A&accMode != unix.O_RDONLY:
 			word = "truncate"
 		case f.A&unix.O_CREAT != 0:
-			// If it was there before, it may have been opened only.
+			// A file that existed may only have been opened.
 			word = "create"
 		}
 		if f.A&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL {
 			word = "make"
 		}
 	}
-	// Who opens /dev/null to write to it changes no file, and the same kernel
-	// that opened it says what it is: names are the workload's to choose.
+	// Opening /dev/null for writing changes no file. Special comes from the
+	// kernel that opened it, while the workload chooses names.
 	if word == "" || f.Flags&Special != 0 {
 		return
 	}
@@ -356,7 +359,7 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	i, ok := l.at[key]
 	if !ok {
 		if !fresh || len(l.list) >= maxWritten {
-			return // what is listed is counted
+			return // only listed files are counted
 		}
 		i = len(l.list)
 		l.at[key] = i
@@ -364,12 +367,12 @@ func (s *Summary) noteWritten(f *Fact, path, word string) {
 	}
 	w := &l.list[i]
 	if !slices.Contains(w.How, word) {
-		w.How = append(w.How, word) // as many as there are words
+		w.How = append(w.How, word) // bounded by the number of words
 	}
 }
 
-// Written lists files that were changed, at most n: outside of the workspace
-// first, because nothing else tells of those, but not only.
+// Written lists at most n changed files. Files outside the workspace come
+// first, because nothing else reports them, but leave room for the others.
 func (s *Summary) Written(n int) []Written {
 	out, in := s.written[0].list, s.written[1].list
 	out = out[:min(len(out), max(n/2, n-len(in)))]
@@ -394,7 +397,7 @@ func (s *Summary) first(key uint64, mark int) bool {
 	return true
 }
 
-// hash stands for a path: 64 bits under a key that nobody inside knows.
+// hash maps a path to 64 bits under a key that the workload does not know.
 func (s *Summary) hash(path string) uint64 { return maphash.String(s.seed, path) }
 
 func (s *Summary) inside(f *Fact) bool { return s.insidePath(f.Path, f.Flags) }
@@ -410,8 +413,8 @@ func under(path, dir string) bool {
 // deep are directories whose first level says too little.
 var deep = map[string]bool{"usr": true, "var": true, "home": true, "opt": true, "mnt": true, "srv": true, "nix": true, "run": true}
 
-// area is the directory that stands for path in the account: one of the view's,
-// else one of the first level, or of the second where that says more.
+// area returns the directory that represents path in the account: one of the
+// view's, else the first level, or the second where that says more.
 func (s *Summary) area(path string) string {
 	best := ""
 	for _, a := range s.view.Areas {
@@ -420,7 +423,7 @@ func (s *Summary) area(path string) string {
 		}
 	}
 	if best != "" {
-		// What lies in a home is told apart one level further: .ssh, .cache.
+		// A home is divided one level further: .ssh, .cache.
 		return prefix(path, len(best), 1)
 	}
 	if !strings.HasPrefix(path, "/") {
@@ -437,7 +440,8 @@ func (s *Summary) area(path string) string {
 	return prefix(path, 0, n)
 }
 
-// prefix is path up to n more elements behind from, without the last element.
+// prefix returns path up to n more elements after from, without the last
+// element.
 func prefix(path string, from, n int) string {
 	end := from
 	for range n {
@@ -459,7 +463,7 @@ func (a *areas) add(path string) {
 	}
 	i, ok := a.at[path]
 	if !ok && len(a.list) >= maxAreas-1 {
-		path = "/" // stands for all that are not told apart
+		path = "/" // represents all that are not counted separately
 		i, ok = a.at[path]
 	}
 	if !ok {
@@ -471,19 +475,19 @@ func (a *areas) add(path string) {
 	a.list[i].Files++
 }
 
-// various stands for what is not told apart any more.
+// various represents everything that is not counted separately.
 const various = "various"
 
 func (s *Summary) attempt(f *Fact) {
 	if f.Op == Mknod && f.Detail() == "" {
-		return // a pipe or a socket is nobody's right
+		return // a pipe or a socket grants nothing
 	}
 	a := Attempt{What: f.Op.String(), Detail: clip(f.Detail()), Errno: f.Errno}
 	if f.Op == Refused {
 		a.What, a.Detail = clip(f.Path), ""
 	}
 	i, ok := s.attempts[a]
-	// The last of the room is for groups of which there are few.
+	// The last of the room is for groups with few members.
 	if !ok && len(s.Attempts) >= maxAttempts/2 {
 		a.Detail = various
 		i, ok = s.attempts[a]
@@ -515,5 +519,5 @@ func (s *Summary) socket(f *Fact) {
 	s.Sockets[i].Count++
 }
 
-// clip bounds a text that is kept.
+// clip bounds a stored text.
 func clip(s string) string { return strings.Clone(s[:min(len(s), maxDetail)]) }

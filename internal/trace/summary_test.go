@@ -57,7 +57,7 @@ func TestProcesses(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))
 	}
-	if s.Procs != 7 || s.Execs != 4 || s.Failed != 1 || s.Lost() != 0 {
+	if s.Procs != 7 || s.Execs != 4 || s.Failed != 1 || s.lost() != 0 {
 		t.Errorf("%d processes, %d execs, %d failed", s.Procs, s.Execs, s.Failed)
 	}
 	if a := s.Processes()[1].Args; len(a) != 2 || len(a[0])+len(a[1]) > maxArgBytes || !strings.HasSuffix(a[1], "…") {
@@ -173,8 +173,8 @@ func TestRights(t *testing.T) {
 
 func TestGaps(t *testing.T) {
 	s := feed(NewSummary(View{}), Fact{Seq: 1, Op: Stat}, Fact{Seq: 4, Op: Stat}, Fact{Seq: 3, Op: Stat}, Fact{Seq: 10, Op: Stat})
-	if s.Lost() != 6 || s.Facts != 4 {
-		t.Errorf("%d lost of %d", s.Lost(), s.Facts)
+	if s.lost() != 6 || s.Facts != 4 {
+		t.Errorf("%d lost of %d", s.lost(), s.Facts)
 	}
 }
 

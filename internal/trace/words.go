@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrnoName is an errno as programmers call it, such as ENOENT; empty for 0.
+// ErrnoName returns the symbolic name of an errno, such as ENOENT; "" for 0.
 func ErrnoName(n uint32) string {
 	if n == 0 {
 		return ""
@@ -18,7 +18,7 @@ func ErrnoName(n uint32) string {
 	return fmt.Sprintf("errno %d", n)
 }
 
-// SignalName is a signal's name, such as SIGTERM; empty for 0.
+// SignalName returns a signal's name, such as SIGTERM; "" for 0.
 func SignalName(n uint64) string {
 	if n == 0 {
 		return ""
@@ -39,7 +39,7 @@ var sockTypes = map[uint64]string{
 	unix.SOCK_STREAM: "stream", unix.SOCK_DGRAM: "dgram", unix.SOCK_RAW: "raw", unix.SOCK_SEQPACKET: "seqpacket", unix.SOCK_RDM: "rdm",
 }
 
-// FamilyName is a socket family in a word.
+// FamilyName returns the name of a socket family.
 func FamilyName(n uint64) string {
 	if n == ^uint64(0) {
 		return "others"
@@ -47,7 +47,7 @@ func FamilyName(n uint64) string {
 	return nameOr(families, n)
 }
 
-// SocketTypeName is a socket type in a word.
+// SocketTypeName returns the name of a socket type.
 func SocketTypeName(n uint64) string {
 	if n == 0 {
 		return ""
@@ -76,8 +76,8 @@ var openFlags = []struct {
 	{unix.O_PATH, "path"}, {unix.O_DIRECTORY, "directory"},
 }
 
-// Detail says in a few words what the fact's path does not; empty where there
-// is nothing to add. It may hold text of the workload's.
+// Detail describes in a few words what the fact's path does not say, or returns
+// "". It may contain text chosen by the workload.
 func (f *Fact) Detail() string {
 	switch f.Op {
 	case Open:
@@ -126,7 +126,7 @@ func (f *Fact) Detail() string {
 	case Kill:
 		sig := SignalName(f.A)
 		if f.A == 0 {
-			sig = "signal 0" // only looks whether it is there
+			sig = "signal 0" // it only checks that the process exists
 		}
 		if int64(f.B) < 0 {
 			return fmt.Sprintf("%s to group %d", sig, -int64(f.B))
@@ -154,7 +154,7 @@ var (
 	}
 )
 
-// capsCall names what a call of the capabilities' was for.
+// capsCall names the purpose of a capability call.
 func capsCall(call string, a uint64) string {
 	words := []string{call}
 	if call == "prctl" {

@@ -12,30 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultMax bounds the file of one run, in bytes.
-const DefaultMax = 256 << 20
+// defaultMax bounds the file of one run, in bytes.
+const defaultMax = 256 << 20
 
-// MinMax is the smallest bound that makes sense, in bytes.
-const MinMax = 1 << 20
+// minMax is the smallest useful bound, in bytes.
+const minMax = 1 << 20
 
-// Writer writes the file of one run, in bounded space. What does not fit, and
-// what the disk does not take, is counted: tracing never ends a run.
+// Writer writes the file of one run within bounded space. It counts facts that
+// do not fit or that the disk refuses: tracing never ends a run.
 //
-// A sixteenth of the space belongs to each kind of facts but files, so that a
-// command which looks at a million files cannot push out what it executed; the
-// rest is for whoever comes first. A kind that has once been refused stays so:
-// what is kept of it is then all up to one number.
+// Each kind of facts except files has a sixteenth of the space reserved, so
+// that a command that looks at a million files cannot displace what it
+// executed; the rest is shared, first come first served. Once one fact of a
+// kind is refused, all later ones are, so the kept facts of a kind are complete
+// up to one number.
 //
-// It is not for concurrent use.
+// It is not safe for concurrent use.
 type Writer struct {
 	f     *os.File
 	enc   *zstd.Encoder
 	whole hash.Hash // over the file
 	size  int64     // of whole blocks
-	alloc int64     // up to here the disk is ours; -1: it does not do that
+	alloc int64     // space allocated up to here; -1: the file system cannot
 
 	next   block  // the block that is being filled
-	raw    []byte // its facts
+	raw    []byte // the block in its written form
 	buf    []byte // the block as it is written
 	inRaw  [kindCount]int64
 	counts Counts // facts in raw
@@ -46,24 +47,24 @@ type Writer struct {
 	unkept Counts
 	last   uint64
 	lost   uint64
-	err    error // why nothing is written any more
+	err    error // why writing has stopped
 }
 
 const (
-	// endSpace is kept free for the last block.
+	// endSpace is reserved for the last block.
 	endSpace = 4096
-	// allocStep is how much disk is asked for at a time.
+	// allocStep is the amount of disk space allocated at a time.
 	allocStep = 256 << 10
 )
 
-// CreateFile makes the file of a run, which must not exist. max is its bound in
+// createFile makes the file of a run, which must not exist. max bounds it in
 // bytes; 0: DefaultMax.
-func CreateFile(path, run string, max int64) (*Writer, error) {
+func createFile(path, run string, max int64) (*Writer, error) {
 	if max == 0 {
-		max = DefaultMax
+		max = defaultMax
 	}
-	if max < MinMax {
-		return nil, fmt.Errorf("create trace: a bound of %d bytes is below %d", max, MinMax)
+	if max < minMax {
+		return nil, fmt.Errorf("create trace: a bound of %d bytes is below %d", max, minMax)
 	}
 	if len(run) > runSize {
 		return nil, fmt.Errorf("create trace: run id of %d bytes", len(run))
@@ -86,7 +87,7 @@ func CreateFile(path, run string, max int64) (*Writer, error) {
 	return w, nil
 }
 
-// room says whether n more bytes of kind k may be kept.
+// room reports whether n more bytes of kind k may be kept.
 func (w *Writer) room(k uint8, n int64) bool {
 	share := w.max / 16
 	common := w.max - share*int64(kindCount-1) - headSize
@@ -106,8 +107,8 @@ func (w *Writer) room(k uint8, n int64) bool {
 	return common >= 0
 }
 
-// Add keeps f, or counts it.
-func (w *Writer) Add(f *Fact) {
+// add stores f, or counts it.
+func (w *Writer) add(f *Fact) {
 	w.last = max(w.last, f.Seq)
 	k := kindIndex[f.Op]
 	if w.err != nil || w.full[k] {
@@ -118,7 +119,7 @@ func (w *Writer) Add(f *Fact) {
 	w.raw = f.Append(w.raw)
 	n := int64(len(w.raw) - at)
 	if !w.room(k, n) {
-		// What is not packed yet was counted at its full length.
+		// Facts that are not compressed yet count at their full length.
 		w.raw = w.raw[:at]
 		w.Flush()
 		if w.err != nil || !w.room(k, n) {
@@ -140,11 +141,11 @@ func (w *Writer) Add(f *Fact) {
 	}
 }
 
-// Dropped notes how many facts the kernel inside has lost so far.
-func (w *Writer) Dropped(n uint64) { w.lost = max(w.lost, n) }
+// dropped records the number of facts that the bottle's kernel has lost so far.
+func (w *Writer) dropped(n uint64) { w.lost = max(w.lost, n) }
 
-// Flush writes the block that is being filled, so that others can read it. It
-// does not wait for the disk.
+// Flush writes the current block, so that others can read it. It does not wait
+// for the disk.
 func (w *Writer) Flush() {
 	if len(w.raw) == 0 {
 		return
@@ -163,7 +164,7 @@ func (w *Writer) Flush() {
 	w.next = block{index: w.next.index, prev: w.next.prev}
 }
 
-// charge divides what a block took among those that are in it.
+// charge divides a block's size among the kinds in it.
 func (w *Writer) charge(n int64) {
 	for i, in := range w.inRaw {
 		w.used[i] += (n*in + int64(len(w.raw)) - 1) / int64(len(w.raw))
@@ -182,7 +183,7 @@ func (w *Writer) seal(kind byte) error {
 	return nil
 }
 
-// write appends b as a whole or not at all.
+// write appends b completely or not at all.
 func (w *Writer) write(b []byte) error {
 	if err := w.allocate(w.size + int64(len(b)) + endSpace); err != nil {
 		return err
@@ -200,8 +201,8 @@ func (w *Writer) append(b []byte) error {
 	return nil
 }
 
-// allocate takes the disk up to end before it is written to, so that on a disk
-// that gets full there is still room to say where the trace stops.
+// allocate reserves the disk up to end before it is written, so that on a full
+// disk there is still room to say where the trace stops.
 func (w *Writer) allocate(end int64) error {
 	if w.alloc < 0 || end <= w.alloc {
 		return nil
@@ -222,21 +223,21 @@ func (w *Writer) allocate(end int64) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) {
 		return &os.PathError{Op: "write", Path: w.f.Name(), Err: err}
 	}
-	w.alloc = -1 // not on this file system
+	w.alloc = -1 // this file system cannot allocate
 	return nil
 }
 
-// Kept is what became of a trace.
+// Kept says what became of a trace.
 type Kept struct {
 	Bytes  int64
 	Digest [sha256.Size]byte // of the file
 	Unkept Counts
-	// Err is why the file does not reach to the end of the run, if it does not.
+	// Err says why the file does not reach the end of the run; nil if it does.
 	Err error
 }
 
-// Close writes the end, with a reason if the run's end is not the reason, and
-// waits for the disk. The Writer is then of no use.
+// Close writes the end, with a reason unless it is the run's end, and waits for
+// the disk. Do not use the Writer after it.
 func (w *Writer) Close(reason string) Kept {
 	w.Flush()
 	if reason == "" && w.err != nil {
@@ -245,7 +246,7 @@ func (w *Writer) Close(reason string) Kept {
 	w.next = block{index: w.next.index, prev: w.next.prev, last: w.last}
 	w.buf = append(w.buf[:blockSize], reason[:min(len(reason), maxReason)]...)
 	if w.err != nil {
-		w.alloc = -1 // the end goes into what is ours already
+		w.alloc = -1 // the end goes into space that is allocated already
 	}
 	if w.size > 0 {
 		w.err = errors.Join(w.err, w.seal(endBlock))

@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// readBatch is how many packets one system call may bring.
+	// readBatch bounds the packets that one system call reads.
 	readBatch = 16
 
-	// writeBatch is how many packets one system call may take away.
+	// writeBatch bounds the packets that one system call writes.
 	writeBatch = 64
 
-	// writePatience, in milliseconds, is how long a writer waits for a bottle
-	// that does not read. After it the packet is dropped, as a card would
-	// do, so that a stopped bottle cannot hold the gateway's goroutines.
+	// writePatience, in milliseconds, is how long a writer waits for a bottle that
+	// does not read. Then it drops the packet, as a network card would, so that a
+	// stopped bottle cannot block the gateway's goroutines.
 	writePatience = 1000
 )
 
-// readSizes are the buffers of one packet. Each is given away only when it is
-// filled, so that a short packet holds 2 KiB and not 64; headers lie in the
-// first, in one piece.
+// readSizes are the sizes of the buffers for one packet. Only filled buffers are given
+// away, so a short packet holds 2 KiB and not 64. The headers are contiguous in the
+// first.
 var readSizes = [...]int{2048, 16384, 16384, 32768}
 
 // Filter decides whether a packet from the bottle is delivered to the
@@ -40,21 +40,21 @@ var readSizes = [...]int{2048, 16384, 16384, 32768}
 // filter runs on the reader's goroutine and must not block.
 type Filter func(head []byte, size int) (deliver bool)
 
-// Link is the gateway's network card: a stack.LinkEndpoint over the host's end
-// of a wire.
+// Link is the gateway's network card: a stack.LinkEndpoint over the host's end of a
+// wire.
 //
-// It is our own rather than gVisor's fdbased because that one drops what a full
-// socket does not take (a download then lives from retransmissions), spins when
-// the peer has died, and indexes into packets before it has checked them.
+// It replaces gVisor's fdbased endpoint, which drops what a full socket does not take
+// (a download then depends on retransmissions), spins when the peer has died, and
+// indexes into packets before it has checked them.
 //
 // Methods are safe for concurrent use.
 type Link struct {
 	file   *os.File
 	filter Filter
 
-	// fdMu keeps the descriptor valid during raw writes: writers share it
-	// for a system call, Shutdown takes it alone. The reader needs none:
-	// Shutdown waits for its end first.
+	// fdMu keeps the descriptor valid during raw writes: writers hold it shared during
+	// a system call, Shutdown exclusively. The reader needs no lock: Shutdown waits
+	// for its end first.
 	fdMu   sync.RWMutex
 	fd     int
 	closed bool
@@ -62,7 +62,7 @@ type Link struct {
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher
 	started    bool
-	ended      bool // no reader may start any more
+	ended      bool // no reader may start
 	mtu        uint32
 
 	hurry atomic.Bool // set near the end: writers don't wait
@@ -80,11 +80,10 @@ type LinkStats struct {
 
 var _ stack.LinkEndpoint = (*Link)(nil)
 
-// ErrPeerClosed is how [Link.Err] says that the bottle's end is gone.
+// ErrPeerClosed says that the bottle's end is gone.
 var ErrPeerClosed = errors.New("wire: the bottle's end is closed")
 
-// NewLink makes the card and takes ownership of host. A nil filter delivers
-// nothing.
+// NewLink returns a card and takes ownership of host. A nil filter delivers nothing.
 func NewLink(host *os.File, cfg Config, filter Filter) (*Link, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -103,11 +102,11 @@ func NewLink(host *os.File, cfg Config, filter Filter) (*Link, error) {
 // Stats returns the live counters.
 func (l *Link) Stats() *LinkStats { return &l.stats }
 
-// Done is closed when the reader has ended: the bottle's end is gone or the
-// link was closed. It stays open while nothing was attached.
+// Done returns a channel that is closed when the reader has ended: the bottle's end is
+// gone or the link was closed. It stays open until a dispatcher was attached.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// Err says why the reader ended. It is meant for after [Link.Done].
+// Err returns why the reader ended; nil before [Link.Done].
 func (l *Link) Err() error {
 	select {
 	case <-l.done:
@@ -117,8 +116,8 @@ func (l *Link) Err() error {
 	}
 }
 
-// Attach starts the reader. The second and later calls do not start another;
-// nil detaches, after which packets are read and dropped.
+// Attach starts the reader. Later calls do not start another. nil detaches: packets
+// are then read and dropped.
 func (l *Link) Attach(d stack.NetworkDispatcher) {
 	l.mu.Lock()
 	start := !l.started && !l.ended && d != nil
@@ -137,10 +136,10 @@ func (l *Link) IsAttached() bool {
 	return l.dispatcher != nil
 }
 
-// readLoop is owned by the link and ends with the descriptor.
+// readLoop delivers packets until the descriptor is closed.
 func (l *Link) readLoop() {
 	defer close(l.done)
-	r := newReader()
+	r := &reader{}
 	defer r.release()
 	for {
 		n, err := r.recv(l.fd)
@@ -179,14 +178,14 @@ func (l *Link) deliver(s *slot, size int) {
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: s.take(size)})
 	pkt.NetworkProtocolNumber = proto
-	// The bytes came through memory, not over a line: the sender left the
-	// checksum to us (TX offload) and a wrong one would hurt only itself.
+	// The bytes came through memory, not over a line. The sender left the checksum to
+	// us (TX offload); a wrong one would hurt only itself.
 	pkt.RXChecksumValidated = true
 	d.DeliverNetworkPacket(proto, pkt)
 	pkt.DecRef()
 }
 
-// slot holds the buffers of one packet to be read.
+// slot holds the buffers for one packet.
 type slot struct {
 	views [len(readSizes)]*buffer.View
 	iovs  [len(readSizes)]unix.Iovec
@@ -202,7 +201,7 @@ func (s *slot) fill() {
 	}
 }
 
-// take gives away as many views as hold n bytes.
+// take removes and returns the buffers that hold n bytes.
 func (s *slot) take(n int) buffer.Buffer {
 	var b buffer.Buffer
 	for i, v := range s.views {
@@ -224,8 +223,6 @@ type reader struct {
 	hdrs  [readBatch]rawfile.MMsgHdr
 }
 
-func newReader() *reader { return &reader{} }
-
 func (r *reader) release() {
 	for i := range r.slots {
 		for _, v := range r.slots[i].views {
@@ -236,11 +233,10 @@ func (r *reader) release() {
 	}
 }
 
-// recv waits for packets and returns how many slots were filled.
+// recv blocks until packets arrive and returns how many slots it filled.
 //
-// It polls by itself: in Go's poller the descriptor would also be watched for
-// writing, and wake this process up for every single packet that the bottle
-// takes.
+// It polls itself. Go's poller would also watch the descriptor for writing, and so
+// wake this process for every packet that the bottle takes.
 func (r *reader) recv(fd int) (int, error) {
 	for i := range r.slots {
 		r.slots[i].fill()
@@ -270,8 +266,8 @@ func (r *reader) recv(fd int) (int, error) {
 		n = int(got)
 		break
 	}
-	// The end of a SEQPACKET stream reads as messages of no length, for
-	// ever. A bottle that sends one harms its own wire.
+	// The end of a SEQPACKET stream reads as endless empty messages. A bottle that
+	// sends an empty one harms only its own wire.
 	for i := range n {
 		if r.hdrs[i].Len == 0 {
 			if i == 0 {
@@ -334,7 +330,7 @@ func (l *Link) writeBatch(batch []*stack.PacketBuffer) (int, tcpip.Error) {
 	return l.send(hdrs)
 }
 
-// Inject writes one IP packet that was made by hand, whole.
+// Inject writes one IP packet.
 func (l *Link) Inject(packet []byte) {
 	if len(packet) == 0 {
 		return
@@ -347,7 +343,7 @@ func (l *Link) Inject(packet []byte) {
 	_, _ = l.send(hdr[:])
 }
 
-// send writes messages, waiting at most writePatience for each stall.
+// send writes messages. It waits at most writePatience each time the socket is full.
 func (l *Link) send(hdrs []rawfile.MMsgHdr) (int, tcpip.Error) {
 	l.fdMu.RLock()
 	defer l.fdMu.RUnlock()
@@ -386,12 +382,12 @@ func waitWritable(fd int) bool {
 	}
 }
 
-// Hurry makes writers drop what a full socket does not take, from now on. It
-// comes before the end, so that a bottle that does not read can't draw it out.
+// Hurry makes writers drop what a full socket does not take, from now on. It is called
+// before the end, so that a bottle that does not read can't delay it.
 func (l *Link) Hurry() { l.hurry.Store(true) }
 
-// Shutdown ends both directions and waits for the reader. It is safe to call
-// more than once.
+// Shutdown ends both directions and waits for the reader. It may be called more than
+// once.
 func (l *Link) Shutdown() {
 	l.mu.Lock()
 	l.ended = true
@@ -399,7 +395,7 @@ func (l *Link) Shutdown() {
 	l.mu.Unlock()
 	l.fdMu.RLock()
 	if !l.closed {
-		// Wakes the reader and writers that wait.
+		// Wake the reader and waiting writers.
 		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	}
 	l.fdMu.RUnlock()

@@ -1,19 +1,18 @@
-// Package wire is the bottle's one way out: a pair of connected sockets that
-// carries IP packets between the network stack inside the bottle and the
-// gateway outside it.
+// Package wire connects a bottle to its gateway: a pair of connected sockets that
+// carries IP packets between the network stack inside the bottle and the gateway
+// outside. It is the bottle's only way out.
 //
-// What it promises: packet boundaries are kept, nothing but packet bytes
-// crosses that pair (descriptors sent along are discarded by the kernel, because no
-// ancillary buffer is ever offered), a peer that stops reading slows the
-// sender down and cannot make it grow, and the death of either end is seen by
-// the other.
+// It keeps packet boundaries. Nothing but packet bytes crosses the pair: the kernel
+// discards descriptors sent along, because no ancillary buffer is ever offered. A peer
+// that stops reading slows the sender down and cannot make it use more memory. Each
+// end notices the death of the other.
 //
-// Beside it lie lanes: memory that both sides map, in which connections to the
-// gateway go faster; see [NewLanes].
+// Beside the pair there are channels: connections in memory that both sides map, which
+// are faster; see [NewLanes].
 //
-// Start reading at [New], which makes the pair, and [Config], which is what
-// both ends must agree about. [Link] is the gateway's network card; the
-// bottle's card is made by its own kernel from [Config].
+// Start reading at [New], which makes the pair, and [Config], which both ends must
+// share. [Link] is the gateway's network card; the bottle's kernel makes its own card
+// from [Config].
 package wire
 
 import (
@@ -26,19 +25,18 @@ import (
 )
 
 const (
-	// MTU is the maximum size of an IP packet in bytes, and what programs see
-	// on their interface: the largest there is. The wire is memory, where a
-	// packet costs about the same whatever its size.
+	// MTU is the maximum size of an IP packet in bytes, as programs see it on their
+	// interface: the largest possible. The wire is memory, where a packet costs about
+	// the same whatever its size.
 	MTU = 65535
 
-	// socketBuffer is what is asked for in each direction. The kernel counts
-	// its own overhead against it; ordinary users get what
-	// net.core.wmem_max allows.
+	// socketBuffer is the buffer to ask for in each direction. The kernel counts its
+	// own overhead against it; ordinary users get what net.core.wmem_max allows.
 	socketBuffer = 4 << 20
 )
 
-// Config is what the two ends of a wire agree about. The zero value is not
-// usable; see [DefaultConfig].
+// Config is shared by both ends of a wire. The zero value is not usable; see
+// [DefaultConfig].
 type Config struct {
 	// MTU in bytes. The bottle's link must have both checksum offloads.
 	MTU uint32
@@ -53,12 +51,12 @@ type Config struct {
 	DNS netip.Addr
 }
 
-// DefaultConfig returns the addresses that every bottle has. They are the
-// same in each, since no two bottles share a wire: 198.18.0.0/15 is set aside
-// for benchmarks of network devices (RFC 2544) and so collides with nothing a
-// program would want to reach; the other prefix is a unique local one
-// (RFC 4193). A network of two addresses has no broadcast address (RFC 3021):
-// the kernel inside would wait for an answer from one, not be refused.
+// DefaultConfig returns the addresses that every bottle has. All bottles can have the
+// same, since no two share a wire. 198.18.0.0/15 is set aside for benchmarks of
+// network devices (RFC 2544), so no program needs to reach it; the other prefix is a
+// unique local one (RFC 4193). A network of two addresses has no broadcast address
+// (RFC 3021). With one, the kernel inside would wait for an answer from it instead of
+// being refused.
 func DefaultConfig() Config {
 	return Config{
 		MTU:      MTU,
@@ -70,7 +68,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports what is missing or contradictory.
+// Validate returns an error if a field is missing or contradicts another.
 func (c Config) Validate() error {
 	switch {
 	case c.MTU < 1280 || c.MTU > 65535:
@@ -87,25 +85,23 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Pair is a wire before it is connected: its two ends. Whoever takes an end
-// closes it.
+// Pair holds the two ends of a wire. The receiver of an end closes it.
 type Pair struct {
 	// Host is the gateway's end; hand it to [NewLink].
 	Host *os.File
-	// Bottle is the other end; donate it to the backend and close it here,
-	// else the bottle's death goes unseen.
+	// Bottle is the other end. Donate it to the backend and close it here; otherwise
+	// the bottle's death goes unnoticed.
 	Bottle *os.File
 }
 
-// New makes a wire. Both ends close on exec; the caller passes the bottle's
-// end on by donating it.
+// New creates a wire. Both ends close on exec; donating passes the bottle's end on.
 func New() (*Pair, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("wire: socketpair: %w", err)
 	}
-	// Both block, so that the host's end stays out of Go's poller (see
-	// reader.recv); the link says at each call that it does not want to wait.
+	// Both block, so that the host's end stays out of Go's poller (see reader.recv).
+	// The link asks for non-blocking calls one by one.
 	for _, fd := range fds {
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
 		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
@@ -116,9 +112,8 @@ func New() (*Pair, error) {
 	}, nil
 }
 
-// setBuffer asks for a large buffer, first as root may, then within the
-// system's limit. A small buffer costs speed, not safety, so failure is not
-// an error.
+// setBuffer asks for a large buffer, as root beyond the system's limit, else within
+// it. A small buffer only costs speed, so it ignores errors.
 func setBuffer(fd, force, plain int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, socketBuffer) == nil {
 		return
@@ -126,7 +121,7 @@ func setBuffer(fd, force, plain int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, socketBuffer)
 }
 
-// Close closes both ends that are still here.
+// Close closes the ends that are still open.
 func (p *Pair) Close() error {
 	return errors.Join(closeFile(p.Host), closeFile(p.Bottle))
 }

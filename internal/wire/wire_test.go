@@ -12,12 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 )
 
 const testTimeout = 30 * time.Second
 
-// dispatcher keeps what the link delivers.
+// waitFor polls until f is true.
+func waitFor(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out waiting for %s", what)
+		}
+	}
+}
+
+// dispatcher collects the packets that the link delivers.
 type dispatcher struct{ got chan []byte }
 
 func (d dispatcher) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
@@ -79,7 +92,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestPackets: every size comes through whole, in both directions.
+// TestPackets: packets of every size arrive whole, in both directions.
 func TestPackets(t *testing.T) {
 	l, bottle, d := newTestLink(t, all)
 	for _, n := range []int{1, 20, 1500, 2048, 2049, 18432, 18433, 34816, 34817, 65535} {
@@ -129,8 +142,7 @@ func TestFilterAndGarbage(t *testing.T) {
 	}
 }
 
-// TestDescriptorsDoNotCross: the socket could carry descriptors; the link
-// never takes one.
+// TestDescriptorsDoNotCross: descriptors that are sent over the socket never arrive.
 func TestDescriptorsDoNotCross(t *testing.T) {
 	_, bottle, d := newTestLink(t, all)
 	r, w, err := os.Pipe()
@@ -150,7 +162,7 @@ func TestDescriptorsDoNotCross(t *testing.T) {
 	}
 	w.Close()
 	<-d.got
-	// Were the write end alive in this process, this would block.
+	// If this process still had the write end, this would block.
 	r.SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := r.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the descriptor lives: %v", err)
@@ -174,8 +186,8 @@ func TestPeerCloses(t *testing.T) {
 	l.Inject(packet(20)) // must not crash
 }
 
-// TestShutdownWakesWriters: a bottle that does not read holds nobody for long,
-// and nobody at all at the end.
+// TestShutdownWakesWriters: a bottle that does not read delays writers for a bounded
+// time, and Shutdown not at all.
 func TestShutdownWakesWriters(t *testing.T) {
 	l, _, _ := newTestLink(t, all)
 	var wg sync.WaitGroup
@@ -186,11 +198,7 @@ func TestShutdownWakesWriters(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(testTimeout); l.Stats().WriteWaits.Load() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the socket never filled")
-		}
-	}
+	waitFor(t, "the socket to fill", func() bool { return l.Stats().WriteWaits.Load() > 0 })
 	l.Shutdown()
 	l.Shutdown()
 	wg.Wait()
@@ -199,7 +207,7 @@ func TestShutdownWakesWriters(t *testing.T) {
 	}
 }
 
-// TestHurry: near the end nobody waits for a bottle that does not read.
+// TestHurry: after Hurry nobody waits for a bottle that does not read.
 func TestHurry(t *testing.T) {
 	l, _, _ := newTestLink(t, all)
 	l.Hurry()
@@ -208,7 +216,7 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// TestSlowReaderLosesNothing: the writer waits.
+// TestSlowReaderLosesNothing: the writer waits for a slow reader.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	l, bottle, _ := newTestLink(t, all)
 	const n = 400
@@ -220,9 +228,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	buf := make([]byte, 70000)
 	for i := range n {
 		if i == 0 {
-			for deadline := time.Now().Add(testTimeout); l.Stats().WriteWaits.Load() == 0 && time.Now().Before(deadline); {
-				time.Sleep(time.Millisecond)
-			}
+			waitFor(t, "the socket to fill", func() bool { return l.Stats().WriteWaits.Load() > 0 })
 		}
 		if m, err := bottle.Read(buf); m != 65535 || err != nil {
 			t.Fatalf("packet %d: %d, %v", i, m, err)
@@ -242,15 +248,15 @@ func TestNewLinkChecks(t *testing.T) {
 	if _, err := NewLink(p.Host, Config{}, all); err == nil {
 		t.Error("the zero configuration is taken")
 	}
-	// Not in Go's poller, which would wake the gateway up for each packet that
-	// the bottle takes.
+	// It must stay out of Go's poller, which would wake the gateway for each packet
+	// that the bottle takes.
 	raw, _ := p.Host.SyscallConn()
 	raw.Control(func(fd uintptr) {
 		if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
 			t.Errorf("the host's end does not block: flags %#x, %v", flags, err)
 		}
 	})
-	// Closed on exec: a child of ours must not hold the bottle's way out.
+	// Closed on exec: a child process must not hold the bottle's way out.
 	for _, f := range []*os.File{p.Host, p.Bottle} {
 		raw, _ := f.SyscallConn()
 		raw.Control(func(fd uintptr) {
@@ -259,5 +265,135 @@ func TestNewLinkChecks(t *testing.T) {
 				t.Errorf("%s survives exec", f.Name())
 			}
 		})
+	}
+}
+
+// TestStack: a network stack works over the link. It answers an echo request.
+func TestStack(t *testing.T) {
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	cfg := DefaultConfig()
+	l, err := NewLink(p.Host, cfg, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Shutdown()
+	if l.IsAttached() {
+		t.Error("attached to nothing")
+	}
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{icmp.NewProtocol4},
+	})
+	defer s.Destroy()
+	if err := s.CreateNIC(1, l); err != nil {
+		t.Fatal(err)
+	}
+	gateway, bottle := tcpip.AddrFrom4(cfg.Gateway4.As4()), tcpip.AddrFrom4(cfg.Bottle4.Addr().As4())
+	if err := s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: gateway.WithPrefix()}, stack.AddressProperties{}); err != nil {
+		t.Fatal(err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	info := s.NICInfo()[1]
+	if !l.IsAttached() || info.MTU != MTU || info.LinkAddress != "" || info.ARPHardwareType != header.ARPHardwareNone {
+		t.Errorf("the card is %+v", info)
+	}
+
+	const size = header.IPv4MinimumSize + header.ICMPv4MinimumSize
+	echo := make([]byte, size)
+	header.IPv4(echo).Encode(&header.IPv4Fields{TotalLength: size, TTL: 64, Protocol: uint8(header.ICMPv4ProtocolNumber), SrcAddr: bottle, DstAddr: gateway})
+	header.IPv4(echo).SetChecksum(^header.IPv4(echo).CalculateChecksum())
+	m := header.ICMPv4(echo[header.IPv4MinimumSize:])
+	m.SetType(header.ICMPv4Echo)
+	m.SetIdent(7)
+	m.SetChecksum(header.ICMPv4Checksum(m, 0))
+	if _, err := p.Bottle.Write(echo); err != nil {
+		t.Fatal(err)
+	}
+	reply := make([]byte, MTU)
+	n, err := p.Bottle.Read(reply)
+	if err != nil || n != size {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if m := header.ICMPv4(reply[header.IPv4MinimumSize:n]); header.IPv4(reply).SourceAddress() != gateway || m.Type() != header.ICMPv4EchoReply || m.Ident() != 7 {
+		t.Errorf("the reply is % x", reply[:n])
+	}
+	if err := s.SetNICMTU(1, 1500); err != nil || l.MTU() != 1500 {
+		t.Errorf("MTU %d, %v", l.MTU(), err)
+	}
+	if err := s.RemoveNIC(1); err != nil {
+		t.Error(err)
+	}
+	if l.IsAttached() {
+		t.Error("attached after the card was removed")
+	}
+}
+
+// TestDetached: packets are dropped while nothing is attached, and the link goes on.
+func TestDetached(t *testing.T) {
+	l, bottle, d := newTestLink(t, all)
+	l.Attach(nil)
+	other := packet(40)
+	other[0] = 0x10 // neither IPv4 nor IPv6
+	for _, b := range [][]byte{packet(20), other} {
+		if _, err := bottle.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, "the packets to be dropped", func() bool { return l.Stats().In.Load() == 2 && l.Stats().Filtered.Load() == 1 })
+	l.Attach(d)
+	if _, err := bottle.Write(packet(30)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-d.got; len(got) != 30 {
+		t.Errorf("%d bytes arrived, want 30", len(got))
+	}
+	l.Inject(nil) // writes nothing
+	if n := l.Stats().Out.Load(); n != 0 {
+		t.Errorf("%d packets left", n)
+	}
+}
+
+// TestEmptyPacket: the reader can't tell an empty packet from the end.
+func TestEmptyPacket(t *testing.T) {
+	l, bottle, d := newTestLink(t, all)
+	if _, err := bottle.Write(packet(20)); err != nil {
+		t.Fatal(err)
+	}
+	<-d.got
+	raw, err := bottle.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), nil, 0, nil) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-l.Done()
+	if !errors.Is(l.Err(), ErrPeerClosed) {
+		t.Errorf("err: %v", l.Err())
+	}
+}
+
+// TestClosedFiles: ends that are closed already are refused, and closing twice is
+// no error.
+func TestClosedFiles(t *testing.T) {
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := NewLink(p.Host, DefaultConfig(), all); err == nil {
+		t.Error("a closed file makes a link")
+	}
+	if err := (&Pair{}).Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,9 +1,8 @@
-// Package bottletest is the contract of package bottle as a test suite. Every
-// backend runs it, so that a new one starts with a checklist and two backends
-// can't come to mean different things by the same word.
+// Package bottletest is the test suite of the contract in package bottle. Every
+// backend runs it, so that all of them give its words the same meaning.
 //
-// A backend's test calls [Main] in TestMain, after its own entry, and then
-// [Run]. Start reading at Run.
+// A backend's test calls [Main] in TestMain, after its own entry point, and
+// then [Run]. Start reading at Run.
 package bottletest
 
 import (
@@ -19,16 +18,17 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/rootfs"
+	"github.com/carboy/carboy/internal/bottle/rootfs"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
-// patience bounds every wait. It is reached only when something hangs, so it is
-// long enough for a machine that is busy with other things.
+// patience bounds every wait. It is reached only when something hangs, so it
+// suits a busy machine.
 const patience = time.Minute
 
-// Run runs the whole suite. backend makes a ready backend; it is called for
-// each bottle, so it must be cheap. The suite needs a host with a shell and the
-// usual small tools below /usr, which it shows read-only inside.
+// Run runs the whole suite. backend returns a ready backend; it is called for
+// each bottle, so it must be cheap. The host needs a shell and the usual small
+// tools below /usr, which the suite shows read-only inside.
 func Run(t *testing.T, backend func() bottle.Backend) {
 	s := &suite{backend: backend, guest: guestBinary(t)}
 	for _, c := range []struct {
@@ -98,14 +98,14 @@ func Run(t *testing.T, backend func() bottle.Backend) {
 
 type suite struct {
 	backend func() bottle.Backend
-	guest   string // the test binary, where every user may read it
+	guest   string // a copy of the test binary that every user may read
 }
 
-// guestPath is where the test binary appears inside.
+// guestPath is the path of the test binary inside.
 const guestPath = "/bottletest-guest"
 
 // guestBinary copies the test binary to a place that the bottle's user can
-// reach: go test builds it in a directory of the caller's alone.
+// reach: go test builds it in a private directory.
 func guestBinary(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bottletest")
@@ -141,10 +141,10 @@ func guestBinary(t *testing.T) string {
 
 const mib = 1 << 20
 
-// strayID owns nothing on a host: what root's bottles run as.
+// strayID is the host id of root's bottles; it owns nothing on a host.
 const strayID = 1_907_000_001
 
-// spec is a plan with an overlay workspace that holds a.txt, and no wire.
+// spec returns a plan with an overlay workspace that holds a.txt, and no wire.
 func (s *suite) spec(t testing.TB) *bottle.Spec {
 	t.Helper()
 	ws := t.TempDir()
@@ -169,8 +169,8 @@ func (s *suite) spec(t testing.TB) *bottle.Spec {
 	return spec
 }
 
-// shared gives a directory to the bottle's user, as a person does who mounts
-// one for writing.
+// shared makes a directory that the bottle's user owns, as for a writable
+// mount.
 func shared(t testing.TB, spec *bottle.Spec) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bottletest")
@@ -202,6 +202,8 @@ type box struct {
 	t    testing.TB
 	ctx  context.Context
 	spec *bottle.Spec
+
+	backend bottle.Backend
 }
 
 func (s *suite) create(t testing.TB, tune ...func(*bottle.Spec)) *box {
@@ -212,15 +214,16 @@ func (s *suite) create(t testing.TB, tune ...func(*bottle.Spec)) *box {
 	for _, f := range tune {
 		f(spec)
 	}
-	b, err := s.backend().Create(ctx, spec)
+	backend := s.backend()
+	b, err := backend.Create(ctx, spec)
 	if err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	t.Cleanup(func() { b.Close() })
-	return &box{Bottle: b, t: t, ctx: ctx, spec: spec}
+	t.Cleanup(func() { testenv.AwaitReports(); b.Close() })
+	return &box{Bottle: b, t: t, ctx: ctx, spec: spec, backend: backend}
 }
 
-// environ is the environment of commands that do not say otherwise.
+// environ is the default environment of commands.
 var environ = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/carboy", "LC_ALL=C.UTF-8"}
 
 // proc is a started command whose output is being read.
@@ -232,7 +235,7 @@ type proc struct {
 	copied   sync.WaitGroup
 }
 
-// command starts args; tune may change the plan of it before.
+// command starts args. tune may change the Command first.
 func (b *box) command(tune func(*bottle.Command), args ...string) (*proc, error) {
 	b.t.Helper()
 	p := &proc{b: b}
@@ -271,7 +274,7 @@ func (b *box) command(tune func(*bottle.Command), args ...string) (*proc, error)
 	return p, nil
 }
 
-// start starts args or ends the test.
+// start starts args, or ends the test.
 func (b *box) start(args ...string) *proc {
 	b.t.Helper()
 	p, err := b.command(nil, args...)
@@ -293,15 +296,11 @@ func (p *proc) end() bottle.Status {
 	return st
 }
 
-// waitFor waits until the command wrote text.
+// waitFor waits until the command has written text.
 func (p *proc) waitFor(text string) {
 	p.b.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !strings.Contains(p.out.String(), text) {
-		if time.Now().After(deadline) {
-			p.b.t.Fatalf("no %q in output %.500q", text, p.out.String())
-		}
-		time.Sleep(5 * time.Millisecond)
+	if !testenv.Poll(patience, func() bool { return strings.Contains(p.out.String(), text) }) {
+		p.b.t.Fatalf("no %q in output %.500q", text, p.out.String())
 	}
 }
 
@@ -315,7 +314,7 @@ func (b *box) sh(script string) string {
 	return p.out.String()
 }
 
-// guestRun runs one of the guest's parts and returns its output.
+// guestRun runs one of the guest's functions inside and returns its output.
 func (b *box) guestRun(args ...string) string {
 	b.t.Helper()
 	p := b.start(append([]string{guestPath}, args...)...)

@@ -14,8 +14,8 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// pauseStops: after Pause nothing inside moves, so that an export is one
-// moment's picture.
+// pauseStops checks that nothing inside moves after Pause, so that an export is
+// consistent.
 func (s *suite) pauseStops(t *testing.T) {
 	var dir string
 	b := s.create(t, func(sp *bottle.Spec) {
@@ -239,7 +239,7 @@ func (s *suite) exportLarge(t *testing.T) {
 	}
 }
 
-// exportScratch: the same with the overlay's pages on disk.
+// exportScratch checks exports with the overlay's pages on disk.
 func (s *suite) exportScratch(t *testing.T) {
 	var dir string
 	b := s.create(t, func(sp *bottle.Spec) {

@@ -8,53 +8,53 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// image makes the files of an image in dir.
-func imageFiles(t *testing.T, dir string, flag int) bottle.ImageFiles {
+// imageFiles opens the files of an image in dir.
+func (b *box) imageFiles(dir string, flag int) (out []*os.File) {
+	t := b.t.(*testing.T)
 	t.Helper()
-	open := func(name string) *os.File {
+	for _, name := range b.backend.(bottle.Freezes).ImageNames() {
 		f, err := os.OpenFile(filepath.Join(dir, name), flag, 0o600)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return f
+		out = append(out, f)
 	}
-	return bottle.ImageFiles{State: open("state"), PagesMeta: open("pages.meta"), Pages: open("pages")}
+	return out
 }
 
-// sameWorkspace is the box's, for the bottle that comes after it.
+// sameWorkspace returns the box's workspace for the bottle that follows it.
 func (b *box) sameWorkspace() *bottle.Mount {
 	ws := *b.spec.Workspace
 	ws.Tree = nil
 	return &ws
 }
 
-// freeze freezes b and returns what brings it back, without streams.
+// freeze freezes b and returns the Thaw for it, without streams.
 func (b *box) freeze(dir string) *bottle.Thaw {
 	t := b.t.(*testing.T)
 	t.Helper()
 	if err := b.Pause(b.ctx); err != nil {
 		t.Fatal(err)
 	}
-	image := imageFiles(t, dir, os.O_CREATE|os.O_EXCL|os.O_WRONLY)
+	image := b.imageFiles(dir, os.O_CREATE|os.O_EXCL|os.O_WRONLY)
 	frozen, err := b.Bottle.(bottle.Freezer).Freeze(b.ctx, image)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range image.Files() {
+	for _, f := range image {
 		f.Close()
 	}
 	b.Close()
-	return &bottle.Thaw{Frozen: frozen, Image: imageFiles(t, dir, os.O_RDONLY)}
+	return &bottle.Thaw{Frozen: frozen, Image: b.imageFiles(dir, os.O_RDONLY)}
 }
 
-// thaw brings a bottle back on the same spec; its command's streams are p's.
+// thaw restores a bottle on the same spec; p's streams are the command's.
 func (s *suite) thaw(t *testing.T, old *box, th *bottle.Thaw) (*box, *proc) {
 	t.Helper()
 	p := &proc{}
@@ -110,8 +110,8 @@ const frozenScript = `
 		esac
 	done`
 
-// freezeThaw: a shell goes on where it was, with what it held in memory, its files,
-// its job, and new streams; twice.
+// freezeThaw checks, twice, that a shell goes on where it was, with its memory,
+// its files, its job, and new streams.
 func (s *suite) freezeThaw(t *testing.T) {
 	s.freezer(t)
 	b := s.create(t)
@@ -144,7 +144,7 @@ func (s *suite) freezeThaw(t *testing.T) {
 	want(t, "status", p.end(), bottle.Status{Exited: true, Code: 7})
 }
 
-// freezeTerminal: the same on a terminal; its keys do what they did.
+// freezeTerminal checks the same on a terminal; its keys keep their effect.
 func (s *suite) freezeTerminal(t *testing.T) {
 	s.freezer(t)
 	b := s.create(t)
@@ -173,22 +173,16 @@ func (s *suite) freezeTerminal(t *testing.T) {
 		x.keys("stty size\n")
 		x.expect("30 100")
 		x.keys("sleep 1000\n")
-		time.Sleep(100 * time.Millisecond)
+		b.waitCmdline("sleep 1000")
 		x.keys("\x03")
 		x.expect("ready> ")
 		x.keys("echo status $?\n")
 		x.expect("status 130")
 		x.keys("cat\n")
-		time.Sleep(100 * time.Millisecond)
-		for range 20 { // one that meets an execve is not heard
-			x.keys("\x1a")
-			time.Sleep(50 * time.Millisecond)
-			if strings.Contains(x.out.String(), "Stopped") {
-				break
-			}
-		}
+		b.waitCmdline("cat") // a ^Z during an execve is lost
+		x.keys("\x1a")
 		x.expect("Stopped")
-		// Of keys that nobody has read a frozen terminal keeps none.
+		// A frozen terminal loses keys that nobody has read.
 		x.keys("kill %1; wait %1; echo killed $n\n")
 		x.expect("killed " + strconv.Itoa(42+round))
 		x.expect("ready> ")
@@ -209,10 +203,11 @@ func dup(t *testing.T, f *os.File) *os.File {
 	return os.NewFile(uintptr(n), f.Name())
 }
 
-// upper: a bottle that begins with what was exported of another has its files, and
-// not those that it had removed; a command there can change and remove them.
+// upper checks that a bottle made from another's export has its files, without
+// the removed ones, and that a command can change and remove them.
 func (s *suite) upper(t *testing.T) {
-	// What lies above a mount point is known to the bottle before it has its files.
+	// The bottle knows the directories above a mount point before it has its
+	// files.
 	shown := t.TempDir()
 	below := bottle.Mount{Source: shown, Target: "/home/carboy/deep/mounted/here", Access: bottle.AccessReadOnly}
 	tune := func(sp *bottle.Spec) {

@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// Main takes the process over when it is the suite's program inside a bottle,
-// and then does not return.
+// Main runs the suite's program and exits if the process is that program inside
+// a bottle. Otherwise it returns. The exit is without hooks: one of a test binary
+// under -cover writes to standard error.
 func Main() {
 	if filepath.Base(os.Args[0]) != filepath.Base(guestPath) || len(os.Args) < 2 {
 		return
@@ -21,13 +23,13 @@ func Main() {
 	part := guestParts[os.Args[1]]
 	if part == nil {
 		fmt.Fprintln(os.Stderr, "no such part:", os.Args[1])
-		os.Exit(99)
+		syscall.Exit(99)
 	}
 	if err := part(os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(98)
+		syscall.Exit(98)
 	}
-	os.Exit(0)
+	syscall.Exit(0)
 }
 
 var guestParts = map[string]func([]string) error{
@@ -39,7 +41,7 @@ var guestParts = map[string]func([]string) error{
 	"spawn":   guestSpawn,
 }
 
-// guestDigest prints what arrived as arguments and environment.
+// guestDigest prints a digest of its arguments and environment.
 func guestDigest(args []string) error {
 	env := os.Environ()
 	slices.Sort(env) // the order of variables means nothing
@@ -47,7 +49,8 @@ func guestDigest(args []string) error {
 	return nil
 }
 
-// digest tells two lists of strings apart, also where the borders differ.
+// digest hashes lists of strings. Lists that differ only in the borders get
+// different digests.
 func digest(ss []string) string {
 	h := sha256.New()
 	for _, s := range ss {
@@ -56,7 +59,7 @@ func digest(ss []string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// oddNames are names of files that tools and formats trip over.
+// oddNames returns file names that confuse tools and formats.
 func oddNames() []string {
 	return []string{
 		"a\nb", " ", "-rf", "\xff\xfe", "tab\there", "quote\"'`$(x)", "bell\a\x1b[31m", "ünïcode", "e\u0301", "\u202egnp.exe",
@@ -64,10 +67,10 @@ func oddNames() []string {
 	}
 }
 
-// deepPath is close to what a path may have.
+// deepPath returns a path close to the longest possible one.
 func deepPath() string { return strings.Repeat("deep/", 600) + "file" }
 
-// guestNames makes a file of each odd name, holding the name, and a deep one.
+// guestNames makes a file for each odd name, holding the name, and a deep one.
 func guestNames([]string) error {
 	for _, n := range oddNames() {
 		if err := os.WriteFile(n, []byte(n), 0o644); err != nil {
@@ -111,14 +114,14 @@ func guestLarge([]string) error {
 	return s.Close()
 }
 
-// guestConnect tries addresses and prints those that took a connection.
+// guestConnect tries addresses and prints those that accepted a connection.
 func guestConnect(addrs []string) error {
 	for _, a := range addrs {
 		network, addr, _ := strings.Cut(a, "/")
 		c, err := net.DialTimeout(network, addr, 20*time.Second)
 		if err == nil && network == "udp" {
-			// Without a route even the connect of a datagram socket fails;
-			// with one nothing is known until something answers.
+			// Without a route even the connect of a datagram socket fails. With
+			// one, only an answer tells.
 			_, err = c.Write([]byte("x"))
 		}
 		if err != nil {
@@ -139,8 +142,8 @@ func guestConnect(addrs []string) error {
 	return nil
 }
 
-// guestSpawn starts as many processes as the argument says, or as it can,
-// reports how many and waits for the end of standard input.
+// guestSpawn starts up to the given number of processes, reports how many it
+// could start, and waits for the end of standard input.
 func guestSpawn(args []string) error {
 	var n, done int
 	if _, err := fmt.Sscan(args[0], &n); err != nil {
@@ -157,8 +160,8 @@ func guestSpawn(args []string) error {
 	return nil
 }
 
-// guestTouch touches as many bytes of memory as the argument says, reports it
-// and waits for the end of standard input.
+// guestTouch touches the given number of bytes of memory, reports it, and waits
+// for the end of standard input.
 func guestTouch(args []string) error {
 	var n int
 	if _, err := fmt.Sscan(args[0], &n); err != nil {

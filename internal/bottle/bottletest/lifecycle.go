@@ -21,10 +21,16 @@ import (
 func (s *suite) posture(t *testing.T) {
 	b := s.create(t)
 	p := b.Posture()
-	if p.Isolation == "" || p.Backend != s.backend().Name() || len(p.Processes) == 0 {
+	if p.Isolation == "" || p.Backend == "" || p.Build == "" || len(p.Processes) == 0 {
 		t.Fatalf("posture: %+v", p)
 	}
+	want(t, "backend", p.Backend, s.backend().Name())
+	want(t, "build", p.Build, s.backend().Build())
+	want(t, "isolation", p.Isolation, s.backend().Isolation())
 	for _, x := range p.Processes {
+		if x.Role == "" {
+			t.Errorf("a process without a role: %+v", x)
+		}
 		if x.UID == 0 {
 			t.Errorf("%s runs as root: %+v", x.Role, x)
 		}
@@ -82,7 +88,7 @@ func (s *suite) closeConcurrent(t *testing.T) {
 	soon(t, "close", wg.Wait)
 }
 
-// closeDuringStart: calls that are under way end, with ErrGone or, when they
+// closeDuringStart checks that calls under way end with ErrGone or, if they
 // came first, with success; nothing hangs and nothing is left.
 func (s *suite) closeDuringStart(t *testing.T) {
 	for i := range 4 {
@@ -156,7 +162,8 @@ func (s *suite) createCancelled(t *testing.T) {
 	before.unchanged(t)
 }
 
-// createFails: what can't be mounted is an error, and nothing is left behind.
+// createFails checks that an impossible mount is an error that leaves nothing
+// behind.
 func (s *suite) createFails(t *testing.T) {
 	before := hostState(t)
 	dir := t.TempDir()
@@ -190,9 +197,9 @@ func (s *suite) createFails(t *testing.T) {
 	before.unchanged(t)
 }
 
-// noLeaks: after Close the host is what it was.
+// noLeaks checks that after Close the host is as it was before.
 func (s *suite) noLeaks(t *testing.T) {
-	s.cycle(t) // what is made once per process stays: threads, pools
+	s.cycle(t) // objects made once per process stay: threads, pools
 	before := hostState(t)
 	var seen []testenv.Process
 	for range 3 {
@@ -209,7 +216,7 @@ func (s *suite) noLeaks(t *testing.T) {
 	before.unchanged(t)
 }
 
-// cycle is one bottle's whole life; it returns the processes that it had.
+// cycle runs one bottle's whole life and returns the processes that it had.
 func (s *suite) cycle(t *testing.T) []testenv.Process {
 	t.Helper()
 	b := s.create(t)
@@ -231,7 +238,7 @@ func (s *suite) cycle(t *testing.T) []testenv.Process {
 	return live
 }
 
-// state is what a bottle could leave behind on the host.
+// state records what a bottle could leave behind on the host.
 type state struct {
 	fds, mounts string
 	goroutines  int
@@ -247,7 +254,7 @@ func hostState(t testing.TB) state {
 	return state{fds: strings.Join(openFiles(t), "\n"), mounts: string(mounts), goroutines: runtime.NumGoroutine()}
 }
 
-// openFiles are this process's descriptors, by what they are.
+// openFiles lists this process's descriptors by their targets.
 func openFiles(t testing.TB) []string {
 	t.Helper()
 	ents, err := os.ReadDir("/proc/self/fd")
@@ -270,17 +277,17 @@ func openFiles(t testing.TB) []string {
 	return out
 }
 
-// unchanged fails the test when something is there that was not before. What
-// ends by itself gets a moment to do so.
+// unchanged fails the test if something is there that was not before. It allows
+// a moment for what ends by itself.
 func (before state) unchanged(t testing.TB) {
 	t.Helper()
 	var now state
-	for range 300 {
+	same := func() bool {
 		now = hostState(t)
-		if now.fds == before.fds && now.mounts == before.mounts && now.goroutines <= before.goroutines {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+		return now.fds == before.fds && now.mounts == before.mounts && now.goroutines <= before.goroutines
+	}
+	if testenv.Poll(testenv.Patience(10*time.Second), same) {
+		return
 	}
 	if now.mounts != before.mounts {
 		t.Errorf("mounts changed:\n%s\nbefore:\n%s", now.mounts, before.mounts)

@@ -68,7 +68,7 @@ func (s *suite) limitDisk(t *testing.T) {
 			out := b.sh("head -c 32000000 /dev/zero > " + dir + "/big 2>/dev/shm/err && echo fits; grep -o 'No space left' /dev/shm/err || true; rm -f " + dir + "/big")
 			want(t, "32 MB into "+dir+" with a limit of 16", strings.TrimSpace(out), "No space left")
 		}
-		// Space that is given back can be used again.
+		// Freed space can be used again.
 		b.sh("head -c 8000000 /dev/zero > again; rm again fits")
 	}
 }

@@ -75,7 +75,8 @@ func (s *suite) readOnlyMount(t *testing.T) {
 		}
 	}
 	want(t, "the host's directory", tree(t, dir), before)
-	// What the host writes is seen: the mount is the directory, not a copy.
+	// The host's writes are visible inside: the mount is the directory, not a
+	// copy.
 	write(t, dir+"/later", "later")
 	want(t, "a later file of the host", b.sh("cat /data/ro/later"), "later")
 }
@@ -96,8 +97,8 @@ func (s *suite) readWriteMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, "mode", fi.Mode(), os.FileMode(0o640))
-	// A set-user-id bit made inside must not become one on the host that
-	// belongs to somebody else than the bottle's own user.
+	// A set-user-id bit made inside must not appear on the host on a file of
+	// anybody but the bottle's own user.
 	b.sh("cd /data/rw; cp /bin/true s; chmod 6755 s || true")
 	var st unix.Stat_t
 	if err := unix.Stat(dir+"/s", &st); err != nil {
@@ -122,7 +123,8 @@ func (s *suite) fileMount(t *testing.T) {
 	want(t, "beside it", b.sh("test ! -e /data/two; test ! -e /data/one/../two; echo absent"), "absent\n")
 }
 
-// swappedMount: what is mounted is what the caller looked at.
+// swappedMount checks that the backend mounts the directory that the caller
+// looked at.
 func (s *suite) swappedMount(t *testing.T) {
 	spec := s.spec(t)
 	var st unix.Stat_t
@@ -146,8 +148,8 @@ func (s *suite) swappedMount(t *testing.T) {
 	b.Close()
 }
 
-// rootLayer: the root may be written to inside, as far as permissions go; the
-// host's tools never change.
+// rootLayer checks that the root may be written to inside, as far as
+// permissions go, and that the host's tools never change.
 func (s *suite) rootLayer(t *testing.T) {
 	b := s.create(t)
 	before, err := os.Stat(s.guest)
@@ -170,6 +172,6 @@ func (s *suite) noWire(t *testing.T) {
 	b := s.create(t)
 	out := b.guestRun("connect", "tcp/198.18.0.3:80", "tcp/1.1.1.1:443", "udp/8.8.8.8:53", "tcp/[2606:4700:4700::1111]:443", "tcp/169.254.169.254:80", "udp/[ff02::1]:9")
 	want(t, "without a wire", out, "")
-	// Its own loopback is the bottle's own business.
+	// /proc is there.
 	b.sh("test -d /proc/self")
 }

@@ -139,7 +139,7 @@ func (s *suite) stdio(t *testing.T) {
 		t.Errorf("20 MB of output: got %d bytes", len(out))
 	}
 
-	// Nobody reads any more: the writer is told, and does not hang.
+	// Nobody reads any more: the writer gets an error and does not hang.
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -159,8 +159,8 @@ func (s *suite) stdio(t *testing.T) {
 
 func (s *suite) largeArguments(t *testing.T) {
 	b := s.create(t)
-	// Linux takes 128 KiB for one string and a quarter of the stack for all;
-	// a little of that must fit everywhere.
+	// Linux accepts 128 KiB for one string and a quarter of the stack for all.
+	// A part of that must work on every backend.
 	var args []string
 	env := []string{"HOME=/home/carboy"}
 	for i := range 40 {
@@ -177,14 +177,14 @@ func (s *suite) largeArguments(t *testing.T) {
 	p.end()
 	want(t, "arguments", strings.TrimSpace(p.out.String()), fmt.Sprintln(len(args), digest(args), len(env), digest(env)))
 
-	// What can't be passed on exactly is refused, never altered.
+	// Arguments that cannot be passed on exactly are refused, never altered.
 	p, err = b.command(nil, guestPath, "digest", "\xff\xfe")
 	if err == nil {
 		p.end()
 		want(t, "bytes that are not UTF-8", strings.Fields(p.out.String())[1], digest([]string{"\xff\xfe"}))
 	}
 
-	// Beyond that an error, in words, and the bottle lives on.
+	// Beyond that the result is a readable error, and the bottle lives on.
 	if p, err := b.command(nil, "/bin/true", strings.Repeat("z", 8<<20)); err == nil {
 		p.end()
 		t.Log("one argument of 8 MiB was taken")
@@ -244,8 +244,8 @@ func (s *suite) concurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// orphans: the bottle outlives its commands, and what they leave behind is
-// reaped, so that ended processes do not pile up against the limit.
+// orphans checks that the bottle outlives its commands and reaps what they
+// leave behind, so that ended processes do not accumulate against the limit.
 func (s *suite) orphans(t *testing.T) {
 	b := s.create(t, func(sp *bottle.Spec) { sp.Limits.Pids = 40 })
 	for range 5 {

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // session is a command on a terminal.
@@ -35,7 +35,7 @@ func (b *box) terminal(rows, cols uint16, args ...string) *session {
 	return x
 }
 
-// openTerminal returns a session without a command, and the end for one.
+// openTerminal returns a session without a command, and the replica for one.
 func openTerminal(t testing.TB, rows, cols uint16) (x *session, tty *os.File) {
 	t.Helper()
 	ptmx, tty, err := pty.Open()
@@ -61,7 +61,7 @@ func openTerminal(t testing.TB, rows, cols uint16) (x *session, tty *os.File) {
 	return x, tty
 }
 
-// on says which command has the terminal.
+// on sets the command that has the terminal.
 func (x *session) on(b *box, p bottle.Process) {
 	x.b, x.Process = b, p
 	b.t.Cleanup(func() {
@@ -81,18 +81,17 @@ func (x *session) keys(s string) {
 // expect waits for text that was not expected before.
 func (x *session) expect(text string) {
 	x.b.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		all := x.out.String()
-		if i := strings.Index(all[x.seen:], text); i >= 0 {
-			x.seen += i + len(text)
-			return
-		}
-		if time.Now().After(deadline) {
-			x.b.t.Fatalf("no %q on the terminal: %.2000q", text, all)
-		}
-		time.Sleep(5 * time.Millisecond)
+	var all string
+	at := -1
+	found := func() bool {
+		all = x.out.String()
+		at = strings.Index(all[x.seen:], text)
+		return at >= 0
 	}
+	if !testenv.Poll(patience, found) {
+		x.b.t.Fatalf("no %q on the terminal: %.2000q", text, all)
+	}
+	x.seen += at + len(text)
 }
 
 func (x *session) end() bottle.Status {
@@ -112,7 +111,7 @@ func (s *suite) terminal(t *testing.T) {
 	x.keys("typed\n")
 	x.expect("got-typed")
 	want(t, "exit code", x.end().Code, 5)
-	// Without a terminal there is none.
+	// Without Command.Terminal there is no terminal.
 	b2 := s.create(t)
 	want(t, "without a terminal", b2.sh("test -t 0 || test -t 1 || echo none"), "none\n")
 }
@@ -136,7 +135,7 @@ func (s *suite) terminalInterrupt(t *testing.T) {
 	x.expect("interrupted")
 	want(t, "exit code", x.end().Code, 9)
 
-	// In raw mode ^C is a key like others.
+	// In raw mode ^C is an ordinary key.
 	b = s.create(t)
 	x = b.terminal(24, 80, "/bin/sh", "-c", `stty raw -echo; echo up; head -c 1 | od -An -tx1; stty sane; exit 0`)
 	x.expect("up")
@@ -179,11 +178,25 @@ func (s *suite) terminalJobs(t *testing.T) {
 // waitCmdline waits until a process with this command line runs inside.
 func (b *box) waitCmdline(line string) {
 	b.t.Helper()
-	b.sh(`for i in $(seq 600); do for p in /proc/[0-9]*; do test "$(tr '\0' ' ' < $p/cmdline 2>/dev/null)" = "` + line + ` " && exit 0; done; sleep 0.1; done; exit 1`)
+	b.waitProcess(line, "true")
 }
 
-// waitRunning waits until that process is not stopped any more.
+// waitRunning waits until that process is no longer stopped.
 func (b *box) waitRunning(line string) {
 	b.t.Helper()
-	b.sh(`for i in $(seq 600); do for p in /proc/[0-9]*; do test "$(tr '\0' ' ' < $p/cmdline 2>/dev/null)" = "` + line + ` " && ! grep -q '^State:.T' $p/status && exit 0; done; sleep 0.1; done; exit 1`)
+	b.waitProcess(line, "! grep -q '^State:.T' $p/status")
+}
+
+// waitProcess waits until a process has this command line and meets a condition of
+// the shell, in which $p is its directory in /proc.
+func (b *box) waitProcess(line, condition string) {
+	b.t.Helper()
+	p, err := b.command(func(c *bottle.Command) { c.Guest = true }, "/bin/sh", "-c",
+		`for i in $(seq 600); do for p in /proc/[0-9]*; do test "$(tr '\0' ' ' < $p/cmdline 2>/dev/null)" = "`+line+` " && `+condition+` && exit 0; done; sleep 0.1; done; exit 1`)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if st := p.end(); st.ExitCode() != 0 {
+		b.t.Fatalf("no process %q: %+v", line, st)
+	}
 }

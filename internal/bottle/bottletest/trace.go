@@ -11,8 +11,9 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// trace: what was done before Pause has been sent when Pause returns, in order
-// and without a gap; who did not ask gets nothing, and the posture says which.
+// trace checks that when Pause returns, all earlier facts have been sent, in
+// order and without a gap. Without a socket there are none, and the posture
+// says so.
 func (s *suite) trace(t *testing.T) {
 	if b := s.create(t); b.Posture().Trace {
 		t.Error("nobody asked for facts, and the posture says that there are some")

@@ -24,7 +24,21 @@ type Backend struct{}
 // Name implements bottle.Backend.
 func (Backend) Name() string { return name }
 
+// Build implements bottle.Backend.
+func (Backend) Build() string { return Build() }
+
+// Isolation implements bottle.Backend.
+func (Backend) Isolation() bottle.Isolation { return bottle.IsolationUserKernel }
+
 // Create implements bottle.Backend.
+// Network implements bottle.Backend.
+func (Backend) Network() bottle.Network { return bottle.NetworkChannels }
+
+// ImageNames implements bottle.Freezes.
+func (Backend) ImageNames() []string {
+	return []string{"processes.state", "processes.meta", "processes.pages"}
+}
+
 func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
 	if err := spec.Limits.Validate(); err != nil {
 		closeAll(spec.Files())
@@ -41,7 +55,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 	if err != nil {
 		return nil, err
 	}
-	// A shim that hangs does not take what is sent to it either.
+	// A hanging shim does not read the plan either.
 	stop := context.AfterFunc(ctx, func() { x.cmd.Process.Kill() })
 	defer stop()
 	var r createReply
@@ -61,7 +75,7 @@ func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, er
 	return x, nil
 }
 
-// box is a live bottle.
+// box is a live bottle, as the supervisor sees it.
 type box struct {
 	cmd     *exec.Cmd
 	cl      *caller
@@ -109,7 +123,7 @@ func (w *warm) Close() {
 	}
 }
 
-// shimFor is the one that waits for this bottle, or a new one.
+// shimFor returns the shim that waits for this bottle, or a new one.
 func shimFor(s *bottle.Spec) (*box, error) {
 	w, ok := s.Warm.(*warm)
 	if ok && w.user == s.User && w.hostUID == s.HostUID && w.hostGID == s.HostGID {
@@ -121,7 +135,7 @@ func shimFor(s *bottle.Spec) (*box, error) {
 }
 
 // startShim starts the shim in new user, mount, PID, IPC and UTS namespaces.
-// It dies with us: by PDEATHSIG, and by the end of its control socket.
+// The shim dies with us, by PDEATHSIG and by the end of its control socket.
 func startShim(u bottle.User, hostUID, hostGID uint32) (*box, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -168,8 +182,8 @@ func startShim(u bottle.User, hostUID, hostGID uint32) (*box, error) {
 	return x, nil
 }
 
-// hostID is the host's id for the bottle's user: our own, or, when we are root,
-// the one that the plan names, so that root's rights stay outside.
+// hostID returns the host's id for the bottle's user: our own or, when we are
+// root, the plan's, so that root's rights stay outside.
 func hostID(own int, want uint32) int {
 	if own == 0 {
 		return int(want)
@@ -204,8 +218,8 @@ func startLocked(cmd *exec.Cmd) error {
 	return <-errc
 }
 
-// reap ends when the shim has ended, which is when nothing of the bottle runs
-// any more: the kernel kills a PID namespace before its PID 1 can be waited for.
+// reap waits for the shim. Nothing of the bottle runs any more then: the kernel
+// kills a PID namespace before its PID 1 can be waited for.
 func (x *box) reap() {
 	x.cmd.Wait()
 	<-x.cl.done
@@ -213,7 +227,7 @@ func (x *box) reap() {
 	close(x.done)
 }
 
-// explain adds what the shim said last, which is where a crash shows.
+// explain adds the shim's last output, which shows a crash.
 func (x *box) explain(err error) error {
 	if s := x.stderr.String(); s != "" && errors.Is(err, bottle.ErrGone) {
 		return fmt.Errorf("%w: %s", err, s)
@@ -249,8 +263,8 @@ func (x *box) Start(ctx context.Context, c *bottle.Command) (bottle.Process, err
 	return p, nil
 }
 
-// checkText refuses what gVisor's own calls, which are JSON, would alter on the
-// way: another name of a file than the one that was meant.
+// checkText refuses strings that gVisor's own calls, which are JSON, would
+// alter on the way: they could name another file.
 func checkText(c *bottle.Command) error {
 	for _, list := range [][]string{c.Args, c.Env, {c.Dir}} {
 		for _, s := range list {
@@ -298,7 +312,7 @@ func (x *box) export(ctx context.Context, in exportArgs, w io.Writer) error {
 		defer pw.Close()
 		errc <- x.cl.call(ctx, callExport, in, nil, pw)
 	}()
-	// Where a user's pipes may be large the sandbox waits less for its reader.
+	// With a larger pipe the sandbox waits less for its reader.
 	unix.FcntlInt(pw.Fd(), unix.F_SETPIPE_SZ, exportPipe)
 	_, cerr := io.CopyBuffer(w, struct{ io.Reader }{r}, make([]byte, exportPipe))
 	if cerr != nil {
@@ -330,8 +344,8 @@ func (x *box) Refusals(ctx context.Context) (bottle.Refusals, error) {
 	return r, err
 }
 
-// process is waited for once, whoever asks and however often: the kernel inside
-// gives a status away only once.
+// process waits once for all callers: the kernel inside returns a status only
+// once.
 type process struct {
 	x      *box
 	pid    int32
@@ -340,7 +354,7 @@ type process struct {
 	err    error
 }
 
-// await ends with the process or the bottle.
+// await returns when the process or the bottle has ended.
 func (p *process) await() {
 	defer close(p.over)
 	p.err = p.x.cl.call(context.Background(), callWait, waitArgs{p.pid}, &p.status)

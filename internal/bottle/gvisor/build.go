@@ -7,7 +7,7 @@ import (
 
 const module = "gvisor.dev/gvisor"
 
-// Build is the version of the embedded kernel.
+// Build returns the version of the embedded kernel.
 var Build = sync.OnceValue(func() string {
 	bi, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// call runs one method in the shim. When ctx ends first the call goes on there
+// call runs one method in the shim. If ctx ends first, the call goes on there
 // and its answer is dropped.
 func (cl *caller) call(ctx context.Context, m method, in, out any, files ...*os.File) error {
 	ch, err := cl.begin(m, in, files)

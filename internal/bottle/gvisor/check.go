@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/bottle/userns"
 )
 
-// Check implements bottle.Backend. It looks only at what can be read without
-// starting anything, so it costs next to nothing before each run; Probe goes
-// further.
+// Check implements bottle.Backend. It reads files and starts nothing, so it is
+// cheap enough for every run; Probe goes further.
 func (Backend) Check(ctx context.Context) error {
 	if _, ok := initCode[runtime.GOARCH]; !ok || runtime.GOOS != "linux" {
 		return &bottle.UnavailableError{Backend: name, Reason: "no support for " + runtime.GOOS + "/" + runtime.GOARCH, Advice: "use Linux on amd64"}
@@ -32,7 +31,7 @@ func (Backend) Check(ctx context.Context) error {
 }
 
 // checkStatic refuses a dynamically linked carboy: the sandbox executes it
-// again where there is no loader.
+// again in a root without a loader.
 func checkStatic() error {
 	f, err := elf.Open("/proc/self/exe")
 	if err != nil {
@@ -66,30 +65,22 @@ func checkKernel() error {
 	return nil
 }
 
-func readSysctl(path string) string {
-	b, err := os.ReadFile("/proc/sys/" + path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
-// checkUserNamespaces reads the switches that are known to forbid them.
+// checkUserNamespaces reads the known switches that forbid user namespaces.
 func checkUserNamespaces() error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	if readSysctl("user/max_user_namespaces") == "0" {
+	if userns.Sysctl("user/max_user_namespaces") == "0" {
 		return &bottle.UnavailableError{Backend: name, Reason: "user namespaces are switched off (user.max_user_namespaces is 0)", Advice: "as root: sysctl user.max_user_namespaces=15000"}
 	}
-	if readSysctl("kernel/unprivileged_userns_clone") == "0" {
+	if userns.Sysctl("kernel/unprivileged_userns_clone") == "0" {
 		return &bottle.UnavailableError{Backend: name, Reason: "user namespaces are reserved for root (kernel.unprivileged_userns_clone is 0)", Advice: "as root: sysctl kernel.unprivileged_userns_clone=1"}
 	}
 	return nil
 }
 
-// Probe makes an empty bottle and destroys it: what Check can't see by reading
-// shows here.
+// Probe makes an empty bottle and destroys it, to find problems that Check
+// cannot see by reading.
 func (b Backend) Probe(ctx context.Context, spec *bottle.Spec) (bottle.Posture, error) {
 	if err := b.Check(ctx); err != nil {
 		closeAll(spec.Files())
@@ -102,32 +93,11 @@ func (b Backend) Probe(ctx context.Context, spec *bottle.Spec) (bottle.Posture, 
 	return x.Posture(), x.Close()
 }
 
-// AppArmorProfile lets this binary make user namespaces where AppArmor forbids
-// them to programs without a profile (Ubuntu from 23.10).
-func AppArmorProfile(exe string) string {
-	return `abi <abi/4.0>,
-include <tunables/global>
-
-# carboy confines itself; this profile only lets it make user namespaces.
-profile carboy "` + exe + `" flags=(unconfined) {
-  userns,
-
-  include if exists <local/carboy>
-}
-`
-}
-
-// AppArmorRestricts reports whether this system reserves user namespaces for
-// programs with a profile.
-func AppArmorRestricts() bool {
-	return readSysctl("kernel/apparmor_restrict_unprivileged_userns") == "1"
-}
-
 // unavailable explains why the shim could not be started.
 func unavailable(err error) error {
 	e := &bottle.UnavailableError{Backend: name, Reason: "can't make a user namespace", Err: err}
 	switch {
-	case AppArmorRestricts():
+	case userns.AppArmorRestricts():
 		e.Reason = "AppArmor forbids user namespaces to programs without a profile"
 		e.Advice = "run carboy doctor --fix: it prints the profile and, as root, installs it"
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):

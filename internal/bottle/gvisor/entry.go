@@ -28,19 +28,19 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
-	"github.com/carboy/carboy/internal/lean"
+	"github.com/carboy/carboy/internal/reclaim"
 )
 
-// shimName is argv[0] of a shim.
+// shimName is a shim's argv[0].
 const shimName = "carboy-shim"
 
-// Main takes over the process when it was started as one of the backend's
-// inner processes, and then never returns. Every program that uses the backend
-// calls it first in main, and first in TestMain.
+// Main takes over if the process was started as one of the backend's inner
+// processes, and then never returns. Every program that uses the backend calls
+// it first in main, and first in TestMain.
 func Main() {
 	switch {
 	case os.Args[0] == shimName:
-		debug.SetGCPercent(lean.StartGC)
+		debug.SetGCPercent(reclaim.StartGC)
 		shimMain()
 	case os.Args[0] == holdName:
 		holdMain()
@@ -51,8 +51,8 @@ func Main() {
 			wrapSyscalls()
 			installBootPrograms()
 		case "runsc-gofer":
-			debug.SetGCPercent(lean.StartGC)
-			lean.After(lean.Patience)
+			debug.SetGCPercent(reclaim.StartGC)
+			reclaim.After(reclaim.Patience)
 			settle()
 			installGoferPrograms()
 		}

@@ -18,26 +18,26 @@ import (
 )
 
 // The exporter writes a part of the overlay's upper layer as a tar stream. It
-// runs inside the sentry, because only there the layer's names exist, and it
-// replaces gVisor's own (TarRootfsUpperLayer), which holds every file in memory
-// as a whole: one sparse file of a terabyte would end the sandbox and with it
-// all changes.
+// runs inside the sentry, because only there the layer's names exist. It
+// replaces gVisor's own TarRootfsUpperLayer, which holds every file completely
+// in memory: one sparse file of a terabyte would end the sandbox and lose all
+// changes.
 //
 // The stream: names are "./" and the path from the bottle's root; directories
 // end in a slash; parents come before children, children in byte order; a
-// directory above the exported one appears alone, for its marks. What was
-// deleted is a character device 0,0. An opaque directory has the record
+// directory above the exported one appears alone, for its attributes. A deleted
+// file is a character device 0,0. An opaque directory has the record
 // SCHILY.xattr.trusted.overlay.opaque=y. Sparse files are GNU 1.0. Sockets
 // cannot be in a tar and are written as deletions with the record
-// CARBOY.type=socket: whatever was there before is gone.
+// CARBOY.type=socket: what they replaced is gone.
 //
-// What the bottle made can't stop the export: attributes that do not fit are
-// left out and counted in CARBOY.dropped-xattrs; a directory whose path is
-// longer than maxExportPath is written without what it holds, and its name,
-// too long for a reader of the stream to accept, says that.
+// Nothing that the bottle made can stop the export. Attributes that do not fit
+// are left out and counted in CARBOY.dropped-xattrs. A directory whose path is
+// longer than maxExportPath is written without its contents; its name, too long
+// for a reader of the stream to accept, reports that.
 
 const (
-	maxExportPath = 4096 // PATH_MAX; what is deeper has no name to land under
+	maxExportPath = 4096 // PATH_MAX; a deeper file could not be created from its name
 	copyBuffer    = 256 << 10
 	// minHole is the smallest total of holes for which a file is written as
 	// sparse: a map costs three blocks.
@@ -133,8 +133,8 @@ func (x *exporter) stat(at vfs.VirtualDentry, name string) (linux.Statx, error) 
 }
 
 // one writes the entry name of the directory at, whose path in the stream is
-// path, and all below it. Without a pause things may vanish meanwhile; that is
-// no error, they are gone.
+// path, and everything below it. Without a pause, files may vanish meanwhile,
+// which is no error.
 func (x *exporter) one(at vfs.VirtualDentry, name, path string) error {
 	st, err := x.stat(at, name)
 	if err != nil {
@@ -219,7 +219,7 @@ func (x *exporter) xattrs(at vfs.VirtualDentry, name string, e *tarEntry) error 
 			continue
 		}
 		key := recXattr + n
-		// An empty value would mean "no record" to a reader.
+		// A reader would take an empty value for "no record".
 		if key != recOpaque && (v == "" || strings.Contains(n, "=") || size+len(key)+len(v) > maxPax-maxExportPath*4) {
 			dropped++
 			continue
@@ -299,7 +299,8 @@ func (x *exporter) file(at vfs.VirtualDentry, name string, e *tarEntry) error {
 	return x.tw.err
 }
 
-// copy writes exactly d.len bytes: what was cut off meanwhile is zeros.
+// copy writes exactly d.len bytes. If the file was truncated meanwhile, it
+// writes zeros.
 func (x *exporter) copy(fd *vfs.FileDescription, d extent) error {
 	for d.len > 0 && x.tw.err == nil {
 		b := x.buf[:min(d.len, int64(len(x.buf)))]

@@ -12,10 +12,10 @@ import (
 	"gvisor.dev/gvisor/pkg/sync"
 )
 
-// Two things that gVisor knows and does not export are reached by reflection:
-// the upper layer of an overlay, and which parts of a tmpfs file hold data.
-// Every step checks the type that it finds, so a gVisor that has changed makes
-// an error, never a wrong export.
+// gVisor does not export two facts that the exporter needs: the upper layer of
+// an overlay, and which parts of a tmpfs file hold data. They are reached by
+// reflection. Every step checks the type that it finds, so a changed gVisor
+// causes an error, never a wrong export.
 
 var errShape = errors.New("the embedded kernel's structures are not the expected ones")
 
@@ -49,7 +49,7 @@ func reach[T any](from any, path ...string) (*T, error) {
 	return (*T)(unsafe.Pointer(v.UnsafeAddr())), nil
 }
 
-// upperRoot is the root of the layer that holds what the bottle wrote. The
+// upperRoot returns the root of the layer that holds the bottle's writes. The
 // references belong to the caller.
 func upperRoot(k *kernel.Kernel) (vfs.VirtualDentry, error) {
 	ctx := k.SupervisorContext()

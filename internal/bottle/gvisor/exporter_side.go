@@ -20,17 +20,16 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// The side channel: a socket pair between the shim and the sentry over which
-// the shim calls code of ours in there. gVisor's own control server takes no
-// further services; what it does offer is a sink of trace events that is made
-// inside the sentry, before its seccomp filter is installed, with a descriptor
-// that the parent gave. So ours is a sink by registration. Nobody but the shim
-// holds the other end, and the calls are those of gVisor's control server, so
-// the filter needs no exception.
+// The side channel is a socket pair over which the shim calls our code inside
+// the sentry. gVisor's own control server accepts no further services. But it
+// offers trace sinks: one is made inside the sentry, before its seccomp filter
+// is installed, with a descriptor from the parent. So ours registers as a sink.
+// Only the shim holds the other end. The calls have the form of gVisor's
+// control server, so the filter needs no exception.
 
 const (
 	sideSink = "carboy"
-	thawing  = "thaw" // in its configuration: the bottle was frozen
+	thawing  = "thaw" // in its configuration: the bottle is restored from an image
 )
 
 // sideEnd is the shim's end of the pair that setupSide made last. A shim makes
@@ -44,7 +43,7 @@ var registerSide = sync.OnceFunc(func() {
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: sideSink, Setup: setupSide, New: newSide})
 })
 
-// setupSide runs in the shim, called by gVisor while it starts the sandbox.
+// setupSide runs in the shim; gVisor calls it while it starts the sandbox.
 func setupSide(map[string]any) (*os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -69,7 +68,7 @@ func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 		return nil, err
 	}
 	side := &Side{}
-	// As many as one call needs, for the case that the workload holds all others.
+	// As many as one call needs, in case the workload holds all others.
 	for range 4 {
 		if n, err := unix.FcntlInt(uintptr(sock.FD()), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			side.spare = append(side.spare, n)
@@ -82,10 +81,11 @@ func newSide(config map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	return &sink{}, nil
 }
 
-// growDescriptors makes the table of descriptors as large as a workload with many
-// files makes it, while nobody waits for it (see highFD). It comes after gVisor has dropped its
-// capabilities, for which each thread must answer, and by a call that its
-// filters allow, since they may be there by then.
+// growDescriptors enlarges the descriptor table to the size that a workload
+// with many files needs, at a time when nobody waits for it (see highFD). It
+// runs after gVisor has dropped its capabilities, to which each thread must
+// respond, and uses a call that the seccomp filters allow, since they may be
+// installed by then.
 func growDescriptors(any int) {
 	if unix.Dup3(any, manyFDs-1, unix.O_CLOEXEC) == nil {
 		unix.Close(manyFDs - 1)
@@ -113,21 +113,21 @@ func writeSideConfig(path string, thaw bool) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// sink is what gVisor knows of us inside the sentry.
+// sink represents us to gVisor inside the sentry.
 type sink struct{ seccheck.SinkDefaults }
 
 // Name implements seccheck.Sink.
 func (*sink) Name() string { return sideSink }
 
-// sentryKernel is the kernel of this sandbox, known from the first calls inside.
+// sentryKernel is the kernel of this sandbox, known from the first calls
+// inside.
 var sentryKernel atomic.Pointer[kernel.Kernel]
 
-// Side is the service inside the sentry. The name and the methods are exported
-// for urpc's sake only.
+// Side is the service inside the sentry. urpc requires the exported names.
 type Side struct{ spare []int }
 
-// Release gives back the descriptors that were kept for an export. The workload
-// must be paused, or it takes them.
+// Release frees the descriptors that were reserved for an export. The workload
+// must be paused, or it could take them.
 func (s *Side) Release(_, _ *struct{}) error {
 	for _, n := range s.spare {
 		unix.Close(n)
@@ -136,15 +136,14 @@ func (s *Side) Release(_, _ *struct{}) error {
 	return nil
 }
 
-// FlushReply is the answer of Side.Flush. Untold is how many facts were lost
-// and no batch could say so.
+// FlushReply is the answer of Side.Flush. Untold is the number of lost facts
+// that no batch has reported.
 type FlushReply struct {
 	Tracing bool
 	Untold  uint64
 }
 
-// Flush sends the facts that are still here, and says whether there are any to
-// be sent at all.
+// Flush sends the buffered facts, and reports whether the sentry traces at all.
 func (*Side) Flush(_ *struct{}, r *FlushReply) error {
 	if w := facts.Load(); w != nil {
 		r.Tracing = true
@@ -156,8 +155,8 @@ func (*Side) Flush(_ *struct{}, r *FlushReply) error {
 // BeginArgs are the arguments of Side.Begin.
 type BeginArgs struct{ Args []string }
 
-// Begin says that a command is about to be started: nothing in the sentry's own
-// tracing does.
+// Begin announces that a command is about to be started. The sentry's own
+// tracing does not report it.
 func (*Side) Begin(a *BeginArgs, _ *struct{}) error {
 	if w := facts.Load(); w != nil && len(a.Args) > 0 {
 		w.begin(a.Args)
@@ -168,7 +167,8 @@ func (*Side) Begin(a *BeginArgs, _ *struct{}) error {
 // StartedArgs are the arguments of Side.Started.
 type StartedArgs struct{ PID int32 }
 
-// Started says how the start went that Begin announced; PID 0: it failed.
+// Started reports the result of the start that Begin announced; PID 0: it
+// failed.
 func (*Side) Started(a *StartedArgs, _ *struct{}) error {
 	if w := facts.Load(); w != nil {
 		w.started(uint32(a.PID))
@@ -179,9 +179,9 @@ func (*Side) Started(a *StartedArgs, _ *struct{}) error {
 // initPatience bounds the wait for init's first call, which follows its start.
 const initPatience = 5 * time.Second
 
-// AwaitInit waits for init's first call, which tells Export of the kernel. A
-// command that runs comes after it; where none could be started, what comes next
-// is the end, and a paused init makes no call any more.
+// AwaitInit waits for init's first call, from which Export learns the kernel. A
+// running command's calls come after it. If no command could be started, the
+// bottle is paused next, and a paused init makes no call.
 func (*Side) AwaitInit(_, _ *struct{}) error {
 	for deadline := time.Now().Add(initPatience); sentryKernel.Load() == nil && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -202,7 +202,7 @@ func callSide(call string, args, reply any) error {
 	return urpc.NewClient(sideEnd).Call("Side."+call, args, reply)
 }
 
-// ExportArgs are the arguments of Side.Export; the file is where to.
+// ExportArgs are the arguments of Side.Export; the file is the destination.
 type ExportArgs struct {
 	Prefix string
 	urpc.FilePayload
@@ -220,7 +220,7 @@ func (*Side) Export(a *ExportArgs, r *ExportReply) (err error) {
 	if k == nil {
 		return errors.New("the bottle has not started")
 	}
-	// A fault of the exporter must not end the sandbox: then nothing could be
+	// A panic of the exporter must not end the sandbox: then nothing could be
 	// saved by other means either.
 	defer func() {
 		if p := recover(); p != nil {

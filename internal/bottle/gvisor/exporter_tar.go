@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// tarWriter writes what archive/tar's Reader understands and its Writer cannot
+// tarWriter writes what archive/tar's Reader understands but its Writer cannot
 // produce: sparse files (GNU 1.0 in PAX) and entries whose attributes the
-// Writer refuses. One bad name must not cost the whole export.
+// Writer refuses. One bad name must not spoil the whole export.
 //
 // Formats: POSIX.1-2001 pax, GNU tar manual "Sparse Formats" D.2.
 type tarWriter struct {
 	w   io.Writer
-	err error // the first; later writes do nothing
+	err error // the first one; later writes do nothing
 	n   int64
 }
 
@@ -128,7 +128,7 @@ func (t *tarWriter) extended(pax map[string]string) {
 	t.pad()
 }
 
-// paxRecord is "LENGTH KEY=VALUE\n", where LENGTH counts itself.
+// paxRecord returns "LENGTH KEY=VALUE\n", where LENGTH counts itself.
 func paxRecord(k, v string) string {
 	size := len(k) + len(v) + 3
 	for s := size + len(strconv.Itoa(size)); ; s++ {
@@ -138,8 +138,8 @@ func paxRecord(k, v string) string {
 	}
 }
 
-// sparseHeader announces a file of real bytes of which only data is stored,
-// and writes the map. The caller writes the data, extent after extent.
+// sparseHeader writes the header and the map of a file of real bytes of which
+// only data is stored. The caller writes the data, extent after extent.
 func (t *tarWriter) sparseHeader(e *tarEntry, real int64, data []extent) {
 	var m bytes.Buffer
 	fmt.Fprintf(&m, "%d\n", len(data))

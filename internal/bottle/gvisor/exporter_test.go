@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 // made is a bottle for one test, with helpers.
@@ -35,7 +36,7 @@ func makeBottle(t testing.TB, tune ...func(*bottle.Spec)) *made {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.Close() })
+	t.Cleanup(func() { testenv.AwaitReports(); b.Close() })
 	return &made{t, ctx, s, b}
 }
 
@@ -161,6 +162,7 @@ func seed(t testing.TB, files map[string]string) func(*bottle.Spec) {
 }
 
 func TestExportKinds(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m := makeBottle(t, seed(t, map[string]string{
 		"gone1": "1", "gone2": "2", "gone3": "3", "tree/a/b": "x", "tree/c": "y",
 		"opaque/old": "o", "moved/in/file": "m", "replaced": "r", "sock": "a file", "append": "start ",
@@ -258,6 +260,7 @@ import sys; sys.stdout.flush(); os._exit(0)
 // A terabyte that is a hole costs nothing; one that may not be made is refused
 // inside with EFBIG.
 func TestExportSparse(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m := makeBottle(t, func(s *bottle.Spec) { s.Limits.FileSize = 2 << 40 })
 	m.sh(`truncate -s 1T hole
 truncate -s 1T islands; printf one | dd of=islands conv=notrunc bs=1 seek=500000000000 2>/dev/null
@@ -327,6 +330,7 @@ type counter int64
 func (c *counter) Write(b []byte) (int, error) { *c += counter(len(b)); return len(b), nil }
 
 func TestFileSizeLimit(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m := makeBottle(t, func(s *bottle.Spec) { s.Limits.FileSize = 1 << 20 })
 	out, st := m.run("python3", "-c", `
 import os, signal, errno
@@ -350,6 +354,7 @@ for size in ((1<<20)+1, 1<<40):
 }
 
 func TestExportMany(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	if testing.Short() {
 		t.Skip("100,000 files: leave out -short")
 	}
@@ -399,6 +404,7 @@ open("end", "w").write("end")
 // While the bottle runs, things change and vanish under the exporter; the
 // stream stays a whole one.
 func TestExportRunning(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m := makeBottle(t)
 	in, inw, err := os.Pipe()
 	if err != nil {

@@ -17,21 +17,21 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Facts (package trace) are what the kernel itself did, taken from its own
-// objects. They leave the sentry in batches over the socket of bottle.Spec.Trace.
+// Facts (package trace) report what the kernel itself did, from its own
+// objects. They leave the sentry in batches over the socket of
+// bottle.Spec.Trace.
 
 const (
-	factBatch   = 32 << 10 // a batch that is as long as this leaves at once
+	factBatch   = 32 << 10 // a longer batch is sent at once
 	factLinger  = 2 * time.Millisecond
 	factPatient = 2 * time.Second
 	factRetell  = 100 * time.Millisecond
-	// factSettle is how long a Pause waits for a reader to take what is left.
+	// factSettle bounds a Pause's wait for a reader to take the rest.
 	factSettle = 4 * time.Second
 )
 
-// factWriter numbers facts and batches them. Whoever emits holds mu while a
-// batch is sent: so a reader that is slow slows the bottle down instead of
-// filling memory.
+// factWriter numbers facts and batches them. mu is held while a batch is sent,
+// so a slow reader slows the bottle down instead of filling memory.
 type factWriter struct {
 	mu      sync.Mutex
 	fd      int
@@ -39,20 +39,20 @@ type factWriter struct {
 	n       uint64 // facts in buf
 	seq     uint64
 	dropped uint64
-	told    uint64 // how many of those a batch has said
-	// stalled: the last batch was dropped. Until one is taken none is waited
-	// for, or a reader that is gone would stop the bottle for good.
+	told    uint64 // how many of those a batch has reported
+	// stalled means that the last batch was dropped. No later batch is waited
+	// for until one is read, or a dead reader would stop the bottle for good.
 	stalled bool
 	gone    bool          // the reader has closed its end
-	wake    chan struct{} // of the lingerer; holds one
+	wake    chan struct{} // wakes the lingerer; holds one
 
 	names   names
 	marks   markSet
 	digests digests
 
-	execs  execs
-	people people
-	sends  sends
+	execs execs
+	tasks taskCounts
+	sends sends
 
 	startMu   sync.Mutex
 	starting  atomic.Pointer[start]
@@ -60,32 +60,32 @@ type factWriter struct {
 	settled   map[uint32]bool              // those that were reported before they were seen
 }
 
-// facts is where to; nil: nobody asked, and every wrapper is a plain call.
+// facts is the writer; nil: tracing is off, and every wrapper is a plain call.
 var facts atomic.Pointer[factWriter]
 
 func newFactWriter(fd int) *factWriter {
 	w := &factWriter{fd: fd, buf: trace.NewBatch(make([]byte, 0, factBatch+trace.MaxFact)), wake: make(chan struct{}, 1), names: newNames(),
 		announced: map[*kernel.ThreadGroup]bool{}, settled: map[uint32]bool{}}
 	w.execs.of = map[*kernel.Task]*loading{}
-	w.people.born, w.people.live = map[*kernel.Task]bool{}, map[*kernel.ThreadGroup]int{}
+	w.tasks.born, w.tasks.live = map[*kernel.Task]bool{}, map[*kernel.ThreadGroup]int{}
 	go w.linger()
 	return w
 }
 
-// linger sends what has waited long enough. It ends with the process.
+// linger sends facts that have waited long enough. It ends with the process.
 func (w *factWriter) linger() {
 	for range w.wake {
 		time.Sleep(factLinger)
 		w.settleExecs()
 		w.names.sweep(time.Now())
-		// A loss is told even when nothing happens after it.
+		// Report a loss even if nothing happens after it.
 		for !w.flush() {
 			time.Sleep(factRetell)
 		}
 	}
 }
 
-// emit sends f, completed by its number and time.
+// emit adds f's number and time and sends it.
 func (w *factWriter) emit(f *trace.Fact) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,20 +96,20 @@ func (w *factWriter) emit(f *trace.Fact) {
 	if len(w.buf) >= factBatch {
 		w.flushLocked()
 	} else if w.n == 1 {
-		w.rouse()
+		w.wakeLingerer()
 	}
 }
 
-// rouse has the lingerer look.
-func (w *factWriter) rouse() {
+// wakeLingerer wakes the lingerer.
+func (w *factWriter) wakeLingerer() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// settle sends all that there is, and says how many facts were lost that no
-// batch has told of: whoever asked must tell, since nothing follows.
+// settle sends everything, and returns the number of lost facts that no batch
+// has reported. The caller must report them, since nothing follows.
 func (w *factWriter) settle() (untold uint64) {
 	w.startMu.Lock()
 	w.settleLocked()
@@ -123,8 +123,8 @@ func (w *factWriter) settle() (untold uint64) {
 	return w.dropped - w.told
 }
 
-// flush sends what there is and reports whether the reader knows of all losses,
-// or can't be told any more.
+// flush sends the batch and reports whether the reader knows of all losses, or
+// can no longer be told.
 func (w *factWriter) flush() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,14 +184,14 @@ var registerFacts = sync.OnceFunc(func() {
 	})
 })
 
-// factSession adds facts to the session that gVisor makes at start.
+// factSession adds facts to the trace session that gVisor makes at start.
 func factSession(s *seccheck.SessionConfig) {
 	s.Sinks = append(s.Sinks, seccheck.SinkConfig{Name: factSinkName})
 	s.Points = append(s.Points,
 		seccheck.PointConfig{Name: "sentry/clone"},
 		seccheck.PointConfig{Name: "sentry/execve"},
-		// Not exit_notify_parent: that is left out for a process whose parent
-		// traces it, and comes twice for one whose parent ends first.
+		// exit_notify_parent does not serve: it is left out for a process that
+		// its parent traces, and comes twice for one whose parent ends first.
 		seccheck.PointConfig{Name: "sentry/task_exit"},
 	)
 }
@@ -203,7 +203,7 @@ func newFactSink(_ map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	if err := unix.SetNonblock(end.FD(), true); err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
 	}
-	// What the host allows is enough for several batches.
+	// The host's limit is enough for several batches.
 	if err := unix.SetsockoptInt(end.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20); err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
 	}
@@ -212,8 +212,8 @@ func newFactSink(_ map[string]any, end *fd.FD) (seccheck.Sink, error) {
 	return &factSink{w: w}, nil
 }
 
-// factSink takes what gVisor's own points say better than a wrapped call
-// could: the program comes from the file that was loaded.
+// factSink receives gVisor's own trace points where they know more than a
+// wrapped call: the program comes from the file that was loaded.
 type factSink struct {
 	seccheck.SinkDefaults
 	w *factWriter

@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -107,7 +108,8 @@ func TestFactsOfRacedPaths(t *testing.T) {
 	}
 }
 
-// The same for programs: the path, the arguments, and a link that is swapped.
+// TestFactsOfRacedPrograms checks the same for programs: the path, the arguments,
+// and a link that is swapped.
 func TestFactsOfRacedPrograms(t *testing.T) {
 	m, r := makeTraced(t, withGuest(t), seed(t, map[string]string{"run-a": "#!/bin/echo A\n", "run-b": "#!/bin/echo B\n"}))
 	ws := m.spec.Workspace
@@ -218,6 +220,7 @@ func TestFactsOfFirstWrites(t *testing.T) {
 
 // Each way to write is a fact.
 func TestFactsOfEveryWayToWrite(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	m.sh(`exec python3 -c '
 import os, mmap, ctypes
@@ -325,6 +328,7 @@ func TestFactsOfReusedPIDs(t *testing.T) {
 
 // Programs that have no name any more, or never had one.
 func TestFactsOfNamelessPrograms(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, withGuest(t))
 	ws := m.spec.Workspace.Target
 	m.sh("mkdir d; cp " + factsGuest + " d/facts-guest; d/facts-guest self")
@@ -583,6 +587,7 @@ func TestFactsLostAtTheEndAreTold(t *testing.T) {
 // Rights, other processes, sockets: what was asked for is a fact, also when it
 // was refused.
 func TestFactsOfRights(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	m.sh(`exec python3 -c '
 import ctypes, os, socket, subprocess, time
@@ -728,6 +733,7 @@ func TestFactsOfStartedCommands(t *testing.T) {
 // A mount that the workload makes read-only itself makes no digest fixed: it can
 // still change the file by the other way to it, in memory that it shares.
 func TestFactsOfOwnReadOnlyMounts(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	ws := m.spec.Workspace.Target
 	m.sh(`mkdir d e; cp /bin/echo d/prog
@@ -784,6 +790,7 @@ func TestFactsOfFixedPrograms(t *testing.T) {
 // before it was waited for, one with threads. A clone that is given up is no
 // process, and no end of its maker.
 func TestFactsOfEnds(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	out := m.sh(`exec python3 -c '
 import ctypes, os, signal, struct, threading, time
@@ -845,6 +852,7 @@ print(traced, middle, zombie, threaded, os.getpid())
 // A path that begins at a root of the workload's own is said behind that root; a
 // name that may not be used, in the directory where it is.
 func TestFactsOfOwnRoots(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	ws := m.spec.Workspace.Target
 	m.sh(`mkdir -p jail/etc shut/in; touch shut/in/x shut/plain; ln -s shut sl; chmod 0 shut/in
@@ -902,6 +910,7 @@ exec unshare -Urm sh -c 'set -e; mount -t tmpfs none /dev; echo kept >/dev/null;
 
 // A clone into other namespaces is one that asks for rights.
 func TestFactsOfNamespaces(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	m.sh(`exec python3 -c '
 import ctypes, os, struct
@@ -948,6 +957,7 @@ func TestFactsOfSilentPrograms(t *testing.T) {
 // becomes another program. This one does so for most of its time: the file is
 // the workload's own and large, and is read anew each time.
 func TestStopDuringExec(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, seed(t, map[string]string{"again": "printf x >>times; exec ./big again\n"}))
 	const rounds = 20
 	out := m.sh(fmt.Sprintf(`cp /bin/sh big; truncate -s 20M big; exec python3 -c '

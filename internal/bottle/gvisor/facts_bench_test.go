@@ -15,7 +15,7 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// BenchmarkTrace is what a trace costs: the CPU time of a bottle with one as a
+// BenchmarkTrace measures the cost of a trace: the CPU time of a bottle with one as a
 // multiple of one without, in pairs, the median of the rounds. The bottle's is
 // that of all its processes, its start included; "with-reader" adds this process,
 // which reads and parses.

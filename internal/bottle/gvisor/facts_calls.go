@@ -27,11 +27,11 @@ import (
 
 // The calls that name a file are served here instead of by gVisor's own
 // functions, with the same steps (pkg/sentry/syscalls/linux: sys_file.go,
-// sys_stat.go). A wrapper around those could not tell the truth: the path lies
-// in memory that another thread writes to, so a copy made before or after the
-// call need not be what the call saw, and the descriptor that an open returned
-// may be another file by the time it is looked up. Here the path is copied
-// once, and the object that answers is the object that is reported.
+// sys_stat.go). A wrapper around those could not report the truth: the path
+// lies in memory that another thread may write to, so a copy made before or
+// after the call may differ from the call's own, and by the time that a
+// descriptor is looked up, it may be another file. Here the path is copied
+// once, and the object that is used is the object that is reported.
 
 //go:linkname convertStatxToUserStat gvisor.dev/gvisor/pkg/sentry/syscalls/linux.convertStatxToUserStat
 func convertStatxToUserStat(t *kernel.Task, statx *linux.Statx, stat *linux.Stat)
@@ -44,15 +44,15 @@ func userifyStatx(t *kernel.Task, statx *linux.Statx)
 
 type call = kernel.SyscallFn
 
-// served is a call of ours that takes the place of gVisor's; around is one that
-// calls gVisor's, for what can be reported without knowing its insides.
+// served replaces gVisor's call. around calls gVisor's, for what can be
+// reported without access to its internals.
 type (
 	served func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error)
 	around func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, *kernel.SyscallControl, error)
 )
 
-// wrapFacts is what stands in the table for the call of this name; nil: gVisor's
-// own. A call that isn't there on an architecture is not found in its table.
+// wrapFacts returns the function for the call of this name, or nil for gVisor's
+// own. A call that an architecture lacks is not found in its table.
 func wrapFacts(name string, orig call) call {
 	for _, m := range []map[string]served{lookCalls, changeCalls, writeCalls, netCalls} {
 		if ours, ok := m[name]; ok {
@@ -85,7 +85,7 @@ func wrapFacts(name string, orig call) call {
 	return nil
 }
 
-// lookCalls open and look.
+// lookCalls are the calls that open and look.
 var lookCalls = map[string]served{
 	"open": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return w.open(t, linux.AT_FDCWD, a[0].Pointer(), a[1].Uint(), a[2].ModeT(), 0)
@@ -150,7 +150,8 @@ var lookCalls = map[string]served{
 	},
 }
 
-// place is one path argument: the bytes, copied once, and where they begin.
+// place is one path argument: its bytes, copied once, and the directory where
+// it begins.
 type place struct {
 	t           *kernel.Task
 	raw         string
@@ -187,7 +188,8 @@ func newPlace(t *kernel.Task, dirfd int32, addr hostarch.Addr, allowEmpty bool) 
 	return placeAt(t, dirfd, raw, strings.HasPrefix(raw, "/"))
 }
 
-// placeAt is the place of a path that was copied; fromRoot: it begins there.
+// placeAt returns the place of a path that was copied; fromRoot: it begins at
+// the root.
 func placeAt(t *kernel.Task, dirfd int32, raw string, fromRoot bool) (*place, error) {
 	p := &place{t: t, raw: raw, root: t.FSContext().RootDirectory(), creds: t.Credentials()}
 	switch {
@@ -220,7 +222,7 @@ func (p *place) pop(follow bool) *vfs.PathOperation {
 	return &vfs.PathOperation{Root: p.root, Start: p.start, Path: fspath.Parse(p.raw), FollowFinalSymlink: follow}
 }
 
-// split cuts the last component off: its directory ("" when there is none) and
+// split separates the last component: its directory ("" when there is none) and
 // its name, trailing slashes kept.
 func split(raw string) (dir, name string) {
 	end := len(strings.TrimRight(raw, "/"))
@@ -228,8 +230,8 @@ func split(raw string) (dir, name string) {
 	return raw[:i], raw[i:]
 }
 
-// pin resolves the directory of the last component, so that what is reported
-// about the name is about this very directory.
+// pin resolves the directory of the last component, so that the report on the
+// name concerns this very directory.
 func (p *place) pin() (*place, error) {
 	dir, name := split(p.raw)
 	q := &place{t: p.t, raw: name, root: p.root, start: p.start, creds: p.creds}
@@ -249,11 +251,11 @@ func (p *place) pin() (*place, error) {
 	return q, nil
 }
 
-// try runs op on p. When that finds no such name, or may not do with it what it
-// is to do, it is run again with the directory of the last component pinned;
-// only this answer counts, and where is the place that it is about. An op that
-// answers so has done nothing, so the first attempt is as if it had not been;
-// and what exists, which is what programs mostly ask for, is resolved once.
+// try runs op on p. If op finds no such name, or may not do its work, try pins
+// the directory of the last component and runs op again. Only the second answer
+// counts, and where is its place. An op that fails in this way has no effect,
+// so the first attempt leaves no trace. A path that exists, the usual case, is
+// resolved only once.
 func (p *place) try(op func(*place) error) (where *place, err error) {
 	if err = op(p); !nothingDone(err) || p.raw == "" {
 		return nil, err
@@ -273,12 +275,12 @@ func nothingDone(err error) bool {
 	return linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.EACCES, err) || linuxerr.Equals(linuxerr.EPERM, err)
 }
 
-// rootOf is the bottle's root, as the plan arranged it.
+// rootOf holds the bottle's root, as the plan arranged it.
 type rootOf struct {
 	fs *vfs.Filesystem
-	vd vfs.VirtualDentry // held for as long as the process lasts
-	// fixed are the other file systems that the plan shows read-only and
-	// nowhere else otherwise. The mounts are those of init's namespace, over
+	vd vfs.VirtualDentry // held until the process ends
+	// fixed holds the other file systems that the plan shows read-only and
+	// nowhere else otherwise. Their mounts belong to init's namespace, over
 	// which nothing inside has rights.
 	fixed map[*vfs.Filesystem]bool
 }
@@ -307,8 +309,8 @@ func learnRoot(t *kernel.Task) *rootOf {
 	return theRoot.Load()
 }
 
-// fixedMounts are the file systems of which all mounts below root are read-only.
-// When one can't be looked at, there are none.
+// fixedMounts returns the file systems whose mounts below root are all
+// read-only. If one cannot be examined, it returns none.
 func fixedMounts(t *kernel.Task, root vfs.VirtualDentry) map[*vfs.Filesystem]bool {
 	v := t.Kernel().VFS()
 	ctx := t.Kernel().SupervisorContext()
@@ -337,12 +339,12 @@ func fixedMounts(t *kernel.Task, root vfs.VirtualDentry) map[*vfs.Filesystem]boo
 	return fixed
 }
 
-// unreachable begins the path of an object on a mount that the workload made
-// for itself: the bottle's root does not lead there.
+// unreachable starts the path of an object on a mount that the workload made:
+// the bottle's root does not lead there.
 const unreachable = "(unreachable)"
 
-// truePath names an object by its file system, not by the mounts and the root
-// that the caller sees, which it may have arranged itself.
+// truePath names an object by its file system. The mounts and the root that the
+// caller sees may be of its own making.
 func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	v := t.Kernel().VFS()
 	var fl trace.Flags
@@ -369,8 +371,8 @@ func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	if fl != 0 {
 		s = strings.TrimSuffix(s, " (deleted)")
 	}
-	// What has no place in any tree, such as a pipe, has a name without a slash
-	// or a path that only says its kind.
+	// An object outside any tree, such as a pipe, has a name without a slash or
+	// a path that only names its kind.
 	if strings.HasPrefix(s, "/") && !tmpfs.IsMemfdDentry(vd.Dentry()) {
 		if p, err := v.PathnameReachable(t, r.vd, vd); err == nil && p == "" {
 			s = unreachable + s
@@ -379,14 +381,14 @@ func truePath(t *kernel.Task, vd vfs.VirtualDentry) (string, trace.Flags) {
 	return s, fl | trace.Foreign
 }
 
-// name is the path of p's last component in p's directory.
+// name returns the path of p's last component in p's directory.
 func (p *place) name() (string, trace.Flags) {
 	dir, fl := truePath(p.t, p.start)
 	return strings.TrimSuffix(dir, "/") + "/" + strings.TrimRight(p.raw, "/"), fl
 }
 
-// nameBy is the name by q, its pinned place, which it releases; as it was asked
-// for when q is nil, because its directory was not found.
+// nameBy returns the name by q, p's pinned place, and releases q. If q is nil,
+// because the directory was not found, it returns the requested path.
 func (p *place) nameBy(q *place) (string, trace.Flags) {
 	if q == nil {
 		return p.asked()
@@ -395,8 +397,8 @@ func (p *place) nameBy(q *place) (string, trace.Flags) {
 	return q.name()
 }
 
-// asked is the path as it was asked for, behind the directory in which the kernel
-// began with it.
+// asked returns the requested path after the directory in which the kernel
+// began to resolve it.
 func (p *place) asked() (string, trace.Flags) {
 	from := p.start
 	if p.absolute() && !p.scoped {
@@ -420,7 +422,7 @@ func errnoOf(err error) uint32 {
 		if n := uint32(e.Errno()); n < 512 {
 			return n
 		}
-		// It was interrupted, and may be made again.
+		// It was interrupted, and may be restarted.
 		return uint32(unix.EINTR)
 	}
 	if e, ok := err.(unix.Errno); ok {
@@ -431,9 +433,10 @@ func errnoOf(err error) uint32 {
 
 func pidOf(t *kernel.Task) uint32 { return uint32(t.TGIDInRoot()) }
 
-// say completes f, how a call on p ended, and emits it: with the object vd, with
-// the place that try gave, or otherwise. It releases the place.
-func (w *factWriter) say(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, err error) {
+// report completes f with the result of a call on p and emits it. The path comes
+// from the object vd, from try's place, or from the request. It releases the
+// place.
+func (w *factWriter) report(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, err error) {
 	f.PID, f.Errno = pidOf(p.t), errnoOf(err)
 	var fl trace.Flags
 	switch {
@@ -454,7 +457,7 @@ func (w *factWriter) say(f *trace.Fact, p, where *place, vd vfs.VirtualDentry, e
 	w.emit(f)
 }
 
-// checkOpenHow is what openat2 checks and openat does not.
+// checkOpenHow makes the checks of openat2 that openat lacks.
 func checkOpenHow(how *linux.OpenHow) error {
 	const known = linux.RESOLVE_BENEATH | linux.RESOLVE_IN_ROOT | linux.RESOLVE_CACHED | linux.RESOLVE_NO_MAGICLINKS | linux.RESOLVE_NO_SYMLINKS | linux.RESOLVE_NO_XDEV
 	f, res := how.Flags, how.Resolve
@@ -494,12 +497,13 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	if resolve == 0 {
 		where, err = p.try(open)
 	} else {
-		// Its limits hold for the whole path, so the directory can't be pinned.
+		// Its limits apply to the whole path, so the directory cannot be
+		// pinned.
 		err = open(p)
 	}
 	f := trace.Fact{Op: trace.Open, A: uint64(flags), B: uint64(mode)}
 	if err != nil {
-		w.say(&f, p, where, vfs.VirtualDentry{}, err)
+		w.report(&f, p, where, vfs.VirtualDentry{}, err)
 		return 0, err
 	}
 	defer file.DecRef(t)
@@ -508,15 +512,16 @@ func (w *factWriter) open(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	if flags&(linux.O_CREAT|linux.O_TRUNC) != 0 && special(t, file) {
 		f.Flags |= trace.Special
 	}
-	// Before another thread can use it. That no descriptor was left would come
-	// after it: the file was opened, and made or cut.
-	w.say(&f, p, nil, file.VirtualDentry(), nil)
+	// Report before another thread can use the file. If no descriptor is left,
+	// that shows only afterwards: the file was still opened, and made or
+	// truncated.
+	w.report(&f, p, nil, file.VirtualDentry(), nil)
 	fd, err := t.NewFDFrom(0, file, kernel.FDFlags{CloseOnExec: flags&linux.O_CLOEXEC != 0})
 	return uintptr(fd), err
 }
 
-// find is the object that p names. The reference belongs to the caller. When
-// there is none, f is emitted.
+// find returns the object that p names. The reference belongs to the caller. On
+// failure it emits f.
 func (w *factWriter) find(f *trace.Fact, p *place, follow bool, opts *vfs.GetDentryOptions) (vfs.VirtualDentry, error) {
 	var vd vfs.VirtualDentry
 	where, err := p.try(func(q *place) (err error) {
@@ -524,7 +529,7 @@ func (w *factWriter) find(f *trace.Fact, p *place, follow bool, opts *vfs.GetDen
 		return err
 	})
 	if err != nil {
-		w.say(f, p, where, vfs.VirtualDentry{}, err)
+		w.report(f, p, where, vfs.VirtualDentry{}, err)
 		return vd, err
 	}
 	w.seen(p.t, vd)
@@ -552,7 +557,7 @@ func (w *factWriter) look(t *kernel.Task, dirfd int32, addr hostarch.Addr, flags
 	}
 	defer vd.DecRef(t)
 	st, err := t.Kernel().VFS().StatAt(t, p.creds, p.of(vd), opts)
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	return st, err
 }
 
@@ -621,11 +626,12 @@ func (w *factWriter) access(t *kernel.Task, dirfd int32, addr hostarch.Addr, mod
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().AccessAt(t, p.creds, vfs.AccessTypes(mode), p.of(vd))
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	return err
 }
 
-// realCreds are those that access(2) checks with: the real ids.
+// realCreds returns the credentials that access(2) checks: those of the real
+// ids.
 func realCreds(c *auth.Credentials) *auth.Credentials {
 	c = c.Fork()
 	c.EffectiveKUID, c.EffectiveKGID = c.RealKUID, c.RealKGID
@@ -657,7 +663,7 @@ func (w *factWriter) readlink(t *kernel.Task, dirfd int32, addr, to hostarch.Add
 	defer vd.DecRef(t)
 	f.Path2, err = t.Kernel().VFS().ReadlinkAt(t, p.creds, p.of(vd))
 	target := f.Path2
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	if err != nil {
 		return 0, err
 	}
@@ -684,7 +690,7 @@ func (w *factWriter) chdir(t *kernel.Task, addr hostarch.Addr) error {
 	}
 	defer vd.DecRef(t)
 	t.FSContext().SetWorkingDirectory(t, vd)
-	w.say(&f, p, nil, vd, nil)
+	w.report(&f, p, nil, vd, nil)
 	return nil
 }
 
@@ -699,22 +705,22 @@ func (w *factWriter) fchdir(t *kernel.Task, fd int32) error {
 		t.FSContext().SetWorkingDirectory(t, vd)
 		vd.DecRef(t)
 	}
-	w.say(&trace.Fact{Op: trace.Chdir}, p, nil, p.start, err)
+	w.report(&trace.Fact{Op: trace.Chdir}, p, nil, p.start, err)
 	return err
 }
 
-// dirents serves getdents: it lays out what a directory's iterator gives.
+// dirents serves getdents: it lays out the entries of a directory's iterator.
 type dirents struct {
 	buf    []byte
 	copied int
-	asked  int // what the caller has room for
+	asked  int // the caller's buffer size
 	wide   bool
 }
 
 // Handle implements vfs.IterDirentsCallback.
 func (d *dirents) Handle(e vfs.Dirent) error {
-	// linux_dirent64 is 8 ino, 8 off, 2 reclen, 1 type, the name and its end;
-	// linux_dirent has the type in its last byte instead.
+	// linux_dirent64 is 8 ino, 8 off, 2 reclen, 1 type, the name and its
+	// terminator; linux_dirent has the type in its last byte instead.
 	const fixed = 8 + 8 + 2 + 1 + 1
 	size := (fixed + len(e.Name) + 7) &^ 7
 	if size > len(d.buf)-d.copied {
@@ -741,8 +747,8 @@ func (d *dirents) Handle(e vfs.Dirent) error {
 
 var direntsPool = sync.Pool{New: func() any { return &dirents{} }}
 
-// list serves getdents and getdents64. The first read through a description is
-// the fact.
+// list serves getdents and getdents64. It reports the first read through a
+// description.
 func (w *factWriter) list(t *kernel.Task, a arch.SyscallArguments, wide bool) (uintptr, error) {
 	addr, size := a[1].Pointer(), a[2].Int()
 	if size < 8+8+2+1+1 {

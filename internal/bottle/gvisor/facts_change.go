@@ -14,9 +14,8 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// The calls that change names and what belongs to a file besides its content.
-// Arguments that are structures in memory (times, attributes) are copied by
-// gVisor's own helpers, once, and used.
+// Calls that change names and metadata. gVisor's own helpers copy arguments
+// that are structures in memory (times, attributes) once, and the copy is used.
 
 //go:linkname populateSetStatOptionsForChown gvisor.dev/gvisor/pkg/sentry/syscalls/linux.populateSetStatOptionsForChown
 func populateSetStatOptionsForChown(t *kernel.Task, owner, group int32, opts *vfs.SetStatOptions) error
@@ -121,7 +120,7 @@ var changeCalls = map[string]served{
 		if err := populateSetStatOptionsForChown(t, owner, group, &opts); err != nil {
 			return 0, err
 		}
-		return 0, w.sayFile(t, chownFact(owner, group), file, file.SetStat(t, opts))
+		return 0, w.reportFile(t, chownFact(owner, group), file, file.SetStat(t, opts))
 	},
 	"utime": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		opts := vfs.SetStatOptions{Stat: linux.Statx{Mask: linux.STATX_ATIME | linux.STATX_MTIME}}
@@ -180,7 +179,7 @@ var changeCalls = map[string]served{
 		if err != nil {
 			return 0, err
 		}
-		return 0, w.sayFile(t, &trace.Fact{Op: trace.Xattr, A: 1, Path2: opts.Name}, file, file.SetXattr(t, opts))
+		return 0, w.reportFile(t, &trace.Fact{Op: trace.Xattr, A: 1, Path2: opts.Name}, file, file.SetXattr(t, opts))
 	},
 	"removexattr": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return 0, w.removeXattr(t, a, true)
@@ -198,15 +197,15 @@ var changeCalls = map[string]served{
 		if err != nil {
 			return 0, err
 		}
-		return 0, w.sayFile(t, &trace.Fact{Op: trace.Xattr, A: 2, Path2: name}, file, file.RemoveXattr(t, name))
+		return 0, w.reportFile(t, &trace.Fact{Op: trace.Xattr, A: 2, Path2: name}, file, file.RemoveXattr(t, name))
 	},
 	"memfd_create": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return w.memfd(t, a[0].Pointer(), a[1].Uint())
 	},
 }
 
-// sayFile emits f about file, which a descriptor named, and passes err on.
-func (w *factWriter) sayFile(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription, err error) error {
+// reportFile emits f about file, which a descriptor named, and returns err.
+func (w *factWriter) reportFile(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription, err error) error {
 	f.PID, f.Errno = pidOf(t), errnoOf(err)
 	f.Path, f.Flags = truePath(t, file.VirtualDentry())
 	w.emit(f)
@@ -243,13 +242,13 @@ func (w *factWriter) onPlace(f *trace.Fact, p *place, op func(*place) error) err
 	if err == nil {
 		err = op(q)
 	}
-	w.sayName(f, p, q, nil, nil, err)
+	w.reportName(f, p, q, nil, nil, err)
 	return err
 }
 
-// sayName is say for calls on names rather than objects: q and q2 are the pinned
-// places, nil when their directory was not found. It releases them.
-func (w *factWriter) sayName(f *trace.Fact, p, q, p2, q2 *place, err error) {
+// reportName is report for calls on names rather than objects. q and q2 are the
+// pinned places, nil when their directory was not found. It releases them.
+func (w *factWriter) reportName(f *trace.Fact, p, q, p2, q2 *place, err error) {
 	f.PID, f.Errno = pidOf(p.t), errnoOf(err)
 	var fl, fl2 trace.Flags
 	f.Path, fl = p.nameBy(q)
@@ -280,7 +279,7 @@ func (w *factWriter) rename(t *kernel.Task, olddir int32, old hostarch.Addr, new
 			})
 		}
 	}
-	w.sayName(&trace.Fact{Op: trace.Rename, A: uint64(flags)}, p, q, p2, q2, err)
+	w.reportName(&trace.Fact{Op: trace.Rename, A: uint64(flags)}, p, q, p2, q2, err)
 	return err
 }
 
@@ -294,7 +293,7 @@ func (w *factWriter) link(t *kernel.Task, olddir int32, old hostarch.Addr, newdi
 	}
 	defer p.release()
 	if flags&linux.AT_EMPTY_PATH != 0 && !p.absolute() && olddir != linux.AT_FDCWD {
-		// The same test that gVisor makes: who opened the file may link it.
+		// gVisor makes the same test: whoever opened the file may link it.
 		file := t.GetFile(olddir)
 		if file == nil {
 			return linuxerr.EBADF
@@ -324,7 +323,7 @@ func (w *factWriter) link(t *kernel.Task, olddir int32, old hostarch.Addr, newdi
 		err = t.Kernel().VFS().LinkAt(t, p.creds, p.of(vd), q2.pop(false))
 	}
 	f.Path2, f.Flags = p2.nameBy(q2)
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	return err
 }
 
@@ -362,7 +361,7 @@ func (w *factWriter) mknod(t *kernel.Task, dirfd int32, addr hostarch.Addr, mode
 	case linux.ModeCharacterDevice, linux.ModeBlockDevice:
 		whiteout := ft == linux.ModeCharacterDevice && dev == linux.WHITEOUT_DEV
 		if !whiteout && !t.HasRootCapability(linux.CAP_MKNOD) {
-			w.say(&f, p, nil, vfs.VirtualDentry{}, linuxerr.EPERM)
+			w.report(&f, p, nil, vfs.VirtualDentry{}, linuxerr.EPERM)
 			return linuxerr.EPERM
 		}
 	}
@@ -374,7 +373,7 @@ func (w *factWriter) mknod(t *kernel.Task, dirfd int32, addr hostarch.Addr, mode
 	})
 }
 
-// setStat serves the calls that set what stat shows.
+// setStat serves the calls that set what stat reads.
 func (w *factWriter) setStat(t *kernel.Task, f *trace.Fact, dirfd int32, addr hostarch.Addr, allowEmpty, follow bool, opts *vfs.SetStatOptions) error {
 	p, err := newPlace(t, dirfd, addr, allowEmpty)
 	if err != nil {
@@ -386,7 +385,7 @@ func (w *factWriter) setStat(t *kernel.Task, f *trace.Fact, dirfd int32, addr ho
 	}
 	if p.raw == "" {
 		err = t.Kernel().VFS().SetStatAt(t, p.creds, p.of(p.start), opts)
-		w.say(f, p, nil, p.start, err)
+		w.report(f, p, nil, p.start, err)
 		return err
 	}
 	vd, err := w.find(f, p, follow, &vfs.GetDentryOptions{})
@@ -395,18 +394,18 @@ func (w *factWriter) setStat(t *kernel.Task, f *trace.Fact, dirfd int32, addr ho
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().SetStatAt(t, p.creds, p.of(vd), opts)
-	w.say(f, p, nil, vd, err)
+	w.report(f, p, nil, vd, err)
 	return err
 }
 
-// setStatFile is setStat of what a descriptor names.
+// setStatFile is setStat for a descriptor.
 func (w *factWriter) setStatFile(t *kernel.Task, f *trace.Fact, fd int32, opts *vfs.SetStatOptions) error {
 	file := t.GetFile(fd)
 	if file == nil {
 		return linuxerr.EBADF
 	}
 	defer file.DecRef(t)
-	return w.sayFile(t, f, file, file.SetStat(t, *opts))
+	return w.reportFile(t, f, file, file.SetStat(t, *opts))
 }
 
 func chmodFact(mode uint) (*trace.Fact, *vfs.SetStatOptions) {
@@ -474,7 +473,7 @@ func (w *factWriter) setXattr(t *kernel.Task, a arch.SyscallArguments, follow bo
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().SetXattrAt(t, p.creds, p.of(vd), opts)
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	return err
 }
 
@@ -495,7 +494,7 @@ func (w *factWriter) removeXattr(t *kernel.Task, a arch.SyscallArguments, follow
 	}
 	defer vd.DecRef(t)
 	err = t.Kernel().VFS().RemoveXattrAt(t, p.creds, p.of(vd), name)
-	w.say(&f, p, nil, vd, err)
+	w.report(&f, p, nil, vd, err)
 	return err
 }
 

@@ -27,11 +27,11 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Processes. execve is served up to the point where the program is loaded: path,
-// arguments and environment are copied once; the file, and for a script its
-// interpreters, are opened here, and the loader gets the open file. So what is
-// reported is what is loaded, whoever swaps names meanwhile. That it was loaded
-// is known when gVisor tells its sinks.
+// Processes. execve is served here up to the loading of the program. Path,
+// arguments and environment are copied once; the file, and a script's
+// interpreters, are opened here, and the loader gets the open file. So the
+// reported file is the loaded file, whoever swaps names meanwhile. gVisor tells
+// its sinks when it was loaded.
 
 //go:linkname parseInterpreterScript gvisor.dev/gvisor/pkg/sentry/loader.parseInterpreterScript
 func parseInterpreterScript(ctx context.Context, filename string, fd *vfs.FileDescription, argv []string) (newpath string, newargv []string, err error)
@@ -43,8 +43,8 @@ var processCalls = map[string]around{
 	"execveat": func(w *factWriter, t *kernel.Task, _ uintptr, a arch.SyscallArguments, _ call) (uintptr, *kernel.SyscallControl, error) {
 		return w.exec(t, a[0].Int(), a[1].Pointer(), a[2].Pointer(), a[3].Pointer(), a[4].Int())
 	},
-	// Wrapped for began alone: so that even a program that does nothing else is
-	// seen to have begun.
+	// Wrapped only so that began runs, and even a program that makes no other
+	// call is seen.
 	"exit":       passOn,
 	"exit_group": passOn,
 }
@@ -53,8 +53,8 @@ func passOn(_ *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, 
 	return orig(t, no, a)
 }
 
-// maxScripts is how many files Linux and gVisor look at: one and five that
-// scripts name.
+// maxScripts is the number of files that Linux and gVisor look at: one, and
+// five that scripts name.
 const maxScripts = 6
 
 func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr hostarch.Addr, flags int32) (uintptr, *kernel.SyscallControl, error) {
@@ -98,7 +98,7 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 		if where == nil || !linuxerr.Equals(linuxerr.ENOENT, err) {
 			f.Args = argv
 		}
-		w.sayExecFailed(&f, p, where, err)
+		w.reportExecFailed(&f, p, where, err)
 		return 0, nil, err
 	}
 	first, firstFlags := truePath(t, file.VirtualDentry())
@@ -112,13 +112,14 @@ func (w *factWriter) exec(t *kernel.Task, dirfd int32, addr, argvAddr, envAddr h
 	w.describe(t, &f, file, first, called)
 	f.Args = argv
 	w.execs.begin(t, &f, file)
-	// The loader finds no script here any more. If the workload makes one of
-	// this file right now, "close on exec" has the loader refuse it.
+	// The loader finds no script here any more. If the workload turns this file
+	// into one right now, "close on exec" makes the loader refuse it.
 	return 0, t.Execve(argv, env, flags, called, file, true), nil
 }
 
-// execPlace is where the path of a program begins; closes says that its
-// directory, or itself, is behind a descriptor that is closed on exec.
+// execPlace returns the place of a program's path. closes means that its
+// directory, or the file itself, is named by a descriptor that is closed on
+// exec.
 func execPlace(t *kernel.Task, dirfd int32, name string, relative bool) (p *place, closes bool, err error) {
 	if !relative {
 		p, err = placeAt(t, linux.AT_FDCWD, name, strings.HasPrefix(name, "/"))
@@ -146,13 +147,13 @@ func (w *factWriter) openExec(p *place, follow bool) (file *vfs.FileDescription,
 	return file, where, err
 }
 
-func (w *factWriter) sayExecFailed(f *trace.Fact, p, where *place, err error) {
+func (w *factWriter) reportExecFailed(f *trace.Fact, p, where *place, err error) {
 	f.UID, f.EUID = ids(p.t)
-	w.say(f, p, where, vfs.VirtualDentry{}, err)
+	w.report(f, p, where, vfs.VirtualDentry{}, err)
 }
 
 // interpreter follows scripts from file to a program, as the loader would, and
-// returns that with the arguments that it gets. It takes over file.
+// returns the program with its arguments. It takes ownership of file.
 func (w *factWriter) interpreter(t *kernel.Task, file *vfs.FileDescription, name string, argv []string, closes, follow bool) (*vfs.FileDescription, []string, error) {
 	for range maxScripts {
 		var magic [4]byte
@@ -187,8 +188,8 @@ func (w *factWriter) interpreter(t *kernel.Task, file *vfs.FileDescription, name
 		var where *place
 		file, where, err = w.openExec(q, follow)
 		if err != nil {
-			// The interpreter that is missing is what one wants to know.
-			w.sayExecFailed(&trace.Fact{Op: trace.Exec}, q, where, err)
+			// Report the missing interpreter.
+			w.reportExecFailed(&trace.Fact{Op: trace.Exec}, q, where, err)
 			q.release()
 			return nil, argv, err
 		}
@@ -203,8 +204,8 @@ func ids(t *kernel.Task) (uid, euid uint32) {
 	return uint32(c.RealKUID), uint32(c.EffectiveKUID)
 }
 
-// describe fills in what is known of a program: first is the file that was
-// named, if it is known, and called its name.
+// describe fills in f's description of a program. first is the file that was
+// named, if known, and called its name.
 func (w *factWriter) describe(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription, first, called string) {
 	f.PID = pidOf(t)
 	f.UID, f.EUID = ids(t)
@@ -226,17 +227,18 @@ func (w *factWriter) describe(t *kernel.Task, f *trace.Fact, file *vfs.FileDescr
 }
 
 const (
-	// digestMost bounds what is read of a file that the workload can write, at
-	// each exec; digestMostFixed of one that it can't, once.
+	// digestMost bounds the file that is read at each exec because the workload
+	// can write to it; digestMostFixed bounds one that the workload cannot
+	// write to, which is read once.
 	digestMost      = 64 << 20
 	digestMostFixed = 512 << 20
 	digestEntries   = 4096
-	// digestSettled: a file that was changed this recently can be changed once
-	// more without another time of change.
+	// digestSettled is the age below which a changed file may change again
+	// without a new modification time.
 	digestSettled = 2 * time.Second
 )
 
-// fileKey is what a file that the workload can't write is known by.
+// fileKey identifies a file that the workload cannot write to.
 type fileKey struct {
 	fs           *vfs.Filesystem
 	major, minor uint32
@@ -250,9 +252,9 @@ type digests struct {
 	known map[fileKey]string
 }
 
-// of is the SHA-256 of file, empty when it is too large or can't be read.
-// Mutable: the workload can write to it, so it may have had other content when
-// it was loaded, or have it by now.
+// of returns the SHA-256 of file, or "" if it is too large or unreadable.
+// mutable means that the workload can write to it, so it may have differed when
+// it was loaded, or differ by now.
 func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mutable bool) {
 	mutable = !fixed(t, file)
 	st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE | linux.STATX_INO | linux.STATX_SIZE | linux.STATX_CTIME})
@@ -271,7 +273,7 @@ func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mut
 	}
 	sum = digest(t, file, st.Size, digestMostFixed)
 	if !fixed(t, file) {
-		// It became the workload's while it was read.
+		// The workload gained write access during the read.
 		return "", true
 	}
 	if time.Since(time.Unix(k.sec, int64(k.nsec))) < digestSettled {
@@ -286,8 +288,9 @@ func (d *digests) of(t *kernel.Task, file *vfs.FileDescription) (sum string, mut
 	return sum, false
 }
 
-// fixed reports whether nothing inside can write to file, at this moment. A mount
-// that is read-only says nothing: the workload can make one of its own files.
+// fixed reports whether nothing inside can write to file at this moment. A
+// read-only mount alone proves nothing: the workload can make one of its own
+// files.
 func fixed(t *kernel.Task, file *vfs.FileDescription) bool {
 	r := learnRoot(t)
 	if r == nil {
@@ -324,18 +327,17 @@ func digest(t *kernel.Task, file *vfs.FileDescription, size uint64, most int64) 
 	}
 }
 
-// execs are the programs that tasks are about to become. One is reported when
-// the task has become it: after gVisor loaded a program, a kill or another
-// thread's exec can still have it given up.
+// execs holds the programs that tasks are about to become. A program is
+// reported when the task has become it: even after gVisor has loaded it, a kill
+// or another thread's exec can still abandon it.
 type execs struct {
 	n  atomic.Int32 // len(of)
 	mu sync.Mutex
 	of map[*kernel.Task]*loading
 }
 
-// loading is one. It holds no reference to file, which a mount that is to go
-// would feel; while the program is being loaded and when it runs, the kernel
-// holds it.
+// loading is one such program. It holds no reference to file, which would keep
+// a mount busy; the kernel holds one while the program is loaded and runs.
 type loading struct {
 	fact   trace.Fact
 	file   *vfs.FileDescription
@@ -350,13 +352,13 @@ func (e *execs) begin(t *kernel.Task, f *trace.Fact, file *vfs.FileDescription) 
 	e.n.Store(int32(len(e.of)))
 }
 
-// Execve implements seccheck.Sink: what exec was given has been loaded. An error
-// gives it up.
+// Execve implements seccheck.Sink: a program has been loaded for an exec. An
+// error abandons it.
 func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.ExecveInfo) error {
 	t := kernel.TaskFromContext(ctx)
-	// From here on gVisor throws away signals that stop the process, which on
-	// Linux outlive an exec: a ^Z or a kill -STOP that came while a program was
-	// loaded would be lost. So t stops first, and then makes the call anew.
+	// From here on gVisor discards pending stop signals, which on Linux outlive
+	// an exec: a ^Z or a kill -STOP during the load would be lost. So t stops
+	// first, and then makes the call again.
 	if t != nil && t.PendingSignals()&^t.SignalMask()&kernel.StopSignals != 0 {
 		return linuxerr.ERESTARTNOINTR
 	}
@@ -365,18 +367,18 @@ func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.Execve
 	if l := e.of[t]; l != nil && !l.loaded {
 		l.loaded = true
 		l.fact.UID, l.fact.EUID = ids(t)
-		// It was fixed when it was read, and is not any more: what was mapped
-		// may be neither.
+		// The file was fixed when it was read and is not any more: the mapped
+		// bytes may be either version.
 		if l.fact.Flags&trace.Mutable == 0 && overlay.IsCopiedUp(l.dentry) {
 			l.fact.Flags |= trace.Mutable
 			l.fact.Digest = ""
 		}
 		e.mu.Unlock()
-		s.w.rouse()
+		s.w.wakeLingerer()
 		return nil
 	}
 	e.mu.Unlock()
-	// A program that came another way than through exec above.
+	// This program was not loaded through exec above.
 	f := trace.Fact{Op: trace.Exec, Flags: trace.Claimed, Path: i.BinaryPath, Args: i.Argv}
 	if t != nil {
 		f.PID = pidOf(t)
@@ -385,16 +387,16 @@ func (s *factSink) Execve(ctx context.Context, _ seccheck.FieldSet, i *pb.Execve
 	return nil
 }
 
-// became is on the way of every call of t, and of its end: it reports what t
-// became by then. What was refused by the loader, or given up by a task that
-// goes on, has been answered with an error, and was not executed.
+// became runs before every call of t, and at its end: it reports the program
+// that t has become. An exec that the loader refused, or that a task abandoned
+// before it went on, has returned an error and is not reported.
 func (w *factWriter) became(t *kernel.Task) {
 	if w.execs.n.Load() != 0 {
-		w.tellExec(t, true)
+		w.reportExec(t, true)
 	}
 }
 
-// settleExecs does so for tasks that make no calls.
+// settleExecs does the same for tasks that make no calls.
 func (w *factWriter) settleExecs() {
 	if w.execs.n.Load() == 0 {
 		return
@@ -406,14 +408,14 @@ func (w *factWriter) settleExecs() {
 	}
 	w.execs.mu.Unlock()
 	for _, t := range ts {
-		w.tellExec(t, false)
+		w.reportExec(t, false)
 	}
 }
 
-// tellExec reports the program of t, if it runs. own: t itself asks, so that it
-// runs now or never. The lock is held meanwhile: a fact of what the program does
-// comes after it.
-func (w *factWriter) tellExec(t *kernel.Task, own bool) {
+// reportExec reports the program of t, if it runs. own means that t itself asks,
+// so that it runs now or never. The lock is held meanwhile, so that facts of
+// the program's actions come later.
+func (w *factWriter) reportExec(t *kernel.Task, own bool) {
 	e := &w.execs
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -431,7 +433,7 @@ func (w *factWriter) tellExec(t *kernel.Task, own bool) {
 		if !runs {
 			l.fact.Errno = uint32(linuxerr.EINTR.Errno())
 		} else {
-			// What it gained by being executed it has only now.
+			// It has the ids gained by the exec only now.
 			l.fact.UID, l.fact.EUID = ids(t)
 		}
 		w.emit(&l.fact)
@@ -453,15 +455,15 @@ func executes(t *kernel.Task, file *vfs.FileDescription) bool {
 	return exe == file
 }
 
-// people are who lives: the point of a task's end does not say whether it was
-// the last of its process, nor whether the task ever ran.
-type people struct {
+// taskCounts tracks living tasks: the trace point of a task's end does not say
+// whether it was the last of its process, nor whether the task ever ran.
+type taskCounts struct {
 	mu   sync.Mutex
-	born map[*kernel.Task]bool       // by a clone that was told of
-	live map[*kernel.ThreadGroup]int // tasks; none: one, which was started from outside
+	born map[*kernel.Task]bool       // by a reported clone
+	live map[*kernel.ThreadGroup]int // number of tasks; absent: one task, started from outside
 }
 
-func (p *people) birth(t *kernel.Task) {
+func (p *taskCounts) birth(t *kernel.Task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	tg := t.ThreadGroup()
@@ -472,9 +474,9 @@ func (p *people) birth(t *kernel.Task) {
 	p.born[t], p.live[tg] = true, n+1
 }
 
-// death reports whether t was the last of its process. A task that a clone made
-// and then gave up dies too; it was nobody.
-func (p *people) death(t *kernel.Task) bool {
+// death reports whether t was the last task of its process. A task that a clone
+// made and then abandoned dies too; it never counted.
+func (p *taskCounts) death(t *kernel.Task) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	tg := t.ThreadGroup()
@@ -500,7 +502,7 @@ func (s *factSink) Clone(ctx context.Context, _ seccheck.FieldSet, i *pb.CloneIn
 	if t != nil {
 		s.w.began(t)
 		if n := t.Kernel().RootPIDNamespace().TaskWithID(kernel.ThreadID(i.CreatedThreadId)); n != nil {
-			s.w.people.birth(n)
+			s.w.tasks.birth(n)
 		}
 		if i.Flags&newSpaces != 0 {
 			s.w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Path: "clone", A: i.Flags})
@@ -519,21 +521,21 @@ func (s *factSink) Clone(ctx context.Context, _ seccheck.FieldSet, i *pb.CloneIn
 			f.PPID = pidOf(parent)
 		}
 	}
-	// The number is another's from here on.
+	// From here on the number belongs to another process.
 	s.w.forget(f.PID, nil)
 	s.w.emit(&f)
 	return nil
 }
 
-// TaskExit implements seccheck.Sink. It comes on the task's own way out, with no
-// lock held and its program still there.
+// TaskExit implements seccheck.Sink. It runs on the task's own exit path, with
+// no lock held and the program still there.
 func (s *factSink) TaskExit(ctx context.Context, _ seccheck.FieldSet, i *pb.TaskExit) error {
 	t := kernel.TaskFromContext(ctx)
 	if t == nil || t.ThreadGroup() == t.Kernel().GlobalInit() {
 		return nil
 	}
 	s.w.became(t)
-	if !s.w.people.death(t) {
+	if !s.w.tasks.death(t) {
 		return nil
 	}
 	s.w.began(t)
@@ -548,17 +550,17 @@ func (s *factSink) TaskExit(ctx context.Context, _ seccheck.FieldSet, i *pb.Task
 	return nil
 }
 
-// A command that is started from outside has no execve. Its first call that is
-// wrapped here reports it, or its end. One that does neither is reported when
-// somebody asks next.
+// A command that is started from outside makes no execve. Its first wrapped
+// call reports it, or its end does. If it makes neither, the next query reports
+// it.
 
-// start is a command on its way; the shim starts them one after the other.
+// start is a command being started; the shim starts them one after the other.
 type start struct {
 	args []string
-	pid  uint32 // once it is known
+	pid  uint32 // set once it is known
 }
 
-// begin says that a command is about to be started.
+// begin announces that a command is about to be started.
 func (w *factWriter) begin(args []string) {
 	w.startMu.Lock()
 	defer w.startMu.Unlock()
@@ -566,7 +568,7 @@ func (w *factWriter) begin(args []string) {
 	w.starting.Store(&start{args: args})
 }
 
-// started says how that went; pid 0: it was not started.
+// started reports the result; pid 0: the command was not started.
 func (w *factWriter) started(pid uint32) {
 	w.startMu.Lock()
 	defer w.startMu.Unlock()
@@ -585,7 +587,7 @@ func (w *factWriter) settleLocked() {
 	}
 }
 
-// forget ends what is remembered of a process by its number.
+// forget drops everything that is remembered about a process number.
 func (w *factWriter) forget(pid uint32, tg *kernel.ThreadGroup) {
 	w.sends.forget(pid)
 	w.startMu.Lock()
@@ -596,8 +598,8 @@ func (w *factWriter) forget(pid uint32, tg *kernel.ThreadGroup) {
 	}
 }
 
-// began is on the way of every call: t may have become another program, or while
-// a command is being started, it may be the one that t belongs to.
+// began runs before every call. t may have become another program. While a
+// command is being started, t may belong to it.
 func (w *factWriter) began(t *kernel.Task) {
 	w.became(t)
 	if w.starting.Load() != nil {

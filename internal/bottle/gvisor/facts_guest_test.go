@@ -26,7 +26,8 @@ import (
 
 const factsGuest = "/facts-guest"
 
-// guestMain takes over when this is the program inside.
+// guestMain takes over when this is the program inside. See bottletest.Main for
+// the exit.
 func guestMain() {
 	if filepath.Base(os.Args[0]) != filepath.Base(factsGuest) || len(os.Args) < 2 {
 		return
@@ -34,13 +35,13 @@ func guestMain() {
 	part := attacks[os.Args[1]]
 	if part == nil {
 		fmt.Println("no such attack:", os.Args[1])
-		os.Exit(99)
+		syscall.Exit(99)
 	}
 	if err := part(os.Args[2:]); err != nil {
 		fmt.Println(err)
-		os.Exit(98)
+		syscall.Exit(98)
 	}
-	os.Exit(0)
+	syscall.Exit(0)
 }
 
 // withGuest shows this program inside.
@@ -85,6 +86,7 @@ func copyProgram(t testing.TB, from, to string) {
 }
 
 var attacks = map[string]func([]string) error{
+	"channels": attackChannels,
 	"race":     attackRace,
 	"exec":     attackExec,
 	"argv":     attackArgv,

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
 )
 
 // Libraries are facts by the file that was mapped, whatever it is called and however
 // it was opened; files that are only read, or mapped to be read, are none.
 func TestFactsOfLibraries(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, seed(t, map[string]string{"plain.so": "no library"}))
 	ws := m.spec.Workspace.Target
 	out, st := m.run("python3", "-c", `
@@ -51,6 +53,7 @@ print("loaded", os.path.realpath(lib))
 // Messages that name where they go are facts, the first to each address of a process;
 // those of a connected socket are none.
 func TestFactsOfMessages(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t)
 	out, st := m.run("python3", "-c", `
 import os, socket

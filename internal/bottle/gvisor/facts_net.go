@@ -22,7 +22,7 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Sockets. An address is copied once, and these bytes are used and reported.
+// Sockets. An address is copied once; the copy is used and reported.
 
 //go:linkname writeAddress gvisor.dev/gvisor/pkg/sentry/syscalls/linux.writeAddress
 func writeAddress(t *kernel.Task, addr linux.SockAddr, addrLen uint32, addrPtr hostarch.Addr, addrLenPtr hostarch.Addr) error
@@ -86,7 +86,7 @@ func (w *factWriter) socket(t *kernel.Task, family int, stype int32, protocol in
 	return uintptr(fd), err
 }
 
-// socketOf is the socket behind fd, with a reference for the caller.
+// socketOf returns the socket of fd, with a reference for the caller.
 func socketOf(t *kernel.Task, fd int32) (*vfs.FileDescription, socket.Socket, error) {
 	file := t.GetFile(fd)
 	if file == nil {
@@ -136,7 +136,7 @@ func (w *factWriter) accept(t *kernel.Task, fd int32, addr, addrLen hostarch.Add
 	nfd, peer, peerLen, e := s.Accept(t, true, flags, blocking)
 	if e != nil {
 		err := linuxerr.ConvertIntr(e.ToError(), linuxerr.ERESTARTSYS)
-		// That nobody was there, a server that polls would say at each round.
+		// A polling server would report "nobody was there" in each round.
 		if e != syserr.ErrWouldBlock && e != syserr.ErrInterrupted {
 			f := sockFact(t, trace.Accept, s, err)
 			f.Path, f.Flags = localAddress(t, s)
@@ -176,10 +176,10 @@ func sockAddress(addr linux.SockAddr, n uint32) (string, trace.Flags) {
 	return address(b[:min(int(n), len(b))])
 }
 
-// address is a sockaddr in words. What has no words is given in hexadecimal. The
-// path of a Unix socket is Asked: what it led to by which root, directory and
-// links is known to the call alone. One that is relative begins with "./", so
-// that it can't look like an abstract name.
+// address returns a sockaddr as text, or in hexadecimal if it has no textual
+// form. The path of a Unix socket is Asked: only the call knows where it led
+// through which root, directory and links. A relative path begins with "./", so
+// that it cannot look like an abstract name.
 func address(b []byte) (string, trace.Flags) {
 	if len(b) < 2 {
 		return fmt.Sprintf("%x", b), 0
@@ -210,9 +210,9 @@ func address(b []byte) (string, trace.Flags) {
 	}
 }
 
-// Messages that name where they go. The address is copied apart from the call, so it
-// is claimed: what leaves the bottle, the gateway sees itself. Single packets are no
-// facts; the first of a process to an address is.
+// Messages that carry a destination. The address is copied separately from the
+// call, so it is claimed: the gateway itself sees what leaves the bottle. Only
+// the first packet of a process to an address is a fact.
 var sendCalls = map[string]around{
 	"sendto": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		if a[4].Pointer() == 0 {
@@ -250,10 +250,10 @@ var sendCalls = map[string]around{
 	},
 }
 
-// messageStep is the size of a struct mmsghdr on 64-bit machines.
+// messageStep is the size of struct mmsghdr on 64-bit machines.
 const messageStep = 64
 
-// messageAddress copies the address of a message, or nothing.
+// messageAddress copies the address of a message, or returns nil.
 func messageAddress(t *kernel.Task, at hostarch.Addr) []byte {
 	var m syslinux.MessageHeader64
 	if _, err := m.CopyIn(t, at); err != nil || m.Name == 0 || m.NameLen == 0 {
@@ -284,8 +284,8 @@ func (w *factWriter) sent(t *kernel.Task, fd int32, to []byte, err error) {
 	w.emit(&f)
 }
 
-// sends remembers to which addresses living processes have sent. Of what does not fit
-// each message is a fact.
+// sends remembers the addresses to which living processes have sent. When it is
+// full, each further message is a fact.
 type sends struct {
 	mu sync.Mutex
 	n  int

@@ -10,9 +10,9 @@ import (
 	"github.com/carboy/carboy/internal/trace"
 )
 
-// Rights, other processes, mounts. gVisor serves these calls; what is reported
-// are numbers from registers, which no other thread can change, and the caller's
-// own credentials afterwards.
+// Rights, other processes, mounts. gVisor serves these calls. The facts hold
+// numbers from registers, which no other thread can change, and the caller's
+// credentials after the call.
 
 type sysControl = *kernel.SyscallControl
 
@@ -39,7 +39,7 @@ var rightsCalls = map[string]around{
 		w.emit(&trace.Fact{Op: trace.Caps, PID: pidOf(t), Errno: errnoOf(err), Path: "unshare", A: uint64(a[0].Uint())})
 		return r, c, err
 	},
-	// When they succeed, gVisor's own point says so.
+	// On success gVisor's own trace point reports it.
 	"clone": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		r, c, err := orig(t, no, a)
 		if flags := a[0].Uint64(); err != nil && flags&newSpaces != 0 {
@@ -49,7 +49,7 @@ var rightsCalls = map[string]around{
 	},
 	"clone3": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		var flags [8]byte
-		_, unread := t.CopyInBytes(a[0].Pointer(), flags[:]) // the first of its fields
+		_, unread := t.CopyInBytes(a[0].Pointer(), flags[:]) // its first field
 		r, c, err := orig(t, no, a)
 		if f := hostarch.ByteOrder.Uint64(flags[:]); err != nil && unread == nil && f&newSpaces != 0 {
 			w.emit(&trace.Fact{Op: trace.Caps, Flags: trace.Claimed, PID: pidOf(t), Errno: errnoOf(err), Path: "clone", A: f})
@@ -70,13 +70,14 @@ var rightsCalls = map[string]around{
 			}
 		case linux.PTRACE_ATTACH, linux.PTRACE_SEIZE:
 			f.B = otherTask(t, a[1].Int())
-			// gVisor decides after this call, and by this test.
+			// gVisor decides after this call, by the same test.
 			f.Flags = trace.Claimed
 			if o := t.PIDNamespace().TaskWithID(kernel.ThreadID(a[1].Int())); o != nil && !t.CanTrace(o, true) {
 				f.Errno = uint32(linuxerr.EPERM.Errno())
 			}
 		default:
-			// What a tracer does afterwards, it does to whom it has attached.
+			// A tracer's later actions concern the process to which it has
+			// attached.
 			return orig(t, no, a)
 		}
 		r, c, err := orig(t, no, a)
@@ -88,7 +89,7 @@ var rightsCalls = map[string]around{
 	},
 	"ioctl": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		r, c, err := orig(t, no, a)
-		if name, ok := typing[a[1].Uint()]; ok {
+		if name, ok := typingRequests[a[1].Uint()]; ok {
 			w.emit(&trace.Fact{Op: trace.Refused, PID: pidOf(t), Errno: errnoOf(err), Path: name})
 		}
 		return r, c, err
@@ -131,7 +132,7 @@ var rightsCalls = map[string]around{
 		return r, c, err
 	},
 
-	// Their paths are copied apart, and stay what was asked for.
+	// Their paths are copied separately, and are reported as requested.
 	"mount": func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		f := trace.Fact{Op: trace.Mount, Path: askedText(t, a[1].Pointer()), Path2: askedText(t, a[0].Pointer()), A: a[3].Uint64()}
 		if typ := askedText(t, a[2].Pointer()); typ != "" {
@@ -172,8 +173,8 @@ func setID(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, o
 	return r, c, err
 }
 
-// otherTask is the process of the task that t knows as tid, as everybody knows
-// it; when there is none, tid itself.
+// otherTask translates tid from t's PID namespace to the root's. If there is no
+// such task, it returns tid.
 func otherTask(t *kernel.Task, tid int32) uint64 {
 	if o := t.PIDNamespace().TaskWithID(kernel.ThreadID(tid)); o != nil {
 		return uint64(pidOf(o))
@@ -190,8 +191,8 @@ func otherMemory(name string) around {
 	}
 }
 
-// signalTask is for calls that signal one task, whose id and signal are these
-// arguments. Signals within a process are its own business.
+// signalTask handles calls that signal one task; id and sig are the positions
+// of these arguments. Signals within a process are not reported.
 func signalTask(id, sig int) around {
 	return func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (uintptr, sysControl, error) {
 		tid := a[id].Int()
@@ -228,8 +229,8 @@ func (w *factWriter) asked(t *kernel.Task, f *trace.Fact, no uintptr, a arch.Sys
 	return r, c, err
 }
 
-// refusedCalls ask for rights that a bottle does not give. All that carboy's
-// kernel would do with them is refuse or pretend; that they were tried is a fact.
+// refusedCalls request rights that a bottle does not grant. carboy's kernel
+// only refuses them or pretends; the attempt is a fact.
 var refusedCalls = map[string]bool{
 	"bpf": true, "perf_event_open": true, "userfaultfd": true,
 	"io_uring_setup": true, "io_uring_enter": true, "io_uring_register": true,
@@ -245,14 +246,14 @@ var refusedCalls = map[string]bool{
 	"setfsuid": true, "setfsgid": true,
 }
 
-// typing are requests to a terminal that have it take characters as typed. gVisor's have
-// neither.
-var typing = map[uint32]string{linux.TIOCSTI: "ioctl TIOCSTI", tiocLinux: "ioctl TIOCLINUX"}
+// typingRequests names terminal requests that inject typed characters. gVisor's
+// terminals implement neither.
+var typingRequests = map[uint32]string{linux.TIOCSTI: "ioctl TIOCSTI", tiocLinux: "ioctl TIOCLINUX"}
 
 const tiocLinux = 0x541c
 
-// missingCalls are of the same kind and not in gVisor's tables. Numbers from 424
-// on are the same on all architectures.
+// missingCalls request such rights too but are not in gVisor's tables. Numbers from
+// 424 on are the same on all architectures.
 var missingCalls = map[uintptr]string{
 	440: "process_madvise", 442: "mount_setattr", 443: "quotactl_fd", 447: "memfd_secret", 467: "open_tree_attr",
 }

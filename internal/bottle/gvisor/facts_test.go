@@ -99,7 +99,7 @@ func makeTraced(t testing.TB, tune ...func(*bottle.Spec)) (*made, *factReader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.Close() })
+	t.Cleanup(func() { testenv.AwaitReports(); b.Close() })
 	return &made{t, ctx, s, b}, r
 }
 
@@ -113,6 +113,7 @@ func has(fs []trace.Fact, op trace.Op, flags trace.Flags, path string) bool {
 }
 
 func TestFacts(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, seed(t, map[string]string{"d/real": "x", "old": "o", "dead": "d"}))
 	ws := m.spec.Workspace.Target
 	m.sh(`
@@ -266,6 +267,7 @@ for n in ("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_e
 
 // Served anew or by gVisor, the bottle sees the same answers.
 func TestFactsChangeNoAnswer(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	setUp := func(s *bottle.Spec) {
 		seed(t, map[string]string{"d/real": "x"})(s)
 		for _, l := range [][2]string{{"d", "dl"}, {"real", "d/link"}} {
@@ -318,6 +320,7 @@ func callNumbers() map[string]uintptr {
 // There is no second table of calls by which to get around the first: the
 // 32-bit entry, the x32 numbers and io_uring answer ENOSYS.
 func TestNoOtherEntry(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the 32-bit entry is amd64's")
 	}
@@ -369,6 +372,7 @@ for k, v in sorted(opened.items()): print(k, v)
 // While other threads rewrite the path argument, each open is reported as the
 // file that was in fact opened: the counts by content and by fact agree.
 func TestFactsCannotBeForged(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, seed(t, map[string]string{"decoy1": "D", "secret": "S"}))
 	if err := os.WriteFile(filepath.Join(m.spec.Workspace.Source, "forger.py"), []byte(forger), 0o644); err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 )
 
 // The first write through each open of a file is a fact. Writing calls name a
-// descriptor, and between a look of ours and one of gVisor's another thread can
-// put another file behind it; so the common ones are served here, with one look.
+// descriptor, and another thread can put another file behind it between our
+// lookup and gVisor's. So the common ones are served here, with one lookup.
 
 //go:linkname sysWrite gvisor.dev/gvisor/pkg/sentry/syscalls/linux.write
 func sysWrite(t *kernel.Task, file *vfs.FileDescription, src usermem.IOSequence, opts vfs.WriteOptions) (int64, error)
@@ -30,11 +30,11 @@ func sysPwrite(t *kernel.Task, file *vfs.FileDescription, src usermem.IOSequence
 //go:linkname submitCallback gvisor.dev/gvisor/pkg/sentry/syscalls/linux.submitCallback
 func submitCallback(t *kernel.Task, id uint64, cb *linux.IOCallback, cbAddr hostarch.Addr) error
 
-// markSet remembers open descriptions by address, without holding them; the low
-// bit of one says that only a claim was reported so far. It may
-// forget one, which costs a second fact, but it never claims to know one that it
-// does not: an address is forgotten before a new description there has a
-// descriptor. It is bounded: 64 Ki addresses.
+// markSet remembers open descriptions by address, without holding them. The low
+// bit of an address means that only a claim was reported so far. The set may
+// forget one, which costs a second fact, but it never confuses two: an address
+// is removed before a new description there has a descriptor. It is bounded: 64
+// Ki addresses.
 type markSet struct {
 	sets [1 << 14]markWays
 	next atomic.Uint32
@@ -42,16 +42,16 @@ type markSet struct {
 
 type markWays [4]atomic.Uintptr
 
-// ways spreads addresses by Fibonacci hashing. Nobody chooses them.
+// ways spreads addresses by Fibonacci hashing. No attacker chooses them.
 func (m *markSet) ways(addr uintptr) *markWays {
 	return &m.sets[uint64(addr)*0x9e3779b97f4a7c15>>(64-14)]
 }
 
-// onlyClaimed marks an address; those of descriptions are even.
+// onlyClaimed marks an address; addresses of descriptions are even.
 const onlyClaimed = 1
 
-// add reports whether file was not there, or there as claimed only and is not
-// any more.
+// add reports whether file was absent, or was present as claimed only and is
+// not any more.
 func (m *markSet) add(file *vfs.FileDescription, claimed bool) bool {
 	addr := uintptr(unsafe.Pointer(file))
 	ws := m.ways(addr)
@@ -85,9 +85,8 @@ func (m *markSet) forget(file *vfs.FileDescription) {
 	}
 }
 
-// once emits op about file the first time that it is called for this open
-// description, which holds for a file of some file system: not for pipes,
-// sockets and the like.
+// once emits op about file on its first call for this open description. It
+// ignores files outside a file system, such as pipes and sockets.
 func (w *factWriter) once(t *kernel.Task, op trace.Op, file *vfs.FileDescription) {
 	w.onceClaimed(t, op, file, 0)
 }
@@ -105,7 +104,7 @@ func (w *factWriter) onceClaimed(t *kernel.Task, op trace.Op, file *vfs.FileDesc
 	w.emit(&f)
 }
 
-// special reports whether file is known to be one that keeps nothing.
+// special reports whether file is known to store nothing.
 func special(t *kernel.Task, file *vfs.FileDescription) bool {
 	st, err := file.Stat(t, vfs.StatOptions{Mask: linux.STATX_TYPE})
 	if err != nil {
@@ -118,9 +117,9 @@ func special(t *kernel.Task, file *vfs.FileDescription) bool {
 	return true
 }
 
-// writesTo is for calls that gVisor serves: fd is looked at apart, before do, and
-// reported when that wrote. With a table of descriptors that no other task has
-// that is the same look.
+// writesTo handles calls that gVisor serves: it looks up fd before do, and
+// reports the file if do wrote. If no other task shares the descriptor table,
+// gVisor sees the same file.
 func (w *factWriter) writesTo(t *kernel.Task, fd int32, do func() (wrote bool)) {
 	file := t.GetFile(fd)
 	if file == nil {
@@ -137,7 +136,8 @@ func (w *factWriter) writesTo(t *kernel.Task, fd int32, do func() (wrote bool)) 
 	}
 }
 
-// writeCalls are served. A write of nothing, or one that fails, is no fact.
+// writeCalls are served here. A write of nothing, or one that fails, is no
+// fact.
 var writeCalls = map[string]served{
 	"write": func(w *factWriter, t *kernel.Task, a arch.SyscallArguments) (uintptr, error) {
 		return w.write(t, a[0].Int(), single(a[1].Pointer(), a[2].SizeT()), -1, 0, "write")
@@ -195,7 +195,7 @@ var writeCalls = map[string]served{
 	},
 }
 
-// source is what to write from: n bytes at addr, or n vectors.
+// source describes the bytes to write: n bytes at addr, or n vectors.
 type source struct {
 	addr   hostarch.Addr
 	n      int
@@ -205,8 +205,8 @@ type source struct {
 func single(addr hostarch.Addr, n uint) source  { return source{addr, int(n), false} }
 func vector(addr hostarch.Addr, n int32) source { return source{addr, int(n), true} }
 
-// sequence is made once the descriptor is known to be one: errors come in this
-// order.
+// sequence is made only after the descriptor was found valid: Linux returns
+// errors in this order.
 func (s source) sequence(t *kernel.Task, off int64) (usermem.IOSequence, error) {
 	if s.vector {
 		return t.IovecsIOSequence(s.addr, s.n, usermem.IOOpts{})
@@ -226,7 +226,8 @@ func badOffset(t *kernel.Task, fd int32) error {
 	return linuxerr.EINVAL
 }
 
-// write serves all that writes from memory; off below zero: where the file is.
+// write serves all calls that write from memory. off below zero: at the file's
+// position.
 func (w *factWriter) write(t *kernel.Task, fd int32, from source, off int64, flags uint32, name string) (uintptr, error) {
 	file := t.GetFile(fd)
 	if file == nil {
@@ -277,7 +278,7 @@ func (w *factWriter) fallocate(t *kernel.Task, fd int32, mode uint64, off, size 
 }
 
 // ioSubmit copies each request once, but leaves the work to gVisor, which looks
-// the descriptor up again.
+// up the descriptor again.
 func (w *factWriter) ioSubmit(t *kernel.Task, id uint64, n int32, addr hostarch.Addr) (uintptr, error) {
 	if n < 0 {
 		return 0, linuxerr.EINVAL
@@ -314,7 +315,7 @@ func (w *factWriter) ioSubmit(t *kernel.Task, id uint64, n int32, addr hostarch.
 	return uintptr(n), nil
 }
 
-// passCalls are gVisor's, with a look at the descriptor before.
+// passCalls are gVisor's, after a lookup of the descriptor.
 var passCalls = map[string]around{
 	"sendfile":        passWrite(0),
 	"splice":          passWrite(2),
@@ -341,9 +342,10 @@ var passCalls = map[string]around{
 	},
 }
 
-// loads is do, with a look at the descriptor before that is reported when do mapped
-// it. Code that a program copies into memory itself, or makes executable later, is no
-// file any more by then: that it was opened is a fact of its own.
+// loads returns do with a lookup of the descriptor before it, and reports the
+// file if do mapped it. Code that a program copies into memory itself, or makes
+// executable later, no longer belongs to a file; its open was a fact of its
+// own.
 func (w *factWriter) loads(t *kernel.Task, fd int32, do func() bool) func() bool {
 	return func() bool {
 		file := t.GetFile(fd)
@@ -367,8 +369,8 @@ func (w *factWriter) loads(t *kernel.Task, fd int32, do func() bool) func() bool
 	}
 }
 
-// passWrite is for calls that write to the descriptor in this argument, and
-// answer how much.
+// passWrite handles calls that write to the descriptor in this argument and
+// return the count.
 func passWrite(arg int) around {
 	return func(w *factWriter, t *kernel.Task, no uintptr, a arch.SyscallArguments, orig call) (r uintptr, c *kernel.SyscallControl, err error) {
 		w.writesTo(t, a[arg].Int(), func() bool {

@@ -20,20 +20,21 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// A bottle is frozen with gVisor's checkpoint, which is made for containers whose
-// workload is init. Ours is executed beside init, and for gVisor that is somebody's
-// debugging session: it does not keep the session's streams, and kills it when the
-// container is back. So before the checkpoint the command and its descendants are
-// made init's, and its streams restorable (freeze_side.go).
+// Freezing uses gVisor's checkpoint, which is made for containers whose
+// workload is init. Ours is executed beside init, which gVisor takes for a
+// debugging session: it drops the session's streams and kills the session when
+// the container is restored. So before the checkpoint the command and its
+// descendants become init's children, and their streams become restorable
+// (freeze_side.go).
 //
-// A thawed bottle's processes go on as soon as gVisor has read them, which is before
-// its posture can be read: its filters are installed by the same call. So every
-// system call of theirs waits until Thawed.
+// A thawed bottle's processes go on as soon as gVisor has read them, before
+// their posture can be read: the same call installs gVisor's filters. So all
+// their system calls wait until Thawed.
 
 // Freeze implements bottle.Freezer.
-func (x *box) Freeze(ctx context.Context, image bottle.ImageFiles) (bottle.Frozen, error) {
+func (x *box) Freeze(ctx context.Context, image []*os.File) (bottle.Frozen, error) {
 	var f bottle.Frozen
-	if err := x.cl.call(ctx, callFreeze, nil, &f, image.Files()...); err != nil {
+	if err := x.cl.call(ctx, callFreeze, nil, &f, image...); err != nil {
 		return f, x.explain(fmt.Errorf("freeze: %w", err))
 	}
 	return f, nil
@@ -50,7 +51,7 @@ func (x *box) Thawed(ctx context.Context) (bottle.Process, error) {
 	return p, nil
 }
 
-// identify says which file of the host f is.
+// identify returns the device and inode of f.
 func identify(f *os.File) (fileID, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -91,7 +92,7 @@ func (s *shim) freeze(_ []byte, files []*os.File) (any, error) {
 	return bottle.Frozen{ID: s.c.ID, PID: s.command, Limits: s.made, Terminal: terminal, Streams: r.Streams}, nil
 }
 
-// thawStreams are the command's streams under the numbers that Prepare gave them.
+// thawStreams maps the command's streams to the numbers that Prepare gave them.
 func thawStreams(p *plan, files []*os.File) (map[int]*os.File, error) {
 	if p.Thaw == nil {
 		return nil, nil
@@ -121,8 +122,8 @@ func closeMap(files map[int]*os.File) {
 	}
 }
 
-// restore has the sandbox read the image. Its processes go on with their first
-// system call after thawed.
+// restore makes the sandbox read the image. Its processes go on with their
+// first system call after thawed.
 func (s *shim) restore(c *container.Container, t *planThaw, files []*os.File) error {
 	var image []*os.File
 	defer func() { closeAll(image) }()
@@ -174,7 +175,7 @@ func (s *shim) thawed([]byte, []*os.File) (any, error) {
 	return startReply{PID: s.thaw.PID}, nil
 }
 
-// awaitThawed returns when the thawed command has ended. It is asked for once.
+// awaitThawed blocks until the thawed command has ended. Call it once.
 func (s *shim) awaitThawed() (any, error) {
 	var b [4]byte
 	if _, err := io.ReadFull(s.ended, b[:]); err != nil {

@@ -20,23 +20,23 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 )
 
-// Numbers under which an image knows the command's streams.
+// Numbers under which an image stores the command's streams.
 const (
 	firstStream = 1000
-	maxStreams  = 16 // several opened files can be one stream
+	maxStreams  = 16 // several open files can be one stream
 )
 
 // PrepareArgs are the arguments of Side.Prepare.
 type PrepareArgs struct {
 	PID     int32     // the command
-	Guests  []int32   // commands that do not live on
-	Streams [3]fileID // the command's, as the host knows them
+	Guests  []int32   // commands that end with the freeze
+	Streams [3]fileID // the command's, as identified on the host
 }
 
 // PrepareReply is the answer of Side.Prepare.
 type PrepareReply struct{ Streams [3][]int }
 
-// Prepare makes what is inside fit for a checkpoint. The kernel is paused.
+// Prepare makes the inside ready for a checkpoint. The kernel is paused.
 func (*Side) Prepare(a *PrepareArgs, r *PrepareReply) (err error) {
 	k := sentryKernel.Load()
 	if k == nil {
@@ -64,8 +64,8 @@ func (*Side) Prepare(a *PrepareArgs, r *PrepareReply) (err error) {
 	return keepStreams(k, ns.Tasks(), k.ContainerName(command.Leader().ContainerID()), a.Streams, &r.Streams)
 }
 
-// adoptByInit makes the command a child of init, and all but the guests processes
-// like any other.
+// adoptByInit makes the command a child of init. All processes except guests
+// become ordinary ones.
 func adoptByInit(init, command *kernel.Task, tasks []*kernel.Task, guests map[*kernel.Task]bool) error {
 	if command.Parent() == nil {
 		parent, err := reach[*kernel.Task](command, "parent")
@@ -94,9 +94,9 @@ func adoptByInit(init, command *kernel.Task, tasks []*kernel.Task, guests map[*k
 	return nil
 }
 
-// keepStreams gives each open file that is one of streams a name by which a thawed
-// bottle finds its new one. All other files of the host stay without: whoever uses
-// them then gets EBADF.
+// keepStreams gives each open file that is one of streams a name under which a
+// thawed bottle finds its new one. All other files of the host get none: their
+// users then get EBADF.
 func keepStreams(k *kernel.Kernel, tasks []*kernel.Task, container string, streams [3]fileID, out *[3][]int) error {
 	named, seen, failed := map[*int]bool{}, map[*kernel.FDTable]bool{}, error(nil)
 	keep := func(_ int32, f *vfs.FileDescription, _ kernel.FDFlags) bool {
@@ -151,13 +151,13 @@ func keepStreams(k *kernel.Kernel, tasks []*kernel.Task, container string, strea
 
 var hostTTY = reflect.TypeFor[*host.TTYFileDescription]()
 
-// gate is closed when a thawed bottle's system calls may be served; nil: the bottle
-// was not frozen.
+// gate is closed when a thawed bottle's system calls may be served; nil: the
+// bottle was not frozen.
 var gate chan struct{}
 
 var openGate = sync.OnceFunc(func() { close(gate) })
 
-// closeGate has every system call wait. It runs before there is a kernel.
+// closeGate makes every system call wait. It runs before there is a kernel.
 func closeGate() {
 	gate = make(chan struct{})
 	for _, t := range kernel.SyscallTables() {
@@ -193,8 +193,8 @@ func pass(t *kernel.Task) {
 	}
 }
 
-// AdoptArgs are the arguments of Side.Adopt. The file is where the process's status
-// is written to when it has ended: four bytes, little endian.
+// AdoptArgs are the arguments of Side.Adopt. The process's exit status is
+// written to the file: four bytes, little endian.
 type AdoptArgs struct {
 	PID int32
 	urpc.FilePayload
@@ -233,8 +233,8 @@ type ForegroundArgs struct {
 	Signal int32
 }
 
-// Foreground signals the foreground process group of the terminal of a thawed
-// command, as gVisor does for those that it has started itself.
+// Foreground signals the foreground process group of a thawed command's
+// terminal, as gVisor does for commands that it has started itself.
 func (*Side) Foreground(a *ForegroundArgs, _ *struct{}) error {
 	k := sentryKernel.Load()
 	if k == nil {

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,13 +11,22 @@ import (
 
 	"github.com/carboy/carboy/internal/bottle"
 	"github.com/carboy/carboy/internal/bottle/bottletest"
+	"github.com/carboy/carboy/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
+	testenv.ReportCoverage(m)
 	Main()
 	guestMain()
 	bottletest.Main()
-	os.Exit(m.Run())
+	stop, err := testenv.CollectCoverage()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "collect coverage:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }
 
 func testSpec(t testing.TB) *bottle.Spec {

@@ -21,13 +21,9 @@ func TestIdleMemory(t *testing.T) {
 	const most = 26 << 20
 	shim := m.b.(*box).cmd.Process.Pid
 	var now int64
-	for end := time.Now().Add(testenv.Patience(20 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
-		if now = share(t, shim); now < most {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("it takes %d MiB, more than %d", now>>20, most>>20)
-		}
+	small := func() bool { now = share(t, shim); return now < most }
+	if !testenv.Poll(testenv.Patience(20*time.Second), small) {
+		t.Fatalf("it takes %d MiB, more than %d", now>>20, most>>20)
 	}
 	t.Logf("%d MiB", now>>20)
 	if out, st := m.run("/bin/sh", "-c", "ls / | sort | head -1; echo again"); st.ExitCode() != 0 || !strings.HasSuffix(out, "again\n") {

@@ -21,11 +21,11 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 )
 
-// The importer reads what the exporter wrote, of "/", into the upper layer of a
-// bottle in which nothing has run. It runs inside the sentry: whatever the stream
-// says, it says it to the bottle's own kernel, and within the bottle's limit.
+// The importer reads the exporter's output, made for "/", into the upper layer
+// of a bottle in which nothing has run. It runs inside the sentry: a malicious
+// stream reaches only the bottle's own kernel, within the bottle's limit.
 
-// ImportArgs are the arguments of Side.Import; the file is where from.
+// ImportArgs are the arguments of Side.Import; the file is the source.
 type ImportArgs struct{ urpc.FilePayload }
 
 // Import fills the upper layer from the file.
@@ -60,8 +60,8 @@ type importer struct {
 	root  vfs.VirtualDentry // of the upper layer
 	whole vfs.VirtualDentry // of the overlay
 	buf   []byte
-	// dirs are set up when all is in them: their times, and modes that would
-	// keep others out.
+	// dirs get their times and modes when they are full: a mode could forbid
+	// adding files.
 	dirs []*tar.Header
 }
 
@@ -90,7 +90,7 @@ func importUpper(k *kernel.Kernel, r io.Reader) error {
 		}
 		h.Name = inUpper(h.Name)
 		if h.Name == "" || h.Name == ".carboy" || strings.HasPrefix(h.Name, ".carboy/") {
-			continue // the bottle's own, and open
+			continue // made by the backend, and in use
 		}
 		if err := m.one(h, tr); err != nil {
 			return fmt.Errorf("bring back %q: %w", h.Name, err)
@@ -149,8 +149,9 @@ func (m *importer) one(h *tar.Header, r io.Reader) error {
 	return m.attributes(h)
 }
 
-// copyUp has the overlay itself make a directory of the lower layer in the upper one.
-// Those above a mount point it knows already, and would go on to look for them below.
+// copyUp makes the overlay itself create a directory of the lower layer in the
+// upper one. The overlay knows the directories above a mount point already, and
+// would go on to look for them below.
 func (m *importer) copyUp(name string) error {
 	pop := &vfs.PathOperation{Root: m.whole, Start: m.whole, Path: fspath.Parse(name)}
 	vd, err := m.vfs.GetDentryAt(m.ctx, m.creds, pop, &vfs.GetDentryOptions{})
@@ -171,7 +172,7 @@ func (m *importer) copyUp(name string) error {
 	return m.vfs.SetStatAt(m.ctx, m.creds, pop, &vfs.SetStatOptions{Stat: linux.Statx{Mask: linux.STATX_MODE, Mode: st.Mode & 0o7777}})
 }
 
-// file writes one file; what is zeros stays a hole.
+// file writes one file; zeros become holes.
 func (m *importer) file(h *tar.Header, r io.Reader) error {
 	fd, err := m.vfs.OpenAt(m.ctx, m.creds, m.pop(h.Name), &vfs.OpenOptions{Flags: linux.O_WRONLY | linux.O_CREAT | linux.O_EXCL, Mode: 0o600})
 	if err != nil {
@@ -212,7 +213,7 @@ func zeros(b []byte) bool {
 	return true
 }
 
-// attributes come last: a mode may forbid what was done before.
+// attributes come last: a mode may forbid the earlier steps.
 func (m *importer) attributes(h *tar.Header) error {
 	for key, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(key, recXattr)
@@ -228,7 +229,7 @@ func (m *importer) attributes(h *tar.Header) error {
 		st.Mask |= linux.STATX_MODE
 		st.Mode = uint16(h.Mode) & 0o7777
 	}
-	// The owner first: a change of it takes set-id bits away.
+	// The owner first: changing it clears set-id bits.
 	owner := st
 	owner.Mask = linux.STATX_UID | linux.STATX_GID
 	for _, s := range []linux.Statx{owner, st} {

@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// Init is PID 1 inside: it ignores SIGCHLD, so that orphans are reaped by the
-// kernel, and sleeps for ever. The workload is executed beside it, so the
+// initCode is PID 1 inside. It ignores SIGCHLD, so that the kernel reaps
+// orphans, and sleeps for ever. The workload is executed beside it, so the
 // sandbox, and with it the overlay, outlives the command.
 //
-// It is 190 bytes of machine code without a file of its own in any language,
-// because a Go program here would cost each start some 20 ms. In assembly:
+// It is machine code because a Go program here would cost each start some 20
+// ms. In assembly:
 //
 //	rt_sigaction(SIGCHLD, &{SIG_IGN}, NULL, 8)
 //	for { pause() }

@@ -11,16 +11,17 @@ import (
 	gvsync "gvisor.dev/gvisor/pkg/sync"
 )
 
-// A file of the host's has the host's inode number inside. gVisor would number
-// files as it meets them, in each bottle anew: git, which compares the number
-// with what it noted on the host, would take every file for changed, and read and
-// hash the whole workspace before it answered its first status.
+// A file of the host has its host inode number inside. gVisor would number
+// files in the order in which it meets them, differently in each bottle. git
+// compares the number with the one that it noted on the host: it would take
+// every file for changed, and read and hash the whole workspace before its
+// first status.
 //
-// Two of the host's devices may have equal numbers, so each has a device number
-// of its own inside, which says nothing about the host's.
+// Files on two host devices may have equal numbers, so each device gets a
+// device number of its own inside, which reveals nothing about the host's.
 
-// inodes gives dentries of the root overlay the numbers that their files have on
-// the host. It is safe for concurrent use.
+// inodes gives dentries of the root overlay their files' host inode numbers. It
+// is safe for concurrent use.
 type inodes struct {
 	mu     sync.Mutex
 	minors map[[2]uint32]uint32 // by the host's device
@@ -28,17 +29,18 @@ type inodes struct {
 	known  *inodeLayout
 }
 
-// inodeLayout is where gVisor's file systems keep what they do not export.
+// inodeLayout holds the offsets of unexported fields in gVisor's file systems.
 type inodeLayout struct {
 	overlay, gofer reflect.Type // pointers to their dentries
 
-	// Of the overlay's dentry.
+	// Offsets in the overlay's dentry.
 	copyMu, copiedUp, lowerVDs, mode, ino, devMajor, devMinor uintptr
-	// Of the gofer's, and of the inode and its key that this leads to.
+	// Offsets in the gofer's dentry, in its inode and in the inode's key.
 	inode, keyIno, keyMajor, keyMinor uintptr
 }
 
-// learn compares what upper and lower are made of with what this was written for.
+// learn checks the types of upper and lower against the expected layout, and
+// records the offsets.
 func (l *inodeLayout) learn(upper, lower vfs.DentryImpl) (ok bool) {
 	ok = true
 	field := func(t reflect.Type, name string, want reflect.Type) (at uintptr, is reflect.Type) {
@@ -90,16 +92,17 @@ func at[T any](p unsafe.Pointer, offset uintptr) *T { return (*T)(unsafe.Add(p, 
 
 func dentryAt(d vfs.DentryImpl) unsafe.Pointer { return reflect.ValueOf(d).UnsafePointer() }
 
-// renumber gives d, to which the caller refers, the host's number, when d is a
-// file of the host's that is no directory. Directories of layers are merged, and
-// have the overlay's. What is not as it was when this was written is left alone.
+// renumber gives d, on which the caller holds a reference, the host's number,
+// if d is a host file and no directory. Directories of layers are merged and
+// have the overlay's number. If the layout is unexpected, renumber does
+// nothing.
 func (n *inodes) renumber(v *vfs.VirtualFilesystem, d *vfs.Dentry) {
 	l := n.layout(d.Impl())
 	if l == nil || reflect.TypeOf(d.Impl()) != l.overlay {
 		return
 	}
 	over := dentryAt(d.Impl())
-	// A copy of it in the upper layer gets a number there, and none of ours.
+	// A copy in the upper layer gets its number there.
 	mu := at[gvsync.RWMutex](over, l.copyMu)
 	mu.RLock()
 	defer mu.RUnlock()
@@ -123,7 +126,7 @@ func (n *inodes) renumber(v *vfs.VirtualFilesystem, d *vfs.Dentry) {
 	at[atomicbitops.Uint64](over, l.ino).Store(ino)
 }
 
-// minor is what a device of the host's is inside.
+// minor returns the inside number of a host device.
 func (n *inodes) minor(v *vfs.VirtualFilesystem, major, minor uint32) (inside uint32, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,8 +142,8 @@ func (n *inodes) minor(v *vfs.VirtualFilesystem, major, minor uint32) (inside ui
 	return inside, true
 }
 
-// layout is found by the first dentry that has a lower layer; nil: it is not
-// known.
+// layout returns the layout, found from the first dentry with a lower layer;
+// nil: unknown.
 func (n *inodes) layout(d vfs.DentryImpl) *inodeLayout {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,7 +160,7 @@ func (n *inodes) layout(d vfs.DentryImpl) *inodeLayout {
 		n.tried = true
 		return nil
 	}
-	// Not changed after it was looked up.
+	// Constant after the lookup.
 	if lowers := *at[[]vfs.VirtualDentry](dentryAt(d), f.Offset); len(lowers) > 0 {
 		n.tried, n.minors = true, map[[2]uint32]uint32{}
 		var l inodeLayout

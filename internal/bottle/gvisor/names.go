@@ -12,19 +12,19 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// names keeps what was looked up of the root file system, as Linux's dentry
-// cache would. gVisor's overlay has none: it forgets a file when nobody refers to
-// it any more, and asks every layer again, with five look-ups and an exclusive
-// lock, when it is named the next time. A reference that is held here is all it
-// takes. It is safe for concurrent use.
+// names caches names of the root file system, as Linux's dentry cache does.
+// gVisor's overlay has no cache: it forgets a file when nobody refers to it,
+// and the next lookup asks every layer again, with five lookups and an
+// exclusive lock. Holding a reference here avoids that. It is safe for
+// concurrent use.
 //
-// A file that is deleted must not stay: its blocks would not be free. Who removes
-// a name does it by way of removing, and sweep finds what several at once missed.
+// A deleted file must not stay, or its blocks would not be freed. Code that
+// removes a name calls removing; sweep finds what concurrent calls missed.
 type names struct {
 	inodes inodes
 
 	mu   sync.Mutex
-	at   map[*vfs.Dentry]int // where in kept
+	at   map[*vfs.Dentry]int // index in kept
 	kept []*vfs.Dentry
 	max  int
 	ctx  context.Context // for sweep; nil until something is kept
@@ -38,8 +38,8 @@ const (
 	sweepEvery = time.Second
 )
 
-// newNames leaves room, for each of the three descriptors that a name may cost
-// the sentry, for three that the workload opens itself (see limitDescriptors).
+// newNames reserves, for each of the three descriptors that a name may cost the
+// sentry, three for the workload's own files (see limitDescriptors).
 func newNames() names {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -48,8 +48,8 @@ func newNames() names {
 	return names{at: map[*vfs.Dentry]int{}, max: int(min(r.Cur/12, maxNames))}
 }
 
-// seen keeps vd when it is of the bottle's root. Whoever names a file calls it
-// before anything of the file is told.
+// seen caches vd if it is of the bottle's root. Call it before anything about
+// the file is returned.
 func (w *factWriter) seen(t *kernel.Task, vd vfs.VirtualDentry) {
 	r, d := learnRoot(t), vd.Dentry()
 	if r == nil || vd.Mount().Filesystem() != r.fs || w.names.has(d) {
@@ -66,8 +66,8 @@ func (n *names) has(d *vfs.Dentry) bool {
 	return ok
 }
 
-// keep refers to d, to which the caller refers as well. What is done later is
-// done with ctx.
+// keep takes a reference to d, on which the caller holds one. Later work on d
+// uses ctx.
 func (n *names) keep(ctx context.Context, d *vfs.Dentry) {
 	n.mu.Lock()
 	n.ctx = ctx
@@ -81,8 +81,8 @@ func (n *names) keep(ctx context.Context, d *vfs.Dentry) {
 	if i < n.max {
 		n.kept = append(n.kept, d)
 	} else {
-		// Any of them: the oldest would be the worst choice for who walks a tree
-		// that is larger than this, again and again.
+		// A random one: the oldest would be the worst choice when a tree larger
+		// than the cache is walked again and again.
 		i = rand.IntN(i)
 		out = n.kept[i]
 		delete(n.at, out)
@@ -93,7 +93,7 @@ func (n *names) keep(ctx context.Context, d *vfs.Dentry) {
 	if out != nil {
 		out.DecRef(ctx)
 	}
-	// It may have been removed since it was looked up.
+	// It may have been removed since the lookup.
 	if d.IsDead() {
 		n.drop(ctx, d)
 	}
@@ -136,7 +136,7 @@ func (n *names) removing(q *place, op func() error) error {
 	return err
 }
 
-// sweep drops what is dead, when there may be any and it was not done just now.
+// sweep drops dead entries, unless there can be none or it has just run.
 func (n *names) sweep(now time.Time) {
 	var dead []*vfs.Dentry
 	n.mu.Lock()

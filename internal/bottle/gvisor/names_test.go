@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/testenv"
 	"github.com/carboy/carboy/internal/trace"
 )
 
@@ -98,6 +99,7 @@ func TestSweep(t *testing.T) {
 // nevertheless as soon as it has no name: by unlink, by a rename over it, by a
 // rename that another thread's gets in the way of, and with its directory.
 func TestDeletedIsFree(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, _ := makeTraced(t, func(s *bottle.Spec) { s.Limits.Disk, s.Limits.FileSize = 64<<20, 40<<20 })
 	if out, st := m.run("/usr/bin/python3", "-c", `
 import os, threading
@@ -133,6 +135,7 @@ print("done")
 // tells one, as long as it is the host's; what the bottle made has another; and
 // files of two devices are never one.
 func TestHostInodes(t *testing.T) {
+	testenv.Need(t, "python3", "apt-get install python3")
 	m, r := makeTraced(t, seed(t, map[string]string{"d/real": "x", "copied": "c"}), func(s *bottle.Spec) {
 		if err := os.Link(filepath.Join(s.Workspace.Source, "d/real"), filepath.Join(s.Workspace.Source, "hard")); err != nil {
 			t.Fatal(err)
@@ -189,7 +192,7 @@ func TestGitTrustsItsIndex(t *testing.T) {
 	}
 	m, r := makeTraced(t, func(s *bottle.Spec) {
 		seedRepository(t, s.Workspace.Source)
-		// What is as young as the index is read in any case.
+		// git reads a file that is as young as the index in any case.
 		time.Sleep(1100 * time.Millisecond)
 		cmd := exec.Command("git", "update-index", "--force-write-index")
 		cmd.Dir = s.Workspace.Source

@@ -16,7 +16,7 @@ import (
 )
 
 // plugWire makes the packet socket the sandbox's only network card besides its
-// own loopback. The host's network namespace of the sandbox stays empty.
+// own loopback. The sandbox's network namespace on the host stays empty.
 func plugWire(c *container.Container, w *os.File, cfg wire.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -38,9 +38,8 @@ func plugWire(c *container.Container, w *os.File, cfg wire.Config) error {
 			Addresses:         []boot.IPWithPrefix{addr(cfg.Bottle4), addr(cfg.Bottle6)},
 			Routes:            []boot.Route{onLink(cfg.Bottle4), onLink(cfg.Bottle6)},
 			TXChecksumOffload: true, RXChecksumOffload: true,
-			// Packets go where they are made and where they come in:
-			// a queue or another processor would only be one more
-			// goroutine to wake up for each.
+			// Packets are processed by the goroutine that makes or receives
+			// them: a queue or another processor would add a wakeup to each.
 			QDisc: config.QDiscNone, ProcessorsPerChannel: 1,
 		}},
 		Defaultv4Gateway: defaultRoute(cfg.Gateway4),

@@ -11,8 +11,8 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// plan is a bottle.Spec as it travels to the shim: descriptors are replaced by
-// their position in the frame, counted from one.
+// plan is a bottle.Spec in the form sent to the shim: each descriptor is
+// replaced by its position in the frame, counted from one.
 type plan struct {
 	ID       string
 	RootDir  string
@@ -24,19 +24,19 @@ type plan struct {
 	Hostname string
 	Scratch  string
 	Wire     int
-	Lanes    []int
+	Channels []int
 	// RootTree and ScratchTree stand for RootDir and Scratch when not zero.
 	RootTree, ScratchTree int
 	Net                   wire.Config
 	Exported              string // the directory whose changes Export takes out; empty: all
 	Trace                 int    // descriptor for facts; 0: none
 	Debug                 string // directory for gVisor's own logs; empty: none
-	Stamps                bool   // say when what was reached
+	Stamps                bool   // record timestamps of the start
 	Thaw                  *planThaw
 	Upper                 int // descriptor of the files to begin with; 0: none
 }
 
-// planEntry is a bottle.Entry whose content stands behind the plan.
+// planEntry is a bottle.Entry whose content follows the plan.
 type planEntry struct {
 	bottle.Entry
 	Content []byte `json:"-"` // in place of the entry's
@@ -50,7 +50,7 @@ type planThaw struct {
 	Stdio [3]int
 }
 
-// made are the limits that the bottle was first made with.
+// made returns the limits with which the bottle was first made.
 func (p *plan) made() bottle.Limits {
 	if p.Thaw != nil {
 		return p.Thaw.Limits
@@ -65,7 +65,7 @@ type planMount struct {
 	Tree           int
 }
 
-func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
+func newPlan(s *bottle.Spec, own rootFiles) (*plan, []*os.File) {
 	var files []*os.File
 	donate := func(f *os.File) int {
 		if f == nil {
@@ -98,16 +98,16 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	}
 	p.Wire, p.RootTree, p.ScratchTree = donate(s.Wire), donate(own.root), donate(own.scratch)
 	p.Trace = donate(s.Trace)
-	if s.Lanes.Mem != nil {
-		for _, f := range s.Lanes.Files() {
-			p.Lanes = append(p.Lanes, donate(f))
+	if s.Channels.Mem != nil {
+		for _, f := range s.Channels.Files() {
+			p.Channels = append(p.Channels, donate(f))
 		}
 	}
 	if t := s.Thaw; t != nil {
 		p.ID = t.ID
 		p.Thaw = &planThaw{Frozen: t.Frozen}
-		for i, f := range t.Image.Files() {
-			p.Thaw.Image[i] = donate(f)
+		for i := range min(len(t.Image), len(p.Thaw.Image)) { // the shim misses one that is not there
+			p.Thaw.Image[i] = donate(t.Image[i])
 		}
 		for i, f := range []*os.File{t.Stdin, t.Stdout, t.Stderr} {
 			p.Thaw.Stdio[i] = donate(f)
@@ -118,8 +118,8 @@ func newPlan(s *bottle.Spec, own extra) (*plan, []*os.File) {
 	return p, files
 }
 
-// encode is the plan in JSON, a zero byte, and the contents of the entries in
-// their order.
+// encode returns the plan in JSON, a zero byte, and the contents of the entries
+// in their order.
 func (p *plan) encode() ([]byte, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -148,7 +148,7 @@ func decodePlan(body []byte) (*plan, error) {
 	return p, nil
 }
 
-// startArgs and the like are the bodies of the other calls.
+// The types below are the bodies of the other calls.
 type startArgs struct {
 	Args     []string
 	Env      []string
@@ -167,7 +167,7 @@ type signalArgs struct {
 	Group  bool
 }
 
-// pauseReply: Untold is how many facts were lost and nobody outside was told of.
+// pauseReply: Untold is the number of lost facts that nobody outside knows of.
 type pauseReply struct{ Untold uint64 }
 
 type exportArgs struct{ All bool }

@@ -21,7 +21,7 @@ func TestPlanTravels(t *testing.T) {
 		spec.Root.Entries = append(spec.Root.Entries, bottle.Entry{Path: "/e", Mode: 0o644, Content: []byte(c)})
 	}
 	spec.Root.Entries = append(spec.Root.Entries, bottle.Entry{Path: "/l", Mode: os.ModeSymlink, Link: "to"})
-	in, _ := newPlan(spec, extra{})
+	in, _ := newPlan(spec, rootFiles{})
 
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

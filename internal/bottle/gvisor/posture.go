@@ -14,13 +14,13 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// Posture is read from the live processes, not from what we asked for: a
-// changed default upstream, a kernel without a feature or a bug of ours shows
-// here, and the bottle is refused before the workload's first instruction.
+// The posture is read from the live processes, not from the configuration: it
+// reveals a changed default upstream, a kernel without a feature or a bug of
+// ours, and the bottle is refused before the workload's first instruction.
 
-// rawPosture is what the shim saw of one of its children. The shim reads it
-// because an ordinary user may not look into a process of an inner user
-// namespace; the supervisor judges.
+// rawPosture describes one of the shim's children as the shim reads it. The
+// shim must read it because an ordinary user may not look into a process of an
+// inner user namespace. The supervisor judges it.
 type rawPosture struct {
 	Role       string
 	PID        int // in the shim's PID namespace
@@ -37,20 +37,22 @@ type rawPosture struct {
 	FDs        []string // readlink of each
 }
 
-// mountLine is one line of /proc/PID/mountinfo: where, escaped as there, and how.
+// mountLine holds two fields of a line of /proc/PID/mountinfo: mount point
+// (still escaped) and options.
 type mountLine struct{ Point, Options string }
 
 type fileID struct{ Dev, Ino uint64 }
 
 var nsKinds = []string{"user", "mnt", "pid", "net", "ipc", "uts"}
 
-// capsAllowed is what the sandbox and the gofer may hold over their own user
-// namespace: file ownership and modes (gVisor's directfs), and tracing of the
-// sandbox's own stubs.
+// capsAllowed are the capabilities that the sandbox and the gofer may hold over
+// their own user namespace: for file ownership and modes (gVisor's directfs),
+// and for tracing the sandbox's own stubs.
 const capsAllowed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH |
 	1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_PTRACE
 
-// roleCaps adds what one role keeps: the gofer chroots into what it serves.
+// roleCaps adds capabilities for one role: the gofer chroots into the tree that
+// it serves.
 var roleCaps = map[string]uint64{"gofer": 1 << unix.CAP_SYS_CHROOT}
 
 func readRaw(role string, pid int) (rawPosture, error) {
@@ -94,8 +96,8 @@ func readRaw(role string, pid int) (rawPosture, error) {
 	return r, nil
 }
 
-// readThreads keeps the worst of all threads: filters and capabilities are each
-// thread's own.
+// readThreads combines the worst values of all threads: filters and
+// capabilities are per thread.
 func (r *rawPosture) readThreads(dir string) error {
 	tasks, err := os.ReadDir(dir)
 	if err != nil {
@@ -134,7 +136,7 @@ func (r *rawPosture) worsen(o rawPosture) {
 	r.CapPrm |= o.CapPrm
 	r.CapBnd |= o.CapBnd
 	if o.UIDs != r.UIDs {
-		r.UIDs = [4]int{-1, -1, -1, -1} // no one user
+		r.UIDs = [4]int{-1, -1, -1, -1} // no single user
 	}
 }
 
@@ -182,7 +184,7 @@ func (r *rawPosture) parseStatus(s string) error {
 	return nil
 }
 
-// ownPosture is what the supervisor compares with.
+// ownPosture holds the supervisor's own values, for comparison.
 type ownPosture struct {
 	namespaces map[string]string
 	root       fileID
@@ -200,8 +202,8 @@ func readOwn() (ownPosture, error) {
 	return o, err
 }
 
-// judge says what is wrong with one process, or nil. writable are the targets
-// that the plan lets the bottle write to.
+// judge returns an error if the process is not confined. writable are the
+// targets that the plan lets the bottle write to.
 func (o ownPosture) judge(r rawPosture, uid int, writable []string) error {
 	bad := func(format string, a ...any) error {
 		return &bottle.PostureError{Role: r.Role, Reason: fmt.Sprintf(format, a...)}
@@ -246,12 +248,12 @@ func (o ownPosture) judge(r rawPosture, uid int, writable []string) error {
 	return nil
 }
 
-// sandboxMounts are those of the sentry's own empty root.
+// sandboxMounts are the mounts of the sentry's own empty root.
 var sandboxMounts = map[string]bool{"/": true, "/proc": true, "/proc/sandbox-proc": true}
 
-// judgeMount says what is wrong with a mount: in the sandbox, one that does not
-// belong to its empty root; in the gofer, one that can be written though the
-// plan does not say so, or that honours set-user-id or devices.
+// judgeMount returns an error for a mount that must not be there: in the
+// sandbox, any outside its empty root; in the gofer, one that is writable
+// though the plan does not say so, or that honours set-user-id or devices.
 func judgeMount(role string, m mountLine, writable []string) error {
 	point := unescapeMount(m.Point)
 	options := strings.Split(m.Options, ",")
@@ -293,9 +295,9 @@ func unescapeMount(s string) string {
 	return b.String()
 }
 
-// badFD says why a descriptor must not be open in the sandbox or the gofer.
-// Directories are those of the small root; memfds, sockets, pipes and event
-// descriptors are its own.
+// badFD says why a descriptor must not be open in the sandbox or the gofer; ""
+// means that it may. Directories are those of the small root; memfds, sockets,
+// pipes and event descriptors are the process's own.
 func badFD(link string) string {
 	if strings.HasPrefix(link, "/dev/") && link != "/dev/null" && !strings.HasPrefix(link, "/dev/pts/") {
 		return "a device"
@@ -306,8 +308,8 @@ func badFD(link string) string {
 	return ""
 }
 
-// procAllowed lists what gVisor keeps open there: the gofer's way to reopen a
-// descriptor of its own.
+// procAllowed reports whether gVisor keeps this file of /proc open: the gofer
+// reopens its own descriptors there.
 func procAllowed(link string) bool {
 	rest := strings.TrimPrefix(link, "/proc/")
 	_, rest, _ = strings.Cut(rest, "/")
@@ -332,9 +334,9 @@ func kindOfFD(link string) string {
 	return "file"
 }
 
-// readPosture judges what the shim reported and makes the record of it.
+// readPosture judges the shim's report and returns the record of it.
 func readPosture(r createReply, uid int, writable []string) (bottle.Posture, error) {
-	p := bottle.Posture{Isolation: bottle.IsolationUserKernel, Backend: name, Build: Build(), Trace: r.Trace}
+	p := bottle.Posture{Isolation: Backend{}.Isolation(), Backend: name, Build: Build(), Trace: r.Trace}
 	own, err := readOwn()
 	if err != nil {
 		return p, fmt.Errorf("posture: %w", err)

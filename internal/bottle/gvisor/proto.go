@@ -15,12 +15,12 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// The supervisor and the shim speak frames over a Unix stream socket pair: a
-// header of three numbers (lengths of the two parts, number of descriptors), the
-// descriptors with the header, then what it is about in JSON and the body. The
-// body is JSON too, but for what follows it where a call says so; it stands
-// beside the first part and not in it, because JSON within JSON is read and
-// written twice. Both ends are the same binary, so there is no versioning.
+// The supervisor and the shim exchange frames over a Unix stream socket pair: a
+// header of three numbers (lengths of the two parts, number of descriptors),
+// the descriptors with the header, a head in JSON, and the body. The body is
+// JSON too, followed by raw bytes where a call says so. It is not nested in the
+// head, because JSON within JSON is encoded and decoded twice. Both ends are
+// the same binary, so there is no versioning.
 
 const (
 	maxFrame = 64 << 20 // a plan with large entries and environments
@@ -70,7 +70,7 @@ func kindOf(err error) string {
 	return ""
 }
 
-// remoteError carries the shim's words and, through Unwrap, its sentinel.
+// remoteError carries the shim's message and, through Unwrap, its sentinel.
 type remoteError struct {
 	text string
 	kind error
@@ -129,7 +129,7 @@ func (c *conn) send(head any, body []byte, files []*os.File) error {
 	return err
 }
 
-// recv reads one frame: its first part into head.
+// recv reads one frame; it decodes the first part into head.
 func (c *conn) recv(head any) (body []byte, files []*os.File, err error) {
 	var sizes [headSize]byte
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
@@ -216,7 +216,7 @@ func newCaller(c *conn) *caller {
 	return cl
 }
 
-// read ends when the shim closes its end, at the latest with its death.
+// read returns when the shim closes its end, at the latest with its death.
 func (cl *caller) read() {
 	for {
 		var r response
@@ -242,8 +242,8 @@ func (cl *caller) read() {
 	}
 }
 
-// begin sends a call; the channel yields its response and is closed without
-// one when the shim is gone.
+// begin sends a call. The channel yields its response; it is closed without one
+// when the shim is gone.
 func (cl *caller) begin(m method, in any, files []*os.File) (<-chan response, error) {
 	body, err := encode(in)
 	if err != nil {
@@ -268,7 +268,7 @@ func (cl *caller) begin(m method, in any, files []*os.File) (<-chan response, er
 	return ch, nil
 }
 
-// encode makes a call's body.
+// encode encodes a call's body.
 func encode(in any) ([]byte, error) {
 	if p, ok := in.(*plan); ok {
 		return p.encode()

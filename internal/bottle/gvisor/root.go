@@ -13,12 +13,12 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// The shim builds the bottle's root in a tmpfs of its own mount namespace.
-// Host trees are cloned with open_tree before anything is mounted over, and
-// attached by descriptor, so no path is resolved twice.
+// The shim builds the bottle's root in a tmpfs of its own mount namespace. It
+// clones host trees with open_tree before it mounts over anything, and attaches
+// them by descriptor, so no path is resolved twice.
 
-// stage is where the tmpfs goes: any directory of the host will do, nobody else
-// sees it.
+// stageCandidates are directories for the tmpfs. Any directory of the host will
+// do; nobody else sees the mount.
 var stageCandidates = []string{"/tmp", "/run", "/mnt", "/var/tmp", "/srv"}
 
 type layout struct {
@@ -33,12 +33,13 @@ type layout struct {
 // treeSpec is one mount to attach below the root.
 type treeSpec struct {
 	target string // inside the bottle
-	source string // for messages
+	source string // for error messages
 	tree   *os.File
 	access bottle.Access
-	id     fileID // what it must be; zero: anything
-	// direct: part of the root's lower layer. Else the tree is kept beside the
-	// root and becomes a mount of the sandbox, with its own rules for writes.
+	id     fileID // the expected file; zero: any
+	// direct trees are part of the root's lower layer. The others are kept
+	// beside the root and become mounts of the sandbox, with their own rules
+	// for writes.
 	direct bool
 }
 
@@ -64,7 +65,7 @@ func buildRoot(p *plan, trees []*os.File) (*layout, error) {
 		}
 		defer dir.Close()
 	}
-	// From here on a part of the host lies hidden under the tmpfs.
+	// From here on the tmpfs hides a part of the host.
 	l, err := mountStage()
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func collectTrees(p *plan, trees []*os.File) ([]treeSpec, error) {
 	return out, nil
 }
 
-// treeOf is the donated tree number n, or path when there is none.
+// treeOf returns the donated tree number n, or opens path when n is 0.
 func treeOf(path string, n int, trees []*os.File) (*os.File, error) {
 	if n == 0 && path == "" {
 		return emptyTree()
@@ -127,7 +128,7 @@ func treeOf(path string, n int, trees []*os.File) (*os.File, error) {
 	return trees[n-1], nil
 }
 
-// emptyTree is a directory with nothing in it, to lie over one of the host's.
+// emptyTree returns an empty directory, to cover one of the host's.
 func emptyTree() (*os.File, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -191,9 +192,9 @@ func attachRoot(p *plan, l *layout, dir *os.File) error {
 	return nil
 }
 
-// attachRootDir uses a directory of the user's as the lower layer. Mount
-// points must exist in it already, except those that a tmpfs can stand for;
-// the directory itself is never written to.
+// attachRootDir uses a directory of the user's as the lower layer and never
+// writes to it. Mount points must exist in it, except those that a tmpfs can
+// provide.
 func attachRootDir(p *plan, l *layout, t *os.File) error {
 	if err := restrict(t, true); err != nil {
 		return fmt.Errorf("root %s: %w", p.RootDir, err)
@@ -206,13 +207,13 @@ func attachRootDir(p *plan, l *layout, t *os.File) error {
 		return fmt.Errorf("attach %s: %w", p.RootDir, err)
 	}
 	// Its top-level entries are bound one by one into our tmpfs root, so that
-	// mount points and rebuilt files can stand beside them.
+	// mount points and rebuilt files fit beside them.
 	return mirror(low, l.root, p)
 }
 
-// mirror binds each child of low at the same name below root. Directories in
-// which an entry or a mount point of the plan must be made are real directories
-// of the tmpfs whose children are mirrored in turn.
+// mirror binds each child of low at the same name below root. A directory in
+// which the plan makes an entry or a mount point is a real directory of the
+// tmpfs, and its children are mirrored in turn.
 func mirror(low, root string, p *plan) error {
 	need := map[string]bool{}
 	mark := func(path string) {
@@ -280,7 +281,7 @@ func mirrorDir(low, root, rel string, need, own map[string]bool, depth int) erro
 				return err
 			}
 		}
-		// Devices, sockets and pipes of an image are not carried over.
+		// Devices, sockets and pipes of an image are not copied.
 	}
 	return nil
 }
@@ -382,8 +383,8 @@ func mountOptions(a bottle.Access) []string {
 	return append(o, "ro")
 }
 
-// mountPoint makes (if need be) and opens target below root without following
-// any link, so that an image cannot send a mount elsewhere.
+// mountPoint makes (if needed) and opens target below root without following
+// any link, so that an image cannot redirect a mount.
 func mountPoint(root, target string, dir bool) (*os.File, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -416,9 +417,9 @@ func moveTree(t *os.File, to string) error {
 	return unix.MoveMount(int(t.Fd()), "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 }
 
-// restrict takes away set-user-id and devices, and with ro the right to write,
-// from a tree and all that is mounted in it. A mount that is locked by an outer
-// user namespace keeps its stricter flags.
+// restrict removes set-user-id and devices, and with ro the right to write,
+// from a tree and all mounts in it. A mount that an outer user namespace locks
+// keeps its stricter flags.
 func restrict(t *os.File, ro bool) error {
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
 	if ro {

@@ -13,11 +13,11 @@ import (
 )
 
 // When root starts a bottle, root's rights must not reach it: the shim runs as
-// the workspace's owner. When that is root too, it runs as an id that owns
+// the workspace's owner. If that is root too, the shim runs as an id that owns
 // nothing on the host, and sees the workspace through an ID-mapped mount
-// (mount_setattr(2), Linux 5.12) in which root's files are its own.
+// (mount_setattr(2), Linux 5.12) in which root's files belong to that id.
 
-// holdName is argv[0] of a process that only keeps a user namespace alive.
+// holdName is the argv[0] of a process that only keeps a user namespace alive.
 const holdName = "carboy-hold"
 
 func holdMain() {
@@ -26,12 +26,12 @@ func holdMain() {
 	}
 }
 
-// extra are directories that root opened because the shim could not reach
+// rootFiles holds directories that root opened because the shim could not reach
 // them by path; nil where the shim opens them itself.
-type extra struct{ root, scratch *os.File }
+type rootFiles struct{ root, scratch *os.File }
 
-// rootTrees opens, as root, what the plan names.
-func rootTrees(spec *bottle.Spec) (x extra, err error) {
+// rootTrees opens, as root, the directories that the plan names.
+func rootTrees(spec *bottle.Spec) (x rootFiles, err error) {
 	if os.Geteuid() != 0 || spec.HostUID == 0 {
 		return x, nil
 	}
@@ -77,7 +77,7 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 		return err
 	}
 	if st.Uid != 0 {
-		return nil // its own, or somebody else's, whose permissions then decide
+		return nil // owned by the user, or by another whose permissions then decide
 	}
 	ns, release, err := idmap(spec.HostUID, spec.HostGID)
 	if err != nil {
@@ -96,10 +96,10 @@ func ownByUser(t *os.File, path string, spec *bottle.Spec) error {
 	return err
 }
 
-// idmap makes a user namespace in which on-disk id 0 is uid and gid. A process
-// keeps it alive until release: the bottle's init, which does nothing but sleep,
-// or, where files without a name can't be executed, this program again, which
-// takes ten times as long to start.
+// idmap makes a user namespace that maps on-disk id 0 to uid and gid. A process
+// keeps it alive until release: the bottle's init, which only sleeps, or, where
+// unnamed files cannot be executed, this program, which takes ten times as long
+// to start.
 func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
 	sleeper, err := sleeperFile()
 	if err == nil {
@@ -111,7 +111,7 @@ func idmap(uid, gid uint32) (ns *os.File, release func(), err error) {
 	return idmapBy("/proc/self/exe", uid, gid)
 }
 
-// sleeperFile is a program that sleeps until it is killed.
+// sleeperFile returns a program that sleeps until it is killed.
 func sleeperFile() (*os.File, error) {
 	code, err := initELF()
 	if err != nil {
@@ -126,7 +126,7 @@ func sleeperFile() (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// A file that is open for writing can't be executed.
+	// A file that is open for writing cannot be executed.
 	defer f.Close()
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }

@@ -10,15 +10,15 @@ import (
 	bootfilter "gvisor.dev/gvisor/runsc/boot/filter"
 )
 
-// gVisor's own builds carry the seccomp programs of the sandbox and the gofer
-// ready-made; its Go module does not, and compiling them takes a third of the
-// start. Ours are in seccomp_table_GOARCH.go, made from the same rules by
+// gVisor's own builds carry precompiled seccomp programs for the sandbox and
+// the gofer; its Go module does not, and compiling them takes a third of the
+// start. Ours are in seccomp_table_GOARCH.go, generated from the same rules by
 //
 //	go test ./internal/bottle/gvisor -run TestSeccompIsCurrent -update
 //
 // and that test compares them with freshly compiled ones. A program is looked
-// up by all options that shape it; where none fits (another architecture, a
-// build with the race detector) gVisor compiles one, as without us.
+// up by all options that shape it. If none matches (another architecture, a
+// build with the race detector), gVisor compiles one.
 
 //go:linkname bootPrograms gvisor.dev/gvisor/runsc/boot/filter.precompiledPrograms
 var bootPrograms map[string]precompiledseccomp.Program
@@ -35,10 +35,9 @@ func installBootPrograms() {
 	}
 }
 
-// withPID puts in the process id where gVisor's rules for systrap have that of
-// the process that compiles them, as a constant (systrap/filters.go,
-// rt_tgsigqueueinfo),
-// which a ready-made program cannot know.
+// withPID inserts the process id. gVisor's rules for systrap contain the id of
+// the compiling process as a constant (systrap/filters.go, rt_tgsigqueueinfo),
+// which a precompiled program cannot know.
 func withPID(p precompiledseccomp.Program, pid uint32) precompiledseccomp.Program {
 	for _, off := range bootPIDs {
 		p.Bytecode32[off] = pid

@@ -10,18 +10,18 @@ import (
 
 // settled spares gVisor's sandbox and gofer a second start of this program.
 //
-// Where its parent is not root, gVisor waits until somebody has written the map
-// of the new user namespace, takes its user id in one thread, and then executes
-// itself again, since the other threads still have the old one. In a bottle the
-// map stands before the first execution (it has exactly one id, the parent's
+// If its parent is not root, gVisor waits until somebody has written the map of
+// the new user namespace, takes its user id in one thread, and then executes
+// itself again, since the other threads still have the old id. In a bottle the
+// map exists before the first execution (it has exactly one id, the parent's
 // own, and Go writes it between fork and exec), so all threads have the right
-// ids already. Without the three flags gVisor goes on as it does under root: it
-// drops its capabilities in every thread, unmounts /proc itself instead of
+// ids already. Without the three flags gVisor proceeds as it does under root:
+// it drops its capabilities in every thread, unmounts /proc itself instead of
 // starting a helper for that, and installs its filters.
 //
-// Where an id is not the right one, everything stays as gVisor wants it. What
-// came of it is read from the live processes (posture.go), each thread of them,
-// before the command runs.
+// If an id differs from the expected one, settled changes nothing. The result
+// is read from every thread of the live processes (posture.go) before the
+// command runs.
 func settled(args []string, uid, gid int) (out []string, syncFD int) {
 	syncFD = -1
 	wantUID, wantGID := 0, 0
@@ -55,7 +55,7 @@ func settled(args []string, uid, gid int) (out []string, syncFD int) {
 	return out, syncFD
 }
 
-// settle is settled for this process.
+// settle applies settled to this process.
 func settle() {
 	uid, euid, suid := unix.Getresuid()
 	gid, egid, sgid := unix.Getresgid()
@@ -67,5 +67,5 @@ func settle() {
 		return
 	}
 	os.Args = args
-	unix.Close(fd) // nobody says anything there: its end is the message
+	unix.Close(fd) // nobody writes to it: closing it is the message
 }

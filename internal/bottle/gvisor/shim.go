@@ -24,24 +24,24 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/carboy/carboy/internal/bottle"
-	"github.com/carboy/carboy/internal/lean"
+	"github.com/carboy/carboy/internal/reclaim"
 	"github.com/carboy/carboy/internal/stamp"
 )
 
 const controlFD = 3
 
-// highFD is open in the shim for the sake of its number. When a descriptor does
-// not fit into a process's table, Linux makes a larger one, and if threads share
-// it, waits until each CPU has passed a certain point: 10 ms and more. A child
-// begins with a table for its parent's highest descriptor, and gVisor uses
-// numbers up to 255 from the start.
+// highFD is open in the shim because of its number. When a descriptor does not
+// fit into a process's table, Linux allocates a larger one and, if threads
+// share the table, waits for every CPU: 10 ms and more. A child's table begins
+// large enough for its parent's highest descriptor, and gVisor uses numbers up
+// to 255 from the start.
 const highFD = 511
 
-// shimMain serves one bottle until the supervisor closes the control socket.
-// It never returns: its death ends the PID namespace and all in it.
+// shimMain serves one bottle until the supervisor closes the control socket. It
+// never returns: its death ends the PID namespace and all in it.
 func shimMain() {
 	// Children die with the thread that made them (PR_SET_PDEATHSIG), so this
-	// thread must last as long as the process.
+	// thread must live as long as the process.
 	runtime.LockOSThread()
 	os.Clearenv()
 	unix.CloseOnExec(highFD)
@@ -63,7 +63,7 @@ func shimMain() {
 }
 
 // shim holds the container. Container is not safe for concurrent use; calls on
-// Sandbox are, and only those run beside one another.
+// Sandbox are, and only those run concurrently.
 type shim struct {
 	conn    *conn
 	procErr error // of mounting /proc
@@ -78,30 +78,30 @@ type shim struct {
 	fg  atomic.Int32 // the process that has our controlling terminal
 	// terminals holds the processes that have one.
 	terminals sync.Map
-	guests    sync.Map // commands beside the one that the bottle is for
+	guests    sync.Map // commands beside the first one
 
 	meter *meter
 
-	// streams are the command's standard streams, by which they are found again
-	// in the sandbox.
+	// streams identify the command's standard streams, so that the sandbox can
+	// find them.
 	streams [3]fileID
-	command int32 // the process that a bottle is made for; 0: none yet
-	// leaving: the sandbox is about to end because it was frozen.
+	command int32 // the bottle's first process; 0: none yet
+	// leaving is true while the sandbox ends because it was frozen.
 	leaving atomic.Bool
 	thaw    *planThaw
-	ended   *os.File // says how the thawed command ended
+	ended   *os.File // receives the thawed command's exit status
 
 	tracing  bool
-	starting sync.Mutex // one command at a time is announced to the trace
+	starting sync.Mutex // commands are announced to the trace one at a time
 
 	// ctl is a connection to the sentry's control server from before the
 	// workload ran. That server ends when it cannot accept another one, and a
-	// workload can bring that about by holding all of the sandbox's descriptors.
+	// workload can cause that by holding all of the sandbox's descriptors.
 	ctl *urpc.Client
 }
 
-// serve answers calls until the supervisor is gone. Create is served in order;
-// everything after it in goroutines that end with the process.
+// serve answers calls until the supervisor is gone. It serves Create in order,
+// and everything after it in goroutines that end with the process.
 func (s *shim) serve() {
 	for {
 		var r request
@@ -157,7 +157,7 @@ func (s *shim) answer(r request, files []*os.File, h handler) {
 	if err != nil {
 		out.Error, out.Kind = err.Error(), kindOf(err)
 	}
-	// A supervisor that does not read any more is about to end us.
+	// A supervisor that does not read any more is about to end this process.
 	s.conn.send(out, out.body, nil)
 }
 
@@ -211,7 +211,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 	}
 	r.Trace, s.tracing = flushed.Tracing, flushed.Tracing
 	s.stamps.Mark("shim: posture read")
-	lean.After(lean.Patience) // ends with the process
+	reclaim.After(reclaim.Patience) // ends with the process
 	if p.Stamps {
 		r.Stamps = s.stamps.Points()
 	}
@@ -219,7 +219,7 @@ func (s *shim) create(body []byte, files []*os.File) (any, error) {
 }
 
 // mountProc replaces the outer /proc by one of our PID namespace. gVisor names
-// its children by PID in /proc; with the outer one it would touch strangers.
+// its children by PID in /proc; with the outer one it would reach strangers.
 func mountProc() error {
 	err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err != nil {
@@ -242,8 +242,8 @@ func pinCPUs(n int) error {
 			left--
 		}
 	}
-	// Affinity is per thread; children inherit it from the one that starts
-	// them, and Go starts threads from existing ones.
+	// Affinity is per thread. New threads inherit it from the thread that
+	// starts them.
 	ents, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return err
@@ -260,10 +260,10 @@ func pinCPUs(n int) error {
 	return nil
 }
 
-// limitDescriptors raises our own soft limit: the sentry holds one per open
-// file of the workload and inherits it. It also keeps up to three for each name
-// that it has cached, so the cache must leave room: without that, a "find /usr"
-// would leave the workload unable to open anything.
+// limitDescriptors raises our own soft limit, which the sentry inherits: it
+// holds a descriptor for each open file of the workload. It also keeps up to
+// three for each cached name, so the cache must leave room: otherwise a "find
+// /usr" would leave the workload unable to open anything.
 func limitDescriptors(conf *config.Config) error {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -311,8 +311,8 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 		if err := plugWire(c, files[p.Wire-1], p.Net); err != nil {
 			return fmt.Errorf("plug the wire: %w", err)
 		}
-		if err := plugLanes(p.Lanes, files); err != nil {
-			return fmt.Errorf("plug the lanes: %w", err)
+		if err := plugChannels(p.Channels, files); err != nil {
+			return fmt.Errorf("plug the channels: %w", err)
 		}
 	}
 	if p.Thaw != nil {
@@ -321,7 +321,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 		}
 	} else {
 		started := *s.conf
-		started.Network = config.NetworkHost // we have configured it: nothing to scrape
+		started.Network = config.NetworkHost // the network is configured: nothing to scrape
 		if err := c.Start(&started); err != nil {
 			return fmt.Errorf("start sandbox: %w", err)
 		}
@@ -351,7 +351,7 @@ func (s *shim) boot(p *plan, l *layout, files []*os.File) error {
 	return nil
 }
 
-// donated is a copy of the n-th descriptor of the frame, nil when n is 0.
+// donated returns a copy of the n-th descriptor of the frame, nil when n is 0.
 func donated(files []*os.File, n int) (*os.File, error) {
 	if n == 0 {
 		return nil, nil
@@ -366,8 +366,8 @@ func donated(files []*os.File, n int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), files[n-1].Name()), nil
 }
 
-// endWithGofer ends the bottle when the gofer ends. The sandbox does so too, but
-// not always: with files open already it can go on for a while without.
+// endWithGofer ends the bottle when the gofer ends. The sandbox does so too,
+// but not always: with files already open it can go on for a while.
 func (s *shim) endWithGofer(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -391,8 +391,8 @@ type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// limitPids bounds processes and threads with the sentry's own cgroup. One more
-// than asked for: init is there too.
+// limitPids bounds processes and threads with the sentry's own cgroup, at one
+// more than n, because init counts too.
 func limitPids(c *container.Container, id string, n int64) error {
 	f := control.CgroupControlFile{Controller: "pids", Path: "/" + id, Name: "pids.max"}
 	if err := c.Sandbox.CgroupsWriteControlFile(f, fmt.Sprint(n+1)); err != nil {
@@ -465,7 +465,7 @@ func (s *shim) start(body []byte, files []*os.File) (any, error) {
 	return startReply{PID: pid}, nil
 }
 
-// startError gives errors that crossed gVisor's RPC as text their type back.
+// startError restores the type of errors that crossed gVisor's RPC as text.
 func startError(err error) error {
 	t := err.Error()
 	switch {
@@ -479,7 +479,7 @@ func startError(err error) error {
 
 // takeTerminal makes the pty our controlling terminal, so that the host's line
 // discipline has somebody to signal when ^C, ^\ or ^Z is typed or the window
-// changes; the sandbox's foreground process group gets what we get.
+// changes. It forwards these signals to the sandbox's foreground process group.
 func (s *shim) takeTerminal(tty *os.File) {
 	s.tty.Do(func() {
 		if _, err := unix.Setsid(); err != nil && err != unix.EPERM {

@@ -20,13 +20,13 @@ const (
 	annotUID = "dev.carboy.uid"
 	annotGID = "dev.carboy.gid"
 	initPath = "/.carboy/init"
-	// initID is whom init runs as inside: nobody else, so that a command that
-	// signals all it may (kill -9 -1, pkill) does not end its own bottle and
-	// lose its changes. It exists in the sentry alone.
+	// initID is init's user inside. No other process has it, so a command that
+	// signals everything it may (kill -9 -1, pkill) cannot end its own bottle
+	// and lose its changes. It exists in the sentry alone.
 	initID = 4_200_000_001
 )
 
-// flags are gVisor's settings for every bottle. Defaults that matter are
+// flags returns gVisor's settings for every bottle. Important defaults are
 // repeated: a changed default upstream must not change a bottle.
 func flags(p *plan, l *layout) map[string]string {
 	over := "root:memory"
@@ -38,8 +38,8 @@ func flags(p *plan, l *layout) map[string]string {
 		"platform": "systrap",
 		"network":  "sandbox",
 		"overlay2": fmt.Sprintf("%s,size=%d", over, p.Limits.Disk),
-		// The workspace's lower layer is not shared with anything inside, and an
-		// overlay hides the host's edits anyway; bind mounts stay "shared".
+		// Nothing inside shares the workspace's lower layer, and an overlay
+		// hides the host's edits anyway; bind mounts stay "shared".
 		"file-access":                 "exclusive",
 		"file-access-mounts":          "shared",
 		"directfs":                    "true",
@@ -105,9 +105,9 @@ func writeSpec(p *plan, l *layout) error {
 	return os.WriteFile(l.bundle+"/config.json", b, 0o600)
 }
 
-// readSpec returns the spec for gVisor's parent side, where the user is whom the
-// sandbox's processes run as on the host: the bottle's. The sentry reads the
-// file itself and finds init's user there.
+// readSpec returns the spec for gVisor's parent side, with the bottle's user,
+// as whom the sandbox's processes run on the host. The sentry reads the file
+// itself and finds init's user there.
 func readSpec(l *layout) (*specs.Spec, error) {
 	s, err := specutils.ReadSpec(l.bundle, nil)
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
-	"github.com/carboy/carboy/internal/lean"
+	"github.com/carboy/carboy/internal/reclaim"
 )
 
-// wrapSyscalls runs in the sandbox process before gVisor takes over. The
-// tables are gVisor's own, one per architecture; entries are found by name, so
-// that all of them are treated alike.
+// wrapSyscalls runs in the sandbox process before gVisor takes over. It changes
+// gVisor's own tables, one per architecture, and finds entries by name, so that
+// all tables are treated alike.
 func wrapSyscalls() {
-	// Nothing that is made before init runs is worth collecting.
+	// Nothing that is allocated before init runs is worth collecting.
 	debug.SetGCPercent(-1)
 	registerSide()
 	registerFacts()
@@ -22,8 +22,8 @@ func wrapSyscalls() {
 			fn := wrapFacts(sc.Name, sc.Fn)
 			switch sc.Name {
 			// The first two are init's: one after exec, the other again after a
-			// restore. But a command may have ended before init was given a
-			// processor for the first time.
+			// restore. exit_group is a command's that ended before init first
+			// ran.
 			case "rt_sigaction", "pause", "exit_group":
 				if fn == nil {
 					fn = sc.Fn
@@ -49,7 +49,7 @@ func learnKernel(fn kernel.SyscallFn) kernel.SyscallFn {
 
 func learn(t *kernel.Task) {
 	if sentryKernel.Load() == nil && sentryKernel.CompareAndSwap(nil, t.Kernel()) {
-		lean.Collecting(100, lean.Patience)
-		lean.After(lean.Patience) // ends with the process
+		reclaim.Collecting(100, reclaim.Patience)
+		reclaim.After(reclaim.Patience) // ends with the process
 	}
 }

@@ -17,18 +17,17 @@ import (
 	"github.com/carboy/carboy/internal/bottle"
 )
 
-// meter reads what a bottle costs the host, from the host kernel alone: what
-// the sandbox says of itself is not asked. Memory is
+// meter measures a bottle's cost to the host through the host kernel alone; it
+// does not ask the sandbox. Memory is the sum of
 //
-//   - the memory files, which back all that the workload maps;
-//   - the private memory of the sandbox and the gofer. In the sandbox lie pipes,
-//     socket buffers, attributes, names, inodes: a workload can fill it without
-//     a page of its own;
-//   - our own, because we read what the sandbox answers, however long it is;
+//   - the memory files, which back everything that the workload maps;
+//   - the private memory of the sandbox and the gofer. The sandbox holds pipes, socket buffers, attributes, names and inodes: a
+//     workload can fill it without a page of its own;
+//   - the shim's own memory, because it reads the sandbox's answers, however long;
 //   - page tables: one page, mapped often enough, costs gigabytes of them.
 //
 // Disk is the file behind the overlay. The files are opened before the workload
-// runs, so that it can't exhaust what opening them takes.
+// runs, so that it cannot exhaust the resources that opening them takes.
 type meter struct {
 	memory []*os.File
 	disk   *os.File // nil: the overlay is in memory
@@ -40,8 +39,7 @@ type meter struct {
 }
 
 // Page tables are summed over all of the workload's address spaces, which may
-// be thousands: at most this often, and never for more than a twentieth of the
-// time.
+// be thousands: at most this often, and in at most a twentieth of the time.
 const (
 	tablesEvery = 200 * time.Millisecond
 	tablesShare = 20
@@ -129,7 +127,7 @@ func blocks(f *os.File) (int64, error) {
 	return st.Blocks * 512, nil
 }
 
-// procMemory is a part of proc_pid_status(5), in bytes.
+// procMemory holds a part of proc_pid_status(5), in bytes.
 type procMemory struct {
 	ppid   int
 	anon   int64 // private, in memory or in swap
@@ -161,9 +159,9 @@ func readMemory(pid int) (procMemory, error) {
 	return p, nil
 }
 
-// workloadTables sums the page tables of the processes in which the workload's
-// address spaces live. Those are the sandbox's children; what they start in
-// turn are threads that share their memory.
+// workloadTables sums the page tables of the processes that hold the workload's
+// address spaces. They are the sandbox's children; what they start in turn are
+// threads that share their memory.
 func workloadTables(sandbox int) int64 {
 	ents, err := os.ReadDir("/proc")
 	if err != nil {

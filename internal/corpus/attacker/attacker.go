@@ -4,7 +4,10 @@
 //
 // It runs inside only: the carboy binary, shown read-only at [Path], is started
 // under that name, and [Main] takes the process over when process 1 is carboy's
-// own init. On a host the name means nothing.
+// own init. On a host the name means nothing. It is in that binary, and no program
+// of its own, because `go build ./cmd/carboy` must make all of carboy escape-test
+// without a file that was built before; only that command's file imports it, the
+// library doesn't contain it, and it computes nothing when a process starts.
 //
 // Each [Attack] has a control, the nearest thing that must work, so that an
 // attack that fails because it is badly made is noticed. An attack says what
@@ -30,7 +33,7 @@ import (
 	"time"
 )
 
-// Path is where the attacker's program stands inside a bottle, and its name.
+// Path is the attacker's program inside a bottle, and its name.
 const Path = "/attacker"
 
 // Judge says who decides whether an attack succeeded.
@@ -66,7 +69,7 @@ type Attack struct {
 	Control func(*Env) error
 }
 
-// World is what the attacker is told. It has the places of what is planted, and
+// World tells the attacker what there is to attack. It has the places of what is planted, and
 // never the secret text.
 type World struct {
 	Attacks   []string // ids, in this order
@@ -94,7 +97,7 @@ type World struct {
 	Watched                    map[string]string // by attack: a known secret, reversed
 }
 
-// Result is what became of one attack.
+// Result is one attack's result.
 type Result struct {
 	ID       string `json:"id"`
 	Control  string `json:"control,omitempty"` // why the control failed
@@ -113,7 +116,7 @@ const (
 	Cannot  = "cannot"
 )
 
-// Env is what one attack works with.
+// Env is one attack's world and the evidence that it collects.
 type Env struct {
 	*World
 	mu       sync.Mutex
@@ -149,7 +152,7 @@ type try struct {
 	f    func() error
 }
 
-// slowTry is when a try is worth a line, for who looks after the corpus.
+// A try that takes longer than slowTry is logged.
 const slowTry = 3 * time.Second
 
 // any makes every try, one after the other, and succeeds when one did. Where

@@ -10,6 +10,7 @@ import (
 	"net/textproto"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -138,8 +139,12 @@ func get1(lines ...string) func(target string) message {
 }
 
 func credentials() []Attack {
-	const same = "a credential goes with the host that was dialled and verified, and the conditions of its route"
-	return family("credentials", "W4",
+	return family("credentials", "W4", slices.Concat(credentialEchoes(), ownCredentials(), credentialAddresses(), credentialJourneys())...)
+}
+
+// credentialEchoes returns the attacks in which the server repeats the credential that was put on.
+func credentialEchoes() []Attack {
+	return []Attack{
 		echoes("echo-headers", "Have the server repeat the credential in headers: its own, cookies, links, challenges, the place of a redirect.", scrubbed, "header", "cookie", "link", "challenge", "redirect", "twice", "length"),
 		echoes("echo-body", "Have it repeat the credential in the body: whole, byte by byte, over the borders of chunks and buffers, many times.", scrubbed, "body", "pieces", "halves", "border-4096", "border-16384", "border-32768", "border-65536", "often"),
 		echoes("echo-trailers", "Have it repeat the credential in trailers, announced and not.", scrubbed, "trailer", "late-trailer"),
@@ -148,7 +153,7 @@ func credentials() []Attack {
 		echoes("echo-errors", "Have it repeat the credential in errors, and to methods that echo.", scrubbed, "400", "401", "404", "500", "503", "as-trace", "as-options", "as-delete"),
 		echoes("echo-escaped", "Have it repeat the credential as URLs, JSON and HTML write it.", scrubbed, "percent", "percent-lower", "json", "html", "location"),
 		echoes("broken-server", "Have the server break off, or answer what is no HTTP, so that somebody speaks of what was sent.", "carboy's own answers know no credential", "reset", "garbage", "cut", "bad-header", "bad-chunk"),
-		Attack{ID: "echo-query", How: "Have the server repeat a credential that goes into the query: in the body, in a redirect, in an error.", Defence: scrubbed, Judge: ByToken,
+		{ID: "echo-query", How: "Have the server repeat a credential that goes into the query: in the body, in a redirect, in an error.", Defence: scrubbed, Judge: ByToken,
 			Control: func(e *Env) error {
 				s := speakTo(e.CredQuery)
 				defer s.close()
@@ -167,7 +172,7 @@ func credentials() []Attack {
 					return fmt.Errorf("answer %d without it", a.status)
 				})...)
 			}},
-		Attack{ID: "echo-http2", How: "Have it repeat the credential in headers, trailers, early answers and bodies of HTTP/2.", Defence: scrubbed, Judge: ByToken, Control: signed,
+		{ID: "echo-http2", How: "Have it repeat the credential in headers, trailers, early answers and bodies of HTTP/2.", Defence: scrubbed, Judge: ByToken, Control: signed,
 			Try: func(e *Env) error {
 				return e.atOnce(each([]string{"header", "body", "pieces", "trailer", "early", "gzip", "redirect", "401"}, func(how string) error {
 					c := client2()
@@ -191,6 +196,12 @@ func credentials() []Attack {
 					return fmt.Errorf("answer %d without it", res.StatusCode)
 				})...)
 			}},
+	}
+}
+
+// ownCredentials returns the attacks that send credentials of the attacker's own making.
+func ownCredentials() []Attack {
+	return []Attack{
 		owns("own-headers", "Send credentials of one's own on a credential's route, in each header, spelling and number.", func(*Env) (out []message) {
 			for _, h := range []string{
 				"Authorization: Bearer " + Own, "authorization: basic " + b64(Own), "AUTHORIZATION: " + Own, "Authorization: Bearer x\r\nAuthorization: Bearer " + Own, "X-Api-Key: " + Own, "x-api-key: " + Own, "api-key: " + Own,
@@ -218,6 +229,13 @@ func credentials() []Attack {
 		owns("own-in-authority", "Send them as the user of the target or of the host.", func(e *Env) []message {
 			return []message{{method: "GET", target: "https://me:" + Own + "@" + e.Cred + "/v1/echo/none"}, {method: "GET", target: "//" + Own + "@" + e.Cred + "/v1/echo/none"}}
 		}),
+	}
+}
+
+// credentialAddresses returns the attacks that write a path or a host with two readings.
+func credentialAddresses() []Attack {
+	const same = "a credential goes with the host that was dialled and verified, and the conditions of its route"
+	return []Attack{
 		elsewhere("path-tricks", "Write a path that meets the credential's condition and is read as another: dots, encoded slashes, doubly encoded, backslashes, parameters, empty segments.", "a path with two readings is refused where paths matter", "OpenShell#637", func(e *Env) []try {
 			return each([]string{
 				"/v1/../admin", "/v1/%2e%2e/admin", "/v1/.%2E/admin", "/v1/..%2fadmin", "/v1%2f..%2fadmin", "/v1/%252e%252e/admin", "/v1/..%5cadmin", "/v1\\..\\admin", "/v1/..;/admin", "/v1/..;a=b/admin", "/v1/..%3b/admin", "/v1//../admin",
@@ -268,6 +286,12 @@ func credentials() []Attack {
 			}
 			return tries
 		}),
+	}
+}
+
+// credentialJourneys returns the attacks that take the credential, or its placeholder, along to another host or protocol.
+func credentialJourneys() []Attack {
+	return []Attack{
 		elsewhere("redirects", "Have the server redirect to another host, path, port and scheme, and follow.", "a redirect is a request of its own, judged anew", "generic", func(e *Env) []try {
 			return each([]string{"https://" + e.Leak + "/v1/landed", "https://" + e.Cred + "/landed", "http://" + e.CredPlain + "/v1/landed", "http://" + e.Open + "/v1/landed", "//" + e.Leak + "/v1/landed"}, func(to string) error {
 				s := speakTo(e.Cred)
@@ -312,7 +336,7 @@ func credentials() []Attack {
 				return went(e.Cred, false, get1("Connection: Upgrade", "Upgrade: "+p, "HTTP2-Settings: AAMAAABkAAQAAP__")("/v1/upgrade"))
 			})
 		}),
-	)
+	}
 }
 
 const nowhere = "the credential is put on by the gateway, outside; inside there is a placeholder"

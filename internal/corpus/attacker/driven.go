@@ -76,9 +76,9 @@ var Planted = []string{
 // Owned is in every file of the vandal's that must not land unasked.
 const Owned = "#!/bin/sh\n# owned by the vandal\n"
 
-// EscapeText is what a terminal must never be sent: a title, a clipboard, a
+// escapeText must never reach a terminal: it sets a title, a clipboard, a
 // turn of direction, a line that pretends to be another.
-const EscapeText = "\x1b]0;owned\x07\x1b[2J\u202egnp.\u2066\rFAKE\x9b31m"
+const escapeText = "\x1b]0;owned\x07\x1b[2J\u202egnp.\u2066\rFAKE\x9b31m"
 
 // OddNames are file names that tools and formats trip over.
 var OddNames = []string{"odd\nname", "-rf", "odd\xff\xfe", "odd\ttab", "odd'`$(x)", "..odd", "...", strings.Repeat("n", 255), "odd\\slash", "odd*?[", ".wh.odd"}
@@ -135,9 +135,9 @@ func vandal(args []string) error {
 	for _, n := range OddNames {
 		write("odd/"+n, "odd\n", 0o644)
 	}
-	write("text/"+strings.ReplaceAll(EscapeText, "/", ""), "x\n", 0o644)
-	write("text/contents.txt", "before\n"+EscapeText+"\nafter\n", 0o644)
-	do(os.Symlink(EscapeText, "text/link"))
+	write("text/"+strings.ReplaceAll(escapeText, "/", ""), "x\n", 0o644)
+	write("text/contents.txt", "before\n"+escapeText+"\nafter\n", 0o644)
+	do(os.Symlink(escapeText, "text/link"))
 	if err := errors.Join(errs...); err != nil {
 		return cannot("%v", err)
 	}

@@ -91,7 +91,12 @@ func by(id, how, defence, source string, f func(e *Env, path string) error) Atta
 }
 
 func hostFiles() []Attack {
-	return family("host-files", "S1",
+	return family("host-files", "S1", slices.Concat(hostFilesByPath(), hostFilesByProgram(), hostFilesByCall(), hostSearches(), hostWrites())...)
+}
+
+// hostFilesByPath returns the attacks that write the path of a file in another way, or link to it.
+func hostFilesByPath() []Attack {
+	return []Attack{
 		by("by-path", "Read a world-readable file of the host by its absolute path.", absent, "", (*Env).read),
 		by("proc-self-root", "Read it as /proc/self/root/PATH, which name checks don't know.", "a kernel boundary, not a list of names", "Claude Code (Ona)",
 			func(e *Env, p string) error { return e.read("/proc/self/root" + p) }),
@@ -125,7 +130,7 @@ func hostFiles() []Attack {
 					}},
 				)
 			}),
-		Attack{ID: "planted-links", How: "Follow symbolic links that were in the workspace before: to the file, to its directory, to /, relative.",
+		{ID: "planted-links", How: "Follow symbolic links that were in the workspace before: to the file, to its directory, to /, relative.",
 			Defence: "links are followed inside, where their target is absent", Source: "CVE-2026-39861", Judge: ByToken, Control: func(e *Env) error { return e.read(e.Workspace + "/link-to-allowed") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"link-to-secret", "relative-link", "link-to-dir/" + filepath.Base(e.Secret), "root-link" + e.Secret}, func(p string) error { return e.read(e.Workspace + "/" + p) })...)
@@ -157,6 +162,12 @@ func hostFiles() []Attack {
 			)
 		}),
 		by("racing-links", "Exchange a directory with a link to the file's directory, thousands of times, while another thread opens through it.", "each path is resolved by one kernel, in its own file system", "OpenShell PR#352", raceLinks),
+	}
+}
+
+// hostFilesByProgram returns the attacks in which a program reads that hides what it is.
+func hostFilesByProgram() []Attack {
+	return []Attack{
 		by("loader", "Start a program through the dynamic loader, so that its name is not the one that is checked.", "no decision rests on a program's name", "Claude Code (Ona)",
 			func(e *Env, p string) error {
 				for _, l := range []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"} {
@@ -186,6 +197,12 @@ func hostFiles() []Attack {
 				}
 				return e.command(nil, sh, "-c", `rm "$0" && test ! -e "$0" && while read -r line || [ -n "$line" ]; do echo "$line"; done < "$1"`, sh, p)
 			}),
+	}
+}
+
+// hostFilesByCall returns the attacks that open a file by unusual arguments and system calls.
+func hostFilesByCall() []Attack {
+	return []Attack{
 		by("long-path", "Write its path with thousands of dots, up to the 4,096 bytes that a path may have.", absent, "",
 			func(e *Env, p string) error {
 				n := (unix.PathMax - 1 - len(p)) / 2
@@ -193,9 +210,15 @@ func hostFiles() []Attack {
 			}),
 		by("foreign-system-calls", "Open it with 32-bit (int 0x80) and x32 system calls from a static program without a libc.", "other calling conventions are not served, or reach the same kernel", "",
 			rawCalls),
-		Attack{ID: "file-handle", How: "Open it by a handle made of its inode number, on the file system that the workspace lies on.", Defence: "open_by_handle_at does not exist inside", Source: "shocker (Docker)", Judge: ByToken,
+		{ID: "file-handle", How: "Open it by a handle made of its inode number, on the file system that the workspace lies on.", Defence: "open_by_handle_at does not exist inside", Source: "shocker (Docker)", Judge: ByToken,
 			Control: readAllowed, Try: openByHandle},
-		Attack{ID: "environment", How: "Look for a secret in the variables that carboy itself was started with.", Defence: "the environment inside is built anew", Judge: ByToken,
+	}
+}
+
+// hostSearches returns the attacks that look for what the host has.
+func hostSearches() []Attack {
+	return []Attack{
+		{ID: "environment", How: "Look for a secret in the variables that carboy itself was started with.", Defence: "the environment inside is built anew", Judge: ByToken,
 			Control: func(*Env) error {
 				if os.Getenv("HOME") == "" {
 					return errors.New("no HOME")
@@ -207,12 +230,12 @@ func hostFiles() []Attack {
 				env, _ := filepath.Glob("/proc/[0-9]*/environ")
 				return e.any(each(env, e.read)...)
 			}},
-		Attack{ID: "search", How: "Search every directory, /proc and /dev included, for a text that is planted on the host.", Defence: absent, Judge: ByToken,
+		{ID: "search", How: "Search every directory, /proc and /dev included, for a text that is planted on the host.", Defence: absent, Judge: ByToken,
 			Control: func(e *Env) error { return e.search(e.Workspace, "findme") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"/home", "/root", "/tmp", "/var", "/run", "/mnt", "/media", "/opt", "/srv", "/dev", "/proc", "/etc", "/.carboy"}, func(dir string) error { return e.search(dir, reverse(e.Marker)) })...)
 			}},
-		Attack{ID: "well-known-secrets", How: "Read keys, password hashes and credentials where every system has them.", Defence: absent, Source: "sandy R3", Judge: ByWord,
+		{ID: "well-known-secrets", How: "Read keys, password hashes and credentials where every system has them.", Defence: absent, Source: "sandy R3", Judge: ByWord,
 			Control: func(e *Env) error { return e.read("/etc/passwd") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{
@@ -220,14 +243,20 @@ func hostFiles() []Attack {
 					"/root/.config/gh/hosts.yml", "/root/.netrc", "/var/lib/dpkg/status", "/var/log/syslog", "/boot/grub/grub.cfg", "/var/run/secrets/kubernetes.io/serviceaccount/token", "/etc/kubernetes/admin.conf",
 				}, e.read)...)
 			}},
-		Attack{ID: "host-directories", How: "List the places where other users' and services' data lie.", Defence: absent, Judge: ByWord,
+		{ID: "host-directories", How: "List the places where other users' and services' data lie.", Defence: absent, Judge: ByWord,
 			Control: func(*Env) error { return list("/usr/bin") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"/root", "/boot", "/srv", "/opt", "/media", "/mnt", "/var/spool", "/var/lib", "/run/systemd", "/lost+found", "/sys/firmware/efi"}, list)...)
 			}},
-		Attack{ID: "read-only-mount", Promise: "S1", How: "Write to a file shown read-only: by opening, truncating, renaming, mapping it shared, and by its descriptor.", Defence: "the mount is read-only in the gofer and in the kernel inside", Judge: ByHost,
+	}
+}
+
+// hostWrites returns the attacks that change a file of the host.
+func hostWrites() []Attack {
+	return []Attack{
+		{ID: "read-only-mount", Promise: "S1", How: "Write to a file shown read-only: by opening, truncating, renaming, mapping it shared, and by its descriptor.", Defence: "the mount is read-only in the gofer and in the kernel inside", Judge: ByHost,
 			Control: func(e *Env) error { return e.read(e.ReadOnly + "/given") }, Try: writeReadOnly},
-	)
+	}
 }
 
 func copyProgram(e *Env, from, name string) (string, error) {
@@ -476,7 +505,7 @@ func rawCalls(e *Env, path string) error {
 		return cannot("only amd64 has other conventions")
 	}
 	var tries []try
-	for _, c := range conventions {
+	for _, c := range conventions() {
 		tries = append(tries, try{c.name, func() error {
 			d, err := os.MkdirTemp(e.Workspace, "raw")
 			if err != nil {

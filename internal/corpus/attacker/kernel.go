@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -49,7 +50,12 @@ func makeFD(fd int, err error) error {
 const noSuch = "the kernel inside does not have it"
 
 func kernelInterfaces() []Attack {
-	return family("kernel-interfaces", "S1",
+	return family("kernel-interfaces", "S1", slices.Concat(kernelCalls(), kernelRights(), kernelFiles())...)
+}
+
+// kernelCalls returns the attacks by system calls that the kernel inside does not have.
+func kernelCalls() []Attack {
+	return []Attack{
 		calls("io-uring", "Set up io_uring, which passes by filters of system calls.", noSuch, try{"io_uring_setup", call(unix.SYS_IO_URING_SETUP, 8, zero())},
 			try{"io_uring_register", call(unix.SYS_IO_URING_REGISTER, 0, 0, zero(), 1)}),
 		calls("userfaultfd", "Stop the kernel in the middle of a copy with userfaultfd.", noSuch, try{"call", call(unix.SYS_USERFAULTFD, 0)}, try{"user mode only", call(unix.SYS_USERFAULTFD, 1)}),
@@ -65,6 +71,12 @@ func kernelInterfaces() []Attack {
 		calls("modules", "Load code into the kernel: modules and kexec.", noSuch, try{"init_module", call(unix.SYS_INIT_MODULE, zero(), 64, text(""))}, try{"finit_module", call(unix.SYS_FINIT_MODULE, 0, text(""), 0)},
 			try{"delete_module", call(unix.SYS_DELETE_MODULE, text("no-such-module"), 0)}, try{"kexec_load", call(unix.SYS_KEXEC_LOAD, 0, 0, 0, 0)}),
 		calls("ports", "Take the processor's I/O ports.", noSuch, try{"iopl", call(unix.SYS_IOPL, 3)}, try{"ioperm", call(unix.SYS_IOPERM, 0, 1024, 1)}),
+	}
+}
+
+// kernelRights returns the attacks that need or gain rights over the machine, its files or its namespaces.
+func kernelRights() []Attack {
+	return []Attack{
 		calls("machine", "Act on the machine: reboot flags, swap, accounting, quotas, clocks, its name.", "no rights over a machine, inside or out",
 			try{"reboot", call(unix.SYS_REBOOT, unix.LINUX_REBOOT_MAGIC1, unix.LINUX_REBOOT_MAGIC2, unix.LINUX_REBOOT_CMD_CAD_OFF)},
 			try{"swapon", call(unix.SYS_SWAPON, text("/tmp/no-such-swap"), 0)}, try{"acct", call(unix.SYS_ACCT, text("/tmp"))}, try{"quotactl", call(unix.SYS_QUOTACTL, 0x80000100, text("/tmp"), 0, zero())},
@@ -108,7 +120,7 @@ func kernelInterfaces() []Attack {
 				r.Max++
 				return unix.Setrlimit(unix.RLIMIT_NOFILE, &r)
 			}}),
-		Attack{ID: "set-user-id", How: "Run programs with a set-user-id bit: a copy of one's own, and those of the host, which must not give rights.", Defence: "no_new_privs; mounts are nosuid", Judge: ByWord,
+		{ID: "set-user-id", How: "Run programs with a set-user-id bit: a copy of one's own, and those of the host, which must not give rights.", Defence: "no_new_privs; mounts are nosuid", Judge: ByWord,
 			Control: func(*Env) error { return exec.Command("/usr/bin/id", "-u").Run() },
 			Try: func(e *Env) error {
 				id, err := copyProgram(e, "/usr/bin/id", "id")
@@ -134,23 +146,29 @@ func kernelInterfaces() []Attack {
 					try{"sudo", func() error { return rootID(exec.Command("/usr/bin/sudo", "-n", "id", "-u")) }},
 				)
 			}},
-		Attack{ID: "proc-sys", How: "Write to /proc/sys and /proc/sysrq-trigger: core patterns, forwarding, the machine's name.", Defence: "these files are not the host's, and read-only", Judge: ByWord,
+	}
+}
+
+// kernelFiles returns the attacks by files of /proc and /sys.
+func kernelFiles() []Attack {
+	return []Attack{
+		{ID: "proc-sys", How: "Write to /proc/sys and /proc/sysrq-trigger: core patterns, forwarding, the machine's name.", Defence: "these files are not the host's, and read-only", Judge: ByWord,
 			Control: func(e *Env) error { return e.read("/proc/sys/kernel/hostname") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/kernel/hostname", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/modprobe", "/proc/sys/vm/overcommit_memory", "/proc/sys/fs/binfmt_misc/register", "/proc/1/oom_score_adj"}, rewrite)...)
 			}},
-		Attack{ID: "sys", How: "Write to /sys: helpers that the kernel starts, control groups, power.", Defence: "no such files", Judge: ByWord, Control: func(*Env) error { return list("/sys") },
+		{ID: "sys", How: "Write to /sys: helpers that the kernel starts, control groups, power.", Defence: "no such files", Judge: ByWord, Control: func(*Env) error { return list("/sys") },
 			Try: func(e *Env) error {
 				return e.any(append(each([]string{"/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/release_agent", "/sys/power/state"}, rewrite),
 					try{"make a group", func() error { return os.Mkdir("/sys/fs/cgroup/escape", 0o755) }})...)
 			}},
-		Attack{ID: "kernel-memory", How: "Read the kernel's memory, symbols and log.", Defence: "no such files", Judge: ByWord, Control: func(e *Env) error { return e.read("/proc/version") },
+		{ID: "kernel-memory", How: "Read the kernel's memory, symbols and log.", Defence: "no such files", Judge: ByWord, Control: func(e *Env) error { return e.read("/proc/version") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"/proc/kallsyms", "/proc/kcore", "/proc/kmsg", "/proc/modules", "/proc/iomem", "/proc/timer_list", "/proc/sched_debug", "/sys/kernel/debug/tracing/trace"}, e.read)...)
 			}},
-		Attack{ID: "hardware", How: "See the host's disks and firmware in /sys and /proc.", Defence: "no such files", Judge: ByWord, Control: func(*Env) error { return list("/proc") },
+		{ID: "hardware", How: "See the host's disks and firmware in /sys and /proc.", Defence: "no such files", Judge: ByWord, Control: func(*Env) error { return list("/proc") },
 			Try: func(e *Env) error {
 				return e.any(each([]string{"/sys/block", "/sys/firmware", "/sys/class/net/eth0/device", "/sys/bus/pci/devices", "/proc/bus/pci", "/proc/scsi"}, list)...)
 			}},
-	)
+	}
 }

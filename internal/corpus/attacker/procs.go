@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -85,8 +86,13 @@ func readProcess(e *Env, pid int) error {
 }
 
 func hostProcesses() []Attack {
-	return family("host-processes", "S1",
-		Attack{ID: "see", How: "List every process that /proc shows, with its command line.", Defence: ownPIDs, Judge: ByWord,
+	return family("host-processes", "S1", slices.Concat(outerProcesses(), innerProcesses())...)
+}
+
+// outerProcesses returns the attacks on processes of the host.
+func outerProcesses() []Attack {
+	return []Attack{
+		{ID: "see", How: "List every process that /proc shows, with its command line.", Defence: ownPIDs, Judge: ByWord,
 			Control: func(e *Env) error { return e.read(fmt.Sprintf("/proc/%d/cmdline", os.Getpid())) },
 			Try: func(e *Env) error {
 				lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -109,12 +115,18 @@ func hostProcesses() []Attack {
 		onVictims("read-memory", "Read their memory with process_vm_readv.", readMemory),
 		onVictims("pidfd", "Take descriptors of them.", openProcess),
 		onVictims("read-proc", "Read what /proc says of them.", readProcess),
-		Attack{ID: "signal-all", How: "Signal every process that may be signalled (kill -1).", Defence: ownPIDs, Judge: ByHost,
+		{ID: "signal-all", How: "Signal every process that may be signalled (kill -1).", Defence: ownPIDs, Judge: ByHost,
 			Control: func(*Env) error {
 				return withChild(func(pid int) error { return unix.Kill(pid, unix.SIGCONT) })
 			},
 			Try: func(*Env) error { return unix.Kill(-1, unix.SIGCONT) }},
-		Attack{ID: "kill-init", How: "Kill process 1, as its user and as root of a namespace of one's own.", Defence: "the first process takes no signal that it doesn't ask for, and the bottle does not hang on it", Judge: ByWord,
+	}
+}
+
+// innerProcesses returns the attacks on process 1 and on siblings inside.
+func innerProcesses() []Attack {
+	return []Attack{
+		{ID: "kill-init", How: "Kill process 1, as its user and as root of a namespace of one's own.", Defence: "the first process takes no signal that it doesn't ask for, and the bottle does not hang on it", Judge: ByWord,
 			Control: func(*Env) error {
 				return withChild(func(pid int) error { return unix.Kill(pid, unix.SIGKILL) })
 			},
@@ -133,7 +145,7 @@ func hostProcesses() []Attack {
 				tries = append(tries, try{"namespace", func() error { return gone(e.tool(asRoot(), "kill-init")) }})
 				return e.any(tries...)
 			}},
-		Attack{ID: "init-memory", How: "Write to the memory of process 1, which carboy put there, and read its variables.", Defence: "the kernel inside checks who may", Judge: ByWord,
+		{ID: "init-memory", How: "Write to the memory of process 1, which carboy put there, and read its variables.", Defence: "the kernel inside checks who may", Judge: ByWord,
 			Control: func(*Env) error {
 				f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 				if err == nil {
@@ -156,14 +168,14 @@ func hostProcesses() []Attack {
 					try{"ptrace", func() error { return traceProcess(e, 1) }},
 				)
 			}},
-		Attack{ID: "trace-sibling", How: "Attach to a process that is not a descendant, and change what it does.", Defence: "only descendants are traced", Judge: ByWord,
+		{ID: "trace-sibling", How: "Attach to a process that is not a descendant, and change what it does.", Defence: "only descendants are traced", Judge: ByWord,
 			Control: func(e *Env) error {
 				return withChild(func(pid int) error { return traceProcess(e, pid) })
 			},
 			Try: func(e *Env) error {
 				return withChild(func(pid int) error { return e.tool(nil, "ptrace", fmt.Sprint(pid)) })
 			}},
-		Attack{ID: "init-descriptors", How: "Take over descriptors that process 1 or the kernel's own parts hold.", Defence: "process 1 has none of the host's", Judge: ByWord,
+		{ID: "init-descriptors", How: "Take over descriptors that process 1 or the kernel's own parts hold.", Defence: "process 1 has none of the host's", Judge: ByWord,
 			Control: func(*Env) error { return list("/proc/self/fd") },
 			Try: func(e *Env) error {
 				fds, err := os.ReadDir("/proc/1/fd")
@@ -179,7 +191,7 @@ func hostProcesses() []Attack {
 				}
 				return fmt.Errorf("%d descriptors, none of interest", len(fds))
 			}},
-	)
+	}
 }
 
 // asRoot makes a process root of namespaces of its own.

@@ -66,7 +66,9 @@ func compat() []byte {
 	)
 }
 
-var conventions = []convention{{"syscall", native(0)}, {"x32", native(0x40000000)}, {"int 0x80", compat()}}
+func conventions() []convention {
+	return []convention{{"syscall", native(0)}, {"x32", native(0x40000000)}, {"int 0x80", compat()}}
+}
 
 // forkerELF forks count children, one after the other, that end at once.
 func forkerELF(count uint32) []byte {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -72,13 +73,18 @@ func socketKinds(id, how, defence string, tries ...try) Attack {
 const noHostSocket = "the kernel inside has no host sockets; the gofer opens none"
 
 func sockets() []Attack {
-	return family("sockets", "S2",
-		Attack{ID: "path", How: "Connect to the host's Unix sockets that lie in the workspace and in a mount, streams and datagrams.", Defence: noHostSocket, Source: "Kilo#11650, OpenHands#1691", Judge: ByHost,
+	return family("sockets", "S2", slices.Concat(hostSockets(), descriptors(), socketFamilies())...)
+}
+
+// hostSockets returns the attacks that connect to Unix sockets of the host.
+func hostSockets() []Attack {
+	return []Attack{
+		{ID: "path", How: "Connect to the host's Unix sockets that lie in the workspace and in a mount, streams and datagrams.", Defence: noHostSocket, Source: "Kilo#11650, OpenHands#1691", Judge: ByHost,
 			Control: func(*Env) error { return meet("unix", "/tmp/own.sock") },
 			Try: func(e *Env) error {
 				return e.any(append(each(e.HostSockets, func(p string) error { return dialUnix("unix", p) }), each(e.HostSockets, func(p string) error { return dialUnix("unixgram", p) })...)...)
 			}},
-		Attack{ID: "through-links", How: "Reach them through links, /proc/self/root and short paths of open directories.", Defence: noHostSocket, Source: "Kilo#11650", Judge: ByHost,
+		{ID: "through-links", How: "Reach them through links, /proc/self/root and short paths of open directories.", Defence: noHostSocket, Source: "Kilo#11650", Judge: ByHost,
 			Control: func(*Env) error { return meet("unix", "/tmp/own2.sock") },
 			Try: func(e *Env) error {
 				return e.any(each(e.HostSockets, func(p string) error {
@@ -90,7 +96,7 @@ func sockets() []Attack {
 					return dialUnix("unix", l)
 				})...)
 			}},
-		Attack{ID: "abstract", How: "Connect to abstract sockets, which belong to a network namespace: streams, datagrams, packets.", Defence: "a network namespace and a kernel of its own", Source: "CVE-2020-15257 (containerd)", Judge: ByHost,
+		{ID: "abstract", How: "Connect to abstract sockets, which belong to a network namespace: streams, datagrams, packets.", Defence: "a network namespace and a kernel of its own", Source: "CVE-2020-15257 (containerd)", Judge: ByHost,
 			Control: func(*Env) error {
 				return errors.Join(meet("unix", ownName("s")), meet("unixgram", ownName("d")), meet("unixpacket", ownName("p")))
 			},
@@ -98,7 +104,7 @@ func sockets() []Attack {
 				return e.any(try{"stream", func() error { return dialUnix("unix", "@"+e.Abstract) }}, try{"datagram", func() error { return dialUnix("unixgram", "@"+e.Abstract+"-dgram") }},
 					try{"packet", func() error { return dialUnix("unixpacket", "@"+e.Abstract) }})
 			}},
-		Attack{ID: "daemons", How: "Connect to the sockets of Docker, containerd, D-Bus, systemd, X11, Wayland and agents for keys.", Defence: "none is mounted", Source: "OpenHands#1691", Judge: ByWord,
+		{ID: "daemons", How: "Connect to the sockets of Docker, containerd, D-Bus, systemd, X11, Wayland and agents for keys.", Defence: "none is mounted", Source: "OpenHands#1691", Judge: ByWord,
 			Control: func(*Env) error { return meet("unix", "/tmp/own3.sock") },
 			Try: func(e *Env) error {
 				paths := []string{"/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/systemd/journal/socket", "/dev/log",
@@ -112,7 +118,7 @@ func sockets() []Attack {
 				paths = append(paths, agents...)
 				return e.any(append(each(paths, func(p string) error { return dialUnix("unix", p) }), each(paths, func(p string) error { return dialUnix("unixgram", p) })...)...)
 			}},
-		Attack{ID: "carboy-itself", How: "Find the control socket of carboy's own run and talk to it.", Defence: "it is on the host, and nothing inside is served by it", Source: "leash", Judge: ByWord,
+		{ID: "carboy-itself", How: "Find the control socket of carboy's own run and talk to it.", Defence: "it is on the host, and nothing inside is served by it", Source: "leash", Judge: ByWord,
 			Control: func(*Env) error { return meet("unix", "/tmp/own4.sock") },
 			Try: func(e *Env) error {
 				var paths []string
@@ -123,7 +129,13 @@ func sockets() []Attack {
 				paths = append(paths, "/run/user/0/carboy/control.sock", "/tmp/carboy-0/control.sock")
 				return e.any(each(paths, func(p string) error { return dialUnix("unix", p) })...)
 			}},
-		Attack{ID: "pass-descriptors", How: "Hand an open directory to a peer on the host, and take descriptors from one (SCM_RIGHTS).", Defence: "no peer on the host can be reached", Judge: ByHost,
+	}
+}
+
+// descriptors returns the attacks that pass descriptors on, or use those that were left open.
+func descriptors() []Attack {
+	return []Attack{
+		{ID: "pass-descriptors", How: "Hand an open directory to a peer on the host, and take descriptors from one (SCM_RIGHTS).", Defence: "no peer on the host can be reached", Judge: ByHost,
 			Control: passToSelf,
 			Try: func(e *Env) error {
 				targets := append([]string{"@" + e.Abstract}, e.HostSockets...)
@@ -137,7 +149,7 @@ func sockets() []Attack {
 					return err
 				})...)
 			}},
-		Attack{ID: "inherited-descriptors", How: "Use descriptors that carboy or the kernel left open in the command.", Defence: "the command gets three streams of its own", Judge: ByWord,
+		{ID: "inherited-descriptors", How: "Use descriptors that carboy or the kernel left open in the command.", Defence: "the command gets three streams of its own", Judge: ByWord,
 			Control: func(*Env) error { return makeFD(unix.Dup(0)) },
 			Try: func(e *Env) error {
 				for fd := 3; fd < 1024; fd++ {
@@ -154,6 +166,12 @@ func sockets() []Attack {
 				}
 				return errors.New("only its own")
 			}},
+	}
+}
+
+// socketFamilies returns the attacks that open sockets of other families and kinds.
+func socketFamilies() []Attack {
+	return []Attack{
 		socketKinds("vsock", "Talk to the hypervisor's host over vsock.", "no such family", try{"stream", makeSocket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)}, try{"datagram", makeSocket(unix.AF_VSOCK, unix.SOCK_DGRAM, 0)},
 			try{"connect", func() error {
 				fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
@@ -176,7 +194,7 @@ func sockets() []Attack {
 			func(p int) error { return makeSocket(unix.AF_NETLINK, unix.SOCK_RAW, p)() })...),
 		socketKinds("raw", "Open raw and packet sockets.", "no right to, and the inner kernel is told to have none", try{"ip", makeSocket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)}, try{"icmp", makeSocket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)},
 			try{"tcp", makeSocket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)}, try{"ip6", makeSocket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW)}, try{"packet", makeSocket(unix.AF_PACKET, unix.SOCK_RAW, 0x300)}, try{"packet datagram", makeSocket(unix.AF_PACKET, unix.SOCK_DGRAM, 0x300)}),
-	)
+	}
 }
 
 func passToSelf(*Env) error {

@@ -67,7 +67,7 @@ func (m *message) text(host, mark string) string {
 	return b.String()
 }
 
-// answer is what came back, all of it.
+// answer is the whole answer.
 type answer struct {
 	status int
 	header http.Header

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// Forge speaks GitLab's API, whose paths may be long, about one repository's deploy keys, which it lets into an
-// ssh server instead of all others.
+// Forge serves GitLab's API for the deploy keys of one repository, whose path may be long.
+// It lets exactly these keys into an ssh server.
 type Forge struct {
 	URL string // of the API
 
@@ -31,14 +31,14 @@ type Forge struct {
 	down bool
 }
 
-// ForgeKey is one that a Forge has.
+// ForgeKey is a deploy key of a Forge.
 type ForgeKey struct {
 	ID    int    `json:"id"`
 	Title string `json:"title"`
 	Key   string `json:"key"`
 }
 
-// NewForge starts one for the repository at path.
+// NewForge starts a Forge for the repository at path.
 func NewForge(t testing.TB, s *SSH, path, token string) *Forge {
 	f := &Forge{t: t, sshd: s, repo: url.PathEscape(strings.TrimSuffix(strings.Trim(path, "/"), ".git")), token: token}
 	srv := httptest.NewServer(f)
@@ -47,14 +47,14 @@ func NewForge(t testing.TB, s *SSH, path, token string) *Forge {
 	return f
 }
 
-// Keys are those that it has.
+// Keys returns the present deploy keys.
 func (f *Forge) Keys() []ForgeKey {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.keys)
 }
 
-// Down has it answer 503 to everything, or not any more.
+// Down makes all requests fail with 503, or ends that.
 func (f *Forge) Down(down bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// permit has the server let in the keys that there are.
+// permit lets the present keys into the server.
 func (f *Forge) permit() {
 	var b strings.Builder
 	for _, k := range f.keys {
@@ -109,7 +109,7 @@ func (f *Forge) permit() {
 	}
 }
 
-// Git runs git on the host, in dir, and returns what it says.
+// Git runs git on the host, in dir, and returns its output.
 func Git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	out, err := TryGit(dir, args...)
@@ -119,7 +119,7 @@ func Git(t testing.TB, dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// TryGit is Git that may fail.
+// TryGit is like Git, and may fail.
 func TryGit(dir string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
@@ -129,7 +129,7 @@ func TryGit(dir string, args ...string) (string, error) {
 }
 
 // Bare makes a bare repository with one commit on main, and returns its path. args are
-// git init's.
+// arguments of git init.
 func Bare(t testing.TB, path string, args ...string) string {
 	t.Helper()
 	work := filepath.Join(t.TempDir(), "work")

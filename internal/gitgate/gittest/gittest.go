@@ -1,6 +1,6 @@
 // Package gittest runs real upstreams for tests of the git gate, on loopback: OpenSSH's
-// sshd with a configuration of its own, as whoever runs the tests, and git's
-// http-backend behind TLS. They end with the test.
+// sshd with its own configuration, as the user of the tests, and git http-backend behind
+// TLS. They end with the test.
 package gittest
 
 import (
@@ -28,7 +28,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// T is what is used of a test, so that a benchmark that is a program can be one too.
+// T is the part of testing.TB that this package uses. A benchmark program can implement it
+// too.
 type T interface {
 	Helper()
 	Fatal(...any)
@@ -38,7 +39,7 @@ type T interface {
 	Context() context.Context
 }
 
-// missing skips a test that can't be, and ends anything else.
+// missing skips a test that lacks a program, and ends another caller.
 func missing(t T, what, install string) {
 	if tb, ok := t.(testing.TB); ok {
 		testenv.Missing(tb, what, install)
@@ -46,7 +47,7 @@ func missing(t T, what, install string) {
 	t.Fatalf("%s is missing: %s", what, install)
 }
 
-// Key makes an ed25519 key, and writes it to file if that is not empty.
+// Key returns a new ed25519 key. It writes it to file, unless that is empty.
 func Key(t T, file string) ssh.Signer {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -74,11 +75,11 @@ type SSH struct {
 	Addr, User string
 	HostKey    ssh.PublicKey
 	Client     ssh.Signer // a key that it accepts
-	ClientFile string     // the same, as ssh(1) takes it
+	ClientFile string     // the same, as a file for ssh(1)
 	Dir        string
 }
 
-// StartSSH starts sshd, with lines added to its configuration.
+// StartSSH starts sshd. lines are added to its configuration.
 func StartSSH(t T, lines ...string) *SSH {
 	t.Helper()
 	const sshd = "/usr/sbin/sshd"
@@ -119,7 +120,7 @@ func StartSSH(t T, lines ...string) *SSH {
 	return s
 }
 
-// run starts a server and waits until it listens.
+// run starts a server and blocks until it listens.
 func run(t T, c *exec.Cmd, addr string) {
 	t.Helper()
 	c.Stderr = os.Stderr
@@ -145,7 +146,7 @@ func run(t T, c *exec.Cmd, addr string) {
 	}
 }
 
-// URL is that of a path at the server.
+// URL returns the URL of a path on the server.
 func (s *SSH) URL(path string) string { return "ssh://" + s.User + "@" + s.Addr + path }
 
 // HTTPS is git http-backend behind TLS.
@@ -155,8 +156,8 @@ type HTTPS struct {
 	Cert  []byte // the same, as a file for git, in PEM
 }
 
-// StartHTTPS serves the repositories below root to whoever shows the token, to
-// everybody if it is empty.
+// StartHTTPS serves the repositories below root. Clients must send the token, unless it is
+// empty.
 func StartHTTPS(t T, root, token string) *HTTPS {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -173,8 +174,8 @@ func StartHTTPS(t T, root, token string) *HTTPS {
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
-		// CGI needs to know how much comes; a server that is in use for git has its
-		// own ways with chunked bodies.
+		// CGI needs the length of the request. Production servers handle chunked bodies
+		// themselves.
 		if r.ContentLength < 0 {
 			if err := spool(t, r); err != nil {
 				http.Error(w, "spool", http.StatusInternalServerError)
@@ -209,8 +210,8 @@ func spool(t T, r *http.Request) error {
 	return nil
 }
 
-// Env is for git as a client: no configuration of the machine's, a fixed author, and
-// GIT_SSH_COMMAND for s where it is not nil.
+// Env returns an environment for git as a client: no configuration of the machine, a fixed
+// author, and GIT_SSH_COMMAND for s unless that is nil.
 func Env(s *SSH) []string {
 	env := append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")

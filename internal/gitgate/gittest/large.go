@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Large makes a bare repository whose packs have about so many megabytes: half of it
-// in files of text, with a history of changes, half in files that do not shrink.
+// Large makes a bare repository whose packs have about so many megabytes. Half of it is
+// text files with a history of changes, and half is files that do not compress.
 func Large(t T, megabytes int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "large.git")
@@ -35,7 +35,7 @@ func Large(t T, megabytes int) string {
 	return dir
 }
 
-// history writes what fast-import reads.
+// history writes the input of fast-import.
 func history(out io.Writer, megabytes int) {
 	w := bufio.NewWriterSize(out, 1<<20)
 	defer w.Flush()
@@ -80,8 +80,8 @@ func history(out io.Writer, megabytes int) {
 	}
 }
 
-// GoOn commits one small change on top of a branch, without a work tree, and gives its
-// name.
+// GoOn commits one small change on top of a branch, without a work tree, and returns its
+// id.
 func GoOn(t T, dir, branch string, n int) {
 	t.Helper()
 	c := exec.CommandContext(context.WithoutCancel(t.Context()), "git", "-C", dir, "fast-import", "--quiet")

@@ -3,12 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"go/parser"
 	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,134 +19,140 @@ import (
 
 const root = "../../.."
 
-// TestTable: the table is about the code and the tests that there are. What
-// the mutants do is seen by running this program.
-func TestTable(t *testing.T) {
-	seen, tests := map[string]bool{}, map[string]map[string]bool{}
-	for _, m := range mutants() {
-		if seen[m.Name] || m.Name == "" || m.Why == "" || m.Says == "" || len(m.Tests) == 0 || len(m.edits) == 0 {
-			t.Errorf("%s: a name of its own, a reason, tests, what they say and edits are needed: %+v", m.Name, m)
+// TestMutants checks that each change fits the source, alone and with all others.
+// What the mutants do is seen by running this program.
+func TestMutants(t *testing.T) {
+	seen := map[string]bool{"baseline": true}
+	b := builder{root: root, fset: token.NewFileSet(), dirs: map[string][]*source{}}
+	for _, m := range mutants {
+		if seen[m.Name] || m.Name == "" || m.Why == "" || len(m.Changes) == 0 {
+			t.Errorf("%s: a name of its own, a reason and changes are needed: %+v", m.Name, m)
 		}
 		seen[m.Name] = true
-		changed := map[string]string{}
-		for _, e := range m.edits {
-			if strings.HasSuffix(e.file, "_test.go") || strings.Contains(e.file, "internal/hostile/") {
-				t.Errorf("%s: %s is a test: a mutant turns a defence off, not the attack", m.Name, e.file)
-			}
-			src, ok := changed[e.file]
-			if !ok {
-				b, err := os.ReadFile(filepath.Join(root, e.file))
-				if err != nil {
-					t.Errorf("%s: %v", m.Name, err)
-					continue
-				}
-				src = string(b)
-			}
-			out, err := e.apply(src)
-			if err != nil {
+		for _, c := range m.Changes {
+			if err := b.add(m.Name, c); err != nil {
 				t.Errorf("%s: %v", m.Name, err)
-				continue
-			}
-			if strings.HasSuffix(e.file, ".go") {
-				if _, err := parser.ParseFile(token.NewFileSet(), e.file, out, parser.SkipObjectResolution); err != nil {
-					t.Errorf("%s: after the edit: %v", m.Name, err)
-				}
-			}
-			if out == src {
-				t.Errorf("%s: an edit of %s changes nothing", m.Name, e.file)
-			}
-			changed[e.file] = out
-		}
-		if tests[m.Package] == nil {
-			tests[m.Package] = testenv.TestsOf(t, filepath.Join(root, m.Package))
-		}
-		for _, name := range m.Tests {
-			top, _, _ := strings.Cut(name, "/")
-			if !tests[m.Package][top] {
-				t.Errorf("%s: there is no %s in %s", m.Name, top, m.Package)
 			}
 		}
+	}
+	if t.Failed() {
+		return
+	}
+	if _, err := overlay(root, t.TempDir(), mutants); err != nil {
+		t.Error(err)
 	}
 }
 
 var (
-	promiseLine = regexp.MustCompile(`(?m)^\*\*([A-Z][0-9])\*\* `)
-	namedTest   = regexp.MustCompile("`internal/hostile\\.(Test[A-Za-z0-9]+)")
+	promise   = regexp.MustCompile(`(?m)^\*\*([A-Z][0-9])\*\* `)
+	namedTest = regexp.MustCompile("`([a-z0-9/]+\\.Test[A-Za-z0-9]+(?:/[A-Za-z0-9]+)?)`")
 )
 
-// TestEveryPromiseHasMutants: each promise of docs/promises.md has a defence
-// that was seen missing, and each hostile test was seen red.
+// TestEveryPromiseHasMutants: each promise of docs/promises.md has a mutant, and
+// a mutant's test is one that the page names with the promise.
 func TestEveryPromiseHasMutants(t *testing.T) {
 	b, err := os.ReadFile(root + "/docs/promises.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	promises, reddens := map[string]int{}, map[string]bool{}
-	for _, m := range mutants() {
-		promises[m.Promise]++
-		for _, name := range m.Tests {
-			if m.Package == "./internal/hostile" {
-				top, _, _ := strings.Cut(name, "/") // a part that fails, fails its test
-				reddens[top] = true
-			}
-		}
-	}
 	page := string(b)
-	for _, p := range promiseLine.FindAllStringSubmatch(page, -1) {
-		if why := unshown[p[1]]; (promises[p[1]] == 0) != (why != "") {
-			t.Errorf("promise %s needs a mutant, to show that its tests can fail, or a reason in unshown (%q)", p[1], why)
+	tests, at := map[string][]string{}, promise.FindAllStringSubmatchIndex(page, -1)
+	for i, p := range at {
+		end := len(page)
+		if i+1 < len(at) {
+			end = at[i+1][0]
 		}
-		delete(promises, p[1])
-	}
-	for p := range promises {
-		t.Errorf("mutants are of promise %q, which the page does not have", p)
-	}
-	for _, n := range namedTest.FindAllStringSubmatch(page, -1) {
-		if why := unseen[n[1]]; reddens[n[1]] == (why != "") {
-			t.Errorf("%s: a mutant must make it fail, or unseen must say why none does (%q)", n[1], why)
+		id := page[p[2]:p[3]]
+		for _, n := range namedTest.FindAllStringSubmatch(page[p[0]:end], -1) {
+			tests[id] = append(tests[id], n[1])
 		}
-		delete(unseen, n[1])
+		if !slices.ContainsFunc(mutants, func(m mutant) bool { return m.Promise == id }) {
+			t.Errorf("promise %s needs a mutant, to show that its tests can fail", id)
+		}
 	}
-	for name := range unseen {
-		t.Errorf("unseen names %s, which the page does not", name)
+	for _, m := range mutants {
+		if !slices.Contains(tests[m.Promise], m.Test) {
+			t.Errorf("%s: docs/promises.md does not name %s with %q", m.Name, m.Test, m.Promise)
+		}
 	}
 }
 
-// unshown are the promises without a mutant, each for its reason.
-var unshown = map[string]string{}
+// TestChanges checks each kind of change, and the errors for text that fits
+// nowhere or in several places.
+func TestChanges(t *testing.T) {
+	tree := t.TempDir()
+	const text = `package p
 
-// unseen are the hostile tests that no mutant makes fail, each for its reason.
-var unseen = map[string]string{
-	"TestW3TLS":               "where TLS is opened, a server name that passes leads nowhere else: the request inside is compared as well, and goes to the connection's name; TestServerName fails with the comparison off",
-	"TestS1Devices":           "the devices are the embedded kernel's own: no line of carboy's shows those of the host",
-	"TestA1Records":           "its flood takes half a minute; TestA1TamperedLog, TestA1EveryDecision and TestA2NoSecretInRecords fail with its defences off",
-	"TestS4Floods":            "the limits that its floods meet are off for TestS4ForkBomb, TestS4Memory and TestS4KernelBuffers",
-	"TestT1FixturesAreMapped": "it compares tables: it fails for a fixture or a defence that one of them lacks",
-	"TestS4Inodes":            "its flood alone takes half a minute; TestS4KernelBuffers fails with the same meter off",
+func f(a, b int) int {
+	if a > 0 &&
+		b > 0 { // why
+		a++
+	}
+	if err := g(a); err != nil {
+		return 1
+	}
+	switch {
+	case a == 3:
+		b = 2
+	}
+	return max(a, b)
 }
 
-// TestVerdict: what counts as a test that failed for the attack, and what as an
-// error of its own.
+func g(int) error { return nil }
+`
+	if err := os.WriteFile(filepath.Join(tree, "p.go"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		change
+		want string // in the mutated file, or in the error
+	}{
+		{change{kind: off, text: "a>0 && b"}, `!mutation.On("m") && (a > 0 &&`},
+		{change{kind: on, text: "a == 3"}, `case mutation.On("m") || (a == 3):`},
+		{change{kind: drop, text: "b = 2"}, `if !mutation.On("m") { b = 2 }`},
+		{change{kind: drop, text: "a++"}, `if !mutation.On("m") { a++ }`},
+		{change{kind: drop, text: "g(a)"}, `if !mutation.On("m") { if err := g(a)`},
+		{change{kind: swap, text: "max(a, b)", new: "a"}, `mutation.Pick("m", a, max(a, b))`},
+		{change{kind: off, text: "a"}, "is in 2 conditions"},
+		{change{kind: drop, text: "nothing"}, "is in 0 statements"},
+	} {
+		x.dir = "."
+		dir := t.TempDir()
+		_, err := overlay(tree, dir, []mutant{{Name: "m", Changes: []change{x.change}}})
+		got := fmt.Sprint(err)
+		if err == nil {
+			b, rerr := os.ReadFile(filepath.Join(dir, "1.go"))
+			if rerr != nil {
+				t.Fatal(rerr)
+			}
+			got = string(b)
+		}
+		if !strings.Contains(got, x.want) {
+			t.Errorf("%s %q: want %s in\n%s", x.kind, x.text, x.want, got)
+		}
+	}
+}
+
+// TestVerdict checks what counts as a test that failed, and what as an error.
 func TestVerdict(t *testing.T) {
-	m := mutant{Tests: []string{"TestA", "TestB/sub"}, Says: "got through", edits: []edit{{}}}
+	tests := []string{"TestA", "TestB/sub"}
 	exit, crash := exitError(t, 1), exitError(t, crashCode)
 	for _, x := range []struct {
 		out  string
 		err  error
 		want outcome
 	}{
-		{"--- FAIL: TestA (0.1s)\n    x: got through\n    --- FAIL: TestB/sub (0s)\n", exit, killed},
-		{"--- FAIL: TestA (0.1s)\n    x: got through\n    --- PASS: TestB/sub (0s)\n", exit, astray},
-		{"--- FAIL: TestA (0.1s)\n    --- FAIL: TestB/sub (0s)\n the bottle can't be made", exit, astray},
-		{"--- FAIL: TestAB (0.1s)\n    x: got through\n    --- FAIL: TestB/sub (0s)\n", exit, astray},
+		{"--- FAIL: TestA (0.1s)\n    x:\n    --- FAIL: TestB/sub (0s)\n", exit, killed},
+		{"--- FAIL: TestA (0.1s)\n    x:\n    --- PASS: TestB/sub (0s)\n", exit, astray},
+		{"--- FAIL: TestAB (0.1s)\n    x:\n    --- FAIL: TestB/sub (0s)\n", exit, astray},
 		{"--- PASS: TestA\n", nil, survived},
-		{"--- SKIP: TestA\n", nil, failed},
+		{"--- SKIP: TestA\n", nil, notRun},
 		{"panic: test timed out after 1m\n--- FAIL: TestA (0.1s)\n", exit, hung},
-		{"--- FAIL: TestA (0.1s)\ngot through\n--- FAIL: TestB/sub\npanic: oh\n", exit, crashed},
+		{"--- FAIL: TestA (0.1s)\n--- FAIL: TestB/sub\npanic: oh\n", exit, crashed},
 		{"--- FAIL: TestA (0.1s)\n", os.ErrClosed, crashed},
-		{"--- FAIL: TestA (0.1s)\ngot through\n--- FAIL: TestB/sub\n", crash, crashed},
+		{"--- FAIL: TestA (0.1s)\n--- FAIL: TestB/sub\n", crash, crashed},
 	} {
-		if got, _ := verdict(m, x.out, x.err); got != x.want {
+		if got := verdict(tests, x.out, x.err); got != x.want {
 			t.Errorf("%q, %v is %s, want %s", x.out, x.err, got, x.want)
 		}
 	}
@@ -166,8 +172,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestWarden: what a program leaves behind is ended with its run, and nothing of
-// another run's is; its exit code is what it was, and a signal is a crash.
+// TestWarden checks that what a program leaves behind is ended with its run, that
+// other runs are left alone, and which exit codes it returns.
 func TestWarden(t *testing.T) {
 	r := &runner{root: t.TempDir(), tmp: t.TempDir()}
 	run := func(script string, within time.Duration) (string, int) {

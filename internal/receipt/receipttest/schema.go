@@ -1,5 +1,5 @@
-// Package receipttest holds documents to the schemas that are published, for
-// tests: of receipts that are made up, and of those that real runs leave.
+// Package receipttest checks documents against the published schemas, for tests: made-up
+// receipts, and those that real runs leave.
 package receipttest
 
 import (
@@ -29,103 +29,127 @@ func (s Schema) deref(node map[string]any) map[string]any {
 	return s.root["$defs"].(map[string]any)[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any)
 }
 
+// at lists what is wrong with v, which is at path in the document, by a node of the schema.
 func (s Schema) at(path string, node map[string]any, v any) (problems []string) {
 	node = s.deref(node)
-	bad := func(format string, args ...any) {
-		problems = append(problems, path+": "+fmt.Sprintf(format, args...))
-	}
 	for keyword, want := range node {
 		switch keyword {
 		case "$schema", "$id", "$defs", "title", "description":
-		case "type":
-			if !isType(want.(string), v) {
-				bad("%v is not of type %v", v, want)
-			}
-		case "const":
-			if v != want {
-				bad("%v is not %v", v, want)
-			}
-		case "enum":
-			if !slices.Contains(want.([]any), v) {
-				bad("%v is none of %v", v, want)
-			}
-		case "pattern":
-			if x, ok := v.(string); ok && !regexp.MustCompile(want.(string)).MatchString(x) {
-				bad("%q does not match %v", x, want)
-			}
-		case "minimum":
-			if x, ok := v.(float64); ok && x < want.(float64) {
-				bad("%v is below %v", x, want)
-			}
-		case "maximum":
-			if x, ok := v.(float64); ok && x > want.(float64) {
-				bad("%v is above %v", x, want)
-			}
-		case "maxItems":
-			if x, ok := v.([]any); ok && float64(len(x)) > want.(float64) {
-				bad("%d items are more than %v", len(x), want)
-			}
-		case "minItems":
-			if x, ok := v.([]any); ok && float64(len(x)) < want.(float64) {
-				bad("%d items are fewer than %v", len(x), want)
-			}
-		case "minLength":
-			if x, ok := v.(string); ok && float64(len(x)) < want.(float64) {
-				bad("%q is shorter than %v", x, want)
-			}
-		case "propertyNames":
+		case "propertyNames", "additionalProperties", "required", "properties":
 			m, _ := v.(map[string]any)
-			for name := range m {
-				problems = append(problems, s.at(path+"."+name, want.(map[string]any), name)...)
-			}
-		case "additionalProperties":
-			m, _ := v.(map[string]any)
-			known, _ := node["properties"].(map[string]any)
-			for name, x := range m {
-				if _, ok := known[name]; ok {
-					continue
-				}
-				if sub, ok := want.(map[string]any); ok {
-					problems = append(problems, s.at(path+"."+name, sub, x)...)
-				} else if want == false {
-					bad("field %s is not known", name)
-				}
-			}
-		case "required":
-			m, _ := v.(map[string]any)
-			for _, name := range want.([]any) {
-				if _, ok := m[name.(string)]; !ok {
-					bad("field %v is missing", name)
-				}
-			}
-		case "properties":
-			m, _ := v.(map[string]any)
-			for name, sub := range want.(map[string]any) {
-				if x, ok := m[name]; ok {
-					problems = append(problems, s.at(path+"."+name, sub.(map[string]any), x)...)
-				}
-			}
+			problems = append(problems, s.object(path, node, keyword, want, m)...)
 		case "items":
 			l, _ := v.([]any)
 			for i, x := range l {
 				problems = append(problems, s.at(fmt.Sprintf("%s[%d]", path, i), want.(map[string]any), x)...)
 			}
 		case "anyOf":
-			var all []string
-			for _, sub := range want.([]any) {
-				p := s.at(path, sub.(map[string]any), v)
-				if len(p) == 0 {
-					all = nil
-					break
-				}
-				all = append(all, p...)
-			}
-			problems = append(problems, all...)
+			problems = append(problems, s.anyOf(path, want.([]any), v)...)
 		default:
-			bad("keyword %q is not known to this test", keyword)
+			if bad := value(keyword, want, v); bad != "" {
+				problems = append(problems, path+": "+bad)
+			}
 		}
 	}
 	return problems
+}
+
+// anyOf returns nothing if one alternative fits v, else what is wrong by each of them.
+func (s Schema) anyOf(path string, alternatives []any, v any) (problems []string) {
+	for _, sub := range alternatives {
+		p := s.at(path, sub.(map[string]any), v)
+		if len(p) == 0 {
+			return nil
+		}
+		problems = append(problems, p...)
+	}
+	return problems
+}
+
+// object checks m by a keyword of node about an object's fields.
+func (s Schema) object(path string, node map[string]any, keyword string, want any, m map[string]any) (problems []string) {
+	bad := func(format string, args ...any) {
+		problems = append(problems, path+": "+fmt.Sprintf(format, args...))
+	}
+	switch keyword {
+	case "propertyNames":
+		for name := range m {
+			problems = append(problems, s.at(path+"."+name, want.(map[string]any), name)...)
+		}
+	case "additionalProperties":
+		known, _ := node["properties"].(map[string]any)
+		for name, x := range m {
+			if _, ok := known[name]; ok {
+				continue
+			}
+			if sub, ok := want.(map[string]any); ok {
+				problems = append(problems, s.at(path+"."+name, sub, x)...)
+			} else if want == false {
+				bad("field %s is not known", name)
+			}
+		}
+	case "required":
+		for _, name := range want.([]any) {
+			if _, ok := m[name.(string)]; !ok {
+				bad("field %v is missing", name)
+			}
+		}
+	case "properties":
+		for name, sub := range want.(map[string]any) {
+			if x, ok := m[name]; ok {
+				problems = append(problems, s.at(path+"."+name, sub.(map[string]any), x)...)
+			}
+		}
+	}
+	return problems
+}
+
+// value says what is wrong with v by a keyword that looks at v alone; empty: nothing.
+func value(keyword string, want, v any) string {
+	text, isText := v.(string)
+	number, isNumber := v.(float64)
+	list, isList := v.([]any)
+	switch keyword {
+	case "type":
+		if !isType(want.(string), v) {
+			return fmt.Sprintf("%v is not of type %v", v, want)
+		}
+	case "const":
+		if v != want {
+			return fmt.Sprintf("%v is not %v", v, want)
+		}
+	case "enum":
+		if !slices.Contains(want.([]any), v) {
+			return fmt.Sprintf("%v is none of %v", v, want)
+		}
+	case "pattern":
+		if isText && !regexp.MustCompile(want.(string)).MatchString(text) {
+			return fmt.Sprintf("%q does not match %v", text, want)
+		}
+	case "minimum":
+		if isNumber && number < want.(float64) {
+			return fmt.Sprintf("%v is below %v", number, want)
+		}
+	case "maximum":
+		if isNumber && number > want.(float64) {
+			return fmt.Sprintf("%v is above %v", number, want)
+		}
+	case "maxItems":
+		if isList && float64(len(list)) > want.(float64) {
+			return fmt.Sprintf("%d items are more than %v", len(list), want)
+		}
+	case "minItems":
+		if isList && float64(len(list)) < want.(float64) {
+			return fmt.Sprintf("%d items are fewer than %v", len(list), want)
+		}
+	case "minLength":
+		if isText && float64(len(text)) < want.(float64) {
+			return fmt.Sprintf("%q is shorter than %v", text, want)
+		}
+	default:
+		return fmt.Sprintf("keyword %q is not known to this test", keyword)
+	}
+	return ""
 }
 
 func isType(name string, v any) bool {

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// Gaps says which blocks of BlockLen bytes may be characters with the same one,
-// two or three bytes between any two, or binary digits: what is no literal and
-// yet has to be seen. It is a count, and so finds more than that, which is little
-// of ordinary text; it finds each block that holds
+// Gaps finds blocks of BlockLen bytes that may be characters with the same one, two
+// or three bytes between any two, or binary digits, which no literal can find. It
+// counts repeated bytes, and so finds other blocks too, but few in ordinary text. It
+// finds each block that holds
 //
 //   - sixteen bytes with every other byte the same,
 //   - 23 with two of three, or 31 with three of four, or
@@ -66,7 +66,7 @@ func gapsInGo(b []byte, n int, out *[256]uint16) (found int) {
 	return found
 }
 
-// zeros has the highest bit of each byte set that is zero in w.
+// zeros returns the highest bit of each byte that is zero in w.
 func zeros(w uint64) uint64 {
 	const low = 0x7f7f7f7f7f7f7f7f
 	return ^((w&low + low) | w | low)

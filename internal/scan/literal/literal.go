@@ -1,10 +1,9 @@
 // Package literal finds many fixed strings in bytes at once.
 //
-// It is the first stage of package scan: most bytes hold no literal, and this
-// stage decides that at the speed of memory. It promises every occurrence of
-// every literal, overlapping ones too, and nothing else; two engines keep the
-// promise (a vector one in assembly, an automaton in Go), under one test suite
-// and fuzzed against each other and against the obvious loop.
+// It is the first stage of package scan, which must be fast because most bytes are
+// part of no literal. It finds exactly the occurrences of the literals, overlapping
+// ones too. There are two engines, a vector one in assembly and an automaton in Go;
+// the tests run both, and fuzz them against each other and a plain loop.
 //
 // Start at New, then Matcher.Find.
 package literal
@@ -19,27 +18,27 @@ import (
 
 // Lengths of literals, in bytes.
 const (
-	MinLen = 2
-	MaxLen = 64
+	minLen = 2
+	maxLen = 64
 )
 
 // A Literal is a string to find. With Fold, ASCII letters match in both cases. With
-// Whole, no letter or digit may follow it: at the end of what is searched that is
-// not known, and it is found.
+// Whole, no letter or digit may follow it; at the end of the searched bytes it is
+// found.
 type Literal struct {
 	Text  string
 	Fold  bool
 	Whole bool
 }
 
-// A Hit says that literal ID, by its index, stands at Pos.
+// A Hit is an occurrence of the literal with index ID at Pos.
 type Hit struct {
 	Pos int
 	ID  int
 }
 
-// Pairs are a set of two bytes in a row of which the first is not ASCII, for what
-// has no fixed text: characters of certain kinds.
+// Pairs is a set of two-byte sequences whose first byte is not ASCII. It finds
+// characters of certain kinds, which have no fixed text.
 type Pairs [1 << 16 / 64]uint64
 
 func (p *Pairs) add(first, second byte) {
@@ -47,7 +46,7 @@ func (p *Pairs) add(first, second byte) {
 	p[pair/64] |= 1 << (pair % 64)
 }
 
-// AddRune puts the first two bytes of a character into the set.
+// AddRune adds the first two bytes of a character to the set.
 func (p *Pairs) AddRune(r rune) {
 	if s := string(r); len(s) > 1 {
 		p.add(s[0], s[1])
@@ -96,7 +95,7 @@ type short struct {
 // New compiles lits. The same text may occur twice. Pairs, which may be nil,
 // are found as a literal with the ID len(lits).
 func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
-	m := &Matcher{lits: slices.Clone(lits), extra: pairs, maxLen: MinLen}
+	m := &Matcher{lits: slices.Clone(lits), extra: pairs, maxLen: minLen}
 	if pairs != nil {
 		m.two = *pairs
 	}
@@ -110,8 +109,8 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 	m.heads, m.shift = make([]uint16, 1<<size), uint(32-size)
 	in, offs, where := arrange(lits, pairs)
 	for id, l := range m.lits {
-		if len(l.Text) < MinLen || len(l.Text) > MaxLen {
-			return nil, fmt.Errorf("literal %d: %d bytes, not between %d and %d", id, len(l.Text), MinLen, MaxLen)
+		if len(l.Text) < minLen || len(l.Text) > maxLen {
+			return nil, fmt.Errorf("literal %d: %d bytes, not between %d and %d", id, len(l.Text), minLen, maxLen)
 		}
 		m.maxLen = max(m.maxLen, len(l.Text))
 		low := lower(l.Text)
@@ -145,10 +144,10 @@ func New(lits []Literal, pairs *Pairs) (*Matcher, error) {
 	return m, nil
 }
 
-// MaxLen is the length of the longest literal.
+// MaxLen returns the length of the longest literal.
 func (m *Matcher) MaxLen() int { return m.maxLen }
 
-// Len is the length of a literal.
+// Len returns the length of a literal.
 func (m *Matcher) Len(id int) int {
 	if id == len(m.lits) {
 		return 2
@@ -170,9 +169,9 @@ func (m *Matcher) addShort(id uint16, l Literal) {
 	}
 }
 
-// Find appends to dst the occurrences in b that end after b[:from], in order
-// of position, then of literal. What was found before from is the caller's:
-// of the bytes before it Find needs the last MaxLen()-1.
+// Find appends to dst the occurrences in b that end after b[:from], in order of
+// position, then of literal. It does not report occurrences that end in b[:from];
+// of those bytes it needs the last MaxLen()-1.
 func (m *Matcher) Find(dst []Hit, b []byte, from int) []Hit {
 	if m.tables == nil {
 		return m.findAutomaton(dst, b, from)
@@ -184,8 +183,7 @@ func (m *Matcher) findVector(dst []Hit, b []byte, from int) []Hit {
 	old := len(dst)
 	start := max(0, from-m.maxLen+1)
 	var cands candidates
-	// Where the text is not ASCII, the halves of bytes are looked at; the longer, the
-	// longer that has been so.
+	// Text that is not ASCII goes through tables, in runs that double in length.
 	other := 4
 	for len(b)-start >= vectorLen+windowLen-1 {
 		n := (len(b) - start - (windowLen - 1)) / vectorLen
@@ -217,8 +215,8 @@ func (m *Matcher) findVector(dst []Hit, b []byte, from int) []Hit {
 }
 
 // confirm appends the literals whose window is at one of cands in part, which is
-// b[at:] or a copy of that. Nearly no candidate is one, but which is unpredictable:
-// so until one is nearly certain nothing branches on it.
+// b[at:] or a copy of that. Few candidates are literals, but which is unpredictable:
+// so the first pass filters them without branches.
 func (m *Matcher) confirm(dst []Hit, b, part []byte, at int, cands []uint16, from int) []Hit {
 	k := 0
 	for _, c := range cands {
@@ -245,7 +243,7 @@ func (m *Matcher) confirm(dst []Hit, b, part []byte, at int, cands []uint16, fro
 	return dst
 }
 
-// filterHash is of the first n bytes of w, without regard to case.
+// filterHash hashes the first n bytes of w, ignoring case.
 func filterHash(w uint32, n int) uint32 { return (w | 0x20202020) << (32 - 8*n) * 0x85EBCA6B >> 16 }
 
 func (m *Matcher) compare(dst []Hit, b []byte, at, id, from int) []Hit {
@@ -266,9 +264,9 @@ func (m *Matcher) compare(dst []Hit, b []byte, at, id, from int) []Hit {
 	return append(dst, Hit{Pos: at, ID: id})
 }
 
-// Tail is the length of the longest end of b that begins a literal without
-// being all of it: what must be kept until more bytes are known. Case is
-// ignored, so that it may be too long, never too short.
+// Tail returns the length of the longest suffix of b that is a proper prefix of a
+// literal: the caller must keep these bytes until more come. It ignores case, so it
+// may be too long, never too short.
 func (m *Matcher) Tail(b []byte) int {
 	// Which ends of b may be beginnings, by a hash that grows to the left.
 	var maybe uint64
@@ -288,7 +286,7 @@ func (m *Matcher) Tail(b []byte) int {
 	return 0
 }
 
-// prefixHash is of a text from its end, of which h is without its first byte c.
+// prefixHash extends the hash h of a text to the left by byte c.
 func prefixHash(h uint32, c byte) uint32 { return (h + uint32(c)) * 0x9E3779B1 }
 
 const prefixShift = 32 - 15
@@ -317,8 +315,8 @@ func (m *Matcher) isPrefix(b []byte) bool {
 	return slices.ContainsFunc(m.folded[lo:hi], func(s string) bool { return len(s) > len(b) })
 }
 
-// hash takes a window in lower case, or rather with the bit of lower case set
-// in every byte: that joins a few other bytes too, which compare tells apart.
+// hash hashes a window with the bit of lower case set in every byte. That joins a
+// few other bytes too, which compare tells apart.
 func (m *Matcher) hash(w uint32) uint32 { return (w | 0x20202020) * 0x9E3779B1 >> m.shift }
 
 func sortHits(h []Hit) {
@@ -359,7 +357,7 @@ func lower(s string) string {
 	return string(b)
 }
 
-// cases are the bytes that match byte i of l.
+// cases returns the bytes that match byte i of l.
 func cases(l Literal, i int) []byte {
 	c := l.Text[i]
 	if low := lowerByte(c); l.Fold && upper(low) != low {

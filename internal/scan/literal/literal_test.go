@@ -131,7 +131,7 @@ func random(rng *rand.Rand, n, size int) ([]Literal, []byte) {
 	}
 	var lits []Literal
 	for range n {
-		lits = append(lits, Literal{str(MinLen + rng.IntN(12)), rng.IntN(2) == 0, rng.IntN(4) == 0})
+		lits = append(lits, Literal{str(minLen + rng.IntN(12)), rng.IntN(2) == 0, rng.IntN(4) == 0})
 	}
 	var text []byte
 	for len(text) < size {
@@ -171,7 +171,7 @@ func TestTail(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	for _, s := range []string{"", "x", strings.Repeat("x", MaxLen+1)} {
+	for _, s := range []string{"", "x", strings.Repeat("x", maxLen+1)} {
 		if _, err := New([]Literal{{s, false, false}}, nil); err == nil {
 			t.Errorf("%d bytes taken", len(s))
 		}
@@ -179,7 +179,7 @@ func TestNewRefuses(t *testing.T) {
 	if m, err := New(nil, nil); err != nil || m.Find(nil, []byte("anything at all, longer than a vector is"), 0) != nil {
 		t.Error("no literals at all:", err)
 	}
-	if _, err := New([]Literal{{"xy", false, false}, {strings.Repeat("x", MaxLen), true, false}}, nil); err != nil {
+	if _, err := New([]Literal{{"xy", false, false}, {strings.Repeat("x", maxLen), true, false}}, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -190,7 +190,7 @@ func FuzzFind(f *testing.F) {
 	f.Fuzz(func(t *testing.T, words string, text []byte, fold uint8, from uint16) {
 		var lits []Literal
 		for i, w := range strings.Split(words, "\n") {
-			if len(w) >= MinLen && len(w) <= MaxLen && len(lits) < 64 {
+			if len(w) >= minLen && len(w) <= maxLen && len(lits) < 64 {
 				lits = append(lits, Literal{w, fold>>(i%8)&1 == 1, i%3 == 0})
 			}
 		}

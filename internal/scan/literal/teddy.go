@@ -15,8 +15,8 @@ const (
 	groups    = 3  // of buckets
 )
 
-// A window is what of a literal the vector engine looks for: for each of its
-// places the bytes that fit.
+// A window is the part of a literal that the vector engine looks for: the bytes
+// that fit at each place.
 type window struct {
 	fits [windowLen][]byte // nil: any
 }
@@ -34,7 +34,7 @@ func newWindow(l Literal, off int) window {
 	return w
 }
 
-// noAlnum are the bytes that may follow a whole word.
+// noAlnum lists the bytes that may follow a whole word.
 var noAlnum = func() (out []byte) {
 	for c := range 256 {
 		if !isAlnum(byte(c)) {
@@ -44,11 +44,12 @@ var noAlnum = func() (out []byte) {
 	return out
 }()
 
-// usual are bytes in the order in which programs, text and JSON have them. The
-// rest counts as one byte in a thousand.
+// usual lists bytes by their frequency in programs, text and JSON. The rest counts
+// as one byte in a thousand.
 const usual = " etaorinslcdupmfhg.\"(,)yb\n_\twv=x0k:1{}/T;SECRAI*P2-NODF8[]L3M46+B75&j9UqzG<>W"
 
-// A bucket is a set of windows as the tables see it: any mixture of theirs.
+// A bucket is a set of windows as the tables represent it. It fits every mixture of
+// their bytes.
 type bucket struct {
 	low, high [windowLen]uint16
 }
@@ -66,8 +67,8 @@ func (b bucket) with(w window) bucket {
 	return b
 }
 
-// shares say how often a text has a byte with a given high half and a low half
-// among a set, of which one table has the first and one the second eight.
+// shares hold the frequency of bytes by their high half and a set of low halves:
+// one table for low halves 0 to 7, one for 8 to 15.
 type shares [16][2][256]float64
 
 func (t *shares) add(c byte, share float64) {
@@ -79,7 +80,7 @@ func (t *shares) add(c byte, share float64) {
 	}
 }
 
-// newShares are those of ordinary text and of base64, which most long texts are.
+// newShares returns the shares of ordinary text and of base64.
 func newShares() *[2]shares {
 	t := new([2]shares)
 	for rank := range len(usual) {
@@ -93,7 +94,7 @@ func newShares() *[2]shares {
 	return t
 }
 
-// cost is how often such texts fit b, as a share of their places.
+// cost estimates at what share of the places of such texts b fits.
 func (b bucket) cost(texts *[2]shares) (cost float64) {
 	for n := range texts {
 		all := 1.0
@@ -110,9 +111,9 @@ func (b bucket) cost(texts *[2]shares) (cost float64) {
 	return cost
 }
 
-// arrange chooses a window of each literal, and a bucket for it, so that
-// ordinary text fits little: one by one, each where it costs least, beginning
-// with those that cost most. The pairs, if any, have the last bucket.
+// arrange chooses a window of each literal, and a bucket for it, so that ordinary
+// text rarely fits. It is greedy: it places each literal where it costs least,
+// beginning with the most expensive. The pairs, if any, get the last bucket.
 func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []uint8, where []int) {
 	t := newShares()
 	windows := make([][]int, len(lits)) // of each literal, the few best
@@ -166,7 +167,7 @@ func arrange(lits []Literal, pairs *Pairs) (in [groups * buckets]bucket, offs []
 	return in, offs, where
 }
 
-// window is where the pairs begin.
+// window returns a window that fits every pair.
 func (p *Pairs) window() (w window) {
 	var first, second [256]bool
 	for pair := range 1 << 16 {
@@ -192,7 +193,7 @@ func (p *Pairs) window() (w window) {
 // twice, once for each half of the vector.
 type tables [groups][windowLen][2][vectorLen]byte
 
-// candidates are places at which a literal may stand, after one call of scan.
+// candidates lists the places at which a literal may stand, after one call of scan.
 type candidates [room + vectorLen + 8]uint16
 
 const (

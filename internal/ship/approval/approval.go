@@ -1,16 +1,15 @@
-// Package approval is how people say yes to a plan: a statement that names exactly
-// what was approved, signed with an SSH key.
+// Package approval signs and verifies approvals of plans. An approval is a statement that
+// names the approved plans by their digests, signed with an SSH key.
 //
-// The statement is a JSON document, the signature an SSHSIG over its very bytes, so
-// that ssh-keygen -Y verify checks both without carboy:
+// The statement is a JSON document, and the signature an SSHSIG over its bytes, so
+// ssh-keygen -Y verify checks them without carboy:
 //
 //	ssh-keygen -Y verify -f allowed_signers -I alice@example.org -n carboy-ship@carboy.dev -s approval.json.sig < approval.json
 //
-// It promises that [Verify] accepts a statement only when the key that signed it
-// stands in the operator's allowed_signers for the approver that it names, within
-// the time and for the namespace that stand there.
+// [Signers.Verify] accepts a statement only if the operator's allowed_signers lists the
+// signing key for the named approver, for this namespace and at this time.
 //
-// Start reading at [Statement], then [Verify].
+// Start reading at [Statement], then [Signers.Verify].
 package approval
 
 import (
@@ -34,22 +33,22 @@ import (
 )
 
 const (
-	// Namespace separates these signatures from those for mails, commits and files.
+	// Namespace distinguishes these signatures from those of mails, commits and files.
 	Namespace = "carboy-ship@carboy.dev"
-	// Schema names the statement.
-	Schema = "carboy.dev/ship-approval/v1"
-	// SignersFile is the file in the operator's configuration directory.
+	// schema identifies the format of a statement.
+	schema = "carboy.dev/ship-approval/v1"
+	// SignersFile is the name of the file in the operator's configuration directory.
 	SignersFile = "allowed_signers"
 	// MaxSize bounds a statement, and MaxSignature a signature, in bytes.
 	MaxSize      = 64 << 10
 	MaxSignature = 16 << 10
-	// MaxPlans is how many plans one approval may cover, one for each host.
+	// MaxPlans bounds the plans of one approval; there is one for each host.
 	MaxPlans = 32
-	// Destructive is the word without which nothing is destroyed.
+	// Destructive in Statement.Allow approves destructive changes.
 	Destructive = "destructive"
 )
 
-// ErrMismatch matches every error about an approval that does not approve.
+// ErrMismatch matches every error about an approval that is invalid or does not apply.
 var ErrMismatch = errors.New("approval does not match")
 
 type mismatch string
@@ -57,10 +56,10 @@ type mismatch string
 func (m mismatch) Error() string      { return string(m) }
 func (mismatch) Is(target error) bool { return target == ErrMismatch }
 
-// Mismatch is an error that matches [ErrMismatch].
+// Mismatch returns an error that matches [ErrMismatch].
 func Mismatch(format string, args ...any) error { return mismatch(fmt.Sprintf(format, args...)) }
 
-// Statement is what is signed.
+// Statement is the signed document.
 type Statement struct {
 	Schema   string    `json:"schema"`
 	Plans    []string  `json:"plans"`  // SHA-256 of each plan, in hexadecimal digits, sorted
@@ -69,33 +68,34 @@ type Statement struct {
 	Approver string    `json:"approver"` // as in allowed_signers
 	Time     time.Time `json:"time"`
 	Purpose  string    `json:"purpose"`
-	// Allow holds "destructive" when what destroys is approved as well.
+	// Allow contains [Destructive] if destructive changes are approved too.
 	Allow []string `json:"allow,omitempty"`
-	// Nonce makes each approval one of its own.
+	// Nonce makes each approval unique: 32 hexadecimal digits.
 	Nonce string `json:"nonce"`
 }
 
-// Signed is a statement with its signature, as they came.
+// Signed is a statement with its signature, both unverified.
 type Signed struct {
 	Statement []byte `json:"statement"`
 	Signature []byte `json:"signature"`
 }
 
-// Digest names an approval.
+// Digest returns the SHA-256 of the statement in hexadecimal digits. It identifies an
+// approval.
 func (s Signed) Digest() string {
 	sum := sha256.Sum256(s.Statement)
 	return hex.EncodeToString(sum[:])
 }
 
-// Approval is a statement whose signature was verified. Only [Verify] makes one.
+// Approval is a statement whose signature was verified by a [Verifier].
 type Approval struct {
 	Statement
 	Digest string
-	Key    string // its fingerprint
+	Key    string // fingerprint of the signing key
 }
 
-// Verifier judges approvals. Signatures are one kind; a forge's reviews can be
-// another.
+// Verifier verifies approvals. [Signers] verifies SSH signatures; another implementation
+// could ask a forge for its reviews.
 type Verifier interface {
 	Verify(ctx context.Context, s Signed, now time.Time) (*Approval, error)
 }
@@ -107,14 +107,14 @@ var (
 	nonce    = module.NewPattern(`^[0-9a-f]{32}$`)
 )
 
-// MaxPurpose bounds a purpose, in bytes.
-const MaxPurpose = 500
+// maxPurpose bounds a purpose, in bytes.
+const maxPurpose = 500
 
-// check says what is wrong with a statement by itself.
+// check returns what is wrong with a statement, apart from its signature.
 func (s *Statement) check() error {
 	switch {
-	case s.Schema != Schema:
-		return fmt.Errorf("schema %.80q is not %s", s.Schema, Schema)
+	case s.Schema != schema:
+		return fmt.Errorf("schema %.80q is not %s", s.Schema, schema)
 	case len(s.Plans) == 0 || len(s.Plans) > MaxPlans || !slices.IsSorted(s.Plans) || len(slices.Compact(slices.Clone(s.Plans))) != len(s.Plans):
 		return errors.New("plans: not a sorted list of different plans")
 	case slices.ContainsFunc(s.Plans, func(p string) bool { return !digest.MatchString(p) }):
@@ -125,7 +125,7 @@ func (s *Statement) check() error {
 		return fmt.Errorf("approver: %.80q is not a name such as alice@example.org", s.Approver)
 	case s.Time.IsZero():
 		return errors.New("time: missing")
-	case strings.TrimSpace(s.Purpose) == "" || len(s.Purpose) > MaxPurpose || !utf8.ValidString(s.Purpose) || strings.ContainsAny(s.Purpose, "\r\n"):
+	case strings.TrimSpace(s.Purpose) == "" || len(s.Purpose) > maxPurpose || !utf8.ValidString(s.Purpose) || strings.ContainsAny(s.Purpose, "\r\n"):
 		return errors.New("purpose: say in a line what for")
 	case !nonce.MatchString(s.Nonce):
 		return errors.New("nonce: not 32 hexadecimal digits")
@@ -138,11 +138,11 @@ func (s *Statement) check() error {
 	return nil
 }
 
-// New begins a statement. It has a nonce of its own.
+// New returns a statement with a new nonce.
 func New(plans []string, commit, module, approver, purpose string, destructive bool, now time.Time) Statement {
 	n := make([]byte, 16)
 	rand.Read(n)
-	s := Statement{Schema: Schema, Plans: slices.Sorted(slices.Values(plans)), Commit: commit, Module: module, Approver: approver,
+	s := Statement{Schema: schema, Plans: slices.Sorted(slices.Values(plans)), Commit: commit, Module: module, Approver: approver,
 		Time: now.UTC().Truncate(time.Second), Purpose: purpose, Nonce: hex.EncodeToString(n)}
 	if destructive {
 		s.Allow = []string{Destructive}
@@ -150,7 +150,7 @@ func New(plans []string, commit, module, approver, purpose string, destructive b
 	return s
 }
 
-// encode gives the statement's one spelling.
+// encode returns the statement's only valid encoding.
 func (s *Statement) encode() ([]byte, error) {
 	b, err := json.MarshalIndent(s, "", "  ")
 	return append(b, '\n'), err
@@ -172,9 +172,9 @@ func Sign(s Statement, key ssh.Signer) (Signed, error) {
 	return Signed{Statement: b, Signature: sig}, nil
 }
 
-// Signers verifies signatures against a file of allowed signers, in the form that
-// ssh-keygen(1) describes. Patterns and certificates are not taken: who may approve
-// stands there in full.
+// Signers verifies signatures against a file of allowed signers in the format of
+// ssh-keygen(1). Patterns and certificates are not supported, so the file lists every
+// approver explicitly.
 type Signers struct{ list []signer }
 
 type signer struct {
@@ -184,7 +184,7 @@ type signer struct {
 	after, before time.Time
 }
 
-// ParseSigners reads a file of allowed signers; file names it in errors.
+// ParseSigners parses a file of allowed signers; file is its name in errors.
 func ParseSigners(file string, data []byte) (*Signers, error) {
 	out := &Signers{}
 	for i, line := range strings.Split(string(data), "\n") {
@@ -240,7 +240,7 @@ func parseSigner(line string) (s signer, err error) {
 	return s, nil
 }
 
-// moment reads a time as ssh-keygen does: YYYYMMDD[HHMM[SS]], local unless Z follows.
+// moment parses a time as ssh-keygen does: YYYYMMDD[HHMM[SS]], local unless Z follows.
 func moment(v string) (time.Time, error) {
 	where := time.Local
 	digits, utc := strings.CutSuffix(v, "Z")
@@ -255,8 +255,7 @@ func moment(v string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%.40q is not a time such as 20270101", v)
 }
 
-// Verify gives the approval that a statement is, when it is one. The error matches
-// [ErrMismatch].
+// Verify implements [Verifier]. The error matches [ErrMismatch].
 func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval, error) {
 	if len(in.Statement) > MaxSize || len(in.Signature) > MaxSignature {
 		return nil, Mismatch("approval: too long")
@@ -270,7 +269,7 @@ func (s *Signers) Verify(_ context.Context, in Signed, now time.Time) (*Approval
 	if err := st.check(); err != nil {
 		return nil, Mismatch("approval: %v", err)
 	}
-	// One spelling: what a person read in it, and what it is taken for, are the same.
+	// Accept only our own encoding, so that a person and carboy read the same in it.
 	if again, err := st.encode(); err != nil || !bytes.Equal(again, in.Statement) {
 		return nil, Mismatch("approval: was edited or formatted since carboy wrote it")
 	}
@@ -289,18 +288,16 @@ func (s *Signers) Allow(namespace string) bool {
 	return slices.ContainsFunc(s.list, func(who signer) bool { return who.namespaces == nil || slices.Contains(who.namespaces, namespace) })
 }
 
-// Signed gives the fingerprint of the key of name that signed a text in a namespace at
-// a time, if it may, then and now. The error matches [ErrMismatch].
+// Signed verifies a signature by name in a namespace and returns the fingerprint of its
+// key. The key must have been valid at the time of signing and be valid now. The error
+// matches [ErrMismatch].
 func (s *Signers) Signed(in Signed, namespace, name string, at, now time.Time) (string, error) {
 	if len(in.Signature) > MaxSignature {
 		return "", Mismatch("signature: too long")
 	}
-	sig, err := sshsig.Unarmor(in.Signature)
+	sig, err := sshsig.Unarmor(in.Signature) // rejects signatures with SHA-1
 	if err != nil {
 		return "", Mismatch("signature: %v", err)
-	}
-	if sig.Signature.Format == ssh.KeyAlgoRSA {
-		return "", Mismatch("signature: made with SHA-1")
 	}
 	if err := s.May(namespace, name, sig.PublicKey, at, now); err != nil {
 		return "", err
@@ -311,8 +308,8 @@ func (s *Signers) Signed(in Signed, namespace, name string, at, now time.Time) (
 	return ssh.FingerprintSHA256(sig.PublicKey), nil
 }
 
-// May says why name must not sign with a key in a namespace at a time, or nothing. The
-// error matches [ErrMismatch].
+// May returns an error unless name may sign with a key in a namespace, both at the time at
+// and now. The error matches [ErrMismatch].
 func (s *Signers) May(namespace, name string, key ssh.PublicKey, at, now time.Time) error {
 	for _, who := range s.list {
 		if !bytes.Equal(who.key.Marshal(), key.Marshal()) || !slices.Contains(who.principals, name) {
@@ -329,7 +326,7 @@ func (s *Signers) May(namespace, name string, key ssh.PublicKey, at, now time.Ti
 	return Mismatch("%s does not allow the key %s for %s", SignersFile, ssh.FingerprintSHA256(key), name)
 }
 
-// SignText signs a text in a namespace.
+// SignText signs a text in a namespace and returns the armored SSHSIG.
 func SignText(text []byte, namespace string, key ssh.Signer) ([]byte, error) {
 	sig, err := sshsig.Sign(bytes.NewReader(text), key, sshsig.HashSHA512, namespace)
 	if err != nil {
@@ -338,5 +335,5 @@ func SignText(text []byte, namespace string, key ssh.Signer) ([]byte, error) {
 	return sshsig.Armor(sig), nil
 }
 
-// ValidName reports whether s can stand in [SignersFile] as somebody's name.
+// ValidName reports whether s can be a name in [SignersFile].
 func ValidName(s string) bool { return approver.MatchString(s) }

@@ -2,6 +2,8 @@ package approval_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/carboy/carboy/internal/ship/approval"
 	"github.com/carboy/carboy/internal/ship/shiptest"
@@ -139,6 +142,113 @@ func TestOneReading(t *testing.T) {
 		if want := name == "as it is"; (err == nil) != want || err != nil && !errors.Is(err, approval.ErrMismatch) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestSignRefuses: a statement that says too little, or what is not known, is not signed.
+func TestSignRefuses(t *testing.T) {
+	_, key := shiptest.NewKey(t, t.TempDir()+"/key")
+	for name, change := range map[string]func(*approval.Statement){
+		"another schema": func(s *approval.Statement) { s.Schema = "x" },
+		"no plans":       func(s *approval.Statement) { s.Plans = nil },
+		"a plan twice":   func(s *approval.Statement) { s.Plans = append(s.Plans, s.Plans...) },
+		"unsorted plans": func(s *approval.Statement) { s.Plans = []string{strings.Repeat("b", 64), s.Plans[0]} },
+		"no digest":      func(s *approval.Statement) { s.Plans = []string{"x"} },
+		"no commit":      func(s *approval.Statement) { s.Commit = "HEAD" },
+		"no name":        func(s *approval.Statement) { s.Approver = "* " },
+		"no time":        func(s *approval.Statement) { s.Time = time.Time{} },
+		"no purpose":     func(s *approval.Statement) { s.Purpose = " " },
+		"no nonce":       func(s *approval.Statement) { s.Nonce = "" },
+		"more":           func(s *approval.Statement) { s.Allow = []string{"everything"} },
+	} {
+		s := statement()
+		change(&s)
+		if _, err := approval.Sign(s, key); err == nil {
+			t.Errorf("%s: signed", name)
+		}
+	}
+	s := approval.New([]string{strings.Repeat("b", 64), strings.Repeat("a", 64)}, strings.Repeat("b", 40), "web", "alice@example.org", "release 4", true, time.Now())
+	if _, err := approval.Sign(s, key); err != nil || len(s.Allow) != 1 || s.Allow[0] != approval.Destructive || s.Nonce == statement().Nonce {
+		t.Errorf("%+v %v", s, err)
+	}
+	for name, ok := range map[string]bool{"alice@example.org": true, "a": true, "": false, "a b": false, "*": false, strings.Repeat("a", 129): false} {
+		if approval.ValidName(name) != ok {
+			t.Errorf("%q as a name: want %v", name, ok)
+		}
+	}
+}
+
+// TestVerifyRefuses: what is too long, of tomorrow or for another purpose is refused before
+// anything else is believed of it.
+func TestVerifyRefuses(t *testing.T) {
+	pub, key := shiptest.NewKey(t, t.TempDir()+"/key")
+	all, err := approval.ParseSigners("f", []byte("alice@example.org "+pub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := approval.ParseSigners("f", []byte("alice@example.org namespaces=\"file\" "+pub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !all.Allow(approval.Namespace) || files.Allow(approval.Namespace) || !files.Allow("file") {
+		t.Error("who may sign what is not as the file says")
+	}
+	now := time.Now()
+	good, err := approval.Sign(statement(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct {
+		by  *approval.Signers
+		in  approval.Signed
+		now time.Time
+	}{
+		"a long statement": {all, approval.Signed{Statement: make([]byte, approval.MaxSize+1), Signature: good.Signature}, now},
+		"a long signature": {all, approval.Signed{Statement: good.Statement, Signature: make([]byte, approval.MaxSignature+1)}, now},
+		"no statement":     {all, approval.Signed{Statement: []byte("[]"), Signature: good.Signature}, now},
+		"no signature":     {all, approval.Signed{Statement: good.Statement, Signature: []byte("x")}, now},
+		"of tomorrow":      {all, good, now.Add(-24 * time.Hour)},
+		"for files":        {files, good, now},
+	} {
+		if _, err := x.by.Verify(context.Background(), x.in, x.now); !errors.Is(err, approval.ErrMismatch) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	long := approval.Signed{Statement: good.Statement, Signature: make([]byte, approval.MaxSignature+1)}
+	if _, err := all.Signed(long, approval.Namespace, "alice@example.org", now, now); !errors.Is(err, approval.ErrMismatch) {
+		t.Errorf("a long signature of a text: %v", err)
+	}
+}
+
+// TestSHA1: a signature with SHA-1, which can be forged, is refused although its key may sign.
+func TestSHA1(t *testing.T) {
+	priv, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewSignerFromKey(priv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := approval.ParseSigners("f", append([]byte("alice@example.org "), ssh.MarshalAuthorizedKey(key.PublicKey())...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := approval.Sign(statement(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all.Verify(context.Background(), good, time.Now()); err != nil {
+		t.Errorf("an RSA key: %v", err)
+	}
+	sig, err := sshsig.Unarmor(good.Signature)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig.Signature.Format = ssh.KeyAlgoRSA
+	good.Signature = sshsig.Armor(sig)
+	if _, err := all.Verify(context.Background(), good, time.Now()); !errors.Is(err, approval.ErrMismatch) {
+		t.Errorf("a signature with SHA-1: %v", err)
 	}
 }
 

@@ -1,9 +1,8 @@
-// Package hosts reads hosts.yaml, in which an operator says which machines carboy may
-// change, who they are, and what is out of bounds there.
+// Package hosts reads hosts.yaml, in which an operator lists the machines that carboy may
+// change, their keys, and the directories that it may and may not change there.
 //
-// It promises that a [Host] has at least one pinned key, a user, and roots that
-// allow something; that what was left out grants nothing; and that a file that
-// others can write to is refused.
+// Every [Host] has at least one pinned key, a user and an allowed root. A missing key of
+// the file grants nothing. A file that others can write to is an error.
 //
 // Start reading at [Load].
 package hosts
@@ -11,6 +10,7 @@ package hosts
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,7 +25,7 @@ import (
 	"github.com/carboy/carboy/internal/ship/module"
 )
 
-// FileName is the file in the configuration directory.
+// FileName is the name of the file in the configuration directory.
 const FileName = "hosts.yaml"
 
 // Host is one machine.
@@ -34,40 +34,40 @@ type Host struct {
 	Address string // a name or an address, without a port
 	Port    int
 	User    string
-	Keys    []ssh.PublicKey // of which it must show one
+	Keys    []ssh.PublicKey // pinned: the host must have one of them
 	Jump    string          // the host through which it is reached, or ""
-	KeyFile string          // absolute, or "": the agent
-	Docker  string          // DOCKER_HOST over there, or ""
+	KeyFile string          // absolute path of the private key; "": use the SSH agent
+	Docker  string          // DOCKER_HOST on the host, or ""
 
-	Roots  []string // remote_root lies in one of them
-	Sacred []string // and in none of these, nor above one
-	Apply  bool     // else it is looked at only
+	Roots  []string // remote_root must be in one of them
+	Sacred []string // remote_root must not be in, above or equal to one of them
+	Apply  bool     // whether carboy may change the host
 
-	// Approvals is how many people must have signed, at least 1.
+	// Approvals is the number of people who must approve a plan, at least 1.
 	Approvals int
-	// FreeUndo lets the last apply be undone without an approval.
+	// FreeUndo allows the last apply to be undone without an approval.
 	FreeUndo bool
 }
 
-// File is hosts.yaml, read.
+// File is a parsed hosts.yaml.
 type File struct {
 	Path  string
 	hosts map[string]*Host
 }
 
-// ErrNone means that there is no hosts.yaml: then no host is allowed.
-var ErrNone = errors.New("there is no " + FileName)
+// errNone means that there is no hosts.yaml, so no host is allowed.
+var errNone = errors.New("there is no " + FileName)
 
-// maxFile bounds it, in bytes.
+// maxFile bounds the file, in bytes.
 const maxFile = document.MaxSize
 
-// Load reads hosts.yaml in dir. The error matches [ErrNone] when there is none, and
-// is a [document.Error] when it is wrong.
+// Load reads hosts.yaml in dir. The error matches [ErrNone] if there is none, and is a
+// [document.Error] if it is invalid.
 func Load(dir string) (*File, error) {
 	name := filepath.Join(dir, FileName)
 	data, err := ReadTrusted(name, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", name, ErrNone)
+		return nil, fmt.Errorf("%s: %w", name, errNone)
 	}
 	if err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func Load(dir string) (*File, error) {
 	return Parse(name, data)
 }
 
-// ReadTrusted reads a file that grants something: a regular one, of this user or
-// root, that nobody else can write to, of at most limit bytes.
+// ReadTrusted reads a file that grants permissions. It must be a regular file of at most
+// limit bytes, owned by this user or root, and not writable by anybody else.
 func ReadTrusted(name string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -98,22 +98,14 @@ func ReadTrusted(name string, limit int64) ([]byte, error) {
 	case fi.Size() > limit:
 		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
 	}
-	b := make([]byte, limit+1)
-	n := 0
-	for n < len(b) {
-		m, err := f.Read(b[n:])
-		n += m
-		if err != nil || m == 0 {
-			break
-		}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1)) // it may have grown since
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", name, limit)
 	}
-	if int64(n) > limit {
-		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
-	}
-	return b[:n], nil
+	return b, err
 }
 
-// Parse reads the text of a hosts.yaml; file names it in errors.
+// Parse parses the text of a hosts.yaml; file is its name in errors.
 func Parse(file string, data []byte) (*File, error) {
 	doc, top, err := document.Parse(file, data)
 	if err != nil {
@@ -198,14 +190,14 @@ func paths(v document.Value) []string {
 	return out
 }
 
-// Find gives a host by its name.
+// Find returns a host by its name.
 func (f *File) Find(name string) (*Host, bool) {
 	h, ok := f.hosts[name]
 	return h, ok
 }
 
-// Names are the hosts, sorted.
-func (f *File) Names() []string {
+// names returns the names of the hosts, sorted.
+func (f *File) names() []string {
 	var out []string
 	for n := range f.hosts {
 		out = append(out, n)
@@ -214,7 +206,7 @@ func (f *File) Names() []string {
 	return out
 }
 
-// Fingerprints are the pinned keys as ssh shows them, sorted.
+// Fingerprints returns the SHA-256 fingerprints of the pinned keys, sorted.
 func (h *Host) Fingerprints() []string {
 	var out []string
 	for _, k := range h.Keys {
@@ -224,7 +216,7 @@ func (h *Host) Fingerprints() []string {
 	return out
 }
 
-// Admits says why a directory may not be changed on this host, or nothing.
+// Admits returns why a directory may not be changed on this host, "" if it may.
 func (h *Host) Admits(dir string) string {
 	if why := module.Absolute(dir); why != "" {
 		return why
@@ -242,5 +234,5 @@ func (h *Host) Admits(dir string) string {
 	return "lies in none of its allowed_roots"
 }
 
-// within reports whether a is b or below it. Both are absolute and clean.
+// within reports whether a equals b or is below it. Both are absolute and clean.
 func within(a, b string) bool { return a == b || strings.HasPrefix(a, b+"/") }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -69,7 +70,7 @@ func TestP1Hosts(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Load(dir); !errors.Is(err, ErrNone) {
+	if _, err := Load(dir); !errors.Is(err, errNone) {
 		t.Errorf("no file: %v", err)
 	}
 	name := filepath.Join(dir, FileName)
@@ -84,5 +85,64 @@ func TestLoad(t *testing.T) {
 		if _, err := Load(dir); err == nil {
 			t.Errorf("mode %v is taken", mode)
 		}
+	}
+}
+
+func TestNamesAndKeys(t *testing.T) {
+	text := one + strings.ReplaceAll(strings.TrimPrefix(one, "hosts:\n"), "prod1", "app1") + "  'a b': {}\n"
+	if _, err := Parse("hosts.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "a name that is none") {
+		t.Errorf("a host's name with a space: %v", err)
+	}
+	f, err := Parse("hosts.yaml", []byte(strings.TrimSuffix(text, "  'a b': {}\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(f.names(), " "); got != "app1 prod1" {
+		t.Errorf("hosts %s", got)
+	}
+	h, _ := f.Find("app1")
+	if got := h.Fingerprints(); len(got) != 1 || !strings.HasPrefix(got[0], "SHA256:") {
+		t.Errorf("fingerprints %v", got)
+	}
+	if _, err := Parse("hosts.yaml", []byte("hosts: [")); err == nil {
+		t.Error("took what is no YAML")
+	}
+}
+
+// TestReadTrusted: a file that others control, or that is none, grants nothing.
+func TestReadTrusted(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	good := write("good", "text")
+	if b, err := ReadTrusted(good, 4); err != nil || string(b) != "text" {
+		t.Errorf("%q %v", b, err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]string{"too large": write("large", "text!"), "a fifo": fifo, "a directory": dir, "missing": filepath.Join(dir, "missing"), "without end": "/proc/self/mounts"}
+	if os.Getuid() == 0 {
+		cases["of another user"] = write("other", "x")
+		if err := os.Chown(cases["of another user"], 12345, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, file := range cases {
+		if b, err := ReadTrusted(file, 4); err == nil {
+			t.Errorf("%s: read %q", name, b)
+		}
+	}
+	if err := os.Symlink(cases["too large"], filepath.Join(dir, FileName)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); err == nil || errors.Is(err, errNone) {
+		t.Errorf("read what is no hosts.yaml: %v", err)
 	}
 }

@@ -14,40 +14,40 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Compose is a compose file that may be given to docker compose.
+// Compose is a compose file that has passed the checks of ParseCompose.
 type Compose struct {
-	Data  []byte // the very bytes that were judged, and that run
-	Image string // what the service's image is called
-	// Pinned says that Image names its content by digest, so that it may be pulled.
+	Data  []byte // the bytes that were checked, and that run
+	Image string // reference of the service's image
+	// Pinned is true if Image has a digest, so that it may be pulled.
 	Pinned bool
-	// Binds are the directories and files of the host that the service sees, absolute,
-	// all of them below the module's root.
+	// Binds lists the host's directories and files that the service mounts. They are
+	// absolute and below the module's root.
 	Binds []string
-	// Volumes are those of Docker that the service sees, as the file calls them.
+	// Volumes lists the Docker volumes that the service mounts, by their names in the file.
 	Volumes []string
-	// Writable are those of all services of the file that something can write to.
+	// Writable lists the binds of all services in the file that are not read-only.
 	Writable []string
-	// Healthcheck says that the file has one for the service; its image may have one too.
+	// Healthcheck is true if the file has a healthcheck for the service. Its image may have
+	// one too.
 	Healthcheck bool
 	image       *yaml.Node
 }
 
-// kind is what a key may hold.
+// kind is the form of a key's value.
 type kind uint8
 
 const (
-	plain kind = iota // anything without interpolation
-	named             // a mapping of names to things with keys of their own
+	plain kind = iota // any value without interpolation
+	named             // a mapping of names to mappings
 )
 
-// The keys that may be there. What is not listed is refused: a new key of Compose
-// grants nothing here before somebody has read what it does. Among those that are
-// left out are build, env_file, label_file, extends, include, secrets, configs,
-// privileged, devices, cap_add, pid, ipc, uts, userns_mode, cgroup, cgroup_parent,
-// volumes_from, external_links, links, network_mode (but none), security_opt (but
-// no-new-privileges), runtime, gpus, credential_spec, post_start, pre_stop, develop,
-// provider, models, use_api_socket, container_name, scale, pull_policy, profiles and
-// logging.
+// The allowed keys. All others are errors, so a new key of Compose grants nothing before
+// somebody has reviewed it. Not allowed are, among others: build, env_file, label_file,
+// extends, include, secrets, configs, privileged, devices, cap_add, pid, ipc, uts,
+// userns_mode, cgroup, cgroup_parent, volumes_from, external_links, links, network_mode
+// (except none), security_opt (except no-new-privileges), runtime, gpus, credential_spec,
+// post_start, pre_stop, develop, provider, models, use_api_socket, container_name, scale,
+// pull_policy, profiles and logging.
 var (
 	topKeys = map[string]kind{"version": plain, "name": plain, "services": named, "networks": named, "volumes": named}
 
@@ -69,7 +69,7 @@ func keys(names ...string) map[string]kind {
 	return out
 }
 
-// why is what people read about keys that somebody may well have meant.
+// why maps commonly used keys that are not allowed to the reason.
 var why = map[string]string{
 	"build":          "builds on the host; ship an image",
 	"env_file":       "reads files of the machine that parses it; write environment",
@@ -93,10 +93,10 @@ var why = map[string]string{
 	"pull_policy":    "is decided by carboy: what was approved is what runs",
 }
 
-// ParseCompose judges a compose file for service, whose project directory on the
-// host is root. file is its path in the repository. The error is a [document.Error].
+// ParseCompose parses and checks a compose file for service. root is the project directory
+// on the host, file the name in errors. The error is a [document.Error].
 func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
-	// Strictly first: one meaning for all readers, and bounds.
+	// Parse strictly first: that checks bounds, and that all parsers read the file alike.
 	if _, _, err := document.Parse(file, data); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,8 @@ func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
 			c.Writable = append(c.Writable, m.source)
 		}
 	}
-	// What a service can write to, it can put a link into; Docker would follow it.
+	// A service can create a link in a directory that it can write to, and Docker would
+	// follow it when it mounts a path below.
 	for _, m := range all {
 		if slices.ContainsFunc(c.Writable, func(w string) bool { return strings.HasPrefix(m.source, w+"/") }) {
 			j.bad(m.at, "services."+m.of+".volumes", fmt.Sprintf("shows %.200q, which lies in what a service can write to", m.source), "mount that read_only, or this from elsewhere")
@@ -162,8 +163,8 @@ func ParseCompose(file, service, root string, data []byte) (*Compose, error) {
 	return c, nil
 }
 
-// WithImage is the file with another image for its service, for going back to what
-// a name no longer means. Comments and layout may differ.
+// WithImage returns the file with another image for its service. A rollback uses it,
+// because a tag may name another image by then. Comments and layout may change.
 func (c *Compose) WithImage(id string) ([]byte, error) {
 	var top yaml.Node
 	if err := yaml.Unmarshal(c.Data, &top); err != nil {
@@ -186,15 +187,16 @@ func (c *Compose) WithImage(id string) ([]byte, error) {
 	return yaml.Marshal(&top)
 }
 
-// judge collects what is wrong.
+// judge checks a compose file and collects the problems.
 type judge struct {
 	file  string
 	found document.Error
 }
 
-// maxFound bounds it.
+// maxFound bounds the number of reported problems.
 const maxFound = 20
 
+// bad adds a problem.
 func (j *judge) bad(n *yaml.Node, field, what, advice string) {
 	if len(j.found) >= maxFound {
 		return
@@ -206,6 +208,7 @@ func (j *judge) bad(n *yaml.Node, field, what, advice string) {
 	j.found = append(j.found, p)
 }
 
+// mapping checks that a mapping has allowed keys only, and checks their values.
 func (j *judge) mapping(n *yaml.Node, field string, allowed map[string]kind) {
 	if n.Kind != yaml.MappingNode {
 		if n.Tag != "!!null" {
@@ -219,7 +222,7 @@ func (j *judge) mapping(n *yaml.Node, field string, allowed map[string]kind) {
 		what, ok := allowed[k.Value]
 		switch {
 		case strings.HasPrefix(k.Value, "x-"):
-			// Extensions mean nothing to compose.
+			// Compose ignores extensions.
 		case !ok:
 			j.bad(k, name, "is not allowed", why[k.Value])
 		case k.Value == "labels":
@@ -230,6 +233,7 @@ func (j *judge) mapping(n *yaml.Node, field string, allowed map[string]kind) {
 	}
 }
 
+// named checks a mapping of names to mappings with the allowed keys.
 func (j *judge) named(n *yaml.Node, field string, allowed map[string]kind) {
 	if n.Kind != yaml.MappingNode {
 		if n.Tag != "!!null" {
@@ -247,8 +251,8 @@ func (j *judge) named(n *yaml.Node, field string, allowed map[string]kind) {
 	}
 }
 
-// interpolation refuses what would be filled in from the host's variables, in keys
-// as well.
+// interpolation reports values and keys that compose would fill in from environment
+// variables.
 func (j *judge) interpolation(n *yaml.Node, field string) {
 	if n.Kind == yaml.ScalarNode && strings.Contains(strings.ReplaceAll(n.Value, "$$", ""), "$") {
 		j.bad(n, field, "is filled in from variables of whoever runs it", "write the value, and $$ for a dollar")
@@ -262,7 +266,7 @@ func (j *judge) interpolation(n *yaml.Node, field string) {
 	}
 }
 
-// mount is a directory or file of the host, or a volume of Docker's, that a service sees.
+// mount is a directory or file of the host, or a Docker volume, that a service mounts.
 type mount struct {
 	of, source string
 	volume     string
@@ -270,7 +274,7 @@ type mount struct {
 	at         *yaml.Node
 }
 
-// service judges the values of a service's keys, and gives what it sees of the host.
+// service checks the values of a service's keys and returns its mounts.
 func (j *judge) service(name string, n, declared *yaml.Node, root string) (out []mount) {
 	field := "services." + name
 	refuse := func(at *yaml.Node, key, what, advice string) { j.bad(first(at, n), field+"."+key, what, advice) }
@@ -305,8 +309,8 @@ func (j *judge) service(name string, n, declared *yaml.Node, root string) (out [
 	return out
 }
 
-// items are those of a sequence; what should be one and is not is its own item, which
-// no judgement passes.
+// items returns the items of a sequence. It returns any other node as the only item; the
+// checks of items reject that.
 func items(n *yaml.Node) []*yaml.Node {
 	switch {
 	case n == nil:
@@ -317,7 +321,8 @@ func items(n *yaml.Node) []*yaml.Node {
 	return []*yaml.Node{n}
 }
 
-// labels refuses Docker's own: by them Compose, and carboy, know whose a container is.
+// labels reports labels in Docker's namespace: Compose and carboy use them to tell whose a
+// container is.
 func (j *judge) labels(n *yaml.Node, field string) {
 	for i, v := range n.Content {
 		if (n.Kind == yaml.SequenceNode || i%2 == 0) && strings.HasPrefix(strings.TrimSpace(v.Value), "com.docker.") {
@@ -326,7 +331,8 @@ func (j *judge) labels(n *yaml.Node, field string) {
 	}
 }
 
-// environment refuses names without values, which are those of whoever runs it.
+// environment reports variables without values: compose would take those from its own
+// environment.
 func (j *judge) environment(n *yaml.Node, refuse func(at *yaml.Node, key, what, advice string)) {
 	const what, advice = "takes a variable from whoever runs it", "write its value"
 	if n == nil {
@@ -349,8 +355,8 @@ func (j *judge) environment(n *yaml.Node, refuse func(at *yaml.Node, key, what, 
 
 var volumeFields = map[string][]string{"": {"type", "source", "target", "read_only", "bind", "volume", "tmpfs"}, "bind": {"create_host_path"}, "volume": {"nocopy", "subpath"}, "tmpfs": {"size", "mode"}}
 
-// volume judges one mount, by what compose-go makes of its short form. ok: it shows
-// something of the host.
+// volume checks one mount. It parses the short form as compose does, with compose-go. ok
+// reports whether it mounts a file or directory of the host.
 func (j *judge) volume(n, declared *yaml.Node, refuse func(at *yaml.Node, key, what, advice string), root string) (m mount, ok bool) {
 	var typ, source, target string
 	switch n.Kind {
@@ -434,7 +440,7 @@ func has(n *yaml.Node, key string) bool {
 	return false
 }
 
-// find is the value of a key, or nil.
+// find returns the value of a key, or nil.
 func find(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil

@@ -1,15 +1,14 @@
-// Package module reads what a repository says about a service that can be put on
-// a host: modules/<id>/module.yaml and the compose file that it names. Both are
-// hostile input.
+// Package module parses and checks the files that describe a deployable service in a
+// repository: modules/<id>/module.yaml and its compose file. Neither is trusted.
 //
-// It promises that a [Module] and a [Compose] that it returned hold nothing that
-// leads out: every path is relative, clean and of harmless characters, every name
-// matches its pattern, and the compose file has no key that reads, runs or grants
-// something on the machine that parses it or on the host, judged by a list of what
-// is allowed. What is refused is told with file, line and field, all of it at once.
+// In a [Module] and a [Compose] that it returns, every path is relative, clean and of
+// harmless characters, every name matches its pattern, and every key of the compose file
+// is in a list of allowed keys. None of those reads, runs or grants anything on the
+// machine that parses the file, or on the host outside of remote_root. Errors name file,
+// line and field, and list all problems at once.
 //
-// Not promised: that the image does what its author says. What a container may do
-// on a host is bounded by what is allowed here, not by what it holds.
+// The package does not check images. The allowed keys bound what a container can do on a
+// host.
 //
 // Start reading at [Parse], then [ParseCompose].
 package module
@@ -25,41 +24,41 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Bounds of a module, and what it says when it says nothing.
+// Bounds and defaults of a module.
 const (
-	// APIVersion is the only one that is read.
-	APIVersion = "carboy.dev/v1"
-	// MaxPath bounds a path, in bytes.
-	MaxPath = 512
+	// apiVersion is the only supported version.
+	apiVersion = "carboy.dev/v1"
+	// maxPath bounds a path, in bytes.
+	maxPath = 512
 	// MaxWaves and MaxHosts bound a rollout.
 	MaxWaves = 16
-	MaxHosts = 32
+	maxHosts = 32
 
-	// DefaultStable is how long a service without a healthcheck must run without a
-	// restart, DefaultHealth how long any may take to become healthy.
-	DefaultStable = 30 * time.Second
-	DefaultHealth = 2 * time.Minute
+	// defaultStable is how long a service without a healthcheck must run without a restart
+	// to count as healthy, DefaultHealth how long any service may take to become healthy.
+	defaultStable = 30 * time.Second
+	defaultHealth = 2 * time.Minute
 	// MaxWatch bounds both.
 	MaxWatch = 30 * time.Minute
 )
 
-// Sync says which files go to the host beside the service.
+// Sync says which files are copied to the host. The zero value is invalid.
 type Sync string
 
-// The zero Sync is none of them, and refused.
+// The values of Sync.
 const (
-	SyncNone  Sync = "none"  // none
+	syncNone  Sync = "none"  // none
 	SyncFiles Sync = "files" // those in the module's directory files/
 )
 
-// FilesDir is the directory of a module whose files are synced.
+// FilesDir is the directory of a module that SyncFiles copies.
 const FilesDir = "files"
 
-// Module is one service, on one host or several in waves.
+// Module describes one service, on one host or on several in waves.
 type Module struct {
 	ID string
-	// Waves are the names of hosts in the order in which they are changed: those of one
-	// wave together, the next wave when all of them are healthy. At least one, none empty.
+	// Waves lists the names of hosts. Those of one wave are changed together, and the next
+	// wave once all of them are healthy. There is at least one wave, and none is empty.
 	Waves   [][]string
 	Compose string // path of the compose file, relative to the repository's top
 	Service string
@@ -69,11 +68,11 @@ type Module struct {
 
 	StableFor time.Duration // at least a second
 	Health    time.Duration
-	// Destructive are actions that count as destructive besides removing.
+	// Destructive lists the actions that count as destructive, besides remove.
 	Destructive []string
 }
 
-// Actions are what can happen to a service or file on a host.
+// Actions lists the actions on a service or file.
 var Actions = []string{"create", "update", "recreate", "remove"}
 
 var (
@@ -86,47 +85,47 @@ var (
 	userPattern = NewPattern(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}$`)
 )
 
-// Pattern is an expression that is compiled when it is needed first: what is compiled
-// before main costs each process that this binary becomes.
+// Pattern is a regular expression that is compiled on first use. Compiling all of them
+// at program start would slow down every process of this binary.
 type Pattern func() *regexp.Regexp
 
-// NewPattern gives a pattern of a constant expression.
+// NewPattern returns a pattern for a constant expression. Using it panics if the
+// expression is invalid.
 func NewPattern(expression string) Pattern {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// MatchString reports whether s has a match.
+// MatchString reports whether s contains a match.
 func (p Pattern) MatchString(s string) bool { return p().MatchString(s) }
 
-// ValidID reports whether a module can be called so.
+// ValidID reports whether s can be the name of a module.
 func ValidID(s string) bool { return idPattern.MatchString(s) }
 
-// ValidHost reports whether a host can be called so in hosts.yaml.
+// ValidHost reports whether s can be the name of a host in hosts.yaml.
 func ValidHost(s string) bool { return hostPattern.MatchString(s) }
 
-// ValidAddress reports whether a machine can be reached as s: a name or an IP address.
+// ValidAddress reports whether s can be a DNS name or an IP address.
 func ValidAddress(s string) bool { return net.ParseIP(s) != nil || dnsPattern.MatchString(s) }
 
-// ValidUser reports whether somebody can sign in to a machine as s.
+// ValidUser reports whether s can be the name of a user on a host.
 func ValidUser(s string) bool { return userPattern.MatchString(s) }
 
-// ValidService reports whether compose may call a service so.
+// ValidService reports whether s can be the name of a service in a compose file.
 func ValidService(s string) bool { return service.MatchString(s) }
 
-// ValidProject reports whether compose may call a project so.
+// ValidProject reports whether s can be the name of a compose project.
 func ValidProject(s string) bool { return project.MatchString(s) }
 
-// File is the path of a module's file in a repository.
+// File returns the path of a module's module.yaml in the repository.
 func File(id string) string { return path.Join("modules", id, "module.yaml") }
 
-// Relative says what is wrong with a path that must stay below a directory, or
-// nothing: it is relative, clean, and of characters that no program reads as
-// anything else.
+// Relative returns what is wrong with a path that must stay below a directory, "" if it is
+// valid: relative, clean, and without characters that are special to any program.
 func Relative(p string) string {
 	switch {
 	case p == "":
 		return "is empty"
-	case len(p) > MaxPath:
+	case len(p) > maxPath:
 		return "is too long"
 	case strings.HasPrefix(p, "/"):
 		return "is absolute"
@@ -144,7 +143,7 @@ func Relative(p string) string {
 	return ""
 }
 
-// Absolute says what is wrong with a directory of a host, or nothing.
+// Absolute returns what is wrong with a directory of a host, "" if it is valid.
 func Absolute(p string) string {
 	rest, ok := strings.CutPrefix(p, "/")
 	if !ok {
@@ -156,25 +155,24 @@ func Absolute(p string) string {
 	return Relative(rest)
 }
 
-// Parse reads a module. file is its path in the repository and names it in errors;
-// id is the name of its directory, and must be its own. The error is a
-// [document.Error].
+// Parse parses a module.yaml. file is its name in errors; id is the name of its directory,
+// which must be the module's. The error is a [document.Error].
 //
-// The earlier form, with id, host and runtime at the top or below spec and without
-// apiVersion, is read as well.
+// Parse also accepts the earlier form without apiVersion, with id, host and runtime at the
+// top or below spec.
 func Parse(file, id string, data []byte) (*Module, error) {
 	doc, top, err := document.Parse(file, data)
 	if err != nil {
 		return nil, err
 	}
 	m := top.Mapping("apiVersion", "kind", "metadata", "spec", "id", "host", "runtime")
-	if v := m.Get("apiVersion"); v.Present() && v.Text() != APIVersion {
-		v.Bad("is not a version that is known", "write "+APIVersion)
+	if v := m.Get("apiVersion"); v.Present() && v.Text() != apiVersion {
+		v.Bad("is not a version that is known", "write "+apiVersion)
 	}
 	if v := m.Get("kind"); v.Present() && v.Text() != "Module" {
 		v.Bad("is not Module", "write kind: Module")
 	}
-	out := &Module{Service: id, Sync: SyncNone}
+	out := &Module{Service: id, Sync: syncNone}
 	spec := m.Get("spec").Mapping("host", "waves", "runtime")
 	name := either(m.Get("metadata").Mapping("id").Get("id"), m.Get("id"))
 	switch out.ID = name.Text(); {
@@ -193,7 +191,7 @@ func Parse(file, id string, data []byte) (*Module, error) {
 	return out, nil
 }
 
-// either is the one of two places that is there; a value in both has two meanings.
+// either returns the one of two values that is present. Both present is an error.
 func either(a, b document.Value) document.Value {
 	if a.Present() && b.Present() {
 		b.Bad("stands here and at "+a.Field(), "write it once")
@@ -236,7 +234,7 @@ func (m *Module) hosts(host, waves document.Value) {
 			}
 			m.Waves = append(m.Waves, names)
 		}
-		if len(m.Waves) == 0 || len(m.Waves) > MaxWaves || len(seen) > MaxHosts {
+		if len(m.Waves) == 0 || len(m.Waves) > MaxWaves || len(seen) > maxHosts {
 			waves.Bad("has too few or too many hosts", "")
 		}
 	default:
@@ -283,7 +281,7 @@ func (m *Module) runtime(v document.Value, id string) {
 			root.Bad(why, "name a directory such as /srv/"+id)
 		}
 	}
-	m.Sync = Sync(r.Get("sync").OneOf(string(SyncNone), string(SyncFiles)))
+	m.Sync = Sync(r.Get("sync").OneOf(string(syncNone), string(SyncFiles)))
 	watch := func(key string, absent time.Duration) time.Duration {
 		f := r.Get(key)
 		if !f.Present() {
@@ -295,8 +293,8 @@ func (m *Module) runtime(v document.Value, id string) {
 		}
 		return d
 	}
-	m.StableFor = watch("stable_for", DefaultStable)
-	m.Health = watch("health_timeout", max(DefaultHealth, m.StableFor+DefaultStable))
+	m.StableFor = watch("stable_for", defaultStable)
+	m.Health = watch("health_timeout", max(defaultHealth, m.StableFor+defaultStable))
 	if m.Health <= m.StableFor {
 		r.Get("health_timeout").Bad("is not longer than stable_for", "")
 	}

@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.ID != "web" || m.Service != "web" || m.Project != "web" || m.Compose != "modules/web/compose.yaml" || m.Root != "/srv/web" || m.Sync != SyncNone ||
+	if m.ID != "web" || m.Service != "web" || m.Project != "web" || m.Compose != "modules/web/compose.yaml" || m.Root != "/srv/web" || m.Sync != syncNone ||
 		m.StableFor != 30*time.Second || m.Health != 2*time.Minute || len(m.Waves) != 1 || m.Waves[0][0] != "prod1" {
 		t.Errorf("%+v", m)
 	}

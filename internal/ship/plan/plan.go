@@ -1,9 +1,9 @@
-// Package plan is what will be done to one service on one host: a document that
-// people read, that an approval names by its digest, and that apply is held to.
+// Package plan defines the document that says what an apply will do to one service on one
+// host. People read it, an approval names it by its digest, and apply does only what it
+// says.
 //
-// A plan has one spelling. [Decode] refuses bytes that [Plan.Encode] would not have
-// written, so that two plans with the same content are the same bytes and the digest
-// names what they say.
+// A plan has one encoding. [Decode] rejects bytes that [Plan.Encode] would not write, so
+// two plans with the same content have the same digest.
 //
 // Start reading at [Plan].
 package plan
@@ -25,19 +25,18 @@ import (
 )
 
 const (
-	// Schema names the document.
+	// Schema identifies the document's format.
 	Schema = "carboy.dev/ship-plan/v1"
-	// MaxSize bounds it, in bytes.
+	// MaxSize bounds an encoded plan, in bytes.
 	MaxSize = 2 << 20
-	// MaxFiles bounds the files that are synced.
+	// MaxFiles bounds the number of synced files.
 	MaxFiles = 256
-	// DefaultLife is how long a plan may be applied.
+	// DefaultLife is how long a plan may be applied, MaxLife the longest it may be set to.
 	DefaultLife = 24 * time.Hour
-	// MaxLife bounds it.
-	MaxLife = 31 * 24 * time.Hour
+	MaxLife     = 31 * 24 * time.Hour
 )
 
-// Kind says what a plan is for. The zero value is refused.
+// Kind is the purpose of a plan. The zero value is invalid.
 type Kind string
 
 // The kinds of plans.
@@ -46,25 +45,24 @@ const (
 	Rollback Kind = "rollback"
 )
 
-// Actions on a service or file; [module.Actions] names those that people may call
-// destructive.
+// Actions on a service or file. A module may declare those in [module.Actions] destructive.
 const (
-	None     = "none"
+	none     = "none"
 	Create   = "create"
 	Update   = "update"
 	Recreate = "recreate"
 	Remove   = "remove"
 )
 
-// Plan is one service on one host.
+// Plan says what an apply will do to one service on one host.
 type Plan struct {
 	Schema  string    `json:"schema"`
 	Kind    Kind      `json:"kind"`
 	Module  string    `json:"module"`
 	Host    Host      `json:"host"`
-	Wave    int       `json:"wave"` // from 1: hosts of later waves follow
+	Wave    int       `json:"wave"` // from 1; waves are applied in order
 	Commit  string    `json:"commit"`
-	Clean   bool      `json:"clean"` // the work tree held the commit and nothing else
+	Clean   bool      `json:"clean"` // the work tree had no changes
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
 	By      string    `json:"by"` // who made it; not who approves
@@ -73,13 +71,13 @@ type Plan struct {
 	Target  Target   `json:"target"`
 	Seen    Seen     `json:"seen"`
 	Changes []Change `json:"changes"`
-	// Previous is what the host goes back to when this goes wrong.
+	// Previous is the state that a failed apply goes back to.
 	Previous Previous `json:"previous"`
-	// Undoes is the job that a rollback takes back, when it takes back the last one.
+	// Undoes is the host's last job, if this plan is a rollback of it.
 	Undoes string `json:"undoes,omitempty"`
 }
 
-// Host is a machine, as it was known when the plan was made.
+// Host is the entry of hosts.yaml when the plan was made.
 type Host struct {
 	Name    string   `json:"name"`
 	Address string   `json:"address"`
@@ -88,14 +86,14 @@ type Host struct {
 	Keys    []string `json:"host_keys"` // fingerprints
 }
 
-// Source are the files of the commit from which the plan was made.
+// Source lists the files of the commit from which the plan was made.
 type Source struct {
 	Module  File   `json:"module"`
 	Compose File   `json:"compose"`
 	Files   []File `json:"files"` // in the module's directory files/, by their paths there
 }
 
-// File is one file by its content.
+// File identifies the content of one file.
 type File struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"`
@@ -103,29 +101,29 @@ type File struct {
 	Exec   bool   `json:"executable,omitempty"`
 }
 
-// Target is how it shall be.
+// Target is the state after the apply.
 type Target struct {
 	Project        string   `json:"project"`
 	Service        string   `json:"service"`
 	Root           string   `json:"remote_root"`
 	Binds          []string `json:"binds"`
-	Volumes        []string `json:"volumes,omitempty"` // of Docker's, as the file calls them
+	Volumes        []string `json:"volumes,omitempty"` // Docker volumes, by their names in the compose file
 	Image          string   `json:"image"`
-	ImageID        string   `json:"image_id"` // "-": it is pulled, by the digest in Image
+	ImageID        string   `json:"image_id"` // "-": apply pulls it, by the digest in Image
 	ConfigHash     string   `json:"config_hash"`
 	ComposeVersion string   `json:"compose_version"`
-	Absent         bool     `json:"absent"` // the service shall not be there
+	Absent         bool     `json:"absent"` // the service is removed
 	StableFor      int      `json:"stable_for_seconds"`
 	Health         int      `json:"health_timeout_seconds"`
 }
 
-// Seen is what was on the host.
+// Seen is the state of the host when the plan was made; see [Observe].
 type Seen struct {
-	Text   string `json:"text"` // as the host said it
+	Text   string `json:"text"` // as the host sent it
 	SHA256 string `json:"sha256"`
 }
 
-// Change is one thing that will be different.
+// Change is one difference between Seen and Target.
 type Change struct {
 	What        string `json:"what"` // compose.service.X or file.PATH
 	Action      string `json:"action"`
@@ -135,14 +133,14 @@ type Change struct {
 	Why         string `json:"why,omitempty"`
 }
 
-// Previous is where rolling back leads.
+// Previous is the state that a rollback restores.
 type Previous struct {
-	// State is none (there is no service), known, or unknown: it runs and carboy does not
-	// know from which file, so it cannot be brought back.
+	// State is none (there is no service), known, or unknown: a service runs, but carboy
+	// does not know its compose file, so it cannot restore it.
 	State   string `json:"state"`
 	Job     string `json:"job,omitempty"`
 	Commit  string `json:"commit,omitempty"`
-	Compose string `json:"compose,omitempty"` // the file
+	Compose string `json:"compose,omitempty"` // text of the compose file
 	Image   string `json:"image,omitempty"`
 	ImageID string `json:"image_id,omitempty"`
 	Ran     bool   `json:"ran"` // it ran, and was not unhealthy
@@ -159,17 +157,17 @@ var (
 	sha     = module.NewPattern(`^[0-9a-f]{64}$`)
 	commit  = module.NewPattern(`^[0-9a-f]{40}$`)
 	imageID = module.NewPattern(`^(-|sha256:[0-9a-f]{64})$`)
-	// References of images, narrower than Docker's grammar.
+	// image matches image references, more strictly than Docker does.
 	image = module.NewPattern(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,400}$`)
 )
 
-// ValidCommit reports whether s is a commit's whole name.
+// ValidCommit reports whether s is the full SHA-1 id of a commit.
 func ValidCommit(s string) bool { return commit.MatchString(s) }
 
-// ValidImage reports whether s can be the name of an image.
+// ValidImage reports whether s can be a reference of an image.
 func ValidImage(s string) bool { return image.MatchString(s) }
 
-// Encode gives the plan's one spelling.
+// Encode returns the plan's only valid encoding. It returns an error for an invalid plan.
 func (p *Plan) Encode() ([]byte, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -187,13 +185,13 @@ func (p *Plan) Encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Digest names the plan that some bytes spell.
+// Digest returns the SHA-256 of b in hexadecimal digits. It identifies an encoded plan.
 func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// Decode reads a plan and gives its digest.
+// Decode decodes a plan and returns it with its digest.
 func Decode(b []byte) (*Plan, string, error) {
 	if len(b) > MaxSize {
 		return nil, "", fmt.Errorf("plan: more than %d bytes", MaxSize)
@@ -214,9 +212,17 @@ func Decode(b []byte) (*Plan, string, error) {
 	return p, Digest(b), nil
 }
 
-// check says what a plan that carboy made never has.
+// check returns an error if the plan is one that carboy would not make.
 func (p *Plan) check() error {
-	t := &p.Target
+	for _, check := range []func() error{p.checkHead, p.checkTarget, p.checkSource} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.checkPrevious(), p.checkChanges())
+}
+
+func (p *Plan) checkHead() error {
 	switch {
 	case p.Schema != Schema:
 		return fmt.Errorf("schema: %.80q is not %s", p.Schema, Schema)
@@ -236,6 +242,13 @@ func (p *Plan) check() error {
 		return errors.New("expires: not after created")
 	case p.Expires.Sub(p.Created) > MaxLife:
 		return fmt.Errorf("expires: more than %v after created", MaxLife)
+	}
+	return nil
+}
+
+func (p *Plan) checkTarget() error {
+	t := &p.Target
+	switch {
 	case !module.ValidProject(t.Project) || !module.ValidService(t.Service):
 		return errors.New("target: project or service is no name")
 	case module.Absolute(t.Root) != "":
@@ -244,10 +257,6 @@ func (p *Plan) check() error {
 		return errors.New("target: times out of bounds")
 	case !t.Absent && (!image.MatchString(t.Image) || !imageID.MatchString(t.ImageID) || !sha.MatchString(t.ConfigHash)):
 		return errors.New("target: no image or configuration")
-	case p.Seen.SHA256 != Digest([]byte(p.Seen.Text)):
-		return errors.New("seen: the digest is another text's")
-	case len(p.Source.Files) > MaxFiles:
-		return errors.New("source.files: too many")
 	}
 	for _, b := range t.Binds {
 		if module.Absolute(b) != "" || b != t.Root && !strings.HasPrefix(b, t.Root+"/") {
@@ -259,12 +268,22 @@ func (p *Plan) check() error {
 			return fmt.Errorf("target.volumes: %.200q is no name", v)
 		}
 	}
+	return nil
+}
+
+func (p *Plan) checkSource() error {
+	if p.Seen.SHA256 != Digest([]byte(p.Seen.Text)) {
+		return errors.New("seen: the digest is another text's")
+	}
+	if len(p.Source.Files) > MaxFiles {
+		return errors.New("source.files: too many")
+	}
 	for _, f := range slices.Concat([]File{p.Source.Module, p.Source.Compose}, p.Source.Files) {
 		if module.Relative(f.Path) != "" || !sha.MatchString(f.SHA256) || f.Size < 0 {
 			return fmt.Errorf("source: %.200q is not a file of a repository", f.Path)
 		}
 	}
-	return errors.Join(p.checkPrevious(), p.checkChanges())
+	return nil
 }
 
 func (p *Plan) checkPrevious() error {
@@ -284,7 +303,7 @@ func (p *Plan) checkPrevious() error {
 	return nil
 }
 
-// checkChanges: one service, and its own files.
+// checkChanges checks that all changes are of the plan's service or its files.
 func (p *Plan) checkChanges() error {
 	for _, c := range p.Changes {
 		file, isFile := strings.CutPrefix(c.What, "file.")
@@ -301,18 +320,18 @@ func (p *Plan) checkChanges() error {
 	return nil
 }
 
-// Action is what happens to the service: [None], or what its change says.
+// Action returns the action on the service, [None] if it does not change.
 func (p *Plan) Action() string {
 	for _, c := range p.Changes {
 		if strings.HasPrefix(c.What, "compose.service.") {
 			return c.Action
 		}
 	}
-	return None
+	return none
 }
 
-// Ailing says of a service for which there is nothing to do that it is not well all the
-// same; "" when it is, or was not asked.
+// Ailing returns a sentence if the plan has no changes but the service is unhealthy, else
+// "".
 func (p *Plan) Ailing() string {
 	obs, err := Observe(p.Seen.Text)
 	if err != nil || len(p.Changes) > 0 {
@@ -326,8 +345,8 @@ func (p *Plan) Ailing() string {
 	return ""
 }
 
-// Mounts are what the service sees: of the host by their paths, and volumes by the names
-// that Docker has for them.
+// Mounts returns what the service mounts: host directories by their paths, and volumes by
+// their names in Docker.
 func (p *Plan) Mounts() []string {
 	out := slices.Clone(p.Target.Binds)
 	for _, v := range p.Target.Volumes {
@@ -336,7 +355,7 @@ func (p *Plan) Mounts() []string {
 	return out
 }
 
-// Back says for people where the host goes when this goes wrong.
+// Back describes for people what a failed apply goes back to.
 func (p *Plan) Back() string {
 	switch v := &p.Previous; {
 	case v.State == PreviousNone:
@@ -350,12 +369,12 @@ func (p *Plan) Back() string {
 	}
 }
 
-// Destructive reports whether something is destroyed that cannot be brought back.
+// Destructive reports whether a change destroys something that cannot be restored.
 func (p *Plan) Destructive() bool {
 	return slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Destructive })
 }
 
-// Same says why a host is not the one that the plan was made for, or nothing.
+// Same returns why a host is not the one that the plan was made for, "" if it is.
 func (h Host) Same(address string, port int, user string, keys []ssh.PublicKey) string {
 	var prints []string
 	for _, k := range keys {
@@ -371,21 +390,21 @@ func (h Host) Same(address string, port int, user string, keys []ssh.PublicKey) 
 	return ""
 }
 
-// Container is one container of the service.
+// Container is one container of the service, as Docker describes it.
 type Container struct {
 	ID, Image, Hash, Status, Health string
 	Restarts                        string
 }
 
-// Observation is what the text of [Seen] says.
+// Observation is the parsed text of [Seen].
 type Observation struct {
-	Image      string // id of what the image's name means there; "-": it is not there
+	Image      string // id of the image there; "-": it has none of this name
 	Containers []Container
-	Files      map[string]string // digests by path; "-": not there, "other": no file
-	Current    string            // the job in force; "-": none
+	Files      map[string]string // digests by path; "-": absent, "other": not a file
+	Current    string            // the current job; "-": none
 }
 
-// Observe reads what a host said of itself.
+// Observe parses the text of [Seen].
 func Observe(text string) (*Observation, error) {
 	o := &Observation{Files: map[string]string{}}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -1,14 +1,13 @@
-// Package remote reaches hosts over SSH and runs one script there.
+// Package remote connects to hosts over SSH and runs scripts there.
 //
-// What it promises:
+// Guarantees:
 //
-//   - A host shows one of its pinned keys or is not spoken with; the same holds for
-//     the host that it is reached through. There is no way to accept a key.
-//   - What the login shell over there reads is one constant command and a number.
-//     The script comes on its standard input, and each value in it through [Quote].
-//   - Every step has a deadline on this side; the script has its own on the other.
-//   - What comes back is bounded, and lines of programs are told apart from lines of
-//     the script.
+//   - A host, and the jump host to it, must have one of its pinned keys. There is no way
+//     to accept another key.
+//   - The host's login shell parses one constant command and a number. The script comes on
+//     standard input, and each value in it goes through [Quote].
+//   - Every step has a deadline here; the script has its own deadlines on the host.
+//   - Output is bounded, and lines of programs are distinct from lines of the script.
 //
 // Start reading at [Dial], then [Conn.Run].
 package remote
@@ -32,25 +31,24 @@ import (
 
 // Bounds of a connection.
 const (
-	// DialTimeout bounds reaching a host, until it and we know who the other is.
-	DialTimeout = 20 * time.Second
-	// aliveEvery and aliveWithin: a host that does not answer that long is gone.
+	// dialTimeout bounds connecting to a host, including authentication.
+	dialTimeout = 20 * time.Second
+	// Every aliveEvery a host must answer a keep-alive request within aliveWithin.
 	aliveEvery  = 15 * time.Second
 	aliveWithin = 30 * time.Second
 )
 
 var (
-	// ErrUnreachable matches errors of a host that could not be spoken with: nothing
-	// was done there.
+	// ErrUnreachable matches errors before the script was started: nothing was done on the
+	// host.
 	ErrUnreachable = errors.New("host cannot be reached")
-	// ErrCut matches errors of a connection that ended before the script: what the
-	// script does, it goes on doing.
+	// ErrCut matches errors after the script was started. The script may still be running.
 	ErrCut = errors.New("connection was cut")
-	// ErrHostKey matches a host that shows another key than those that are pinned.
+	// ErrHostKey matches the error for a host without a pinned key.
 	ErrHostKey = errors.New("host shows another key")
 )
 
-// Error is what went wrong with a host.
+// Error is an error of a connection to a host.
 type Error struct {
 	Host string
 	Op   string
@@ -60,16 +58,16 @@ type Error struct {
 
 func (e *Error) Error() string { return "host " + e.Host + ": " + e.Op + ": " + e.Err.Error() }
 
-// Unwrap gives the kind and the cause.
+// Unwrap returns the kind and the cause.
 func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 
-// Keys finds what to sign in with.
+// Keys finds private keys.
 type Keys struct {
-	// AgentSocket is that of an SSH agent, or "".
+	// AgentSocket is the socket of the SSH agent, "" if there is none.
 	AgentSocket string
 }
 
-// Conn is a connection to a host, for one goroutine.
+// Conn is a connection to a host. It must be used by one goroutine at a time.
 type Conn struct {
 	host   *hosts.Host
 	client *ssh.Client
@@ -77,9 +75,9 @@ type Conn struct {
 	raw    net.Conn
 }
 
-// Dial reaches a host, through its jump host if it has one.
+// Dial connects to a host, through its jump host if it has one.
 func Dial(ctx context.Context, all *hosts.File, h *hosts.Host, keys Keys) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c := &Conn{host: h}
 	var err error
@@ -109,7 +107,7 @@ func Dial(ctx context.Context, all *hosts.File, h *hosts.Host, keys Keys) (*Conn
 	return c, nil
 }
 
-// handshake has both sides prove who they are.
+// handshake checks the host's key and authenticates the user.
 func (c *Conn) handshake(ctx context.Context, target string, keys Keys) error {
 	h := c.host
 	wrong := false
@@ -133,7 +131,7 @@ func (c *Conn) handshake(ctx context.Context, target string, keys Keys) error {
 	}
 	defer done()
 	conf.Auth = []ssh.AuthMethod{ssh.PublicKeys(signers...)}
-	// A channel through another host has no deadlines; closing it ends what waits.
+	// A channel through another host does not support deadlines, so close it.
 	stop := context.AfterFunc(ctx, func() { c.raw.Close() })
 	conn, chans, reqs, err := ssh.NewClientConn(c.raw, target, conf)
 	if !stop() && err == nil {
@@ -151,7 +149,8 @@ func (c *Conn) handshake(ctx context.Context, target string, keys Keys) error {
 	return nil
 }
 
-// algorithms are those of the pinned keys: a host with several shows the right one.
+// algorithms returns the algorithms of the pinned keys, so that a host with several keys
+// uses a pinned one.
 func algorithms(keys []ssh.PublicKey) (out []string) {
 	for _, k := range keys {
 		if t := k.Type(); t == ssh.KeyAlgoRSA {
@@ -163,10 +162,11 @@ func algorithms(keys []ssh.PublicKey) (out []string) {
 	return out
 }
 
-// signers are the keys to sign in with; done lets go of the agent.
+// signers returns the keys to authenticate with. The caller must call done after use, which
+// closes the connection to the agent.
 func (k Keys) signers(ctx context.Context, h *hosts.Host) (_ []ssh.Signer, done func(), err error) {
 	if h.KeyFile != "" {
-		s, err := ReadKey(h.KeyFile)
+		s, err := readKey(h.KeyFile)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -183,7 +183,7 @@ func (k Keys) agent(ctx context.Context) ([]ssh.Signer, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("ssh agent: %w", err)
 	}
-	// A forwarded agent whose other end is gone answers nothing, then or when it signs.
+	// A forwarded agent whose other end is gone never answers, now or when it signs.
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	done := func() {
 		stop()
@@ -203,12 +203,12 @@ func (k Keys) agent(ctx context.Context) ([]ssh.Signer, func(), error) {
 	return signers, done, nil
 }
 
-// maxKey bounds a key's file, in bytes.
+// maxKey bounds the file of a key, in bytes.
 const maxKey = 64 << 10
 
-// ReadKey reads a private key without a passphrase, from a file that only its owner
-// can read.
-func ReadKey(name string) (ssh.Signer, error) {
+// readKey reads a private key. It must have no passphrase, and nobody but its owner may be
+// able to read its file.
+func readKey(name string) (ssh.Signer, error) {
 	b, err := hosts.ReadTrusted(name, maxKey)
 	if err != nil {
 		return nil, err
@@ -228,23 +228,23 @@ func ReadKey(name string) (ssh.Signer, error) {
 	return s, nil
 }
 
-// Signer is the key in a file: a private key, or a public one whose other half the
-// agent holds. Close it with done.
+// Signer returns the key in a file: a private key, or a public one whose private key the
+// agent holds. The caller must call done after use.
 func (k Keys) Signer(ctx context.Context, file string) (_ ssh.Signer, done func(), err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, err
 	}
 	if pub, _, _, _, err := ssh.ParseAuthorizedKey(b); err == nil && !bytes.Contains(b, []byte("PRIVATE KEY")) {
-		return AgentSigner(ctx, k, pub)
+		return agentSigner(ctx, k, pub)
 	}
-	s, err := ReadKey(file)
+	s, err := readKey(file)
 	return s, func() {}, err
 }
 
-// AgentSigner is the agent's key with this public key, for signing approvals.
-// Close it with done.
-func AgentSigner(ctx context.Context, k Keys, pub ssh.PublicKey) (_ ssh.Signer, done func(), err error) {
+// agentSigner returns the agent's key with this public key, for signing approvals. The
+// caller must call done after use.
+func agentSigner(ctx context.Context, k Keys, pub ssh.PublicKey) (_ ssh.Signer, done func(), err error) {
 	signers, done, err := k.agent(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -258,7 +258,7 @@ func AgentSigner(ctx context.Context, k Keys, pub ssh.PublicKey) (_ ssh.Signer, 
 	return nil, nil, fmt.Errorf("ssh agent: does not hold the key %s; ssh-add adds it", ssh.FingerprintSHA256(pub))
 }
 
-// Close ends the connection, and that of the host on the way.
+// Close closes the connection, and that to the jump host.
 func (c *Conn) Close() error {
 	var err error
 	if c.client != nil {

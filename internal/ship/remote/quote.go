@@ -8,9 +8,9 @@ import (
 	"github.com/carboy/carboy/internal/ship/module"
 )
 
-// Quote makes one word of s for a POSIX shell, whatever s holds: nothing in it is
-// expanded, and it reads back as s. A zero byte, which no shell can hold, is an
-// error. It is the only way of a value into a script.
+// Quote returns s as one word of a POSIX shell, which expands nothing in it. It returns an
+// error if s has a zero byte, which shells do not support. Every value in a script must go
+// through Quote.
 func Quote(s string) (string, error) {
 	if strings.IndexByte(s, 0) >= 0 {
 		return "", fmt.Errorf("quote: %.40q has a zero byte", s)
@@ -20,8 +20,8 @@ func Quote(s string) (string, error) {
 
 var variable = module.NewPattern(`^[a-z][a-z0-9_]{0,31}$`)
 
-// Assign gives the variables of a script their values, one line each, in the order
-// of the names.
+// Assign returns shell assignments of the named variables, one per line, in the order of
+// names.
 func Assign(names []string, values map[string]string) (string, error) {
 	var b strings.Builder
 	for _, n := range names {
@@ -38,9 +38,9 @@ func Assign(names []string, values map[string]string) (string, error) {
 	return b.String(), nil
 }
 
-// command is all that the login shell over there ever reads: a program that takes as
-// many bytes of its input for its script. It has no character that the common shells
-// read differently.
+// command returns the command line for the host's login shell: it reads the script from
+// its standard input, by length, and evaluates it with sh. All common shells parse this
+// line alike.
 func command(script string) string {
 	return `exec sh -c 'eval "$(head -c ` + strconv.Itoa(len(script)) + `)"'`
 }

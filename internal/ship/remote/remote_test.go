@@ -23,7 +23,7 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// shells are those that read scripts; Quote must mean the same to all.
+// shells returns the shells to test; Quote must work in all of them.
 func shells() (out []string) {
 	for _, s := range []string{"sh", "dash", "bash"} {
 		if p := testenv.Look(s); p != "" {

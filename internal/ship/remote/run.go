@@ -14,38 +14,39 @@ import (
 )
 
 const (
-	// MaxLine bounds one line that comes back, in bytes; a longer one ends the script's
-	// account, not the script.
-	MaxLine = 4 << 20
-	// MaxOutput bounds all that comes back, in bytes.
+	// maxLine bounds one line of a script's output, in bytes. After a longer one the output
+	// is ignored; the script continues.
+	maxLine = 4 << 20
+	// MaxOutput bounds a script's output, in bytes.
 	MaxOutput = 32 << 20
-	// maxErrors bounds what is kept of standard error, in bytes.
+	// maxErrors bounds the part of standard error that is kept, in bytes.
 	maxErrors = 4 << 10
 )
 
-// Script is a program for the shell over there, and what it reads.
+// Script is a shell script with its input.
 type Script struct {
 	Text string // made by [Assign] and constants
-	// Input follows the script.
+	// Input is the script's standard input.
 	Input [][]byte
-	// Within bounds the whole, on this side.
+	// Within bounds how long Run waits.
 	Within time.Duration
-	// Redact makes what the host writes to its standard error fit for an error; nil: it is
-	// left out.
+	// Redact, if not nil, redacts the script's standard error for the error of Run. If it
+	// is nil, standard error is dropped.
 	Redact func(string) string
 }
 
-// Line is one line of the script's account: a word and the rest. Words begin with @;
-// a line of a program has none, and begins with "| ".
+// Line is one line of a script's output. A line of the script itself begins with a Word,
+// which begins with @. A line of a program that it runs begins with "| " and has no Word.
 type Line struct{ Word, Rest string }
 
-// Run runs a script. Each line is passed to each as it comes, in order, from the
-// calling goroutine. The error is nil when the script ended with 0, and matches
-// [ErrCut] when it, or the connection, ended in another way.
+// Run runs a script and calls each for every line of its output, in order, from the calling
+// goroutine. It returns nil if the script ended with status 0. Otherwise the error matches
+// [ErrUnreachable] if the script was not started, and [ErrCut] if the script or the
+// connection ended in another way.
 func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Within)
 	defer cancel()
-	// Whatever waits for the host ends with the connection.
+	// Closing the connection ends everything that waits for the host.
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	var work sync.WaitGroup
@@ -82,7 +83,7 @@ func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	})
 	readErr := read(out, each)
 	if readErr != nil {
-		c.Close() // nobody reads the rest
+		c.Close() // the rest of the output is not read
 	}
 	waitErr := session.Wait()
 	over()
@@ -94,6 +95,7 @@ func (c *Conn) Run(ctx context.Context, s Script, each func(Line)) error {
 	return c.ended(ctx, readErr, waitErr, text)
 }
 
+// ended returns the error of Run for a script that was started.
 func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) error {
 	var exit *ssh.ExitError
 	switch {
@@ -109,7 +111,7 @@ func (c *Conn) ended(ctx context.Context, readErr, waitErr error, said string) e
 	return nil
 }
 
-// inTime is an error, or that the time was over, which is then why.
+// inTime returns err, or the error of ctx if that has ended, which is then the cause.
 func inTime(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("no answer in time: %w", ctx.Err())
@@ -124,7 +126,7 @@ func tail(said string) string {
 	return ": " + said
 }
 
-// keepAlive closes a connection whose host does not answer.
+// keepAlive closes the connection if the host stops answering.
 func (c *Conn) keepAlive(ctx context.Context) {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
@@ -150,11 +152,11 @@ func (c *Conn) keepAlive(ctx context.Context) {
 	}
 }
 
-// read takes a script's account apart.
+// read splits a script's output into lines.
 func read(r io.Reader, each func(Line)) error {
 	limit := &io.LimitedReader{R: r, N: MaxOutput}
 	s := bufio.NewScanner(limit)
-	s.Buffer(make([]byte, 0, 64<<10), MaxLine)
+	s.Buffer(make([]byte, 0, 64<<10), maxLine)
 	for s.Scan() {
 		text := s.Text()
 		if strings.HasPrefix(text, "@") {
@@ -173,7 +175,7 @@ func read(r io.Reader, each func(Line)) error {
 	return nil
 }
 
-// bounded keeps the beginning of what is written.
+// bounded is a writer that keeps the first maxErrors bytes.
 type bounded struct {
 	mu sync.Mutex
 	b  []byte

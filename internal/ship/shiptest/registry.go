@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 )
 
-// Registry is one from which images are pulled, at an address of loopback.
+// Registry is an image registry on loopback.
 type Registry struct {
 	Address string
 
@@ -21,7 +21,7 @@ type Registry struct {
 	mood string
 }
 
-// NewRegistry starts an empty one.
+// NewRegistry starts an empty registry.
 func NewRegistry(t testing.TB) *Registry {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,8 +37,8 @@ func NewRegistry(t testing.TB) *Registry {
 	return r
 }
 
-// Mood decides how it answers from now on: "" as it should, "fails", "hangs", or "lies",
-// giving other bytes than the digest names.
+// Mood sets how the registry answers: "" correctly, "fails", "hangs", or "lies" with other
+// bytes than the digest says.
 func (r *Registry) Mood(m string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +61,7 @@ func (r *Registry) answer(w http.ResponseWriter, req *http.Request, inner http.H
 	}
 }
 
-// liar changes what manifests name.
+// liar changes the digests in manifests.
 type liar struct{ http.ResponseWriter }
 
 func (l *liar) Write(p []byte) (int, error) {
@@ -74,8 +74,8 @@ func (l *liar) Write(p []byte) (int, error) {
 	return l.ResponseWriter.Write(p)
 }
 
-// Publish makes an image with a mark, puts it into the registry and leaves the engine
-// without it. It gives its name with digest.
+// Publish creates an image with a mark, pushes it to the registry and removes it from the
+// engine. It returns the image's name with its digest.
 func (e *Engine) Publish(t testing.TB, r *Registry, mark string) string {
 	t.Helper()
 	name := r.Address + "/app:" + mark

@@ -1,6 +1,6 @@
-// Package shiptest makes hosts for tests of shipping: a real OpenSSH server and a real
-// Docker Engine on this machine, with directories of their own and nothing of the
-// machine's. It is for tests and measurements only.
+// Package shiptest starts hosts for tests of package ship: an OpenSSH server and a Docker
+// Engine on this machine, with separate directories and configuration. It is for tests and
+// benchmarks only.
 //
 // Start reading at [NewHost] and [NewRepo].
 package shiptest
@@ -32,33 +32,33 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// Host is a machine that can be shipped to.
+// Host is an SSH server, and the directories of a host's user.
 type Host struct {
 	Name string
-	Dir  string // holds all of it
+	Dir  string // contains all files of the host
 	Home string // of its user
 	Root string // its allowed root
-	// Address is on loopback, or that of a network of its own.
+	// Address is on loopback, or in a network namespace of the host's.
 	Address string
 	Port    int
 	User    string
 	Key     ssh.Signer // of the server
-	KeyPub  string     // the same, as a line
+	KeyPub  string     // its public key, as in authorized_keys
 	Docker  string     // DOCKER_HOST, or ""
 
 	sshd  *process
-	serve []string // what starts the server
-	link  string   // this side of its network
+	serve []string // command that starts the server
+	link  string   // network interface on this side
 }
 
-// process is a program that ends with the test, however that ends.
+// process is a program that is killed when the test process ends.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// start runs a program until stop, or until the calling process is gone: the thread
-// that started it lives as long as it does.
+// start runs a program until stop, or until the calling process ends. The thread that
+// starts it must live as long as the program, because the parent-death signal is per thread.
 func start(log string, args ...string) (*process, error) {
 	out, err := os.Create(log)
 	if err != nil {
@@ -91,18 +91,19 @@ func (p *process) stop() {
 	}
 }
 
-// Engine is a Docker Engine of our own.
+// Engine is a separate Docker Engine.
 type Engine struct {
 	Socket string // DOCKER_HOST
 	dir    string
 	p      *process
 }
 
-// engineVariable names an engine that runs already, as a DOCKER_HOST: with it, who is not
-// root runs what needs one alone.
+// engineVariable holds the DOCKER_HOST of a running engine, for tests that are not run as
+// root.
 const engineVariable = "CARBOY_TEST_ENGINE"
 
-// StartEngine starts one, or ends the test where there is none: it takes root. Stop it.
+// StartEngine starts an engine, which needs root. Without Docker it skips or fails the test.
+// The caller must stop the engine.
 func StartEngine(t testing.TB) *Engine {
 	t.Helper()
 	if s := os.Getenv(engineVariable); s != "" {
@@ -113,8 +114,8 @@ func StartEngine(t testing.TB) *Engine {
 	testenv.Root(t)
 	dockerd := testenv.Need(t, "dockerd", "apt-get install docker.io")
 	unshare := testenv.Need(t, "unshare", "apt-get install util-linux")
-	Plugin(t)
-	dir, err := os.MkdirTemp("", "dk") // short: sockets lie there
+	plugin(t)
+	dir, err := os.MkdirTemp("", "dk") // short, because the paths of sockets are bounded
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func lastLine(b []byte) string {
 	return l[len(l)-1]
 }
 
-// Stop ends its containers, and it.
+// Stop removes the engine's containers and stops it.
 func (e *Engine) Stop() {
 	if e.p != nil {
 		if ids, err := e.docker("ps", "-aq"); err == nil && ids != "" {
@@ -180,7 +181,8 @@ func (e *Engine) docker(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Event is closed after a container's next event of that kind, or at the end of the test.
+// Event returns a channel that is closed after a container's next event of that kind, or at
+// the end of the test.
 func (e *Engine) Event(t testing.TB, id, kind string) <-chan struct{} {
 	t.Helper()
 	cmd := exec.Command("docker", "events", "--since", strconv.FormatInt(time.Now().Unix(), 10), "--filter", "container="+id, "--filter", "event="+kind, "--format", "{{.Action}}")
@@ -203,7 +205,7 @@ func (e *Engine) Event(t testing.TB, id, kind string) <-chan struct{} {
 	return happened
 }
 
-// Run runs docker, which must succeed.
+// Run runs docker and returns its output. The test fails if docker fails.
 func (e *Engine) Run(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := e.docker(args...)
@@ -239,7 +241,8 @@ func (e *Engine) images(t testing.TB) {
 	}
 }
 
-// Import makes an image of the server; mark makes it one of its own. bin may be nil.
+// Import creates an image of the test server. Images with different marks have different
+// ids. If bin is nil, Import builds the server.
 func (e *Engine) Import(t testing.TB, name, mark string, bin []byte) {
 	t.Helper()
 	if bin == nil {
@@ -260,8 +263,8 @@ func (e *Engine) Import(t testing.TB, name, mark string, bin []byte) {
 	e.Run(t, "import", "-c", `ENTRYPOINT ["/srv"]`, "-c", "LABEL mark="+mark, file, name)
 }
 
-// Plugin is the compose plugin, or the end of the test where there is none.
-func Plugin(t testing.TB) string {
+// plugin returns the path of the compose plugin. Without one it skips or fails the test.
+func plugin(t testing.TB) string {
 	t.Helper()
 	for _, p := range []string{os.Getenv("CARBOY_TEST_COMPOSE"), "/opt/compose/docker-compose", "/usr/libexec/docker/cli-plugins/docker-compose", "/usr/lib/docker/cli-plugins/docker-compose"} {
 		if fi, err := os.Stat(p); p != "" && err == nil && fi.Mode().IsRegular() {
@@ -278,8 +281,8 @@ func NewHost(t testing.TB, name string, engine *Engine) *Host {
 	return newHost(t, &Host{Name: name, Address: "127.0.0.1", Port: freePort(t)}, engine, "")
 }
 
-// NewFarHost starts one in a network namespace of its own, at the other end of a link.
-// It takes root.
+// NewFarHost starts an SSH server in a separate network namespace, connected by a virtual
+// link. It needs root.
 func NewFarHost(t testing.TB, name string, engine *Engine) *Host {
 	t.Helper()
 	testenv.Root(t)
@@ -305,7 +308,7 @@ func NewFarHost(t testing.TB, name string, engine *Engine) *Host {
 	return newHost(t, h, engine, "/run/netns/"+ns)
 }
 
-// Link takes the host's network away, or gives it back.
+// Link sets the host's network link up or down.
 func (h *Host) Link(t testing.TB, up bool) {
 	t.Helper()
 	state := map[bool]string{true: "up", false: "down"}[up]
@@ -338,12 +341,12 @@ func newHost(t testing.TB, h *Host, engine *Engine, ns string) *Host {
 	}
 	if engine != nil {
 		h.Docker = engine.Socket
-		if err := os.Symlink(Plugin(t), h.Home+"/.docker/cli-plugins/docker-compose"); err != nil {
+		if err := os.Symlink(plugin(t), h.Home+"/.docker/cli-plugins/docker-compose"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if os.Getuid() == 0 {
-		os.MkdirAll("/run/sshd", 0o755) // it insists, and uses it only to confine itself
+		os.MkdirAll("/run/sshd", 0o755) // sshd requires its chroot directory
 	}
 	pub, key := NewKey(t, dir+"/host_key")
 	h.Key, h.KeyPub = key, pub
@@ -374,14 +377,14 @@ SetEnv HOME=%s PATH=%s
 	return h
 }
 
-// sweep kills what was started there and goes on: a server that ends leaves it, as it is
-// left to itself when a connection is cut.
+// sweep kills the programs that were started on the host. They survive the end of the
+// server, as they survive a cut connection.
 func (h *Host) sweep() {
-	for range 20 { // what is killed may have started more meanwhile
+	for range 20 { // they may start more meanwhile
 		found := false
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, f := range all {
-			// Of others' processes there is none to read.
+			// Processes of other users are unreadable.
 			env, err := os.ReadFile(f)
 			pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			if err == nil && perr == nil && pid != os.Getpid() && slices.Contains(strings.Split(string(env), "\x00"), "HOME="+h.Home) {
@@ -395,8 +398,8 @@ func (h *Host) sweep() {
 	}
 }
 
-// Impostor ends the server and has another answer in its place, with a key of its own,
-// that lets everybody in. It gives the other's log.
+// Impostor replaces the server by one with another key that accepts everybody. It returns
+// the path of the new server's log.
 func (h *Host) Impostor(t testing.TB) string {
 	t.Helper()
 	h.Cut(t)
@@ -428,13 +431,13 @@ func (h *Host) up(t testing.TB, log string) {
 	}
 }
 
-// Sessions are the processes that serve connections at this moment.
-func (h *Host) Sessions(t testing.TB) []testenv.Process {
+// sessions returns the processes that serve connections now.
+func (h *Host) sessions(t testing.TB) []testenv.Process {
 	return testenv.Living(t, h.sshd.cmd.Process.Pid)
 }
 
-// Program puts a script before a program of that name, for the host alone. One before
-// docker is also asked for what the compose plugin is, by who starts that by itself.
+// Program puts a script named name into the host's PATH before the real program. A script
+// named docker also receives calls of the compose plugin, even if that is started directly.
 func (h *Host) Program(t testing.TB, name, text string) {
 	t.Helper()
 	if name == "docker" {
@@ -448,13 +451,12 @@ func (h *Host) Program(t testing.TB, name, text string) {
 	}
 }
 
-// Divert has the compose plugin, where it is not started by Docker's client, ask the
-// program that is put before docker, as long as one is.
+// Divert makes a directly started compose plugin call the script docker, while there is one.
 func (h *Host) Divert(t testing.TB) {
 	t.Helper()
 	text := "#!/bin/sh\nif [ -z \"${DIVERTED:-}\" ] && [ -x " + h.Dir + "/bin/docker ]; then\n\tunset DOCKER_CLI_PLUGIN_ORIGINAL_CLI_COMMAND\n\texport DIVERTED=1\n\texec " + h.Dir + "/bin/docker \"$@\"\nfi\n"
 	if h.Docker != "" {
-		text += "exec " + Plugin(t) + " \"$@\"\n"
+		text += "exec " + plugin(t) + " \"$@\"\n"
 	}
 	name := h.Home + "/.docker/cli-plugins/docker-compose"
 	if err := os.WriteFile(name+".new", []byte(text), 0o755); err != nil {
@@ -465,13 +467,13 @@ func (h *Host) Divert(t testing.TB) {
 	}
 }
 
-// Kill kills the script that runs there, and only it. It reports whether one did.
+// Kill kills only the script that runs on the host, and reports whether there was one.
 func (h *Host) Kill(t testing.TB) bool { return h.Signal(t, syscall.SIGKILL) }
 
-// Signal sends a signal to the script that runs there, and only to it; of several, to the
-// one that began first. It reports whether there was one.
+// Signal sends a signal only to the script that runs on the host, to the oldest if there
+// are several. It reports whether there was one.
 func (h *Host) Signal(t testing.TB, s syscall.Signal) bool {
-	all := h.Sessions(t)
+	all := h.sessions(t)
 	servers := map[int]bool{}
 	for _, p := range all {
 		servers[p.PID] = strings.HasPrefix(p.Name, "sshd")
@@ -485,19 +487,19 @@ func (h *Host) Signal(t testing.TB, s syscall.Signal) bool {
 	return false
 }
 
-// KillAll kills all that runs there for us: Docker goes on with what it was told.
+// KillAll kills all programs that ship started on the host. Docker continues its work.
 func (h *Host) KillAll(t testing.TB) {
-	for _, p := range h.Sessions(t) {
+	for _, p := range h.sessions(t) {
 		if !strings.HasPrefix(p.Name, "sshd") {
 			syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
 }
 
-// Cut kills what serves connections, and leaves what they started.
+// Cut kills the processes that serve connections, but not the programs that they started.
 func (h *Host) Cut(t testing.TB) int {
 	n := 0
-	for _, p := range h.Sessions(t) {
+	for _, p := range h.sessions(t) {
 		if strings.HasPrefix(p.Name, "sshd") {
 			syscall.Kill(p.PID, syscall.SIGKILL)
 			n++
@@ -523,7 +525,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// NewKey writes a private key and gives its public line.
+// NewKey writes a private key to file, and returns its public key as a line and a signer.
 func NewKey(t testing.TB, file string) (string, ssh.Signer) {
 	t.Helper()
 	_, priv, err := ed25519.GenerateKey(rand.Reader)
@@ -544,17 +546,17 @@ func NewKey(t testing.TB, file string) (string, ssh.Signer) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(s.PublicKey()))), s
 }
 
-// Operator is a configuration directory with people in it.
+// Operator is a configuration directory, with the keys of people who may approve.
 type Operator struct {
 	Config string
 	State  string
-	Key    string // a file, with which hosts are signed in to
+	Key    string // file of the private key for signing in to hosts
 	pub    string
 	People map[string]ssh.Signer
 	hosts  []string
 }
 
-// NewOperator has alice, bob and carol, who may approve.
+// NewOperator returns an operator with alice, bob and carol as approvers.
 func NewOperator(t testing.TB) *Operator {
 	t.Helper()
 	o := &Operator{Config: t.TempDir(), State: t.TempDir(), People: map[string]ssh.Signer{}}
@@ -579,7 +581,7 @@ func (o *Operator) Write(t testing.TB, name, text string) {
 	}
 }
 
-// Add allows a host; more are lines of its entry.
+// Add adds a host to hosts.yaml; more are further lines of its entry.
 func (o *Operator) Add(t testing.TB, h *Host, more ...string) {
 	t.Helper()
 	if err := os.WriteFile(h.Dir+"/authorized_keys", []byte(o.pub+"\n"), 0o600); err != nil {
@@ -605,7 +607,7 @@ func (o *Operator) Add(t testing.TB, h *Host, more ...string) {
 // Repo is a repository with a work tree.
 type Repo struct{ Dir string }
 
-// NewRepo makes an empty one.
+// NewRepo creates an empty repository.
 func NewRepo(t testing.TB) *Repo {
 	t.Helper()
 	testenv.Need(t, "git", "apt-get install git")
@@ -614,7 +616,7 @@ func NewRepo(t testing.TB) *Repo {
 	return r
 }
 
-// Git runs git there.
+// Git runs git in the repository and returns its output.
 func (r *Repo) Git(t testing.TB, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{"-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"}, args...)...)
@@ -639,7 +641,7 @@ func (r *Repo) Write(t testing.TB, name, text string) {
 	}
 }
 
-// Commit commits everything and gives the commit's name.
+// Commit commits all changes and returns the commit's id.
 func (r *Repo) Commit(t testing.TB) string {
 	t.Helper()
 	r.Git(t, "add", "-A")
@@ -647,8 +649,7 @@ func (r *Repo) Commit(t testing.TB) string {
 	return r.Git(t, "rev-parse", "HEAD")
 }
 
-// Module is the text of a module on hosts, in waves of one host each when there are
-// several.
+// Module returns a module.yaml for hosts, with one wave for each if there are several.
 func Module(id, root string, hosts ...string) string {
 	where := "host: " + hosts[0]
 	if len(hosts) > 1 {
@@ -669,9 +670,9 @@ spec:
 `, id, where, root)
 }
 
-// Compose is the text of a compose file for service id, with image app:v and a mode of
-// the server. Modes "checked" and "unhealthy" have a healthcheck: each look of it costs
-// more than the server itself.
+// Compose returns a compose file for service id, with image app:v and a mode of the test
+// server. Only modes "checked" and "unhealthy" have a healthcheck, because healthchecks are
+// slow.
 func Compose(id, v, mode string) string {
 	check := ""
 	if mode == "checked" || mode == "unhealthy" {

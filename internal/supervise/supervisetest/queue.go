@@ -1,5 +1,5 @@
-// Package supervisetest is a queue in memory, for tests and benchmarks of what shows
-// one. It keeps to what package supervise says of answers, and persists nothing.
+// Package supervisetest provides a queue in memory, for tests and benchmarks of user
+// interfaces. It follows the rules of package supervise for answers, and stores nothing.
 package supervisetest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/supervise"
 )
 
-// Queue is safe for concurrent use. Its zero value is empty.
+// Queue is an in-memory queue. It is safe for concurrent use. The zero value is empty.
 type Queue struct {
 	mu       sync.Mutex
 	entries  []supervise.Entry
@@ -25,8 +25,8 @@ type Queue struct {
 	fail     error
 }
 
-// Add puts a proposal in the queue that waits for five minutes. It panics when the
-// payload is none.
+// Add puts a proposal in the queue that waits for five minutes. It panics if the payload is
+// not valid.
 func (q *Queue) Add(bottle, why string, p supervise.Payload) supervise.Proposal {
 	if err := p.Check(); err != nil {
 		panic(err)
@@ -48,14 +48,14 @@ func (q *Queue) Add(bottle, why string, p supervise.Payload) supervise.Proposal 
 	return out
 }
 
-// AddMany puts n routes of hosts in the queue that are numbered from 0.
+// AddMany adds n proposals of routes, to hosts numbered from 0.
 func (q *Queue) AddMany(n int) {
 	for i := range n {
 		q.Add(fmt.Sprintf("bottle-%d", i%20), "the tests need it", Route(fmt.Sprintf("host-%03d.example.com", i)))
 	}
 }
 
-// Route is a proposal to GET what is below /api of a host.
+// Route returns a payload that allows to GET the paths below /api of a host.
 func Route(host string) supervise.EgressAllow {
 	return supervise.EgressAllow{
 		Routes: []supervise.RouteAdded{{Host: host, Matches: []routes.MatchDescription{{Paths: []routes.ValueDescription{{Type: "prefix", Value: "/api"}}, Methods: []string{"GET"}}}}},
@@ -64,12 +64,12 @@ func Route(host string) supervise.EgressAllow {
 	}
 }
 
-// AnyRoute is a proposal to allow all of a host, of which supervise warns.
+// AnyRoute returns a payload that allows all of a host; it has a warning.
 func AnyRoute(host string) supervise.EgressAllow {
 	return supervise.EgressAllow{Routes: []supervise.RouteAdded{{Host: host}}, Before: []routes.Description{{Host: "proxy.golang.org"}}}
 }
 
-// End ends a proposal as v, as another face would, or its asker.
+// End ends a proposal with v, as if from another process.
 func (q *Queue) End(id supervise.ID, v supervise.Verdict) {
 	q.mu.Lock()
 	for i := range q.entries {
@@ -81,7 +81,7 @@ func (q *Queue) End(id supervise.ID, v supervise.Verdict) {
 	q.tell()
 }
 
-// Apply is a proposal that a signature approves.
+// Apply returns a payload that a signature approves.
 func Apply(host string) supervise.Apply {
 	return supervise.Apply{
 		Action: "apply", Module: "web", Commit: strings.Repeat("c", 40), Files: []string{"plans/web.plan.json"}, Missing: "0 of 1 approvals",
@@ -91,7 +91,7 @@ func Apply(host string) supervise.Apply {
 	}
 }
 
-// Change gives a proposal another payload under the same id, as no queue should.
+// Change gives a proposal another payload under the same id, which a real queue never does.
 func (q *Queue) Change(id supervise.ID, p supervise.Payload) {
 	q.mu.Lock()
 	for i := range q.entries {
@@ -104,7 +104,7 @@ func (q *Queue) Change(id supervise.ID, p supervise.Payload) {
 	q.tell()
 }
 
-// Fail has the queue be unreadable; nil: no more.
+// Fail lets the queue fail with err, until a call with nil.
 func (q *Queue) Fail(err error, problems ...supervise.Problem) {
 	q.mu.Lock()
 	q.fail, q.problems = err, problems
@@ -112,14 +112,14 @@ func (q *Queue) Fail(err error, problems ...supervise.Problem) {
 	q.tell()
 }
 
-// Replies are the answers that were given, also those that were refused.
+// Replies returns all answers given, including the refused ones.
 func (q *Queue) Replies() []supervise.Reply {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.replies)
 }
 
-// Entry is a proposal as it stands.
+// Entry returns a proposal in its present state.
 func (q *Queue) Entry(id supervise.ID) supervise.Entry {
 	e, _ := q.Find(context.Background(), string(id))
 	return e
@@ -136,7 +136,7 @@ func (q *Queue) tell() {
 	}
 }
 
-// List is supervise.Queue's.
+// List implements the method of supervise.Queue.
 func (q *Queue) List(_ context.Context, query supervise.Query) (supervise.Listing, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,7 +152,7 @@ func (q *Queue) List(_ context.Context, query supervise.Query) (supervise.Listin
 	return out, nil
 }
 
-// Find is supervise.Queue's.
+// Find implements the method of supervise.Queue.
 func (q *Queue) Find(_ context.Context, prefix string) (supervise.Entry, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,7 +164,7 @@ func (q *Queue) Find(_ context.Context, prefix string) (supervise.Entry, error) 
 	return supervise.Entry{}, supervise.ErrNotFound
 }
 
-// Answer is supervise.Queue's.
+// Answer implements the method of supervise.Queue.
 func (q *Queue) Answer(_ context.Context, r supervise.Reply) (supervise.Answer, error) {
 	q.mu.Lock()
 	a, err := q.answer(r)
@@ -202,7 +202,7 @@ func (q *Queue) answer(r supervise.Reply) (supervise.Answer, error) {
 	return supervise.Answer{}, supervise.ErrNotFound
 }
 
-// Watch is supervise.Queue's.
+// Watch implements the method of supervise.Queue.
 func (q *Queue) Watch(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	q.mu.Lock()

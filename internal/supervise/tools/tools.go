@@ -1,12 +1,12 @@
-// Package tools is what an agent in a bottle has of the queue: tools by MCP, over
-// streamable HTTP. It can propose, and is told what was decided. It can't answer,
-// nor see what others proposed: there is no such request.
+// Package tools serves the queue to an agent in a bottle, as MCP tools over streamable
+// HTTP. The agent can propose and learn the decision. It cannot answer, and cannot see the
+// proposals of others: there is no such request.
 //
-// Every request comes from inside a bottle and is hostile. There are no sessions, so
-// none can be taken over; bodies, calls at a time and calls per second are bounded;
-// what a tool is given is checked against bounds before anybody hears of it. A tool
-// that waits for a person says so on its stream, that whoever waits for it goes on
-// waiting, and gives up when its request is gone.
+// Every request comes from inside a bottle and may be hostile. There are no sessions to
+// take over. Bodies, concurrent calls and calls per second are bounded. A tool's arguments
+// are checked against bounds before any use. A tool that waits for a person writes to its
+// stream from time to time, so that the client goes on waiting, and it gives up when the
+// request is gone.
 //
 // Start reading at [New].
 package tools
@@ -28,38 +28,39 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Path is where the tools are.
+// Path is the path of the tools.
 const Path = "/mcp"
 
-// Bounds of what comes from inside.
+// Bounds of input from inside.
 const (
-	// MaxBody is of a request, in bytes.
-	MaxBody = 64 << 10
-	// MaxCalls are under way at a time, and perSecond begin in the long run.
-	MaxCalls  = 64
+	// maxBody bounds a request, in bytes.
+	maxBody = 64 << 10
+	// maxCalls bounds the concurrent calls, and perSecond those that begin in a second, on
+	// average.
+	maxCalls  = 64
 	perSecond = 20
 	burst     = 60
 
-	MaxReason  = 2000 // bytes
-	MaxSummary = 4000 // bytes
+	maxReason  = 2000 // bytes
+	maxSummary = 4000 // bytes
 	maxPaths   = 16
 	maxMethods = 8
 )
 
-// Host does what the tools say. Its methods are called by many goroutines at once;
-// their texts are hostile, but within the bounds above and UTF-8.
+// Host carries out the calls of the tools. Many goroutines call its methods at once. The
+// texts it gets may be hostile, but are UTF-8 and within the bounds above.
 type Host interface {
-	// Routes is the allowlist in force, as a route file.
+	// Routes returns the allowlist in force, as a route file.
 	Routes(ctx context.Context) (string, error)
-	// Allow proposes a route, and Block that there be none to a host. They wait for
-	// the answer. An error is told to the agent.
+	// Allow proposes a route, and Block the removal of the routes to a host. They block
+	// until there is an answer. The agent is told an error.
 	Allow(ctx context.Context, r Route) (Decision, error)
 	Block(ctx context.Context, host, reason string) (Decision, error)
-	// Done takes down what the agent says of its work.
+	// Done records the agent's report on its work.
 	Done(ctx context.Context, status Status, summary string) error
 }
 
-// Route is what an agent may ask for.
+// Route is a route that an agent asks for.
 type Route struct {
 	Host    string   // NAME or NAME:PORT
 	Paths   []string // prefixes; none: every path
@@ -67,40 +68,40 @@ type Route struct {
 	Reason  string
 }
 
-// Decision is how a proposal ended.
+// Decision is the end of a proposal.
 type Decision struct {
-	Proposal string // its id; empty: nobody had to be asked
-	Verdict  string // as the queue says it
-	Words    string // for the agent; what to do now, and a person's note
+	Proposal string // its id; empty if nobody had to be asked
+	Verdict  string // a supervise.Verdict
+	Message  string // tells the agent what to do now; holds a person's note
 }
 
-// Status is what an agent says of its work.
+// Status is an agent's report on its work.
 type Status string
 
 // The statuses.
 const (
-	Done    Status = "done"
-	Failed  Status = "failed"
-	Blocked Status = "blocked"
+	done    Status = "done"
+	failed  Status = "failed"
+	blocked Status = "blocked"
 )
 
-// Options are a handler's.
+// Options configure a handler.
 type Options struct {
-	// Name is the host that the tools are at.
+	// Name is the host name of the tools.
 	Name    string
 	Version string
-	// Alive is how often a stream shows that its tool still waits; 0: 10 s.
+	// Alive is the interval at which a waiting tool writes to its stream. 0 means 10 s.
 	Alive time.Duration
 }
 
-// New is a handler for one bottle.
+// New returns a handler for one bottle.
 func New(h Host, o Options) http.Handler {
 	if o.Alive == 0 {
 		o.Alive = 10 * time.Second
 	}
-	s := &server{host: h, o: o, limit: rate.NewLimiter(perSecond, burst), calls: make(chan struct{}, MaxCalls)}
+	s := &server{host: h, o: o, limit: rate.NewLimiter(perSecond, burst), calls: make(chan struct{}, maxCalls)}
 	s.mcp = mcp.NewStreamableHTTPHandler(s.serverFor, &mcp.StreamableHTTPOptions{
-		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: MaxBody, Logger: slog.New(slog.DiscardHandler),
+		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
 	})
 	return s
 }
@@ -122,14 +123,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is "+s.o.Name, http.StatusMisdirectedRequest)
 		return
 	case len(origin) > 1 || len(origin) == 1 && origin[0] != "http://"+s.o.Name:
-		// A page that a browser inside shows is none of the agent's.
+		// A web page in the bottle's browser does not speak for the agent.
 		http.Error(w, "the tools are not for pages of other servers", http.StatusForbidden)
 		return
 	case r.URL.Path != Path:
 		http.Error(w, "the tools are at http://"+s.o.Name+Path+", by MCP", http.StatusNotFound)
 		return
-	case r.ContentLength > MaxBody:
-		http.Error(w, fmt.Sprintf("a request has at most %d bytes", MaxBody), http.StatusRequestEntityTooLarge)
+	case r.ContentLength > maxBody:
+		http.Error(w, fmt.Sprintf("a request has at most %d bytes", maxBody), http.StatusRequestEntityTooLarge)
 		return
 	}
 	select {
@@ -157,7 +158,8 @@ const instructions = `This program runs in a bottle: it reaches only the hosts t
 	`When a request is refused for lack of a route, propose one with egress-allow and say why it is needed; a person decides, which may take minutes. ` +
 	`Propose as little as is enough. A refusal is final: go on without. Call signal-done when the work is done or can't be.`
 
-// serverFor makes the server of one request: what its tools wait for ends with it.
+// serverFor returns an MCP server for one request. When the request ends, its tools stop
+// waiting.
 func (s *server) serverFor(r *http.Request) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "carboy", Title: "carboy", Version: s.o.Version}, &mcp.ServerOptions{Instructions: instructions, Logger: slog.New(slog.DiscardHandler)})
 	for i := range tools {
@@ -200,18 +202,18 @@ var tools = []tool{
 				return nil, err
 			}
 			text, err := h.Routes(ctx)
-			return said(text), err
+			return textResult(text), err
 		},
 	},
 	{
 		mcp.Tool{
-			Name: "egress-allow", Description: "Proposes that this bottle may reach a host, and waits until a person has decided. When it is approved, the request that was refused can be made again at once.",
+			Name: "egress-allow", Description: "Proposes that this bottle may reach a host, and waits until a person has decided. After an approval, the refused request can be repeated at once.",
 			Annotations: &mcp.ToolAnnotations{OpenWorldHint: &no},
 			InputSchema: schema(`{"type":"object","properties":{` +
 				`"host":{"type":"string","minLength":1,"maxLength":260,"description":"the host's name, such as registry.example.com, *.example.com for every name below it, or NAME:PORT for another port than 443 and 80"},` +
-				`"methods":{"type":"array","maxItems":8,"items":{"type":"string","maxLength":20},"description":"such as GET; none: every method"},` +
-				`"paths":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":500},"description":"beginnings of paths, such as /v1/; none: every path"},` +
-				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"what it is needed for, for whoever decides"}},` +
+				`"methods":{"type":"array","maxItems":8,"items":{"type":"string","maxLength":20},"description":"such as GET; without any, every method"},` +
+				`"paths":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":500},"description":"prefixes of paths, such as /v1/; without any, every path"},` +
+				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"what it is needed for; shown to the person who decides"}},` +
 				`"required":["host","reason"],"additionalProperties":false}`),
 		},
 		func(ctx context.Context, h Host, args json.RawMessage) (*mcp.CallToolResult, error) {
@@ -224,7 +226,7 @@ var tools = []tool{
 			if err := read(args, &in); err != nil {
 				return nil, err
 			}
-			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, MaxReason), texts("methods", in.Methods, maxMethods, 20), texts("paths", in.Paths, maxPaths, 500)); err != nil {
+			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, maxReason), texts("methods", in.Methods, maxMethods, 20), texts("paths", in.Paths, maxPaths, 500)); err != nil {
 				return nil, err
 			}
 			d, err := h.Allow(ctx, Route{in.Host, in.Paths, in.Methods, in.Reason})
@@ -233,11 +235,11 @@ var tools = []tool{
 	},
 	{
 		mcp.Tool{
-			Name: "egress-block", Description: "Proposes that this bottle may reach a host no longer, and waits until a person has decided. What is under way there ends.",
+			Name: "egress-block", Description: "Proposes that this bottle may no longer reach a host, and waits until a person has decided. An approval ends its open connections there.",
 			Annotations: &mcp.ToolAnnotations{OpenWorldHint: &no},
 			InputSchema: schema(`{"type":"object","properties":{` +
-				`"host":{"type":"string","minLength":1,"maxLength":260,"description":"as list-egress-routes has it"},` +
-				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"why, for whoever decides"}},` +
+				`"host":{"type":"string","minLength":1,"maxLength":260,"description":"a host in the form of list-egress-routes"},` +
+				`"reason":{"type":"string","minLength":1,"maxLength":2000,"description":"why; shown to the person who decides"}},` +
 				`"required":["host","reason"],"additionalProperties":false}`),
 		},
 		func(ctx context.Context, h Host, args json.RawMessage) (*mcp.CallToolResult, error) {
@@ -248,7 +250,7 @@ var tools = []tool{
 			if err := read(args, &in); err != nil {
 				return nil, err
 			}
-			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, MaxReason)); err != nil {
+			if err := errors.Join(text("host", in.Host, 1, 260), text("reason", in.Reason, 1, maxReason)); err != nil {
 				return nil, err
 			}
 			d, err := h.Block(ctx, in.Host, in.Reason)
@@ -257,7 +259,7 @@ var tools = []tool{
 	},
 	{
 		mcp.Tool{
-			Name: "signal-done", Description: "Says that the work is done, failed, or can't go on, with a summary for whoever asked for it. It ends nothing.",
+			Name: "signal-done", Description: "Reports that the work is done, has failed, or cannot go on, with a summary for the person who requested it. It does not end anything.",
 			Annotations: &mcp.ToolAnnotations{OpenWorldHint: &no},
 			InputSchema: schema(`{"type":"object","properties":{` +
 				`"status":{"type":"string","enum":["done","failed","blocked"]},` +
@@ -272,18 +274,18 @@ var tools = []tool{
 			if err := read(args, &in); err != nil {
 				return nil, err
 			}
-			if in.Status != Done && in.Status != Failed && in.Status != Blocked {
+			if in.Status != done && in.Status != failed && in.Status != blocked {
 				return nil, errors.New("field \"status\": want done, failed or blocked")
 			}
-			if err := text("summary", in.Summary, 1, MaxSummary); err != nil {
+			if err := text("summary", in.Summary, 1, maxSummary); err != nil {
 				return nil, err
 			}
-			return said("It is taken down."), h.Done(ctx, in.Status, in.Summary)
+			return textResult("It is taken down."), h.Done(ctx, in.Status, in.Summary)
 		},
 	},
 }
 
-// read reads what a tool is given, strictly.
+// read decodes a tool's arguments, and refuses unknown ones.
 func read(args json.RawMessage, into any) error {
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
@@ -321,15 +323,15 @@ func texts(field string, list []string, most, each int) error {
 	return nil
 }
 
-// said is a result in words. There is no structured one: some agents show their model
-// that alone, and the words hold what a person says.
-func said(words string) *mcp.CallToolResult {
+// textResult returns a result with text only. Some agents show their model only the
+// structured part of a result, and that would lack a person's note.
+func textResult(words string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: words}}}
 }
 
 func decided(d Decision) *mcp.CallToolResult {
 	if d.Proposal != "" {
-		d.Words += " (proposal " + d.Proposal + ": " + d.Verdict + ")"
+		d.Message += " (proposal " + d.Proposal + ": " + d.Verdict + ")"
 	}
-	return said(d.Words)
+	return textResult(d.Message)
 }

@@ -17,7 +17,7 @@ import (
 
 const testName = "supervise.carboy.internal"
 
-// fake is a Host that takes down what it is told.
+// fake is a Host that records its calls.
 type fake struct {
 	mu    sync.Mutex
 	told  []string
@@ -62,7 +62,7 @@ func (f *fake) Done(_ context.Context, s Status, summary string) error {
 	return nil
 }
 
-// through asks a server for a name that it is not found by.
+// through sends requests to a server under a name that does not resolve.
 type through struct{ url string }
 
 func (t through) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -101,7 +101,7 @@ func words(r *mcp.CallToolResult) string {
 	return b.String()
 }
 
-// TestTools: a client finds the four tools and uses each.
+// TestTools checks that a client finds the four tools and can use each.
 func TestTools(t *testing.T) {
 	f := &fake{}
 	s := connect(t, serve(t, f, 0))
@@ -131,7 +131,7 @@ func TestTools(t *testing.T) {
 		{"egress-allow", object{"host": "a.example.com"}, "reason", true},
 		{"egress-allow", object{"host": "", "reason": "x"}, "host", true},
 		{"egress-allow", object{"host": strings.Repeat("a", 300), "reason": "x"}, "host", true},
-		{"egress-allow", object{"host": "a.example.com", "reason": strings.Repeat("x", MaxReason+1)}, "reason", true},
+		{"egress-allow", object{"host": "a.example.com", "reason": strings.Repeat("x", maxReason+1)}, "reason", true},
 		{"egress-allow", object{"host": "a.example.com", "reason": "x", "approve": true}, "approve", true},
 		{"egress-allow", object{"host": "a.example.com", "reason": "x", "paths": make([]string, 17)}, "paths", true},
 		{"list-egress-routes", object{"bottle": "another"}, "bottle", true},
@@ -154,8 +154,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestToolsWait: a stream on which a tool waits shows that it does, and the wait ends
-// with the request.
+// TestToolsWait checks that a waiting tool writes to its stream, and stops waiting when the
+// request ends.
 func TestToolsWait(t *testing.T) {
 	over := make(chan struct{})
 	f := &fake{block: func(ctx context.Context) { <-ctx.Done(); close(over) }}
@@ -183,8 +183,8 @@ func call(tool, args string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + args + `}}`
 }
 
-// TestRequests: what is no request of an agent to these tools is refused, and reaches
-// nobody.
+// TestRequests checks that the server refuses requests that an agent does not make, and
+// passes none of them on.
 func TestRequests(t *testing.T) {
 	f := &fake{}
 	c := serve(t, f, 0)
@@ -204,7 +204,7 @@ func TestRequests(t *testing.T) {
 		"a session":      {"DELETE", Path, "", http.Header{"Mcp-Session-Id": {"1"}}, 405},
 		"another path":   {"POST", "/approve", good, nil, 404},
 		"the queue":      {"GET", "/../waiting", "", nil, 404},
-		"too large":      {"POST", Path, good + strings.Repeat(" ", MaxBody), nil, 413},
+		"too large":      {"POST", Path, good + strings.Repeat(" ", maxBody), nil, 413},
 		"not JSON":       {"POST", Path, strings.Repeat("[", 5000), nil, 400},
 	} {
 		f.mu.Lock()
@@ -238,12 +238,12 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestFloods: more calls than there may be are refused, and the others go on.
+// TestFloods checks that calls beyond the bound are refused, and that the others go on.
 func TestFloods(t *testing.T) {
-	release := make(chan struct{})
-	f := &fake{block: func(ctx context.Context) { <-release }}
+	release, entered := make(chan struct{}), make(chan struct{}, maxCalls)
+	f := &fake{block: func(ctx context.Context) { entered <- struct{}{}; <-release }}
 	h := New(f, Options{Name: testName}).(*server)
-	h.limit.SetBurst(10 * MaxCalls)
+	h.limit.SetBurst(10 * maxCalls)
 	h.limit.SetLimit(1e6)
 	post := func() int {
 		q := httptest.NewRequest("POST", "http://"+testName+Path, strings.NewReader(call("egress-allow", `{"host":"a.example.com","reason":"x"}`)))
@@ -254,15 +254,15 @@ func TestFloods(t *testing.T) {
 		return w.Code
 	}
 	var wg sync.WaitGroup
-	for range MaxCalls {
+	for range maxCalls {
 		wg.Go(func() {
 			if s := post(); s != 200 {
 				t.Errorf("one that waited: %d", s)
 			}
 		})
 	}
-	for len(h.calls) < MaxCalls {
-		time.Sleep(time.Millisecond)
+	for range maxCalls {
+		<-entered
 	}
 	if s := post(); s != http.StatusTooManyRequests {
 		t.Errorf("one more: %d", s)

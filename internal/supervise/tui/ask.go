@@ -5,20 +5,20 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// ask is an answer that is being given to one proposal.
+// ask is an answer to one proposal that the person is giving.
 type ask struct {
 	of      *row
 	digest  supervise.Digest // of what was on the screen
 	verdict supervise.Verdict
-	since   time.Time // on the screen
+	since   time.Time // when the proposal came on the screen
 
 	payload supervise.Editable
 	edit    *editor // not nil: the payload is being edited
-	changed *sheet  // what it became
+	changed *sheet  // the edited payload
 
 	note    field
 	warning string // to be confirmed; visible
@@ -30,7 +30,7 @@ type ask struct {
 	sent  bool
 }
 
-// payloadOf is what is approved instead; nil: what was proposed.
+// payloadOf returns the edited payload, or nil if the proposal is approved as it is.
 func (a *ask) payloadOf() supervise.Payload {
 	if a.changed == nil {
 		return nil
@@ -38,7 +38,7 @@ func (a *ask) payloadOf() supervise.Payload {
 	return a.changed.entry.Proposal.Payload
 }
 
-// line is where keys go.
+// line returns the input line that gets the keys.
 func (a *ask) line() *field {
 	if a.warned {
 		return &a.yes
@@ -56,7 +56,7 @@ func (a *ask) paste(s string) {
 	}
 }
 
-// field is one line that is typed, at its end. What is typed is taken when it is plain.
+// field is an input line, edited at its end. It takes printable text only.
 type field struct{ s string }
 
 func (f *field) press(key, typed string) {
@@ -69,7 +69,7 @@ func (f *field) press(key, typed string) {
 		s := strings.TrimRight(f.s, " ")
 		f.s = s[:strings.LastIndexByte(s, ' ')+1]
 	default:
-		if typed != "" && visible.Clean(typed) && len(f.s)+len(typed) <= supervise.MaxNote {
+		if typed != "" && safetext.Clean(typed) && len(f.s)+len(typed) <= supervise.MaxNote {
 			f.s += typed
 		}
 	}
@@ -80,14 +80,14 @@ func cutLast(s string) string {
 	return s[:len(s)-n]
 }
 
-// editor is a text of several lines that is edited. Its lines are visible.
+// editor edits a text of several lines. The lines are made visible.
 type editor struct {
 	lines    [][]rune
 	row, col int
 	top      int
 }
 
-// maxEdited bounds the text, in characters: twice of what any kind takes.
+// maxEdited bounds the text, in characters: twice the maximum of any kind.
 const maxEdited = 256 << 10
 
 func newEditor(text string) *editor {
@@ -167,7 +167,7 @@ func (e *editor) press(key, typed string) {
 	case "tab":
 		e.insert("  ")
 	default:
-		if visible.Clean(typed) {
+		if safetext.Clean(typed) {
 			e.insert(typed)
 		}
 	}
@@ -185,7 +185,7 @@ func (e *editor) insert(s string) {
 	e.col += len(r)
 }
 
-// paste takes what is plain, line by line.
+// paste inserts the printable text of s, line by line.
 func (e *editor) paste(s string) {
 	for i, l := range strings.Split(strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n"), "\n") {
 		if i > 0 {

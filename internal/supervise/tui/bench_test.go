@@ -21,8 +21,8 @@ func manyWaiting(tb testing.TB, n int) *model {
 	return m
 }
 
-// TestThousand: what a key costs does not grow with the queue, because only lines that
-// are on the screen are made.
+// TestThousand checks that the cost of a key does not grow with the queue, since only
+// visible lines are laid out.
 func TestThousand(t *testing.T) {
 	cost := func(n int) float64 {
 		m := manyWaiting(t, n)
@@ -39,8 +39,8 @@ func TestThousand(t *testing.T) {
 	}
 }
 
-// BenchmarkKey is from a key to the frame that shows what it did, but for the
-// terminal. The ratio of the largest to the smallest is what matters.
+// BenchmarkKey measures from a key to the frame that shows its result, without the
+// terminal. The ratio between the largest and the smallest queue matters.
 func BenchmarkKey(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkKey(b *testing.B) {
 	}
 }
 
-// BenchmarkNews is a look at a queue in which one proposal is new, until it is drawn.
+// BenchmarkNews measures reading a queue with one new proposal, up to the drawn frame.
 func BenchmarkNews(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -10,18 +10,19 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 const (
-	// settle is how long a proposal has to stand on the screen before a key answers it.
+	// settle is the time that a proposal must be on the screen before a key may answer it.
 	settle = 250 * time.Millisecond
-	// calm is the least time between two looks at a queue that changes all the time.
+	// calm is the least time between two reads of a queue that changes all the time.
 	calm = 100 * time.Millisecond
-	// splitAt is how wide a terminal is that has room for the list and a proposal.
+	// splitAt is the least width of a terminal that shows the list and a proposal side by
+	// side.
 	splitAt = 96
-	// maxPaste bounds what is taken of a paste, in bytes.
+	// maxPaste bounds a paste, in bytes.
 	maxPaste = 16 << 10
 )
 
@@ -29,20 +30,20 @@ const (
 type row struct {
 	entry supervise.Entry
 	title string // visible
-	find  string // what a search looks at, in lower case
-	gone  string // why nobody waits any more; empty: somebody does
+	find  string // the text that a search looks at, in lower case
+	gone  string // why the proposal is over; empty while it waits
 }
 
 func newRow(e supervise.Entry) *row {
 	p := e.Proposal
 	r := &row{entry: e, title: p.Title().String()}
-	r.find = strings.ToLower(string(p.Kind) + " " + visible.String(p.Bottle, 200) + " " + r.title + " " + string(p.ID))
+	r.find = strings.ToLower(string(p.Kind) + " " + safetext.String(p.Bottle, 200) + " " + r.title + " " + string(p.ID))
 	return r
 }
 
 func (r *row) id() supervise.ID { return r.entry.Proposal.ID }
 
-// model is the program. bubbletea has one goroutine call it.
+// model is the state of the program. bubbletea calls it from one goroutine.
 type model struct {
 	ctx     context.Context
 	queue   Queue
@@ -57,24 +58,24 @@ type model struct {
 	problems []supervise.Problem
 	failed   string // why the queue could not be read
 	loaded   bool
-	loading  bool // a look at the queue is under way
-	dirty    bool // and another one is due
+	loading  bool // the queue is being read
+	dirty    bool // it has changed since that began
 
-	at     supervise.ID // the one that is pointed at; empty: none
-	top    int          // the first row that is shown, of those that match
+	at     supervise.ID // the selected one; empty if none
+	top    int          // the first visible row, among those that match
 	filter string
 	find   bool // the filter is being typed
 
-	sheet  *sheet // the one that is shown; nil: none
+	sheet  *sheet // the shown proposal, or nil
 	scroll int    // its first line on the screen
-	open   bool   // it has the keys
+	open   bool   // the sheet gets the keys
 	since  time.Time
 	shows  int // counts what was shown
 
-	ask  *ask // nil: nothing is asked
+	ask  *ask // the answer being given, or nil
 	help bool
-	said string // the last thing that happened
-	bad  bool   // and it went wrong
+	said string // the last message
+	bad  bool   // the message is an error
 }
 
 func newModel(ctx context.Context, q Queue, now func() time.Time) *model {
@@ -83,7 +84,7 @@ func newModel(ctx context.Context, q Queue, now func() time.Time) *model {
 	}}
 }
 
-// What comes in beside keys.
+// Messages other than keys.
 type (
 	listed  struct{ listing supervise.Listing }
 	unread  struct{ err error }
@@ -106,7 +107,7 @@ func (m *model) Init() tea.Cmd { return tea.Batch(m.load(), m.watch(), m.tick())
 
 func (m *model) tick() tea.Cmd { return m.after(time.Second, ticked{}) }
 
-// load looks at the queue, once at a time.
+// load reads the queue, unless it is being read.
 func (m *model) load() tea.Cmd {
 	if m.loading {
 		m.dirty = true
@@ -152,8 +153,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case again:
 		return m, m.watch()
 	case unread:
-		// The queue says every few seconds that it is to be looked at.
-		m.loading, m.failed = false, visible.String(msg.err.Error(), 300)
+		// The queue sends a change every few seconds in any case.
+		m.loading, m.failed = false, safetext.String(msg.err.Error(), 300)
 	case listed:
 		m.loading, m.failed, m.loaded = false, "", true
 		cmd := m.merge(msg.listing)
@@ -169,11 +170,11 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// again goes on watching after calm.
+// again is the message that ends the calm between two reads.
 type again struct{}
 
-// merge takes a new look at the queue: what is new goes to the end, what is gone
-// leaves the list unless it is pointed at. Nothing that is shown changes.
+// merge takes a new listing. New proposals go to the end, and ended ones leave the list
+// unless selected. The visible rows do not move.
 func (m *model) merge(l supervise.Listing) tea.Cmd {
 	m.problems = l.Problems
 	waits := make(map[supervise.ID]supervise.Entry, len(l.Entries))
@@ -209,7 +210,7 @@ func (m *model) merge(l supervise.Listing) tea.Cmd {
 			news++
 		}
 	}
-	// The pointer's line stays where it is on the screen.
+	// The selected row stays at its place on the screen.
 	m.top += m.place() - before
 	if news > 0 && m.shows > 0 {
 		cmds = append(cmds, tea.Raw("\a"))
@@ -217,25 +218,25 @@ func (m *model) merge(l supervise.Listing) tea.Cmd {
 	return tea.Batch(append(cmds, m.show())...)
 }
 
-// wentAway says what became of a proposal that is gone and still shown.
+// wentAway shows how a selected proposal ended elsewhere.
 func (m *model) wentAway(w went) {
 	if r := m.row(w.id); r != nil && w.err == nil && w.entry.Answer != nil {
-		r.gone = wordsOf(*w.entry.Answer)
+		r.gone = answeredBy(*w.entry.Answer)
 		if m.sheet != nil && m.sheet.id == w.id {
 			m.sheet.lines = nil
 		}
 	}
 }
 
-// wordsOf says who answered.
-func wordsOf(a supervise.Answer) string {
+// answeredBy returns a text that says who answered.
+func answeredBy(a supervise.Answer) string {
 	switch a.Verdict {
 	case supervise.Expired:
 		return "its time was up, which refuses"
 	case supervise.Withdrawn:
 		return "whoever asked is gone, or wants no answer any more"
 	}
-	return visible.String(fmt.Sprintf("%s by %s (%s)", a.Verdict, userOf(a.By), a.By.Channel), 200)
+	return safetext.String(fmt.Sprintf("%s by %s (%s)", a.Verdict, userOf(a.By), a.By.Channel), 200)
 }
 
 func userOf(b supervise.By) string {
@@ -245,7 +246,7 @@ func userOf(b supervise.By) string {
 	return fmt.Sprint("user ", b.UID)
 }
 
-// matching are the rows that the filter leaves.
+// matching returns the rows that match the filter.
 func (m *model) matching() []*row {
 	if m.filter == "" {
 		return m.rows
@@ -267,13 +268,12 @@ func (m *model) row(id supervise.ID) *row {
 	return nil
 }
 
-// place is where the pointer is among those that match; 0 when it is nowhere.
+// place returns the index of the selected row among the matching ones, or 0.
 func (m *model) place() int {
 	return max(0, slices.IndexFunc(m.matching(), func(r *row) bool { return r.id() == m.at }))
 }
 
-// show has the screen show what is pointed at. It points somewhere only when it
-// pointed nowhere.
+// show shows the selected proposal. If none is selected, it selects one.
 func (m *model) show() tea.Cmd {
 	list := m.matching()
 	if len(list) == 0 {
@@ -297,7 +297,7 @@ func (m *model) isMatching(list []*row) bool {
 	return slices.ContainsFunc(list, func(r *row) bool { return r.id() == m.at })
 }
 
-// unsettle has keys wait until what is shown now was seen.
+// unsettle makes keys wait until the person has seen what is shown now.
 func (m *model) unsettle() tea.Cmd {
 	m.since = m.now()
 	m.shows++
@@ -309,14 +309,14 @@ func (m *model) isSettled() bool { return m.now().Sub(m.since) >= settle }
 
 func (m *model) split() bool { return m.width >= splitAt }
 
-// seen reports whether the proposal that is pointed at is on the screen.
+// seen reports whether the selected proposal is on the screen.
 func (m *model) seen() bool { return m.sheet != nil && (m.split() || m.open) }
 
 func (m *model) say(bad bool, format string, args ...any) {
 	m.said, m.bad = fmt.Sprintf(format, args...), bad
 }
 
-// press is a key, and what it types.
+// press handles a key and the text that it types.
 func (m *model) press(key, typed string) tea.Cmd {
 	if key == "ctrl+c" {
 		return tea.Quit
@@ -380,7 +380,7 @@ func (m *model) press(key, typed string) tea.Cmd {
 	return nil
 }
 
-// move moves the pointer, or scrolls what is open.
+// move moves the selection, or scrolls the open proposal.
 func (m *model) move(key string) tea.Cmd {
 	step, page := 1, max(1, m.listRoom()/2)
 	to := m.place()
@@ -411,8 +411,8 @@ func (m *model) move(key string) tea.Cmd {
 	return m.point(to)
 }
 
-// point points at the i-th of those that match. A proposal that is gone leaves the list
-// with the pointer.
+// point selects the i-th matching row. An ended proposal leaves the list when it loses the
+// selection.
 func (m *model) point(i int) tea.Cmd {
 	list := m.matching()
 	if len(list) == 0 {
@@ -451,7 +451,7 @@ func (m *model) pressFind(key, typed string) tea.Cmd {
 	case "up", "down", "pgup", "pgdown":
 		return m.move(key)
 	default:
-		if typed == "" || !visible.Clean(typed) || len(m.filter)+len(typed) > 100 {
+		if typed == "" || !safetext.Clean(typed) || len(m.filter)+len(typed) > 100 {
 			return nil
 		}
 		m.filter += typed
@@ -472,7 +472,7 @@ func (m *model) paste(s string) tea.Cmd {
 	return nil
 }
 
-// begin asks about the proposal that is on the screen.
+// begin begins an answer to the proposal on the screen.
 func (m *model) begin(key string) tea.Cmd {
 	r := m.row(m.at)
 	switch {
@@ -515,8 +515,8 @@ func (m *model) begin(key string) tea.Cmd {
 	return nil
 }
 
-// pressAsk is a key while something is asked. What is typed then never is a command,
-// also when the proposal is gone in the meantime.
+// pressAsk handles a key during an answer. The key is never a command then, even if the
+// proposal ends meanwhile.
 func (m *model) pressAsk(key, typed string) tea.Cmd {
 	a := m.ask
 	if a.sent {
@@ -541,7 +541,7 @@ func (m *model) pressAsk(key, typed string) tea.Cmd {
 		}
 		p, err := a.payload.Edit("the proposal", []byte(a.edit.text()))
 		if err != nil {
-			a.wrong = visible.String(err.Error(), 400)
+			a.wrong = safetext.String(err.Error(), 400)
 			return nil
 		}
 		changed := a.of.entry
@@ -573,7 +573,7 @@ func (m *model) pressAsk(key, typed string) tea.Cmd {
 	}
 }
 
-// isDecided goes on to the next proposal, or says why nothing was decided.
+// isDecided shows the next proposal, or says why the answer failed.
 func (m *model) isDecided(d decided) tea.Cmd {
 	if m.ask == nil || m.ask.of.id() != d.reply.ID {
 		return nil
@@ -583,13 +583,13 @@ func (m *model) isDecided(d decided) tea.Cmd {
 	var answered *supervise.AnsweredError
 	switch {
 	case errors.As(d.err, &answered):
-		r.gone = wordsOf(answered.Answer)
+		r.gone = answeredBy(answered.Answer)
 		m.say(true, "your answer came too late: it was %s", r.gone)
 	case errors.Is(d.err, supervise.ErrExpired), errors.Is(d.err, supervise.ErrGone), errors.Is(d.err, supervise.ErrNotFound):
-		r.gone = visible.String(d.err.Error(), 200)
+		r.gone = safetext.String(d.err.Error(), 200)
 		m.say(true, "your answer came too late: %s", r.gone)
 	case d.err != nil:
-		m.say(true, "%s was not answered: %s", d.reply.ID, visible.String(d.err.Error(), 300))
+		m.say(true, "%s was not answered: %s", d.reply.ID, safetext.String(d.err.Error(), 300))
 	default:
 		m.say(false, "%s: %s", d.answer.Verdict, r.title)
 		at := m.place()

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// sheet is a proposal as it is shown.
+// sheet is the text of a shown proposal.
 type sheet struct {
 	id      supervise.ID
 	digest  supervise.Digest
@@ -19,7 +19,7 @@ type sheet struct {
 
 	lines []string // laid out for width; nil: not yet
 	width int
-	seen  int // how many lines from the first on were on the screen
+	seen  int // lines, counted from the first, that were on the screen
 }
 
 func newSheet(e supervise.Entry, full bool) *sheet {
@@ -27,8 +27,8 @@ func newSheet(e supervise.Entry, full bool) *sheet {
 	return &sheet{id: e.Proposal.ID, digest: e.Proposal.Digest, entry: e, detail: d, warning: d.Warning.String(), full: full}
 }
 
-// laid are its lines in so many columns. They are made when they are needed, and when
-// the columns change.
+// laid returns the lines for width columns. It lays them out anew only if the width has
+// changed.
 func (sh *sheet) laid(s style, width int) []string {
 	if sh.lines != nil && sh.width == width {
 		return sh.lines
@@ -40,7 +40,7 @@ func (sh *sheet) laid(s style, width int) []string {
 	l := layout{style: s, width: width}
 	p := sh.entry.Proposal
 	l.words(bold, "", sh.detail.Title.String())
-	l.words(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, visible.String(p.Bottle, 200)))
+	l.words(dim, "", fmt.Sprintf("%s, asked by %s", p.Kind, safetext.String(p.Bottle, 200)))
 	if sh.warning != "" {
 		l.gap()
 		l.words(yellow, s.glyph("▲ ", "! "), sh.warning)
@@ -70,9 +70,9 @@ func (l *layout) gap() {
 	}
 }
 
-// words are text in a colour, behind a lead on each line.
+// words adds text in a colour, with lead before each line.
 func (l *layout) words(sgr, lead, text string) {
-	for _, w := range l.style.wrap(text, l.width-visible.Width(lead)) {
+	for _, w := range l.style.wrap(text, l.width-safetext.Width(lead)) {
 		l.out = append(l.out, l.style.paint(sgr, l.style.fit(lead+w, l.width)))
 	}
 }
@@ -123,7 +123,7 @@ func (l *layout) section(sec supervise.Section) {
 	}
 }
 
-// left is how much time is left, in few letters.
+// left returns the remaining time as a short text.
 func left(until, now time.Time) string {
 	d := until.Sub(now).Round(time.Second)
 	switch {

@@ -3,13 +3,13 @@ package tui
 import (
 	"strings"
 
-	"github.com/carboy/carboy/internal/visible"
+	"github.com/carboy/carboy/internal/safetext"
 )
 
-// style is how lines are made for one terminal.
+// style says what one terminal can show.
 type style struct{ ascii, color bool }
 
-// The colours, as SGR has them.
+// Colours, as SGR parameters.
 const (
 	bold   = "1"
 	dim    = "2"
@@ -19,25 +19,25 @@ const (
 	cyan   = "36"
 )
 
-// plain is text that is visible already, as this terminal can show it.
+// plain returns visible text in the characters of this terminal.
 func (s style) plain(text string) string {
 	if s.ascii {
-		return visible.ASCII(text)
+		return safetext.ASCII(text)
 	}
 	return text
 }
 
-// fit is text that is visible already, cut to room columns.
+// fit returns visible text, cut to room columns.
 func (s style) fit(text string, room int) string {
-	return visible.Fit(s.plain(text), max(room, 0), s.glyph("…", "..."))
+	return safetext.Fit(s.plain(text), max(room, 0), s.glyph("…", "..."))
 }
 
-// wrap is text that is visible already, in lines of room columns.
+// wrap returns visible text, in lines of room columns.
 func (s style) wrap(text string, room int) []string {
-	return visible.Wrap(s.plain(text), max(room, 8))
+	return safetext.Wrap(s.plain(text), max(room, 8))
 }
 
-// paint puts what is cut already into a colour.
+// paint colours a text. The text must be cut already.
 func (s style) paint(sgr, text string) string {
 	if !s.color || sgr == "" || text == "" {
 		return text
@@ -45,7 +45,7 @@ func (s style) paint(sgr, text string) string {
 	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
 }
 
-// glyph is one that has a plain stand-in.
+// glyph returns nice, or plain for a terminal with ASCII only.
 func (s style) glyph(nice, plain string) string {
 	if s.ascii {
 		return plain
@@ -56,7 +56,7 @@ func (s style) glyph(nice, plain string) string {
 // text is one part of a line, in a colour.
 type text struct{ sgr, s string }
 
-// line are parts of a line in room columns: what has no room is cut.
+// line joins parts to a line of room columns, and cuts the rest.
 func (s style) line(room int, parts ...text) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -64,7 +64,7 @@ func (s style) line(room int, parts ...text) string {
 			break
 		}
 		t := s.fit(p.s, room)
-		room -= visible.Width(t)
+		room -= safetext.Width(t)
 		b.WriteString(s.paint(p.sgr, t))
 		if t != s.plain(p.s) {
 			break

@@ -25,7 +25,7 @@ func (nowhere) Append(context.Context, ...audit.Event) (audit.Position, error) {
 	return audit.Position{}, nil
 }
 
-// crashing is a queue in which an answer is a crash.
+// crashing is a queue that panics on an answer.
 type crashing struct{ Queue }
 
 func (crashing) Answer(context.Context, supervise.Reply) (supervise.Answer, error) {
@@ -34,8 +34,7 @@ func (crashing) Answer(context.Context, supervise.Reply) (supervise.Answer, erro
 
 const tuiArg = "tui-in-a-terminal"
 
-// TestMain is the terminal, when this program is told to be one: on the queue in a
-// directory.
+// TestMain runs the terminal on the queue in a directory if the arguments say so.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || os.Args[1] != tuiArg {
 		os.Exit(m.Run())
@@ -60,7 +59,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// terminal is a tmux with the program in it, which a shell started.
+// terminal is a tmux in which a shell has started the program.
 type terminal struct {
 	t      *testing.T
 	socket string
@@ -83,7 +82,8 @@ func newTerminal(t *testing.T, queue, how string, width, height int) *terminal {
 		p.tmux("kill-server")
 		os.RemoveAll(dir)
 	})
-	// The shell is there before and after, and says how the terminal is.
+	// The shell stays after the program, and records the state of the terminal before and
+	// after it.
 	script := fmt.Sprintf(`stty -g >%[1]s/before; echo shell-before; %[2]s %[3]s %[4]s %[5]q & echo $! >%[1]s/pid; fg >/dev/null; code=$?; stty -g >%[1]s/after; echo "code=$code"; touch %[1]s/over; exec sleep 1000`,
 		dir, self, tuiArg, queue, how)
 	p.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "bash", "-mc", script)
@@ -107,27 +107,38 @@ var patience = testenv.Patience(time.Minute)
 
 func (p *terminal) await(what string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(30 * time.Millisecond) {
-		if strings.Contains(p.screen(), what) {
-			return
+	if !p.eventually(func() bool { return strings.Contains(p.screen(), what) }) {
+		p.t.Fatalf("%q did not appear:\n%s", what, p.screen())
+	}
+}
+
+// eventually polls a condition, since tmux tells nobody what a program draws. It reports
+// whether the condition became true in time.
+func (p *terminal) eventually(condition func() bool) bool {
+	timeout, tick := time.After(patience), time.NewTicker(30*time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			return false
 		}
 	}
-	p.t.Fatalf("%q did not appear:\n%s", what, p.screen())
+	return true
 }
 
 func (p *terminal) keys(keys ...string) { p.tmux(append([]string{"send-keys"}, keys...)...) }
 
-// ended waits until the program has, and fails the test unless the terminal is as
-// it was.
+// ended blocks until the program has ended. It fails the test unless the terminal is as
+// before.
 func (p *terminal) ended(code string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(30 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(p.dir, "over")); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			p.t.Fatalf("it did not end:\n%s", p.screen())
-		}
+	over := func() bool {
+		_, err := os.Stat(filepath.Join(p.dir, "over"))
+		return err == nil
+	}
+	if !p.eventually(over) {
+		p.t.Fatalf("it did not end:\n%s", p.screen())
 	}
 	p.await("code=" + code)
 	before, _ := os.ReadFile(filepath.Join(p.dir, "before"))
@@ -138,7 +149,7 @@ func (p *terminal) ended(code string) {
 	if got := strings.TrimSpace(p.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag} #{bracketed_paste_flag}")); !strings.HasPrefix(got, "0 1") {
 		p.t.Errorf("another screen is shown, or no cursor: %s", got)
 	}
-	// What a crash says may have moved it off the screen.
+	// The text of a crash may have scrolled it off the screen.
 	if all := p.tmux("capture-pane", "-p", "-S", "-"); !strings.Contains(all, "shell-before") {
 		p.t.Errorf("what was there before is gone:\n%s", all)
 	}
@@ -155,7 +166,7 @@ func (p *terminal) pid() int {
 	return pid
 }
 
-// waiting is a queue in a directory of its own, with routes that wait.
+// waiting makes a queue in a new directory, with routes that wait.
 func waiting(t *testing.T, hosts ...string) (dir string, asker *supervise.Asker, tickets []*supervise.Ticket) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "supervise")
@@ -178,7 +189,7 @@ func waiting(t *testing.T, hosts ...string) (dir string, asker *supervise.Asker,
 	return dir, asker, tickets
 }
 
-// TestTerminal answers in a real terminal, and whoever waits goes on.
+// TestTerminal answers in a real terminal, and the asker goes on.
 func TestTerminal(t *testing.T) {
 	dir, asker, tickets := waiting(t, "one.example", "two.example")
 	p := newTerminal(t, dir, "plain", 80, 24)
@@ -199,7 +210,7 @@ func TestTerminal(t *testing.T) {
 	}
 	p.await("1 waiting")
 
-	// Live, and narrow.
+	// A new proposal appears at once, also in a narrow terminal.
 	if _, err := asker.Propose(t.Context(), supervisetest.Route("three.example"), supervise.Draft{}); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +223,7 @@ func TestTerminal(t *testing.T) {
 	p.ended("0")
 }
 
-// TestTerminalIsRestored: however it ends.
+// TestTerminalIsRestored checks that every end of the program restores the terminal.
 func TestTerminalIsRestored(t *testing.T) {
 	for how, end := range map[string]func(*terminal){
 		"key":   func(p *terminal) { p.keys("C-c") },

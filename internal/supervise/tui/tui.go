@@ -1,15 +1,15 @@
-// Package tui is the terminal where a person answers what waits in the queue.
+// Package tui shows the queue in a terminal, where a person answers its proposals.
 //
-// What it promises:
+// The package guarantees:
 //
-//   - An answer is for what stands on the screen: it names the digest of what was
-//     drawn, and keys do nothing until that has stood there for a moment, so that a
-//     key typed just as the list changes meets no other proposal.
-//   - What comes and goes moves nothing: the line that is pointed at stays pointed at,
-//     and stays on the screen when it is answered elsewhere, until one leaves it.
-//   - Nothing is approved by one key, nor what [supervise.Detail] warns of by two.
-//   - Only text that is visible is drawn. The terminal is as before afterwards, also
-//     after a signal and a crash.
+//   - An answer is for the proposal on the screen. It names the digest of what was drawn,
+//     and keys have no effect until that was on the screen for a moment. So a key typed
+//     while the list changes never answers another proposal.
+//   - New and ended proposals move nothing. The selected line stays selected, and stays on
+//     the screen after an answer elsewhere, until the person leaves it.
+//   - One key approves nothing. Two keys approve nothing that [supervise.Detail] warns of.
+//   - Only visible text is drawn. The terminal is as before afterwards, even after a signal
+//     or a crash.
 //
 // Start reading at [Run], then at model.press.
 package tui
@@ -27,8 +27,7 @@ import (
 	"github.com/carboy/carboy/internal/supervise"
 )
 
-// Queue is what the terminal needs of the user's queue. It is called from several
-// goroutines.
+// Queue is the part of supervise.Queue that the terminal uses. Several goroutines call it.
 type Queue interface {
 	List(context.Context, supervise.Query) (supervise.Listing, error)
 	Find(ctx context.Context, prefix string) (supervise.Entry, error)
@@ -36,16 +35,16 @@ type Queue interface {
 	Watch(context.Context) <-chan struct{}
 }
 
-// Options are how a person sits before the queue. In and Out must be terminals.
+// Options configure [Run]. In and Out must be terminals.
 type Options struct {
 	In, Out *os.File
-	// ASCII: the terminal shows nothing else. Color: its user wants colours.
+	// ASCII restricts the output to ASCII. Color turns colours on.
 	ASCII, Color bool
 	Queue        Queue
 }
 
-// Run shows the queue until the person leaves (nil), the context ends (its error), or
-// the terminal fails. Signals are the caller's: one that is to end it ends the context.
+// Run shows the queue. It returns nil when the person leaves, the context's error when that
+// ends, or an error of the terminal. The caller handles signals, by ending the context.
 func Run(ctx context.Context, o Options) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -57,11 +56,11 @@ func Run(ctx context.Context, o Options) error {
 		profile = colorprofile.ANSI
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out),
-		// The caller ends ctx on a signal. Its own handler would then send to a loop that
-		// is over, and wait for good.
+		// The caller ends ctx on a signal. The library's own handler would then send to a
+		// loop that is over, and block forever.
 		tea.WithoutSignalHandler(),
-		// As in package pick: it neither starts tmux nor asks the terminal for what it
-		// would answer too late.
+		// As in package prompt: without this the library starts tmux, or asks the terminal
+		// something that it answers too late.
 		tea.WithColorProfile(profile), tea.WithEnvironment([]string{"TERM=xterm", "SSH_TTY=/dev/tty"})).Run()
 	switch {
 	case err == nil:

@@ -11,35 +11,35 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
 	"github.com/carboy/carboy/internal/supervise/supervisetest"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// desk is a model without a terminal, whose commands are carried out at once and
-// whose clock is set by hand.
+// desk runs a model without a terminal. It runs commands at once, and has a clock that the
+// test sets.
 type desk struct {
 	*model
 	t     *testing.T
 	q     *supervisetest.Queue
 	clock time.Time
-	over  bool // it was left
+	over  bool // the program has ended
 }
 
 func newDesk(t *testing.T, q *supervisetest.Queue, width, height int) *desk {
 	d := &desk{t: t, q: q, clock: time.Now()}
 	d.model = newModel(t.Context(), q, func() time.Time { return d.clock })
-	d.after = func(time.Duration, tea.Msg) tea.Cmd { return nil } // the clock is ours
+	d.after = func(time.Duration, tea.Msg) tea.Cmd { return nil } // the test sets the clock
 	d.send(tea.WindowSizeMsg{Width: width, Height: height})
 	d.look()
 	d.wait()
 	return d
 }
 
-// look has it see how the queue is now.
+// look makes the model read the queue.
 func (d *desk) look() { d.run(d.load()) }
 
-// wait lets so much time go by that keys work.
+// wait advances the clock until keys work.
 func (d *desk) wait() { d.clock = d.clock.Add(settle) }
 
 func (d *desk) send(msg tea.Msg) {
@@ -47,7 +47,7 @@ func (d *desk) send(msg tea.Msg) {
 	d.run(cmd)
 }
 
-// run carries out what a command does.
+// run runs a command and its messages.
 func (d *desk) run(cmd tea.Cmd) {
 	if cmd == nil {
 		return
@@ -70,7 +70,7 @@ var named = map[string]tea.KeyPressMsg{
 	"ctrl+c": {Code: 'c', Mod: tea.ModCtrl}, "ctrl+s": {Code: 's', Mod: tea.ModCtrl}, "ctrl+u": {Code: 'u', Mod: tea.ModCtrl}, "ctrl+k": {Code: 'k', Mod: tea.ModCtrl}, "delete": {Code: tea.KeyDelete},
 }
 
-// keys are pressed one after the other, by name or as text, as fast as can be.
+// keys presses keys, by name or as text, without any time between them.
 func (d *desk) keys(keys ...string) {
 	d.t.Helper()
 	for _, k := range keys {
@@ -84,7 +84,7 @@ func (d *desk) keys(keys ...string) {
 	}
 }
 
-// slowly are keys between which one looks.
+// slowly presses keys with time to look between them.
 func (d *desk) slowly(keys ...string) {
 	d.t.Helper()
 	for _, k := range keys {
@@ -104,7 +104,7 @@ func (d *desk) has(want ...string) {
 	}
 }
 
-// answered fails the test unless the answers were these, as "verdict host".
+// answered fails the test unless the answers were these, each as "verdict host".
 func (d *desk) answered(want ...string) {
 	d.t.Helper()
 	var got []string
@@ -160,8 +160,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestModify: what is approved instead is shown before it is, and what is wrong with
-// it is said.
+// TestModify checks that a modified payload is shown before it is approved, and that its
+// errors are shown.
 func TestModify(t *testing.T) {
 	d := newDesk(t, three(), 120, 30)
 	d.slowly("m")
@@ -185,7 +185,7 @@ func TestModify(t *testing.T) {
 	if got := d.q.Replies()[0].Payload.(supervise.EgressAllow).Routes[0].Matches[0].Methods; !reflect.DeepEqual(got, []string{"HEAD"}) {
 		t.Errorf("approved: %v", got)
 	}
-	// One that becomes dangerous is asked about as such.
+	// A modification that becomes dangerous gets the warning.
 	d.slowly("m")
 	for range 20 {
 		d.keys("up")
@@ -201,7 +201,7 @@ func TestModify(t *testing.T) {
 	d.answered("modified one.example", "modified two.example")
 }
 
-// TestDangerous: what is warned of is not approved by two keys.
+// TestDangerous checks that two keys do not approve a proposal with a warning.
 func TestDangerous(t *testing.T) {
 	q := &supervisetest.Queue{}
 	q.Add("b", "", supervisetest.AnyRoute("any.example"))
@@ -211,7 +211,7 @@ func TestDangerous(t *testing.T) {
 	d.has("type yes", "every request to any.example")
 	d.slowly("es", "enter")
 	d.answered("approved any.example")
-	// Rejecting is not dangerous.
+	// Rejecting needs no warning.
 	q.Add("b", "", supervisetest.AnyRoute("more.example"))
 	d.look()
 	d.wait()
@@ -219,8 +219,8 @@ func TestDangerous(t *testing.T) {
 	d.answered("approved any.example", "rejected more.example")
 }
 
-// TestNothingMoves: what comes and goes changes neither what is pointed at nor where
-// it stands on the screen.
+// TestNothingMoves checks that new and ended proposals change neither the selection nor its
+// place on the screen.
 func TestNothingMoves(t *testing.T) {
 	for _, width := range []int{120, 50} {
 		q := &supervisetest.Queue{}
@@ -237,7 +237,7 @@ func TestNothingMoves(t *testing.T) {
 		if d.at != at || lineOf(d, "host-012") != line {
 			t.Errorf("it moved from line %d to %d:\n%s", line, lineOf(d, "host-012"), d.shows())
 		}
-		// The one pointed at is answered elsewhere: it stays, and says so.
+		// The selected proposal is answered elsewhere. It stays on the screen, with a note.
 		q.End(at, supervise.Approved)
 		d.look()
 		if d.at != at || lineOf(d, "host-012") != line {
@@ -247,7 +247,7 @@ func TestNothingMoves(t *testing.T) {
 		d.slowly("a", "r", "m", "enter", "a", "enter")
 		d.answered()
 		d.has("gone")
-		// Its neighbour can be answered.
+		// The next proposal can be answered.
 		d.slowly("esc", "j", "enter", "a")
 		d.has("Approve: allow host-014")
 		d.slowly("enter")
@@ -264,8 +264,8 @@ func lineOf(d *desk, what string) int {
 	return -1
 }
 
-// TestKeysMeetWhatIsShown: keys that were typed before one could see what they would
-// answer do nothing.
+// TestKeysMeetWhatIsShown checks that keys have no effect before the person could see what
+// they would answer.
 func TestKeysMeetWhatIsShown(t *testing.T) {
 	d := newDesk(t, three(), 120, 24)
 	d.keys("j", "a")
@@ -281,11 +281,11 @@ func TestKeysMeetWhatIsShown(t *testing.T) {
 	d.wait()
 	d.keys("enter")
 	d.answered("approved two.example")
-	// It goes on to the next, and a key that was pressed too often answers nothing.
+	// It shows the next proposal, and a key that was pressed too often answers nothing.
 	d.keys("a", "enter", "r", "enter")
 	d.answered("approved two.example")
 
-	// On a narrow terminal it has to be open.
+	// In a narrow terminal, the proposal must be open.
 	d = newDesk(t, three(), 60, 24)
 	d.keys("a")
 	if d.ask != nil || !d.open {
@@ -296,8 +296,8 @@ func TestKeysMeetWhatIsShown(t *testing.T) {
 	d.answered("approved one.example")
 }
 
-// TestGoneWhileAsked: what is typed as a note is never a command, also when the
-// proposal is gone in the meantime.
+// TestGoneWhileAsked checks that the text of a note is never a command, even if the
+// proposal has ended meanwhile.
 func TestGoneWhileAsked(t *testing.T) {
 	d := newDesk(t, three(), 120, 24)
 	d.slowly("a", "a note")
@@ -313,7 +313,7 @@ func TestGoneWhileAsked(t *testing.T) {
 	d.answered("approved two.example")
 }
 
-// TestAnotherUnderTheSameID: an answer names the digest of what was on the screen.
+// TestAnotherUnderTheSameID checks that an answer names the digest that was on the screen.
 func TestAnotherUnderTheSameID(t *testing.T) {
 	d := newDesk(t, three(), 120, 24)
 	shown := d.q.Entry(d.at).Proposal.Digest
@@ -324,7 +324,7 @@ func TestAnotherUnderTheSameID(t *testing.T) {
 		t.Fatalf("what was not shown was answered: %+v", r)
 	}
 	d.has(supervise.ErrDigest.Error())
-	// When it is seen, it is another proposal.
+	// By the time it is read, it is another proposal.
 	d.look()
 	d.keys("a", "enter")
 	if len(d.q.Replies()) != 1 {
@@ -332,7 +332,7 @@ func TestAnotherUnderTheSameID(t *testing.T) {
 	}
 }
 
-// TestTooLate: both are told the truth.
+// TestTooLate checks that both persons learn who was first.
 func TestTooLate(t *testing.T) {
 	for _, v := range []supervise.Verdict{supervise.Approved, supervise.Rejected, supervise.Withdrawn, supervise.Expired} {
 		d := newDesk(t, three(), 120, 24)
@@ -375,8 +375,8 @@ func TestUnreadable(t *testing.T) {
 	d.slowly("a", "r", "m", "enter", "j", "k", "G", "f", "n", "J", "/", "enter", "tab")
 }
 
-// TestHostile: text from inside draws nothing, hides nothing, and is never wider or
-// longer than the terminal.
+// TestHostile checks that text from inside draws nothing, hides nothing, and is never wider
+// or longer than the terminal.
 func TestHostile(t *testing.T) {
 	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\n\u009b31m" + strings.Repeat("wide 漢字 ", 100) + strings.Repeat("a\u0301", 300)
 	q := &supervisetest.Queue{}
@@ -399,9 +399,9 @@ func TestHostile(t *testing.T) {
 					t.Errorf("%v %v %v: %d lines", st, size, keys, len(lines))
 				}
 				for _, l := range lines {
-					plain := bare(l)
-					if plain != l && !st.color || !visible.Clean(plain) || visible.Width(plain) > size[0] {
-						t.Fatalf("%v %v %v: %q is %d wide", st, size, keys, l, visible.Width(plain))
+					plain := withoutColor(l)
+					if plain != l && !st.color || !safetext.Clean(plain) || safetext.Width(plain) > size[0] {
+						t.Fatalf("%v %v %v: %q is %d wide", st, size, keys, l, safetext.Width(plain))
 					}
 					if st.ascii && strings.ContainsFunc(l, func(r rune) bool { return r > 126 }) {
 						t.Fatalf("not plain: %q", l)
@@ -417,8 +417,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestSigned: what a signature approves is shown with the command that does, and can be
-// rejected here, and nothing else.
+// TestSigned checks that a proposal that needs a signature is shown with the signing
+// command, and can only be rejected here.
 func TestSigned(t *testing.T) {
 	q := &supervisetest.Queue{}
 	q.Add("ship", "", supervisetest.Apply("prod1"))
@@ -434,7 +434,7 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// TestEditor edits a text in all ways.
+// TestEditor edits a text in every way.
 func TestEditor(t *testing.T) {
 	for _, x := range []struct {
 		from string

@@ -6,13 +6,12 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// The screen is a head, a body, and below it a line of what can be done or what is
-// asked. The body is the list, a proposal, or both beside each other. Only lines that
-// are on the screen are made.
+// The screen has a head, a body, and a foot with the possible keys or a question. The body
+// shows the list, a proposal, or both side by side. Only visible lines are laid out.
 
 const rowLines = 2
 
@@ -65,12 +64,12 @@ func (m *model) head() string {
 	if m.failed != "" {
 		parts = append(parts, text{red, "  the queue can't be read: " + m.failed})
 	} else if n := len(m.problems); n > 0 {
-		parts = append(parts, text{yellow, fmt.Sprintf("  %d skipped: %s", n, visible.String(m.problems[0].Error(), 200))})
+		parts = append(parts, text{yellow, fmt.Sprintf("  %d skipped: %s", n, safetext.String(m.problems[0].Error(), 200))})
 	}
 	return m.style.line(m.width, parts...)
 }
 
-// bodyRoom is how many lines the body has when nothing is asked.
+// bodyRoom returns the number of lines of the body while no answer is being given.
 func (m *model) bodyRoom() int { return max(m.height-3, 1) }
 
 func (m *model) listRoom() int { return max(m.bodyRoom()/rowLines, 1) }
@@ -80,7 +79,7 @@ func (m *model) sheetRoom() int {
 	if m.ask != nil {
 		n = max(m.height-2-len(m.foot()), 1)
 	}
-	return max(n-1, 1) // the last line says how much is below
+	return max(n-1, 1) // the last line counts the lines below
 }
 
 func (m *model) listWidth() int {
@@ -114,13 +113,13 @@ func (m *model) body(room int) []string {
 	bar := m.style.paint(dim, m.style.glyph(" │ ", " | "))
 	out := make([]string, room)
 	for i := range out {
-		out[i] = list[i] + strings.Repeat(" ", max(0, m.listWidth()-visible.Width(bare(list[i])))) + bar + sheet[i]
+		out[i] = list[i] + strings.Repeat(" ", max(0, m.listWidth()-safetext.Width(withoutColor(list[i])))) + bar + sheet[i]
 	}
 	return out
 }
 
-// bare is a line without our own colours.
-func bare(s string) string {
+// withoutColor returns a line without carboy's own colours.
+func withoutColor(s string) string {
 	for {
 		i := strings.Index(s, "\x1b[")
 		if i < 0 {
@@ -192,7 +191,7 @@ func (m *model) listLines(room int) []string {
 		}
 		out = append(out,
 			m.style.line(width, text{cyan, lead}, warn, text{tone, r.title}),
-			m.style.line(width, text{"", "  "}, text{under, fmt.Sprintf("%s  %s  %s", time, p.Kind, visible.String(p.Bottle, 100))}))
+			m.style.line(width, text{"", "  "}, text{under, fmt.Sprintf("%s  %s  %s", time, p.Kind, safetext.String(p.Bottle, 100))}))
 	}
 	return out
 }
@@ -208,7 +207,7 @@ func (m *model) sheetLines(room int) []string {
 	room = max(room-1, 1)
 	m.scroll = max(0, min(m.scroll, len(lines)-room))
 	to := min(m.scroll+room, len(lines))
-	// Only what was seen from the first line on counts as seen.
+	// A line counts as seen only if all lines above it were.
 	if m.scroll <= m.sheet.seen {
 		m.sheet.seen = max(m.sheet.seen, to)
 	}
@@ -226,7 +225,7 @@ func (m *model) sheetLines(room int) []string {
 	return out
 }
 
-// foot is what can be done, or what is asked, or what went wrong.
+// foot returns the possible keys, the question, or the error.
 func (m *model) foot() []string {
 	if m.ask != nil {
 		return m.askLines()
@@ -264,7 +263,7 @@ func (m *model) foot() []string {
 	return []string{m.style.line(m.width, parts...)}
 }
 
-// askLines are what is asked before an answer is given.
+// askLines returns the lines of the answer being given.
 func (m *model) askLines() []string {
 	a := m.ask
 	s := m.style
@@ -272,7 +271,7 @@ func (m *model) askLines() []string {
 	verb := map[supervise.Verdict]string{supervise.Approved: "Approve", supervise.Rejected: "Reject", supervise.Modified: "Approve as modified"}[a.verdict]
 	p := a.of.entry.Proposal
 	out := []string{rule, s.line(m.width, text{bold, verb + ": "}, text{"", a.of.title}),
-		s.line(m.width, text{dim, fmt.Sprintf("  %s, %s, digest %.12s", p.Kind, visible.String(p.Bottle, 100), a.digest)})}
+		s.line(m.width, text{dim, fmt.Sprintf("  %s, %s, digest %.12s", p.Kind, safetext.String(p.Bottle, 100), a.digest)})}
 	switch {
 	case a.of.gone != "":
 		return append(out, s.line(m.width, text{red, "gone meanwhile: " + a.of.gone}), s.line(m.width, text{bold, "Esc"}, text{dim, " goes back"}))
@@ -312,9 +311,9 @@ func (m *model) askLines() []string {
 	return append(out, s.line(m.width, text{bold, "Enter"}, text{dim, do}, text{bold, "Esc"}, text{dim, " goes back"}))
 }
 
-// tail is the end of what is typed, as far as it has room.
+// tail returns the end of the typed text that has room.
 func tail(s string, room int) string {
-	for visible.Width(s) > max(room, 8) {
+	for safetext.Width(s) > max(room, 8) {
 		_, s, _ = cutFirst(s)
 	}
 	return s
@@ -340,11 +339,11 @@ func (m *model) editLines(room int) []string {
 	var out []string
 	for i := e.top; i < min(e.top+room, len(e.lines)); i++ {
 		lead := "  "
-		l := visible.String(string(e.lines[i]), maxPaste)
+		l := safetext.String(string(e.lines[i]), maxPaste)
 		if i == e.row {
 			lead = m.style.glyph("▌ ", "> ")
-			before := visible.String(string(e.lines[i][:e.col]), maxPaste)
-			l = tail(before, m.width-12) + m.style.glyph("▏", "_") + visible.String(string(e.lines[i][e.col:]), maxPaste)
+			before := safetext.String(string(e.lines[i][:e.col]), maxPaste)
+			l = tail(before, m.width-12) + m.style.glyph("▏", "_") + safetext.String(string(e.lines[i][e.col:]), maxPaste)
 		}
 		out = append(out, m.style.line(m.width, text{cyan, lead}, text{"", l}))
 	}

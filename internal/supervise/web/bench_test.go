@@ -9,9 +9,9 @@ import (
 	"github.com/carboy/carboy/internal/supervise/supervisetest"
 )
 
-// BenchmarkPage measures in a browser: from a key that moves in the list to the frame
-// after it, and from a click on a proposal to the first frame that shows it, both as
-// medians in milliseconds of the browser's own clock. The ratios are what matters.
+// BenchmarkPage measures in a browser: from a key in the list to the next frame, and from a
+// click on a proposal to the first frame that shows it. Both are medians in milliseconds of
+// the browser's clock. The ratios matter.
 func BenchmarkPage(b *testing.B) {
 	browser := browsertest.Start(b)
 	for _, n := range []int{10, 1000} {

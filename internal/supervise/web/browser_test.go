@@ -14,7 +14,7 @@ import (
 	"github.com/carboy/carboy/internal/supervise/supervisetest"
 )
 
-// served is a page for the time of a test.
+// served serves a page until the test ends.
 func served(t testing.TB, q Queue) *Server {
 	t.Helper()
 	s, err := Listen(Options{Queue: q})
@@ -35,11 +35,11 @@ func served(t testing.TB, q Queue) *Server {
 
 var wide = browsertest.View{Width: 1280, Height: 800}
 
-// signedIn is a tab that shows the queue.
+// signedIn returns a tab that shows the queue.
 func signedIn(t *testing.T, b *browsertest.Browser, s *Server, v browsertest.View) *browsertest.Tab {
 	t.Helper()
 	p := b.Open(t, s.Link(), v)
-	// The page that lets in goes on by itself.
+	// The page that lets in loads the next one by itself.
 	p.Until(`location.pathname.startsWith("/s/") && document.readyState === "complete"`)
 	if !v.NoScript {
 		p.Until(`document.querySelector("#live:not([hidden]):not(.off)")`)
@@ -47,13 +47,14 @@ func signedIn(t *testing.T, b *browsertest.Browser, s *Server, v browsertest.Vie
 	return p
 }
 
-// quiet fails the test when the page complained or asked another place for anything.
+// quiet fails the test if the page reported an error or requested anything from another
+// host.
 func quiet(t *testing.T, p *browsertest.Tab, s *Server) {
 	t.Helper()
 	p.Quiet(func(url string) bool { return strings.HasPrefix(url, s.origin+"/") || url == "about:blank" })
 }
 
-// press presses Enter on what has the focus, when the page takes answers.
+// press presses Enter on the focused element, once the page accepts answers.
 func press(p *browsertest.Tab, do func()) {
 	p.Until(`performance.now() > 400`)
 	p.Loads(do)
@@ -63,7 +64,7 @@ func rowsOf(p *browsertest.Tab) []string {
 	return browsertest.Eval[[]string](p, `Array.from(document.querySelectorAll("#rows .row:not(.gone) .title"), e => e.textContent)`)
 }
 
-// TestPage goes through the page as a person does, in a browser.
+// TestPage uses the page in a browser, like a person.
 func TestPage(t *testing.T) {
 	b := browsertest.Start(t)
 
@@ -101,7 +102,7 @@ func TestPage(t *testing.T) {
 		if got := browsertest.Eval[string](p, `document.querySelector("#gone").innerText + document.activeElement.id`); !strings.Contains(got, "Approved by me on this page") || !strings.Contains(got, "telemetry") || !strings.HasSuffix(got, "next") {
 			t.Errorf("afterwards the page says %q", got)
 		}
-		// What is dangerous is not approved without its warning.
+		// A dangerous proposal is not approved without its warning.
 		p.Loads(func() { p.Key("Enter", 0) })
 		p.Screenshot("page-warning", false)
 		p.Until(`performance.now() > 400`)
@@ -182,7 +183,7 @@ func TestPage(t *testing.T) {
 		if got := browsertest.Eval[float64](p, `document.querySelector("#rows a[aria-current]").getBoundingClientRect().top`); got != before {
 			t.Errorf("what is looked at moved from %v to %v", before, got)
 		}
-		// What is shown is answered elsewhere.
+		// The shown proposal is answered elsewhere.
 		q.End(one.ID, supervise.Rejected)
 		p.Until(`!document.querySelector("#gone").hidden && document.querySelector("#gone").innerText.includes("Rejected by someone on the command line")`)
 		if got := browsertest.Eval[bool](p, `document.querySelector("#approve").disabled && document.querySelector("main h2").textContent.includes("one.example")`); !got {
@@ -325,8 +326,7 @@ func TestPage(t *testing.T) {
 	t.Run("another site", func(t *testing.T) { otherSite(t, b) })
 }
 
-// quietBut422 is quiet, but for the line with which a browser says that a form was
-// not taken.
+// quietBut422 is like quiet, and allows the browser's message about a rejected form.
 func quietBut422(t *testing.T, p *browsertest.Tab, s *Server) {
 	t.Helper()
 	for _, e := range p.Events() {
@@ -336,7 +336,7 @@ func quietBut422(t *testing.T, p *browsertest.Tab, s *Server) {
 	}
 }
 
-// markup is text that would be something else on a careless page.
+// markup is text that would be markup on a careless page.
 var markup = []string{
 	"</script><script>alert(1)</script>", `"><img src=x onerror=alert(1)>`, "'><svg/onload=alert(1)>", "</style><style>*{display:none}",
 	"<!--", "]]>", "javascript:alert(1)", "{{.Digest}}", "&lt;b&gt;&#x202e;", "</title><h1>verified</h1>", "\u202egnp.exe\u2066\x1b[2J\r\n\u2028\u0085",
@@ -347,8 +347,7 @@ func hostilePayload(s string) supervise.Payload {
 	return supervise.GateOverride{Gate: cut(s), Repository: s, Commit: "abc", Verdict: "def", Failures: []string{s, strings.Repeat("W", 3000)}}
 }
 
-// otherSite attacks the page from another site that the same browser shows, while a
-// session is open.
+// otherSite attacks the page from another site in the same browser, during a session.
 func otherSite(t *testing.T, b *browsertest.Browser) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.Route("api.example.com"))
@@ -359,8 +358,8 @@ func otherSite(t *testing.T, b *browsertest.Browser) {
 	token := browsertest.Eval[string](p, `document.querySelector("[name=token]").value`)
 	p.Go("about:blank")
 
-	// The worst case: it knows the session's path and the form's token, and is on
-	// this machine, so that cookies go there too.
+	// The worst case: the attacker knows the session's path and the form's token, and runs
+	// on this machine, so that it gets cookies too.
 	var cookies []string
 	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cookies = append(cookies, r.Header.Get("Cookie"))
@@ -390,7 +389,7 @@ func otherSite(t *testing.T, b *browsertest.Browser) {
 			}
 		}
 	}
-	// A name that leads to this machine by the time it is asked for.
+	// A name that resolves to this machine by the time of the request.
 	e := b.Open(t, "http://rebound.test"+ours+base, wide)
 	if got := browsertest.Eval[string](e, `document.body.innerText`); !strings.Contains(got, "and nowhere else") {
 		t.Errorf("another name for this page shows %q", got)
@@ -403,7 +402,7 @@ func otherSite(t *testing.T, b *browsertest.Browser) {
 	if r := q.Replies(); len(r) != 0 {
 		t.Errorf("answered from another site: %+v", r)
 	}
-	// Its neighbour: the page itself may.
+	// The counter-check: the page itself may do it.
 	p.Go(s.origin + base + "p/" + string(one.ID))
 	p.Key("a", 0)
 	press(p, func() { p.Key("Enter", 0) })

@@ -12,34 +12,34 @@ import (
 	"time"
 )
 
-// Who may come in. A browser's cookie for 127.0.0.1 goes to every port of it, so also
-// to a server that another user of this machine runs there. A session's cookie is
-// therefore for a path that only this session knows, and is worth nothing without it:
-// nobody else can have the browser ask for that path.
+// This file decides who gets in. A browser sends a cookie for 127.0.0.1 to every port, so
+// also to a server of another user of this machine. A session's cookie is therefore for a
+// path that only this session knows, and is useless without the path: nobody else can make
+// the browser request it.
 
 const (
 	cookieName = "carboy"
-	// tokenLife is how long a printed address that nobody has used works.
+	// tokenLife is the lifetime of a printed address that nobody has used.
 	tokenLife = 15 * time.Minute
-	// sessionLife is how long a session works after its last page.
+	// sessionLife is the lifetime of a session after its last page.
 	sessionLife = 12 * time.Hour
-	// maxSessions bounds the browsers that are in at once; the one that was idle for
-	// longest has to go.
+	// maxSessions bounds the sessions. A new one beyond that ends the one that was idle for
+	// longest.
 	maxSessions = 8
 	secretBytes = 32
 )
 
-// session is one browser that came in.
+// session is a browser that was let in.
 type session struct {
-	path   string   // /s/<secret>/: where its cookie is sent
+	path   string   // /s/<secret>/, the path of its cookie
 	cookie [32]byte // SHA-256 of the cookie's value
-	key    []byte   // of its forms' tokens
+	key    []byte   // for the tokens of its forms
 	used   time.Time
-	events int // streams that are open
+	events int // open streams
 }
 
-// doors hold the token and the sessions. Safe for concurrent use.
-type doors struct {
+// sessionStore holds the token and the sessions. It is safe for concurrent use.
+type sessionStore struct {
 	now func() time.Time
 
 	mu       sync.Mutex
@@ -54,8 +54,8 @@ func random() string {
 	return hex.EncodeToString(b)
 }
 
-// newToken makes a token; the one before it is dead.
-func (d *doors) newToken() string {
+// newToken returns a new token. The earlier token is no longer valid.
+func (d *sessionStore) newToken() string {
 	t := random()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,9 +63,9 @@ func (d *doors) newToken() string {
 	return t
 }
 
-// enter exchanges a token for a session and the value of its cookie. The token is
-// dead then, whoever used it.
-func (d *doors) enter(token string) (s *session, cookie string, ok bool) {
+// enter exchanges a token for a session and its cookie's value. The token is no longer
+// valid then, whoever used it.
+func (d *sessionStore) enter(token string) (s *session, cookie string, ok bool) {
 	sum := sha256.Sum256([]byte(token))
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,9 +94,8 @@ func (d *doors) enter(token string) (s *session, cookie string, ok bool) {
 	return s, cookie, true
 }
 
-// whose is the session that a request belongs to by its path and its cookie, and what
-// it asks for below that path.
-func (d *doors) whose(r *http.Request) (s *session, rest string, ok bool) {
+// find returns the session of a request, by its path and cookie, and the rest of the path.
+func (d *sessionStore) find(r *http.Request) (s *session, rest string, ok bool) {
 	if len(r.URL.Path) < len("/s/")+2*secretBytes+1 || !strings.HasPrefix(r.URL.Path, "/s/") {
 		return nil, "", false
 	}
@@ -107,8 +106,7 @@ func (d *doors) whose(r *http.Request) (s *session, rest string, ok bool) {
 	if s == nil || now.Sub(s.used) > sessionLife {
 		return nil, "", false
 	}
-	// Whoever can write cookies for this address from another port can add some of
-	// this name; one of them has to be ours.
+	// A server on another port can add cookies of this name, so look at all of them.
 	for i, c := range r.CookiesNamed(cookieName) {
 		sum := sha256.Sum256([]byte(c.Value))
 		if i < 8 && subtle.ConstantTimeCompare(sum[:], s.cookie[:]) == 1 {
@@ -119,11 +117,11 @@ func (d *doors) whose(r *http.Request) (s *session, rest string, ok bool) {
 	return nil, "", false
 }
 
-// maxStreams bounds the streams of events of a session: one for each tab.
+// maxStreams bounds the event streams of a session, one for each tab.
 const maxStreams = 12
 
-// stream counts a stream of events in; false: there are too many.
-func (d *doors) stream(s *session) bool {
+// beginStream counts a new event stream. It returns false if there are too many.
+func (d *sessionStore) beginStream(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s.events >= maxStreams {
@@ -133,21 +131,21 @@ func (d *doors) stream(s *session) bool {
 	return true
 }
 
-func (d *doors) streamed(s *session) {
+func (d *sessionStore) endStream(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.events--
 }
 
-// alive reports whether a session still works.
-func (d *doors) alive(s *session) bool {
+// alive reports whether a session is still valid.
+func (d *sessionStore) alive(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.sessions[s.path] == s
 }
 
-// formToken is what a form carries that answers exactly this: another proposal, or
-// the same with another digest, needs another.
+// formToken returns the token of a form that answers a proposal with one digest. Another
+// proposal or digest needs another token.
 func (s *session) formToken(id, digest string) string {
 	m := hmac.New(sha256.New, s.key)
 	m.Write([]byte(id + "\x00" + digest))
@@ -158,9 +156,9 @@ func (s *session) formTokenIs(token, id, digest string) bool {
 	return hmac.Equal([]byte(token), []byte(s.formToken(id, digest)))
 }
 
-// sentFrom refuses what another page had the browser send: 0 when the request may be
-// served. Browsers say for this address who has them ask (Fetch Metadata, from
-// Safari 16.4, Firefox 90, Chrome 76 on), and pages can't lie there.
+// sentFrom returns 0 if a request may be served, and the HTTP status and reason if another
+// page made the browser send it. Browsers name the origin of a request in Fetch Metadata
+// (Safari from 16.4, Firefox from 90, Chrome from 76), and pages cannot change that.
 func sentFrom(r *http.Request, origin string) (status int, why string) {
 	switch site := r.Header.Get("Sec-Fetch-Site"); site {
 	case "same-origin":
@@ -178,7 +176,7 @@ func sentFrom(r *http.Request, origin string) (status int, why string) {
 	if o := r.Header.Get("Origin"); o != "" && o != origin {
 		return http.StatusForbidden, "another site asked for this page"
 	}
-	// It is never part of another page.
+	// This page is never part of another page.
 	switch r.Header.Get("Sec-Fetch-Dest") {
 	case "iframe", "frame", "object", "embed", "fencedframe":
 		return http.StatusForbidden, "this page is not shown within another"

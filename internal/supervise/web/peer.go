@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// ownListener gives out connections of one user's processes only; the others are
-// closed before a byte of theirs is read. It answers who has the other end from the
-// kernel's table, which nobody can write to.
+// ownListener accepts connections of one user's processes only. It closes the others before
+// it reads a byte. The kernel's table of connections, which nobody can write to, tells
+// which user has the other end.
 //
-// Whoever forwards a port over SSH is let in: the server's end of it is a process of
-// the user.
+// A port that is forwarded over SSH works: the end of it on the server is a process of the
+// user.
 type ownListener struct {
 	net.Listener
 	uid    int
@@ -43,7 +43,7 @@ func (l *ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-// peerUID is whose the other end of a connection over this machine's loopback is.
+// peerUID returns the user of the other end of a loopback connection.
 func peerUID(c net.Conn) (int, error) {
 	here, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
@@ -61,8 +61,8 @@ func peerUID(c net.Conn) (int, error) {
 	return uidOf(f, there, here)
 }
 
-// uidOf finds whose the socket from local to remote is, in the format of
-// /proc/net/tcp. A socket that no process has any more is nobody's.
+// uidOf returns the user of the socket from local to remote, from a table in the format of
+// /proc/net/tcp. A socket that no process holds any more has no user.
 func uidOf(table io.Reader, local, remote netip.AddrPort) (int, error) {
 	want := kernelAddr(local) + " " + kernelAddr(remote)
 	if want == " " {
@@ -75,15 +75,15 @@ func uidOf(table io.Reader, local, remote netip.AddrPort) (int, error) {
 			continue
 		}
 		if f[9] == "0" {
-			return 0, errors.New("its process has let go of it")
+			return 0, errors.New("no process holds it")
 		}
 		return strconv.Atoi(f[7])
 	}
 	return 0, errors.New("the kernel does not list it")
 }
 
-// kernelAddr is an address as the kernel prints it: the four bytes as one number in
-// the machine's own order.
+// kernelAddr returns an address as the kernel prints it: four bytes as one number in the
+// machine's byte order.
 func kernelAddr(a netip.AddrPort) string {
 	ip := a.Addr().Unmap()
 	if !ip.Is4() {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
 // row is a line of the list. Its texts are visible.
@@ -21,11 +21,11 @@ type row struct {
 	title, kind, bottle string
 	warn                bool
 	until               time.Time
-	find                string // what a search looks at, in lower case
+	find                string // the text that a search looks at, in lower case
 }
 
 func newRow(p supervise.Proposal) *row {
-	r := &row{id: p.ID, digest: p.Digest, title: p.Title().String(), kind: string(p.Kind), bottle: visible.String(p.Bottle, 100), warn: p.Payload.Warn() != "", until: p.Expires}
+	r := &row{id: p.ID, digest: p.Digest, title: p.Title().String(), kind: string(p.Kind), bottle: safetext.String(p.Bottle, 100), warn: p.Payload.Warn() != "", until: p.Expires}
 	r.find = strings.ToLower(r.kind + " " + r.bottle + " " + r.title + " " + string(r.id))
 	return r
 }
@@ -37,7 +37,7 @@ func (s state) row(id string) *row {
 	return nil
 }
 
-// rowOut is a line as the page, and page.js, have it.
+// rowOut is a row as the template and page.js get it.
 type rowOut struct {
 	ID      string `json:"id"`
 	Href    string `json:"href"`
@@ -50,8 +50,8 @@ type rowOut struct {
 	Current bool   `json:"-"`
 }
 
-// ask is which part of the list is asked for.
-type ask struct{ query, from, id string }
+// listQuery selects a part of the list.
+type listQuery struct{ query, from, id string }
 
 // list is a part of the list.
 type list struct {
@@ -61,9 +61,9 @@ type list struct {
 	From           string
 }
 
-// listed is the part of the list that begins at a proposal, or holds the one that is
-// shown.
-func (s *Server) listed(now state, in *session, a ask) list {
+// listed returns the part of the list that begins at a proposal, or that holds the shown
+// one.
+func (s *Server) listed(now state, in *session, a listQuery) list {
 	rows := now.rows
 	if q := strings.ToLower(strings.TrimSpace(a.query)); q != "" {
 		rows = nil
@@ -144,16 +144,16 @@ func left(d time.Duration) string {
 	return fmt.Sprintf("%d h %d min left", s/3600, s%3600/60)
 }
 
-// view is what a page shows beside the list.
+// view is the content of a page beside the list.
 type view struct {
-	id     string // of the proposal; empty: none
+	id     string // of the proposal, or empty
 	status int
 	says   string // what went wrong; visible
 
 	note, text string // as typed
 	editing    bool
-	changed    supervise.Payload // what the text made of it; nil: not looked at yet
-	as         string            // its digest
+	changed    supervise.Payload // the edited payload; nil before text is parsed
+	as         string            // digest of changed
 }
 
 func (v view) wrong(status int, says string) view {
@@ -161,7 +161,7 @@ func (v view) wrong(status int, says string) view {
 	return v
 }
 
-// failed is what an answer's error means to a person.
+// failed returns v with a message for the error of an answer.
 func (v view) failed(err error) view {
 	if a, ok := errors.AsType[*supervise.AnsweredError](err); ok {
 		words, _ := goneWords(a.Answer)
@@ -170,14 +170,14 @@ func (v view) failed(err error) view {
 	switch {
 	case errors.Is(err, supervise.ErrDigest):
 		v.changed = nil
-		return v.wrong(http.StatusConflict, "Nothing was answered: what waits is not what was shown. Look at it again.")
+		return v.wrong(http.StatusConflict, "Nothing was answered: the waiting proposal is not the one that was shown. Look at it again.")
 	case errors.Is(err, supervise.ErrNotFound), errors.Is(err, supervise.ErrExpired), errors.Is(err, supervise.ErrGone):
-		return v.wrong(http.StatusGone, "Nothing was answered: "+visible.String(err.Error(), 300)+".")
+		return v.wrong(http.StatusGone, "Nothing was answered: "+safetext.String(err.Error(), 300)+".")
 	}
-	return v.wrong(http.StatusInternalServerError, "Nothing was answered: "+visible.String(err.Error(), 600))
+	return v.wrong(http.StatusInternalServerError, "Nothing was answered: "+safetext.String(err.Error(), 600))
 }
 
-// goneWords say how a proposal ended, and in which tone.
+// goneWords returns a text that says how a proposal ended, and its tone.
 func goneWords(a supervise.Answer) (string, string) {
 	switch a.Verdict {
 	case supervise.Expired:
@@ -206,11 +206,11 @@ func goneWords(a supervise.Answer) (string, string) {
 	} else {
 		words += "."
 	}
-	return visible.String(words, 4*supervise.MaxNote), tone
+	return safetext.String(words, 4*supervise.MaxNote), tone
 }
 
-// one is a proposal as a page shows it. Its texts are visible.
-type one struct {
+// shownProposal is a proposal as the template gets it. Its texts are visible.
+type shownProposal struct {
 	ID, Kind, Bottle, Run, Title string
 	Until                        int64
 	Left                         string
@@ -236,19 +236,19 @@ type section struct {
 
 type line struct{ Class, Text string }
 
-// classes are what lines look like, by their mark.
+// classes maps the mark of a line to its CSS class.
 var classes = map[byte]string{'+': "add", '-': "del", '@': "hunk", '~': "cut", '>': "this", '\\': "cut"}
 
-// page is the list and a proposal.
+// page writes the page with the list and a proposal.
 func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v view) {
 	q := r.URL.Query()
 	now, _ := s.state()
-	a := ask{query: cut(q.Get("q")), from: cut(q.Get("from")), id: v.id}
+	a := listQuery{query: cut(q.Get("q")), from: cut(q.Get("from")), id: v.id}
 	out := struct {
 		list
 		Base, Version, Query, Wrong string
 		Problems                    []string
-		One                         *one
+		One                         *shownProposal
 		Next                        *rowOut
 		Done                        bool
 		Whole                       string
@@ -265,9 +265,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 			out.Wrong = "There is no such proposal, or not any more."
 		case err != nil:
 			status = http.StatusInternalServerError
-			out.Wrong = visible.String(err.Error(), 600)
+			out.Wrong = safetext.String(err.Error(), 600)
 		default:
-			out.One = oneOf(e, in, v, q.Get("whole") != "")
+			out.One = showProposal(e, in, v, q.Get("whole") != "")
 			out.Next = next(out.list, v.id)
 		}
 		values := r.URL.Query()
@@ -281,7 +281,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, in *session, v vie
 	s.render(w, status, pageTemplate(), "page.html", out)
 }
 
-// next is the proposal after one that is answered, or the first.
+// next returns the row after the answered proposal, or the first.
 func next(l list, id string) *rowOut {
 	for i := range l.Rows {
 		if l.Rows[i].ID > id {
@@ -296,7 +296,7 @@ func next(l list, id string) *rowOut {
 	return nil
 }
 
-func oneOf(e supervise.Entry, in *session, v view, whole bool) *one {
+func showProposal(e supervise.Entry, in *session, v view, whole bool) *shownProposal {
 	p := e.Proposal
 	shown := p
 	if v.changed != nil {
@@ -304,8 +304,8 @@ func oneOf(e supervise.Entry, in *session, v view, whole bool) *one {
 	}
 	d := shown.Detail(whole)
 	digest := p.Digest.String()
-	o := &one{
-		ID: string(p.ID), Kind: string(p.Kind), Bottle: visible.String(p.Bottle, 200), Run: visible.String(string(p.Run), 60), Title: d.Title.String(),
+	o := &shownProposal{
+		ID: string(p.ID), Kind: string(p.Kind), Bottle: safetext.String(p.Bottle, 200), Run: safetext.String(string(p.Run), 60), Title: d.Title.String(),
 		Until: p.Expires.UnixMilli(), Left: left(time.Until(p.Expires)), Warning: d.Warning.String(),
 		Digest: digest, ShortDigest: digest[:12], As: v.as, Action: in.path + "p/" + string(p.ID), Token: in.formToken(string(p.ID), digest+v.as),
 		Note: v.note, MaxNote: supervise.MaxNote, Changed: v.changed != nil, Editing: v.editing, Text: v.text,
@@ -338,7 +338,7 @@ func oneOf(e supervise.Entry, in *session, v view, whole bool) *one {
 	if e.Answer != nil {
 		o.Gone, o.GoneTone = goneWords(*e.Answer)
 		if e.Effect != "" && e.Effect != "done" {
-			o.Gone, o.GoneTone = o.Gone+" It could not be carried out: "+visible.String(e.Effect, 400), "bad"
+			o.Gone, o.GoneTone = o.Gone+" It could not be carried out: "+safetext.String(e.Effect, 400), "bad"
 		}
 	}
 	return o

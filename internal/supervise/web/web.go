@@ -1,19 +1,20 @@
-// Package web is the page on which a person answers what waits in the queue. It is
-// served on this machine's loopback only, to one browser that was given an address
-// which works once.
+// Package web serves a page on which a person answers the proposals of the queue. It
+// listens on the loopback address only, and lets in browsers that have an address which
+// works once.
 //
-// What it promises, beside what package supervise does:
+// Beyond the guarantees of package supervise:
 //
-//   - Another site can't answer, look or frame it: a request has to come from the page
-//     itself (Sec-Fetch-Site, Origin), with a cookie that is SameSite=Strict, by the
-//     name that was printed (Host, against names that turn to this address), with a
-//     token that is bound to the proposal and its digest.
-//   - Another user of this machine gets no byte: whose a connection is, the kernel says.
-//   - A proposal is text. Nothing that is in it becomes an element, an attribute or a
-//     script, and there is no script but page.js.
-//   - What one client sends, and how slowly, is bounded.
+//   - Another site cannot answer, read or frame the page. A request must come from the page
+//     itself (Sec-Fetch-Site, Origin), with a SameSite=Strict cookie, under the printed name
+//     (Host, against names that are made to resolve to this address), and with a token that
+//     is bound to the proposal and its digest.
+//   - Another user of this machine gets no byte: the kernel tells who has the other
+//     end of a connection.
+//   - A proposal is text. No part of it becomes an element, an attribute or a script, and
+//     page.js is the only script.
+//   - The size and the slowness of one client's requests are bounded.
 //
-// Not promised: protection from other programs of the same user, and of root.
+// It does not protect from other programs of the same user, nor from root.
 //
 // Start reading at [Server.ServeHTTP], then guard.go.
 package web
@@ -40,12 +41,11 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/supervise"
-	"github.com/carboy/carboy/internal/visible"
 )
 
-// Queue is what the page needs of the user's queue. It is called from several
-// goroutines.
+// Queue is the part of supervise.Queue that the page uses. Several goroutines call it.
 type Queue interface {
 	List(context.Context, supervise.Query) (supervise.Listing, error)
 	Find(ctx context.Context, prefix string) (supervise.Entry, error)
@@ -53,45 +53,45 @@ type Queue interface {
 	Watch(context.Context) <-chan struct{}
 }
 
-// Options are a Server's.
+// Options configure a [Server].
 type Options struct {
 	Queue Queue
-	// Port is the one on 127.0.0.1 to listen at; 0: any that is free.
+	// Port is the port on 127.0.0.1. 0 means any free one.
 	Port int
-	// Log gets what was refused, visibly. nil: nobody.
+	// Log gets the refused requests, with visible text. nil logs nothing.
 	Log *slog.Logger
 }
 
 const (
-	// maxConns bounds the connections that are open at once.
+	// maxConns bounds the open connections.
 	maxConns = 64
 	// maxForm bounds a form, in bytes: a payload as YAML, percent-encoded.
 	maxForm = 4 * supervise.MaxPayload
-	// windowRows is how many lines of the list a page has.
+	// windowRows is the number of rows of the list on a page.
 	windowRows = 50
-	// calm is the least time between two looks at a queue that changes all the time.
+	// calm is the least time between two reads of a queue that changes all the time.
 	calm = 50 * time.Millisecond
-	// beat is how often an idle stream shows that it lives, and how long a client may
-	// take for a message.
+	// beat is the interval of signs of life on an idle stream, and the time that a client
+	// may take for a message.
 	beat = 20 * time.Second
 )
 
-// Server is the page. Make one with Listen.
+// Server serves the page. [Listen] makes one.
 type Server struct {
-	queue  Queue
-	log    *slog.Logger
-	ln     net.Listener
-	host   string // 127.0.0.1:port, as Host has to be
-	origin string
-	doors  doors
-	stop   chan struct{} // closed when Serve ends
+	queue    Queue
+	log      *slog.Logger
+	ln       net.Listener
+	host     string // 127.0.0.1:port, the only Host that is served
+	origin   string
+	sessions sessionStore
+	stop     chan struct{} // closed when Serve ends
 
 	mu      sync.Mutex
 	now     state
 	changed chan struct{} // closed when now is replaced
 }
 
-// state is what the queue was when it was looked at last.
+// state is the queue as last read.
 type state struct {
 	version int
 	rows    []*row
@@ -99,7 +99,8 @@ type state struct {
 	failed  string   // visible; why the queue can't be read
 }
 
-// Listen takes the port. A port that is taken is an error that says so.
+// Listen returns a Server that listens on the port, or an error that says that the port is
+// taken.
 func Listen(o Options) (*Server, error) {
 	ln, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -110,8 +111,8 @@ func Listen(o Options) (*Server, error) {
 	}
 	s := &Server{
 		queue: o.Queue, log: o.Log, ln: ln, host: ln.Addr().String(), stop: make(chan struct{}),
-		doors:   doors{now: time.Now, sessions: map[string]*session{}},
-		changed: make(chan struct{}),
+		sessions: sessionStore{now: time.Now, sessions: map[string]*session{}},
+		changed:  make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -120,11 +121,11 @@ func Listen(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Link is an address that lets one browser in, once, within [tokenLife]. One that was
-// made before and not used works no more.
-func (s *Server) Link() string { return s.origin + "/in/" + s.doors.newToken() }
+// Link returns an address that lets one browser in, once, within [tokenLife]. An earlier
+// unused address no longer works.
+func (s *Server) Link() string { return s.origin + "/in/" + s.sessions.newToken() }
 
-// Serve serves until ctx ends, which is no error. It closes the port.
+// Serve serves until ctx ends, and returns nil then. It closes the port.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,7 +135,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	wait.Go(func() { s.follow(ctx, changes) })
 	server := &http.Server{
 		Handler: s,
-		// A client that says nothing, or little at a time, is cut off.
+		// Cut off a client that sends nothing, or little at a time.
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: 60 * time.Second,
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -151,7 +152,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	own := &ownListener{Listener: s.ln, uid: os.Geteuid(), refuse: func(peer string, err error) {
 		s.log.Warn("supervise page: a connection was refused", "from", peer, "why", err)
 	}}
-	// The bound is on those that are ours: others hold no place.
+	// Only connections of this user count towards the bound.
 	err := server.Serve(netutil.LimitListener(own, maxConns))
 	cancel()
 	wait.Wait()
@@ -161,7 +162,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return err
 }
 
-// follow looks at the queue whenever it changes.
+// follow reads the queue at each change.
 func (s *Server) follow(ctx context.Context, changes <-chan struct{}) {
 	for range changes {
 		s.look(ctx)
@@ -172,14 +173,14 @@ func (s *Server) follow(ctx context.Context, changes <-chan struct{}) {
 	}
 }
 
-// look reads the queue. There is a new state only when something is different.
+// look reads the queue. It makes a new state only if something differs.
 func (s *Server) look(ctx context.Context) {
 	l, err := s.queue.List(ctx, supervise.Query{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := state{version: s.now.version + 1}
 	if err != nil {
-		next.rows, next.failed = s.now.rows, visible.String(err.Error(), 300)
+		next.rows, next.failed = s.now.rows, safetext.String(err.Error(), 300)
 	}
 	known := make(map[supervise.ID]*row, len(s.now.rows))
 	for _, r := range s.now.rows {
@@ -196,7 +197,7 @@ func (s *Server) look(ctx context.Context) {
 		if i == 3 {
 			break
 		}
-		next.skipped = append(next.skipped, visible.String(p.Error(), 300))
+		next.skipped = append(next.skipped, safetext.String(p.Error(), 300))
 	}
 	if s.now.version > 0 && next.failed == s.now.failed && slices.Equal(next.rows, s.now.rows) && slices.Equal(next.skipped, s.now.skipped) {
 		return
@@ -206,7 +207,7 @@ func (s *Server) look(ctx context.Context) {
 	s.changed = make(chan struct{})
 }
 
-// state is the present one, and a channel that is closed when there is another.
+// state returns the present state, and a channel that is closed when there is another.
 func (s *Server) state() (state, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,12 +222,10 @@ var (
 	loneTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.ParseFS(files, "page/lone.html")) })
 )
 
-// policy is what a page may do: its own style, script and picture, its own forms, and
-// nothing else.
+// policy lets a page use its own style, script, image and forms, and nothing else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// ServeHTTP is the page. Everything that is refused is refused before the queue is
-// looked at.
+// ServeHTTP serves the page. It refuses requests before it looks at the queue.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -259,7 +258,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	in, rest, ok := s.doors.whose(r)
+	in, rest, ok := s.sessions.find(r)
 	if !ok {
 		s.refuse(w, r, http.StatusForbidden, "this address is not for you, or not any more: carboy printed one that works once; press Enter there for another")
 		return
@@ -291,12 +290,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.refuse(w, r, http.StatusNotFound, "there is nothing here")
 }
 
-// refuse says why not. It names the refusal in the log, not the path, which may be
-// a session's.
+// refuse answers with an error. The log gets the refusal and not the path, which may be a
+// session's secret.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
 	s.log.Warn("supervise page: a request was refused", "from", r.RemoteAddr, "status", status, "why", why,
-		"host", visible.String(r.Host, 100), "origin", visible.String(r.Header.Get("Origin"), 100), "site", visible.String(r.Header.Get("Sec-Fetch-Site"), 20))
-	// Whoever is refused holds no connection.
+		"host", safetext.String(r.Host, 100), "origin", safetext.String(r.Header.Get("Origin"), 100), "site", safetext.String(r.Header.Get("Sec-Fetch-Site"), 20))
+	// A refused client must not hold a connection.
 	w.Header().Set("Connection", "close")
 	s.lone(w, status, why, "")
 }
@@ -320,15 +319,15 @@ func (s *Server) render(w http.ResponseWriter, status int, t *template.Template,
 	w.Write(b.Bytes())
 }
 
-// enter exchanges an address that works once for a session. The page that it gives
-// goes on by itself, because a browser sends no SameSite=Strict cookie after a
-// redirection from elsewhere, such as a terminal that is a web page.
+// enter exchanges a link for a session. The page then loads the next one by itself. A
+// redirection would not do: after one that began elsewhere, such as in a terminal in a web
+// page, a browser sends no SameSite=Strict cookie.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, token string) {
 	if r.Method != http.MethodGet {
 		s.refuse(w, r, http.StatusMethodNotAllowed, "open this address in a browser")
 		return
 	}
-	// What a browser fetches in advance, or for another page, does not use it up.
+	// A prefetch, or a request for another page, does not use up the link.
 	if r.Header.Get("Sec-Purpose") != "" || r.Header.Get("Purpose") != "" {
 		s.refuse(w, r, http.StatusForbidden, "this address is not fetched in advance")
 		return
@@ -337,7 +336,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, token string) {
 		s.refuse(w, r, http.StatusForbidden, "this page is not shown within another")
 		return
 	}
-	in, cookie, ok := s.doors.enter(token)
+	in, cookie, ok := s.sessions.enter(token)
 	if !ok {
 		s.refuse(w, r, http.StatusForbidden, "this address was used, or is too old: press Enter where carboy runs for another")
 		return
@@ -355,25 +354,25 @@ func (s *Server) file(w http.ResponseWriter, name string) {
 		return
 	}
 	w.Header().Set("Content-Type", types[name])
-	// The session's path changes with every start.
+	// Caching is safe: the session's path changes with every start.
 	w.Header().Set("Cache-Control", "private, max-age=3600")
 	w.Write(b)
 }
 
-// events is a stream of versions: a line whenever the queue changed.
+// events streams the versions of the list: one line for each change of the queue.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, in *session) {
-	if !s.doors.stream(in) {
+	if !s.sessions.beginStream(in) {
 		s.refuse(w, r, http.StatusTooManyRequests, "too many pages of this browser are open")
 		return
 	}
-	defer s.doors.streamed(in)
+	defer s.sessions.endStream(in)
 	c := http.NewResponseController(w)
 	c.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	last := -1
-	for s.doors.alive(in) {
+	for s.sessions.alive(in) {
 		now, changed := s.state()
 		c.SetWriteDeadline(time.Now().Add(beat))
 		line := ": still here\n\n"
@@ -394,11 +393,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, in *session) {
 	}
 }
 
-// rows is the list as JSON, for page.js.
+// rows writes the list as JSON, for page.js.
 func (s *Server) rows(w http.ResponseWriter, r *http.Request, in *session) {
 	now, _ := s.state()
 	q := r.URL.Query()
-	p := s.listed(now, in, ask{query: cut(q.Get("q")), from: cut(q.Get("from")), id: cut(q.Get("id"))})
+	p := s.listed(now, in, listQuery{query: cut(q.Get("q")), from: cut(q.Get("from")), id: cut(q.Get("id"))})
 	out := struct {
 		Version string   `json:"version"`
 		Count   string   `json:"count"`
@@ -419,7 +418,7 @@ func (s *Server) rows(w http.ResponseWriter, r *http.Request, in *session) {
 	json.NewEncoder(w).Encode(out)
 }
 
-// find is a proposal by its whole id.
+// find returns a proposal by its whole id.
 func (s *Server) find(ctx context.Context, id string) (supervise.Entry, error) {
 	e, err := s.queue.Find(ctx, id)
 	if err == nil && string(e.Proposal.ID) != id {
@@ -431,7 +430,7 @@ func (s *Server) find(ctx context.Context, id string) (supervise.Entry, error) {
 // cut bounds a parameter.
 func cut(s string) string { return s[:min(len(s), 200)] }
 
-// answer takes a form.
+// answer handles the form that answers a proposal.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, in *session, id string) {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/x-www-form-urlencoded" {
 		s.refuse(w, r, http.StatusUnsupportedMediaType, "an answer is a form")
@@ -481,7 +480,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, in *session, id 
 		changed, now, err := edited(e.Proposal, v.text)
 		if err != nil {
 			v.editing = true
-			s.page(w, r, in, v.wrong(http.StatusUnprocessableEntity, "Nothing was answered. "+visible.String(err.Error(), 600)))
+			s.page(w, r, in, v.wrong(http.StatusUnprocessableEntity, "Nothing was answered. "+safetext.String(err.Error(), 600)))
 			return
 		}
 		v.changed, v.as = changed, now.String()
@@ -510,7 +509,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, in *session, id 
 	http.Redirect(w, r, in.path+"p/"+id+"?done=1", http.StatusSeeOther)
 }
 
-// edited is a payload in another form, and its digest.
+// edited returns the payload that text edits p to, and its digest.
 func edited(p supervise.Proposal, text string) (supervise.Payload, supervise.Digest, error) {
 	ed, ok := p.Payload.(supervise.Editable)
 	if !ok {

@@ -27,7 +27,7 @@ import (
 
 var patience = testenv.Patience(time.Minute)
 
-// client is one that does what a browser does, and what an attacker changes of it.
+// client sends requests like a browser, with the changes of an attacker.
 type client struct {
 	t      *testing.T
 	s      *Server
@@ -35,7 +35,7 @@ type client struct {
 	cookie string
 }
 
-// enter is a session.
+// enter starts a session.
 func enter(t *testing.T, s *Server) *client {
 	t.Helper()
 	c := &client{t: t, s: s}
@@ -61,7 +61,7 @@ type response struct {
 	body   string
 }
 
-// do asks for a path, as the page itself would; change changes that.
+// do requests a path like the page itself. change modifies the request.
 func (c *client) do(method, path, form string, change func(*http.Request)) response {
 	c.t.Helper()
 	r, err := http.NewRequest(method, c.s.origin+path, strings.NewReader(form))
@@ -95,7 +95,7 @@ func (c *client) get(path string) response {
 
 var tokenInForm = regexp.MustCompile(`name="token" value="([0-9a-f]+)"`)
 
-// form is the form that answers a proposal.
+// form returns the form that answers a proposal.
 func (c *client) form(p supervise.Proposal, verdict string) url.Values {
 	c.t.Helper()
 	r := c.get("p/" + string(p.ID))
@@ -121,8 +121,8 @@ func header(name, value string) func(*http.Request) {
 	}
 }
 
-// TestForged: requests that differ in one thing from what the page sends answer
-// nothing.
+// TestForged checks that requests that differ in one thing from the page's own have no
+// effect.
 func TestForged(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.Route("one.example"))
@@ -190,7 +190,7 @@ func TestForged(t *testing.T) {
 			t.Fatal("a forged request answered")
 		}
 	}
-	// Requests that only look are held to the same.
+	// Requests that only read must meet the same conditions.
 	for name, change := range map[string]func(*http.Request){
 		"no cookie": header("Cookie", ""), "another site": header("Sec-Fetch-Site", "cross-site"), "another port": header("Sec-Fetch-Site", "same-site"),
 		"another origin": header("Origin", "http://evil.example"), "another host": func(r *http.Request) { r.Host = "evil.example" }, "a frame": header("Sec-Fetch-Dest", "iframe"),
@@ -211,22 +211,22 @@ func TestForged(t *testing.T) {
 			t.Errorf("%s: %d", method, r.status)
 		}
 	}
-	// The neighbour: what the page sends.
+	// The counter-check: the page's own request.
 	if r := c.post(one, form, nil); r.status != 303 || q.Entry(one.ID).Answer == nil {
 		t.Errorf("the page's own form: %d %s", r.status, r.body)
 	}
-	// And once more is too late.
+	// The same request again is too late.
 	if r := c.post(one, form, nil); r.status != 409 || !strings.Contains(r.body, "too late") {
 		t.Errorf("a replay: %d", r.status)
 	}
 }
 
-// TestAddressWorksOnce: for one browser, and not for long.
+// TestAddressWorksOnce checks that a link works for one browser and a limited time.
 func TestAddressWorksOnce(t *testing.T) {
 	s := served(t, &supervisetest.Queue{})
 	var mu sync.Mutex
 	now := time.Now()
-	s.doors.now = func() time.Time {
+	s.sessions.now = func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
@@ -234,14 +234,14 @@ func TestAddressWorksOnce(t *testing.T) {
 	c := &client{t: t, s: s}
 	path := func() string { return strings.TrimPrefix(s.Link(), s.origin) }
 
-	// What a browser does in advance does not use it up.
+	// A browser's prefetch does not use it up.
 	link := path()
 	for name, change := range map[string]func(*http.Request){"prefetch": header("Sec-Purpose", "prefetch"), "image": header("Sec-Fetch-Dest", "image"), "frame": header("Sec-Fetch-Dest", "iframe"), "host": func(r *http.Request) { r.Host = "evil.example" }} {
 		if r := c.do("GET", link, "", change); r.status == 200 || r.header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %d", name, r.status)
 		}
 	}
-	// Of many at once one gets in.
+	// Of many concurrent requests, one gets in.
 	var wait sync.WaitGroup
 	in := make(chan int, 50)
 	for range cap(in) {
@@ -258,7 +258,7 @@ func TestAddressWorksOnce(t *testing.T) {
 	if entered != 1 {
 		t.Errorf("%d got in", entered)
 	}
-	// A session that somebody chose for another is none.
+	// A session id that somebody else has chosen is not valid.
 	if r := c.do("GET", "/s/"+strings.Repeat("a", 64)+"/", "", header("Cookie", cookieName+"=chosen")); r.status != 403 {
 		t.Errorf("a session that was chosen: %d", r.status)
 	}
@@ -278,7 +278,7 @@ func TestAddressWorksOnce(t *testing.T) {
 			t.Errorf("%q: %d", token, r.status)
 		}
 	}
-	// Sessions end when nobody uses them, and are few.
+	// Idle sessions end, and their number is bounded.
 	first := enter(t, s)
 	mu.Lock()
 	now = now.Add(sessionLife + time.Second)
@@ -289,7 +289,7 @@ func TestAddressWorksOnce(t *testing.T) {
 	for range 2 * maxSessions {
 		enter(t, s)
 	}
-	if n := len(s.doors.sessions); n > maxSessions {
+	if n := len(s.sessions.sessions); n > maxSessions {
 		t.Errorf("%d sessions", n)
 	}
 	if r := enter(t, s).get(""); r.status != 200 {
@@ -304,7 +304,7 @@ func (nowhere) Append(context.Context, ...audit.Event) (audit.Position, error) {
 	return audit.Position{}, nil
 }
 
-// TestWhoWaitsGoesOn: the same on a queue on disk, whose other side waits.
+// TestWhoWaitsGoesOn answers a proposal of a queue on disk, and its asker goes on.
 func TestWhoWaitsGoesOn(t *testing.T) {
 	q, err := supervise.Open(t.TempDir()+"/supervise", supervise.Options{Audit: nowhere{}})
 	if err != nil {
@@ -336,8 +336,8 @@ func TestWhoWaitsGoesOn(t *testing.T) {
 	}
 }
 
-// TestChangedMeanwhile: an answer is for the digest that was shown, whatever waits
-// under its id.
+// TestChangedMeanwhile checks that an answer is for the digest that was shown, whatever now
+// has its id.
 func TestChangedMeanwhile(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.Route("one.example"))
@@ -347,7 +347,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	if r := c.post(one, form, nil); r.status != 409 || q.Entry(one.ID).Answer != nil {
 		t.Errorf("%d: %+v", r.status, q.Entry(one.ID).Answer)
 	}
-	// What was looked at is what is approved, in another form too.
+	// The payload that was shown is approved, also a modified one.
 	two := q.Add("b", "", supervisetest.Route("two.example"))
 	form = c.form(two, "look")
 	form.Set("text", "routes:\r\n  - host: two.example\r\n")
@@ -382,7 +382,8 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestWarningIsNeeded: what is warned of needs its box, also without script.
+// TestWarningIsNeeded checks that a proposal with a warning needs the checked box, also
+// without a script.
 func TestWarningIsNeeded(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.AnyRoute("one.example"))
@@ -397,9 +398,8 @@ func TestWarningIsNeeded(t *testing.T) {
 	}
 }
 
-// TestOneAnswerCounts: of many at once one is taken, and the others are told.
-// TestSigned: what a signature approves has no button that does, and a form that says so
-// is refused; it can be rejected.
+// TestSigned checks that a proposal that needs a signature has no button to approve, that a
+// forged form is refused, and that it can be rejected.
 func TestSigned(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one, two := q.Add("ship", "", supervisetest.Apply("prod1")), q.Add("b", "", supervisetest.Route("two.example"))
@@ -419,6 +419,8 @@ func TestSigned(t *testing.T) {
 	}
 }
 
+// TestOneAnswerCounts checks that one of many concurrent answers counts, and that the
+// others learn it.
 func TestOneAnswerCounts(t *testing.T) {
 	q := &supervisetest.Queue{}
 	one := q.Add("b", "", supervisetest.Route("one.example"))
@@ -440,7 +442,7 @@ func TestOneAnswerCounts(t *testing.T) {
 	}
 }
 
-// TestHeaders: what every answer of the server says, those that refuse too.
+// TestHeaders checks the headers of every answer, refusals included.
 func TestHeaders(t *testing.T) {
 	s := served(t, &supervisetest.Queue{})
 	c := enter(t, s)
@@ -458,8 +460,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestPageLoadsNothing: nothing in the page's own files refers to anywhere else, or
-// makes markup of text.
+// TestPageLoadsNothing checks that the page's own files refer to no other host and make no
+// markup of text.
 func TestPageLoadsNothing(t *testing.T) {
 	for _, name := range []string{"page.html", "lone.html", "page.css", "page.js", "icon.svg"} {
 		b, err := files.ReadFile("page/" + name)
@@ -473,8 +475,8 @@ func TestPageLoadsNothing(t *testing.T) {
 	}
 }
 
-// TestSlow: whoever sends little, or nothing, holds a place for seconds, and no
-// stream of events is cut off with it.
+// TestSlow checks that a slow or silent client holds a connection for seconds only, and
+// that event streams are not cut off.
 func TestSlow(t *testing.T) {
 	t.Parallel() // it waits, most of the time
 	q := &supervisetest.Queue{}
@@ -512,7 +514,7 @@ func TestSlow(t *testing.T) {
 		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nX: ", c.base, s.host)
 		conns = append(conns, conn)
 	}
-	// There is a place left, and when there was none, there soon is.
+	// There is a free connection, and if all were taken, one is free soon.
 	q.Add("b", "", supervisetest.Route("one.example"))
 	if second := next(); second == first {
 		t.Errorf("%q and %q", first, second)
@@ -528,7 +530,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestOtherUser: another user's process gets no byte, also with the token.
+// TestOtherUser checks that a process of another user gets no byte, even with the token.
 func TestOtherUser(t *testing.T) {
 	testenv.Root(t)
 	s := served(t, &supervisetest.Queue{})
@@ -580,7 +582,8 @@ func TestWhoseConnection(t *testing.T) {
 	}
 }
 
-// TestLoopbackOnly: the port is on 127.0.0.1 and nowhere else, and taken is said.
+// TestLoopbackOnly checks that the port is on 127.0.0.1 only, and that a taken port is an
+// error.
 func TestLoopbackOnly(t *testing.T) {
 	s := served(t, &supervisetest.Queue{})
 	host, port, _ := net.SplitHostPort(s.host)

@@ -1,6 +1,5 @@
-// Package wiretest is the bottle's side of lanes for tests: connections that
-// wait, as those of programs do. In a bottle the embedded kernel's sockets stand
-// in this place.
+// Package wiretest provides blocking connections over the bottle's side of channels,
+// for tests. In a bottle the embedded kernel's sockets do this.
 package wiretest
 
 import (
@@ -17,16 +16,16 @@ import (
 	"github.com/carboy/carboy/internal/wire"
 )
 
-// Lanes makes lanes: the host's descriptors, and the bottle's side, which is
-// served as long as the process lives.
-func Lanes(t testing.TB) (wire.LaneFiles, *wire.BottleLanes) {
+// Channels creates channels and returns the host's descriptors and the bottle's side,
+// which is served for the life of the process.
+func Channels(t testing.TB) (wire.ChannelFiles, *wire.BottleChannels) {
 	t.Helper()
-	host, bottle, err := wire.NewLanes()
+	host, bottle, err := wire.NewChannels()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer bottle.Close()
-	b, err := wire.NewBottleLanes(bottle)
+	b, err := wire.NewBottleChannels(bottle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,51 +36,51 @@ func Lanes(t testing.TB) (wire.LaneFiles, *wire.BottleLanes) {
 // Conn is a connection that waits. What it reports is what a program sees:
 // io.EOF, ECONNRESET, EPIPE, os.ErrDeadlineExceeded.
 type Conn struct {
-	Lane *wire.BottleLane
+	Channel *wire.BottleChannel
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed at the next news
+	changed  chan struct{} // closed at the next change
 	deadline time.Time
 
-	use    sync.Mutex // held by who uses Lane, once it is open
-	closed bool       // and Lane is another connection's
+	use    sync.Mutex // held while Channel is used, once it is open
+	closed bool       // Channel may be another connection's
 }
 
 var _ net.Conn = (*Conn)(nil)
 
-// Dial opens a connection and waits for the answer until the deadline. Nil, nil:
-// no lane is free.
-func Dial(l *wire.BottleLanes, to netip.AddrPort, deadline time.Time) (*Conn, error) {
+// Dial opens a connection and waits for the answer until the deadline. If no channel
+// is free, it returns nil, nil.
+func Dial(l *wire.BottleChannels, to netip.AddrPort, deadline time.Time) (*Conn, error) {
 	c := &Conn{changed: make(chan struct{}), deadline: deadline}
 	c.mu.Lock()
-	c.Lane = l.Open(to, c.news)
+	c.Channel = l.Open(to, c.wake)
 	c.mu.Unlock()
-	if c.Lane == nil {
+	if c.Channel == nil {
 		return nil, nil
 	}
 	for {
 		wait := c.next()
-		if answered, open := c.Lane.Answer(); open {
+		if answered, open := c.Channel.Answer(); open {
 			return c, nil
 		} else if answered {
 			c.Close()
 			return nil, syscall.ECONNREFUSED
 		}
 		if err := c.wait(wait); err != nil {
-			c.Abort()
+			c.abort()
 			return nil, err
 		}
 	}
 }
 
-func (c *Conn) news() {
+func (c *Conn) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// next is for the news after this moment.
+// next returns a channel that is closed at the next change.
 func (c *Conn) next() chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,12 +134,12 @@ func (c *Conn) tryRead(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
-	ended := c.Lane.Ended()
-	if n, _ := c.Lane.ReadTo(&sliceWriter{p}, false); n > 0 {
+	ended := c.Channel.Ended()
+	if n, _ := c.Channel.ReadTo(&sliceWriter{p}, false); n > 0 {
 		return n, nil
 	}
 	switch {
-	case c.Lane.Reset():
+	case c.Channel.Reset():
 		return 0, syscall.ECONNRESET
 	case ended:
 		return 0, io.EOF
@@ -173,42 +172,42 @@ func (c *Conn) tryWrite(p []byte) (int, error) {
 	switch {
 	case c.closed:
 		return 0, net.ErrClosed
-	case c.Lane.Reset():
+	case c.Channel.Reset():
 		return 0, syscall.ECONNRESET
-	case c.Lane.Deaf():
+	case c.Channel.PeerClosed():
 		return 0, syscall.EPIPE
 	}
-	n, _ := c.Lane.WriteFrom(bytes.NewReader(p), len(p))
+	n, _ := c.Channel.WriteFrom(bytes.NewReader(p), len(p))
 	return n, nil
 }
 
-// CloseWrite ends what the gateway reads.
+// CloseWrite ends the stream to the gateway.
 func (c *Conn) CloseWrite() error {
 	c.use.Lock()
 	defer c.use.Unlock()
 	if c.closed {
 		return net.ErrClosed
 	}
-	c.Lane.CloseWrite()
+	c.Channel.CloseWrite()
 	return nil
 }
 
 // Close implements net.Conn.
 func (c *Conn) Close() error { c.end(false); return nil }
 
-// Abort closes with a reset.
-func (c *Conn) Abort() { c.end(true) }
+// abort closes with a reset.
+func (c *Conn) abort() { c.end(true) }
 
 func (c *Conn) end(reset bool) {
 	c.use.Lock()
 	ended := c.closed
 	if !ended {
 		c.closed = true
-		c.Lane.Close(reset || c.Lane.Unread() > 0)
+		c.Channel.Close(reset || c.Channel.Unread() > 0)
 	}
 	c.use.Unlock()
 	if !ended {
-		c.news() // who waits finds it closed
+		c.wake() // wakes waiting readers and writers, which find it closed
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command server is what tests ship: a static program that is healthy, or not, as its
-// environment says.
+// Command server is the service that tests deploy: a static program whose environment
+// decides whether it is healthy.
 package main
 
 import (
@@ -23,6 +23,6 @@ func main() {
 	signal.Notify(c, syscall.SIGTERM)
 	<-c
 	if mode == "slow" {
-		select {} // until Docker loses its patience
+		select {} // until Docker kills it
 	}
 }

@@ -1,14 +1,13 @@
 "use strict";
-// The page works without this. With it the list is live and keys work. It only ever
-// writes text, and it never changes the proposal that is shown, but to say that it is
-// gone.
+// The page works without this script, which keeps the list up to date and adds keys. It
+// writes text only. It does not change the shown proposal, except to say that it is gone.
 (() => {
   const body = document.body, data = body.dataset;
   const by = id => document.getElementById(id);
   const rows = by("rows"), count = by("count"), live = by("live"), find = by("q");
   document.documentElement.classList.add("js");
 
-  // How much time is left.
+  // left returns the remaining time as a text.
   function left(ms) {
     const s = Math.max(0, Math.round(ms / 1000));
     if (s < 60) return s + " s left";
@@ -45,8 +44,8 @@
     li.append(a);
     return li;
   }
-  // take shows a new state of the list. What is looked at or has the focus stays,
-  // marked as gone; what is new goes where it belongs, below.
+  // take shows a new state of the list. The shown or focused row stays, marked as gone if
+  // it is. New rows are added at their place, below.
   function take(now) {
     count.textContent = now.count;
     const there = new Map(Array.from(rows.children, li => [li.dataset.id, li]));
@@ -69,8 +68,8 @@
     if (!a) { a = element("a", "", text); a.id = id; if (id === "earlier") by("pages").prepend(a); else by("pages").append(a); }
     a.href = href;
   }
-  // gone says that the proposal that is shown can't be answered any more. The server
-  // would not take an answer either.
+  // gone shows that the proposal can no longer be answered. The server would refuse an
+  // answer too.
   function gone(text, tone) {
     data.waits = "";
     by("gonetext").textContent = text;
@@ -80,7 +79,7 @@
     if (form) for (const b of form.querySelectorAll("button")) b.disabled = true;
   }
 
-  // What changes.
+  // Changes of the queue.
   let asking = false, due = false, version = data.version;
   async function ask() {
     if (asking) { due = true; return; }
@@ -146,8 +145,8 @@
     keys[e.key]();
   });
 
-  // A press that came as the page was drawn was meant for another page; and one
-  // answer is enough.
+  // A key pressed while the page was being drawn was meant for another page. A second
+  // answer is never sent.
   const form = by("answer");
   let shown = performance.now(), sent = false;
   document.addEventListener("visibilitychange", () => { shown = performance.now(); });

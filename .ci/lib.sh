@@ -1,0 +1,160 @@
+# What .ci/run and .ci/full are made of. Sourced by both, as root.
+# shellcheck shell=bash
+set -Eeuo pipefail
+
+readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+readonly govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+readonly user=carboy-ci
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly here
+began=$SECONDS
+step_began=$SECONDS
+step_name=
+
+fail() {
+    printf '\n%s: FAILED in "%s": %s\n' "$0" "$step_name" "$*" >&2
+    exit 1
+}
+trap 'fail "line ${BASH_LINENO[0]}"' ERR
+
+# step NAME begins a step, and says how long the one before took.
+step() {
+    if [ -n "$step_name" ]; then
+        printf -- '--- %s: %ds\n' "$step_name" $((SECONDS - step_began))
+    fi
+    step_name=$1 step_began=$SECONDS
+    if [ -n "$1" ]; then printf '\n=== %s\n' "$1"; fi
+}
+
+# prepare installs what the tests use, makes the user, and copies the source to where
+# that user builds it. It sets work, common and agents, for as_user and as_root.
+prepare() {
+    [ "$(id -u)" = 0 ] || fail 'needs root: it installs packages and tests both as root and as a user'
+    command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
+    command -v go >/dev/null || fail 'needs Go: https://go.dev/dl'
+    local want=(bash bubblewrap ca-certificates curl dbus-daemon debian-archive-keyring docker.io gcc git iproute2 libc-bin libc6-dev make mmdebstrap openssh-client openssh-server openssl procps python3 python3-aiohttp python3-pytest python3-requests runc tmux util-linux wget)
+    # Receipts are looked at in a browser; Ubuntu has none in a package.
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null || want+=(chromium)
+    local missing=() p
+    for p in "${want[@]}"; do
+        dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$p")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -q
+        apt-get install -q -y --no-install-recommends "${missing[@]}"
+    fi
+    id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$user"
+    local restrict=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
+    if [ -e $restrict ] && [ "$(cat $restrict)" = 1 ]; then
+        echo 'AppArmor reserves user namespaces here; allowing them for this machine until it boots again'
+        echo 0 >$restrict
+    fi
+
+    # One directory for everything, so that root and the user share what is built.
+    work=$(mktemp -d /var/tmp/carboy-ci.XXXXXX)
+    trap 'rm -rf --one-file-system "$work"' EXIT
+    chmod 755 "$work"
+    mkdir "$work"/{src,mod,cache,bin,log}
+    tar -C "$here" --exclude=./.git --exclude=./dist -cf - . | tar -C "$work/src" -xf -
+    chown -R "$user": "$work"
+    cd "$work/src"
+
+    goroot=$(go env GOROOT)
+    # Vet is a step of its own: for each way to build, go test would vet all dependencies anew.
+    common=(PATH="$goroot/bin:$work/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8
+        GOMODCACHE="$work/mod" GOCACHE="$work/cache" GOBIN="$work/bin" GOTOOLCHAIN=local
+        GOFLAGS='-buildvcs=false -modcacherw -mod=readonly -vet=off' GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" CARBOY_CI=1)
+    agents= # where real agents are, when they could be installed
+    go version
+    nproc
+}
+
+# as_user and as_root run a command with an environment of our own making.
+as_user() { runuser -u "$user" -- env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" CARBOY_TEST_EVERY_CHANGE=1 HOME="/home/$user" USER="$user" "$@"; }
+as_root() { env -i "${common[@]}" CARBOY_TEST_AGENTS="$agents" HOME=/root USER=root "$@"; }
+
+# install_parts installs what no distribution has in a package.
+install_parts() {
+    local registry plugin=/opt/compose/docker-compose
+    registry=$(npm config get registry 2>/dev/null || true)
+    if [ -n "$registry" ] && curl -fsS --max-time 15 -o /dev/null "$registry"; then
+        # The two that need least; docs/agents.md has all. npm's own list of whom to
+        # trust is not this machine's.
+        as_user npm_config_registry="$registry" npm_config_cafile=/etc/ssl/certs/ca-certificates.crt internal/agenttest/install.sh "$work/agents" pi-coding-agent claude-code
+        agents=$work/agents
+    else
+        echo 'npm, or its registry, cannot be reached from here, so NO real agent was run in a bottle'
+    fi
+    # carboy looks for BuildKit's client where a system's programs are.
+    as_user CGO_ENABLED=0 go -C .ci/buildkit install -ldflags='-s -w' tool
+    install -m 0755 "$work/bin/buildctl" /usr/local/bin/
+    # Compose is built as carboy is: a third of its packages are then built already.
+    if [ ! -x $plugin ]; then
+        as_user CGO_ENABLED=0 go -C .ci/compose build -ldflags="-s -w -X github.com/docker/compose/v5/internal.Version=$(go -C .ci/compose list -m -f "{{.Version}}" github.com/docker/compose/v5)" -o "$work/bin/docker-compose" github.com/docker/compose/v5/cmd
+        install -D -m 0755 "$work/bin/docker-compose" $plugin
+    fi
+    as_user CGO_ENABLED=0 go build -o "$work/bin/" ./internal/tools/report ./internal/tools/diffcover ./internal/bench
+}
+
+# tested NAME COMMAND... runs tests, keeps their events as NAME.json, and prints go's own
+# lines. A test that fails fails the run, though it might pass at a second try: it is
+# mended, not tried again.
+tested() {
+    local log=$work/log/$1.json status=0
+    shift
+    "$@" >"$log" || status=$?
+    "$work/bin/report" "$log" || status=1
+    [ $status = 0 ] || fail "tests: $*"
+}
+
+# fuzz TIME fuzzes each target of every package for that long.
+fuzz() {
+    local sealed pkg dir built target guided builder
+    # With the embedded kernel linked in, a binary that is instrumented for fuzzing
+    # does not link (some stack frames grow too large), so there it runs unguided.
+    sealed=$(as_user .ci/units -not)
+    for pkg in $(as_user CGO_ENABLED=0 go list ./...); do
+        dir=.${pkg#github.com/carboy/carboy}
+        if grep -qsE '^func Fuzz' "$dir"/*_test.go; then printf '%s %s\n' "$pkg" "$dir"; fi
+    done >"$work/log/fuzzable"
+    as_user mkdir -p "$work/bin/fuzz"
+    # While one is fuzzed, the next is built.
+    while read -r pkg dir; do
+        guided=(-fuzz=.)
+        if grep -qx "$pkg" <<<"$sealed"; then guided=(); fi
+        as_user CGO_ENABLED=0 go test -c "${guided[@]}" -o "$work/bin/fuzz/next" "$pkg" || break
+        mv "$work/bin/fuzz/next" "$work/bin/fuzz/${dir//\//_}"
+    done <"$work/log/fuzzable" &
+    builder=$!
+    while read -r pkg dir <&3; do
+        built=$work/bin/fuzz/${dir//\//_}
+        while [ ! -e "$built" ]; do
+            kill -0 $builder 2>/dev/null || [ -e "$built" ] || fail "$pkg does not build for fuzzing"
+            sleep 0.2
+        done
+        for target in $(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | sed 's/^func //'); do
+            # Go calls it a failure when the time is over in the middle of a round;
+            # one that found something says where it wrote the input.
+            (cd "$dir" && as_user "$built" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$1" -test.fuzzminimizetime 2s -test.fuzzcachedir "$work/cache/fuzz/$pkg") </dev/null >"$work/log/fuzz" 2>&1 || {
+                if grep -q 'Failing input' "$work/log/fuzz" || ! grep -qx ' *context deadline exceeded' "$work/log/fuzz"; then
+                    cat "$work/log/fuzz"
+                    fail "$target in $pkg"
+                fi
+            }
+            printf '%-28s %s\n' "$target" "$(grep '^fuzz: elapsed' "$work/log/fuzz" | tail -n 1)"
+        done
+        rm "$built"
+    done 3<"$work/log/fuzzable"
+}
+
+# soak TIME sees that the gateway does not grow, and that the test of it can fail.
+soak() {
+    as_user "$work/bin/bench" -soak "$1"
+    if as_user "$work/bin/bench" -soak 12s -leak goroutines >/dev/null 2>&1; then fail 'a soak that leaks is not seen'; fi
+}
+
+nothing_left() {
+    if pgrep -u "$user" -a; then fail 'processes of the tests are still there'; fi
+}

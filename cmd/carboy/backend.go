@@ -1,0 +1,34 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carboy/carboy"
+)
+
+// bottleMakers lists the commands that make bottles. Each has --backend.
+var bottleMakers = []string{
+	"run", "start", "resume", "work", "demo", "doctor", "escape-test", "sandbox health",
+	"gate init", "gate run", "gate trace", "gate baseline record",
+}
+
+// addBackend adds --backend to the commands that make bottles.
+func (a *app) addBackend(root *cobra.Command) {
+	for _, path := range bottleMakers {
+		cmd, _, err := root.Find(strings.Fields(path))
+		if err != nil {
+			panic(err) // the list names a command that is not there
+		}
+		cmd.Flags().StringVar(&a.backend, "backend", "", "what holds bottles, a `NAME`: "+strings.Join(carboy.Backends(), ", ")+"; also BOT_BOTTLE_BACKEND")
+		cmd.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions(carboy.Backends(), cobra.ShellCompDirectiveNoFileComp))
+		run := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if a.backend == "" {
+				a.backend = a.env("BOT_BOTTLE_BACKEND")
+			}
+			return run(cmd, args)
+		}
+	}
+}

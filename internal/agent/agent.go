@@ -1,0 +1,384 @@
+// Package agent builds the command, files and routes with which a coding agent's program
+// starts in a bottle. Each program has one template: a file of this package with a launch
+// function, and a line in [Launchers]. Start reading at [New].
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/carboy/carboy/internal/bottle/rootfs"
+	"github.com/carboy/carboy/internal/credential"
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/manifest"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/run/plan"
+	"github.com/carboy/carboy/internal/safetext"
+	"github.com/carboy/carboy/internal/supervise/tools"
+)
+
+// Launch says how to start an agent's program: the command, and what the program needs
+// in addition to the bottle's manifests.
+//
+// The program's own files (settings, a sign-in, skills, the agent's text) are in the
+// bottle's home and hold no secret. Where the program wants a key, it finds a
+// placeholder, and a route adds the real key outside.
+type Launch struct {
+	Command []string
+	Env     map[string]string
+	Mounts  []string
+	Routes  []policy.Route
+	Files   []rootfs.File // of the home inside
+	Notes   []string
+	// Sessions lists the paths in the bottle's home that hold the program's conversations.
+	Sessions []string
+	// Read lists the files other than manifests whose content went into the bottle.
+	Read []manifest.File
+
+	mcp       []MCPServer
+	workspace string // its path in the bottle; empty: none
+	skills    []manifest.SkillFile
+}
+
+// Options say how to start the agent of a bottle.
+type Options struct {
+	Dir      string // the directory whose agents and skills are used
+	Cwd      bool   // Dir is the agent's workspace
+	Headless bool   // it carries out Prompt and exits
+	Prompt   string
+	Resume   bool // it continues the conversation in the bottle's home
+	MCP      []MCPServer
+}
+
+// MCPServer is a tool server to configure for the agent. It speaks streamable HTTP.
+type MCPServer struct{ Name, URL string }
+
+// toolsName names the server of carboy's own tools in an agent's configuration.
+const toolsName = "carboy"
+
+// toolsWait is the timeout of a tool call in agents' configurations, in seconds. It is
+// longer than the wait for a person.
+const toolsWait = 900
+
+// Launchers maps the name of each template to its launch function. A name here is also in
+// [manifest.Templates].
+var Launchers = map[string]func(*host.Host, *manifest.Effective, *Options, *Launch) error{
+	"claude":   launchClaude,
+	"codex":    launchCodex,
+	"pi":       launchPi,
+	"gemini":   launchGemini,
+	"opencode": launchOpencode,
+	"command":  launchCommand,
+}
+
+// New returns the Launch of e's agent. With o.Resume, only the command differs: it
+// continues the conversation in the bottle's home.
+func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
+	l := &Launch{Env: map[string]string{}, mcp: o.MCP}
+	if e.Supervise.V {
+		l.mcp = append(slices.Clip(l.mcp), MCPServer{toolsName, "http://" + gateway.SuperviseName + tools.Path})
+	}
+	for _, r := range e.Egress.Routes {
+		l.Routes = append(l.Routes, r.Route)
+	}
+	if o.Cwd {
+		dir, err := filepath.Abs(o.Dir)
+		if err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.workspace = dir
+	}
+	start, ok := Launchers[e.Provider.Template.V]
+	if !ok {
+		return nil, &fault.OptionError{
+			Option: e.Provider.Template.From.String(), Value: e.Provider.Template.V, Reason: "can't be started by this carboy yet",
+			Advice: "template: command starts any program: settings: {command: [" + e.Provider.Template.V + ", …, '{prompt}']}",
+		}
+	}
+	if m := e.Agent.Vendor["model"]; m.IsSet() && strings.HasPrefix(m.V[0], "-") {
+		// The manifest may be a repository's, and the program would read this as an option.
+		return nil, &fault.OptionError{Option: m.From.String(), Value: safetext.String(m.V[0], 80), Reason: "is no name of a model", Advice: "names of models begin with a letter"}
+	}
+	if u := e.User; u.Name.IsSet() || u.Email.IsSet() {
+		for _, who := range []string{"AUTHOR", "COMMITTER"} {
+			if u.Name.IsSet() {
+				l.Env["GIT_"+who+"_NAME"] = u.Name.V
+			}
+			if u.Email.IsSet() {
+				l.Env["GIT_"+who+"_EMAIL"] = u.Email.V
+			}
+		}
+	}
+	if len(e.Agent.Skills) > 0 {
+		where, err := c.Where(o.Dir)
+		if err == nil {
+			l.skills, l.Read, err = manifest.ReadSkills(where, e.Agent.Skills)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return l, start(c, e, o, l)
+}
+
+// program returns the beginning of the command: the image's program, or the host's, which
+// it mounts.
+func (l *Launch) program(c *host.Host, e *manifest.Effective, o *Options, name, pkg string) ([]string, error) {
+	if e.Provider.Image.IsSet() || e.Provider.Dockerfile.IsSet() {
+		return []string{name}, nil
+	}
+	path, err := programOf(c, name, o.Dir)
+	var command []string
+	if err == nil {
+		command, err = l.show(c, path, o.Dir)
+	}
+	if err != nil {
+		return nil, &fault.OptionError{Option: e.Provider.Template.From.String(), Value: name, Reason: "can't be started: " + err.Error(), Advice: "npm install -g " + pkg + ", or an image that has it, or template: command with the program of your choice"}
+	}
+	return command, nil
+}
+
+// systemDirs lists the directories of this machine that every bottle can read.
+var systemDirs = []string{"/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/nix/store/", "/gnu/store/"}
+
+func isSystems(path string) bool {
+	return slices.ContainsFunc(systemDirs, func(d string) bool { return strings.HasPrefix(path, d) })
+}
+
+// show mounts a program of the host read-only, unless every bottle can read it, and
+// returns the command that starts it. If npm installed the program, show mounts the whole
+// node_modules directory. A script for node is started with the host's node, which show
+// mounts too if it needs to.
+func (l *Launch) show(c *host.Host, program, work string) ([]string, error) {
+	real, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return nil, err
+	}
+	if !isSystems(real) {
+		src := real
+		const modules = "/node_modules/"
+		if i := strings.Index(real, modules); i >= 0 {
+			src = real[:i+len(modules)-1]
+		}
+		if err := l.mount(src); err != nil {
+			return nil, err
+		}
+	}
+	if !wantsNode(real) {
+		return []string{real}, nil
+	}
+	node, err := programOf(c, "node", work)
+	if err == nil {
+		node, err = filepath.EvalSymlinks(node)
+	}
+	if err != nil || isSystems(node) {
+		return []string{real}, err
+	}
+	return []string{node, real}, l.mount(node)
+}
+
+func (l *Launch) mount(path string) error {
+	if strings.Contains(path, ":") {
+		return &fault.OptionError{Option: "PATH", Value: path, Reason: "has a colon, so that it can't be shown inside", Advice: "install the program elsewhere"}
+	}
+	l.Mounts = append(l.Mounts, path+":"+path+":ro")
+	return nil
+}
+
+// wantsNode reports whether the first line of a file says that node runs it.
+func wantsNode(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b := make([]byte, 64)
+	n, _ := f.Read(b)
+	line, _, _ := strings.Cut(string(b[:n]), "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	return len(words) > 1 && words[0] == "/usr/bin/env" && (words[1] == "node" || words[1] == "-S" && len(words) > 2 && words[2] == "node")
+}
+
+// file adds a file to the bottle's home.
+func (l *Launch) file(name string, content []byte) {
+	l.Files = append(l.Files, rootfs.File{Path: name, Content: content})
+}
+
+func (l *Launch) json(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("make ~/%s: %w", name, err)
+	}
+	l.file(name, append(b, '\n'))
+	return nil
+}
+
+func (l *Launch) toml(name string, v any) error {
+	b, err := toml.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("make ~/%s: %w", name, err)
+	}
+	l.file(name, b)
+	return nil
+}
+
+// text adds the agent's text, if it has one.
+func (l *Launch) text(name string, e *manifest.Effective) {
+	if p := e.Agent.Prompt; p.IsSet() {
+		l.file(name, []byte(p.V+"\n"))
+	}
+}
+
+// addSkills adds the agent's skills in dir, where its program looks for them.
+func (l *Launch) addSkills(dir string) {
+	for _, f := range l.skills {
+		l.Files = append(l.Files, rootfs.File{Path: path.Join(dir, f.Path), Content: f.Content, Exec: f.Exec})
+	}
+}
+
+// claudesWords lists names of models that only Claude Code knows. Agent files in its
+// format use them.
+var claudesWords = []string{"inherit", "default", "sonnet", "opus", "haiku", "sonnet[1m]", "opusplan"}
+
+// model returns the model of the agent's manifest for a program of another vendor. It
+// returns "" if the program must choose.
+func (l *Launch) model(e *manifest.Effective) string {
+	m := e.Agent.Vendor["model"]
+	switch {
+	case !m.IsSet() || m.V[0] == "inherit":
+		return ""
+	case slices.Contains(claudesWords, m.V[0]):
+		l.Notes = append(l.Notes, fmt.Sprintf("%s: model: %s is a word of Claude Code's, so %s takes its own", m.From, m.V[0], e.Provider.Template.V))
+		return ""
+	}
+	return m.V[0]
+}
+
+// reaches reports whether r is about port 443 of host.
+func reaches(r policy.Route, host string) bool {
+	return r.Host() == host && slices.Contains(r.Ports(), 443)
+}
+
+// keyed reports whether a route adds a credential to requests to host.
+func (l *Launch) keyed(host string) bool {
+	return slices.ContainsFunc(l.Routes, func(r policy.Route) bool { return reaches(r, host) && !r.Options().Credential.IsZero() })
+}
+
+// noteKey notes that no route adds a credential for a vendor, so that its API will
+// refuse the program.
+func (l *Launch) noteKey(host, variable, scheme string) {
+	l.Notes = append(l.Notes, "nothing is put on for "+host+" (egress.routes: {host: "+host+", token_env: "+variable+", "+scheme+"})")
+}
+
+// put returns r with cred added to its requests.
+func put(r policy.Route, cred policy.Credential, from manifest.Origin) (policy.Route, error) {
+	opts := r.Options()
+	opts.Credential = cred
+	out, err := r.WithOptions(opts)
+	if err != nil {
+		return r, &fault.OptionError{Option: from.String(), Value: from.Field, Reason: "can't be put on by the route at " + r.Rule() + ": " + err.Error(), Advice: "leave inspect: false out there, or " + from.Field + " here"}
+	}
+	return out, nil
+}
+
+// putOn adds cred to the requests of all routes of the bottle for which own is true. If
+// there is none, it adds the route that by returns. It does not change a route that
+// already adds a credential.
+func (l *Launch) putOn(own func(policy.Route) bool, cred policy.Credential, from manifest.Origin, by func() (policy.Route, error)) error {
+	found := false
+	for i, r := range l.Routes {
+		if !own(r) {
+			continue
+		}
+		found = true
+		if !r.Options().Credential.IsZero() {
+			continue
+		}
+		var err error
+		if l.Routes[i], err = put(r, cred, from); err != nil {
+			return err
+		}
+	}
+	if found {
+		return nil
+	}
+	r, err := by()
+	if err == nil {
+		r, err = put(r.WithRule(from.String()), cred, from)
+	}
+	if err == nil {
+		l.Routes = append([]policy.Route{r}, l.Routes...)
+	}
+	return err
+}
+
+// keys lists, for each vendor of models, how its API expects a key, and the variable in
+// which programs for many vendors look for it.
+var keys = []struct {
+	host, env string
+	scheme    policy.Scheme
+	field     string
+}{
+	{"api.anthropic.com", "ANTHROPIC_API_KEY", credential.APIKey, ""},
+	{"api.openai.com", "OPENAI_API_KEY", credential.Bearer, ""},
+	{"generativelanguage.googleapis.com", "GEMINI_API_KEY", credential.Header, "x-goog-api-key"},
+	{"api.groq.com", "GROQ_API_KEY", credential.Bearer, ""},
+	{"openrouter.ai", "OPENROUTER_API_KEY", credential.Bearer, ""},
+	{"api.mistral.ai", "MISTRAL_API_KEY", credential.Bearer, ""},
+	{"api.deepseek.com", "DEEPSEEK_API_KEY", credential.Bearer, ""},
+	{"api.x.ai", "XAI_API_KEY", credential.Bearer, ""},
+}
+
+// keyVariables sets a placeholder for each vendor to whose requests a route adds a key:
+// programs use a vendor only if its variable is set. It reports whether there is any. The
+// variable that the route itself names has a placeholder anyway.
+func (l *Launch) keyVariables() (any bool) {
+	for _, k := range keys {
+		for _, r := range l.Routes {
+			if c := r.Options().Credential; reaches(r, k.host) && !c.IsZero() {
+				any = true
+				if c.Env != k.env {
+					l.Env[k.env] = plan.Placeholder
+				}
+			}
+		}
+	}
+	return any
+}
+
+// afterDashes returns the arguments for a prompt that no program reads as an option.
+func afterDashes(text string) []string {
+	if strings.HasPrefix(text, "-") {
+		return []string{"--", text}
+	}
+	return []string{text}
+}
+
+// programOf looks up a program in PATH. It skips relative directories and those in the
+// workspace, which tools put on PATH: the repository decides what is there, a link may
+// lead anywhere, and carboy mounts what programOf finds.
+func programOf(c *host.Host, name, work string) (string, error) {
+	work = fault.RealPath(work)
+	for _, dir := range filepath.SplitList(c.Env("PATH")) {
+		if !filepath.IsAbs(dir) || fault.Within(filepath.Clean(dir), work) || fault.Within(fault.RealPath(dir), work) {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed here: no directory of PATH has it", name)
+}

@@ -1,0 +1,38 @@
+// Package userns tells whether this system lets programs make user namespaces, which every
+// backend without root needs, and what allows it.
+package userns
+
+import (
+	"os"
+	"strings"
+)
+
+// AppArmorProfile returns a profile that lets the binary exe make user namespaces where
+// AppArmor otherwise forbids them (Ubuntu from 23.10).
+func AppArmorProfile(exe string) string {
+	return `abi <abi/4.0>,
+include <tunables/global>
+
+# carboy confines itself; this profile only lets it make user namespaces.
+profile carboy "` + exe + `" flags=(unconfined) {
+  userns,
+
+  include if exists <local/carboy>
+}
+`
+}
+
+// AppArmorRestricts reports whether this system reserves user namespaces for programs with
+// a profile.
+func AppArmorRestricts() bool {
+	return Sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1"
+}
+
+// Sysctl returns the kernel setting at path below /proc/sys; empty: there is none.
+func Sysctl(path string) string {
+	b, err := os.ReadFile("/proc/sys/" + path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

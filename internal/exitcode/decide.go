@@ -1,0 +1,216 @@
+package exitcode
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+)
+
+// Family groups the commands whose errors have the same codes.
+type Family uint8
+
+const (
+	Others Family = iota // Failed, or Usage
+	Runs                 // run, start, resume, exec
+	Gates                // gate, work
+	Ships                // plan, apply, rollback, ship
+)
+
+var families = map[string]Family{
+	"run": Runs, "start": Runs, "resume": Runs, "exec": Runs,
+	"gate": Gates, "work": Gates,
+	"plan": Ships, "apply": Ships, "rollback": Ships, "ship": Ships,
+}
+
+// FamilyOf returns the family of a command by its first word, such as "gate" for
+// `carboy gate run`.
+func FamilyOf(command string) Family { return families[command] }
+
+// Class is the reason of an error, if some family has a code for that reason.
+type Class uint8
+
+const (
+	unclassified  Class = iota
+	WrongUsage          // an unknown command, flag or argument
+	WrongOption         // a value that an operation cannot be done with
+	AlreadyLocked       // another process holds the directory or the work
+	RecordChanged       // a record differs from what the audit log says
+	Undecided           // nobody decided in time
+	TurnedDown          // a person decided against it
+	Unapprovable        // a plan that cannot be read, and so not be approved
+	Missing             // the bottle does not have the command
+	Unexecutable        // the bottle has the command and cannot execute it
+)
+
+// classCodes lists the codes of classes. For a class that is not listed, the code is
+// [Refused] in [Runs] and [Failed] in the other families.
+var classCodes = map[Family]map[Class]int{
+	Others: {WrongUsage: Usage},
+	Runs:   {Missing: NotFound, Unexecutable: NotExecutable},
+	Gates: {
+		WrongUsage: Usage, WrongOption: Usage, AlreadyLocked: locked, RecordChanged: broken, Undecided: escalated, TurnedDown: rejected,
+	},
+	Ships: {WrongUsage: Usage, Unapprovable: shipMismatch},
+}
+
+// New returns an error of a class, with a text.
+func New(c Class, text string) error { return &classified{errors.New(text), c} }
+
+// With returns err with a class. The text stays the same, and err can be unwrapped.
+// It returns nil if err is nil.
+func With(c Class, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &classified{err, c}
+}
+
+type classified struct {
+	err   error
+	class Class
+}
+
+func (e *classified) Error() string    { return e.err.Error() }
+func (e *classified) Unwrap() error    { return e.err }
+func (e *classified) ExitClass() Class { return e.class }
+
+// Interrupted returns err as one that signal s caused: its code is that of the signal.
+func Interrupted(s syscall.Signal, err error) error { return &interrupted{err, s} }
+
+type interrupted struct {
+	err    error
+	signal syscall.Signal
+}
+
+func (e *interrupted) Error() string              { return e.err.Error() }
+func (e *interrupted) Unwrap() error              { return e.err }
+func (e *interrupted) ExitSignal() syscall.Signal { return e.signal }
+
+// OfError returns the code of a command that ended with err; nil is [OK].
+//
+// An error states its reason by one of these methods, the first that is found in err
+// and in what it wraps:
+//
+//	ExitSignal() syscall.Signal // 0: no signal
+//	ExitOutcome() string        // of Ships; see [OfShip]
+//	ExitClass() Class           // Unclassified: none
+func OfError(f Family, err error) int {
+	var (
+		signal  interface{ ExitSignal() syscall.Signal }
+		shipped interface{ ExitOutcome() string }
+		class   interface{ ExitClass() Class }
+	)
+	switch {
+	case err == nil:
+		return OK
+	case errors.As(err, &signal) && signal.ExitSignal() != 0:
+		return Signal(signal.ExitSignal())
+	case f == Ships && errors.As(err, &shipped):
+		return OfShip(shipped.ExitOutcome())
+	case errors.As(err, &class):
+		if code, ok := classCodes[f][class.ExitClass()]; ok {
+			return code
+		}
+	}
+	if f == Runs {
+		return refused
+	}
+	return Failed
+}
+
+// NotStarted reports whether code says that the command never started: the bottle does
+// not have it, or cannot execute it.
+func NotStarted(code int) bool { return code == NotFound || code == NotExecutable }
+
+// OfRun returns the code of a run that did not end by itself, by the reason in its
+// receipt.
+func OfRun[S ~string](reason S) int {
+	if reason == "timeout" {
+		return timeout
+	}
+	return refused
+}
+
+// OfGate returns the code of a gate's outcome. A person may have overridden it.
+func OfGate[S ~string](outcome S, overridden bool) int {
+	switch {
+	case overridden || outcome == "passed":
+		return OK
+	case outcome == "escalated":
+		return escalated
+	}
+	return rejected
+}
+
+// OfBundle returns the code of `carboy gate verify`: that of the gate's outcome, or
+// [Broken] if the bundle is not intact.
+func OfBundle[S ~string](intact bool, outcome S, overridden bool) int {
+	if !intact {
+		return broken
+	}
+	return OfGate(outcome, overridden)
+}
+
+// OfScenarios returns the code of `carboy gate trace`.
+func OfScenarios(passed bool) int {
+	if passed {
+		return OK
+	}
+	return rejected
+}
+
+// OfCheck returns the code of a command that only checks, such as `carboy sandbox health`.
+func OfCheck(good bool) int {
+	if good {
+		return OK
+	}
+	return Failed
+}
+
+// OfEscapeTest returns the code of the verdict of an escape test.
+func OfEscapeTest[S ~string](verdict S) int {
+	switch verdict {
+	case "contained":
+		return OK
+	case "untried":
+		return incomplete
+	}
+	return Failed
+}
+
+// shipCodes lists the codes of deployments.
+var shipCodes = map[string]int{
+	"nothing": OK, "applied": shipApplied, "failed": ShipFailed, "rolled-back": ShipUnhealthy, "rollback-failed": ShipRollbackFailed,
+	"locked": shipLocked, "refused": ShipPolicy, "mismatch": shipMismatch, "destructive": shipDestructive, "stale": shipStale,
+}
+
+// OfShip returns the code of the outcome of a deployment on one host. It returns
+// [Failed] for an unknown outcome, so that a new one never looks like success.
+func OfShip[S ~string](outcome S) int {
+	if code, ok := shipCodes[string(outcome)]; ok {
+		return code
+	}
+	return Failed
+}
+
+// OfPlan returns the code of `carboy plan`.
+func OfPlan(changes bool) int {
+	if changes {
+		return ShipPlanned
+	}
+	return OK
+}
+
+// shipWorstFirst lists the codes of deployments by how urgent they are.
+var shipWorstFirst = []int{
+	ShipRollbackFailed, Failed, ShipUnhealthy, ShipFailed, shipLocked, shipStale, shipDestructive, shipMismatch, ShipPolicy, shipApplied, OK,
+}
+
+// WorseShip returns the more urgent of two hosts' codes. A code that no deployment has,
+// such as that of a signal, is more urgent than any that one has.
+func WorseShip(a, b int) int {
+	if slices.Index(shipWorstFirst, b) < slices.Index(shipWorstFirst, a) {
+		return b
+	}
+	return a
+}

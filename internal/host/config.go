@@ -1,0 +1,105 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// ConfigFile names the configuration file in the user's configuration directory. It is
+// never read from a repository.
+const ConfigFile = "config.yaml"
+
+// maxConfig bounds the configuration file, in bytes.
+const maxConfig = 1 << 20
+
+// Config holds the user's settings for all runs. They can only add protection: the bound
+// of a trace takes none away.
+type Config struct {
+	Protect struct {
+		// CI protects the files that a continuous-integration server runs.
+		CI bool `yaml:"ci"`
+		// Paths lists more protected paths, relative to the workspace. A directory
+		// protects everything below it.
+		Paths []string `yaml:"paths"`
+	} `yaml:"protect"`
+	Trace struct {
+		// MaxMiB bounds the trace of one run, in MiB; 0 means the default.
+		MaxMiB int64 `yaml:"max_mib"`
+	} `yaml:"trace"`
+}
+
+// ConfigError reports what is wrong in a configuration file.
+type ConfigError struct {
+	File string
+	Err  error // begins with the line, if one is to blame
+}
+
+func (e *ConfigError) Error() string { return e.File + ": " + e.Err.Error() }
+
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// LoadConfig reads ConfigFile in dir. A missing file counts as an empty one. An unknown
+// field is an error: a misspelt protection would protect nothing.
+func LoadConfig(dir string) (Config, error) {
+	var c Config
+	name := filepath.Join(dir, ConfigFile)
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return c, err
+	}
+	if len(b) > maxConfig {
+		return c, &ConfigError{name, fmt.Errorf("more than %d bytes", maxConfig)}
+	}
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return Config{}, &ConfigError{name, err}
+	}
+	for i, p := range c.Protect.Paths {
+		if clean := filepath.Clean(p); p == "" || filepath.IsAbs(p) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") {
+			return Config{}, &ConfigError{name, fmt.Errorf("protect.paths[%d]: %q is not a path inside a workspace", i, p)}
+		}
+	}
+	if m := c.Trace.MaxMiB; m != 0 && (m < 1 || m > maxTraceMiB) {
+		return Config{}, &ConfigError{name, fmt.Errorf("trace.max_mib: %d is not between 1 and %d", m, maxTraceMiB)}
+	}
+	return c, nil
+}
+
+const maxTraceMiB = 1 << 20 // a TiB
+
+// TraceMax returns the bound of one run's trace, in bytes; 0 means the default.
+func (c Config) TraceMax() int64 { return c.Trace.MaxMiB << 20 }
+
+// Policy says which paths of a workspace land only when a person names them.
+func (c Config) Policy() change.Policy {
+	return change.Policy{CI: c.Protect.CI, Extra: c.Protect.Paths}
+}
+
+// OpenConfig loads the configuration of the user whom o describes.
+func OpenConfig(o Options) (Config, error) {
+	dir, err := store.ConfigDir(o.Config, o.Env)
+	if err != nil {
+		return Config{}, err
+	}
+	return LoadConfig(dir)
+}

@@ -1,0 +1,279 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/fault"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/safetext"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/transfer"
+)
+
+// Files go through a tar that is started in the bottle as any other command there. What
+// it says is the bottle's word; package transfer takes it so.
+
+// CopyLimits bound what is copied; Copied is what was.
+type (
+	CopyLimits = transfer.Limits
+	Copied     = transfer.Report
+)
+
+// ErrCopy means that the tar in the bottle failed.
+var ErrCopy = errors.New("the copy failed in the bottle")
+
+// CopyOut copies a file or directory of a bottle that goes on to dest, which is new or
+// a directory. Either all of it is there afterwards, but for what is left out, or
+// nothing.
+func (c *Runner) CopyOut(ctx context.Context, m store.Meta, inside, dest string, l CopyLimits) (Copied, error) {
+	dir, base := path.Split(path.Clean(inside))
+	if base == "" || base == "." || base == ".." || strings.ContainsRune(inside, 0) {
+		return Copied{}, &fault.OptionError{Option: "path", Value: safetext.String(inside, 200), Reason: "has no name of its own", Advice: "name a file or directory below it"}
+	}
+	to, name := filepath.Split(filepath.Clean(dest))
+	if fi, err := os.Stat(dest); err == nil && fi.IsDir() {
+		to, name = dest, base
+	} else if strings.HasSuffix(dest, "/") {
+		return Copied{}, &fs.PathError{Op: "copy", Path: dest, Err: errors.Join(err, errors.New("is not a directory"))}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return Copied{}, err
+	}
+	defer r.Close()
+	tar, err := c.startTar(ctx, m, []string{"tar", "-c", "-f", "-", "-C", cmp.Or(dir, "."), "--", "./" + base}, nil, w)
+	if err != nil {
+		w.Close()
+		return Copied{}, err
+	}
+	in := &toItsEnd{r: r}
+	rep, err := transfer.Out(tar.ctx, in, base, cmp.Or(to, "."), name, l, func() error {
+		// What follows an archive's end fills its last block.
+		if n, _ := io.CopyN(io.Discard, in, maxAfterEnd); n == maxAfterEnd {
+			tar.kill()
+			return fmt.Errorf("%w: more came after the archive's end", ErrCopy)
+		}
+		return tar.wait()
+	})
+	if err == nil {
+		return rep, nil
+	}
+	tar.kill()
+	r.Close()
+	return rep, tar.cause(err, in.ended)
+}
+
+// maxAfterEnd bounds what is read after an archive's end, in bytes.
+const maxAfterEnd = 1 << 20
+
+// CopyIn copies a file or directory to a bottle that goes on: below inside, if that is
+// a directory or ends in a slash, else under that name. It belongs to the bottle's user.
+func (c *Runner) CopyIn(ctx context.Context, m store.Meta, src, inside string, l CopyLimits) (Copied, error) {
+	real, err := filepath.Abs(src)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return Copied{}, err
+	}
+	dir, name := path.Split(path.Clean(inside))
+	isDir := strings.HasSuffix(inside, "/") || name == "" || name == "." || name == ".."
+	if !isDir {
+		if isDir, err = c.isDirInside(ctx, m, inside); err != nil {
+			return Copied{}, err
+		}
+	}
+	if isDir {
+		dir, name = inside, filepath.Base(filepath.Clean(src))
+		if name == "." || name == ".." || name == "/" {
+			name = filepath.Base(real)
+		}
+	}
+	if name == "/" || name == "" || strings.ContainsRune(inside, 0) {
+		return Copied{}, &fault.OptionError{Option: "path", Value: safetext.String(inside, 200), Reason: "has no name of its own", Advice: "name what it is to be called"}
+	}
+	return c.unpackInside(ctx, m, cmp.Or(dir, "."), func(ctx context.Context, w io.Writer) (Copied, error) {
+		return transfer.In(ctx, w, real, name, l)
+	})
+}
+
+// isDirInside asks a tar for a directory without what is in it: no other program need
+// be in the bottle. What it hands out is thrown away.
+func (c *Runner) isDirInside(ctx context.Context, m store.Meta, dir string) (bool, error) {
+	tar, err := c.startTar(ctx, m, []string{"tar", "-c", "-f", "-", "--no-recursion", "-C", dir, "."}, nil, nil)
+	if err != nil {
+		return false, err
+	}
+	err = tar.wait()
+	var ended *tarError
+	if errors.As(err, &ended) && ended.exit.Reason == receipt.Exited && !exitcode.NotStarted(ended.exit.Code) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// unpackInside starts a tar in the bottle and unpacks what write writes.
+func (c *Runner) unpackInside(ctx context.Context, m store.Meta, dir string, write func(context.Context, io.Writer) (Copied, error)) (Copied, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return Copied{}, err
+	}
+	defer w.Close()
+	tar, err := c.startTar(ctx, m, []string{"tar", "-x", "-o", "-f", "-", "-C", dir}, r, nil)
+	if err != nil {
+		r.Close()
+		return Copied{}, err
+	}
+	rep, err := write(tar.ctx, w)
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		// Half of an archive would be unpacked as if it were all.
+		tar.kill()
+		w.Close()
+		return rep, tar.cause(err, false)
+	}
+	w.Close()
+	if terr := tar.wait(); terr != nil {
+		return rep, terr
+	}
+	return rep, err
+}
+
+// tarInside is a tar that runs in a bottle.
+type tarInside struct {
+	ctx    context.Context // ends with it, when it ends badly
+	cancel context.CancelCauseFunc
+	signal chan os.Signal
+	over   chan struct{}
+	exit   receipt.Exit
+	err    error
+	said   sync.WaitGroup
+	words  words
+	stop   func() bool
+}
+
+// tarError is a tar that ended badly.
+type tarError struct {
+	exit  receipt.Exit
+	words string
+}
+
+func (e *tarError) Error() string {
+	switch {
+	case exitcode.NotStarted(e.exit.Code):
+		return "there is no tar in the bottle, by which files are copied: put one into its image, or have a command in it hand the file out (carboy exec RUN -- cat PATH)"
+	case e.words != "":
+		return "tar in the bottle ended with " + fmt.Sprint(e.exit.Code) + ": " + e.words
+	}
+	return "tar in the bottle ended with " + fmt.Sprint(e.exit.Code)
+}
+
+func (e *tarError) Unwrap() error { return ErrCopy }
+
+// startTar starts it with one stream, which is its own then.
+func (c *Runner) startTar(ctx context.Context, m store.Meta, command []string, in, out *os.File) (*tarInside, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	er, ew, err := os.Pipe()
+	if err != nil {
+		null.Close()
+		return nil, err
+	}
+	t := &tarInside{signal: make(chan os.Signal, 2), over: make(chan struct{})}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	t.said.Go(func() { io.Copy(&t.words, er); er.Close() }) // ends with the command
+	o := ExecOptions{Command: command, Stdin: in, Stdout: out, Stderr: ew, Interrupt: t.signal, files: true}
+	if in == nil {
+		o.Stdin = null
+	}
+	if out == nil {
+		o.Stdout = null
+	}
+	// Who gives up has it killed, and its stream closed with it.
+	t.stop = context.AfterFunc(ctx, t.kill)
+	go func() { // ends with the command
+		t.exit, t.err = c.Exec(ctx, m, o)
+		// Whoever reads or writes the stream's other end hears of it now.
+		for _, f := range []*os.File{in, out, ew, null} {
+			if f != nil {
+				f.Close()
+			}
+		}
+		t.said.Wait()
+		t.stop()
+		close(t.over)
+	}()
+	return t, nil
+}
+
+// kill ends it: the second interrupt is a kill.
+func (t *tarInside) kill() {
+	for range 2 {
+		select {
+		case t.signal <- syscall.SIGINT:
+		default:
+		}
+	}
+}
+
+// wait waits for its end; nil: it did what it was to.
+func (t *tarInside) wait() error {
+	<-t.over
+	if t.err != nil {
+		return t.err
+	}
+	if t.exit.Code == 0 && t.exit.Reason == receipt.Exited {
+		return nil
+	}
+	return &tarError{t.exit, safetext.String(strings.TrimSpace(string(t.words.b)), 500)}
+}
+
+// cause is why a copy failed, when err is what was seen of it at this end: what the
+// tar has to say explains it where it ended before, and not because of that.
+func (t *tarInside) cause(err error, before bool) error {
+	terr := t.wait()
+	var ended *tarError
+	switch {
+	case t.ctx.Err() != nil || terr == nil:
+	case !errors.As(terr, &ended):
+		return terr // it was never started, or its carboy died
+	case exitcode.NotStarted(ended.exit.Code):
+		return terr
+	case before && ended.words != "":
+		return terr
+	}
+	return err
+}
+
+// toItsEnd knows when there is no more.
+type toItsEnd struct {
+	r     io.Reader
+	ended bool
+}
+
+func (e *toItsEnd) Read(b []byte) (int, error) {
+	n, err := e.r.Read(b)
+	e.ended = e.ended || err == io.EOF
+	return n, err
+}
+
+// words keeps the first bytes written to it.
+type words struct{ b []byte }
+
+func (w *words) Write(p []byte) (int, error) {
+	w.b = append(w.b, p[:min(len(p), 2000-len(w.b))]...)
+	return len(p), nil
+}

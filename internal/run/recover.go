@@ -1,0 +1,56 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/carboy/carboy/internal/hostexec"
+	"github.com/carboy/carboy/internal/run/repos"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Recover marks and cleans lost runs. What a bottle has outside the state
+// directory dies with it: processes and mounts by its namespaces. What is left
+// is the control socket and half-taken changes.
+func (c *Runner) Recover(ctx context.Context) error {
+	r, err := c.Store.Recover(ctx)
+	errs := []error{err, c.SweepPool()}
+	if n := hostexec.Sweep(); n > 0 {
+		c.Log.Warn("host commands of a dead carboy were killed", "count", n)
+	}
+	for _, m := range r.Lost {
+		if m.Socket != "" {
+			os.Remove(string(m.Socket))
+		} else if dir, err := store.RuntimeDir(c.Env); err == nil {
+			os.Remove(filepath.Join(dir, SocketName(m.ID))) // made, and not recorded yet
+		}
+		if err := c.review.CleanLost(ctx, m); err != nil {
+			errs = append(errs, fmt.Errorf("run %s: %w", m.ID, err))
+			continue
+		}
+		c.lost = append(c.lost, m)
+		errs = append(errs, c.Store.Cleaned(ctx, m.ID))
+	}
+	repos.RecoverKeys(ctx, c.Host)
+	return errors.Join(append(errs, c.review.RecoverLandings(ctx))...)
+}
+
+// Over reports whether a run is over. One whose carboy has died is, and is
+// marked as lost.
+func (c *Runner) Over(ctx context.Context, id store.ID) (bool, error) {
+	m, err := c.Store.Get(id)
+	if err != nil || m.State.Over() {
+		return err == nil, err
+	}
+	rerr := c.Recover(ctx)
+	if m, err = c.Store.Get(id); err != nil {
+		return false, err
+	}
+	if m.State.Over() {
+		return true, nil
+	}
+	return false, rerr
+}

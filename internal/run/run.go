@@ -1,0 +1,640 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carboy/carboy/internal/bottle"
+	"github.com/carboy/carboy/internal/change"
+	"github.com/carboy/carboy/internal/egresslog"
+	"github.com/carboy/carboy/internal/exitcode"
+	"github.com/carboy/carboy/internal/gateway"
+	"github.com/carboy/carboy/internal/host"
+	"github.com/carboy/carboy/internal/policy"
+	"github.com/carboy/carboy/internal/receipt"
+	"github.com/carboy/carboy/internal/review"
+	"github.com/carboy/carboy/internal/run/plan"
+	"github.com/carboy/carboy/internal/safetext"
+	"github.com/carboy/carboy/internal/secret"
+	"github.com/carboy/carboy/internal/stamp"
+	"github.com/carboy/carboy/internal/store"
+	"github.com/carboy/carboy/internal/trace"
+)
+
+// Session is one run while it goes on.
+type Session struct {
+	c   *Runner
+	o   *plan.Options
+	run *store.Run
+
+	*plan.Plan
+	baseline       *change.Baseline
+	claim          *store.Claim
+	sandbox        *sandbox
+	warm           bottle.Warm   // where the bottle's first process has started, or nil
+	bottle         bottle.Bottle // the sandbox's
+	events         *events
+	denials        *denials
+	netlog         *egresslog.Log
+	git            *gitAccount         // nil: the bottle has no repository
+	allCredentials gateway.Credentials // all that were opened; of the routes' watcher
+	Redactor       *secret.Redactor
+	facts          *trace.Collector
+	traceSum       *[sha256.Size]byte // of the trace's file
+	paused         bool               // the bottle was, so that all its facts were sent
+	began          time.Time          // when the command was started
+	std            *streams
+	budget         *budget // of all output
+	execs          execs
+	socket         string   // of the control server
+	env            []string // the command's variables
+	inside         CredentialGuard
+	base           []policy.Route // before people decided about them; under inside.mu
+	approver       *approver      // nil: nobody can be asked
+	approvals      *approvals     // nil: nobody is asked
+	peak           bottle.Usage
+	stopOnce       sync.Once
+	stopping       chan struct{} // closed when somebody asked for the end
+	freezeOnce     sync.Once
+	freezing       chan struct{} // closed when somebody asked to freeze it
+	audience       audience
+	commandMu      sync.Mutex
+	commandRuns    bottle.Process // nil: not yet
+	thawed         bool           // the command goes on in a bottle that was frozen
+	intr           *interrupts
+	conf           host.Config
+	cleanup        []func()
+	closers        []func() // of published ports
+
+	closeControl func() // nil: there is no control socket
+
+	Rec receipt.Receipt
+	set *change.Set
+}
+
+// Run runs one command in a bottle of its own. The receipt is returned whenever
+// a run was recorded, also with an error: then its Exit says what failed. An
+// error without a receipt means that nothing was started or written.
+func (c *Runner) Run(ctx context.Context, o plan.Options) (*receipt.Receipt, error) {
+	return c.conduct(ctx, o, nil)
+}
+
+// conduct runs one command, in ready unless that is nil.
+func (c *Runner) conduct(ctx context.Context, o plan.Options, ready *Prepared) (*receipt.Receipt, error) {
+	s, err := c.newSession(ctx, &o, ready)
+	if err != nil {
+		return nil, err
+	}
+	rctx, unlisten := s.listen(ctx)
+	defer unlisten()
+	defer func() { s.close(rctx) }()
+	err = s.execute(rctx)
+	if err != nil && s.intr.gaveUp(rctx) {
+		switch phase(s.intr.phase.Load()) {
+		case preparing:
+			err = fmt.Errorf("%w before the command ran", ErrInterrupted)
+		case starting:
+			err = fmt.Errorf("%w while the command was being started", ErrInterrupted)
+		}
+	}
+	s.account(err)
+	stamp.Mark("accounted")
+	if o.Answer != nil {
+		s.answered()
+		s.events.settle()
+		// Nothing of the bottle is left that could write to the workspace, and who
+		// was answered may begin the next run: with these ports, too.
+		s.release()
+		s.unpublish()
+		o.Answer(&s.Rec, err)
+		stamp.Mark("answered")
+	}
+	if s.bottle != nil {
+		go s.bottle.Close() // ends with the bottle, for which record waits
+	}
+	if rerr := s.record(); rerr != nil {
+		err = errors.Join(err, &RecordError{rerr})
+	}
+	return &s.Rec, err
+}
+
+// RecordError is a run that went as the receipt says, and whose records could
+// not all be written.
+type RecordError struct{ Err error }
+
+func (e *RecordError) Error() string { return "record the run: " + e.Err.Error() }
+
+func (e *RecordError) Unwrap() error { return e.Err }
+
+// newSession checks everything that can be checked before a run is recorded, and
+// then creates the run's record.
+func (c *Runner) newSession(ctx context.Context, o *plan.Options, ready *Prepared) (_ *Session, err error) {
+	s := &Session{c: c, o: o, conf: c.Config, stopping: make(chan struct{}), freezing: make(chan struct{})}
+	if o.Image != "" {
+		if o.Opened, err = plan.OpenImage(ctx, c.Host, o); err != nil {
+			return nil, err
+		}
+		s.cleanup = append(s.cleanup, o.Opened.Close)
+		defer func() {
+			if err != nil {
+				o.Opened.Close()
+			}
+		}()
+	}
+	if len(o.Command) == 0 || o.Command[0] == "" {
+		return nil, errors.New("no command to run")
+	}
+	setDefaults(o)
+	defer func() {
+		if err != nil {
+			s.discardBottle()
+		}
+	}()
+	if err := s.choosePlan(ctx, ready); err != nil {
+		return nil, err
+	}
+	stamp.Mark("planned")
+	if s.Redactor, err = c.RedactorFor(s.Plan, o); err != nil {
+		return nil, err
+	}
+	s.inside = CredentialGuard{Creds: s.Credentials, Secrets: s.Watched, Edition: 1, Running: map[*RunningCommand]struct{}{}}
+	// It stays to the end.
+	if s.env, _, err = s.inside.Admit(s.Plan, c.Env, o.Terminal, o.Command, o.Env); err != nil {
+		return nil, err
+	}
+	if err := s.createRun(ctx); err != nil {
+		return nil, err
+	}
+	s.startReceipt()
+	s.budget = newBudget(s.Limits.Output)
+	s.openLedger()
+	s.openNetLog()
+	s.openGit()
+	s.allCredentials = maps.Clone(s.Credentials.Of)
+	s.startEvents()
+	stamp.Mark("recorded")
+	return s, nil
+}
+
+// setDefaults discards output and events that the caller does not ask for.
+func setDefaults(o *plan.Options) {
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	if o.OnEvent == nil {
+		o.OnEvent = func(plan.Event) {}
+	}
+}
+
+// choosePlan takes the plan and the sandbox of ready. If ready is nil, it makes a
+// plan and starts the bottle's first process.
+func (s *Session) choosePlan(ctx context.Context, ready *Prepared) (err error) {
+	if ready != nil {
+		if s.sandbox = ready.take(); s.sandbox == nil {
+			return fmt.Errorf("%w: it was used", ErrUnfit)
+		}
+		s.Plan, s.o.Mode, s.conf = s.sandbox.plan, s.sandbox.plan.Mode, ready.conf
+		return nil
+	}
+	if s.Plan, err = plan.New(s.c.Host, s.o); err != nil {
+		return err
+	}
+	if err := s.c.Backend.Check(ctx); err != nil {
+		return err
+	}
+	s.warmUp()
+	return nil
+}
+
+// discardBottle closes the sandbox, or its first process, of a session that failed
+// before it ran.
+func (s *Session) discardBottle() {
+	if s.sandbox != nil {
+		s.sandbox.close()
+	}
+	if s.warm != nil {
+		s.warm.Close()
+	}
+}
+
+// createRun creates the run in the store, claims the workspace and opens the queue of
+// approvals. After an error nothing of them is left.
+func (s *Session) createRun(ctx context.Context) (err error) {
+	o, ws := s.o, s.Workspace
+	if s.Plan.Asking {
+		s.approver = newApprover(s.c.Build)
+	}
+	kind, name := o.Granted.Record()
+	s.run, err = s.c.Store.Create(ctx, store.Spec{Kind: kind, Name: name, Workspace: ws, Mode: o.Mode, Command: s.command(), Build: s.c.Build})
+	if err != nil {
+		return err
+	}
+	if o.Mode != store.None {
+		access := store.Shared
+		if o.Mode == store.Bind {
+			access = store.Exclusive
+		}
+		if s.claim, err = s.c.Store.Claim(ctx, store.ForRun, ws, access, s.run.ID()); err != nil {
+			s.abandon(err)
+			return err
+		}
+	}
+	if err := s.openApprovals(); err != nil {
+		s.release()
+		s.abandon(err)
+		return err
+	}
+	return nil
+}
+
+// startReceipt fills in what is known before the bottle is made.
+func (s *Session) startReceipt() {
+	s.Rec = receipt.Receipt{
+		Schema: receipt.Schema, ID: s.run.ID(), Build: s.c.Build, Command: store.Raws(s.command()),
+		Workspace: receipt.Workspace{Path: s.Workspace.Path, Mode: s.o.Mode},
+		Limits:    receipt.Limits{Limits: s.Limits},
+		Evidence:  store.Raw(s.run.Dir()),
+	}
+	if s.o.Opened != nil {
+		s.Rec.Image = &receipt.Image{Ref: store.Raw(s.o.Image), Digest: s.o.Opened.Digest}
+	}
+	for _, m := range s.Mounts {
+		s.Rec.Mounts = append(s.Rec.Mounts, receipt.Mount{Source: store.Raw(m.Source), Target: store.Raw(m.Target), Access: plan.AccessName(m.Access)})
+	}
+}
+
+// startEvents starts the delivery of events to the caller, with secrets masked.
+func (s *Session) startEvents() {
+	s.events = startEvents(func(ev plan.Event) {
+		ev.Name, ev.Text = s.Redactor.String(ev.Name), s.Redactor.String(ev.Text)
+		s.o.OnEvent(ev)
+	})
+	for _, f := range s.Readable() {
+		s.events.send(plan.Event{Kind: "secret", Text: "the command can read " + f + ", which is watched for on the way out only"})
+	}
+}
+
+// warmUp has the bottle's first process start while the records are written, if
+// it has not started while the state was opened.
+func (s *Session) warmUp() {
+	if a := s.c.ahead.Swap(nil); a != nil {
+		if a.id.Stray && s.User.Stray {
+			s.User = a.id // chosen at random, once
+		}
+		s.warm = a.warm
+	} else if w, ok := s.c.Backend.(bottle.Warmer); ok {
+		s.warm = w.Warm(s.User.User, s.User.HostUID, s.User.HostGID)
+	}
+}
+
+// command is the command line as records may show it.
+func (s *Session) command() []string { return s.redacted(s.o.Command) }
+
+func (s *Session) redacted(command []string) []string {
+	out := make([]string, len(command))
+	for i, a := range command {
+		out[i] = s.Redactor.String(a)
+	}
+	return out
+}
+
+// abandon drops a run that never began.
+func (s *Session) abandon(err error) {
+	ctx := context.Background()
+	s.run.Fail(ctx, exitcode.OfRun(receipt.Failed), err.Error(), store.NoChanges)
+	s.run.Close()
+	s.c.Store.Remove(ctx, s.run.ID(), store.RemoveOptions{Unlanded: true})
+}
+
+// execute makes the bottle, runs the command and takes its changes. Everything
+// made here is undone by close.
+func (s *Session) execute(ctx context.Context) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	stamp.Mark("baseline begun")
+	v := s.sandbox
+	if v == nil {
+		var err error
+		if v, err = s.makeSandbox(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.board(v); err != nil {
+		return err
+	}
+	stamp.Mark("bottle made")
+	if err := s.publish(ctx); err != nil {
+		return err
+	}
+	if err := s.serveControl(); err != nil {
+		return err
+	}
+	if err := s.noteStart(ctx); err != nil {
+		return err
+	}
+	stamp.Mark("start noted")
+	unwatch := s.startWatching(ctx)
+	out, err := s.runCommand(ctx)
+	unwatch()
+	stamp.Mark("command ended")
+	s.Rec.Exit = out
+	if out.Reason != "" {
+		s.intr.enter(ending)
+		s.quietHits(ctx)
+		err = errors.Join(err, s.takeChanges(ctx))
+	}
+	if !s.atRest(ctx) {
+		s.bottle.Close()
+		stamp.Mark("bottle gone")
+		s.closeStreams(ctx)
+	}
+	return err
+}
+
+// atRest reports whether the command's caller can be answered before the bottle
+// is destroyed: it stands still, it reaches nothing of the host's, and all of
+// its output was passed on.
+func (s *Session) atRest(ctx context.Context) bool {
+	if s.o.Answer == nil || !s.paused || s.std == nil || s.Mode == store.Bind {
+		return false
+	}
+	for _, m := range s.Mounts {
+		if m.Access == bottle.AccessReadWrite {
+			return false
+		}
+	}
+	ctx, cancel := s.draining(ctx)
+	defer cancel()
+	return s.std.drain(ctx)
+}
+
+// board takes v for this run.
+func (s *Session) board(v *sandbox) error {
+	s.sandbox, s.bottle = v, v.bottle
+	observe := gateway.Observer(s.observe)
+	v.observer.Store(&observe)
+	if s.approvals != nil {
+		s.approver.approvals.Store(s.approvals)
+	}
+	s.cleanup = append(s.cleanup, v.close)
+	p := s.bottle.Posture()
+	s.Rec.Isolation = receipt.Isolation{Class: p.Isolation, Backend: p.Backend, Build: p.Build, Posture: &p}
+	return s.startTrace(v)
+}
+
+func (s *Session) closeStreams(ctx context.Context) {
+	if s.std != nil {
+		ctx, cancel := s.draining(ctx)
+		defer cancel()
+		s.std.close(ctx)
+		s.audience.close()
+		s.std = nil
+	}
+}
+
+func (s *Session) begin(ctx context.Context) error {
+	if s.Target == "" {
+		return nil
+	}
+	b, err := change.Begin(ctx, s.Source, s.run.Dir())
+	if err != nil {
+		return err
+	}
+	s.baseline = b
+	s.cleanup = append(s.cleanup, func() { b.Close() })
+	// The bottle shows the directory that was looked at first; were this another
+	// one, its changes would be compared with, and land in, the wrong place.
+	if b.ID.Dev != s.Workspace.Dev || b.ID.Ino != s.Workspace.Ino {
+		return fmt.Errorf("%w: %s; run the command again", ErrReplaced, s.Source)
+	}
+	return nil
+}
+
+var ErrReplaced = errors.New("another directory was put in the workspace's place while the run was made ready")
+
+// slowExport is the time after which a slow export is announced.
+const slowExport = 2 * time.Second
+
+// Bounds of what a bottle does for us at its end. A sandbox that hangs, or that
+// the workload has run out of descriptors, must not keep carboy.
+const (
+	pauseIn  = 10 * time.Second
+	exportIn = 30 * time.Minute
+)
+
+// takeChanges stops the bottle, brings home what it changed, and keeps the bottle
+// where it is to be kept. A bottle that is gone has none to give; the receipt says so.
+// When run is over for another reason, the changes are taken all the same; an
+// interrupt gives them up.
+func (s *Session) takeChanges(run context.Context) error {
+	ctx, cancel := s.ending(run, exportIn)
+	defer cancel()
+	perr := s.pause(ctx)
+	stamp.Mark("bottle paused")
+	switch {
+	case s.o.Mode == store.None, s.o.Throwaway:
+		return s.keep(run)
+	case s.o.Mode == store.Bind:
+		err := errors.Join(s.keep(run), s.bottle.Close())
+		return errors.Join(err, s.noteHostChanges(ctx))
+	}
+	slow := time.AfterFunc(slowExport, func() {
+		s.events.send(plan.Event{Kind: "progress", Text: "taking the changes out of the bottle"})
+	})
+	defer slow.Stop()
+	err := perr
+	if err == nil {
+		s.set, err = s.collect(ctx)
+		if err == nil && s.o.Take != nil {
+			s.handUpper(ctx)
+		}
+		stamp.Mark("changes taken")
+	}
+	if err != nil && s.intr.gaveUp(run) {
+		err = fmt.Errorf("the changes were given up: %w", ErrInterrupted)
+	}
+	if err != nil {
+		if s.Rec.Changes == nil {
+			s.Rec.Changes = &receipt.Changes{}
+		}
+		s.Rec.Changes.Incomplete = append(s.Rec.Changes.Incomplete, err.Error())
+	}
+	return errors.Join(err, s.keep(run))
+}
+
+// pause stops what is inside, and has all of its facts sent.
+func (s *Session) pause(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pauseIn)
+	defer cancel()
+	err := s.bottle.Pause(ctx)
+	var lost *bottle.FactsLostError
+	if s.facts != nil && (err == nil || errors.As(err, &lost)) {
+		var untold uint64
+		if lost != nil {
+			untold = lost.Untold
+		}
+		s.facts.Sent(untold)
+	}
+	s.paused = err == nil
+	if lost != nil {
+		return nil // the trace says so; the changes are whole
+	}
+	return err
+}
+
+// maxNamed bounds the paths that a note names.
+const maxNamed = 20
+
+// noteHostChanges says what became of a workspace that the command wrote to
+// directly. Somebody else may have written too: only the time is known.
+func (s *Session) noteHostChanges(ctx context.Context) error {
+	s.baseline.Wait(ctx)
+	list, _, err := change.HostChanges(ctx, s.baseline, receipt.MaxChanges)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	policy := s.conf.Policy()
+	for _, c := range list {
+		if why := policy.Path(string(c.Path), c.Type); len(why) > 0 && len(s.Rec.Notes) < maxNamed {
+			s.Rec.Notes = append(s.Rec.Notes, "Look at "+safetext.Path([]byte(c.Path))+", which changed on the host: "+why[0].Why)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Changed on the host during the run: %d", len(list))
+	if len(list) == receipt.MaxChanges {
+		b.WriteString(" or more")
+	}
+	b.WriteString(" paths: ")
+	for i, c := range list[:min(len(list), maxNamed)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(safetext.Path([]byte(c.Path)))
+	}
+	if len(list) > maxNamed {
+		b.WriteString(", …")
+	}
+	s.Rec.Notes = append(s.Rec.Notes, b.String())
+	return nil
+}
+
+// ending is a context for what must still be done: a caller that has gone away
+// does not end it, an interrupt does.
+func (s *Session) ending(run context.Context, within time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), within)
+	stop := context.AfterFunc(run, func() {
+		if s.intr.gaveUp(run) {
+			cancel()
+		}
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+// draining is a context for what a reader outside has to take: one that is slow
+// gets all of it, one that does not read any more is not waited for when there
+// was an interrupt or the caller has gone away.
+func (s *Session) draining(run context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(run))
+	stop := context.AfterFunc(run, func() {
+		if !s.intr.gaveUp(run) {
+			select {
+			case <-time.After(askIn):
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+func (s *Session) collect(ctx context.Context) (*change.Set, error) {
+	r, w := io.Pipe()
+	errc := make(chan error, 1)
+	go func() {
+		err := s.bottle.Export(ctx, w)
+		w.CloseWithError(err)
+		errc <- err
+	}()
+	s.baseline.Wait(ctx)
+	// A tar reader takes 512 bytes at a time, and each would be an exchange
+	// between two goroutines.
+	br := bufio.NewReaderSize(r, 256<<10)
+	set, err := change.Collect(ctx, br, change.CollectOptions{
+		Prefix: s.Target, RunDir: s.run.Dir(), Baseline: s.baseline, MaxBytes: s.Limits.Disk, Policy: s.conf.Policy(),
+	})
+	if err == nil {
+		io.Copy(io.Discard, br) // what stands after the archive's end
+	}
+	r.CloseWithError(io.ErrClosedPipe)
+	xerr := <-errc
+	if set == nil && err == nil {
+		err = xerr
+	}
+	if set != nil {
+		s.Rec.Changes = review.Summarize(set)
+	}
+	return set, err
+}
+
+// handUpper gives the whole upper layer to who asked for it, who learns of an error by
+// reading.
+func (s *Session) handUpper(ctx context.Context) {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.CloseWithError(s.bottle.ExportAll(ctx, w))
+	}()
+	_ = s.o.Take(s.User.User.Home, bufio.NewReaderSize(r, 256<<10))
+	r.CloseWithError(io.ErrClosedPipe)
+	<-done
+}
+
+// close undoes everything, newest first.
+func (s *Session) close(ctx context.Context) {
+	if s.bottle != nil {
+		s.bottle.Close()
+	}
+	if s.warm != nil {
+		s.warm.Close()
+	}
+	s.closeStreams(ctx)
+	for i := len(s.cleanup) - 1; i >= 0; i-- {
+		s.cleanup[i]()
+	}
+	s.cleanup = nil
+	if s.sandbox != nil {
+		s.sandbox.close() // one that was made ahead, and never boarded
+	}
+	s.release()
+	s.run.Close()
+	ctx, cancel := s.draining(ctx)
+	defer cancel()
+	s.events.close(ctx)
+}
+
+func (s *Session) release() {
+	if s.claim != nil {
+		s.claim.Release()
+		s.claim = nil
+	}
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

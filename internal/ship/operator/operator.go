@@ -1,0 +1,80 @@
+package operator
+
+import (
+	"errors"
+	"os"
+	"os/user"
+	"path/filepath"
+	"time"
+
+	"github.com/carboy/carboy/internal/ship"
+	"github.com/carboy/carboy/internal/ship/remote"
+	"github.com/carboy/carboy/internal/store"
+)
+
+// Options name the repository to ship from, and bound the time of each step.
+type Options struct {
+	// Dir lies in the work tree of the repository.
+	Dir string
+	// Up bounds docker compose up on a host, Other each other command; 0: five and two
+	// minutes.
+	Up, Other time.Duration
+	// Life bounds the time in which a plan may be applied; 0: a day.
+	Life time.Duration
+	// Progress hears what happens, one call at a time; nil: nobody.
+	Progress func(ship.Progress)
+}
+
+// ErrNoRepository means that a directory lies in no work tree.
+var ErrNoRepository = errors.New("not in a git repository")
+
+// Ship readies the shipping of modules: start at its Plan. Close the result.
+func (c *Operator) Ship(o Options) (*ship.Engine, error) {
+	conf, err := store.ConfigDir(c.Opened.Config, c.Env)
+	if err != nil {
+		return nil, err
+	}
+	state, err := store.StateDir(c.Env)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	top, err := workTree(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &ship.Engine{Config: conf, State: filepath.Join(state, "ship"), Repo: top, By: operator(), Keys: remote.Keys{AgentSocket: c.Env("SSH_AUTH_SOCK")},
+		Audit: c.Audit, Up: o.Up, Other: o.Other, Life: o.Life, Progress: o.Progress}
+	return s, s.Open()
+}
+
+// workTree returns the nearest directory, from dir upwards, that holds .git.
+func workTree(dir string) (string, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Lstat(filepath.Join(d, ".git")); err == nil {
+			return d, nil
+		}
+		if d == "/" {
+			return "", ErrNoRepository
+		}
+	}
+}
+
+// operator returns USER@HOST for records. No decision depends on it.
+func operator() string {
+	name := "someone"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		name += "@" + h
+	}
+	return name
+}

@@ -1,0 +1,2 @@
+// Package clean exceeds nothing.
+package clean

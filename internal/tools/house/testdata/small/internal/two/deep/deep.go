@@ -1,0 +1,5 @@
+// Package deep is at the bottom.
+package deep
+
+// Name is used.
+const Name = "deep"

@@ -1,0 +1,152 @@
+// Command report reads what go test -json wrote. It prints the output of what
+// failed, and go's own line for each package.
+//
+//	report FILE...           fails when a test failed, or something did not build
+//	report -ok FILE...       prints go's lines only
+//	report -skipped FILE...  lists the skipped tests that passed in none of the
+//	                         files, and fails when there are any
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// A result sums up one file. The keys of its maps are "PACKAGE TEST".
+type result struct {
+	lines   []string            // go's own, one per package
+	output  map[string][]string // of what has not passed
+	failed  []string
+	skipped map[string]string // with the reason
+	passed  map[string]bool
+	stray   []string // lines that are no events, and what the compiler says
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, out, msg io.Writer) int {
+	fs := flag.NewFlagSet("report", flag.ContinueOnError)
+	fs.SetOutput(msg)
+	ok := fs.Bool("ok", false, "print go's lines only")
+	skips := fs.Bool("skipped", false, "list tests that ran in none of the files")
+	if err := fs.Parse(args); err != nil || fs.NArg() == 0 {
+		fmt.Fprintln(msg, "usage: report [-ok|-skipped] FILE...")
+		return 2
+	}
+	var all []*result
+	for _, name := range fs.Args() {
+		r, err := read(name)
+		if err != nil {
+			fmt.Fprintln(msg, "report:", err)
+			return 2
+		}
+		all = append(all, r)
+	}
+	if *skips {
+		return skipped(all, out)
+	}
+	code := 0
+	for _, r := range all {
+		if !*ok {
+			r.failures(out)
+		}
+		for _, l := range r.lines {
+			fmt.Fprintln(out, l)
+		}
+		if len(r.failed) > 0 || len(r.stray) > 0 || len(r.lines) == 0 {
+			code = 1
+		}
+	}
+	return code
+}
+
+func read(name string) (*result, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := &result{output: map[string][]string{}, skipped: map[string]string{}, passed: map[string]bool{}}
+	in := bufio.NewScanner(f)
+	in.Buffer(nil, 64<<20)
+	for in.Scan() {
+		var e event
+		if json.Unmarshal(in.Bytes(), &e) != nil {
+			r.stray = append(r.stray, in.Text())
+			continue
+		}
+		r.add(e)
+	}
+	return r, in.Err()
+}
+
+func (r *result) add(e event) {
+	key := e.Package + " " + e.Test
+	line := strings.TrimSuffix(e.Output, "\n")
+	switch {
+	case e.Action == "build-output":
+		r.stray = append(r.stray, line)
+	case e.Action == "output" && e.Test == "" && isResult(line):
+		r.lines = append(r.lines, line)
+	case e.Action == "output":
+		r.output[key] = append(r.output[key], line)
+	case e.Action == "fail":
+		r.failed = append(r.failed, key)
+	case e.Action == "skip" && e.Test != "":
+		r.skipped[key] = strings.Join(r.output[key], " ")
+	case e.Action == "pass":
+		r.passed[key] = true
+		delete(r.output, key)
+	}
+}
+
+func isResult(line string) bool {
+	return strings.HasPrefix(line, "ok  ") || strings.HasPrefix(line, "FAIL\t") || strings.HasPrefix(line, "?   ")
+}
+
+// failures prints what failed, and the last lines of what it said.
+func (r *result) failures(out io.Writer) {
+	for _, l := range r.stray {
+		fmt.Fprintln(out, l)
+	}
+	const most = 400 // lines of one test
+	for _, key := range r.failed {
+		said := r.output[key]
+		if n := len(said) - most; n > 0 {
+			fmt.Fprintf(out, "(%d lines before)\n", n)
+			said = said[n:]
+		}
+		fmt.Fprintf(out, "FAILED %s\n\t%s\n", key, strings.Join(said, "\n\t"))
+	}
+}
+
+// skipped lists the tests that some run skipped and none passed.
+func skipped(all []*result, out io.Writer) int {
+	var never []string
+	for _, r := range all {
+		for key, why := range r.skipped {
+			if !slices.ContainsFunc(all, func(r *result) bool { return r.passed[key] }) {
+				never = append(never, key+": "+why)
+			}
+		}
+	}
+	slices.Sort(never)
+	for _, s := range slices.Compact(never) {
+		fmt.Fprintln(out, "skipped in every run:", s)
+	}
+	if len(never) > 0 {
+		return 1
+	}
+	fmt.Fprintln(out, "every test ran at least once")
+	return 0
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	passes = `{"Action":"output","Package":"m/a","Test":"TestA","Output":"said\n"}
+{"Action":"pass","Package":"m/a","Test":"TestA"}
+{"Action":"output","Package":"m/a","Output":"ok  \tm/a\t0.1s\n"}
+{"Action":"pass","Package":"m/a"}
+`
+	skips = `{"Action":"output","Package":"m/a","Test":"TestA","Output":"needs root\n"}
+{"Action":"skip","Package":"m/a","Test":"TestA"}
+{"Action":"output","Package":"m/a","Output":"ok  \tm/a\t0.1s\n"}
+`
+	fails = `{"Action":"output","Package":"m/a","Test":"TestA","Output":"a_test.go:3: why\n"}
+{"Action":"fail","Package":"m/a","Test":"TestA"}
+{"Action":"output","Package":"m/a","Output":"FAIL\tm/a\t0.1s\n"}
+{"Action":"fail","Package":"m/a"}
+`
+	unbuilt = `{"Action":"build-output","ImportPath":"m/a","Output":"a.go:1: no\n"}
+{"Action":"output","Package":"m/a","Output":"FAIL\tm/a [build failed]\n"}
+`
+)
+
+func TestReport(t *testing.T) {
+	long := ""
+	for i := range 500 {
+		long += fmt.Sprintf("{\"Action\":\"output\",\"Package\":\"m/a\",\"Test\":\"TestA\",\"Output\":\"line %d\\n\"}\n", i)
+	}
+	for _, c := range []struct {
+		flag  string
+		files []string
+		code  int
+		want  string // all that is printed, if it begins with "="
+	}{
+		{"", []string{passes}, 0, "=ok  \tm/a\t0.1s\n"},
+		{"", []string{passes, fails}, 1, "FAILED m/a TestA\n\ta_test.go:3: why\n"},
+		{"", []string{unbuilt}, 1, "a.go:1: no\n"},
+		{"", []string{passes + "panic: no event\n"}, 1, "panic: no event\n"},
+		{"", []string{""}, 1, "="},
+		{"", []string{long + fails}, 1, "(101 lines before)\nFAILED m/a TestA\n\tline 101\n"},
+		{"-ok", []string{fails}, 1, "=FAIL\tm/a\t0.1s\n"},
+		{"-skipped", []string{skips, passes}, 0, "=every test ran at least once\n"},
+		{"-skipped", []string{skips, skips}, 1, "=skipped in every run: m/a TestA: needs root\n"},
+		{"-skipped", []string{skips, fails}, 1, "m/a TestA: needs root"},
+		{"-no-such-flag", []string{passes}, 2, "usage"},
+		{"-ok", nil, 2, "usage"},
+	} {
+		var args []string
+		if c.flag != "" {
+			args = append(args, c.flag)
+		}
+		for i, text := range c.files {
+			name := filepath.Join(t.TempDir(), fmt.Sprint(i))
+			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, name)
+		}
+		var out bytes.Buffer
+		code := run(args, &out, &out)
+		whole, exact := strings.CutPrefix(c.want, "=")
+		if code != c.code || exact && out.String() != whole || !exact && !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s %.300q: exit code %d, %q; want %d, %q", c.flag, c.files, code, &out, c.code, c.want)
+		}
+	}
+	var out bytes.Buffer
+	if code := run([]string{"/no/such/file"}, &out, &out); code != 2 {
+		t.Errorf("a file that is not there: exit code %d", code)
+	}
+}
