@@ -254,8 +254,8 @@ type Refusals struct {
 type Network int
 
 const (
-	// NetworkPackets: Spec.Wire carries all of them as IP packets.
-	networkPackets Network = iota
+	// The zero value: Spec.Wire carries all of them as IP packets.
+	_ Network = iota
 	// NetworkChannels: Spec.Channels carry connections beside Spec.Wire.
 	NetworkChannels
 )

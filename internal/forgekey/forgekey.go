@@ -355,10 +355,6 @@ func Revoke(ctx context.Context, o Options, r Record) error {
 	return nil
 }
 
-// leave removes a key here without a request to the forge, for a person who removes it
-// there.
-func leave(dir string, r Record) error { return drop(dir, r.Name) }
-
 // Left returns the records of keys that may be at a forge, by name. A record that cannot be
 // read is an error: nobody would revoke its key.
 func Left(dir string) ([]Record, error) {

@@ -49,8 +49,6 @@ const (
 	MaxPushRefs     = 50
 	MaxPushCommits  = 100
 	MaxPushFindings = 50
-	// maxArguments bounds the arguments of one process, in bytes.
-	maxArguments = 4 << 10
 )
 
 // maxSize bounds an encoded receipt that [Parse] accepts, in bytes.

@@ -242,14 +242,6 @@ func (l *BottleLock) sweepKept(but string) error {
 	return errors.Join(errs...)
 }
 
-// dropKept removes all kept files.
-func (l *BottleLock) dropKept() error {
-	if err := l.s.sys.Unlinkat(l.dir, keptFile, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	return l.sweepKept("")
-}
-
 // Kept returns from what a bottle can be resumed, and the directory of its files. It returns nil if nothing is kept.
 func (s *Store) Kept(slug string) (*Kept, string, error) {
 	if !ValidSlug(slug) {
