@@ -4,7 +4,9 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,8 +52,6 @@ var only = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/carboy"}, "the library knows no command line"},
 	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
 	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "a person is asked in few places"},
-	{"charm.land", []string{"internal/prompt", "internal/supervise/tui"}, "terminals are drawn in two places"},
-	{"github.com/charmbracelet", []string{"internal/prompt", "internal/supervise/tui"}, "terminals are drawn in two places"},
 	{"github.com/modelcontextprotocol", []string{"internal/supervise/tools"}, "an agent's tools are in one place"},
 	{"golang.org/x/mod/sumdb", []string{"internal/audit"}, "one log"},
 	{"golang.org/x/crypto/ssh", []string{"internal/ship", "internal/ship/remote", "internal/ship/hosts", "internal/ship/approval", "internal/ship/plan", "internal/gitgate", "internal/forgekey", "internal/run/repos", "internal/ship/operator", "internal/gate/judge"}, "hosts and upstreams of git are reached in few places"},
@@ -89,6 +89,67 @@ func TestLayers(t *testing.T) {
 					t.Errorf("%q imports %s: %s", pkg, imp, o.why)
 				}
 			}
+		}
+	}
+}
+
+var (
+	quoted   = regexp.MustCompile("`([^`]+)`")
+	pathLike = regexp.MustCompile(`^(internal|cmd|docs|testdata|\.ci)/[\w./-]+$`)
+	nameLike = regexp.MustCompile(`^[A-Za-z]\w+$`)
+)
+
+// The pages for newcomers name files that exist and functions that are in them, and
+// every package.
+func TestPagesForNewcomers(t *testing.T) {
+	pages := map[string]string{}
+	for _, name := range []string{"docs/architecture.md", "CONTRIBUTING.md"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[name] = string(b)
+		for _, m := range quoted.FindAllStringSubmatch(pages[name], -1) {
+			if pathLike.MatchString(m[1]) && !strings.Contains(m[1], "NAME") {
+				if _, err := os.Stat(m[1]); err != nil && m[1] != "docs/results/" { // .ci/full makes it
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+	}
+	rows := 0
+	for row := range strings.Lines(pages["docs/architecture.md"]) {
+		cells := strings.Split(row, "|")
+		if len(cells) != 5 || !strings.Contains(cells[2], ".go`") || strings.Contains(cells[2], "NAME") {
+			continue
+		}
+		var text []byte
+		for _, m := range quoted.FindAllStringSubmatch(row, -1) {
+			if b, err := os.ReadFile(m[1]); err == nil {
+				text = append(text, b...)
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
+			if !nameLike.MatchString(m[1]) {
+				continue
+			}
+			rows++
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + m[1] + `[\[(]`).Match(text) {
+				t.Errorf("docs/architecture.md:%s: none of these files has a function %s", cells[1], m[1])
+			}
+		}
+	}
+	if rows < 12 {
+		t.Errorf("the table of places has %d functions", rows)
+	}
+	for pkg := range importsOf(t) {
+		for _, p := range []string{"internal/hostile", "internal/agenttest", "internal/bench", "internal/tools"} {
+			if strings.HasPrefix(pkg+"/", p+"/") {
+				pkg = p
+			}
+		}
+		if pkg != "" && !strings.HasSuffix(strings.TrimSuffix(pkg, "/server"), "test") && !strings.Contains(pages["docs/architecture.md"], "`"+pkg+"`") {
+			t.Errorf("docs/architecture.md does not have %s", pkg)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/carboy/carboy/internal/agent"
 	"github.com/carboy/carboy/internal/bottle/rootfs"
 	"github.com/carboy/carboy/internal/bottles"
+	"github.com/carboy/carboy/internal/change"
 	"github.com/carboy/carboy/internal/credential"
 	"github.com/carboy/carboy/internal/fault"
 	"github.com/carboy/carboy/internal/manifest"
@@ -29,20 +30,11 @@ import (
 	"github.com/carboy/carboy/internal/store"
 )
 
-// Every template that a manifest may name can be started.
-func TestLaunchers(t *testing.T) {
-	for _, name := range manifest.Templates {
-		if agent.Launchers[name] == nil {
-			t.Errorf("nothing starts %s", name)
-		}
-	}
-}
-
 // provided is a user with one bottle and the agent a, whose programs do nothing.
 func provided(t *testing.T, env map[string]string, bottle, agent string) *world {
 	t.Helper()
 	files := map[string]string{".config/carboy/bottles/b.md": "---\n" + bottle + "\n---\n", ".config/carboy/agents/a.md": "---\nbottle: b\n" + agent + "\n---\nThe text.\n"}
-	for _, p := range []string{"claude", "codex", "pi", "gemini", "opencode"} {
+	for _, p := range manifest.Templates() {
 		files["bin/"+p] = "#!/bin/sh\n"
 	}
 	return agents(t, env, files)
@@ -231,9 +223,22 @@ func TestPromptIsNoOption(t *testing.T) {
 	}
 }
 
+// What a provider's program loads from a workspace is not landed unasked.
+func TestProvidersSettingsAreProtected(t *testing.T) {
+	for _, template := range manifest.Templates() {
+		reasons := change.Policy{}.Path("."+template+"/settings.json", change.File)
+		if template != "command" && len(reasons) == 0 {
+			t.Errorf(".%s is not protected: see internal/change", template)
+		}
+	}
+	if reasons := (change.Policy{}).Path(".mythical/settings.json", change.File); len(reasons) > 0 {
+		t.Errorf("any name is protected: %v", reasons)
+	}
+}
+
 // A model that is an option is none, whoever wrote the agent.
 func TestModelIsNoOption(t *testing.T) {
-	for template := range agent.Launchers {
+	for _, template := range manifest.Templates() {
 		settings := ""
 		if template == "command" {
 			settings = ", settings: {command: [x]}"

@@ -31,11 +31,11 @@ func (a *app) initCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVar(&x.Template, "provider", "", "the agent's program, a `NAME`: "+strings.Join(manifest.Templates, ", ")+" (default claude)")
+	fl.StringVar(&x.Template, "provider", "", "the agent's program, a `NAME`: "+strings.Join(manifest.Templates(), ", ")+" (default claude)")
 	fl.StringVar(&x.Program, "program", "", "with --provider command: the `PROGRAM`")
 	fl.StringVar(&x.Bottle, "bottle", "", "the bottle's `NAME` (default dev)")
 	fl.StringVar(&x.Agent, "agent", "", "the agent's `NAME` (default coder)")
-	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions(manifest.Templates, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions(manifest.Templates(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -58,7 +58,7 @@ func (a *app) initialize(x manifest.Example) error {
 			*to = or
 		}
 	}
-	ask(&x.Template, "which program? "+strings.Join(manifest.Templates, ", "), manifest.Templates[0])
+	ask(&x.Template, "which program? "+strings.Join(manifest.Templates(), ", "), manifest.DefaultTemplate)
 	if x.Template == "command" && x.Program == "" {
 		if !isTerminal(a.stdin) {
 			return usagef("carboy init --provider command --program aider", "init: --provider command needs --program")

@@ -1,6 +1,6 @@
 // Package agent builds the command, files and routes with which a coding agent's program
-// starts in a bottle. Each program has one template: a file of this package with a launch
-// function, and a line in [Launchers]. Start reading at [New].
+// starts in a bottle. Each program has one file, which registers its template. Start
+// reading at [New].
 package agent
 
 import (
@@ -69,15 +69,15 @@ const toolsName = "carboy"
 // longer than the wait for a person.
 const toolsWait = 900
 
-// Launchers maps the name of each template to its launch function. A name here is also in
-// [manifest.Templates].
-var Launchers = map[string]func(*host.Host, *manifest.Effective, *Options, *Launch) error{
-	"claude":   launchClaude,
-	"codex":    launchCodex,
-	"pi":       launchPi,
-	"gemini":   launchGemini,
-	"opencode": launchOpencode,
-	"command":  launchCommand,
+// launchers maps the name of each template to its launch function.
+var launchers = map[string]launcher{}
+
+type launcher func(*host.Host, *manifest.Effective, *Options, *Launch) error
+
+// register adds a template that start starts.
+func register(t manifest.Template, start launcher) {
+	manifest.Register(t)
+	launchers[t.Name] = start
 }
 
 // New returns the Launch of e's agent. With o.Resume, only the command differs: it
@@ -99,13 +99,6 @@ func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
 			return nil, err
 		}
 		l.workspace = dir
-	}
-	start, ok := Launchers[e.Provider.Template.V]
-	if !ok {
-		return nil, &fault.OptionError{
-			Option: e.Provider.Template.From.String(), Value: e.Provider.Template.V, Reason: "can't be started by this carboy yet",
-			Advice: "template: command starts any program: settings: {command: [" + e.Provider.Template.V + ", …, '{prompt}']}",
-		}
 	}
 	if m := e.Agent.Vendor["model"]; m.IsSet() && strings.HasPrefix(m.V[0], "-") {
 		// The manifest may be a repository's, and the program would read this as an option.
@@ -130,7 +123,7 @@ func New(c *host.Host, e *manifest.Effective, o *Options) (*Launch, error) {
 			return nil, err
 		}
 	}
-	return l, start(c, e, o, l)
+	return l, launchers[e.Provider.Template.V](c, e, o, l)
 }
 
 // program returns the beginning of the command: the image's program, or the host's, which

@@ -17,6 +17,15 @@ const (
 	claudeKey  = "ANTHROPIC_API_KEY"
 )
 
+func init() {
+	register(manifest.Template{
+		Name: "claude", StartupArgs: true,
+		Settings: `  auth_token: ANTHROPIC_API_KEY  # a variable of the host; inside is a placeholder
+  # settings: {startup_args: [--verbose]}
+`,
+	}, launchClaude)
+}
+
 // launchClaude starts Claude Code. It switches the program's own questions off: the
 // bottle is the sandbox, and a person reviews the changes.
 func launchClaude(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {

@@ -23,6 +23,14 @@ const (
 	codexOther = "CODEX_REFRESH_TOKEN_URL_OVERRIDE"
 )
 
+func init() {
+	register(manifest.Template{
+		Name: "codex", StartupArgs: true,
+		Settings: "  # settings: {startup_args: []}\n",
+		Route:    "    - {host: api.openai.com, token_env: OPENAI_API_KEY}\n",
+	}, launchCodex)
+}
+
 // launchCodex starts Codex with an API key, or with the sign-in of the host's Codex.
 func launchCodex(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
 	program, err := l.program(c, e, o, "codex", "@openai/codex")

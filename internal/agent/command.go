@@ -11,6 +11,8 @@ import (
 // promptArg is the argument that launchCommand replaces with the prompt.
 const promptArg = "{prompt}"
 
+func init() { register(manifest.Template{Name: "command"}, launchCommand) }
+
 // launchCommand starts the program that the bottle's settings name.
 func launchCommand(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
 	s := &e.Provider.Settings

@@ -9,6 +9,14 @@ import (
 
 const geminiHost = "generativelanguage.googleapis.com"
 
+func init() {
+	register(manifest.Template{
+		Name: "gemini", StartupArgs: true,
+		Settings: "  # settings: {startup_args: []}\n",
+		Route:    "    - {host: generativelanguage.googleapis.com, auth_scheme: header, auth_field: x-goog-api-key, token_env: GEMINI_API_KEY}\n",
+	}, launchGemini)
+}
+
 // launchGemini starts Gemini CLI with an API key.
 func launchGemini(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
 	program, err := l.program(c, e, o, "gemini", "@google/gemini-cli")

@@ -7,6 +7,14 @@ import (
 	"github.com/carboy/carboy/internal/manifest"
 )
 
+func init() {
+	register(manifest.Template{
+		Name: "opencode", StartupArgs: true,
+		Settings: "  # settings: {startup_args: []}\n",
+		Route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
+	}, launchOpencode)
+}
+
 // launchOpencode starts opencode with the API key of any vendor.
 func launchOpencode(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
 	program, err := l.program(c, e, o, "opencode", "opencode-ai")

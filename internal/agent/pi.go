@@ -20,6 +20,14 @@ import (
 //go:embed pi_tools.ts
 var piTools string
 
+func init() {
+	register(manifest.Template{
+		Name: "pi", StartupArgs: true,
+		Settings: "  # settings: {provider: my-own, base_url: \"http://model.example:8080/v1\", api: openai-completions, models: [a-model], api_key_env: MODEL_KEY}\n",
+		Route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
+	}, launchPi)
+}
+
 // launchPi starts pi with the key of any vendor, or with the user's own model server.
 func launchPi(c *host.Host, e *manifest.Effective, o *Options, l *Launch) error {
 	program, err := l.program(c, e, o, "pi", "@mariozechner/pi-coding-agent")

@@ -137,7 +137,7 @@ type Spec struct {
 	// Wire is the bottle's end of the only way out, a packet socket as package
 	// wire makes it. The Backend takes ownership. Nil: no network at all.
 	Wire *os.File
-	// Lanes are the channels that carry connections without packets; they need
+	// Channels carry connections without packets; they need
 	// Wire. The Backend takes ownership. The zero value: connections go as
 	// packets.
 	Channels wire.ChannelFiles

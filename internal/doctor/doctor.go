@@ -40,7 +40,7 @@ type Diagnosis struct {
 // real bottle and destroys it.
 func (c *Doctor) Doctor(ctx context.Context) Diagnosis {
 	d := Diagnosis{Schema: store.Schema("doctor"), OK: true, Build: c.Build, Kernel: c.Backend.Build(), Limits: plan.DefaultLimits(c.StateDir())}
-	d.add("backend", c.Backend.Check(ctx), "the embedded kernel can be used")
+	d.add("backend", c.Backend.Check(ctx), c.Backend.Name()+" can be used")
 	d.add("state", nil, c.StateDir())
 	rt, err := store.RuntimeDir(c.Env)
 	d.add("runtime", err, rt)

@@ -43,7 +43,7 @@ const (
 )
 
 // classCodes lists the codes of classes. For a class that is not listed, the code is
-// [Refused] in [Runs] and [Failed] in the other families.
+// refused in [Runs] and [Failed] in the other families.
 var classCodes = map[Family]map[Class]int{
 	Others: {WrongUsage: Usage},
 	Runs:   {Missing: NotFound, Unexecutable: NotExecutable},
@@ -93,7 +93,7 @@ func (e *interrupted) ExitSignal() syscall.Signal { return e.signal }
 //
 //	ExitSignal() syscall.Signal // 0: no signal
 //	ExitOutcome() string        // of Ships; see [OfShip]
-//	ExitClass() Class           // Unclassified: none
+//	ExitClass() Class           // the zero Class: none
 func OfError(f Family, err error) int {
 	var (
 		signal  interface{ ExitSignal() syscall.Signal }
@@ -143,7 +143,7 @@ func OfGate[S ~string](outcome S, overridden bool) int {
 }
 
 // OfBundle returns the code of `carboy gate verify`: that of the gate's outcome, or
-// [Broken] if the bundle is not intact.
+// broken if the bundle is not intact.
 func OfBundle[S ~string](intact bool, outcome S, overridden bool) int {
 	if !intact {
 		return broken

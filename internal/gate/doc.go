@@ -16,6 +16,6 @@
 //     is unchanged; otherwise the input that changed is named.
 //
 // Each kind of signal has a file, kind_*.go, that registers its name, its keys in a
-// catalog, and how it is evaluated: see [Register]. Start reading at [Catalog], then
+// catalog, and how it is evaluated: see register. Start reading at [Catalog], then
 // [Gate.Run].
 package gate

@@ -12,7 +12,7 @@ import (
 )
 
 // facts are the results of evaluating a signal: a struct whose fields have plain types.
-// They hold observations, no opinions: Register refuses names such as "confidence" and
+// They hold observations, no opinions: register refuses names such as "confidence" and
 // "score".
 type facts interface {
 	// Positive reports whether the signal passes. The zero value must not.
@@ -46,7 +46,7 @@ type evaluator func(context.Context, *Case) (facts, []Finding, error)
 var kinds = map[string]*Kind{}
 
 // register adds a kind; call it from an init function. parse reads the kind's own keys of
-// a signal, reports mistakes with Value.Bad, and returns the evaluator. Register panics
+// a signal, reports mistakes with Value.Bad, and returns the evaluator. register panics
 // if the type of the facts is not allowed: that is a mistake in the program.
 func register[F facts](k Kind, parse func(*Signal, document.Mapping) Judge[F]) {
 	if why := badFacts(reflect.TypeFor[F](), map[reflect.Type]bool{}); why != "" {

@@ -28,7 +28,7 @@ func victimMain() {
 	if ws == "" {
 		return
 	}
-	c, err := carboy.Open(context.Background(), carboy.Options{})
+	c, err := carboy.Open(context.Background(), carboy.Options{Backend: backend})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "open:", err)
 		os.Exit(3)
@@ -47,7 +47,7 @@ func victimMain() {
 
 func (h *host) victim(mode store.Mode) *exec.Cmd {
 	c := exec.Command(guestFile)
-	c.Env = []string{"HOSTILE_VICTIM=" + h.ws, "HOSTILE_MODE=" + string(mode)}
+	c.Env = []string{"HOSTILE_VICTIM=" + h.ws, "HOSTILE_MODE=" + string(mode), "CARBOY_TEST_BACKEND=" + backend}
 	for k, v := range h.vars {
 		c.Env = append(c.Env, k+"="+v)
 	}
@@ -113,7 +113,7 @@ func TestS5KillCarboy(t *testing.T) {
 		testenv.AllGone(t, "carboy", below, patience)
 		// A person looks, not the next run: until there was something to see, each time.
 		if i%20 == 10 || i > rounds/2 && reported == 0 {
-			c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
+			c, err := carboy.Open(t.Context(), carboy.Options{Backend: backend, Env: h.env})
 			if err != nil {
 				t.Fatalf("open after a crash: %v", err)
 			}
@@ -168,7 +168,7 @@ func (h *host) inspect(before, mounts string) (lost []store.ID) {
 		t.Fatalf("the workspace changed:\n%s\nbefore:\n%s", got, before)
 	}
 	h.noMountLeft(mounts)
-	c, err := carboy.Open(t.Context(), carboy.Options{Env: h.env})
+	c, err := carboy.Open(t.Context(), carboy.Options{Backend: backend, Env: h.env})
 	if err != nil {
 		t.Fatalf("open after a crash: %v", err)
 	}

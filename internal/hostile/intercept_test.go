@@ -90,7 +90,7 @@ func newKeyed(t *testing.T, key, watched string) *keyed {
 	k.vars[keyVariable], k.vars[watchedVariable] = key, watched
 	roots := x509.NewCertPool()
 	roots.AddCert(issuer.Certificate())
-	if k.client, err = carboy.Open(t.Context(), carboy.Options{Env: k.lookup, Roots: roots}); err != nil {
+	if k.client, err = carboy.Open(t.Context(), carboy.Options{Backend: backend, Env: k.lookup, Roots: roots}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.client.Close() })

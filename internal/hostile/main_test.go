@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// backend names the backend under attack; empty: the default.
+var backend = os.Getenv("CARBOY_TEST_BACKEND")
+
 // patience bounds every wait; it is reached only when something hangs.
 var patience = testenv.Patience(2 * time.Minute)
 
@@ -88,7 +91,7 @@ func newHost(t testing.TB) *host {
 	}}
 	h.write("a.txt", "hello\n")
 	var err error
-	if h.client, err = carboy.Open(t.Context(), carboy.Options{Env: h.env}); err != nil {
+	if h.client, err = carboy.Open(t.Context(), carboy.Options{Backend: backend, Env: h.env}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.client.Close() })
@@ -229,6 +232,7 @@ func contained(t *testing.T, families ...string) {
 
 func hold(t *testing.T, o corpus.Options) {
 	t.Helper()
+	o.Backend = backend
 	rep, err := corpus.Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

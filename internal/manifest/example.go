@@ -19,8 +19,8 @@ type Example struct {
 // Files returns the manifests, by their paths below a configuration directory.
 func (x Example) Files() (map[string]string, error) {
 	switch {
-	case !slices.Contains(Templates, x.Template):
-		return nil, fmt.Errorf("%.40q is no provider: there are %s", x.Template, strings.Join(Templates, ", "))
+	case !slices.Contains(Templates(), x.Template):
+		return nil, fmt.Errorf("%.40q is no provider: there are %s", x.Template, strings.Join(Templates(), ", "))
 	case !validName(x.Bottle):
 		return nil, fmt.Errorf("%.80q is no name of a bottle: names are [a-z][a-z0-9-]*", x.Bottle)
 	case !validName(x.Agent):
@@ -34,16 +34,16 @@ func (x Example) Files() (map[string]string, error) {
 	b.WriteString("---\n# What may be done here. carboy explain " + x.Agent + " shows what it comes to.\n")
 	b.WriteString("\n# extends: base                # another bottle, or a list, on which this one builds\n")
 	b.WriteString("\nagent_provider:\n  template: " + x.Template + "\n")
-	host := providerLines[x.Template]
-	b.WriteString(host.settings)
+	t := templates[x.Template]
+	b.WriteString(t.Settings)
 	if x.Template == "command" {
 		fmt.Fprintf(&b, "  settings:\n    # An argument that is exactly {prompt} becomes the prompt.\n    command: [%q, \"{prompt}\"]\n", x.Program)
 	}
 	b.WriteString("\negress:\n  # log: 2                     # 0 nothing, 1 what was refused (default), 2 every request\n")
-	if host.route == "" {
+	if t.Route == "" {
 		b.WriteString("  routes: []                   # nothing is reached; such as:\n")
 	} else {
-		b.WriteString("  routes:\n" + host.route)
+		b.WriteString("  routes:\n" + t.Route)
 	}
 	b.WriteString(`    # - host: registry.npmjs.org
     #   matches: [{methods: [GET]}]
@@ -72,27 +72,4 @@ workspace: overlay             # changes are reviewed, then landed; or copy, bin
 `)
 	agent := "---\nbottle: " + x.Bottle + "\n# description: what it is for\n# git-gate: {user: {name: My Agent}}\n---\nYou work in a sealed bottle. Make small changes, run the tests, and say what you did.\n"
 	return map[string]string{"bottles/" + x.Bottle + ".md": b.String(), "agents/" + x.Agent + ".md": agent}, nil
-}
-
-// providerLines holds the lines that differ between the templates.
-var providerLines = map[string]struct{ settings, route string }{
-	"claude": {settings: `  auth_token: ANTHROPIC_API_KEY  # a variable of the host; inside is a placeholder
-  # settings: {startup_args: [--verbose]}
-`},
-	"codex": {
-		settings: "  # settings: {startup_args: []}\n",
-		route:    "    - {host: api.openai.com, token_env: OPENAI_API_KEY}\n",
-	},
-	"pi": {
-		settings: "  # settings: {provider: my-own, base_url: \"http://model.example:8080/v1\", api: openai-completions, models: [a-model], api_key_env: MODEL_KEY}\n",
-		route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
-	},
-	"gemini": {
-		settings: "  # settings: {startup_args: []}\n",
-		route:    "    - {host: generativelanguage.googleapis.com, auth_scheme: header, auth_field: x-goog-api-key, token_env: GEMINI_API_KEY}\n",
-	},
-	"opencode": {
-		settings: "  # settings: {startup_args: []}\n",
-		route:    "    - {host: api.anthropic.com, auth_scheme: x-api-key, token_env: ANTHROPIC_API_KEY}\n",
-	},
 }

@@ -7,7 +7,7 @@ import (
 
 // What init writes is taken, for each template, and so is what its comments say.
 func TestExamples(t *testing.T) {
-	for _, template := range Templates {
+	for _, template := range Templates() {
 		x := Example{Template: template, Bottle: "dev", Agent: "coder"}
 		if template == "command" {
 			x.Program = "my agent"

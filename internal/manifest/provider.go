@@ -8,9 +8,6 @@ import (
 	"github.com/carboy/carboy/internal/document"
 )
 
-// Templates lists the agents that carboy can start, and "command" for any other.
-var Templates = []string{"claude", "codex", "pi", "gemini", "opencode", "command"}
-
 // Provider selects the program that works in the bottle, and its image.
 type Provider struct {
 	Template Value[string]
@@ -49,7 +46,7 @@ type PiSettings struct {
 func (r *reader) provider(v document.Value) (p Provider) {
 	m := v.Mapping("template", "dockerfile", "image", "auth_token", "forward_host_credentials", "settings")
 	if t := m.Get("template"); t.Present() {
-		p.Template = said(t, r.word(t, Templates))
+		p.Template = said(t, r.word(t, Templates()))
 	}
 	p.Dockerfile, p.Image = r.text(m.Get("dockerfile")), r.text(m.Get("image"))
 	for _, prefix := range []string{"oci:", "tar:", ""} {
@@ -92,7 +89,7 @@ func (r *reader) provider(v document.Value) (p Provider) {
 // over replaces the settings that src sets. If src has another template, it drops
 // all earlier ones, which were about theirs.
 func (p *Provider) over(src Provider) {
-	if src.Template.IsSet() && src.Template.V != p.Template.V && (p.Template.IsSet() || src.Template.V != Templates[0]) {
+	if src.Template.IsSet() && src.Template.V != p.Template.V && (p.Template.IsSet() || src.Template.V != DefaultTemplate) {
 		t := p.Template
 		image, file := p.Image, p.Dockerfile
 		*p = Provider{Template: t, Image: image, Dockerfile: file}
@@ -144,7 +141,7 @@ func (p *Provider) check() (bad document.Error) {
 	of(p.AuthToken.From, "claude")
 	of(p.ForwardHostCredentials.From, "codex")
 	s := &p.Settings
-	of(s.StartupArgs.From, "claude", "codex", "pi", "gemini", "opencode")
+	of(s.StartupArgs.From, withStartupArgs()...)
 	of(s.Command.From, "command")
 	of(s.ResumeCommand.From, "command")
 	if template == "command" && !s.Command.IsSet() {

@@ -320,7 +320,7 @@ const keyAdvice = "ssh-keyscan HOST prints it; compare it with what the forge pu
 // finish fills in defaults and refuses conflicting settings.
 func (e *Effective) finish(s *Set) error {
 	var bad document.Error
-	e.Provider.Template.fallback(Templates[0])
+	e.Provider.Template.fallback(DefaultTemplate)
 	e.Supervise.fallback(true)
 	e.Workspace.fallback("overlay")
 	e.Egress.Log.fallback(logDefault)

@@ -53,6 +53,7 @@ func schemaFile(name string) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	b = bytes.Replace(b, []byte(`"template": {"enum": []}`), fmt.Appendf(nil, `"template": {"enum": ["%s"]}`, strings.Join(Templates(), `", "`)), 1)
 	var m map[string]any
 	err = json.Unmarshal(b, &m)
 	return m, err

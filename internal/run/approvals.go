@@ -35,7 +35,7 @@ import (
 // approved is in force for the bottle's life, also when it was frozen meanwhile, and
 // in no other bottle.
 
-// approver passes the questions of a bottle's gateway to the run's approvals. It is
+// approver passes the questions of a bottle's gateway to the run's approvals.
 type approver struct {
 	approvals atomic.Pointer[approvals] // nil: there is no run yet, or none any more
 	tools     http.Handler

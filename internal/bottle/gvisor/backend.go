@@ -30,7 +30,6 @@ func (Backend) Build() string { return Build() }
 // Isolation implements bottle.Backend.
 func (Backend) Isolation() bottle.Isolation { return bottle.IsolationUserKernel }
 
-// Create implements bottle.Backend.
 // Network implements bottle.Backend.
 func (Backend) Network() bottle.Network { return bottle.NetworkChannels }
 
@@ -39,6 +38,7 @@ func (Backend) ImageNames() []string {
 	return []string{"processes.state", "processes.meta", "processes.pages"}
 }
 
+// Create implements bottle.Backend.
 func (Backend) Create(ctx context.Context, spec *bottle.Spec) (bottle.Bottle, error) {
 	if err := spec.Limits.Validate(); err != nil {
 		closeAll(spec.Files())
