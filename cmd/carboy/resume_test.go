@@ -82,6 +82,17 @@ func TestAttachedDoesNotRead(t *testing.T) {
 	_ = look.Wait()
 }
 
+// settled returns the list of bottles once none is called running: the inner processes of
+// a carboy that was killed may hold its locks for a moment.
+func (d *den) settled() string {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		out, _, _ := d.carboy("list", "--bottles")
+		if !strings.Contains(out, "running") || time.Now().After(deadline) {
+			return out
+		}
+	}
+}
+
 // Killed at any moment of a freeze or a resume, carboy leaves a bottle that can be
 // resumed or says that nothing is kept; what was kept before is there still.
 func TestS5KillFreezeResume(t *testing.T) {
@@ -103,7 +114,7 @@ func TestS5KillFreezeResume(t *testing.T) {
 			time.Sleep(time.Duration(i) * 12 * time.Millisecond)
 			_ = cmd.Process.Signal(unix.SIGKILL)
 			_ = cmd.Wait()
-			if out, _, _ := d.carboy("list", "--bottles"); !strings.Contains(out, "frozen") {
+			if out := d.settled(); !strings.Contains(out, "frozen") {
 				t.Errorf("killed during a resume: %s", out)
 			}
 		} else {
@@ -114,7 +125,7 @@ func TestS5KillFreezeResume(t *testing.T) {
 			d.await(cmd, over)
 			<-done
 		}
-		out, _, _ := d.carboy("list", "--bottles")
+		out := d.settled()
 		switch {
 		case strings.Contains(out, "frozen"):
 			frozen++

@@ -25,7 +25,7 @@ var mutants = []mutant{
 		{"internal/bottle/gvisor", off, "s.id.Ino != 0 && s.id !=", ""}}},
 
 	{"host-addresses-are-told", "S2", "errors tell the bottle addresses of the host's own network", "internal/gateway.TestHostAddressesStayOutside", []change{
-		{"internal/gateway", swap, "de.inside()", "v.Detail"}}},
+		{"internal/gateway", swap, "de.forBottle()", "v.Detail"}}},
 
 	{"placeholders-are-all-alike", "S3", "every bottle has the same placeholder", "internal/credential.TestPlaceholder", []change{
 		{"internal/credential", swap, "prefix + strings.ToLower(rand.Text())", `prefix + strings.Repeat("x", n+20)`}}},
@@ -66,10 +66,10 @@ var mutants = []mutant{
 	{"server-name-is-not-compared", "W3", "TLS for another server name passes on an allowed name's address", "internal/gateway.TestServerName", []change{
 		{"internal/gateway", off, "name != f.name", ""}}},
 	{"positions-are-believed", "W3", "what the bottle writes as its position in a ring is used as it is", "internal/wire.TestLaneRules", []change{
-		{"internal/wire", off, "n > laneRing", ""}}},
+		{"internal/wire", off, "n > channelRing", ""}}},
 
 	{"plain-http-is-signed", "W4", "a credential is put on plain HTTP, for everybody on the way", "internal/gateway.TestCredential", []change{
-		{"internal/gateway", off, "!staysHere(", ""}}},
+		{"internal/gateway", off, "!isLocalHost(", ""}}},
 	{"headers-are-not-scrubbed", "W4", "a server repeats the credential in a header", "internal/gateway.TestCredential", []change{
 		{"internal/gateway", drop, "scrubber.Header(res.Header)", ""}}},
 	{"own-credentials-stay", "W4", "what the agent puts where credentials stand goes out beside the route's own", "internal/credential.TestSign", []change{
@@ -134,9 +134,9 @@ var mutants = []mutant{
 		{"internal/gate", off, "len(bytes.TrimSpace(b[end:])) > 0", ""}}},
 
 	{"objects-are-not-checked", "T3", "an object of the repository is not what its name says", "internal/gate.TestT3RepositoriesThatLie", []change{
-		{"internal/gate", off, "!got.true()", ""}}},
+		{"internal/gate", off, "!got.authentic()", ""}}},
 	{"no-policy-no-judges", "T3", "a change may touch its judges when no signal asks about policy", "internal/gate.TestT3JudgesWithoutPolicy", []change{
-		{"internal/gate", drop, "r := g.judgesTouched(", ""}}},
+		{"internal/gate", drop, "r := g.controlFilesTouched(", ""}}},
 
 	{"the-network-is-no-input", "T4", "a phase's answers from the network may change", "internal/gate.TestT4EveryInputCounts", []change{
 		{"internal/gate", off, "now.Answers[k] != was.Answers[k]", ""}}},

@@ -40,8 +40,8 @@ func (s *source) arrows(name func(room string) string) graph {
 			if g[from] == nil {
 				g[from] = map[string]place{}
 			}
+			use.text = from + " uses " + id.Name + " of " + to
 			if old, ok := g[from][to]; !ok || byPlace(use, old) < 0 {
-				use.text = from + " uses " + id.Name + " of " + to
 				g[from][to] = use
 			}
 		}

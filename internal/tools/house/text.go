@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -171,8 +172,5 @@ func receiver(x ast.Expr) string {
 }
 
 func byPlace(a, b place) int {
-	if c := strings.Compare(a.file, b.file); c != 0 {
-		return c
-	}
-	return a.line - b.line
+	return cmp.Or(strings.Compare(a.file, b.file), a.line-b.line, strings.Compare(a.text, b.text))
 }
