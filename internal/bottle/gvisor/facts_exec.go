@@ -413,8 +413,9 @@ func (w *factWriter) settleExecs() {
 }
 
 // reportExec reports the program of t, if it runs. own means that t itself asks,
-// so that it runs now or never. The lock is held meanwhile, so that facts of
-// the program's actions come later.
+// so that it runs now or never. The lock is held meanwhile, and the count of
+// programs that are not reported falls last, so that facts of the program's
+// actions come later.
 func (w *factWriter) reportExec(t *kernel.Task, own bool) {
 	e := &w.execs
 	e.mu.Lock()
@@ -428,7 +429,7 @@ func (w *factWriter) reportExec(t *kernel.Task, own bool) {
 		return
 	}
 	delete(e.of, t)
-	e.n.Store(int32(len(e.of)))
+	defer func() { e.n.Store(int32(len(e.of))) }()
 	if l.loaded {
 		if !runs {
 			l.fact.Errno = uint32(linuxerr.EINTR.Errno())
