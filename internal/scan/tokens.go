@@ -25,12 +25,13 @@ type tokenRule struct {
 
 // notOnWire lists the rules of gitleaks that can't be applied to a stream of bytes.
 var notOnWire = map[string]string{
-	"curl-auth-header":      "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
-	"curl-auth-user":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
-	"facebook-access-token": "no fixed part: digits, a bar, letters; the word facebook may stand anywhere in the file",
-	"freemius-secret-key":   "depends on the file's name",
-	"generic-api-key":       "any word after key, auth or token: a name of a variable as often as a secret",
-	"hashicorp-tf-password": "depends on the file's name",
+	"anthropic-admin-api-key": "anthropic-api-key finds it",
+	"curl-auth-header":        "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"curl-auth-user":          "from the word curl anything may follow for five lines: nothing could be let go meanwhile",
+	"facebook-access-token":   "no fixed part: digits, a bar, letters; the word facebook may stand anywhere in the file",
+	"freemius-secret-key":     "depends on the file's name",
+	"generic-api-key":         "any word after key, auth or token: a name of a variable as often as a secret",
+	"hashicorp-tf-password":   "depends on the file's name",
 	"kubernetes-secret-yaml": "depends on the file's name; what a secret holds is base64, in which the known ones and " +
 		"the forms of tokens are found",
 	"nuget-config-password": "depends on the file's name",
@@ -40,15 +41,18 @@ var notOnWire = map[string]string{
 // ownRules extend the rules of gitleaks for traffic, and to lengths and kinds of a
 // vendor's tokens that these do not know.
 var ownRules = []tokenRule{
-	{id: "anthropic-token", regex: `\b(sk-ant-[\w-]{20,})` + ending, vendor: true, allow: inWords},
-	{id: "openai-token", regex: `\b(sk-(?:(?:proj|svcacct|admin|service)-[\w-]{20,}|[A-Za-z0-9]{32,}))` + ending, vendor: true, allow: inWords},
+	// These take the place of gitleaks' rules with the same name, and find all that these do.
+	{id: "anthropic-api-key", regex: `\b(sk-ant-[\w-]{20,})` + ending, vendor: true, allow: inWords},
+	{id: "openai-api-key", regex: `\b(sk-(?:(?:proj|svcacct|admin|service)-[\w-]{20,}|[A-Za-z0-9]{32,}))` + ending, vendor: true, allow: inWords},
+	{id: "pypi-upload-token", regex: `\b(pypi-[\w-]{32,})` + ending, vendor: true, allow: inWords},
+	{id: "vault-service-token", regex: `\b(hv[sr]\.[\w-]{24,})` + ending, vendor: true, allow: inWords},
+	{id: "vault-batch-token", regex: `\b(hvb\.[\w-]{24,})` + ending, vendor: true, allow: inWords},
+	{id: "github-fine-grained-pat", regex: `\b(github_pat_\w{40,})` + ending, vendor: true},
+	{id: "aws-access-token", regex: `\b((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})\b`, vendor: true},
+
+	{id: "vault-old-token", regex: `\b(s\.(?i:[a-z0-9]{24}))` + ending, entropy: 3.5, allow: []string{`s\.[A-Za-z]{24}`}},
 	{id: "model-token", regex: `\b(sk-or-v1-[0-9a-f]{32,}|gsk_[A-Za-z0-9]{40,}|xai-[A-Za-z0-9]{60,})` + ending, vendor: true},
-	{id: "pypi-token", regex: `\b(pypi-[\w-]{32,})` + ending, vendor: true, allow: inWords},
-	{id: "vault-token", regex: `\b(hv[sbr]\.[\w-]{24,})` + ending, vendor: true, allow: inWords},
-	{id: "github-token", regex: `\b(github_pat_\w{40,})` + ending, vendor: true},
-	{id: "aws-key-id", regex: `\b((?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})\b`, vendor: true},
-	{id: "slack-token", regex: `\b(xox[abeoprs]-[0-9][A-Za-z0-9-]{14,})` + ending, vendor: true},
-	{id: "bearer-token", regex: `(?i)\bbearer(?:[ \t+]|%20){1,4}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: inWords},
+	{id: bearerToken, regex: `(?i)\bbearer(?:[ \t+]|%20){1,4}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: inWords},
 	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
 }
 
@@ -131,8 +135,12 @@ func makeForms(anyCase bool) (*forms, error) {
 	fs := &forms{}
 	index := map[literal.Literal]int{}
 	var errs []error
-	for _, r := range append(gitleaksRules[:len(gitleaksRules):len(gitleaksRules)], ownRules...) {
-		if notOnWire[r.id] != "" {
+	own := map[string]bool{}
+	for _, r := range ownRules {
+		own[r.id] = true
+	}
+	for i, r := range append(gitleaksRules[:len(gitleaksRules):len(gitleaksRules)], ownRules...) {
+		if notOnWire[r.id] != "" || own[r.id] && i < len(gitleaksRules) {
 			continue
 		}
 		f, err := newForm(r)
@@ -185,7 +193,7 @@ func newForm(r tokenRule) (*form, error) {
 	}
 	// Nobody writes a beginning with a separator in it by chance, nor these few. Then
 	// neither entropy nor a list of words says that it is no token.
-	few := []string{"aws-access-token", "gcp-api-key", "databricks-api-token", "gitlab-rrt"}
+	few := []string{"gcp-api-key", "databricks-api-token", "gitlab-rrt"}
 	f.vendor = r.vendor || slices.Contains(few, r.id) || !slices.ContainsFunc(f.anchors, func(a anchor) bool {
 		return len(a.text) < 3 || a.lo > 0 || !strings.ContainsAny(a.text, "-_.~") || strings.HasPrefix(a.text, "---")
 	})
@@ -258,7 +266,7 @@ func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 	}
 	secret := match[from:to]
 	if f.vendor {
-		return from, to, !examples[string(secret)] && !f.allowed().Match(secret)
+		return from, to, !examples[string(secret)] && !f.allowed().Match(secret) && !(f.id == bearerToken && isKnownForm(secret))
 	}
 	if f.entropy > 0 && entropy(secret) <= f.entropy {
 		return 0, 0, false
@@ -270,6 +278,22 @@ func (f *form) secretIn(match []byte) (from, to int, ok bool) {
 		}
 	}
 	return from, to, !f.allowed().Match(secret)
+}
+
+const bearerToken = "bearer-token"
+
+// isKnownForm reports whether a more telling rule than bearerToken finds b.
+func isKnownForm(b []byte) bool {
+	fs, err := allForms()
+	return err == nil && slices.ContainsFunc(fs.list, func(f *form) bool {
+		if f.assigns || f.id == bearerToken || !slices.ContainsFunc(f.anchors, func(a anchor) bool {
+			return a.lo == 0 && len(b) >= len(a.text) && strings.EqualFold(string(b[:len(a.text)]), a.text)
+		}) || !f.full().Match(b) {
+			return false
+		}
+		_, _, ok := f.secretIn(b)
+		return ok
+	})
 }
 
 // entropy returns the Shannon entropy of b in bits per byte.

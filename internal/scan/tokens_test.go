@@ -76,11 +76,14 @@ func TestRulesAreKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]bool{}
-	for _, r := range append(gitleaksRules, ownRules...) {
-		if ids[r.id] {
-			t.Errorf("rule %s twice", r.id)
+	for _, rules := range [][]tokenRule{gitleaksRules, ownRules} {
+		mine := map[string]bool{}
+		for _, r := range rules {
+			if mine[r.id] {
+				t.Errorf("rule %s twice", r.id)
+			}
+			ids[r.id], mine[r.id] = true, true
 		}
-		ids[r.id] = true
 	}
 	for id := range notOnWire {
 		if !ids[id] {
@@ -172,9 +175,17 @@ func TestGitleaks(t *testing.T) {
 	fs, _ := allForms()
 	rng := rand.New(rand.NewPCG(41, 42))
 	want, got := 0, 0
+	theirs := map[string]tokenRule{}
+	for _, r := range gitleaksRules {
+		theirs[r.id] = r
+	}
 	for _, f := range fs.list {
-		re := regexp.MustCompile(f.regex)
-		src, _ := syntax.Parse(f.regex, syntax.Perl)
+		rule, ok := theirs[f.id]
+		if !ok {
+			rule = f.tokenRule
+		}
+		re := regexp.MustCompile(rule.regex)
+		src, _ := syntax.Parse(rule.regex, syntax.Perl)
 		mine := 0
 		for round := range many(12) {
 			text := []string{"", "token: ", "x = \"", "see\n", "{\"a\": '"}[rng.IntN(5)] + sample(rng, src)
@@ -183,7 +194,10 @@ func TestGitleaks(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s in %q: %v", f.id, text, err)
 			}
-			for _, w := range oracle(f.tokenRule, re, f.allowed(), text) {
+			for _, w := range oracle(rule, re, f.allowed(), text) {
+				if f.id == "vault-service-token" && text[w.from] == 's' || f.id == bearerToken && isKnownForm([]byte(text[w.from:w.to])) {
+					continue // another rule of ours
+				}
 				if f.id == "sourcegraph-access-token" && w.to-w.from == 40 {
 					continue // every commit of git looks like that; forWire leaves it out
 				}
@@ -254,7 +268,7 @@ func TestVendorForms(t *testing.T) {
 		{"sk-" + "ant-oat01-", []int{20, 40, 86, 95, 150}}, {"sk-" + "ant-ort01-", []int{20, 95}}, {"sk-" + "ant-api03-", []int{24, 60, 95, 120}}, {"sk-" + "ant-", []int{20, 40, 100}},
 		{"sk-", []int{32, 48, 51}}, {"sk-" + "proj-", []int{20, 48, 156}}, {"pypi-" + "AgEIcHlwaS5vcmc", []int{17, 50, 200}}, {"pypi-", []int{40, 160}}, {"hv" + "s.", []int{24, 90}}, {"hv" + "b.", []int{140}},
 		{"gh" + "p_", []int{36}}, {"github_" + "pat_", []int{40, 82}}, {"gl" + "pat-", []int{20}}, {"sk_" + "live_", []int{24}}, {"AI" + "za", []int{35}}, {"np" + "m_", []int{36}}, {"hf_", []int{34}},
-		{"xo" + "xb-1", []int{30, 50}}, {"gsk_", []int{52}}, {"Bearer ", []int{32, 60, 200}}, {"bearer ", []int{60}}, {"Authorization: Bearer ", []int{60}},
+		{"xo" + "xb-1234567890-1234567890", []int{24}}, {"gsk_", []int{52}}, {"Bearer ", []int{32, 60, 200}}, {"bearer ", []int{60}}, {"Authorization: Bearer ", []int{60}},
 	} {
 		for _, n := range f.lengths {
 			for i, body := range bodies(n) {
@@ -267,6 +281,12 @@ func TestVendorForms(t *testing.T) {
 					t.Errorf("not found: %q: %v", text, err)
 				}
 			}
+		}
+	}
+	// One value is told of once, so that a person is asked once.
+	for _, text := range []string{"Bearer sk-" + "ant-oat01-" + bodies(95)[6], "Bearer gh" + "p_" + bodies(36)[6], "sk-" + "ant-api03-" + bodies(93)[6] + "AA", "Bearer " + bodies(60)[6], "AK" + "IA" + randomOf(rng, uppers+"234567", 16)} {
+		if found, _, err := scanAll(t, rules, Options{Action: Report}, text+"\n", 0); err != nil || len(found) != 1 {
+			t.Errorf("%q: %v %v", text, found, err)
 		}
 	}
 	for _, id := range []string{"AAAAAAAAAAAAAAAA", "1234567890ABCDEF", "IOSFODNN8EXAMPLE", randomOf(rng, uppers+digits, 16)} {
