@@ -2,6 +2,7 @@ package scan
 
 import (
 	"encoding/binary"
+	"slices"
 )
 
 // What stands between the letters and digits of a secret can be anything: separators
@@ -29,7 +30,7 @@ type joinedMatch struct {
 }
 
 const (
-	joinedPiece = 1 << 10 // bytes of a stream at once
+	joinedPiece = 4 << 10 // bytes of a stream at once
 	joinedKeep  = reach + gramLen
 	joinedRoom  = 64 // that join may write beyond what it appends
 	// A tail that may begin a secret is held back across so many bytes that are no
@@ -63,12 +64,10 @@ func (l *stream) findJoined(k *WatchedSecrets, end bool) error {
 		stop := min(l.fed(), j.from+joinedPiece)
 		piece := l.bytes(j.from, stop)
 		done = stop == l.fed()
-		if cap(j.text) == 0 {
-			j.text = make([]byte, 0, joinedKeep+joinedPiece+joinedRoom)
-		}
 		if over := len(j.text) - joinedKeep; over > 0 {
 			j.text = j.text[:copy(j.text, j.text[over:])]
 		}
+		j.text = slices.Grow(j.text, len(piece)+joinedRoom)
 		old := len(j.text)
 		j.text = join(j.text, piece)
 		j.end += int64(len(j.text) - old)
@@ -133,10 +132,14 @@ func (l *stream) searchJoined(k *WatchedSecrets, old int, piece []byte, end bool
 		cost += 4 + 16*len(found)
 		for _, p := range found {
 			m := joinedMatch{partial: p}
+			open := p.end == j.end && p.off+p.length < len(k.needles[p.needle].text) && !end
+			if !open && !l.joinedCounts(k, &p) {
+				continue
+			}
 			m.to = place(p.end-1) + 1
 			m.at = l.before(m.to, int(p.end-p.start), len(l.buf))
 			cost += len(piece) / 4
-			if p.end == j.end && p.off+p.length < len(k.needles[p.needle].text) && !end {
+			if open {
 				j.open = append(j.open, m)
 			} else if err := l.joinedEnds(k, &m); err != nil {
 				return cost, err
@@ -164,6 +167,12 @@ func (l *stream) before(to int64, n, most int) int64 {
 	return first
 }
 
+// joinedCounts reports whether m is more than the start of a match that ended.
+func (l *stream) joinedCounts(k *WatchedSecrets, m *partial) bool {
+	from, to := k.span(&k.needles[m.needle], m.off, m.length)
+	return m.length >= minPart || l.s.opt.Coverage != nil && to-from >= minPiece
+}
+
 func (l *stream) joinedEnds(k *WatchedSecrets, m *joinedMatch) error {
 	n := &k.needles[m.needle]
 	whole := m.to-m.at == int64(m.length)
@@ -183,7 +192,7 @@ func (l *stream) joinedEnds(k *WatchedSecrets, m *joinedMatch) error {
 	if s := &k.secrets[n.secret]; m.length >= minPart && to-max(from, s.public) >= s.part-1 {
 		return l.s.found(l, f, m.at, m.to)
 	}
-	if l.s.opt.Coverage == nil || to-from < minPiece || !l.s.opt.Coverage.add(k, n.secret, from, to) {
+	if l.s.opt.Coverage == nil || !l.joinedCounts(k, &m.partial) || !l.s.opt.Coverage.add(k, n.secret, from, to) {
 		return nil
 	}
 	f.Rule, f.Sealed = "pieces-of-secret", true
