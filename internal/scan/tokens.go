@@ -52,7 +52,7 @@ var ownRules = []tokenRule{
 
 	{id: "vault-old-token", regex: `\b(s\.(?i:[a-z0-9]{24}))` + ending, entropy: 3.5, allow: []string{`s\.[A-Za-z]{24}`}},
 	{id: "model-token", regex: `\b(sk-or-v1-[0-9a-f]{32,}|gsk_[A-Za-z0-9]{40,}|xai-[A-Za-z0-9]{60,})` + ending, vendor: true},
-	{id: bearerToken, regex: `\b(?:Bearer|bearer|BEARER)[ \t+%20:="']{1,6}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: inWords},
+	{id: bearerToken, regex: `\b(?:Bearer|bearer|BEARER)[ \t+%20:="']{1,6}([\w.~+/-]{32,}={0,2})` + looseEnding, vendor: true, allow: append([]string{`^carboy-placeholder-`}, inWords...)},
 	{id: "private-key-begin", regex: `(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr]){1,8}[a-z0-9+/=]{40}`},
 }
 

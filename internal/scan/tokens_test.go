@@ -299,7 +299,7 @@ func TestVendorForms(t *testing.T) {
 		"disk-ant-0123456789abcdef0123", "pypi-publish-action-for-trusted-publishers", "hvs.computeValue(x)", "gh" + "p_short", "github_pat_example", "Bearer ${TOKEN}", "Bearer $ANTHROPIC_API_KEY_OF_THE_WHOLE_TEAM",
 		"Authorization: Bearer <your-access-token-goes-here-please>", "`Bearer ${process.env.ANTHROPIC_API_KEY_OF_THE_TEAM}`", "'Bearer ' + process.env.ANTHROPIC_API_KEY_OF_THE_TEAM", "Bearer your_access_token_from_the_dashboard",
 		"Bearer config.authentication.accessToken.value", "bearer authentication is described in RFC 6750", "the bearer of-this-letter-may-pass-through-the-gate", "Bearer YOUR_ACCESS_TOKEN_FROM_THE_DASHBOARD", "Bearer thisIsTheNameOfOneVariableInCamelCase", "AK" + "IASHORT",
-		"xoxb-your-token-goes-here-please", "sk_test_key", "sk-learn==1.5.0",
+		"Bearer carboy-placeholder-" + randomOf(rng, lowers+digits, 40), "xoxb-your-token-goes-here-please", "sk_test_key", "sk-learn==1.5.0",
 	}
 	for e := range examples {
 		honest = append(honest, e)
