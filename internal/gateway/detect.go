@@ -130,6 +130,40 @@ func (d *detectors) findFolded(text []byte, place string, passes func(scan.Findi
 	return scan.Finding{}, err
 }
 
+// leastToken is less than any vendor's token has.
+const leastToken = 20
+
+var namedTokens = sync.OnceValues(func() (*scan.Rules, error) { return scan.NewRules(scan.Config{Tokens: true, AnyCase: true}) })
+
+// findInNames looks in those parts of text that are names for tokens, of which a name
+// keeps the letters and loses their case. passes is as for findFolded.
+func (d *detectors) findInNames(text []byte, parts []part, passes func(scan.Finding) bool) (scan.Finding, error) {
+	var names []byte
+	for _, p := range parts {
+		if p.to-p.from < leastToken || p.place != "host" && !strings.HasPrefix(p.place, "the name of") {
+			continue
+		}
+		if names == nil {
+			names = bytes.Repeat([]byte("\n"), len(text))
+		}
+		copy(names[p.from:p.to], text[p.from:p.to])
+	}
+	if names == nil {
+		return scan.Finding{}, nil
+	}
+	rules, err := namedTokens()
+	if err != nil {
+		return scan.Finding{}, err
+	}
+	found, err := rules.Check(scan.Options{Spare: d.spare, Action: scan.Report}, names)
+	for _, f := range found {
+		if !f.Warning && (passes == nil || !passes(f)) {
+			return f, nil
+		}
+	}
+	return scan.Finding{}, err
+}
+
 // findInText scans a text that is not part of an outgoing request: a name in a DNS
 // question, or text for a record. leaves says that the text goes out; it then counts
 // towards the pieces of secrets that have left.
@@ -151,11 +185,15 @@ func (d *detectors) findInText(text string, leaves bool) (scan.Finding, bool) {
 			return f, true
 		}
 	}
+	var f scan.Finding
 	if err == nil {
-		var f scan.Finding
-		if f, err = d.findFolded([]byte(text), "name", nil); f.Rule != "" {
-			return f, true
-		}
+		f, err = d.findFolded([]byte(text), "name", nil)
+	}
+	if err == nil && f.Rule == "" {
+		f, err = d.findInNames([]byte(text), []part{{to: len(text), place: "host"}}, nil)
+	}
+	if f.Rule != "" {
+		return f, true
 	}
 	return scan.Finding{Rule: "unreadable"}, err != nil
 }
@@ -388,9 +426,15 @@ func (w *inspector) text(text []byte, parts []part) (masked []byte, err error) {
 			err = &scan.FoundError{Finding: f}
 		}
 	}
-	if err == nil && !w.scan.NoSecrets {
-		f, ferr := w.d.findFolded(out, "", passes)
-		if err = ferr; f.Rule != "" {
+	if err == nil {
+		var f scan.Finding
+		if !w.scan.NoSecrets {
+			f, err = w.d.findFolded(out, "", passes)
+		}
+		if err == nil && f.Rule == "" && !w.scan.NoTokens {
+			f, err = w.d.findInNames(out, parts, passes)
+		}
+		if f.Rule != "" {
 			w.hidePath([]scan.Finding{f}, parts)
 			f.Place = w.d.hidden(placeOf(parts, f.Offset))
 			if passes == nil {

@@ -210,6 +210,9 @@ func (s *Scanner) found(l *stream, f Finding, from, to int64) error {
 			break
 		}
 		if old.Rule == f.Rule && old.Secret == f.Secret && old.Offset < to && from < old.Offset+int64(old.Length) {
+			if from >= old.Offset && to <= old.Offset+int64(old.Length) && !f.Sealed {
+				return nil // all of it was told and decided already
+			}
 			// The same finding, by another view or a little further on.
 			end := max(old.Offset+int64(old.Length), to)
 			s.findings[i].Offset = min(old.Offset, from)

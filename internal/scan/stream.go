@@ -27,6 +27,7 @@ type stream struct {
 	dense   int64 // up to here every gram is looked at: see dense
 	seen    int64 // literals that end up to here were found
 	watched []partial
+	joined  joined
 	trials  []liveTrial
 	spare   [][]uint16
 	hits    []literal.Hit
@@ -34,8 +35,6 @@ type stream struct {
 
 	runs        run // of token characters, for the entropy
 	views       [viewKinds]*view
-	spaced      *view
-	binary      *view
 	packed      []*view
 	words       *view // of rules about phrases: the window that is open, see words.go
 	isWords     bool
@@ -44,10 +43,7 @@ type stream struct {
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
 
-	seenSpaced int64 // blocks up to here were looked at
-	odd        []int // of them
-	half       int64 // a character that may call for a view and is not complete, or -1
-	scale      int64 // bytes of the parent for one; 0: 1
+	half int64 // a character that may call for a view and is not complete, or -1
 }
 
 // A mark maps position own of a stream to position parent of its parent. The bytes
@@ -89,9 +85,10 @@ func (l *stream) begin(s *Scanner, parent *stream, via string, linear bool) {
 // reset clears l and keeps its buffers.
 func (l *stream) reset() {
 	clear(l.buf[:cap(l.buf)])
+	clear(l.joined.text[:cap(l.joined.text)])
 	*l = stream{
 		buf: l.buf[:0], marks: l.marks[:0], watched: l.watched[:0], trials: l.trials[:0], spare: l.spare, hits: l.hits[:0],
-		queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0], odd: l.odd[:0],
+		joined: joined{text: l.joined.text[:0], open: l.joined.open[:0]}, queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0],
 	}
 }
 
@@ -102,18 +99,13 @@ func (l *stream) stop() {
 			v.stream.stop()
 		}
 	}
-	for _, v := range []*view{l.spaced, l.binary} {
-		if v != nil {
-			v.stream.stop()
-		}
-	}
 	for _, v := range l.packed {
 		v.stream.stop()
 	}
 	for _, d := range l.decodes {
 		d.stop()
 	}
-	l.views, l.spaced, l.binary, l.packed, l.decodes = [viewKinds]*view{}, nil, nil, l.packed[:0], l.decodes[:0]
+	l.views, l.packed, l.decodes = [viewKinds]*view{}, l.packed[:0], l.decodes[:0]
 }
 
 func (l *stream) fed() int64 { return l.base + int64(len(l.buf)) }
@@ -139,14 +131,11 @@ func (l *stream) toParent(at int64) int64 {
 	if !l.linear {
 		return m.parent
 	}
-	return m.parent + (at-m.own)*max(l.scale, 1)
+	return m.parent + at - m.own
 }
 
 // endInParent translates the end of a match in l to one in its parent.
 func (l *stream) endInParent(to int64) int64 {
-	if l.scale > 1 {
-		return l.toParent(to-1) + 1 // not the gap behind it
-	}
 	if i, ok := slices.BinarySearchFunc(l.marks, to, func(m mark, to int64) int { return int(m.own - to) }); ok && i > 0 {
 		return l.marks[i].end
 	}
@@ -168,6 +157,9 @@ func (l *stream) feed(p []byte, end bool) error {
 	}
 	if k := l.s.rules.watched; k != nil {
 		if err := l.findWatched(k, end); err != nil {
+			return err
+		}
+		if err := l.findJoined(k, end); err != nil {
 			return err
 		}
 	}
@@ -214,7 +206,7 @@ func (l *stream) clear() int64 {
 	// The beginning of a literal, or of something that triggers a view.
 	begun := l.s.rules.lits.Tail(l.buf)
 	if !l.isWords {
-		begun = max(begun, l.spacedTail(), runeTail(l.buf))
+		begun = max(begun, runeTail(l.buf))
 	}
 	to -= int64(begun)
 	if k := l.s.rules.watched; k != nil {
@@ -231,6 +223,7 @@ func (l *stream) clear() int64 {
 		for i := range l.watched {
 			to = min(to, l.watched[i].start)
 		}
+		to = min(to, l.joinedClear(k))
 	}
 	if n := l.s.rules.back; n > 0 {
 		at := len(l.buf)
@@ -246,11 +239,6 @@ func (l *stream) clear() int64 {
 		to = min(to, l.runs.holds(l.fed()))
 	}
 	for _, v := range l.views {
-		if v != nil {
-			to = min(to, v.clear())
-		}
-	}
-	for _, v := range []*view{l.spaced, l.binary} {
 		if v != nil {
 			to = min(to, v.clear())
 		}
@@ -318,7 +306,7 @@ func (l *stream) findWatched(k *WatchedSecrets, end bool) error {
 				continue
 			}
 		}
-		found := k.seek(nil, b, at, l.probe, l.watched)
+		found := k.seek(nil, b, at, l.probe, l.watched, false)
 		cost += 4 + 16*len(found)
 		for i := range found {
 			m := found[i]

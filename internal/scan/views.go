@@ -3,8 +3,6 @@ package scan
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
-	"math/bits"
 	"strconv"
 	"sync"
 	"unicode/utf8"
@@ -70,10 +68,7 @@ type view struct {
 	until  int64 // position in the parent where it ends, without a further trigger
 	over   bool
 
-	period int // of spaced
-	gap    []byte
-	space  bool // of words: the last was one
-	same   int  // characters in a row that are like the gap
+	space bool // of words: the last was one
 }
 
 func newView(l *stream, kind string, from int64, linear bool) *view {
@@ -110,7 +105,7 @@ func (s *Scanner) drop(v *view) {
 		return
 	}
 	v.stream.reset()
-	*v = view{stream: v.stream, out: v.out[:0], gap: v.gap[:0]}
+	*v = view{stream: v.stream, out: v.out[:0]}
 	s.views = append(s.views, v)
 }
 
@@ -118,7 +113,7 @@ func (s *Scanner) drop(v *view) {
 func (v *view) at(pos int64) {
 	own := v.stream.fed() + int64(len(v.out))
 	last := &v.stream.marks[len(v.stream.marks)-1]
-	if v.stream.linear && last.parent+(own-last.own)*max(v.stream.scale, 1) == pos {
+	if v.stream.linear && last.parent+own-last.own == pos {
 		return // the last mark implies it
 	}
 	if last.own == own && len(v.stream.marks) > 1 {
@@ -205,9 +200,6 @@ func (l *stream) runViews(end bool) error {
 			l.s.drop(v)
 			l.views[i] = nil
 		}
-	}
-	if err := l.findSpaced(end); err != nil {
-		return err
 	}
 	return l.runDecodes(end)
 }
@@ -550,251 +542,6 @@ func appendSkeleton(dst []byte, r rune, raw []byte) []byte {
 		return dst
 	}
 	return append(dst, raw...)
-}
-
-// findSpaced looks for characters with the same separator between any two, and for
-// bytes in binary digits. It looks at blocks that begin at multiples of their
-// length, so the result does not depend on how the stream is cut. Sixteen characters
-// and their gaps fill half a block, wherever they begin.
-func (l *stream) findSpaced(end bool) error {
-	for _, v := range []**view{&l.spaced, &l.binary} {
-		if *v == nil {
-			continue
-		}
-		if err := (*v).advance(l, l.fed(), end); err != nil {
-			return err
-		}
-		if (*v).over {
-			l.s.drop(*v)
-			*v = nil
-		}
-	}
-	if l.depth >= l.s.opt.Depth {
-		return nil
-	}
-	rest := l.bytes(l.seenSpaced, l.fed())
-	var n int
-	l.odd, n = literal.Gaps(l.odd[:0], rest)
-	if rest = rest[n*literal.BlockLen:]; end && len(rest) >= gramLen {
-		var last [2*literal.BlockLen + literal.BlockReach]byte
-		copy(last[:], rest)
-		was := len(l.odd)
-		l.odd, _ = literal.Gaps(l.odd, last[:])
-		for i := range l.odd[was:] {
-			l.odd[was+i] += n * literal.BlockLen
-		}
-	}
-	from := l.seenSpaced
-	l.seenSpaced += int64(n * literal.BlockLen)
-	for _, at := range l.odd {
-		if err := l.lookSpaced(from+int64(at), end); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lookSpaced starts the views that the block at position block needs.
-func (l *stream) lookSpaced(block int64, end bool) error {
-	stop := min(block+literal.BlockLen+literal.BlockReach, l.fed())
-	for at := block; at+gramLen <= min(block+literal.BlockLen, stop); at += gramLen {
-		w := binary.LittleEndian.Uint64(l.buf[at-l.base:])
-		if w == bits.RotateLeft64(w, 8) {
-			continue // one byte again and again
-		}
-		if ones := bits.OnesCount64(w & 0x0101010101010101); w&0xeeeeeeeeeeeeeeee == 0x2020202020202020 && 1 < ones && ones < 7 &&
-			bits.OnesCount64(w&0x1010101010101010) >= gramLen-1 {
-			if err := l.beginBinary(at, end); err != nil {
-				return err
-			}
-		}
-		x, y, z := (w^w>>16)<<16, (w^w>>24)<<24, (w^w>>32)<<32
-		if x == 0 || y == 0 || z == 0 {
-			continue // the same characters again and again, as in `\t\t\t`
-		}
-		x, y, z = x>>16, y>>24, z>>32
-		if z&0x00ffffff != 0 && z&0xffffff00 != 0 && z&0xffff00ff != 0 && z&0xff00ffff != 0 &&
-			y&0xff00ffff00 != 0 && y&0xffff00ff != 0 && y&0xffff00ffff != 0 && x&0xff00ff00ff00 != 0 && x&0xff00ff00ff != 0 {
-			continue
-		}
-		if l.spaced != nil && at < l.spaced.done || !l.mayBegin(noView, at) {
-			continue
-		}
-		// The longest first: equal bytes within a gap would look like a shorter gap.
-		for _, p := range [...]struct {
-			differ        uint64
-			period, phase int
-		}{
-			{z & 0xffffff00, 4, 0}, {z & 0xffff00ff, 4, 1}, {z & 0xff00ffff, 4, 2}, {z & 0x00ffffff, 4, 3},
-			{y & 0xff00ffff00, 3, 0}, {y & 0xffff00ff, 3, 1}, {y & 0xffff00ffff, 3, 2},
-			{x & 0xff00ff00ff00, 2, 0}, {x & 0xff00ff00ff, 2, 1},
-		} {
-			if p.differ == 0 && l.isGap(at+int64(p.phase), block, stop, p.period) {
-				if err := l.beginSpaced(at+int64(p.phase), p.period, end); err != nil {
-					return err
-				}
-				break
-			}
-		}
-	}
-	return nil
-}
-
-// spacedTail returns how many bytes at the end of l look like the beginning of
-// spaced characters or binary digits whose block is not complete.
-func (l *stream) spacedTail() (longest int) {
-	const most = 2 * literal.BlockLen // a block that is not whole, and what began before it
-	b := l.buf[max(0, len(l.buf)-most-4):]
-	digits := 0
-	for n := 1; n <= len(b) && isBinary(b[len(b)-n]); n++ {
-		if b[len(b)-n]&^1 == '0' {
-			digits++
-		}
-		if digits >= gramLen {
-			longest = n
-		}
-	}
-	for period := 2; period <= 4; period++ {
-		for end := len(b) - period; end < len(b); end++ {
-			// b[end] is the last character.
-			if end < 0 || b[end] <= ' ' {
-				continue
-			}
-			n := 0
-			for at := end - period; at >= 0 && !isWord(b[at+1]) && b[at] != b[at+1]; at -= period {
-				if n > 0 && !bytes.Equal(b[at+1:at+period], b[end-period+1:end]) {
-					break
-				}
-				n++
-			}
-			if n >= 2 {
-				longest = max(longest, len(b)-end+n*period)
-			}
-		}
-	}
-	return longest
-}
-
-// isGap reports whether the bytes between the character at position at and the next
-// are a separator: the same bytes stand between the characters around it, over most
-// of sixteen bytes between block and stop, and the characters are not all the same,
-// as in a table of zeros.
-func (l *stream) isGap(at, block, stop int64, period int) bool {
-	p := int64(period)
-	if at+p >= stop {
-		return false
-	}
-	gap := l.bytes(at+1, at+p)
-	for _, c := range gap {
-		if isWord(c) || c >= 0x80 {
-			return false
-		}
-	}
-	char := func(at int64) byte { return l.buf[at-l.base] }
-	if char(at) <= ' ' || char(at) == gap[0] {
-		return false
-	}
-	from, to := at, at+p
-	for from-p >= block && bytes.Equal(l.bytes(from-p+1, from), gap) {
-		from -= p
-	}
-	for to+p <= stop && bytes.Equal(l.bytes(to+1, to+p), gap) {
-		to += p
-	}
-	differ := false
-	for i := from; i < to; i += p {
-		differ = differ || char(i) != char(at)
-	}
-	return differ && to-from >= 2*gramLen-p
-}
-
-// beginSpaced starts a view of spaced characters, of which one is at position at.
-func (l *stream) beginSpaced(at int64, period int, end bool) error {
-	gap := l.bytes(at+1, at+int64(period))
-	for same, p, from := 0, int64(period), max(l.base, at-viewBefore); at-p >= from && bytes.Equal(l.bytes(at-p+1, at), gap); at -= p {
-		if l.buf[at-p-l.base] != gap[0] {
-			same = 0
-		} else if same++; same > maxSame {
-			break
-		}
-	}
-	v := newView(l, "spaced", at, true)
-	v.period, v.gap, v.stream.scale = period, append(v.gap, gap...), int64(period)
-	v.decode = decodeSpaced
-	return l.advanceNew(&l.spaced, v, end)
-}
-
-// beginBinary starts a view at the beginning of a run of binary digits.
-func (l *stream) beginBinary(at int64, end bool) error {
-	if l.binary != nil && at < l.binary.done || !l.mayBegin(noView, at) {
-		return nil
-	}
-	from := at
-	for from > max(l.base, at-viewBefore) && isBinary(l.buf[from-1-l.base]) {
-		from--
-	}
-	v := newView(l, "binary digits", from, true)
-	v.decode = decodeBinary
-	return l.advanceNew(&l.binary, v, end)
-}
-
-// advanceNew replaces an earlier view, which ended before v began, and advances v.
-func (l *stream) advanceNew(place **view, v *view, end bool) error {
-	if *place != nil {
-		l.s.drop(*place)
-	}
-	*place = v
-	err := v.advance(l, l.fed(), end)
-	if err == nil && v.over {
-		l.s.drop(v)
-		*place = nil
-	}
-	return err
-}
-
-func isBinary(c byte) bool { return c == '0' || c == '1' || c == ' ' || c == ',' }
-
-func decodeBinary(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
-	n, digits, from := byte(0), 0, 0
-	for i, c := range in {
-		if !isBinary(c) {
-			return i, true
-		}
-		if c == ' ' || c == ',' {
-			n, digits, from = 0, 0, i+1
-			continue
-		}
-		n = n<<1 | c&1
-		if digits++; digits == 8 {
-			v.at(pos + int64(from))
-			v.out = append(v.out, n)
-			n, digits, from = 0, 0, i+1
-			v.at(pos + int64(from))
-		}
-	}
-	return from, false
-}
-
-// maxSame bounds the characters in a row that equal the gap: more are a ruler line.
-const maxSame = 3
-
-func decodeSpaced(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
-	for i := 0; i < len(in); i += v.period {
-		if in[i] != v.gap[0] {
-			v.same = 0
-		} else if v.same++; v.same > maxSame {
-			return i, true
-		}
-		if i+v.period > len(in) && !end {
-			v.same = 0
-			return i, false
-		}
-		v.out = append(v.out, in[i])
-		if i+v.period > len(in) || !bytes.Equal(in[i+1:i+v.period], v.gap) {
-			return i + 1, true
-		}
-	}
-	return (len(in) + v.period - 1) / v.period * v.period, false
 }
 
 // beginPacked starts a view of base64 at the position of a trigger.
