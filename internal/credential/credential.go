@@ -60,8 +60,9 @@ type Credential struct {
 	scheme      policy.Scheme
 
 	mu       sync.Mutex
-	scrubber *Scrubber // nil: not created yet
-	scrubs   int       // the edition of the secrets in scrubber
+	scrubber *Scrubber            // nil: not created yet
+	scrubs   int                  // the edition of the secrets in scrubber
+	joint    map[string]*Scrubber // of this and others, by all of their own ones
 }
 
 // ErrEmpty says that a credential has no value.

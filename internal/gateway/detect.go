@@ -256,7 +256,7 @@ func (w *inspector) request(req *http.Request) error {
 		return nil
 	}
 	b := &scannedBody{w: w, src: req.Body, req: req}
-	if isGRPC(req) {
+	if isGRPC(req.Header.Get("Content-Type")) && req.ContentLength < 0 && len(codings(req.Header)) == 0 {
 		messages, err := newMessageScanner(w, false)
 		if err != nil {
 			return err
@@ -583,7 +583,13 @@ func (w *inspector) reply(res *http.Response) error {
 	if text || len(coded) > 0 {
 		b.r = scan.NewReader(res.Body, s)
 	}
-	if res.ContentLength <= 0 || res.ContentLength > maxHeldBody {
+	return w.holdReply(res, b)
+}
+
+// holdReply makes b the answer's body. It reads a short one of known length to its end,
+// so that a refusal is the whole answer.
+func (w *inspector) holdReply(res *http.Response, b io.ReadCloser) error {
+	if res.ContentLength <= 0 || res.ContentLength > maxHeldBody || res.Request.Method == http.MethodHead {
 		res.Body = b
 		return nil
 	}
