@@ -48,7 +48,11 @@ type arrived struct {
 	host, uri string
 	header    http.Header
 	trailer   http.Header
+	own       bool // its body held what attacker.Own says
 }
+
+// maxJudged bounds what is looked at of a body.
+const maxJudged = 1 << 20
 
 // maxRaw bounds what is kept of the bytes that came.
 const maxRaw = 16 << 20
@@ -109,8 +113,16 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done() // until the gateway gives up
 		return
 	}
-	_, err := io.Copy(io.Discard, r.Body)
-	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone()}
+	var body bytes.Buffer
+	_, err := io.Copy(&body, io.LimitReader(r.Body, maxJudged))
+	if err == nil {
+		_, err = io.Copy(io.Discard, r.Body)
+	}
+	text := body.Bytes()
+	if z, zerr := gzip.NewReader(bytes.NewReader(text)); zerr == nil {
+		text, _ = io.ReadAll(io.LimitReader(z, maxJudged))
+	}
+	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone(), own: bytes.Contains(text, []byte(attacker.Own))}
 	o.mu.Lock()
 	if len(o.seen) < 5000 {
 		o.seen = append(o.seen, a)
@@ -636,11 +648,13 @@ func (l *lab) rightlyPut(a arrived, w *attacker.World, clean string, inside bool
 // accuseOwn accuses the attack that brought a credential of the attacker's own to
 // the server.
 func (l *lab) accuseOwn(a arrived) {
-	if !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
+	if !a.own && !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
 		return
 	}
 	id := "own-headers"
 	switch {
+	case a.own:
+		id = "own-fields"
 	case strings.Contains(a.uri, attacker.Own):
 		id = "own-parameters"
 	case strings.Contains(fmt.Sprint(a.trailer), attacker.Own):

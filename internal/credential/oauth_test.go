@@ -101,7 +101,7 @@ func (s *tokens) open(t *testing.T, m *memory, change ...func(*policy.Credential
 func put(c *Credential) (string, *http.Request, error) {
 	req := httptest.NewRequest("GET", "https://api.example.com/v1", nil)
 	req.Header.Set("Authorization", "Bearer the-agents-own")
-	err := c.Sign(req, nil)
+	err := c.Sign(req, nil, nil)
 	return req.Header.Get("Authorization"), req, err
 }
 
@@ -194,12 +194,12 @@ func TestOAuthGivesUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(ctx), nil)
+		done <- c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(ctx), nil, nil)
 	}()
 	<-entered
 	gone, stop := context.WithCancel(context.Background())
 	stop()
-	if err := c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(gone), nil); !errors.Is(err, context.Canceled) {
+	if err := c.Sign(httptest.NewRequest("GET", "https://a.example.com/", nil).WithContext(gone), nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	cancel()

@@ -39,6 +39,9 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	want, c := a.route.Options().Credential, a.credential
+	if c != nil {
+		w.fields = c.Fields(req.Header.Get("Content-Type"), a.route.Options().OwnCredentials)
+	}
 	if want.IsZero() {
 		if err := w.request(req); err != nil {
 			return nil, err
@@ -57,7 +60,7 @@ func (s signing) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, refusedf(reasonCredential, "a credential is not put on plain HTTP; use https, or say insecure: true")
 	}
 	// req is the proxy's own copy.
-	if err := c.Sign(req, w.request); err != nil {
+	if err := c.Sign(req, a.route.Options().OwnCredentials, w.request); err != nil {
 		var stop *refusedError
 		if errors.As(err, &stop) {
 			return nil, err
