@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -155,4 +156,81 @@ func leaks(out []byte, form string) bool {
 		}
 	}
 	return false
+}
+
+// TestReflectedElsewhere: nor does it come in in headers, their names, texts and messages,
+// and a search ends them where it can't be masked.
+func TestReflectedElsewhere(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	own, other, second := randomText(rng, 40), strings.ToLower(randomText(rng, 40)), randomText(rng, 40)
+	var found []scan.Finding
+	look := Look{Found: func(f scan.Finding) { found = append(found, f) }}
+	hexed := func(s string) string { return hex.EncodeToString([]byte(s)) }
+	packed := squeezed(gzipped)
+	for _, s := range []*Scrubber{open(t, Bearer, "", own).Scrubber(), NewScrubber(open(t, Bearer, "", own), open(t, Bearer, "", second))} {
+		h := http.Header{"X-A": {"x", hexed(own)}, "X-" + strings.ToUpper(hexed(own)): {"1"}, "X-B": {hexed(other)}}
+		if err := s.Header(h, look); err != nil || len(h) != 2 || len(h["X-A"][1]) != 80 || leaks([]byte(h["X-A"][1]), hexed(own)) || h.Get("X-B") != hexed(other) {
+			t.Errorf("%v, %v", h, err)
+		}
+		if err := s.Header(http.Header{"X-A": {packed(own)}}, look); err == nil {
+			t.Error("a compressed header comes in")
+		}
+		if got := s.Text("an error: " + hexed(own)); strings.Contains(got, hexed(own)) {
+			t.Error(got)
+		}
+		if got := s.Text("an error: " + hexed(other)); got != "an error: "+hexed(other) {
+			t.Error(got)
+		}
+		m := s.Messages(look)
+		defer m.Close()
+		var out []byte
+		var err error
+		for _, p := range []string{"x^", hexed(own)[:30], hexed(own)[30:]} {
+			if out, err = m.Push(out, []byte(p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, err = m.End(out); err != nil || len(out) != 82 || leaks(out, hexed(own)) {
+			t.Errorf("%q, %v", out, err)
+		}
+		p := []byte(hexed(own))
+		if err := m.Control(p); err != nil || leaks(p, hexed(own)) {
+			t.Errorf("%q, %v", p, err)
+		}
+		m.Coded([]string{"gzip"})
+		if out, err = m.Push(nil, []byte(packed(other))); err == nil {
+			out, err = m.End(out)
+		}
+		if err != nil || string(out) != packed(other) {
+			t.Errorf("a coded message: %q, %v", out, err)
+		}
+		if out, err = m.Push(nil, []byte(packed(own))); err == nil {
+			_, err = m.End(out)
+		}
+		var f *scan.FoundError
+		if !errors.As(err, &f) {
+			t.Errorf("a coded message: %v", err)
+		}
+	}
+	if len(found) == 0 || found[0].Secret != "n" {
+		t.Errorf("told of %v", found)
+	}
+	// Pieces that are not a part of anything masked end the answer, and are told of.
+	found = nil
+	s := open(t, Bearer, "", own[:22]).Scrubber()
+	body := s.Body(io.NopCloser(strings.NewReader("é "+own[:11]+"~"+own[12:22]+" ü")), look, true)
+	out, err := io.ReadAll(body)
+	if body.Close(); err == nil || len(found) != 1 || strings.Contains(string(out), own[12:22]) {
+		t.Errorf("%q, %v, %v", out, err, found)
+	}
+	// A short value is replaced and not searched for; nor is the beginning of a long one,
+	// in which others of its kind are alike.
+	long := randomText(rng, 200)
+	for value, want := range map[string]string{"abcdef": hexed("abcdef"), long: long[1:64]} {
+		body := open(t, Bearer, "", value).Scrubber().Body(io.NopCloser(iotest.OneByteReader(strings.NewReader(want+" é\n"+want[:5]))), Look{}, true)
+		out, err := io.ReadAll(body)
+		if body.Close(); err != nil || string(out) != want+" é\n"+want[:5] {
+			t.Errorf("%q, %v", out, err)
+		}
+	}
 }
