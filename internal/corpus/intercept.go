@@ -3,6 +3,7 @@ package corpus
 import (
 	"bytes"
 	"compress/gzip"
+	"compress/zlib"
 	"crypto/tls"
 	"encoding/base32"
 	"encoding/base64"
@@ -47,7 +48,11 @@ type arrived struct {
 	host, uri string
 	header    http.Header
 	trailer   http.Header
+	own       bool // its body held what attacker.Own says
 }
+
+// maxJudged bounds what is looked at of a body.
+const maxJudged = 1 << 20
 
 // maxRaw bounds what is kept of the bytes that came.
 const maxRaw = 16 << 20
@@ -108,8 +113,16 @@ func (o *origin) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done() // until the gateway gives up
 		return
 	}
-	_, err := io.Copy(io.Discard, r.Body)
-	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone()}
+	var body bytes.Buffer
+	_, err := io.Copy(&body, io.LimitReader(r.Body, maxJudged))
+	if err == nil {
+		_, err = io.Copy(io.Discard, r.Body)
+	}
+	text := body.Bytes()
+	if z, zerr := gzip.NewReader(bytes.NewReader(text)); zerr == nil {
+		text, _ = io.ReadAll(io.LimitReader(z, maxJudged))
+	}
+	a := arrived{host: r.Host, uri: r.RequestURI, header: r.Header.Clone(), trailer: r.Trailer.Clone(), own: bytes.Contains(text, []byte(attacker.Own))}
 	o.mu.Lock()
 	if len(o.seen) < 5000 {
 		o.seen = append(o.seen, a)
@@ -151,7 +164,7 @@ func (o *origin) echo(rw http.ResponseWriter, rc *http.ResponseController, r *ht
 		io.WriteString(rw, "refused: "+e.said)
 		return
 	}
-	if e.inHead(h) || e.inBody() || e.around(h) || e.compressed(h) || e.escaped(h) || e.broken() {
+	if e.inHead(h) || e.inBody() || e.around(h) || e.compressed(h) || e.escaped(h) || e.encoded(h) || e.hidden(h) || e.broken() {
 		return
 	}
 	var b bytes.Buffer
@@ -292,6 +305,70 @@ func (e *echoing) escaped(h http.Header) bool {
 		e.rw.WriteHeader(301)
 	case "uri-error":
 		http.Error(e.rw, "not found: "+e.r.RequestURI, 404)
+	default:
+		return false
+	}
+	return true
+}
+
+// encoded repeats the credential in other ways of writing.
+func (e *echoing) encoded(h http.Header) bool {
+	based := func(before string) string { return base64.StdEncoding.EncodeToString([]byte(before + e.key + "\n")) }
+	each := func(format string) {
+		for i := range len(e.key) {
+			fmt.Fprintf(e.rw, format, e.key[i])
+		}
+	}
+	switch e.how {
+	case "base64-0", "base64-1", "base64-2":
+		io.WriteString(e.rw, based("ab"[:e.how[7]-'0']))
+	case "base64-json":
+		h.Set("Content-Type", "application/json")
+		json.NewEncoder(e.rw).Encode(map[string]string{"data": based(`{"token":"`)})
+	case "hex":
+		each("%02x")
+	case "hex-capitals":
+		each("%02X")
+	case "utf-16":
+		each("%c\x00")
+	case "unicode-escapes":
+		each(`\u%04x`)
+	case "percent-all":
+		each("%%%02X")
+	case "entities":
+		each("&#%d;")
+	case "header-base64":
+		h.Set("X-Echo", based(""))
+	case "trailer-hex":
+		io.WriteString(e.rw, "served\n")
+		h.Set(http.TrailerPrefix+"X-Late", hex.EncodeToString([]byte(e.key)))
+	default:
+		return false
+	}
+	return true
+}
+
+// hidden repeats the credential compressed, in bodies that have no coding.
+func (e *echoing) hidden(h http.Header) bool {
+	switch e.how {
+	case "hidden-gzip":
+		e.rw.Write(packed(e.said))
+	case "hidden-gzip-pieces":
+		for _, c := range packed(e.said) {
+			e.rw.Write([]byte{c})
+			e.rc.Flush()
+		}
+	case "hidden-zlib":
+		z := zlib.NewWriter(e.rw)
+		io.WriteString(z, e.said)
+		z.Close()
+	case "hidden-gzip-base64":
+		io.WriteString(e.rw, base64.StdEncoding.EncodeToString(packed(e.said)))
+	case "grpc-gzip":
+		h.Set("Content-Type", "application/grpc+proto")
+		h.Set("Grpc-Encoding", "gzip")
+		body := packed(e.said)
+		e.rw.Write(append([]byte{1, 0, 0, 0, byte(len(body))}, body...))
 	default:
 		return false
 	}
@@ -571,11 +648,13 @@ func (l *lab) rightlyPut(a arrived, w *attacker.World, clean string, inside bool
 // accuseOwn accuses the attack that brought a credential of the attacker's own to
 // the server.
 func (l *lab) accuseOwn(a arrived) {
-	if !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
+	if !a.own && !strings.Contains(fmt.Sprint(a.header, a.trailer, a.uri), attacker.Own) && !strings.Contains(fmt.Sprint(a.header), base64.StdEncoding.EncodeToString([]byte(attacker.Own))) {
 		return
 	}
 	id := "own-headers"
 	switch {
+	case a.own:
+		id = "own-fields"
 	case strings.Contains(a.uri, attacker.Own):
 		id = "own-parameters"
 	case strings.Contains(fmt.Sprint(a.trailer), attacker.Own):

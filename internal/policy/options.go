@@ -18,6 +18,9 @@ type Options struct {
 	Opaque bool
 	// Credential is added to requests; zero: none.
 	Credential Credential
+	// OwnCredentials are names of headers, parameters and fields of bodies in which the
+	// agent may send credentials of its own beside it.
+	OwnCredentials []string
 	// Upstream is the server that requests are sent to; zero: the host itself.
 	Upstream Upstream
 	// GitFetch allows git to fetch. Pushing over HTTPS is never allowed.
@@ -158,6 +161,9 @@ func (r Route) WithOptions(o Options) (Route, error) {
 				return Route{}, fmt.Errorf("%s can't have %s: what is spoken on it is not seen", what, need.name)
 			}
 		}
+	}
+	if len(o.OwnCredentials) > 0 && o.Credential.IsZero() {
+		return Route{}, errors.New("own_credentials is about a route with a credential: others keep the agent's own")
 	}
 	r.opts = o
 	return r, nil

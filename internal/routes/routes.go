@@ -108,7 +108,7 @@ func Read(v document.Value) *File {
 	return f
 }
 
-var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "oauth", "insecure",
+var routeKeys = []string{"host", "matches", "auth_scheme", "token_env", "credential", "auth_field", "oauth", "insecure", "own_credentials",
 	"git", "inspect", "dlp", "limits", "upstream", "private"}
 
 func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route, bool) {
@@ -137,9 +137,11 @@ func readRoute(v document.Value, kinds map[string]document.Value) (policy.Route,
 		GitFetch:   m.Get("git").Mapping("fetch").Get("fetch").Bool(false),
 		Matches:    readMatches(m.Get("matches")),
 		Credential: readCredential(m),
-		Upstream:   readUpstream(m.Get("upstream")),
-		Scan:       readScan(m.Get("dlp")),
-		Caps:       readCaps(m.Get("limits")),
+
+		OwnCredentials: readNames(m.Get("own_credentials")),
+		Upstream:       readUpstream(m.Get("upstream")),
+		Scan:           readScan(m.Get("dlp")),
+		Caps:           readCaps(m.Get("limits")),
 	}
 	if before, ok := kinds[r.String()]; ok && (before.Present() && !before.Bool(true)) != o.Opaque {
 		m.Get("inspect").Bad(fmt.Sprintf("another route for %s says otherwise", r), "a connection is inspected or is not")
@@ -330,6 +332,25 @@ func readOAuth(m document.Mapping, flow document.Value) policy.Credential {
 const scopeBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) })
+
+// readNames reads names of headers, parameters or fields.
+func readNames(v document.Value) (out []string) {
+	if !v.Present() {
+		return nil
+	}
+	for _, e := range nonEmpty(v) {
+		switch s := e.Text(); {
+		case s == "":
+		case len(s) > 100 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			e.Bad("is no name of a header, parameter or field", "")
+		case slices.Contains(out, s):
+			e.Bad("given twice", "")
+		default:
+			out = append(out, s)
+		}
+	}
+	return out
+}
 
 func readUpstream(v document.Value) policy.Upstream {
 	if v.Text() == "" {

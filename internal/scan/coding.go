@@ -99,7 +99,9 @@ func (l *stream) addCodings(codings []string) error {
 		d.stream.depth = l.depth // what is declared is not hidden
 		l.decodes = []*decode{d}
 		l.codingName = real[i]
+		l.told = false
 		l = d.stream
+		l.told = true
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ type Options struct {
 	// Codings of the stream, in the order of the header Content-Encoding. The
 	// decoded bytes are scanned; the encoded ones leave as far as those are clear.
 	Codings []string
+	// Decoded is called with each piece of the stream, decoded from its Codings, before
+	// any of it leaves. Its error ends the stream. Nil: nobody is told.
+	Decoded func(p []byte) error
 	// OnFinding is called for each finding, blocked or not.
 	OnFinding func(Finding)
 	// Ask decides about a finding for which Action is Block. Until it returns,
@@ -86,6 +89,7 @@ func (r *Rules) NewScanner(o Options) *Scanner {
 	}
 	s := &Scanner{rules: r, opt: o}
 	s.root = newStream(s, nil, "", true)
+	s.root.told = true
 	s.err = s.root.addCodings(o.Codings)
 	return s
 }

@@ -18,6 +18,7 @@ type stream struct {
 	origin     int64 // where in parent it begins
 	coding     bool  // it is only decoded, not searched: see coding.go
 	codingName string
+	told       bool // its bytes are for Options.Decoded
 
 	buf   []byte
 	base  int64  // position of buf[0]
@@ -145,6 +146,11 @@ func (l *stream) endInParent(to int64) int64 {
 // feed searches p, the next bytes of the stream; end reports that they are the
 // last.
 func (l *stream) feed(p []byte, end bool) error {
+	if l.told && len(p) > 0 && l.s.opt.Decoded != nil {
+		if err := l.s.opt.Decoded(p); err != nil {
+			return err
+		}
+	}
 	l.buf = append(l.buf, p...)
 	if l.coding {
 		return l.feedCoding(end)

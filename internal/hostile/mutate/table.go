@@ -69,9 +69,19 @@ var mutants = []mutant{
 		{"internal/wire", off, "n > channelRing", ""}}},
 
 	{"plain-http-is-signed", "W4", "a credential is put on plain HTTP, for everybody on the way", "internal/gateway.TestCredential", []change{
+<<<<<<< HEAD
 		{"internal/gateway", off, "!isLocalHost(", ""}}},
+=======
+		{"internal/gateway", off, "!isLocalHost(req.URL.Hostname())", ""}}},
+>>>>>>> w-creds
 	{"headers-are-not-scrubbed", "W4", "a server repeats the credential in a header", "internal/gateway.TestCredential", []change{
-		{"internal/gateway", drop, "scrubber.Header(res.Header)", ""}}},
+		{"internal/gateway", drop, "err := scrubber.Header(res.Header, w.look())", ""}}},
+	{"names-say-nothing", "W4", "an agent's own key goes out in a header or parameter that is on no list", "internal/credential.TestOwnByName", []change{
+		{"internal/credential", off, "heads[head] || of(flags)", ""}}},
+	{"fields-say-nothing", "W4", "an agent's own key goes out in a field of a body", "internal/credential.TestFields", []change{
+		{"internal/credential", off, "f.placeholder[f.at] != c", ""}}},
+	{"answers-are-not-searched", "W4", "a server repeats the credential in base64, hex or compressed", "internal/credential.TestReflected", []change{
+		{"internal/credential", swap, "scan.NewRules(scan.Config{Watched: known})", "(*scan.Rules)(nil), error(nil)"}}},
 	{"own-credentials-stay", "W4", "what the agent puts where credentials stand goes out beside the route's own", "internal/credential.TestSign", []change{
 		{"internal/credential", drop, "delete(req.Header, h)", ""}}},
 
