@@ -150,6 +150,7 @@ func TestZeroValuesRefuse(t *testing.T) {
 		"kind with a break": {Kind: "a\nb", Actor: ByCarboy}, "run with a quote": {Kind: Connect, Actor: ByCarboy, Run: `"`},
 		"unknown decision": {Kind: Connect, Actor: ByCarboy, Decision: 9},
 		"digests":          {Kind: Connect, Actor: ByCarboy, Digests: make([]Digest, maxDigests+1)},
+		"too long to read": {Kind: Connect, Actor: ByCarboy, Text: Text{strings.Repeat("x", maxRecord)}},
 	} {
 		if _, err := l.Append(ctx, event(1, false), e); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -358,8 +359,15 @@ func TestRewrittenHistory(t *testing.T) {
 
 func TestOpenRefusesWhatWasTamperedWith(t *testing.T) {
 	for name, f := range map[string]func(dir string){
-		"truncated":           func(dir string) { os.Truncate(filepath.Join(dir, "log"), 700) },
-		"log deleted":         func(dir string) { os.Remove(filepath.Join(dir, "log")) },
+		"truncated":   func(dir string) { os.Truncate(filepath.Join(dir, "log"), 700) },
+		"log deleted": func(dir string) { os.Remove(filepath.Join(dir, "log")) },
+		"truncated, hashes deleted": func(dir string) {
+			os.Truncate(filepath.Join(dir, "log"), 700)
+			os.Remove(filepath.Join(dir, "hashes"))
+		},
+		"checkpoints overwritten": func(dir string) {
+			os.WriteFile(filepath.Join(dir, "checkpoints"), bytes.Repeat([]byte("x"), maxCheckpoint+1), 0o600)
+		},
 		"checkpoints deleted": func(dir string) { os.Remove(filepath.Join(dir, "checkpoints")) },
 		"checkpoint altered": func(dir string) {
 			b, _ := os.ReadFile(filepath.Join(dir, "checkpoints"))

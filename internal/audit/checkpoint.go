@@ -52,13 +52,7 @@ func openCheckpoint(signed []byte, v note.Verifier) (Checkpoint, error) {
 	if err != nil {
 		return c, fmt.Errorf("checkpoint: %w", err)
 	}
-	if len(n.Sigs) != 1 || len(n.UnverifiedSigs) != 0 {
-		return c, errors.New("checkpoint: want one signature")
-	}
-	sig, err := base64.StdEncoding.DecodeString(n.Sigs[0].Base64)
-	if err != nil {
-		return c, fmt.Errorf("checkpoint: %w", err)
-	}
+	sig, _ := base64.StdEncoding.DecodeString(n.Sigs[0].Base64) // Open has decoded it before
 	canonical := n.Text + "\n" + string(sigPrefix) + n.Sigs[0].Name + " " + base64.StdEncoding.EncodeToString(sig) + "\n"
 	if canonical != string(signed) {
 		return c, errors.New("checkpoint: not in canonical form")

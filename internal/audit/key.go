@@ -53,14 +53,11 @@ func loadKey(d disk, dir string, empty bool) (note.Signer, string, error) {
 
 func parseKey(skey string) (note.Signer, string, error) {
 	signer, err := note.NewSigner(skey)
-	if err != nil {
-		return nil, "", errors.New("malformed") // the cause could quote the key
-	}
 	// PRIVATE+KEY+name+hash+seed; the seed's own encoding may hold more plus signs.
 	parts := strings.SplitN(skey, "+", 5)
-	seed, err := base64.StdEncoding.DecodeString(parts[len(parts)-1])
+	seed, _ := base64.StdEncoding.DecodeString(parts[len(parts)-1])
 	if err != nil || len(seed) != 1+ed25519.SeedSize {
-		return nil, "", errors.New("malformed")
+		return nil, "", errors.New("malformed") // the cause could quote the key
 	}
 	pub := ed25519.NewKeyFromSeed(seed[1:]).Public().(ed25519.PublicKey)
 	vkey, err := note.NewEd25519VerifierKey(signer.Name(), pub)

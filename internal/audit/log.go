@@ -266,9 +266,7 @@ func (l *Log) refresh() error {
 		return err
 	}
 	if l.n == 0 {
-		if err := l.resume(); err != nil {
-			return err
-		}
+		l.resume()
 	}
 	cut, sum, err := l.readRecords(logSize)
 	if err != nil {
@@ -306,11 +304,7 @@ func (l *Log) readCheckpoints(size int64) (torn int64, err error) {
 		l.cpSize = from
 		return int64(len(buf)), nil
 	}
-	v, err := parsePublic(l.key)
-	if err != nil {
-		return 0, err
-	}
-	c, err := openCheckpoint(signed, v)
+	c, err := ParseCheckpoint(signed, l.key)
 	if err != nil {
 		return 0, l.tampered(-1, err.Error())
 	}
@@ -323,16 +317,15 @@ func (l *Log) readCheckpoints(size int64) (torn int64, err error) {
 
 // resume starts reading at the last checkpoint, if the stored hashes match it. They are not synced, so after a crash of
 // the machine they may be wrong; then all records are read and the hashes are rebuilt.
-func (l *Log) resume() error {
+func (l *Log) resume() {
 	l.n, l.size = 0, 0
 	if l.last.Size == 0 {
-		return nil
+		return
 	}
 	root, err := tlog.TreeHash(l.last.Size, l.hashReader())
 	if err == nil && root == l.last.Root {
 		l.n, l.size = l.last.Size, l.last.Bytes
 	}
-	return nil
 }
 
 // readRecords reads the records from l.n on and stores their hashes, up to the first line that is incomplete or not the

@@ -57,11 +57,8 @@ func prove(ctx context.Context, dir string, index int64) (Proof, error) {
 		return Proof{}, err
 	}
 	proof, err := tlog.ProveRecord(c.Size, index, hashes)
-	if err != nil {
-		return Proof{}, err
-	}
 	p := Proof{proofSchema, key, index, line, string(signed), proof}
-	return p, p.check(key)
+	return p, errors.Join(err, p.check(key))
 }
 
 // check verifies the proof against a key that the caller trusts, not the one in it.
@@ -132,11 +129,8 @@ func proveConsistency(ctx context.Context, dir string, old []byte) (Consistency,
 		return Consistency{}, err
 	}
 	proof, err := tlog.ProveTree(to.Size, from.Size, hashes)
-	if err != nil {
-		return Consistency{}, err
-	}
 	c := Consistency{consistencySchema, key, string(old), string(signed), proof}
-	return c, c.check(key)
+	return c, errors.Join(err, c.check(key))
 }
 
 // check verifies the proof against a key that the caller trusts, not the one in it.

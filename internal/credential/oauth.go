@@ -348,9 +348,7 @@ func (t inJSON) RoundTrip(req *http.Request) (*http.Response, error) {
 	for name := range form {
 		fields[name] = form.Get(name)
 	}
-	if b, err = json.Marshal(fields); err != nil {
-		return nil, err
-	}
+	b, _ = json.Marshal(fields) // strings can always be encoded
 	req = req.Clone(req.Context())
 	req.Body, req.ContentLength, req.GetBody = io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
 	req.Header.Set("Content-Type", "application/json")
@@ -361,10 +359,8 @@ func (t inJSON) RoundTrip(req *http.Request) (*http.Response, error) {
 const maxForm = 128 << 10
 
 func (o *oauth) host() string {
-	if u, err := url.Parse(o.conf.Endpoint.TokenURL); err == nil {
-		return u.Host
-	}
-	return ""
+	u, _ := url.Parse(o.conf.Endpoint.TokenURL) // CheckTokenURL has parsed it before
+	return u.Host
 }
 
 // errorCodes are the codes of RFC 6749 section 5.2. Other text of a server may contain

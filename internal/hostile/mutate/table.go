@@ -69,11 +69,7 @@ var mutants = []mutant{
 		{"internal/wire", off, "n > channelRing", ""}}},
 
 	{"plain-http-is-signed", "W4", "a credential is put on plain HTTP, for everybody on the way", "internal/gateway.TestCredential", []change{
-<<<<<<< HEAD
-		{"internal/gateway", off, "!isLocalHost(", ""}}},
-=======
 		{"internal/gateway", off, "!isLocalHost(req.URL.Hostname())", ""}}},
->>>>>>> w-creds
 	{"headers-are-not-scrubbed", "W4", "a server repeats the credential in a header", "internal/gateway.TestCredential", []change{
 		{"internal/gateway", drop, "err := scrubber.Header(res.Header, w.look())", ""}}},
 	{"names-say-nothing", "W4", "an agent's own key goes out in a header or parameter that is on no list", "internal/credential.TestOwnByName", []change{
