@@ -42,7 +42,8 @@ type trigger struct {
 // them together with the literals of tokens. For those of lookalike see
 // callingPairs.
 var triggers = sync.OnceValue(func() (out []trigger) {
-	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
+	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`,
+		"_\x00", "-\x00", ".\x00", "A\x00K\x00"} { // tokens in UTF-16
 		out = append(out, trigger{text: s, view: unescape})
 	}
 	for _, s := range []string{"H4sI", "KLUv", "UEsD", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
@@ -315,7 +316,7 @@ func (l *stream) isText(at int64) bool {
 }
 
 // special marks the bytes that begin an escape.
-var special = [256]bool{'%': true, '\\': true, '&': true}
+var special = [256]bool{'%': true, '\\': true, '&': true, 0: true}
 
 func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
 	for i := 0; i < len(in); {
@@ -348,6 +349,8 @@ func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool
 // none. more reports that b may be the beginning of one.
 func escape(b []byte) (n int, text string, more bool) {
 	switch b[0] {
+	case 0: // of UTF-16
+		return 1, "", false
 	case '%':
 		if len(b) < 3 {
 			return 0, "", len(b) < 2 || hexDigit(b[1]) >= 0
