@@ -21,6 +21,7 @@ const (
 	noView    viewKind = iota
 	unescape           // percent, \u, \x, entities, in any mixture
 	lookalike          // characters beyond ASCII that look like it, or are invisible
+	wide               // UTF-16, where a token may be: a separator or AK and a NUL
 	viewKinds
 
 	packed viewKind = viewKinds // base64 of something compressed: a view for each beginning
@@ -42,8 +43,7 @@ type trigger struct {
 // them together with the literals of tokens. For those of lookalike see
 // callingPairs.
 var triggers = sync.OnceValue(func() (out []trigger) {
-	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`,
-		"_\x00", "-\x00", ".\x00", "A\x00K\x00"} { // tokens in UTF-16
+	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
 		out = append(out, trigger{text: s, view: unescape})
 	}
 	for _, s := range []string{"H4sI", "KLUv", "UEsD", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
@@ -189,6 +189,20 @@ func (l *stream) runViews(end bool) error {
 			return err
 		}
 	}
+	for l.wide = max(l.wide, l.base); ; l.wide++ {
+		i := bytes.IndexByte(l.buf[l.wide-l.base:], 0)
+		if i < 0 {
+			l.wide = l.fed()
+			break
+		}
+		l.wide += int64(i)
+		b := l.buf[:l.wide-l.base]
+		if n := len(b); n > 0 && (b[n-1] == '-' || b[n-1] == '_' || b[n-1] == '.' || bytes.HasSuffix(b, []byte("A\x00K"))) && l.mayBegin(wide, l.wide) {
+			if err := l.called(wide, l.wide); err != nil {
+				return err
+			}
+		}
+	}
 	for i, v := range l.views {
 		if v == nil {
 			continue
@@ -292,6 +306,9 @@ func (l *stream) called(kind viewKind, at int64) error {
 		case lookalike:
 			v = newView(l, "lookalike", max(l.base, at-viewBefore), true)
 			v.decode = decodeLookalikes
+		case wide:
+			v = newView(l, "utf-16", max(l.base, at-viewBefore), true)
+			v.decode = decodeWide
 		}
 		v.stream.within = l.within | 1<<kind
 		l.views[kind] = v
@@ -315,8 +332,19 @@ func (l *stream) isText(at int64) bool {
 	return utf8.Valid(b)
 }
 
+func decodeWide(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i, c := range in {
+		if c != 0 {
+			v.at(pos + int64(i))
+			v.out = append(v.out, c)
+		}
+	}
+	v.at(pos + int64(len(in)))
+	return len(in), false
+}
+
 // special marks the bytes that begin an escape.
-var special = [256]bool{'%': true, '\\': true, '&': true, 0: true}
+var special = [256]bool{'%': true, '\\': true, '&': true}
 
 func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
 	for i := 0; i < len(in); {
@@ -349,8 +377,6 @@ func decodeEscapes(v *view, in []byte, pos int64, end bool) (used int, stop bool
 // none. more reports that b may be the beginning of one.
 func escape(b []byte) (n int, text string, more bool) {
 	switch b[0] {
-	case 0: // of UTF-16
-		return 1, "", false
 	case '%':
 		if len(b) < 3 {
 			return 0, "", len(b) < 2 || hexDigit(b[1]) >= 0
