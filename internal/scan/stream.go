@@ -44,6 +44,7 @@ type stream struct {
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
 
+	wide int64 // NULs before it were looked at
 	half int64 // a character that may call for a view and is not complete, or -1
 }
 

@@ -331,6 +331,7 @@ func TestTokensInJSON(t *testing.T) {
 		`{"content":"adafruit_key = \"` + key + `\"\n"}`,
 		`adafruit_key%20%3D%20%22` + key + `%22`,
 		`a=1&token=` + strings.Replace(pat, "_", "%5F", 1) + `&b=2`,
+		string(utf16([]byte("token: " + pat + "\n"))), "\x00" + string(utf16([]byte("AK"+"IA"+randomOf(rng, uppers+"234567", 16)+"\n"))),
 	} {
 		if f, _, err := scanAll(t, rules, Options{Action: Report}, text, 0); err != nil || len(f) == 0 {
 			t.Errorf("%s: %v %v", text, f, err)

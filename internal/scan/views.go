@@ -21,6 +21,7 @@ const (
 	noView    viewKind = iota
 	unescape           // percent, \u, \x, entities, in any mixture
 	lookalike          // characters beyond ASCII that look like it, or are invisible
+	wide               // UTF-16, where a token may be: a separator or AK and a NUL
 	viewKinds
 
 	packed viewKind = viewKinds // base64 of something compressed: a view for each beginning
@@ -188,6 +189,20 @@ func (l *stream) runViews(end bool) error {
 			return err
 		}
 	}
+	for l.wide = max(l.wide, l.base); ; l.wide++ {
+		i := bytes.IndexByte(l.buf[l.wide-l.base:], 0)
+		if i < 0 {
+			l.wide = l.fed()
+			break
+		}
+		l.wide += int64(i)
+		b := l.buf[:l.wide-l.base]
+		if n := len(b); n > 0 && (b[n-1] == '-' || b[n-1] == '_' || b[n-1] == '.' || bytes.HasSuffix(b, []byte("A\x00K"))) && l.mayBegin(wide, l.wide) {
+			if err := l.called(wide, l.wide); err != nil {
+				return err
+			}
+		}
+	}
 	for i, v := range l.views {
 		if v == nil {
 			continue
@@ -291,6 +306,9 @@ func (l *stream) called(kind viewKind, at int64) error {
 		case lookalike:
 			v = newView(l, "lookalike", max(l.base, at-viewBefore), true)
 			v.decode = decodeLookalikes
+		case wide:
+			v = newView(l, "utf-16", max(l.base, at-viewBefore), true)
+			v.decode = decodeWide
 		}
 		v.stream.within = l.within | 1<<kind
 		l.views[kind] = v
@@ -312,6 +330,17 @@ func (l *stream) isText(at int64) bool {
 		}
 	}
 	return utf8.Valid(b)
+}
+
+func decodeWide(v *view, in []byte, pos int64, end bool) (used int, stop bool) {
+	for i, c := range in {
+		if c != 0 {
+			v.at(pos + int64(i))
+			v.out = append(v.out, c)
+		}
+	}
+	v.at(pos + int64(len(in)))
+	return len(in), false
 }
 
 // special marks the bytes that begin an escape.
