@@ -83,21 +83,24 @@ func TestKeep(t *testing.T) {
 		}
 		return c.Placeholder()
 	}
-	for _, n := range []int{1, 40, 108, 5000} {
+	for _, n := range []int{1, 40, 108, 9000} {
 		value := strings.Repeat("0", n)
 		first := kept("a", policy.Credential{Scheme: Bearer}, value, "seed")
 		if again := kept("a", policy.Credential{Scheme: Bearer}, strings.Repeat("1", n), "seed"); again != first {
 			t.Errorf("%d bytes: %q, and then %q", n, first, again)
 		}
+		seen := map[string]bool{first: true}
 		for what, other := range map[string]string{
 			"seed":   kept("a", policy.Credential{Scheme: Bearer}, value, "other"),
 			"name":   kept("b", policy.Credential{Scheme: Bearer}, value, "seed"),
 			"scheme": kept("a", policy.Credential{Scheme: APIKey}, value, "seed"),
 			"field":  kept("a", policy.Credential{Scheme: Header, Field: "X-A"}, value, "seed"),
+			"header": kept("a", policy.Credential{Scheme: Header, Field: "X-B"}, value, "seed"),
 		} {
-			if other == first {
+			if seen[other] {
 				t.Errorf("%d bytes: the same with another %s", n, what)
 			}
+			seen[other] = true
 		}
 	}
 }
