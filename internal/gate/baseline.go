@@ -22,7 +22,7 @@ const baselineSchema = "carboy.dev/gate-baseline/v1"
 type Baseline struct {
 	Schema  string   `json:"schema"`
 	Entries []*Entry `json:"entries"`
-	// RemovedTests lists tests that a change renamed or removed, with a person's approval.
+	// Removed lists tests that a change renamed or removed, with a person's approval.
 	Removed []RemovedTests `json:"gone,omitempty"`
 	// Accepted records who approved the baseline and when; nil: whoever committed it.
 	Accepted *Accepted `json:"accepted,omitempty"`
@@ -30,7 +30,7 @@ type Baseline struct {
 	digest string
 }
 
-// Removed lists the tests that may be missing from a signal's report.
+// RemovedTests lists the tests that may be missing from a signal's report.
 type RemovedTests struct {
 	Signal string   `json:"signal"`
 	Tests  []string `json:"tests"`

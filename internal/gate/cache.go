@@ -415,7 +415,7 @@ func (in *TreeInputs) miss(ctx context.Context, t *Tree) (string, error) {
 	return "", nil
 }
 
-// DirPrint returns a fingerprint of a directory by the times of its files, for databases
+// DirFingerprint returns a fingerprint of a directory by the times of its files, for databases
 // that are too large to read each time.
 func DirFingerprint(dir string) (string, error) {
 	h := sha256.New()

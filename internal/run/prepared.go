@@ -35,7 +35,7 @@ import (
 type Prepared struct {
 	c     *Runner
 	asked plan.Options // what the bottle depends on, as it was asked for
-	// plan and bottle are v's, to be looked at also when v was taken.
+	// Plan and bottle are those of v. They can be read after v was taken.
 	Plan   *plan.Plan
 	bottle bottle.Bottle
 	v      atomic.Pointer[sandbox] // nil: taken

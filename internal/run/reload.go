@@ -20,7 +20,7 @@ import (
 	"github.com/carboy/carboy/internal/secret"
 )
 
-// Inside keeps credentials of the gateway out of the bottle. It holds the credentials in
+// CredentialGuard keeps credentials of the gateway out of the bottle. It holds the credentials in
 // force and the commands that run. Both change during a run: commands are added, and
 // route files are read again.
 type CredentialGuard struct {
@@ -31,7 +31,7 @@ type CredentialGuard struct {
 	Edition int
 }
 
-// Taken holds the variables and arguments of one command.
+// RunningCommand holds the variables and arguments of one command.
 type RunningCommand struct {
 	command []string
 	asked   []string // --env
@@ -45,8 +45,9 @@ func (in *CredentialGuard) Watched() (known map[string]secret.Value, edition int
 	return in.Secrets, in.Edition
 }
 
-// TakeIn returns a command's variables. It refuses a command that holds a watched
-// secret or a credential of the gateway. Until leave is called, Change refuses credentials that the command holds.
+// Admit returns a command's variables. It refuses a command that holds a watched
+// secret or a credential of the gateway. Until leave is called, Change refuses
+// credentials that the command holds.
 func (in *CredentialGuard) Admit(p *plan.Plan, lookup func(string) string, terminal bool, command, asked []string) (env []string, leave func(), err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -96,8 +97,8 @@ func (in *CredentialGuard) Change(secrets *plan.Secrets, creds *plan.Credentials
 	return nil
 }
 
-// holds refuses credentials that came in with a command: the gateway would keep out
-// what is there already.
+// holds returns an error if the command holds one of the credentials: the gateway can't
+// keep out a value that is inside already.
 func (t *RunningCommand) holds(creds *plan.Credentials) error {
 	const advice = "a credential that the gateway puts on does not come inside; start a new run without it"
 	for _, e := range t.asked {

@@ -525,7 +525,7 @@ func encodedAs(coding, body string) message {
 }
 
 // held is the number of bytes beyond those read by upstream that a sender may write:
-// what sockets, lanes and the gateway's own buffers have room for.
+// sockets, channels and the gateway's own buffers have room for them.
 const held = 24 << 20
 
 // ordinary is a text that no rule is about.

@@ -36,10 +36,11 @@ type Copier struct {
 	// As is the user that root makes the copy for: files that this user cannot
 	// read are left out. Nil: everything that can be read.
 	As *User
-	// roots: the workspace is root's own, and so is showing what it holds.
+	// Roots means that root owns the workspace, so root may show its files.
 	Roots bool
 }
 
+// Tree copies the directory src, which must be c.Id, into dst.
 func (c Copier) Tree(ctx context.Context, src, dst string) error {
 	root, err := os.OpenRoot(src)
 	if err != nil {

@@ -96,7 +96,8 @@ func credentialName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-
 type CredentialReader struct {
 	Lookup func(string) string
 	Roots  *x509.CertPool // whom token servers' certificates must come from
-	// had are credentials that are open: one that changes its token goes on.
+	// Had holds credentials that are open already. One that changes its token is
+	// used again.
 	Had gateway.Credentials
 	// seed determines a bottle's placeholders; nil: they are random.
 	seed []byte

@@ -73,8 +73,8 @@ type Plan struct {
 
 	// What of the host is shown, from look.
 	Root bottle.Root
-	// compared plans have the host's mounts there, too, which takes reading all
-	// mounts of the machine.
+	// Compared puts the host's mounts below Root into Table, so that two plans can be
+	// compared. All mounts of the machine are read for that.
 	Compared bool
 	Table    []string
 }

@@ -320,7 +320,7 @@ func (p *Plan) checkChanges() error {
 	return nil
 }
 
-// Action returns the action on the service, [None] if it does not change.
+// Action returns the action on the service, "none" if it does not change.
 func (p *Plan) Action() string {
 	for _, c := range p.Changes {
 		if strings.HasPrefix(c.What, "compose.service.") {
