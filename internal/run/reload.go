@@ -119,9 +119,9 @@ func (t *RunningCommand) holds(creds *plan.Credentials) error {
 	return nil
 }
 
-// reloadEvery is the interval between looks at a route file. Editors write a file in
-// several steps, or put another in its place: what is read is a file that was the
-// same at two looks.
+// reloadEvery is the interval between checks of a route file. Editors write a file in
+// several steps, or replace it: so it is read only when two checks in a row found the
+// same file.
 const reloadEvery = 250 * time.Millisecond
 
 // startWatching applies changes of the route file until stop is called. stop waits for
@@ -139,8 +139,8 @@ func (s *Session) startWatching(ctx context.Context) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// watchRoutes looks at the route file until ctx ends. One that is not good is told
-// of once, and changes nothing.
+// watchRoutes checks the route file until ctx ends. An invalid file is reported once and
+// changes nothing.
 func (s *Session) watchRoutes(ctx context.Context) {
 	at := s.RouteStamp
 	t := time.NewTicker(reloadEvery)
@@ -171,7 +171,8 @@ func (s *Session) watchRoutes(ctx context.Context) {
 	}
 }
 
-// reloadRoutes puts the file's routes in force: all of them, or an error and none.
+// reloadRoutes puts all of the file's routes in force, or returns an error and changes
+// nothing.
 func (s *Session) reloadRoutes(ctx context.Context) error {
 	rs, file, err := plan.ParseRoutes(s.o)
 	if err != nil {
