@@ -118,7 +118,8 @@ func gitRepo(c *host.Host, name string, m manifest.Repo) (*Repo, error) {
 	return r, nil
 }
 
-// deployKey returns the forge repository that a deploy key would be made for.
+// deployKey sets the forge that makes r's deploy key, and the token to ask it with. It
+// makes no key yet.
 func (r *Repo) deployKey(c *host.Host, m manifest.Repo) error {
 	k := m.Key.V
 	bad := func(why, advice string) error {
