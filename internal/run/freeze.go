@@ -110,7 +110,7 @@ func (s *Session) keepProcesses(ctx context.Context, dir string, k *store.Kept) 
 	f, ok := s.bottle.(bottle.Freezer)
 	backend, can := s.c.Backend.(bottle.Freezes)
 	if !ok || !can {
-		return errors.New("this backend can't")
+		return errors.New("this backend can't freeze processes")
 	}
 	imageNames := backend.ImageNames()
 	var files []*os.File

@@ -100,20 +100,20 @@ func (in *CredentialGuard) Change(secrets *plan.Secrets, creds *plan.Credentials
 // holds returns an error if the command holds one of the credentials: the gateway can't
 // keep out a value that is inside already.
 func (t *RunningCommand) holds(creds *plan.Credentials) error {
-	const advice = "a credential that the gateway puts on does not come inside; start a new run without it"
+	const advice = "the gateway adds credentials only outside the bottle; start a new run without it"
 	for _, e := range t.asked {
 		if name, _, _ := strings.Cut(e, "="); creds.Env[name] != "" {
-			return fmt.Errorf("they put on the credential of the variable %s, and --env took that variable into the bottle: %s", name, advice)
+			return fmt.Errorf("they add the credential of the variable %s, which --env took into the bottle: %s", name, advice)
 		}
 	}
 	for _, e := range t.env {
 		if name, val, _ := strings.Cut(e, "="); creds.In(val) {
-			return fmt.Errorf("they put on a credential that the bottle's variable %s holds: %s", name, advice)
+			return fmt.Errorf("they add a credential that is in the bottle's variable %s: %s", name, advice)
 		}
 	}
 	for _, arg := range t.command {
 		if creds.In(arg) {
-			return fmt.Errorf("they put on a credential that the command line of a command in the bottle holds: %s", advice)
+			return fmt.Errorf("they add a credential that is in the command line of a command in the bottle: %s", advice)
 		}
 	}
 	return nil

@@ -248,7 +248,7 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !fi.Mode().IsRegular() || fi.Size() > maxBundled {
-		return nil, fmt.Errorf("%s is no file of at most %d bytes", name, maxBundled)
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxBundled)
 	}
 	return root.ReadFile(name)
 }

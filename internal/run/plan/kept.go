@@ -49,7 +49,7 @@ func ReadIdentity(l *store.BottleLock, slug string) (*Identity, error) {
 			return fail(err)
 		}
 		if len(f.Seed) != sha256.Size {
-			return fail(errors.New("identity.json: field \"seed\" has not 32 bytes"))
+			return fail(errors.New("identity.json: field \"seed\" does not have 32 bytes"))
 		}
 		a, err := ca.Unmarshal([]byte(f.Authority), nil)
 		if err != nil {
