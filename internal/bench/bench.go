@@ -415,7 +415,7 @@ func (b *bench) turn(ctx context.Context, l load, round int) {
 	}
 }
 
-// sampleTimeout is for a machine that is many times slower than any seen.
+// sampleTimeout bounds a sample. Even a machine many times slower than usual meets it.
 const sampleTimeout = 10 * time.Minute
 
 func (b *bench) sample(ctx context.Context, l load, p *peer) (sample, error) {

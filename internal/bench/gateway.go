@@ -784,6 +784,6 @@ func (g *gatewayBench) manyOf(ctx context.Context, name string, n int) (_ Many, 
 	return m, nil
 }
 
-// manySlack is for the 16 connections of the requests that were made meanwhile, which
+// manySlack allows for the 16 connections of the requests that were made meanwhile, which
 // their client keeps.
 const manySlack = 120

@@ -128,7 +128,7 @@ func (b *Baseline) removedTests(signal string) []string {
 	return nil
 }
 
-// Without returns a copy of b, which may be nil, that lets more tests of a signal be
+// WithRemovedTests returns a copy of b, which may be nil, that lets more tests of a signal be
 // missing.
 func (b *Baseline) WithRemovedTests(signal string, tests []string) *Baseline {
 	out := &Baseline{Schema: baselineSchema, Entries: []*Entry{}}

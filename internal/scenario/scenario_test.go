@@ -409,8 +409,8 @@ func report(t *testing.T) *Report {
 	return r
 }
 
-// The documents are what their schemas say: every field that is written is published,
-// and nothing else is.
+// The documents match their schemas: every written field is in the schema, and no other
+// field is.
 func TestSchemas(t *testing.T) {
 	r := report(t)
 	if r.OK() || r.Target.Match == nil || *r.Target.Match {

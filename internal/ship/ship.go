@@ -125,7 +125,7 @@ type Engine struct {
 	Verifier approval.Verifier
 	// Up and Other bound commands on hosts; 0 means the defaults.
 	Up, Other time.Duration
-	// Life is how long a plan may be applied; 0 means [plan.DefaultLife].
+	// Life bounds the time until a plan must be applied; 0 means [plan.DefaultLife].
 	Life time.Duration
 	// Progress, if not nil, is called for each event, one call at a time.
 	Progress func(Progress)

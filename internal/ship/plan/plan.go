@@ -31,7 +31,8 @@ const (
 	MaxSize = 2 << 20
 	// MaxFiles bounds the number of synced files.
 	MaxFiles = 256
-	// DefaultLife is how long a plan may be applied, MaxLife the longest it may be set to.
+	// DefaultLife bounds the time until a plan must be applied. MaxLife bounds settings
+	// of it.
 	DefaultLife = 24 * time.Hour
 	MaxLife     = 31 * 24 * time.Hour
 )
