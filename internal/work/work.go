@@ -127,7 +127,7 @@ type Attempt struct {
 	Outcome  gate.Outcome `json:"outcome,omitempty"`
 	Failing  string       `json:"failing,omitempty"`
 	Feedback string       `json:"feedback,omitempty"`
-	// Usage counts the agent's tokens and cost. Pushed is set in the last step only.
+	// Usage holds the agent's use of models, network and time. Pushed is set in the last step only.
 	Usage  *AttemptUsage `json:"usage,omitempty"`
 	Pushed *Pushed       `json:"pushed,omitempty"`
 	// Granted is set in state AttemptGranted.
