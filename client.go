@@ -186,7 +186,7 @@ func (c *Client) BundleVerdict(ctx context.Context, ref, dir string) (key string
 
 // VerifyBundle checks what BundleVerdict wrote, against a public key and names that the
 // caller trusts. It uses nothing else of this machine. The directory may hold no other
-// files, and none of more than gate.MaxInBundle bytes.
+// files, and none of more than gate.MaxBundleFile bytes.
 func VerifyBundle(ctx context.Context, dir string, o BundleOptions) (*BundleReport, error) {
 	return judge.VerifyBundle(ctx, dir, o)
 }

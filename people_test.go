@@ -26,8 +26,8 @@ import (
 	"github.com/carboy/carboy/internal/testenv"
 )
 
-// openWorld has a Client reach one server outside by the name example.com, whatever
-// allows it.
+// outside opens the client again so that its gateway reaches a server of h by the name
+// example.com, also on loopback.
 func (w *world) outside(h http.Handler) {
 	w.t.Helper()
 	srv := httptest.NewTLSServer(h)

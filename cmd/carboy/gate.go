@@ -504,10 +504,10 @@ func (a *app) gateKindsCmd() *cobra.Command {
 
 func (a *app) gateBaselineCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "baseline", Short: "what phases are allowed to do", Args: a.unknownCommand,
+		Use: "baseline", Short: "show, accept and sign what phases may do", Args: a.unknownCommand,
 		Long: `The baseline says what the phases of a gate executed, reached, read and wrote when
-they were approved. Whatever is new fails the trace signal, until a person
-accepts it, and signs it: the file counts once it is committed to the base.`,
+they were approved. Anything new fails the trace signal until a person accepts and
+signs it. The file counts once it is committed to the base.`,
 		Example: "  carboy gate baseline diff\n  carboy gate baseline accept --as me@example.org --key ~/.ssh/id_ed25519\n  git add .carboy && git commit",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -554,7 +554,7 @@ func (a *app) baselineShowCmd() *cobra.Command {
 func (a *app) baselineDiffCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "diff [VERDICT]", Short: "show what a verdict's phases did beside the baseline", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
+		Use: "diff [VERDICT]", Short: "show what a verdict's phases did that the baseline does not allow", Example: "  carboy gate baseline diff", Args: oneArg("verdict"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
 				d, err := c.BaselineDrift(ctx, ".", onlyArg(args))

@@ -157,8 +157,8 @@ func (a *app) resumeCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
-	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do next, a `TEXT`; with --headless")
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
+	fl.StringVar(&f.prompt, "prompt", "", "the agent's next task, a `TEXT`; with --headless")
 	fl.BoolVar(&f.filesOnly, "files", false, "begin with the files, though the processes were kept")
 	fl.StringVar(&f.from, "from", "", "take the bottle from a `FILE` that carboy freeze --to wrote; with --digest")
 	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
@@ -167,7 +167,7 @@ func (a *app) resumeCmd() *cobra.Command {
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	return cmd
 }
 
@@ -176,7 +176,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	case f.headless != (f.prompt != ""):
 		return usagef("carboy resume BOTTLE --headless --prompt 'go on'", "resume: --headless and --prompt need each other")
 	case f.json && !f.headless:
-		return usagef("add --headless --prompt TEXT", "resume: --json is for an agent that nobody sits in front of")
+		return usagef("add --headless --prompt TEXT", "resume: --json needs --headless")
 	}
 	c, err := a.open(ctx)
 	if err != nil {

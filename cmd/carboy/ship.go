@@ -535,7 +535,7 @@ rolled back first, and recorded.`
 func (a *app) shipStatusCmd() *cobra.Command {
 	f := &shipFlags{}
 	cmd := &cobra.Command{
-		Use: "status [MODULE]", Short: "say how modules are on their hosts", Long: shipStatusLong,
+		Use: "status [MODULE]", Short: "show the state of modules on their hosts", Long: shipStatusLong,
 		Example: "  carboy ship status\n  carboy ship status web --json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -66,19 +66,19 @@ func (a *app) startCmd() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.BoolVar(&f.cwd, "cwd", false, "give the agent this directory, in the way that the bottle says (workspace)")
+	fl.BoolVar(&f.cwd, "cwd", false, "give the agent this directory, as the bottle's workspace field says")
 	fl.Var(&f.bottles, "bottle", "take this bottle instead of the agent's own; repeatable, later ones win")
-	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end; nothing is asked")
-	fl.StringVar(&f.prompt, "prompt", "", "what the agent shall do, a `TEXT`; with --headless")
+	fl.BoolVar(&f.headless, "headless", false, "carry out --prompt and end, without questions")
+	fl.StringVar(&f.prompt, "prompt", "", "the agent's task, a `TEXT`; with --headless")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
-	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
-	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
-	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); if that is taken, NAME-2, NAME-3 and so on")
+	fl.Var(&f.color, "color", "the bottle's color in lists and titles: one of a terminal's sixteen")
+	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own with rules that answer some questions to people (carboy supervise)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	cmd.RegisterFlagCompletionFunc("bottle", a.complete("bottles"))
 	cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(carboy.Colors, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -96,7 +96,7 @@ func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, er
 	case f.headless != (f.prompt != ""):
 		return o, usagef("carboy start AGENT --headless --prompt 'fix the tests'", "start: --headless and --prompt need each other")
 	case f.json && !f.headless:
-		return o, usagef("add --headless --prompt TEXT", "start: --json is for an agent that nobody sits in front of")
+		return o, usagef("add --headless --prompt TEXT", "start: --json needs --headless")
 	case agent != "" && o.Terminal && !dry && (!isTerminal(a.stdin) || !isTerminal(a.stdout)):
 		return o, usagef("add --headless --prompt TEXT", "start: an agent that is not headless needs a terminal")
 	case f.json:

@@ -218,9 +218,9 @@ func (o *StartOptions) check() error {
 	}
 	switch {
 	case o.Headless && o.Prompt == "":
-		return bad("--headless", "", "needs a prompt", "say what the agent shall do: --headless --prompt 'fix the tests'")
+		return bad("--headless", "", "needs a prompt", "name the agent's task: --headless --prompt 'fix the tests'")
 	case !o.Headless && o.Prompt != "":
-		return bad("--prompt", safetext.String(o.Prompt, 80), "is for an agent that nobody sits in front of", "add --headless, or leave the prompt out")
+		return bad("--prompt", safetext.String(o.Prompt, 80), "needs --headless", "add --headless, or leave the prompt out")
 	case o.Color != "" && !slices.Contains(Colors, o.Color):
 		return bad("--color", o.Color, "is none of the sixteen", "there are "+strings.Join(Colors, ", "))
 	case strings.ContainsRune(o.Prompt, 0):

@@ -254,7 +254,7 @@ func (r *Repository) Hints() Hints {
 	return h
 }
 
-// Expect sets what the next Resolve reads ahead. It ignores malformed names.
+// SetHints sets what the next Resolve reads ahead. It ignores malformed names.
 func (r *Repository) SetHints(h Hints) {
 	no := func(id string) bool { return !wholeID().MatchString(id) }
 	h.Commits, h.Blobs = slices.DeleteFunc(h.Commits, no), slices.DeleteFunc(h.Blobs, no)
@@ -738,7 +738,7 @@ func (r *Repository) WorkTree(ctx context.Context) (*Tree, error) {
 	return DirTree("the work tree", r.Dir, paths)
 }
 
-// Top reports whether git knows Dir as a work tree.
+// IsWorkTree reports whether git knows Dir as a work tree.
 func (r *Repository) IsWorkTree(ctx context.Context) bool {
 	_, err := r.git(ctx, nil, "rev-parse", "--is-inside-work-tree")
 	return err == nil

@@ -26,18 +26,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Own is in every credential that the attacker makes up for itself. On a route
-// that puts one on, the host's servers must not see it.
+// Own is part of every credential that the attacker makes up. On a route that adds a
+// credential, the host's servers must not see it.
 const Own = "agents-own-7f3a"
 
-// Key is the variable that has the placeholder of the routes' credential, Param
-// that of the one that goes into the query.
+// Key names the variable with the placeholder of the routes' credential, and Param the
+// variable of the credential that goes into the query.
 const (
 	Key   = "CORPUS_KEY"
 	Param = "CORPUS_PARAM"
 )
 
-// signed works when a request that the route means arrives, with an answer.
+// signed succeeds if a request that the route allows arrives and is answered.
 func signed(e *Env) error {
 	s := speakTo(e.Cred)
 	defer s.close()
@@ -45,8 +45,8 @@ func signed(e *Env) error {
 	return err
 }
 
-// echoes has the server repeat the credential that was put on, and brings all
-// that comes back.
+// echoes makes the server repeat the credential that the gateway added, and brings the
+// whole answer as evidence.
 func echoes(id, how, defence string, ways ...string) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: "generic", Judge: ByToken, Control: signed,
 		Try: func(e *Env) error {
@@ -72,7 +72,7 @@ func echoes(id, how, defence string, ways ...string) Attack {
 		}}
 }
 
-// undone shows what a body is when it is decompressed, in whatever way.
+// undone returns a body decompressed in every known way.
 func (e *Env) undone(body string) {
 	for _, b := range []string{body, ungzipped(body)} {
 		plain, _ := io.ReadAll(io.LimitReader(brotli.NewReader(strings.NewReader(b)), 1<<20))
@@ -90,8 +90,8 @@ func ungzipped(s string) string {
 	return string(b)
 }
 
-// show brings what of an answer may be the host's: what begins as it does, and
-// the answer's beginning.
+// show brings the parts of an answer that may be the host's secret, and the answer's
+// beginning.
 func (e *Env) show(s string) {
 	e.around([]byte(s), reverse(e.Marker))
 	e.bring([]byte(s[:min(len(s), 400)]))
@@ -141,7 +141,7 @@ func (e *Env) unhide(s string) {
 	}
 }
 
-// owns sends credentials of the attacker's own making on a credential's route.
+// owns sends credentials that the attacker made up on a credential's route.
 func owns(id, how string, ms func(e *Env) []message) Attack {
 	return Attack{ID: id, How: how, Defence: "what stands where credentials do is taken off before the route's own is put on", Source: "OpenSandbox#1193", Judge: ByHost, Control: signed,
 		Try: func(e *Env) error {
@@ -160,15 +160,14 @@ func owns(id, how string, ms func(e *Env) []message) Attack {
 		}}
 }
 
-// elsewhere sends what might make the credential go where its route does not
-// lead; the servers there look for it.
+// elsewhere sends requests that may make the credential leave its route. The servers
+// elsewhere look for it.
 func elsewhere(id, how, defence, source string, f func(e *Env) []try) Attack {
 	return Attack{ID: id, How: how, Defence: defence, Source: source, Judge: ByHost, Control: signed,
 		Try: func(e *Env) error { return e.atOnce(f(e)...) }}
 }
 
-// went is for requests that may be answered: where they went is the servers'
-// to say.
+// went makes requests that may be answered. The servers report where they arrived.
 func went(addr string, plain bool, m message) error {
 	s := speakTo(addr)
 	s.plain = plain
@@ -192,7 +191,7 @@ func credentials() []Attack {
 	return family("credentials", "W4", slices.Concat(credentialEchoes(), ownCredentials(), credentialAddresses(), credentialJourneys())...)
 }
 
-// credentialEchoes returns the attacks in which the server repeats the credential that was put on.
+// credentialEchoes returns the attacks in which the server repeats the added credential.
 func credentialEchoes() []Attack {
 	return []Attack{
 		echoes("echo-headers", "Have the server repeat the credential in headers: its own, cookies, links, challenges, the place of a redirect.", scrubbed, "header", "cookie", "link", "challenge", "redirect", "twice", "length"),
@@ -251,7 +250,7 @@ func credentialEchoes() []Attack {
 	}
 }
 
-// ownCredentials returns the attacks that send credentials of the attacker's own making.
+// ownCredentials returns the attacks that send credentials which the attacker made up.
 func ownCredentials() []Attack {
 	return []Attack{
 		owns("own-headers", "Send credentials of one's own on a credential's route, in each header, spelling and number.", func(*Env) (out []message) {
@@ -423,15 +422,15 @@ func credentialJourneys() []Attack {
 
 const nowhere = "the credential is put on by the gateway, outside; inside there is a placeholder"
 
-// seek looks for the planted text in places inside, of which the host then says
-// whether it is the real one. It works when it sees the placeholder.
+// seek looks for the planted text in places inside. The host judges whether the found text
+// is the real one. seek succeeds if it finds at least the placeholder.
 func seek(id, how string, control, f func(e *Env) error) Attack {
 	return Attack{ID: id, How: how, Defence: nowhere, Source: "generic", Judge: ByToken, Try: f,
 		// What is not used might not be anywhere.
 		Control: func(e *Env) error { return errors.Join(signed(e), control(e)) }}
 }
 
-// around brings what stands around each occurrence of what in b.
+// around brings the text around each occurrence of what in b.
 func (e *Env) around(b []byte, what string) (n int) {
 	for at := 0; ; n++ {
 		i := bytes.Index(b[at:], []byte(what))
