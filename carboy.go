@@ -73,6 +73,7 @@ func Backends() []string { return backends.Names() }
 // Client gives access to one user's state and bottles. Its methods may be called
 // concurrently.
 type Client struct {
+	opened   Options // as Open got them, completed
 	host     *host.Host
 	review   *review.Reviewer
 	runs     *run.Runner
@@ -105,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	stamp.Mark("state open")
-	c := &Client{host: h, review: review.New(h), operator: operator.New(h)}
+	c := &Client{opened: o, host: h, review: review.New(h), operator: operator.New(h)}
 	c.runs = run.New(h, c.review, ahead)
 	c.bottles = bottles.New(h, c.review, c.runs)
 	c.judge = judge.New(h, c.review, c.runs)
