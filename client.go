@@ -332,8 +332,11 @@ func (c *Client) PlanGC(ctx context.Context, p store.Policy) (store.Plan, error)
 	return c.review.PlanGC(ctx, p)
 }
 
-// Trace opens the trace that the embedded kernel wrote of a run. The run may be live.
+// Trace opens the trace of a run. The run may be live.
 func (c *Client) Trace(id store.ID) (*trace.Reader, error) { return c.review.Trace(id) }
+
+// ParseGlob reads a pattern of paths or programs for a TraceFilter.
+func ParseGlob(s string) (TraceGlob, error) { return trace.ParseGlob(s) }
 
 // Attach copies what the command of a live run wrote last, and what it writes. If the
 // command has a terminal and Stdin is one, Attach also passes keys on.
