@@ -229,7 +229,7 @@ type Status struct {
 // ExitCode returns the code by the shell's convention: 128+n for signal n.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {
-		return 128 + int(s.Signal)
+		return exitcode.Signal(s.Signal)
 	}
 	return s.Code
 }
