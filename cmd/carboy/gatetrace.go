@@ -197,8 +197,7 @@ func (a *app) scenarioProgress() func(carboy.ScenarioEvent) {
 	}
 }
 
-const sandboxLong = `A sandbox is what a bottle runs in: an embedded kernel in user space, confined by
-the host's. health says whether this machine can run one and what holds it,
+const sandboxLong = `A sandbox is what a bottle runs in. health says whether this machine can run one and what holds it,
 inspect what one was or would be, gc removes what dead ones left.`
 
 func (a *app) sandboxCmd() *cobra.Command {

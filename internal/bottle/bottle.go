@@ -250,6 +250,10 @@ type Refusals struct {
 	Pids int64 // forks and threads
 }
 
+// DebugEnv names a variable of carboy's own environment, for developers: a directory in
+// which a backend writes what it does. A bottle that was prepared earlier has not.
+const DebugEnv = "CARBOY_BACKEND_DEBUG"
+
 // Network says what a bottle's connections travel on: what its Spec has of a network.
 type Network int
 
