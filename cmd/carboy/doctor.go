@@ -53,7 +53,7 @@ func (a *app) doctorCmd() *cobra.Command {
 }
 
 func (a *app) printDiagnosis(d carboy.Diagnosis) {
-	fmt.Fprintf(a.stdout, "carboy %s, embedded kernel %s\n\n", d.Build, d.Kernel)
+	fmt.Fprintf(a.stdout, "carboy %s, %s %s\n\n", d.Build, d.Backend, d.Kernel)
 	for _, f := range d.Findings {
 		mark, c := "ok  ", greenText
 		if !f.OK {

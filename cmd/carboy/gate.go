@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -451,7 +450,7 @@ The others that are named go all the same; the exit code is of the first that st
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd, func(ctx context.Context, c *carboy.Client) error {
-				code := 0 // of the first that stays
+				code := exitcode.OK // of the first that stays
 				for _, ref := range args {
 					id, err := c.RemoveVerdict(ctx, ref)
 					if err == nil {
@@ -463,7 +462,7 @@ The others that are named go all the same; the exit code is of the first that st
 						return err
 					}
 					a.report(cmd, args, err, a.codeOf(cmd, err))
-					code = cmp.Or(code, a.codeOf(cmd, err))
+					code = exitcode.First(code, a.codeOf(cmd, err))
 				}
 				if a.code = code; code != 0 {
 					return errReported

@@ -197,7 +197,7 @@ func (a *app) scenarioProgress() func(carboy.ScenarioEvent) {
 	}
 }
 
-const sandboxLong = `A bottle runs in a sandbox: an embedded kernel in user space, confined by the host's.
+const sandboxLong = `A bottle runs in a sandbox, which the backend makes.
 health checks whether this machine can run sandboxes and shows how it confines them,
 inspect describes one, and gc removes what dead ones left.`
 

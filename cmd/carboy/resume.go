@@ -120,8 +120,8 @@ const resumeLong = `Go on with a bottle that was frozen, or that was kept when i
 
 A frozen one goes on where it was, with its processes, memory and files, and with the
 terminal or the streams of this command. Where that can't be (it was frozen by another
-carboy or on another kind of processor, or its workspace has lost a file that was
-open) this is said, and its agent begins with the files, in its old conversation where
+carboy or backend or on another kind of processor, or its workspace has lost a file that
+was open) this is said, and its agent begins with the files, in its old conversation where
 it has one. So does a kept one. --headless --prompt gives the agent its next task in
 that conversation.
 

@@ -241,7 +241,7 @@ func (a *app) runIn(ctx context.Context, c *carboy.Client, f *runFlags, o *carbo
 			told = true
 			a.tellRun(f, rec, err)
 			if a.warm != nil {
-				a.warm.answer(runCode(rec, err))
+				a.warm.answer(exitcode.OfCommand(rec.Exit.Code, err))
 				if !f.tty {
 					// A reader of the output need not wait for the records.
 					a.warm.stdout.Close()
@@ -290,15 +290,6 @@ func (a *app) tellRun(f *runFlags, rec *receipt.Receipt, err error) {
 	case err == nil && rec.Exit.Reason != receipt.Exited && rec.Exit.Reason != receipt.Signalled:
 		a.ended(rec) // an error: the command did not end by itself
 	}
-}
-
-// runCode returns the exit code of carboy run: the command's, unless carboy itself
-// has failed.
-func runCode(rec *receipt.Receipt, err error) int {
-	if rec.Exit.Code == exitcode.OK {
-		return exitcode.OfError(exitcode.Runs, err)
-	}
-	return rec.Exit.Code
 }
 
 // warnAboutSecrets warns about variables whose names look like secrets: the command can

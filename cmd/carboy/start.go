@@ -211,15 +211,13 @@ func (a *app) withInterrupts(run func(interrupts <-chan os.Signal, arm func()) (
 // started says how a start ended and sets the exit code.
 func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted bool) error {
 	if s == nil {
-		if interrupted {
-			a.code = exitcode.Signal(syscall.SIGINT)
-		}
+		a.code = exitcode.OfInterrupted(interrupted, a.code)
 		return err
 	}
-	a.code = runCode(s.Receipt, nil)
+	a.code = exitcode.OfCommand(s.Receipt.Exit.Code, nil)
 	var ended *carboy.AgentError
 	if err != nil && !errors.As(err, &ended) {
-		a.code = runCode(s.Receipt, err)
+		a.code = exitcode.OfCommand(s.Receipt.Exit.Code, err)
 		a.say(plainText, "%s", errorLine(err))
 		if tip := advice(err); tip != "" {
 			a.say(plainText, "hint: %s", errorText(tip))
@@ -230,9 +228,7 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 		a.say(redText, "%s", errorLine(left))
 		a.say(plainText, "hint: %s", errorText(left.Advice()))
 	}
-	if interrupted {
-		a.code = exitcode.Signal(syscall.SIGINT)
-	}
+	a.code = exitcode.OfInterrupted(interrupted, a.code)
 	switch {
 	case f.json:
 		b, jerr := s.Receipt.Encode()

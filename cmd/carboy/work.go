@@ -136,16 +136,11 @@ func (a *app) stopping() func(os.Signal) {
 	asked := false
 	return func(s os.Signal) {
 		if asked {
-			os.Exit(signalCode(s))
+			os.Exit(exitcode.Signal(s))
 		}
 		asked = true
 		a.say(boldText, "stopping (%s); once more ends carboy at once", s)
 	}
-}
-
-func signalCode(s os.Signal) int {
-	n, _ := s.(syscall.Signal)
-	return exitcode.Signal(n)
 }
 
 // workAdvice adds to an error of work what to do about it.

@@ -157,6 +157,10 @@ func (c *Keeper) whyNotLive(o *ResumeOptions, k *store.Kept, p *Preflight) (stri
 		return "a prompt is for an agent that begins", nil
 	case o.FilesOnly:
 		return "only its files were asked for", nil
+	case k.Backend != c.Backend.Name():
+		return fmt.Sprintf("it was frozen by the backend %s, and this is %s", k.Backend, c.Backend.Name()), nil
+	case k.BackendBuild != "" && k.BackendBuild != c.Backend.Build(): // older records have none
+		return fmt.Sprintf("it was frozen by %s %s, and this is %s", k.Backend, k.BackendBuild, c.Backend.Build()), nil
 	case k.Build != c.Build:
 		return fmt.Sprintf("it was frozen by carboy %s, and this is %s", k.Build, c.Build), nil
 	case k.Arch != runtime.GOARCH:

@@ -310,7 +310,7 @@ func (c *Keeper) Start(ctx context.Context, o StartOptions) (*Started, error) {
 			return nil, err
 		}
 	}
-	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build}
+	b := store.Bottle{Label: o.Label, Color: o.Color, Agent: o.Agent, Bottles: p.Bottles, Mode: p.Mode, Build: c.Build, Backend: c.Backend.Name()}
 	if b.Label == "" {
 		b.Label = o.Agent
 	}

@@ -12,6 +12,7 @@ package exitcode
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -63,7 +64,10 @@ const (
 )
 
 // Signal returns the code of a command that signal s ended.
-func Signal(s syscall.Signal) int { return signalBase + int(s) }
+func Signal(s os.Signal) int {
+	n, _ := s.(syscall.Signal)
+	return signalBase + int(n)
+}
 
 // Row is one line of the table in the manual.
 type Row struct {

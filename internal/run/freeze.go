@@ -56,7 +56,10 @@ func (s *Session) keepBottle(run context.Context, frozen bool) error {
 	if err != nil {
 		return fmt.Errorf("keep bottle %s: %w", g.Slug, err)
 	}
-	k := &store.Kept{Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Frozen: frozen, Manifests: hex.EncodeToString(g.Sum[:])}
+	k := &store.Kept{
+		Run: s.run.ID(), At: time.Now().UTC(), Build: s.c.Build, Arch: runtime.GOARCH, Backend: s.c.Backend.Name(), BackendBuild: s.c.Backend.Build(),
+		Frozen: frozen, Manifests: hex.EncodeToString(g.Sum[:]),
+	}
 	use, err := s.bottle.Usage()
 	if err == nil {
 		err = roomFor(dir, use.Disk)
@@ -103,6 +106,9 @@ func digestOf(k *store.Kept) [sha256.Size]byte {
 		fmt.Fprintf(h, "%q %d %s\n", p.Name, p.Size, p.SHA256)
 	}
 	fmt.Fprintf(h, "%s %s %s %s\n", k.Build, k.Arch, k.Manifests, k.Thaw)
+	if k.BackendBuild != "" { // not in older records
+		fmt.Fprintf(h, "%s %s\n", k.Backend, k.BackendBuild)
+	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
