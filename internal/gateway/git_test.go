@@ -23,12 +23,13 @@ func TestGitLeavesByTheGate(t *testing.T) {
 		return r
 	}
 	get := policy.Match{Methods: []string{"GET", "POST"}}
-	for _, host := range []string{"fetch.example.com", "some.example.com"} {
+	for _, host := range []string{"fetch.example.com", "some.example.com", "never.example.com"} {
 		w.name(host, publicAddr)
 	}
 	table, err := policy.Compile(
 		route("api.example.com", policy.Options{}),
-		route("fetch.example.com", policy.Options{Matches: []policy.Match{get}, GitFetch: true}),
+		route("fetch.example.com", policy.Options{Matches: []policy.Match{get}, GitFetch: policy.FetchAllowed}),
+		route("never.example.com", policy.Options{GitFetch: policy.FetchRefused}),
 		route("some.example.com", policy.Options{Matches: []policy.Match{get}}))
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +39,9 @@ func TestGitLeavesByTheGate(t *testing.T) {
 		{"api.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", ""},
 		{"fetch.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", ""},
 		{"fetch.example.com", "POST /o/r.git/git-upload-pack", ""},
+		{"never.example.com", "GET /o/r.git/HEAD", ""},
+		{"never.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", "git-fetch"},
+		{"never.example.com", "POST /o/r.git/git-upload-pack", "git-fetch"},
 		{"some.example.com", "GET /o/r.git/info/refs", ""},
 		{"some.example.com", "GET /docs/git-push?about=git-receive", ""},
 		{"some.example.com", "GET /o/r.git/info/refs?service=git-upload-pack", "git-fetch"},

@@ -172,7 +172,11 @@ func (r *reader) envName(v document.Value) Value[string] {
 }
 
 func (r *reader) env(v document.Value) map[string]Value[string] {
-	keys, values := v.Entries()
+	read := v.Entries
+	if r.k == legacy {
+		read = v.EntriesOrEmpty
+	}
+	keys, values := read()
 	if len(keys) == 0 {
 		return nil
 	}
@@ -235,7 +239,12 @@ func (r *reader) noSecret(v document.Value, name, value, advice string) {
 }
 
 func (r *reader) egress(v document.Value) (e Egress) {
-	f := routes.Read(v)
+	dialect := routes.Carboy
+	if r.k == legacy {
+		dialect = routes.BotBottle
+	}
+	f := routes.Read(v, dialect)
+	e.behind = r.k == legacy
 	at := func(p routes.Place, field string) Origin {
 		return Origin{File: v.File(), Line: p.Line, Column: p.Column, Field: "egress." + field}
 	}

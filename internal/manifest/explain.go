@@ -118,6 +118,9 @@ func (l *lister) provider() {
 	l.number(settings+"context_window", pi.ContextWindow)
 	l.number(settings+"max_tokens", pi.MaxTokens)
 	l.text(settings+"max_tokens_field", pi.MaxTokensField)
+	if r := pi.SupportsDeveloperRole; r.IsSet() {
+		l.add(settings+"supports_developer_role", r.V, r.From, r.Over)
+	}
 }
 
 func (l *lister) env() {

@@ -176,6 +176,8 @@ type Egress struct {
 	// Replaced are routes of earlier bottles to a host of which a later one says
 	// that its connections are of another kind.
 	Replaced []Route
+
+	behind bool // the routes follow those of earlier bottles, as bot-bottle had it
 }
 
 // Route is one of the routes with its place.

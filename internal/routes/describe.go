@@ -96,8 +96,8 @@ func Describe(r policy.Route) Description {
 			}
 		}
 	}
-	if o.GitFetch {
-		d.Git = &GitDescription{Fetch: true}
+	if o.GitFetch != policy.FetchByDefault {
+		d.Git = &GitDescription{Fetch: o.GitFetch == policy.FetchAllowed}
 	}
 	if o.Opaque {
 		d.Inspect = new(bool)
