@@ -262,6 +262,7 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 		digest     supervise.Digest
 	}{
 		"rejected": {"", "Rejected.", supervise.Rejected, supervise.Digest{}},
+		"nobody":   {"limits: {approval: 300ms}\n", "Nobody answered in time", "", supervise.Digest{}},
 		"off":      {"supervise: false\n", "Could not resolve host: supervise.carboy.internal", supervise.Approved, supervise.Digest{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,8 +279,11 @@ call egress-allow '{"host":"localhost","reason":"x"}'
 			if n := strings.Count(a.kinds(), "egress"); name == "rejected" && n != 1 || name == "off" && n != 0 {
 				t.Errorf("asked: %s\n%s", a.kinds(), out.String())
 			}
-			if s != nil && (s.Receipt.Proposals != nil) != (name == "rejected") {
+			if s != nil && (s.Receipt.Proposals != nil) != (name != "off") {
 				t.Errorf("%+v", s.Receipt.Proposals)
+			}
+			if name == "nobody" && (s == nil || len(s.Receipt.Proposals.List) != 1 || s.Receipt.Proposals.List[0].Verdict != string(supervise.Expired)) {
+				t.Errorf("%+v", s)
 			}
 		})
 	}

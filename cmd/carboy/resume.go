@@ -134,6 +134,7 @@ type resumeFlags struct {
 	headless, filesOnly          bool
 	yes, quiet, json, keep       bool
 	environ                      list
+	askFor                       span
 }
 
 func (a *app) resumeCmd() *cobra.Command {
@@ -164,6 +165,7 @@ func (a *app) resumeCmd() *cobra.Command {
 	fl.StringVar(&f.digest, "digest", "", "the file's `DIGEST`, as carboy freeze printed it")
 	fl.Var(&f.environ, "env", "the value of a variable that the bottle asks for; repeatable")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	a.askForFlag(fl, &f.askFor)
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask when its manifests have changed")
 	fl.BoolVar(&f.json, "json", false, "with --headless: print the receipt on stdout; the agent's own output goes to stderr")
@@ -178,6 +180,10 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 	case f.json && !f.headless:
 		return usagef("add --headless --prompt TEXT", "resume: --json is for an agent that nobody sits in front of")
 	}
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return err
+	}
 	c, err := a.open(ctx)
 	if err != nil {
 		return err
@@ -189,7 +195,7 @@ func (a *app) resume(ctx context.Context, f *resumeFlags, slug string) error {
 		}
 	}
 	o := carboy.ResumeOptions{
-		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
+		Slug: slug, Headless: f.headless, Prompt: f.prompt, FilesOnly: f.filesOnly, Keep: f.keep, Policy: f.policy, AskFor: askFor, Env: f.environ.values, Stdout: a.stdout, Stderr: a.stderr,
 		Terminal: !f.headless && isTerminal(a.stdin) && isTerminal(a.stdout),
 	}
 	if f.json {

@@ -74,6 +74,7 @@ type runFlags struct {
 	json, quiet      bool
 	supervise        bool
 	policy           string
+	askFor           span
 
 	pool     whole
 	poolIdle span
@@ -116,6 +117,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
 	fl.BoolVar(&f.supervise, "supervise", false, "have people asked about values that are held back and about routes, which the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
 	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own that answers some of it by rule")
+	a.askForFlag(fl, &f.askFor)
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -145,9 +147,13 @@ func (a *app) runCmd() *cobra.Command {
 
 // options turns the flags into options.
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.RunOptions{}, err
+	}
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, AskFor: askFor, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output), Egress: int64(f.egress),

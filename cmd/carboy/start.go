@@ -44,6 +44,7 @@ type startFlags struct {
 	bottles, environ       list
 	prompt, label          string
 	policy                 string
+	askFor                 span
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
@@ -74,6 +75,7 @@ func (a *app) startCmd() *cobra.Command {
 	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); -2, -3 follow when there is one")
 	fl.Var(&f.color, "color", "one of the sixteen colours of terminals, by which to know the bottle")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own that answers some of what people are asked by rule (carboy supervise)")
+	a.askForFlag(fl, &f.askFor)
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
@@ -86,9 +88,13 @@ func (a *app) startCmd() *cobra.Command {
 
 // startOptions turns the flags into options.
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.StartOptions{}, err
+	}
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
+		Env: f.environ.values, Keep: f.keep, Policy: f.policy, AskFor: askFor, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	// An agent that is not headless uses the terminal.
 	o.Terminal = !f.headless

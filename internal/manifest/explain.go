@@ -193,6 +193,9 @@ func (l *lister) limits() {
 		byMachine("limits.timeout")
 	}
 	l.number("limits.egress_bytes", x.EgressBytes)
+	if x.Approval.IsSet() {
+		l.add("limits.approval", x.Approval.V.String(), x.Approval.From, x.Approval.Over)
+	}
 }
 
 // shown returns a value, hidden if its file has one that looks like a secret, which

@@ -195,6 +195,7 @@ type Limits struct {
 	Memory, Disk, Output, EgressBytes Value[int64] // bytes
 	Pids, CPUs                        Value[int64]
 	Timeout                           Value[time.Duration]
+	Approval                          Value[time.Duration] // the wait for a person's answer
 }
 
 // Agent is a coding agent that works in a bottle.

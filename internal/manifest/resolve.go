@@ -177,6 +177,7 @@ func (b *Bottle) over(src *Bottle) {
 	over(&l.Pids, o.Pids)
 	over(&l.CPUs, o.CPUs)
 	over(&l.Timeout, o.Timeout)
+	over(&l.Approval, o.Approval)
 }
 
 func (g *Git) over(src Git) {
