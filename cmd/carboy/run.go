@@ -326,6 +326,7 @@ const maxNarrated = 20
 type narrator struct {
 	app    *app
 	silent bool
+	bottle bool // what may be reached stands in manifests, not in flags
 
 	mu    sync.Mutex
 	lines int
@@ -360,13 +361,22 @@ func (n *narrator) event(e carboy.Event) {
 		if e.Method != "" {
 			to = safetext.String(e.Method, 40) + " " + to + safetext.String(e.Path, 120)
 		}
-		text = fmt.Sprintf("%s: %s: %s", what, to, receipt.Plain(why))
+		text = fmt.Sprintf("%s: %s: %s", what, to, n.plain(why))
 	}
 	c := dimText
 	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
 		c = redText
 	}
 	n.app.say(c, "%s", text)
+}
+
+// plain explains a reason. For a bottle it names the manifest's key instead of the flag.
+func (n *narrator) plain(why string) string {
+	words := receipt.Plain(why)
+	if n.bottle {
+		words = strings.Replace(words, "no --allow names", "no egress.routes of the bottle names", 1)
+	}
+	return words
 }
 
 func eventTarget(e carboy.Event) string {

@@ -158,7 +158,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		}
 		return a.pullFor(ctx, c, p)
 	}
-	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts
@@ -255,6 +255,8 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 	case f.quiet || !s.Kept:
 	case s.Frozen:
 		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)
+	case !s.Resumable:
+		a.say(plainText, "the records of bottle %s are kept, and none of its files: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
 	default:
 		a.say(plainText, "bottle %s is kept: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug, s.Slug)
 	}

@@ -111,6 +111,9 @@ type Started struct {
 	// Kept means that the bottle stays: its agent failed, it was frozen, or its user
 	// wanted that.
 	Kept, Frozen bool
+	// Resumable means that Resume can go on with it. Of one that was kept for its records
+	// alone it can't.
+	Resumable bool
 }
 
 // AgentError means that the agent exited with a code other than 0.
@@ -376,6 +379,9 @@ func (c *Keeper) RunBottle(ctx context.Context, b store.Bottle, p *Preflight) (*
 		return s, err
 	}
 	s.Kept = true
+	if k, _, kerr := c.Store.Kept(b.Slug); kerr == nil && k != nil {
+		s.Resumable = true
+	}
 	if rec.Exit.Code != 0 && !s.Frozen && repos.OnlyKeysLeft(err) {
 		err = errors.Join(&AgentError{Agent: b.Agent, Slug: b.Slug, Exit: rec.Exit}, err)
 	}
