@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -65,6 +66,20 @@ func TestGitLeavesByTheGate(t *testing.T) {
 			t.Errorf("%s of %s: %d %s", c.request, c.host, res.StatusCode, body)
 		case c.refused != "" && (res.StatusCode != 403 || res.Header.Get("Carboy-Refused") != c.refused || !strings.Contains(body, "git-gate.repos") || len(w.dials()) != dialled):
 			t.Errorf("%s of %s: %d %s", c.request, c.host, res.StatusCode, body)
+		}
+	}
+}
+
+// TestRefuseOn: a proxy is refused on any route, and what asks for neither is not.
+func TestRefuseOn(t *testing.T) {
+	route, err := policy.ParseAllow("api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for method, want := range map[string]Reason{http.MethodConnect: reasonConnect, http.MethodGet: ReasonOK} {
+		r, _ := http.NewRequest(method, "https://api.example.com/x", nil)
+		if got, _, _ := RefuseOn(&route, r); got != want {
+			t.Errorf("%s: %q", method, got)
 		}
 	}
 }
