@@ -412,8 +412,11 @@ func (a *app) confirm(ctx context.Context, question string) error {
 			return nil
 		}
 	}
-	return errors.New("not confirmed; nothing was changed")
+	return errNotConfirmed
 }
+
+// errNotConfirmed means that a person said no to a question: a cancel, and no failure.
+var errNotConfirmed = errors.New("not confirmed; nothing was changed")
 
 func arg(args []string) string {
 	if len(args) == 0 {

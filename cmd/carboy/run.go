@@ -74,6 +74,7 @@ type runFlags struct {
 	json, quiet      bool
 	supervise        bool
 	policy           string
+	askFor           span
 
 	pool     whole
 	poolIdle span
@@ -116,6 +117,7 @@ func (a *app) runCmd() *cobra.Command {
 	fl.Var(&f.secrets, "secret", "watch for the value of a host's variable (env:NAME) or file (file:PATH) in what leaves; it does not come inside; repeatable")
 	fl.BoolVar(&f.supervise, "supervise", false, "ask people about values that are held back, and about routes that the command proposes with the tools at http://supervise.carboy.internal/mcp (carboy supervise)")
 	fl.StringVar(&f.policy, "policy", "", "with --supervise: a `FILE` of your own with rules that answer some questions")
+	a.askForFlag(fl, &f.askFor)
 	fl.Var(&f.environ, "env", "set a variable, or pass the host's; repeatable")
 	fl.Var(&f.mounts, "mount", "show a host path inside, read-only with :ro; repeatable")
 	fl.StringVar(&f.rootfs, "rootfs", "host", "root file system: host (this machine's tools) or a `DIR`")
@@ -145,9 +147,13 @@ func (a *app) runCmd() *cobra.Command {
 
 // options turns the flags into options.
 func (a *app) options(f *runFlags, args []string) (carboy.RunOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.RunOptions{}, err
+	}
 	o := carboy.RunOptions{
 		Command: args, Workspace: f.dir, Mode: store.Mode(f.workspace.value),
-		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
+		Allow: f.allow.values, AllowPrivate: f.allowPrivate.values, Routes: f.routes, Supervise: f.supervise, Policy: f.policy, AskFor: askFor, Credentials: f.credentials.values, Secrets: f.secrets.values, Env: f.environ.values, Mounts: f.mounts.values,
 		RootFS: f.rootfs, Image: f.image, Publish: f.publish, Stdout: a.stdout, Stderr: a.stderr, Terminal: f.tty,
 		Limits: bottle.Limits{
 			Timeout: time.Duration(f.timeout), Memory: int64(f.memory), Disk: int64(f.disk), Output: int64(f.output), Egress: int64(f.egress),
@@ -311,6 +317,7 @@ const maxNarrated = 20
 type narrator struct {
 	app    *app
 	silent bool
+	bottle bool // what may be reached stands in manifests, not in flags
 
 	mu    sync.Mutex
 	lines int
@@ -345,13 +352,22 @@ func (n *narrator) event(e carboy.Event) {
 		if e.Method != "" {
 			to = safetext.String(e.Method, 40) + " " + to + safetext.String(e.Path, 120)
 		}
-		text = fmt.Sprintf("%s: %s: %s", what, to, receipt.Plain(why))
+		text = fmt.Sprintf("%s: %s: %s", what, to, n.plain(why))
 	}
 	c := dimText
 	if slices.Contains([]string{"refused", "limit", "found"}, e.Kind) {
 		c = redText
 	}
 	n.app.say(c, "%s", text)
+}
+
+// plain explains a reason. For a bottle it names the manifest's key instead of the flag.
+func (n *narrator) plain(why string) string {
+	words := receipt.Plain(why)
+	if n.bottle {
+		words = strings.Replace(words, "no --allow names", "no egress.routes of the bottle names", 1)
+	}
+	return words
 }
 
 func eventTarget(e carboy.Event) string {

@@ -44,6 +44,7 @@ type startFlags struct {
 	bottles, environ       list
 	prompt, label          string
 	policy                 string
+	askFor                 span
 	color                  choice
 	cwd, headless, dry     bool
 	yes, quiet, json, keep bool
@@ -74,6 +75,7 @@ func (a *app) startCmd() *cobra.Command {
 	fl.StringVar(&f.label, "label", "", "call the bottle `NAME` (default: the agent's); if that is taken, NAME-2, NAME-3 and so on")
 	fl.Var(&f.color, "color", "the bottle's color in lists and titles: one of a terminal's sixteen")
 	fl.StringVar(&f.policy, "policy", "", "a `FILE` of your own with rules that answer some questions to people (carboy supervise)")
+	a.askForFlag(fl, &f.askFor)
 	fl.BoolVar(&f.keep, "keep", false, "keep the bottle also when the agent ends well, so that it can be resumed")
 	fl.BoolVar(&f.dry, "dry-run", false, "only say what would be started; also BOT_BOTTLE_DRY_RUN")
 	fl.BoolVarP(&f.yes, "yes", "y", false, "don't ask whether to start")
@@ -86,9 +88,13 @@ func (a *app) startCmd() *cobra.Command {
 
 // startOptions turns the flags into options.
 func (a *app) startOptions(f *startFlags, agent string) (carboy.StartOptions, error) {
+	askFor, err := a.askFor(f.askFor)
+	if err != nil {
+		return carboy.StartOptions{}, err
+	}
 	o := carboy.StartOptions{
 		Agent: agent, Bottles: f.bottles.values, Cwd: f.cwd, Headless: f.headless, Prompt: f.prompt, Label: f.label, Color: f.color.value,
-		Env: f.environ.values, Keep: f.keep, Policy: f.policy, Stdout: a.stdout, Stderr: a.stderr,
+		Env: f.environ.values, Keep: f.keep, Policy: f.policy, AskFor: askFor, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	// An agent that is not headless uses the terminal.
 	o.Terminal = !f.headless
@@ -152,7 +158,7 @@ func (a *app) start(ctx context.Context, f *startFlags, agent string) error {
 		}
 		return a.pullFor(ctx, c, p)
 	}
-	n := &narrator{app: a, silent: f.quiet || o.Terminal}
+	n := &narrator{app: a, bottle: true, silent: f.quiet || o.Terminal}
 	o.OnEvent = n.event
 	started, interrupted, err := a.withInterrupts(func(interrupts <-chan os.Signal, arm func()) (*carboy.Started, error) {
 		o.Interrupt = interrupts
@@ -245,6 +251,8 @@ func (a *app) started(f *startFlags, s *carboy.Started, err error, interrupted b
 	case f.quiet || !s.Kept:
 	case s.Frozen:
 		a.say(greenText, "bottle %s is frozen: carboy resume %s", s.Slug, s.Slug)
+	case !s.Resumable:
+		a.say(plainText, "the records of bottle %s are kept, and none of its files: carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug)
 	default:
 		a.say(plainText, "bottle %s is kept: carboy resume %s, carboy logs %s, carboy destroy %s", s.Slug, s.Slug, s.Slug, s.Slug)
 	}

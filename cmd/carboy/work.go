@@ -80,7 +80,7 @@ func (a *app) workCmd() *cobra.Command {
 			if asJSON {
 				o.Stdout = o.Stderr
 			}
-			n := &narrator{app: a, silent: quiet || asJSON}
+			n := &narrator{app: a, bottle: true, silent: quiet || asJSON}
 			o.OnEvent, o.OnGate = n.event, a.gateEvents(quiet || asJSON)
 			o.OnAttempt = func(t carboy.Attempt) {
 				if quiet || asJSON || t.State == carboy.AttemptPending {

@@ -31,6 +31,7 @@ type ResumeOptions struct {
 	FilesOnly bool
 	Keep      bool   // as in StartOptions
 	Policy    string // as in StartOptions
+	AskFor    time.Duration
 
 	// As in StartOptions. Preflight.Resumption says what has changed.
 	Env            []string
@@ -124,7 +125,7 @@ func (c *Keeper) Resume(ctx context.Context, o ResumeOptions) (*Started, error) 
 	}
 	p, err := c.Preflight(StartOptions{
 		Agent: b.Agent, Bottles: b.Bottles, Cwd: b.Mode != store.None, Dir: string(b.Workspace.Path),
-		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, Env: o.Env, Ask: o.Ask, Resume: true,
+		Headless: o.Headless, Prompt: o.Prompt, Keep: o.Keep, Policy: o.Policy, AskFor: o.AskFor, Env: o.Env, Ask: o.Ask, Resume: true,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interrupt: o.Interrupt, OnEvent: o.OnEvent,
 	})
 	if err != nil {

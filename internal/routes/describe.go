@@ -98,8 +98,8 @@ func Describe(r policy.Route) Description {
 		}
 	}
 	d.Own = o.OwnCredentials
-	if o.GitFetch {
-		d.Git = &GitDescription{Fetch: true}
+	if o.GitFetch != policy.FetchByDefault {
+		d.Git = &GitDescription{Fetch: o.GitFetch == policy.FetchAllowed}
 	}
 	if o.Opaque {
 		d.Inspect = new(bool)
