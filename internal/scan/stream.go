@@ -43,6 +43,10 @@ type stream struct {
 	restart     int64 // from here words may be made for one that begins behind quiet
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
+	zip         *zipState
+	begun       bool // its first bytes were looked at
+	ending      bool
+	undecided   []int64 // zlib streams may begin there
 
 	seenSpaced int64 // blocks up to here were looked at
 	odd        []int // of them
@@ -91,7 +95,7 @@ func (l *stream) reset() {
 	clear(l.buf[:cap(l.buf)])
 	*l = stream{
 		buf: l.buf[:0], marks: l.marks[:0], watched: l.watched[:0], trials: l.trials[:0], spare: l.spare, hits: l.hits[:0],
-		queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0], odd: l.odd[:0],
+		queue: l.queue, undecided: l.undecided[:0], packed: l.packed[:0], decodes: l.decodes[:0], odd: l.odd[:0],
 	}
 }
 
@@ -179,8 +183,8 @@ func (l *stream) feed(p []byte, end bool) error {
 			return err
 		}
 	}
-	if !l.isWords {
-		if err := l.runViews(end); err != nil {
+	if !l.isWords && !l.s.plain {
+		if err := l.runViews(end); err != nil && (l.parent != nil || l.s.goOn(err) != nil) {
 			return err
 		}
 	}
@@ -260,6 +264,9 @@ func (l *stream) clear() int64 {
 	}
 	for _, d := range l.decodes {
 		to = min(to, d.clear())
+	}
+	if len(l.undecided) > 0 {
+		to = min(to, l.undecided[0])
 	}
 	return max(to, l.base)
 }

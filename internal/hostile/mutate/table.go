@@ -90,6 +90,8 @@ var mutants = []mutant{
 
 	{"pushes-go-on-unread", "G1", "a push is sent on without its objects being searched", "internal/gitgate.TestSmuggle", []change{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
+	{"zips-are-believed", "G1", "a zip's directory may name what nobody read", "internal/scan.TestUnreadable", []change{
+		{"internal/scan", off, "n > 0 && (!ok ||", ""}}},
 
 	{"any-host-will-do", "G2", "an upstream that shows another host key is believed", "internal/gitgate.TestHostileSSH", []change{
 		{"internal/gitgate", on, "bytes.Equal(k.Marshal(), key.Marshal())", ""}}},
