@@ -40,6 +40,8 @@ var mutants = []mutant{
 
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
 		{"internal/change", off, "!opts.IncludeProtected", ""}}},
+	{"others-may-write", "S6", "a landing lets the group or others write to what they could not", "internal/change.TestWritable", []change{
+		{"internal/change", off, "c.opened()", ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
 		{"internal/transfer", off, "first != o.base", ""}}},
 	{"streams-name-anything", "S6", "the workspace's changes may name paths outside of it", "internal/change.TestHostileStream", []change{
