@@ -102,12 +102,27 @@ func (p Policy) apply(t tree, s *Set) error {
 		if c.Type == File && c.Mode&0o6000 != 0 {
 			c.Protected = append(c.Protected, Reason{"setid", "it would run with another user's or group's rights"})
 		}
+		if c.opened() {
+			c.Protected = append(c.Protected, Reason{"writable", "others on this machine could write to it"})
+		}
 		if c.Type == Symlink {
 			c.Protected = append(c.Protected, v.link(p, string(c.Path), string(c.Target))...)
 		}
 	}
 	v.repositories()
 	return nil
+}
+
+// opened reports whether the change lets the group or others write to a file or
+// directory, or all the world to a new one. For new ones, groups are often the user's own.
+func (c *Change) opened() bool {
+	if c.Type != File && c.Type != Dir {
+		return false
+	}
+	if c.Base == nil || c.Base.Type != c.Type {
+		return c.Mode&0o002 != 0
+	}
+	return c.Mode&0o022&^c.Base.Mode != 0
 }
 
 // isStoredObject reports whether rel is a loose object or a pack of git. Both

@@ -70,7 +70,7 @@ func (p *pushing) dropOld(ctx context.Context, fs []found) []found {
 // within reports whether all of the finding is on one line, as it is. Whoever knows that
 // line knows the finding.
 func (f *found) within() bool {
-	return f.Line > 0 && !f.indirect && f.Rule != "unreadable" && f.Rule != "pieces-of-secret" &&
+	return f.Line > 0 && !f.indirect && f.Rule != unreadable && f.Rule != "pieces-of-secret" &&
 		len(f.code) < maxLineText && f.length > 0 && f.column+f.length <= len(f.code)
 }
 

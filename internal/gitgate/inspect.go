@@ -43,10 +43,12 @@ type found struct {
 	length   int
 	indirect bool // the value is not in the text as it is, but encoded or split
 	known    bool // it is the value of a known secret
-	ref      string
-	path     string // not made visible
-	code     []byte // the line
-	column   int    // of the finding, in code
+	// unsearched reports that the rest of the text was not even searched as it stands.
+	unsearched bool
+	ref        string
+	path       string // not made visible
+	code       []byte // the line
+	column     int    // of the finding, in code
 }
 
 // inspection scans a push for secrets.
@@ -322,9 +324,9 @@ func (in *inspection) text(s string, what found) error {
 func (in *inspection) read(r io.Reader, what found) error {
 	n := 0
 	s := in.rules.NewScanner(scan.Options{
-		Place: what.Where, Action: scan.Report, Coverage: in.g.coverage, Spare: in.g.spare,
+		Place: what.Where, Action: scan.Report, GoOn: true, Coverage: in.g.coverage, Spare: in.g.spare,
 		OnFinding: func(f scan.Finding) {
-			if f.Warning {
+			if f.Warning && f.Rule != unreadable {
 				return
 			}
 			if n++; n > maxFound {
@@ -358,7 +360,7 @@ func (in *inspection) read(r io.Reader, what found) error {
 			return err
 		}
 		one := what
-		one.Rule, one.indirect = "unreadable", true
+		one.Rule, one.indirect, one.unsearched = unreadable, true, true
 		in.mu.Lock()
 		in.found = append(in.found, one)
 		in.mu.Unlock()

@@ -43,6 +43,10 @@ type stream struct {
 	restart     int64 // from here words may be made for one that begins behind quiet
 	lastPhrases *[phraseClasses][]span
 	decodes     []*decode
+	zip         *zipState
+	begun       bool // its first bytes were looked at
+	ending      bool
+	undecided   []int64 // zlib streams may begin there
 
 	wide int64 // NULs before it were looked at
 	half int64 // a character that may call for a view and is not complete, or -1
@@ -90,7 +94,7 @@ func (l *stream) reset() {
 	clear(l.joined.text[:cap(l.joined.text)])
 	*l = stream{
 		buf: l.buf[:0], marks: l.marks[:0], watched: l.watched[:0], trials: l.trials[:0], spare: l.spare, hits: l.hits[:0],
-		joined: joined{text: l.joined.text[:0], open: l.joined.open[:0]}, queue: l.queue, packed: l.packed[:0], decodes: l.decodes[:0],
+		joined: joined{text: l.joined.text[:0], open: l.joined.open[:0]}, queue: l.queue, undecided: l.undecided[:0], packed: l.packed[:0], decodes: l.decodes[:0],
 	}
 }
 
@@ -178,8 +182,8 @@ func (l *stream) feed(p []byte, end bool) error {
 			return err
 		}
 	}
-	if !l.isWords {
-		if err := l.runViews(end); err != nil {
+	if !l.isWords && !l.s.plain {
+		if err := l.runViews(end); err != nil && (l.parent != nil || l.s.goOn(err) != nil) {
 			return err
 		}
 	}
@@ -255,6 +259,9 @@ func (l *stream) clear() int64 {
 	}
 	for _, d := range l.decodes {
 		to = min(to, d.clear())
+	}
+	if len(l.undecided) > 0 {
+		to = min(to, l.undecided[0])
 	}
 	return max(to, l.base)
 }

@@ -3,7 +3,9 @@ package scan
 import (
 	"bytes"
 	"encoding/base64"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -46,12 +48,15 @@ var triggers = sync.OnceValue(func() (out []trigger) {
 	for _, s := range []string{`\u`, `\x`, `\U`, `&#`, "%2", "%3", "%4", "%5", "%6", "%7", `\/`, `\0`, `\1`} {
 		out = append(out, trigger{text: s, view: unescape})
 	}
-	for _, s := range []string{"H4sI", "KLUv", "UEsD", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
+	for _, s := range []string{"H4sI", "KLUv", "UEsD", "Qlpo", "/Td6WFoA", "N3q8ryc", "BCJNGA", "eJw", "eJx", "eJy", "eJz", "eNo", "eNp", "eNq", "eNr", "eAE", "eAF", "eF4", "eF5", "eF6", "eF7"} {
 		out = append(out, trigger{text: s, view: packed})
 	}
-	for _, d := range magics {
-		for _, s := range d.magic {
-			out = append(out, trigger{text: s, magic: d.kind})
+	for kind, f := range formats {
+		for _, s := range f.magic {
+			if f.first {
+				continue
+			}
+			out = append(out, trigger{text: s, magic: decodeKind(kind)})
 		}
 	}
 	return out
@@ -144,7 +149,7 @@ func (v *view) advance(l *stream, to int64, end bool) error {
 	used, stop := v.decode(v, in, v.done, end)
 	v.done += int64(used)
 	v.over = stop || end
-	if err := l.s.spend(len(in)/2 + 1); err != nil {
+	if err := l.s.spend(used/2 + 1); err != nil {
 		return err
 	}
 	return v.stream.feed(v.out, v.over)
@@ -169,6 +174,9 @@ func (l *stream) runViews(end bool) error {
 		if err := l.looksAlike(at); err != nil {
 			return err
 		}
+	}
+	if err := l.runFirst(end); err != nil {
+		return err
 	}
 	for _, h := range l.hits {
 		kind := &l.s.rules.kinds[h.ID]
@@ -217,6 +225,34 @@ func (l *stream) runViews(end bool) error {
 		}
 	}
 	return l.runDecodes(end)
+}
+
+// runFirst starts the decoders whose magic counts only at the beginning of l, and those
+// for which there were too few bytes.
+func (l *stream) runFirst(end bool) error {
+	l.ending = end
+	if again := l.undecided; len(again) > 0 {
+		l.undecided = nil
+		for _, at := range again {
+			if err := l.beginDecode(isZlib, at); err != nil {
+				return err
+			}
+		}
+	}
+	const longest = 3
+	if l.begun || l.parent != nil && l.linear || len(l.buf) < longest && !end {
+		return nil
+	}
+	l.begun = true
+	if len(l.buf) >= 2 && isZlibHead(l.buf[0], l.buf[1]) && !slices.Contains(zlibHeads, string(l.buf[:2])) {
+		return l.beginDecode(isZlib, 0)
+	}
+	for kind, f := range formats {
+		if f.first && strings.HasPrefix(string(l.buf[:min(longest, len(l.buf))]), f.magic[0]) {
+			return l.beginDecode(decodeKind(kind), 0)
+		}
+	}
+	return nil
 }
 
 // mayBegin reports whether the trigger at position at may start something. In a
@@ -594,15 +630,18 @@ func (l *stream) beginPacked(at int64) error {
 	return nil
 }
 
+// packs reports whether something compressed may be under way in l.
+func (l *stream) packs() bool { return len(l.decodes) > 0 || len(l.undecided) > 0 }
+
 func (l *stream) runPacked(end bool) error {
 	live := l.packed[:0]
 	for _, v := range l.packed {
-		if !v.over && (len(v.stream.decodes) > 0 || v.stream.fed() <= 16) {
+		if !v.over && (v.stream.packs() || v.stream.fed() <= 16) {
 			if err := v.advance(l, l.fed(), end); err != nil {
 				return err
 			}
 		}
-		if !v.over && v.stream.fed() > 16 && len(v.stream.decodes) == 0 {
+		if !v.over && v.stream.fed() > 16 && !v.stream.packs() {
 			v.over = true // nothing compressed
 		}
 		if v.over {

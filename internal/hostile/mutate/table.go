@@ -40,6 +40,8 @@ var mutants = []mutant{
 
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
 		{"internal/change", off, "!opts.IncludeProtected", ""}}},
+	{"others-may-write", "S6", "a landing lets the group or others write to what they could not", "internal/change.TestWritable", []change{
+		{"internal/change", off, "c.opened()", ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
 		{"internal/transfer", off, "first != o.base", ""}}},
 	{"streams-name-anything", "S6", "the workspace's changes may name paths outside of it", "internal/change.TestHostileStream", []change{
@@ -96,6 +98,8 @@ var mutants = []mutant{
 
 	{"pushes-go-on-unread", "G1", "a push is sent on without its objects being searched", "internal/gitgate.TestSmuggle", []change{
 		{"internal/gitgate", drop, "err = p.judge(r.Context())", ""}}},
+	{"zips-are-believed", "G1", "a zip's directory may name what nobody read", "internal/scan.TestUnreadable", []change{
+		{"internal/scan", off, "n > 0 && (!ok ||", ""}}},
 
 	{"any-host-will-do", "G2", "an upstream that shows another host key is believed", "internal/gitgate.TestHostileSSH", []change{
 		{"internal/gitgate", on, "bytes.Equal(k.Marshal(), key.Marshal())", ""}}},
