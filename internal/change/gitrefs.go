@@ -193,7 +193,7 @@ func cutGit(rel string) (dir, rest string, ok bool) {
 	at := 0
 	for comp := range strings.SplitSeq(rel, "/") {
 		end := at + len(comp)
-		if fold(comp) == ".git" {
+		if folded := fold(comp); folded == ".git" {
 			return strings.TrimSuffix(rel[:at], "/"), strings.TrimPrefix(rel[end:], "/"), true
 		}
 		at = end + 1
