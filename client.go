@@ -309,6 +309,11 @@ func (c *Client) Receipt(ctx context.Context, id store.ID) (*receipt.Receipt, er
 // Changes opens the changes of a run to its workspace.
 func (c *Client) Changes(id store.ID) (*change.Set, error) { return c.review.Changes(id) }
 
+// Refs returns the references of git that a run changed.
+func (c *Client) Refs(ctx context.Context, id store.ID) ([]change.RefChange, error) {
+	return c.review.Refs(ctx, id)
+}
+
 // Diff writes a run's changes to w.
 func (c *Client) Diff(ctx context.Context, id store.ID, w io.Writer, o change.DiffOptions) (change.DiffStat, error) {
 	return c.review.Diff(ctx, id, w, o)

@@ -196,7 +196,7 @@ func (a agent) play(t *testing.T, dir string) {
 			{Edit: &Edit{Path: calc, Old: wrong, New: right}},
 			{Run: "node test.js", Expect: "all tests pass"},
 			{Run: guestPath + " " + askArg, Expect: "the key is nowhere"},
-			{Run: "git commit -qam 'calc: add adds' && git log --oneline", Expect: "calc: add adds"},
+			{Run: "git commit -qam 'calc: add adds' && git log --oneline", Expect: "carboy: landing"},
 		},
 		Final: final,
 	})
@@ -269,7 +269,7 @@ func (a agent) play(t *testing.T, dir string) {
 		t.Errorf("calc.js after landing: %q", got)
 	}
 	if log := read(t, h.ws+"/.git/logs/HEAD"); !strings.Contains(log, "calc: add adds") {
-		t.Errorf("no commit: %s", log)
+		t.Errorf("no commit landed: %s", log)
 	}
 
 	// The key is in no file that is kept, and in no memory of the bottle. The placeholder

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"path"
 	"strings"
 )
 
@@ -90,9 +91,21 @@ func isHex(s string, n int) bool {
 // by the target of symbolic links.
 func (p Policy) apply(t tree, s *Set) error {
 	v := newView(t, s)
+	fresh := "\x00"
 	for i := range s.Changes {
 		c := &s.Changes[i]
+		if path.Base(string(c.Path)) == ".git" && c.Kind == Add && c.Type == Dir {
+			fresh = string(c.Path) + "/"
+		}
+		if strings.HasPrefix(string(c.Path), fresh) {
+			// Only its commits land, and the host makes a new one for them.
+			c.Unlandable = neverCopied
+			continue
+		}
 		c.Protected = p.Path(string(c.Path), c.Type)
+		if _, _, ok := cutGit(string(c.Path)); ok && c.Unlandable == "" {
+			c.Unlandable = neverCopied
+		}
 		if c.Kind == Delete {
 			continue
 		}
@@ -125,8 +138,8 @@ func (c *Change) opened() bool {
 	return c.Mode&0o022&^c.Base.Mode != 0
 }
 
-// isStoredObject reports whether rel is a loose object or a pack of git. Both
-// are named by a hash of their content.
+// isStoredObject reports whether rel is a loose object, a pack of git or its
+// index. All are named by a hash of their content.
 func isStoredObject(rel string) bool {
 	comps := strings.Split(rel, "/")
 	n := len(comps)
@@ -134,5 +147,5 @@ func isStoredObject(rel string) bool {
 		return false
 	}
 	dir, name := comps[n-2], comps[n-1]
-	return isHex(dir, 2) || dir == "pack" && strings.HasSuffix(name, ".pack")
+	return isHex(dir, 2) || dir == "pack" && (strings.HasSuffix(name, ".pack") || strings.HasSuffix(name, ".idx"))
 }

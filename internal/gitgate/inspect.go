@@ -3,6 +3,7 @@ package gitgate
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/carboy/carboy/internal/gitobject"
 	"github.com/carboy/carboy/internal/safetext"
 	"github.com/carboy/carboy/internal/scan"
 	"github.com/carboy/carboy/internal/secret"
@@ -423,20 +425,11 @@ func (in *inspection) fileNames() error {
 	return flush()
 }
 
-// eachEntry calls f for each entry of a tree: a mode, a space, a name, a zero byte and an
-// id.
+// eachEntry calls f for each entry of a tree.
 func eachEntry(b []byte, format string, f func(mode string, name []byte, id string) error) error {
-	n := idLen(format) / 2
-	for len(b) > 0 {
-		space := bytes.IndexByte(b, ' ')
-		zero := bytes.IndexByte(b, 0)
-		if space < 0 || zero < space || len(b) < zero+1+n {
-			return refused("a tree is malformed")
-		}
-		if err := f(string(b[:space]), b[space+1:zero], fmt.Sprintf("%x", b[zero+1:zero+1+n])); err != nil {
-			return err
-		}
-		b = b[zero+1+n:]
+	err := gitobject.EachEntry(b, idLen(format), func(mode string, name, id []byte) error { return f(mode, name, hex.EncodeToString(id)) })
+	if err == gitobject.ErrTree {
+		return refused("a tree is malformed")
 	}
-	return nil
+	return err
 }

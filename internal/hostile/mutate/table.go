@@ -39,9 +39,15 @@ var mutants = []mutant{
 		{"internal/change", drop, "err := x.rollback()", ""}}},
 
 	{"protected-paths-land", "S6", "git hooks, git configuration and agents' settings land unasked", "internal/hostile.TestS6ProtectedPaths", []change{
-		{"internal/change", off, "!opts.IncludeProtected", ""}}},
+		{"internal/change", off, "len(reasons) > 0 && !opts.IncludeProtected", ""}}},
 	{"others-may-write", "S6", "a landing lets the group or others write to what they could not", "internal/change.TestWritable", []change{
 		{"internal/change", off, "c.opened()", ""}}},
+	{"hidden-commits-land", "S6", "protected paths land in commits that hide them from the work tree", "internal/change.TestS6HiddenCommit", []change{
+		{"internal/change", off, "len(r.Protected) > 0 && !opts.IncludeProtected", ""}}},
+	{"any-reference-lands", "S6", "every name of a reference can land, replacements and stashes too, and nobody is asked", "internal/change.TestS6OtherRefs", []change{
+		{"internal/change", on, "strings.HasPrefix(name, p) && refName(name)", ""}, {"internal/change", off, "!named && !r.byItself()", ""}, {"internal/change", swap, "len(opts.Paths) == 0 && c.CheckedOut && !c.Fresh", "true"}}},
+	{"git-files-are-copied", "S6", "files below a git directory land like any others", "internal/change.TestS6OtherRefs", []change{
+		{"internal/change", off, `folded == ".git"`, ""}}},
 	{"copies-take-any-name", "S6", "carboy cp writes to names that it was not asked for", "internal/transfer.TestHostileStreams", []change{
 		{"internal/transfer", off, "first != o.base", ""}}},
 	{"streams-name-anything", "S6", "the workspace's changes may name paths outside of it", "internal/change.TestHostileStream", []change{
