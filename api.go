@@ -69,8 +69,9 @@ type (
 	// DeployKeyError means that a deploy key may still be at its forge.
 	DeployKeyError = forgekey.LeftError
 
-	// ChangeSet holds the changes of a run.
+	// ChangeSet holds the changes of a run, and RefChange is one of a reference of git.
 	ChangeSet   = change.Set
+	RefChange   = change.RefChange
 	Change      = change.Change
 	ChangeKind  = change.Kind
 	DiffOptions = change.DiffOptions

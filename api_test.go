@@ -17,7 +17,7 @@ import (
 var unnamed = map[string]string{
 	"parts of a result, read through its fields": `
 		audit.Finding bottle.Isolation bottle.ProcPosture
-		change.Bytes change.Fingerprint change.Identity change.Reason change.Type change.Withheld
+		change.Bytes change.CommitLine change.RefFile change.Fingerprint change.Identity change.Reason change.Type change.Withheld
 		egresslog.Record forgekey.Record image.Config store.Candidate store.KeptPart store.Owner store.Process store.Summary
 		change.Conflict supervise.By supervise.Detail supervise.Problem supervise.Text supervise.View
 		gate.Accepted gate.Entry gate.Finding gate.Override gate.Phase gate.RemovedTests gate.Side gate.Signer gate.WarmUsed

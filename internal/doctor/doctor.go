@@ -31,7 +31,7 @@ type Diagnosis struct {
 	OK       bool            `json:"ok"`
 	Build    string          `json:"build"`
 	Backend  string          `json:"backend"`
-	Kernel   string          `json:"backend_build"`
+	Kernel   string          `json:"embedded_kernel"` // the backend's build; the key is older than other backends
 	Findings []Finding       `json:"findings"`
 	Limits   bottle.Limits   `json:"default_limits"`
 	Posture  *bottle.Posture `json:"posture"`
