@@ -118,3 +118,59 @@ func TestLandOddRepositories(t *testing.T) {
 		t.Error("looked at a workspace that is gone")
 	}
 }
+
+// TestLandRaced: a branch that the host moves at the last moment is not overwritten, and the
+// landing is taken back.
+func TestLandRaced(t *testing.T) {
+	g := newGitWorld(t, func(dir string) {
+		commitIn(t, dir, "c.txt", "c\n")
+		gitIn(t, dir, "branch", "aside")
+	})
+	gitIn(t, g.in, "branch", "-q", "-D", "aside")
+	commitIn(t, g.in, "a.txt", "two\n")
+	s := g.leave()
+	raced := ""
+	fault := func(step, _ string) error {
+		if step == "refs" {
+			raced = gitIn(t, g.ws, "commit-tree", "-m", "raced", "-p", "HEAD", "HEAD^{tree}")
+			gitIn(t, g.ws, "update-ref", "refs/heads/main", raced)
+		}
+		return nil
+	}
+	var conflict *ConflictError
+	if _, err := Land(t.Context(), s, LandOptions{fault: fault}); !errors.As(err, &conflict) || g.head() != raced {
+		t.Errorf("%v", err)
+	}
+	if b, _ := os.ReadFile(g.ws + "/a.txt"); string(b) != "one\n" {
+		t.Errorf("a.txt is %q", b)
+	}
+	g.clean(g.ws)
+	// Control: without the race it lands, and the removed branch too.
+	gitIn(t, g.ws, "update-ref", "refs/heads/main", "main~1")
+	if rep := g.land(s, LandOptions{Refs: []string{"refs/heads/aside"}}); len(rep.Refs) != 2 {
+		t.Errorf("%+v", rep)
+	}
+	g.clean(g.ws)
+}
+
+// TestLandNewRepositoryAlone: a new repository does not land without its directory, and a
+// branch that is checked out is not removed.
+func TestLandNewRepositoryAlone(t *testing.T) {
+	g := newGitWorld(t, nil)
+	must(t, os.MkdirAll(g.in+"/new", 0o755))
+	gitIn(t, g.in+"/new", "init", "-q", "-b", "trunk")
+	commitIn(t, g.in+"/new", "r.txt", "r\n")
+	gitIn(t, g.in, "checkout", "-q", "--detach")
+	gitIn(t, g.in, "branch", "-q", "-D", "main")
+	writeIn(t, g.in, "a.txt", "two\n")
+	s := g.leave()
+	rep := g.land(s, LandOptions{Paths: []string{"a.txt"}, Refs: []string{"new/.git/refs/heads/trunk", "refs/heads/main"}})
+	if w, ok := heldBack(rep, "new/.git/refs/heads/trunk"); !ok || !strings.Contains(w.Why, "directory") {
+		t.Errorf("%+v", rep)
+	}
+	if rep := g.land(s, LandOptions{}); len(rep.Refs) != 0 {
+		t.Errorf("%+v", rep)
+	} else if w, ok := heldBack(rep, "refs/heads/main"); !ok || !strings.Contains(w.Why, "checked out") {
+		t.Errorf("%+v", rep)
+	}
+}
