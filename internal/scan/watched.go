@@ -27,7 +27,7 @@ const (
 	reach                   = 2 * minPart // how far left of a gram its match may begin
 )
 
-// Known is an immutable set of secrets, in all encodings that are watched for.
+// WatchedSecrets is an immutable set of secrets, in all encodings that are watched for.
 //
 // A table holds every window of eight bytes of every encoding. Of a stream only
 // every ninth window is looked up, because any 16 bytes of an encoding contain one
@@ -75,7 +75,7 @@ const (
 	longSecret = 256
 )
 
-// NewKnown prepares secrets for the search. Findings show their names, the keys of
+// NewWatchedSecrets prepares secrets for the search. Findings show their names, the keys of
 // values.
 func NewWatchedSecrets(values map[string]secret.Value) (*WatchedSecrets, error) {
 	k := &WatchedSecrets{}
