@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"go/types"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,6 +62,7 @@ func TestTypesHaveNames(t *testing.T) {
 			w.walk(o.Type(), o.Name())
 		}
 	}
+	sameNames(t, api)
 	out := map[string]bool{}
 	for _, list := range unnamed {
 		for _, typ := range strings.Fields(list) {
@@ -77,6 +79,34 @@ func TestTypesHaveNames(t *testing.T) {
 	}
 	if len(w.seen) < 200 {
 		t.Errorf("only %d types were looked at", len(w.seen))
+	}
+}
+
+// sameNames compares the exported names with testdata/api.txt, so that nobody changes the
+// API unseen: go test . -run TestTypesHaveNames -update.
+func sameNames(t *testing.T, api []types.Object) {
+	t.Helper()
+	var names []string
+	for _, o := range api {
+		names = append(names, o.Name())
+		if n, ok := types.Unalias(o.Type()).(*types.Named); ok && isType(o) && n.Obj().Pkg() == o.Pkg() {
+			for m := range types.NewMethodSet(types.NewPointer(n)).Methods() {
+				if m.Obj().Exported() {
+					names = append(names, o.Name()+"."+m.Obj().Name())
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	const file = "testdata/api.txt"
+	got := strings.Join(names, "\n") + "\n"
+	if *updateTable {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || got != string(want) {
+		t.Errorf("the API's names are not those of %s (%v); if that is meant: go test . -run TestTypesHaveNames -update", file, err)
 	}
 }
 
