@@ -192,7 +192,7 @@ func (l *stream) joinedEnds(k *WatchedSecrets, m *joinedMatch) error {
 	if s := &k.secrets[n.secret]; m.length >= minPart && to-max(from, s.public) >= s.part-1 {
 		return l.s.found(l, f, m.at, m.to)
 	}
-	if l.s.opt.Coverage == nil || !l.joinedCounts(k, &m.partial) || !l.s.opt.Coverage.add(k, n.secret, from, to) {
+	if l.s.opt.Coverage == nil || to-from < minPiece || !l.s.opt.Coverage.add(k, n.secret, from, to) {
 		return nil
 	}
 	f.Rule, f.Sealed = "pieces-of-secret", true

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -63,5 +64,33 @@ func TestPiecesOfLetters(t *testing.T) {
 		if found, _, err := scanAll(t, r, Options{Action: Report}, text, size); err != nil || len(found) != 1 {
 			t.Errorf("by %d: %v %v", size, found, err)
 		}
+	}
+}
+
+// TestFewBytesAreNoPiece: sixteen binary digits are two bytes, which any text has. They
+// are no piece of a secret, though all of it has left already; eight bytes are one.
+func TestFewBytesAreNoPiece(t *testing.T) {
+	rng := rand.New(rand.NewPCG(285, 286))
+	value := randomOf(rng, lowers+uppers+digits, 40)
+	r := mustRules(t, Config{Watched: mustKnown(t, value)})
+	binary := func(s string) string {
+		var b strings.Builder
+		for _, c := range []byte(s) {
+			fmt.Fprintf(&b, "%08b ", c)
+		}
+		return b.String()
+	}
+	o := Options{Action: Report, Coverage: NewCoverage()}
+	if found, _, err := scanAll(t, r, o, value, 0); err != nil || len(found) == 0 {
+		t.Fatal(found, err)
+	}
+	o.Coverage.add(r.watched, 0, 0, len(value))
+	for range many(50) {
+		if found, _, err := scanAll(t, r, o, binary(randomOf(rng, lowers+uppers+digits, 36)), 0); err != nil || len(found) > 0 {
+			t.Fatal(found, err)
+		}
+	}
+	if found, _, err := scanAll(t, r, o, binary(value[10:20]), 0); err != nil || len(found) == 0 {
+		t.Error("a piece is not found", found, err)
 	}
 }
