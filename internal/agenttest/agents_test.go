@@ -196,7 +196,7 @@ func (a agent) play(t *testing.T, dir string) {
 			{Edit: &Edit{Path: calc, Old: wrong, New: right}},
 			{Run: "node test.js", Expect: "all tests pass"},
 			{Run: guestPath + " " + askArg, Expect: "the key is nowhere"},
-			{Run: "git commit -qam 'calc: add adds' && git log --oneline", Expect: "carboy: landing"},
+			{Run: "git commit -qam 'calc: add adds' && git log --oneline", Expect: "calc: add adds"},
 		},
 		Final: final,
 	})
@@ -268,7 +268,7 @@ func (a agent) play(t *testing.T, dir string) {
 	if got := read(t, calc); got != right+"\n" {
 		t.Errorf("calc.js after landing: %q", got)
 	}
-	if log := read(t, h.ws+"/.git/logs/HEAD"); !strings.Contains(log, "calc: add adds") {
+	if log := read(t, h.ws+"/.git/logs/HEAD"); !strings.Contains(log, "carboy: landing") {
 		t.Errorf("no commit landed: %s", log)
 	}
 
